@@ -1,0 +1,87 @@
+/* See shim.h. */
+#include "shim.h"
+
+#include <rte_errno.h>
+#include <rte_lcore.h>
+
+int dpdk_sys_errno(void)
+{
+	return rte_errno;
+}
+
+unsigned int dpdk_sys_lcore_id(void)
+{
+	return rte_lcore_id();
+}
+
+struct rte_mbuf *dpdk_sys_mbuf_alloc(struct rte_mempool *pool)
+{
+	return rte_pktmbuf_alloc(pool);
+}
+
+int dpdk_sys_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+}
+
+void dpdk_sys_mbuf_free(struct rte_mbuf *mbuf)
+{
+	rte_pktmbuf_free(mbuf);
+}
+
+void dpdk_sys_mbuf_free_segment(struct rte_mbuf *segment)
+{
+	rte_pktmbuf_free_seg(segment);
+}
+
+struct rte_mbuf *dpdk_sys_mbuf_clone(struct rte_mbuf *mbuf, struct rte_mempool *pool)
+{
+	return rte_pktmbuf_clone(mbuf, pool);
+}
+
+uint16_t dpdk_sys_mbuf_refcnt_update(struct rte_mbuf *mbuf, int16_t change)
+{
+	return rte_mbuf_refcnt_update(mbuf, change);
+}
+
+int dpdk_sys_link_get(uint16_t port, uint32_t *mbps, uint8_t *full_duplex, uint8_t *autoneg, uint8_t *up)
+{
+	struct rte_eth_link link = { 0 };
+	int ret = rte_eth_link_get_nowait(port, &link);
+
+	*mbps = link.link_speed;
+	*full_duplex = link.link_duplex;
+	*autoneg = link.link_autoneg;
+	*up = link.link_status;
+	return ret;
+}
+
+uint16_t dpdk_sys_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	return rte_eth_rx_burst(port, queue, mbufs, count);
+}
+
+uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
+{
+	return rte_eth_tx_burst(port, queue, mbufs, count);
+}
+
+uint64_t dpdk_sys_sizeof_mbuf(void)
+{
+	return sizeof(struct rte_mbuf);
+}
+
+uint64_t dpdk_sys_sizeof_dev_info(void)
+{
+	return sizeof(struct rte_eth_dev_info);
+}
+
+uint64_t dpdk_sys_sizeof_eth_conf(void)
+{
+	return sizeof(struct rte_eth_conf);
+}
+
+uint64_t dpdk_sys_sizeof_fp_ops(void)
+{
+	return sizeof(struct rte_eth_fp_ops);
+}

@@ -1,0 +1,28 @@
+/*
+ * Functions for what bindgen cannot reach: static inlines, thread-local variables and bit fields.
+ * One call each, no logic.
+ */
+#ifndef DPDK_SYS_SHIM_H
+#define DPDK_SYS_SHIM_H
+
+#include <stdint.h>
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+
+int dpdk_sys_errno(void);
+unsigned int dpdk_sys_lcore_id(void);
+struct rte_mbuf *dpdk_sys_mbuf_alloc(struct rte_mempool *pool);
+int dpdk_sys_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count);
+void dpdk_sys_mbuf_free(struct rte_mbuf *mbuf);
+void dpdk_sys_mbuf_free_segment(struct rte_mbuf *segment);
+struct rte_mbuf *dpdk_sys_mbuf_clone(struct rte_mbuf *mbuf, struct rte_mempool *pool);
+uint16_t dpdk_sys_mbuf_refcnt_update(struct rte_mbuf *mbuf, int16_t change);
+int dpdk_sys_link_get(uint16_t port, uint32_t *mbps, uint8_t *full_duplex, uint8_t *autoneg, uint8_t *up);
+uint16_t dpdk_sys_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+uint64_t dpdk_sys_sizeof_mbuf(void);
+uint64_t dpdk_sys_sizeof_dev_info(void);
+uint64_t dpdk_sys_sizeof_eth_conf(void);
+uint64_t dpdk_sys_sizeof_fp_ops(void);
+
+#endif
