@@ -1,1 +1,5 @@
-//! Placeholder.
+//! The Jakiro vswitch: config, ports, workers, console and control socket.
+//!
+//! The library behind the `vswitch` binary, so that tests and tools can reach its parts.
+
+pub mod config;

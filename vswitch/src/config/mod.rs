@@ -1,0 +1,107 @@
+//! The config: what the operator wrote, checked, as plain types.
+//!
+//! [`Config::parse`] reads TOML and gives either a whole valid config or every error with line and column;
+//! [`Config::to_toml`] writes one that reads back to the same. Sections that run together lie in one file each
+//! (`process`, `network`, `datapath`), what stands behind a port in `port_spec`. Nothing here opens a port,
+//! a file other than the config, or a socket; what only the machine can answer (which cores there are) is
+//! asked of the caller.
+
+pub mod datapath;
+pub mod document;
+pub mod error;
+pub mod fields;
+pub mod name;
+pub mod network;
+pub mod places;
+pub mod port_spec;
+pub mod process;
+pub mod units;
+pub mod validate;
+
+use serde::Serialize;
+
+pub use datapath::{EcnEncap, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
+pub use document::Document;
+pub use error::{ConfigError, ConfigErrors};
+pub use fields::DscpPolicy;
+pub use name::Name;
+pub use network::{
+    HostTraffic, InnerVlan, LocationConfig, PortConfig, RouteTarget, StaticNeighbour, SubnetConfig,
+    TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
+};
+pub use port_spec::PortSpec;
+pub use process::{
+    ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,
+};
+pub use units::{BitRate, ByteSize};
+
+/// A whole config. Every section may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Config {
+    /// DPDK's environment.
+    pub eal: EalConfig,
+    /// The cores that move packets.
+    pub workers: WorkersConfig,
+    /// The forwarding mode.
+    pub forward: ForwardConfig,
+    /// The console's socket.
+    pub api: ApiConfig,
+    /// What outlives the process.
+    pub control: ControlConfig,
+    /// The network flow table.
+    pub nft: NftConfig,
+    /// The VxLAN location table.
+    pub vlt: VltConfig,
+    /// The tunnel.
+    pub vxlan: VxlanConfig,
+    /// RoCEv2.
+    pub rdma: RdmaConfig,
+    /// Ports on the underlay.
+    #[serde(rename = "uplink")]
+    pub uplinks: Vec<UplinkConfig>,
+    /// Tenant networks.
+    #[serde(rename = "vpc")]
+    pub vpcs: Vec<VpcConfig>,
+    /// Their prefixes.
+    #[serde(rename = "subnet")]
+    pub subnets: Vec<SubnetConfig>,
+    /// Ports whose VLANs are vNICs.
+    #[serde(rename = "trunk")]
+    pub trunks: Vec<TrunkConfig>,
+    /// Tenants' ports.
+    #[serde(rename = "vnic")]
+    pub vnics: Vec<VnicConfig>,
+    /// VMs on other hosts.
+    #[serde(rename = "location")]
+    pub locations: Vec<LocationConfig>,
+    /// Plain ports.
+    #[serde(rename = "port")]
+    pub ports: Vec<PortConfig>,
+}
+
+impl Config {
+    /// The config in `text`; `origin` is the name its errors give the text.
+    ///
+    /// # Errors
+    /// Everything wrong with it, each with its place.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+        Document::parse(text, origin).map(|document| document.config)
+    }
+
+    /// Checks a config that was changed at run time and has no text.
+    ///
+    /// # Errors
+    /// Everything wrong with it.
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        validate::all(self, &places::Places::default())
+    }
+
+    /// The config as TOML that [`Config::parse`] reads back to the same.
+    ///
+    /// # Errors
+    /// When a value cannot be written as TOML, such as a path that is not UTF-8.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+}

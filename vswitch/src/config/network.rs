@@ -1,0 +1,358 @@
+//! The config of the networks: uplinks, VPCs, subnets, trunks, vNICs, locations, plain ports.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use wire::{MacAddr, Vni};
+
+use super::fields;
+use super::name::Name;
+use super::port_spec::PortSpec;
+
+/// What becomes of uplink traffic that is not for the VTEP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostTraffic {
+    /// The NIC keeps it for the kernel (flow isolation).
+    Isolate,
+    /// It goes to a tap.
+    Punt,
+}
+
+/// A static route of the underlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UnderlayRoute {
+    /// Destinations.
+    #[serde(deserialize_with = "fields::one")]
+    pub to: IpNet,
+    /// The next hop.
+    #[serde(deserialize_with = "fields::one")]
+    pub via: IpAddr,
+}
+
+/// A neighbour of the underlay that need not be resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StaticNeighbour {
+    /// Its address.
+    #[serde(deserialize_with = "fields::one")]
+    pub ip: IpAddr,
+    /// Its MAC address.
+    #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
+    pub mac: MacAddr,
+}
+
+/// `[[uplink]]`: a port on the underlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UplinkConfig {
+    /// Its name.
+    pub name: Name,
+    /// What stands behind it.
+    pub port: PortSpec,
+    /// VTEP addresses, each with the prefix of its network.
+    #[serde(default, deserialize_with = "fields::list")]
+    pub addresses: Vec<IpNet>,
+    /// Default routers, at most one for each address family.
+    #[serde(default, deserialize_with = "fields::list")]
+    pub gateway: Vec<IpAddr>,
+    /// Other routes.
+    #[serde(default)]
+    pub routes: Vec<UnderlayRoute>,
+    /// The largest IP packet of the underlay.
+    #[serde(default = "ethernet_mtu")]
+    pub mtu: u16,
+    /// VTEPs besides those of locations whose tunnel packets are accepted.
+    #[serde(default, deserialize_with = "fields::list")]
+    pub peers: Vec<IpAddr>,
+    /// The VLAN of the underlay; absent: untagged.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// UDP checksums over IPv6 may be zero, sent and received (RFC 6935).
+    #[serde(default)]
+    pub udp6_zero_checksum: bool,
+    /// The uplink's MAC address; absent: the port's own.
+    #[serde(
+        default,
+        deserialize_with = "fields::maybe",
+        serialize_with = "fields::show_maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub mac: Option<MacAddr>,
+    /// What becomes of traffic that is not for the VTEP; absent: dropped and counted.
+    #[serde(default)]
+    pub host: Option<HostTraffic>,
+    /// The name of the tap of `host = "punt"`.
+    #[serde(default)]
+    pub host_tap: Option<String>,
+    /// Neighbours that are not resolved.
+    #[serde(default)]
+    pub neighbours: Vec<StaticNeighbour>,
+    /// Receive queues; absent: one per worker as far as the port has them.
+    #[serde(default)]
+    pub rx_queues: Option<u16>,
+    /// Transmit queues; absent: one per worker as far as the port has them.
+    #[serde(default)]
+    pub tx_queues: Option<u16>,
+}
+
+/// What becomes of a VLAN tag inside the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InnerVlan {
+    /// The packet is dropped (RFC 7348 section 6.1).
+    #[default]
+    Drop,
+    /// The tag is kept, and part of the flow.
+    Keep,
+}
+
+/// Where a VPC's route leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// A gateway behind a VTEP, known by its MAC address.
+    Gateway {
+        /// The tunnel end point.
+        vtep: IpAddr,
+        /// The gateway's inner MAC address.
+        mac: MacAddr,
+    },
+    /// Another VPC.
+    Peer {
+        /// Its name.
+        vpc: Name,
+    },
+}
+
+/// A route of a VPC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenVpcRoute", into = "WrittenVpcRoute")]
+pub struct VpcRoute {
+    /// Destinations.
+    pub to: IpNet,
+    /// Where they are.
+    pub target: RouteTarget,
+}
+
+/// A [`VpcRoute`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WrittenVpcRoute {
+    #[serde(deserialize_with = "fields::one")]
+    to: IpNet,
+    #[serde(default, deserialize_with = "fields::maybe", skip_serializing_if = "Option::is_none")]
+    vtep: Option<IpAddr>,
+    #[serde(
+        default,
+        deserialize_with = "fields::maybe",
+        serialize_with = "fields::show_maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    mac: Option<MacAddr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vpc: Option<Name>,
+}
+
+impl TryFrom<WrittenVpcRoute> for VpcRoute {
+    type Error = String;
+
+    fn try_from(written: WrittenVpcRoute) -> Result<Self, String> {
+        let to = written.to;
+        let target = match (written.vtep, written.mac, written.vpc) {
+            (Some(vtep), Some(mac), None) => RouteTarget::Gateway { vtep, mac },
+            (None, None, Some(vpc)) => RouteTarget::Peer { vpc },
+            _ => {
+                return Err(format!(
+                    "the route to {to} needs either both vtep and mac (a gateway) or vpc alone (a peered VPC)"
+                ));
+            }
+        };
+        Ok(Self { to, target })
+    }
+}
+
+impl From<VpcRoute> for WrittenVpcRoute {
+    fn from(route: VpcRoute) -> Self {
+        let to = route.to;
+        match route.target {
+            RouteTarget::Gateway { vtep, mac } => Self { to, vtep: Some(vtep), mac: Some(mac), vpc: None },
+            RouteTarget::Peer { vpc } => Self { to, vtep: None, mac: None, vpc: Some(vpc) },
+        }
+    }
+}
+
+/// `[[vpc]]`: a tenant network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct VpcConfig {
+    /// Its name.
+    pub name: Name,
+    /// Its id on the wire.
+    #[serde(deserialize_with = "fields::vni", serialize_with = "fields::show_vni")]
+    pub vni: Vni,
+    /// The MAC address of its virtual router; absent: see [`VpcConfig::router_mac`].
+    #[serde(
+        default,
+        deserialize_with = "fields::maybe",
+        serialize_with = "fields::show_maybe",
+        skip_serializing_if = "Option::is_none",
+        rename = "router-mac"
+    )]
+    pub given_router_mac: Option<MacAddr>,
+    /// Broadcast and unknown destinations are replicated to the VNI's VTEPs.
+    #[serde(default)]
+    pub flood: bool,
+    /// What becomes of inner VLAN tags.
+    #[serde(default)]
+    pub inner_vlan: InnerVlan,
+    /// Routes besides those to its subnets.
+    #[serde(default)]
+    pub routes: Vec<VpcRoute>,
+}
+
+impl VpcConfig {
+    /// The MAC address of the virtual router: the given one, or a local one made of the VNI, so that every
+    /// host of the network has the same.
+    pub fn router_mac(&self) -> MacAddr {
+        let [_, a, b, c] = self.vni.get().to_be_bytes();
+        self.given_router_mac.unwrap_or(MacAddr([0x02, 0x00, 0x5e, a, b, c]))
+    }
+}
+
+/// `[[subnet]]`: a prefix of a VPC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SubnetConfig {
+    /// The VPC's name.
+    pub vpc: Name,
+    /// The prefix.
+    #[serde(deserialize_with = "fields::one")]
+    pub prefix: IpNet,
+    /// The virtual router's address in it.
+    #[serde(default, deserialize_with = "fields::maybe")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// `[[trunk]]`: a port whose VLANs are vNICs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TrunkConfig {
+    /// Its name.
+    pub name: Name,
+    /// What stands behind it.
+    pub port: PortSpec,
+    /// Receive queues.
+    #[serde(default)]
+    pub rx_queues: Option<u16>,
+    /// Transmit queues.
+    #[serde(default)]
+    pub tx_queues: Option<u16>,
+}
+
+/// What a vNIC is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum VnicPort {
+    /// A trunk, by name; the vNIC has a VLAN of it.
+    Trunk(Name),
+    /// A port of its own.
+    Own(PortSpec),
+}
+
+impl<'de> Deserialize<'de> for VnicPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = VnicPort;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a trunk, or a port such as { kind = \"tap\", iface = \"tap0\" }")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<VnicPort, E> {
+                Name::new(text).map(VnicPort::Trunk).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<VnicPort, A::Error> {
+                PortSpec::deserialize(MapAccessDeserializer::new(map)).map(VnicPort::Own)
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// `[[vnic]]`: a tenant's port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct VnicConfig {
+    /// Its name.
+    pub name: Name,
+    /// The VPC's name.
+    pub vpc: Name,
+    /// Its MAC address.
+    #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
+    pub mac: MacAddr,
+    /// Its virtual addresses.
+    #[serde(default, deserialize_with = "fields::list")]
+    pub vips: Vec<IpAddr>,
+    /// The largest IP packet of the tenant.
+    #[serde(default = "tunnel_mtu")]
+    pub mtu: u16,
+    /// What it is bound to.
+    pub port: VnicPort,
+    /// The VLAN, on a trunk.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// Queue pairs the switch uses; absent: one per worker as far as the port has them.
+    #[serde(default)]
+    pub queues: Option<u16>,
+}
+
+/// `[[location]]`: a VM on another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LocationConfig {
+    /// Its network.
+    #[serde(deserialize_with = "fields::vni", serialize_with = "fields::show_vni")]
+    pub vni: Vni,
+    /// Its virtual address.
+    #[serde(deserialize_with = "fields::one")]
+    pub vip: IpAddr,
+    /// Its MAC address.
+    #[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]
+    pub mac: MacAddr,
+    /// The tunnel end point of its host.
+    #[serde(deserialize_with = "fields::one")]
+    pub vtep: IpAddr,
+}
+
+/// `[[port]]`: a plain port for the `io` and `mac` modes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PortConfig {
+    /// Its name.
+    pub name: Name,
+    /// What stands behind it.
+    pub port: PortSpec,
+    /// Receive queues.
+    #[serde(default)]
+    pub rx_queues: Option<u16>,
+    /// Transmit queues.
+    #[serde(default)]
+    pub tx_queues: Option<u16>,
+}
+
+const fn ethernet_mtu() -> u16 {
+    1500
+}
+
+const fn tunnel_mtu() -> u16 {
+    1450
+}

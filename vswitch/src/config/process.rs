@@ -1,0 +1,151 @@
+//! The config of the process itself: DPDK, workers, forwarding mode, sockets, state.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::units::ByteSize;
+
+/// Whether DPDK's memory comes from huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HugePages {
+    /// When there are enough of them.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// The switch does not start without.
+    Require,
+}
+
+/// `[eal]`: DPDK's environment. Takes effect at start only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct EalConfig {
+    /// Where memory comes from.
+    pub huge_pages: HugePages,
+    /// How much of it.
+    pub memory: ByteSize,
+    /// Tells the switches of one machine apart.
+    pub file_prefix: String,
+    /// Poll-mode drivers that are not in DPDK's own folder.
+    pub plugins: Vec<PathBuf>,
+    /// Packet buffers; absent: as many as the memory and the ports want.
+    pub mbufs: Option<u32>,
+    /// PCI devices DPDK may touch, each with its arguments; none without this list, besides those of ports.
+    pub pci: Vec<String>,
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self {
+            huge_pages: HugePages::Auto,
+            memory: ByteSize::mebibytes(512),
+            file_prefix: "vswitch".into(),
+            plugins: Vec::new(),
+            mbufs: None,
+            pci: Vec::new(),
+        }
+    }
+}
+
+/// What a worker does when nothing comes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Idle {
+    /// Polls on.
+    #[default]
+    Poll,
+    /// Sleeps for a short while; for cores that are shared.
+    Sleep,
+}
+
+/// `[workers]`: the cores that move packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkersConfig {
+    /// A worker on each of these cores.
+    pub cores: Option<Vec<usize>>,
+    /// So many workers, on cores of the switch's choice; absent with `cores`, else 1.
+    pub count: Option<usize>,
+    /// What a worker does when idle.
+    pub idle: Idle,
+    /// Packets taken from a queue at a time.
+    pub burst: u16,
+}
+
+impl WorkersConfig {
+    /// The most packets of a burst.
+    pub const MAX_BURST: u16 = 512;
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        match &self.cores {
+            Some(cores) => cores.len(),
+            None => self.count.unwrap_or(1),
+        }
+    }
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self { cores: None, count: None, idle: Idle::Poll, burst: 32 }
+    }
+}
+
+/// What the switch does with packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForwardMode {
+    /// The virtual network.
+    #[default]
+    Overlay,
+    /// In at one port, out at its neighbour, untouched.
+    Io,
+    /// As `io`, with new MAC addresses.
+    Mac,
+}
+
+/// `[forward]`: the mode, and whether forwarding begins by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ForwardConfig {
+    /// The mode.
+    pub mode: ForwardMode,
+    /// Forwarding begins without a `start`.
+    pub auto_start: bool,
+}
+
+impl Default for ForwardConfig {
+    fn default() -> Self {
+        Self { mode: ForwardMode::Overlay, auto_start: true }
+    }
+}
+
+/// `[api]`: where the console and `vswitch ctl` find the switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ApiConfig {
+    /// The Unix socket, open to the switch's own user only.
+    pub socket: PathBuf,
+}
+
+impl ApiConfig {
+    /// Where the socket is unless the config says otherwise.
+    pub const DEFAULT_SOCKET: &str = "/run/vswitch/vswitch.sock";
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self { socket: Self::DEFAULT_SOCKET.into() }
+    }
+}
+
+/// `[control]`: what outlives the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ControlConfig {
+    /// The file that changes made at run time are saved to; absent: they are not.
+    pub state: Option<PathBuf>,
+}
