@@ -1,1 +1,49 @@
-//! Placeholder.
+//! The scenario harness: builds small networks out of network namespaces, runs the release `vswitch` in one of them,
+//! sends real traffic through it and asserts on what arrived and on the switch's own counters.
+//!
+//! Scenarios live in `tests/tests/`, one file each; this library is what they share. It runs programs and reads their
+//! output, and nothing else: it links neither DPDK nor the switch, so that it can only see what a user sees.
+//! It never touches anything outside the namespaces, sockets and files it made itself, all of which carry its process id.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the harness is test code: a step that fails must fail the test, where it stands"
+)]
+
+pub mod binary;
+pub mod capture;
+pub mod counters;
+pub mod daemon;
+pub mod lab;
+pub mod netns;
+pub mod ovs;
+pub mod process;
+pub mod script;
+pub mod traffic;
+pub mod workdir;
+
+pub use capture::Capture;
+pub use counters::Counters;
+pub use daemon::Daemon;
+pub use lab::{Family, Lab, Remote, Tenant};
+pub use netns::Netns;
+pub use process::Process;
+pub use workdir::Workdir;
+
+use std::time::{Duration, Instant};
+
+/// Polls `ready` until it returns a value; fails the test with `what` when `limit` passes first.
+///
+/// Scenarios never sleep for a fixed time: they wait for the fact that they need.
+#[track_caller]
+pub fn wait_for<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

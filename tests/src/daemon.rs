@@ -1,0 +1,258 @@
+//! The switch under test: the release `vswitch`, run as a user runs it, asked through its own control socket.
+//!
+//! A daemon is started in a namespace with a TOML config, and stopped with the checks every scenario owes: the counters
+//! add up, no packet buffer is missing, the process ended cleanly, and nothing of it is left on the machine.
+
+use crate::{Counters, Netns, Process, Workdir, binary, process, wait_for};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long a start may take: EAL start, ports and, without hugepages, touching all memory.
+const START: Duration = Duration::from_secs(30);
+/// How long a clean stop may take.
+const STOP: Duration = Duration::from_secs(15);
+
+/// A running switch.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    program: PathBuf,
+    socket: PathBuf,
+    config: PathBuf,
+    prefix: String,
+    netns: String,
+    interfaces: Vec<String>,
+    buffers_at_start: i64,
+    stopped: bool,
+    dir: Workdir,
+}
+
+impl Daemon {
+    /// Starts the switch in a namespace and waits until it answers.
+    ///
+    /// `body` is the config without `[eal]` and `[api]`; `[workers]` is added when it has none.
+    #[track_caller]
+    pub fn start(netns: &Netns, body: &str) -> Daemon {
+        let program = binary::release("vswitch");
+        let dir = Workdir::new("vswitch");
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("vs{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let socket = dir.path().join("vswitch.sock");
+        let text = whole_config(body, &prefix, &socket);
+        let config = dir.write("vswitch.toml", &text);
+        let interfaces = netns.interfaces();
+        let args = [&program.display().to_string(), "run", "--config", &config.display().to_string()];
+        let process = netns.spawn("vswitch", &args, &dir);
+        let name = netns.name().to_owned();
+        let mut daemon = Daemon {
+            process,
+            program,
+            socket,
+            config,
+            prefix,
+            netns: name,
+            interfaces,
+            buffers_at_start: 0,
+            stopped: false,
+            dir,
+        };
+        wait_for("the switch to answer on its socket", START, || {
+            if let Some(status) = daemon.process.exited() {
+                panic!("vswitch ended at start ({status}):\n{}\nconfig:\n{text}", daemon.log());
+            }
+            daemon.try_ctl("show workers").ok()
+        });
+        daemon.buffers_at_start = daemon.buffers_in_use();
+        daemon
+    }
+
+    /// Runs one console command and returns its text; fails the test when the switch refuses it.
+    #[track_caller]
+    pub fn ctl(&self, command: &str) -> String {
+        self.try_ctl(command)
+            .unwrap_or_else(|error| panic!("'{command}' was refused: {error}\n{}", self.log()))
+    }
+
+    /// Runs one console command; what it said to the error output when it failed.
+    pub fn try_ctl(&self, command: &str) -> Result<String, String> {
+        self.run_ctl(&[], command)
+    }
+
+    /// Runs one console command and returns its JSON form.
+    #[track_caller]
+    pub fn json(&self, command: &str) -> Value {
+        let text = self
+            .run_ctl(&["--json"], command)
+            .unwrap_or_else(|error| panic!("'{command}' was refused: {error}\n{}", self.log()));
+        serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("'{command}' did not answer in JSON ({e}): {text}"))
+    }
+
+    fn run_ctl(&self, options: &[&str], command: &str) -> Result<String, String> {
+        let (program, socket) = (self.program.display().to_string(), self.socket.display().to_string());
+        let mut args = vec![program.as_str(), "ctl", "--socket", &socket];
+        args.extend(options);
+        args.push(command);
+        let output = process::try_run(&args);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// A snapshot of every packet counter, taken when no counter moves any more.
+    #[track_caller]
+    pub fn counters(&self) -> Counters {
+        let read = || {
+            let mut counters = Counters::default();
+            counters.add("fwd", &self.json("show fwd stats all"));
+            counters.add("port", &self.json("show port stats all"));
+            counters
+        };
+        let mut last = read();
+        wait_for("the counters to stand still", Duration::from_secs(10), || {
+            let next = read();
+            let still = next == last;
+            last = next;
+            still.then(|| last.clone())
+        })
+    }
+
+    /// The number of packets dropped for a reason so far.
+    #[track_caller]
+    pub fn drops(&self, reason: &str) -> i64 {
+        self.counters().get(&format!("fwd.drops.{reason}"))
+    }
+
+    /// Asserts the conservation law: everything that came in or was made is accounted for.
+    #[track_caller]
+    pub fn assert_conserved(&self) {
+        let counters = self.counters();
+        let total = |name: &str| counters.get(&format!("fwd.{name}"));
+        let dropped: i64 =
+            counters.iter().filter(|(path, _)| path.starts_with("fwd.drops.")).map(|(_, v)| v).sum();
+        let made = total("received") + total("originated") + total("copies");
+        let gone = total("sent") + dropped + total("consumed") + total("queued");
+        assert!(total("received") > 0, "no packet reached the switch: {counters:#?}");
+        assert_eq!(
+            made, gone,
+            "received + originated + copies = sent + drops + consumed + queued: {counters:#?}"
+        );
+    }
+
+    /// Packet buffers in use right now, over all pools.
+    #[track_caller]
+    pub fn buffers_in_use(&self) -> i64 {
+        let answer = self.json("show fwd stats all");
+        answer
+            .pointer("/mbufs/in-use")
+            .and_then(Value::as_i64)
+            .unwrap_or_else(|| panic!("'show fwd stats all' does not say mbufs.in-use: {answer:#}"))
+    }
+
+    /// The path of its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The path of its config file.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+
+    /// A scratch folder that goes with it.
+    pub fn dir(&self) -> &Workdir {
+        &self.dir
+    }
+
+    /// Rewrites the config file under the running switch, for a reload.
+    #[track_caller]
+    pub fn rewrite_config(&self, body: &str) {
+        self.dir.write("vswitch.toml", &whole_config(body, &self.prefix, &self.socket));
+    }
+
+    /// Checks the books, stops it by SIGTERM and checks that it ended cleanly and left nothing behind.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.assert_conserved();
+        wait_for("every packet buffer to come back to its pool", Duration::from_secs(5), || {
+            (self.buffers_in_use() == self.buffers_at_start).then_some(())
+        });
+        self.process.signal("TERM");
+        self.assert_clean_end();
+    }
+
+    /// Waits for its end (which somebody asked for already) and checks that it was clean and left nothing behind.
+    #[track_caller]
+    pub fn assert_clean_end(&mut self) {
+        let status = self.process.wait(STOP);
+        self.stopped = true;
+        assert!(status.success(), "vswitch ended with {status}:\n{}", self.log());
+        self.assert_nothing_left();
+    }
+
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        assert!(!self.socket.exists(), "the control socket is still there: {}", self.socket.display());
+        let left: Vec<PathBuf> = dpdk_traces(&self.prefix);
+        assert!(left.is_empty(), "DPDK files are still there: {left:?}");
+        let listed = process::run(&["ip", "-n", &self.netns, "-o", "link", "show"]);
+        for line in listed.lines() {
+            let name = line.split(": ").nth(1).unwrap_or("").split('@').next().unwrap_or("");
+            assert!(self.interfaces.iter().any(|i| i == name), "the interface {name} is still there");
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of vswitch in {}:\n{}", self.netns, self.log());
+        }
+        if !self.stopped {
+            // A killed switch cannot clean up; the scenario does, so that the next one starts from nothing.
+            drop(process::try_run(&["kill", "-KILL", &self.process.pid().to_string()]));
+            for path in dpdk_traces(&self.prefix) {
+                let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+            }
+        }
+    }
+}
+
+fn whole_config(body: &str, prefix: &str, socket: &Path) -> String {
+    // Both cores are shared with the traffic here, so an idle worker sleeps.
+    let workers = if body.contains("[workers]") { "" } else { "[workers]\ncores = [1]\nidle = \"sleep\"\n" };
+    format!(
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n\n[api]\nsocket = \"{}\"\n\n{workers}\n{body}",
+        socket.display()
+    )
+}
+
+/// Run folders and hugepage files of a DPDK file prefix.
+fn dpdk_traces(prefix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["/var/run/dpdk", "/dev/hugepages", "/tmp/dpdk"] {
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(prefix) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,271 @@
+//! The network that most scenarios share: one host that runs the switch, one that runs something else, a cable between.
+//!
+//! ```text
+//!  tenant red1 ──veth── host (vswitch) ──up0 ═ underlay ═ up0── peer (kernel) ──vxlan── remote red2
+//! ```
+//! Tenants and remotes are namespaces of their own, so two of them may have the same addresses. The kernel's vxlan device
+//! is made in `peer`, whose underlay it keeps, and moved into the remote. This file only builds; it asserts nothing.
+
+use crate::{Capture, Netns, netns, process};
+use std::fmt::Write as _;
+
+/// The address family of the underlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// VTEPs 172.16.0.1 (the switch) and 172.16.0.2 (the other host).
+    V4,
+    /// VTEPs fd00::1 (the switch) and fd00::2 (the other host).
+    V6,
+}
+
+impl Family {
+    /// The switch's VTEP address.
+    pub fn local_vtep(self) -> &'static str {
+        match self {
+            Family::V4 => "172.16.0.1",
+            Family::V6 => "fd00::1",
+        }
+    }
+
+    /// The other host's VTEP address.
+    pub fn remote_vtep(self) -> &'static str {
+        match self {
+            Family::V4 => "172.16.0.2",
+            Family::V6 => "fd00::2",
+        }
+    }
+
+    /// The length of the underlay's prefix.
+    pub fn prefix_len(self) -> u8 {
+        match self {
+            Family::V4 => 24,
+            Family::V6 => 64,
+        }
+    }
+}
+
+/// The MTU of the underlay: a 1450-byte inner packet fits over either family.
+pub const UNDERLAY_MTU: u32 = 1600;
+/// The MTU of tenants and remotes.
+pub const TENANT_MTU: u32 = 1450;
+
+/// Two hosts and the cable between them.
+#[derive(Debug)]
+pub struct Lab {
+    /// The namespace the switch runs in; its uplink is `up0`, its tenants' ports are named after them.
+    pub host: Netns,
+    /// The namespace of the other host; its end of the cable is `up0` and holds the other VTEP address.
+    pub peer: Netns,
+    family: Family,
+    _capture: Option<Capture>,
+}
+
+impl Lab {
+    /// Builds the two hosts and starts a capture at the switch's host.
+    #[track_caller]
+    pub fn new(family: Family) -> Lab {
+        Netns::reap();
+        let (host, peer) = (Netns::new("host"), Netns::new("peer"));
+        if family == Family::V6 {
+            // The host's own kernel stays out of the way: the switch alone speaks on its uplink.
+            peer.enable_ipv6();
+        }
+        netns::cable((&host, "up0"), (&peer, "up0"), UNDERLAY_MTU);
+        peer.ip(&format!("addr add {}/{} dev up0", family.remote_vtep(), family.prefix_len()));
+        let capture = Some(Capture::start(&host));
+        Lab { host, peer, family, _capture: capture }
+    }
+
+    /// The family of the underlay.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Adds a tenant of the switch: a namespace with `eth0`, whose other end `name` is the vNIC's port at the host.
+    #[track_caller]
+    pub fn tenant(&self, name: &str, vpc: &str, mac: &str, addresses: &[&str]) -> Tenant {
+        let netns = Netns::new(name);
+        if addresses.iter().any(|a| a.contains(':')) {
+            netns.enable_ipv6();
+        }
+        netns::cable((&netns, "eth0"), (&self.host, name), TENANT_MTU);
+        netns.ip(&format!("link set eth0 address {mac}"));
+        for address in addresses {
+            netns.ip(&format!("addr add {address} dev eth0"));
+        }
+        Tenant {
+            name: name.to_owned(),
+            vpc: vpc.to_owned(),
+            mac: mac.to_owned(),
+            addresses: owned(addresses),
+            netns,
+        }
+    }
+
+    /// Adds a remote machine behind the kernel's vxlan device: a namespace in which that device is `eth0`.
+    ///
+    /// `options` are further words for `ip link add ... type vxlan`.
+    #[track_caller]
+    pub fn remote(&self, name: &str, vni: u32, mac: &str, addresses: &[&str], options: &str) -> Remote {
+        let netns = Netns::new(name);
+        if addresses.iter().any(|a| a.contains(':')) {
+            netns.enable_ipv6();
+        }
+        let device = format!("vx{vni}");
+        let (local, remote) = (self.family.remote_vtep(), self.family.local_vtep());
+        self.peer.ip(&format!(
+            "link add {device} address {mac} mtu {TENANT_MTU} type vxlan id {vni} dstport 4789 local {local} remote {remote} dev up0 {options}"
+        ));
+        self.peer.ip(&format!("link set {device} netns {}", netns.name()));
+        netns.ip(&format!("link set {device} name eth0"));
+        netns.ip("link set eth0 up");
+        for address in addresses {
+            netns.ip(&format!("addr add {address} dev eth0"));
+        }
+        Remote { vni, mac: mac.to_owned(), addresses: owned(addresses), vtep: local.to_owned(), netns }
+    }
+
+    /// The MAC address of the switch's uplink.
+    #[track_caller]
+    pub fn uplink_mac(&self) -> String {
+        interface_mac(&self.host, "up0")
+    }
+
+    /// The MAC address of the other host on the underlay.
+    #[track_caller]
+    pub fn peer_mac(&self) -> String {
+        interface_mac(&self.peer, "up0")
+    }
+
+    /// The `[[uplink]]` of the switch; `more` are further lines of that section.
+    pub fn uplink(&self, more: &str) -> String {
+        format!(
+            "[[uplink]]\nname = \"up\"\nport = {{ kind = \"af-packet\", iface = \"up0\" }}\naddresses = [\"{}/{}\"]\nmtu = {UNDERLAY_MTU}\npeers = [\"{}\"]\n{more}\n",
+            self.family.local_vtep(),
+            self.family.prefix_len(),
+            self.family.remote_vtep()
+        )
+    }
+}
+
+/// A `[[vpc]]` with its `[[subnet]]`s; `more` are further lines of the vpc section.
+pub fn vpc(name: &str, vni: u32, subnets: &[&str], more: &str) -> String {
+    let mut text = format!("[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{more}\n");
+    for subnet in subnets {
+        let _ = writeln!(text, "[[subnet]]\nvpc = \"{name}\"\nprefix = \"{subnet}\"");
+    }
+    text
+}
+
+/// A machine behind a vNIC of the switch.
+#[derive(Debug)]
+pub struct Tenant {
+    /// Where it lives; its interface is `eth0`.
+    pub netns: Netns,
+    /// Its vNIC's name, also the name of the port at the host.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: String,
+    vpc: String,
+    addresses: Vec<String>,
+}
+
+impl Tenant {
+    /// Its `[[vnic]]` section.
+    pub fn vnic(&self) -> String {
+        self.vnic_on(&format!("{{ kind = \"af-packet\", iface = \"{}\" }}", self.name))
+    }
+
+    /// Its `[[vnic]]` section on another port ("{ kind = ... }").
+    pub fn vnic_on(&self, port: &str) -> String {
+        let vips: Vec<String> = self.addresses.iter().map(|a| format!("\"{}\"", bare(a))).collect();
+        format!(
+            "[[vnic]]\nname = \"{}\"\nvpc = \"{}\"\nmac = \"{}\"\nvips = [{}]\nmtu = {TENANT_MTU}\nport = {port}\n",
+            self.name,
+            self.vpc,
+            self.mac,
+            vips.join(", ")
+        )
+    }
+
+    /// Its first address of a family, without the prefix length.
+    #[track_caller]
+    pub fn address(&self, family: Family) -> &str {
+        pick(&self.addresses, family)
+    }
+}
+
+/// A machine behind another VTEP.
+#[derive(Debug)]
+pub struct Remote {
+    /// Where it lives; its interface is `eth0`.
+    pub netns: Netns,
+    /// Its MAC address.
+    pub mac: String,
+    vni: u32,
+    vtep: String,
+    addresses: Vec<String>,
+}
+
+impl Remote {
+    /// A remote whose namespace somebody else wired (another switch, OVS).
+    pub fn behind(vtep: &str, vni: u32, mac: &str, addresses: &[&str], netns: Netns) -> Remote {
+        Remote { vni, mac: mac.to_owned(), addresses: owned(addresses), vtep: vtep.to_owned(), netns }
+    }
+
+    /// Its `[[location]]` sections, one an address.
+    pub fn location(&self) -> String {
+        let mut text = String::new();
+        for address in &self.addresses {
+            let _ = writeln!(
+                text,
+                "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"",
+                self.vni,
+                bare(address),
+                self.mac,
+                self.vtep
+            );
+        }
+        text
+    }
+
+    /// Its first address of a family, without the prefix length.
+    #[track_caller]
+    pub fn address(&self, family: Family) -> &str {
+        pick(&self.addresses, family)
+    }
+
+    /// Tells it the MAC address of a tenant, as a control plane would: nothing floods ARP through the tunnel.
+    #[track_caller]
+    pub fn knows(&self, tenant: &Tenant) {
+        for address in &tenant.addresses {
+            self.netns.ip(&format!(
+                "neigh replace {} lladdr {} dev eth0 nud permanent",
+                bare(address),
+                tenant.mac
+            ));
+        }
+    }
+}
+
+/// The MAC address of an interface.
+#[track_caller]
+pub fn interface_mac(netns: &Netns, interface: &str) -> String {
+    let text = process::run(&["ip", "-n", netns.name(), "-o", "link", "show", interface]);
+    let mut words = text.split_whitespace().skip_while(|w| *w != "link/ether");
+    words.nth(1).unwrap_or_else(|| panic!("{interface} has no MAC address: {text}")).to_owned()
+}
+
+fn owned(addresses: &[&str]) -> Vec<String> {
+    addresses.iter().map(|a| (*a).to_owned()).collect()
+}
+
+fn bare(address: &str) -> &str {
+    address.split('/').next().unwrap_or(address)
+}
+
+#[track_caller]
+fn pick(addresses: &[String], family: Family) -> &str {
+    let wanted = |a: &&String| a.contains(':') == (family == Family::V6);
+    bare(addresses.iter().find(wanted).unwrap_or_else(|| panic!("no {family:?} address among {addresses:?}")))
+}

@@ -1,0 +1,141 @@
+//! Open vSwitch with DPDK as the other VTEP: a private database and daemon in the peer's namespace.
+//!
+//! It needs hugepages: they are reserved for the time it runs and given back. The machine's own Open vSwitch service, if
+//! there is one, is never touched: every path and socket here is the scenario's own.
+
+use crate::{Netns, Process, Workdir, process, wait_for};
+use std::fs;
+use std::time::Duration;
+
+const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Hugepages reserved on top of what was there, given back when this value goes.
+#[derive(Debug)]
+pub struct Hugepages {
+    added: u64,
+}
+
+impl Hugepages {
+    /// Reserves `pages` more; fails the test when the machine has no room for them.
+    #[track_caller]
+    pub fn reserve(pages: u64) -> Hugepages {
+        let before = read_pages();
+        let held = Hugepages { added: pages };
+        fs::write(NR_HUGEPAGES, (before + pages).to_string())
+            .unwrap_or_else(|e| panic!("cannot reserve hugepages in {NR_HUGEPAGES}: {e}"));
+        let now = read_pages();
+        assert!(
+            now >= before + pages,
+            "only {now} of {} hugepages could be reserved: free some memory",
+            before + pages
+        );
+        held
+    }
+}
+
+impl Drop for Hugepages {
+    fn drop(&mut self) {
+        let _ = fs::write(NR_HUGEPAGES, read_pages().saturating_sub(self.added).to_string());
+    }
+}
+
+fn read_pages() -> u64 {
+    fs::read_to_string(NR_HUGEPAGES).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A running Open vSwitch.
+#[derive(Debug)]
+pub struct Ovs {
+    // Fields drop in this order: the daemon, its database, then the memory it used.
+    _daemon: Process,
+    _database: Process,
+    dir: Workdir,
+    _hugepages: Hugepages,
+}
+
+impl Ovs {
+    /// Starts it in a namespace, with DPDK and no bridge.
+    #[track_caller]
+    pub fn start(netns: &Netns) -> Ovs {
+        let hugepages = Hugepages::reserve(160);
+        let dir = Workdir::new("ovs");
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        process::run(&["ovsdb-tool", "create", &at("conf.db"), SCHEMA]);
+        let remote = format!("--remote=punix:{}", at("db.sock"));
+        let (database_ctl, daemon_ctl) =
+            (format!("--unixctl={}", at("db.ctl")), format!("--unixctl={}", at("vs.ctl")));
+        let folders = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"]
+            .map(|v| format!("{v}={}", dir.path().display()));
+        let with_folders = |args: &[&str]| -> Vec<String> {
+            std::iter::once("env")
+                .chain(folders.iter().map(String::as_str))
+                .chain(args.iter().copied())
+                .map(str::to_owned)
+                .collect()
+        };
+        let spawn = |name: &str, args: &[&str]| {
+            let line = with_folders(args);
+            netns.spawn(name, &line.iter().map(String::as_str).collect::<Vec<_>>(), &dir)
+        };
+        let database = spawn("ovsdb", &["ovsdb-server", &at("conf.db"), &remote, &database_ctl]);
+        wait_for("the OVS database", Duration::from_secs(10), || {
+            dir.path().join("db.sock").exists().then_some(())
+        });
+        let socket = format!("unix:{}", at("db.sock"));
+        let vsctl = |args: &[&str]| {
+            let db = format!("--db={socket}");
+            let mut line = vec!["ovs-vsctl", "--timeout=30", &db, "--no-wait"];
+            line.extend(args);
+            process::run(&line)
+        };
+        vsctl(&["init"]);
+        let extra = format!(
+            "other_config:dpdk-extra=--no-pci --in-memory --file-prefix vs{}-ovs",
+            std::process::id()
+        );
+        vsctl(&[
+            "set",
+            "Open_vSwitch",
+            ".",
+            "other_config:dpdk-init=true",
+            "other_config:dpdk-socket-mem=192",
+            "other_config:pmd-cpu-mask=0x1",
+            "other_config:pmd-maxsleep=200",
+            &extra,
+        ]);
+        let daemon = spawn("ovs-vswitchd", &[DAEMON, &socket, &daemon_ctl]);
+        let ovs = Ovs { _daemon: daemon, _database: database, dir, _hugepages: hugepages };
+        // Without --no-wait the command returns when the daemon has taken the configuration in.
+        ovs.vsctl("show");
+        let ready = process::run(&[
+            "ovs-vsctl",
+            &format!("--db={socket}"),
+            "get",
+            "Open_vSwitch",
+            ".",
+            "dpdk_initialized",
+        ]);
+        assert!(ready.contains("true"), "OVS did not start DPDK:\n{}", ovs._daemon.output());
+        ovs
+    }
+
+    /// Runs `ovs-vsctl` on it; words are split at blanks.
+    #[track_caller]
+    pub fn vsctl(&self, line: &str) -> String {
+        let db = format!("--db=unix:{}", self.dir.path().join("db.sock").display());
+        let mut args = vec!["ovs-vsctl", "--timeout=30", &db];
+        args.extend(line.split_whitespace());
+        process::run(&args)
+    }
+
+    /// Runs `ovs-appctl` on its daemon; words are split at blanks.
+    #[track_caller]
+    pub fn appctl(&self, line: &str) -> String {
+        let target = self.dir.path().join("vs.ctl").display().to_string();
+        let mut args = vec!["ovs-appctl", "-t", &target];
+        args.extend(line.split_whitespace());
+        process::run(&args)
+    }
+}

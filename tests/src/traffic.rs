@@ -1,0 +1,49 @@
+//! Plain traffic between two machines of a scenario: pings and byte-for-byte transfers.
+//!
+//! It asserts completion and content, never bandwidth or latency: those drift with the machine.
+
+use crate::{Netns, Workdir, script};
+use std::time::Duration;
+
+/// Pings and fails the test unless every echo comes back. `size` is ping's own: payload bytes, without headers.
+#[track_caller]
+pub fn ping(from: &Netns, to: &str, size: u32, count: u32) {
+    let (size, count) = (size.to_string(), count.to_string());
+    // Fragments are the sender's business: the kernel cuts what is longer than the interface's MTU.
+    let args = ["ping", "-n", "-q", "-M", "dont", "-c", &count, "-i", "0.05", "-W", "3", "-s", &size, to];
+    let output = from.try_run(&args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.contains(" 0% packet loss"),
+        "ping of {size} bytes from {} to {to} lost packets:\n{text}",
+        from.name()
+    );
+}
+
+/// Pings and fails the test if any echo comes back.
+#[track_caller]
+pub fn no_ping(from: &Netns, to: &str) {
+    let output = from.try_run(&["ping", "-n", "-q", "-c", "3", "-i", "0.05", "-W", "1", to]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        !output.status.success() && !text.contains(" 0% packet loss"),
+        "{to} answered {}:\n{text}",
+        from.name()
+    );
+}
+
+/// Sends `bytes` random bytes by TCP and by UDP from `client` to `server`, which sends them back; both compare every byte.
+#[track_caller]
+pub fn transfer(client: &Netns, server: &Netns, address: &str, bytes: u32) {
+    let dir = Workdir::new("transfer");
+    let helper = script::path("transfer.py").display().to_string();
+    for protocol in ["tcp", "udp"] {
+        let bytes = bytes.to_string();
+        let args = [script::PYTHON, &helper, "serve", protocol, address, &bytes];
+        let mut process = server.spawn(&format!("serve-{protocol}"), &args, &dir);
+        process.wait_output("ready", Duration::from_secs(10));
+        client.run(&[script::PYTHON, &helper, "send", protocol, address, &bytes]);
+        let status = process.wait(Duration::from_secs(10));
+        assert!(status.success(), "the {protocol} server saw other bytes: {}", process.output());
+    }
+}
