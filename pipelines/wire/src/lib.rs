@@ -4,10 +4,29 @@
 //! from. No crate of this workspace is below it; it performs no I/O and allocates only in [`heap::HeapBuf`],
 //! the buffer that tests and control-plane code use.
 
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod headers;
 pub mod heap;
+pub mod icmp;
+pub mod icmpv6;
+pub mod ipv4;
+pub mod ipv6;
+pub mod malformed;
 pub mod packet;
+pub mod parse;
+pub mod protocol;
+pub mod sctp;
+pub mod tcp;
 pub mod types;
+pub mod udp;
+pub mod view;
+pub mod vlan;
 
+pub use headers::{Flags, Headers, L3};
 pub use heap::HeapBuf;
+pub use malformed::Malformed;
 pub use packet::{ChecksumState, PacketBuf, RxFacts, TxRequest};
 pub use types::{Dscp, Ecn, MacAddr, Psn, Qpn, Vni};
+pub use view::View;
