@@ -107,17 +107,10 @@ impl Ovs {
         ]);
         let daemon = spawn("ovs-vswitchd", &[DAEMON, &socket, &daemon_ctl]);
         let ovs = Ovs { _daemon: daemon, _database: database, dir, _hugepages: hugepages };
-        // Without --no-wait the command returns when the daemon has taken the configuration in.
-        ovs.vsctl("show");
-        let ready = process::run(&[
-            "ovs-vsctl",
-            &format!("--db={socket}"),
-            "get",
-            "Open_vSwitch",
-            ".",
-            "dpdk_initialized",
-        ]);
-        assert!(ready.contains("true"), "OVS did not start DPDK:\n{}", ovs._daemon.output());
+        wait_for("OVS to start DPDK", Duration::from_secs(30), || {
+            let state = ovs.vsctl("get Open_vSwitch . dpdk_initialized");
+            state.contains("true").then_some(())
+        });
         ovs
     }
 

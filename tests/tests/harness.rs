@@ -1,0 +1,52 @@
+//! The harness against the kernel alone: the same networks, pings and transfers with no switch in between.
+//!
+//! When these fail, the machine or the harness is at fault, and no other scenario says anything about the switch.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use tests::{Family, Lab, netns, ovs::Ovs, traffic};
+
+/// Gives the host namespace a kernel VTEP of its own, in the place of the switch.
+fn kernel_on_both_sides(family: Family) {
+    let lab = Lab::new(family);
+    if family == Family::V6 {
+        lab.host.enable_ipv6();
+    }
+    lab.host.ip(&format!("addr add {}/{} dev up0", family.local_vtep(), family.prefix_len()));
+    let left = netns::Netns::new("left");
+    let (local, remote) = (family.local_vtep(), family.remote_vtep());
+    lab.host.ip(&format!(
+        "link add vx100 mtu 1450 type vxlan id 100 dstport 4789 local {local} remote {remote} dev up0"
+    ));
+    lab.host.ip(&format!("link set vx100 netns {}", left.name()));
+    left.ip("addr add 10.0.0.1/24 dev vx100");
+    left.ip("link set vx100 up");
+    let right = lab.remote("right", 100, "02:00:00:00:01:02", &["10.0.0.2/24"], "");
+    for size in [56, 1400, 1600, 8000] {
+        traffic::ping(&left, "10.0.0.2", size, 2);
+    }
+    traffic::no_ping(&left, "10.0.0.3");
+    traffic::transfer(&left, &right.netns, "10.0.0.2", 60_000);
+    traffic::transfer(&right.netns, &left, "10.0.0.1", 60_000);
+}
+
+#[test]
+fn kernel_to_kernel_over_ipv4() {
+    kernel_on_both_sides(Family::V4);
+}
+
+#[test]
+fn kernel_to_kernel_over_ipv6() {
+    kernel_on_both_sides(Family::V6);
+}
+
+#[test]
+fn ovs_starts_and_gives_its_hugepages_back() {
+    let pages = || std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap();
+    let before = pages();
+    let host = netns::Netns::new("ovshost");
+    let ovs = Ovs::start(&host);
+    ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev");
+    assert!(ovs.appctl("dpif/show").contains("netdev@"));
+    drop(ovs);
+    assert_eq!(pages(), before);
+}
