@@ -11,6 +11,7 @@
     reason = "the harness is test code: a step that fails must fail the test, where it stands"
 )]
 
+pub mod agent;
 pub mod binary;
 pub mod capture;
 pub mod counters;
@@ -19,16 +20,19 @@ pub mod lab;
 pub mod netns;
 pub mod ovs;
 pub mod process;
+pub mod scene;
 pub mod script;
 pub mod traffic;
 pub mod workdir;
 
+pub use agent::Agent;
 pub use capture::Capture;
 pub use counters::Counters;
 pub use daemon::Daemon;
 pub use lab::{Family, Lab, Remote, Tenant};
 pub use netns::Netns;
 pub use process::Process;
+pub use scene::Scene;
 pub use workdir::Workdir;
 
 use std::time::{Duration, Instant};

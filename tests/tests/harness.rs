@@ -3,7 +3,7 @@
 //! When these fail, the machine or the harness is at fault, and no other scenario says anything about the switch.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use tests::{Family, Lab, netns, ovs::Ovs, traffic};
+use tests::{Agent, Family, Lab, netns, ovs::Ovs, traffic};
 
 /// Gives the host namespace a kernel VTEP of its own, in the place of the switch.
 fn kernel_on_both_sides(family: Family) {
@@ -49,4 +49,26 @@ fn ovs_starts_and_gives_its_hugepages_back() {
     assert!(ovs.appctl("dpif/show").contains("netdev@"));
     drop(ovs);
     assert_eq!(pages(), before);
+}
+
+#[test]
+fn crafted_frames_arrive_as_they_were_sent() {
+    let lab = Lab::new(Family::V4);
+    let host = &lab.host;
+    host.ip("addr add 172.16.0.1/24 dev up0");
+    let names = [("answer", "42")];
+    let mut agent = Agent::start(&lab, &[], &names);
+    host.ip("neigh replace 172.16.0.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent");
+    // The host's kernel answers a ping that was made by hand.
+    let ping =
+        "Ether(src=peer_mac, dst=up_mac)/IP(src=remote_vtep, dst=local_vtep)/ICMP(id=7)/Raw(answer.encode())";
+    let exchange = agent.exchange("peer", &[ping], &["peer"]);
+    assert_eq!(exchange.sent, 1);
+    // The answer goes to a made-up station, which a wire with promiscuity off still shows: veth filters nothing.
+    let [reply] = exchange.on("peer") else { panic!("{exchange:?}") };
+    assert_eq!(reply["ip_src"], "172.16.0.1");
+    assert_eq!(reply["ip_sum_ok"], true);
+    assert!(reply["payload"].as_str().unwrap().ends_with("3432"), "{reply}");
+    let cut = agent.exchange("peer", &[format!("cuts({ping})")], &["peer"]);
+    assert_eq!((cut.sent, cut.on("peer").len()), (30, 0), "14 + 20 + 8 + 2 bytes, cut from byte 14 on");
 }

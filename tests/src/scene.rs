@@ -1,0 +1,133 @@
+//! The scene of scenarios with crafted frames: the switch with one tenant, and nobody else who might answer.
+//!
+//! ```text
+//!  red (10.0.0.1, fd00:1::1) ── switch ── up0 ── "far" (10.0.0.2, fd00:1::2) behind the other VTEP
+//! ```
+//! Neither the tenant nor the other host has an address of its own, so that no kernel adds packets to the counters: what
+//! moves is what the scenario sent. The underlay neighbour is static for the same reason.
+
+use crate::lab::{self, Remote};
+use crate::{Agent, Counters, Daemon, Family, Lab, Netns, Tenant};
+
+/// The VNI of the tenant's VPC.
+pub const VNI: u32 = 100;
+const RED_MAC: &str = "02:00:00:00:01:01";
+const FAR_MAC: &str = "02:00:00:00:01:02";
+const RED: [&str; 2] = ["10.0.0.1/24", "fd00:1::1/64"];
+const FAR: [&str; 2] = ["10.0.0.2/24", "fd00:1::2/64"];
+
+/// A running scene. The fields go in this order: the switch stops before its ports vanish.
+#[derive(Debug)]
+pub struct Scene {
+    /// The switch.
+    pub daemon: Daemon,
+    /// The sender and watcher of frames: wires "red" and "peer".
+    pub agent: Agent,
+    /// The tenant.
+    pub red: Tenant,
+    /// The network.
+    pub lab: Lab,
+}
+
+impl Scene {
+    /// Starts the switch; `vpc` are further lines of the `[[vpc]]`, `more` is further config.
+    #[track_caller]
+    pub fn start(underlay: Family, vpc: &str, more: &str) -> Scene {
+        let lab = Lab::new(underlay);
+        let red = lab.tenant("red", "red", RED_MAC, &RED);
+        let far = Remote::behind(underlay.remote_vtep(), VNI, FAR_MAC, &FAR, Netns::new("far"));
+        red.netns.ip("addr flush dev eth0");
+        lab.peer.ip("addr flush dev up0");
+        let neighbour =
+            format!("neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]", underlay.remote_vtep(), lab.peer_mac());
+        let config = [
+            lab.uplink(&neighbour),
+            lab::vpc("red", VNI, &["10.0.0.0/24", "fd00:1::/64"], vpc),
+            red.vnic(),
+            far.location(),
+            more.to_owned(),
+        ]
+        .concat();
+        let daemon = Daemon::start(&lab.host, &config);
+        let names = [
+            ("red_mac", RED_MAC),
+            ("red_ip", "10.0.0.1"),
+            ("red_ip6", "fd00:1::1"),
+            ("far_mac", FAR_MAC),
+            ("far_ip", "10.0.0.2"),
+            ("far_ip6", "fd00:1::2"),
+        ];
+        let agent = Agent::start(&lab, &[("red", &red.netns)], &names);
+        Scene { daemon, agent, red, lab }
+    }
+
+    /// Sends frames from the underlay and returns what the tenant saw, with the counters before and after.
+    #[track_caller]
+    pub fn inbound<S: AsRef<str>>(&mut self, frames: &[S]) -> Outcome {
+        self.through("peer", frames, "red")
+    }
+
+    /// Sends frames from the tenant and returns what the other host saw, with the counters before and after.
+    #[track_caller]
+    pub fn outbound<S: AsRef<str>>(&mut self, frames: &[S]) -> Outcome {
+        self.through("red", frames, "peer")
+    }
+
+    #[track_caller]
+    fn through<S: AsRef<str>>(&mut self, from: &str, frames: &[S], watch: &str) -> Outcome {
+        let before = self.daemon.counters();
+        let exchange = self.agent.exchange(from, frames, &[watch]);
+        let after = self.daemon.counters();
+        Outcome { sent: exchange.sent, seen: exchange.on(watch).to_vec(), before, after }
+    }
+
+    /// Stops the switch with every check a scenario owes.
+    #[track_caller]
+    pub fn stop(self) {
+        self.daemon.stop();
+    }
+}
+
+/// What came of frames sent through the switch.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How many frames went in.
+    pub sent: i64,
+    /// What came out, as facts.
+    pub seen: Vec<serde_json::Value>,
+    /// The counters before.
+    pub before: Counters,
+    /// The counters after.
+    pub after: Counters,
+}
+
+impl Outcome {
+    /// How often a drop reason was counted.
+    pub fn drops(&self, reason: &str) -> i64 {
+        let path = format!("fwd.drops.{reason}");
+        self.after.get(&path) - self.before.get(&path)
+    }
+
+    /// All drops, by reason, that were counted.
+    pub fn all_drops(&self) -> Vec<(String, i64)> {
+        let moved = self.after.since(&self.before);
+        moved
+            .into_iter()
+            .filter_map(|(path, n)| Some((path.strip_prefix("fwd.drops.")?.to_owned(), n)))
+            .collect()
+    }
+
+    /// Asserts that nothing came out and that every frame was dropped for this one reason.
+    #[track_caller]
+    pub fn assert_dropped(&self, reason: &str) {
+        assert!(self.seen.is_empty(), "expected drops for {reason}, but this came out: {:#?}", self.seen);
+        assert_eq!(self.all_drops(), [(reason.to_owned(), self.sent)]);
+    }
+
+    /// Asserts that every frame came out, and nothing was dropped.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert_eq!(self.all_drops(), [], "nothing should have been dropped");
+        assert_eq!(self.seen.len() as i64, self.sent, "{:#?}", self.seen);
+    }
+}
