@@ -30,7 +30,7 @@ def outer(payload, src=None, dst=None, tos=0, sport=51000, dport=4789, udp=None,
     """The underlay headers around a VxLAN packet, from the other VTEP to the switch's unless told otherwise."""
     src, dst = src or names["remote_vtep"], dst or names["local_vtep"]
     network = IPv6(src=src, dst=dst, tc=tos, **ip) if ":" in src else IP(src=src, dst=dst, tos=tos, **ip)
-    link = Ether(src=names["peer_mac"], dst=names["up_mac"], **(ether or {}))
+    link = Ether(**dict({"src": names["peer_mac"], "dst": names["up_mac"]}, **(ether or {})))
     # Over IPv4 the outer checksum is zero as usual; over IPv6 scapy computes it.
     udp = dict({} if ":" in src else {"chksum": 0}, **(udp or {}))
     return link / network / UDP(sport=sport, dport=dport, **udp) / Raw(payload)

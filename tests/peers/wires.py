@@ -6,12 +6,15 @@ import ctypes
 import os
 import select
 import socket
+import struct
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 _ETH_P_ALL = 3
 _PACKET_OUTGOING = 4
+_SOL_PACKET, _PACKET_AUXDATA = 263, 8
+_TP_STATUS_VLAN_VALID = 1 << 4
 
 
 def _enter(path):
@@ -32,6 +35,7 @@ class Wire:
             _enter(f"/run/netns/{netns}")
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+            self.socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             self.socket.bind((interface, _ETH_P_ALL))
         finally:
             _libc.setns(home, _CLONE_NEWNET)
@@ -51,12 +55,22 @@ class Wire:
                 if wanted is None and time.monotonic() - last > quiet:
                     break
                 continue
-            frame, address = self.socket.recvfrom(65535)
+            frame, address = self._read()
             if address[2] == _PACKET_OUTGOING or (match and not match(frame)):
                 continue
             last = time.monotonic()
             frames.append(frame)
         return frames
+
+    def _read(self):
+        """One frame as it was on the wire: the kernel takes the outermost VLAN tag out and tells it aside."""
+        frame, extra, _, address = self.socket.recvmsg(65535, 128)
+        for level, kind, data in extra:
+            if level == _SOL_PACKET and kind == _PACKET_AUXDATA:
+                status, _, _, _, _, tci, tpid = struct.unpack("=IIIHHHH", data[:20])
+                if status & _TP_STATUS_VLAN_VALID:
+                    frame = frame[:12] + struct.pack("!HH", tpid or 0x8100, tci) + frame[12:]
+        return frame, address
 
     def drain(self):
         """Forgets what came in so far."""

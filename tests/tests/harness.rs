@@ -72,3 +72,15 @@ fn crafted_frames_arrive_as_they_were_sent() {
     let cut = agent.exchange("peer", &[format!("cuts({ping})")], &["peer"]);
     assert_eq!((cut.sent, cut.on("peer").len()), (30, 0), "14 + 20 + 8 + 2 bytes, cut from byte 14 on");
 }
+
+#[test]
+fn crafted_vlan_tags_survive_the_kernel() {
+    let lab = Lab::new(Family::V4);
+    let (near, far) = (netns::Netns::new("near"), netns::Netns::new("far"));
+    netns::cable((&near, "eth0"), (&far, "eth0"), 1500);
+    let mut agent = Agent::start(&lab, &[("near", &near), ("far", &far)], &[]);
+    let tagged = "Ether(src='02:00:00:00:00:07', dst='02:00:00:00:00:08')/Dot1Q(vlan=7)/IP(dst='10.0.0.1')/UDP()/Raw(b'x')";
+    let exchange = agent.exchange("near", &[tagged], &["far"]);
+    let [seen] = exchange.on("far") else { panic!("{exchange:?}") };
+    assert_eq!(seen["vlans"], serde_json::json!([7]));
+}
