@@ -35,6 +35,13 @@ impl Document {
     /// # Errors
     /// Everything wrong with it, each with its place.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+        let document = Self::read(text, origin)?;
+        validate::all(&document.config, &document.places)?;
+        Ok(document)
+    }
+
+    /// Reads `text`: each section is good in itself, and the whole is not checked yet.
+    pub(super) fn read(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
         let mut places = Places::new(text, origin);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
@@ -65,7 +72,6 @@ impl Document {
         reader.refuse_the_rest();
         let mut errors = reader.errors;
         if errors.is_empty() {
-            validate::all(&config, &places)?;
             return Ok(Self { config, places });
         }
         errors.sort_by_key(|error| error.place);

@@ -3,11 +3,12 @@
 //! Serde's own messages ("invalid IP address syntax") name neither the text nor the remedy; these do. Used
 //! through `#[serde(deserialize_with = "fields::one", serialize_with = "fields::show")]` and the like.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::de::Error as _;
+use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wire::{Dscp, MacAddr, Vni};
 
@@ -54,12 +55,26 @@ impl FromText for MacAddr {
     }
 }
 
+/// A value read by a visitor, so that its error gets the place of the text itself also within a list.
 struct Text<T>(T);
 
 impl<'de, T: FromText> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        T::from_text(&text).map(Self).map_err(D::Error::custom)
+        struct Reader<T>(PhantomData<T>);
+
+        impl<T: FromText> Visitor<'_> for Reader<T> {
+            type Value = Text<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Text<T>, E> {
+                T::from_text(text).map(Text).map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(Reader(PhantomData))
     }
 }
 
@@ -149,10 +164,10 @@ impl<'de> Deserialize<'de> for DscpPolicy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
 
-        impl serde::de::Visitor<'_> for Reader {
+        impl Visitor<'_> for Reader {
             type Value = DscpPolicy;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"copy\" or a DSCP from 0 to 63")
             }
 

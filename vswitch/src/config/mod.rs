@@ -105,3 +105,6 @@ impl Config {
         toml::to_string_pretty(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,7 +229,7 @@ macro_rules! kinds {
                 }
             }
 
-            fn read<'de, D: Deserializer<'de>>(kind: &str, deserializer: D) -> Result<Self, D::Error> {
+            pub(super) fn read<'de, D: Deserializer<'de>>(kind: &str, deserializer: D) -> Result<Self, D::Error> {
                 match kind {
                     $($name => $body::deserialize(deserializer).map(Self::$variant),)*
                     _ => Err(D::Error::custom(unknown_kind(kind))),

@@ -1,4 +1,18 @@
 //! What must hold across a whole config.
+//!
+//! Each file here checks one field of it and reports through [`Checker`]; every check runs, so one run shows
+//! everything. Looks at the config alone: neither at ports nor at the machine, except for the list of cores
+//! that [`cores`] is given.
+
+mod names;
+mod networks;
+mod ports;
+mod process;
+mod underlay;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::Config;
 use super::error::{ConfigError, ConfigErrors};
@@ -8,8 +22,14 @@ use super::places::Places;
 ///
 /// # Errors
 /// Everything wrong, in the order of the text.
-pub fn all(_config: &Config, _places: &Places) -> Result<(), ConfigErrors> {
-    Ok(())
+pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
+    let mut checker = Checker { config, places, errors: Vec::new() };
+    process::check(&mut checker);
+    names::check(&mut checker);
+    ports::check(&mut checker);
+    underlay::check(&mut checker);
+    networks::check(&mut checker);
+    checker.finish()
 }
 
 /// Checks the workers' cores against those this process may run on.
@@ -17,19 +37,49 @@ pub fn all(_config: &Config, _places: &Places) -> Result<(), ConfigErrors> {
 /// # Errors
 /// Each core that is not among `available`.
 pub fn cores(config: &Config, places: &Places, available: &[usize]) -> Result<(), ConfigErrors> {
-    let mut errors: Vec<ConfigError> = Vec::new();
-    let list: Vec<String> = available.iter().map(ToString::to_string).collect();
-    let list = list.join(", ");
-    for (index, core) in config.workers.cores.iter().flatten().enumerate() {
-        if !available.contains(core) {
-            let message = format!("there is no core {core} for a worker; this process may run on {list}");
-            errors.push(places.error(&format!("workers.cores[{index}]"), message));
+    let mut checker = Checker { config, places, errors: Vec::new() };
+    process::check_cores(&mut checker, available);
+    checker.finish()
+}
+
+/// A config under check, and what was found so far.
+struct Checker<'c> {
+    config: &'c Config,
+    places: &'c Places,
+    errors: Vec<ConfigError>,
+}
+
+impl Checker<'_> {
+    /// Reports an error about the value at `path`.
+    fn fail(&mut self, path: impl AsRef<str>, message: impl Into<String>) {
+        self.errors.push(self.places.error(path.as_ref(), message.into()));
+    }
+
+    /// " (line 7)" for the value at `path` when its place is known: points at the other party of a conflict.
+    fn line(&self, path: &str) -> String {
+        self.places.find(path).map(|(line, _)| format!(" (line {line})")).unwrap_or_default()
+    }
+
+    fn finish(mut self) -> Result<(), ConfigErrors> {
+        if self.errors.is_empty() {
+            return Ok(());
         }
+        self.errors.sort_by_key(|error| error.place);
+        Err(ConfigErrors(self.errors))
     }
-    if config.workers.workers() > available.len() && errors.is_empty() {
-        let wanted = config.workers.workers();
-        let message = format!("{wanted} workers do not fit on cores {list}; ask for fewer");
-        errors.push(places.error("workers.count", message));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+}
+
+/// An address that one host can have: neither unspecified, loopback, multicast nor broadcast.
+fn is_unicast(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast)
+}
+
+/// The network's own address or its broadcast address, which no host of it can have (IPv4, up to /30).
+fn is_reserved_in(ip: IpAddr, prefix: IpNet) -> bool {
+    ip.is_ipv4() && prefix.prefix_len() < 31 && (ip == prefix.network() || ip == prefix.broadcast())
+}
+
+fn is_vlan(id: u16) -> bool {
+    (1..=4094).contains(&id)
 }

@@ -1,0 +1,5 @@
+//! Tests of whole configs: the example file, round trips, and what bad input is told.
+
+mod bad;
+mod example;
+mod round_trip;

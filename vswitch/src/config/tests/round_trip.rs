@@ -1,0 +1,220 @@
+//! What `to_toml` writes, `parse` reads back to the same.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use wire::{Dscp, MacAddr, Vni};
+
+use crate::config::port_spec::*;
+use crate::config::*;
+
+fn same_again(config: &Config) {
+    let text = config.to_toml().unwrap();
+    match Config::parse(&text, "written") {
+        Ok(read) => assert_eq!(&read, config, "{text}"),
+        Err(errors) => panic!("{errors}\n{text}"),
+    }
+}
+
+#[test]
+fn the_example_and_the_empty_config_round_trip() {
+    same_again(&Config::default());
+    same_again(&Config::parse(include_str!("../../../example.toml"), "example").unwrap());
+}
+
+fn station(n: u32) -> MacAddr {
+    let [a, b, c, d] = n.to_be_bytes();
+    MacAddr([0x52, 0x54, a, b, c, d])
+}
+
+fn net(ip: IpAddr, len: u8) -> IpNet {
+    IpNet::new(ip, len).unwrap()
+}
+
+/// Valid sections of the process, any values.
+fn process() -> impl Strategy<Value = Config> {
+    let eal = (0..3usize, 32u64..4096, proptest::option::of(1u32..1 << 20), 0..3u8);
+    let workers = (proptest::option::of(1usize..64), any::<bool>(), any::<bool>(), 1u16..=512);
+    let nft = (1u32..1 << 24, 1u64..10_000_000_000, any::<u32>(), 1u16..);
+    let vxlan = (1u16.., any::<bool>(), 0..3usize, 1u8.., proptest::option::of(0u8..64));
+    (eal, workers, nft, vxlan, proptest::option::of("/[a-z]{1,20}")).prop_map(
+        |(eal, workers, nft, vxlan, state)| {
+            let mut config = Config::default();
+            config.eal.huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require][eal.0];
+            config.eal.memory = ByteSize::mebibytes(eal.1);
+            config.eal.mbufs = eal.2;
+            config.eal.plugins = (0..eal.3).map(|n| format!("/lib/x{n}.so").into()).collect();
+            config.eal.pci = (0..eal.3).map(|n| format!("0000:01:00.{n},a=1,b=2")).collect();
+            match workers.0 {
+                Some(n) if workers.1 => config.workers.cores = Some((0..n).collect()),
+                count => config.workers.count = count,
+            }
+            config.workers.idle = if workers.2 { Idle::Sleep } else { Idle::Poll };
+            config.workers.burst = workers.3;
+            config.nft.entries = nft.0;
+            config.nft.idle_timeout = Duration::from_nanos(nft.1);
+            config.nft.miss_rate = nft.2;
+            config.nft.miss_budget = nft.3;
+            config.vxlan.udp_port = vxlan.0;
+            config.vxlan.reserved = if vxlan.1 { ReservedBits::Strict } else { ReservedBits::Ignore };
+            config.vxlan.ecn_encap = [EcnEncap::Rfc6040, EcnEncap::Rfc3168, EcnEncap::Rfc6040Compat][vxlan.2];
+            config.vxlan.ttl = vxlan.3;
+            config.vxlan.dscp =
+                vxlan.4.map_or(DscpPolicy::Copy, |raw| DscpPolicy::Fixed(Dscp::new(raw).unwrap()));
+            config.control.state = state.map(Into::into);
+            config
+        },
+    )
+}
+
+/// One port of any kind; `n` keeps devices apart.
+fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
+    let queues = n % 4 + 1;
+    match kind % PortSpec::KINDS.len() {
+        0 => PortSpec::Pci(PciPort {
+            address: format!("0000:{:02x}:00.0", n % 256),
+            devargs: flag.then(|| "a=1,b=2".into()),
+        }),
+        1 => PortSpec::Representor(RepresentorPort { pf: "0000:01:00.0".into(), vf: n }),
+        2 => PortSpec::VhostUser(VhostUserPort { path: format!("/run/v{n}").into(), server: flag, queues }),
+        3 => PortSpec::VirtioUser(VirtioUserPort { path: format!("/run/u{n}").into(), server: flag, queues }),
+        4 => PortSpec::Tap(TapPort {
+            iface: format!("t{n}"),
+            queues,
+            mac: flag.then(|| station(u32::from(n))),
+            persist: flag,
+        }),
+        5 => PortSpec::AfPacket(AfPacketPort { iface: format!("p{n}"), queues }),
+        6 => PortSpec::AfXdp(AfXdpPort {
+            iface: format!("x{n}"),
+            queues,
+            start_queue: n,
+            busy_poll: flag.then_some(64),
+        }),
+        7 => PortSpec::Memif(MemifPort {
+            socket: "/run/m".into(),
+            id: n.into(),
+            role: if flag { MemifRole::Client } else { MemifRole::Server },
+            secret: flag.then(|| "word".into()),
+        }),
+        8 => PortSpec::Pcap(PcapPort {
+            rx_pcap: Some("in.pcap".into()),
+            tx_pcap: flag.then(|| format!("out{n}.pcap").into()),
+            infinite_rx: flag,
+            ..PcapPort::default()
+        }),
+        9 => PortSpec::Ring(RingPort { name: flag.then(|| format!("r{n}")), peer: None }),
+        10 => PortSpec::Null(NullPort { size: 64 + n % 1000, copy: flag }),
+        _ => PortSpec::Raw(RawPort { vdev: format!("net_ring{n},a=1") }),
+    }
+}
+
+/// Valid networks: some uplinks, VPCs with the same prefixes, vNICs on ports and trunks, locations.
+fn networks() -> impl Strategy<Value = Config> {
+    let counts = (1usize..3, 0usize..4, 0usize..6, 0usize..6);
+    (process(), counts, any::<u64>(), any::<bool>()).prop_map(
+        |(mut config, (uplinks, vpcs, vnics, far), seed, flag)| {
+            let pick = |n: usize| (seed >> (n % 60)) as usize;
+            for n in 0..uplinks {
+                let octet = n as u8;
+                let v4 = |host| IpAddr::V4(Ipv4Addr::new(172, 16, octet, host));
+                config.uplinks.push(UplinkConfig {
+                    name: Name::new(&format!("up{n}")).unwrap(),
+                    port: port(pick(n), n as u16, flag),
+                    addresses: vec![
+                        net(v4(1), 24),
+                        net(IpAddr::V6(Ipv6Addr::new(0xfd00, n as u16, 0, 0, 0, 0, 0, 1)), 64),
+                    ],
+                    gateway: if flag { vec![v4(254)] } else { Vec::new() },
+                    routes: vec![UnderlayRoute {
+                        to: net(Ipv4Addr::new(10, 9, 0, 0).into(), 16),
+                        via: v4(9),
+                    }],
+                    mtu: 1600,
+                    peers: vec![v4(7)],
+                    vlan: flag.then_some(5),
+                    udp6_zero_checksum: flag,
+                    mac: flag.then(|| station(0xff00)),
+                    host: (!flag).then_some(HostTraffic::Punt),
+                    host_tap: (!flag).then(|| format!("host{n}")),
+                    neighbours: vec![StaticNeighbour { ip: v4(2), mac: station(2) }],
+                    rx_queues: flag.then_some(2),
+                    tx_queues: None,
+                });
+            }
+            for n in 0..vpcs {
+                let vpc = Name::new(&format!("vpc-{n}")).unwrap();
+                let gateway =
+                    RouteTarget::Gateway { vtep: Ipv4Addr::new(172, 16, 0, 3).into(), mac: station(9) };
+                let target =
+                    if n == 0 { gateway } else { RouteTarget::Peer { vpc: config.vpcs[0].name.clone() } };
+                config.vpcs.push(VpcConfig {
+                    name: vpc.clone(),
+                    vni: Vni::new(n as u32 * 1000).unwrap(),
+                    given_router_mac: flag.then(|| station(0xfe)),
+                    flood: flag,
+                    inner_vlan: if flag { InnerVlan::Keep } else { InnerVlan::Drop },
+                    routes: vec![VpcRoute { to: net(Ipv4Addr::UNSPECIFIED.into(), 0), target }],
+                });
+                config.subnets.push(SubnetConfig {
+                    vpc: vpc.clone(),
+                    prefix: net(Ipv4Addr::new(10, 0, 0, 0).into(), 24),
+                    gateway: flag.then(|| Ipv4Addr::new(10, 0, 0, 254).into()),
+                });
+                config.trunks.push(TrunkConfig {
+                    name: Name::new(&format!("trunk{n}")).unwrap(),
+                    port: port(pick(n), 100 + n as u16, flag),
+                    rx_queues: Some(1),
+                    tx_queues: Some(1),
+                });
+                for m in 0..vnics {
+                    let own = !pick(m).is_multiple_of(2);
+                    let id = 200 + 10 * n as u16 + m as u16;
+                    config.vnics.push(VnicConfig {
+                        name: Name::new(&format!("vm{n}.{m}")).unwrap(),
+                        vpc: vpc.clone(),
+                        mac: station(m as u32 + 1),
+                        vips: vec![Ipv4Addr::new(10, 0, 0, m as u8 + 1).into()],
+                        mtu: 1450,
+                        port: match own {
+                            true => VnicPort::Own(port(pick(m), id, flag)),
+                            false => VnicPort::Trunk(config.trunks[n].name.clone()),
+                        },
+                        vlan: (!own).then_some(id),
+                        queues: own.then_some(1),
+                    });
+                }
+                for m in 0..far {
+                    config.locations.push(LocationConfig {
+                        vni: config.vpcs[n].vni,
+                        vip: Ipv4Addr::new(10, 0, 0, m as u8 + 100).into(),
+                        mac: station(m as u32 + 100),
+                        vtep: Ipv4Addr::new(172, 16, 0, 2).into(),
+                    });
+                }
+            }
+            config.ports.push(PortConfig {
+                name: Name::new("plain").unwrap(),
+                port: port(pick(7), 999, flag),
+                rx_queues: None,
+                tx_queues: Some(2),
+            });
+            config
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_valid_config_round_trips(config in networks()) {
+        prop_assert!(config.validate().is_ok(), "{}", config.validate().unwrap_err());
+        same_again(&config);
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "(\\PC|\n){0,200}") {
+        let _ = Config::parse(&text, "f");
+    }
+}

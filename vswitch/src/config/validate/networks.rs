@@ -1,0 +1,319 @@
+//! Checks of the tenants' networks: VPCs, subnets, vNICs, locations.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use wire::{MacAddr, Vni};
+
+use super::super::error::quote;
+use super::super::network::{RouteTarget, VnicConfig, VnicPort, VpcConfig};
+use super::underlay::own_addresses;
+use super::{Checker, is_reserved_in, is_unicast, is_vlan};
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let vpcs = checker.config.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc)).collect();
+    check_vpcs(checker, &vpcs);
+    check_subnets(checker, &vpcs);
+    check_vnics(checker, &vpcs);
+    check_locations(checker, &vpcs);
+}
+
+type Vpcs<'c> = HashMap<&'c str, &'c VpcConfig>;
+
+fn unknown_vpc(name: &str, vpcs: &Vpcs<'_>) -> String {
+    let mut known: Vec<&str> = vpcs.keys().copied().collect();
+    known.sort_unstable();
+    known.truncate(8);
+    let known = if known.is_empty() { "there are none".into() } else { known.join(", ") };
+    format!("there is no VPC {}; add a [[vpc]] of that name, or use a known one ({known})", quote(name))
+}
+
+fn check_vtep(checker: &mut Checker<'_>, path: &str, who: &str, vtep: IpAddr) {
+    let own = own_addresses(checker.config);
+    if let Some(uplink) = own.get(&vtep) {
+        let message = format!(
+            "{who}: VTEP {vtep} is our own (uplink {uplink}); a VM of this host is a [[vnic]], else give the other \
+             host's VTEP"
+        );
+        checker.fail(path, message);
+    } else if !is_unicast(vtep) {
+        checker
+            .fail(path, format!("{who}: VTEP {vtep} is not a unicast address; give the address of one host"));
+    } else if !own.keys().any(|ip| ip.is_ipv4() == vtep.is_ipv4()) {
+        let family = if vtep.is_ipv4() { "IPv4" } else { "IPv6" };
+        let message = format!("{who}: no uplink has an {family} address to reach VTEP {vtep} from; add one");
+        checker.fail(path, message);
+    }
+}
+
+fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
+    for (index, vpc) in checker.config.vpcs.iter().enumerate() {
+        let path = format!("vpc[{index}]");
+        let who = format!("vpc {}", vpc.name);
+        if !vpc.router_mac().is_station() {
+            let message = format!("{who}: {} is not the address of one station", vpc.router_mac());
+            checker.fail(format!("{path}.router-mac"), message);
+        }
+        let mut targets = HashSet::new();
+        for (index, route) in vpc.routes.iter().enumerate() {
+            let path = format!("{path}.routes[{index}]");
+            if route.to != route.to.trunc() {
+                let message = format!("{who}: {} is not a prefix; write {}", route.to, route.to.trunc());
+                checker.fail(format!("{path}.to"), message);
+            }
+            if !targets.insert(route.to) {
+                let message = format!("{who}: there are two routes to {}; keep one", route.to);
+                checker.fail(format!("{path}.to"), message);
+            }
+            match &route.target {
+                RouteTarget::Gateway { vtep, mac } => {
+                    check_vtep(checker, &format!("{path}.vtep"), &who, *vtep);
+                    if !mac.is_station() {
+                        let message = format!("{who}: {mac} is not the address of one station");
+                        checker.fail(format!("{path}.mac"), message);
+                    }
+                }
+                RouteTarget::Peer { vpc: peer } => {
+                    if *peer == vpc.name {
+                        let message = format!("{who}: the route to {} leads to the VPC itself", route.to);
+                        checker.fail(format!("{path}.vpc"), message);
+                    } else if !vpcs.contains_key(peer.as_str()) {
+                        let message = format!("{who}: {}", unknown_vpc(peer, vpcs));
+                        checker.fail(format!("{path}.vpc"), message);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check_subnets(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
+    let config = checker.config;
+    for (index, subnet) in config.subnets.iter().enumerate() {
+        let path = format!("subnet[{index}]");
+        let prefix = subnet.prefix;
+        if !vpcs.contains_key(subnet.vpc.as_str()) {
+            let message = format!("subnet {prefix}: {}", unknown_vpc(&subnet.vpc, vpcs));
+            checker.fail(format!("{path}.vpc"), message);
+        }
+        if prefix != prefix.trunc() {
+            let message = format!("subnet {prefix} has host bits; write {}", prefix.trunc());
+            checker.fail(format!("{path}.prefix"), message);
+        }
+        if prefix.addr().is_multicast() {
+            checker
+                .fail(format!("{path}.prefix"), format!("subnet {prefix} is multicast; no VM can be in it"));
+        }
+        if let Some(gateway) = subnet.gateway
+            && (!prefix.contains(&gateway) || is_reserved_in(gateway, prefix) || !is_unicast(gateway))
+        {
+            let message = format!(
+                "subnet {prefix}: gateway {gateway} is not a host's address in it; choose one that is"
+            );
+            checker.fail(format!("{path}.gateway"), message);
+        }
+    }
+    // Prefixes nest or are apart, so in sorted order each needs a look at the last outermost one only.
+    let mut sorted: Vec<_> = config.subnets.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, s)| (&s.vpc, s.prefix.network(), s.prefix.prefix_len()));
+    let mut outer: Option<(usize, &str, IpNet)> = None;
+    for (index, subnet) in sorted {
+        let (vpc, prefix) = (subnet.vpc.as_str(), subnet.prefix);
+        match outer {
+            Some((other, other_vpc, other_prefix))
+                if other_vpc == vpc && other_prefix.contains(&prefix.network()) =>
+            {
+                let (late, early) = (index.max(other), index.min(other));
+                let message = format!(
+                    "subnet {} overlaps {}{} in VPC {vpc}; the subnets of a VPC are apart",
+                    config.subnets[late].prefix,
+                    config.subnets[early].prefix,
+                    checker.line(&format!("subnet[{early}].prefix"))
+                );
+                checker.fail(format!("subnet[{late}].prefix"), message);
+            }
+            _ => outer = Some((index, vpc, prefix)),
+        }
+    }
+}
+
+fn check_vnics(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
+    let config = checker.config;
+    let trunks: HashSet<&str> = config.trunks.iter().map(|trunk| trunk.name.as_str()).collect();
+    let mut macs: HashMap<(&str, MacAddr), usize> = HashMap::new();
+    let mut vips: HashMap<(&str, IpAddr), usize> = HashMap::new();
+    let mut vlans: HashMap<(&str, u16), usize> = HashMap::new();
+    for (index, vnic) in config.vnics.iter().enumerate() {
+        let path = format!("vnic[{index}]");
+        let who = format!("vnic {}", vnic.name);
+        let vpc = vpcs.get(vnic.vpc.as_str());
+        if vpc.is_none() {
+            let message = format!("{who}: {}", unknown_vpc(&vnic.vpc, vpcs));
+            checker.fail(format!("{path}.vpc"), message);
+        }
+        if !vnic.mac.is_station() {
+            let what = if vnic.mac.is_group() { "a group address" } else { "zero" };
+            let message =
+                format!("{who}: MAC {} is {what}; a vNIC needs the address of one station", vnic.mac);
+            checker.fail(format!("{path}.mac"), message);
+        } else if vpc.is_some_and(|vpc| vpc.router_mac() == vnic.mac) {
+            let message =
+                format!("{who}: MAC {} is that of the virtual router of VPC {}", vnic.mac, vnic.vpc);
+            checker.fail(format!("{path}.mac"), message);
+        }
+        if let Some(other) = macs.insert((&vnic.vpc, vnic.mac), index) {
+            let message = format!(
+                "{who}: MAC {} is that of vnic {}{} in the same VPC {}; each vNIC of a VPC has its own",
+                vnic.mac,
+                config.vnics[other].name,
+                checker.line(&format!("vnic[{other}].mac")),
+                vnic.vpc
+            );
+            checker.fail(format!("{path}.mac"), message);
+        }
+        check_mtu(checker, &path, vnic);
+        for (position, vip) in vnic.vips.iter().enumerate() {
+            let path = format!("{path}.vips[{position}]");
+            if vpc.is_some() {
+                check_vip(checker, &path, vnic, *vip);
+            }
+            if let Some(other) = vips.insert((&vnic.vpc, *vip), index) {
+                let message = format!(
+                    "{who}: VIP {vip} is that of vnic {}{} in the same VPC {}; an address has one owner",
+                    config.vnics[other].name,
+                    checker.line(&format!("vnic[{other}].vips")),
+                    vnic.vpc
+                );
+                checker.fail(&path, message);
+            }
+        }
+        check_binding(checker, &path, vnic, &trunks, &mut vlans, index);
+    }
+}
+
+fn check_mtu(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig) {
+    let has_v6 = vnic.vips.iter().any(IpAddr::is_ipv6);
+    let (family, least) = if has_v6 { ("IPv6", 1280) } else { ("IPv4", 68) };
+    if vnic.mtu < least {
+        let message = format!("vnic {}: mtu {} is less than {family}'s least, {least}", vnic.name, vnic.mtu);
+        checker.fail(format!("{path}.mtu"), message);
+    }
+}
+
+fn check_vip(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vip: IpAddr) {
+    let config = checker.config;
+    let who = format!("vnic {}", vnic.name);
+    let mut subnets = config.subnets.iter().filter(|subnet| subnet.vpc == vnic.vpc);
+    let Some(subnet) = subnets.clone().find(|subnet| subnet.prefix.contains(&vip)) else {
+        let known = subnets.by_ref().take(8).map(|subnet| subnet.prefix.to_string()).collect::<Vec<_>>();
+        let known = if known.is_empty() { "it has none".into() } else { known.join(", ") };
+        let message = format!(
+            "{who}: VIP {vip} is outside the subnets of VPC {} ({known}); choose one inside, or add a [[subnet]]",
+            vnic.vpc
+        );
+        checker.fail(path, message);
+        return;
+    };
+    if subnet.gateway == Some(vip) {
+        let message = format!("{who}: VIP {vip} is the gateway of subnet {}; choose another", subnet.prefix);
+        checker.fail(path, message);
+    } else if !is_unicast(vip) || is_reserved_in(vip, subnet.prefix) {
+        let message = format!("{who}: VIP {vip} is not a host's address in subnet {}", subnet.prefix);
+        checker.fail(path, message);
+    }
+}
+
+fn check_binding<'c>(
+    checker: &mut Checker<'_>,
+    path: &str,
+    vnic: &'c VnicConfig,
+    trunks: &HashSet<&str>,
+    vlans: &mut HashMap<(&'c str, u16), usize>,
+    index: usize,
+) {
+    let who = format!("vnic {}", vnic.name);
+    let trunk = match &vnic.port {
+        VnicPort::Trunk(trunk) => trunk,
+        VnicPort::Own(_) => {
+            if let Some(vlan) = vnic.vlan {
+                let message = format!(
+                    "{who}: vlan = {vlan} is for a trunk, and this vNIC has a port of its own; remove it"
+                );
+                checker.fail(format!("{path}.vlan"), message);
+            }
+            return;
+        }
+    };
+    if !trunks.contains(trunk.as_str()) {
+        let message = format!(
+            "{who}: there is no trunk {}; add a [[trunk]] of that name, or write port = {{ kind = ... }}",
+            quote(trunk)
+        );
+        checker.fail(format!("{path}.port"), message);
+    }
+    if vnic.queues.is_some() {
+        let message = format!("{who}: queues belong to trunk {trunk}; set rx-queues and tx-queues there");
+        checker.fail(format!("{path}.queues"), message);
+    }
+    match vnic.vlan {
+        None => {
+            let message = format!("{who}: a vNIC on a trunk needs its VLAN; write for example vlan = 100");
+            checker.fail(format!("{path}.port"), message);
+        }
+        Some(vlan) if !is_vlan(vlan) => {
+            checker.fail(format!("{path}.vlan"), format!("{who}: VLAN {vlan} is not in 1..=4094"));
+        }
+        Some(vlan) => {
+            let Some(other) = vlans.insert((trunk, vlan), index) else { return };
+            let message = format!(
+                "{who}: VLAN {vlan} of trunk {trunk} is taken by vnic {}{}; choose another",
+                checker.config.vnics[other].name,
+                checker.line(&format!("vnic[{other}].vlan"))
+            );
+            checker.fail(format!("{path}.vlan"), message);
+        }
+    }
+}
+
+fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
+    let config = checker.config;
+    let names: HashMap<Vni, &str> = config.vpcs.iter().map(|vpc| (vpc.vni, vpc.name.as_str())).collect();
+    let local: HashMap<(Vni, IpAddr), &str> = config
+        .vnics
+        .iter()
+        .filter_map(|vnic| Some((vpcs.get(vnic.vpc.as_str())?.vni, vnic)))
+        .flat_map(|(vni, vnic)| vnic.vips.iter().map(move |vip| ((vni, *vip), vnic.name.as_str())))
+        .collect();
+    let mut seen: HashMap<(Vni, IpAddr), usize> = HashMap::new();
+    for (index, location) in config.locations.iter().enumerate() {
+        let path = format!("location[{index}]");
+        let who = format!("location {} of VNI {}", location.vip, location.vni);
+        if !names.contains_key(&location.vni) {
+            let message =
+                format!("{who}: there is no VPC with VNI {}; add a [[vpc]] that has it", location.vni);
+            checker.fail(format!("{path}.vni"), message);
+        }
+        if !is_unicast(location.vip) {
+            checker.fail(format!("{path}.vip"), format!("{who}: the VIP is not a unicast address"));
+        }
+        if !location.mac.is_station() {
+            let message = format!("{who}: {} is not the address of one station", location.mac);
+            checker.fail(format!("{path}.mac"), message);
+        }
+        check_vtep(checker, &format!("{path}.vtep"), &who, location.vtep);
+        let key = (location.vni, location.vip);
+        if let Some(vnic) = local.get(&key) {
+            let message =
+                format!("{who}: the VIP is that of vnic {vnic} on this host; remove one of the two");
+            checker.fail(format!("{path}.vip"), message);
+        }
+        if let Some(other) = seen.insert(key, index) {
+            let line = checker.line(&format!("location[{other}].vip"));
+            checker.fail(
+                format!("{path}.vip"),
+                format!("{who} is given twice{line}; an address is in one place"),
+            );
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Checks of what stands behind ports: addresses, interface names, paths, queues, and that no two ports
+//! share a device.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use super::super::error::quote;
+use super::super::network::VnicPort;
+use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort};
+use super::Checker;
+
+/// The longest name of a kernel interface (IFNAMSIZ less the closing zero).
+const LONGEST_IFACE: usize = 15;
+/// The longest path of a Unix socket (`sun_path` less the closing zero).
+const LONGEST_SOCKET: usize = 107;
+/// The longest memif secret.
+const LONGEST_SECRET: usize = 24;
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let config = checker.config;
+    let mut specs = Vec::new();
+    for (index, uplink) in config.uplinks.iter().enumerate() {
+        specs.push((format!("uplink[{index}]"), format!("uplink {}", uplink.name), &uplink.port));
+        queues(checker, &format!("uplink[{index}]"), uplink.rx_queues, uplink.tx_queues);
+    }
+    for (index, trunk) in config.trunks.iter().enumerate() {
+        specs.push((format!("trunk[{index}]"), format!("trunk {}", trunk.name), &trunk.port));
+        queues(checker, &format!("trunk[{index}]"), trunk.rx_queues, trunk.tx_queues);
+    }
+    for (index, vnic) in config.vnics.iter().enumerate() {
+        if let VnicPort::Own(spec) = &vnic.port {
+            specs.push((format!("vnic[{index}]"), format!("vnic {}", vnic.name), spec));
+        }
+        if vnic.queues == Some(0) {
+            checker.fail(format!("vnic[{index}].queues"), "queues is 0; a port needs at least one");
+        }
+    }
+    for (index, port) in config.ports.iter().enumerate() {
+        specs.push((format!("port[{index}]"), format!("port {}", port.name), &port.port));
+        queues(checker, &format!("port[{index}]"), port.rx_queues, port.tx_queues);
+    }
+
+    let rings: HashSet<&str> = specs.iter().filter_map(|(_, _, spec)| ring_name(spec)).collect();
+    let mut taken: HashMap<String, (String, String)> = HashMap::new();
+    for (path, who, spec) in &specs {
+        for (key, problem) in problems(spec, &rings) {
+            checker.fail(format!("{path}.port.{key}"), format!("{who}: {problem}"));
+        }
+        for resource in resources(spec) {
+            if let Some((other, other_path)) = taken.get(&resource) {
+                let line = checker.line(other_path);
+                let message =
+                    format!("{who}: {resource} is already used by {other}{line}; a device serves one port");
+                checker.fail(format!("{path}.port"), message);
+            } else {
+                taken.insert(resource, (who.clone(), format!("{path}.port")));
+            }
+        }
+    }
+}
+
+fn queues(checker: &mut Checker<'_>, path: &str, rx: Option<u16>, tx: Option<u16>) {
+    for (key, queues) in [("rx-queues", rx), ("tx-queues", tx)] {
+        if queues == Some(0) {
+            checker.fail(format!("{path}.{key}"), format!("{key} is 0; a port needs at least one"));
+        }
+    }
+}
+
+fn ring_name(spec: &PortSpec) -> Option<&str> {
+    match spec {
+        PortSpec::Ring(ring) => ring.name.as_deref(),
+        _ => None,
+    }
+}
+
+/// What is wrong with one port: the key, and a sentence.
+fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String)> {
+    let mut found = Found(Vec::new());
+    match spec {
+        PortSpec::Pci(pci) => {
+            found.check("address", check_pci_address(&pci.address));
+            found.check("devargs", pci.devargs.as_deref().map_or(Ok(()), check_arguments));
+        }
+        PortSpec::Representor(vf) => found.check("pf", check_pci_address(&vf.pf)),
+        PortSpec::VhostUser(vhost) => {
+            found.check("path", check_device_socket(&vhost.path));
+            found.check("queues", check_queues(vhost.queues));
+        }
+        PortSpec::VirtioUser(virtio) => {
+            found.check("path", check_device_socket(&virtio.path));
+            found.check("queues", check_queues(virtio.queues));
+        }
+        PortSpec::Tap(tap) => {
+            found.check("iface", check_iface(&tap.iface));
+            found.check("queues", check_queues(tap.queues));
+            if let Some(mac) = tap.mac.filter(|mac| !mac.is_station()) {
+                found.check("mac", Err(format!("{mac} is not the address of one station")));
+            }
+        }
+        PortSpec::AfPacket(packet) => {
+            found.check("iface", check_iface(&packet.iface));
+            found.check("queues", check_queues(packet.queues));
+        }
+        PortSpec::AfXdp(xdp) => {
+            found.check("iface", check_iface(&xdp.iface));
+            found.check("queues", check_queues(xdp.queues));
+        }
+        PortSpec::Memif(memif) => memif_problems(memif, &mut found),
+        PortSpec::Pcap(pcap) => pcap_problems(pcap, &mut found),
+        PortSpec::Ring(ring) => ring_problems(ring, rings, &mut found),
+        PortSpec::Null(null) => {
+            if !(14..=9728).contains(&null.size) {
+                found.check("size", Err(format!("{} bytes is not a frame; write 14 to 9728", null.size)));
+            }
+        }
+        PortSpec::Raw(raw) => found.check("vdev", check_vdev(&raw.vdev)),
+    }
+    found.0
+}
+
+struct Found(Vec<(&'static str, String)>);
+
+impl Found {
+    fn check(&mut self, key: &'static str, result: Result<(), String>) {
+        if let Err(problem) = result {
+            self.0.push((key, format!("{key} {problem}")));
+        }
+    }
+}
+
+fn memif_problems(memif: &MemifPort, found: &mut Found) {
+    found.check("socket", check_device_socket(&memif.socket));
+    if let Some(secret) = &memif.secret {
+        found.check("secret", check_value(secret));
+        if secret.len() > LONGEST_SECRET {
+            let problem =
+                format!("is {} bytes long; a memif secret has at most {LONGEST_SECRET}", secret.len());
+            found.check("secret", Err(problem));
+        }
+    }
+}
+
+fn pcap_problems(pcap: &PcapPort, found: &mut Found) {
+    for (key, path) in [("rx-pcap", &pcap.rx_pcap), ("tx-pcap", &pcap.tx_pcap)] {
+        found.check(key, path.as_deref().map_or(Ok(()), |path| check_value(&path.to_string_lossy())));
+    }
+    for (key, iface) in [("rx-iface", &pcap.rx_iface), ("tx-iface", &pcap.tx_iface), ("iface", &pcap.iface)] {
+        found.check(key, iface.as_deref().map_or(Ok(()), check_iface));
+    }
+    if pcap.rx_pcap.is_some() && pcap.rx_iface.is_some() {
+        found.check("rx-iface", Err("stands beside rx-pcap; packets come from one of them".into()));
+    }
+    if pcap.tx_pcap.is_some() && pcap.tx_iface.is_some() {
+        found.check("tx-iface", Err("stands beside tx-pcap; packets go to one of them".into()));
+    }
+    let sources = pcap.rx_pcap.is_some() || pcap.rx_iface.is_some();
+    let sinks = pcap.tx_pcap.is_some() || pcap.tx_iface.is_some();
+    if pcap.iface.is_some() && (sources || sinks) {
+        found.check("iface", Err("is both ways; leave out the rx- and tx- keys beside it".into()));
+    }
+    if pcap.iface.is_none() && !sources && !sinks {
+        found.check("kind", Err("pcap needs a source or a sink; give rx-pcap, tx-pcap or iface".into()));
+    }
+    if pcap.infinite_rx && pcap.rx_pcap.is_none() {
+        found.check("infinite-rx", Err("needs rx-pcap: only a file can be played again".into()));
+    }
+}
+
+fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut Found) {
+    for (key, name) in [("name", &ring.name), ("peer", &ring.peer)] {
+        found.check(key, name.as_deref().map_or(Ok(()), check_value));
+    }
+    let Some(peer) = &ring.peer else { return };
+    if ring.name.is_none() {
+        found.check("peer", Err("needs a name beside it, by which the peer finds this ring".into()));
+    } else if ring.name == ring.peer {
+        found.check("peer", Err("is the ring itself; leave it out for a loopback".into()));
+    } else if !rings.contains(peer.as_str()) {
+        found.check("peer", Err(format!("{} is no ring; give another port that name", quote(peer))));
+    }
+}
+
+/// The devices a port takes for itself, in words.
+fn resources(spec: &PortSpec) -> HashSet<String> {
+    let iface = |name: &str| format!("interface {name}");
+    let tidy = |path: &Path| path.components().collect::<PathBuf>().display().to_string();
+    let end = |server| if server { "server" } else { "client" };
+    let list = match spec {
+        PortSpec::Pci(pci) => vec![format!("PCI device {}", full_pci_address(&pci.address))],
+        PortSpec::Representor(vf) => vec![format!("VF {} of {}", vf.vf, full_pci_address(&vf.pf))],
+        PortSpec::VhostUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
+        PortSpec::VirtioUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
+        PortSpec::Tap(tap) => vec![iface(&tap.iface)],
+        PortSpec::AfPacket(packet) => vec![iface(&packet.iface)],
+        PortSpec::AfXdp(xdp) => vec![iface(&xdp.iface)],
+        PortSpec::Memif(memif) => {
+            vec![
+                format!("memif {} of socket {} ({:?})", memif.id, tidy(&memif.socket), memif.role)
+                    .to_lowercase(),
+            ]
+        }
+        PortSpec::Pcap(pcap) => {
+            let ifaces = [&pcap.iface, &pcap.rx_iface, &pcap.tx_iface].into_iter().flatten();
+            let file = pcap.tx_pcap.iter().map(|path| format!("file {}", tidy(path)));
+            ifaces.map(|name| iface(name)).chain(file).collect()
+        }
+        PortSpec::Ring(ring) => ring.name.iter().map(|name| format!("ring {name}")).collect(),
+        PortSpec::Null(_) => Vec::new(),
+        PortSpec::Raw(raw) => {
+            vec![format!("virtual device {}", raw.vdev.split(',').next().unwrap_or_default())]
+        }
+    };
+    list.into_iter().collect()
+}
+
+/// The address with its domain.
+fn full_pci_address(address: &str) -> String {
+    let address = address.to_ascii_lowercase();
+    if address.matches(':').count() == 1 { format!("0000:{address}") } else { address }
+}
+
+/// `0000:01:00.0`, or without the domain.
+pub(super) fn check_pci_address(address: &str) -> Result<(), String> {
+    let full = full_pci_address(address);
+    let hex = |text: &str, digits| text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
+    let parts: Vec<&str> = full.split([':', '.']).collect();
+    let good = full.len() == 12
+        && full.rfind(':') < full.find('.')
+        && matches!(parts[..], [domain, bus, device, function]
+            if hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1));
+    if good { Ok(()) } else { Err(format!("{} is not a PCI address such as 0000:01:00.0", quote(address))) }
+}
+
+/// A Unix socket's path.
+pub(super) fn check_socket_path(path: &Path) -> Result<(), String> {
+    let text = path.to_string_lossy();
+    if text.is_empty() {
+        return Err("is empty; write a path".into());
+    }
+    if text.contains(char::is_control) {
+        return Err(format!("{} has control characters; choose another path", quote(&text)));
+    }
+    if text.len() > LONGEST_SOCKET {
+        let length = text.len();
+        return Err(format!(
+            "{} is {length} bytes long; a socket's path has at most {LONGEST_SOCKET}",
+            quote(&text)
+        ));
+    }
+    Ok(())
+}
+
+/// A Unix socket's path that goes into device arguments.
+fn check_device_socket(path: &Path) -> Result<(), String> {
+    check_value(&path.to_string_lossy())?;
+    check_socket_path(path)
+}
+
+/// A value that goes into device arguments.
+fn check_value(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("is empty".into());
+    }
+    if text.contains(|c: char| c.is_control() || matches!(c, ',' | '[' | ']')) {
+        return Err(format!(
+            "{} has a comma, a bracket or a control character, which device arguments cannot carry",
+            quote(text)
+        ));
+    }
+    Ok(())
+}
+
+/// The name of a kernel interface.
+pub(super) fn check_iface(name: &str) -> Result<(), String> {
+    check_value(name)?;
+    let bad = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
+    if name.len() > LONGEST_IFACE || name.contains(bad) || matches!(name, "." | "..") {
+        return Err(format!(
+            "{} is not an interface's name: at most {LONGEST_IFACE} bytes, no blanks, no / and no :",
+            quote(name)
+        ));
+    }
+    Ok(())
+}
+
+fn check_queues(queues: u16) -> Result<(), String> {
+    if queues == 0 { Err("is 0; a port needs at least one".into()) } else { Ok(()) }
+}
+
+/// Arguments a driver reads, `key=value,key=value`.
+fn check_arguments(text: &str) -> Result<(), String> {
+    if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err(format!("{} has blanks or control characters; remove them", quote(text)));
+    }
+    Ok(())
+}
+
+/// `net_x0,key=value`.
+fn check_vdev(text: &str) -> Result<(), String> {
+    let name = text.split(',').next().unwrap_or_default();
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.len() > 63 || !name.starts_with("net_") || !name.chars().all(good) {
+        return Err(format!("{} is not a network device such as net_ring0 or net_x0,key=value", quote(text)));
+    }
+    check_arguments(text)
+}

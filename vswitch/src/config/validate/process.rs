@@ -1,0 +1,142 @@
+//! Checks of the process's own sections: workers, DPDK, tables, protocols, sockets.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::super::datapath::{NftConfig, VltConfig};
+use super::super::error::quote;
+use super::super::name::Name;
+use super::super::process::WorkersConfig;
+use super::super::units::ByteSize;
+use super::Checker;
+use super::ports::{check_pci_address, check_socket_path};
+
+/// Less than this and no port starts.
+const LEAST_MEMORY: ByteSize = ByteSize::mebibytes(32);
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    workers(checker);
+    eal(checker);
+    tables(checker);
+    if let Err(problem) = check_socket_path(&checker.config.api.socket) {
+        checker.fail("api.socket", format!("[api] socket {problem}"));
+    }
+    if checker.config.control.state.as_deref() == Some(Path::new("")) {
+        checker.fail("control.state", "[control] state is empty; write a path or leave the key out");
+    }
+}
+
+fn workers(checker: &mut Checker<'_>) {
+    let workers = &checker.config.workers;
+    if let Some(cores) = &workers.cores {
+        if workers.count.is_some() {
+            checker.fail("workers.count", "[workers] has both cores and count; keep one of them");
+        }
+        if cores.is_empty() {
+            checker.fail("workers.cores", "[workers] cores is empty; name at least one core");
+        }
+        let mut seen = HashSet::new();
+        for (index, core) in cores.iter().enumerate() {
+            if !seen.insert(core) {
+                let message = format!("core {core} is listed twice; one core runs one worker");
+                checker.fail(format!("workers.cores[{index}]"), message);
+            }
+        }
+    }
+    if workers.count == Some(0) {
+        checker.fail("workers.count", "[workers] count is 0; there must be at least one worker");
+    }
+    let most = WorkersConfig::MAX_BURST;
+    if !(1..=most).contains(&workers.burst) {
+        checker.fail("workers.burst", format!("[workers] burst {} is not in 1..={most}", workers.burst));
+    }
+}
+
+pub(super) fn check_cores(checker: &mut Checker<'_>, available: &[usize]) {
+    let workers = &checker.config.workers;
+    let list = available.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    for (index, core) in workers.cores.iter().flatten().enumerate() {
+        if !available.contains(core) {
+            let message = format!("no worker can run on core {core}; this process has the cores {list}");
+            checker.fail(format!("workers.cores[{index}]"), message);
+        }
+    }
+    let wanted = workers.workers();
+    if workers.cores.is_none() && wanted > available.len() {
+        let message = format!(
+            "{wanted} workers do not fit: this process has the cores {list}; set count to {} or less",
+            available.len()
+        );
+        checker.fail("workers.count", message);
+    }
+}
+
+fn eal(checker: &mut Checker<'_>) {
+    let eal = &checker.config.eal;
+    if eal.memory < LEAST_MEMORY {
+        let message = format!("[eal] memory {} is too little; give at least {LEAST_MEMORY}", eal.memory);
+        checker.fail("eal.memory", message);
+    }
+    if !eal.memory.bytes().is_multiple_of(1 << 20) {
+        checker.fail("eal.memory", format!("[eal] memory {} is not a whole number of MiB", eal.memory));
+    }
+    if let Err(error) = Name::new(&eal.file_prefix) {
+        checker.fail("eal.file-prefix", format!("[eal] file-prefix: {error}"));
+    }
+    if eal.mbufs == Some(0) {
+        checker.fail("eal.mbufs", "[eal] mbufs is 0; give at least some hundreds per port, or leave it out");
+    }
+    for (index, plugin) in eal.plugins.iter().enumerate() {
+        let text = plugin.to_string_lossy();
+        if text.is_empty() || text.contains(char::is_control) {
+            let message = format!("[eal] plugins: {} is not a path", quote(&text));
+            checker.fail(format!("eal.plugins[{index}]"), message);
+        }
+    }
+    for (index, device) in eal.pci.iter().enumerate() {
+        let (address, arguments) = device.split_once(',').unwrap_or((device, ""));
+        let path = format!("eal.pci[{index}]");
+        if let Err(problem) = check_pci_address(address) {
+            checker.fail(&path, format!("[eal] pci: {problem}"));
+        }
+        if arguments.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            let message =
+                format!("[eal] pci: {} has blanks or control characters; remove them", quote(arguments));
+            checker.fail(&path, message);
+        }
+    }
+}
+
+fn tables(checker: &mut Checker<'_>) {
+    let config = checker.config;
+    let entries = [
+        ("nft", config.nft.entries, NftConfig::MAX_ENTRIES),
+        ("vlt", config.vlt.entries, VltConfig::MAX_ENTRIES),
+    ];
+    for (table, entries, most) in entries {
+        if !(1..=most).contains(&entries) {
+            let message = format!("[{table}] entries {entries} is not in 1..={most}");
+            checker.fail(format!("{table}.entries"), message);
+        }
+    }
+    if config.nft.idle_timeout.is_zero() {
+        checker.fail(
+            "nft.idle-timeout",
+            "[nft] idle-timeout is 0; no flow would stay; write for example \"30s\"",
+        );
+    }
+    if config.nft.miss_budget == 0 {
+        checker.fail(
+            "nft.miss-budget",
+            "[nft] miss-budget is 0; no flow would ever be learned; the default is 32",
+        );
+    }
+    for (section, port) in [("vxlan", config.vxlan.udp_port), ("rdma", config.rdma.udp_port)] {
+        if port == 0 {
+            checker.fail(format!("{section}.udp-port"), format!("[{section}] udp-port 0 is not a UDP port"));
+        }
+    }
+    if config.vxlan.ttl == 0 {
+        checker.fail("vxlan.ttl", "[vxlan] ttl is 0; no packet would leave the host; the default is 64");
+    }
+}
