@@ -8,6 +8,7 @@
 
 use crate::{Capture, Netns, netns, process};
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 /// The address family of the underlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +54,12 @@ pub const TENANT_MTU: u32 = 1450;
 #[derive(Debug)]
 pub struct Lab {
     /// The namespace the switch runs in; its uplink is `up0`, its tenants' ports are named after them.
-    pub host: Netns,
+    pub host: Rc<Netns>,
     /// The namespace of the other host; its end of the cable is `up0` and holds the other VTEP address.
-    pub peer: Netns,
+    pub peer: Rc<Netns>,
     family: Family,
+    /// Whether this is the view of the other host, which then is "the switch's".
+    reversed: bool,
     _capture: Option<Capture>,
 }
 
@@ -65,7 +68,7 @@ impl Lab {
     #[track_caller]
     pub fn new(family: Family) -> Lab {
         Netns::reap();
-        let (host, peer) = (Netns::new("host"), Netns::new("peer"));
+        let (host, peer) = (Rc::new(Netns::new("host")), Rc::new(Netns::new("peer")));
         if family == Family::V6 {
             // The host's own kernel stays out of the way: the switch alone speaks on its uplink.
             peer.enable_ipv6();
@@ -73,7 +76,23 @@ impl Lab {
         netns::cable((&host, "up0"), (&peer, "up0"), UNDERLAY_MTU);
         peer.ip(&format!("addr add {}/{} dev up0", family.remote_vtep(), family.prefix_len()));
         let capture = Some(Capture::start(&host));
-        Lab { host, peer, family, _capture: capture }
+        Lab { host, peer, family, reversed: false, _capture: capture }
+    }
+
+    /// The same network seen from the other host, for scenarios that run a switch there too.
+    pub fn reversed(&self) -> Lab {
+        Lab {
+            host: Rc::clone(&self.peer),
+            peer: Rc::clone(&self.host),
+            family: self.family,
+            reversed: !self.reversed,
+            _capture: None,
+        }
+    }
+
+    fn vteps(&self) -> (&'static str, &'static str) {
+        let (here, there) = (self.family.local_vtep(), self.family.remote_vtep());
+        if self.reversed { (there, here) } else { (here, there) }
     }
 
     /// The family of the underlay.
@@ -112,7 +131,7 @@ impl Lab {
             netns.enable_ipv6();
         }
         let device = format!("vx{vni}");
-        let (local, remote) = (self.family.remote_vtep(), self.family.local_vtep());
+        let (remote, local) = self.vteps();
         self.peer.ip(&format!(
             "link add {device} address {mac} mtu {TENANT_MTU} type vxlan id {vni} dstport 4789 local {local} remote {remote} dev up0 {options}"
         ));
@@ -139,11 +158,10 @@ impl Lab {
 
     /// The `[[uplink]]` of the switch; `more` are further lines of that section.
     pub fn uplink(&self, more: &str) -> String {
+        let (here, there) = self.vteps();
+        let prefix = self.family.prefix_len();
         format!(
-            "[[uplink]]\nname = \"up\"\nport = {{ kind = \"af-packet\", iface = \"up0\" }}\naddresses = [\"{}/{}\"]\nmtu = {UNDERLAY_MTU}\npeers = [\"{}\"]\n{more}\n",
-            self.family.local_vtep(),
-            self.family.prefix_len(),
-            self.family.remote_vtep()
+            "[[uplink]]\nname = \"up\"\nport = {{ kind = \"af-packet\", iface = \"up0\" }}\naddresses = [\"{here}/{prefix}\"]\nmtu = {UNDERLAY_MTU}\npeers = [\"{there}\"]\n{more}\n"
         )
     }
 }
@@ -153,6 +171,17 @@ pub fn vpc(name: &str, vni: u32, subnets: &[&str], more: &str) -> String {
     let mut text = format!("[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{more}\n");
     for subnet in subnets {
         let _ = writeln!(text, "[[subnet]]\nvpc = \"{name}\"\nprefix = \"{subnet}\"");
+    }
+    text
+}
+
+/// The `[[location]]` sections of a machine behind a VTEP, one an address.
+pub fn location(vtep: &str, vni: u32, mac: &str, addresses: &[&str]) -> String {
+    let mut text = String::new();
+    for address in addresses {
+        let vip = bare(address);
+        let _ =
+            writeln!(text, "[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"{mac}\"\nvtep = \"{vtep}\"");
     }
     text
 }
@@ -208,25 +237,10 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A remote whose namespace somebody else wired (another switch, OVS).
-    pub fn behind(vtep: &str, vni: u32, mac: &str, addresses: &[&str], netns: Netns) -> Remote {
-        Remote { vni, mac: mac.to_owned(), addresses: owned(addresses), vtep: vtep.to_owned(), netns }
-    }
-
     /// Its `[[location]]` sections, one an address.
     pub fn location(&self) -> String {
-        let mut text = String::new();
-        for address in &self.addresses {
-            let _ = writeln!(
-                text,
-                "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"",
-                self.vni,
-                bare(address),
-                self.mac,
-                self.vtep
-            );
-        }
-        text
+        let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
+        location(&self.vtep, self.vni, &self.mac, &addresses)
     }
 
     /// Its first address of a family, without the prefix length.

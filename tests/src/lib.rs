@@ -19,6 +19,7 @@ pub mod daemon;
 pub mod lab;
 pub mod netns;
 pub mod ovs;
+pub mod pair;
 pub mod process;
 pub mod scene;
 pub mod script;

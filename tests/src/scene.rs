@@ -6,8 +6,7 @@
 //! Neither the tenant nor the other host has an address of its own, so that no kernel adds packets to the counters: what
 //! moves is what the scenario sent. The underlay neighbour is static for the same reason.
 
-use crate::lab::{self, Remote};
-use crate::{Agent, Counters, Daemon, Family, Lab, Netns, Tenant};
+use crate::{Agent, Counters, Daemon, Family, Lab, Tenant, lab};
 
 /// The VNI of the tenant's VPC.
 pub const VNI: u32 = 100;
@@ -35,7 +34,6 @@ impl Scene {
     pub fn start(underlay: Family, vpc: &str, more: &str) -> Scene {
         let lab = Lab::new(underlay);
         let red = lab.tenant("red", "red", RED_MAC, &RED);
-        let far = Remote::behind(underlay.remote_vtep(), VNI, FAR_MAC, &FAR, Netns::new("far"));
         red.netns.ip("addr flush dev eth0");
         lab.peer.ip("addr flush dev up0");
         let neighbour =
@@ -44,7 +42,7 @@ impl Scene {
             lab.uplink(&neighbour),
             lab::vpc("red", VNI, &["10.0.0.0/24", "fd00:1::/64"], vpc),
             red.vnic(),
-            far.location(),
+            lab::location(underlay.remote_vtep(), VNI, FAR_MAC, &FAR),
             more.to_owned(),
         ]
         .concat();
