@@ -1,1 +1,51 @@
-//! Placeholder.
+//! The packet pipeline: stages, tables and the decisions behind them.
+//!
+//! Between `wire` (what bytes mean) and `vswitch` (ports, threads, configuration). Knows no DPDK, no I/O and no
+//! wall clock: packets come as [`wire::PacketBuf`], time as an argument, and everything here runs in tests
+//! exactly as it runs on a worker.
+//!
+//! The way of a packet is [`overlay::Overlay::run`]; read that first.
+
+pub mod burst;
+pub mod counters;
+pub mod decide;
+pub mod drops;
+pub mod ecn;
+pub mod event;
+pub mod flat;
+pub mod flow_key;
+pub mod fragments;
+pub mod io;
+pub mod mem;
+pub mod miss;
+pub mod nft;
+pub mod overlay;
+pub mod snapshot;
+pub mod stage;
+pub mod vlt;
+
+/// Length of a tick of the coarse clock ([`Now::tick`]), in milliseconds.
+pub const TICK_MS: u32 = 100;
+
+/// The time, read once per burst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Nanoseconds of a monotonic clock.
+    pub ns: u64,
+    /// The same in ticks of [`TICK_MS`]; wraps after 13 years.
+    pub tick: u32,
+}
+
+impl Now {
+    /// The time `ns` nanoseconds after the clock's start.
+    #[inline(always)]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self { ns, tick: (ns / (TICK_MS as u64 * 1_000_000)) as u32 }
+    }
+}
+
+/// Where a pipeline puts packets that leave it.
+pub trait Sink<P> {
+    /// Takes a packet for a port. What happens to it is counted by the sink: sent, queued or dropped.
+    fn send(&mut self, port: snapshot::PortIndex, packet: P);
+}

@@ -1,0 +1,129 @@
+//! A burst of packets on its way through the stages, and what the stages know about each.
+
+use crate::counters::PipelineCounters;
+use crate::drops::DropReason;
+use crate::flow_key::FlowKey;
+use crate::nft::{self, Bits, Probe};
+use wire::Headers;
+
+/// Most packets in a burst.
+pub const MAX_BURST: usize = 64;
+
+/// No vNIC, no VPC.
+pub const NO_INDEX: u32 = u32::MAX;
+
+/// What is known about a packet. Two cache lines.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(128))]
+pub struct Meta {
+    /// NFT key.
+    pub key: FlowKey,
+    /// Its hash.
+    pub hash: u64,
+    /// Offsets and fields of the (inner) packet.
+    pub headers: Headers,
+    /// NFT entry.
+    pub entry: u32,
+    /// vNIC that the packet came from, or [`NO_INDEX`] when it came out of a tunnel.
+    pub vnic: u32,
+    /// VPC.
+    pub vpc: u32,
+    /// UDP or TCP source port that chooses the outer source port.
+    pub entropy_port: u16,
+}
+
+const _: () = assert!(size_of::<Meta>() == 128);
+
+impl Probe for Meta {
+    #[inline(always)]
+    fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    #[inline(always)]
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    #[inline(always)]
+    fn set_entry(&mut self, slot: u32) {
+        self.entry = slot;
+    }
+
+    #[inline(always)]
+    fn entry(&self) -> u32 {
+        self.entry
+    }
+}
+
+/// Up to [`MAX_BURST`] packets. A packet whose bit is set in `pending` is still on its way.
+pub struct Burst<P> {
+    /// The packets.
+    pub packets: Box<[Option<P>]>,
+    /// What is known of each.
+    pub metas: Box<[Meta]>,
+    /// Bits of the packets that no stage has finished with.
+    pub pending: u64,
+}
+
+impl<P> Default for Burst<P> {
+    fn default() -> Self {
+        Self {
+            packets: (0..MAX_BURST).map(|_| None).collect(),
+            metas: vec![Meta { entry: nft::NONE, ..Meta::default() }; MAX_BURST].into_boxed_slice(),
+            pending: 0,
+        }
+    }
+}
+
+impl<P> Burst<P> {
+    /// Declares the first `n` packets received.
+    #[inline(always)]
+    pub fn begin(&mut self, n: usize) {
+        self.pending = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+    }
+
+    /// Puts packets in (tests and replays) and returns those that did not fit.
+    pub fn fill(&mut self, packets: impl IntoIterator<Item = P>) -> Vec<P> {
+        let mut rest = packets.into_iter();
+        let mut n = 0;
+        for slot in &mut self.packets {
+            let Some(packet) = rest.next() else { break };
+            *slot = Some(packet);
+            n += 1;
+        }
+        self.begin(n);
+        rest.collect()
+    }
+
+    /// The packets still on their way.
+    #[inline(always)]
+    pub fn pending(&self) -> Bits {
+        Bits(self.pending)
+    }
+
+    /// Drops a packet, counted under its reason.
+    #[inline(never)]
+    pub fn drop(&mut self, index: usize, reason: DropReason, counters: &PipelineCounters) {
+        counters.drop(reason);
+        if let Some(row) = counters_row(&self.metas[index], counters) {
+            row.drops.add(1);
+        }
+        self.pending &= !(1 << index);
+        self.packets[index] = None;
+    }
+
+    /// Takes a packet out of the burst.
+    #[inline(always)]
+    pub fn take(&mut self, index: usize) -> Option<P> {
+        self.pending &= !(1 << index);
+        self.packets[index].take()
+    }
+}
+
+fn counters_row<'a>(
+    meta: &Meta,
+    counters: &'a PipelineCounters,
+) -> Option<&'a crate::counters::VnicCounters> {
+    (meta.vnic != NO_INDEX).then(|| counters.vnic(meta.vnic as usize))
+}

@@ -1,0 +1,92 @@
+//! The slow path's decision: from a flow key and the configuration to an [`Action`].
+//!
+//! A pure function of its two arguments, so that an NFT entry can be checked against it at any time: facts of a
+//! single packet (TTL, length, ECN) are not seen here and never cached.
+
+use wire::MacAddr;
+
+use crate::drops::DropReason;
+use crate::flow_key::{FlowKey, Scope};
+use crate::nft::{Action, Verdict};
+use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
+use crate::vlt::SlotRef;
+
+use crate::stage::key::CLASS_RC;
+
+/// Decides what becomes of the packets of a flow.
+pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
+    let (vpc, own_cell) = match key.scope() {
+        Scope::Vnic(index) => match snapshot.vnic(index) {
+            Some(vnic) => (snapshot.vpc(vnic.vpc), vnic.cell),
+            None => (None, 0),
+        },
+        Scope::Vpc(index) => {
+            let vpc = snapshot.vpc(index);
+            (vpc, vpc.map_or(0, |vpc| vpc.cell))
+        }
+    };
+    let Some(vpc) = vpc else { return Action::drop(DropReason::PORT_UNBOUND) };
+    let from_tunnel = matches!(key.scope(), Scope::Vpc(_));
+    let (mut action, fixed) = match (key.routed(), key.addresses()) {
+        (true, Some((_, destination))) => route(snapshot, vpc, destination),
+        _ => bridge(snapshot, vpc, key.dst_mac(), from_tunnel),
+    };
+    // A decision that rests on something being absent may change when a location comes.
+    action.cell = if fixed { own_cell } else { vpc.topology_cell };
+    action.generation = snapshot.generation(action.cell);
+    action.rcft = u8::from(key.class() == CLASS_RC);
+    action
+}
+
+/// The second value is false when a new location in the VPC could change the decision.
+fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (Action, bool) {
+    let flood = Action { verdict: Verdict::Flood, ..Action::default() };
+    if mac.is_group() {
+        return (if vpc.flood { flood } else { Action::drop(DropReason::BUM) }, true);
+    }
+    match snapshot.location(vpc.index, Destination::Mac(mac)) {
+        Some(location) => (forward(location.slot), true),
+        None if from_tunnel => (Action::drop(DropReason::NOT_LOCAL), false),
+        None if vpc.flood => (flood, false),
+        None => (Action::drop(DropReason::NO_LOCATION), false),
+    }
+}
+
+fn route(snapshot: &Snapshot, vpc: &Vpc, destination: std::net::IpAddr) -> (Action, bool) {
+    if vpc.is_gateway(destination) {
+        return (Action { verdict: Verdict::Router, ..Action::default() }, true);
+    }
+    if vpc.subnet_of(destination).is_some() {
+        return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
+    }
+    let target =
+        vpc.routes.iter().find(|(prefix, _)| prefix.contains(destination)).map(|&(_, target)| target);
+    match target {
+        Some(RouteTarget::Gateway { slot, mac }) => (rewrite(forward(slot), vpc.router_mac, mac), true),
+        Some(RouteTarget::Peer(peer)) => match snapshot.vpc(peer) {
+            Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
+            None => (Action::drop(DropReason::NO_ROUTE), false),
+        },
+        None => (Action::drop(DropReason::NO_ROUTE), true),
+    }
+}
+
+fn to_location(vpc: &Vpc, location: Option<&Location>) -> (Action, bool) {
+    match location {
+        Some(location) => (rewrite(forward(location.slot), vpc.router_mac, location.mac), true),
+        None => (Action::drop(DropReason::NO_LOCATION), false),
+    }
+}
+
+fn forward(slot: SlotRef) -> Action {
+    Action {
+        verdict: Verdict::Forward,
+        slot: slot.slot,
+        slot_generation: slot.generation,
+        ..Action::default()
+    }
+}
+
+fn rewrite(action: Action, source: MacAddr, destination: MacAddr) -> Action {
+    Action { rewrite: 1, src_mac: source.0, dst_mac: destination.0, ..action }
+}

@@ -1,0 +1,147 @@
+//! Why a packet was dropped. Every drop has one of these names; there is no silent one.
+
+use wire::Malformed;
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A reason for dropping a packet: the malformations of the parser first, then those of the pipeline.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct DropReason(u8);
+
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Order { $($name,)* COUNT }
+
+        impl DropReason {
+            $($(#[$doc])* pub const $name: Self = Self((Malformed::ALL.len() + Order::$name as usize) as u8);)*
+
+            /// How many reasons there are; `index()` is below it.
+            pub const COUNT: usize = Malformed::ALL.len() + Order::COUNT as usize;
+
+            /// The name shown to users, in kebab-case.
+            pub fn name(self) -> &'static str {
+                const NAMES: &[&str] = &[$($text,)*];
+                match Malformed::ALL.get(self.index()) {
+                    Some(malformed) => malformed.name(),
+                    None => NAMES[self.index() - Malformed::ALL.len()],
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The port carries no vNIC and no uplink.
+    PORT_UNBOUND = "port-unbound",
+    /// A trunk port carries no vNIC with this VLAN id (or the frame is untagged).
+    VLAN_UNBOUND = "vlan-unbound",
+    /// A VLAN tag inside the tenant's frame, in a VPC whose `inner-vlan` is `drop`.
+    INNER_VLAN = "inner-vlan",
+    /// The source MAC is not the vNIC's.
+    GUARD_MAC = "guard-mac",
+    /// The source address is not one of the vNIC's VIPs.
+    GUARD_VIP = "guard-vip",
+    /// A super-frame larger than its segments, on a port that did not negotiate them.
+    GSO = "gso-unsupported",
+    /// The slow path had no budget left for this vNIC or VNI.
+    MISS_LIMIT = "miss-limit",
+    /// A later fragment whose first fragment was not seen.
+    FRAGMENT_UNKNOWN = "fragment-unknown",
+    /// No location for the destination.
+    NO_LOCATION = "no-location",
+    /// No route of the VPC covers the destination.
+    NO_ROUTE = "no-route",
+    /// The flow's source and destination are the same vNIC.
+    HAIRPIN = "hairpin",
+    /// Broadcast, unknown unicast or multicast in a VPC that does not flood.
+    BUM = "bum-disabled",
+    /// An ARP or ND question that the switch cannot answer.
+    ARP_UNKNOWN = "neighbour-unknown",
+    /// A packet to the virtual router itself that it does not answer.
+    TO_ROUTER = "to-router",
+    /// TTL or hop limit ran out on a routed path.
+    TTL_EXPIRED = "ttl-expired",
+    /// Larger than the MTU of the way out.
+    MTU_EXCEEDED = "mtu-exceeded",
+    /// A RoCEv2 packet larger than the MTU of the way out.
+    MTU_ROCE = "mtu-roce",
+    /// The underlay next hop has no MAC address yet.
+    NO_NEIGHBOUR = "no-neighbour",
+    /// The destination vNIC has no port at the moment.
+    PORT_DOWN = "port-down",
+    /// No headroom, or no buffer for a copy.
+    NO_BUFFER = "no-buffer",
+    /// Underlay frame for another station.
+    UNDERLAY_MAC = "underlay-mac",
+    /// Underlay packet for another address.
+    UNDERLAY_ADDRESS = "underlay-address",
+    /// Underlay traffic that is not VxLAN and has no punt port.
+    UNDERLAY_OTHER = "underlay-other",
+    /// Fragmented outer packet (RFC 7348 section 4.3).
+    OUTER_FRAGMENT = "outer-fragment",
+    /// Wrong outer IPv4 header or UDP checksum.
+    OUTER_CHECKSUM = "outer-checksum",
+    /// Zero outer UDP checksum over IPv6 where it is not allowed (RFC 6935).
+    OUTER_CHECKSUM_ZERO = "outer-checksum-zero",
+    /// The VxLAN header is cut short.
+    VXLAN_TRUNCATED = "vxlan-truncated",
+    /// The I flag is clear.
+    VXLAN_FLAGS = "vxlan-flags",
+    /// A reserved bit is set and `reserved = "strict"`.
+    VXLAN_RESERVED = "vxlan-reserved",
+    /// A VNI that no VPC of this host has.
+    UNKNOWN_VNI = "unknown-vni",
+    /// The sender is not a known VTEP.
+    UNKNOWN_VTEP = "unknown-vtep",
+    /// Inner Not-ECT with outer CE (RFC 6040 section 4.2).
+    ECN_DECAP = "ecn-decap",
+    /// The decapsulated destination is not on this host.
+    NOT_LOCAL = "not-local",
+    /// The tx queue of the port was full.
+    TX_FULL = "tx-full",
+    /// The hand-over ring to the worker that owns the tx queue was full.
+    TX_HANDOFF_FULL = "tx-handoff-full",
+    /// The forwarding mode has no partner for the port.
+    NO_PARTNER = "no-partner",
+}
+
+impl DropReason {
+    /// Position in counter arrays, below [`DropReason::COUNT`].
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The reason at a position, if there is one.
+    pub fn from_index(index: usize) -> Option<Self> {
+        u8::try_from(index).ok().filter(|_| index < Self::COUNT).map(Self)
+    }
+
+    /// All reasons, in counter order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT).filter_map(Self::from_index)
+    }
+}
+
+impl From<Malformed> for DropReason {
+    #[inline(always)]
+    fn from(malformed: Malformed) -> Self {
+        Self(malformed as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_distinct_and_ordered() {
+        let names: HashSet<_> = DropReason::all().map(DropReason::name).collect();
+        assert_eq!(names.len(), DropReason::COUNT);
+        assert_eq!(DropReason::PORT_UNBOUND.name(), "port-unbound");
+        assert_eq!(DropReason::NO_PARTNER.name(), "no-partner");
+        for (index, malformed) in Malformed::ALL.iter().enumerate() {
+            assert_eq!(DropReason::from(*malformed).index(), index);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The key of the NFT: what makes two packets one flow.
+//!
+//! 56 bytes, seven words, no padding, so that comparing and hashing are straight-line code:
+//!
+//! | word | content |
+//! |---|---|
+//! | 0 | IPv4: source, destination; IPv6: source, first half; non-IP: source MAC |
+//! | 1..=3 | IPv6: rest of source, destination |
+//! | 4 | scope (direction and vNIC, or VPC) in the high half, ports in the low half |
+//! | 5 | destination MAC when bridged (48 bits), inner VLAN id with a presence bit (16 bits) |
+//! | 6 | protocol, RoCE class, layer 3 kind, routed flag, EtherType, second VLAN id |
+//!
+//! ECN, DSCP, TTL, TCP flags, QPNs and RoCE source ports are not part of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::MacAddr;
+use wire::{Headers, L3};
+
+/// Who the packet came from, as the key sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// From a vNIC of this host (index).
+    Vnic(u32),
+    /// Out of the tunnel, for a VPC (index).
+    Vpc(u32),
+}
+
+impl Scope {
+    const TUNNEL: u32 = 1 << 31;
+
+    /// The scope as the key stores it.
+    #[inline(always)]
+    pub const fn raw(self) -> u32 {
+        match self {
+            Self::Vnic(index) => index,
+            Self::Vpc(index) => index | Self::TUNNEL,
+        }
+    }
+
+    const fn from_raw(raw: u32) -> Self {
+        if raw & Self::TUNNEL == 0 { Self::Vnic(raw) } else { Self::Vpc(raw & !Self::TUNNEL) }
+    }
+}
+
+/// Transport class of a RoCEv2 packet in the key; 0 for everything that is not RoCEv2.
+pub type RoceClassCode = u8;
+
+/// The exact-match key of a flow.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, zerocopy::FromZeros)]
+#[repr(transparent)]
+pub struct FlowKey {
+    words: [u64; 7],
+}
+
+const VLAN_PRESENT: u64 = 0x1000;
+const ROUTED: u64 = 1 << 24;
+
+impl FlowKey {
+    /// Builds the key of the packet whose (inner) Ethernet header starts at `frame[0]`.
+    ///
+    /// `ports` are the packet's own, or those that its first fragment had; `class` is non-zero for RoCEv2,
+    /// whose UDP source port is left out; `routed` says that the destination MAC is the virtual router's.
+    #[inline(always)]
+    pub fn build(
+        frame: &[u8],
+        headers: &Headers,
+        scope: Scope,
+        ports: (u16, u16),
+        class: RoceClassCode,
+        routed: bool,
+    ) -> Self {
+        let mut words = [0u64; 7];
+        let l3 = usize::from(headers.l3_offset);
+        match headers.l3 {
+            L3::Ipv4 => words[0] = be64(frame, l3 + 12),
+            L3::Ipv6 => {
+                words[0] = be64(frame, l3 + 8);
+                words[1] = be64(frame, l3 + 16);
+                words[2] = be64(frame, l3 + 24);
+                words[3] = be64(frame, l3 + 32);
+            }
+            L3::None | L3::Arp => words[0] = be64(frame, 4) & 0xffff_ffff_ffff,
+        }
+        let sport = if class == 0 { ports.0 } else { 0 };
+        words[4] = u64::from(scope.raw()) << 32 | u64::from(sport) << 16 | u64::from(ports.1);
+        let mac = if routed { 0 } else { be64(frame, 0) & !0xffff };
+        let (mut outer, mut second) = (0, 0);
+        if headers.vlan_count > 0 {
+            outer = VLAN_PRESENT | u64::from(headers.vlan_tci[0] & 0xfff);
+            if headers.vlan_count > 1 {
+                second = VLAN_PRESENT | u64::from(headers.vlan_tci[1] & 0xfff);
+            }
+        }
+        words[5] = mac | outer;
+        let ethertype = if matches!(headers.l3, L3::None) { u64::from(headers.ethertype) } else { 0 };
+        words[6] = u64::from(headers.proto)
+            | u64::from(class) << 8
+            | (headers.l3 as u64) << 16
+            | if routed { ROUTED } else { 0 }
+            | ethertype << 32
+            | second << 48;
+        Self { words }
+    }
+
+    /// The words, for display and persistence.
+    pub const fn words(&self) -> &[u64; 7] {
+        &self.words
+    }
+
+    /// A key from its words.
+    pub const fn from_words(words: [u64; 7]) -> Self {
+        Self { words }
+    }
+
+    /// Hash of the key under `seed`. IPv4 keys skip the three words that are zero.
+    #[inline(always)]
+    pub fn hash(&self, seed: u64) -> u64 {
+        let w = &self.words;
+        let mut hash = mix(w[0] ^ seed, w[4] ^ K0) ^ mix(w[5] ^ K1, w[6] ^ seed.rotate_left(32));
+        if w[1] | w[2] | w[3] != 0 {
+            hash ^= mix(w[1] ^ K2, w[2] ^ seed) ^ mix(w[3] ^ K0, seed ^ K1);
+        }
+        mix(hash, K2)
+    }
+
+    /// Hash of the flow that chooses the outer UDP source port: a pure function of addresses, protocol and
+    /// ports of the inner packet (for RoCEv2 with the inner source port, which the key leaves out).
+    #[inline(always)]
+    pub fn entropy(&self, sport: u16) -> u64 {
+        let w = &self.words;
+        let ports = (w[4] & 0xffff) | u64::from(sport) << 16;
+        let mut hash = mix(w[0] ^ K0, ports ^ (w[6] & 0xff) << 32 ^ K1);
+        if w[1] | w[2] | w[3] != 0 {
+            hash ^= mix(w[1] ^ K2, w[2] ^ K0) ^ mix(w[3] ^ K1, K2);
+        }
+        hash
+    }
+
+    /// Who sent the packet.
+    pub const fn scope(&self) -> Scope {
+        Scope::from_raw((self.words[4] >> 32) as u32)
+    }
+
+    /// Source and destination port, ICMP type/code and id, or zero.
+    pub const fn ports(&self) -> (u16, u16) {
+        ((self.words[4] >> 16) as u16, self.words[4] as u16)
+    }
+
+    /// IP protocol.
+    pub const fn proto(&self) -> u8 {
+        self.words[6] as u8
+    }
+
+    /// RoCE class code, 0 for other traffic.
+    pub const fn class(&self) -> RoceClassCode {
+        (self.words[6] >> 8) as u8
+    }
+
+    /// Layer 3 kind.
+    pub const fn l3(&self) -> L3 {
+        match (self.words[6] >> 16) as u8 {
+            x if x == L3::Ipv4 as u8 => L3::Ipv4,
+            x if x == L3::Ipv6 as u8 => L3::Ipv6,
+            x if x == L3::Arp as u8 => L3::Arp,
+            _ => L3::None,
+        }
+    }
+
+    /// True when the packet was sent to the virtual router.
+    pub const fn routed(&self) -> bool {
+        self.words[6] & ROUTED != 0
+    }
+
+    /// Destination MAC of a bridged packet.
+    pub const fn dst_mac(&self) -> MacAddr {
+        let b = self.words[5].to_be_bytes();
+        MacAddr([b[0], b[1], b[2], b[3], b[4], b[5]])
+    }
+
+    /// Inner VLAN id, outermost tag.
+    pub const fn vlan(&self) -> Option<u16> {
+        if self.words[5] & VLAN_PRESENT == 0 { None } else { Some((self.words[5] & 0xfff) as u16) }
+    }
+
+    /// EtherType of a packet that is not IP.
+    pub const fn ethertype(&self) -> u16 {
+        (self.words[6] >> 32) as u16
+    }
+
+    /// Source and destination address of an IP packet.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        let w = &self.words;
+        match self.l3() {
+            L3::Ipv4 => {
+                Some((Ipv4Addr::from((w[0] >> 32) as u32).into(), Ipv4Addr::from(w[0] as u32).into()))
+            }
+            L3::Ipv6 => Some((
+                Ipv6Addr::from(u128::from(w[0]) << 64 | u128::from(w[1])).into(),
+                Ipv6Addr::from(u128::from(w[2]) << 64 | u128::from(w[3])).into(),
+            )),
+            L3::None | L3::Arp => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} ", self.scope())?;
+        match self.addresses() {
+            Some((src, dst)) => {
+                let (sport, dport) = self.ports();
+                write!(f, "{src}:{sport} > {dst}:{dport} proto {}", self.proto())?;
+            }
+            None => write!(f, "ethertype {:#06x}", self.ethertype())?,
+        }
+        if self.class() != 0 {
+            write!(f, " roce-class {}", self.class())?;
+        }
+        if let Some(vlan) = self.vlan() {
+            write!(f, " vlan {vlan}")?;
+        }
+        if self.routed() { write!(f, " routed") } else { write!(f, " to {}", self.dst_mac()) }
+    }
+}
+
+/// Identity of a fragmented datagram: addresses, protocol (IPv4 only: in IPv6 the protocol of a later fragment
+/// may differ from its first one's) and id under a scope. Never zero.
+#[inline]
+pub fn fragment_hash(frame: &[u8], headers: &Headers, scope: Scope) -> u64 {
+    let mut probe = *headers;
+    probe.vlan_count = 0;
+    if probe.l3 == L3::Ipv6 {
+        probe.proto = 0;
+    }
+    let key = FlowKey::build(frame, &probe, scope, (0, 0), 0, true);
+    mix(key.hash(K1) ^ u64::from(headers.ip_id), K2) | 1
+}
+
+/// The outer UDP source port for a flow: 49152..=65535 (RFC 7348 section 5, RFC 6335 dynamic range).
+#[inline(always)]
+pub const fn outer_source_port(entropy: u64) -> u16 {
+    0xc000 | ((entropy >> 48) as u16 & 0x3fff)
+}
+
+const K0: u64 = 0x9e37_79b9_7f4a_7c15;
+const K1: u64 = 0xd6e8_feb8_6659_fd93;
+const K2: u64 = 0xa076_1d64_78bd_642f;
+
+/// Folded 64x64 multiplication.
+#[inline(always)]
+pub(crate) const fn mix(a: u64, b: u64) -> u64 {
+    let product = (a as u128).wrapping_mul(b as u128);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// Eight bytes, most significant first; zero past the end (the caller's parser has checked the length).
+#[inline(always)]
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
+    match bytes.get(at..at + 8).and_then(|b| b.try_into().ok()) {
+        Some(b) => u64::from_be_bytes(b),
+        None => 0,
+    }
+}

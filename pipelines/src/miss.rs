@@ -1,0 +1,72 @@
+//! How much slow path each vNIC may use: a rate limit per source, so that a scanner starves only itself.
+//!
+//! The generic cell rate algorithm (ITU-T I.371): one word per source, no timer.
+
+use crate::flow_key::Scope;
+
+/// How far a source may run ahead of its rate, in time.
+const TOLERANCE_NS: u64 = 50_000_000;
+
+/// Rate limits of one worker, by vNIC and by VPC.
+pub struct MissLimits {
+    vnics: Box<[u64]>,
+    vpcs: Box<[u64]>,
+    interval_ns: u64,
+}
+
+impl MissLimits {
+    /// Limits for that many vNICs and VPCs.
+    pub fn new(vnics: usize, vpcs: usize) -> Self {
+        Self {
+            vnics: vec![0; vnics.max(1)].into_boxed_slice(),
+            vpcs: vec![0; vpcs.max(1)].into_boxed_slice(),
+            interval_ns: 0,
+        }
+    }
+
+    /// Sets the rate of every source, in packets per second; 0: no limit.
+    #[inline]
+    pub fn set_rate(&mut self, per_second: u32) {
+        self.interval_ns = match per_second {
+            0 => 0,
+            rate => (1_000_000_000 / u64::from(rate)).max(1),
+        };
+    }
+
+    /// True when a source may use the slow path now; then it has used it.
+    #[inline]
+    pub fn admit(&mut self, scope: Scope, now_ns: u64) -> bool {
+        let (rows, index) = match scope {
+            Scope::Vnic(index) => (&mut self.vnics, index),
+            Scope::Vpc(index) => (&mut self.vpcs, index),
+        };
+        let last = rows.len() - 1;
+        let due = &mut rows[(index as usize).min(last)];
+        let start = (*due).max(now_ns);
+        if start - now_ns > TOLERANCE_NS {
+            return false;
+        }
+        *due = start + self.interval_ns;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_gets_its_rate_and_others_theirs() {
+        let mut limits = MissLimits::new(2, 1);
+        limits.set_rate(1000);
+        let mut admitted = 0;
+        // Ten seconds, ten attempts a millisecond.
+        for step in 0..100_000u64 {
+            admitted += u64::from(limits.admit(Scope::Vnic(0), 1_000_000_000 + step * 100_000));
+        }
+        assert!((10_000..=10_060).contains(&admitted), "{admitted}");
+        assert!(limits.admit(Scope::Vnic(1), 11_000_000_000));
+        limits.set_rate(0);
+        assert!((0..1000).all(|_| limits.admit(Scope::Vpc(0), 5)));
+    }
+}

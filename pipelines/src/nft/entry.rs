@@ -1,0 +1,85 @@
+//! An NFT entry: two cache lines, the key in the first, what to do and how often it was done in the second.
+
+use wire::MacAddr;
+use zerocopy::FromZeros;
+
+use crate::flow_key::FlowKey;
+
+/// What becomes of the packets of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(u8)]
+pub enum Verdict {
+    /// Drop, with the reason in [`Action::reason`].
+    #[default]
+    Drop = 0,
+    /// Send to the VLT slot.
+    Forward = 1,
+    /// Replicate within the VPC.
+    Flood = 2,
+    /// The virtual router is the destination: the slow path answers packet by packet.
+    Router = 3,
+}
+
+/// The compiled decision for a flow: everything the fast path needs, as data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct Action {
+    /// What to do.
+    pub verdict: Verdict,
+    /// Index of the drop reason for [`Verdict::Drop`].
+    pub reason: u8,
+    /// 1 when MACs are rewritten and the TTL is decremented.
+    pub rewrite: u8,
+    /// 1 when the packet is an RC data packet and RCFT applies.
+    pub rcft: u8,
+    /// VLT slot for [`Verdict::Forward`].
+    pub slot: u32,
+    /// Generation that the VLT slot had when this was computed.
+    pub slot_generation: u16,
+    /// New source MAC when rewritten.
+    pub src_mac: [u8; 6],
+    /// New destination MAC when rewritten.
+    pub dst_mac: [u8; 6],
+    /// DHTB leaf.
+    pub leaf: u32,
+    /// Which generation cell this decision depends on.
+    pub cell: u32,
+    /// The value of that cell when this was computed.
+    pub generation: u32,
+}
+
+impl Action {
+    /// A decision to drop.
+    pub fn drop(reason: crate::drops::DropReason) -> Self {
+        Self { verdict: Verdict::Drop, reason: reason.index() as u8, ..Self::default() }
+    }
+
+    /// The rewritten MACs (source, destination), if the flow is routed.
+    pub fn macs(&self) -> Option<(MacAddr, MacAddr)> {
+        (self.rewrite != 0).then_some((MacAddr(self.src_mac), MacAddr(self.dst_mac)))
+    }
+}
+
+/// One flow.
+#[derive(Clone, Copy, Default, FromZeros)]
+#[repr(C, align(64))]
+pub struct Entry {
+    /// The key.
+    pub key: FlowKey,
+    /// 0 when the slot is free, else 1 + bucket of the idle wheel.
+    pub(super) used: u32,
+    pub(super) spare: u32,
+    /// The decision.
+    pub action: Action,
+    /// When the flow was last seen, in ticks ([`crate::TICK_MS`]).
+    pub last_seen: u32,
+    /// Packets of the flow.
+    pub packets: u64,
+    /// Bytes of the flow.
+    pub bytes: u64,
+    pub(super) prev: u32,
+    pub(super) next: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 128 && align_of::<Entry>() == 64);
+const _: () = assert!(std::mem::offset_of!(Entry, action) == 64);

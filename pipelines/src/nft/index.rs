@@ -1,0 +1,177 @@
+//! The hash index of the NFT: bucketed cuckoo hashing.
+//!
+//! A bucket is one cache line: eight 16-bit tags and eight entry slots. A key lives in its primary bucket or in
+//! the alternate one, which follows from bucket and tag alone, so entries move without touching their keys.
+//! Placement prefers the primary bucket; nearly every hit therefore costs one line here.
+
+use zerocopy::FromZeros;
+
+use super::NONE;
+use crate::mem::{Slab, prefetch};
+
+const WAYS: usize = 8;
+/// Longest chain of moves before an insertion gives up.
+const MAX_MOVES: usize = 64;
+
+#[derive(Clone, Copy, FromZeros)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// 0: the way is free.
+    tags: [u16; WAYS],
+    slots: [u32; WAYS],
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+impl Bucket {
+    /// Bit mask of the ways whose tag is `tag`.
+    #[inline(always)]
+    fn matches(&self, tag: u16) -> u32 {
+        let mut mask = 0;
+        for (way, &t) in self.tags.iter().enumerate() {
+            mask |= u32::from(t == tag) << way;
+        }
+        mask
+    }
+}
+
+pub(super) struct Index {
+    buckets: Slab<Bucket>,
+    mask: usize,
+    /// Rotates the way that a move throws out, so that a cycle does not repeat.
+    turn: usize,
+}
+
+#[inline(always)]
+fn tag_of(hash: u64) -> u16 {
+    ((hash >> 48) as u16).max(1)
+}
+
+impl Index {
+    /// An index for `entries` entries, at most 4/5 full.
+    pub(super) fn new(entries: u32, advise: &dyn Fn(usize, usize)) -> Self {
+        let wanted = (entries as usize * 5 / 4).div_ceil(WAYS).max(2);
+        let count = wanted.next_power_of_two();
+        let buckets = Slab::zeroed(count);
+        let (start, len) = buckets.range();
+        advise(start, len);
+        Self { buckets, mask: count - 1, turn: 0 }
+    }
+
+    #[inline(always)]
+    fn primary(&self, hash: u64) -> usize {
+        hash as usize & self.mask
+    }
+
+    #[inline(always)]
+    fn other(&self, bucket: usize, tag: u16) -> usize {
+        // Odd multiplier: never zero below 2^16 buckets' worth of bits, and xor makes it its own inverse.
+        bucket ^ ((usize::from(tag).wrapping_mul(0x5bd1_e995) | 1) & self.mask)
+    }
+
+    #[inline(always)]
+    pub(super) fn prefetch(&self, hash: u64) {
+        prefetch(&self.buckets[self.primary(hash)]);
+    }
+
+    /// The first slot of the primary bucket whose tag fits, or [`NONE`]; its key is not compared.
+    #[inline(always)]
+    pub(super) fn candidate(&self, hash: u64) -> u32 {
+        let bucket = &self.buckets[self.primary(hash)];
+        match bucket.matches(tag_of(hash)) {
+            0 => NONE,
+            mask => bucket.slots[mask.trailing_zeros() as usize & (WAYS - 1)],
+        }
+    }
+
+    /// The slot for which `is_it` holds, among those whose tag fits.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> u32 {
+        let tag = tag_of(hash);
+        let primary = self.primary(hash);
+        for bucket in [primary, self.other(primary, tag)] {
+            let bucket = &self.buckets[bucket];
+            let mut mask = bucket.matches(tag);
+            while mask != 0 {
+                let slot = bucket.slots[mask.trailing_zeros() as usize & (WAYS - 1)];
+                if is_it(slot) {
+                    return slot;
+                }
+                mask &= mask - 1;
+            }
+        }
+        NONE
+    }
+
+    /// Places a slot. `false` when no way could be freed within the bounded number of moves; nothing moved.
+    pub(super) fn insert(&mut self, hash: u64, slot: u32) -> bool {
+        let tag = tag_of(hash);
+        let primary = self.primary(hash);
+        let alternate = self.other(primary, tag);
+        for bucket in [primary, alternate] {
+            if self.place(bucket, tag, slot) {
+                return true;
+            }
+        }
+        self.move_out(primary, tag, slot)
+    }
+
+    fn place(&mut self, bucket: usize, tag: u16, slot: u32) -> bool {
+        let bucket = &mut self.buckets[bucket];
+        let Some(way) = bucket.tags.iter().position(|&t| t == 0) else { return false };
+        bucket.tags[way] = tag;
+        bucket.slots[way] = slot;
+        true
+    }
+
+    /// Walks a chain of full buckets, then shifts the chain by one, last link first, so that at every moment
+    /// each key can be found.
+    fn move_out(&mut self, start: usize, tag: u16, slot: u32) -> bool {
+        let mut path = [(0usize, 0usize); MAX_MOVES];
+        let mut at = start;
+        for depth in 0..MAX_MOVES {
+            self.turn = self.turn.wrapping_add(1);
+            let way = self.turn % WAYS;
+            path[depth] = (at, way);
+            let victim = self.buckets[at].tags[way];
+            let next = self.other(at, victim);
+            if path[..depth].iter().any(|&(bucket, w)| bucket == at && w == way) {
+                return false;
+            }
+            if self.buckets[next].tags.contains(&0) {
+                for &(bucket, way) in path[..=depth].iter().rev() {
+                    let (tag, slot) = (self.buckets[bucket].tags[way], self.buckets[bucket].slots[way]);
+                    let to = self.other(bucket, tag);
+                    if !self.place(to, tag, slot) {
+                        return false;
+                    }
+                    self.buckets[bucket].tags[way] = 0;
+                }
+                return self.place(start, tag, slot);
+            }
+            at = next;
+        }
+        false
+    }
+
+    /// Removes a slot.
+    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+        let tag = tag_of(hash);
+        let primary = self.primary(hash);
+        for at in [primary, self.other(primary, tag)] {
+            let bucket = &mut self.buckets[at];
+            for way in 0..WAYS {
+                if bucket.tags[way] == tag && bucket.slots[way] == slot {
+                    bucket.tags[way] = 0;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The slots in the primary bucket of a hash.
+    pub(super) fn slots_of(&self, hash: u64) -> impl Iterator<Item = u32> {
+        let bucket = self.buckets[self.primary(hash)];
+        (0..WAYS).filter(move |&way| bucket.tags[way] != 0).map(move |way| bucket.slots[way])
+    }
+}

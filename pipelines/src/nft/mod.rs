@@ -1,0 +1,256 @@
+//! NFT, the network flow table: an exact-match flow cache, one per worker, without locks.
+//!
+//! ```text
+//!   hash(key) --> bucket (one line: 8 tags, 8 slots) --> entry (two lines: key + generation | action + counters)
+//! ```
+//! [`index`] maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; [`idle`] keeps the entries
+//! in order of last use, for aging and for the choice of what goes when the table is full. A worker looks up a
+//! whole burst at once: first all bucket lines are prefetched, then all candidate entries, then keys compared.
+
+mod entry;
+mod idle;
+mod index;
+
+pub use entry::{Action, Entry, Verdict};
+
+use crate::flow_key::FlowKey;
+use crate::mem::{Slab, prefetch};
+use idle::IdleWheel;
+use index::Index;
+
+/// No entry.
+pub const NONE: u32 = u32::MAX;
+
+/// Size and aging of an NFT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NftConfig {
+    /// Number of entries.
+    pub entries: u32,
+    /// An entry not used for this long goes. Ticks of [`crate::TICK_MS`].
+    pub idle_ticks: u32,
+    /// Seed of the hash, so that tenants cannot choose collisions.
+    pub seed: u64,
+}
+
+/// What happened in a table since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NftStats {
+    /// Entries now.
+    pub entries: u32,
+    /// Entries made.
+    pub inserted: u64,
+    /// Entries removed after `idle_ticks`.
+    pub aged: u64,
+    /// Entries removed to make room.
+    pub evicted: u64,
+}
+
+/// The table.
+pub struct Nft {
+    config: NftConfig,
+    index: Index,
+    entries: Slab<Entry>,
+    free: Vec<u32>,
+    idle: IdleWheel,
+    stats: NftStats,
+}
+
+/// What a burst lookup needs of one packet, and what it leaves there.
+pub trait Probe {
+    /// The key.
+    fn key(&self) -> &FlowKey;
+    /// `key().hash(seed)`.
+    fn hash(&self) -> u64;
+    /// Entry slot, or [`NONE`].
+    fn set_entry(&mut self, slot: u32);
+    /// What `set_entry` stored.
+    fn entry(&self) -> u32;
+}
+
+impl Nft {
+    /// A table of fixed size. `advise` is told the address ranges (start, bytes) of its slabs before they are
+    /// first touched.
+    pub fn new(config: NftConfig, advise: &dyn Fn(usize, usize)) -> Self {
+        let entries: Slab<Entry> = Slab::zeroed(config.entries as usize);
+        let (start, len) = entries.range();
+        advise(start, len);
+        let index = Index::new(config.entries, advise);
+        Self {
+            config,
+            index,
+            entries,
+            free: (0..config.entries).rev().collect(),
+            idle: IdleWheel::new(config.idle_ticks),
+            stats: NftStats::default(),
+        }
+    }
+
+    /// The seed for [`FlowKey::hash`].
+    #[inline(always)]
+    pub fn seed(&self) -> u64 {
+        self.config.seed
+    }
+
+    /// The configured size and aging.
+    pub fn config(&self) -> NftConfig {
+        self.config
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> NftStats {
+        NftStats { entries: self.config.entries - self.free.len() as u32, ..self.stats }
+    }
+
+    /// Looks up the probes whose bits are set in `mask`; returns the bits of those that hit.
+    #[inline]
+    pub fn lookup_burst<P: Probe>(&self, probes: &mut [P], mask: u64) -> u64 {
+        for i in Bits(mask) {
+            self.index.prefetch(probes[i].hash());
+        }
+        for i in Bits(mask) {
+            let slot = self.index.candidate(probes[i].hash());
+            probes[i].set_entry(slot);
+            if let Some(entry) = self.entries.get(slot as usize) {
+                prefetch(&entry.key);
+                prefetch(&entry.action);
+            }
+        }
+        let mut hits = 0;
+        for i in Bits(mask) {
+            let probe = &mut probes[i];
+            let found = match self.entries.get(probe.entry() as usize) {
+                Some(entry) if entry.key == *probe.key() => true,
+                _ => {
+                    let slot = self.find(probe.key(), probe.hash());
+                    probe.set_entry(slot);
+                    slot != NONE
+                }
+            };
+            hits |= u64::from(found) << i;
+        }
+        hits
+    }
+
+    /// The slot of a key, or [`NONE`].
+    #[inline]
+    pub fn find(&self, key: &FlowKey, hash: u64) -> u32 {
+        self.index.find(hash, |slot| self.entries.get(slot as usize).is_some_and(|entry| entry.key == *key))
+    }
+
+    /// The entry in a slot that a lookup or an insertion returned.
+    #[inline(always)]
+    pub fn entry(&self, slot: u32) -> &Entry {
+        &self.entries[slot as usize]
+    }
+
+    /// The entry in a slot, for counting and updating.
+    #[inline(always)]
+    pub fn entry_mut(&mut self, slot: u32) -> &mut Entry {
+        &mut self.entries[slot as usize]
+    }
+
+    /// Inserts a key that is not in the table; makes room by removing the entry idle for longest.
+    pub fn insert(&mut self, key: FlowKey, hash: u64, action: Action, now: u32) -> u32 {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let oldest = self.idle.oldest(&mut self.entries);
+                self.remove(oldest);
+                self.stats.evicted += 1;
+                self.free.pop().unwrap_or(0)
+            }
+        };
+        let entry = &mut self.entries[slot as usize];
+        *entry = Entry { key, action, last_seen: now, ..Entry::default() };
+        self.idle.push(&mut self.entries, slot, now);
+        while !self.index.insert(hash, slot) {
+            // Both buckets of the key, and all that could be moved out of them, are full: the entry of the
+            // primary bucket that was used longest ago gives way.
+            let victim = self
+                .index
+                .slots_of(hash)
+                .filter(|&s| s != slot)
+                .max_by_key(|&s| now.wrapping_sub(self.entries[s as usize].last_seen));
+            match victim {
+                Some(victim) => {
+                    self.remove(victim);
+                    self.stats.evicted += 1;
+                }
+                None => break,
+            }
+        }
+        self.stats.inserted += 1;
+        slot
+    }
+
+    /// Removes the entry in `slot`.
+    pub fn remove(&mut self, slot: u32) {
+        let Some(entry) = self.entries.get(slot as usize) else { return };
+        if entry.used == 0 {
+            return;
+        }
+        let hash = entry.key.hash(self.config.seed);
+        self.index.remove(hash, slot);
+        self.idle.unlink(&mut self.entries, slot);
+        self.entries[slot as usize] = Entry::default();
+        self.free.push(slot);
+    }
+
+    /// Removes entries idle for longer than configured, looking at no more than `budget` of them.
+    pub fn age(&mut self, now: u32, budget: usize) {
+        for _ in 0..budget {
+            match self.idle.next_expired(&mut self.entries, now) {
+                idle::Expired::Entry(slot) => {
+                    self.remove(slot);
+                    self.stats.aged += 1;
+                }
+                idle::Expired::Refreshed => {}
+                idle::Expired::None => break,
+            }
+        }
+    }
+
+    /// Removes every entry.
+    pub fn clear(&mut self) {
+        for slot in 0..self.config.entries {
+            self.remove(slot);
+        }
+    }
+
+    /// Up to `limit` entries in use, from slot `from` on, and the slot to go on from (`None` at the end).
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<Entry>, Option<u32>) {
+        let mut found = Vec::new();
+        let end = self.config.entries.min(from.saturating_add(4096));
+        for slot in from..end {
+            if found.len() == limit {
+                return (found, Some(slot));
+            }
+            let entry = &self.entries[slot as usize];
+            if entry.used != 0 {
+                found.push(*entry);
+            }
+        }
+        (found, (end < self.config.entries).then_some(end))
+    }
+}
+
+/// Iterates over the set bits of a mask, lowest first.
+#[derive(Clone, Copy)]
+pub struct Bits(pub u64);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(bit)
+    }
+}
+
+#[cfg(test)]
+mod tests;

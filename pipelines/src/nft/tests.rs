@@ -1,0 +1,1 @@
+//! The NFT against a linear twin.

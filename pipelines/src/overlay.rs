@@ -1,0 +1,155 @@
+//! The overlay: a burst's way from rx to tx, between vNICs and the tunnel.
+//!
+//! [`Overlay::run`] is the house's hallway: it calls the stages one after another and does nothing itself.
+
+use std::sync::Arc;
+
+use wire::PacketBuf;
+
+use crate::burst::Burst;
+use crate::counters::PipelineCounters;
+use crate::event::Events;
+use crate::fragments::Fragments;
+use crate::miss::MissLimits;
+use crate::nft::{Nft, NftConfig};
+use crate::snapshot::{PortIndex, PortRole, PortRow, Snapshot};
+use crate::stage::{
+    Cx, bind, dhtb, forward, guard, key, lookup, neighbour, outer, parse, rcft, slow_path, underlay,
+};
+use crate::{Now, Sink};
+
+/// Entries that aging looks at per poll.
+const AGE_BUDGET: usize = 8;
+
+/// Sizes of one worker's overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverlayConfig {
+    /// The NFT.
+    pub nft: NftConfig,
+    /// Most vNICs.
+    pub vnics: usize,
+    /// Most VPCs.
+    pub vpcs: usize,
+}
+
+/// What one worker holds to forward the overlay.
+pub struct Overlay {
+    nft: Nft,
+    fragments: Arc<Fragments>,
+    limits: MissLimits,
+    events: Events,
+    counters: Arc<PipelineCounters>,
+}
+
+impl Overlay {
+    /// The overlay of one worker. `fragments` and `events` are shared by all of them; `advise` is told the
+    /// address ranges of large tables before they are touched.
+    pub fn new(
+        config: &OverlayConfig,
+        fragments: Arc<Fragments>,
+        events: Events,
+        counters: Arc<PipelineCounters>,
+        advise: &dyn Fn(usize, usize),
+    ) -> Self {
+        Self {
+            nft: Nft::new(config.nft, advise),
+            fragments,
+            limits: MissLimits::new(config.vnics, config.vpcs),
+            events,
+            counters,
+        }
+    }
+
+    /// The flow table.
+    pub fn nft(&self) -> &Nft {
+        &self.nft
+    }
+
+    /// The flow table, to change it.
+    pub fn nft_mut(&mut self) -> &mut Nft {
+        &mut self.nft
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &PipelineCounters {
+        &self.counters
+    }
+
+    /// Forwards a burst that was received from `port`. Afterwards nothing is pending.
+    #[inline]
+    pub fn run<P: PacketBuf, S: Sink<P>>(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        port: PortIndex,
+        burst: &mut Burst<P>,
+        sink: &mut S,
+    ) {
+        let cx = Cx { snapshot, counters: &self.counters, now, port };
+        cx.counters.received.add(u64::from(burst.pending.count_ones()));
+        let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
+        match row.role {
+            PortRole::Uplink(index) => self.from_wire(&cx, burst, (index, row), sink),
+            PortRole::Punt(index) => from_host(&cx, burst, index, sink),
+            role => from_vnic(&cx, burst, role, row),
+        }
+        if burst.pending == 0 {
+            return;
+        }
+        neighbour::run(&cx, burst, sink);
+        key::run(&cx, burst, &self.fragments, self.nft.seed());
+        let misses = lookup::run(&cx, burst, &self.nft);
+        if misses != 0 {
+            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
+        }
+        rcft::run(&cx, burst);
+        dhtb::run(&cx, burst);
+        forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
+    }
+
+    /// Work between bursts: aging of a few entries.
+    #[inline]
+    pub fn idle(&mut self, now: Now) {
+        self.nft.age(now.tick, AGE_BUDGET);
+    }
+
+    #[inline]
+    fn from_wire<P: PacketBuf, S: Sink<P>>(
+        &self,
+        cx: &Cx,
+        burst: &mut Burst<P>,
+        (index, row): (u16, PortRow),
+        sink: &mut S,
+    ) {
+        let Some(uplink) = cx.snapshot.uplink(index) else {
+            bind::run(cx, burst, PortRole::Unbound);
+            return;
+        };
+        let others = outer::run(cx, burst, uplink, row.partial_checksums);
+        if others != 0 {
+            underlay::run(cx, burst, others, (index, uplink), &self.events, sink);
+        }
+        outer::parse_inner(cx, burst, row.partial_checksums);
+        outer::finish(cx, burst);
+    }
+}
+
+#[inline]
+fn from_vnic<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole, row: PortRow) {
+    bind::run(cx, burst, role);
+    parse::run(cx, burst, row.partial_checksums);
+    guard::run(cx, burst);
+}
+
+/// The host's own traffic goes out as it is.
+fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) {
+    let Some(uplink) = cx.snapshot.uplink(index) else {
+        bind::run(cx, burst, PortRole::Unbound);
+        return;
+    };
+    for i in burst.pending() {
+        if let Some(packet) = burst.take(i) {
+            sink.send(uplink.port, packet);
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The compiled configuration that workers read: ports, vNICs, VPCs, uplinks, locations, settings.
+//!
+//! Control builds a new [`Snapshot`] for every change of policy or topology and hands it to each worker; a worker
+//! uses one for the whole of a burst. Nothing in it changes after it was handed out; what changes in place is the
+//! VLT that it refers to. Rows that the fast path reads for each packet are flat and cache-aligned.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use wire::{MacAddr, Vni};
+
+use crate::ecn::EcnEncap;
+use crate::flat::FlatMap;
+use crate::vlt::{SlotRef, Vlt};
+
+/// Dense index of a port within the switch (not the DPDK port id).
+pub type PortIndex = u16;
+
+/// No port.
+pub const NO_PORT: PortIndex = u16::MAX;
+
+/// What a port is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortRole {
+    /// Nothing: its packets are dropped as `port-unbound`.
+    #[default]
+    Unbound,
+    /// One vNIC (index).
+    Vnic(u32),
+    /// Many vNICs by VLAN id: index into [`Snapshot::trunks`].
+    Trunk(u32),
+    /// The underlay: index into [`Snapshot::uplinks`].
+    Uplink(u16),
+    /// The host's share of an uplink: non-VTEP traffic goes and comes here.
+    Punt(u16),
+}
+
+/// A port as the pipeline sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortRow {
+    /// What it is for.
+    pub role: PortRole,
+    /// The port may deliver packets whose TCP or UDP checksum field holds the pseudo-header sum only, without
+    /// saying so (af_packet on a veth).
+    pub partial_checksums: bool,
+    /// Partner in the `io` and `mac` forwarding modes, or [`NO_PORT`].
+    pub partner: PortIndex,
+    /// The port's own MAC address, for `mac` forwarding.
+    pub mac: MacAddr,
+}
+
+/// What the fast path needs of a vNIC, in one cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct VnicRow {
+    /// First IPv6 VIP, or zero.
+    pub v6: u128,
+    /// MAC, as [`MacAddr::to_u64`].
+    pub mac: u64,
+    /// MAC of the VPC's virtual router, as [`MacAddr::to_u64`].
+    pub router_mac: u64,
+    /// First IPv4 VIP, or zero.
+    pub v4: u32,
+    /// Index of the VPC; `u32::MAX` marks a free row.
+    pub vpc: u32,
+    /// Port, or [`NO_PORT`] while it has none.
+    pub port: PortIndex,
+    /// VLAN id on a trunk port, or 0.
+    pub vlan: u16,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// 1 when inner VLAN tags are kept.
+    pub keep_vlan: u8,
+    /// 1 when the vNIC has more VIPs than the two in this row.
+    pub more_vips: u8,
+}
+
+impl VnicRow {
+    /// A free row.
+    pub const FREE: Self = Self {
+        v6: 0,
+        mac: 0,
+        router_mac: 0,
+        v4: 0,
+        vpc: u32::MAX,
+        port: NO_PORT,
+        vlan: 0,
+        mtu: 0,
+        keep_vlan: 0,
+        more_vips: 0,
+    };
+}
+
+/// A vNIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vnic {
+    /// Name.
+    pub name: String,
+    /// Index, stable while the vNIC exists.
+    pub index: u32,
+    /// Index of its VPC.
+    pub vpc: u32,
+    /// MAC address.
+    pub mac: MacAddr,
+    /// Virtual IP addresses.
+    pub vips: Vec<IpAddr>,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// Port, or [`NO_PORT`].
+    pub port: PortIndex,
+    /// VLAN id on a trunk port.
+    pub vlan: Option<u16>,
+    /// Generation cell of decisions for packets from this vNIC.
+    pub cell: u32,
+}
+
+/// An address prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    addr: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// The prefix of `len` bits that holds `addr`; longer lengths are cut to the address size.
+    pub fn new(addr: IpAddr, len: u8) -> Self {
+        Self { addr, len: len.min(if addr.is_ipv4() { 32 } else { 128 }) }
+    }
+
+    /// Prefix length in bits.
+    pub const fn len(self) -> u8 {
+        self.len
+    }
+
+    /// True for the prefix that holds every address of its family.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// True when the address is of the same family and inside.
+    pub fn contains(self, other: IpAddr) -> bool {
+        let (a, b, width) = match (self.addr, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(u32::from(a)), u128::from(u32::from(b)), 32),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (u128::from(a), u128::from(b), 128),
+            _ => return false,
+        };
+        let host_bits = width - u32::from(self.len);
+        a.checked_shr(host_bits).unwrap_or(0) == b.checked_shr(host_bits).unwrap_or(0)
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.addr, self.len)
+    }
+}
+
+/// A subnet of a VPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// Its addresses.
+    pub prefix: Prefix,
+    /// Address of the virtual router in it.
+    pub gateway: Option<IpAddr>,
+}
+
+/// Where a route of a VPC leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// A gateway VTEP: its slot, and the inner destination MAC.
+    Gateway {
+        /// VLT slot of the gateway.
+        slot: SlotRef,
+        /// Inner destination MAC.
+        mac: MacAddr,
+    },
+    /// Another VPC of this snapshot (index), whose locations are used.
+    Peer(u32),
+}
+
+/// A tenant network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vpc {
+    /// Name.
+    pub name: String,
+    /// Index, stable while the VPC exists.
+    pub index: u32,
+    /// VNI.
+    pub vni: Vni,
+    /// MAC of the virtual router.
+    pub router_mac: MacAddr,
+    /// Replicate broadcast, unknown unicast and multicast.
+    pub flood: bool,
+    /// Keep VLAN tags inside the tunnel (otherwise drop such frames).
+    pub keep_vlan: bool,
+    /// Subnets.
+    pub subnets: Vec<Subnet>,
+    /// Routes beyond the subnets, longest prefix first.
+    pub routes: Vec<(Prefix, RouteTarget)>,
+    /// vNICs of this host in the VPC.
+    pub vnics: Vec<u32>,
+    /// One slot per remote VTEP, for flooding.
+    pub flood_slots: Vec<SlotRef>,
+    /// Generation cell of decisions for packets out of the tunnel.
+    pub cell: u32,
+    /// Generation cell of decisions that a new location could change.
+    pub topology_cell: u32,
+}
+
+impl Vpc {
+    /// The subnet that holds an address.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
+        self.subnets.iter().find(|subnet| subnet.prefix.contains(address))
+    }
+
+    /// True when the virtual router has this address.
+    pub fn is_gateway(&self, address: IpAddr) -> bool {
+        self.subnets.iter().any(|subnet| subnet.gateway == Some(address))
+    }
+}
+
+/// A port on the underlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Name.
+    pub name: String,
+    /// Its port.
+    pub port: PortIndex,
+    /// Its MAC address, as [`MacAddr::to_u64`].
+    pub mac: u64,
+    /// VTEP addresses, IPv4.
+    pub v4: Vec<Ipv4Addr>,
+    /// VTEP addresses, IPv6; link-local ones included.
+    pub v6: Vec<Ipv6Addr>,
+    /// Largest outer IP packet.
+    pub mtu: u16,
+    /// VLAN of the underlay.
+    pub vlan: Option<u16>,
+    /// Accept and send zero UDP checksums over IPv6.
+    pub udp6_zero_checksum: bool,
+    /// Where non-VTEP traffic goes, or [`NO_PORT`].
+    pub punt: PortIndex,
+}
+
+impl Uplink {
+    /// True when the address is one of this uplink's.
+    #[inline]
+    pub fn owns(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.v4.contains(&address),
+            IpAddr::V6(address) => self.v6.contains(&address),
+        }
+    }
+}
+
+/// What a location is looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// Routed: an IP address.
+    Ip(IpAddr),
+    /// Bridged: a MAC address.
+    Mac(MacAddr),
+}
+
+/// A known destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Its VLT slot.
+    pub slot: SlotRef,
+    /// Its MAC address.
+    pub mac: MacAddr,
+}
+
+/// The outer DSCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DscpPolicy {
+    /// That of the inner packet.
+    #[default]
+    Copy,
+    /// Always this.
+    Fixed(u8),
+}
+
+/// Settings of the whole switch that the fast path needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// UDP port of VxLAN.
+    pub vxlan_port: u16,
+    /// UDP port of RoCEv2.
+    pub rdma_port: u16,
+    /// Drop VxLAN packets with a reserved bit set.
+    pub vxlan_strict: bool,
+    /// ECN at encapsulation.
+    pub ecn_encap: EcnEncap,
+    /// DSCP at encapsulation.
+    pub dscp: DscpPolicy,
+    /// Slow-path packets per burst.
+    pub miss_budget: u32,
+    /// Slow-path packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
+    pub miss_rate: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            vxlan_port: 4789,
+            rdma_port: 4791,
+            vxlan_strict: false,
+            ecn_encap: EcnEncap::default(),
+            dscp: DscpPolicy::default(),
+            miss_budget: 32,
+            miss_rate: 100_000,
+        }
+    }
+}
+
+/// The configuration that workers use for a burst.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Counts up with every change.
+    pub version: u32,
+    /// Settings.
+    pub settings: Settings,
+    /// Ports by index.
+    pub ports: Vec<PortRow>,
+    /// Fast-path rows of vNICs, by index.
+    pub vnic_rows: Vec<VnicRow>,
+    /// vNICs by index.
+    pub vnics: Vec<Option<Arc<Vnic>>>,
+    /// VPCs by index.
+    pub vpcs: Vec<Option<Arc<Vpc>>>,
+    /// VNI -> VPC index.
+    pub vnis: FlatMap,
+    /// Uplinks by index.
+    pub uplinks: Vec<Arc<Uplink>>,
+    /// Addresses of known remote VTEPs (value unused).
+    pub vteps: FlatMap,
+    /// Trunk ports: VLAN id -> vNIC index.
+    pub trunks: Vec<Arc<FlatMap>>,
+    /// (VPC index, destination) -> location. A persistent map: a changed snapshot shares what did not change.
+    pub locations: imbl::HashMap<(u32, Destination), Location>,
+    /// Generations of decisions, by cell.
+    pub cells: Vec<u32>,
+    /// The table that slots of locations refer to.
+    pub vlt: Arc<Vlt>,
+}
+
+/// An IP address as a key of a [`FlatMap`]: IPv4 in mapped form.
+#[inline(always)]
+pub fn ip_key(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => 0xffff_0000_0000 | u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+impl Snapshot {
+    /// A snapshot with nothing in it.
+    pub fn empty(vlt: Arc<Vlt>) -> Self {
+        Self {
+            version: 0,
+            settings: Settings::default(),
+            ports: Vec::new(),
+            vnic_rows: Vec::new(),
+            vnics: Vec::new(),
+            vpcs: Vec::new(),
+            vnis: FlatMap::default(),
+            uplinks: Vec::new(),
+            vteps: FlatMap::default(),
+            trunks: Vec::new(),
+            locations: imbl::HashMap::new(),
+            cells: Vec::new(),
+            vlt,
+        }
+    }
+
+    /// The row of a vNIC; a free row for an index that is not in use.
+    #[inline(always)]
+    pub fn row(&self, vnic: u32) -> &VnicRow {
+        self.vnic_rows.get(vnic as usize).unwrap_or(&VnicRow::FREE)
+    }
+
+    /// A vNIC by index.
+    pub fn vnic(&self, index: u32) -> Option<&Vnic> {
+        self.vnics.get(index as usize)?.as_deref()
+    }
+
+    /// A VPC by index.
+    #[inline]
+    pub fn vpc(&self, index: u32) -> Option<&Vpc> {
+        self.vpcs.get(index as usize)?.as_deref()
+    }
+
+    /// An uplink by index.
+    #[inline(always)]
+    pub fn uplink(&self, index: u16) -> Option<&Uplink> {
+        self.uplinks.get(usize::from(index)).map(Arc::as_ref)
+    }
+
+    /// A location.
+    pub fn location(&self, vpc: u32, destination: Destination) -> Option<&Location> {
+        self.locations.get(&(vpc, destination))
+    }
+
+    /// The generation of a cell.
+    #[inline(always)]
+    pub fn generation(&self, cell: u32) -> u32 {
+        self.cells.get(cell as usize).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_one_cache_line() {
+        assert_eq!((size_of::<VnicRow>(), align_of::<VnicRow>()), (64, 64));
+    }
+
+    #[test]
+    fn prefixes_hold_what_they_should() {
+        let prefix = |text: &str, len| Prefix::new(text.parse().unwrap(), len);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(prefix("10.1.2.3", 24).contains(ip("10.1.2.255")));
+        assert!(!prefix("10.1.2.3", 24).contains(ip("10.1.3.0")));
+        assert!(prefix("0.0.0.0", 0).contains(ip("255.255.255.255")));
+        assert!(!prefix("0.0.0.0", 0).contains(ip("::1")));
+        assert!(prefix("fd00::", 64).contains(ip("fd00::ffff:ffff:ffff:ffff")));
+        assert!(prefix("::", 0).contains(ip("fd00::1")) && prefix("::1", 128).contains(ip("::1")));
+        assert!(!prefix("::1", 128).contains(ip("::2")));
+    }
+}

@@ -1,0 +1,325 @@
+//! forward: what the NFT entry says is done: rewrite, encapsulate or deliver, flood, answer for the router, drop.
+//!
+//! Facts of the single packet are checked here and never cached: TTL, length, ECN, whether source and
+//! destination are the same vNIC.
+
+use std::net::IpAddr;
+
+use wire::{L3, MacAddr, PacketBuf, View, ipv4, ipv6};
+
+use super::icmp_error::{self, Complaint};
+use super::neighbour::send_back;
+use super::tunnel::{self, Patch};
+use super::{Cx, bind, reply};
+use crate::Sink;
+use crate::burst::{Burst, NO_INDEX};
+use crate::decide::decide;
+use crate::drops::DropReason;
+use crate::flow_key::outer_source_port;
+use crate::miss::MissLimits;
+use crate::nft::{Action, Nft, Verdict};
+use crate::snapshot::{NO_PORT, Vpc};
+use crate::vlt::{Place, SlotRef};
+
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// Source vNIC, or [`NO_INDEX`].
+    pub vnic: u32,
+    /// It came out of a tunnel and must not go back into one.
+    pub from_tunnel: bool,
+}
+
+/// What the outer header is derived from.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// Inner TOS byte.
+    pub tos: u8,
+    /// Hash that chooses the outer source port.
+    pub entropy: u64,
+    /// The packet is RoCEv2.
+    pub roce: bool,
+}
+
+/// Sends every pending packet on its way.
+#[inline]
+pub fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    for i in burst.pending() {
+        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let meta = &burst.metas[i];
+        let entry = nft.entry_mut(meta.entry);
+        entry.packets += 1;
+        entry.bytes += packet.len() as u64;
+        entry.last_seen = cx.now.tick;
+        let mut action = entry.action;
+        if action.verdict != Verdict::Forward {
+            special(cx, burst, i, action, sink);
+            continue;
+        }
+        let mut reading = cx.snapshot.vlt.read(action.slot);
+        if reading.generation != action.slot_generation {
+            // The location went away after the decision: decide again, on what the snapshot knows now.
+            action = decide(cx.snapshot, &meta.key);
+            entry.action = action;
+            cx.counters.nft_stale.add(1);
+            reading = cx.snapshot.vlt.read(action.slot);
+            if action.verdict != Verdict::Forward || reading.generation != action.slot_generation {
+                burst.drop(i, DropReason::NO_LOCATION, cx.counters);
+                continue;
+            }
+        }
+        if action.rewrite != 0 {
+            if meta.headers.ttl <= 1 {
+                complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), limits, sink);
+                continue;
+            }
+            if !rewrite(packet, &action, &meta.headers) {
+                burst.drop(i, DropReason::NO_BUFFER, cx.counters);
+                continue;
+            }
+        }
+        let flow = Flow {
+            tos: meta.headers.tos,
+            entropy: meta.key.entropy(meta.entropy_port),
+            roce: meta.key.class() != 0,
+        };
+        let origin = Origin { vnic: meta.vnic, from_tunnel: meta.vnic == NO_INDEX };
+        let tos = if meta.headers.is_ip() { flow.tos } else { 0 };
+        let Some(packet) = burst.take(i) else { continue };
+        if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, Flow { tos, ..flow })
+        {
+            refused(cx, burst, i, (reason, packet, reading.place), limits, sink);
+        }
+    }
+}
+
+/// Sends a packet to a place, or gives it back with the reason why not.
+///
+/// # Errors
+/// The reason, with the unchanged packet.
+#[inline(always)]
+pub fn to_place<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    sink: &mut S,
+    mut packet: P,
+    place: Place,
+    origin: Origin,
+    flow: Flow,
+) -> Result<(), (DropReason, P)> {
+    match place {
+        Place::Remote(tunnel) => {
+            if origin.from_tunnel {
+                return Err((DropReason::NOT_LOCAL, packet));
+            }
+            let Some(uplink) = cx.snapshot.uplink(tunnel.uplink) else {
+                return Err((DropReason::NO_LOCATION, packet));
+            };
+            let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
+            if packet.len() + usize::from(tunnel.len) > usize::from(uplink.mtu) + l2 {
+                let reason = if flow.roce { DropReason::MTU_ROCE } else { DropReason::MTU_EXCEEDED };
+                return Err((reason, packet));
+            }
+            let patch = Patch {
+                tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
+                source_port: outer_source_port(flow.entropy),
+                zero_checksum6: uplink.udp6_zero_checksum,
+            };
+            if !tunnel::encapsulate(&mut packet, &tunnel, patch) {
+                return Err((DropReason::NO_BUFFER, packet));
+            }
+            cx.counters.encapsulated.add(1);
+            sink.send(uplink.port, packet);
+            Ok(())
+        }
+        Place::Local { vnic } => {
+            if vnic == origin.vnic {
+                return Err((DropReason::HAIRPIN, packet));
+            }
+            let row = cx.snapshot.row(vnic);
+            if row.port == NO_PORT {
+                return Err((DropReason::PORT_DOWN, packet));
+            }
+            if packet.len() > usize::from(row.mtu) + l2_len(packet.head()) {
+                let reason = if flow.roce { DropReason::MTU_ROCE } else { DropReason::MTU_EXCEEDED };
+                return Err((reason, packet));
+            }
+            if row.vlan != 0 && !bind::push_tag(&mut packet, row.vlan) {
+                return Err((DropReason::NO_BUFFER, packet));
+            }
+            let counters = cx.counters.vnic(vnic as usize);
+            counters.tx_packets.add(1);
+            counters.tx_bytes.add(packet.len() as u64);
+            counters.rdma_tx_packets.add(u64::from(flow.roce));
+            cx.counters.local.add(u64::from(!origin.from_tunnel));
+            sink.send(row.port, packet);
+            Ok(())
+        }
+        Place::Unresolved { .. } => Err((DropReason::NO_NEIGHBOUR, packet)),
+        Place::Empty => Err((DropReason::NO_LOCATION, packet)),
+    }
+}
+
+/// Ethernet header with the tags of the frame.
+#[inline(always)]
+fn l2_len(head: &[u8]) -> usize {
+    match head.get(12..14) {
+        Some([0x81, 0x00] | [0x88, 0xa8]) => 18 + 4 * usize::from(head.get(16..18) == Some(&[0x81, 0x00])),
+        _ => 14,
+    }
+}
+
+#[inline(always)]
+fn rewrite<P: PacketBuf>(packet: &mut P, action: &Action, headers: &wire::Headers) -> bool {
+    let l3 = usize::from(headers.l3_offset);
+    let head = packet.head_mut();
+    let Some(macs) = head.first_chunk_mut::<12>() else { return false };
+    macs[..6].copy_from_slice(&action.dst_mac);
+    macs[6..].copy_from_slice(&action.src_mac);
+    match headers.l3 {
+        L3::Ipv4 => ipv4::Header::view_mut_at(head, l3).is_some_and(ipv4::Header::decrement_ttl),
+        L3::Ipv6 => ipv6::Header::view_mut_at(head, l3).is_some_and(ipv6::Header::decrement_hop_limit),
+        L3::None | L3::Arp => false,
+    }
+}
+
+/// A packet that could not be sent: dropped by name, and its sender told where that helps.
+#[cold]
+#[inline(never)]
+fn refused<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    (reason, packet, place): (DropReason, P, Place),
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    burst.packets[i] = Some(packet);
+    burst.pending |= 1 << i;
+    if reason != DropReason::MTU_EXCEEDED {
+        burst.drop(i, reason, cx.counters);
+        return;
+    }
+    let mtu = match place {
+        Place::Local { vnic } => cx.snapshot.row(vnic).mtu,
+        Place::Remote(tunnel) => {
+            let uplink = cx.snapshot.uplink(tunnel.uplink);
+            let l2 = uplink.map_or(14, |uplink| if uplink.vlan.is_some() { 18 } else { 14 });
+            let frame = uplink.map_or(0, |uplink| usize::from(uplink.mtu) + l2) - usize::from(tunnel.len);
+            frame.saturating_sub(usize::from(burst.metas[i].headers.l3_offset)) as u16
+        }
+        Place::Unresolved { .. } | Place::Empty => 0,
+    };
+    complain(cx, burst, i, (Complaint::TooBig(mtu), reason), limits, sink);
+}
+
+/// Drops a packet and, within the source's slow-path rate, tells its vNIC why.
+#[cold]
+#[inline(never)]
+fn complain<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    (complaint, reason): (Complaint, DropReason),
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    let meta = burst.metas[i];
+    let vpc = cx.snapshot.vpc(meta.vpc);
+    let told = meta.vnic != NO_INDEX
+        && limits.admit(meta.key.scope(), cx.now.ns)
+        && burst.packets[i].as_mut().is_some_and(|packet| {
+            icmp_error::make(packet, &meta.headers, complaint, router_of(vpc, &meta.key))
+        });
+    if !told {
+        burst.drop(i, reason, cx.counters);
+        return;
+    }
+    // The packet is dropped by name; what takes its place is a new one.
+    cx.counters.drop(reason);
+    cx.counters.originated.add(1);
+    send_back(cx, burst, i, sink);
+}
+
+/// Address and MAC with which the virtual router speaks to the source of a flow.
+fn router_of(vpc: Option<&Vpc>, key: &crate::flow_key::FlowKey) -> (Option<IpAddr>, MacAddr) {
+    let Some(vpc) = vpc else { return (None, MacAddr::ZERO) };
+    let source = key.addresses().map(|(source, _)| source);
+    let gateway = source.and_then(|source| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
+    (gateway, vpc.router_mac)
+}
+
+/// Verdicts other than forwarding.
+#[inline(never)]
+fn special<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, action: Action, sink: &mut S) {
+    match action.verdict {
+        Verdict::Drop => {
+            let reason =
+                DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
+            burst.drop(i, reason, cx.counters);
+        }
+        Verdict::Flood => flood(cx, burst, i, sink),
+        Verdict::Router => router(cx, burst, i, sink),
+        Verdict::Forward => {}
+    }
+}
+
+/// The virtual router answers echo requests from vNICs and nothing else.
+fn router<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+    let meta = burst.metas[i];
+    let mac = cx.snapshot.vpc(meta.vpc).map(|vpc| vpc.router_mac).unwrap_or_default();
+    let replied = meta.vnic != NO_INDEX
+        && reply::is_echo_request(&meta.headers)
+        && burst.packets[i].as_mut().is_some_and(|packet| reply::echo(packet, &meta.headers, mac));
+    if replied {
+        send_back(cx, burst, i, sink);
+    } else {
+        burst.drop(i, DropReason::TO_ROUTER, cx.counters);
+    }
+}
+
+/// Replicates to every other vNIC of the VPC on this host and, for packets of vNICs, to every VTEP of it. The last
+/// target gets the packet itself.
+fn flood<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+    let meta = burst.metas[i];
+    let Some(vpc) = cx.snapshot.vpc(meta.vpc) else {
+        burst.drop(i, DropReason::BUM, cx.counters);
+        return;
+    };
+    let from_tunnel = meta.vnic == NO_INDEX;
+    let origin = Origin { vnic: meta.vnic, from_tunnel };
+    let flow = Flow {
+        tos: if meta.headers.is_ip() { meta.headers.tos } else { 0 },
+        entropy: meta.key.entropy(meta.entropy_port),
+        roce: meta.key.class() != 0,
+    };
+    let remote: &[SlotRef] = if from_tunnel { &[] } else { &vpc.flood_slots };
+    let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
+    let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();
+    let Some(packet) = burst.take(i) else { return };
+    if places.peek().is_none() {
+        cx.counters.drop(DropReason::BUM);
+        return;
+    }
+    let mut packet = Some(packet);
+    while let Some(place) = places.next() {
+        let copy = if places.peek().is_some() {
+            cx.counters.copies.add(1);
+            packet.as_ref().and_then(PacketBuf::try_clone)
+        } else {
+            packet.take()
+        };
+        let result = match copy {
+            Some(copy) => to_place(cx, sink, copy, place, origin, flow).map_err(|(reason, _)| reason),
+            None => Err(DropReason::NO_BUFFER),
+        };
+        if let Err(reason) = result {
+            cx.counters.drop(reason);
+        }
+    }
+}

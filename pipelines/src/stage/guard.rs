@@ -1,0 +1,77 @@
+//! guard: a vNIC sends from its own MAC and its own VIPs, nothing else.
+//!
+//! ARP and neighbour discovery are checked where they are answered ([`super::neighbour`]).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::{L3, PacketBuf};
+
+use super::Cx;
+use super::neighbour::is_neighbour_protocol;
+use crate::burst::{Burst, Meta};
+use crate::drops::DropReason;
+use crate::flow_key::be64;
+use crate::snapshot::VnicRow;
+
+/// Drops what is not the vNIC's own, and counts what is.
+#[inline]
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
+    for i in burst.pending() {
+        let Some(packet) = burst.packets[i].as_ref() else { continue };
+        let meta = &burst.metas[i];
+        let row = cx.snapshot.row(meta.vnic);
+        let counters = cx.counters.vnic(meta.vnic as usize);
+        counters.rx_packets.add(1);
+        counters.rx_bytes.add(packet.len() as u64);
+        let verdict = check(cx, packet.head(), meta, row);
+        if let Err(reason) = verdict {
+            burst.drop(i, reason, cx.counters);
+        }
+    }
+}
+
+#[inline(always)]
+fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropReason> {
+    if be64(head, 4) & 0xffff_ffff_ffff != row.mac {
+        return Err(DropReason::GUARD_MAC);
+    }
+    if meta.headers.vlan_count > 0 && row.keep_vlan == 0 {
+        return Err(DropReason::INNER_VLAN);
+    }
+    let l3 = usize::from(meta.headers.l3_offset);
+    match meta.headers.l3 {
+        L3::Ipv4 => {
+            let source = be64(head, l3 + 12) >> 32;
+            if source == u64::from(row.v4) && source != 0 {
+                return Ok(());
+            }
+            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into())
+        }
+        L3::Ipv6 => {
+            let source = u128::from(be64(head, l3 + 8)) << 64 | u128::from(be64(head, l3 + 16));
+            if source == row.v6 && source != 0 {
+                return Ok(());
+            }
+            if is_neighbour_protocol(&meta.headers) || link_scope(head, l3) {
+                return Ok(());
+            }
+            other_vip(cx, meta, row, Ipv6Addr::from(source).into())
+        }
+        L3::Arp | L3::None => Ok(()),
+    }
+}
+
+/// Link-local source to a link-scope destination: multicast listener reports and the like (RFC 4291 2.5.6).
+#[cold]
+fn link_scope(head: &[u8], l3: usize) -> bool {
+    let link_local = |at: usize| be64(head, at) >> 54 == 0xfe80 >> 6;
+    let unspecified = be64(head, l3 + 8) | be64(head, l3 + 16) == 0;
+    (link_local(l3 + 8) || unspecified) && (link_local(l3 + 24) || be64(head, l3 + 24) >> 48 == 0xff02)
+}
+
+#[cold]
+fn other_vip(cx: &Cx, meta: &Meta, row: &VnicRow, source: IpAddr) -> Result<(), DropReason> {
+    let owned =
+        row.more_vips != 0 && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.vips.contains(&source));
+    if owned { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+}

@@ -1,0 +1,121 @@
+//! ICMP errors to a vNIC: too big (RFC 1191, RFC 4443 section 3.2), time exceeded (RFC 792, RFC 4443 3.3).
+//!
+//! Made in place of the packet that caused them, which is quoted; none is made about an error, a later fragment
+//! or a group address (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+
+use std::net::IpAddr;
+
+use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, checksum, icmp, icmpv6, ipv4, ipv6, protocol};
+
+/// What to complain about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complaint {
+    /// Larger than this MTU of the way out.
+    TooBig(u16),
+    /// TTL or hop limit ran out.
+    TimeExceeded,
+}
+
+/// Most bytes of the original that IPv4 quotes: 576 less both headers (RFC 1812 section 4.3.2.3).
+const QUOTE_V4: usize = 576 - 28;
+/// The same for IPv6: the minimum MTU less both headers (RFC 4443 section 2.4).
+const QUOTE_V6: usize = ipv6::MIN_MTU - 48;
+/// Longest layer 2 header: Ethernet and two tags.
+const MAX_L2: usize = 22;
+
+/// Turns a packet into an error to its sender. `router` is the address and MAC that complains; without an
+/// address of its own the switch uses the destination's. `false`: the packet must be dropped silently.
+pub fn make<P: PacketBuf>(
+    packet: &mut P,
+    headers: &Headers,
+    complaint: Complaint,
+    router: (Option<IpAddr>, MacAddr),
+) -> bool {
+    allowed(packet.head(), headers) && build(packet, headers, complaint, router).is_some()
+}
+
+fn allowed(head: &[u8], headers: &Headers) -> bool {
+    let error = match (headers.l3, headers.proto) {
+        (L3::Ipv4, protocol::ICMP) => icmp::is_error((headers.sport >> 8) as u8),
+        (L3::Ipv6, protocol::ICMPV6) => icmpv6::is_error((headers.sport >> 8) as u8),
+        _ => false,
+    };
+    headers.is_ip()
+        && !error
+        && !headers.is(Flags::FRAGMENT_LATER)
+        && head.first().is_some_and(|b| b & 1 == 0)
+}
+
+fn build<P: PacketBuf>(
+    packet: &mut P,
+    headers: &Headers,
+    complaint: Complaint,
+    (address, mac): (Option<IpAddr>, MacAddr),
+) -> Option<()> {
+    let l3 = usize::from(headers.l3_offset);
+    let mut l2 = [0u8; MAX_L2];
+    l2.get_mut(..l3)?.copy_from_slice(packet.head().get(..l3)?);
+    l2.copy_within(6..12, 0);
+    l2[6..12].copy_from_slice(&mac.0);
+    let (limit, header_len) = match headers.l3 {
+        L3::Ipv4 => (QUOTE_V4, 28),
+        _ => (QUOTE_V6, 48),
+    };
+    let quote = usize::from(headers.l3_len).min(limit);
+    // A packet of several segments gives up its last ones only as far as the last segment goes.
+    packet.trim_front(l3).then_some(())?;
+    packet.trim_back(packet.len().checked_sub(quote)?).then_some(())?;
+    let mut prefix = [0u8; 48];
+    let quoted = packet.head().get(..quote)?;
+    match headers.l3 {
+        L3::Ipv4 => v4(&mut prefix, quoted, complaint, address)?,
+        _ => v6(&mut prefix, quoted, complaint, address)?,
+    }
+    let head = packet.prepend(l3 + header_len)?;
+    head.get_mut(..l3)?.copy_from_slice(&l2[..l3]);
+    head.get_mut(l3..l3 + header_len)?.copy_from_slice(&prefix[..header_len]);
+    Some(())
+}
+
+fn v4(out: &mut [u8; 48], quoted: &[u8], complaint: Complaint, from: Option<IpAddr>) -> Option<()> {
+    let original = ipv4::Header::view_at(quoted, 0)?;
+    let from = match from {
+        Some(IpAddr::V4(address)) => address,
+        _ => original.dst(),
+    };
+    let mut ip = ipv4::Header::new(from, original.src(), protocol::ICMP, (quoted.len() + 8) as u16);
+    ip.fill_checksum();
+    let mut error = match complaint {
+        Complaint::TooBig(mtu) => {
+            icmp::Header::new(icmp::kind::UNREACHABLE, icmp::CODE_FRAGMENTATION_NEEDED, 0, mtu)
+        }
+        Complaint::TimeExceeded => icmp::Header::new(icmp::kind::TIME_EXCEEDED, 0, 0, 0),
+    };
+    let mut sum = checksum::sum(error.bytes());
+    sum.add(quoted);
+    error.checksum.set(sum.checksum());
+    out[..20].copy_from_slice(ip.bytes());
+    out[20..28].copy_from_slice(error.bytes());
+    Some(())
+}
+
+fn v6(out: &mut [u8; 48], quoted: &[u8], complaint: Complaint, from: Option<IpAddr>) -> Option<()> {
+    let original = ipv6::Header::view_at(quoted, 0)?;
+    let from = match from {
+        Some(IpAddr::V6(address)) => address,
+        _ => original.dst(),
+    };
+    let len = quoted.len() + 8;
+    let ip = ipv6::Header::new(from, original.src(), protocol::ICMPV6, len as u16);
+    let mut error = match complaint {
+        Complaint::TooBig(mtu) => icmpv6::Header::new(icmpv6::kind::TOO_BIG, 0, u32::from(mtu)),
+        Complaint::TimeExceeded => icmpv6::Header::new(icmpv6::kind::TIME_EXCEEDED, 0, 0),
+    };
+    let mut sum = checksum::pseudo_v6(&from.octets(), &original.src().octets(), protocol::ICMPV6, len as u32);
+    sum.add(error.bytes());
+    sum.add(quoted);
+    error.checksum.set(sum.checksum());
+    out[..40].copy_from_slice(ip.bytes());
+    out[40..48].copy_from_slice(error.bytes());
+    Some(())
+}

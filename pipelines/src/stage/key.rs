@@ -1,0 +1,105 @@
+//! key: the NFT key of each packet; fragments take the ports of their first one.
+
+use wire::{Flags, Headers, L3, PacketBuf, protocol};
+
+use super::Cx;
+use crate::burst::{Burst, NO_INDEX};
+use crate::drops::DropReason;
+use crate::flow_key::{FlowKey, Scope, be64, fragment_hash};
+use crate::fragments::{FirstFragment, Fragments};
+
+/// Key class of RoCEv2 reliable connection.
+pub const CLASS_RC: u8 = 1;
+/// Key class of RoCEv2 unreliable connection.
+pub const CLASS_UC: u8 = 2;
+/// Key class of RoCEv2 reliable datagram.
+pub const CLASS_RD: u8 = 3;
+/// Key class of RoCEv2 unreliable datagram.
+pub const CLASS_UD: u8 = 4;
+/// Key class of RoCEv2 congestion notification packets.
+pub const CLASS_CNP: u8 = 5;
+/// Key class of RoCEv2 extended reliable connection.
+pub const CLASS_XRC: u8 = 6;
+/// Key class of the connection manager (UD to QP 1).
+pub const CLASS_CM: u8 = 7;
+/// Key class of every other opcode, and of a BTH cut short.
+pub const CLASS_OTHER: u8 = 8;
+
+/// Names of the classes, by code; 0 is traffic that is not RoCEv2.
+pub const CLASS_NAMES: [&str; 9] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "other"];
+
+/// The class of a RoCEv2 packet from its first BTH bytes (IBTA vol. 1 section 9.2, annex 17).
+#[inline(always)]
+pub fn class_code(bth: &[u8]) -> u8 {
+    let Some(bth) = bth.get(..12) else { return CLASS_OTHER };
+    match bth[0] >> 5 {
+        0 => CLASS_RC,
+        1 => CLASS_UC,
+        2 => CLASS_RD,
+        3 if bth[5..8] == [0, 0, 1] => CLASS_CM,
+        3 => CLASS_UD,
+        4 if bth[0] == 0x81 => CLASS_CNP,
+        5 => CLASS_XRC,
+        _ => CLASS_OTHER,
+    }
+}
+
+/// Builds the keys. A frame to the MAC of its VPC's virtual router is routed, every other one bridged.
+#[inline]
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, seed: u64) {
+    let rdma_port = cx.snapshot.settings.rdma_port;
+    for i in burst.pending() {
+        let Some(packet) = burst.packets[i].as_ref() else { continue };
+        let head = packet.head();
+        let meta = &mut burst.metas[i];
+        let headers = &meta.headers;
+        let (scope, router) = if meta.vnic == NO_INDEX {
+            (Scope::Vpc(meta.vpc), cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64()))
+        } else {
+            (Scope::Vnic(meta.vnic), cx.snapshot.row(meta.vnic).router_mac)
+        };
+        let routed = be64(head, 0) >> 16 == router;
+        let (mut sport, mut dport, mut class) = (headers.sport, headers.dport, 0);
+        if headers.proto == protocol::UDP && dport == rdma_port && headers.is(Flags::L4) {
+            class = class_code(head.get(usize::from(headers.l4_offset) + 8..).unwrap_or(&[]));
+        }
+        if headers.flags.intersects(Flags::FRAGMENT) {
+            match fragment(cx, fragments, head, &mut meta.headers, scope, class) {
+                Some(first) => (sport, dport, class) = (first.sport, first.dport, first.class),
+                None => {
+                    burst.drop(i, DropReason::FRAGMENT_UNKNOWN, cx.counters);
+                    continue;
+                }
+            }
+        }
+        let ports = match meta.headers.l3 {
+            // Only protocols with ports (or ICMP's type and id) have them in the key.
+            L3::Ipv4 | L3::Ipv6 => (sport, dport),
+            L3::None | L3::Arp => (0, 0),
+        };
+        meta.key = FlowKey::build(head, &meta.headers, scope, ports, class, routed);
+        meta.hash = meta.key.hash(seed);
+        meta.entropy_port = sport;
+    }
+}
+
+#[cold]
+fn fragment(
+    cx: &Cx,
+    fragments: &Fragments,
+    head: &[u8],
+    headers: &mut Headers,
+    scope: Scope,
+    class: u8,
+) -> Option<FirstFragment> {
+    let hash = fragment_hash(head, headers, scope);
+    if headers.is(Flags::FRAGMENT_LATER) {
+        let first = fragments.find(hash, cx.now.tick)?;
+        cx.counters.fragments.add(1);
+        headers.proto = first.proto;
+        return Some(first);
+    }
+    let first = FirstFragment { sport: headers.sport, dport: headers.dport, proto: headers.proto, class };
+    fragments.store(hash, first, cx.now.tick);
+    Some(first)
+}

@@ -1,0 +1,37 @@
+//! The stages of the overlay pipeline, one file each, in the order in which a packet meets them.
+//!
+//! A stage is a loop over the packets of a burst that are still pending. It knows the snapshot, the time and the
+//! counters through [`Cx`], ends packets by dropping, answering or sending them, and returns no errors.
+
+pub mod bind;
+pub mod dhtb;
+pub mod forward;
+pub mod guard;
+pub mod icmp_error;
+pub mod key;
+pub mod lookup;
+pub mod neighbour;
+pub mod outer;
+pub mod parse;
+pub mod rcft;
+pub mod reply;
+pub mod slow_path;
+pub mod tunnel;
+pub mod underlay;
+
+use crate::Now;
+use crate::counters::PipelineCounters;
+use crate::snapshot::{PortIndex, Snapshot};
+
+/// What every stage may look at.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    /// The configuration for this burst.
+    pub snapshot: &'a Snapshot,
+    /// The worker's counters.
+    pub counters: &'a PipelineCounters,
+    /// The time of this burst.
+    pub now: Now,
+    /// The port that the burst came from.
+    pub port: PortIndex,
+}

@@ -1,0 +1,151 @@
+//! neighbour: ARP and neighbour discovery of tenants, answered from the locations of their VPC.
+//!
+//! A vNIC learns the MAC of every known destination and of its virtual router without a packet leaving the
+//! host; a question that comes out of the tunnel is answered for vNICs of this host.
+
+use std::net::IpAddr;
+
+use wire::{Flags, Headers, L3, MacAddr, PacketBuf, icmpv6, protocol};
+
+use super::forward::{self, Origin};
+use super::reply::{self, Message, Question};
+use super::{Cx, bind};
+use crate::Sink;
+use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::drops::DropReason;
+use crate::snapshot::{Destination, Vpc};
+use crate::vlt::Place;
+
+/// True for ARP, and for neighbour and router discovery.
+#[inline(always)]
+pub fn is_neighbour_protocol(headers: &Headers) -> bool {
+    match headers.l3 {
+        L3::Arp => true,
+        L3::Ipv6 => {
+            headers.proto == protocol::ICMPV6
+                && headers.is(Flags::L4)
+                && icmpv6::is_neighbour_discovery((headers.sport >> 8) as u8)
+        }
+        L3::Ipv4 | L3::None => false,
+    }
+}
+
+/// Answers questions; takes in or passes on the rest.
+#[inline]
+pub fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, sink: &mut S) {
+    for i in burst.pending() {
+        if is_neighbour_protocol(&burst.metas[i].headers) {
+            one(cx, burst, i, sink);
+        }
+    }
+}
+
+enum Outcome {
+    Reply(MacAddr, bool),
+    Consume,
+    Flood,
+    Drop(DropReason),
+}
+
+#[cold]
+#[inline(never)]
+fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+    let meta = burst.metas[i];
+    let Some(packet) = burst.packets[i].as_mut() else { return };
+    let message = reply::read(packet.head(), &meta.headers);
+    match outcome(cx, &meta, message) {
+        Outcome::Flood => {}
+        Outcome::Consume => {
+            burst.take(i);
+            cx.counters.consumed.add(1);
+        }
+        Outcome::Drop(reason) => burst.drop(i, reason, cx.counters),
+        Outcome::Reply(mac, router) => {
+            if !reply::answer(packet, &meta.headers, mac, router) {
+                burst.drop(i, DropReason::NO_BUFFER, cx.counters);
+                return;
+            }
+            cx.counters.neighbours_answered.add(1);
+            send_back(cx, burst, i, sink);
+        }
+    }
+}
+
+/// Sends a reply to where its question came from.
+pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+    let meta = burst.metas[i];
+    let Some(mut packet) = burst.take(i) else { return };
+    if meta.vnic == NO_INDEX {
+        let asker = packet.head().first_chunk::<6>().map(|mac| MacAddr(*mac)).unwrap_or_default();
+        let place = match cx.snapshot.location(meta.vpc, Destination::Mac(asker)) {
+            Some(location) => cx.snapshot.vlt.read(location.slot.slot).place,
+            None => Place::Empty,
+        };
+        let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+        let flow = forward::Flow { tos: 0, entropy: u64::from(meta.vpc) << 48, roce: false };
+        if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
+            cx.counters.drop(reason);
+        }
+        return;
+    }
+    let row = cx.snapshot.row(meta.vnic);
+    if row.vlan != 0 && !bind::push_tag(&mut packet, row.vlan) {
+        cx.counters.drop(DropReason::NO_BUFFER);
+        return;
+    }
+    let counters = cx.counters.vnic(meta.vnic as usize);
+    counters.tx_packets.add(1);
+    counters.tx_bytes.add(packet.len() as u64);
+    sink.send(cx.port, packet);
+}
+
+fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {
+    let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Outcome::Drop(DropReason::PORT_UNBOUND) };
+    if meta.vnic != NO_INDEX
+        && let Err(reason) = own(cx, meta, message)
+    {
+        return Outcome::Drop(reason);
+    }
+    match message {
+        // Duplicate address detection and announcements: the answer is silence.
+        Message::Question(q) if q.asker == q.target || q.asker.is_unspecified() => Outcome::Consume,
+        Message::Question(q) => match find(cx, vpc, meta, &q) {
+            Some((mac, router)) => Outcome::Reply(mac, router),
+            None if vpc.flood => Outcome::Flood,
+            None => Outcome::Drop(DropReason::ARP_UNKNOWN),
+        },
+        Message::Answer(_) if vpc.flood => Outcome::Flood,
+        Message::Answer(_) => Outcome::Consume,
+        Message::Other if vpc.flood => Outcome::Flood,
+        Message::Other => Outcome::Drop(DropReason::BUM),
+    }
+}
+
+/// A vNIC speaks for its own addresses only.
+fn own(cx: &Cx, meta: &Meta, message: Message) -> Result<(), DropReason> {
+    let (address, mac) = match message {
+        Message::Question(q) => (q.asker, q.asker_mac),
+        Message::Answer(answer) => (answer.address, answer.mac),
+        Message::Other => return Ok(()),
+    };
+    if mac.to_u64() != cx.snapshot.row(meta.vnic).mac {
+        return Err(DropReason::GUARD_MAC);
+    }
+    let link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    let owned = address.is_unspecified()
+        || link_local
+        || cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.vips.contains(&address));
+    if owned { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+}
+
+/// The MAC of an address of the VPC, and whether it is the virtual router's.
+fn find(cx: &Cx, vpc: &Vpc, meta: &Meta, question: &Question) -> Option<(MacAddr, bool)> {
+    let from_tunnel = meta.vnic == NO_INDEX;
+    if vpc.is_gateway(question.target) {
+        // Every host has the virtual router: it is never asked for through the tunnel.
+        return (!from_tunnel).then_some((vpc.router_mac, true));
+    }
+    let location = cx.snapshot.location(vpc.index, Destination::Ip(question.target))?;
+    let local = matches!(cx.snapshot.vlt.read(location.slot.slot).place, Place::Local { .. });
+    (local || !from_tunnel).then_some((location.mac, false))
+}

@@ -1,0 +1,190 @@
+//! Replies made in place of their questions: ARP, neighbour advertisement, ICMP echo.
+//!
+//! Each function either turns the whole packet into the reply or leaves it to be dropped; none allocates.
+
+use std::net::IpAddr;
+
+use wire::checksum;
+use wire::icmpv6::{self, Neighbour};
+use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, arp, icmp, ipv4, ipv6, protocol};
+
+/// A question that ARP or neighbour discovery asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The address asked for.
+    pub target: IpAddr,
+    /// Who asks; unspecified in duplicate address detection.
+    pub asker: IpAddr,
+    /// The MAC that the asker names as its own.
+    pub asker_mac: MacAddr,
+}
+
+/// An answer that ARP or neighbour discovery brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: MacAddr,
+}
+
+/// What an ARP or neighbour discovery packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Who has this address?
+    Question(Question),
+    /// This address has that MAC.
+    Answer(Answer),
+    /// Anything else, unsound packets included.
+    Other,
+}
+
+/// Reads an ARP or neighbour discovery packet.
+pub fn read(head: &[u8], headers: &Headers) -> Message {
+    match headers.l3 {
+        L3::Arp => read_arp(head, headers),
+        L3::Ipv6 => read_nd(head, headers).unwrap_or(Message::Other),
+        L3::Ipv4 | L3::None => Message::Other,
+    }
+}
+
+fn read_arp(head: &[u8], headers: &Headers) -> Message {
+    let Some(packet) = arp::Packet::view_at(head, usize::from(headers.l3_offset)) else {
+        return Message::Other;
+    };
+    match packet.operation.get() {
+        arp::REQUEST => Message::Question(Question {
+            target: packet.target().into(),
+            asker: packet.sender().into(),
+            asker_mac: packet.sender_mac,
+        }),
+        arp::REPLY => Message::Answer(Answer { address: packet.sender().into(), mac: packet.sender_mac }),
+        _ => Message::Other,
+    }
+}
+
+/// RFC 4861 section 7.1: hop limit 255, code 0, right checksum.
+fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
+    let ip = ipv6::Header::view_at(head, usize::from(headers.l3_offset))?;
+    let packet = head.get(usize::from(headers.l4_offset)..headers.l3_end())?;
+    let (message, options) = Neighbour::view(packet)?;
+    let mut sum =
+        checksum::pseudo_v6(&ip.src().octets(), &ip.dst().octets(), protocol::ICMPV6, packet.len() as u32);
+    sum.add(packet);
+    if headers.ttl != icmpv6::ND_HOP_LIMIT || message.header.code != 0 || sum.fold() != 0xffff {
+        return None;
+    }
+    let options = icmpv6::NdOptions::new(options);
+    if !options.is_sound() {
+        return None;
+    }
+    let ethernet_source = headers.ethernet(head)?.src;
+    match message.header.kind {
+        icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(Message::Question(Question {
+            target: message.target().into(),
+            asker: ip.src().into(),
+            asker_mac: options.link_address(icmpv6::option::SOURCE_LINK_ADDRESS).unwrap_or(ethernet_source),
+        })),
+        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(Message::Answer(Answer {
+            address: message.target().into(),
+            mac: options.link_address(icmpv6::option::TARGET_LINK_ADDRESS).unwrap_or(ethernet_source),
+        })),
+        _ => None,
+    }
+}
+
+/// Turns a question into its answer: the target has `mac`. `false` when the packet cannot carry it.
+pub fn answer<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, router: bool) -> bool {
+    match headers.l3 {
+        L3::Arp => arp_reply(packet, headers, mac).is_some(),
+        L3::Ipv6 => advertisement(packet, headers, mac, router).is_some(),
+        L3::Ipv4 | L3::None => false,
+    }
+}
+
+fn swap_macs(head: &mut [u8], source: MacAddr) -> Option<()> {
+    let macs = head.first_chunk_mut::<12>()?;
+    macs.copy_within(6..12, 0);
+    macs[6..12].copy_from_slice(&source.0);
+    Some(())
+}
+
+fn arp_reply<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr) -> Option<()> {
+    let head = packet.head_mut();
+    let request = arp::Packet::view_mut_at(head, usize::from(headers.l3_offset))?;
+    let (asker, target) = ((request.sender_mac, request.sender()), request.target());
+    *request = arp::Packet::new(arp::REPLY, (mac, target), asker);
+    swap_macs(head, mac)
+}
+
+fn advertisement<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, router: bool) -> Option<()> {
+    const LEN: usize = size_of::<Neighbour>() + size_of::<icmpv6::LinkAddress>();
+    if headers.is(Flags::EXT_HEADERS) {
+        return None;
+    }
+    let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+    let (have, want) = (packet.len(), l4 + LEN);
+    if have > want {
+        packet.trim_back(have - want).then_some(())?;
+    } else if have < want {
+        packet.append(want - have)?;
+    }
+    let head = packet.head_mut();
+    let target = Neighbour::view_at(head, l4)?.target();
+    let asker = ipv6::Header::view_at(head, l3)?.src();
+    let mut ip = ipv6::Header::new(target, asker, protocol::ICMPV6, LEN as u16);
+    ip.hop_limit = icmpv6::ND_HOP_LIMIT;
+    let flags = Neighbour::SOLICITED | Neighbour::OVERRIDE | if router { Neighbour::ROUTER } else { 0 };
+    let message = head.get_mut(l4..l4 + LEN)?;
+    message[..size_of::<Neighbour>()].copy_from_slice(Neighbour::advertisement(target, flags).bytes());
+    let option = icmpv6::LinkAddress::new(icmpv6::option::TARGET_LINK_ADDRESS, mac);
+    message[size_of::<Neighbour>()..].copy_from_slice(option.bytes());
+    let mut sum = checksum::pseudo_v6(&target.octets(), &asker.octets(), protocol::ICMPV6, LEN as u32);
+    sum.add(message);
+    message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    head.get_mut(l3..l4)?.copy_from_slice(ip.bytes());
+    swap_macs(head, mac)
+}
+
+/// True for an ICMP or ICMPv6 echo request that is no fragment.
+pub fn is_echo_request(headers: &Headers) -> bool {
+    let kind = (headers.sport >> 8) as u8;
+    headers.is(Flags::L4)
+        && !headers.flags.intersects(Flags::FRAGMENT)
+        && match (headers.l3, headers.proto) {
+            (L3::Ipv4, protocol::ICMP) => kind == icmp::kind::ECHO_REQUEST,
+            (L3::Ipv6, protocol::ICMPV6) => kind == icmpv6::kind::ECHO_REQUEST,
+            _ => false,
+        }
+}
+
+/// Turns an echo request into its reply from the same address (RFC 792, RFC 4443 section 4.2).
+pub fn echo<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr) -> bool {
+    echo_reply(packet, headers, mac).is_some()
+}
+
+fn echo_reply<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr) -> Option<()> {
+    let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+    let head = packet.head_mut();
+    let reply = match headers.l3 {
+        L3::Ipv4 => {
+            let ip = ipv4::Header::view_mut_at(head, l3)?;
+            std::mem::swap(&mut ip.src, &mut ip.dst);
+            ip.ttl = 64;
+            ipv4::fill_checksum(head.get_mut(l3..l4)?).then_some(icmp::kind::ECHO_REPLY)?
+        }
+        L3::Ipv6 => {
+            let ip = ipv6::Header::view_mut_at(head, l3)?;
+            std::mem::swap(&mut ip.src, &mut ip.dst);
+            ip.hop_limit = 64;
+            icmpv6::kind::ECHO_REPLY
+        }
+        L3::None | L3::Arp => return None,
+    };
+    // Swapped addresses leave the pseudo header's sum as it was: only the type changes.
+    let message = icmp::Header::view_mut_at(head, l4)?;
+    let (old, new) = (u16::from(message.kind) << 8, u16::from(reply) << 8);
+    message.checksum.set(checksum::update(message.checksum.get(), old, new));
+    message.kind = reply;
+    swap_macs(head, mac)
+}

@@ -1,0 +1,50 @@
+//! slow path: decides for flows that the NFT does not know (or knows from an older configuration), and installs.
+//!
+//! Bounded per burst and rate-limited per source, so that a scanner starves only itself.
+
+use wire::PacketBuf;
+
+use super::Cx;
+use crate::burst::Burst;
+use crate::decide::decide;
+use crate::drops::DropReason;
+use crate::miss::MissLimits;
+use crate::nft::{Bits, NONE, Nft};
+
+/// Resolves the packets in `misses`; drops those for which there is no budget.
+#[cold]
+#[inline(never)]
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &mut Nft, limits: &mut MissLimits, misses: u64) {
+    let mut budget = cx.snapshot.settings.miss_budget;
+    limits.set_rate(cx.snapshot.settings.miss_rate);
+    for i in Bits(misses) {
+        let meta = &mut burst.metas[i];
+        // An earlier packet of the same burst may have installed the flow.
+        let slot = nft.find(&meta.key, meta.hash);
+        if slot != NONE {
+            let action = &nft.entry(slot).action;
+            if action.generation == cx.snapshot.generation(action.cell) {
+                meta.entry = slot;
+                cx.counters.nft_hits.add(1);
+                continue;
+            }
+        }
+        if budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
+            burst.drop(i, DropReason::MISS_LIMIT, cx.counters);
+            continue;
+        }
+        budget -= 1;
+        let action = decide(cx.snapshot, &meta.key);
+        if slot == NONE {
+            cx.counters.nft_misses.add(1);
+            if meta.vnic != crate::burst::NO_INDEX {
+                cx.counters.vnic(meta.vnic as usize).misses.add(1);
+            }
+            meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
+        } else {
+            cx.counters.nft_stale.add(1);
+            meta.entry = slot;
+            nft.entry_mut(slot).action = action;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! tunnel: the outer header. [`template`] makes it once for a location, [`encapsulate`] copies and patches it.
+//!
+//! The IPv4 checksum field of a template holds the folded sum of the header without length and TOS, so that
+//! patching costs two additions.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::{Ecn, MacAddr, PacketBuf, Vni, checksum, protocol};
+
+use crate::vlt::{TEMPLATE_BYTES, Tunnel};
+
+/// Bytes of UDP and VxLAN.
+const UDP_VXLAN: usize = 16;
+/// Bytes of outer headers over IPv4, without VLAN tag.
+const V4_LEN: usize = 14 + 20 + UDP_VXLAN;
+
+/// The two ends of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Over IPv4: own address, remote address.
+    V4(Ipv4Addr, Ipv4Addr),
+    /// Over IPv6.
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+impl Ends {
+    /// Two addresses of the same family.
+    pub fn new(local: IpAddr, remote: IpAddr) -> Option<Self> {
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => Some(Self::V4(local, remote)),
+            (IpAddr::V6(local), IpAddr::V6(remote)) => Some(Self::V6(local, remote)),
+            _ => None,
+        }
+    }
+}
+
+/// What a template is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemplateSpec {
+    /// Index of the uplink.
+    pub uplink: u16,
+    /// Own MAC.
+    pub src_mac: MacAddr,
+    /// MAC of the next hop.
+    pub next_hop: MacAddr,
+    /// VLAN of the underlay.
+    pub vlan: Option<u16>,
+    /// Addresses.
+    pub ends: Ends,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// UDP port of VxLAN.
+    pub udp_port: u16,
+    /// Network.
+    pub vni: Vni,
+}
+
+/// Bytes that a tunnel adds in front of a frame.
+pub const fn overhead(ipv6: bool, vlan: bool) -> usize {
+    let ip = if ipv6 { 40 } else { 20 };
+    14 + ip + UDP_VXLAN + if vlan { 4 } else { 0 }
+}
+
+/// Makes the ready outer header for a location.
+pub fn template(spec: &TemplateSpec) -> Tunnel {
+    let mut header = [0u8; TEMPLATE_BYTES];
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        header[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(&spec.next_hop.0);
+    put(&spec.src_mac.0);
+    if let Some(vlan) = spec.vlan {
+        put(&[0x81, 0]);
+        put(&vlan.to_be_bytes());
+    }
+    match spec.ends {
+        Ends::V4(local, remote) => {
+            put(&[0x08, 0x00]);
+            // Version and length, TOS, length, id 0, DF, TTL, UDP (RFC 791; id 0 with DF: RFC 6864).
+            let mut ip =
+                [0x45, 0, 0, 0, 0, 0, 0x40, 0, spec.ttl, protocol::UDP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            ip[12..16].copy_from_slice(&local.octets());
+            ip[16..20].copy_from_slice(&remote.octets());
+            let sum = checksum::sum(&ip).fold();
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            put(&ip);
+        }
+        Ends::V6(local, remote) => {
+            put(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, protocol::UDP, spec.ttl]);
+            put(&local.octets());
+            put(&remote.octets());
+        }
+    }
+    put(&[0, 0]);
+    put(&spec.udp_port.to_be_bytes());
+    put(&[0, 0, 0, 0]);
+    put(&[0x08, 0, 0, 0]);
+    put(&(spec.vni.get() << 8).to_be_bytes());
+    Tunnel { uplink: spec.uplink, len: at as u8, header }
+}
+
+/// What changes from packet to packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Patch {
+    /// Outer TOS or traffic class.
+    pub tos: u8,
+    /// Outer UDP source port.
+    pub source_port: u16,
+    /// Leave the UDP checksum over IPv6 zero (RFC 6935).
+    pub zero_checksum6: bool,
+}
+
+/// Puts the outer header in front of a frame. `false` (and no change) when there is no headroom.
+#[inline(always)]
+pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) -> bool {
+    let inner = packet.len();
+    let len = usize::from(tunnel.len);
+    let Some(head) = packet.prepend(len) else { return false };
+    if len == V4_LEN {
+        // The common case with constant offsets: copied by moves, not by a call.
+        let Some((outer, _)) = head.split_first_chunk_mut::<V4_LEN>() else { return false };
+        outer.copy_from_slice(&tunnel.header[..V4_LEN]);
+        patch_v4(outer, 14, inner, patch);
+        return true;
+    }
+    head[..len].copy_from_slice(&tunnel.header[..len]);
+    let ip = if tunnel.header[12..14] == [0x81, 0] { 18 } else { 14 };
+    if tunnel.header[ip] >> 4 == 4 {
+        patch_v4(&mut head[..len], ip, inner, patch);
+        true
+    } else {
+        patch_v6(packet, ip, len, inner, patch)
+    }
+}
+
+#[inline(always)]
+fn patch_v4(outer: &mut [u8], ip: usize, inner: usize, patch: Patch) {
+    let total = inner + 20 + UDP_VXLAN;
+    outer[ip + 1] = patch.tos;
+    outer[ip + 2..ip + 4].copy_from_slice(&(total as u16).to_be_bytes());
+    let base = u32::from(u16::from_be_bytes([outer[ip + 10], outer[ip + 11]]));
+    let mut sum = base + total as u32 + u32::from(patch.tos);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    outer[ip + 10..ip + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    patch_udp(outer, ip + 20, inner, patch.source_port);
+}
+
+#[inline(always)]
+fn patch_udp(outer: &mut [u8], udp: usize, inner: usize, source_port: u16) {
+    outer[udp..udp + 2].copy_from_slice(&source_port.to_be_bytes());
+    outer[udp + 4..udp + 6].copy_from_slice(&((inner + UDP_VXLAN) as u16).to_be_bytes());
+}
+
+fn patch_v6<P: PacketBuf>(packet: &mut P, ip: usize, len: usize, inner: usize, patch: Patch) -> bool {
+    let payload = inner + UDP_VXLAN;
+    let head = packet.head_mut();
+    head[ip] = 0x60 | patch.tos >> 4;
+    head[ip + 1] = patch.tos << 4;
+    head[ip + 4..ip + 6].copy_from_slice(&(payload as u16).to_be_bytes());
+    patch_udp(&mut head[..len], ip + 40, inner, patch.source_port);
+    if patch.zero_checksum6 {
+        return true;
+    }
+    let addresses = |at: usize| -> Option<[u8; 16]> { head.get(at..at + 16)?.try_into().ok() };
+    let (Some(src), Some(dst)) = (addresses(ip + 8), addresses(ip + 24)) else { return false };
+    let mut sum = checksum::pseudo_v6(&src, &dst, protocol::UDP, payload as u32);
+    let Some(data) = checksum::sum_range(packet.segments(), ip + 40, payload) else { return false };
+    sum.add_u16(data.fold());
+    let value = checksum::udp(sum.checksum());
+    packet.head_mut()[ip + 46..ip + 48].copy_from_slice(&value.to_be_bytes());
+    true
+}
+
+/// The outer TOS byte for an inner one.
+#[inline(always)]
+pub fn outer_tos(settings: &crate::snapshot::Settings, inner_tos: u8) -> u8 {
+    let ecn = settings.ecn_encap.outer(Ecn::from_tos(inner_tos));
+    let dscp = match settings.dscp {
+        crate::snapshot::DscpPolicy::Copy => inner_tos & 0xfc,
+        crate::snapshot::DscpPolicy::Fixed(dscp) => dscp << 2,
+    };
+    ecn.into_tos(dscp)
+}

@@ -1,0 +1,87 @@
+//! underlay: what arrives at an uplink and is not VxLAN. The VTEP answers ARP, neighbour discovery and ping for its
+//! own addresses and tells control what it learns; the rest goes to the punt port or is dropped by name.
+
+use wire::{MacAddr, PacketBuf};
+
+use super::Cx;
+use super::neighbour::is_neighbour_protocol;
+use super::outer::addresses;
+use super::reply::{self, Message};
+use crate::Sink;
+use crate::burst::Burst;
+use crate::drops::DropReason;
+use crate::event::{Event, Events};
+use crate::nft::Bits;
+use crate::snapshot::{NO_PORT, Uplink};
+
+/// Handles the packets whose bits are in `others`; none of them stays pending.
+#[cold]
+#[inline(never)]
+pub fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    others: u64,
+    (index, uplink): (u16, &Uplink),
+    events: &Events,
+    sink: &mut S,
+) {
+    for i in Bits(others) {
+        let headers = burst.metas[i].headers;
+        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let vid = (headers.vlan_count > 0).then_some(headers.vlan_tci[0] & 0xfff).filter(|&vid| vid != 0);
+        let replied = vid == uplink.vlan
+            && match classify(packet.head(), &headers, uplink) {
+                Kind::Question(question) => {
+                    learn(events, index, question.asker, question.asker_mac);
+                    reply::answer(packet, &headers, mac_of(uplink), false)
+                }
+                Kind::Answer(answer) => {
+                    learn(events, index, answer.address, answer.mac);
+                    burst.take(i);
+                    cx.counters.consumed.add(1);
+                    continue;
+                }
+                Kind::Echo => reply::echo(packet, &headers, mac_of(uplink)),
+                Kind::Other => false,
+            };
+        let out = if replied { uplink.port } else { uplink.punt };
+        if out == NO_PORT {
+            burst.drop(i, DropReason::UNDERLAY_OTHER, cx.counters);
+        } else if let Some(packet) = burst.take(i) {
+            sink.send(out, packet);
+        }
+    }
+}
+
+enum Kind {
+    Question(reply::Question),
+    Answer(reply::Answer),
+    Echo,
+    Other,
+}
+
+fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
+    if is_neighbour_protocol(headers) {
+        return match reply::read(head, headers) {
+            Message::Question(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => Kind::Question(q),
+            // With a punt port the host has its own neighbours: it must see answers too, and learns by asking.
+            Message::Answer(answer) => Kind::Answer(answer),
+            _ => Kind::Other,
+        };
+    }
+    if reply::is_echo_request(headers) && uplink.owns(addresses(head, headers).1) {
+        return Kind::Echo;
+    }
+    Kind::Other
+}
+
+fn learn(events: &Events, uplink: u16, address: std::net::IpAddr, mac: MacAddr) {
+    if mac.is_station() {
+        events.push(Event::Neighbour { uplink, address, mac });
+    }
+}
+
+fn mac_of(uplink: &Uplink) -> MacAddr {
+    let b = uplink.mac.to_be_bytes();
+    MacAddr([b[2], b[3], b[4], b[5], b[6], b[7]])
+}
