@@ -43,8 +43,7 @@ impl Daemon {
         let text = whole_config(body, &prefix, &socket);
         let config = dir.write("vswitch.toml", &text);
         let interfaces = netns.interfaces();
-        let args = [&program.display().to_string(), "run", "--config", &config.display().to_string()];
-        let process = netns.spawn("vswitch", &args, &dir);
+        let process = launch(netns, &program, &config, &dir);
         let name = netns.name().to_owned();
         let mut daemon = Daemon {
             process,
@@ -58,14 +57,28 @@ impl Daemon {
             stopped: false,
             dir,
         };
-        wait_for("the switch to answer on its socket", START, || {
-            if let Some(status) = daemon.process.exited() {
-                panic!("vswitch ended at start ({status}):\n{}\nconfig:\n{text}", daemon.log());
-            }
-            daemon.try_ctl("show workers").ok()
-        });
-        daemon.buffers_at_start = daemon.buffers_in_use();
+        daemon.wait_until_it_answers();
         daemon
+    }
+
+    /// Starts it again on the same config after it ended.
+    #[track_caller]
+    pub fn restart(&mut self, netns: &Netns) {
+        self.process = launch(netns, &self.program, &self.config, &self.dir);
+        self.stopped = false;
+        self.wait_until_it_answers();
+    }
+
+    #[track_caller]
+    fn wait_until_it_answers(&mut self) {
+        wait_for("the switch to answer on its socket", START, || {
+            if let Some(status) = self.process.exited() {
+                let config = std::fs::read_to_string(&self.config).unwrap_or_default();
+                panic!("vswitch ended at start ({status}):\n{}\nconfig:\n{config}", self.log());
+            }
+            self.try_ctl("show workers").ok()
+        });
+        self.buffers_at_start = self.buffers_in_use();
     }
 
     /// Runs one console command and returns its text; fails the test when the switch refuses it.
@@ -232,6 +245,15 @@ impl Drop for Daemon {
             }
         }
     }
+}
+
+#[track_caller]
+fn launch(netns: &Netns, program: &Path, config: &Path, dir: &Workdir) -> Process {
+    netns.spawn(
+        "vswitch",
+        &[&program.display().to_string(), "run", "--config", &config.display().to_string()],
+        dir,
+    )
 }
 
 fn whole_config(body: &str, prefix: &str, socket: &Path) -> String {

@@ -1,0 +1,146 @@
+//! Consoles come and go: two at once, one killed in the middle of a line, end of input, Ctrl-C at a terminal; and the ways
+//! to end the switch itself.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::Duration;
+use tests::{Daemon, Family, Scene, process, wait_for};
+
+/// A console with an open pipe as its input and a file as its output.
+struct Console {
+    child: Child,
+    input: ChildStdin,
+    output: std::path::PathBuf,
+}
+
+impl Console {
+    fn attach(daemon: &Daemon, name: &str, terminal: bool) -> Console {
+        let output = daemon.dir().path().join(name);
+        let file = std::fs::File::create(&output).unwrap();
+        let line =
+            format!("'{}' console --socket '{}'", daemon.program().display(), daemon.socket().display());
+        // `script` gives it a terminal, so that Ctrl-C and Ctrl-D mean what they mean to a person.
+        let args = if terminal { ["script", "-qec", &line, "/dev/null"] } else { ["sh", "-c", &line, ""] };
+        let mut child = process::bound_to_us(&args)
+            .env("TERM", "dumb")
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        Console { child, input, output }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.input.write_all(text.as_bytes()).unwrap();
+        self.input.flush().unwrap();
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.output).unwrap()).into_owned()
+    }
+
+    #[track_caller]
+    fn expect(&self, text: &str) {
+        wait_for(
+            &format!("the console to say '{text}'; it said: {}", self.text()),
+            Duration::from_secs(10),
+            || self.text().contains(text).then_some(()),
+        );
+    }
+
+    #[track_caller]
+    fn ends_well(mut self) {
+        drop(self.input);
+        let status =
+            wait_for("the console to end", Duration::from_secs(10), || self.child.try_wait().unwrap());
+        assert!(status.success(), "the console ended with {status}");
+    }
+}
+
+#[test]
+fn console_two_at_once_and_end_of_input() {
+    let scene = Scene::start(Family::V4, "", "");
+    let mut one = Console::attach(&scene.daemon, "one", false);
+    let mut two = Console::attach(&scene.daemon, "two", false);
+    one.type_in("show vnic\n");
+    one.expect("02:00:00:00:01:01");
+    two.type_in("vlt set 100 10.0.0.77 mac 02:00:00:00:01:77 vtep 172.16.0.2\nshow vlt\n");
+    two.expect("10.0.0.77");
+    one.type_in("show vlt\n");
+    one.expect("10.0.0.77");
+    one.ends_well();
+    two.type_in("show workers\n");
+    two.ends_well();
+    scene.daemon.ctl("show workers");
+}
+
+#[test]
+fn console_killed_in_the_middle_of_a_line_is_forgotten() {
+    let scene = Scene::start(Family::V4, "", "");
+    for _ in 0..3 {
+        let mut console = Console::attach(&scene.daemon, "victim", false);
+        console.type_in("show vnic\n");
+        console.expect("02:00:00:00:01:01");
+        console.type_in("vlt set 100 10.0.0.77 ");
+        console.child.kill().unwrap();
+        console.child.wait().unwrap();
+    }
+    assert!(!scene.daemon.ctl("show vlt").contains("10.0.0.77"));
+}
+
+#[test]
+fn console_ctrl_c_at_a_terminal_ends_no_switch() {
+    let scene = Scene::start(Family::V4, "", "");
+    let mut console = Console::attach(&scene.daemon, "terminal", true);
+    console.type_in("show vnic\n");
+    console.expect("02:00:00:00:01:01");
+    console.type_in("vlt set half a li\x03");
+    console.type_in("\x03");
+    console.type_in("\x04");
+    wait_for("the console to end", Duration::from_secs(10), || console.child.try_wait().unwrap());
+    scene.daemon.ctl("show workers");
+    assert!(!scene.daemon.ctl("show vlt").contains("half"));
+}
+
+#[test]
+fn console_quit_ends_the_switch_cleanly() {
+    let mut scene = Scene::start(Family::V4, "", "");
+    scene.inbound(&["to_red()"]).assert_passed();
+    let _ = scene.daemon.try_ctl("quit");
+    scene.daemon.assert_clean_end();
+}
+
+#[test]
+fn console_ctrl_c_at_the_switch_ends_it_cleanly() {
+    let mut scene = Scene::start(Family::V4, "", "");
+    scene.inbound(&["to_red()"]).assert_passed();
+    scene.daemon.process().signal("INT");
+    scene.daemon.assert_clean_end();
+}
+
+#[test]
+fn console_a_killed_switch_starts_again_on_the_same_socket() {
+    let mut scene = Scene::start(Family::V4, "", "");
+    scene.daemon.process().signal("KILL");
+    scene.daemon.process().wait(Duration::from_secs(5));
+    assert!(scene.daemon.socket().exists(), "a killed process leaves its socket behind");
+    scene.daemon.restart(&scene.lab.host);
+    scene.inbound(&["to_red()"]).assert_passed();
+    scene.stop();
+}
+
+#[test]
+fn console_a_second_switch_is_refused() {
+    let mut scene = Scene::start(Family::V4, "", "");
+    let (program, config) =
+        (scene.daemon.program().display().to_string(), scene.daemon.config().display().to_string());
+    let second = scene.lab.host.try_run(&[&program, "run", "--config", &config]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success());
+    assert!(said.contains("vswitch.sock") && said.contains("another"), "{said}");
+    scene.inbound(&["to_red()"]).assert_passed();
+    scene.stop();
+}
