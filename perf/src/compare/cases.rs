@@ -1,0 +1,204 @@
+//! What is compared: the cases, the flow counts, the kinds of traffic and the peers, as named on the command line.
+//!
+//! Names and numbers only; the frames are in `frames.rs`, the switches in their own files.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A name on the command line that means nothing here.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+#[error("unknown {kind} `{given}`: {expected}")]
+pub struct UnknownName {
+    kind: &'static str,
+    given: String,
+    expected: &'static str,
+}
+
+/// The work a switch does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// From one local port to another, frames unchanged.
+    L2,
+    /// From a tenant's port into a VxLAN tunnel.
+    Encap,
+    /// Out of a VxLAN tunnel to a tenant's port.
+    Decap,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::L2 => "l2",
+            Self::Encap => "encap",
+            Self::Decap => "decap",
+        })
+    }
+}
+
+impl FromStr for Case {
+    type Err = UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, UnknownName> {
+        match given {
+            "l2" => Ok(Self::L2),
+            "encap" => Ok(Self::Encap),
+            "decap" => Ok(Self::Decap),
+            _ => Err(UnknownName { kind: "case", given: given.into(), expected: "l2, encap or decap" }),
+        }
+    }
+}
+
+/// What the inner frames carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// TCP segments; a flow is a 5-tuple.
+    Tcp,
+    /// RoCEv2 reliable-connection sends; a flow is a queue pair.
+    Rocev2,
+    /// Every other flow TCP, every other RoCEv2.
+    Mixed,
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Tcp => "tcp",
+            Self::Rocev2 => "rocev2",
+            Self::Mixed => "mixed",
+        })
+    }
+}
+
+impl FromStr for Traffic {
+    type Err = UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, UnknownName> {
+        match given {
+            "tcp" => Ok(Self::Tcp),
+            "rocev2" => Ok(Self::Rocev2),
+            "mixed" => Ok(Self::Mixed),
+            _ => Err(UnknownName { kind: "traffic", given: given.into(), expected: "tcp, rocev2 or mixed" }),
+        }
+    }
+}
+
+/// A number of flows, with the words it was given in ("1k").
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flows {
+    /// As given.
+    pub given: String,
+    /// How many.
+    pub count: usize,
+}
+
+impl fmt::Display for Flows {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.given)
+    }
+}
+
+/// More flows than this do not fit the frame and buffer pools of a replayed file.
+const MOST_FLOWS: usize = 200_000;
+
+impl FromStr for Flows {
+    type Err = UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, UnknownName> {
+        let (digits, unit) = match given.strip_suffix(['k', 'K']) {
+            Some(digits) => (digits, 1000),
+            None => (given, 1),
+        };
+        digits
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit))
+            .filter(|count| (1..=MOST_FLOWS).contains(count))
+            .map(|count| Self { given: given.into(), count })
+            .ok_or(UnknownName {
+                kind: "number of flows",
+                given: given.into(),
+                expected: "1 to 200000, also with k for thousands, as in 1, 1k, 100k",
+            })
+    }
+}
+
+/// A switch to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// `dpdk-testpmd` in io mode: moves packets and looks at nothing; the floor of every case.
+    Testpmd,
+    /// OVS-DPDK with one megaflow per 5-tuple.
+    OvsExact,
+    /// OVS-DPDK with one megaflow for everything.
+    OvsWildcard,
+}
+
+impl Peer {
+    /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
+    pub fn parse_word(given: &str) -> Result<Vec<Self>, UnknownName> {
+        match given {
+            "testpmd" => Ok(vec![Self::Testpmd]),
+            "ovs" => Ok(vec![Self::OvsExact, Self::OvsWildcard]),
+            "ovs-exact" => Ok(vec![Self::OvsExact]),
+            "ovs-wildcard" => Ok(vec![Self::OvsWildcard]),
+            _ => Err(UnknownName {
+                kind: "peer",
+                given: given.into(),
+                expected: "testpmd, ovs (both kinds), ovs-exact or ovs-wildcard",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Testpmd => "testpmd",
+            Self::OvsExact => "ovs-exact",
+            Self::OvsWildcard => "ovs-wildcard",
+        })
+    }
+}
+
+/// One line of the comparison, without the switches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// The work.
+    pub case: Case,
+    /// How many flows.
+    pub flows: Flows,
+    /// Length of the inner Ethernet frame, its 4-byte frame check sequence included.
+    pub inner_bytes: usize,
+    /// What it carries.
+    pub traffic: Traffic,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_keep_their_words() {
+        let flows: Flows = "1k".parse().unwrap();
+        assert_eq!((flows.count, flows.to_string().as_str()), (1000, "1k"));
+        assert_eq!("100k".parse::<Flows>().unwrap().count, 100_000);
+        for bad in ["", "k", "0", "-1", "1m", "201k", "1.5k", "99999999999999999999k"] {
+            assert!(bad.parse::<Flows>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_read_back() {
+        for name in ["l2", "encap", "decap"] {
+            assert_eq!(name.parse::<Case>().unwrap().to_string(), name);
+        }
+        for name in ["tcp", "rocev2", "mixed"] {
+            assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
+        }
+        for name in ["testpmd", "ovs-exact", "ovs-wildcard"] {
+            assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
+        }
+        assert_eq!(Peer::parse_word("ovs").unwrap(), [Peer::OvsExact, Peer::OvsWildcard]);
+        assert!("l3".parse::<Case>().is_err() && Peer::parse_word("snabb").is_err());
+    }
+}

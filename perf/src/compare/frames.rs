@@ -1,0 +1,187 @@
+//! The frames a comparison sends, and the one addressing plan that all switches are set up for.
+//!
+//! One tenant port with one address talks with up to 16 addresses of the same VNI; for the tunnel cases they are
+//! behind one remote VTEP. Each flow is one frame; the order is shuffled (with a fixed seed), because visiting flows
+//! in the order in which they were installed walks memory in a line and flatters every table.
+
+use std::net::Ipv4Addr;
+
+use super::cases::{Case, Job, Traffic};
+use super::wire_format as build;
+
+/// The tenant network's id.
+pub const VNI: u32 = 5001;
+/// The VTEP of the switch under test.
+pub const LOCAL_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
+/// The VTEP at the other end.
+pub const REMOTE_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 2);
+/// The MAC address of the switch under test on the underlay.
+pub const UPLINK_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x10, 0x01];
+/// The MAC address of the other end on the underlay.
+pub const REMOTE_VTEP_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x10, 0x02];
+/// The address of the tenant port that sends (l2, encap) or receives (decap).
+pub const TENANT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Its MAC address.
+pub const TENANT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x01, 0x01];
+/// The MAC address of the second local port (l2), which holds all the other addresses there.
+pub const SECOND_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x01, 0x02];
+/// How many addresses the flows are spread over.
+pub const PEERS: usize = 16;
+/// Shortest and longest inner frame, with frame check sequence.
+pub const INNER_BYTES: std::ops::RangeInclusive<usize> = 64..=1454;
+
+const FCS: usize = 4;
+const PORTS: usize = 60_000;
+
+/// The address of the i-th counterpart.
+pub fn peer_ip(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 1, low_byte(index + 1))
+}
+
+/// Its MAC address when it is behind the tunnel.
+pub fn peer_mac(index: usize) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0x02, low_byte(index + 1)]
+}
+
+/// How many counterparts a number of flows has.
+pub fn peers(flows: usize) -> usize {
+    flows.min(PEERS)
+}
+
+/// A MAC address in the usual notation.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// What goes in, and the inner frames that must come out.
+#[derive(Debug)]
+pub struct Frames {
+    /// The frames to replay, in random order.
+    pub input: Vec<Vec<u8>>,
+    /// The inner frames among them (the same ones, unless the input is encapsulated).
+    pub inner: Vec<Vec<u8>>,
+}
+
+/// Makes the frames of a job.
+pub fn frames(job: &Job) -> Frames {
+    let mut inner: Vec<Vec<u8>> = (0..job.flows.count).map(|flow| inner_frame(job, flow)).collect();
+    shuffle(&mut inner);
+    let input = match job.case {
+        Case::L2 | Case::Encap => inner.clone(),
+        Case::Decap => inner
+            .iter()
+            .enumerate()
+            .map(|(index, frame)| {
+                // One path per flow, as a sender's entropy would choose.
+                let source_port = 49_152 + u16::try_from(index * 7919 % 16_384).unwrap_or(0);
+                build::vxlan(REMOTE_VTEP_MAC, UPLINK_MAC, REMOTE_VTEP, LOCAL_VTEP, source_port, VNI, frame)
+            })
+            .collect(),
+    };
+    Frames { input, inner }
+}
+
+fn inner_frame(job: &Job, flow: usize) -> Vec<u8> {
+    let counterpart = flow % PEERS;
+    let number = flow / PEERS;
+    let far = match job.case {
+        Case::L2 => (SECOND_MAC, peer_ip(counterpart)),
+        Case::Encap | Case::Decap => (peer_mac(counterpart), peer_ip(counterpart)),
+    };
+    let near = (TENANT_MAC, TENANT_IP);
+    let (source, destination) = if job.case == Case::Decap { (far, near) } else { (near, far) };
+    let length = job.inner_bytes - FCS;
+    let roce = match job.traffic {
+        Traffic::Tcp => false,
+        Traffic::Rocev2 => true,
+        Traffic::Mixed => number % 2 == 1,
+    };
+    if roce {
+        let queue_pair = 0x100 + u32::try_from(number).unwrap_or(0);
+        let source_port = 49_152 + u16::try_from(number % 16_384).unwrap_or(0);
+        build::rocev2_send(source, destination, source_port, queue_pair, length)
+    } else {
+        let ports = (low_word(1024 + number % PORTS), low_word(5001 + number / PORTS));
+        build::tcp(source, destination, ports, length)
+    }
+}
+
+/// Fisher-Yates with a fixed seed: every run and every switch sees the same order.
+fn shuffle<T>(items: &mut [T]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for last in (1..items.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let other = (u128::from(state) * (last as u128 + 1)) >> 64;
+        items.swap(last, other as usize);
+    }
+}
+
+fn low_byte(number: usize) -> u8 {
+    (number & 0xff) as u8
+}
+
+fn low_word(number: usize) -> u16 {
+    (number & 0xffff) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn job(case: Case, flows: &str, traffic: Traffic) -> Job {
+        Job { case, flows: flows.parse().unwrap(), inner_bytes: 64, traffic }
+    }
+
+    #[test]
+    fn every_flow_is_one_different_frame() {
+        for traffic in [Traffic::Tcp, Traffic::Rocev2, Traffic::Mixed] {
+            for case in [Case::L2, Case::Encap, Case::Decap] {
+                let made = frames(&job(case, "5k", traffic));
+                let different: HashSet<&Vec<u8>> = made.inner.iter().collect();
+                assert_eq!((made.input.len(), different.len()), (5000, 5000), "{case} {traffic}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_64_byte_frame_is_60_bytes_without_its_check_sequence() {
+        for traffic in [Traffic::Tcp, Traffic::Rocev2] {
+            assert!(frames(&job(Case::Encap, "20", traffic)).input.iter().all(|frame| frame.len() == 60));
+            assert!(frames(&job(Case::Decap, "20", traffic)).input.iter().all(|frame| frame.len() == 110));
+        }
+    }
+
+    #[test]
+    fn longer_frames_have_the_length_asked_for() {
+        for inner_bytes in [65, 67, 128, 1454] {
+            for traffic in [Traffic::Tcp, Traffic::Rocev2] {
+                let job = Job { inner_bytes, ..job(Case::L2, "3", traffic) };
+                assert!(
+                    frames(&job).input.iter().all(|frame| frame.len() == inner_bytes - 4),
+                    "{inner_bytes}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_is_shuffled_and_the_same_each_time() {
+        let (first, second) =
+            (frames(&job(Case::L2, "1k", Traffic::Tcp)), frames(&job(Case::L2, "1k", Traffic::Tcp)));
+        assert_eq!(first.input, second.input);
+        let ports: Vec<u16> =
+            first.input.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
+        assert!(!ports.is_sorted());
+    }
+
+    #[test]
+    fn mixed_is_half_and_half() {
+        let made = frames(&job(Case::L2, "1600", Traffic::Mixed));
+        let tcp = made.input.iter().filter(|frame| frame[23] == 6).count();
+        assert_eq!((tcp, made.input.len() - tcp), (800, 800));
+    }
+}

@@ -1,0 +1,391 @@
+//! OVS-DPDK: the userspace datapath of Open vSwitch, in private folders and a network namespace of its own.
+//!
+//! Two bridges as its manual recommends for VxLAN: `br-int` with the tenant's port and the tunnel, `br-phys` with the
+//! underlay port and the VTEP address. OpenFlow rules are as few as the work allows, which is what is fastest for
+//! OVS: the comparison takes it at its best.
+
+use std::time::Duration;
+
+use super::cases::{Case, Job};
+use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI, mac_text};
+use super::peer::{Setup, Source, Switch, remove_run_folder};
+use super::{CompareError, arguments_of};
+use crate::host::process::{self, Placement, Process};
+use crate::host::{HostError, interrupt};
+
+const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const REMEDY: &str = "install the packages openvswitch-switch and openvswitch-switch-dpdk: scripts/bootstrap";
+const LIMIT: Duration = Duration::from_secs(30);
+const SETTLE_LIMIT: Duration = Duration::from_secs(180);
+
+/// The flow count up to which OVS's exact-match cache (8192 entries) helps it; beyond, it only costs.
+const CACHED_FLOWS: usize = 4096;
+
+/// A core that no machine has.
+const NO_CORE: usize = 4095;
+
+/// How finely the datapath's flows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Megaflows {
+    /// One per 5-tuple, as a rule that hashes the 5-tuple brings about.
+    Exact,
+    /// One for everything.
+    Wildcard,
+}
+
+/// A running OVS.
+#[derive(Debug)]
+pub struct Ovs {
+    // Dropped in this order: the switch before its database.
+    daemon: Process,
+    _database: Process,
+    control: Control,
+    megaflows: Megaflows,
+    job: Job,
+    prefix: String,
+    bridge_of_sink: &'static str,
+}
+
+/// Where the running OVS listens.
+#[derive(Debug)]
+struct Control {
+    environment: Vec<(String, String)>,
+    database: String,
+    daemon: String,
+}
+
+impl Control {
+    fn vsctl(&self, arguments: &[&str]) -> Result<String, HostError> {
+        let words = [["--timeout=30", &self.database].as_slice(), arguments].concat();
+        process::run("ovs-vsctl", &words, &self.environment)
+    }
+
+    fn appctl(&self, arguments: &[&str]) -> Result<String, HostError> {
+        let words = [["-T", "30", "-t", &self.daemon].as_slice(), arguments].concat();
+        process::run("ovs-appctl", &words, &self.environment)
+    }
+
+    fn flow(&self, bridge: &str, rule: &str) -> Result<(), HostError> {
+        process::run("ovs-ofctl", &["add-flow", bridge, rule], &self.environment).map(drop)
+    }
+}
+
+impl Ovs {
+    /// Starts database and switch, makes bridges and rules, and last the port that begins to receive.
+    pub fn start(setup: &Setup<'_>, megaflows: Megaflows) -> Result<Self, CompareError> {
+        let folder = setup.folder.display().to_string();
+        let environment: Vec<(String, String)> = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"]
+            .map(|name| (name.to_owned(), folder.clone()))
+            .into();
+        let socket = format!("{folder}/db.sock");
+        let control = Control {
+            environment: environment.clone(),
+            database: format!("--db=unix:{socket}"),
+            daemon: format!("{folder}/switch.ctl"),
+        };
+        let store = format!("{folder}/conf.db");
+        process::run("ovsdb-tool", &["create", &store, SCHEMA], &environment)?;
+        let arguments = arguments_of([
+            &store,
+            &format!("--remote=punix:{socket}"),
+            &format!("--unixctl={folder}/database.ctl"),
+        ]);
+        let mut database =
+            Process::start("ovsdb-server", &arguments, &environment, Placement::default(), REMEDY)?;
+        database.await_that("its socket", LIMIT, || Ok(std::path::Path::new(&socket).exists()))?;
+        configure(&control, setup)?;
+
+        let arguments = arguments_of([
+            &format!("unix:{socket}"),
+            &format!("--unixctl={}", control.daemon),
+            &format!("--log-file={folder}/switch.log"),
+        ]);
+        let placement = Placement { own_network: true, ..Placement::default() };
+        let mut daemon = Process::start(DAEMON, &arguments, &environment, placement, REMEDY)?;
+        daemon.await_that("DPDK to initialise", LIMIT, || {
+            let answer = control.vsctl(&["get", "Open_vSwitch", ".", "dpdk_initialized"]);
+            Ok(answer.is_ok_and(|text| text.trim() == "true"))
+        })?;
+        let bridge_of_sink = if setup.job.case == Case::Encap { "br-phys" } else { "br-int" };
+        let job = setup.job.clone();
+        let ovs = Self {
+            daemon,
+            _database: database,
+            control,
+            megaflows,
+            job,
+            prefix: setup.prefix.clone(),
+            bridge_of_sink,
+        };
+        ovs.build(setup)?;
+        Ok(ovs)
+    }
+
+    fn build(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
+        self.add_bridge("br-int")?;
+        if setup.job.case != Case::L2 {
+            self.add_tunnel()?;
+        }
+        self.add_sink(setup)?;
+        self.add_rules(setup.job.case)?;
+        let devargs = format!("net_pcap1,{}", setup.source.devargs());
+        let bridge = if setup.job.case == Case::Decap { "br-phys" } else { "br-int" };
+        self.add_port(bridge, "source", 1, &devargs)?;
+        if polls_late(&setup.source) { self.set_polling(&core_mask(setup.core)) } else { Ok(()) }
+    }
+
+    fn add_bridge(&self, name: &str) -> Result<(), CompareError> {
+        self.control.vsctl(&[
+            "add-br",
+            name,
+            "--",
+            "set",
+            "bridge",
+            name,
+            "datapath_type=netdev",
+            "fail_mode=secure",
+        ])?;
+        Ok(())
+    }
+
+    fn add_tunnel(&self) -> Result<(), CompareError> {
+        self.add_bridge("br-phys")?;
+        let mac = format!("other-config:hwaddr=\"{}\"", mac_text(UPLINK_MAC));
+        self.control.vsctl(&["set", "bridge", "br-phys", &mac])?;
+        let pid = self.daemon.pid();
+        let namespace = format!("--net=/proc/{pid}/ns/net");
+        // The kernel would send router solicitations into the underlay.
+        process::run("nsenter", &[&namespace, "sysctl", "-qw", "net.ipv6.conf.br-phys.disable_ipv6=1"], &[])?;
+        let address = format!("{LOCAL_VTEP}/24");
+        process::run("nsenter", &[&namespace, "ip", "address", "add", &address, "dev", "br-phys"], &[])?;
+        process::run("nsenter", &[&namespace, "ip", "link", "set", "br-phys", "up"], &[])?;
+        let (local, remote) =
+            (format!("options:local_ip={LOCAL_VTEP}"), format!("options:remote_ip={REMOTE_VTEP}"));
+        let key = format!("options:key={VNI}");
+        let interface = ["--", "set", "Interface", "tunnel", "type=vxlan", "ofport_request=3"];
+        let options = [local.as_str(), &remote, &key];
+        self.control.vsctl(&[["add-port", "br-int", "tunnel"].as_slice(), &interface, &options].concat())?;
+        let (remote, mac) = (REMOTE_VTEP.to_string(), mac_text(REMOTE_VTEP_MAC));
+        // The switch learns of the address from the kernel's route messages, a moment later.
+        for _ in 0..100 {
+            if self.control.appctl(&["ovs/route/show"])?.contains(&LOCAL_VTEP.to_string()) {
+                break;
+            }
+            interrupt::pause(Duration::from_millis(50))?;
+        }
+        self.control.appctl(&["tnl/neigh/set", "br-phys", &remote, &mac])?;
+        Ok(())
+    }
+
+    fn add_sink(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
+        let (driver, arguments) = setup.sink.driver();
+        self.add_port(self.bridge_of_sink, "sink", 2, &format!("{driver}2,{arguments}"))
+    }
+
+    fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str) -> Result<(), CompareError> {
+        // The commas of the device arguments must not split the option.
+        let devargs = format!("options:dpdk-devargs=\"{devargs}\"");
+        let number = format!("ofport_request={number}");
+        let interface = ["--", "set", "Interface", name, "type=dpdk", &number, &devargs];
+        self.control.vsctl(&[["add-port", bridge, name].as_slice(), &interface].concat())?;
+        let error = self.control.vsctl(&["get", "Interface", name, "error"])?;
+        if error.trim() != "[]" {
+            return Err(CompareError::Refused { switch: "ovs", words: error.trim().into() });
+        }
+        Ok(())
+    }
+
+    fn add_rules(&self, case: Case) -> Result<(), CompareError> {
+        // A choice among one link: changes nothing but makes the whole 5-tuple part of the megaflow.
+        let cut = match self.megaflows {
+            Megaflows::Exact => "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[]),",
+            Megaflows::Wildcard => "",
+        };
+        match case {
+            Case::L2 => self.control.flow("br-int", &format!("in_port=1,actions={cut}output:2"))?,
+            Case::Encap => {
+                self.control.flow("br-int", &format!("in_port=1,actions={cut}output:3"))?;
+                self.control.flow("br-phys", "in_port=LOCAL,actions=output:2")?;
+            }
+            Case::Decap => {
+                self.control.flow("br-phys", "in_port=1,actions=LOCAL")?;
+                self.control.flow("br-int", &format!("in_port=3,actions={cut}output:2"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_polling(&self, mask: &str) -> Result<(), CompareError> {
+        let word = format!("other_config:pmd-cpu-mask={mask}");
+        self.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
+        Ok(())
+    }
+
+    fn revalidate_every(&self, milliseconds: u32) -> Result<(), CompareError> {
+        let word = format!("other_config:max-revalidator={milliseconds}");
+        self.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
+        Ok(())
+    }
+}
+
+fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
+    control.vsctl(&["--no-wait", "init"])?;
+    let exact_match_cache = if setup.job.flows.count <= CACHED_FLOWS { 100 } else { 0 };
+    // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
+    let per_port = setup.job.flows.count <= CACHED_FLOWS;
+    let extra = format!("--no-pci --in-memory --file-prefix {}", setup.prefix);
+    let words = [
+        "dpdk-init=true".to_owned(),
+        format!("dpdk-extra=\"{extra}\""),
+        format!("dpdk-socket-mem=\"{}\"", memory(setup.job)),
+        format!("dpdk-lcore-mask={}", core_mask(setup.housekeeping)),
+        format!("pmd-cpu-mask={}", core_mask(if polls_late(&setup.source) { NO_CORE } else { setup.core })),
+        format!("per-port-memory={per_port}"),
+        format!("emc-insert-inv-prob={exact_match_cache}"),
+        // Frozen while the other switch is measured: its flows must not look idle.
+        "max-idle=600000".to_owned(),
+    ];
+    let words: Vec<String> = words.into_iter().map(|word| format!("other_config:{word}")).collect();
+    let mut arguments = vec!["--no-wait", "set", "Open_vSwitch", "."];
+    arguments.extend(words.iter().map(String::as_str));
+    control.vsctl(&arguments)?;
+    Ok(())
+}
+
+/// Whether ports are polled only when all is set up: the datapath polls a port before the bridge knows it and drops
+/// what comes, which must not happen to frames that are played once. (An endless port does not survive the change.)
+fn polls_late(source: &Source) -> bool {
+    matches!(source, Source::Once(_))
+}
+
+/// Huge-page memory for its packet buffers, in MiB.
+pub(crate) fn memory(job: &Job) -> u64 {
+    if job.flows.count <= CACHED_FLOWS { 256 } else { 1024 }
+}
+
+impl Switch for Ovs {
+    fn name(&self) -> &str {
+        "ovs"
+    }
+
+    fn process(&mut self) -> &mut Process {
+        &mut self.daemon
+    }
+
+    fn forwarded(&mut self) -> Result<u64, CompareError> {
+        let text = self.control.appctl(&["dpctl/show", "-s"])?;
+        sent_by(&text, "sink").ok_or_else(|| CompareError::Refused { switch: "ovs", words: text })
+    }
+
+    fn settle(&mut self) -> Result<(), CompareError> {
+        let flows = self.job.flows.count;
+        let wanted = if self.megaflows == Megaflows::Exact { flows } else { 1 };
+        if wanted > CACHED_FLOWS {
+            // The flow limit begins at 10,000 and grows with every round of the revalidators.
+            self.revalidate_every(100)?;
+        }
+        let control = &self.control;
+        self.daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {
+            let text = control.appctl(&["upcall/show"])?;
+            let enough = installed(&text).is_some_and(|count| count >= wanted);
+            if !enough {
+                interrupt::pause(Duration::from_millis(200))?;
+            }
+            Ok(enough)
+        })?;
+        if wanted > CACHED_FLOWS {
+            self.revalidate_every(500)?;
+        }
+        let dump = self.control.appctl(&["dpctl/dump-flows"])?;
+        check_flows(&dump, self.job.case, self.megaflows, flows)
+    }
+}
+
+impl Drop for Ovs {
+    fn drop(&mut self) {
+        let _ = self.daemon.thaw();
+        // A clean exit lets DPDK remove what it made.
+        let _ = self.control.appctl(&["exit"]);
+        self.daemon.terminate(Duration::from_secs(3));
+        remove_run_folder(&self.prefix);
+    }
+}
+
+/// The datapath must do the work that is compared, and in as many flows as the row says.
+fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Result<(), CompareError> {
+    let action = match case {
+        Case::L2 => "actions:",
+        Case::Encap => "tnl_push(",
+        Case::Decap => "tnl_pop(",
+    };
+    let found = dump.lines().filter(|line| line.contains("in_port(")).count();
+    let right_number = match megaflows {
+        Megaflows::Exact => found >= flows,
+        Megaflows::Wildcard => found <= 8,
+    };
+    if dump.contains(action) && right_number {
+        return Ok(());
+    }
+    let sample: Vec<&str> = dump.lines().take(4).collect();
+    Err(CompareError::Refused {
+        switch: "ovs",
+        words: format!(
+            "the datapath has {found} flows for {flows}, or none with {action}; it begins\n{}",
+            sample.join("\n")
+        ),
+    })
+}
+
+/// The mask of one core, in hexadecimal.
+fn core_mask(core: usize) -> String {
+    format!("0x{}{}", 1 << (core % 4), "0".repeat(core / 4))
+}
+
+/// The number of flows in `upcall/show`.
+fn installed(text: &str) -> Option<usize> {
+    let (_, rest) = text.split_once("(current ")?;
+    rest.split(')').next()?.parse().ok()
+}
+
+/// Packets sent by a port, from `dpctl/show -s`.
+fn sent_by(text: &str, port: &str) -> Option<u64> {
+    let mut lines = text.lines().skip_while(|line| {
+        let name = line.trim().strip_prefix("port ").and_then(|rest| rest.split_whitespace().nth(1));
+        name != Some(port)
+    });
+    let line = lines.find(|line| line.trim().starts_with("TX packets:"))?;
+    line.trim().strip_prefix("TX packets:")?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOW: &str = "netdev@ovs-netdev:\n  lookups: hit:1 missed:2 lost:0\n  flows: 1\n  port 0: ovs-netdev (tap)\n    \
+                        RX packets:0 errors:0\n    TX packets:7 errors:0\n  port 1: sink (dpdk: configured_rx_queues=1)\n    \
+                        RX packets:3 errors:0\n    TX packets:815 errors:0 dropped:0\n";
+
+    #[test]
+    fn masks_reach_beyond_64_cores() {
+        assert_eq!([0, 1, 7, 68].map(core_mask), ["0x1", "0x2", "0x80", "0x100000000000000000"]);
+    }
+
+    #[test]
+    fn reads_its_tables() {
+        assert_eq!(sent_by(SHOW, "sink"), Some(815));
+        assert_eq!(sent_by(SHOW, "source"), None);
+        let text = "netdev@ovs-netdev:\n  flows         : (current 1003) (avg 3) (max 9) (limit 10000)\n";
+        assert_eq!(installed(text), Some(1003));
+    }
+
+    #[test]
+    fn flows_of_the_wrong_kind_are_refused() {
+        let push = "recirc_id(0),in_port(1),packet_type(ns=0,id=0) actions:tnl_push(tnl_port(3),...)\n";
+        assert!(check_flows(push, Case::Encap, Megaflows::Wildcard, 1000).is_ok());
+        assert!(check_flows(push, Case::Encap, Megaflows::Exact, 1000).is_err());
+        assert!(check_flows(push, Case::Decap, Megaflows::Wildcard, 1000).is_err());
+        assert!(check_flows(&push.repeat(1000), Case::Encap, Megaflows::Exact, 1000).is_ok());
+        assert!(check_flows(&push.repeat(1000), Case::Encap, Megaflows::Wildcard, 1000).is_err());
+    }
+}

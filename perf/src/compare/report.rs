@@ -1,0 +1,221 @@
+//! The result: one row per case, flow count and peer, as a table for people and as JSON for scripts.
+//!
+//! Pure arithmetic and text.
+
+use serde::Serialize;
+
+use super::cases::{Job, Peer};
+use super::sample::Sample;
+
+/// Samples of both switches, taken one right after the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pair {
+    /// Ours; `None` when the peer was measured alone.
+    pub ours: Option<Sample>,
+    /// The peer's.
+    pub peer: Sample,
+}
+
+/// A row of the JSON file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// l2, encap or decap.
+    pub case: String,
+    /// Number of flows, in the words of the command line.
+    pub flows: String,
+    /// Length of the inner frame.
+    pub inner_bytes: usize,
+    /// tcp, rocev2 or mixed.
+    pub traffic: String,
+    /// testpmd, ovs-exact or ovs-wildcard.
+    pub peer: String,
+    /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
+    pub ours_mpps: Option<f64>,
+    /// The peer's.
+    pub peer_mpps: f64,
+    /// The smallest ratio of a pair, ours to the peer's.
+    pub ratio_min: Option<f64>,
+    /// The median ratio.
+    pub ratio_median: Option<f64>,
+    /// The largest ratio.
+    pub ratio_max: Option<f64>,
+    /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching.
+    pub added_cycles: Option<f64>,
+    /// Our median cycles per packet; in the table only.
+    #[serde(skip)]
+    pub ours_cycles: Option<f64>,
+    /// The peer's median cycles per packet; in the table only.
+    #[serde(skip)]
+    pub peer_cycles: f64,
+    /// How many pairs were kept; in the table only.
+    #[serde(skip)]
+    pub pairs: usize,
+}
+
+impl Row {
+    /// Sums up the pairs of a job; `None` if there are none.
+    pub fn new(job: &Job, peer: Peer, pairs: &[Pair], hertz: f64) -> Option<Self> {
+        let each =
+            |value: &dyn Fn(&Pair) -> Option<f64>| -> Vec<f64> { pairs.iter().filter_map(value).collect() };
+        let ratios = each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps()));
+        let added = each(&|pair| Some(pair.ours?.cycles(hertz) - pair.peer.cycles(hertz)));
+        Some(Self {
+            case: job.case.to_string(),
+            flows: job.flows.given.clone(),
+            inner_bytes: job.inner_bytes,
+            traffic: job.traffic.to_string(),
+            peer: peer.to_string(),
+            ours_mpps: median(&each(&|pair| Some(pair.ours?.mpps()))),
+            peer_mpps: median(&each(&|pair| Some(pair.peer.mpps())))?,
+            ratio_min: ratios.iter().copied().reduce(f64::min),
+            ratio_median: median(&ratios),
+            ratio_max: ratios.iter().copied().reduce(f64::max),
+            added_cycles: if peer == Peer::Testpmd { median(&added) } else { None },
+            ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
+            peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
+            pairs: pairs.len(),
+        })
+    }
+}
+
+/// The middle value, or the mean of the two middle ones.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper))
+}
+
+/// The head of the table.
+pub fn table_head() -> String {
+    format!(
+        "{:<6} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
+        "case",
+        "flows",
+        "bytes",
+        "traffic",
+        "peer",
+        "ours Mpps",
+        "cyc",
+        "peer Mpps",
+        "cyc",
+        "ratio min/median/max",
+        "added",
+        "pairs"
+    )
+}
+
+/// A row of the table.
+pub fn table_row(row: &Row) -> String {
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+    };
+    let ratio = format!(
+        "{} / {} / {}",
+        number(row.ratio_min, 2),
+        number(row.ratio_median, 2),
+        number(row.ratio_max, 2)
+    );
+    format!(
+        "{:<6} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
+        row.case,
+        row.flows,
+        row.inner_bytes,
+        row.traffic,
+        row.peer,
+        number(row.ours_mpps, 2),
+        number(row.ours_cycles, 0),
+        number(Some(row.peer_mpps), 2),
+        number(Some(row.peer_cycles), 0),
+        ratio,
+        number(row.added_cycles, 0),
+        row.pairs
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::{Case, Traffic};
+
+    fn job() -> Job {
+        Job { case: Case::Encap, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp }
+    }
+
+    fn sample(packets: u64) -> Sample {
+        Sample { packets, cpu: 1.0, wall: 1.0 }
+    }
+
+    fn pairs() -> Vec<Pair> {
+        [(10, 5), (9, 10), (12, 6)]
+            .map(|(ours, peer)| Pair { ours: Some(sample(ours * 1_000_000)), peer: sample(peer * 1_000_000) })
+            .into()
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn ratios_are_those_of_pairs() {
+        let row = Row::new(&job(), Peer::OvsExact, &pairs(), 1e9).unwrap();
+        assert_eq!((row.ratio_min, row.ratio_median, row.ratio_max), (Some(0.9), Some(2.0), Some(2.0)));
+        assert_eq!((row.ours_mpps, row.peer_mpps), (Some(10.0), 6.0));
+        assert_eq!(row.added_cycles, None);
+    }
+
+    #[test]
+    fn cycles_are_added_to_testpmd_only() {
+        let row = Row::new(&job(), Peer::Testpmd, &pairs(), 1e9).unwrap();
+        // 100 - 200, 111 - 100, 83 - 167: the median is 83 - 167.
+        let added = row.added_cycles.unwrap();
+        assert!((added - (1e9 / 12e6 - 1e9 / 6e6)).abs() < 1e-6, "{added}");
+    }
+
+    #[test]
+    fn no_pairs_no_row() {
+        assert_eq!(Row::new(&job(), Peer::Testpmd, &[], 1e9), None);
+    }
+
+    #[test]
+    fn json_has_exactly_the_agreed_fields() {
+        let row = Row::new(&job(), Peer::OvsWildcard, &pairs(), 1e9).unwrap();
+        let value = serde_json::to_value([row]).unwrap();
+        let mut names: Vec<&str> = value[0].as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let mut agreed = [
+            "case",
+            "flows",
+            "inner_bytes",
+            "traffic",
+            "peer",
+            "ours_mpps",
+            "peer_mpps",
+            "ratio_min",
+            "ratio_median",
+            "ratio_max",
+            "added_cycles",
+        ];
+        agreed.sort_unstable();
+        assert_eq!(names, agreed);
+        assert_eq!(value[0]["flows"], "1k");
+        assert_eq!(value[0]["inner_bytes"], 64);
+        assert!(value[0]["added_cycles"].is_null());
+    }
+
+    #[test]
+    fn a_peer_alone_leaves_our_side_empty() {
+        let alone = [Pair { ours: None, peer: sample(5_000_000) }];
+        let row = Row::new(&job(), Peer::Testpmd, &alone, 1e9).unwrap();
+        assert_eq!((row.ours_mpps, row.ratio_median, row.added_cycles), (None, None, None));
+        assert_eq!(row.peer_mpps, 5.0);
+        assert!(table_row(&row).contains("- / - / -"));
+    }
+}

@@ -1,0 +1,90 @@
+//! What a measurement needs from the machine: a private folder, huge pages, child processes, a clock, an early end.
+//!
+//! Used by every command of `perf`. Nothing here knows which switch is measured.
+
+pub mod hugepages;
+pub mod interrupt;
+pub mod process;
+pub mod scratch;
+pub mod tsc;
+
+/// What can go wrong with the machine around a measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// A file or folder could not be read or written.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, with the path.
+        what: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A program could not be started.
+    #[error("cannot start {program}: {source}; {remedy}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The system's reason.
+        source: std::io::Error,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A program ended although it was still needed.
+    #[error("{program} ended early ({status}); its last words:\n{words}")]
+    Ended {
+        /// The program.
+        program: String,
+        /// Its exit status.
+        status: String,
+        /// The end of its output.
+        words: String,
+    },
+    /// A helper program reported failure.
+    #[error("`{command}` failed: {words}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its output.
+        words: String,
+    },
+    /// Something did not happen in time.
+    #[error("waited {seconds} s for {what}; the last words of {program}:\n{words}")]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        seconds: u64,
+        /// The program that did not answer.
+        program: String,
+        /// The end of its output.
+        words: String,
+    },
+    /// There are not enough huge pages, and no more could be had.
+    #[error(
+        "{wanted} huge pages of 2 MiB are needed and only {got} could be reserved; free memory, or reserve them at boot \
+         with hugepages={wanted} on the kernel command line, and run as root"
+    )]
+    HugePages {
+        /// Pages needed.
+        wanted: u64,
+        /// Pages that are there.
+        got: u64,
+    },
+    /// The machine cannot say what is asked of it.
+    #[error("{what}; {remedy}")]
+    Missing {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The user asked to stop.
+    #[error("interrupted; everything started has been taken down")]
+    Interrupted,
+}
+
+/// Adds the path or action to an I/O error.
+pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> HostError {
+    let what = what.into();
+    move |source| HostError::Io { what, source }
+}

@@ -1,0 +1,306 @@
+//! A child process that dies with us, speaks over pipes, and can be frozen while another one is measured.
+//!
+//! Children are started through `setpriv --pdeathsig KILL` so that they die even when `perf` is killed, and through
+//! `nice` so that the forwarding thread keeps its core. It knows nothing of what the child does.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{HostError, interrupt, io};
+
+/// How many lines of output are kept for a reader or an error message.
+const KEPT_LINES: usize = 4096;
+
+/// Where a child runs and how.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Placement {
+    /// In a network namespace of its own.
+    pub own_network: bool,
+    /// With line-buffered output (for programs that buffer on a pipe).
+    pub line_buffered: bool,
+}
+
+/// A running child; dropping it kills it and waits for its end.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    output: Arc<Output>,
+}
+
+#[derive(Debug, Default)]
+struct Output {
+    lines: Mutex<VecDeque<String>>,
+    grown: Condvar,
+}
+
+impl Output {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow(self: Arc<Self>, stream: impl Read + Send + 'static) {
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).split(b'\n') {
+                let Ok(line) = line else { break };
+                let mut lines = self.lock();
+                if lines.len() == KEPT_LINES {
+                    lines.pop_front();
+                }
+                lines.push_back(String::from_utf8_lossy(&line).into_owned());
+                self.grown.notify_all();
+            }
+        });
+    }
+}
+
+impl Process {
+    /// Starts `program` with `arguments` and environment additions.
+    pub fn start(
+        program: &str,
+        arguments: &[String],
+        environment: &[(String, String)],
+        placement: Placement,
+        remedy: &'static str,
+    ) -> Result<Self, HostError> {
+        let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "nice", "-n", "-20"];
+        if placement.own_network {
+            words.extend(["unshare", "--net"]);
+        }
+        if placement.line_buffered {
+            words.extend(["stdbuf", "-oL"]);
+        }
+        words.push(program);
+        // The wrappers would report a missing program as their own failure, later and less clearly.
+        if !findable(program) {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(HostError::Start { program: program.into(), source, remedy });
+        }
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .args(arguments)
+            .envs(environment.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| HostError::Start { program: program.into(), source, remedy })?;
+        let output = Arc::new(Output::default());
+        if let Some(stream) = child.stdout.take() {
+            Arc::clone(&output).follow(stream);
+        }
+        if let Some(stream) = child.stderr.take() {
+            Arc::clone(&output).follow(stream);
+        }
+        let stdin = child.stdin.take();
+        Ok(Self { name: program.rsplit('/').next().unwrap_or(program).to_owned(), child, stdin, output })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Forgets the output so far.
+    pub fn forget_output(&mut self) {
+        self.output.lock().clear();
+    }
+
+    /// Types a line.
+    pub fn type_line(&mut self, line: &str) -> Result<(), HostError> {
+        let Some(stdin) = self.stdin.as_mut() else { return Ok(()) };
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(io(format!("type into {}", self.name)))
+    }
+
+    /// Waits until `find` makes something of the output since it was last forgotten.
+    pub fn await_output<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut find: impl FnMut(&VecDeque<String>) -> Option<T>,
+    ) -> Result<T, HostError> {
+        let end = Instant::now() + limit;
+        loop {
+            {
+                let lines = self.output.lock();
+                if let Some(found) = find(&lines) {
+                    return Ok(found);
+                }
+                let (_lines, _timeout) = self
+                    .output
+                    .grown
+                    .wait_timeout(lines, Duration::from_millis(20))
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            self.check_alive()?;
+            if Instant::now() > end {
+                return Err(self.late(what, limit));
+            }
+        }
+    }
+
+    /// Waits until `ready` says so, looking every few milliseconds.
+    pub fn await_that(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut ready: impl FnMut() -> Result<bool, HostError>,
+    ) -> Result<(), HostError> {
+        let end = Instant::now() + limit;
+        while !ready()? {
+            self.check_alive()?;
+            if Instant::now() > end {
+                return Err(self.late(what, limit));
+            }
+            interrupt::pause(Duration::from_millis(10))?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the child has ended or the user has asked to stop.
+    pub fn check_alive(&mut self) -> Result<(), HostError> {
+        interrupt::check()?;
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                // Its last lines may still be on their way through the pipe.
+                std::thread::sleep(Duration::from_millis(50));
+                Err(HostError::Ended {
+                    program: self.name.clone(),
+                    status: status.to_string(),
+                    words: self.last_words(),
+                })
+            }
+            Err(source) => Err(HostError::Io { what: format!("wait for {}", self.name), source }),
+        }
+    }
+
+    /// Freezes all its threads.
+    pub fn freeze(&self) -> Result<(), HostError> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> Result<(), HostError> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Asks it to end and gives it `limit` for that; what is left is killed on drop.
+    pub fn terminate(&mut self, limit: Duration) {
+        let _ = self.thaw();
+        let _ = self.signal(Signal::SIGTERM);
+        let end = Instant::now() + limit;
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), HostError> {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap_or(i32::MAX));
+        kill(pid, signal)
+            .map_err(|errno| HostError::Io { what: format!("signal {}", self.name), source: errno.into() })
+    }
+
+    fn late(&self, what: &str, limit: Duration) -> HostError {
+        HostError::Late {
+            what: what.to_owned(),
+            seconds: limit.as_secs(),
+            program: self.name.clone(),
+            words: self.last_words(),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let lines = self.output.lock();
+        lines.iter().skip(lines.len().saturating_sub(12)).map(|line| format!("  {line}\n")).collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a helper program to its end and returns what it printed.
+pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<String, HostError> {
+    interrupt::check()?;
+    let output = Command::new(program)
+        .args(arguments)
+        .envs(environment.iter().map(|(key, value)| (key, value)))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| HostError::Start {
+            program: program.into(),
+            source,
+            remedy: "run scripts/bootstrap",
+        })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words = [output.stdout, output.stderr].concat();
+    Err(HostError::Command {
+        command: format!("{program} {}", arguments.join(" ")),
+        words: String::from_utf8_lossy(&words).trim().to_owned(),
+    })
+}
+
+fn findable(program: &str) -> bool {
+    if program.contains('/') {
+        return std::path::Path::new(program).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Process {
+        let arguments = ["-c".to_owned(), script.to_owned()];
+        Process::start("sh", &arguments, &[], Placement::default(), "install a shell").unwrap()
+    }
+
+    #[test]
+    fn talks_over_pipes() {
+        let mut process = sh("while read line; do echo got $line; done");
+        process.type_line("hello").unwrap();
+        let line =
+            process.await_output("an echo", Duration::from_secs(5), |lines| lines.back().cloned()).unwrap();
+        assert_eq!(line, "got hello");
+    }
+
+    #[test]
+    fn reports_an_early_end_with_the_last_words() {
+        let mut process = sh("echo no such device; exit 3");
+        let error = process.await_output("readiness", Duration::from_secs(5), |_| None::<()>).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, HostError::Ended { .. }) && text.contains("no such device"), "{text}");
+    }
+
+    #[test]
+    fn names_a_missing_program_and_the_remedy() {
+        let error =
+            Process::start("no-such-switch", &[], &[], Placement::default(), "install it").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("no-such-switch") && text.contains("install it"), "{text}");
+    }
+
+    #[test]
+    fn dropping_kills() {
+        let process = sh("sleep 1000");
+        let proc = format!("/proc/{}", process.pid());
+        assert!(std::path::Path::new(&proc).exists());
+        drop(process);
+        assert!(!std::path::Path::new(&proc).exists());
+    }
+}

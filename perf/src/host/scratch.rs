@@ -1,0 +1,96 @@
+//! A private folder per run, named with the process id, and the leftovers of runs that were killed.
+//!
+//! A run that dies of SIGKILL cannot clean up; the next one does it for it: it removes the folder and gives back the
+//! huge pages that the dead run had noted there.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::{HostError, hugepages, io};
+
+const PREFIX: &str = "vswitch-perf-";
+
+/// The file of the folder in which a run notes the huge pages it added.
+pub(crate) const HUGEPAGE_NOTE: &str = "hugepages-added";
+
+/// The private folder (mode 0700), removed on drop.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Scratch {
+    /// Clears what dead runs left and makes this run's folder.
+    pub fn create(keep: bool) -> Result<Self, HostError> {
+        let parent = std::env::temp_dir();
+        clear_dead(&parent);
+        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(io(format!("create {}", path.display())))?;
+        Ok(Self { path, keep })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new folder inside.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, HostError> {
+        let path = self.path.join(name);
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(io(format!("create {}", path.display())))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("kept {}", self.path.display());
+        } else if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+fn clear_dead(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|pid| pid.parse::<u32>().ok());
+        let Some(pid) = pid else { continue };
+        if Path::new(&format!("/proc/{pid}")).exists() {
+            continue;
+        }
+        hugepages::give_back_noted(&entry.path().join(HUGEPAGE_NOTE));
+        if std::fs::remove_dir_all(entry.path()).is_ok() {
+            eprintln!("removed {}, left by a run that was killed", entry.path().display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clears_only_the_folders_of_dead_runs() {
+        let parent = std::env::temp_dir().join(format!("perf-scratch-test-{}", std::process::id()));
+        let dead = parent.join(format!("{PREFIX}4194999")); // above the kernel's largest pid
+        let alive = parent.join(format!("{PREFIX}{}", std::process::id()));
+        let foreign = parent.join("something-else");
+        for path in [&dead, &alive, &foreign] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        clear_dead(&parent);
+        assert!(!dead.exists() && alive.exists() && foreign.exists());
+        std::fs::remove_dir_all(&parent).unwrap();
+    }
+}
