@@ -27,14 +27,38 @@ impl Sum {
         self.odd ^= bytes.len() & 1 != 0;
     }
 
-    /// Adds one 16-bit field, as if its two bytes were added.
+    /// Adds `len` bytes, `start` bytes into a packet of several segments. `None` when the packet ends earlier;
+    /// the sum then is of no use.
+    #[inline]
+    pub fn add_range<'a>(
+        &mut self,
+        segments: impl IntoIterator<Item = &'a [u8]>,
+        start: usize,
+        len: usize,
+    ) -> Option<()> {
+        let (mut skip, mut left) = (start, len);
+        for segment in segments {
+            let here = &segment[skip.min(segment.len())..];
+            skip -= segment.len() - here.len();
+            let here = &here[..left.min(here.len())];
+            self.add(here);
+            left -= here.len();
+            if left == 0 {
+                break;
+            }
+        }
+        (left == 0).then_some(())
+    }
+
+    /// Adds one 16-bit field, as if its two bytes were added next.
     #[inline]
     pub fn add_u16(&mut self, value: u16) {
         let native = if self.odd { value.swap_bytes() } else { value }.to_be();
         self.native += u64::from(native);
     }
 
-    /// Takes one 16-bit field out again.
+    /// Takes out one 16-bit field that was added, or will be, from where the sum is now: at an odd position
+    /// after an odd number of bytes.
     #[inline]
     pub fn subtract_u16(&mut self, value: u16) {
         self.add_u16(!value);
@@ -98,18 +122,9 @@ pub fn of(bytes: &[u8]) -> u16 {
 /// The sum over `len` bytes, `start` bytes into a packet of several segments; `None` when the packet ends
 /// earlier.
 pub fn sum_range<'a>(segments: impl IntoIterator<Item = &'a [u8]>, start: usize, len: usize) -> Option<Sum> {
-    let (mut sum, mut skip, mut left) = (Sum::ZERO, start, len);
-    for segment in segments {
-        if left == 0 {
-            break;
-        }
-        let here = &segment[skip.min(segment.len())..];
-        skip -= segment.len() - here.len();
-        let here = &here[..left.min(here.len())];
-        sum.add(here);
-        left -= here.len();
-    }
-    (left == 0).then_some(sum)
+    let mut sum = Sum::ZERO;
+    sum.add_range(segments, start, len)?;
+    Some(sum)
 }
 
 /// Sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 section 3.1, RFC 768).

@@ -5,24 +5,30 @@
 //! the buffer that tests and control-plane code use.
 
 pub mod arp;
+pub mod build;
 pub mod checksum;
 pub mod ethernet;
 pub mod headers;
 pub mod heap;
 pub mod icmp;
 pub mod icmpv6;
+pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
+pub mod l4;
 pub mod malformed;
 pub mod packet;
 pub mod parse;
 pub mod protocol;
+pub mod quoted;
+pub mod roce;
 pub mod sctp;
 pub mod tcp;
 pub mod types;
 pub mod udp;
 pub mod view;
 pub mod vlan;
+pub mod vxlan;
 
 pub use headers::{Flags, Headers, L3};
 pub use heap::HeapBuf;

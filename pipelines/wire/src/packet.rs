@@ -65,6 +65,7 @@ pub enum L4Checksum {
 ///
 /// `head` is the first segment: every header that the switch parses lies in it (an implementation linearises
 /// what it hands over, or drops it as `header-split` before the pipeline sees it).
+#[allow(clippy::len_without_is_empty)] // a packet is never empty
 pub trait PacketBuf: Sized {
     /// The first segment.
     fn head(&self) -> &[u8];
@@ -74,7 +75,6 @@ pub trait PacketBuf: Sized {
     fn head_mut(&mut self) -> &mut [u8];
 
     /// Length of the whole packet in bytes, over all segments.
-    #[allow(clippy::len_without_is_empty)]
     fn len(&self) -> usize;
 
     /// Grows the packet by `n` bytes at the front and returns the whole first segment, or `None` (and no

@@ -44,6 +44,19 @@ pub trait View: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Si
 
 impl<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned> View for T {}
 
+/// The number in a 24-bit big-endian field.
+#[inline(always)]
+pub(crate) const fn u24(field: [u8; 3]) -> u32 {
+    u32::from_be_bytes([0, field[0], field[1], field[2]])
+}
+
+/// The low 24 bits of `value` as a big-endian field.
+#[inline(always)]
+pub(crate) const fn to_u24(value: u32) -> [u8; 3] {
+    let [_, a, b, c] = value.to_be_bytes();
+    [a, b, c]
+}
+
 /// Checks shared by the tests of every layout: bytes survive view, copy and rewrite, and no prefix shorter
 /// than the layout is accepted.
 #[cfg(test)]
