@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The one safe door to DPDK.
+//!
+//! Sits between `dpdk-sys` (raw bindings, used by nobody else) and everything that moves packets. An [`Eal`] is
+//! DPDK's runtime, a [`Mempool`] holds packet buffers, an [`Mbuf`] is one packet, a [`Burst`] a handful of them;
+//! a [`Port`] that is started yields its [`RxQueue`]s and [`TxQueue`]s and needs them back to stop.
+//!
+//! Ownership keeps the C side sound: a queue holds its port open, a port and a mempool hold the EAL open, and a
+//! mempool with packets still outside is kept rather than freed. No type here decides where a packet goes.
+
+#![allow(unsafe_code)]
+
+pub mod burst;
+pub mod clock;
+pub mod eal;
+pub mod error;
+mod flags;
+pub mod hugepage;
+pub mod lcore;
+mod log;
+pub mod mbuf;
+pub mod mempool;
+pub mod port;
+pub mod process;
+pub mod queue;
+mod run_dir;
+
+pub use burst::Burst;
+pub use clock::{Clock, rdtsc};
+pub use eal::{Eal, EalConfig, Hugepages, LogLevel, PciAccess};
+pub use error::{EalError, Errno, MempoolError, PortError};
+pub use mbuf::Mbuf;
+pub use mempool::{Mempool, MempoolConfig};
+pub use port::{
+    Link, Port, PortConfig, PortId, PortInfo, PortStats, RssConfig, RssReport, RssTypes, RxOffloads,
+    StartedPort, TxOffloads,
+};
+pub use queue::{RxQueue, TxQueue};

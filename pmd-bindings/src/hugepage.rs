@@ -1,0 +1,66 @@
+//! Huge pages: how many are free, and the advice to use them for our own memory.
+//!
+//! Reads sysfs and calls `madvise`. It reserves nothing and changes no system setting.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Free reserved huge pages of all sizes, in megabytes.
+pub fn free_mb() -> u64 {
+    free_mb_under(Path::new("/sys/kernel/mm/hugepages"))
+}
+
+fn free_mb_under(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        let kilobytes: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let free: u64 = fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+        Some(kilobytes * free)
+    });
+    sizes.sum::<u64>() / 1024
+}
+
+/// Advises the kernel to back `memory` with transparent huge pages. Returns the bytes that the advice covers:
+/// the whole 4 KiB pages inside the slice, 0 when there is none.
+///
+/// # Errors
+/// What `madvise` says; `EINVAL` where the kernel has no transparent huge pages.
+pub fn advise<T>(memory: &[T]) -> io::Result<usize> {
+    const PAGE: usize = 4096;
+    let range = memory.as_ptr_range();
+    let start = (range.start as usize).next_multiple_of(PAGE);
+    let end = range.end as usize / PAGE * PAGE;
+    let Some(length) = end.checked_sub(start).filter(|length| *length > 0) else { return Ok(0) };
+    // SAFETY: the range lies inside a live slice, and MADV_HUGEPAGE changes how memory is backed, never what
+    // it holds.
+    let ret = unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_HUGEPAGE) };
+    if ret == 0 { Ok(length) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_all_page_sizes() {
+        let folder = std::env::temp_dir().join(format!("hugepages-test-{}", std::process::id()));
+        for (size, free) in [("hugepages-2048kB", "5\n"), ("hugepages-1048576kB", "2\n"), ("other", "9\n")] {
+            fs::create_dir_all(folder.join(size)).unwrap();
+            fs::write(folder.join(size).join("free_hugepages"), free).unwrap();
+        }
+        assert_eq!(free_mb_under(&folder), 10 + 2048);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(free_mb_under(&folder), 0);
+    }
+
+    #[test]
+    fn advice_covers_whole_pages_only() {
+        let memory = vec![7u8; 1 << 20];
+        let covered = advise(&memory).unwrap();
+        assert!(covered > (1 << 20) - 2 * 4096 && covered <= 1 << 20 && covered.is_multiple_of(4096));
+        assert!(memory.iter().all(|byte| *byte == 7));
+        assert_eq!(advise(&memory[..10]).unwrap(), 0);
+    }
+}

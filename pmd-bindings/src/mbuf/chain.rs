@@ -1,0 +1,55 @@
+//! Packets whose first segment is too short to hold the headers.
+//!
+//! The pipeline parses the first segment only. A receive queue therefore gathers the first [`HEAD_BYTES`] of a
+//! chain, or drops it as `header-split`. Not on the fast path: packets of one segment never come here.
+
+use dpdk_sys as sys;
+
+use super::Mbuf;
+
+/// Bytes that the first segment of a chain is to hold, or the whole packet where that is shorter: room for all
+/// headers of an encapsulated packet.
+pub(crate) const HEAD_BYTES: usize = 256;
+
+impl Mbuf {
+    /// Moves bytes of later segments to the first until it holds `wanted` of them, or the whole packet.
+    /// `false` when there is no room, the data is shared, or the chain is broken; the packet is then still
+    /// whole.
+    pub(crate) fn pull_up(&mut self, wanted: usize) -> bool {
+        let head = self.segment();
+        let wanted = wanted.min(head.pkt_len() as usize);
+        let short = wanted.saturating_sub(usize::from(head.data_len()));
+        if short == 0 {
+            return true;
+        }
+        if !head.is_writable() || head.tailroom() < short || usize::from(u16::MAX - head.data_len()) < short {
+            return false;
+        }
+        let mut missing = short;
+        while missing > 0 {
+            let Some(next) = head.next().filter(|next| next.refcnt() == 1) else { return false };
+            let take = missing.min(usize::from(next.data_len()));
+            // SAFETY: `next` is part of our packet, whose bytes nobody writes here.
+            let bytes = unsafe { next.bytes() };
+            head.fill(&bytes[..take]);
+            // `take` is at most data_len, a u16.
+            next.set_data_off(next.data_off() + take as u16);
+            next.set_data_len(next.data_len() - take as u16);
+            missing -= take;
+            if next.data_len() == 0 {
+                head.set_next(next.next());
+                head.set_nb_segs(head.nb_segs().saturating_sub(1).max(1));
+                next.set_next(None);
+                // SAFETY: the segment was just unlinked: it is ours, and part of no packet.
+                unsafe { sys::dpdk_sys_mbuf_free_segment(next.as_ptr()) };
+            }
+        }
+        true
+    }
+
+    /// A packet of our own with the same bytes, in place of one whose header others use too. `None` when the
+    /// pool is exhausted; the original is given up either way.
+    pub(crate) fn unshared(self) -> Option<Self> {
+        self.deep_copy()
+    }
+}

@@ -1,0 +1,246 @@
+//! [`Segment`]: the fields of one `rte_mbuf`, by the offsets that the C compiler found.
+//!
+//! DPDK releases nest the structure's unions differently; offsets hide that. Nothing here owns memory.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use dpdk_sys as sys;
+
+use crate::flags::{EXTERNAL, INDIRECT};
+
+const BUF_ADDR: usize = sys::DPDK_SYS_MBUF_BUF_ADDR as usize;
+const DATA_OFF: usize = sys::DPDK_SYS_MBUF_DATA_OFF as usize;
+const REFCNT: usize = sys::DPDK_SYS_MBUF_REFCNT as usize;
+const NB_SEGS: usize = sys::DPDK_SYS_MBUF_NB_SEGS as usize;
+const PORT: usize = sys::DPDK_SYS_MBUF_PORT as usize;
+const OL_FLAGS: usize = sys::DPDK_SYS_MBUF_OL_FLAGS as usize;
+const PKT_LEN: usize = sys::DPDK_SYS_MBUF_PKT_LEN as usize;
+const DATA_LEN: usize = sys::DPDK_SYS_MBUF_DATA_LEN as usize;
+const VLAN_TCI: usize = sys::DPDK_SYS_MBUF_VLAN_TCI as usize;
+const HASH_RSS: usize = sys::DPDK_SYS_MBUF_HASH_RSS as usize;
+const BUF_LEN: usize = sys::DPDK_SYS_MBUF_BUF_LEN as usize;
+const POOL: usize = sys::DPDK_SYS_MBUF_POOL as usize;
+const NEXT: usize = sys::DPDK_SYS_MBUF_NEXT as usize;
+const TX_OFFLOAD: usize = sys::DPDK_SYS_MBUF_TX_OFFLOAD as usize;
+const SHINFO: usize = sys::DPDK_SYS_MBUF_SHINFO as usize;
+const SHINFO_REFCNT: usize = sys::DPDK_SYS_SHINFO_REFCNT as usize;
+
+/// Where the eight bytes {data_off, refcnt, nb_segs, port} begin.
+pub(crate) const REARM_OFFSET: usize = DATA_OFF;
+/// Of those, the bits of refcnt and nb_segs ...
+pub(crate) const SINGLE_EXCLUSIVE_MASK: u64 = 0x0000_ffff_ffff_0000;
+/// ... and their value for a packet of one segment with one owner.
+pub(crate) const SINGLE_EXCLUSIVE: u64 = 0x0000_0001_0001_0000;
+
+const _: () = assert!(REFCNT == DATA_OFF + 2 && NB_SEGS == DATA_OFF + 4 && PORT == DATA_OFF + 6);
+const _: () = assert!(DATA_OFF.is_multiple_of(8) && cfg!(target_endian = "little"));
+
+/// A handle on one segment of a packet that somebody in this crate owns.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment(NonNull<sys::rte_mbuf>);
+
+impl Segment {
+    /// A handle.
+    ///
+    /// # Safety
+    /// `raw` is a valid mbuf, and stays so and in the caller's ownership while this handle and its copies are
+    /// used. The safe methods rest on that.
+    #[inline]
+    pub(crate) unsafe fn new(raw: NonNull<sys::rte_mbuf>) -> Self {
+        Self(raw)
+    }
+
+    #[inline(always)]
+    fn get<T: Copy>(self, offset: usize) -> T {
+        let field = self.0.as_ptr().cast_const().wrapping_byte_add(offset).cast::<T>();
+        // SAFETY: the mbuf is valid (see `new`), and `offset` is that of a field of type T.
+        unsafe { field.read() }
+    }
+
+    #[inline(always)]
+    fn set<T: Copy>(self, offset: usize, value: T) {
+        let field = self.0.as_ptr().wrapping_byte_add(offset).cast::<T>();
+        // SAFETY: the mbuf is valid and ours to write (see `new`), and `offset` is that of a field of type T.
+        unsafe { field.write(value) }
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut sys::rte_mbuf {
+        self.0.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn data_off(self) -> u16 {
+        self.get(DATA_OFF)
+    }
+
+    #[inline]
+    pub(crate) fn set_data_off(self, value: u16) {
+        self.set(DATA_OFF, value);
+    }
+
+    #[inline]
+    pub(crate) fn data_len(self) -> u16 {
+        self.get(DATA_LEN)
+    }
+
+    #[inline]
+    pub(crate) fn set_data_len(self, value: u16) {
+        self.set(DATA_LEN, value);
+    }
+
+    #[inline]
+    pub(crate) fn pkt_len(self) -> u32 {
+        self.get(PKT_LEN)
+    }
+
+    #[inline]
+    pub(crate) fn set_pkt_len(self, value: u32) {
+        self.set(PKT_LEN, value);
+    }
+
+    #[inline]
+    pub(crate) fn nb_segs(self) -> u16 {
+        self.get(NB_SEGS)
+    }
+
+    pub(crate) fn set_nb_segs(self, value: u16) {
+        self.set(NB_SEGS, value);
+    }
+
+    #[inline]
+    pub(crate) fn port(self) -> u16 {
+        self.get(PORT)
+    }
+
+    #[inline]
+    pub(crate) fn flags(self) -> u64 {
+        self.get(OL_FLAGS)
+    }
+
+    #[inline]
+    pub(crate) fn set_flags(self, value: u64) {
+        self.set(OL_FLAGS, value);
+    }
+
+    #[inline]
+    pub(crate) fn vlan_tci(self) -> u16 {
+        self.get(VLAN_TCI)
+    }
+
+    #[inline]
+    pub(crate) fn rss_hash(self) -> u32 {
+        self.get(HASH_RSS)
+    }
+
+    #[inline]
+    pub(crate) fn tx_offload(self) -> u64 {
+        self.get(TX_OFFLOAD)
+    }
+
+    #[inline]
+    pub(crate) fn set_tx_offload(self, value: u64) {
+        self.set(TX_OFFLOAD, value);
+    }
+
+    pub(crate) fn pool(self) -> *mut sys::rte_mempool {
+        self.get(POOL)
+    }
+
+    #[inline]
+    pub(crate) fn next(self) -> Option<Self> {
+        self.get::<Option<NonNull<sys::rte_mbuf>>>(NEXT).map(Self)
+    }
+
+    pub(crate) fn set_next(self, next: Option<Self>) {
+        self.set(NEXT, next.map(|next| next.0));
+    }
+
+    /// The last segment of the chain that begins here.
+    #[inline]
+    pub(crate) fn last(mut self) -> Self {
+        while let Some(next) = self.next() {
+            self = next;
+        }
+        self
+    }
+
+    /// Where the segment's data begins.
+    #[inline]
+    pub(crate) fn data(self) -> *mut u8 {
+        self.get::<*mut u8>(BUF_ADDR).wrapping_add(usize::from(self.data_off()))
+    }
+
+    /// The segment's bytes.
+    ///
+    /// # Safety
+    /// The packet outlives `'a`, and nobody writes these bytes meanwhile.
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: a valid mbuf has `data_len` initialised bytes at `data()`; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.data(), usize::from(self.data_len())) }
+    }
+
+    /// The segment's bytes, writable.
+    ///
+    /// # Safety
+    /// The packet outlives `'a`, the segment [`is_writable`](Self::is_writable), and nobody else has a
+    /// reference to these bytes.
+    #[inline]
+    pub(crate) unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        // SAFETY: as for `bytes`, and exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.data(), usize::from(self.data_len())) }
+    }
+
+    /// Free bytes behind the data.
+    #[inline]
+    pub(crate) fn tailroom(self) -> usize {
+        let used = usize::from(self.data_off()) + usize::from(self.data_len());
+        usize::from(self.get::<u16>(BUF_LEN)).saturating_sub(used)
+    }
+
+    /// References to this `rte_mbuf` itself.
+    #[inline]
+    pub(crate) fn refcnt(self) -> u16 {
+        let field = self.0.as_ptr().wrapping_byte_add(REFCNT).cast::<u16>();
+        // SAFETY: a valid, aligned 16-bit field that other owners change only atomically.
+        let counter = unsafe { AtomicU16::from_ptr(field) };
+        // Acquire: when another owner has just let go, its reads of the data are over.
+        counter.load(Ordering::Acquire)
+    }
+
+    /// True when the data belongs to this segment alone.
+    #[inline]
+    pub(crate) fn is_writable(self) -> bool {
+        let flags = self.flags();
+        if flags & INDIRECT != 0 || self.refcnt() != 1 {
+            return false;
+        }
+        flags & EXTERNAL == 0 || self.external_refcnt() == 1
+    }
+
+    /// References to the external buffer: 1 in a driver that hands out slices of its own memory (mlx5's
+    /// multi-packet receive queue), more when somebody shares it.
+    fn external_refcnt(self) -> u16 {
+        let shared: *mut u8 = self.get(SHINFO);
+        if shared.is_null() {
+            return 0;
+        }
+        // SAFETY: an mbuf with an external buffer points to its live shared info, whose counter is changed
+        // only atomically.
+        let counter = unsafe { AtomicU16::from_ptr(shared.wrapping_add(SHINFO_REFCNT).cast()) };
+        counter.load(Ordering::Acquire)
+    }
+
+    /// Appends as much of `bytes` as fits to a fresh segment; returns the rest.
+    pub(crate) fn fill(self, bytes: &[u8]) -> &[u8] {
+        let room = self.tailroom().min(usize::from(u16::MAX - self.data_len()));
+        let (now, rest) = bytes.split_at(room.min(bytes.len()));
+        let end = self.data().wrapping_add(usize::from(self.data_len()));
+        // SAFETY: `tailroom` bytes behind the data belong to the segment, which is ours and unshared, so they
+        // do not overlap `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), end, now.len()) };
+        self.set_data_len(self.data_len() + now.len() as u16);
+        rest
+    }
+}

@@ -1,0 +1,237 @@
+//! [`Mempool`]: where packet buffers come from and go back to.
+//!
+//! A handle is shared and cheap to clone. The pool is freed with its last handle, unless packets of it are still
+//! outside: then it is kept for the rest of the process, and says so, for a buffer must never outlive its pool.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use crate::burst::Burst;
+use crate::eal::Eal;
+use crate::error::{Errno, MempoolError, cut};
+use crate::flags::ANY_NODE;
+use crate::log;
+use crate::mbuf::Mbuf;
+
+/// Free bytes in front of a fresh packet (`RTE_PKTMBUF_HEADROOM`).
+pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
+/// The usual data room: headroom and 2 KiB.
+pub const DEFAULT_DATA_ROOM: u16 = HEADROOM + 2048;
+/// The shortest segment that is useful beyond the headroom.
+const MIN_SEGMENT: u16 = 64;
+/// The longest pool name that leaves room for DPDK's own prefixes.
+const MAX_NAME: usize = 24;
+
+/// What a mempool is made of.
+#[derive(Clone, Debug)]
+pub struct MempoolConfig {
+    /// Unique name.
+    pub name: String,
+    /// Number of buffers. One less than a power of two wastes no memory.
+    pub mbufs: u32,
+    /// Buffers that each registered thread may keep for itself.
+    pub cache: u32,
+    /// Bytes of a buffer, headroom included.
+    pub data_room: u16,
+    /// NUMA node of the memory; any when not given.
+    pub numa: Option<u32>,
+}
+
+impl Default for MempoolConfig {
+    fn default() -> Self {
+        Self { name: "packets".into(), mbufs: 8191, cache: 256, data_room: DEFAULT_DATA_ROOM, numa: None }
+    }
+}
+
+#[derive(Debug)]
+struct PoolInner {
+    raw: NonNull<sys::rte_mempool>,
+    eal: Eal,
+    name: String,
+    data_room: u16,
+}
+
+// SAFETY: a mempool's functions may be called from any thread; the ring behind it is multi-producer and
+// multi-consumer, and caches belong to registered threads.
+unsafe impl Send for PoolInner {}
+// SAFETY: as above.
+unsafe impl Sync for PoolInner {}
+
+/// A shared handle on a pool of packet buffers.
+#[derive(Clone, Debug)]
+pub struct Mempool {
+    inner: Arc<PoolInner>,
+}
+
+impl Mempool {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// [`MempoolError`]: a setting out of range, or not enough memory.
+    pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, MempoolError> {
+        let name = checked_name(config)?;
+        let node = config.numa.and_then(|node| i32::try_from(node).ok()).unwrap_or(ANY_NODE);
+        // SAFETY: the EAL runs (`eal`), `name` is a C string, and the sizes were checked above.
+        let create = || unsafe {
+            sys::rte_pktmbuf_pool_create(name.as_ptr(), config.mbufs, config.cache, 0, config.data_room, node)
+        };
+        let (raw, words) = log::captured(create);
+        let Some(raw) = NonNull::new(raw) else {
+            let bytes = u64::from(config.mbufs) * (u64::from(config.data_room) + 192);
+            return Err(MempoolError::Create {
+                name: config.name.clone(),
+                mbufs: config.mbufs,
+                megabytes: bytes.div_ceil(1 << 20),
+                errno: Errno::last(),
+                words,
+            });
+        };
+        let (name, data_room) = (config.name.clone(), config.data_room);
+        Ok(Self { inner: Arc::new(PoolInner { raw, eal: eal.clone(), name, data_room }) })
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Buffers in use: everything that is neither in the pool nor in a thread's cache. Exact when no thread
+    /// allocates or frees meanwhile.
+    pub fn in_use(&self) -> usize {
+        self.inner.in_use()
+    }
+
+    /// Buffers in all.
+    pub fn capacity(&self) -> usize {
+        // SAFETY: the pool is live (`inner`), and its size never changes.
+        let size = unsafe { (*self.inner.raw.as_ptr()).size };
+        size as usize
+    }
+
+    /// Bytes that fit one segment behind the headroom.
+    pub fn segment_room(&self) -> usize {
+        usize::from(self.inner.data_room - HEADROOM)
+    }
+
+    /// An empty packet, or `None` when the pool is exhausted.
+    #[inline]
+    pub fn alloc(&self) -> Option<Mbuf> {
+        // SAFETY: the pool is live (`inner`).
+        let raw = unsafe { sys::dpdk_sys_mbuf_alloc(self.raw()) };
+        // SAFETY: a fresh mbuf that nobody else has.
+        NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
+    }
+
+    /// A packet with these bytes, over as many segments as they need; `None` when the pool is exhausted or
+    /// they need more than 65,535 segments.
+    pub fn alloc_from(&self, bytes: &[u8]) -> Option<Mbuf> {
+        let total = u32::try_from(bytes.len()).ok()?;
+        let packet = self.alloc()?;
+        let head = packet.segment();
+        let mut last = head;
+        let mut rest = last.fill(bytes);
+        let mut segments = 1u16;
+        while !rest.is_empty() {
+            let next = self.alloc()?.into_segment();
+            // Linked at once, so that dropping `packet` frees it on any way out.
+            last.set_next(Some(next));
+            last = next;
+            segments = segments.checked_add(1)?;
+            head.set_nb_segs(segments);
+            rest = last.fill(rest);
+        }
+        head.set_pkt_len(total);
+        Some(packet)
+    }
+
+    /// Adds up to `count` empty packets to `burst`, all or none, as far as it has room. Returns how many.
+    pub fn alloc_bulk(&self, burst: &mut Burst, count: usize) -> usize {
+        let count = count.min(burst.spare());
+        let Ok(wanted) = u32::try_from(count) else { return 0 };
+        let slots = burst.spare_slots();
+        // SAFETY: the pool is live, and `slots` has room for at least `count` pointers.
+        let ret = unsafe { sys::dpdk_sys_mbuf_alloc_bulk(self.raw(), slots, wanted) };
+        if ret != 0 {
+            return 0;
+        }
+        // SAFETY: on success `count` fresh mbufs that nobody else has were written.
+        unsafe { burst.grow(count) };
+        count
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::rte_mempool {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl PoolInner {
+    fn in_use(&self) -> usize {
+        // SAFETY: the pool is live; the count is read without locks, as documented.
+        let count = unsafe { sys::rte_mempool_in_use_count(self.raw.as_ptr()) };
+        count as usize
+    }
+}
+
+impl Drop for PoolInner {
+    fn drop(&mut self) {
+        // Two looks: a thread in the middle of giving buffers back shows them twice for an instant.
+        let outside = self.in_use().max(self.in_use());
+        if outside > 0 {
+            tracing::warn!(pool = self.name, outside, "mempool kept: packets of it are still in use");
+            std::mem::forget(self.eal.clone());
+            return;
+        }
+        // SAFETY: no handle is left, no buffer is outside, and every port that received into it is closed (a
+        // port holds a handle until then).
+        unsafe { sys::rte_mempool_free(self.raw.as_ptr()) };
+    }
+}
+
+fn checked_name(config: &MempoolConfig) -> Result<CString, MempoolError> {
+    let name = &config.name;
+    if !(1..=MAX_NAME).contains(&name.len()) || !name.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(MempoolError::Name(cut(name)));
+    }
+    if config.mbufs == 0 {
+        return Err(MempoolError::Empty(name.clone()));
+    }
+    // DPDK flushes a cache at 1.5 times its size, and wants as many buffers in the pool.
+    let max = sys::RTE_MEMPOOL_CACHE_MAX_SIZE.min((u64::from(config.mbufs) * 2 / 3) as u32);
+    if config.cache > max {
+        return Err(MempoolError::Cache {
+            name: name.clone(),
+            cache: config.cache,
+            mbufs: config.mbufs,
+            max,
+        });
+    }
+    let min = HEADROOM + MIN_SEGMENT;
+    if config.data_room < min {
+        return Err(MempoolError::DataRoom { name: name.clone(), data_room: config.data_room, min });
+    }
+    CString::new(name.as_str()).map_err(|_| MempoolError::Name(cut(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_checked_before_dpdk_sees_them() {
+        let good = MempoolConfig::default();
+        assert!(checked_name(&good).is_ok());
+        for name in ["", "a b", "x\0", &"x".repeat(25)] {
+            let config = MempoolConfig { name: name.into(), ..good.clone() };
+            assert!(matches!(checked_name(&config), Err(MempoolError::Name(_))), "{name:?}");
+        }
+        let config = MempoolConfig { mbufs: 0, ..good.clone() };
+        assert!(matches!(checked_name(&config), Err(MempoolError::Empty(_))));
+        let config = MempoolConfig { mbufs: 100, cache: 67, ..good.clone() };
+        assert!(matches!(checked_name(&config), Err(MempoolError::Cache { max: 66, .. })));
+        let config = MempoolConfig { data_room: 130, ..good };
+        assert!(matches!(checked_name(&config), Err(MempoolError::DataRoom { min: 192, .. })));
+    }
+}

@@ -1,0 +1,121 @@
+//! [`PortInfo`]: what a port is and can do, in our words.
+
+use std::ffi::CStr;
+use std::ops::RangeInclusive;
+
+use dpdk_sys as sys;
+use wire::MacAddr;
+
+use super::{PortId, RssTypes, RxOffloads, TxOffloads};
+use crate::error::{Errno, PortError, Words};
+
+/// How many descriptors a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorLimits {
+    /// At least.
+    pub min: u16,
+    /// At most.
+    pub max: u16,
+    /// In multiples of.
+    pub align: u16,
+}
+
+/// What a port is and can do.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// Its name.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Its number.
+    pub id: PortId,
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// MTUs it takes.
+    pub mtu_range: RangeInclusive<u16>,
+    /// Most receive queues.
+    pub max_rx_queues: u16,
+    /// Most transmit queues.
+    pub max_tx_queues: u16,
+    /// Its NUMA node, where it has one.
+    pub numa: Option<u32>,
+    /// What its RSS can hash on.
+    pub rss_types: RssTypes,
+    /// Entries of its RSS redirection table, 0 without one.
+    pub reta_size: u16,
+    /// Bytes of its RSS key, 0 when it does not say.
+    pub hash_key_size: u8,
+    /// Receive offloads.
+    pub rx_offloads: RxOffloads,
+    /// Transmit offloads.
+    pub tx_offloads: TxOffloads,
+    /// Longest frame it can receive.
+    pub max_rx_frame: u32,
+    /// Smallest receive buffer it takes.
+    pub min_rx_buffer: u32,
+    /// Receive descriptors.
+    pub rx_descriptors: DescriptorLimits,
+    /// Transmit descriptors.
+    pub tx_descriptors: DescriptorLimits,
+    /// Index of the kernel interface it is bound to.
+    pub if_index: Option<u32>,
+}
+
+impl PortInfo {
+    pub(super) fn raw(id: PortId) -> Result<sys::rte_eth_dev_info, Errno> {
+        // SAFETY: a structure of integers and pointers, for which zero is a value.
+        let mut info: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid place; the function checks the id.
+        let ret = unsafe { sys::rte_eth_dev_info_get(id.get(), &raw mut info) };
+        Errno::check(ret).map(|_| info)
+    }
+
+    pub(super) fn of(id: PortId, name: &str) -> Result<Self, PortError> {
+        let raw = Self::raw(id).map_err(|errno| PortError::Operation {
+            name: name.into(),
+            operation: "read the device's information",
+            errno,
+            words: Words::default(),
+        })?;
+        let driver = if raw.driver_name.is_null() {
+            String::new()
+        } else {
+            // SAFETY: a static string of the driver.
+            unsafe { CStr::from_ptr(raw.driver_name) }.to_string_lossy().into_owned()
+        };
+        // SAFETY: reads the port's entry; the function checks the id.
+        let node = unsafe { sys::rte_eth_dev_socket_id(id.get()) };
+        let limits = |raw: sys::rte_eth_desc_lim| DescriptorLimits {
+            min: raw.nb_min,
+            max: raw.nb_max,
+            align: raw.nb_align.max(1),
+        };
+        Ok(Self {
+            name: name.into(),
+            driver,
+            id,
+            mac: mac_of(id),
+            mtu_range: raw.min_mtu..=raw.max_mtu,
+            max_rx_queues: raw.max_rx_queues,
+            max_tx_queues: raw.max_tx_queues,
+            numa: u32::try_from(node).ok(),
+            rss_types: RssTypes::from_bits(raw.flow_type_rss_offloads),
+            reta_size: raw.reta_size,
+            hash_key_size: raw.hash_key_size,
+            rx_offloads: RxOffloads::from_bits(raw.rx_offload_capa),
+            tx_offloads: TxOffloads::from_bits(raw.tx_offload_capa),
+            max_rx_frame: raw.max_rx_pktlen,
+            min_rx_buffer: raw.min_rx_bufsize,
+            rx_descriptors: limits(raw.rx_desc_lim),
+            tx_descriptors: limits(raw.tx_desc_lim),
+            if_index: (raw.if_index != 0).then_some(raw.if_index),
+        })
+    }
+}
+
+pub(super) fn mac_of(id: PortId) -> MacAddr {
+    let mut mac = sys::rte_ether_addr { addr_bytes: [0; 6] };
+    // SAFETY: a valid place; the function checks the id and leaves zero on an error.
+    unsafe { sys::rte_eth_macaddr_get(id.get(), &raw mut mac) };
+    MacAddr(mac.addr_bytes)
+}

@@ -1,0 +1,50 @@
+//! [`Port`] and [`StartedPort`]: a port's life, from attachment to detachment.
+//!
+//! `attach.rs` brings ports in and out, `config.rs` starts them, `running.rs` is what can be done while packets
+//! flow, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. Every kind of port is an ethdev here; which
+//! arguments a kind wants is the business of the switch.
+
+mod attach;
+mod config;
+mod info;
+mod offload;
+mod rss;
+mod running;
+mod stats;
+
+use std::fmt;
+
+pub use attach::{Port, in_use, limit};
+pub use config::PortConfig;
+pub use info::{DescriptorLimits, PortInfo};
+pub use offload::{RxOffloads, TxOffloads};
+pub use rss::{RssConfig, RssReport, RssTypes};
+pub(crate) use running::Running;
+pub use running::{Link, StartedPort};
+pub use stats::PortStats;
+
+/// DPDK's number of a port. Numbers are used again after a port was detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(u16);
+
+impl PortId {
+    pub(crate) const fn new(raw: u16) -> Self {
+        Self(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The number, as an index into a table of ports.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,283 @@
+//! [`StartedPort`]: what can be done with a port while its queues are polled.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dpdk_sys as sys;
+use wire::MacAddr;
+
+use super::attach::Claim;
+use super::{Port, PortId, PortInfo, PortStats, RssReport, info, stats};
+use crate::error::{Errno, PortError, Words};
+use crate::log;
+use crate::mempool::Mempool;
+use crate::queue::{RxQueue, TxQueue};
+
+/// What a started port and its queues share. When the last of them goes without a proper stop, the port stops
+/// then.
+#[derive(Debug)]
+pub(crate) struct Running {
+    id: PortId,
+    name: String,
+    rss: RssReport,
+    _pool: Mempool,
+    claim: Mutex<Option<Claim>>,
+}
+
+impl Running {
+    pub(super) fn new(claim: Claim, pool: Mempool, rss: RssReport) -> Self {
+        Self { id: claim.id, name: claim.name.clone(), rss, _pool: pool, claim: Mutex::new(Some(claim)) }
+    }
+
+    pub(crate) fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// The error for a failed operation on this port.
+    pub(crate) fn error(&self, operation: &'static str, errno: Errno) -> PortError {
+        self.error_with(operation, errno, Words::default())
+    }
+
+    fn error_with(&self, operation: &'static str, errno: Errno, words: Words) -> PortError {
+        let name = self.name.clone();
+        if errno.is_unsupported() {
+            return PortError::Unsupported { name, operation };
+        }
+        PortError::Operation { name, operation, errno, words }
+    }
+
+    fn call(&self, operation: &'static str, call: impl FnOnce(u16) -> i32) -> Result<(), PortError> {
+        let (ret, words) = log::captured(|| call(self.id.get()));
+        Errno::check(ret).map(|_| ()).map_err(|errno| self.error_with(operation, errno, words))
+    }
+
+    /// Stops the device. Nobody polls its queues any more: the caller has them all.
+    fn halt(&self) -> Result<(), PortError> {
+        // SAFETY: a started port without users of its queues.
+        self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })
+    }
+
+    fn take_claim(&self) -> Option<Claim> {
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(claim) = self.take_claim() {
+            if let Err(error) = self.halt() {
+                tracing::warn!(%error, "a port that was let go did not stop");
+            }
+            drop(claim);
+        }
+    }
+}
+
+/// State of a port's link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Up.
+    pub up: bool,
+    /// Megabits per second; not given when the driver does not know.
+    pub mbps: Option<u32>,
+    /// Full duplex.
+    pub full_duplex: bool,
+    /// Autonegotiated.
+    pub autoneg: bool,
+}
+
+/// A port whose queues are out.
+#[derive(Debug)]
+pub struct StartedPort {
+    running: Arc<Running>,
+    rx_queues: u16,
+    tx_queues: u16,
+}
+
+/// A port that could not be stopped, with the queues that were handed in, and why.
+pub type NotStopped = (StartedPort, Vec<RxQueue>, Vec<TxQueue>, PortError);
+
+impl StartedPort {
+    pub(super) fn new(running: Arc<Running>, rx_queues: u16, tx_queues: u16) -> Self {
+        Self { running, rx_queues, tx_queues }
+    }
+
+    /// Stops the port. It needs all its queues back, in any order.
+    ///
+    /// # Errors
+    /// Everything that was handed in, and [`PortError::QueuesMissing`], [`PortError::ForeignQueues`] or the
+    /// driver's refusal.
+    #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
+    pub fn stop(self, rx: Vec<RxQueue>, tx: Vec<TxQueue>) -> Result<Port, NotStopped> {
+        if let Err(error) = self.check_queues(&rx, &tx).and_then(|()| self.running.halt()) {
+            return Err((self, rx, tx, error));
+        }
+        let Some(claim) = self.running.take_claim() else {
+            // The claim leaves once, and with it the StartedPort: there is no second stop.
+            let error = self.running.error("stop", Errno::EINVAL);
+            return Err((self, rx, tx, error));
+        };
+        Ok(Port { claim })
+    }
+
+    fn check_queues(&self, rx: &[RxQueue], tx: &[TxQueue]) -> Result<(), PortError> {
+        let ours = |running: &Arc<Running>| Arc::ptr_eq(running, &self.running);
+        let foreign = rx.iter().filter(|queue| !ours(queue.running())).count()
+            + tx.iter().filter(|queue| !ours(queue.running())).count();
+        let name = || self.running.name.clone();
+        if foreign > 0 {
+            return Err(PortError::ForeignQueues { name: name(), count: foreign });
+        }
+        let missing_rx = (0..self.rx_queues).filter(|id| rx.iter().all(|queue| queue.queue() != *id));
+        let missing_tx = (0..self.tx_queues).filter(|id| tx.iter().all(|queue| queue.queue() != *id));
+        let (missing_rx, missing_tx): (Vec<u16>, Vec<u16>) = (missing_rx.collect(), missing_tx.collect());
+        if missing_rx.is_empty() && missing_tx.is_empty() {
+            return Ok(());
+        }
+        Err(PortError::QueuesMissing { name: name(), rx: missing_rx, tx: missing_tx })
+    }
+
+    /// The port's number.
+    pub fn id(&self) -> PortId {
+        self.running.id
+    }
+
+    /// The port's name.
+    pub fn name(&self) -> &str {
+        &self.running.name
+    }
+
+    /// What the port is and can do.
+    ///
+    /// # Errors
+    /// [`PortError::Operation`] when the driver does not say.
+    pub fn info(&self) -> Result<PortInfo, PortError> {
+        PortInfo::of(self.running.id, &self.running.name)
+    }
+
+    /// What became of the RSS configuration.
+    pub fn rss(&self) -> RssReport {
+        self.running.rss
+    }
+
+    /// Counters that every driver has.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn stats(&self) -> Result<PortStats, PortError> {
+        stats::basic(self.running.id).map_err(|errno| self.running.error("read statistics", errno))
+    }
+
+    /// Sets [`stats`](Self::stats) to zero.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn reset_stats(&self) -> Result<(), PortError> {
+        // SAFETY: a port that we hold.
+        self.running.call("reset statistics", |id| unsafe { sys::rte_eth_stats_reset(id) })
+    }
+
+    /// The driver's counters, by name.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn xstats(&self) -> Result<Vec<(String, u64)>, PortError> {
+        stats::extended(self.running.id)
+            .map_err(|errno| self.running.error("read extended statistics", errno))
+    }
+
+    /// Sets [`xstats`](Self::xstats) to zero.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn reset_xstats(&self) -> Result<(), PortError> {
+        // SAFETY: a port that we hold.
+        self.running.call("reset extended statistics", |id| unsafe { sys::rte_eth_xstats_reset(id) })
+    }
+
+    /// The link's state, without waiting for it to settle.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn link(&self) -> Result<Link, PortError> {
+        let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
+        self.running.call("read the link state", |id| {
+            // SAFETY: four valid places.
+            unsafe {
+                sys::dpdk_sys_link_get(id, &raw mut mbps, &raw mut duplex, &raw mut autoneg, &raw mut up)
+            }
+        })?;
+        let known = mbps != 0 && mbps != u32::MAX;
+        Ok(Link { up: up != 0, mbps: known.then_some(mbps), full_duplex: duplex != 0, autoneg: autoneg != 0 })
+    }
+
+    /// Sets the link up.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn set_link_up(&self) -> Result<(), PortError> {
+        // SAFETY: a port that we hold.
+        self.running.call("set the link up", |id| unsafe { sys::rte_eth_dev_set_link_up(id) })
+    }
+
+    /// Sets the link down.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn set_link_down(&self) -> Result<(), PortError> {
+        // SAFETY: a port that we hold.
+        self.running.call("set the link down", |id| unsafe { sys::rte_eth_dev_set_link_down(id) })
+    }
+
+    /// The MTU.
+    ///
+    /// # Errors
+    /// [`PortError::Operation`].
+    pub fn mtu(&self) -> Result<u16, PortError> {
+        let mut mtu = 0;
+        // SAFETY: a valid place.
+        self.running.call("read the MTU", |id| unsafe { sys::rte_eth_dev_get_mtu(id, &raw mut mtu) })?;
+        Ok(mtu)
+    }
+
+    /// Sets the MTU.
+    ///
+    /// # Errors
+    /// [`PortError::Range`] outside of what the port takes, [`PortError::Unsupported`] for a driver that has
+    /// none or cannot change it while running, or [`PortError::Operation`].
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), PortError> {
+        let info = self.info()?;
+        let (min, max) = (*info.mtu_range.start(), *info.mtu_range.end());
+        if !info.mtu_range.contains(&mtu) {
+            let (value, min, max) = (mtu.into(), min.into(), max.into());
+            return Err(PortError::Range { name: info.name, what: "MTU", value, min, max });
+        }
+        // SAFETY: a port that we hold.
+        self.running.call("set the MTU", |id| unsafe { sys::rte_eth_dev_set_mtu(id, mtu) })
+    }
+
+    /// The MAC address.
+    pub fn mac(&self) -> MacAddr {
+        info::mac_of(self.running.id)
+    }
+
+    /// Receives frames for any address, or not.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    pub fn set_promiscuous(&self, on: bool) -> Result<(), PortError> {
+        if on {
+            // SAFETY: a port that we hold.
+            return self
+                .running
+                .call("set promiscuous mode", |id| unsafe { sys::rte_eth_promiscuous_enable(id) });
+        }
+        // SAFETY: a port that we hold.
+        self.running.call("clear promiscuous mode", |id| unsafe { sys::rte_eth_promiscuous_disable(id) })
+    }
+
+    /// True when the device was unplugged. Unconfirmed on hardware; virtual devices never are.
+    pub fn is_removed(&self) -> bool {
+        // SAFETY: a port that we hold.
+        unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 }
+    }
+}

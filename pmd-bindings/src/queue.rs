@@ -1,0 +1,306 @@
+//! [`RxQueue`] and [`TxQueue`]: bursts in, bursts out.
+//!
+//! A queue is moved to the one thread that polls it and comes back when its port stops; holding it keeps the
+//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do. What is not
+//! sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use dpdk_sys as sys;
+
+use crate::burst::Burst;
+use crate::error::{Errno, PortError};
+use crate::mbuf::{HEAD_BYTES, Mbuf, REARM_OFFSET, SINGLE_EXCLUSIVE, SINGLE_EXCLUSIVE_MASK};
+use crate::port::{PortId, Running};
+
+/// One receive queue of a started port.
+#[derive(Debug)]
+pub struct RxQueue {
+    end: End,
+    split_drops: u64,
+}
+
+/// One transmit queue of a started port.
+#[derive(Debug)]
+pub struct TxQueue {
+    end: End,
+}
+
+/// What both kinds have.
+#[derive(Debug)]
+struct End {
+    ops: NonNull<sys::rte_eth_fp_ops>,
+    port: PortId,
+    queue: u16,
+    running: Arc<Running>,
+    /// Send, not Sync: one thread at a time.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+// SAFETY: `ops` points into a static table. A queue may be polled from any thread, by one at a time: bursts take
+// `&mut`, and the `Cell` marker keeps it from being shared.
+unsafe impl Send for End {}
+
+impl End {
+    /// For the port module: `queue` is set up, and no other `End` of its kind exists for it.
+    fn new(running: &Arc<Running>, queue: u16) -> Self {
+        let port = running.id();
+        let table = (&raw mut sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>();
+        let ops = table.wrapping_add(port.index());
+        // A static is never at address 0.
+        let ops = NonNull::new(ops).unwrap_or(NonNull::dangling());
+        Self { ops, port, queue, running: running.clone(), _one_thread: PhantomData }
+    }
+}
+
+/// The (queue data, first callback) of `queue`.
+///
+/// # Safety
+/// `data` is that of a started port, and `queue` one of its queues.
+#[inline(always)]
+unsafe fn queue_data(
+    data: &sys::rte_ethdev_qdata,
+    queue: u16,
+) -> (*mut std::ffi::c_void, *mut std::ffi::c_void) {
+    // SAFETY: the table has an entry for each queue of a started port.
+    let own = unsafe { data.data.wrapping_add(usize::from(queue)).read() };
+    // SAFETY: as above; callbacks come and go on other threads, atomically.
+    let callback = unsafe { AtomicPtr::from_ptr(data.clbk.wrapping_add(usize::from(queue))) };
+    (own, callback.load(Ordering::Relaxed))
+}
+
+impl RxQueue {
+    pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
+        Self { end: End::new(running, queue), split_drops: 0 }
+    }
+
+    /// Receives into the burst's spare capacity and returns how many packets were added. Some drivers deliver
+    /// nothing into less than four or eight free places.
+    #[inline]
+    pub fn receive(&mut self, burst: &mut Burst) -> usize {
+        let (old, spare) = (burst.len(), burst.spare());
+        let slots = burst.spare_slots();
+        // SAFETY: `slots` has room for `spare` pointers.
+        let received = unsafe { self.burst(slots, spare) };
+        let usual = (0..received).all(|index| {
+            // SAFETY: the driver wrote `received` valid packets.
+            unsafe { is_usual(slots.wrapping_add(index)) }
+        });
+        // SAFETY: they were written to the spare slots, and the driver gave them up.
+        unsafe { burst.grow(received) };
+        if usual {
+            return received;
+        }
+        burst.filter_map_from(old, |packet| self.admit(packet));
+        burst.len() - old
+    }
+
+    /// Receives into the leading `None`s of `slots` and returns how many of them hold a packet now.
+    #[inline]
+    pub fn receive_into(&mut self, slots: &mut [Option<Mbuf>]) -> usize {
+        let room = slots.iter().take_while(|slot| slot.is_none()).count();
+        let raw = slots.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Option<Mbuf>` is a pointer, `room` of them are `None`, and the driver writes valid
+        // packets that it gives up.
+        let received = unsafe { self.burst(raw, room) };
+        let mut kept = 0;
+        for index in 0..received {
+            // SAFETY: the driver wrote a valid packet there, or the loop moved one there.
+            if unsafe { is_usual(raw.wrapping_add(index)) } && kept == index {
+                kept += 1;
+                continue;
+            }
+            let packet = slots[index].take().and_then(|packet| self.admit(packet));
+            if packet.is_some() {
+                slots[kept] = packet;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// One burst straight from the driver.
+    ///
+    /// # Safety
+    /// `slots` has room for `count` pointers.
+    #[inline(always)]
+    unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        let count = count.min(usize::from(u16::MAX)) as u16;
+        // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
+        // the port from stopping.
+        let ops = unsafe { self.end.ops.as_ref() };
+        let Some(receive) = ops.rx_pkt_burst else { return 0 };
+        // SAFETY: a queue of a started port.
+        let (queue, callback) = unsafe { queue_data(&ops.rxq, self.end.queue) };
+        // SAFETY: the driver's own function with its own queue, room for `count`, on the one thread that polls.
+        let received = unsafe { receive(queue, slots, count) };
+        if callback.is_null() {
+            return usize::from(received);
+        }
+        let port = self.end.port.get();
+        // SAFETY: as the C inline does it; the callbacks get the same packets and may reduce them.
+        let received =
+            unsafe { sys::rte_eth_call_rx_callbacks(port, self.end.queue, slots, received, count, callback) };
+        usize::from(received)
+    }
+
+    /// A packet that is not of one segment with one owner: gathers its headers, or drops and counts it.
+    #[cold]
+    fn admit(&mut self, packet: Mbuf) -> Option<Mbuf> {
+        let admitted = match packet.segment().refcnt() {
+            1 => Some(packet),
+            _ => packet.unshared(),
+        };
+        let admitted = admitted.and_then(|mut packet| packet.pull_up(HEAD_BYTES).then_some(packet));
+        self.split_drops += u64::from(admitted.is_none());
+        admitted
+    }
+
+    /// The port.
+    #[inline]
+    pub fn port(&self) -> PortId {
+        self.end.port
+    }
+
+    /// The queue's number.
+    #[inline]
+    pub fn queue(&self) -> u16 {
+        self.end.queue
+    }
+
+    /// Packets that were dropped as `header-split`: their headers were spread over segments and could not be
+    /// gathered.
+    #[inline]
+    pub fn header_split_drops(&self) -> u64 {
+        self.split_drops
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.end.running
+    }
+}
+
+/// True for a packet of one segment with one owner: nearly all of them.
+///
+/// # Safety
+/// `slot` holds a valid mbuf.
+#[inline(always)]
+unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
+    // SAFETY: the caller's promise.
+    let packet = unsafe { slot.read() };
+    let rearm = packet.wrapping_byte_add(REARM_OFFSET).cast::<u64>();
+    // SAFETY: a valid mbuf has these eight bytes, aligned.
+    let rearm = unsafe { rearm.read() };
+    rearm & SINGLE_EXCLUSIVE_MASK == SINGLE_EXCLUSIVE
+}
+
+impl TxQueue {
+    pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
+        Self { end: End::new(running, queue) }
+    }
+
+    /// Sends from the front of the burst and returns how many packets went. The others stay, in order.
+    #[inline]
+    pub fn send(&mut self, burst: &mut Burst) -> usize {
+        let offered = burst.len().min(usize::from(u16::MAX));
+        if offered == 0 {
+            return 0;
+        }
+        let slots = burst.slots();
+        // SAFETY: `slots` holds `offered` packets.
+        let (sent, left) = unsafe { self.burst(slots, offered) };
+        // SAFETY: the driver owns what was sent, the callbacks what they took away.
+        unsafe { burst.forget_sent(sent, left, offered) };
+        sent + offered - left
+    }
+
+    /// Sends the leading packets of `slots` and returns how many went; their slots are `None` then, the others
+    /// stay where they are.
+    #[inline]
+    pub fn send_from(&mut self, slots: &mut [Option<Mbuf>]) -> usize {
+        let offered = slots.iter().take_while(|slot| slot.is_some()).count().min(usize::from(u16::MAX));
+        if offered == 0 {
+            return 0;
+        }
+        let raw = slots.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Option<Mbuf>` is a pointer, and `offered` of them are packets.
+        let (sent, left) = unsafe { self.burst(raw, offered) };
+        for index in (0..sent).chain(left..offered) {
+            // SAFETY: inside `slots`; the packet has another owner now, and a null pointer is `None`.
+            unsafe { raw.wrapping_add(index).write(std::ptr::null_mut()) };
+        }
+        // What callbacks took away was taken from the end: what is left follows what was sent.
+        sent + offered - left
+    }
+
+    /// One burst straight to the driver: (packets sent, packets that callbacks left).
+    ///
+    /// # Safety
+    /// `slots` holds `count` packets, of which those returned as sent or taken away have another owner then.
+    #[inline(always)]
+    unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
+        let mut left = count as u16;
+        // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
+        // the port from stopping.
+        let ops = unsafe { self.end.ops.as_ref() };
+        let Some(send) = ops.tx_pkt_burst else { return (0, count) };
+        // SAFETY: a queue of a started port.
+        let (queue, callback) = unsafe { queue_data(&ops.txq, self.end.queue) };
+        if !callback.is_null() {
+            let port = self.end.port.get();
+            // SAFETY: as the C inline does it; the callbacks free what they take away and close the gaps.
+            left = unsafe { sys::rte_eth_call_tx_callbacks(port, self.end.queue, slots, left, callback) };
+        }
+        // SAFETY: the driver's own function with its own queue and `left` packets, on the one thread that
+        // sends.
+        let sent = unsafe { send(queue, slots, left) };
+        (usize::from(sent), usize::from(left))
+    }
+
+    /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
+    /// and returns how many of the first packets can be sent. The one after them cannot.
+    pub fn prepare(&mut self, burst: &mut Burst) -> usize {
+        let offered = burst.len().min(usize::from(u16::MAX));
+        // SAFETY: as in `burst`.
+        let ops = unsafe { self.end.ops.as_ref() };
+        let Some(prepare) = ops.tx_pkt_prepare else { return offered };
+        // SAFETY: a queue of a started port.
+        let (queue, _) = unsafe { queue_data(&ops.txq, self.end.queue) };
+        // SAFETY: the driver's own function with its own queue; it changes headers and keeps no packet.
+        let ready = unsafe { prepare(queue, burst.slots(), offered as u16) };
+        usize::from(ready)
+    }
+
+    /// Asks the driver to free packets that were sent. Returns how many it freed.
+    ///
+    /// # Errors
+    /// [`PortError::Unsupported`] for a driver without the function; [`PortError::Operation`] else.
+    pub fn cleanup(&mut self) -> Result<usize, PortError> {
+        // SAFETY: a queue of a started port, on the one thread that uses it; 0 means all.
+        let ret = unsafe { sys::rte_eth_tx_done_cleanup(self.end.port.get(), self.end.queue, 0) };
+        match Errno::check(ret) {
+            Ok(freed) => Ok(usize::try_from(freed).unwrap_or(0)),
+            Err(errno) => Err(self.end.running.error("free sent packets", errno)),
+        }
+    }
+
+    /// The port.
+    #[inline]
+    pub fn port(&self) -> PortId {
+        self.end.port
+    }
+
+    /// The queue's number.
+    #[inline]
+    pub fn queue(&self) -> u16 {
+        self.end.queue
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.end.running
+    }
+}

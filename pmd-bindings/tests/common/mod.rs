@@ -1,0 +1,69 @@
+//! What the integration tests share: an EAL of their own without huge pages, a pool, frames with content.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use pmd::{
+    Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort, TxQueue,
+};
+use wire::PacketBuf;
+
+/// An EAL whose prefix carries the process id. nextest runs each test in a process of its own.
+pub fn eal() -> Eal {
+    eal_named("pmd")
+}
+
+/// As [`eal`], for a test that needs to know the prefix.
+pub fn eal_named(name: &str) -> Eal {
+    Eal::init(&EalConfig {
+        file_prefix: prefix(name),
+        memory_mb: 128,
+        hugepages: Hugepages::Never,
+        ..EalConfig::default()
+    })
+    .unwrap()
+}
+
+/// The file prefix of [`eal_named`].
+pub fn prefix(name: &str) -> String {
+    format!("{name}-test-{}", std::process::id())
+}
+
+/// A pool without caches, so that its count is exact at once.
+pub fn pool(eal: &Eal, mbufs: u32) -> Mempool {
+    Mempool::new(eal, &MempoolConfig { mbufs, cache: 0, ..MempoolConfig::default() }).unwrap()
+}
+
+/// A frame of `length` bytes that tells its number.
+pub fn frame(number: usize, length: usize) -> Vec<u8> {
+    let mut frame = vec![0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    frame.extend((number as u32).to_be_bytes());
+    while frame.len() < length {
+        frame.push((frame.len() * 7 + number) as u8);
+    }
+    frame.truncate(length);
+    frame
+}
+
+/// A burst of frames `numbers`, 64 bytes each.
+pub fn burst(pool: &Mempool, numbers: std::ops::Range<usize>) -> Burst {
+    let mut burst = Burst::with_capacity(numbers.len());
+    for number in numbers {
+        burst.push(pool.alloc_from(&frame(number, 64)).unwrap()).unwrap();
+    }
+    burst
+}
+
+/// The bytes of all packets.
+pub fn contents(burst: &Burst) -> Vec<Vec<u8>> {
+    burst.iter().map(|packet| packet.segments().flatten().copied().collect()).collect()
+}
+
+/// Starts a port that must start.
+pub fn start(port: Port, config: &PortConfig, pool: &Mempool) -> (StartedPort, Vec<RxQueue>, Vec<TxQueue>) {
+    port.start(config, pool).map_err(|(_, error)| error).unwrap()
+}
+
+/// Stops a port that must stop.
+pub fn stop(port: StartedPort, rx: Vec<RxQueue>, tx: Vec<TxQueue>) -> Port {
+    port.stop(rx, tx).map_err(|(_, _, _, error)| error).unwrap()
+}
