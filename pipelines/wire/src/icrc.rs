@@ -153,3 +153,37 @@ fn walk<'a>(h: &Headers, segments: impl IntoIterator<Item = &'a [u8]>) -> Option
     }
     (carried.1 == ICRC_LEN).then_some((!state, carried.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The definition, bit by bit.
+    fn slow(mut state: u32, bytes: &[u8]) -> u32 {
+        for byte in bytes {
+            for bit in 0..8 {
+                let one = (state ^ u32::from(byte >> bit)) & 1 != 0;
+                state = if one { state >> 1 ^ POLYNOMIAL } else { state >> 1 };
+            }
+        }
+        state
+    }
+
+    #[test]
+    fn check_value_of_crc32() {
+        assert_eq!(!crc32_update(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn start_is_the_state_after_eight_bytes_of_ones() {
+        assert_eq!(crc32_update(!0, &[0xff; 8]), START);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(state in any::<u32>(), bytes in prop::collection::vec(any::<u8>(), 0..70)) {
+            prop_assert_eq!(crc32_update(state, &bytes), slow(state, &bytes));
+        }
+    }
+}

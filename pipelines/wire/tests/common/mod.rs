@@ -1,6 +1,7 @@
 //! The corpus that the tests of this folder share: frames of every shape the parser knows.
 
 #![allow(dead_code)] // each test binary uses its part
+#![allow(clippy::unwrap_used)] // helpers of tests, outside of test functions
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::build::{Path, udp_datagram};

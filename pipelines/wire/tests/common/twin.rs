@@ -86,7 +86,7 @@ fn v4(b: &Bytes, at: usize, left: usize, mut h: Headers) -> Result<Headers, Malf
     set(&mut h, Flags::PADDED, left > total);
     let whole = if more || offset > 0 {
         let data = total - ihl;
-        if data == 0 || more && data % 8 != 0 {
+        if data == 0 || more && !data.is_multiple_of(8) {
             return Err(Malformed::FragmentLength);
         }
         if offset + total > 65535 {
@@ -163,7 +163,7 @@ fn v6(b: &Bytes, at: usize, left: usize, mut h: Headers) -> Result<Headers, Malf
             continue;
         }
         let data = end - here;
-        if data == 0 || more && data % 8 != 0 {
+        if data == 0 || more && !data.is_multiple_of(8) {
             return Err(Malformed::FragmentLength);
         }
         if total - 40 - 8 + offset > 65535 {
