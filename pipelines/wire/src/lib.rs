@@ -1,8 +1,16 @@
 //! Header layouts, checked newtypes, checksums and the packet buffer trait.
 //!
 //! The bottom of the house: everything that knows what bytes mean, and nothing that knows where they come
-//! from. No crate of this workspace is below it; it performs no I/O and allocates only in [`heap::HeapBuf`],
-//! the buffer that tests and control-plane code use.
+//! from. No crate of this workspace is below it; it performs no I/O and has no unsafe code. It allocates only in
+//! [`heap::HeapBuf`] and [`build`], which tests and control-plane code use.
+//!
+//! | to | see |
+//! |---|---|
+//! | find the headers of a packet | [`parse::parse_into`], [`Headers`], [`Malformed`] |
+//! | read or write one header | [`View`] and the file of the protocol |
+//! | check or fill a checksum | [`l4`], [`ipv4::checksum_ok`], [`checksum::update`], [`icrc`] |
+//! | find the flow of an ICMP error | [`quoted`] |
+//! | compose a packet | [`build`], [`build::control`] |
 
 pub mod arp;
 pub mod build;
