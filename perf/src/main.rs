@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use perf::compare::cases::{Case, Flows, Job, Peer, Traffic};
+use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
 use perf::host::interrupt;
 
@@ -51,6 +52,9 @@ struct Compare {
     /// The daemon [default: `vswitch` beside this program].
     #[arg(long, conflicts_with = "peers_alone")]
     vswitch: Option<PathBuf>,
+    /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
+    #[arg(long, default_value = "auto")]
+    ovs_emc: ExactMatchCache,
     /// Measure the peers without ours; our fields and the ratios are null.
     #[arg(long)]
     peers_alone: bool,
@@ -103,6 +107,7 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
         seconds: given.seconds,
         vswitch,
         core: given.core,
+        exact_match_cache: given.ovs_emc,
         keep: given.keep,
     };
     println!("tunnel: {}", check::tunnel_text());

@@ -14,6 +14,13 @@ pub struct UnknownName {
     expected: &'static str,
 }
 
+impl UnknownName {
+    /// `given` is no `kind`; what is expected instead.
+    pub(crate) fn new(kind: &'static str, given: &str, expected: &'static str) -> Self {
+        Self { kind, given: given.chars().take(40).collect(), expected }
+    }
+}
+
 /// The work a switch does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
@@ -43,7 +50,7 @@ impl FromStr for Case {
             "l2" => Ok(Self::L2),
             "encap" => Ok(Self::Encap),
             "decap" => Ok(Self::Decap),
-            _ => Err(UnknownName { kind: "case", given: given.into(), expected: "l2, encap or decap" }),
+            _ => Err(UnknownName::new("case", given, "l2, encap or decap")),
         }
     }
 }
@@ -77,7 +84,7 @@ impl FromStr for Traffic {
             "tcp" => Ok(Self::Tcp),
             "rocev2" => Ok(Self::Rocev2),
             "mixed" => Ok(Self::Mixed),
-            _ => Err(UnknownName { kind: "traffic", given: given.into(), expected: "tcp, rocev2 or mixed" }),
+            _ => Err(UnknownName::new("traffic", given, "tcp, rocev2 or mixed")),
         }
     }
 }
@@ -114,11 +121,11 @@ impl FromStr for Flows {
             .and_then(|number| number.checked_mul(unit))
             .filter(|count| (1..=MOST_FLOWS).contains(count))
             .map(|count| Self { given: given.into(), count })
-            .ok_or(UnknownName {
-                kind: "number of flows",
-                given: given.into(),
-                expected: "1 to 200000, also with k for thousands, as in 1, 1k, 100k",
-            })
+            .ok_or(UnknownName::new(
+                "number of flows",
+                given,
+                "1 to 200000, also with k for thousands, as in 1, 1k, 100k",
+            ))
     }
 }
 
@@ -141,11 +148,7 @@ impl Peer {
             "ovs" => Ok(vec![Self::OvsExact, Self::OvsWildcard]),
             "ovs-exact" => Ok(vec![Self::OvsExact]),
             "ovs-wildcard" => Ok(vec![Self::OvsWildcard]),
-            _ => Err(UnknownName {
-                kind: "peer",
-                given: given.into(),
-                expected: "testpmd, ovs (both kinds), ovs-exact or ovs-wildcard",
-            }),
+            _ => Err(UnknownName::new("peer", given, "testpmd, ovs (both kinds), ovs-exact or ovs-wildcard")),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::cases::{Case, Job};
-use super::frames::{Frames, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI, mac_text};
+use super::frames::{Frames, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::Contender;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
@@ -96,24 +96,24 @@ fn outer(frame: usize, bytes: &[u8]) -> Result<u16, Wrong> {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let ip_length = u16::try_from(bytes.len() - 14).unwrap_or(u16::MAX);
-    let vni = (VNI << 8).to_be_bytes();
+    let vni = VNI.get().to_be_bytes();
     let expectations: [(&'static str, &[u8], &[u8]); 9] = [
-        ("destination MAC", &bytes[0..6], &REMOTE_VTEP_MAC),
-        ("source MAC", &bytes[6..12], &UPLINK_MAC),
+        ("destination MAC", &bytes[0..6], &REMOTE_VTEP_MAC.0),
+        ("source MAC", &bytes[6..12], &UPLINK_MAC.0),
         ("EtherType, IP version and header length", &bytes[12..15], &[0x08, 0x00, 0x45]),
         ("IP total length", &bytes[16..18], &ip_length.to_be_bytes()),
         ("IP protocol", &bytes[23..24], &[17]),
         ("source VTEP", &bytes[26..30], &LOCAL_VTEP.octets()),
         ("destination VTEP", &bytes[30..34], &REMOTE_VTEP.octets()),
         ("UDP destination port", &bytes[36..38], &4789_u16.to_be_bytes()),
-        ("VxLAN flags, VNI and reserved bits", &bytes[42..50], &[0x08, 0, 0, 0, vni[0], vni[1], vni[2], 0]),
+        ("VxLAN flags, VNI and reserved bits", &bytes[42..50], &[0x08, 0, 0, 0, vni[1], vni[2], vni[3], 0]),
     ];
     for (field, found, expected) in expectations {
         if found != expected {
             return Err(wrong(field, hex(found), hex(expected)));
         }
     }
-    if super::wire_format::checksum(&bytes[14..34]) != 0 {
+    if !wire::ipv4::checksum_ok(&bytes[14..34]) {
         return Err(wrong("IP header checksum", hex(&bytes[24..26]), "the sum of the header".into()));
     }
     if bytes[22] == 0 {
@@ -131,17 +131,13 @@ fn outer(frame: usize, bytes: &[u8]) -> Result<u16, Wrong> {
 
 /// The outer addresses that [`check`] insists on, for the head of the report.
 pub fn tunnel_text() -> String {
-    format!(
-        "{LOCAL_VTEP} ({}) -> {REMOTE_VTEP} ({}), UDP 4789, VNI {VNI}",
-        mac_text(UPLINK_MAC),
-        mac_text(REMOTE_VTEP_MAC)
-    )
+    format!("{LOCAL_VTEP} ({UPLINK_MAC}) -> {REMOTE_VTEP} ({REMOTE_VTEP_MAC}), UDP 4789, VNI {}", VNI.get())
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::cases::{Peer, Traffic};
-    use super::super::{frames, wire_format};
+    use super::super::frames;
     use super::*;
 
     fn job(case: Case) -> Job {
@@ -154,7 +150,8 @@ mod tests {
             .iter()
             .map(|inner| {
                 port += 1;
-                wire_format::vxlan(UPLINK_MAC, REMOTE_VTEP_MAC, LOCAL_VTEP, REMOTE_VTEP, port, VNI, inner)
+                wire::build::Path::v4((UPLINK_MAC, LOCAL_VTEP), (REMOTE_VTEP_MAC, REMOTE_VTEP))
+                    .vxlan(port, VNI, inner)
             })
             .collect()
     }

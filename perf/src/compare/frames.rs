@@ -6,31 +6,37 @@
 
 use std::net::Ipv4Addr;
 
+use wire::build::Path;
+use wire::{MacAddr, Psn, Qpn, Vni, roce, tcp};
+
 use super::cases::{Case, Job, Traffic};
-use super::wire_format as build;
 
 /// The tenant network's id.
-pub const VNI: u32 = 5001;
+pub const VNI: Vni = Vni::truncated(5001);
 /// The VTEP of the switch under test.
 pub const LOCAL_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 /// The VTEP at the other end.
 pub const REMOTE_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 2);
 /// The MAC address of the switch under test on the underlay.
-pub const UPLINK_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x10, 0x01];
+pub const UPLINK_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x01]);
 /// The MAC address of the other end on the underlay.
-pub const REMOTE_VTEP_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x10, 0x02];
+pub const REMOTE_VTEP_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x02]);
 /// The address of the tenant port that sends (l2, encap) or receives (decap).
 pub const TENANT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Its MAC address.
-pub const TENANT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x01, 0x01];
+pub const TENANT_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x01]);
 /// The MAC address of the second local port (l2), which holds all the other addresses there.
-pub const SECOND_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x01, 0x02];
+pub const SECOND_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x02]);
 /// How many addresses the flows are spread over.
 pub const PEERS: usize = 16;
 /// Shortest and longest inner frame, with frame check sequence.
 pub const INNER_BYTES: std::ops::RangeInclusive<usize> = 64..=1454;
 
 const FCS: usize = 4;
+/// Ethernet, IPv4 and TCP.
+const TCP_HEADERS: usize = 54;
+/// Ethernet, IPv4, UDP and BTH, and the ICRC at the end.
+const ROCE_HEADERS: usize = 58;
 const PORTS: usize = 60_000;
 
 /// The address of the i-th counterpart.
@@ -39,18 +45,13 @@ pub fn peer_ip(index: usize) -> Ipv4Addr {
 }
 
 /// Its MAC address when it is behind the tunnel.
-pub fn peer_mac(index: usize) -> [u8; 6] {
-    [0x02, 0, 0, 0, 0x02, low_byte(index + 1)]
+pub fn peer_mac(index: usize) -> MacAddr {
+    MacAddr([0x02, 0, 0, 0, 0x02, low_byte(index + 1)])
 }
 
 /// How many counterparts a number of flows has.
 pub fn peers(flows: usize) -> usize {
     flows.min(PEERS)
-}
-
-/// A MAC address in the usual notation.
-pub fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// What goes in, and the inner frames that must come out.
@@ -66,16 +67,14 @@ pub struct Frames {
 pub fn frames(job: &Job) -> Frames {
     let mut inner: Vec<Vec<u8>> = (0..job.flows.count).map(|flow| inner_frame(job, flow)).collect();
     shuffle(&mut inner);
+    let tunnel = Path::v4((REMOTE_VTEP_MAC, REMOTE_VTEP), (UPLINK_MAC, LOCAL_VTEP));
     let input = match job.case {
         Case::L2 | Case::Encap => inner.clone(),
+        // One source port per flow, as a sender's entropy would choose.
         Case::Decap => inner
             .iter()
             .enumerate()
-            .map(|(index, frame)| {
-                // One path per flow, as a sender's entropy would choose.
-                let source_port = 49_152 + u16::try_from(index * 7919 % 16_384).unwrap_or(0);
-                build::vxlan(REMOTE_VTEP_MAC, UPLINK_MAC, REMOTE_VTEP, LOCAL_VTEP, source_port, VNI, frame)
-            })
+            .map(|(index, frame)| tunnel.vxlan(low_word(49_152 + index * 7919 % 16_384), VNI, frame))
             .collect(),
     };
     Frames { input, inner }
@@ -91,19 +90,25 @@ fn inner_frame(job: &Job, flow: usize) -> Vec<u8> {
     let near = (TENANT_MAC, TENANT_IP);
     let (source, destination) = if job.case == Case::Decap { (far, near) } else { (near, far) };
     let length = job.inner_bytes - FCS;
+    let path = Path::v4(source, destination);
     let roce = match job.traffic {
         Traffic::Tcp => false,
         Traffic::Rocev2 => true,
         Traffic::Mixed => number % 2 == 1,
     };
-    if roce {
-        let queue_pair = 0x100 + u32::try_from(number).unwrap_or(0);
-        let source_port = 49_152 + u16::try_from(number % 16_384).unwrap_or(0);
-        build::rocev2_send(source, destination, source_port, queue_pair, length)
+    let mut frame = if roce {
+        let queue_pair = Qpn::truncated(low_word(0x100 + number).into());
+        let header = roce::Bth::new(roce::opcode::RC_SEND_ONLY, queue_pair, Psn::truncated(1));
+        // The payload is a whole number of words; Ethernet padding fills the rest.
+        let payload = vec![0; length.saturating_sub(ROCE_HEADERS) / 4 * 4];
+        path.roce(low_word(49_152 + number % 16_384), header, &payload)
     } else {
-        let ports = (low_word(1024 + number % PORTS), low_word(5001 + number / PORTS));
-        build::tcp(source, destination, ports, length)
-    }
+        let (source, destination) = (low_word(1024 + number % PORTS), low_word(5001 + number / PORTS));
+        let payload = vec![0; length.saturating_sub(TCP_HEADERS)];
+        path.tcp(source, destination, tcp::flags::ACK | tcp::flags::PSH, &payload)
+    };
+    frame.resize(length, 0);
+    frame
 }
 
 /// Fisher-Yates with a fixed seed: every run and every switch sees the same order.

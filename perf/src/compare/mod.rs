@@ -13,7 +13,6 @@ pub mod peer;
 pub mod report;
 pub mod sample;
 pub mod testpmd;
-mod wire_format;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,13 +53,13 @@ pub enum CompareError {
     #[error("{switch}, {case} with {flows} flows: {wrong}; its output is not comparable")]
     Output {
         /// The switch.
-        switch: String,
+        switch: Contender,
         /// The case.
-        case: String,
+        case: cases::Case,
         /// Flows as given.
         flows: String,
         /// What is wrong.
-        wrong: check::Wrong,
+        wrong: Box<check::Wrong>,
     },
     /// The forwarding thread could not be told from the others.
     #[error("{switch} has {found} busy threads pinned to core {core} alone; exactly one was expected")]
@@ -115,6 +114,8 @@ pub struct Options {
     pub vswitch: Option<PathBuf>,
     /// The core that forwards; the last one if not given.
     pub core: Option<usize>,
+    /// Whether OVS uses its exact-match cache.
+    pub exact_match_cache: ovs::ExactMatchCache,
     /// Keep the private folder for inspection.
     pub keep: bool,
 }
@@ -201,6 +202,7 @@ impl<'a> Bench<'a> {
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
             prefix: format!("vswitch-perf-{}-{serial}", std::process::id()),
+            exact_match_cache: self.options.exact_match_cache,
             vswitch: self.options.vswitch.as_deref().unwrap_or(Path::new("vswitch")),
         };
         peer::start(contender, &setup)
@@ -226,10 +228,10 @@ impl<'a> Bench<'a> {
         drop(switch);
         let output = pcap::read(&out).map_err(at(&out))?;
         check::check(job, contender, &files.frames, &output).map_err(|wrong| CompareError::Output {
-            switch: contender.to_string(),
-            case: job.case.to_string(),
+            switch: contender,
+            case: job.case,
             flows: job.flows.given.clone(),
-            wrong,
+            wrong: wrong.into(),
         })?;
         if !self.options.keep {
             let _ = std::fs::remove_file(&out);
@@ -282,6 +284,7 @@ impl<'a> Bench<'a> {
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
         let mut switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
+        switch.process().favour();
         switch.settle()?;
         let thread = sample::forwarding_thread(switch.as_mut(), self.core)?;
         switch.process().freeze()?;

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wire::MacAddr;
 
 use super::cases::{Case, Job};
 use super::frames::{
-    LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, mac_text,
-    peer_ip, peer_mac, peers,
+    LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
+    peer_mac, peers,
 };
 use super::peer::{Setup, Sink, Source, Switch, mbufs, remove_run_folder};
 use super::{CompareError, arguments_of};
@@ -127,13 +128,14 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
     let mut text = format!(
         "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\n\n\
          [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n[api]\nsocket = \"{}\"\n\n\
-         [[vpc]]\nname = \"tenant\"\nvni = {VNI}\n\n[[subnet]]\nvpc = \"tenant\"\nprefix = \"10.0.0.0/16\"\n\n",
+         [[vpc]]\nname = \"tenant\"\nvni = {}\n\n[[subnet]]\nvpc = \"tenant\"\nprefix = \"10.0.0.0/16\"\n\n",
         memory(job),
         setup.prefix,
         mbufs(job),
         setup.core,
         (job.flows.count * 2).next_power_of_two().max(65_536),
         socket.display(),
+        VNI.get(),
     );
     let source = source_port(&setup.source);
     let sink = sink_port(&setup.sink);
@@ -141,15 +143,15 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
         (0..peers(job.flows.count)).map(|index| format!("\"{}\"", peer_ip(index))).collect();
     match job.case {
         Case::L2 => {
-            vnic(&mut text, "source", &TENANT_MAC, &format!("\"{TENANT_IP}\""), &source);
-            vnic(&mut text, "sink", &SECOND_MAC, &everybody.join(", "), &sink);
+            vnic(&mut text, "source", TENANT_MAC, &format!("\"{TENANT_IP}\""), &source);
+            vnic(&mut text, "sink", SECOND_MAC, &everybody.join(", "), &sink);
         }
         Case::Encap => {
-            vnic(&mut text, "source", &TENANT_MAC, &format!("\"{TENANT_IP}\""), &source);
+            vnic(&mut text, "source", TENANT_MAC, &format!("\"{TENANT_IP}\""), &source);
             tunnel(&mut text, job, "sink", &sink);
         }
         Case::Decap => {
-            vnic(&mut text, "sink", &TENANT_MAC, &format!("\"{TENANT_IP}\""), &sink);
+            vnic(&mut text, "sink", TENANT_MAC, &format!("\"{TENANT_IP}\""), &sink);
             tunnel(&mut text, job, "source", &source);
         }
     }
@@ -158,8 +160,7 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-fn vnic(text: &mut String, name: &str, mac: &[u8; 6], vips: &str, port: &str) {
-    let mac = mac_text(*mac);
+fn vnic(text: &mut String, name: &str, mac: MacAddr, vips: &str, port: &str) {
     let _ = write!(
         text,
         "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\nport = {port}\n\n"
@@ -169,17 +170,16 @@ fn vnic(text: &mut String, name: &str, mac: &[u8; 6], vips: &str, port: &str) {
 fn tunnel(text: &mut String, job: &Job, name: &str, port: &str) {
     let _ = write!(
         text,
-        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{}\"\nmtu = 1600\n\
-         neighbours = [{{ ip = \"{REMOTE_VTEP}\", mac = \"{}\" }}]\n\n",
-        mac_text(UPLINK_MAC),
-        mac_text(REMOTE_VTEP_MAC)
+        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{UPLINK_MAC}\"\nmtu = 1600\n\
+         neighbours = [{{ ip = \"{REMOTE_VTEP}\", mac = \"{REMOTE_VTEP_MAC}\" }}]\n\n"
     );
     for index in 0..peers(job.flows.count) {
         let _ = write!(
             text,
-            "[[location]]\nvni = {VNI}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{REMOTE_VTEP}\"\n\n",
+            "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{REMOTE_VTEP}\"\n\n",
+            VNI.get(),
             peer_ip(index),
-            mac_text(peer_mac(index))
+            peer_mac(index)
         );
     }
 }
@@ -216,6 +216,7 @@ mod tests {
             housekeeping: 0,
             folder: "folder".into(),
             prefix: "prefix".into(),
+            exact_match_cache: Default::default(),
             vswitch: Path::new("vswitch"),
         };
         config(&setup, Path::new("socket"))

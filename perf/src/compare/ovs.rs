@@ -4,10 +4,11 @@
 //! underlay port and the VTEP address. OpenFlow rules are as few as the work allows, which is what is fastest for
 //! OVS: the comparison takes it at its best.
 
+use std::str::FromStr;
 use std::time::Duration;
 
-use super::cases::{Case, Job};
-use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI, mac_text};
+use super::cases::{Case, Job, UnknownName};
+use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::{Setup, Source, Switch, remove_run_folder};
 use super::{CompareError, arguments_of};
 use crate::host::process::{self, Placement, Process};
@@ -24,6 +25,43 @@ const CACHED_FLOWS: usize = 4096;
 
 /// A core that no machine has.
 const NO_CORE: usize = 4095;
+
+/// Whether OVS uses its exact-match cache in front of the megaflows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ExactMatchCache {
+    /// Where it makes OVS faster: up to 4096 flows.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: every packet is looked up among the megaflows.
+    Off,
+}
+
+impl FromStr for ExactMatchCache {
+    type Err = UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, UnknownName> {
+        match given {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(UnknownName::new("setting of OVS's exact-match cache", given, "auto, on or off")),
+        }
+    }
+}
+
+impl ExactMatchCache {
+    /// OVS's `emc-insert-inv-prob`: one in so many packets that miss is inserted; 0 turns the cache off.
+    fn inverse_probability(self, flows: usize) -> u32 {
+        let on = match self {
+            Self::Auto => flows <= CACHED_FLOWS,
+            Self::On => true,
+            Self::Off => false,
+        };
+        if on { 100 } else { 0 }
+    }
+}
 
 /// How finely the datapath's flows are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +189,7 @@ impl Ovs {
 
     fn add_tunnel(&self) -> Result<(), CompareError> {
         self.add_bridge("br-phys")?;
-        let mac = format!("other-config:hwaddr=\"{}\"", mac_text(UPLINK_MAC));
+        let mac = format!("other-config:hwaddr=\"{UPLINK_MAC}\"");
         self.control.vsctl(&["set", "bridge", "br-phys", &mac])?;
         let pid = self.daemon.pid();
         let namespace = format!("--net=/proc/{pid}/ns/net");
@@ -162,11 +200,11 @@ impl Ovs {
         process::run("nsenter", &[&namespace, "ip", "link", "set", "br-phys", "up"], &[])?;
         let (local, remote) =
             (format!("options:local_ip={LOCAL_VTEP}"), format!("options:remote_ip={REMOTE_VTEP}"));
-        let key = format!("options:key={VNI}");
+        let key = format!("options:key={}", VNI.get());
         let interface = ["--", "set", "Interface", "tunnel", "type=vxlan", "ofport_request=3"];
         let options = [local.as_str(), &remote, &key];
         self.control.vsctl(&[["add-port", "br-int", "tunnel"].as_slice(), &interface, &options].concat())?;
-        let (remote, mac) = (REMOTE_VTEP.to_string(), mac_text(REMOTE_VTEP_MAC));
+        let (remote, mac) = (REMOTE_VTEP.to_string(), REMOTE_VTEP_MAC.to_string());
         // The switch learns of the address from the kernel's route messages, a moment later.
         for _ in 0..100 {
             if self.control.appctl(&["ovs/route/show"])?.contains(&LOCAL_VTEP.to_string()) {
@@ -231,7 +269,7 @@ impl Ovs {
 
 fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
     control.vsctl(&["--no-wait", "init"])?;
-    let exact_match_cache = if setup.job.flows.count <= CACHED_FLOWS { 100 } else { 0 };
+    let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
     let per_port = setup.job.flows.count <= CACHED_FLOWS;
     let extra = format!("--no-pci --in-memory --file-prefix {}", setup.prefix);
@@ -365,6 +403,15 @@ mod tests {
     const SHOW: &str = "netdev@ovs-netdev:\n  lookups: hit:1 missed:2 lost:0\n  flows: 1\n  port 0: ovs-netdev (tap)\n    \
                         RX packets:0 errors:0\n    TX packets:7 errors:0\n  port 1: sink (dpdk: configured_rx_queues=1)\n    \
                         RX packets:3 errors:0\n    TX packets:815 errors:0 dropped:0\n";
+
+    #[test]
+    fn the_cache_is_used_where_it_helps() {
+        let auto: ExactMatchCache = "auto".parse().unwrap();
+        assert_eq!((auto.inverse_probability(1000), auto.inverse_probability(100_000)), (100, 0));
+        assert_eq!(ExactMatchCache::Off.inverse_probability(1), 0);
+        assert_eq!(ExactMatchCache::On.inverse_probability(100_000), 100);
+        assert!("maybe".parse::<ExactMatchCache>().is_err());
+    }
 
     #[test]
     fn masks_reach_beyond_64_cores() {

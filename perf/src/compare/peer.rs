@@ -63,6 +63,8 @@ pub struct Setup<'a> {
     pub folder: PathBuf,
     /// A name no other switch has, for EAL file prefixes.
     pub prefix: String,
+    /// A choice for OVS.
+    pub exact_match_cache: ovs::ExactMatchCache,
     /// The daemon's binary.
     pub vswitch: &'a Path,
 }
