@@ -313,7 +313,7 @@ impl Switch for Ovs {
 
     fn forwarded(&mut self) -> Result<u64, CompareError> {
         let text = self.control.appctl(&["dpctl/show", "-s"])?;
-        sent_by(&text, "sink").ok_or_else(|| CompareError::Refused { switch: "ovs", words: text })
+        sent_by(&text, "sink").ok_or(CompareError::Refused { switch: "ovs", words: text })
     }
 
     fn settle(&mut self) -> Result<(), CompareError> {
