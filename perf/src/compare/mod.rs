@@ -23,7 +23,7 @@ use peer::{Contender, Setup, Sink, Source, Switch};
 use report::{Pair, Row};
 
 use crate::host::hugepages::HugePages;
-use crate::host::scratch::Scratch;
+use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, tsc};
 use crate::pcap::{self, PcapError};
 
@@ -201,7 +201,7 @@ impl<'a> Bench<'a> {
             core: self.core,
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
-            prefix: format!("vswitch-perf-{}-{serial}", std::process::id()),
+            prefix: scratch::file_prefix(serial),
             exact_match_cache: self.options.exact_match_cache,
             vswitch: self.options.vswitch.as_deref().unwrap_or(Path::new("vswitch")),
         };

@@ -17,10 +17,11 @@ use super::frames::{
     LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
     peer_mac, peers,
 };
-use super::peer::{Setup, Sink, Source, Switch, mbufs, remove_run_folder};
+use super::peer::{Setup, Sink, Source, Switch, mbufs};
 use super::{CompareError, arguments_of};
 use crate::host::HostError;
 use crate::host::process::{Placement, Process};
+use crate::host::scratch;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const REMEDY: &str = "build it (cargo build --release -p vswitch) or name it with --vswitch";
@@ -98,7 +99,7 @@ impl Drop for Ours {
     fn drop(&mut self) {
         self.process.terminate(Duration::from_secs(5));
         let _ = std::fs::remove_file(&self.socket);
-        remove_run_folder(&self.prefix);
+        scratch::remove_run_folder(&self.prefix);
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::cases::{Case, Job, UnknownName};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
-use super::peer::{Setup, Source, Switch, remove_run_folder};
+use super::peer::{Setup, Source, Switch};
 use super::{CompareError, arguments_of};
 use crate::host::process::{self, Placement, Process};
-use crate::host::{HostError, interrupt};
+use crate::host::{HostError, interrupt, scratch};
 
 const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -346,7 +346,7 @@ impl Drop for Ovs {
         // A clean exit lets DPDK remove what it made.
         let _ = self.control.appctl(&["exit"]);
         self.daemon.terminate(Duration::from_secs(3));
-        remove_run_folder(&self.prefix);
+        scratch::remove_run_folder(&self.prefix);
     }
 }
 

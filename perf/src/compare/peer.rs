@@ -113,8 +113,3 @@ pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>,
 pub(crate) fn mbufs(job: &Job) -> usize {
     job.flows.count + 16_384
 }
-
-/// Removes what DPDK leaves behind for a file prefix.
-pub(crate) fn remove_run_folder(prefix: &str) {
-    let _ = std::fs::remove_dir_all(Path::new("/var/run/dpdk").join(prefix));
-}

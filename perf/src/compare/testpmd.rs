@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use super::CompareError;
-use super::peer::{Setup, Switch, mbufs, remove_run_folder};
+use super::peer::{Setup, Switch, mbufs};
 use crate::host::process::{Placement, Process};
+use crate::host::scratch;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const SINK_PORT: &str = "1";
@@ -80,7 +81,7 @@ impl Switch for Testpmd {
 impl Drop for Testpmd {
     fn drop(&mut self) {
         self.process.terminate(Duration::from_secs(2));
-        remove_run_folder(&self.prefix);
+        scratch::remove_run_folder(&self.prefix);
     }
 }
 

@@ -13,6 +13,19 @@ const PREFIX: &str = "vswitch-perf-";
 /// The file of the folder in which a run notes the huge pages it added.
 pub(crate) const HUGEPAGE_NOTE: &str = "hugepages-added";
 
+/// Where DPDK keeps a folder per file prefix.
+const DPDK_RUN: &str = "/var/run/dpdk";
+
+/// An EAL file prefix that shows whose it is.
+pub fn file_prefix(serial: usize) -> String {
+    format!("{PREFIX}{}-{serial}", std::process::id())
+}
+
+/// Removes what DPDK leaves behind for a file prefix.
+pub fn remove_run_folder(prefix: &str) {
+    let _ = std::fs::remove_dir_all(Path::new(DPDK_RUN).join(prefix));
+}
+
 /// The private folder (mode 0700), removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
@@ -25,6 +38,7 @@ impl Scratch {
     pub fn create(keep: bool) -> Result<Self, HostError> {
         let parent = std::env::temp_dir();
         clear_dead(&parent);
+        clear_dead(Path::new(DPDK_RUN));
         let path = parent.join(format!("{PREFIX}{}", std::process::id()));
         std::fs::DirBuilder::new()
             .mode(0o700)
@@ -59,13 +73,16 @@ impl Drop for Scratch {
     }
 }
 
+/// The process id in a folder's name.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
 fn clear_dead(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let pid =
-            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|pid| pid.parse::<u32>().ok());
-        let Some(pid) = pid else { continue };
+        let Some(pid) = name.to_str().and_then(owner) else { continue };
         if Path::new(&format!("/proc/{pid}")).exists() {
             continue;
         }
@@ -85,12 +102,13 @@ mod tests {
         let parent = std::env::temp_dir().join(format!("perf-scratch-test-{}", std::process::id()));
         let dead = parent.join(format!("{PREFIX}4194999")); // above the kernel's largest pid
         let alive = parent.join(format!("{PREFIX}{}", std::process::id()));
+        let run = parent.join(format!("{PREFIX}4194999-3"));
         let foreign = parent.join("something-else");
-        for path in [&dead, &alive, &foreign] {
+        for path in [&dead, &alive, &run, &foreign] {
             std::fs::create_dir_all(path).unwrap();
         }
         clear_dead(&parent);
-        assert!(!dead.exists() && alive.exists() && foreign.exists());
+        assert!(!dead.exists() && !run.exists() && alive.exists() && foreign.exists());
         std::fs::remove_dir_all(&parent).unwrap();
     }
 }
