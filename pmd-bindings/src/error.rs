@@ -78,6 +78,8 @@ impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = match self.0 {
             1001 => "not allowed in a secondary process".into(),
+            // Many drivers return a bare -1, which is the same number.
+            libc::EPERM => "not permitted, or the driver gives no reason".into(),
             1002 => "no run-time configuration: is the EAL initialised?".into(),
             code => std::io::Error::from_raw_os_error(code).to_string(),
         };

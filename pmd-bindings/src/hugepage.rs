@@ -28,13 +28,21 @@ fn free_mb_under(folder: &Path) -> u64 {
 /// # Errors
 /// What `madvise` says; `EINVAL` where the kernel has no transparent huge pages.
 pub fn advise<T>(memory: &[T]) -> io::Result<usize> {
-    const PAGE: usize = 4096;
     let range = memory.as_ptr_range();
-    let start = (range.start as usize).next_multiple_of(PAGE);
-    let end = range.end as usize / PAGE * PAGE;
+    advise_range(range.start as usize, range.end as usize - range.start as usize)
+}
+
+/// [`advise`] for `len` bytes at address `start`: for memory that must not be touched before. The advice never
+/// changes what memory holds; a range that is not mapped is an error, not a fault.
+///
+/// # Errors
+/// As [`advise`]; `ENOMEM` for a range that is not mapped.
+pub fn advise_range(start: usize, len: usize) -> io::Result<usize> {
+    const PAGE: usize = 4096;
+    let end = start.saturating_add(len) / PAGE * PAGE;
+    let start = start.next_multiple_of(PAGE);
     let Some(length) = end.checked_sub(start).filter(|length| *length > 0) else { return Ok(0) };
-    // SAFETY: the range lies inside a live slice, and MADV_HUGEPAGE changes how memory is backed, never what
-    // it holds.
+    // SAFETY: MADV_HUGEPAGE changes how memory is backed, never what it holds, and checks the range.
     let ret = unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_HUGEPAGE) };
     if ret == 0 { Ok(length) } else { Err(io::Error::last_os_error()) }
 }

@@ -6,6 +6,7 @@
 use dpdk_sys as sys;
 
 use super::Mbuf;
+use crate::mempool::HEADROOM;
 
 /// Bytes that the first segment of a chain is to hold, or the whole packet where that is shorter: room for all
 /// headers of an encapsulated packet.
@@ -22,7 +23,13 @@ impl Mbuf {
         if short == 0 {
             return true;
         }
-        if !head.is_writable() || head.tailroom() < short || usize::from(u16::MAX - head.data_len()) < short {
+        if !head.is_writable() || usize::from(u16::MAX - head.data_len()) < short {
+            return false;
+        }
+        if head.tailroom() < short {
+            head.move_data_to(HEADROOM);
+        }
+        if head.tailroom() < short {
             return false;
         }
         let mut missing = short;

@@ -199,6 +199,16 @@ impl Segment {
         usize::from(self.get::<u16>(BUF_LEN)).saturating_sub(used)
     }
 
+    /// Moves the data of a writable segment toward its beginning, where it starts behind `offset`.
+    pub(crate) fn move_data_to(self, offset: u16) {
+        let Some(distance) = self.data_off().checked_sub(offset) else { return };
+        let from = self.data();
+        let to = from.wrapping_sub(usize::from(distance));
+        // SAFETY: both ranges lie in the segment's buffer, which is ours and unshared; they may overlap.
+        unsafe { to.copy_from(from, usize::from(self.data_len())) };
+        self.set_data_off(offset);
+    }
+
     /// References to this `rte_mbuf` itself.
     #[inline]
     pub(crate) fn refcnt(self) -> u16 {

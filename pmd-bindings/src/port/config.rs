@@ -77,7 +77,7 @@ impl Port {
         let plan = Plan::new(config, &info, pool)?;
         let id = self.claim.id.get();
 
-        let mut conf = plan.conf(config);
+        let mut conf = plan.conf();
         // The key, if any, outlives the call; DPDK copies it and writes nothing.
         if let Some(key) = config.rss.as_ref().and_then(|rss| rss.key.as_ref()).filter(|_| plan.spreads()) {
             conf.rx_adv_conf.rss_conf.rss_key = key.as_ptr().cast_mut();
@@ -213,7 +213,7 @@ impl Plan {
         !self.rss.applied.is_empty()
     }
 
-    fn conf(&self, _config: &PortConfig) -> sys::rte_eth_conf {
+    fn conf(&self) -> sys::rte_eth_conf {
         // SAFETY: integers, enums and pointers, for all of which zero is a value: DPDK's defaults.
         let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
         conf.rxmode.offloads = self.rx_offloads.bits();

@@ -90,12 +90,15 @@ impl BitOr for RssTypes {
     }
 }
 
+/// The key of a driver that does not say how long it is: such drivers take as many bytes without asking.
+const USUAL_KEY_SIZE: usize = 40;
+
 /// How a port is to spread packets over its receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RssConfig {
     /// What to hash on.
     pub types: RssTypes,
-    /// The key; the driver's own when not given.
+    /// The key, of as many bytes as the port says, else 40; the driver's own when not given.
     pub key: Option<Vec<u8>>,
     /// Leave out what the port does not have instead of refusing.
     pub adjust: bool,
@@ -121,10 +124,11 @@ impl RssConfig {
                 available: info.rss_types.names(),
             });
         }
-        let wanted = usize::from(info.hash_key_size);
-        if let Some(key) = &self.key
-            && (key.len() != wanted && wanted != 0 || key.len() > usize::from(u8::MAX) || key.is_empty())
-        {
+        let wanted = match info.hash_key_size {
+            0 => USUAL_KEY_SIZE,
+            size => size.into(),
+        };
+        if let Some(key) = self.key.as_ref().filter(|key| key.len() != wanted) {
             return Err(PortError::RssKey { name: info.name.clone(), given: key.len(), wanted });
         }
         Ok(RssReport { applied: self.types.and(info.rss_types), refused })
