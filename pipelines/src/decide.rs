@@ -25,11 +25,17 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
             (vpc, vpc.map_or(0, |vpc| vpc.cell))
         }
     };
-    let Some(vpc) = vpc else { return Action::drop(DropReason::PORT_UNBOUND) };
+    let Some(vpc) = vpc else {
+        // No cell stands for what does not exist: never up to date, decided for each packet.
+        let generation = snapshot.generation(0).wrapping_sub(1);
+        return Action { generation, ..Action::drop(DropReason::PORT_UNBOUND) };
+    };
     let from_tunnel = matches!(key.scope(), Scope::Vpc(_));
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
         (true, Some((_, destination))) => route(snapshot, vpc, destination),
-        _ => bridge(snapshot, vpc, key.dst_mac(), from_tunnel),
+        // The router speaks ARP and IP only; ARP was answered before.
+        (true, None) => (Action::drop(DropReason::TO_ROUTER), true),
+        (false, _) => bridge(snapshot, vpc, key.dst_mac(), from_tunnel),
     };
     // A decision that rests on something being absent may change when a location comes.
     action.cell = if fixed { own_cell } else { vpc.topology_cell };

@@ -225,11 +225,10 @@ impl std::fmt::Debug for FlowKey {
 }
 
 /// Identity of a fragmented datagram: addresses, protocol (IPv4 only: in IPv6 the protocol of a later fragment
-/// may differ from its first one's) and id under a scope. Never zero.
+/// may differ from its first one's), VLAN and id under a scope. Never zero.
 #[inline]
 pub fn fragment_hash(frame: &[u8], headers: &Headers, scope: Scope) -> u64 {
     let mut probe = *headers;
-    probe.vlan_count = 0;
     if probe.l3 == L3::Ipv6 {
         probe.proto = 0;
     }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const WAYS: usize = 4;
 /// A datagram's fragments must arrive within this time (ticks; RFC 8200 section 4.5 and Linux: 30 to 60 s).
 const LIFETIME_TICKS: u16 = 300;
+/// By how much the clocks of two workers may differ.
+const SKEW_TICKS: u16 = 16;
 
 /// What later fragments need of their first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,9 @@ impl Fragments {
     }
 
     fn age(value: u64, tick: u32) -> u16 {
-        (tick as u16).wrapping_sub(value as u16)
+        let age = (tick as u16).wrapping_sub(value as u16);
+        // Workers read the clock each for itself: a first fragment may be a little younger than "now".
+        if age > u16::MAX - SKEW_TICKS { 0 } else { age }
     }
 
     /// Remembers a first fragment. The oldest datagram of the set gives way.

@@ -3,6 +3,23 @@
 //! Control builds a new [`Snapshot`] for every change of policy or topology and hands it to each worker; a worker
 //! uses one for the whole of a burst. Nothing in it changes after it was handed out; what changes in place is the
 //! VLT that it refers to. Rows that the fast path reads for each packet are flat and cache-aligned.
+//!
+//! NFT entries remember decisions made from a snapshot; generation cells tell them when to ask again. A decision
+//! hangs on the cell of its source ([`Vnic::cell`], or [`Vpc::cell`] out of the tunnel); one that rests on a
+//! location being absent hangs on [`Vpc::topology_cell`]. So, whoever builds the next snapshot:
+//!
+//! | change | what to do besides |
+//! |---|---|
+//! | a location moves (VTEP, next hop, this host) | nothing: update its VLT slot in place |
+//! | a location comes | [`Snapshot::touch_topology`] of its VPC |
+//! | a location goes, or changes its MAC | publish the snapshot without it (or with a new slot), then free the slot |
+//! | a vNIC comes, or an index is used again | [`Snapshot::bump`] its cell; its VIPs and MAC are locations that come |
+//! | a vNIC goes | its locations go |
+//! | router MAC, subnets, routes, peers, flooding, VLAN policy of a VPC | [`Snapshot::touch_vpc`] |
+//! | a VPC comes or goes | `touch_vpc` of it and of those that have a route to it |
+//! | settings, uplinks, ports, VTEPs, MTUs | nothing: never remembered |
+//!
+//! A cell belongs to one vNIC or VPC index for as long as workers run; its count is never set back.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,6 +32,13 @@ use crate::vlt::{SlotRef, Vlt};
 
 /// Dense index of a port within the switch (not the DPDK port id).
 pub type PortIndex = u16;
+
+/// A MAC address from the number that rows keep it as.
+#[inline]
+pub const fn mac_from(number: u64) -> MacAddr {
+    let b = number.to_be_bytes();
+    MacAddr([b[2], b[3], b[4], b[5], b[6], b[7]])
+}
 
 /// No port.
 pub const NO_PORT: PortIndex = u16::MAX;
@@ -400,6 +424,33 @@ impl Snapshot {
     /// A location.
     pub fn location(&self, vpc: u32, destination: Destination) -> Option<&Location> {
         self.locations.get(&(vpc, destination))
+    }
+
+    /// Makes decisions that hang on a cell stale.
+    pub fn bump(&mut self, cell: u32) {
+        let needed = cell as usize + 1;
+        if self.cells.len() < needed {
+            self.cells.resize(needed, 0);
+        }
+        self.cells[cell as usize] = self.cells[cell as usize].wrapping_add(1);
+    }
+
+    /// To be called when a location comes into a VPC: decisions that rested on its absence are stale, there and
+    /// in the VPCs that have a route to it.
+    pub fn touch_topology(&mut self, vpc: u32) {
+        let peers = |other: &&Arc<Vpc>| {
+            other.index == vpc || other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc))
+        };
+        let cells: Vec<u32> = self.vpcs.iter().flatten().filter(peers).map(|vpc| vpc.topology_cell).collect();
+        cells.into_iter().for_each(|cell| self.bump(cell));
+    }
+
+    /// To be called when the policy of a VPC changed: all decisions in it are stale.
+    pub fn touch_vpc(&mut self, vpc: u32) {
+        let own = self.vpc(vpc).map(|vpc| [vpc.cell, vpc.topology_cell]).into_iter().flatten();
+        let vnics = self.vnics.iter().flatten().filter(|vnic| vnic.vpc == vpc).map(|vnic| vnic.cell);
+        let cells: Vec<u32> = own.chain(vnics).collect();
+        cells.into_iter().for_each(|cell| self.bump(cell));
     }
 
     /// The generation of a cell.

@@ -66,7 +66,7 @@ impl Action {
 pub struct Entry {
     /// The key.
     pub key: FlowKey,
-    /// 0 when the slot is free, else 1 + bucket of the idle wheel.
+    /// 0 when the slot is free, else 1 + list of the idle wheel.
     pub(super) used: u32,
     pub(super) spare: u32,
     /// The decision.

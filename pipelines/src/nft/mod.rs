@@ -71,6 +71,7 @@ impl Nft {
     /// A table of fixed size. `advise` is told the address ranges (start, bytes) of its slabs before they are
     /// first touched.
     pub fn new(config: NftConfig, advise: &dyn Fn(usize, usize)) -> Self {
+        let config = NftConfig { entries: config.entries.clamp(1, NONE - 1), ..config };
         let entries: Slab<Entry> = Slab::zeroed(config.entries as usize);
         let (start, len) = entries.range();
         advise(start, len);
@@ -143,44 +144,43 @@ impl Nft {
         &self.entries[slot as usize]
     }
 
-    /// The entry in a slot, for counting and updating.
+    /// The entry in a slot, for counting and updating; `None` for [`NONE`].
     #[inline(always)]
-    pub fn entry_mut(&mut self, slot: u32) -> &mut Entry {
-        &mut self.entries[slot as usize]
+    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(slot as usize)
     }
 
-    /// Inserts a key that is not in the table; makes room by removing the entry idle for longest.
+    /// Inserts a key that is not in the table; makes room by removing the entry idle for longest. The slot of the
+    /// new entry: earlier slots may have lost theirs. ([`NONE`] would mean that the index lost count; callers
+    /// treat it as a flow that is not cached.)
     pub fn insert(&mut self, key: FlowKey, hash: u64, action: Action, now: u32) -> u32 {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                let oldest = self.idle.oldest(&mut self.entries);
-                self.remove(oldest);
-                self.stats.evicted += 1;
-                self.free.pop().unwrap_or(0)
-            }
-        };
-        let entry = &mut self.entries[slot as usize];
-        *entry = Entry { key, action, last_seen: now, ..Entry::default() };
-        self.idle.push(&mut self.entries, slot, now);
-        while !self.index.insert(hash, slot) {
+        if self.free.is_empty() {
+            let oldest = self.idle.oldest(&mut self.entries);
+            self.evict(oldest);
+        }
+        let Some(slot) = self.free.pop() else { return NONE };
+        if !self.index.insert(hash, slot) {
             // Both buckets of the key, and all that could be moved out of them, are full: the entry of the
-            // primary bucket that was used longest ago gives way.
-            let victim = self
-                .index
-                .slots_of(hash)
-                .filter(|&s| s != slot)
-                .max_by_key(|&s| now.wrapping_sub(self.entries[s as usize].last_seen));
-            match victim {
-                Some(victim) => {
-                    self.remove(victim);
-                    self.stats.evicted += 1;
-                }
-                None => break,
+            // primary bucket that was used longest ago gives way, which frees a way there.
+            if let Some(victim) =
+                self.index.slots_of(hash).min_by_key(|&s| self.entries[s as usize].last_seen)
+            {
+                self.evict(victim);
+            }
+            if !self.index.insert(hash, slot) {
+                self.free.push(slot);
+                return NONE;
             }
         }
+        self.entries[slot as usize] = Entry { key, action, last_seen: now, ..Entry::default() };
+        self.idle.push(&mut self.entries, slot, now);
         self.stats.inserted += 1;
         slot
+    }
+
+    fn evict(&mut self, slot: u32) {
+        self.remove(slot);
+        self.stats.evicted += 1;
     }
 
     /// Removes the entry in `slot`.
@@ -196,7 +196,8 @@ impl Nft {
         self.free.push(slot);
     }
 
-    /// Removes entries idle for longer than configured, looking at no more than `budget` of them.
+    /// Removes entries idle for longer than configured (and at most two slices, 1/16 of that, too late), looking
+    /// at no more than `budget` of them.
     pub fn age(&mut self, now: u32, budget: usize) {
         for _ in 0..budget {
             match self.idle.next_expired(&mut self.entries, now) {
@@ -205,6 +206,12 @@ impl Nft {
                     self.stats.aged += 1;
                 }
                 idle::Expired::Refreshed => {}
+                // Nothing is due. While the table is nearly full, the next eviction is prepared instead.
+                idle::Expired::None if self.free.len() < self.config.entries as usize / 16 + 1 => {
+                    if !self.idle.tidy(&mut self.entries) {
+                        break;
+                    }
+                }
                 idle::Expired::None => break,
             }
         }

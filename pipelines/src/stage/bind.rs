@@ -3,7 +3,7 @@
 use wire::PacketBuf;
 
 use super::Cx;
-use crate::burst::Burst;
+use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flat::FlatMap;
 use crate::snapshot::PortRole;
@@ -16,6 +16,9 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole) {
     match role {
         PortRole::Vnic(vnic) => {
             let vpc = cx.snapshot.row(vnic).vpc;
+            if vpc == NO_INDEX {
+                return unbound(cx, burst);
+            }
             for i in burst.pending() {
                 let meta = &mut burst.metas[i];
                 meta.vnic = vnic;
@@ -32,25 +35,26 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole) {
 
 fn unbound<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
     for i in burst.pending() {
-        burst.metas[i].vnic = crate::burst::NO_INDEX;
+        burst.metas[i].vnic = NO_INDEX;
         burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
     }
 }
 
 fn from_trunk<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, vlans: &FlatMap) {
     for i in burst.pending() {
-        burst.metas[i].vnic = crate::burst::NO_INDEX;
+        burst.metas[i].vnic = NO_INDEX;
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let head = packet.head();
         let tagged = head.len() >= 18 && head[12..14] == TPID;
         let vid = if tagged { u16::from_be_bytes([head[14], head[15]]) & 0xfff } else { 0 };
         let vnic = if tagged { vlans.get(u128::from(vid)) } else { None };
-        let Some(vnic) = vnic else {
+        let bound = vnic.map(|vnic| (vnic, cx.snapshot.row(vnic).vpc)).filter(|&(_, vpc)| vpc != NO_INDEX);
+        let Some((vnic, vpc)) = bound else {
             burst.drop(i, DropReason::VLAN_UNBOUND, cx.counters);
             continue;
         };
         burst.metas[i].vnic = vnic;
-        burst.metas[i].vpc = cx.snapshot.row(vnic).vpc;
+        burst.metas[i].vpc = vpc;
         let head = packet.head_mut();
         if head.len() < 18 {
             burst.drop(i, DropReason::NO_BUFFER, cx.counters);

@@ -18,7 +18,7 @@ use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
 use crate::nft::{Action, Nft, Verdict};
-use crate::snapshot::{NO_PORT, Vpc};
+use crate::snapshot::{NO_PORT, Vpc, mac_from};
 use crate::vlt::{Place, SlotRef};
 
 /// Where a packet came from.
@@ -53,11 +53,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let meta = &burst.metas[i];
-        let entry = nft.entry_mut(meta.entry);
-        entry.packets += 1;
-        entry.bytes += packet.len() as u64;
-        entry.last_seen = cx.now.tick;
-        let mut action = entry.action;
+        let mut action = match nft.entry_mut(meta.entry) {
+            Some(entry) => {
+                entry.packets += 1;
+                entry.bytes += packet.len() as u64;
+                entry.last_seen = cx.now.tick;
+                entry.action
+            }
+            None => decide(cx.snapshot, &meta.key),
+        };
         if action.verdict != Verdict::Forward {
             special(cx, burst, i, action, sink);
             continue;
@@ -66,10 +70,17 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         if reading.generation != action.slot_generation {
             // The location went away after the decision: decide again, on what the snapshot knows now.
             action = decide(cx.snapshot, &meta.key);
-            entry.action = action;
-            cx.counters.nft_stale.add(1);
+            if let Some(entry) = nft.entry_mut(meta.entry) {
+                entry.action = action;
+                cx.counters.nft_stale.add(1);
+            }
+            if action.verdict != Verdict::Forward {
+                special(cx, burst, i, action, sink);
+                continue;
+            }
             reading = cx.snapshot.vlt.read(action.slot);
-            if action.verdict != Verdict::Forward || reading.generation != action.slot_generation {
+            if reading.generation != action.slot_generation {
+                // The slot is gone, the snapshot without it not yet here.
                 burst.drop(i, DropReason::NO_LOCATION, cx.counters);
                 continue;
             }
@@ -231,10 +242,11 @@ fn complain<P: PacketBuf, S: Sink<P>>(
 ) {
     let meta = burst.metas[i];
     let vpc = cx.snapshot.vpc(meta.vpc);
+    let to = mac_from(cx.snapshot.row(meta.vnic).mac);
     let told = meta.vnic != NO_INDEX
         && limits.admit(meta.key.scope(), cx.now.ns)
         && burst.packets[i].as_mut().is_some_and(|packet| {
-            icmp_error::make(packet, &meta.headers, complaint, router_of(vpc, &meta.key))
+            icmp_error::make(packet, &meta.headers, complaint, router_of(vpc, &meta.key), to)
         });
     if !told {
         burst.drop(i, reason, cx.counters);

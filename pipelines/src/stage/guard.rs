@@ -1,6 +1,6 @@
 //! guard: a vNIC sends from its own MAC and its own VIPs, nothing else.
 //!
-//! ARP and neighbour discovery are checked where they are answered ([`super::neighbour`]).
+//! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -52,7 +52,7 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
             if source == row.v6 && source != 0 {
                 return Ok(());
             }
-            if is_neighbour_protocol(&meta.headers) || link_scope(head, l3) {
+            if link_scope(head, l3, is_neighbour_protocol(&meta.headers)) {
                 return Ok(());
             }
             other_vip(cx, meta, row, Ipv6Addr::from(source).into())
@@ -62,11 +62,13 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
 }
 
 /// Link-local source to a link-scope destination: multicast listener reports and the like (RFC 4291 2.5.6).
+/// Neighbour discovery may ask any address from there.
 #[cold]
-fn link_scope(head: &[u8], l3: usize) -> bool {
+fn link_scope(head: &[u8], l3: usize, discovery: bool) -> bool {
     let link_local = |at: usize| be64(head, at) >> 54 == 0xfe80 >> 6;
     let unspecified = be64(head, l3 + 8) | be64(head, l3 + 16) == 0;
-    (link_local(l3 + 8) || unspecified) && (link_local(l3 + 24) || be64(head, l3 + 24) >> 48 == 0xff02)
+    (link_local(l3 + 8) || unspecified)
+        && (discovery || link_local(l3 + 24) || be64(head, l3 + 24) >> 48 == 0xff02)
 }
 
 #[cold]

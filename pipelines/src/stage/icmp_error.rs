@@ -23,15 +23,17 @@ const QUOTE_V6: usize = ipv6::MIN_MTU - 48;
 /// Longest layer 2 header: Ethernet and two tags.
 const MAX_L2: usize = 22;
 
-/// Turns a packet into an error to its sender. `router` is the address and MAC that complains; without an
-/// address of its own the switch uses the destination's. `false`: the packet must be dropped silently.
+/// Turns a packet into an error to its sender, whose MAC is `to` (the packet's own source MAC may be rewritten by
+/// now). `router` is the address and MAC that complains; without an address of its own the switch uses the
+/// destination's. `false`: the packet must be dropped silently.
 pub fn make<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
     router: (Option<IpAddr>, MacAddr),
+    to: MacAddr,
 ) -> bool {
-    allowed(packet.head(), headers) && build(packet, headers, complaint, router).is_some()
+    allowed(packet.head(), headers) && build(packet, headers, complaint, router, to).is_some()
 }
 
 fn allowed(head: &[u8], headers: &Headers) -> bool {
@@ -51,11 +53,12 @@ fn build<P: PacketBuf>(
     headers: &Headers,
     complaint: Complaint,
     (address, mac): (Option<IpAddr>, MacAddr),
+    to: MacAddr,
 ) -> Option<()> {
     let l3 = usize::from(headers.l3_offset);
     let mut l2 = [0u8; MAX_L2];
     l2.get_mut(..l3)?.copy_from_slice(packet.head().get(..l3)?);
-    l2.copy_within(6..12, 0);
+    l2[..6].copy_from_slice(&to.0);
     l2[6..12].copy_from_slice(&mac.0);
     let (limit, header_len) = match headers.l3 {
         L3::Ipv4 => (QUOTE_V4, 28),

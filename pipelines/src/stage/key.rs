@@ -61,7 +61,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
         let routed = be64(head, 0) >> 16 == router;
         let (mut sport, mut dport, mut class) = (headers.sport, headers.dport, 0);
         if headers.proto == protocol::UDP && dport == rdma_port && headers.is(Flags::L4) {
-            class = class_code(head.get(usize::from(headers.l4_offset) + 8..).unwrap_or(&[]));
+            class = class_code(headers.payload(head));
         }
         if headers.flags.intersects(Flags::FRAGMENT) {
             match fragment(cx, fragments, head, &mut meta.headers, scope, class) {
@@ -77,6 +77,9 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
             L3::Ipv4 | L3::Ipv6 => (sport, dport),
             L3::None | L3::Arp => (0, 0),
         };
+        if class != 0 && meta.vnic != NO_INDEX {
+            cx.counters.vnic(meta.vnic as usize).rdma_rx_packets.add(1);
+        }
         meta.key = FlowKey::build(head, &meta.headers, scope, ports, class, routed);
         meta.hash = meta.key.hash(seed);
         meta.entropy_port = sport;

@@ -81,6 +81,11 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
             Some(location) => cx.snapshot.vlt.read(location.slot.slot).place,
             None => Place::Empty,
         };
+        if matches!(place, Place::Local { .. }) {
+            // Somebody out there uses the MAC of a vNIC of this host.
+            cx.counters.drop(DropReason::ARP_UNKNOWN);
+            return;
+        }
         let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
         let flow = forward::Flow { tos: 0, entropy: u64::from(meta.vpc) << 48, roce: false };
         if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
@@ -116,7 +121,7 @@ fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {
         },
         Message::Answer(_) if vpc.flood => Outcome::Flood,
         Message::Answer(_) => Outcome::Consume,
-        Message::Other if vpc.flood => Outcome::Flood,
+        Message::Other if vpc.flood && meta.headers.l3 != L3::Arp => Outcome::Flood,
         Message::Other => Outcome::Drop(DropReason::BUM),
     }
 }

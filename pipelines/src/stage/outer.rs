@@ -65,16 +65,17 @@ fn examine<P: PacketBuf>(
 ) -> Result<Outer, DropReason> {
     let head = packet.head();
     let destination = headers.ethernet(head).map(|eth| eth.dst).unwrap_or_default();
-    if destination.to_u64() != uplink.mac && !destination.is_group() {
+    let to_us = destination.to_u64() == uplink.mac;
+    if !to_us && !destination.is_group() {
         return Err(DropReason::UNDERLAY_MAC);
     }
     let vlan = (headers.vlan_count > 0).then_some(headers.vlan_tci[0] & 0xfff).filter(|&vid| vid != 0);
-    if vlan != uplink.vlan || !headers.is_ip() || headers.proto != protocol::UDP {
+    if !to_us || vlan != uplink.vlan || !headers.is_ip() || headers.proto != protocol::UDP {
         return Ok(Outer::Other);
     }
     let (source, target) = addresses(head, headers);
     if !uplink.owns(target) {
-        return if target.is_multicast() || destination.is_group() || uplink.punt != crate::snapshot::NO_PORT {
+        return if target.is_multicast() || uplink.punt != crate::snapshot::NO_PORT {
             Ok(Outer::Other)
         } else {
             Err(DropReason::UNDERLAY_ADDRESS)

@@ -23,8 +23,12 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) {
             burst.drop(i, DropReason::GSO, cx.counters);
             continue;
         }
-        if (fill || facts.l4_checksum == ChecksumState::Partial) && complete_checksum(packet, &meta.headers) {
-            cx.counters.checksums_filled.add(1);
+        if fill || facts.l4_checksum == ChecksumState::Partial {
+            match complete_checksum(packet, &meta.headers) {
+                Completed::Written => cx.counters.checksums_filled.add(1),
+                Completed::Nothing => {}
+                Completed::ReadOnly => burst.drop(i, DropReason::NO_BUFFER, cx.counters),
+            }
         }
     }
 }
@@ -38,37 +42,51 @@ const fn field(proto: u8) -> Option<usize> {
     }
 }
 
+/// What became of a checksum that may be unfinished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// It was none, or there is none.
+    Nothing,
+    /// It is right now.
+    Written,
+    /// It is unfinished and lies in a shared buffer.
+    ReadOnly,
+}
+
 /// Completes a TCP or UDP checksum whose field holds the pseudo-header sum.
 ///
 /// A finished checksum that happens to look like that is recomputed to the same value, so the test needs no
-/// mark from the port. `true` when something was written.
-pub fn complete_checksum<P: PacketBuf>(packet: &mut P, headers: &Headers) -> bool {
-    let Some(field) = field(headers.proto) else { return false };
+/// mark from the port.
+pub fn complete_checksum<P: PacketBuf>(packet: &mut P, headers: &Headers) -> Completed {
+    let Some(field) = field(headers.proto) else { return Completed::Nothing };
     if !headers.is(Flags::L4) || headers.flags.intersects(Flags::FRAGMENT) {
-        return false;
+        return Completed::Nothing;
     }
     let l4 = usize::from(headers.l4_offset);
     let len = headers.l4_total_len();
-    let Some(pseudo) = pseudo_sum(packet.head(), headers, len) else { return false };
+    let Some(pseudo) = pseudo_sum(packet.head(), headers, len) else { return Completed::Nothing };
     let at = l4 + field;
     let Some(stored) = packet.head().get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])) else {
-        return false;
+        return Completed::Nothing;
     };
     if stored != pseudo || stored == 0 {
-        return false;
+        return Completed::Nothing;
     }
     // The field itself holds the pseudo-header sum: summing everything as it is gives the whole.
-    let Some(sum) = checksum::sum_range(packet.segments(), l4, len) else { return false };
+    let Some(sum) = checksum::sum_range(packet.segments(), l4, len) else { return Completed::Nothing };
     let value = match sum.checksum() {
         0 if headers.proto == protocol::UDP => 0xffff,
         value => value,
     };
+    if value == stored {
+        return Completed::Nothing;
+    }
     match packet.head_mut().get_mut(at..at + 2) {
         Some(bytes) => {
             bytes.copy_from_slice(&value.to_be_bytes());
-            true
+            Completed::Written
         }
-        None => false,
+        None => Completed::ReadOnly,
     }
 }
 

@@ -1,6 +1,6 @@
 //! slow path: decides for flows that the NFT does not know (or knows from an older configuration), and installs.
 //!
-//! Bounded per burst and rate-limited per source, so that a scanner starves only itself.
+//! New flows are bounded per burst and rate-limited per source, so that a scanner starves only itself.
 
 use wire::PacketBuf;
 
@@ -11,7 +11,8 @@ use crate::drops::DropReason;
 use crate::miss::MissLimits;
 use crate::nft::{Bits, NONE, Nft};
 
-/// Resolves the packets in `misses`; drops those for which there is no budget.
+/// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
+/// its own flow's entry, or none where the table is too small to hold them all: such a packet is decided alone.
 #[cold]
 #[inline(never)]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &mut Nft, limits: &mut MissLimits, misses: u64) {
@@ -29,22 +30,33 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &mut Nft, limits: &
                 continue;
             }
         }
+        // A flow that is known already costs no more than the burst is long, and no source can cause it: a
+        // change of configuration must not cost it packets.
+        if slot != NONE {
+            cx.counters.nft_stale.add(1);
+            meta.entry = slot;
+            if let Some(entry) = nft.entry_mut(slot) {
+                entry.action = decide(cx.snapshot, &meta.key);
+            }
+            continue;
+        }
         if budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
             burst.drop(i, DropReason::MISS_LIMIT, cx.counters);
             continue;
         }
         budget -= 1;
         let action = decide(cx.snapshot, &meta.key);
-        if slot == NONE {
-            cx.counters.nft_misses.add(1);
-            if meta.vnic != crate::burst::NO_INDEX {
-                cx.counters.vnic(meta.vnic as usize).misses.add(1);
-            }
-            meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
-        } else {
-            cx.counters.nft_stale.add(1);
-            meta.entry = slot;
-            nft.entry_mut(slot).action = action;
+        cx.counters.nft_misses.add(1);
+        if meta.vnic != crate::burst::NO_INDEX {
+            cx.counters.vnic(meta.vnic as usize).misses.add(1);
+        }
+        meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
+    }
+    // Room for new flows may have been made by removing entries that other packets of this burst have hit.
+    for i in burst.pending() {
+        let meta = &mut burst.metas[i];
+        if meta.entry != NONE && nft.entry(meta.entry).key != meta.key {
+            meta.entry = NONE;
         }
     }
 }

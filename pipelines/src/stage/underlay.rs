@@ -12,7 +12,7 @@ use crate::burst::Burst;
 use crate::drops::DropReason;
 use crate::event::{Event, Events};
 use crate::nft::Bits;
-use crate::snapshot::{NO_PORT, Uplink};
+use crate::snapshot::{NO_PORT, Uplink, mac_from};
 
 /// Handles the packets whose bits are in `others`; none of them stays pending.
 #[cold]
@@ -37,9 +37,12 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                 }
                 Kind::Answer(answer) => {
                     learn(events, index, answer.address, answer.mac);
-                    burst.take(i);
-                    cx.counters.consumed.add(1);
-                    continue;
+                    if uplink.punt == NO_PORT {
+                        burst.take(i);
+                        cx.counters.consumed.add(1);
+                        continue;
+                    }
+                    false
                 }
                 Kind::Echo => reply::echo(packet, &headers, mac_of(uplink)),
                 Kind::Other => false,
@@ -64,7 +67,7 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
             Message::Question(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => Kind::Question(q),
-            // With a punt port the host has its own neighbours: it must see answers too, and learns by asking.
+            // A host behind a punt port asks for its own neighbours: it sees the answers too.
             Message::Answer(answer) => Kind::Answer(answer),
             _ => Kind::Other,
         };
@@ -82,6 +85,5 @@ fn learn(events: &Events, uplink: u16, address: std::net::IpAddr, mac: MacAddr) 
 }
 
 fn mac_of(uplink: &Uplink) -> MacAddr {
-    let b = uplink.mac.to_be_bytes();
-    MacAddr([b[2], b[3], b[4], b[5], b[6], b[7]])
+    mac_from(uplink.mac)
 }
