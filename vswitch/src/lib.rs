@@ -3,3 +3,5 @@
 //! The library behind the `vswitch` binary, so that tests and tools can reach its parts.
 
 pub mod config;
+pub mod console;
+pub mod control;

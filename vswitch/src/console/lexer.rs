@@ -1,0 +1,97 @@
+//! Splits a line into words: blanks between, `"..."` around what has blanks, `#` before a comment.
+
+use super::MAX_LINE;
+use super::command::CommandError;
+
+/// A word of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The word, without quotes.
+    pub text: String,
+    /// Where it starts in the line, in bytes.
+    pub start: usize,
+    /// Its column, from 1, in characters.
+    pub column: usize,
+    /// It was in quotes, so it is no keyword.
+    pub quoted: bool,
+}
+
+/// The words of `line`.
+///
+/// # Errors
+/// A line longer than [`MAX_LINE`], or with a quote that is not closed.
+pub fn split(line: &str) -> Result<Vec<Token>, CommandError> {
+    if line.len() > MAX_LINE {
+        let length = line.len();
+        return Err(CommandError::new(format!(
+            "the line is {length} bytes long; a command has at most {MAX_LINE}: split it, or use load <file>"
+        )));
+    }
+    let mut tokens = Vec::new();
+    let mut chars = line.char_indices().enumerate().peekable();
+    while let Some((column, (start, c))) = chars.next() {
+        let column = column + 1;
+        if c.is_whitespace() {
+            continue;
+        }
+        if c == '#' {
+            break;
+        }
+        let quoted = c == '"';
+        let mut text = String::new();
+        if quoted {
+            loop {
+                match chars.next() {
+                    None => return Err(CommandError::at(column, "the quote is not closed; add a \"".into())),
+                    Some((_, (_, '"'))) => break,
+                    Some((_, (_, '\\'))) => text.extend(chars.next().map(|(_, (_, c))| c)),
+                    Some((_, (_, c))) => text.push(c),
+                }
+            }
+        } else {
+            text.push(c);
+            while let Some((_, (_, c))) = chars.next_if(|(_, (_, c))| !c.is_whitespace()) {
+                text.push(c);
+            }
+        }
+        tokens.push(Token { text, start, column, quoted });
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(line: &str) -> Vec<String> {
+        split(line).unwrap().into_iter().map(|token| token.text).collect()
+    }
+
+    #[test]
+    fn words_quotes_and_comments() {
+        assert_eq!(words("  show\tport stats  0"), ["show", "port", "stats", "0"]);
+        assert_eq!(words(r#"load "a b" "c\"d" "\\""#), ["load", "a b", "c\"d", "\\"]);
+        assert_eq!(words("stop # now"), ["stop"]);
+        assert_eq!(words("# all of it"), [""; 0]);
+        assert_eq!(words("a#b"), ["a#b"]);
+        let tokens = split("\u{e4}\u{e4} \"x\"").unwrap();
+        assert_eq!((tokens[1].start, tokens[1].column, tokens[1].quoted), (5, 4, true));
+    }
+
+    #[test]
+    fn unclosed_quotes_and_long_lines_are_refused() {
+        assert_eq!(split("a \"b").unwrap_err().column, Some(3));
+        assert_eq!(split("a \"b\\").unwrap_err().column, Some(3));
+        let error = split(&"x".repeat(1_000_000)).unwrap_err().to_string();
+        assert!(error.contains("1000000 bytes") && error.contains("load <file>"), "{error}");
+        assert!(split(&"x".repeat(MAX_LINE)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in "\\PC{0,64}") {
+            let _ = split(&line);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The interactive end: reads lines from a terminal or a pipe, shows answers.
+//!
+//! Speaks to a [`Session`]: a switch in this process or behind its socket, the same to a user. On a terminal
+//! there are history, completion and hints; on a pipe lines are read with a bound. `exit` leaves the console
+//! and nothing else; all other words are the switch's.
+
+use std::cell::RefCell;
+use std::fs::DirBuilder;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::DefaultHistory;
+use rustyline::validate::Validator;
+use rustyline::{CompletionType, Config, Context, Editor, Helper};
+
+use super::MAX_LINE;
+use super::complete::Completion;
+use crate::control::client::{Client, ClientError};
+use crate::control::protocol::{Ask, Reply};
+use crate::control::server::Caller;
+
+/// Something that runs lines.
+pub trait Session {
+    /// Runs one line.
+    ///
+    /// # Errors
+    /// When nobody is there to run it; a refusal is a [`Reply`].
+    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError>;
+
+    /// What could come next at the end of `line`; nothing when nobody answers.
+    fn complete(&mut self, line: &str) -> Completion;
+}
+
+impl Session for Client {
+    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError> {
+        Client::command(self, line, json)
+    }
+
+    fn complete(&mut self, line: &str) -> Completion {
+        Client::complete(self, line).map(|reply| reply.completion()).unwrap_or_default()
+    }
+}
+
+impl Session for Caller {
+    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError> {
+        Ok(self.call(Ask::Command(line.to_owned()), json))
+    }
+
+    fn complete(&mut self, line: &str) -> Completion {
+        self.call(Ask::Complete(line.to_owned()), false).completion()
+    }
+}
+
+/// How a console behaves.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Stop at the first error.
+    pub strict: bool,
+    /// Answers are for programs.
+    pub json: bool,
+    /// Where past lines are kept; `None` for nowhere.
+    pub history: Option<PathBuf>,
+}
+
+impl Options {
+    /// Options with the history file of this user, in the XDG state folder.
+    pub fn for_user() -> Self {
+        let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")));
+        Self { history: state.map(|state| state.join("vswitch/history")), ..Self::default() }
+    }
+}
+
+/// How a console ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All lines were done, or their errors were shown to somebody who could see them.
+    Clean,
+    /// A line failed, and the console was told to be strict.
+    Failed,
+    /// The switch went away.
+    Lost,
+}
+
+/// Runs a console on this process's terminal, or on its standard input if that is none.
+///
+/// # Errors
+/// When the terminal or the standard streams fail.
+pub fn run<S: Session>(session: S, options: &Options) -> io::Result<Ending> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() && io::stdout().is_terminal() {
+        return on_terminal(session, options);
+    }
+    let ending = on_pipe(session, options, &mut stdin.lock(), &mut io::stdout(), &mut io::stderr());
+    match ending {
+        // Whoever read the answers has had enough of them.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ending::Clean),
+        ending => ending,
+    }
+}
+
+/// Runs the lines of `input`.
+///
+/// # Errors
+/// When a stream fails.
+pub fn on_pipe<S: Session>(
+    mut session: S,
+    options: &Options,
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> io::Result<Ending> {
+    let mut line = Vec::new();
+    while next_line(input, &mut line)? {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim();
+        if text == "exit" {
+            break;
+        }
+        match run_line(&mut session, options, text, output, errors)? {
+            Done::Well => {}
+            Done::Badly if options.strict => return Ok(Ending::Failed),
+            Done::Badly => {}
+            Done::Lost => return Ok(Ending::Lost),
+        }
+    }
+    Ok(Ending::Clean)
+}
+
+enum Done {
+    Well,
+    Badly,
+    Lost,
+}
+
+/// Runs one line and shows what came of it.
+fn run_line<S: Session>(
+    session: &mut S,
+    options: &Options,
+    line: &str,
+    output: &mut dyn Write,
+    errors: &mut dyn Write,
+) -> io::Result<Done> {
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(Done::Well);
+    }
+    match session.command(line, options.json) {
+        Ok(reply) => show(&reply, options.json, output, errors),
+        Err(error @ ClientError::TooLong(_)) => {
+            writeln!(errors, "{error}")?;
+            Ok(Done::Badly)
+        }
+        Err(error) => {
+            writeln!(errors, "{error}")?;
+            Ok(Done::Lost)
+        }
+    }
+}
+
+fn show(reply: &Reply, json: bool, output: &mut dyn Write, errors: &mut dyn Write) -> io::Result<Done> {
+    if !reply.ok {
+        let message = reply.error.as_deref().unwrap_or("the switch gave no reason");
+        match reply.column {
+            Some(column) => writeln!(errors, "column {column}: {message}")?,
+            None => writeln!(errors, "{message}")?,
+        }
+        return Ok(Done::Badly);
+    }
+    if json {
+        writeln!(output, "{}", reply.json)?;
+    } else if !reply.text.is_empty() {
+        write!(output, "{}", reply.text)?;
+        if !reply.text.ends_with('\n') {
+            writeln!(output)?;
+        }
+    }
+    output.flush()?;
+    Ok(Done::Well)
+}
+
+/// Reads one line, of which at most a little more than [`MAX_LINE`] bytes are kept: enough for the switch to
+/// see that it is too long. False at the end.
+fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let mut any = false;
+    loop {
+        let bytes = match input.fill_buf() {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if bytes.is_empty() {
+            return Ok(any);
+        }
+        any = true;
+        let newline = bytes.iter().position(|byte| *byte == b'\n');
+        let piece = &bytes[..newline.unwrap_or(bytes.len())];
+        let room = (MAX_LINE + 1).saturating_sub(line.len());
+        line.extend_from_slice(&piece[..piece.len().min(room)]);
+        let used = piece.len() + usize::from(newline.is_some());
+        input.consume(used);
+        if newline.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+fn on_terminal<S: Session>(session: S, options: &Options) -> io::Result<Ending> {
+    let config =
+        Config::builder().completion_type(CompletionType::List).max_history_size(1000).map_err(other)?;
+    let mut editor: Editor<Assistant<S>, DefaultHistory> =
+        Editor::with_config(config.auto_add_history(true).build()).map_err(other)?;
+    let session = Rc::new(RefCell::new(session));
+    editor.set_helper(Some(Assistant { session: Rc::clone(&session) }));
+    if let Some(history) = &options.history {
+        // No history is no reason to have no console.
+        let _ = history.parent().map(|folder| DirBuilder::new().recursive(true).mode(0o700).create(folder));
+        let _ = editor.load_history(history);
+    }
+    let ending = loop {
+        match editor.readline("vswitch> ") {
+            Ok(line) if line.trim() == "exit" => break Ending::Clean,
+            Ok(line) => {
+                let mut session = session.borrow_mut();
+                let done =
+                    run_line(&mut *session, options, line.trim(), &mut io::stdout(), &mut io::stderr())?;
+                match done {
+                    Done::Badly if options.strict => break Ending::Failed,
+                    Done::Lost => break Ending::Lost,
+                    Done::Well | Done::Badly => {}
+                }
+            }
+            Err(ReadlineError::Interrupted) => println!("(exit or Ctrl-D leaves the console)"),
+            Err(ReadlineError::Eof) => break Ending::Clean,
+            Err(error) => return Err(other(error)),
+        }
+    };
+    if let Some(history) = &options.history {
+        let _ = editor.save_history(history);
+    }
+    Ok(ending)
+}
+
+fn other(error: ReadlineError) -> io::Error {
+    match error {
+        ReadlineError::Io(error) => error,
+        error => io::Error::other(error),
+    }
+}
+
+/// Asks the session what could come next.
+struct Assistant<S> {
+    session: Rc<RefCell<S>>,
+}
+
+impl<S: Session> Assistant<S> {
+    fn ask(&self, line: &str) -> Completion {
+        // While a command runs nobody presses keys, but a nested borrow must not end the console either.
+        self.session.try_borrow_mut().map(|mut session| session.complete(line)).unwrap_or_default()
+    }
+}
+
+impl<S: Session> Completer for Assistant<S> {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let Completion { start, candidates } = self.ask(&line[..at]);
+        let typed = line.get(start..at).unwrap_or("").to_owned();
+        let single = candidates.len() == 1;
+        let mut pairs: Vec<Pair> = candidates
+            .into_iter()
+            .map(|candidate| match candidate.hint {
+                true => Pair { display: candidate.text, replacement: typed.clone() },
+                false if single => {
+                    Pair { replacement: candidate.text.clone() + " ", display: candidate.text }
+                }
+                false => Pair { replacement: candidate.text.clone(), display: candidate.text },
+            })
+            .collect();
+        // A single candidate would be put into the line without being shown.
+        if single && pairs.iter().all(|pair| pair.replacement == typed) {
+            pairs.push(Pair { display: String::new(), replacement: typed });
+        }
+        Ok((start, pairs))
+    }
+}
+
+impl<S: Session> Hinter for Assistant<S> {
+    type Hint = String;
+
+    fn hint(&self, line: &str, at: usize, _: &Context<'_>) -> Option<String> {
+        if at < line.len() || !line.ends_with(' ') {
+            return None;
+        }
+        let hints: Vec<String> = self
+            .ask(line)
+            .candidates
+            .into_iter()
+            .filter(|c| c.hint)
+            .map(|candidate| candidate.text)
+            .collect();
+        (!hints.is_empty()).then(|| hints.join(" | "))
+    }
+}
+
+impl<S: Session> Highlighter for Assistant<S> {
+    fn highlight_hint<'h>(&self, hint: &'h str) -> std::borrow::Cow<'h, str> {
+        format!("\x1b[2m{hint}\x1b[0m").into()
+    }
+}
+
+impl<S: Session> Validator for Assistant<S> {}
+impl<S: Session> Helper for Assistant<S> {}
