@@ -15,6 +15,7 @@ pub mod eal;
 pub mod error;
 mod flags;
 pub mod hugepage;
+pub mod interface;
 pub mod lcore;
 mod log;
 pub mod mbuf;

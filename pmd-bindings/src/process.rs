@@ -110,7 +110,7 @@ pub fn set_interface_mtu(interface: &str, mtu: u32) -> io::Result<()> {
     request.run(libc::SIOCSIFMTU)
 }
 
-fn ethtool_value(interface: &str, command: u32, value: u32) -> io::Result<u32> {
+pub(crate) fn ethtool_value(interface: &str, command: u32, value: u32) -> io::Result<u32> {
     let mut pair = [command, value];
     let mut request = Request::new(interface)?;
     request.raw.ifr_ifru.ifru_data = (&raw mut pair).cast();
@@ -119,13 +119,13 @@ fn ethtool_value(interface: &str, command: u32, value: u32) -> io::Result<u32> {
 }
 
 /// An interface request and the socket to make it on.
-struct Request {
+pub(crate) struct Request {
     socket: OwnedFd,
-    raw: libc::ifreq,
+    pub(crate) raw: libc::ifreq,
 }
 
 impl Request {
-    fn new(interface: &str) -> io::Result<Self> {
+    pub(crate) fn new(interface: &str) -> io::Result<Self> {
         // SAFETY: characters and integers, for which zero is a value.
         let mut raw: libc::ifreq = unsafe { std::mem::zeroed() };
         let room = raw.ifr_name.len() - 1;
@@ -145,7 +145,7 @@ impl Request {
         Ok(Self { socket, raw })
     }
 
-    fn run(&mut self, operation: libc::c_ulong) -> io::Result<()> {
+    pub(crate) fn run(&mut self, operation: libc::c_ulong) -> io::Result<()> {
         // SAFETY: an interface request as the operation wants it, filled by the caller; what it points to
         // outlives the call.
         let ret = unsafe { libc::ioctl(self.socket.as_raw_fd(), operation, &raw mut self.raw) };

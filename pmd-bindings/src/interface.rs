@@ -1,0 +1,256 @@
+//! Kernel network interfaces, as far as a port on one must know them: state, the other end of a veth, offloads
+//! that spoil what a packet socket reads, persistent taps, and in which network namespace an interface is.
+//!
+//! Asks by ioctl rather than in /sys, whose view is that of the namespace that mounted it. Changes nothing but
+//! persistent taps; nothing here concerns DPDK.
+
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use crate::process::{self, Request};
+
+const ETHTOOL_GTSO: u32 = 0x1e;
+
+/// Bytes of `struct nlmsghdr`.
+const NETLINK_HEADER: usize = 16;
+/// Bytes of `struct ifinfomsg`.
+const LINK_HEADER: usize = 16;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINK_NETNSID: u16 = 37;
+
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
+const IFF_TAP: i16 = 0x0002;
+const IFF_NO_PI: i16 = 0x1000;
+const IFF_MULTI_QUEUE: i16 = 0x0100;
+
+/// Where `ip netns` keeps its named namespaces.
+const NAMESPACES: &str = "/run/netns";
+
+/// The index of an interface of this network namespace.
+///
+/// # Errors
+/// `ENODEV` for no such interface, `InvalidInput` for a name that none can have.
+pub fn index(interface: &str) -> io::Result<u32> {
+    let mut request = Request::new(interface)?;
+    request.run(libc::SIOCGIFINDEX)?;
+    // SAFETY: the kernel filled this member of the union.
+    let index = unsafe { request.raw.ifr_ifru.ifru_ifindex };
+    Ok(index.cast_unsigned())
+}
+
+/// The name of the interface with this index, in this network namespace.
+///
+/// # Errors
+/// `ENODEV` for no such interface.
+pub fn name_of(index: u32) -> io::Result<String> {
+    // Any valid name makes a request; the kernel overwrites it.
+    let mut request = Request::new("lo")?;
+    request.raw.ifr_ifru.ifru_ifindex = index.cast_signed();
+    request.run(libc::SIOCGIFNAME)?;
+    let bytes: Vec<u8> = request.raw.ifr_name.iter().map(|c| c.cast_unsigned()).collect();
+    let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// True when an interface is set up (`ip link set ... up`), whether or not it has a carrier.
+///
+/// # Errors
+/// `ENODEV` for no such interface.
+pub fn is_up(interface: &str) -> io::Result<bool> {
+    let mut request = Request::new(interface)?;
+    request.run(libc::SIOCGIFFLAGS)?;
+    // SAFETY: the kernel filled this member of the union.
+    let flags = unsafe { request.raw.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_UP != 0)
+}
+
+/// True when TCP may hand this interface frames longer than its MTU for it to cut.
+///
+/// # Errors
+/// `ENODEV` for no such interface, `EOPNOTSUPP` for one without ethtool.
+pub fn tcp_segmentation_offload(interface: &str) -> io::Result<bool> {
+    process::ethtool_value(interface, ETHTOOL_GTSO, 0).map(|value| value != 0)
+}
+
+/// The other end of a veth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VethPeer {
+    /// Its index, in its own network namespace.
+    pub index: u32,
+    /// It is in the namespace of the end that was asked for.
+    pub same_namespace: bool,
+}
+
+/// The other end of a veth; `None` for an interface of another kind.
+///
+/// # Errors
+/// `ENODEV` for no such interface, or what the kernel says to a question over netlink.
+pub fn veth_peer(interface: &str) -> io::Result<Option<VethPeer>> {
+    let index = index(interface)?;
+    let is_veth = process::interface_driver(interface).is_ok_and(|driver| driver == "veth");
+    if !is_veth {
+        return Ok(None);
+    }
+    Ok(linked(&ask_link(index)?))
+}
+
+/// The kernel's description of a link (`RTM_GETLINK`), netlink header included.
+fn ask_link(index: u32) -> io::Result<Vec<u8>> {
+    // SAFETY: makes a socket; the result is checked.
+    let fd =
+        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // struct nlmsghdr {length, type, flags, sequence, port}, struct ifinfomsg {family, type, index, flags, change}.
+    let mut question = [0u8; NETLINK_HEADER + LINK_HEADER];
+    question[..4].copy_from_slice(&((NETLINK_HEADER + LINK_HEADER) as u32).to_ne_bytes());
+    question[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    question[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    question[20..24].copy_from_slice(&index.to_ne_bytes());
+    // SAFETY: an open socket and a buffer with its length; unaddressed messages go to the kernel.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), question.as_ptr().cast(), question.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut answer = vec![0u8; 32 << 10];
+    // SAFETY: an open socket and a writable buffer with its length.
+    let length = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+    answer.truncate(usize::try_from(length).map_err(|_| io::Error::last_os_error())?);
+    let refused = u16_at(&answer, 4).is_some_and(|kind| i32::from(kind) == libc::NLMSG_ERROR);
+    if refused {
+        let errno = u32_at(&answer, NETLINK_HEADER).unwrap_or_default().cast_signed();
+        return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
+    }
+    Ok(answer)
+}
+
+/// What a link's description says it is linked to.
+fn linked(answer: &[u8]) -> Option<VethPeer> {
+    let (mut peer, mut elsewhere) = (None, false);
+    let mut at = NETLINK_HEADER + LINK_HEADER;
+    while let (Some(length), Some(kind)) = (u16_at(answer, at), u16_at(answer, at + 2)) {
+        if length < 4 {
+            break;
+        }
+        match kind {
+            IFLA_LINK => peer = u32_at(answer, at + 4),
+            IFLA_LINK_NETNSID => elsewhere = true,
+            _ => {}
+        }
+        at += usize::from(length).next_multiple_of(4);
+    }
+    peer.filter(|index| *index != 0).map(|index| VethPeer { index, same_namespace: !elsewhere })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Makes a tap interface (of several queues) that stays when nobody has it open, or takes one that does.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN, `EBUSY` when somebody has it open, `EINVAL` for an interface of another kind.
+pub fn make_persistent_tap(interface: &str) -> io::Result<()> {
+    persist(interface, 1)
+}
+
+/// Removes a tap interface that [`make_persistent_tap`] made; it goes at once when nobody has it open.
+///
+/// # Errors
+/// As [`make_persistent_tap`].
+pub fn remove_persistent_tap(interface: &str) -> io::Result<()> {
+    persist(interface, 0)
+}
+
+fn persist(interface: &str, on: libc::c_ulong) -> io::Result<()> {
+    let mut request = Request::new(interface)?;
+    request.raw.ifr_ifru.ifru_flags = IFF_TAP | IFF_NO_PI | IFF_MULTI_QUEUE;
+    let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: an open tun device, and an interface request with its name and flags.
+    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request.raw) };
+    if ret < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: an open tun device; the argument is a number.
+    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETPERSIST, on) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The names of those `ip netns` namespaces that have an interface of this name. Namespaces that cannot be
+/// entered are passed over.
+pub fn named_namespaces_with(interface: &str) -> Vec<String> {
+    namespaces_with(Path::new(NAMESPACES), interface)
+}
+
+fn namespaces_with(folder: &Path, interface: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let has_it = |path: &Path| {
+        let (path, interface) = (path.to_owned(), interface.to_owned());
+        // Entering a namespace changes the calling thread for good: one made for it, and gone after it.
+        let visit = std::thread::spawn(move || {
+            let file = File::open(path).ok()?;
+            // SAFETY: changes the network namespace of this thread, which does nothing but ask.
+            let ret = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+            (ret == 0 && index(&interface).is_ok()).then_some(())
+        });
+        visit.join().ok().flatten().is_some()
+    };
+    let mut found: Vec<String> = entries
+        .flatten()
+        .filter(|entry| has_it(&entry.path()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_known_by_name_and_index() {
+        let index = index("lo").unwrap();
+        assert_eq!(name_of(index).unwrap(), "lo");
+        assert_eq!(super::index("no-such-if").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert!(name_of(u32::MAX >> 1).is_err() && is_up("no-such-if").is_err());
+        assert_eq!(veth_peer("lo").unwrap(), None);
+        assert!(ask_link(index).unwrap().len() > NETLINK_HEADER + LINK_HEADER);
+        assert_eq!(ask_link(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn a_link_is_read_from_its_attributes() {
+        let answer = |attributes: &[(u16, u32)]| {
+            let mut bytes = vec![0; NETLINK_HEADER + LINK_HEADER];
+            for (kind, value) in attributes {
+                bytes.extend(8u16.to_ne_bytes().into_iter().chain(kind.to_ne_bytes()));
+                bytes.extend(value.to_ne_bytes());
+            }
+            bytes
+        };
+        let peer = |index, same_namespace| Some(VethPeer { index, same_namespace });
+        assert_eq!(linked(&answer(&[(3, 1), (IFLA_LINK, 7)])), peer(7, true));
+        assert_eq!(linked(&answer(&[(IFLA_LINK_NETNSID, 0), (IFLA_LINK, 7)])), peer(7, false));
+        assert_eq!(linked(&answer(&[])), None);
+        for length in 0..40 {
+            let _ = linked(&answer(&[(IFLA_LINK, 7)])[..length]);
+        }
+    }
+
+    #[test]
+    fn a_folder_without_namespaces_has_none() {
+        assert!(namespaces_with(Path::new("/no/such/folder"), "lo").is_empty());
+    }
+}
