@@ -246,6 +246,15 @@ fn no_errors_about_what_must_not_cause_them() {
 }
 
 #[test]
+fn a_quoted_header_that_is_cut_off_is_not_read() {
+    let original = Path { options: vec![1; 8], ..v4() }.udp(1, 2, b"");
+    for cut in 0..=original.len() - 14 {
+        let frame = v4().ip(protocol::ICMP, &[&[3, 1, 0, 0, 0, 0, 0, 0], &original[14..14 + cut]].concat());
+        assert_eq!(quoted::parse(&parsed(&frame), &frame).is_some(), cut >= 28, "{cut} bytes");
+    }
+}
+
+#[test]
 fn quotations_cut_anywhere_do_no_harm() {
     for original in common::corpus() {
         let Ok(h) = parse(&original, original.len()) else { continue };

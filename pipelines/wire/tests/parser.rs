@@ -5,10 +5,12 @@ mod common;
 #[path = "common/twin.rs"]
 mod twin;
 
+use common::{v4, v6};
 use proptest::prelude::*;
 use std::collections::HashSet;
+use wire::build::{Pair, Path, udp_datagram};
 use wire::parse::{parse, parse_ip};
-use wire::{Flags, L3, Malformed};
+use wire::{Flags, L3, Malformed, View, ipv6, protocol};
 
 fn agree(head: &[u8], frame_len: usize) -> Result<wire::Headers, Malformed> {
     let got = parse(head, frame_len);
@@ -98,6 +100,53 @@ fn accessors_answer_for_their_protocol_only() {
             assert_eq!(h.payload(&frame).len(), usize::from(h.l3_len) - headers_len);
         }
     }
+}
+
+/// The last fragment of a packet, `len` bytes at `offset`.
+fn last_fragment(path: &Path, offset: u16, len: usize) -> Vec<u8> {
+    match path.ip {
+        Pair::V4(..) => {
+            let mut frame = path.ip_unfilled(protocol::UDP, &vec![0; len]);
+            frame[20..22].copy_from_slice(&(offset / 8).to_be_bytes());
+            frame
+        }
+        Pair::V6(..) => {
+            let fragment = ipv6::Fragment::new(protocol::UDP, offset, false, 1);
+            let mut path = path.clone();
+            path.extensions.push((protocol::FRAGMENT, fragment.bytes()[2..].to_vec()));
+            path.ip_unfilled(protocol::UDP, &vec![0; len])
+        }
+    }
+}
+
+#[test]
+fn fragments_reach_to_the_last_byte_and_no_further() {
+    let options = (protocol::DESTINATION_OPTIONS, vec![1, 4, 0, 0, 0, 0]);
+    // Of the 65535 bytes: IPv4's total length counts the header, IPv6's payload length the extensions only.
+    let paths = [(v4(), 65535 - 20), (v6(), 65535), (Path { extensions: vec![options], ..v6() }, 65535 - 8)];
+    for (path, most) in paths {
+        for offset in [65000u16, 65400, 65504] {
+            let fits = most - usize::from(offset);
+            let frame = last_fragment(&path, offset, fits);
+            assert!(
+                agree(&frame, frame.len()).is_ok_and(|h| h.is(Flags::FRAGMENT_LATER)),
+                "{path:?} {offset}"
+            );
+            let frame = last_fragment(&path, offset, fits + 1);
+            assert_eq!(agree(&frame, frame.len()), Err(Malformed::FragmentOverlong), "{path:?} {offset}");
+        }
+    }
+}
+
+#[test]
+fn fragments_are_no_tunnel_packets() {
+    let datagram = udp_datagram(1, 4789, &[0; 64]);
+    let first = &v4().fragments(protocol::UDP, &datagram, 5, 60)[0];
+    let h = agree(first, first.len()).unwrap();
+    assert!(h.is_udp() && h.dport == 4789 && !h.is_udp_to(4789));
+    let whole = v4().ip(protocol::UDP, &datagram);
+    let h = agree(&whole, whole.len()).unwrap();
+    assert!(h.is_udp_to(4789) && !h.is_udp_to(4791));
 }
 
 /// Frames whose bytes are random where it matters and right where nothing else would get past.

@@ -44,6 +44,19 @@ fn a_computed_zero_is_sent_as_ones() {
 }
 
 #[test]
+fn udp_is_as_long_as_it_says() {
+    for path in [common::v4(), common::v6()] {
+        let plain = path.udp(1, 2, b"datagram");
+        let surplus = [&wire::build::udp_datagram(1, 2, b"datagram"), &b"surplus"[..]].concat();
+        let frame = path.ip(protocol::UDP, &surplus);
+        let h = parse(&frame, frame.len()).unwrap();
+        let checksum = |frame: &[u8]| h.udp(frame).unwrap().checksum.get();
+        assert_eq!(checksum(&frame), checksum(&plain), "the surplus is not summed, nor in the pseudo header");
+        assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good);
+    }
+}
+
+#[test]
 fn single_bit_errors_are_seen() {
     for (name, frame) in common::vectors() {
         let h = parse(&frame, frame.len()).unwrap();
