@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -22,7 +23,7 @@ class Failure(Exception):
 
 
 def run(*args, check=True):
-    done = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     if check and done.returncode != 0:
         raise Failure(f"'{' '.join(args)}' failed: {(done.stderr or done.stdout).strip()}")
     return done.stdout
@@ -95,6 +96,28 @@ def cable(a, a_name, b, b_name, mtu):
     for host, name in ((a, a_name), (b, b_name)):
         host.run("ethtool", "-K", name, "tx", "off")
         host.ip(f"link set {name} up")
+
+
+class Watch:
+    """Counts the packets on an interface that match a tcpdump filter. The kernel does the counting; nothing is read."""
+
+    _SOL_PACKET, _PACKET_STATISTICS, _SO_ATTACH_FILTER = 263, 6, 26
+
+    def __init__(self, host, interface, expression):
+        program = run("tcpdump", "-ddd", "-y", "EN10MB", "-s", "64", expression).split("\n")[1:]
+        steps = [struct.pack("HBBI", *map(int, line.split())) for line in program if line]
+        code = ctypes.create_string_buffer(b"".join(steps))
+        with host.entered():
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        # First the filter, then the interface: not a packet is counted unfiltered.
+        self.socket.setsockopt(socket.SOL_SOCKET, self._SO_ATTACH_FILTER, struct.pack("HL", len(steps), ctypes.addressof(code)))
+        self.socket.bind((interface, 3))
+
+    def stop(self):
+        """Ends the count and returns it."""
+        packets, _ = struct.unpack("II", self.socket.getsockopt(self._SOL_PACKET, self._PACKET_STATISTICS, 8))
+        self.socket.close()
+        return packets
 
 
 class Process:
