@@ -248,18 +248,6 @@ impl Remote {
     pub fn address(&self, family: Family) -> &str {
         pick(&self.addresses, family)
     }
-
-    /// Tells it the MAC address of a tenant, as a control plane would: nothing floods ARP through the tunnel.
-    #[track_caller]
-    pub fn knows(&self, tenant: &Tenant) {
-        for address in &tenant.addresses {
-            self.netns.ip(&format!(
-                "neigh replace {} lladdr {} dev eth0 nud permanent",
-                bare(address),
-                tenant.mac
-            ));
-        }
-    }
 }
 
 /// The MAC address of an interface.

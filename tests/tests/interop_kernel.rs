@@ -1,4 +1,4 @@
-//! The switch against the Linux kernel's own vxlan device, over both underlays and with both inner families: two tenants
+//! The switch against the Linux kernel's own vxlan device, which asks for neighbours through the tunnel, over both underlays and with both inner families: two tenants
 //! with the same addresses at once, pings of all sizes, 60 kB by TCP and UDP compared byte for byte, and isolation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
@@ -21,8 +21,6 @@ fn hosts(underlay: Family, more: &str) -> Hosts {
     let blue = lab.tenant("blue", "blue", pair::MACS[1], &pair::NEAR);
     let red_far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, "");
     let blue_far = lab.remote("bluefar", pair::VNIS[1], pair::MACS[3], &pair::FAR, "");
-    red_far.knows(&red);
-    blue_far.knows(&blue);
     let subnets = ["10.0.0.0/24", "fd00:1::/64"];
     let config = [
         lab.uplink(""),

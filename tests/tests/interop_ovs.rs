@@ -30,10 +30,8 @@ fn interop_ovs_dpdk_is_the_other_vtep() {
         partner.enable_ipv6();
         netns::cable((&partner, "eth0"), (&lab.peer, &format!("{name}0")), TENANT_MTU);
         partner.ip(&format!("link set eth0 address {}", pair::MACS[index + 2]));
-        for (near, far) in pair::NEAR.into_iter().zip(pair::FAR) {
+        for far in pair::FAR {
             partner.ip(&format!("addr add {far} dev eth0"));
-            let near = near.split('/').next().unwrap();
-            partner.ip(&format!("neigh replace {near} lladdr {} dev eth0 nud permanent", pair::MACS[index]));
         }
         ovs.vsctl(&format!("add-br {name} -- set bridge {name} datapath_type=netdev"));
         ovs.vsctl(&format!("add-port {name} {name}0"));
