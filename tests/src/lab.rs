@@ -158,10 +158,15 @@ impl Lab {
 
     /// The `[[uplink]]` of the switch; `more` are further lines of that section.
     pub fn uplink(&self, more: &str) -> String {
+        self.uplink_on("{ kind = \"af-packet\", iface = \"up0\" }", more)
+    }
+
+    /// The `[[uplink]]` of the switch on another port ("{ kind = ... }").
+    pub fn uplink_on(&self, port: &str, more: &str) -> String {
         let (here, there) = self.vteps();
         let prefix = self.family.prefix_len();
         format!(
-            "[[uplink]]\nname = \"up\"\nport = {{ kind = \"af-packet\", iface = \"up0\" }}\naddresses = [\"{here}/{prefix}\"]\nmtu = {UNDERLAY_MTU}\npeers = [\"{there}\"]\n{more}\n"
+            "[[uplink]]\nname = \"up\"\nport = {port}\naddresses = [\"{here}/{prefix}\"]\nmtu = {UNDERLAY_MTU}\npeers = [\"{there}\"]\n{more}\n"
         )
     }
 }

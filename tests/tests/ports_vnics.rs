@@ -1,0 +1,175 @@
+//! Kinds of ports towards tenants: tap devices moved into the tenant's namespace, af_xdp, more than one queue, VLANs of a
+//! trunk, and ports that come and go while others carry traffic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::time::Duration;
+use tests::lab::{Lab, TENANT_MTU, Tenant, vpc};
+use tests::{Agent, Daemon, Family, Netns, netns, pair, traffic};
+
+const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
+
+/// Starts the switch with a tenant on `port` ("{ kind = ... }") and a partner behind the kernel's vxlan.
+fn with_partner(lab: &Lab, red: &Tenant, port: &str, more: &str) -> (Daemon, tests::Remote) {
+    let far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, "");
+    let config = [
+        lab.uplink(""),
+        vpc("red", pair::VNIS[0], &SUBNETS, ""),
+        red.vnic_on(port),
+        far.location(),
+        more.to_owned(),
+    ]
+    .concat();
+    (Daemon::start(&lab.host, &config), far)
+}
+
+#[track_caller]
+fn all_sizes(near: &Netns, far: &Netns) {
+    for size in pair::PING_SIZES {
+        traffic::ping(near, "10.0.0.2", size, 3);
+        traffic::ping(far, "10.0.0.1", size, 3);
+    }
+    traffic::transfer(near, far, "10.0.0.2", 60_000);
+    traffic::transfer(far, near, "10.0.0.1", 60_000);
+}
+
+/// Moves a tap of the switch into a tenant's namespace, as a container runtime does.
+#[track_caller]
+fn hand_over(lab: &Lab, tap: &str, tenant: &Netns, mac: &str) {
+    lab.host.ip(&format!("link set {tap} netns {}", tenant.name()));
+    tenant.ip(&format!("link set {tap} address {mac} mtu {TENANT_MTU} up"));
+    tenant.ip(&format!("addr add 10.0.0.1/24 dev {tap}"));
+}
+
+fn tap(queues: u16, workers: &str) {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &["10.0.0.1/24"]);
+    // The tenant speaks over the tap alone.
+    red.netns.ip("link del eth0");
+    let port = format!("{{ kind = \"tap\", iface = \"redtap\", queues = {queues} }}");
+    let (daemon, far) = with_partner(&lab, &red, &port, workers);
+    hand_over(&lab, "redtap", &red.netns, &red.mac);
+    all_sizes(&red.netns, &far.netns);
+    daemon.stop();
+    assert_eq!(red.netns.interfaces(), ["lo"], "the tap goes with the switch");
+}
+
+#[test]
+fn ports_tap_moved_to_its_tenant() {
+    tap(1, "");
+}
+
+#[test]
+fn ports_tap_with_two_queues_and_two_workers() {
+    tap(2, "[workers]\ncores = [0, 1]\nidle = \"sleep\"\n");
+}
+
+#[test]
+fn ports_af_xdp_towards_a_tenant() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let (daemon, far) = with_partner(&lab, &red, "{ kind = \"af-xdp\", iface = \"red\" }", "");
+    all_sizes(&red.netns, &far.netns);
+    daemon.stop();
+}
+
+#[test]
+fn ports_af_packet_fanout_spreads_flows_over_workers() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let port = "{ kind = \"af-packet\", iface = \"red\", queues = 2 }";
+    let (daemon, far) = with_partner(&lab, &red, port, "[workers]\ncores = [0, 1]\nidle = \"sleep\"\n");
+    all_sizes(&red.netns, &far.netns);
+    // Many flows: each goes one way all the time, and all together use both queues.
+    let mut agent =
+        Agent::start(&lab, &[("red", &red.netns)], &[("red_mac", &red.mac), ("far_mac", &far.mac)]);
+    let flows = "[Ether(src=red_mac, dst=far_mac)/IP(src='10.0.0.1', dst='10.0.0.2')/UDP(sport=s, dport=9)/Raw(b'x') for s in range(1000, 1200)]";
+    agent.exchange("red", &[flows], &["red"]);
+    let workers = daemon.json("show workers");
+    let received: Vec<i64> = workers
+        .as_array()
+        .or_else(|| workers["workers"].as_array())
+        .unwrap_or_else(|| panic!("'show workers' lists no workers: {workers:#}"))
+        .iter()
+        .map(|w| {
+            w["received"].as_i64().unwrap_or_else(|| panic!("a worker does not say what it received: {w:#}"))
+        })
+        .collect();
+    assert_eq!(received.len(), 2);
+    assert!(received.iter().all(|n| *n > 20), "both workers have work: {received:?}");
+    daemon.stop();
+}
+
+#[test]
+fn ports_trunk_carries_tenants_by_vlan() {
+    let lab = Lab::new(Family::V4);
+    lab.peer.ip("addr flush dev up0");
+    let host = Netns::new("trunk");
+    netns::cable((&host, "eth0"), (&lab.host, "trunk"), 1500);
+    let vnic = |name: &str, vpc: &str, mac: &str, vip: &str, vlan: u16| {
+        format!(
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"{vpc}\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1450\nport = \"trunk\"\nvlan = {vlan}\n"
+        )
+    };
+    let config = [
+        lab.uplink(""),
+        "[[trunk]]\nname = \"trunk\"\nport = { kind = \"af-packet\", iface = \"trunk\" }\n".to_owned(),
+        vpc("red", 100, &SUBNETS, ""),
+        vpc("blue", 200, &SUBNETS, ""),
+        vnic("red1", "red", "02:00:00:00:0a:01", "10.0.0.1", 11),
+        vnic("red2", "red", "02:00:00:00:0a:02", "10.0.0.2", 12),
+        vnic("blue1", "blue", "02:00:00:00:0b:01", "10.0.0.1", 21),
+        vnic("blue2", "blue", "02:00:00:00:0b:02", "10.0.0.2", 22),
+    ]
+    .concat();
+    let daemon = Daemon::start(&lab.host, &config);
+    let mut agent = Agent::start(&lab, &[("trunk", &host)], &[]);
+    let frame = |tenant: &str, vlan: u16| {
+        format!(
+            "Ether(src='02:00:00:00:{tenant}:01', dst='02:00:00:00:{tenant}:02')/Dot1Q(vlan={vlan})/IP(src='10.0.0.1', dst='10.0.0.2')/UDP()/Raw(b'{tenant}')"
+        )
+    };
+    for (tenant, from, to) in [("0a", 11, 12), ("0b", 21, 22)] {
+        let exchange = agent.exchange("trunk", &[frame(tenant, from)], &["trunk"]);
+        let [seen] = exchange.on("trunk") else { panic!("{exchange:?}") };
+        assert_eq!(seen["vlans"], serde_json::json!([to]), "{seen}");
+        assert_eq!(seen["l4_sum_ok"], true, "{seen}");
+    }
+    // A VLAN that carries nobody, no VLAN at all, and a tenant on its neighbour's VLAN.
+    let before = daemon.counters();
+    let untagged =
+        "Ether(src='02:00:00:00:0a:01', dst='02:00:00:00:0a:02')/IP(src='10.0.0.1', dst='10.0.0.2')/UDP()";
+    let bad = [frame("0a", 99), untagged.to_owned(), frame("0a", 21)];
+    assert!(agent.exchange("trunk", &bad, &["trunk"]).on("trunk").is_empty());
+    let after = daemon.counters();
+    let moved =
+        |reason: &str| after.get(&format!("fwd.drops.{reason}")) - before.get(&format!("fwd.drops.{reason}"));
+    assert_eq!((moved("vlan-unbound"), moved("guard-mac")), (2, 1));
+    daemon.stop();
+}
+
+#[test]
+fn ports_come_and_go_while_others_carry_traffic() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let guest = lab.tenant("guest", "red", "02:00:00:00:0a:03", &["10.0.0.3/24"]);
+    let port = "{ kind = \"af-packet\", iface = \"red\" }";
+    let (daemon, far) = with_partner(&lab, &red, port, "");
+    let dir = tests::Workdir::new("hotplug");
+    // A ping that runs all the time: 100 a second; nothing of it may get lost.
+    let mut steady =
+        red.netns.spawn("steady", &["ping", "-n", "-i", "0.01", "-c", "600", "-W", "3", "10.0.0.2"], &dir);
+    steady.wait_output("icmp_seq=5", Duration::from_secs(10));
+    for _ in 0..3 {
+        daemon.ctl("port attach guest af-packet iface=guest");
+        daemon.ctl("vnic add guest vpc red mac 02:00:00:00:0a:03 vips 10.0.0.3 port guest");
+        traffic::ping(&guest.netns, "10.0.0.1", 56, 3);
+        daemon.ctl("vnic remove guest");
+        daemon.ctl("port detach guest");
+        traffic::no_ping(&guest.netns, "10.0.0.1");
+    }
+    let status = steady.wait(Duration::from_secs(30));
+    let said = steady.output();
+    assert!(status.success() && said.contains(" 0% packet loss"), "{said}");
+    traffic::ping(&far.netns, "10.0.0.1", 56, 3);
+    daemon.stop();
+}
