@@ -115,12 +115,17 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
         "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
     );
     println!("{}", report::table_head());
-    let rows = compare::run(&options, |row| println!("{}", report::table_row(row)))?;
+    let mut rows = Vec::new();
+    let result = compare::run(&options, |row| {
+        println!("{}", report::table_row(&row));
+        rows.push(row);
+    });
+    // Also when it stopped early: minutes of measurement are not to be lost.
     if let Some(path) = given.json {
         let text = serde_json::to_string_pretty(&rows)?;
         std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
     }
-    Ok(())
+    Ok(result?)
 }
 
 /// `vswitch` in the folder of this program.

@@ -124,9 +124,8 @@ pub struct Options {
 const TRIES: usize = 4;
 
 /// Runs the comparison; each finished row is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(&Row)) -> Result<Vec<Row>, CompareError> {
+pub fn run(options: &Options, mut finished: impl FnMut(Row)) -> Result<(), CompareError> {
     let bench = Bench::prepare(options)?;
-    let mut rows = Vec::new();
     for (number, job) in options.jobs.iter().enumerate() {
         let files = Files::write(&bench.scratch, number, job)?;
         if options.vswitch.is_some() {
@@ -136,12 +135,11 @@ pub fn run(options: &Options, mut finished: impl FnMut(&Row)) -> Result<Vec<Row>
             bench.check_output(Contender::Peer(peer), job, &files)?;
             let pairs = bench.pairs(peer, job, &files)?;
             if let Some(row) = Row::new(job, peer, &pairs, bench.hertz) {
-                finished(&row);
-                rows.push(row);
+                finished(row);
             }
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// The frames of a job and the file they are replayed from.
