@@ -3,6 +3,9 @@
 //! Reads section by section and, in lists, element by element, so that one run shows the errors of all of
 //! them. The checks across sections run when each section is good in itself.
 
+use std::fs;
+use std::path::Path;
+
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -38,6 +41,24 @@ impl Document {
         let document = Self::read(text, origin)?;
         validate::all(&document.config, &document.places)?;
         Ok(document)
+    }
+
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no text, and everything wrong with it.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let origin = path.display().to_string();
+        let bytes = fs::read(path).map_err(|error| {
+            let message = format!("cannot read the config: {error}; give its path with --config");
+            ConfigErrors(vec![ConfigError { origin: origin.clone(), place: None, message }])
+        })?;
+        let text = str::from_utf8(&bytes).map_err(|error| {
+            let places = Places::new(&String::from_utf8_lossy(&bytes), &origin);
+            let message = "this is not UTF-8 text; a config is TOML".to_owned();
+            ConfigErrors(vec![places.error_at(Some(error.valid_up_to()), message)])
+        })?;
+        Self::parse(text, &origin)
     }
 
     /// Reads `text`: each section is good in itself, and the whole is not checked yet.

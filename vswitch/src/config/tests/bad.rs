@@ -71,6 +71,23 @@ fn text_that_is_no_toml() {
 }
 
 #[test]
+fn files_that_cannot_be_read() {
+    let load = |path: &std::path::Path| Document::load(path).map(|_| ()).unwrap_err().to_string();
+    let folder = std::env::temp_dir();
+    assert!(
+        load(&folder.join("no-such.toml")).contains("no-such.toml: cannot read the config: No such file")
+    );
+    assert!(load(&folder).contains("cannot read the config"));
+    let file = folder.join(format!("vswitch-config-{}.toml", std::process::id()));
+    std::fs::write(&file, b"# \xc3\xa4\n# \xff\n").unwrap();
+    let error = load(&file);
+    std::fs::write(&file, GOOD).unwrap();
+    let good = Document::load(&file).is_ok();
+    std::fs::remove_file(&file).unwrap();
+    assert!(good && error.contains(".toml:2:3: this is not UTF-8"), "{error}");
+}
+
+#[test]
 fn unknown_sections_and_keys() {
     added("[qos]\nx = 1\n", (23, 2), &["\"qos\"", "eal, workers", "location, port"]);
     said("[nft]\nentrys = 1\n", (2, 1), &["`entrys`", "`entries`"]);

@@ -1,6 +1,6 @@
 //! What must hold across a whole config.
 //!
-//! Each file here checks one field of it and reports through [`Checker`]; every check runs, so one run shows
+//! Each file here checks one field of it and reports through `Checker`; every check runs, so one run shows
 //! everything. Looks at the config alone: neither at ports nor at the machine, except for the list of cores
 //! that [`cores`] is given.
 
