@@ -34,12 +34,12 @@ pub enum CompareError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// A frame file.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Pcap {
         /// The file.
         path: String,
         /// What is wrong with it.
-        source: PcapError,
+        reason: PcapError,
     },
     /// A switch did not take its set-up.
     #[error("{switch} does not do what it was set up for: {words}")]
@@ -331,7 +331,7 @@ fn choose_cores(cores: &[usize], wanted: Option<usize>) -> Result<(usize, usize)
 
 fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {
     let path = path.display().to_string();
-    |source| CompareError::Pcap { path, source }
+    |reason| CompareError::Pcap { path, reason }
 }
 
 /// Arguments as [`Process::start`](crate::host::process::Process::start) takes them.

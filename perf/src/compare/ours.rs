@@ -42,7 +42,7 @@ impl Ours {
         let path = setup.folder.join("vswitch.toml");
         let text = config(setup, &socket);
         std::fs::write(&path, text)
-            .map_err(|source| HostError::Io { what: format!("write {}", path.display()), source })?;
+            .map_err(|reason| HostError::Io { what: format!("write {}", path.display()), reason })?;
         let program = setup.vswitch.display().to_string();
         let arguments = arguments_of(["run", "--config", &path.display().to_string()]);
         let mut process = Process::start(&program, &arguments, &[], Placement::default(), REMEDY)?;
@@ -52,15 +52,15 @@ impl Ours {
             Ok(stream.is_some())
         })?;
         let Some(stream) = stream else { return Err(refused("no control socket")) };
-        stream.set_read_timeout(Some(LIMIT)).map_err(|source| HostError::Io {
+        stream.set_read_timeout(Some(LIMIT)).map_err(|reason| HostError::Io {
             what: "set a time limit on the control socket".into(),
-            source,
+            reason,
         })?;
         Ok(Self { process, control: BufReader::new(stream), socket, prefix: setup.prefix.clone() })
     }
 
     fn ask(&mut self, command: &str) -> Result<Value, CompareError> {
-        let talk = |source| HostError::Io { what: format!("ask `{command}` on the control socket"), source };
+        let talk = |reason| HostError::Io { what: format!("ask `{command}` on the control socket"), reason };
         let request = json!({ "id": 1, "command": command, "json": true });
         writeln!(self.control.get_mut(), "{request}").map_err(talk)?;
         let mut line = String::new();

@@ -90,7 +90,7 @@ fn moment(switch: &mut dyn Switch, thread: u32) -> Result<Moment, CompareError> 
 fn cpu_seconds(pid: u32, thread: u32) -> Result<f64, HostError> {
     let path = format!("/proc/{pid}/task/{thread}/schedstat");
     let text = std::fs::read_to_string(&path)
-        .map_err(|source| HostError::Io { what: format!("read {path}"), source })?;
+        .map_err(|reason| HostError::Io { what: format!("read {path}"), reason })?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
     nanoseconds.map(|value| value as f64 / 1e9).ok_or(HostError::Missing {
         what: format!("{path} holds no CPU time"),
@@ -120,7 +120,7 @@ fn threads_on(pid: u32, core: usize) -> Result<Vec<(u32, f64)>, HostError> {
     let folder = format!("/proc/{pid}/task");
     let entries = Path::new(&folder)
         .read_dir()
-        .map_err(|source| HostError::Io { what: format!("list {folder}"), source })?;
+        .map_err(|reason| HostError::Io { what: format!("list {folder}"), reason })?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

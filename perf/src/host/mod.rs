@@ -12,20 +12,20 @@ pub mod tsc;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// A file or folder could not be read or written.
-    #[error("{what}: {source}")]
+    #[error("{what}: {reason}")]
     Io {
         /// What was being done, with the path.
         what: String,
         /// The system's reason.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A program could not be started.
-    #[error("cannot start {program}: {source}; {remedy}")]
+    #[error("cannot start {program}: {reason}; {remedy}")]
     Start {
         /// The program.
         program: String,
         /// The system's reason.
-        source: std::io::Error,
+        reason: std::io::Error,
         /// What to do about it.
         remedy: &'static str,
     },
@@ -86,5 +86,5 @@ pub enum HostError {
 /// Adds the path or action to an I/O error.
 pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> HostError {
     let what = what.into();
-    move |source| HostError::Io { what, source }
+    move |reason| HostError::Io { what, reason }
 }

@@ -80,8 +80,8 @@ impl Process {
         words.push(program);
         // The wrappers would report a missing program as their own failure, later and less clearly.
         if !findable(program) {
-            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Err(HostError::Start { program: program.into(), source, remedy });
+            let reason = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(HostError::Start { program: program.into(), reason, remedy });
         }
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -91,7 +91,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| HostError::Start { program: program.into(), source, remedy })?;
+            .map_err(|reason| HostError::Start { program: program.into(), reason, remedy })?;
         let output = Arc::new(Output::default());
         if let Some(stream) = child.stdout.take() {
             Arc::clone(&output).follow(stream);
@@ -178,7 +178,7 @@ impl Process {
                     words: self.last_words(),
                 })
             }
-            Err(source) => Err(HostError::Io { what: format!("wait for {}", self.name), source }),
+            Err(reason) => Err(HostError::Io { what: format!("wait for {}", self.name), reason }),
         }
     }
 
@@ -217,7 +217,7 @@ impl Process {
     fn signal(&self, signal: Signal) -> Result<(), HostError> {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap_or(i32::MAX));
         kill(pid, signal)
-            .map_err(|errno| HostError::Io { what: format!("signal {}", self.name), source: errno.into() })
+            .map_err(|errno| HostError::Io { what: format!("signal {}", self.name), reason: errno.into() })
     }
 
     fn late(&self, what: &str, limit: Duration) -> HostError {
@@ -250,9 +250,9 @@ pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) 
         .envs(environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| HostError::Start {
+        .map_err(|reason| HostError::Start {
             program: program.into(),
-            source,
+            reason,
             remedy: "run scripts/bootstrap",
         })?;
     if output.status.success() {
