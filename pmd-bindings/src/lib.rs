@@ -24,6 +24,8 @@ pub mod port;
 pub mod process;
 pub mod queue;
 mod run_dir;
+#[cfg(test)]
+mod testing;
 
 pub use burst::Burst;
 pub use clock::{Clock, rdtsc};

@@ -304,3 +304,118 @@ impl TxQueue {
         &self.end.running
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use wire::PacketBuf;
+
+    use super::*;
+    use crate::testing::{pool, ring};
+
+    #[test]
+    fn a_header_with_two_owners_is_replaced_on_receive() {
+        let pool = pool("two-owners");
+        let (port, mut rx, mut tx) = ring("net_ring_a", &pool);
+        let packet = pool.alloc_from(b"whose is it").unwrap();
+        let raw = packet.segment().as_ptr();
+        // SAFETY: a valid mbuf; the second reference is given up below.
+        unsafe { sys::dpdk_sys_mbuf_refcnt_update(raw, 1) };
+        let mut burst = Burst::with_capacity(4);
+        burst.push(packet).unwrap();
+        burst.push(pool.alloc_from(b"mine").unwrap()).unwrap();
+        assert_eq!(tx.send(&mut burst), 2);
+        assert_eq!(rx.receive(&mut burst), 2);
+        let first = &mut burst.as_mut_slice()[0];
+        assert!(first.segment().as_ptr() != raw && !first.is_shared());
+        assert_eq!(first.head_mut(), b"whose is it");
+        assert_eq!((burst.as_slice()[1].head(), rx.header_split_drops()), (&b"mine"[..], 0));
+        assert_eq!(pool.in_use(), 3);
+        // SAFETY: the second owner lets go.
+        unsafe { sys::dpdk_sys_mbuf_free(raw) };
+        drop(burst);
+        assert_eq!(pool.in_use(), 0);
+        port.stop(vec![rx], vec![tx]).map_err(|(_, _, _, error)| error).unwrap();
+    }
+
+    /// Frees packets whose first byte is odd, as a filter would.
+    unsafe extern "C" fn drop_odd(
+        _port: u16,
+        _queue: u16,
+        packets: *mut *mut sys::rte_mbuf,
+        count: u16,
+        _user: *mut c_void,
+    ) -> u16 {
+        // SAFETY: DPDK hands over so many packets.
+        let packets = unsafe { std::slice::from_raw_parts_mut(packets, count.into()) };
+        let mut kept = 0;
+        for index in 0..packets.len() {
+            let raw = packets[index];
+            // SAFETY: a valid packet, ours for the moment.
+            let packet = unsafe { Mbuf::from_raw(NonNull::new(raw).unwrap()) };
+            if packet.head()[0] & 1 == 0 {
+                packets[kept] = packet.into_raw().as_ptr();
+                kept += 1;
+            }
+        }
+        kept as u16
+    }
+
+    unsafe extern "C" fn drop_odd_received(
+        port: u16,
+        queue: u16,
+        packets: *mut *mut sys::rte_mbuf,
+        count: u16,
+        _most: u16,
+        user: *mut c_void,
+    ) -> u16 {
+        // SAFETY: the same contract.
+        unsafe { drop_odd(port, queue, packets, count, user) }
+    }
+
+    fn heads(burst: &Burst) -> Vec<u8> {
+        burst.iter().map(|packet| packet.head()[0]).collect()
+    }
+
+    #[test]
+    fn callbacks_see_every_burst_and_may_take_packets_away() {
+        let pool = pool("callbacks");
+        let (port, mut rx, mut tx) = ring("net_ring_b", &pool);
+        let id = port.id().get();
+        let fill = |burst: &mut Burst, numbers: std::ops::Range<u8>| {
+            for number in numbers {
+                burst.push(pool.alloc_from(&[number; 60]).unwrap()).unwrap();
+            }
+        };
+        let mut burst = Burst::with_capacity(16);
+
+        // SAFETY: a queue of a started port; the callback is removed below.
+        let filter = unsafe { sys::rte_eth_add_tx_callback(id, 0, Some(drop_odd), std::ptr::null_mut()) };
+        assert!(!filter.is_null());
+        fill(&mut burst, 0..9);
+        assert_eq!((tx.send(&mut burst), burst.len(), pool.in_use()), (9, 0, 5));
+        let mut slots: Vec<_> = (9..12).map(|number| pool.alloc_from(&[number; 60])).collect();
+        assert_eq!(tx.send_from(&mut slots), 3);
+        assert!(slots.iter().all(Option::is_none));
+        // SAFETY: the callback that was added; its memory stays, as DPDK wants while queues may run.
+        assert_eq!(unsafe { sys::rte_eth_remove_tx_callback(id, 0, filter) }, 0);
+        assert_eq!(rx.receive(&mut burst), 6);
+        assert_eq!(heads(&burst), [0, 2, 4, 6, 8, 10]);
+        burst.clear();
+
+        // SAFETY: as above.
+        let filter =
+            unsafe { sys::rte_eth_add_rx_callback(id, 0, Some(drop_odd_received), std::ptr::null_mut()) };
+        assert!(!filter.is_null());
+        fill(&mut burst, 1..8);
+        assert_eq!(tx.send(&mut burst), 7);
+        assert_eq!(rx.receive(&mut burst), 3);
+        assert_eq!((heads(&burst), pool.in_use()), (vec![2, 4, 6], 3));
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::rte_eth_remove_rx_callback(id, 0, filter) }, 0);
+        drop(burst);
+        port.stop(vec![rx], vec![tx]).map_err(|(_, _, _, error)| error).unwrap();
+        assert_eq!(pool.in_use(), 0);
+    }
+}

@@ -1,16 +1,35 @@
 //! The EAL's run folder: found, locked against a second process of the same prefix, and removed at the end.
 //!
 //! DPDK itself notices a second process only when it shares its configuration (`--no-shconf` is off), and never
-//! removes the folder. It cleans nothing else up.
+//! removes the folder. It cleans nothing else up. After a crash the folder stays until the next start under the
+//! same prefix takes it over.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once};
 
 use crate::error::EalError;
 
 const LOCK_FILE: &str = "vswitch.lock";
+
+/// The folder of the EAL that runs, for [`remove_at_exit`].
+static LIVE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Removes the folder at the end of a process that kept its EAL to the last (because a packet outlived its pool,
+/// say).
+extern "C" fn remove_at_exit() {
+    // Nothing may unwind into C, and nothing can be done about a folder that stays.
+    let _ = catch_unwind(|| {
+        if let Ok(mut live) = LIVE.try_lock()
+            && let Some(path) = live.take()
+        {
+            let _ = fs::remove_dir_all(path);
+        }
+    });
+}
 
 /// A locked run folder; dropping it removes the folder.
 #[derive(Debug)]
@@ -44,8 +63,20 @@ impl RunDir {
             let same =
                 |metadata: fs::Metadata| lock.metadata().is_ok_and(|ours| ours.ino() == metadata.ino());
             if fs::metadata(&lock_path).is_ok_and(same) {
+                Self::remember(&path);
                 return Ok(Self { path, _lock: lock });
             }
+        }
+    }
+
+    fn remember(path: &Path) {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: registers a function that takes nothing and does not unwind.
+            unsafe { libc::atexit(remove_at_exit) };
+        });
+        if let Ok(mut live) = LIVE.lock() {
+            *live = Some(path.to_owned());
         }
     }
 
@@ -57,6 +88,9 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
+        if let Ok(mut live) = LIVE.lock() {
+            live.take_if(|path| *path == self.path);
+        }
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove DPDK's run folder");
         }

@@ -106,3 +106,81 @@ impl fmt::Debug for Mbuf {
 }
 
 const _: () = assert!(size_of::<Option<Mbuf>>() == size_of::<*mut sys::rte_mbuf>());
+
+#[cfg(test)]
+mod tests {
+    use wire::packet::L4Checksum;
+    use wire::{ChecksumState, RxFacts, TxRequest};
+
+    use super::*;
+    use crate::flags;
+    use crate::mempool::Mempool;
+    use crate::testing::pool;
+
+    /// An indirect clone, as some drivers make them: another header, the same data.
+    fn indirect(packet: &Mbuf, pool: &Mempool) -> Mbuf {
+        // SAFETY: a valid packet and a live pool.
+        let raw = unsafe { sys::dpdk_sys_mbuf_clone(packet.0.as_ptr(), pool.raw()) };
+        // SAFETY: a fresh header that nobody else has.
+        unsafe { Mbuf::from_raw(NonNull::new(raw).unwrap()) }
+    }
+
+    #[test]
+    fn shared_data_is_never_written() {
+        let pool = pool("shared");
+        let mut packet = pool.alloc_from(b"both read this").unwrap();
+        assert!(!packet.is_shared());
+        let mut other = indirect(&packet, &pool);
+        for side in [&mut packet, &mut other] {
+            assert!(side.is_shared() && side.head_mut().is_empty());
+            assert!(side.prepend(1).is_none() && side.append(1).is_none());
+            assert_eq!(side.head(), b"both read this");
+        }
+        assert!(other.trim_front(5), "what each sees is its own");
+        assert_eq!((packet.head(), other.head()), (&b"both read this"[..], &b"read this"[..]));
+        let mut copy = other.try_clone().unwrap();
+        assert!(!copy.is_shared());
+        copy.head_mut()[0] = b'R';
+        assert_eq!((copy.head(), other.head()), (&b"Read this"[..], &b"read this"[..]));
+        drop(other);
+        assert!(!packet.is_shared() && packet.head_mut().len() == 14);
+        drop((packet, copy));
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn facts_are_read_from_the_flags() {
+        let pool = pool("facts");
+        let packet = pool.alloc_from(b"x").unwrap();
+        let facts = |bits: u64, lengths: u64| {
+            packet.segment().set_flags(bits);
+            packet.segment().set_tx_offload(lengths);
+            packet.rx_facts()
+        };
+        assert_eq!(facts(0, u64::MAX), RxFacts::default());
+        let good = facts(flags::RX_IP_GOOD | flags::RX_L4_GOOD, 0);
+        assert_eq!((good.l3_checksum, good.l4_checksum), (ChecksumState::Good, ChecksumState::Good));
+        let bad = facts(flags::RX_IP_BAD | flags::RX_L4_BAD, 0);
+        assert_eq!((bad.l3_checksum, bad.l4_checksum), (ChecksumState::Bad, ChecksumState::Bad));
+        let partial = facts(flags::RX_L4_NONE | flags::RX_LRO, 1448 << 24);
+        assert_eq!((partial.l4_checksum, partial.gso_size), (ChecksumState::Partial, 1448));
+        assert_eq!(facts(flags::RX_L4_NONE, 1448 << 24).gso_size, 0);
+        assert_eq!(facts(flags::RX_RSS_HASH | flags::RX_VLAN_STRIPPED, 0).rss_hash, Some(0));
+        assert_eq!(facts(flags::RX_VLAN_STRIPPED, 0).vlan_tci, Some(0));
+    }
+
+    #[test]
+    fn a_request_replaces_the_one_before() {
+        let pool = pool("request");
+        let mut packet = pool.alloc_from(b"x").unwrap();
+        packet.segment().set_flags(flags::RX_RSS_HASH);
+        let udp =
+            TxRequest { l2_len: 14, l3_len: 20, l4_checksum: Some(L4Checksum::Udp), ..TxRequest::default() };
+        packet.request_tx(udp);
+        let bits = packet.segment().flags();
+        assert_eq!(bits, flags::RX_RSS_HASH | flags::TX_UDP_CKSUM | flags::TX_IPV4);
+        assert_eq!(packet.segment().tx_offload(), 14 | 20 << 7);
+        packet.request_tx(TxRequest::default());
+        assert_eq!((packet.segment().flags(), packet.segment().tx_offload()), (flags::RX_RSS_HASH, 0));
+    }
+}

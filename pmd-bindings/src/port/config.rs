@@ -62,8 +62,9 @@ impl Port {
     #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
         match self.bring_up(config, pool) {
-            Ok(report) => {
-                let running = Arc::new(Running::new(self.claim, pool.clone(), report));
+            Ok(plan) => {
+                let drained = if plan.forgets_packets { config.rx_queues } else { 0 };
+                let running = Arc::new(Running::new(self.claim, pool.clone(), plan.rss, drained));
                 let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&running, queue)).collect();
                 let tx = (0..config.tx_queues).map(|queue| TxQueue::new(&running, queue)).collect();
                 Ok((StartedPort::new(running, config.rx_queues, config.tx_queues), rx, tx))
@@ -72,7 +73,7 @@ impl Port {
         }
     }
 
-    fn bring_up(&mut self, config: &PortConfig, pool: &Mempool) -> Result<RssReport, PortError> {
+    fn bring_up(&mut self, config: &PortConfig, pool: &Mempool) -> Result<Plan, PortError> {
         let info = self.info()?;
         let plan = Plan::new(config, &info, pool)?;
         let id = self.claim.id.get();
@@ -126,7 +127,7 @@ impl Port {
             unsafe { sys::rte_eth_dev_stop(id) };
             return Err(error);
         }
-        Ok(plan.rss)
+        Ok(plan)
     }
 
     fn set_promiscuous(&self, on: bool) -> Result<(), PortError> {
@@ -167,6 +168,8 @@ struct Plan {
     rss: RssReport,
     rx_offloads: RxOffloads,
     tx_offloads: TxOffloads,
+    /// The driver frees its queues without the packets in them, or keeps those for the next start.
+    forgets_packets: bool,
 }
 
 impl Plan {
@@ -206,7 +209,8 @@ impl Plan {
         }
         let rx_offloads = config.rx_offloads | automatic.and(info.rx_offloads);
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
-        Ok(Self { rss, rx_offloads, tx_offloads })
+        let forgets_packets = info.driver == "net_ring";
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets })
     }
 
     fn spreads(&self) -> bool {

@@ -95,7 +95,7 @@ impl PortInfo {
             driver,
             id,
             mac: mac_of(id),
-            mtu_range: raw.min_mtu..=raw.max_mtu,
+            mtu_range: raw.min_mtu..=max_mtu(&raw),
             max_rx_queues: raw.max_rx_queues,
             max_tx_queues: raw.max_tx_queues,
             numa: u32::try_from(node).ok(),
@@ -111,6 +111,17 @@ impl PortInfo {
             if_index: (raw.if_index != 0).then_some(raw.if_index),
         })
     }
+}
+
+/// The largest MTU that ethdev lets through. Many virtual drivers give no limit of the MTU, but one of the frame.
+fn max_mtu(raw: &sys::rte_eth_dev_info) -> u16 {
+    const ETHERNET_OVERHEAD: u32 = 18;
+    let largest = u32::from(raw.max_mtu);
+    let overhead = match raw.max_rx_pktlen.checked_sub(largest) {
+        Some(overhead) if raw.max_mtu != u16::MAX && overhead > 0 => overhead,
+        _ => ETHERNET_OVERHEAD,
+    };
+    u16::try_from(raw.max_rx_pktlen.saturating_sub(overhead).min(largest)).unwrap_or(raw.max_mtu)
 }
 
 pub(super) fn mac_of(id: PortId) -> MacAddr {

@@ -19,13 +19,16 @@ pub(crate) struct Running {
     id: PortId,
     name: String,
     rss: RssReport,
+    /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
+    drained_queues: u16,
     _pool: Mempool,
     claim: Mutex<Option<Claim>>,
 }
 
 impl Running {
-    pub(super) fn new(claim: Claim, pool: Mempool, rss: RssReport) -> Self {
-        Self { id: claim.id, name: claim.name.clone(), rss, _pool: pool, claim: Mutex::new(Some(claim)) }
+    pub(super) fn new(claim: Claim, pool: Mempool, rss: RssReport, drained_queues: u16) -> Self {
+        let (id, name) = (claim.id, claim.name.clone());
+        Self { id, name, rss, drained_queues, _pool: pool, claim: Mutex::new(Some(claim)) }
     }
 
     pub(crate) fn id(&self) -> PortId {
@@ -52,8 +55,28 @@ impl Running {
 
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     fn halt(&self) -> Result<(), PortError> {
+        self.drain();
         // SAFETY: a started port without users of its queues.
         self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })
+    }
+
+    /// Frees what waits in the receive queues.
+    fn drain(&self) {
+        const AT_ONCE: u16 = 64;
+        const ROUNDS: usize = 1024;
+        for queue in 0..self.drained_queues {
+            for _ in 0..ROUNDS {
+                let mut packets = [std::ptr::null_mut(); AT_ONCE as usize];
+                let slots = packets.as_mut_ptr();
+                // SAFETY: a queue of the started port, which nobody else polls; room for so many pointers.
+                let received = unsafe { sys::dpdk_sys_rx_burst(self.id.get(), queue, slots, AT_ONCE) };
+                // SAFETY: so many packets that nobody else has.
+                unsafe { sys::rte_pktmbuf_free_bulk(slots, received.into()) };
+                if received == 0 {
+                    break;
+                }
+            }
+        }
     }
 
     fn take_claim(&self) -> Option<Claim> {

@@ -67,3 +67,54 @@ pub fn start(port: Port, config: &PortConfig, pool: &Mempool) -> (StartedPort, V
 pub fn stop(port: StartedPort, rx: Vec<RxQueue>, tx: Vec<TxQueue>) -> Port {
     port.stop(rx, tx).map_err(|(_, _, _, error)| error).unwrap()
 }
+
+/// Receives until `wanted` packets that `is_ours` are there, for at most five seconds.
+pub fn receive_within(
+    rx: &mut [RxQueue],
+    wanted: usize,
+    is_ours: impl Fn(&pmd::Mbuf) -> bool,
+) -> Vec<Vec<pmd::Mbuf>> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let mut received: Vec<Vec<pmd::Mbuf>> = rx.iter().map(|_| Vec::new()).collect();
+    let mut burst = Burst::with_capacity(32);
+    while received.iter().map(Vec::len).sum::<usize>() < wanted && std::time::Instant::now() < deadline {
+        for (queue, packets) in rx.iter_mut().zip(&mut received) {
+            queue.receive(&mut burst);
+            packets.extend(burst.drain().filter(&is_ours));
+        }
+    }
+    received
+}
+
+/// True for [`frame`]s.
+pub fn is_frame(packet: &pmd::Mbuf) -> bool {
+    packet.head().get(12..14) == Some(&[0x88, 0xb5])
+}
+
+/// Runs the named test again in a network namespace of its own and returns `false` there; `true` when that is
+/// done, or when there are no rights to do so.
+pub fn in_own_namespace(test: &str) -> bool {
+    if std::env::var_os("PMD_TEST_NETNS").is_some() {
+        return false;
+    }
+    if !pmd::process::is_root() {
+        eprintln!("skipped: not root");
+        return true;
+    }
+    let output = std::process::Command::new("unshare")
+        .arg("--net")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("PMD_TEST_NETNS", "1")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    true
+}
+
+/// Runs `ip` with these arguments.
+pub fn ip(args: &str) {
+    let status = std::process::Command::new("ip").args(args.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {args}");
+}
