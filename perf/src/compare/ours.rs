@@ -114,14 +114,8 @@ pub(crate) fn memory(job: &Job) -> u64 {
 
 /// Packets sent by a port, from `show port stats all`.
 fn sent_by(answer: &Value, name: &str) -> Option<u64> {
-    match answer {
-        Value::Array(items) => items.iter().find_map(|item| sent_by(item, name)),
-        Value::Object(fields) if fields.get("name").and_then(Value::as_str) == Some(name) => {
-            fields.get("tx_packets").and_then(Value::as_u64)
-        }
-        Value::Object(fields) => fields.values().find_map(|value| sent_by(value, name)),
-        _ => None,
-    }
+    let port = answer.as_array()?.iter().find(|port| port["name"] == name)?;
+    port["tx-packets"].as_u64()
 }
 
 fn config(setup: &Setup<'_>, socket: &Path) -> String {
@@ -238,7 +232,7 @@ mod tests {
     #[test]
     fn finds_the_port_by_its_name() {
         let answer =
-            json!({ "ports": [{ "name": "source", "tx_packets": 1 }, { "name": "sink", "tx_packets": 2 }] });
+            json!({ "ports": [{ "name": "source", "tx-packets": 1 }, { "name": "sink", "tx-packets": 2 }] });
         assert_eq!((sent_by(&answer, "sink"), sent_by(&answer, "other")), (Some(2), None));
     }
 }
