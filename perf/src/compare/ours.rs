@@ -231,8 +231,7 @@ mod tests {
 
     #[test]
     fn finds_the_port_by_its_name() {
-        let answer =
-            json!({ "ports": [{ "name": "source", "tx-packets": 1 }, { "name": "sink", "tx-packets": 2 }] });
+        let answer = json!([{ "name": "source", "tx-packets": 1 }, { "name": "sink", "tx-packets": 2 }]);
         assert_eq!((sent_by(&answer, "sink"), sent_by(&answer, "other")), (Some(2), None));
     }
 }
