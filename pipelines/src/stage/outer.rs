@@ -175,11 +175,11 @@ fn verify_udp<P: PacketBuf>(
     if partial && stored == pseudo {
         return Ok(());
     }
-    let Some(mut sum) = checksum::sum_range(packet.segments(), l4, len) else {
-        return Err(DropReason::OUTER_CHECKSUM);
-    };
+    // First the pseudo header, which is of even length: the datagram need not be.
+    let mut sum = checksum::Sum::ZERO;
     sum.add_u16(pseudo);
-    if sum.fold() == 0xffff { Ok(()) } else { Err(DropReason::OUTER_CHECKSUM) }
+    let all = sum.add_range(packet.segments(), l4, len).is_some();
+    if all && sum.fold() == 0xffff { Ok(()) } else { Err(DropReason::OUTER_CHECKSUM) }
 }
 
 /// After the inner parse: VLAN policy and tunnel ECN (RFC 6040).

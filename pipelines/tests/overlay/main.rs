@@ -1,0 +1,12 @@
+//! The overlay from rx to tx, packet by packet: what leaves, byte by byte, and which counters moved.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fragments;
+mod hostile;
+mod neighbours;
+mod routing;
+mod state;
+mod tenants;
+mod tunnel;

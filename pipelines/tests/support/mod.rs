@@ -1,0 +1,493 @@
+//! A small world for tests of the pipeline: one host with an uplink, tenants, locations, and a sink that records.
+//!
+//! The two hosts of [`lab`] see each other's vNICs as remote. Every run checks the conservation law and that each
+//! packet ended somewhere. Knows no DPDK; packets are [`HeapBuf`]s.
+
+#![allow(dead_code)] // each test binary uses its part
+
+pub mod open;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use pipelines::burst::Burst;
+use pipelines::counters::PipelineCounters;
+use pipelines::drops::DropReason;
+use pipelines::event::Events;
+use pipelines::flat::FlatMap;
+use pipelines::fragments::Fragments;
+use pipelines::nft::NftConfig;
+use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::snapshot::*;
+use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
+use pipelines::{Now, Sink};
+use wire::build::Path;
+use wire::{HeapBuf, MacAddr, PacketBuf, Vni};
+
+/// MAC of the virtual router of every VPC here.
+pub const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
+/// Port of the uplink.
+pub const UPLINK: PortIndex = 0;
+
+/// A tenant's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    pub mac: MacAddr,
+    pub v4: Ipv4Addr,
+    pub v6: Ipv6Addr,
+    /// Host it is on.
+    pub host: u8,
+}
+
+const fn station(n: u8, net: u8, host: u8) -> Station {
+    Station {
+        mac: MacAddr([2, 0, 0, 0, 1, n]),
+        v4: Ipv4Addr::new(10, 0, net, n),
+        v6: Ipv6Addr::new(0xfd00, 1 + net as u16, 0, 0, 0, 0, 0, n as u16),
+        host,
+    }
+}
+
+/// On host 1, first subnet; port 1 there.
+pub const A: Station = station(1, 0, 1);
+/// On host 1, first subnet; port 2 there.
+pub const B: Station = station(2, 0, 1);
+/// On host 1, second subnet; port 3 there.
+pub const C: Station = station(3, 1, 1);
+/// On host 2, first subnet; port 1 there.
+pub const R: Station = station(9, 0, 2);
+/// On host 2, second subnet; port 2 there.
+pub const S: Station = station(10, 1, 2);
+
+/// An IPv4 path from one station to the MAC and address of another.
+pub fn v4(from: Station, to: Station) -> Path {
+    Path::v4((from.mac, from.v4), (to.mac, to.v4))
+}
+
+/// An IPv6 path.
+pub fn v6(from: Station, to: Station) -> Path {
+    Path::v6((from.mac, from.v6), (to.mac, to.v6))
+}
+
+/// The same path by way of the virtual router.
+pub fn routed(mut path: Path) -> Path {
+    path.dst_mac = ROUTER;
+    path
+}
+
+/// What the underlay is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Underlay {
+    pub v6: bool,
+    pub vlan: Option<u16>,
+    pub zero_checksum6: bool,
+}
+
+pub const UNDERLAYS: [Underlay; 5] = [
+    Underlay { v6: false, vlan: None, zero_checksum6: false },
+    Underlay { v6: false, vlan: Some(7), zero_checksum6: false },
+    Underlay { v6: true, vlan: None, zero_checksum6: false },
+    Underlay { v6: true, vlan: Some(7), zero_checksum6: false },
+    Underlay { v6: true, vlan: None, zero_checksum6: true },
+];
+
+pub fn host_mac(host: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0x77, host])
+}
+
+pub fn host_v4(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 16, 0, host)
+}
+
+pub fn host_v6(host: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd16, 0, 0, 0, 0, 0, 0, u16::from(host))
+}
+
+/// Records what leaves, and counts it as sent.
+pub struct Out {
+    pub sent: Vec<(PortIndex, HeapBuf)>,
+    pub counters: Arc<PipelineCounters>,
+}
+
+impl Sink<HeapBuf> for Out {
+    fn send(&mut self, port: PortIndex, packet: HeapBuf) {
+        self.counters.sent.add(1);
+        self.sent.push((port, packet));
+    }
+}
+
+/// A worker that can run packets through a snapshot.
+pub struct Worker {
+    pub overlay: Overlay,
+    pub out: Out,
+    pub counters: Arc<PipelineCounters>,
+    pub burst: Burst<HeapBuf>,
+}
+
+impl Worker {
+    pub fn new(entries: u32, fragments: Arc<Fragments>, events: Events) -> Self {
+        let counters = Arc::new(PipelineCounters::new(64));
+        let config =
+            OverlayConfig { nft: NftConfig { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
+        let overlay = Overlay::new(&config, fragments, events, counters.clone(), &|_, _| {});
+        let out = Out { sent: Vec::new(), counters: counters.clone() };
+        Self { overlay, out, counters, burst: Burst::default() }
+    }
+
+    /// Runs packets (one burst) and returns what left.
+    pub fn run(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        port: PortIndex,
+        packets: Vec<HeapBuf>,
+    ) -> Vec<(PortIndex, HeapBuf)> {
+        let rest = self.burst.fill(packets);
+        assert!(rest.is_empty(), "more packets than a burst holds");
+        self.overlay.run(snapshot, now, port, &mut self.burst, &mut self.out);
+        assert_eq!(self.burst.pending, 0);
+        assert!(self.burst.packets.iter().all(Option::is_none), "a packet was left behind");
+        assert_eq!(self.counters.imbalance(), 0, "conservation");
+        std::mem::take(&mut self.out.sent)
+    }
+
+    /// All counters, by name.
+    pub fn all_counters(&self) -> Vec<(&'static str, u64)> {
+        let drops = DropReason::all().map(|reason| (reason.name(), self.counters.drops(reason)));
+        self.counters.scalars().into_iter().chain(drops).collect()
+    }
+}
+
+/// One host.
+pub struct World {
+    pub host: u8,
+    pub underlay: Underlay,
+    pub snapshot: Snapshot,
+    pub writer: VltWriter,
+    pub worker: Worker,
+    pub fragments: Arc<Fragments>,
+    pub events: Events,
+    pub now: Now,
+}
+
+impl World {
+    /// A host with an uplink and nothing else.
+    pub fn new(host: u8, underlay: Underlay) -> Self {
+        let (vlt, writer) = Vlt::new(256);
+        let mut snapshot = Snapshot::empty(vlt);
+        snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
+        snapshot.settings.miss_rate = 0;
+        snapshot.settings.miss_budget = 64;
+        snapshot.uplinks.push(Arc::new(Uplink {
+            name: "up".into(),
+            port: UPLINK,
+            mac: host_mac(host).to_u64(),
+            v4: vec![host_v4(host)],
+            v6: vec![host_v6(host)],
+            mtu: 1600,
+            vlan: underlay.vlan,
+            udp6_zero_checksum: underlay.zero_checksum6,
+            punt: NO_PORT,
+        }));
+        let vteps = (1..=9).filter(|&n| n != host);
+        snapshot.vteps = FlatMap::new(
+            vteps.flat_map(|n| [(ip_key(host_v4(n).into()), 0), (ip_key(host_v6(n).into()), 0)]),
+        );
+        let fragments = Arc::new(Fragments::new(64));
+        let events = Events::new(16);
+        let worker = Worker::new(256, fragments.clone(), events.clone());
+        Self { host, underlay, snapshot, writer, worker, fragments, events, now: Now::from_ns(5_000_000_000) }
+    }
+
+    pub fn uplink(&mut self) -> &mut Uplink {
+        Arc::make_mut(&mut self.snapshot.uplinks[0])
+    }
+
+    pub fn vpc(&mut self, index: u32) -> &mut Vpc {
+        Arc::make_mut(self.snapshot.vpcs[index as usize].as_mut().unwrap())
+    }
+
+    fn new_cell(&mut self) -> u32 {
+        self.snapshot.cells.push(1);
+        self.snapshot.cells.len() as u32 - 1
+    }
+
+    fn new_port(&mut self, role: PortRole) -> PortIndex {
+        self.snapshot.ports.push(PortRow { role, partner: NO_PORT, ..PortRow::default() });
+        self.snapshot.ports.len() as PortIndex - 1
+    }
+
+    /// A VPC with the two subnets of the stations.
+    pub fn add_vpc(&mut self, vni: u32) -> u32 {
+        let index = self.snapshot.vpcs.len() as u32;
+        let (cell, topology_cell) = (self.new_cell(), self.new_cell());
+        let subnet = |prefix: &str, len, gateway: &str| Subnet {
+            prefix: Prefix::new(prefix.parse().unwrap(), len),
+            gateway: Some(gateway.parse().unwrap()),
+        };
+        self.snapshot.vpcs.push(Some(Arc::new(Vpc {
+            name: format!("vpc{vni}"),
+            index,
+            vni: Vni::new(vni).unwrap(),
+            router_mac: ROUTER,
+            flood: false,
+            keep_vlan: false,
+            subnets: vec![
+                subnet("10.0.0.0", 24, "10.0.0.254"),
+                subnet("10.0.1.0", 24, "10.0.1.254"),
+                subnet("fd00:1::", 64, "fd00:1::fe"),
+                subnet("fd00:2::", 64, "fd00:2::fe"),
+            ],
+            routes: Vec::new(),
+            vnics: Vec::new(),
+            flood_slots: Vec::new(),
+            cell,
+            topology_cell,
+        })));
+        self.index_vnis();
+        index
+    }
+
+    pub fn index_vnis(&mut self) {
+        let vpcs = self.snapshot.vpcs.iter().flatten();
+        self.snapshot.vnis = FlatMap::new(vpcs.map(|vpc| (u128::from(vpc.vni.get()), vpc.index)));
+    }
+
+    /// The tunnel to a host, for a VPC.
+    pub fn tunnel(&self, vpc: u32, host: u8) -> Place {
+        let ends = if self.underlay.v6 {
+            Ends::V6(host_v6(self.host), host_v6(host))
+        } else {
+            Ends::V4(host_v4(self.host), host_v4(host))
+        };
+        Place::Remote(template(&TemplateSpec {
+            uplink: 0,
+            src_mac: host_mac(self.host),
+            next_hop: host_mac(host),
+            vlan: self.underlay.vlan,
+            ends,
+            ttl: 64,
+            udp_port: 4789,
+            vni: self.snapshot.vpc(vpc).unwrap().vni,
+        }))
+    }
+
+    /// A place for an address, under a slot of its own.
+    pub fn locate(&mut self, vpc: u32, destination: Destination, mac: MacAddr, place: Place) -> SlotRef {
+        let slot = self.writer.allocate(place).unwrap();
+        self.snapshot.locations.insert((vpc, destination), Location { slot, mac });
+        self.snapshot.touch_topology(vpc);
+        slot
+    }
+
+    /// Where a station is: its MAC and addresses.
+    pub fn locate_station(&mut self, vpc: u32, station: Station, place: Place) {
+        self.locate(vpc, Destination::Mac(station.mac), station.mac, place);
+        self.locate(vpc, Destination::Ip(station.v4.into()), station.mac, place);
+        self.locate(vpc, Destination::Ip(station.v6.into()), station.mac, place);
+    }
+
+    /// Takes an address away: first from the snapshot, then from the VLT.
+    pub fn forget(&mut self, vpc: u32, destination: Destination) {
+        if let Some(location) = self.snapshot.locations.remove(&(vpc, destination)) {
+            self.writer.free(location.slot.slot);
+        }
+    }
+
+    /// A vNIC on a port of its own, or with `trunk` on that one, under VLAN 100 + its index. Returns index, port.
+    pub fn add_vnic(&mut self, vpc: u32, station: Station, trunk: Option<PortIndex>) -> (u32, PortIndex) {
+        let index = self.snapshot.vnics.len() as u32;
+        let port = match trunk {
+            Some(port) => port,
+            None => self.new_port(PortRole::Vnic(index)),
+        };
+        let cell = self.new_cell();
+        let vlan = trunk.map(|_| 100 + index as u16);
+        self.snapshot.vnics.push(Some(Arc::new(Vnic {
+            name: format!("vnic{index}"),
+            index,
+            vpc,
+            mac: station.mac,
+            vips: vec![station.v4.into(), station.v6.into()],
+            mtu: 1500,
+            port,
+            vlan,
+            cell,
+        })));
+        let keep_vlan = u8::from(self.vpc(vpc).keep_vlan);
+        self.snapshot.vnic_rows.push(VnicRow {
+            v6: u128::from(station.v6),
+            mac: station.mac.to_u64(),
+            router_mac: ROUTER.to_u64(),
+            v4: u32::from(station.v4),
+            vpc,
+            port,
+            vlan: vlan.unwrap_or(0),
+            mtu: 1500,
+            keep_vlan,
+            more_vips: 0,
+        });
+        self.vpc(vpc).vnics.push(index);
+        self.locate_station(vpc, station, Place::Local { vnic: index });
+        if trunk.is_some() {
+            let on_it = self.snapshot.vnics.iter().flatten().filter(|vnic| vnic.port == port);
+            let map = FlatMap::new(on_it.map(|vnic| (u128::from(vnic.vlan.unwrap()), vnic.index)));
+            self.snapshot.trunks[0] = Arc::new(map);
+        }
+        (index, port)
+    }
+
+    pub fn add_trunk(&mut self) -> PortIndex {
+        self.snapshot.trunks.push(Arc::new(FlatMap::default()));
+        self.new_port(PortRole::Trunk(0))
+    }
+
+    /// A further port without a tenant, for the host's traffic.
+    pub fn add_punt(&mut self) -> PortIndex {
+        let port = self.new_port(PortRole::Punt(0));
+        self.uplink().punt = port;
+        port
+    }
+
+    /// Lets a VPC flood, to these hosts as well.
+    pub fn flood(&mut self, vpc: u32, hosts: &[u8]) {
+        let slots = hosts.iter().map(|&host| {
+            let place = self.tunnel(vpc, host);
+            self.writer.allocate(place).unwrap()
+        });
+        let slots = slots.collect();
+        let vpc_row = self.vpc(vpc);
+        vpc_row.flood = true;
+        vpc_row.flood_slots = slots;
+        self.snapshot.touch_vpc(vpc);
+    }
+
+    pub fn keep_vlan(&mut self, vpc: u32) {
+        self.vpc(vpc).keep_vlan = true;
+        let rows = self.snapshot.vnic_rows.iter_mut().filter(|row| row.vpc == vpc);
+        rows.for_each(|row| row.keep_vlan = 1);
+        self.snapshot.touch_vpc(vpc);
+    }
+
+    /// Runs packets and returns what left, as bytes.
+    pub fn run(&mut self, port: PortIndex, packets: Vec<HeapBuf>) -> Vec<(PortIndex, Vec<u8>)> {
+        let out = self.worker.run(&self.snapshot, self.now, port, packets);
+        out.into_iter().map(|(port, packet)| (port, packet.to_vec())).collect()
+    }
+
+    /// Runs frames and asserts which counters move, by how much, and that no other one does. `received` and `sent`
+    /// follow from the frames.
+    #[track_caller]
+    pub fn expect(
+        &mut self,
+        port: PortIndex,
+        frames: &[Vec<u8>],
+        moved: &[(&str, u64)],
+    ) -> Vec<(PortIndex, Vec<u8>)> {
+        self.expect_packets(port, frames.iter().map(|frame| HeapBuf::new(frame)).collect(), moved)
+    }
+
+    #[track_caller]
+    pub fn expect_packets(
+        &mut self,
+        port: PortIndex,
+        packets: Vec<HeapBuf>,
+        moved: &[(&str, u64)],
+    ) -> Vec<(PortIndex, Vec<u8>)> {
+        let before = self.worker.all_counters();
+        let received = packets.len() as u64;
+        let out = self.run(port, packets);
+        let after = self.worker.all_counters();
+        let mut changes: Vec<_> = before.iter().zip(&after).map(|(b, a)| (b.0, a.1 - b.1)).collect();
+        changes.retain(|change| change.1 != 0);
+        let mut expected = vec![("received", received)];
+        expected.retain(|change| change.1 != 0);
+        if !out.is_empty() {
+            expected.push(("sent", out.len() as u64));
+        }
+        expected.extend(moved);
+        changes.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(changes, expected, "which counters moved");
+        out
+    }
+
+    /// One frame in, one frame out.
+    #[track_caller]
+    pub fn one(&mut self, port: PortIndex, frame: &[u8], moved: &[(&str, u64)]) -> (PortIndex, Vec<u8>) {
+        let mut out = self.expect(port, &[frame.to_vec()], moved);
+        assert_eq!(out.len(), 1);
+        out.remove(0)
+    }
+
+    /// Whatever of a burst leaves; no claim about counters.
+    pub fn pass(&mut self, port: PortIndex, frame: &[u8]) -> Vec<(PortIndex, Vec<u8>)> {
+        self.run(port, vec![HeapBuf::new(frame)])
+    }
+}
+
+/// Counters of a packet that was encapsulated on a new flow.
+pub const ENCAP: [(&str, u64); 2] = [("nft-misses", 1), ("encapsulated", 1)];
+/// Counters of a packet that was decapsulated and delivered on a new flow.
+pub const DECAP: [(&str, u64); 2] = [("nft-misses", 1), ("decapsulated", 1)];
+/// Counters of a packet between two vNICs on a new flow.
+pub const LOCAL: [(&str, u64); 2] = [("nft-misses", 1), ("local", 1)];
+
+/// Host 1 or 2 with the stations: its own on ports 1, 2, ..., the others behind the tunnel. One VPC, VNI 100.
+pub fn lab(host: u8, underlay: Underlay) -> World {
+    let mut world = World::new(host, underlay);
+    let vpc = world.add_vpc(100);
+    for station in [A, B, C, R, S] {
+        if station.host == host {
+            world.add_vnic(vpc, station, None);
+        } else {
+            let place = world.tunnel(vpc, station.host);
+            world.locate_station(vpc, station, place);
+        }
+    }
+    world
+}
+
+/// Host 1 of [`lab`] over plain IPv4.
+pub fn plain() -> World {
+    lab(1, Underlay::default())
+}
+
+/// The underlay path by which `from` sends to `to`.
+pub fn outer(from: u8, to: u8, underlay: Underlay) -> Path {
+    let path = if underlay.v6 {
+        Path::v6((host_mac(from), host_v6(from)), (host_mac(to), host_v6(to)))
+    } else {
+        Path::v4((host_mac(from), host_v4(from)), (host_mac(to), host_v4(to)))
+    };
+    match underlay.vlan {
+        Some(vlan) => path.tagged(vlan),
+        None => path,
+    }
+}
+
+/// A frame from host 2 to host 1 in VNI 100 over plain IPv4.
+pub fn tunnelled(inner: &[u8]) -> Vec<u8> {
+    outer(2, 1, Underlay::default()).vxlan(50_000, Vni::new(100).unwrap(), inner)
+}
+
+/// An address as the general kind.
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Checks that a frame parses and that its IPv4 and L4 checksums are right.
+#[track_caller]
+pub fn sound(frame: &[u8]) -> wire::Headers {
+    let headers = wire::parse::parse(frame, frame.len()).expect("a frame that parses");
+    assert!(headers.ipv4_checksum_ok(frame), "IPv4 checksum");
+    let verdict = wire::l4::verify(&headers, [frame]);
+    assert_ne!(verdict, wire::l4::Verdict::Bad, "L4 checksum");
+    headers
+}
+
+/// Length of a packet, for those who have no trait in scope.
+pub fn len(packet: &HeapBuf) -> usize {
+    packet.len()
+}
