@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Parts of a path that mark a figure of time or load.
-const NOT_COUNTERS: [&str; 17] = [
+const NOT_COUNTERS: [&str; 18] = [
     "cycles",
     "polls",
     "burst",
@@ -27,6 +27,7 @@ const NOT_COUNTERS: [&str; 17] = [
     "seconds",
     "generation",
     "version",
+    "mbufs",
 ];
 
 /// What a counter must have done between two snapshots.
