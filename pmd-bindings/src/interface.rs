@@ -24,7 +24,6 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const IFF_TAP: i16 = 0x0002;
-const IFF_NO_PI: i16 = 0x1000;
 const IFF_MULTI_QUEUE: i16 = 0x0100;
 
 /// Where `ip netns` keeps its named namespaces.
@@ -157,12 +156,13 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// Makes a tap interface (of several queues) that stays when nobody has it open, or takes one that does.
+/// Makes a tap interface (of several queues) that stays when nobody has it open, or takes one that does. Not
+/// for a tap that somebody has open: it changes how packets are framed there.
 ///
 /// # Errors
-/// `EPERM` without CAP_NET_ADMIN, `EBUSY` when somebody has it open, `EINVAL` for an interface of another kind.
+/// `EPERM` without CAP_NET_ADMIN, `EINVAL` for an interface of another kind or a tap of one queue.
 pub fn make_persistent_tap(interface: &str) -> io::Result<()> {
-    persist(interface, 1)
+    open_tap(interface, Some(true))
 }
 
 /// Removes a tap interface that [`make_persistent_tap`] made; it goes at once when nobody has it open.
@@ -170,21 +170,46 @@ pub fn make_persistent_tap(interface: &str) -> io::Result<()> {
 /// # Errors
 /// As [`make_persistent_tap`].
 pub fn remove_persistent_tap(interface: &str) -> io::Result<()> {
-    persist(interface, 0)
+    open_tap(interface, Some(false))
 }
 
-fn persist(interface: &str, on: libc::c_ulong) -> io::Result<()> {
+/// Opens an existing tap interface for a moment, to see whether that can be done.
+///
+/// # Errors
+/// As [`make_persistent_tap`].
+pub fn probe_tap(interface: &str) -> io::Result<()> {
+    open_tap(interface, None)
+}
+
+fn open_tap(interface: &str, persist: Option<bool>) -> io::Result<()> {
     let mut request = Request::new(interface)?;
-    request.raw.ifr_ifru.ifru_flags = IFF_TAP | IFF_NO_PI | IFF_MULTI_QUEUE;
+    request.raw.ifr_ifru.ifru_flags = IFF_TAP | IFF_MULTI_QUEUE;
     let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     // SAFETY: an open tun device, and an interface request with its name and flags.
     let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request.raw) };
     if ret < 0 {
         return Err(io::Error::last_os_error());
     }
+    let Some(persist) = persist else { return Ok(()) };
     // SAFETY: an open tun device; the argument is a number.
-    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETPERSIST, on) };
+    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETPERSIST, libc::c_ulong::from(persist)) };
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A process of this network namespace that has a tap interface open, as far as /proc lets one see.
+pub fn tap_holder(interface: &str) -> Option<u32> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    let ours = namespace(Path::new("/proc/thread-self"))?;
+    let line = format!("iff:\t{interface}\n");
+    let holds = |descriptor: &Path| fs::read_to_string(descriptor).is_ok_and(|text| text.contains(&line));
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        if namespace(&entry.path())? != ours {
+            return None;
+        }
+        let mut descriptors = fs::read_dir(entry.path().join("fdinfo")).ok()?.flatten();
+        descriptors.any(|descriptor| holds(&descriptor.path())).then_some(pid)
+    })
 }
 
 /// The names of those `ip netns` namespaces that have an interface of this name. Namespaces that cannot be

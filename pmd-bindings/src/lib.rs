@@ -34,7 +34,7 @@ pub use error::{EalError, Errno, MempoolError, PortError};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
-    Link, Port, PortConfig, PortId, PortInfo, PortStats, RssConfig, RssReport, RssTypes, RxOffloads,
+    Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssConfig, RssReport, RssTypes, RxOffloads,
     StartedPort, TxOffloads,
 };
 pub use queue::{RxQueue, TxQueue};

@@ -8,13 +8,13 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 
 use crate::burst::Burst;
 use crate::error::{Errno, PortError};
-use crate::mbuf::{HEAD_BYTES, Mbuf, REARM_OFFSET, SINGLE_EXCLUSIVE, SINGLE_EXCLUSIVE_MASK};
+use crate::mbuf::{HEAD_BYTES, Mbuf, NB_SEGS, REFCNT};
 use crate::port::{PortId, Running};
 
 /// One receive queue of a started port.
@@ -86,9 +86,10 @@ impl RxQueue {
         let slots = burst.spare_slots();
         // SAFETY: `slots` has room for `spare` pointers.
         let received = unsafe { self.burst(slots, spare) };
-        let usual = (0..received).all(|index| {
+        // All are looked at, without a branch for each: the answer is yes nearly always.
+        let usual = (0..received).fold(true, |usual, index| {
             // SAFETY: the driver wrote `received` valid packets.
-            unsafe { is_usual(slots.wrapping_add(index)) }
+            usual & unsafe { is_usual(slots.wrapping_add(index)) }
         });
         // SAFETY: they were written to the spare slots, and the driver gave them up.
         unsafe { burst.grow(received) };
@@ -192,10 +193,14 @@ impl RxQueue {
 unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
     // SAFETY: the caller's promise.
     let packet = unsafe { slot.read() };
-    let rearm = packet.wrapping_byte_add(REARM_OFFSET).cast::<u64>();
-    // SAFETY: a valid mbuf has these eight bytes, aligned.
-    let rearm = unsafe { rearm.read() };
-    rearm & SINGLE_EXCLUSIVE_MASK == SINGLE_EXCLUSIVE
+    // Two loads, not one of eight bytes: drivers that have just written the fields one by one would stall it.
+    let owners = packet.wrapping_byte_add(REFCNT).cast::<u16>();
+    // SAFETY: a field of a valid mbuf, with one owner (or, for a moment, another that only counts down).
+    let owners = unsafe { AtomicU16::from_ptr(owners) };
+    let segments = packet.wrapping_byte_add(NB_SEGS).cast::<u16>();
+    // SAFETY: a field of a valid mbuf.
+    let segments = unsafe { segments.read() };
+    (owners.load(Ordering::Relaxed) == 1) & (segments == 1)
 }
 
 impl TxQueue {

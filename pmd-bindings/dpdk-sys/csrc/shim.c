@@ -66,6 +66,13 @@ uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbuf
 	return rte_eth_tx_burst(port, queue, mbufs, count);
 }
 
+struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring)
+{
+	void *object = NULL;
+
+	return rte_ring_dequeue(ring, &object) == 0 ? object : NULL;
+}
+
 uint64_t dpdk_sys_sizeof_mbuf(void)
 {
 	return sizeof(struct rte_mbuf);

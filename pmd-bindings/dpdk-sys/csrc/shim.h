@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
+#include <rte_ring.h>
 
 int dpdk_sys_errno(void);
 unsigned int dpdk_sys_lcore_id(void);
@@ -20,6 +21,8 @@ uint16_t dpdk_sys_mbuf_refcnt_update(struct rte_mbuf *mbuf, int16_t change);
 int dpdk_sys_link_get(uint16_t port, uint32_t *mbps, uint8_t *full_duplex, uint8_t *autoneg, uint8_t *up);
 uint16_t dpdk_sys_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
+/* The next packet of a ring of packets, or NULL. */
+struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring);
 uint64_t dpdk_sys_sizeof_mbuf(void);
 uint64_t dpdk_sys_sizeof_dev_info(void);
 uint64_t dpdk_sys_sizeof_eth_conf(void);

@@ -15,7 +15,7 @@ use dpdk_sys as sys;
 use wire::PacketBuf;
 
 pub(crate) use chain::HEAD_BYTES;
-pub(crate) use segment::{REARM_OFFSET, SINGLE_EXCLUSIVE, SINGLE_EXCLUSIVE_MASK, Segment};
+pub(crate) use segment::{NB_SEGS, REFCNT, Segment};
 
 use crate::port::PortId;
 

@@ -11,8 +11,8 @@ use crate::flags::{EXTERNAL, INDIRECT};
 
 const BUF_ADDR: usize = sys::DPDK_SYS_MBUF_BUF_ADDR as usize;
 const DATA_OFF: usize = sys::DPDK_SYS_MBUF_DATA_OFF as usize;
-const REFCNT: usize = sys::DPDK_SYS_MBUF_REFCNT as usize;
-const NB_SEGS: usize = sys::DPDK_SYS_MBUF_NB_SEGS as usize;
+pub(crate) const REFCNT: usize = sys::DPDK_SYS_MBUF_REFCNT as usize;
+pub(crate) const NB_SEGS: usize = sys::DPDK_SYS_MBUF_NB_SEGS as usize;
 const PORT: usize = sys::DPDK_SYS_MBUF_PORT as usize;
 const OL_FLAGS: usize = sys::DPDK_SYS_MBUF_OL_FLAGS as usize;
 const PKT_LEN: usize = sys::DPDK_SYS_MBUF_PKT_LEN as usize;
@@ -25,16 +25,6 @@ const NEXT: usize = sys::DPDK_SYS_MBUF_NEXT as usize;
 const TX_OFFLOAD: usize = sys::DPDK_SYS_MBUF_TX_OFFLOAD as usize;
 const SHINFO: usize = sys::DPDK_SYS_MBUF_SHINFO as usize;
 const SHINFO_REFCNT: usize = sys::DPDK_SYS_SHINFO_REFCNT as usize;
-
-/// Where the eight bytes {data_off, refcnt, nb_segs, port} begin.
-pub(crate) const REARM_OFFSET: usize = DATA_OFF;
-/// Of those, the bits of refcnt and nb_segs ...
-pub(crate) const SINGLE_EXCLUSIVE_MASK: u64 = 0x0000_ffff_ffff_0000;
-/// ... and their value for a packet of one segment with one owner.
-pub(crate) const SINGLE_EXCLUSIVE: u64 = 0x0000_0001_0001_0000;
-
-const _: () = assert!(REFCNT == DATA_OFF + 2 && NB_SEGS == DATA_OFF + 4 && PORT == DATA_OFF + 6);
-const _: () = assert!(DATA_OFF.is_multiple_of(8) && cfg!(target_endian = "little"));
 
 /// A handle on one segment of a packet that somebody in this crate owns.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dpdk_sys as sys;
 
-use super::{PortId, PortInfo};
+use super::{PortId, PortInfo, Ring};
 use crate::eal::Eal;
 use crate::error::{Errno, PortError, Words, cut};
 use crate::flags::MAX_PORTS;
@@ -16,7 +16,7 @@ use crate::mempool::Mempool;
 /// Ports that somebody in this process holds.
 static CLAIMED: [AtomicBool; MAX_PORTS] = [const { AtomicBool::new(false) }; MAX_PORTS];
 /// DPDK's device lists are not safe against two hotplug calls at once.
-static HOTPLUG: Mutex<()> = Mutex::new(());
+pub(super) static HOTPLUG: Mutex<()> = Mutex::new(());
 
 /// The longest device name that DPDK keeps whole.
 const MAX_NAME: usize = sys::RTE_ETH_NAME_MAX_LEN as usize - 1;
@@ -48,16 +48,18 @@ pub(super) struct Claim {
     _eal: Eal,
     /// The pool of the last start: a driver may still have buffers of it until it is closed.
     pub(super) pool: Option<Mempool>,
+    /// The rings that the port is made of: its driver has pointers to them.
+    pub(super) rings: Vec<Ring>,
     closed: bool,
 }
 
 impl Claim {
-    fn take(eal: &Eal, id: PortId, name: &str) -> Result<Self, PortError> {
+    pub(super) fn take(eal: &Eal, id: PortId, name: &str) -> Result<Self, PortError> {
         let free = CLAIMED.get(id.index()).is_some_and(|claimed| !claimed.swap(true, Ordering::AcqRel));
         if !free {
             return Err(PortError::Busy(name.into()));
         }
-        Ok(Self { id, name: name.into(), _eal: eal.clone(), pool: None, closed: false })
+        Ok(Self { id, name: name.into(), _eal: eal.clone(), pool: None, rings: Vec::new(), closed: false })
     }
 
     /// Closes the port, and removes its device unless another port shares it.
@@ -208,7 +210,7 @@ impl Port {
     }
 }
 
-fn checked_name(name: &str) -> Result<CString, PortError> {
+pub(super) fn checked_name(name: &str) -> Result<CString, PortError> {
     let why = if name.is_empty() {
         "it is empty; a virtual device is named after its driver, like net_ring0"
     } else if name.len() > MAX_NAME {
@@ -251,7 +253,7 @@ fn is_pci(text: &str) -> bool {
         && parts.next().is_none()
 }
 
-fn find(name: &CStr) -> Option<PortId> {
+pub(super) fn find(name: &CStr) -> Option<PortId> {
     let mut id = 0;
     // SAFETY: a C string and a valid place for the answer.
     let ret = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
