@@ -1,0 +1,65 @@
+//! Who has which device: no two ports of this process on one interface, socket end, PCI device or file.
+//!
+//! A driver asked twice for the same device may take it twice, each port with half the packets.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::error::OpenError;
+
+static TAKEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+fn taken() -> MutexGuard<'static, BTreeMap<String, String>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The devices of one port. Dropping it frees them.
+#[derive(Debug, Default)]
+pub(super) struct Claims(Vec<String>);
+
+impl Claims {
+    /// Takes the devices named in words (`interface v0`) for `port`, all or none.
+    pub(super) fn take(devices: Vec<String>, port: &str) -> Result<Self, OpenError> {
+        let mut taken = taken();
+        for device in &devices {
+            if let Some(by) = taken.get(device) {
+                return Err(OpenError::InUse { what: device.clone(), by: by.clone() });
+            }
+        }
+        for device in &devices {
+            taken.insert(device.clone(), port.to_owned());
+        }
+        Ok(Self(devices))
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        let mut taken = taken();
+        for device in &self.0 {
+            taken.remove(device);
+        }
+    }
+}
+
+/// True when a port of this process has a device whose name begins so.
+pub(super) fn any_taken(prefix: &str) -> bool {
+    taken().keys().any(|device| device.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_serves_one_port_at_a_time() {
+        let device = || vec!["interface claims-test".to_owned()];
+        let first = Claims::take(device(), "a").unwrap();
+        let error = Claims::take(device(), "b").unwrap_err().to_string();
+        assert!(error.contains("interface claims-test") && error.contains("port a"), "{error}");
+        assert!(any_taken("interface claims-"));
+        drop(first);
+        drop(Claims::take(device(), "b").unwrap());
+        assert!(!any_taken("interface claims-"));
+    }
+}

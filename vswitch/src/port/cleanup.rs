@@ -1,0 +1,94 @@
+//! [`Cleanup`]: what is left to do when a port's device is gone.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use super::claims::Claims;
+use super::error::OpenError;
+use super::ring;
+
+/// What is left to do when a port's device is gone. Dropping it does it too, and logs what fails.
+#[derive(Debug, Default)]
+pub struct Cleanup {
+    /// Sockets that the port made.
+    pub(super) sockets: Vec<PathBuf>,
+    /// Interfaces whose MTU was raised, and what it was.
+    pub(super) mtus: Vec<(String, u32)>,
+    /// The entry in the list of rings.
+    pub(super) ring: Option<ring::End>,
+    /// The devices to set free, last of all.
+    pub(super) claims: Claims,
+}
+
+impl Cleanup {
+    /// Does what is left to do.
+    ///
+    /// # Errors
+    /// The first thing that stayed behind; the others are done all the same.
+    pub fn finish(mut self) -> Result<(), OpenError> {
+        self.run()
+    }
+
+    fn run(&mut self) -> Result<(), OpenError> {
+        let mut first = Ok(());
+        let mut note = |what: String, source| {
+            let error = OpenError::LeftBehind { what, source };
+            if first.is_ok() {
+                first = Err(error);
+            } else {
+                tracing::warn!(%error, "closing a port");
+            }
+        };
+        for path in self.sockets.drain(..) {
+            let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+            match is_socket.then(|| fs::remove_file(&path)) {
+                Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                    note(format!("socket {}", path.display()), error);
+                }
+                _ => {}
+            }
+        }
+        for (iface, mtu) in self.mtus.drain(..) {
+            // An interface that went away took its MTU with it.
+            if pmd::interface::index(&iface).is_ok()
+                && let Err(error) = pmd::process::set_interface_mtu(&iface, mtu)
+            {
+                note(format!("the raised MTU of interface {iface}"), error);
+            }
+        }
+        self.ring = None;
+        self.claims = Claims::default();
+        first
+    }
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Err(error) = self.run() {
+            tracing::warn!(%error, "closing a port");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn sockets_go_and_files_stay() {
+        let folder = std::env::temp_dir().join(format!("cleanup-test-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (socket, file) = (folder.join("s"), folder.join("f"));
+        drop(UnixListener::bind(&socket).unwrap());
+        fs::write(&file, "kept").unwrap();
+        let mut cleanup = Cleanup::default();
+        cleanup.sockets = vec![socket.clone(), file.clone(), folder.join("missing")];
+        cleanup.finish().unwrap();
+        assert!(!socket.exists() && file.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,230 @@
+//! Why a port could not be opened or closed. Every message names the thing and says what to do about it.
+
+use std::path::PathBuf;
+
+use pmd::PortError;
+
+use crate::config::error::quote;
+
+/// Why a port could not be opened or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A capability that this kind needs is missing.
+    #[error("a {kind} port needs {capability}; run as root, or `setcap {lower}+ep` the binary", lower = capability.to_lowercase())]
+    Capability {
+        /// The kind of port.
+        kind: &'static str,
+        /// `CAP_NET_ADMIN`, ...
+        capability: &'static str,
+    },
+    /// Another port of this process has the device.
+    #[error("{what} is already used by port {by}; a device serves one port: detach {by} first")]
+    InUse {
+        /// The device, in words.
+        what: String,
+        /// The port that has it.
+        by: String,
+    },
+    /// No such interface.
+    #[error("no interface {} in this network namespace; {}", quote(.iface), elsewhere(.namespaces, .iface))]
+    NoInterface {
+        /// The interface.
+        iface: String,
+        /// Named namespaces that have one of that name.
+        namespaces: Vec<String>,
+    },
+    /// The interface is not up.
+    #[error("interface {iface} is down; `ip link set {iface} up`, then attach the port again")]
+    InterfaceDown {
+        /// The interface.
+        iface: String,
+    },
+    /// A tap of that name cannot be made.
+    #[error(
+        "interface {iface} exists already and is no free tap: {why}; choose another name, or `ip link del {iface}`"
+    )]
+    NoTap {
+        /// The interface.
+        iface: String,
+        /// What is in the way.
+        why: String,
+    },
+    /// Something about an interface could not be read or set.
+    #[error("interface {iface}: cannot {operation}: {source}")]
+    Interface {
+        /// The interface.
+        iface: String,
+        /// What was tried.
+        operation: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A device file is missing.
+    #[error("{path} is missing; {remedy}")]
+    NoDeviceFile {
+        /// The file.
+        path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The folder of a socket or file is missing.
+    #[error("the folder of {path} does not exist; `mkdir -p {folder}` first")]
+    NoFolder {
+        /// The socket or file.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// A path is too long for a socket.
+    #[error("socket path {} is {length} bytes long; a socket's path has at most 107", quote(.path))]
+    SocketPathLength {
+        /// The path.
+        path: String,
+        /// Its length.
+        length: usize,
+    },
+    /// Something else is where the socket should be.
+    #[error(
+        "{path} exists and is {what}, not a socket; it was left alone: choose another path, or move it away"
+    )]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// Somebody listens on the socket.
+    #[error(
+        "somebody already listens on socket {path}; stop that program, choose another path, or make this port the {other} end"
+    )]
+    SocketLive {
+        /// The path.
+        path: PathBuf,
+        /// The opposite role.
+        other: &'static str,
+    },
+    /// Nobody listens on the socket.
+    #[error("nobody listens on socket {path}; start the program that serves it, then attach the port again")]
+    NobodyListens {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file cannot be used.
+    #[error("{key} {path}: {source}; check the path and its permissions")]
+    File {
+        /// The config key.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is no capture file.
+    #[error("{key} {path} is no capture file: {why}")]
+    Capture {
+        /// The config key.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A PCI device cannot be used.
+    #[error("PCI device {}: {why}", quote(.address))]
+    Pci {
+        /// The address.
+        address: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// A text that device arguments cannot carry.
+    #[error("{key} {} {why}", quote(.value))]
+    Value {
+        /// The config key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A ring's peer is taken or does not fit.
+    #[error("ring {}: {why}", quote(.name))]
+    Ring {
+        /// The ring.
+        name: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The poll-mode driver is not loaded.
+    #[error(
+        "no driver for a {kind} port is loaded ({library}): install Debian's package {package}, or name the driver in [eal] plugins and restart; {source}"
+    )]
+    NoDriver {
+        /// The kind of port.
+        kind: &'static str,
+        /// The driver's library.
+        library: String,
+        /// The package that has it.
+        package: String,
+        /// What DPDK said.
+        source: PortError,
+    },
+    /// DPDK or the driver refused.
+    #[error("{kind} port {port}: {source}")]
+    Device {
+        /// The kind of port.
+        kind: &'static str,
+        /// The switch's name of the port.
+        port: String,
+        /// What was said.
+        source: PortError,
+    },
+    /// Something stayed behind when the port was closed.
+    #[error("{what} stayed behind: {source}; remove it by hand")]
+    LeftBehind {
+        /// The thing.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn elsewhere(namespaces: &[String], iface: &str) -> String {
+    match namespaces {
+        [] => "`ip link` lists those there are".into(),
+        [one] => format!(
+            "namespace {one} has one: run vswitch there (`ip netns exec {one} ...`), or move it here: `ip -n {one} link set {iface} netns {}`",
+            std::process::id()
+        ),
+        many => format!("namespaces {} have one: run vswitch in one of them", many.join(", ")),
+    }
+}
+
+/// Why a number of queues does not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// Out of range.
+    #[error("{key} = {wanted}: this port takes {min} to {max}{remedy}")]
+    Range {
+        /// `rx-queues` or `tx-queues`.
+        key: &'static str,
+        /// The number asked for.
+        wanted: u16,
+        /// The fewest.
+        min: u16,
+        /// The most.
+        max: u16,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The numbers must be equal.
+    #[error(
+        "rx-queues = {rx} and tx-queues = {tx}: this kind of port wants as many of the one as of the other"
+    )]
+    Unequal {
+        /// Receive queues asked for.
+        rx: u16,
+        /// Transmit queues asked for.
+        tx: u16,
+    },
+}

@@ -1,0 +1,249 @@
+//! Ports: from what the config says stands behind a port to a device that can be started, and back.
+//!
+//! One file per kind turns its `PortSpec` into a [`Plan`]: the devices it takes, the driver's arguments, what
+//! the switch must know of it. The registry is [`plan`]; [`open`] carries a plan out and [`close`] undoes it.
+//! Both are synchronous, belong on a helper thread, and never touch a packet.
+
+mod af_packet;
+mod af_xdp;
+mod claims;
+mod cleanup;
+mod devargs;
+pub mod error;
+mod memif;
+mod null;
+mod pcap;
+mod pci;
+mod preflight;
+mod raw;
+mod representor;
+mod ring;
+mod tap;
+mod traits;
+mod vhost_user;
+mod virtio_user;
+
+use std::path::PathBuf;
+
+use pmd::{Eal, Port, PortError};
+
+use crate::config::PortSpec;
+use claims::Claims;
+pub use cleanup::Cleanup;
+pub use error::{OpenError, QueueError};
+pub use traits::{MtuControl, Traits};
+
+/// What a port is opened with, beside its kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The switch's own name of the port.
+    pub name: &'a str,
+    /// A number that no other open port has; the device is named by it.
+    pub unique: u32,
+    /// Queue pairs for kinds that can have any number and do not say how many.
+    pub queues: u16,
+    /// The MTU that the port is to have; as it is when not given.
+    pub mtu: Option<u16>,
+}
+
+/// A port as opened: stopped, and ready to start.
+#[derive(Debug)]
+pub struct Opened {
+    /// The device.
+    pub port: Port,
+    /// What the switch must know of its kind.
+    pub traits: Traits,
+    /// What is left to do when the device is gone.
+    pub cleanup: Cleanup,
+}
+
+/// How a kind becomes a device.
+#[derive(Debug)]
+struct Plan {
+    device: Device,
+    traits: Traits,
+    /// Devices the port takes, in words.
+    takes: Vec<String>,
+    /// Sockets the port makes.
+    sockets: Vec<PathBuf>,
+    /// The interface of [`MtuControl::Interface`] is the port's own: its MTU may be lowered, too.
+    own_interface: bool,
+    /// A persistent tap that was made for this port and goes again when the port cannot be opened.
+    new_tap: Option<String>,
+    /// The entry in the list of rings.
+    ring: Option<ring::End>,
+}
+
+/// What DPDK is asked for.
+#[derive(Debug)]
+enum Device {
+    /// A virtual device of this driver, with arguments.
+    Virtual { driver: &'static str, args: String },
+    /// A virtual device, named in full.
+    Named { name: String, args: String },
+    /// A device of the PCI bus, with devargs.
+    Pci(String),
+    /// A port made of rings.
+    Rings(ring::Ways),
+}
+
+impl Plan {
+    fn new(device: Device, traits: Traits) -> Self {
+        Self {
+            device,
+            traits,
+            takes: Vec::new(),
+            sockets: Vec::new(),
+            own_interface: false,
+            new_tap: None,
+            ring: None,
+        }
+    }
+
+    /// A virtual device of `driver`.
+    fn virtual_device(driver: &'static str, args: devargs::Devargs, traits: Traits) -> Self {
+        Self::new(Device::Virtual { driver, args: args.finish() }, traits)
+    }
+
+    fn taking(mut self, device: String) -> Self {
+        self.takes.push(device);
+        self
+    }
+
+    fn making_socket(mut self, path: PathBuf) -> Self {
+        self.sockets.push(path);
+        self
+    }
+}
+
+/// The registry: which file knows a kind.
+fn plan(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Plan, OpenError> {
+    match spec {
+        PortSpec::Pci(spec) => pci::plan(spec),
+        PortSpec::Representor(spec) => representor::plan(spec),
+        PortSpec::VhostUser(spec) => vhost_user::plan(spec),
+        PortSpec::VirtioUser(spec) => virtio_user::plan(spec),
+        PortSpec::Tap(spec) => tap::plan(spec),
+        PortSpec::AfPacket(spec) => af_packet::plan(spec, request),
+        PortSpec::AfXdp(spec) => af_xdp::plan(spec),
+        PortSpec::Memif(spec) => memif::plan(spec, request),
+        PortSpec::Pcap(spec) => pcap::plan(spec),
+        PortSpec::Ring(spec) => ring::plan(eal, spec, request),
+        PortSpec::Null(spec) => null::plan(spec, request),
+        PortSpec::Raw(spec) => raw::plan(spec),
+    }
+}
+
+/// True when [`open`] may wait for a peer, for as long as that takes. Other ports cannot be opened meanwhile:
+/// DPDK attaches one device at a time.
+pub fn may_block(spec: &PortSpec) -> bool {
+    matches!(spec, PortSpec::VirtioUser(spec) if spec.server)
+}
+
+/// Opens a port: checks, asks the driver, and prepares what the kind needs.
+///
+/// # Errors
+/// [`OpenError`]; nothing stays behind then.
+pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened, OpenError> {
+    let plan = plan(eal, spec, request)?;
+    let claims = Claims::take(plan.takes, request.name)?;
+    let mut cleanup = Cleanup { sockets: plan.sockets, mtus: Vec::new(), ring: plan.ring, claims };
+    let port = match attach(eal, plan.device, request.unique) {
+        Ok(port) => port,
+        Err((driver, source)) => {
+            if let Some(Err(error)) = plan.new_tap.as_deref().map(pmd::interface::remove_persistent_tap) {
+                tracing::warn!(%error, "a persistent tap stayed behind");
+            }
+            cleanup.finish()?;
+            return Err(explain(spec.kind(), driver, request.name, source));
+        }
+    };
+    let device = |source| OpenError::Device { kind: spec.kind(), port: request.name.into(), source };
+    let traits = plan.traits.bounded(&port.info().map_err(device)?);
+    if let (MtuControl::Interface(iface), Some(wanted)) = (&traits.mtu, request.mtu) {
+        adjust_mtu(iface, wanted.into(), plan.own_interface, &mut cleanup)?;
+    }
+    Ok(Opened { port, traits, cleanup })
+}
+
+/// Closes a stopped port: detaches its device, and removes what it made.
+///
+/// # Errors
+/// The driver's refusal, or what stayed behind. The port is gone all the same.
+pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
+    let name = port.name().to_owned();
+    let detached = port.detach().map_err(|source| OpenError::Device { kind: "detached", port: name, source });
+    let cleaned = cleanup.finish();
+    detached.and(cleaned)
+}
+
+/// Asks DPDK for the device. An error comes with the driver it concerns.
+fn attach(eal: &Eal, device: Device, unique: u32) -> Result<Port, (Option<&'static str>, PortError)> {
+    match device {
+        Device::Virtual { driver, args } => {
+            Port::attach(eal, &format!("net_{driver}{unique}"), &args).map_err(|error| (Some(driver), error))
+        }
+        Device::Named { name, args } => Port::attach(eal, &name, &args).map_err(|error| (None, error)),
+        Device::Pci(devargs) => Port::open(eal, &devargs).map_err(|error| (None, error)),
+        Device::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
+    }
+}
+
+/// A driver that is not loaded is told from one that refuses by what is mapped into this process.
+fn explain(kind: &'static str, driver: Option<&'static str>, port: &str, source: PortError) -> OpenError {
+    if let (Some(driver), PortError::Attach { .. }) = (driver, &source) {
+        // net_virtio_user lives in librte_net_virtio.
+        let library = format!("librte_net_{}", driver.trim_end_matches("_user"));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        if !maps.is_empty() && !maps.contains(&library) {
+            let package = format!("{}23", library.replace('_', "-"));
+            return OpenError::NoDriver { kind, library, package, source };
+        }
+    }
+    OpenError::Device { kind, port: port.into(), source }
+}
+
+/// Gives an interface the MTU that is wanted. One that is not ours is only ever raised, and set back at close.
+fn adjust_mtu(iface: &str, wanted: u32, own: bool, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+    let now = preflight::interface_mtu(iface)?;
+    if now == wanted || now > wanted && !own {
+        return Ok(());
+    }
+    pmd::process::set_interface_mtu(iface, wanted).map_err(|source| OpenError::Interface {
+        iface: iface.into(),
+        operation: format!("set its MTU to {wanted}; `ip link set {iface} mtu {wanted}` may say why"),
+        source,
+    })?;
+    if !own {
+        tracing::info!(iface, from = now, to = wanted, "raised the MTU of an interface");
+        cleanup.mtus.push((iface.into(), now));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::port_spec::VirtioUserPort;
+
+    #[test]
+    fn only_a_virtio_user_server_blocks() {
+        let virtio =
+            |server| PortSpec::VirtioUser(VirtioUserPort { path: "/run/v".into(), server, queues: 1 });
+        assert!(may_block(&virtio(true)) && !may_block(&virtio(false)));
+    }
+
+    #[test]
+    fn a_missing_driver_is_told_from_a_refusal() {
+        let refusal = || PortError::Attach {
+            name: "net_x0".into(),
+            args: String::new(),
+            errno: pmd::Errno::ENODEV,
+            words: Default::default(),
+        };
+        let error = explain("memif", Some("not_loaded"), "p0", refusal()).to_string();
+        assert!(error.contains("librte-net-not-loaded") && error.contains("plugins"), "{error}");
+        let error = explain("raw", None, "p0", refusal());
+        assert!(matches!(error, OpenError::Device { kind: "raw", .. }), "{error}");
+    }
+}

@@ -1,0 +1,30 @@
+//! `representor`: the switch's end of a virtual function, on a NIC with an e-switch. Unconfirmed: no such
+//! device was at hand.
+//!
+//! Probing the physical function with `representor=vfN` makes the port; a driver that has probed the function
+//! already (mlx5) adds it.
+
+use super::pci;
+use super::{Device, OpenError, Plan};
+use crate::config::port_spec::RepresentorPort;
+
+pub(super) fn plan(spec: &RepresentorPort) -> Result<Plan, OpenError> {
+    let pf = pci::full_address(&spec.pf)?;
+    pci::check_bound(&pf)?;
+    let plan = Plan::new(Device::Pci(devargs(&pf, spec.vf)), pci::traits());
+    Ok(plan.taking(format!("VF {} of PCI device {pf}", spec.vf)))
+}
+
+fn devargs(pf: &str, vf: u16) -> String {
+    format!("{pf},representor=vf{vf}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments() {
+        assert_eq!(devargs("0000:3b:00.0", 3), "0000:3b:00.0,representor=vf3");
+    }
+}

@@ -1,0 +1,111 @@
+//! `ring`: packets stay inside the process. For the lab.
+//!
+//! A ring without a peer loops back. With a peer, what the one sends the other receives: each direction has its
+//! rings, which are made by the end that is opened first and go with the one that is closed last. The ends may
+//! come and go in any order.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pmd::{Eal, Port, PortError, Ring};
+
+use super::{Device, OpenError, Plan, Request, Traits};
+use crate::config::port_spec::RingPort;
+
+/// Packets that a ring holds.
+const PACKETS: u16 = 1023;
+/// The driver's limit.
+const MAX_QUEUES: u16 = 16;
+
+static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+fn open_ends() -> MutexGuard<'static, Vec<Entry>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One open end that has a name.
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    peer: Option<String>,
+    ways: Ways,
+}
+
+/// The rings of both directions, a ring for each queue.
+#[derive(Clone, Debug)]
+pub(super) struct Ways {
+    rx: Vec<Ring>,
+    tx: Vec<Ring>,
+}
+
+impl Ways {
+    pub(super) fn attach(&self, eal: &Eal, unique: u32) -> Result<Port, PortError> {
+        Port::from_rings(eal, &unique.to_string(), &self.rx, &self.tx)
+    }
+
+    fn crossed(&self) -> Self {
+        Self { rx: self.tx.clone(), tx: self.rx.clone() }
+    }
+}
+
+/// An end's entry in the list of open ends. Dropping it takes the entry out and empties the rings it received
+/// from: nobody fetches what is in them.
+#[derive(Debug)]
+pub(super) struct End(String);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut open = open_ends();
+        if let Some(index) = open.iter().position(|entry| entry.name == self.0) {
+            let entry = open.swap_remove(index);
+            entry.ways.rx.iter().for_each(Ring::clear);
+        }
+    }
+}
+
+pub(super) fn plan(eal: &Eal, spec: &RingPort, request: &Request<'_>) -> Result<Plan, OpenError> {
+    let queues = request.queues.clamp(1, MAX_QUEUES);
+    let make = |way: &str| {
+        let ring = |queue| Ring::new(eal, &format!("port{}{way}{queue}", request.unique), PACKETS);
+        (0..queues).map(ring).collect::<Result<Vec<_>, _>>().map_err(|source| OpenError::Device {
+            kind: "ring",
+            port: request.name.into(),
+            source,
+        })
+    };
+    let loopback = || make("l").map(|rings| Ways { rx: rings.clone(), tx: rings });
+    let pair = || Ok(Ways { rx: make("r")?, tx: make("t")? });
+
+    let Some(name) = &spec.name else {
+        return Ok(plan_for(loopback()?, None));
+    };
+    let mut open = open_ends();
+    let refuse = |why: String| Err(OpenError::Ring { name: name.clone(), why });
+    if open.iter().any(|entry| &entry.name == name) {
+        return refuse("a ring of this name is open already; detach it first, or choose another name".into());
+    }
+    let ways = match &spec.peer {
+        None => loopback()?,
+        Some(peer) if peer == name => {
+            return refuse("it is its own peer; leave the peer out to loop back".into());
+        }
+        Some(peer) => match open.iter().find(|entry| &entry.name == peer) {
+            Some(other) if other.peer.as_ref() == Some(name) => other.ways.crossed(),
+            Some(other) => {
+                let theirs = other.peer.as_deref().unwrap_or("nobody: it loops back");
+                return refuse(format!(
+                    "its peer {peer} has another peer ({theirs}); name each in the other"
+                ));
+            }
+            None => pair()?,
+        },
+    };
+    open.push(Entry { name: name.clone(), peer: spec.peer.clone(), ways: ways.clone() });
+    Ok(plan_for(ways, Some(End(name.clone()))))
+}
+
+fn plan_for(ways: Ways, end: Option<End>) -> Plan {
+    let queues = u16::try_from(ways.rx.len()).unwrap_or(MAX_QUEUES);
+    let mut plan = Plan::new(Device::Rings(ways), Traits::exactly(queues));
+    plan.ring = end;
+    plan
+}

@@ -1,0 +1,165 @@
+//! [`Traits`]: what the switch must know of a port's kind, beyond what DPDK reports.
+
+use pmd::{PortInfo, StartedPort};
+
+use super::error::{OpenError, QueueError};
+
+/// Who keeps a port's MTU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MtuControl {
+    /// The device: `PortConfig::mtu` at start, `StartedPort::set_mtu` later.
+    Device,
+    /// The kernel interface of this name; the driver would refuse more than 1500.
+    Interface(String),
+    /// Nobody: any frame that fits the port's buffers passes.
+    Nobody,
+}
+
+/// What the switch must know of a port's kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Received TCP and UDP packets may have unfinished checksums without saying so: the switch completes
+    /// them before they leave on another port.
+    pub partial_checksums: bool,
+    /// Fewest receive queues: all that the peer or the kernel spreads packets over.
+    pub min_rx_queues: u16,
+    /// Most receive queues.
+    pub max_rx_queues: u16,
+    /// Fewest transmit queues.
+    pub min_tx_queues: u16,
+    /// Most transmit queues.
+    pub max_tx_queues: u16,
+    /// As many transmit as receive queues.
+    pub equal_queues: bool,
+    /// Receive descriptors to start with. A port holds up to this many buffers of its pool a queue.
+    pub rx_desc: u16,
+    /// Transmit descriptors to start with.
+    pub tx_desc: u16,
+    /// Who keeps the MTU.
+    pub mtu: MtuControl,
+    /// Bytes that a segment of the port's pool must have room for (`Mempool::segment_room`).
+    pub min_segment: u16,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            partial_checksums: false,
+            min_rx_queues: 1,
+            max_rx_queues: 1,
+            min_tx_queues: 1,
+            max_tx_queues: 1,
+            equal_queues: false,
+            rx_desc: 512,
+            tx_desc: 512,
+            mtu: MtuControl::Nobody,
+            min_segment: 64,
+        }
+    }
+}
+
+impl Traits {
+    /// A kind whose devices have exactly `queues` pairs, all of them polled.
+    pub(super) fn exactly(queues: u16) -> Self {
+        Self { min_rx_queues: queues, max_rx_queues: queues, max_tx_queues: queues, ..Self::default() }
+    }
+
+    /// A kind whose devices have up to `queues` pairs.
+    pub(super) fn up_to(queues: u16) -> Self {
+        Self { max_rx_queues: queues, max_tx_queues: queues, ..Self::default() }
+    }
+
+    /// Never more than the device reports.
+    pub(super) fn bounded(mut self, info: &PortInfo) -> Self {
+        self.max_rx_queues = self.max_rx_queues.min(info.max_rx_queues);
+        self.max_tx_queues = self.max_tx_queues.min(info.max_tx_queues);
+        self.min_rx_queues = self.min_rx_queues.min(self.max_rx_queues);
+        self.min_tx_queues = self.min_tx_queues.min(self.max_tx_queues);
+        self
+    }
+
+    /// True when the MTU can be set at all.
+    pub fn mtu_settable(&self) -> bool {
+        self.mtu != MtuControl::Nobody
+    }
+
+    /// The MTU to start the device with, out of the one that is wanted: none where the device does not keep it.
+    pub fn start_mtu(&self, wanted: Option<u16>) -> Option<u16> {
+        wanted.filter(|_| self.mtu == MtuControl::Device)
+    }
+
+    /// The numbers of receive and transmit queues to start with: those asked for, else one for each of so many
+    /// workers as far as the port has them.
+    ///
+    /// # Errors
+    /// [`QueueError`] for a number that was asked for and that the port cannot have.
+    pub fn queues(&self, rx: Option<u16>, tx: Option<u16>, workers: u16) -> Result<(u16, u16), QueueError> {
+        let pick = |key, wanted: Option<u16>, min: u16, max: u16| match wanted {
+            Some(wanted) if (min..=max).contains(&wanted) => Ok(wanted),
+            Some(wanted) => {
+                let remedy = if min == max { "; leave it out, or set the port's own `queues`" } else { "" };
+                Err(QueueError::Range { key, wanted, min, max, remedy })
+            }
+            None => Ok(workers.clamp(min, max)),
+        };
+        let (rx_or_tx, tx_or_rx) = if self.equal_queues { (rx.or(tx), tx.or(rx)) } else { (rx, tx) };
+        let rx = pick("rx-queues", rx_or_tx, self.min_rx_queues, self.max_rx_queues)?;
+        let tx = pick("tx-queues", tx_or_rx, self.min_tx_queues, self.max_tx_queues)?;
+        if self.equal_queues && rx != tx {
+            return Err(QueueError::Unequal { rx, tx });
+        }
+        Ok((rx, tx))
+    }
+
+    /// Sets the MTU of a running port, wherever it is kept.
+    ///
+    /// # Errors
+    /// The driver's or the kernel's refusal.
+    pub fn set_mtu(&self, port: &StartedPort, mtu: u16) -> Result<(), OpenError> {
+        match &self.mtu {
+            MtuControl::Nobody => Ok(()),
+            MtuControl::Device => port.set_mtu(mtu).map_err(|source| OpenError::Device {
+                kind: "running",
+                port: port.name().into(),
+                source,
+            }),
+            MtuControl::Interface(iface) => {
+                pmd::process::set_interface_mtu(iface, mtu.into()).map_err(|source| OpenError::Interface {
+                    iface: iface.clone(),
+                    operation: format!("set its MTU to {mtu}"),
+                    source,
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_follow_wishes_workers_and_limits() {
+        let traits = Traits::up_to(4);
+        assert_eq!(traits.queues(None, None, 2), Ok((2, 2)));
+        assert_eq!(traits.queues(None, None, 9), Ok((4, 4)));
+        assert_eq!(traits.queues(Some(1), Some(3), 2), Ok((1, 3)));
+        let error = traits.queues(Some(5), None, 2).unwrap_err();
+        assert_eq!(error.to_string(), "rx-queues = 5: this port takes 1 to 4");
+        let fixed = Traits::exactly(2);
+        assert_eq!(fixed.queues(None, None, 1), Ok((2, 1)));
+        let error = fixed.queues(Some(1), None, 1).unwrap_err().to_string();
+        assert!(error.contains("takes 2 to 2; leave it out"), "{error}");
+        let equal = Traits { equal_queues: true, ..Traits::up_to(8) };
+        assert_eq!(equal.queues(Some(3), None, 1), Ok((3, 3)));
+        assert_eq!(equal.queues(Some(3), Some(2), 1), Err(QueueError::Unequal { rx: 3, tx: 2 }));
+    }
+
+    #[test]
+    fn the_start_mtu_is_the_devices_only() {
+        let device = Traits { mtu: MtuControl::Device, ..Traits::default() };
+        assert_eq!(device.start_mtu(Some(1600)), Some(1600));
+        assert_eq!(Traits::default().start_mtu(Some(1600)), None);
+        assert!(device.mtu_settable() && !Traits::default().mtu_settable());
+    }
+}

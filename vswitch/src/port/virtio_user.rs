@@ -1,0 +1,44 @@
+//! `virtio-user`: the switch is the virtio-net driver at the other end of a vhost-user socket.
+//!
+//! As a server it waits in `open` until its peer comes (see [`may_block`](super::may_block)).
+
+use super::devargs::Devargs;
+use super::{MtuControl, OpenError, Plan, Traits, preflight};
+use crate::config::port_spec::VirtioUserPort;
+
+/// Descriptors of a virtqueue.
+const RING: u16 = 512;
+
+pub(super) fn plan(spec: &VirtioUserPort) -> Result<Plan, OpenError> {
+    let args = args(spec)?;
+    let end = if spec.server { "server" } else { "client" };
+    if spec.server {
+        preflight::socket_to_serve(&spec.path)?;
+    } else {
+        preflight::socket_to_join(&spec.path)?;
+    }
+    let traits =
+        Traits { rx_desc: RING, tx_desc: RING, mtu: MtuControl::Device, ..Traits::exactly(spec.queues) };
+    let plan = Plan::virtual_device("virtio_user", args, traits);
+    let plan = plan.taking(format!("socket {} ({end})", spec.path.display()));
+    Ok(if spec.server { plan.making_socket(spec.path.clone()) } else { plan })
+}
+
+fn args(spec: &VirtioUserPort) -> Result<Devargs, OpenError> {
+    Ok(Devargs::default()
+        .path("path", "path", &spec.path)?
+        .number("server", u8::from(spec.server))
+        .number("queues", spec.queues)
+        .number("queue_size", RING))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments() {
+        let spec = VirtioUserPort { path: "/run/v.sock".into(), server: false, queues: 1 };
+        assert_eq!(args(&spec).unwrap().finish(), "path=/run/v.sock,server=0,queues=1,queue_size=512");
+    }
+}
