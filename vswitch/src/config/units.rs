@@ -253,6 +253,21 @@ mod tests {
         assert_eq!("512MiB".parse(), Ok(ByteSize::mebibytes(512)));
         assert_eq!("10MB".parse(), Ok(ByteSize(10_000_000)));
         assert_eq!("1.5KiB".parse(), Ok(ByteSize(1536)));
+        // Every unit, by its definition rather than by the table above.
+        for (power, decimal, binary) in
+            [(1, "kB", "KiB"), (2, "MB", "MiB"), (3, "GB", "GiB"), (4, "TB", "TiB")]
+        {
+            assert_eq!(format!("1{decimal}").parse(), Ok(ByteSize(1000u64.pow(power))));
+            assert_eq!(format!("1{binary}").parse(), Ok(ByteSize(1024u64.pow(power))));
+        }
+        for (power, rate) in [(0, "bit"), (1, "kbit"), (2, "Mbit"), (3, "Gbit"), (4, "Tbit")] {
+            assert_eq!(format!("1{rate}").parse(), Ok(BitRate(1000u64.pow(power))));
+        }
+        for (seconds, time) in [(1, "s"), (60, "min"), (3600, "h")] {
+            assert_eq!(parse_duration(&format!("1{time}")), Ok(Duration::from_secs(seconds)));
+        }
+        assert_eq!(parse_duration("1us"), Ok(Duration::from_micros(1)));
+        assert_eq!(parse_duration("1ns"), Ok(Duration::from_nanos(1)));
         assert_eq!("25Gbit".parse(), Ok(BitRate(25_000_000_000)));
         assert_eq!("2.5 Gbit".parse(), Ok(BitRate(2_500_000_000)));
         assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));

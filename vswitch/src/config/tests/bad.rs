@@ -113,6 +113,10 @@ fn all_errors_are_shown_in_order() {
     assert_eq!(places, [(5, 14), (8, 7), (23, 2)], "{}", ConfigErrors(errors));
     let text = GOOD.replace("vlan = 1", "vlan = 0").replace("10.0.0.1\"", "10.0.1.1\"");
     assert_eq!(Config::parse(&text, "f").unwrap_err().0.len(), 2);
+    // Names are checked before ports, and shown in the order of the text all the same.
+    let text = GOOD.replace("addresses", "rx-queues = 0\naddresses") + "[[vpc]]\nname = \"red\"\nvni = 100\n";
+    let places: Vec<_> = self::errors(&text).iter().filter_map(|error| error.place).collect();
+    assert_eq!(places, [(5, 13), (26, 7)]);
 }
 
 #[test]
