@@ -45,7 +45,8 @@ impl Ours {
             .map_err(|reason| HostError::Io { what: format!("write {}", path.display()), reason })?;
         let program = setup.vswitch.display().to_string();
         let arguments = arguments_of(["run", "--config", &path.display().to_string()]);
-        let mut process = Process::start(&program, &arguments, &[], Placement::default(), REMEDY)?;
+        let placement = Placement { cores: Some((setup.housekeeping, setup.core)), ..Placement::default() };
+        let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
         let mut stream = None;
         process.await_that("its control socket", LIMIT, || {
             stream = UnixStream::connect(&socket).ok();

@@ -100,6 +100,17 @@ fn cpu_seconds(pid: u32, thread: u32) -> Result<f64, HostError> {
 
 /// Finds the forwarding thread: the only thread of the process that may run on `core` alone and is busy there.
 pub fn forwarding_thread(switch: &mut dyn Switch, core: usize) -> Result<u32, CompareError> {
+    // A switch may answer before its workers have begun.
+    let mut tries = 1;
+    loop {
+        match look_for_thread(switch, core) {
+            Err(CompareError::Threads { .. }) if tries < 15 => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+fn look_for_thread(switch: &mut dyn Switch, core: usize) -> Result<u32, CompareError> {
     let pid = switch.process().pid();
     let before = threads_on(pid, core)?;
     interrupt::pause(Duration::from_millis(200))?;

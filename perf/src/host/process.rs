@@ -24,6 +24,8 @@ pub struct Placement {
     pub own_network: bool,
     /// With line-buffered output (for programs that buffer on a pipe).
     pub line_buffered: bool,
+    /// On these two cores, for programs that take no core that they were not given; otherwise where we are.
+    pub cores: Option<(usize, usize)>,
 }
 
 /// A running child; dropping it kills it and waits for its end.
@@ -71,6 +73,10 @@ impl Process {
         remedy: &'static str,
     ) -> Result<Self, HostError> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
+        let cores = placement.cores.map(|(first, second)| format!("{first},{second}"));
+        if let Some(cores) = &cores {
+            words.extend(["taskset", "-c", cores]);
+        }
         if placement.own_network {
             words.extend(["unshare", "--net"]);
         }

@@ -66,7 +66,12 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if self.keep {
-            eprintln!("kept {}", self.path.display());
+            // Under a name that the next run does not clear.
+            let kept = self.path.with_file_name(format!("kept-{PREFIX}{}", std::process::id()));
+            match std::fs::rename(&self.path, &kept) {
+                Ok(()) => eprintln!("kept {}", kept.display()),
+                Err(error) => eprintln!("cannot keep {}: {error}", self.path.display()),
+            }
         } else if let Err(error) = std::fs::remove_dir_all(&self.path) {
             eprintln!("cannot remove {}: {error}", self.path.display());
         }
