@@ -22,6 +22,8 @@ use crate::port::{PortId, Running};
 pub struct RxQueue {
     end: End,
     split_drops: u64,
+    /// Whether packets are looked at for short heads and second owners; see `port::config`.
+    looks: bool,
 }
 
 /// One transmit queue of a started port.
@@ -75,7 +77,7 @@ unsafe fn queue_data(
 
 impl RxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        Self { end: End::new(running, queue), split_drops: 0 }
+        Self { end: End::new(running, queue), split_drops: 0, looks: running.looks_at_packets() }
     }
 
     /// Receives into the burst's spare capacity and returns how many packets were added. Some drivers deliver
@@ -87,10 +89,11 @@ impl RxQueue {
         // SAFETY: `slots` has room for `spare` pointers.
         let received = unsafe { self.burst(slots, spare) };
         // All are looked at, without a branch for each: the answer is yes nearly always.
-        let usual = (0..received).fold(true, |usual, index| {
-            // SAFETY: the driver wrote `received` valid packets.
-            usual & unsafe { is_usual(slots.wrapping_add(index)) }
-        });
+        let usual = !self.looks
+            || (0..received).fold(true, |usual, index| {
+                // SAFETY: the driver wrote `received` valid packets.
+                usual & unsafe { is_usual(slots.wrapping_add(index)) }
+            });
         // SAFETY: they were written to the spare slots, and the driver gave them up.
         unsafe { burst.grow(received) };
         if usual {
@@ -108,6 +111,9 @@ impl RxQueue {
         // SAFETY: an `Option<Mbuf>` is a pointer, `room` of them are `None`, and the driver writes valid
         // packets that it gives up.
         let received = unsafe { self.burst(raw, room) };
+        if !self.looks {
+            return received;
+        }
         let mut kept = 0;
         for index in 0..received {
             // SAFETY: the driver wrote a valid packet there, or the loop moved one there.

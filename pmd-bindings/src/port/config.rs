@@ -8,6 +8,7 @@ use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPo
 use crate::error::{Errno, PortError};
 use crate::flags::ANY_NODE;
 use crate::log;
+use crate::mbuf::HEAD_BYTES;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
 
@@ -51,6 +52,10 @@ impl Default for PortConfig {
     }
 }
 
+/// Drivers that fill fresh buffers of their pool, each to its end before they chain the next: a look at every
+/// packet, about ten cycles, is saved there. Others are looked at, for they may pass on what they were given.
+const FILLS_SEGMENTS: &[&str] = &["net_null", "net_pcap", "net_af_packet"];
+
 /// A started port with its queues, all of them, in order.
 type Started = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
 
@@ -63,8 +68,7 @@ impl Port {
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
         match self.bring_up(config, pool) {
             Ok(plan) => {
-                let drained = if plan.forgets_packets { config.rx_queues } else { 0 };
-                let running = Arc::new(Running::new(self.claim, pool.clone(), plan.rss, drained));
+                let running = Arc::new(Running::new(self.claim, pool.clone(), &plan, config.rx_queues));
                 let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&running, queue)).collect();
                 let tx = (0..config.tx_queues).map(|queue| TxQueue::new(&running, queue)).collect();
                 Ok((StartedPort::new(running, config.rx_queues, config.tx_queues), rx, tx))
@@ -164,12 +168,14 @@ fn current_mtu(id: u16) -> Option<u16> {
 }
 
 /// A configuration that the port can take.
-struct Plan {
-    rss: RssReport,
+pub(super) struct Plan {
+    pub(super) rss: RssReport,
     rx_offloads: RxOffloads,
     tx_offloads: TxOffloads,
     /// The driver frees its queues without the packets in them, or keeps those for the next start.
-    forgets_packets: bool,
+    pub(super) forgets_packets: bool,
+    /// The driver may deliver packets with a short first segment, or with a header that others use too.
+    pub(super) looks_at_packets: bool,
 }
 
 impl Plan {
@@ -210,7 +216,8 @@ impl Plan {
         let rx_offloads = config.rx_offloads | automatic.and(info.rx_offloads);
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
         let forgets_packets = info.driver == "net_ring";
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets })
+        let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets: !fills })
     }
 
     fn spreads(&self) -> bool {

@@ -6,6 +6,7 @@ use dpdk_sys as sys;
 use wire::MacAddr;
 
 use super::attach::Claim;
+use super::config::Plan;
 use super::{Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
 use crate::log;
@@ -21,14 +22,28 @@ pub(crate) struct Running {
     rss: RssReport,
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
+    looks: bool,
     _pool: Mempool,
     claim: Mutex<Option<Claim>>,
 }
 
 impl Running {
-    pub(super) fn new(claim: Claim, pool: Mempool, rss: RssReport, drained_queues: u16) -> Self {
+    pub(super) fn new(claim: Claim, pool: Mempool, plan: &Plan, rx_queues: u16) -> Self {
         let (id, name) = (claim.id, claim.name.clone());
-        Self { id, name, rss, drained_queues, _pool: pool, claim: Mutex::new(Some(claim)) }
+        Self {
+            id,
+            name,
+            rss: plan.rss,
+            drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
+            looks: plan.looks_at_packets,
+            _pool: pool,
+            claim: Mutex::new(Some(claim)),
+        }
+    }
+
+    /// Whether receive queues look at each packet for a short head or a second owner.
+    pub(crate) fn looks_at_packets(&self) -> bool {
+        self.looks
     }
 
     pub(crate) fn id(&self) -> PortId {
