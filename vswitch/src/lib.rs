@@ -5,3 +5,10 @@
 pub mod config;
 pub mod console;
 pub mod control;
+pub mod daemon;
+pub mod port;
+pub mod shell;
+pub mod state;
+pub mod switch;
+pub mod view;
+pub mod worker;

@@ -1,0 +1,132 @@
+//! The daemon: the control thread's one loop. It owns the switch; consoles, signals and the clock take turns.
+//!
+//! Nothing here touches a packet: workers go on whatever happens in this loop.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use crate::config::Config;
+use crate::console::repl;
+use crate::control::protocol::answer;
+use crate::control::server::{Call, Caller, Server};
+use crate::shell::Shell;
+use crate::state;
+use crate::switch::{Switch, TEND_EVERY_MS};
+
+/// Requests of all consoles that may wait.
+const CALLS: usize = 64;
+/// Time for the last answers to leave.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// How the daemon is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The config.
+    pub config: Config,
+    /// Its file, for reloads.
+    pub file: Option<PathBuf>,
+    /// A console on this terminal; the switch ends with it.
+    pub interactive: bool,
+}
+
+/// Runs the switch until it is told to end.
+///
+/// # Errors
+/// What kept it from starting, and what to do.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the control runtime")?;
+    runtime.block_on(control(options))
+}
+
+async fn control(options: Options) -> anyhow::Result<()> {
+    // Signals first: one that comes while the ports are being attached must end the switch in order, too.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    // The socket next: a second daemon must not touch the ports of the first.
+    let server = Server::bind(&options.config.api.socket)?;
+    let state_file = options.config.control.state.clone();
+    let config = match &state_file {
+        Some(path) => state::restore(options.config, path)?,
+        None => options.config,
+    };
+    let mut switch = Switch::start(config)?;
+    switch.set_state_file(state_file.as_deref());
+    let (mut shell, console) = Shell::new(switch)?;
+    shell.config_file = options.file;
+    tracing::info!(socket = %server.path().display(), "the switch runs");
+
+    let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
+    let (ended, mut console_ended) = mpsc::channel::<()>(1);
+    if options.interactive {
+        interactive(Caller::new(calls.clone()), ended.clone())?;
+    }
+    let serving = tokio::spawn(server.serve(calls));
+    let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
+    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            Some(call) = requests.recv() => {
+                let reply = answer(&console, &mut shell, &call.request);
+                let _ = call.reply.send(reply);
+                if shell.quit {
+                    tokio::time::sleep(FAREWELL).await;
+                    break;
+                }
+            }
+            _ = clock.tick() => shell.switch.tend(Instant::now()),
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = hangup.recv() => reload(&mut shell),
+            Some(()) = console_ended.recv() => break,
+        }
+    }
+    tracing::info!("the switch ends");
+    shell.switch.stop();
+    serving.abort();
+    let _ = serving.await;
+    Ok(())
+}
+
+fn reload(shell: &mut Shell) {
+    let Some(path) = shell.config_file.clone() else {
+        tracing::warn!("SIGHUP: the switch was started without a config file");
+        return;
+    };
+    match shell.load_config(&path) {
+        Ok(()) => tracing::info!(file = %path.display(), "config reloaded"),
+        Err(error) => tracing::error!(%error, "the config was not reloaded; the switch runs on as it was"),
+    }
+}
+
+/// A console on this terminal, on a thread of its own.
+fn interactive(caller: Caller, ended: mpsc::Sender<()>) -> anyhow::Result<()> {
+    std::thread::Builder::new()
+        .name("console".into())
+        .spawn(move || {
+            if let Err(error) = repl::run(caller, &repl::Options::for_user()) {
+                tracing::error!(%error, "the console ended");
+            }
+            let _ = ended.blocking_send(());
+        })
+        .context("cannot start the console's thread")?;
+    Ok(())
+}
+
+/// Reads and checks a config file.
+///
+/// # Errors
+/// Every fault with its place.
+pub fn read_config(path: &Path) -> anyhow::Result<Config> {
+    let shown = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the config {shown}"))?;
+    Ok(Config::parse(&text, &shown)?)
+}

@@ -1,0 +1,132 @@
+//! `vswitch`: the daemon, its console and its tools.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use vswitch::config::process::ApiConfig;
+use vswitch::console::repl::{self, Ending};
+use vswitch::control::client::Client;
+use vswitch::daemon;
+
+/// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the switch
+    Run {
+        /// Config file (TOML); without one the switch starts empty
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// Console on this terminal; the switch ends with it
+        #[arg(short, long)]
+        interactive: bool,
+    },
+    /// Check a config without touching a port
+    Check {
+        /// Config file (TOML)
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Attach a console to a running switch
+    Console {
+        /// Its control socket
+        #[arg(long, default_value = ApiConfig::DEFAULT_SOCKET)]
+        socket: PathBuf,
+        /// Answers in JSON
+        #[arg(long)]
+        json: bool,
+        /// Stop at the first error, with a failure status
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Run one console command; the exit status is non-zero when it fails
+    Ctl {
+        /// Its control socket
+        #[arg(long, default_value = ApiConfig::DEFAULT_SOCKET)]
+        socket: PathBuf,
+        /// The answer in JSON
+        #[arg(long)]
+        json: bool,
+        /// The command
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("vswitch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Run { config, interactive } => {
+            log();
+            let parsed = config.as_deref().map(daemon::read_config).transpose()?.unwrap_or_default();
+            daemon::run(daemon::Options { config: parsed, file: config, interactive })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Check { config } => {
+            let parsed = daemon::read_config(&config)?;
+            println!(
+                "{}: good; {} uplinks, {} VPCs, {} vNICs, {} locations",
+                config.display(),
+                parsed.uplinks.len(),
+                parsed.vpcs.len(),
+                parsed.vnics.len(),
+                parsed.locations.len()
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Console { socket, json, strict } => {
+            let options = repl::Options { json, strict, ..repl::Options::for_user() };
+            Ok(match repl::run(Client::connect(&socket)?, &options)? {
+                Ending::Clean => ExitCode::SUCCESS,
+                Ending::Failed | Ending::Lost => ExitCode::FAILURE,
+            })
+        }
+        Verb::Ctl { socket, json, command } => ctl(&socket, json, &command.join(" ")),
+    }
+}
+
+fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {
+    let reply = Client::connect(socket)?.command(line, json)?;
+    if let Some(error) = reply.error {
+        let place = reply.column.map(|column| format!("column {column}: ")).unwrap_or_default();
+        anyhow::bail!("{place}{error}");
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&reply.json)?);
+    } else if reply.text.ends_with('\n') || reply.text.is_empty() {
+        print!("{}", reply.text);
+    } else {
+        println!("{}", reply.text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs go to standard error, which the service manager keeps; RUST_LOG chooses what.
+fn log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

@@ -1,0 +1,107 @@
+//! Commands about the config and about command files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{Entry, Shell};
+use crate::config::Config;
+use crate::console::{Args, CommandError, Output};
+
+/// A command file may load others, so deep.
+const MAX_DEPTH: u32 = 8;
+/// Largest file that is loaded.
+const MAX_FILE: u64 = 16 << 20;
+
+pub(super) fn commands() -> Vec<Entry> {
+    vec![
+        Entry { syntax: "show config", help: "The running config, as TOML", run: show },
+        Entry {
+            syntax: "config load <file:path>",
+            help: "Go over to another config, all or nothing",
+            run: load_config,
+        },
+        Entry { syntax: "config reload", help: "Read the config file again (as SIGHUP does)", run: reload },
+        Entry { syntax: "save <file:path>", help: "Write the running config to a file", run: save },
+        Entry {
+            syntax: "load <file:path>",
+            help: "Run the commands of a file; stops at the first error and says where",
+            run: load,
+        },
+    ]
+}
+
+fn show(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let config = shell.switch.config();
+    let text = config.to_toml().map_err(|error| CommandError::new(error.to_string()))?;
+    let json = serde_json::to_value(&config).map_err(|error| CommandError::new(error.to_string()))?;
+    Ok(Output::new(text, json))
+}
+
+/// Reads a text file of bounded size.
+fn read(path: &Path) -> Result<String, CommandError> {
+    let shown = path.display();
+    let fault = |error: std::io::Error| CommandError::new(format!("{shown}: {error}; check the path"));
+    let metadata = std::fs::metadata(path).map_err(fault)?;
+    if !metadata.is_file() {
+        return Err(CommandError::new(format!("{shown} is not a regular file")));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(CommandError::new(format!("{shown} has more than {} MiB", MAX_FILE >> 20)));
+    }
+    std::fs::read_to_string(path).map_err(fault)
+}
+
+impl Shell {
+    /// Goes over to the config in a file.
+    ///
+    /// # Errors
+    /// What is wrong with the file or with the change; the switch is as it was.
+    pub fn load_config(&mut self, path: &Path) -> Result<(), CommandError> {
+        let text = read(path)?;
+        let config = Config::parse(&text, &path.display().to_string())
+            .map_err(|errors| CommandError::new(errors.to_string()))?;
+        Ok(self.switch.apply(config)?)
+    }
+}
+
+fn load_config(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let path: PathBuf = args.get("file")?;
+    shell.load_config(&path)?;
+    Ok(Output::message(format!("running the config of {}", path.display())))
+}
+
+fn reload(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let Some(path) = shell.config_file.clone() else {
+        return Err(CommandError::new(
+            "the switch was started without a config file; use `config load <file>`",
+        ));
+    };
+    shell.load_config(&path)?;
+    Ok(Output::message(format!("running the config of {}", path.display())))
+}
+
+fn save(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let path: PathBuf = args.get("file")?;
+    shell.switch.save(&path)?;
+    let text = format!("config written to {}", path.display());
+    Ok(Output::new(text.clone(), json!({ "message": text })))
+}
+
+fn load(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let path: PathBuf = args.get("file")?;
+    let Some(console) = shell.console.clone() else {
+        return Err(CommandError::new("this console loads no files"));
+    };
+    if shell.depth >= MAX_DEPTH {
+        return Err(CommandError::new(format!(
+            "{}: loads itself, more than {MAX_DEPTH} deep",
+            path.display()
+        )));
+    }
+    let text = read(&path)?;
+    shell.depth += 1;
+    let result = console.execute_all(shell, &text, &path.display().to_string());
+    shell.depth -= 1;
+    result
+}

@@ -1,0 +1,214 @@
+//! Commands about flows and the underlay: NFT, neighbours.
+
+use pipelines::drops::DropReason;
+use pipelines::flow_key::Scope;
+use pipelines::nft::{Entry as Flow, Verdict};
+use pipelines::snapshot::Snapshot;
+use pipelines::stage::key::CLASS_NAMES;
+use pipelines::vlt::Place;
+use serde_json::json;
+
+use super::{Entry, Shell};
+use crate::console::{Args, CommandError, Output, Table};
+use crate::switch::underlay::State;
+use crate::worker::Command;
+
+/// Flows shown when no number is given.
+const DEFAULT_FLOWS: u64 = 20;
+/// Flows read from a worker at a time.
+const PAGE: usize = 64;
+
+pub(super) fn commands() -> Vec<Entry> {
+    vec![
+        Entry {
+            syntax: "show nft [<count:uint>]",
+            help: "Flows of all workers, the first 20 or so many",
+            run: nft,
+        },
+        Entry { syntax: "clear nft", help: "Forget all flows; the next packets decide again", run: clear },
+        Entry { syntax: "show neigh", help: "Next hops of the underlay", run: neighbours },
+        Entry { syntax: "show uplink", help: "Uplinks: addresses, MTU, VLAN", run: uplinks },
+    ]
+}
+
+fn nft(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let limit = args.maybe::<u64>("count").unwrap_or(DEFAULT_FLOWS) as usize;
+    let snapshot = shell.switch.snapshot().clone();
+    let mut table = Table::new([
+        "worker",
+        "from",
+        "source",
+        "destination",
+        "proto",
+        "ports",
+        "class",
+        "action",
+        "packets",
+        "bytes",
+        "idle s",
+    ]);
+    let (mut rows, mut entries) = (Vec::new(), 0);
+    for (number, worker) in shell.switch.pool().workers.iter().enumerate() {
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let page = worker
+                .mailbox()
+                .ask(|reply| Command::Nft(start, PAGE, reply))
+                .map_err(|error| CommandError::new(error.to_string()))?;
+            for flow in &page.entries {
+                entries += 1;
+                if rows.len() >= limit {
+                    continue;
+                }
+                let row = Row::of(flow, &snapshot);
+                let idle = f64::from(page.tick.wrapping_sub(flow.last_seen)) * f64::from(pipelines::TICK_MS)
+                    / 1000.0;
+                table.row([
+                    number.to_string(),
+                    row.from.clone(),
+                    row.source.clone(),
+                    row.destination.clone(),
+                    row.proto.to_string(),
+                    row.ports.clone(),
+                    row.class.into(),
+                    row.action.clone(),
+                    flow.packets.to_string(),
+                    flow.bytes.to_string(),
+                    format!("{idle:.1}"),
+                ]);
+                rows.push(json!({
+                    "worker": number, "from": row.from, "source": row.source, "destination": row.destination,
+                    "proto": row.proto, "ports": row.ports, "class": row.class, "action": row.action,
+                    "packets": flow.packets, "bytes": flow.bytes, "idle-seconds": idle,
+                }));
+            }
+            from = page.next;
+        }
+    }
+    let text = format!("{table}{} of {entries} flows\n", rows.len());
+    Ok(Output::new(text, json!({ "flows": rows, "entries": entries })))
+}
+
+/// A flow in words.
+struct Row {
+    from: String,
+    source: String,
+    destination: String,
+    proto: u8,
+    ports: String,
+    class: &'static str,
+    action: String,
+}
+
+impl Row {
+    fn of(flow: &Flow, snapshot: &Snapshot) -> Self {
+        let key = &flow.key;
+        let from = match key.scope() {
+            Scope::Vnic(index) => {
+                snapshot.vnic(index).map_or("vnic (gone)".into(), |vnic| format!("vnic {}", vnic.name))
+            }
+            Scope::Vpc(index) => {
+                snapshot.vpc(index).map_or("tunnel (gone)".into(), |vpc| format!("tunnel {}", vpc.name))
+            }
+        };
+        let (source, destination) = match key.addresses() {
+            Some((source, destination)) => (source.to_string(), destination.to_string()),
+            None => (format!("ethertype {:#06x}", key.ethertype()), key.dst_mac().to_string()),
+        };
+        let (sport, dport) = key.ports();
+        let vlan = key.vlan().map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
+        Self {
+            from,
+            source,
+            destination,
+            proto: key.proto(),
+            ports: format!("{sport} {dport}{vlan}"),
+            class: CLASS_NAMES.get(usize::from(key.class())).copied().unwrap_or("-"),
+            action: action(flow, snapshot),
+        }
+    }
+}
+
+fn action(flow: &Flow, snapshot: &Snapshot) -> String {
+    let routed = if flow.action.rewrite != 0 { "route, " } else { "" };
+    match flow.action.verdict {
+        Verdict::Drop => {
+            let reason = DropReason::from_index(usize::from(flow.action.reason));
+            format!("drop {}", reason.map_or("?", DropReason::name))
+        }
+        Verdict::Flood => "flood".into(),
+        Verdict::Router => "to the router".into(),
+        Verdict::Forward => match snapshot.vlt.read(flow.action.slot).place {
+            Place::Local { vnic } => {
+                let name = snapshot.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
+                format!("{routed}to vnic {name}")
+            }
+            Place::Remote(_) => format!("{routed}encap, slot {}", flow.action.slot),
+            Place::Unresolved { .. } => "wait for the next hop".into(),
+            Place::Empty => "decide again".into(),
+        },
+    }
+}
+
+fn clear(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let pool = shell.switch.pool();
+    let cleared = pool.post_all(|| Command::NftClear).and_then(|()| pool.barrier());
+    cleared.map_err(|error| CommandError::new(error.to_string()))?;
+    Ok(Output::message("all flows are forgotten"))
+}
+
+fn neighbours(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let mut table = Table::new(["uplink", "address", "mac", "state", "heard s ago", "tries"]);
+    let mut rows = Vec::new();
+    for (uplink, address, neighbour) in shell.switch.neighbours().list() {
+        let name = shell.switch.snapshot().uplink(uplink).map(|up| up.name.clone()).unwrap_or_default();
+        let state = match neighbour.state {
+            State::Static(_) => "static",
+            State::Incomplete => "incomplete",
+            State::Reachable(_) => "reachable",
+        };
+        let mac = neighbour.mac().map(|mac| mac.to_string()).unwrap_or_default();
+        let heard = neighbour.heard.map(|heard| heard.elapsed().as_secs());
+        table.row([
+            name.clone(),
+            address.to_string(),
+            mac.clone(),
+            state.into(),
+            heard.map(|s| s.to_string()).unwrap_or_default(),
+            neighbour.tries.to_string(),
+        ]);
+        rows.push(json!({
+            "uplink": name, "address": address, "mac": mac, "state": state, "heard-seconds": heard,
+            "tries": neighbour.tries,
+        }));
+    }
+    Ok(Output::table(&table, json!(rows)))
+}
+
+fn uplinks(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let config = shell.switch.config();
+    let mut table = Table::new(["name", "mac", "addresses", "mtu", "vlan", "peers"]);
+    let mut rows = Vec::new();
+    for (index, uplink) in config.uplinks.iter().enumerate() {
+        let mac = shell.switch.snapshot().uplink(index as u16).map(|up| {
+            let [_, _, a, b, c, d, e, f] = up.mac.to_be_bytes();
+            wire::MacAddr([a, b, c, d, e, f]).to_string()
+        });
+        let mac = mac.unwrap_or_default();
+        let addresses: Vec<String> = uplink.addresses.iter().map(|net| net.to_string()).collect();
+        let peers: Vec<String> = uplink.peers.iter().map(|peer| peer.to_string()).collect();
+        table.row([
+            uplink.name.to_string(),
+            mac.clone(),
+            addresses.join(" "),
+            uplink.mtu.to_string(),
+            uplink.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
+            peers.join(" "),
+        ]);
+        rows.push(json!({
+            "name": uplink.name.as_str(), "mac": mac, "addresses": addresses, "mtu": uplink.mtu,
+            "vlan": uplink.vlan, "peers": peers,
+        }));
+    }
+    Ok(Output::table(&table, json!(rows)))
+}

@@ -1,0 +1,82 @@
+//! The shell: the switch's commands. One file per subject, each a list of entries; grammar, help and completion
+//! derive from them.
+
+mod config;
+mod flows;
+mod port;
+mod stats;
+mod tenant;
+
+use std::rc::Rc;
+
+use crate::console::{Command, CommandError, Console, SyntaxError};
+use crate::switch::{Switch, SwitchError};
+
+/// What commands work on.
+pub struct Shell {
+    /// The switch.
+    pub switch: Switch,
+    /// The commands themselves, for `load`.
+    console: Option<Rc<Console<Shell>>>,
+    /// How deep `load` is in itself.
+    depth: u32,
+    /// Set by `quit`.
+    pub quit: bool,
+    /// The config file that `config reload` reads.
+    pub config_file: Option<std::path::PathBuf>,
+}
+
+/// A command of the switch.
+pub type Entry = Command<Shell>;
+
+impl Shell {
+    /// A shell for a switch, and its console.
+    ///
+    /// # Errors
+    /// A fault in the command table.
+    pub fn new(switch: Switch) -> Result<(Self, Rc<Console<Self>>), SyntaxError> {
+        let console = Rc::new(console()?);
+        let shell = Self { switch, console: Some(console.clone()), depth: 0, quit: false, config_file: None };
+        Ok((shell, console))
+    }
+}
+
+/// The console of the switch.
+///
+/// # Errors
+/// A fault in the command table.
+pub fn console() -> Result<Console<Shell>, SyntaxError> {
+    let all = port::commands()
+        .into_iter()
+        .chain(stats::commands())
+        .chain(tenant::commands())
+        .chain(flows::commands())
+        .chain(config::commands());
+    Ok(Console::new(all)?.with_values(values))
+}
+
+/// Live values for completion.
+fn values(shell: &Shell, kind: &str) -> Vec<String> {
+    let snapshot = shell.switch.snapshot();
+    match kind {
+        "port" => shell.switch.ports().iter().map(|(_, port)| port.name.clone()).collect(),
+        "vnic" => snapshot.vnics.iter().flatten().map(|vnic| vnic.name.clone()).collect(),
+        "vpc" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.name.clone()).collect(),
+        "vni" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.vni.to_string()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl From<SwitchError> for CommandError {
+    fn from(error: SwitchError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_table_compiles() {
+        super::console().map(|_| ()).unwrap();
+    }
+}

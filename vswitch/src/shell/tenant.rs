@@ -1,0 +1,274 @@
+//! Commands about tenants: VPCs, subnets, vNICs, and the locations of their machines.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use pipelines::vlt::Place;
+use serde_json::json;
+use wire::{MacAddr, Vni};
+
+use super::{Entry, Shell, port};
+use crate::config::{InnerVlan, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VpcConfig};
+use crate::console::{Args, CommandError, Output, Table};
+use crate::switch::underlay;
+use crate::view;
+
+pub(super) fn commands() -> Vec<Entry> {
+    vec![
+        Entry { syntax: "show vpc", help: "VPCs with their subnets and routes", run: show_vpc },
+        Entry { syntax: "vpc add <name:name> vni <vni:vni> [flood]", help: "Add a VPC", run: vpc_add },
+        Entry { syntax: "vpc del <vpc:name>", help: "Remove a VPC without vNICs", run: vpc_del },
+        Entry {
+            syntax: "subnet add <vpc:name> <prefix:prefix> [gateway <ip:ip>]",
+            help: "Add a subnet to a VPC",
+            run: subnet_add,
+        },
+        Entry { syntax: "subnet del <vpc:name> <prefix:prefix>", help: "Remove a subnet", run: subnet_del },
+        Entry { syntax: "show vnic [<vnic:name>]", help: "vNICs: addresses, port, traffic", run: show_vnic },
+        Entry {
+            syntax: "vnic add <name:name> vpc <vpc:name> mac <mac:mac> vips <vips:word> [mtu <mtu:uint>] [vlan <vlan:uint>] port <port:text>",
+            help: "Add a vNIC; vips separated by commas; port: a trunk's name, or kind key=value ...",
+            run: vnic_add,
+        },
+        Entry { syntax: "vnic del <vnic:name>", help: "Remove a vNIC and its port", run: vnic_del },
+        Entry { syntax: "show vlt [<vni:vni>]", help: "Where destinations are", run: show_vlt },
+        Entry {
+            syntax: "vlt set <vni:vni> <vip:ip> [mac <mac:mac>] vtep <remote:ip>",
+            help: "Place a destination behind a VTEP, or move it; the MAC of a known one may be left out",
+            run: vlt_set,
+        },
+        Entry { syntax: "vlt del <vni:vni> <vip:ip>", help: "Forget a destination", run: vlt_del },
+    ]
+}
+
+fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn show_vpc(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let config = shell.switch.config();
+    let mut table =
+        Table::new(["name", "vni", "router mac", "subnets", "routes", "vnics", "flood", "inner vlan"]);
+    let mut rows = Vec::new();
+    for vpc in &config.vpcs {
+        let subnets: Vec<String> = config
+            .subnets
+            .iter()
+            .filter(|subnet| subnet.vpc == vpc.name)
+            .map(|subnet| match subnet.gateway {
+                Some(gateway) => format!("{} (gateway {gateway})", subnet.prefix),
+                None => subnet.prefix.to_string(),
+            })
+            .collect();
+        let vnics = config.vnics.iter().filter(|vnic| vnic.vpc == vpc.name).count();
+        let keep = vpc.inner_vlan == InnerVlan::Keep;
+        table.row([
+            vpc.name.to_string(),
+            vpc.vni.to_string(),
+            vpc.router_mac().to_string(),
+            list(&subnets),
+            vpc.routes.len().to_string(),
+            vnics.to_string(),
+            if vpc.flood { "yes" } else { "no" }.to_string(),
+            if keep { "keep" } else { "drop" }.to_string(),
+        ]);
+        rows.push(json!({
+            "name": vpc.name.as_str(), "vni": vpc.vni.get(), "router-mac": vpc.router_mac().to_string(),
+            "subnets": subnets, "routes": vpc.routes.len(), "vnics": vnics, "flood": vpc.flood,
+            "inner-vlan": if keep { "keep" } else { "drop" },
+        }));
+    }
+    Ok(Output::table(&table, json!(rows)))
+}
+
+fn vpc_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let name: Name = args.get("name")?;
+    let vpc = VpcConfig {
+        name: name.clone(),
+        vni: args.get("vni")?,
+        given_router_mac: None,
+        flood: args.has("flood"),
+        inner_vlan: InnerVlan::Drop,
+        routes: Vec::new(),
+    };
+    shell.switch.add_vpc(vpc)?;
+    Ok(Output::message(format!("VPC {name} added")))
+}
+
+fn vpc_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let name: Name = args.get("vpc")?;
+    shell.switch.remove_vpc(&name)?;
+    Ok(Output::message(format!("VPC {name} removed")))
+}
+
+fn subnet_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (vpc, prefix): (Name, IpNet) = (args.get("vpc")?, args.get("prefix")?);
+    shell.switch.add_subnet(SubnetConfig { vpc: vpc.clone(), prefix, gateway: args.maybe("ip") })?;
+    Ok(Output::message(format!("subnet {prefix} added to VPC {vpc}")))
+}
+
+fn subnet_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (vpc, prefix): (Name, IpNet) = (args.get("vpc")?, args.get("prefix")?);
+    shell.switch.remove_subnet(&vpc, prefix)?;
+    Ok(Output::message(format!("subnet {prefix} of VPC {vpc} removed")))
+}
+
+fn show_vnic(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let wanted: Option<Name> = args.maybe("vnic");
+    let snapshot = shell.switch.snapshot().clone();
+    let mut table = Table::new([
+        "name",
+        "vpc",
+        "vni",
+        "mac",
+        "vips",
+        "mtu",
+        "port",
+        "vlan",
+        "rx packets",
+        "tx packets",
+        "drops",
+        "misses",
+    ]);
+    let mut rows = Vec::new();
+    let named = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.as_str() == name);
+    for vnic in snapshot.vnics.iter().flatten().filter(|vnic| named(&vnic.name)) {
+        let vpc = snapshot.vpc(vnic.vpc);
+        let (vpc, vni) = vpc.map_or((String::new(), 0), |vpc| (vpc.name.clone(), vpc.vni.get()));
+        let port = shell.switch.ports().get(vnic.port).map_or("none".into(), |port| port.name.clone());
+        let traffic = view::vnic(&shell.switch, vnic.index);
+        table.row([
+            vnic.name.clone(),
+            vpc.clone(),
+            vni.to_string(),
+            vnic.mac.to_string(),
+            list(&vnic.vips),
+            vnic.mtu.to_string(),
+            port.clone(),
+            vnic.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
+            traffic.rx_packets.to_string(),
+            traffic.tx_packets.to_string(),
+            traffic.drops.to_string(),
+            traffic.misses.to_string(),
+        ]);
+        rows.push(json!({
+            "name": vnic.name, "vpc": vpc, "vni": vni, "mac": vnic.mac.to_string(),
+            "vips": vnic.vips, "mtu": vnic.mtu, "port": port, "vlan": vnic.vlan,
+            "rx-packets": traffic.rx_packets, "rx-bytes": traffic.rx_bytes,
+            "tx-packets": traffic.tx_packets, "tx-bytes": traffic.tx_bytes,
+            "drops": traffic.drops, "nft-misses": traffic.misses,
+        }));
+    }
+    if let (Some(name), true) = (&wanted, rows.is_empty()) {
+        return Err(args.error("vnic", format!("no vNIC {name}; `show vnic` lists them")));
+    }
+    Ok(Output::table(&table, json!(rows)))
+}
+
+fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let name: Name = args.get("name")?;
+    let vips: Result<Vec<IpAddr>, _> = args.get::<String>("vips")?.split(',').map(str::parse).collect();
+    let vips = vips
+        .map_err(|_| args.error("vips", "vips are addresses separated by commas, as in 10.0.0.1,fd00::1"))?;
+    let small = |argument: &str| -> Result<Option<u16>, CommandError> {
+        args.maybe::<u64>(argument)
+            .map(|n| u16::try_from(n).map_err(|_| args.error(argument, format!("{n} is over 65535"))))
+            .transpose()
+    };
+    let text: String = args.get("port")?;
+    let port = match Name::new(text.trim()) {
+        Ok(trunk) => VnicPort::Trunk(trunk),
+        Err(_) => VnicPort::Own(port::spec_of(&text)?),
+    };
+    let vnic = VnicConfig {
+        name: name.clone(),
+        vpc: args.get("vpc")?,
+        mac: args.get("mac")?,
+        vips,
+        mtu: small("mtu")?.unwrap_or(1450),
+        port,
+        vlan: small("vlan")?,
+        queues: None,
+    };
+    shell.switch.add_vnic(vnic)?;
+    Ok(Output::message(format!("vNIC {name} added")))
+}
+
+fn vnic_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let name: Name = args.get("vnic")?;
+    shell.switch.remove_vnic(&name)?;
+    Ok(Output::message(format!("vNIC {name} removed")))
+}
+
+fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let wanted: Option<Vni> = args.maybe("vni");
+    let snapshot = shell.switch.snapshot().clone();
+    let mut table = Table::new(["vni", "vip", "mac", "where", "next hop", "state"]);
+    let mut rows = Vec::new();
+    let mut add = |vni: Vni, vip: IpAddr, mac: MacAddr, place: String, hop: String, state: &str| {
+        if wanted.is_some_and(|wanted| wanted != vni) {
+            return;
+        }
+        table.row([
+            vni.to_string(),
+            vip.to_string(),
+            mac.to_string(),
+            place.clone(),
+            hop.clone(),
+            state.into(),
+        ]);
+        rows.push(json!({
+            "vni": vni.get(), "vip": vip, "mac": mac.to_string(), "where": place, "next-hop": hop, "state": state,
+        }));
+    };
+    for vnic in snapshot.vnics.iter().flatten() {
+        let Some(vpc) = snapshot.vpc(vnic.vpc) else { continue };
+        let state = if vnic.port == pipelines::snapshot::NO_PORT { "no port" } else { "local" };
+        for &vip in &vnic.vips {
+            add(vpc.vni, vip, vnic.mac, format!("vnic {}", vnic.name), String::new(), state);
+        }
+    }
+    let config = shell.switch.config();
+    for location in &config.locations {
+        let vpc = snapshot.vpcs.iter().flatten().find(|vpc| vpc.vni == location.vni);
+        let key = pipelines::snapshot::Destination::Ip(location.vip);
+        let found = vpc.and_then(|vpc| snapshot.location(vpc.index, key));
+        let state = match found.map(|found| snapshot.vlt.read(found.slot.slot).place) {
+            Some(Place::Remote(_)) => "resolved",
+            Some(Place::Unresolved { .. }) => "resolving",
+            Some(Place::Local { .. }) => "local",
+            Some(Place::Empty) | None => "no route",
+        };
+        let hop = underlay::route(&config.uplinks, location.vtep).map(|hop| hop.address.to_string());
+        let place = format!("vtep {}", location.vtep);
+        add(location.vni, location.vip, location.mac, place, hop.unwrap_or_default(), state);
+    }
+    let (used, all) = shell.switch.topology().vlt_usage();
+    let text = format!("{table}{used} of {all} slots in use\n");
+    Ok(Output::new(text, json!({ "locations": rows, "used": used, "capacity": all })))
+}
+
+fn vlt_set(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (vni, vip): (Vni, IpAddr) = (args.get("vni")?, args.get("vip")?);
+    let known = shell.switch.topology().locations().find(|l| l.vni == vni && l.vip == vip).map(|l| l.mac);
+    let mac = args.maybe::<MacAddr>("mac").or(known).ok_or_else(|| {
+        args.error(
+            "vip",
+            format!("{vip} is not known in VNI {vni} yet: say its MAC, as in `mac 52:54:00:00:00:02`"),
+        )
+    })?;
+    if !mac.is_station() {
+        return Err(
+            args.error("mac", format!("{mac} is a group address or zero; a location has a station's MAC"))
+        );
+    }
+    let vtep: IpAddr = args.get("remote")?;
+    shell.switch.set_location(&LocationConfig { vni, vip, mac, vtep })?;
+    Ok(Output::message(format!("{vip} in VNI {vni} is behind {vtep}")))
+}
+
+fn vlt_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (vni, vip): (Vni, IpAddr) = (args.get("vni")?, args.get("vip")?);
+    shell.switch.remove_location(vni, vip)?;
+    Ok(Output::message(format!("{vip} in VNI {vni} is forgotten")))
+}

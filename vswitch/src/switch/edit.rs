@@ -1,0 +1,262 @@
+//! Single changes, as the console and the API make them: each is a small edit of the running config, checked and
+//! applied whole. Locations, of which there may be many, change the topology directly.
+
+use std::net::IpAddr;
+
+use wire::Vni;
+
+use super::{Switch, SwitchError};
+use crate::config::{
+    Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig, VnicPort,
+    VpcConfig,
+};
+
+impl Switch {
+    /// Changes the config by a function and goes over to the result.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was.
+    pub fn edit(
+        &mut self,
+        change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
+    ) -> Result<(), SwitchError> {
+        let mut config = self.config();
+        change(&mut config)?;
+        self.apply(config)?;
+        self.save_state()
+    }
+
+    /// Adds a plain port.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_port(&mut self, port: PortConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            config.ports.push(port);
+            Ok(())
+        })
+    }
+
+    /// Adds a trunk port.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_trunk(&mut self, trunk: TrunkConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            config.trunks.push(trunk);
+            Ok(())
+        })
+    }
+
+    /// Adds an uplink.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_uplink(&mut self, uplink: UplinkConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            config.uplinks.push(uplink);
+            Ok(())
+        })
+    }
+
+    /// Removes a port of any role by name: plain port, trunk without vNICs, vNIC, uplink.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
+        let unknown = SwitchError::Unknown { what: "port", name: name.into(), list: "port list" };
+        self.edit(|config| {
+            let user = config
+                .vnics
+                .iter()
+                .find(|vnic| matches!(&vnic.port, VnicPort::Trunk(trunk) if trunk.as_str() == name));
+            if let Some(vnic) = user {
+                let by = format!("vNIC {}", vnic.name);
+                return Err(SwitchError::InUse { what: "trunk", name: name.into(), by });
+            }
+            let count = |config: &Config| {
+                config.ports.len() + config.trunks.len() + config.vnics.len() + config.uplinks.len()
+            };
+            let before = count(config);
+            config.ports.retain(|port| port.name.as_str() != name);
+            config.trunks.retain(|trunk| trunk.name.as_str() != name);
+            config.vnics.retain(|vnic| vnic.name.as_str() != name);
+            config.uplinks.retain(|uplink| uplink.name.as_str() != name);
+            if count(config) == before { Err(unknown) } else { Ok(()) }
+        })
+    }
+
+    /// Adds a vNIC.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_vnic(&mut self, vnic: VnicConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            if config.vnics.iter().any(|other| other.name == vnic.name) {
+                return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
+            }
+            config.vnics.push(vnic);
+            Ok(())
+        })
+    }
+
+    /// Removes a vNIC.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
+        let unknown = SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
+        self.edit(|config| {
+            let before = config.vnics.len();
+            config.vnics.retain(|vnic| vnic.name.as_str() != name);
+            if config.vnics.len() == before { Err(unknown) } else { Ok(()) }
+        })
+    }
+
+    /// Adds a VPC.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_vpc(&mut self, vpc: VpcConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            config.vpcs.push(vpc);
+            Ok(())
+        })
+    }
+
+    /// Removes a VPC that has no vNICs, with its subnets and locations.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_vpc(&mut self, name: &str) -> Result<(), SwitchError> {
+        let unknown = SwitchError::Unknown { what: "VPC", name: name.into(), list: "show vpc" };
+        self.edit(|config| {
+            let Some(vpc) = config.vpcs.iter().find(|vpc| vpc.name.as_str() == name) else {
+                return Err(unknown);
+            };
+            if let Some(vnic) = config.vnics.iter().find(|vnic| vnic.vpc.as_str() == name) {
+                let by = format!("vNIC {}", vnic.name);
+                return Err(SwitchError::InUse { what: "VPC", name: name.into(), by });
+            }
+            let vni = vpc.vni;
+            config.locations.retain(|location| location.vni != vni);
+            config.subnets.retain(|subnet| subnet.vpc.as_str() != name);
+            config.vpcs.retain(|vpc| vpc.name.as_str() != name);
+            Ok(())
+        })
+    }
+
+    /// Adds a subnet.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_subnet(&mut self, subnet: SubnetConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            config.subnets.push(subnet);
+            Ok(())
+        })
+    }
+
+    /// Removes a subnet.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_subnet(&mut self, vpc: &str, prefix: ipnet::IpNet) -> Result<(), SwitchError> {
+        let name = format!("{prefix} of VPC {vpc}");
+        self.edit(|config| {
+            let before = config.subnets.len();
+            config.subnets.retain(|subnet| subnet.vpc.as_str() != vpc || subnet.prefix != prefix);
+            if config.subnets.len() == before {
+                return Err(SwitchError::Unknown { what: "subnet", name, list: "show vpc" });
+            }
+            Ok(())
+        })
+    }
+
+    /// Places a destination behind a VTEP, or moves it there.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
+        self.topology.set_location(&self.config, location, &mut self.neighbours)?;
+        self.publish_locations()
+    }
+
+    /// Removes a destination.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_location(&mut self, vni: Vni, vip: IpAddr) -> Result<(), SwitchError> {
+        if !self.topology.remove_location(&self.config, vni, vip, &mut self.neighbours)? {
+            let name = format!("{vni} {vip}");
+            return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
+        }
+        self.publish_locations()
+    }
+
+    fn publish_locations(&mut self) -> Result<(), SwitchError> {
+        let snapshot = self.topology.commit();
+        self.pool.publish(&snapshot)?;
+        self.topology.release();
+        self.tend(std::time::Instant::now());
+        self.save_state()
+    }
+
+    /// Polls a port again that `port stop` stopped.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn start_port(&mut self, name: &str) -> Result<(), SwitchError> {
+        let index = self.ports.resolve(name)?;
+        if self.ports.get(index).is_some_and(|port| port.running) {
+            return Err(super::ports::PortsError::AlreadySo(name.into(), "started").into());
+        }
+        Ok(self.ports.poll(&self.pool, index)?)
+    }
+
+    /// Stops polling a port.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn stop_port(&mut self, name: &str) -> Result<(), SwitchError> {
+        let index = self.ports.resolve(name)?;
+        if self.ports.get(index).is_some_and(|port| !port.running) {
+            return Err(super::ports::PortsError::AlreadySo(name.into(), "stopped").into());
+        }
+        Ok(self.ports.park(&self.pool, index)?)
+    }
+
+    /// Writes the running config to a file: written beside it, synced, renamed.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn save(&self, path: &std::path::Path) -> Result<(), SwitchError> {
+        let text = self.config().to_toml()?;
+        write_whole(path, &text)
+            .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
+    }
+
+    fn save_state(&self) -> Result<(), SwitchError> {
+        self.saved.as_deref().map_or(Ok(()), |path| self.save(path))
+    }
+}
+
+/// Replaces a file by a new one; after a crash it is either the old or the new one.
+fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.new", std::process::id()));
+    let temporary = std::path::PathBuf::from(temporary);
+    let result = (|| {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")))?.sync_all()
+    })();
+    if result.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    result
+}

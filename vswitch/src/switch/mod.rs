@@ -1,0 +1,433 @@
+//! The switch: what control holds and changes. Ports, workers, topology, neighbours, the running config.
+//!
+//! Every change goes through here, on the one control thread, and is all or nothing: it is checked, prepared,
+//! published to the workers as a new snapshot, and only then does what it replaces go away. Workers never stop for
+//! it.
+
+pub mod ports;
+pub mod topology;
+pub mod underlay;
+
+mod edit;
+mod error;
+mod tend;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pipelines::nft::NftConfig;
+use pipelines::snapshot::Snapshot;
+use pmd::{Eal, Mempool, MempoolConfig};
+
+pub use error::SwitchError;
+use ports::{PortTable, Wanted};
+use topology::Topology;
+use underlay::Neighbours;
+
+use crate::config::{Config, ForwardMode, HugePages, Idle};
+use crate::worker::{Command, Mode, Pool, WorkerSpec};
+
+/// Packet buffers when the config does not say.
+const DEFAULT_MBUFS: u32 = 32_767;
+/// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
+const BUFFER_EXTRA: u32 = 128 + 128;
+/// Largest frame that one buffer is made for; longer ones use several.
+const LARGEST_BUFFER: u32 = 9216 + 22;
+/// Milliseconds between two turns of [`Switch::tend`].
+pub const TEND_EVERY_MS: u64 = 20;
+
+/// A running switch.
+pub struct Switch {
+    // Dropped in this order: ports before workers would leave queues behind, so `stop` does it by hand.
+    pool: Pool,
+    ports: PortTable,
+    topology: Topology,
+    neighbours: Neighbours,
+    mempool: Mempool,
+    eal: Eal,
+    /// The running config, without its locations, which the topology holds.
+    config: Config,
+    mode: Mode,
+    forwarding: bool,
+    started: Instant,
+    saved: Option<std::path::PathBuf>,
+    baseline: crate::view::Baseline,
+    stopped: bool,
+}
+
+impl Switch {
+    /// Starts DPDK, workers and ports as the config says.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; everything that was started is gone again.
+    pub fn start(config: Config) -> Result<Self, SwitchError> {
+        config.validate()?;
+        let cores = worker_cores(&config, &pmd::lcore::available())?;
+        let eal = Eal::init(&eal_config(&config, &cores))?;
+        let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
+        tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
+        let mempool = Mempool::new(&eal, &mempool_config(&config, cores.len()))?;
+        let topology = Topology::new(config.vlt.entries);
+        let spec = WorkerSpec {
+            cores,
+            may_sleep: config.workers.idle == Idle::Sleep,
+            burst: usize::from(config.workers.burst),
+            nft: nft_config(&config),
+        };
+        let pool = Pool::start(&eal, &spec, topology.snapshot())?;
+        let (mode, auto_start) = (mode_of(config.forward.mode), config.forward.auto_start);
+        let bare = Config {
+            uplinks: Vec::new(),
+            vpcs: Vec::new(),
+            subnets: Vec::new(),
+            trunks: Vec::new(),
+            vnics: Vec::new(),
+            locations: Vec::new(),
+            ports: Vec::new(),
+            ..config.clone()
+        };
+        let mut switch = Self {
+            pool,
+            ports: PortTable::default(),
+            topology,
+            neighbours: Neighbours::default(),
+            mempool,
+            eal,
+            config: bare,
+            mode: Mode::default(),
+            forwarding: false,
+            started: Instant::now(),
+            saved: None,
+            baseline: crate::view::Baseline::default(),
+            stopped: false,
+        };
+        switch.set_mode(mode)?;
+        switch.apply(config)?;
+        if auto_start {
+            switch.set_forwarding(true)?;
+        }
+        Ok(switch)
+    }
+
+    /// The running config, whole.
+    pub fn config(&self) -> Config {
+        Config { locations: self.topology.locations().cloned().collect(), ..self.config.clone() }
+    }
+
+    /// The snapshot in force.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        self.topology.snapshot()
+    }
+
+    /// The workers.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> &PortTable {
+        &self.ports
+    }
+
+    /// The topology.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The next hops of the underlay.
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
+    }
+
+    /// The packet buffers.
+    pub fn mempool(&self) -> &Mempool {
+        &self.mempool
+    }
+
+    /// DPDK.
+    pub fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
+    /// The forwarding mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// True while packets are received.
+    pub fn is_forwarding(&self) -> bool {
+        self.forwarding
+    }
+
+    /// When the switch was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// What `clear` set the counters back to.
+    pub fn baseline(&self) -> &crate::view::Baseline {
+        &self.baseline
+    }
+
+    /// Sets the zero point of displayed counters.
+    pub fn set_baseline(&mut self, baseline: crate::view::Baseline) {
+        self.baseline = baseline;
+    }
+
+    /// Receives packets, or stops to.
+    ///
+    /// # Errors
+    /// [`SwitchError::Worker`].
+    pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
+        self.pool.post_all(|| Command::Forward(on))?;
+        self.pool.barrier()?;
+        self.forwarding = on;
+        Ok(())
+    }
+
+    /// Changes the forwarding mode.
+    ///
+    /// # Errors
+    /// [`SwitchError::Worker`].
+    pub fn set_mode(&mut self, mode: Mode) -> Result<(), SwitchError> {
+        self.pool.post_all(|| Command::Mode(mode))?;
+        self.pool.barrier()?;
+        self.mode = mode;
+        self.config.forward.mode = match mode {
+            Mode::Overlay => ForwardMode::Overlay,
+            Mode::Io => ForwardMode::Io,
+            Mode::Mac => ForwardMode::Mac,
+        };
+        Ok(())
+    }
+
+    /// Goes over to another config: what differs is attached, changed and detached, everything else goes on.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was.
+    pub fn apply(&mut self, new: Config) -> Result<(), SwitchError> {
+        new.validate()?;
+        self.refuse_fixed(&new)?;
+        let old = self.config();
+        let (have, want) = (ports::wanted(&old), ports::wanted(&new));
+        // What changes its device must leave before it can come back.
+        let replaced: Vec<&String> = have
+            .iter()
+            .filter(|(name, spec)| want.get(*name).is_some_and(|new| new != *spec))
+            .map(|(n, _)| n)
+            .collect();
+        let added: BTreeMap<&String, &Wanted> =
+            want.iter().filter(|(name, spec)| have.get(*name) != Some(*spec)).collect();
+        for name in &replaced {
+            self.detach_now(name)?;
+        }
+        let mut attached: Vec<String> = Vec::new();
+        let result = self.attach_all(&added, &mut attached).and_then(|()| self.publish(&new));
+        if let Err(error) = result {
+            self.roll_back(&old, &attached, &replaced, &have);
+            return Err(error);
+        }
+        for name in &attached {
+            if let Some(index) = self.ports.index(name) {
+                self.ports.poll(&self.pool, index)?;
+            }
+        }
+        self.config = Config { locations: Vec::new(), ..new };
+        for name in have.keys().filter(|name| !want.contains_key(*name)) {
+            self.detach_now(name)?;
+        }
+        // Indices of partners may have changed with the last detach.
+        let config = self.config();
+        self.publish(&config)
+    }
+
+    fn attach_all(
+        &mut self,
+        added: &BTreeMap<&String, &Wanted>,
+        attached: &mut Vec<String>,
+    ) -> Result<(), SwitchError> {
+        for (name, wanted) in added {
+            self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted)?;
+            attached.push((*name).clone());
+            tracing::info!(port = name.as_str(), kind = wanted.spec.kind(), "port attached");
+        }
+        Ok(())
+    }
+
+    fn detach_now(&mut self, name: &str) -> Result<(), SwitchError> {
+        if let Some(index) = self.ports.index(name) {
+            self.ports.detach(&self.pool, index)?;
+            tracing::info!(port = name, "port detached");
+        }
+        Ok(())
+    }
+
+    /// Builds and publishes the snapshot of a config.
+    fn publish(&mut self, config: &Config) -> Result<(), SwitchError> {
+        self.topology.rebuild(config, &self.ports, &mut self.neighbours)?;
+        let snapshot = self.topology.commit();
+        self.pool.publish(&snapshot)?;
+        self.topology.release();
+        self.tend(Instant::now());
+        Ok(())
+    }
+
+    /// After a failed change: the ports and the snapshot of before.
+    fn roll_back(
+        &mut self,
+        old: &Config,
+        attached: &[String],
+        replaced: &[&String],
+        have: &BTreeMap<String, Wanted>,
+    ) {
+        for name in attached {
+            if let Err(error) = self.detach_now(name) {
+                tracing::error!(port = name.as_str(), %error, "a new port could not be taken back");
+            }
+        }
+        for name in replaced {
+            let Some(wanted) = have.get(*name) else { continue };
+            let result = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted);
+            match result.and_then(|index| self.ports.poll(&self.pool, index)) {
+                Ok(()) => {}
+                Err(error) => tracing::error!(port = name.as_str(), %error, "a port could not be restored"),
+            }
+        }
+        if let Err(error) = self.publish(old) {
+            tracing::error!(%error, "the configuration of before could not be restored");
+        }
+    }
+
+    /// What cannot change while the switch runs.
+    fn refuse_fixed(&self, new: &Config) -> Result<(), SwitchError> {
+        let old = &self.config;
+        let fixed = [
+            ("[eal]", old.eal != new.eal),
+            ("[workers]", old.workers != new.workers),
+            ("[api]", old.api != new.api),
+            ("[nft] entries", old.nft.entries != new.nft.entries),
+            ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
+            ("[vlt] entries", old.vlt.entries != new.vlt.entries),
+        ];
+        match fixed.iter().find(|(_, changed)| *changed) {
+            Some((what, _)) => Err(SwitchError::NotLive(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Where changes made through the console are saved, if anywhere.
+    pub fn set_state_file(&mut self, path: Option<&Path>) {
+        self.saved = path.map(Path::to_owned);
+    }
+
+    /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine.
+    pub fn stop(&mut self) {
+        if std::mem::replace(&mut self.stopped, true) {
+            return;
+        }
+        if let Err(error) = self.set_forwarding(false) {
+            tracing::error!(%error, "workers did not stop receiving");
+        }
+        self.ports.detach_all(&self.pool);
+        self.pool.stop();
+        let left = self.mempool.in_use();
+        if left > 0 {
+            tracing::warn!(left, "packet buffers were not given back");
+        }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn mode_of(mode: ForwardMode) -> Mode {
+    match mode {
+        ForwardMode::Overlay => Mode::Overlay,
+        ForwardMode::Io => Mode::Io,
+        ForwardMode::Mac => Mode::Mac,
+    }
+}
+
+/// The cores of the workers: those of the config, else the last ones of the machine, so that the first stays with
+/// control.
+fn worker_cores(config: &Config, available: &[usize]) -> Result<Vec<usize>, SwitchError> {
+    let count = config.workers.workers();
+    match &config.workers.cores {
+        Some(cores) => {
+            let missing: Vec<usize> =
+                cores.iter().copied().filter(|core| !available.contains(core)).collect();
+            if missing.is_empty() {
+                Ok(cores.clone())
+            } else {
+                Err(SwitchError::NoSuchCore { missing, available: available.to_vec() })
+            }
+        }
+        None if count > available.len() => {
+            Err(SwitchError::TooFewCores { wanted: count, available: available.to_vec() })
+        }
+        None => Ok(available[available.len() - count..].to_vec()),
+    }
+}
+
+fn eal_config(config: &Config, workers: &[usize]) -> pmd::EalConfig {
+    let eal = &config.eal;
+    let main = pmd::lcore::available().into_iter().find(|core| !workers.contains(core));
+    pmd::EalConfig {
+        file_prefix: eal.file_prefix.clone(),
+        memory_mb: (eal.memory.bytes() >> 20).clamp(64, u64::from(u32::MAX)) as u32,
+        hugepages: match eal.huge_pages {
+            HugePages::Auto => pmd::Hugepages::Auto,
+            HugePages::Never => pmd::Hugepages::Never,
+            HugePages::Require => pmd::Hugepages::Require,
+        },
+        pci: pci_access(config),
+        plugins: eal.plugins.clone(),
+        telemetry: true,
+        main_core: main,
+        ..pmd::EalConfig::default()
+    }
+}
+
+/// The PCI bus is used only where the config names a device on it.
+fn pci_access(config: &Config) -> pmd::PciAccess {
+    let named = ports::wanted(config).values().any(|port| matches!(port.spec.kind(), "pci" | "representor"));
+    if named || !config.eal.pci.is_empty() {
+        pmd::PciAccess::Allow(config.eal.pci.clone())
+    } else {
+        pmd::PciAccess::None
+    }
+}
+
+fn mempool_config(config: &Config, workers: usize) -> MempoolConfig {
+    let uplinks = config.uplinks.iter().map(|uplink| uplink.mtu);
+    let largest = uplinks.chain(config.vnics.iter().map(|vnic| vnic.mtu)).max().unwrap_or(1500);
+    let room = (u32::from(largest) + 22).clamp(2048, LARGEST_BUFFER) + BUFFER_EXTRA;
+    let memory = config.eal.memory.bytes();
+    // Three quarters of the memory are for buffers; each has about 192 bytes of bookkeeping.
+    let fitting = (memory / 4 * 3 / u64::from(room + 192)).min(u64::from(u32::MAX)) as u32;
+    let cache = if workers > 4 { 256 } else { 512 };
+    MempoolConfig {
+        name: "packets".into(),
+        mbufs: config.eal.mbufs.unwrap_or(DEFAULT_MBUFS.min(fitting)),
+        cache,
+        data_room: room as u16,
+        numa: None,
+    }
+}
+
+fn nft_config(config: &Config) -> NftConfig {
+    let idle_ms = config.nft.idle_timeout.as_millis() as u64;
+    let ticks = idle_ms.div_ceil(u64::from(pipelines::TICK_MS)).clamp(1, u64::from(u32::MAX / 4));
+    NftConfig { entries: config.nft.entries, idle_ticks: ticks as u32, seed: seed() }
+}
+
+/// A seed that tenants cannot know: the standard library's randomly keyed hasher.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

@@ -1,0 +1,63 @@
+//! What the switch does by itself, a few times a second: it resolves next hops, takes in what workers report, frees
+//! old snapshots and looks whether workers are alive.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use pipelines::event::Event;
+use wire::MacAddr;
+use wire::build::control;
+
+use super::Switch;
+use super::underlay::Probe;
+use crate::worker::Command;
+
+impl Switch {
+    /// One turn. Called every [`super::TEND_EVERY_MS`].
+    pub fn tend(&mut self, now: Instant) {
+        while let Some(event) = self.pool.events.pop() {
+            match event {
+                Event::Neighbour { uplink, address, mac } => {
+                    if self.neighbours.heard(uplink, address, mac, now) {
+                        tracing::info!(uplink, %address, %mac, "underlay neighbour resolved");
+                        self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
+                    }
+                }
+            }
+        }
+        let (probes, lost) = self.neighbours.tick(now);
+        for (uplink, address) in lost {
+            tracing::warn!(uplink, %address, "underlay neighbour lost");
+            self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
+        }
+        for probe in probes {
+            self.ask(probe);
+        }
+        for worker in &self.pool.workers {
+            worker.mailbox().free_retired();
+        }
+    }
+
+    /// Sends an ARP request or a neighbour solicitation.
+    fn ask(&mut self, probe: Probe) {
+        let Some(uplink) = self.topology.snapshot().uplink(probe.uplink) else { return };
+        let [_, _, a, b, c, d, e, f] = uplink.mac.to_be_bytes();
+        let mac = MacAddr([a, b, c, d, e, f]);
+        let mut frame = match (probe.source, probe.target) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => control::arp_request((mac, source), target),
+            (IpAddr::V6(source), IpAddr::V6(target)) => {
+                control::neighbour_solicitation((mac, source), target, None)
+            }
+            _ => return,
+        };
+        if let Some(vlan) = uplink.vlan {
+            let [high, low] = vlan.to_be_bytes();
+            frame.splice(12..12, [0x81, 0x00, high, low]);
+        }
+        let Some(index) = self.ports.index(&uplink.name) else { return };
+        let owner = self.ports.get(index).and_then(|port| port.tx_workers.first().copied());
+        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(&frame)) else { return };
+        // A request that finds the mailbox full is lost; the next one is sent a second later.
+        let _ = self.pool.workers[owner].mailbox().offer(Command::Inject(index, packet));
+    }
+}

@@ -1,0 +1,266 @@
+//! The underlay as control knows it: routes to VTEPs, and the MAC addresses of next hops.
+//!
+//! Next hops in use are resolved before the first packet needs them: asked for once a second until they answer,
+//! confirmed every half minute after, forgotten when they stop answering. Control alone holds this; workers see
+//! its result in the VLT and report what they hear.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use crate::config::UplinkConfig;
+
+/// Between two requests for one address.
+const RETRY: Duration = Duration::from_secs(1);
+/// Requests sent in quick succession at first, so that a start is not a second late.
+const FIRST_TRIES: u32 = 3;
+/// Between those.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// A neighbour that was heard of in this time is not asked again.
+const CONFIRMED: Duration = Duration::from_secs(30);
+/// A neighbour that was not heard of for this time is gone.
+const LOST: Duration = Duration::from_secs(90);
+
+/// The way to a VTEP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextHop {
+    /// Index of the uplink.
+    pub uplink: u16,
+    /// Address to resolve: the VTEP itself or a router.
+    pub address: IpAddr,
+    /// Own address towards it.
+    pub source: IpAddr,
+}
+
+/// Chooses the way to an address: the longest matching prefix among connected networks, static routes and
+/// gateways of all uplinks.
+pub fn route(uplinks: &[UplinkConfig], destination: IpAddr) -> Option<NextHop> {
+    let mut best: Option<(u8, NextHop)> = None;
+    for (index, uplink) in uplinks.iter().enumerate() {
+        let connected = |address: IpAddr| uplink.addresses.iter().find(|net| net.contains(&address));
+        let source = |via: IpAddr| {
+            let same = |net: &&IpNet| net.addr().is_ipv4() == via.is_ipv4();
+            connected(via).or_else(|| uplink.addresses.iter().find(same)).map(IpNet::addr)
+        };
+        let routes = uplink.routes.iter().map(|route| (route.to, route.via));
+        let default = |via: &IpAddr| {
+            let any = if via.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+            any.parse::<IpNet>().ok().map(|net| (net, *via))
+        };
+        let gateways = uplink.gateway.iter().filter_map(default);
+        let direct = connected(destination).map(|net| (*net, destination));
+        for (net, via) in direct.into_iter().chain(routes).chain(gateways) {
+            let better = best.is_none_or(|(len, _)| net.prefix_len() > len);
+            if net.contains(&destination)
+                && better
+                && let Some(source) = source(via)
+            {
+                best = Some((net.prefix_len(), NextHop { uplink: index as u16, address: via, source }));
+            }
+        }
+    }
+    best.map(|(_, hop)| hop)
+}
+
+/// What is known of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Configured, never asked for.
+    Static(MacAddr),
+    /// Not resolved yet, or lost.
+    Incomplete,
+    /// Resolved.
+    Reachable(MacAddr),
+}
+
+/// A next hop.
+#[derive(Clone, Copy, Debug)]
+pub struct Neighbour {
+    /// What is known.
+    pub state: State,
+    /// Own address to ask from.
+    pub source: IpAddr,
+    /// When it was last heard of.
+    pub heard: Option<Instant>,
+    /// When it was last asked for.
+    asked: Option<Instant>,
+    /// Requests since it was last heard of.
+    pub tries: u32,
+}
+
+impl Neighbour {
+    /// The MAC, when known.
+    pub fn mac(&self) -> Option<MacAddr> {
+        match self.state {
+            State::Static(mac) | State::Reachable(mac) => Some(mac),
+            State::Incomplete => None,
+        }
+    }
+}
+
+/// A request to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Through this uplink.
+    pub uplink: u16,
+    /// Who has this address?
+    pub target: IpAddr,
+    /// Asks this one.
+    pub source: IpAddr,
+}
+
+/// The next hops in use.
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    table: HashMap<(u16, IpAddr), Neighbour>,
+}
+
+impl Neighbours {
+    /// Makes sure that a next hop is being resolved; returns its MAC when known.
+    pub fn want(&mut self, hop: NextHop) -> Option<MacAddr> {
+        let fresh =
+            Neighbour { state: State::Incomplete, source: hop.source, heard: None, asked: None, tries: 0 };
+        let neighbour = self.table.entry((hop.uplink, hop.address)).or_insert(fresh);
+        neighbour.source = hop.source;
+        neighbour.mac()
+    }
+
+    /// Adds or changes a configured neighbour.
+    pub fn set_static(&mut self, uplink: u16, address: IpAddr, mac: MacAddr) {
+        let neighbour =
+            Neighbour { state: State::Static(mac), source: address, heard: None, asked: None, tries: 0 };
+        self.table.insert((uplink, address), neighbour);
+    }
+
+    /// Forgets every neighbour for which `keep` is false.
+    pub fn retain(&mut self, keep: impl Fn(u16, IpAddr) -> bool) {
+        self.table.retain(|&(uplink, address), _| keep(uplink, address));
+    }
+
+    /// Takes in an answer. True when the MAC is new: what depends on it must be updated. Addresses that nobody
+    /// wants are not remembered, so that strangers fill nothing.
+    pub fn heard(&mut self, uplink: u16, address: IpAddr, mac: MacAddr, now: Instant) -> bool {
+        let Some(neighbour) = self.table.get_mut(&(uplink, address)) else { return false };
+        if matches!(neighbour.state, State::Static(_)) {
+            return false;
+        }
+        neighbour.heard = Some(now);
+        neighbour.tries = 0;
+        let changed = neighbour.state != State::Reachable(mac);
+        neighbour.state = State::Reachable(mac);
+        changed
+    }
+
+    /// What to ask now, and which neighbours were just lost.
+    pub fn tick(&mut self, now: Instant) -> (Vec<Probe>, Vec<(u16, IpAddr)>) {
+        let (mut probes, mut lost) = (Vec::new(), Vec::new());
+        for (&(uplink, target), neighbour) in &mut self.table {
+            let since = |time: Option<Instant>| time.map(|time| now.saturating_duration_since(time));
+            let due = match neighbour.state {
+                State::Static(_) => false,
+                State::Incomplete => true,
+                State::Reachable(_) => since(neighbour.heard).is_none_or(|age| age >= CONFIRMED),
+            };
+            if matches!(neighbour.state, State::Reachable(_))
+                && since(neighbour.heard).is_none_or(|age| age >= LOST)
+            {
+                neighbour.state = State::Incomplete;
+                lost.push((uplink, target));
+            }
+            let pause = if neighbour.tries < FIRST_TRIES { FIRST_RETRY } else { RETRY };
+            if due && since(neighbour.asked).is_none_or(|age| age >= pause) {
+                neighbour.asked = Some(now);
+                neighbour.tries = neighbour.tries.saturating_add(1);
+                probes.push(Probe { uplink, target, source: neighbour.source });
+            }
+        }
+        (probes, lost)
+    }
+
+    /// All of them, in order of uplink and address.
+    pub fn list(&self) -> Vec<(u16, IpAddr, Neighbour)> {
+        let mut list: Vec<_> =
+            self.table.iter().map(|(&(uplink, address), &n)| (uplink, address, n)).collect();
+        list.sort_by_key(|&(uplink, address, _)| (uplink, address));
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn uplinks() -> Vec<UplinkConfig> {
+        #[derive(serde::Deserialize)]
+        struct Holder {
+            uplink: Vec<UplinkConfig>,
+        }
+        let text = r#"
+            [[uplink]]
+            name = "a"
+            port = { kind = "null" }
+            addresses = ["172.16.0.1/24", "fd00:16::1/64"]
+            gateway = ["172.16.0.254"]
+            routes = [{ to = "10.0.0.0/8", via = "172.16.0.9" }]
+            [[uplink]]
+            name = "b"
+            port = { kind = "null" }
+            addresses = ["10.1.0.1/16"]
+        "#;
+        toml::from_str::<Holder>(text).unwrap().uplink
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let uplinks = uplinks();
+        let via = |to| route(&uplinks, ip(to)).map(|hop| (hop.uplink, hop.address, hop.source));
+        assert_eq!(via("172.16.0.2"), Some((0, ip("172.16.0.2"), ip("172.16.0.1"))));
+        assert_eq!(via("10.9.0.1"), Some((0, ip("172.16.0.9"), ip("172.16.0.1"))));
+        assert_eq!(via("10.1.2.3"), Some((1, ip("10.1.2.3"), ip("10.1.0.1"))));
+        assert_eq!(via("192.0.2.1"), Some((0, ip("172.16.0.254"), ip("172.16.0.1"))));
+        assert_eq!(via("fd00:16::2"), Some((0, ip("fd00:16::2"), ip("fd00:16::1"))));
+        assert_eq!(via("fd00:17::2"), None);
+    }
+
+    #[test]
+    fn neighbours_are_asked_confirmed_and_lost() {
+        let mut table = Neighbours::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
+        assert_eq!(table.want(hop), None);
+        // Three quick requests, then one a second.
+        let asked: Vec<u64> =
+            (0..40).filter(|i| !table.tick(at(i * 50)).0.is_empty()).map(|i| i * 50).collect();
+        assert_eq!(asked, [0, 100, 200, 1200]);
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        assert!(table.heard(0, hop.address, mac, at(2000)));
+        assert!(!table.heard(0, hop.address, mac, at(2000)));
+        assert!(!table.heard(0, ip("172.16.0.77"), mac, at(2000)), "strangers are not remembered");
+        assert_eq!(table.want(hop), Some(mac));
+        assert!(table.tick(at(20_000)).0.is_empty());
+        assert_eq!(table.tick(at(32_000)).0.len(), 1);
+        let (_, lost) = table.tick(at(92_001));
+        assert_eq!(lost, [(0, hop.address)]);
+        assert_eq!(table.want(hop), None);
+    }
+
+    #[test]
+    fn static_neighbours_are_left_alone() {
+        let mut table = Neighbours::default();
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        table.set_static(0, ip("172.16.0.2"), mac);
+        let now = Instant::now();
+        assert!(table.tick(now).0.is_empty());
+        assert!(!table.heard(0, ip("172.16.0.2"), MacAddr([2, 0, 0, 0, 0, 2]), now));
+        let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
+        assert_eq!(table.want(hop), Some(mac));
+    }
+}

@@ -1,0 +1,164 @@
+//! What control asks of a worker, and how the worker hears of it: a bounded channel and one flag, read between
+//! bursts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::queue::ArrayQueue;
+use pipelines::nft::Entry;
+use pipelines::snapshot::{PortIndex, Snapshot};
+use pmd::{Mbuf, RxQueue, TxQueue};
+
+/// Requests that a mailbox holds before control waits.
+const DEPTH: usize = 256;
+/// Snapshots that wait to be freed by control.
+const RETIRED: usize = 256;
+
+/// What a worker does with packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// vNICs and tunnels.
+    #[default]
+    Overlay,
+    /// Pairs of ports, packets untouched.
+    Io,
+    /// Pairs of ports, MACs rewritten.
+    Mac,
+}
+
+/// The queues that a worker gives back when a port is removed.
+#[derive(Debug, Default)]
+pub struct RemovedPort {
+    /// Receive queues.
+    pub rx: Vec<RxQueue>,
+    /// Transmit queues.
+    pub tx: Vec<TxQueue>,
+}
+
+/// Part of an NFT, for display.
+pub struct NftPage {
+    /// Entries in use.
+    pub entries: Vec<Entry>,
+    /// Where to go on, `None` at the end.
+    pub next: Option<u32>,
+    /// The worker's time, in ticks.
+    pub tick: u32,
+}
+
+/// A request to a worker.
+pub enum Command {
+    /// Use this configuration from the next burst on.
+    Snapshot(Arc<Snapshot>),
+    /// Poll this queue.
+    AddRx(PortIndex, RxQueue),
+    /// Send through this queue, and for other workers from these rings.
+    AddTx(PortIndex, TxQueue, Vec<Arc<ArrayQueue<Mbuf>>>),
+    /// Send by handing over to the worker that owns the queue.
+    AddHandOff(PortIndex, Arc<ArrayQueue<Mbuf>>),
+    /// Stop polling a port, but keep sending to it.
+    RemoveRx(PortIndex, Sender<RemovedPort>),
+    /// Give back the queues of a port.
+    RemovePort(PortIndex, Sender<RemovedPort>),
+    /// Receive, or not.
+    Forward(bool),
+    /// Change the mode.
+    Mode(Mode),
+    /// Send a packet that control made.
+    Inject(PortIndex, Mbuf),
+    /// Show part of the NFT, from this slot on, so many entries.
+    Nft(u32, usize, Sender<NftPage>),
+    /// Forget all flows.
+    NftClear,
+    /// Say that everything before this was done.
+    Barrier(Sender<()>),
+    /// Hand out all packets and end.
+    Exit,
+}
+
+/// The worker's side.
+pub struct Mailbox {
+    pub(super) requests: Receiver<Command>,
+    pub(super) flag: Arc<AtomicBool>,
+    pub(super) retired: Arc<ArrayQueue<Arc<Snapshot>>>,
+}
+
+impl Mailbox {
+    /// True when there may be requests. One relaxed load in the usual case.
+    #[inline(always)]
+    pub(super) fn is_marked(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// The next request. Clears the mark before it looks, so that none is overlooked.
+    pub(super) fn next(&self) -> Option<Command> {
+        self.flag.store(false, Ordering::SeqCst);
+        let request = self.requests.try_recv().ok();
+        if !self.requests.is_empty() {
+            self.flag.store(true, Ordering::SeqCst);
+        }
+        request
+    }
+}
+
+/// Control's side.
+pub struct Handle {
+    requests: Sender<Command>,
+    flag: Arc<AtomicBool>,
+    retired: Arc<ArrayQueue<Arc<Snapshot>>>,
+}
+
+/// The worker is gone.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the worker thread has ended; restart the switch")]
+pub struct WorkerGone;
+
+impl Handle {
+    /// Posts a request; waits while the mailbox is full.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn post(&self, command: Command) -> Result<(), WorkerGone> {
+        let result = self.requests.send(command).map_err(|_| WorkerGone);
+        self.flag.store(true, Ordering::SeqCst);
+        result
+    }
+
+    /// Posts a request unless the mailbox is full; then it is given up. For packets that may be lost.
+    pub fn offer(&self, command: Command) -> bool {
+        let sent = !matches!(
+            self.requests.try_send(command),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
+        );
+        self.flag.store(true, Ordering::SeqCst);
+        sent
+    }
+
+    /// Posts a request that is answered, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Command) -> Result<T, WorkerGone> {
+        let (reply, answer) = bounded(1);
+        self.post(request(reply))?;
+        answer.recv().map_err(|_| WorkerGone)
+    }
+
+    /// Frees the snapshots that the worker has finished with.
+    pub fn free_retired(&self) {
+        while let Some(snapshot) = self.retired.pop() {
+            drop(snapshot);
+        }
+    }
+}
+
+/// Both sides of a new mailbox.
+pub fn mailbox() -> (Handle, Mailbox) {
+    let (sender, receiver) = bounded(DEPTH);
+    let flag = Arc::new(AtomicBool::new(false));
+    let retired = Arc::new(ArrayQueue::new(RETIRED));
+    (
+        Handle { requests: sender, flag: flag.clone(), retired: retired.clone() },
+        Mailbox { requests: receiver, flag, retired },
+    )
+}

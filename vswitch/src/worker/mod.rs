@@ -1,0 +1,27 @@
+//! Workers: the poll-mode threads that move packets.
+//!
+//! A worker owns its rx queues, its tx queues, its NFT and its counters; nothing on the packet path is shared but
+//! read-only snapshots and hand-over rings. Control reaches it through a [`mailbox`], looked at between bursts.
+//!
+//! ```text
+//!   control --Command--> mailbox --> [ rx burst -> overlay -> tx buffers -> tx burst ]* --> idle
+//! ```
+
+pub mod mailbox;
+pub mod pool;
+mod run;
+pub mod stats;
+pub mod tx;
+
+pub use mailbox::{Command, Mode, RemovedPort};
+pub use pool::{Pool, WorkerSpec};
+pub use stats::WorkerStats;
+
+/// Most ports of a switch: DPDK's own limit (`RTE_MAX_ETHPORTS`) is below it on every distribution.
+pub const MAX_PORTS: usize = 64;
+
+/// Most vNICs of a host.
+pub const MAX_VNICS: usize = 16_384;
+
+/// Most VPCs of a host.
+pub const MAX_VPCS: usize = 16_384;

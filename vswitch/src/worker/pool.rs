@@ -1,0 +1,211 @@
+//! The workers of a switch, as control holds them.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pipelines::burst::{Burst, MAX_BURST};
+use pipelines::counters::PipelineCounters;
+use pipelines::event::Events;
+use pipelines::fragments::Fragments;
+use pipelines::nft::NftConfig;
+use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::snapshot::Snapshot;
+use pmd::{Clock, Eal, rdtsc};
+
+use super::mailbox::{Command, Handle, Mode, WorkerGone, mailbox};
+use super::run::Worker;
+use super::stats::WorkerStats;
+use super::tx::TxPaths;
+use super::{MAX_VNICS, MAX_VPCS};
+
+/// Datagrams whose fragments may be in flight at once.
+const FRAGMENTS: usize = 16_384;
+/// How long the TSC is compared with the system's clock.
+const CALIBRATION: Duration = Duration::from_millis(20);
+
+/// How workers are made.
+#[derive(Clone, Debug)]
+pub struct WorkerSpec {
+    /// One worker on each of these cores.
+    pub cores: Vec<usize>,
+    /// Sleep when idle instead of polling on.
+    pub may_sleep: bool,
+    /// Most packets of a burst.
+    pub burst: usize,
+    /// Size and aging of each NFT.
+    pub nft: NftConfig,
+}
+
+/// A worker as control sees it.
+pub struct WorkerHandle {
+    /// Its core.
+    pub core: usize,
+    /// Its counters.
+    pub stats: Arc<WorkerStats>,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WorkerHandle {
+    /// Requests go here.
+    pub fn mailbox(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// False after the thread ended.
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+/// All workers.
+pub struct Pool {
+    /// The workers, in order of their numbers.
+    pub workers: Vec<WorkerHandle>,
+    /// What workers tell control.
+    pub events: Events,
+    /// The calibrated TSC.
+    pub clock: Clock,
+}
+
+/// A worker thread could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The thread was not created.
+    #[error("cannot start the thread of worker {worker}: {source}")]
+    Thread {
+        /// Number of the worker.
+        worker: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The thread could not take its core.
+    #[error("worker {worker}: {reason}")]
+    Core {
+        /// Number of the worker.
+        worker: usize,
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+impl Pool {
+    /// Starts the workers; they poll nothing yet.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn start(eal: &Eal, spec: &WorkerSpec, snapshot: &Arc<Snapshot>) -> Result<Self, PoolError> {
+        let events = Events::new(4096);
+        let fragments = Arc::new(Fragments::new(FRAGMENTS));
+        let clock = Clock::calibrate(CALIBRATION);
+        let mut pool = Self { workers: Vec::new(), events, clock };
+        let epoch = rdtsc();
+        for (number, &core) in spec.cores.iter().enumerate() {
+            let counters = Arc::new(PipelineCounters::new(MAX_VNICS));
+            let stats = Arc::new(WorkerStats::new(counters.clone()));
+            let (handle, mailbox) = mailbox();
+            let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
+            let advise = |start, len| {
+                if let Err(error) = pmd::hugepage::advise_range(start, len) {
+                    tracing::debug!(%error, "no transparent huge pages for the flow table");
+                }
+            };
+            let worker = Worker {
+                mailbox,
+                snapshot: snapshot.clone(),
+                overlay: Overlay::new(&config, fragments.clone(), pool.events.clone(), counters, &advise),
+                stats: stats.clone(),
+                tx: TxPaths::new(stats.clone()),
+                rx: Vec::with_capacity(super::MAX_PORTS),
+                burst: Burst::default(),
+                burst_size: spec.burst.clamp(1, MAX_BURST),
+                clock,
+                epoch,
+                mode: Mode::default(),
+                forwarding: false,
+                may_sleep: spec.may_sleep,
+            };
+            let thread = launch(eal, worker, (number, core))?;
+            pool.workers.push(WorkerHandle { core, stats, handle, thread: Some(thread) });
+        }
+        Ok(pool)
+    }
+
+    /// Posts one request to every worker.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn post_all(&self, mut request: impl FnMut() -> Command) -> Result<(), WorkerGone> {
+        self.workers.iter().try_for_each(|worker| worker.handle.post(request()))
+    }
+
+    /// Waits until every worker has done what was posted so far.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn barrier(&self) -> Result<(), WorkerGone> {
+        self.workers.iter().try_for_each(|worker| worker.handle.ask(Command::Barrier))
+    }
+
+    /// Publishes a configuration; when this returns, no worker uses an older one.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn publish(&self, snapshot: &Arc<Snapshot>) -> Result<(), WorkerGone> {
+        self.post_all(|| Command::Snapshot(snapshot.clone()))?;
+        self.barrier()?;
+        self.workers.iter().for_each(|worker| worker.handle.free_retired());
+        Ok(())
+    }
+
+    /// Ends all workers and waits for them.
+    pub fn stop(&mut self) {
+        for worker in &self.workers {
+            let _ = worker.handle.post(Command::Exit);
+        }
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take()
+                && thread.join().is_err()
+            {
+                tracing::error!(core = worker.core, "a worker ended by a panic");
+            }
+            worker.handle.free_retired();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Starts a worker's thread and waits until it has its core.
+fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<JoinHandle<()>, PoolError> {
+    let (ready, is_ready) = crossbeam::channel::bounded::<Result<(), String>>(1);
+    let eal = eal.clone();
+    let body = move || {
+        let registered = pmd::lcore::register_current_thread(&eal).map_err(|error| error.to_string());
+        let pinned = pmd::lcore::pin_current_thread(core).map_err(|error| error.to_string());
+        match (registered, pinned) {
+            (Ok(registration), Ok(())) => {
+                let _ = ready.send(Ok(()));
+                worker.run();
+                drop(registration);
+            }
+            (Err(reason), _) | (_, Err(reason)) => {
+                let _ = ready.send(Err(reason));
+            }
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{number}"))
+        .spawn(body)
+        .map_err(|source| PoolError::Thread { worker: number, source })?;
+    match is_ready.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(reason)) => Err(PoolError::Core { worker: number, reason }),
+        Err(_) => Err(PoolError::Core { worker: number, reason: "the thread ended at once".into() }),
+    }
+}

@@ -1,0 +1,179 @@
+//! The loop of a worker. Between rx and tx there is no lock, allocation, system call or log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pipelines::burst::Burst;
+use pipelines::overlay::Overlay;
+use pipelines::snapshot::{PortIndex, Snapshot};
+use pipelines::{Now, Sink, io};
+use pmd::{Clock, Mbuf, RxQueue, rdtsc};
+use wire::PacketBuf;
+
+use super::mailbox::{Command, Mailbox, Mode, NftPage, RemovedPort};
+use super::stats::WorkerStats;
+use super::tx::TxPaths;
+
+/// Turns without a packet before a worker in sleep mode sleeps for the first time.
+const SPIN: u32 = 64;
+/// Longest sleep.
+const MAX_SLEEP: Duration = Duration::from_micros(200);
+
+pub(super) struct Worker {
+    pub(super) mailbox: Mailbox,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) overlay: Overlay,
+    pub(super) stats: Arc<WorkerStats>,
+    pub(super) tx: TxPaths,
+    pub(super) rx: Vec<(PortIndex, RxQueue)>,
+    pub(super) burst: Burst<Mbuf>,
+    pub(super) burst_size: usize,
+    pub(super) clock: Clock,
+    pub(super) epoch: u64,
+    pub(super) mode: Mode,
+    pub(super) forwarding: bool,
+    pub(super) may_sleep: bool,
+}
+
+impl Worker {
+    /// Runs until told to exit.
+    pub(super) fn run(mut self) {
+        let mut last = rdtsc();
+        let mut quiet = 0u32;
+        loop {
+            if self.mailbox.is_marked() && !self.obey() {
+                break;
+            }
+            let now = self.now(last);
+            let received = if self.forwarding { self.poll(now) } else { 0 };
+            let taken_over = self.tx.take_over();
+            self.tx.flush();
+            self.overlay.idle(now);
+            let end = rdtsc();
+            let worked = received + taken_over != 0;
+            self.account(worked, end.wrapping_sub(last));
+            last = end;
+            quiet = if worked { 0 } else { quiet.saturating_add(1) };
+            if self.may_sleep && quiet > SPIN && !self.tx.is_waiting() {
+                self.stats.sleeps.add(1);
+                // Longer and longer: 10, 20, ... 200 microseconds.
+                let steps = (quiet - SPIN).min(20);
+                std::thread::sleep((Duration::from_micros(10) * steps).min(MAX_SLEEP));
+            }
+        }
+        self.drain();
+    }
+
+    #[inline(always)]
+    fn now(&self, cycles: u64) -> Now {
+        Now::from_ns(self.clock.nanos(cycles.wrapping_sub(self.epoch)))
+    }
+
+    /// One burst from each queue.
+    #[inline]
+    fn poll(&mut self, now: Now) -> usize {
+        let mut received = 0;
+        for (port, queue) in &mut self.rx {
+            let n = queue.receive_into(&mut self.burst.packets[..self.burst_size]);
+            if n == 0 {
+                continue;
+            }
+            received += n;
+            let counters = &self.stats.ports[usize::from(*port)];
+            counters.rx_packets.add(n as u64);
+            let bytes = self.burst.packets[..n].iter().flatten().map(PacketBuf::len).sum::<usize>();
+            counters.rx_bytes.add(bytes as u64);
+            self.stats.bursts[WorkerStats::burst_class(n)].add(1);
+            self.burst.begin(n);
+            match self.mode {
+                Mode::Overlay => {
+                    self.overlay.run(&self.snapshot, now, *port, &mut self.burst, &mut self.tx);
+                }
+                mode => {
+                    let mac = mode == Mode::Mac;
+                    io::run(&self.snapshot, &self.stats.pipeline, *port, mac, &mut self.burst, &mut self.tx);
+                }
+            }
+            self.tx.flush();
+        }
+        received
+    }
+
+    #[inline(always)]
+    fn account(&self, worked: bool, cycles: u64) {
+        self.stats.polls.add(1);
+        self.stats.heartbeat.add(1);
+        if worked {
+            self.stats.busy_cycles.add(cycles);
+        } else {
+            self.stats.empty_polls.add(1);
+            self.stats.idle_cycles.add(cycles);
+        }
+    }
+
+    /// Does what control asks. `false`: exit.
+    #[cold]
+    fn obey(&mut self) -> bool {
+        while let Some(command) = self.mailbox.next() {
+            match command {
+                Command::Snapshot(snapshot) => self.adopt(snapshot),
+                Command::AddRx(port, queue) => self.rx.push((port, queue)),
+                Command::AddTx(port, queue, rings) => self.tx.own(port, queue, rings),
+                Command::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
+                Command::RemoveRx(port, reply) => {
+                    let _ = reply.send(RemovedPort { rx: self.remove_rx(port), tx: Vec::new() });
+                }
+                Command::RemovePort(port, reply) => {
+                    let rx = self.remove_rx(port);
+                    let tx = self.tx.remove(port).into_iter().collect();
+                    let _ = reply.send(RemovedPort { rx, tx });
+                }
+                Command::Forward(on) => self.forwarding = on,
+                Command::Mode(mode) => self.mode = mode,
+                Command::Inject(port, packet) => {
+                    self.stats.pipeline.originated.add(1);
+                    self.tx.send(port, packet);
+                }
+                Command::Nft(from, limit, reply) => {
+                    let (entries, next) = self.overlay.nft().scan(from, limit);
+                    let tick = self.now(rdtsc()).tick;
+                    let _ = reply.send(NftPage { entries, next, tick });
+                }
+                Command::NftClear => self.overlay.nft_mut().clear(),
+                Command::Barrier(reply) => {
+                    let _ = reply.send(());
+                }
+                Command::Exit => return false,
+            }
+        }
+        true
+    }
+
+    /// Control frees the old snapshot: freeing never falls on a worker.
+    fn adopt(&mut self, snapshot: Arc<Snapshot>) {
+        let mut old = std::mem::replace(&mut self.snapshot, snapshot);
+        while let Err(back) = self.mailbox.retired.push(old) {
+            old = back;
+            std::thread::yield_now();
+        }
+    }
+
+    fn remove_rx(&mut self, port: PortIndex) -> Vec<RxQueue> {
+        let (gone, kept) = std::mem::take(&mut self.rx).into_iter().partition(|(p, _)| *p == port);
+        self.rx = kept;
+        let gone: Vec<(PortIndex, RxQueue)> = gone;
+        gone.into_iter().map(|(_, queue)| queue).collect()
+    }
+
+    /// The last packets go out as far as their queues take them within a bounded number of attempts.
+    fn drain(&mut self) {
+        for _ in 0..64 {
+            self.tx.take_over();
+            self.tx.flush();
+            if !self.tx.is_waiting() {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}

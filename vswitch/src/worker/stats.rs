@@ -1,0 +1,87 @@
+//! What a worker counts beside the pipeline: bursts, busy cycles, what it sent to each port.
+
+use std::sync::Arc;
+
+use pipelines::counters::{Counter, PipelineCounters};
+
+use super::MAX_PORTS;
+
+/// Classes of the burst-size histogram: 1, 2..=3, 4..=7, 8..=15, 16..=31, 32 and more.
+pub const BURST_CLASSES: usize = 6;
+
+/// Traffic of one port on one worker.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct PortCounters {
+    /// Packets received.
+    pub rx_packets: Counter,
+    /// Bytes received.
+    pub rx_bytes: Counter,
+    /// Packets accepted by the tx queue.
+    pub tx_packets: Counter,
+    /// Bytes accepted by the tx queue.
+    pub tx_bytes: Counter,
+    /// Packets dropped because the tx queue (or the hand-over ring) was full, or the port was leaving.
+    pub tx_drops: Counter,
+}
+
+/// All counters of one worker. Written by it alone.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct WorkerStats {
+    /// The pipeline's.
+    pub pipeline: Arc<PipelineCounters>,
+    /// Turns of the loop.
+    pub polls: Counter,
+    /// Turns in which nothing came in.
+    pub empty_polls: Counter,
+    /// TSC cycles of turns in which something came in.
+    pub busy_cycles: Counter,
+    /// TSC cycles of the other turns, sleep included.
+    pub idle_cycles: Counter,
+    /// Times the worker went to sleep.
+    pub sleeps: Counter,
+    /// Bursts received, by size class.
+    pub bursts: [Counter; BURST_CLASSES],
+    /// By port.
+    pub ports: Box<[PortCounters]>,
+    /// Counts up while the worker is alive; a watchdog looks at it.
+    pub heartbeat: Counter,
+}
+
+impl WorkerStats {
+    /// Zeroed counters.
+    pub fn new(pipeline: Arc<PipelineCounters>) -> Self {
+        Self {
+            pipeline,
+            polls: Counter::default(),
+            empty_polls: Counter::default(),
+            busy_cycles: Counter::default(),
+            idle_cycles: Counter::default(),
+            sleeps: Counter::default(),
+            bursts: Default::default(),
+            ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
+            heartbeat: Counter::default(),
+        }
+    }
+
+    /// The histogram class of a burst size above zero.
+    #[inline(always)]
+    pub fn burst_class(size: usize) -> usize {
+        (size.max(1).ilog2() as usize).min(BURST_CLASSES - 1)
+    }
+
+    /// Names of the classes.
+    pub const BURST_NAMES: [&str; BURST_CLASSES] = ["1", "2-3", "4-7", "8-15", "16-31", "32+"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_all_sizes() {
+        let classes: Vec<_> = [1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 64].map(WorkerStats::burst_class).into();
+        assert_eq!(classes, [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
+    }
+}
