@@ -136,7 +136,7 @@ fn generate(out: &Path, version: &str, includes: &[PathBuf], flags: &[String]) -
 }
 
 /// Raise when `builder` changes, so that kept bindings are made anew.
-const BINDGEN_SETTINGS_VERSION: u32 = 1;
+const BINDGEN_SETTINGS_VERSION: u32 = 2;
 
 fn builder(out: &Path, flags: &[String]) -> bindgen::Builder {
     let target = match bindgen::RustTarget::stable(85, 0) {
@@ -158,6 +158,8 @@ fn builder(out: &Path, flags: &[String]) -> bindgen::Builder {
         .blocklist_item("per_lcore_.*")
         // Vector types are not safe to pass by value, and nothing here needs them.
         .blocklist_item("rte_.mm.*|rte_xmm.*|__m[0-9]+.*|xmm_t|ymm_t|zmm_t|.*x4")
+        // Since 23.11 packed structures around an aligned MAC address, which Rust does not allow.
+        .opaque_type("rte_arp_(ipv4|hdr)")
         // Functions that take a va_list.
         .blocklist_function("rte_vlog|.*_vlog")
         // Offload and RSS flags are RTE_BIT64() expressions: clang evaluates them.
