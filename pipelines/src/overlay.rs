@@ -89,7 +89,7 @@ impl Overlay {
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
         match row.role {
-            PortRole::Uplink(index) => self.from_wire(&cx, burst, (index, row), sink),
+            PortRole::Uplink(index) => from_wire(&cx, burst, (index, row), &self.events, sink),
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
             role => from_vnic(&cx, burst, role, row),
         }
@@ -112,26 +112,26 @@ impl Overlay {
     pub fn idle(&mut self, now: Now) {
         self.nft.age(now.tick, AGE_BUDGET);
     }
+}
 
-    #[inline]
-    fn from_wire<P: PacketBuf, S: Sink<P>>(
-        &self,
-        cx: &Cx,
-        burst: &mut Burst<P>,
-        (index, row): (u16, PortRow),
-        sink: &mut S,
-    ) {
-        let Some(uplink) = cx.snapshot.uplink(index) else {
-            bind::run(cx, burst, PortRole::Unbound);
-            return;
-        };
-        let others = outer::run(cx, burst, uplink, row.partial_checksums);
-        if others != 0 {
-            underlay::run(cx, burst, others, (index, uplink), &self.events, sink);
-        }
-        outer::parse_inner(cx, burst, row.partial_checksums);
-        outer::finish(cx, burst);
+#[inline]
+fn from_wire<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    (index, row): (u16, PortRow),
+    events: &Events,
+    sink: &mut S,
+) {
+    let Some(uplink) = cx.snapshot.uplink(index) else {
+        bind::run(cx, burst, PortRole::Unbound);
+        return;
+    };
+    let others = outer::run(cx, burst, uplink, row.partial_checksums);
+    if others != 0 {
+        underlay::run(cx, burst, others, (index, uplink), events, sink);
     }
+    outer::parse_inner(cx, burst, row.partial_checksums);
+    outer::finish(cx, burst);
 }
 
 #[inline]

@@ -13,13 +13,13 @@
 //! | a location moves (VTEP, next hop, this host) | nothing: update its VLT slot in place |
 //! | a location comes | [`Snapshot::touch_topology`] of its VPC |
 //! | a location goes, or changes its MAC | publish the snapshot without it (or with a new slot), then free the slot |
-//! | a vNIC comes, or an index is used again | [`Snapshot::bump`] its cell; its VIPs and MAC are locations that come |
-//! | a vNIC goes | its locations go |
+//! | a vNIC comes | its VIPs and MAC are locations that come |
+//! | a vNIC goes | [`Snapshot::bump`] its cell (its index may be used again, by another VPC even); its locations go |
 //! | router MAC, subnets, routes, peers, flooding, VLAN policy of a VPC | [`Snapshot::touch_vpc`] |
-//! | a VPC comes or goes | `touch_vpc` of it and of those that have a route to it |
+//! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | settings, uplinks, ports, VTEPs, MTUs | nothing: never remembered |
 //!
-//! A cell belongs to one vNIC or VPC index for as long as workers run; its count is never set back.
+//! The count of a cell is never set back while workers run.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

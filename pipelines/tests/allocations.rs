@@ -1,5 +1,7 @@
 //! The fast path allocates nothing: a counting allocator around bursts of known flows.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
+
 #[path = "support/mod.rs"]
 mod support;
 
@@ -79,6 +81,9 @@ fn calls_for_hits(underlay: Underlay, port: PortIndex, frames: &[Vec<u8>]) -> u6
     calls
 }
 
+/// The n-th inner frame of a way.
+type Frames = fn(u16) -> Vec<u8>;
+
 // One test only: the counter belongs to the whole process.
 #[test]
 fn known_flows_are_forwarded_without_an_allocation() {
@@ -87,7 +92,7 @@ fn known_flows_are_forwarded_without_an_allocation() {
     assert!(CALLS.load(Relaxed) > before, "the counter counts");
     let vni = Vni::new(100).unwrap();
     for underlay in UNDERLAYS {
-        let ways: [(PortIndex, fn(u16) -> Vec<u8>); 6] = [
+        let ways: [(PortIndex, Frames); 6] = [
             (1, |n| v4(A, R).udp(n, 2, b"x")),
             (1, |n| v6(A, R).tcp(n, 2, 2, b"x")),
             (1, |n| v4(A, B).udp(n, 2, b"x")),

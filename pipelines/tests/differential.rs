@@ -4,6 +4,8 @@
 //! has never seen anything, forwards the same packet by the present configuration: the same bytes must leave by the
 //! same ports, and the same drops be counted. Changes follow the rules in [`pipelines::snapshot`] and no others.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
+
 #[path = "support/mod.rs"]
 mod support;
 
@@ -225,11 +227,9 @@ impl Lab {
                 self.world.vpc(vpc).router_mac.to_u64();
             return;
         };
-        // An index that is used again keeps its cell and its port.
+        // An index that is used again keeps its port. What it meant before became stale when the vNIC went.
         let old = self.world.snapshot.vnic_rows[index];
-        let cell = self.world.snapshot.vnics.iter().flatten().map(|vnic| vnic.cell).max().unwrap_or(0)
-            + 20
-            + index as u32;
+        let cell = self.world.snapshot.cells.len() as u32;
         let (name, index32) = (format!("again{index}"), index as u32);
         let vips: Vec<IpAddr> = vec![station.v4.into(), station.v6.into()];
         let vnic = Vnic {
@@ -260,6 +260,7 @@ impl Lab {
         let port = vnic.port;
         self.world.vpc(vnic.vpc).vnics.retain(|&other| other as usize != index);
         self.world.snapshot.vnics[index] = None;
+        self.world.snapshot.bump(vnic.cell);
         self.world.snapshot.vnic_rows[index] = VnicRow { port, ..VnicRow::FREE };
         // Locations that say it is here go; one that moved away stays.
         let vlt = self.world.snapshot.vlt.clone();
@@ -433,7 +434,7 @@ fn change() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn differential_nft_equals_slow_path(

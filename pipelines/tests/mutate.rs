@@ -2,6 +2,8 @@
 //!
 //! `MUTATE_SEED` repeats a run, `MUTATE_PACKETS` changes its length.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
+
 #[path = "support/mod.rs"]
 mod support;
 

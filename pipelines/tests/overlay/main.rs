@@ -1,5 +1,7 @@
 //! The overlay from rx to tx, packet by packet: what leaves, byte by byte, and which counters moved.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
+
 #[path = "../support/mod.rs"]
 mod support;
 

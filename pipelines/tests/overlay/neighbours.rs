@@ -178,7 +178,7 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));
         let headers = wire::parse::parse(&question, question.len()).unwrap();
         let answer = tag(arp_reply(&headers, &question, host_mac(2)).unwrap());
-        world.expect(UPLINK, &[answer.clone()], &[("consumed", 1)]);
+        world.expect(UPLINK, std::slice::from_ref(&answer), &[("consumed", 1)]);
         assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
         let question = neighbour_solicitation((host_mac(1), host_v6(1)), host_v6(2), None);
         let headers = wire::parse::parse(&question, question.len()).unwrap();

@@ -60,7 +60,7 @@ fn a_table_smaller_than_a_burst_confuses_no_flows() {
                 let expected = [UPLINK, 2, UPLINK, 3][n % 4];
                 assert_eq!(*port, expected, "{entries} entries, round {round}, packet {n}");
                 let inner = if *port == UPLINK { open(bytes).inner } else { bytes.clone() };
-                assert_eq!(inner[0..6] == ROUTER.0, false);
+                assert_ne!(inner[0..6], ROUTER.0);
                 assert_eq!(inner[26..], frame[26..], "addresses and payload");
             }
         }

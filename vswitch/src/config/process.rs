@@ -77,7 +77,7 @@ pub struct WorkersConfig {
 
 impl WorkersConfig {
     /// The most packets of a burst.
-    pub const MAX_BURST: u16 = 512;
+    pub const MAX_BURST: u16 = 64;
 
     /// How many workers there are.
     pub fn workers(&self) -> usize {

@@ -226,7 +226,7 @@ fn underlay() {
     uplink("gateway = [\"172.16.0.1\"]", 12, &["own address"]);
     uplink("routes = [{ to = \"10.0.0.1/8\", via = \"172.16.0.9\" }]", 18, &["write 10.0.0.0/8"]);
     uplink("peers = [\"172.16.0.1\"]", 10, &["peer 172.16.0.1 is one of our own"]);
-    uplink("host = \"isolate\"", 8, &["kind tap", "\"punt\""]);
+    uplink("host = \"isolate\"", 8, &["rules in the NIC", "\"punt\""]);
     uplink("host-tap = \"x\"", 12, &["host = \"punt\""]);
     uplink("vlan = 0", 8, &["VLAN 0"]);
     uplink("rx-queues = 0", 13, &["rx-queues is 0"]);

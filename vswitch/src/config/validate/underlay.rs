@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::super::Config;
 use super::super::network::{HostTraffic, InnerVlan, UplinkConfig};
-use super::super::port_spec::PortSpec;
+
 use super::super::process::ForwardMode;
 use super::ports::check_iface;
 use super::{Checker, is_reserved_in, is_unicast, is_vlan};
@@ -150,10 +150,10 @@ fn neighbours(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
 
 fn host(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
     let name = &uplink.name;
-    if uplink.host == Some(HostTraffic::Isolate) && !matches!(uplink.port, PortSpec::Pci(_)) {
+    if uplink.host == Some(HostTraffic::Isolate) {
         let message = format!(
-            "uplink {name}: host = \"isolate\" is a function of NICs, and this port is of kind {}; use \"punt\"",
-            uplink.port.kind()
+            "uplink {name}: host = \"isolate\" needs rules in the NIC, which this version does not install; use \
+             \"punt\", or leave it out"
         );
         checker.fail(format!("{path}.host"), message);
     }
