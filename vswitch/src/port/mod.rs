@@ -23,6 +23,7 @@ mod traits;
 mod vhost_user;
 mod virtio_user;
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use pmd::{Eal, Port, PortError};
@@ -138,6 +139,16 @@ fn plan(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Plan, OpenE
 /// DPDK attaches one device at a time.
 pub fn may_block(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::VirtioUser(spec) if spec.server)
+}
+
+/// Ends the wait of an [`open`] on another thread, which fails then: connects in place of the peer, and leaves.
+/// Does nothing for a kind that does not wait, or when nobody waits.
+pub fn give_up(spec: &PortSpec) {
+    if let PortSpec::VirtioUser(virtio) = spec
+        && virtio.server
+    {
+        drop(UnixStream::connect(&virtio.path));
+    }
 }
 
 /// Opens a port: checks, asks the driver, and prepares what the kind needs.
