@@ -295,6 +295,21 @@ fn refreshed_entries_survive_a_full_table_that_is_kept_tidy() {
     assert_eq!((nft.stats().evicted, nft.stats().entries), (1, 5000));
 }
 
+/// Without anybody keeping it tidy, an eviction looks at 64 entries and takes the one used longest ago of these.
+#[test]
+fn an_eviction_is_bounded_and_takes_the_least_recently_used_it_saw() {
+    let mut nft = Nft::new(NftConfig { entries: 200, idle_ticks: 320, seed: SEED }, &|_, _| {});
+    let k = |n: u64| FlowKey::from_words([n, 0, 0, 0, 0, 0, 6]);
+    let slots: Vec<u32> = (0..200).map(|n| nft.insert(k(n), k(n).hash(SEED), action(1), 0)).collect();
+    for (n, &slot) in slots.iter().enumerate() {
+        nft.entry_mut(slot).unwrap().last_seen = if n == 170 { 50 } else { 60 + n as u32 % 100 };
+    }
+    // The latest queued are looked at first: 199 down to 136.
+    nft.insert(k(9999), k(9999).hash(SEED), action(1), 170);
+    assert_eq!(nft.find(&k(170), k(170).hash(SEED)), NONE);
+    assert_eq!((nft.stats().evicted, nft.stats().entries), (1, 200));
+}
+
 #[test]
 fn pauses_of_any_length_cost_nothing_and_lose_nothing() {
     for start in [0, 1, 63, 64, 4_000_000_000, u32::MAX - 70, u32::MAX - 1, u32::MAX] {
