@@ -81,6 +81,13 @@ impl Daemon {
         self.buffers_at_start = self.buffers_in_use();
     }
 
+    /// Takes the buffers in use now as the mark that a stop compares with.
+    #[track_caller]
+    pub fn settled(&mut self) {
+        self.counters();
+        self.buffers_at_start = self.buffers_in_use();
+    }
+
     /// Runs one console command and returns its text; fails the test when the switch refuses it.
     #[track_caller]
     pub fn ctl(&self, command: &str) -> String {

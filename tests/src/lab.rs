@@ -100,17 +100,12 @@ impl Lab {
         self.family
     }
 
-    /// Adds a tenant of the switch: a namespace with `eth0`, whose other end `name` is the vNIC's port at the host.
+    /// Adds a tenant of the switch: a namespace whose `eth0` will be a tap of the switch, see [`Tenant::plug`].
     #[track_caller]
     pub fn tenant(&self, name: &str, vpc: &str, mac: &str, addresses: &[&str]) -> Tenant {
         let netns = Netns::new(name);
         if addresses.iter().any(|a| a.contains(':')) {
             netns.enable_ipv6();
-        }
-        netns::cable((&netns, "eth0"), (&self.host, name), TENANT_MTU);
-        netns.ip(&format!("link set eth0 address {mac}"));
-        for address in addresses {
-            netns.ip(&format!("addr add {address} dev eth0"));
         }
         Tenant {
             name: name.to_owned(),
@@ -119,6 +114,21 @@ impl Lab {
             addresses: owned(addresses),
             netns,
         }
+    }
+
+    /// Adds a tenant on a cable: `eth0` is one end, and the other, called `name`, is an interface of the host.
+    ///
+    /// DPDK 22.11 lets the kernel put IPv4 fragments together before a packet socket sees them, so a scenario with
+    /// fragments wants a tap.
+    #[track_caller]
+    pub fn cabled_tenant(&self, name: &str, vpc: &str, mac: &str, addresses: &[&str]) -> Tenant {
+        let tenant = self.tenant(name, vpc, mac, addresses);
+        netns::cable((&tenant.netns, "eth0"), (&self.host, name), TENANT_MTU);
+        tenant.netns.ip(&format!("link set eth0 address {mac}"));
+        for address in addresses {
+            tenant.netns.ip(&format!("addr add {address} dev eth0"));
+        }
+        tenant
     }
 
     /// Adds a remote machine behind the kernel's vxlan device: a namespace in which that device is `eth0`.
@@ -205,9 +215,31 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Its `[[vnic]]` section.
+    /// Its `[[vnic]]` section on a tap called as itself.
     pub fn vnic(&self) -> String {
-        self.vnic_on(&format!("{{ kind = \"af-packet\", iface = \"{}\" }}", self.name))
+        self.vnic_on(&format!("{{ kind = \"tap\", iface = \"{}\" }}", self.name))
+    }
+
+    /// Takes the tap over from the running switch's host, as a container runtime does: it becomes `eth0` here.
+    #[track_caller]
+    pub fn plug(&self, host: &Netns) {
+        let (name, mac) = (&self.name, &self.mac);
+        host.ip(&format!("link set {name} netns {}", self.netns.name()));
+        self.netns.ip(&format!("link set {name} name eth0"));
+        self.netns.ip(&format!("link set eth0 address {mac} mtu {TENANT_MTU} up"));
+        for address in &self.addresses {
+            self.netns.ip(&format!("addr add {address} dev eth0"));
+        }
+    }
+
+    /// As `plug`, with no address and no IPv6: nobody there who might say a word.
+    #[track_caller]
+    pub fn plug_mute(&self, host: &Netns) {
+        let name = &self.name;
+        self.netns.sysctl(&["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"]);
+        host.ip(&format!("link set {name} netns {}", self.netns.name()));
+        self.netns.ip(&format!("link set {name} name eth0"));
+        self.netns.ip(&format!("link set eth0 mtu {TENANT_MTU} up"));
     }
 
     /// Its `[[vnic]]` section on another port ("{ kind = ... }").

@@ -34,8 +34,8 @@ impl Scene {
     pub fn start(underlay: Family, vpc: &str, more: &str) -> Scene {
         let lab = Lab::new(underlay);
         let red = lab.tenant("red", "red", RED_MAC, &RED);
-        red.netns.ip("addr flush dev eth0");
         lab.peer.ip("addr flush dev up0");
+        lab.peer.sysctl(&["net.ipv6.conf.all.disable_ipv6=1"]);
         let neighbour =
             format!("neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]", underlay.remote_vtep(), lab.peer_mac());
         let config = [
@@ -46,7 +46,9 @@ impl Scene {
             more.to_owned(),
         ]
         .concat();
-        let daemon = Daemon::start(&lab.host, &config);
+        let mut daemon = Daemon::start(&lab.host, &config);
+        red.plug_mute(&lab.host);
+        daemon.settled();
         let names = [
             ("red_mac", RED_MAC),
             ("red_ip", "10.0.0.1"),

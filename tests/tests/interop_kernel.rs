@@ -34,6 +34,8 @@ fn hosts(underlay: Family, more: &str) -> Hosts {
     ]
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
+    red.plug(&lab.host);
+    blue.plug(&lab.host);
     Hosts { daemon, red, blue, red_far, blue_far, _lab: lab }
 }
 

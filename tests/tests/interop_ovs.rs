@@ -54,6 +54,8 @@ fn interop_ovs_dpdk_is_the_other_vtep() {
     ]
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
+    red.plug(&lab.host);
+    blue.plug(&lab.host);
     for inner in [Family::V4, Family::V6] {
         pair::talk(inner, [(&red.netns, &partners[0]), (&blue.netns, &partners[1])]);
     }

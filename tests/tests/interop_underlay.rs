@@ -89,8 +89,9 @@ fn interop_outer_checksums_are_checked() {
 
 #[test]
 fn interop_outer_fragments_are_dropped() {
-    let mut scene = Scene::start(Family::V4, "", "");
-    let fragments = "in_ether(Ether(src=peer_mac, dst=up_mac), fragment(outer(vxlan(100, from_far(datagram('x' * 400)))).payload, 200))";
+    // Over IPv6: of IPv4 fragments the kernel makes whole packets again before DPDK 22.11's packet socket sees them.
+    let mut scene = Scene::start(Family::V6, "", "");
+    let fragments = "in_ether(Ether(src=peer_mac, dst=up_mac), fragment6(IPv6(src=remote_vtep, dst=local_vtep)/IPv6ExtHdrFragment(id=9)/UDP(sport=51000, dport=4789)/Raw(vxlan(100, from_far(datagram('x' * 1400)))), 1280))";
     let outcome = scene.inbound(&[fragments]);
     assert!(outcome.sent >= 2, "{outcome:?}");
     outcome.assert_dropped("outer-fragment");

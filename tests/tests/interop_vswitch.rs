@@ -35,6 +35,12 @@ fn interop(underlay: Family, inner: Family) {
     .concat();
     let here = Daemon::start(&lab.host, &here_config);
     let over_there = Daemon::start(&lab.peer, &there_config);
+    for tenant in [&red, &blue] {
+        tenant.plug(&lab.host);
+    }
+    for tenant in [&red_far, &blue_far] {
+        tenant.plug(&lab.peer);
+    }
     pair::talk(inner, [(&red.netns, &red_far.netns), (&blue.netns, &blue_far.netns)]);
     over_there.stop();
     here.stop();
@@ -67,6 +73,9 @@ fn interop_local_vnics_need_no_tunnel() {
     ]
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
+    for tenant in [&one, &two, &other] {
+        tenant.plug(&lab.host);
+    }
     for inner in [Family::V4, Family::V6] {
         let [near, far] = pair::addresses(inner);
         for size in pair::PING_SIZES {

@@ -36,6 +36,12 @@ fn two_switches(here_port: &str, there_port: &str) {
     );
     let here = Daemon::start(&lab.host, &here_config);
     let over_there = Daemon::start(&lab.peer, &there_config);
+    for tenant in [&red, &blue] {
+        tenant.plug(&lab.host);
+    }
+    for tenant in [&red_far, &blue_far] {
+        tenant.plug(&lab.peer);
+    }
     pair::talk(Family::V4, [(&red.netns, &red_far.netns), (&blue.netns, &blue_far.netns)]);
     over_there.stop();
     here.stop();

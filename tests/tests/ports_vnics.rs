@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::Duration;
-use tests::lab::{Lab, TENANT_MTU, Tenant, vpc};
+use tests::lab::{Lab, Tenant, vpc};
 use tests::{Agent, Daemon, Family, Netns, netns, pair, traffic};
 
 const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
@@ -23,32 +23,22 @@ fn with_partner(lab: &Lab, red: &Tenant, port: &str, more: &str) -> (Daemon, tes
 }
 
 #[track_caller]
-fn all_sizes(near: &Netns, far: &Netns) {
-    for size in pair::PING_SIZES {
-        traffic::ping(near, "10.0.0.2", size, 3);
-        traffic::ping(far, "10.0.0.1", size, 3);
+fn all_sizes(near: &Netns, far: &Netns, sizes: &[u32]) {
+    for size in sizes {
+        traffic::ping(near, "10.0.0.2", *size, 3);
+        traffic::ping(far, "10.0.0.1", *size, 3);
     }
-    traffic::transfer(near, far, "10.0.0.2", 60_000);
-    traffic::transfer(far, near, "10.0.0.1", 60_000);
-}
-
-/// Moves a tap of the switch into a tenant's namespace, as a container runtime does.
-#[track_caller]
-fn hand_over(lab: &Lab, tap: &str, tenant: &Netns, mac: &str) {
-    lab.host.ip(&format!("link set {tap} netns {}", tenant.name()));
-    tenant.ip(&format!("link set {tap} address {mac} mtu {TENANT_MTU} up"));
-    tenant.ip(&format!("addr add 10.0.0.1/24 dev {tap}"));
 }
 
 fn tap(queues: u16, workers: &str) {
     let lab = Lab::new(Family::V4);
     let red = lab.tenant("red", "red", pair::MACS[0], &["10.0.0.1/24"]);
-    // The tenant speaks over the tap alone.
-    red.netns.ip("link del eth0");
-    let port = format!("{{ kind = \"tap\", iface = \"redtap\", queues = {queues} }}");
+    let port = format!("{{ kind = \"tap\", iface = \"red\", queues = {queues} }}");
     let (daemon, far) = with_partner(&lab, &red, &port, workers);
-    hand_over(&lab, "redtap", &red.netns, &red.mac);
-    all_sizes(&red.netns, &far.netns);
+    red.plug(&lab.host);
+    all_sizes(&red.netns, &far.netns, &pair::PING_SIZES);
+    traffic::transfer(&red.netns, &far.netns, "10.0.0.2", 60_000);
+    traffic::transfer(&far.netns, &red.netns, "10.0.0.1", 60_000);
     daemon.stop();
     assert_eq!(red.netns.interfaces(), ["lo"], "the tap goes with the switch");
 }
@@ -66,19 +56,19 @@ fn ports_tap_with_two_queues_and_two_workers() {
 #[test]
 fn ports_af_xdp_towards_a_tenant() {
     let lab = Lab::new(Family::V4);
-    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
     let (daemon, far) = with_partner(&lab, &red, "{ kind = \"af-xdp\", iface = \"red\" }", "");
-    all_sizes(&red.netns, &far.netns);
+    all_sizes(&red.netns, &far.netns, &[56, 1400]);
     daemon.stop();
 }
 
 #[test]
 fn ports_af_packet_fanout_spreads_flows_over_workers() {
     let lab = Lab::new(Family::V4);
-    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
     let port = "{ kind = \"af-packet\", iface = \"red\", queues = 2 }";
     let (daemon, far) = with_partner(&lab, &red, port, "[workers]\ncores = [0, 1]\nidle = \"sleep\"\n");
-    all_sizes(&red.netns, &far.netns);
+    all_sizes(&red.netns, &far.netns, &[56, 1400]);
     // Many flows: each goes one way all the time, and all together use both queues.
     let mut agent =
         Agent::start(&lab, &[("red", &red.netns)], &[("red_mac", &red.mac), ("far_mac", &far.mac)]);
@@ -149,8 +139,8 @@ fn ports_trunk_carries_tenants_by_vlan() {
 #[test]
 fn ports_come_and_go_while_others_carry_traffic() {
     let lab = Lab::new(Family::V4);
-    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
-    let guest = lab.tenant("guest", "red", "02:00:00:00:0a:03", &["10.0.0.3/24"]);
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let guest = lab.cabled_tenant("guest", "red", "02:00:00:00:0a:03", &["10.0.0.3/24"]);
     let port = "{ kind = \"af-packet\", iface = \"red\" }";
     let (daemon, far) = with_partner(&lab, &red, port, "");
     let dir = tests::Workdir::new("hotplug");
