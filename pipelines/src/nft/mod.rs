@@ -3,7 +3,7 @@
 //! ```text
 //!   hash(key) --> bucket (one line: 8 tags, 8 slots) --> entry (two lines: key + generation | action + counters)
 //! ```
-//! [`index`] maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; [`idle`] keeps the entries
+//! `index` maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; `idle` keeps the entries
 //! in order of last use, for aging and for the choice of what goes when the table is full. A worker looks up a
 //! whole burst at once: first all bucket lines are prefetched, then all candidate entries, then keys compared.
 
