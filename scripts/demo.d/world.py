@@ -81,7 +81,7 @@ vpc = "{machine.tenant}"
 mac = "{machine.mac}"
 vips = ["{machine.address}"]
 mtu = {MTU_TENANT}
-port = {{ kind = "af-packet", iface = "{machine.name}" }}
+port = {{ kind = "tap", iface = "{machine.name}" }}
 """
         for machine in world.machines.values():
             if machine.place != self.place:
@@ -130,13 +130,6 @@ class World:
         for machine in self.machines.values():
             if machine.place == "beta":
                 self._behind_the_kernel(machine)
-            else:
-                cable(machine.host, "eth0", self.hosts[machine.place], machine.name, MTU_TENANT)
-                machine.host.ip(f"link set eth0 address {machine.mac}")
-            for address in machine.addresses:
-                machine.host.ip(f"addr add {address}/24 dev eth0")
-        for machine in self.machines.values():
-            if machine.place == "beta":
                 # What a control plane would tell Linux; the switches have it in their config.
                 for other in self.machines.values():
                     if other.tenant == machine.tenant and other is not machine:
@@ -147,6 +140,17 @@ class World:
             "alpha": Switch(program, self, "alpha", cores[-1], out),
             "gamma": Switch(program, self, "gamma", cores[0], out),
         }
+        for machine in self.machines.values():
+            if machine.place != "beta":
+                self._behind_a_switch(machine)
+            for address in machine.addresses:
+                machine.host.ip(f"addr add {address}/24 dev eth0")
+
+    def _behind_a_switch(self, machine):
+        """The switch made a tap; the machine gets it as its eth0, as a container runtime would do it."""
+        self.hosts[machine.place].ip(f"link set {machine.name} netns {machine.name}")
+        machine.host.ip(f"link set {machine.name} name eth0")
+        machine.host.ip(f"link set eth0 address {machine.mac} mtu {MTU_TENANT} up")
 
     def _behind_the_kernel(self, machine):
         """Linux's own vxlan device is made on beta, whose underlay it keeps, and moved into the machine as its eth0."""
