@@ -204,7 +204,8 @@ pub fn tap_holder(interface: &str) -> Option<u32> {
     let holds = |descriptor: &Path| fs::read_to_string(descriptor).is_ok_and(|text| text.contains(&line));
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        if namespace(&entry.path())? != ours {
+        // Threads of our own may be in other namespaces than the one that asks.
+        if pid != std::process::id() && namespace(&entry.path())? != ours {
             return None;
         }
         let mut descriptors = fs::read_dir(entry.path().join("fdinfo")).ok()?.flatten();

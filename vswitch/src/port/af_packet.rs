@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Plan, Request, Traits, preflight};
+use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::AfPacketPort;
 
 /// The kernel puts this much in front of a packet in its frame of the ring.
@@ -23,8 +23,9 @@ const RING_BYTES: u32 = 4 << 20;
 /// The driver's limit.
 const MAX_QUEUES: u16 = 16;
 
-pub(super) fn plan(spec: &AfPacketPort, request: &Request<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     preflight::capable("af-packet", preflight::NET_RAW)?;
+    opening.take(format!("interface {}", spec.iface))?;
     preflight::interface_up(&spec.iface)?;
     if spec.queues > MAX_QUEUES {
         return Err(OpenError::Value {
@@ -33,7 +34,7 @@ pub(super) fn plan(spec: &AfPacketPort, request: &Request<'_>) -> Result<Plan, O
             why: "is more than the driver has; write at most 16",
         });
     }
-    let mtu = preflight::interface_mtu(&spec.iface)?.max(request.mtu.unwrap_or(0).into());
+    let mtu = preflight::interface_mtu(&spec.iface)?.max(opening.request.mtu.unwrap_or(0).into());
     let ring = Ring::for_mtu(mtu);
     warn_about_offloads(&spec.iface);
     let traits = Traits {
@@ -42,8 +43,7 @@ pub(super) fn plan(spec: &AfPacketPort, request: &Request<'_>) -> Result<Plan, O
         min_segment: u16::try_from(ring.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX),
         ..Traits::exactly(spec.queues)
     };
-    let plan = Plan::virtual_device("af_packet", args(spec, ring)?, traits);
-    Ok(plan.taking(format!("interface {}", spec.iface)))
+    Ok(Plan::virtual_device("af_packet", args(spec, ring)?, traits))
 }
 
 /// The socket's memory, shared with the kernel.

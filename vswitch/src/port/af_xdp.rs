@@ -4,16 +4,25 @@
 //! As with packet sockets, what the other end of a veth leaves to its device comes unfinished.
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Plan, Traits, preflight};
+use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::AfXdpPort;
 
-pub(super) fn plan(spec: &AfXdpPort) -> Result<Plan, OpenError> {
+/// Entries of the driver's fill ring and of its completion ring. The driver of DPDK 22.11 frees the buffers in
+/// neither when a queue is closed.
+const RING: u16 = 2048;
+
+pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     preflight::capable("af-xdp", preflight::NET_RAW)?;
     preflight::capable("af-xdp", preflight::NET_ADMIN)?;
+    opening.take(format!("interface {}", spec.iface))?;
     preflight::interface_up(&spec.iface)?;
-    let traits = Traits { partial_checksums: true, mtu: MtuControl::Device, ..Traits::exactly(spec.queues) };
-    let plan = Plan::virtual_device("af_xdp", args(spec)?, traits);
-    Ok(plan.taking(format!("interface {}", spec.iface)))
+    let traits = Traits {
+        partial_checksums: true,
+        mtu: MtuControl::Device,
+        kept_buffers: (2 * RING).saturating_mul(spec.queues),
+        ..Traits::exactly(spec.queues)
+    };
+    Ok(Plan::virtual_device("af_xdp", args(spec)?, traits))
 }
 
 fn args(spec: &AfXdpPort) -> Result<Devargs, OpenError> {

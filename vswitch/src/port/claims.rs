@@ -3,6 +3,7 @@
 //! A driver asked twice for the same device may take it twice, each port with half the packets.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::OpenError;
@@ -18,18 +19,18 @@ fn taken() -> MutexGuard<'static, BTreeMap<String, String>> {
 pub(super) struct Claims(Vec<String>);
 
 impl Claims {
-    /// Takes the devices named in words (`interface v0`) for `port`, all or none.
-    pub(super) fn take(devices: Vec<String>, port: &str) -> Result<Self, OpenError> {
-        let mut taken = taken();
-        for device in &devices {
-            if let Some(by) = taken.get(device) {
-                return Err(OpenError::InUse { what: device.clone(), by: by.clone() });
+    /// Takes the device named in words (`interface v0`) for `port`, beside those it has.
+    pub(super) fn take(&mut self, device: String, port: &str) -> Result<(), OpenError> {
+        match taken().entry(device) {
+            Entry::Occupied(entry) => {
+                Err(OpenError::InUse { what: entry.key().clone(), by: entry.get().clone() })
+            }
+            Entry::Vacant(entry) => {
+                self.0.push(entry.key().clone());
+                entry.insert(port.to_owned());
+                Ok(())
             }
         }
-        for device in &devices {
-            taken.insert(device.clone(), port.to_owned());
-        }
-        Ok(Self(devices))
     }
 }
 
@@ -53,13 +54,16 @@ mod tests {
 
     #[test]
     fn a_device_serves_one_port_at_a_time() {
-        let device = || vec!["interface claims-test".to_owned()];
-        let first = Claims::take(device(), "a").unwrap();
-        let error = Claims::take(device(), "b").unwrap_err().to_string();
+        let device = || "interface claims-test".to_owned();
+        let (mut first, mut second) = (Claims::default(), Claims::default());
+        first.take("interface claims-other".into(), "a").unwrap();
+        first.take(device(), "a").unwrap();
+        let error = second.take(device(), "b").unwrap_err().to_string();
         assert!(error.contains("interface claims-test") && error.contains("port a"), "{error}");
         assert!(any_taken("interface claims-"));
         drop(first);
-        drop(Claims::take(device(), "b").unwrap());
+        second.take(device(), "b").unwrap();
+        drop(second);
         assert!(!any_taken("interface claims-"));
     }
 }

@@ -12,10 +12,10 @@ use super::ring;
 /// What is left to do when a port's device is gone. Dropping it does it too, and logs what fails.
 #[derive(Debug, Default)]
 pub struct Cleanup {
-    /// Sockets that the port made.
-    pub(super) sockets: Vec<PathBuf>,
-    /// Interfaces whose MTU was raised, and what it was.
-    pub(super) mtus: Vec<(String, u32)>,
+    /// The socket that the port made.
+    pub(super) socket: Option<PathBuf>,
+    /// The interface whose MTU was raised, and what it was.
+    pub(super) mtu: Option<(String, u32)>,
     /// The entry in the list of rings.
     pub(super) ring: Option<ring::End>,
     /// The devices to set free, last of all.
@@ -41,7 +41,7 @@ impl Cleanup {
                 tracing::warn!(%error, "closing a port");
             }
         };
-        for path in self.sockets.drain(..) {
+        if let Some(path) = self.socket.take() {
             let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
             match is_socket.then(|| fs::remove_file(&path)) {
                 Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
@@ -50,7 +50,7 @@ impl Cleanup {
                 _ => {}
             }
         }
-        for (iface, mtu) in self.mtus.drain(..) {
+        if let Some((iface, mtu)) = self.mtu.take() {
             // An interface that went away took its MTU with it.
             if pmd::interface::index(&iface).is_ok()
                 && let Err(error) = pmd::process::set_interface_mtu(&iface, mtu)
@@ -85,9 +85,11 @@ mod tests {
         let (socket, file) = (folder.join("s"), folder.join("f"));
         drop(UnixListener::bind(&socket).unwrap());
         fs::write(&file, "kept").unwrap();
-        let mut cleanup = Cleanup::default();
-        cleanup.sockets = vec![socket.clone(), file.clone(), folder.join("missing")];
-        cleanup.finish().unwrap();
+        for path in [&socket, &file, &folder.join("missing")] {
+            let mut cleanup = Cleanup::default();
+            cleanup.socket = Some(path.clone());
+            cleanup.finish().unwrap();
+        }
         assert!(!socket.exists() && file.exists());
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -147,6 +147,20 @@ pub enum OpenError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The driver does not take so large an MTU.
+    #[error(
+        "port {port}: an MTU of {wanted} is more than this DPDK's {kind} driver takes ({max}); lower the MTU, or use another kind (af-packet on a veth takes 65535)"
+    )]
+    Mtu {
+        /// The kind of port.
+        kind: &'static str,
+        /// The switch's name of the port.
+        port: String,
+        /// The MTU asked for.
+        wanted: u16,
+        /// The largest.
+        max: u16,
+    },
     /// A ring's peer is taken or does not fit.
     #[error("ring {}: {why}", quote(.name))]
     Ring {

@@ -2,24 +2,27 @@
 
 use super::claims;
 use super::devargs::Devargs;
-use super::{OpenError, Plan, Request, Traits, preflight};
+use super::{OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::{MemifPort, MemifRole};
 
-pub(super) fn plan(spec: &MemifPort, request: &Request<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &MemifPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let args = args(spec)?;
     let served = format!("memif server {} ", spec.socket.display());
     match spec.role {
-        // Several memifs of this process share one listener.
-        MemifRole::Server if claims::any_taken(&served) => {}
-        MemifRole::Server => preflight::socket_to_serve(&spec.socket)?,
-        MemifRole::Client => preflight::socket_to_await(&spec.socket)?,
+        MemifRole::Server => {
+            // Several memifs of this process share one listener.
+            let shared = claims::any_taken(&served);
+            opening.take(format!("{served}{}", spec.id))?;
+            if !shared {
+                preflight::socket_to_serve(&spec.socket)?;
+            }
+        }
+        MemifRole::Client => {
+            opening.take(format!("memif client {} {}", spec.socket.display(), spec.id))?;
+            preflight::socket_to_await(&spec.socket)?;
+        }
     }
-    let traits = Traits::up_to(request.queues);
-    let plan = Plan::virtual_device("memif", args, traits);
-    Ok(match spec.role {
-        MemifRole::Server => plan.taking(format!("{served}{}", spec.id)),
-        MemifRole::Client => plan.taking(format!("memif client {} {}", spec.socket.display(), spec.id)),
-    })
+    Ok(Plan::virtual_device("memif", args, Traits::up_to(opening.request.queues)))
 }
 
 fn args(spec: &MemifPort) -> Result<Devargs, OpenError> {

@@ -26,7 +26,7 @@ mod virtio_user;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use pmd::{Eal, Port, PortError};
+use pmd::{Eal, Port, PortError, PortInfo};
 
 use crate::config::PortSpec;
 use claims::Claims;
@@ -58,17 +58,28 @@ pub struct Opened {
     pub cleanup: Cleanup,
 }
 
+/// What a kind's plan is made with.
+#[derive(Debug)]
+struct Opening<'a> {
+    eal: &'a Eal,
+    request: &'a Request<'a>,
+    claims: Claims,
+}
+
+impl Opening<'_> {
+    /// Takes a device, named in words, before it is looked at: what a port of ours has looks busy.
+    fn take(&mut self, device: String) -> Result<(), OpenError> {
+        self.claims.take(device, self.request.name)
+    }
+}
+
 /// How a kind becomes a device.
 #[derive(Debug)]
 struct Plan {
     device: Device,
     traits: Traits,
-    /// Devices the port takes, in words.
-    takes: Vec<String>,
-    /// Sockets the port makes.
-    sockets: Vec<PathBuf>,
-    /// The interface of [`MtuControl::Interface`] is the port's own: its MTU may be lowered, too.
-    own_interface: bool,
+    /// The socket the port makes.
+    socket: Option<PathBuf>,
     /// A persistent tap that was made for this port and goes again when the port cannot be opened.
     new_tap: Option<String>,
     /// The entry in the list of rings.
@@ -90,48 +101,30 @@ enum Device {
 
 impl Plan {
     fn new(device: Device, traits: Traits) -> Self {
-        Self {
-            device,
-            traits,
-            takes: Vec::new(),
-            sockets: Vec::new(),
-            own_interface: false,
-            new_tap: None,
-            ring: None,
-        }
+        Self { device, traits, socket: None, new_tap: None, ring: None }
     }
 
     /// A virtual device of `driver`.
     fn virtual_device(driver: &'static str, args: devargs::Devargs, traits: Traits) -> Self {
         Self::new(Device::Virtual { driver, args: args.finish() }, traits)
     }
-
-    fn taking(mut self, device: String) -> Self {
-        self.takes.push(device);
-        self
-    }
-
-    fn making_socket(mut self, path: PathBuf) -> Self {
-        self.sockets.push(path);
-        self
-    }
 }
 
 /// The registry: which file knows a kind.
-fn plan(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Plan, OpenError> {
+fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     match spec {
-        PortSpec::Pci(spec) => pci::plan(spec),
-        PortSpec::Representor(spec) => representor::plan(spec),
-        PortSpec::VhostUser(spec) => vhost_user::plan(spec),
-        PortSpec::VirtioUser(spec) => virtio_user::plan(spec),
-        PortSpec::Tap(spec) => tap::plan(spec),
-        PortSpec::AfPacket(spec) => af_packet::plan(spec, request),
-        PortSpec::AfXdp(spec) => af_xdp::plan(spec),
-        PortSpec::Memif(spec) => memif::plan(spec, request),
-        PortSpec::Pcap(spec) => pcap::plan(spec),
-        PortSpec::Ring(spec) => ring::plan(eal, spec, request),
-        PortSpec::Null(spec) => null::plan(spec, request),
-        PortSpec::Raw(spec) => raw::plan(spec),
+        PortSpec::Pci(spec) => pci::plan(spec, opening),
+        PortSpec::Representor(spec) => representor::plan(spec, opening),
+        PortSpec::VhostUser(spec) => vhost_user::plan(spec, opening),
+        PortSpec::VirtioUser(spec) => virtio_user::plan(spec, opening),
+        PortSpec::Tap(spec) => tap::plan(spec, opening),
+        PortSpec::AfPacket(spec) => af_packet::plan(spec, opening),
+        PortSpec::AfXdp(spec) => af_xdp::plan(spec, opening),
+        PortSpec::Memif(spec) => memif::plan(spec, opening),
+        PortSpec::Pcap(spec) => pcap::plan(spec, opening),
+        PortSpec::Ring(spec) => ring::plan(spec, opening),
+        PortSpec::Null(spec) => null::plan(spec, opening),
+        PortSpec::Raw(spec) => raw::plan(spec, opening),
     }
 }
 
@@ -156,9 +149,9 @@ pub fn give_up(spec: &PortSpec) {
 /// # Errors
 /// [`OpenError`]; nothing stays behind then.
 pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened, OpenError> {
-    let plan = plan(eal, spec, request)?;
-    let claims = Claims::take(plan.takes, request.name)?;
-    let mut cleanup = Cleanup { sockets: plan.sockets, mtus: Vec::new(), ring: plan.ring, claims };
+    let mut opening = Opening { eal, request, claims: Claims::default() };
+    let plan = plan(spec, &mut opening)?;
+    let mut cleanup = Cleanup { socket: plan.socket, mtu: None, ring: plan.ring, claims: opening.claims };
     let port = match attach(eal, plan.device, request.unique) {
         Ok(port) => port,
         Err((driver, source)) => {
@@ -170,9 +163,12 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened,
         }
     };
     let device = |source| OpenError::Device { kind: spec.kind(), port: request.name.into(), source };
-    let traits = plan.traits.bounded(&port.info().map_err(device)?);
-    if let (MtuControl::Interface(iface), Some(wanted)) = (&traits.mtu, request.mtu) {
-        adjust_mtu(iface, wanted.into(), plan.own_interface, &mut cleanup)?;
+    let info = port.info().map_err(device)?;
+    let traits = plan.traits.bounded(&info);
+    match (&traits.mtu, request.mtu) {
+        (MtuControl::Interface(iface), Some(wanted)) => raise_mtu(iface, wanted.into(), &mut cleanup)?,
+        (MtuControl::Device, Some(wanted)) => check_mtu(spec.kind(), request.name, wanted, &info)?,
+        _ => {}
     }
     Ok(Opened { port, traits, cleanup })
 }
@@ -214,10 +210,10 @@ fn explain(kind: &'static str, driver: Option<&'static str>, port: &str, source:
     OpenError::Device { kind, port: port.into(), source }
 }
 
-/// Gives an interface the MTU that is wanted. One that is not ours is only ever raised, and set back at close.
-fn adjust_mtu(iface: &str, wanted: u32, own: bool, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+/// Gives an interface the MTU that is wanted, if its own is smaller. It is set back at close.
+fn raise_mtu(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
     let now = preflight::interface_mtu(iface)?;
-    if now == wanted || now > wanted && !own {
+    if now >= wanted {
         return Ok(());
     }
     pmd::process::set_interface_mtu(iface, wanted).map_err(|source| OpenError::Interface {
@@ -225,11 +221,21 @@ fn adjust_mtu(iface: &str, wanted: u32, own: bool, cleanup: &mut Cleanup) -> Res
         operation: format!("set its MTU to {wanted}; `ip link set {iface} mtu {wanted}` may say why"),
         source,
     })?;
-    if !own {
-        tracing::info!(iface, from = now, to = wanted, "raised the MTU of an interface");
-        cleanup.mtus.push((iface.into(), now));
-    }
+    tracing::info!(iface, from = now, to = wanted, "raised the MTU of an interface");
+    cleanup.mtu = Some((iface.into(), now));
     Ok(())
+}
+
+/// The device takes the MTU. DPDK knows two limits, and the tighter holds.
+fn check_mtu(kind: &'static str, port: &str, wanted: u16, info: &PortInfo) -> Result<(), OpenError> {
+    /// Ethernet header and frame check sequence, as DPDK counts them where the driver does not say.
+    const OVERHEAD: u32 = 18;
+    let by_frame = u16::try_from(info.max_rx_frame.saturating_sub(OVERHEAD)).unwrap_or(u16::MAX);
+    let max = by_frame.min(*info.mtu_range.end());
+    if wanted <= max {
+        return Ok(());
+    }
+    Err(OpenError::Mtu { kind, port: port.into(), wanted, max })
 }
 
 #[cfg(test)]

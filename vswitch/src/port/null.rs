@@ -1,11 +1,11 @@
 //! `null`: receives empty frames without end, throws away what it is sent. For measuring.
 
 use super::devargs::Devargs;
-use super::{OpenError, Plan, Request, Traits};
+use super::{OpenError, Opening, Plan, Traits};
 use crate::config::port_spec::NullPort;
 
-pub(super) fn plan(spec: &NullPort, request: &Request<'_>) -> Result<Plan, OpenError> {
-    Ok(Plan::virtual_device("null", args(spec), Traits::up_to(request.queues)))
+pub(super) fn plan(spec: &NullPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+    Ok(Plan::virtual_device("null", args(spec), Traits::up_to(opening.request.queues)))
 }
 
 fn args(spec: &NullPort) -> Devargs {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::devargs;
-use super::{Device, MtuControl, OpenError, Plan, Traits};
+use super::{Device, MtuControl, OpenError, Opening, Plan, Traits};
 use crate::config::port_spec::PciPort;
 
 /// Kernel drivers that hand a device to user space.
@@ -12,8 +12,9 @@ const USER_SPACE: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv
 /// Kernel drivers that DPDK's own driver works beside.
 const SHARED: [&str; 4] = ["mlx5_core", "mlx4_core", "mana", "bnxt_re"];
 
-pub(super) fn plan(spec: &PciPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let address = full_address(&spec.address)?;
+    opening.take(format!("PCI device {address}"))?;
     check_bound(&address)?;
     let devargs = match &spec.devargs {
         Some(extra) if extra.contains(|c: char| c.is_control() || c.is_whitespace()) => {
@@ -23,8 +24,7 @@ pub(super) fn plan(spec: &PciPort) -> Result<Plan, OpenError> {
         Some(extra) => format!("{address},{extra}"),
         None => address.clone(),
     };
-    let plan = Plan::new(Device::Pci(devargs), traits());
-    Ok(plan.taking(format!("PCI device {address}")))
+    Ok(Plan::new(Device::Pci(devargs), traits()))
 }
 
 /// What holds for any NIC: queues and MTU as the device reports them.

@@ -1,14 +1,15 @@
 //! `raw`: any other virtual device, written as DPDK's `--vdev` takes it. For drivers that this switch has no
 //! kind for, and those of plugins. Nothing is known of it but what its driver reports.
 
-use super::{Device, MtuControl, OpenError, Plan, Traits};
+use super::{Device, MtuControl, OpenError, Opening, Plan, Traits};
 use crate::config::port_spec::RawPort;
 
-pub(super) fn plan(spec: &RawPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RawPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let (name, args) = split(&spec.vdev)?;
-    let device = Device::Named { name: name.clone(), args };
+    opening.take(format!("virtual device {name}"))?;
+    let device = Device::Named { name, args };
     let traits = Traits { mtu: MtuControl::Device, ..Traits::up_to(u16::MAX) };
-    Ok(Plan::new(device, traits).taking(format!("virtual device {name}")))
+    Ok(Plan::new(device, traits))
 }
 
 fn split(vdev: &str) -> Result<(String, String), OpenError> {

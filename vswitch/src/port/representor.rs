@@ -5,14 +5,14 @@
 //! already (mlx5) adds it.
 
 use super::pci;
-use super::{Device, OpenError, Plan};
+use super::{Device, OpenError, Opening, Plan};
 use crate::config::port_spec::RepresentorPort;
 
-pub(super) fn plan(spec: &RepresentorPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RepresentorPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let pf = pci::full_address(&spec.pf)?;
+    opening.take(format!("VF {} of PCI device {pf}", spec.vf))?;
     pci::check_bound(&pf)?;
-    let plan = Plan::new(Device::Pci(devargs(&pf, spec.vf)), pci::traits());
-    Ok(plan.taking(format!("VF {} of PCI device {pf}", spec.vf)))
+    Ok(Plan::new(Device::Pci(devargs(&pf, spec.vf)), pci::traits()))
 }
 
 fn devargs(pf: &str, vf: u16) -> String {

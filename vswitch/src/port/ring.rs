@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pmd::{Eal, Port, PortError, Ring};
 
-use super::{Device, OpenError, Plan, Request, Traits};
+use super::{Device, OpenError, Opening, Plan, Traits};
 use crate::config::port_spec::RingPort;
 
 /// Packets that a ring holds.
@@ -62,7 +62,8 @@ impl Drop for End {
     }
 }
 
-pub(super) fn plan(eal: &Eal, spec: &RingPort, request: &Request<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+    let (eal, request) = (opening.eal, opening.request);
     let queues = request.queues.clamp(1, MAX_QUEUES);
     let make = |way: &str| {
         let ring = |queue| Ring::new(eal, &format!("port{}{way}{queue}", request.unique), PACKETS);

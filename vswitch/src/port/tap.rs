@@ -5,20 +5,21 @@
 use std::path::Path;
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Plan, Traits, preflight};
+use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::TapPort;
 
 /// The driver reads each packet into as many buffers as a queue has descriptors and hands all of them to the
 /// kernel each time: enough for the longest frame, and no more.
 const RX_DESC: u16 = 48;
 
-pub(super) fn plan(spec: &TapPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     preflight::capable("tap", preflight::NET_ADMIN)?;
     if !Path::new("/dev/net/tun").exists() {
         let remedy = "load the module (`modprobe tun`)";
         return Err(OpenError::NoDeviceFile { path: "/dev/net/tun".into(), remedy });
     }
     let args = args(spec)?;
+    opening.take(format!("interface {}", spec.iface))?;
     let exists = pmd::interface::index(&spec.iface).is_ok();
     if exists {
         check_free(&spec.iface)?;
@@ -34,11 +35,10 @@ pub(super) fn plan(spec: &TapPort) -> Result<Plan, OpenError> {
         equal_queues: true,
         min_tx_queues: spec.queues,
         rx_desc: RX_DESC,
-        mtu: MtuControl::Interface(spec.iface.clone()),
+        mtu: MtuControl::Device,
         ..Traits::exactly(spec.queues)
     };
-    let mut plan = Plan::virtual_device("tap", args, traits).taking(format!("interface {}", spec.iface));
-    plan.own_interface = true;
+    let mut plan = Plan::virtual_device("tap", args, traits);
     plan.new_tap = (spec.persist && !exists).then(|| spec.iface.clone());
     Ok(plan)
 }

@@ -39,6 +39,8 @@ pub struct Traits {
     pub mtu: MtuControl,
     /// Bytes that a segment of the port's pool must have room for (`Mempool::segment_room`).
     pub min_segment: u16,
+    /// Buffers of the pool that the driver may keep for good when the port is closed.
+    pub kept_buffers: u16,
 }
 
 impl Default for Traits {
@@ -54,6 +56,7 @@ impl Default for Traits {
             tx_desc: 512,
             mtu: MtuControl::Nobody,
             min_segment: 64,
+            kept_buffers: 0,
         }
     }
 }

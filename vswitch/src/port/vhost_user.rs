@@ -4,20 +4,21 @@
 //! are completed by the driver, which does so when the port is started without receive checksum offloads.
 
 use super::devargs::Devargs;
-use super::{OpenError, Plan, Traits, preflight};
+use super::{OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::VhostUserPort;
 
-pub(super) fn plan(spec: &VhostUserPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let args = args(spec)?;
     let end = if spec.server { "server" } else { "client" };
+    opening.take(format!("socket {} ({end})", spec.path.display()))?;
     if spec.server {
         preflight::socket_to_serve(&spec.path)?;
     } else {
         preflight::socket_to_await(&spec.path)?;
     }
-    let plan = Plan::virtual_device("vhost", args, Traits::exactly(spec.queues));
-    let plan = plan.taking(format!("socket {} ({end})", spec.path.display()));
-    Ok(if spec.server { plan.making_socket(spec.path.clone()) } else { plan })
+    let mut plan = Plan::virtual_device("vhost", args, Traits::exactly(spec.queues));
+    plan.socket = spec.server.then(|| spec.path.clone());
+    Ok(plan)
 }
 
 fn args(spec: &VhostUserPort) -> Result<Devargs, OpenError> {

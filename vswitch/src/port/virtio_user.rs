@@ -3,15 +3,16 @@
 //! As a server it waits in `open` until its peer comes (see [`may_block`](super::may_block)).
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Plan, Traits, preflight};
+use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::VirtioUserPort;
 
 /// Descriptors of a virtqueue.
 const RING: u16 = 512;
 
-pub(super) fn plan(spec: &VirtioUserPort) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
     let args = args(spec)?;
     let end = if spec.server { "server" } else { "client" };
+    opening.take(format!("socket {} ({end})", spec.path.display()))?;
     if spec.server {
         preflight::socket_to_serve(&spec.path)?;
     } else {
@@ -19,9 +20,9 @@ pub(super) fn plan(spec: &VirtioUserPort) -> Result<Plan, OpenError> {
     }
     let traits =
         Traits { rx_desc: RING, tx_desc: RING, mtu: MtuControl::Device, ..Traits::exactly(spec.queues) };
-    let plan = Plan::virtual_device("virtio_user", args, traits);
-    let plan = plan.taking(format!("socket {} ({end})", spec.path.display()));
-    Ok(if spec.server { plan.making_socket(spec.path.clone()) } else { plan })
+    let mut plan = Plan::virtual_device("virtio_user", args, traits);
+    plan.socket = spec.server.then(|| spec.path.clone());
+    Ok(plan)
 }
 
 fn args(spec: &VirtioUserPort) -> Result<Devargs, OpenError> {
