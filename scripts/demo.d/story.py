@@ -230,6 +230,7 @@ class Story:
         for name, switch in self.world.switches.items():
             print(f"  {show.bold(name)}")
             show.block(switch.ctl("show workers"))
+        show.note("most of these cycles are the kernel's: a tap costs a system call a packet; `perf compare` measures the switch alone")
 
     def books(self):
         """The conservation law, and what a packet cost."""

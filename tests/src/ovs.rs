@@ -5,6 +5,7 @@
 
 use crate::{Netns, Process, Workdir, process, wait_for};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -45,14 +46,25 @@ fn read_pages() -> u64 {
     fs::read_to_string(NR_HUGEPAGES).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
 }
 
+/// DPDK's run folder of our OVS, which OVS itself leaves behind.
+#[derive(Debug)]
+struct RunFolder(PathBuf);
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A running Open vSwitch.
 #[derive(Debug)]
 pub struct Ovs {
-    // Fields drop in this order: the daemon, its database, then the memory it used.
+    // Fields drop in this order: the daemon, its database, then the memory and the folder it used.
     _daemon: Process,
     _database: Process,
     dir: Workdir,
     _hugepages: Hugepages,
+    _run_folder: RunFolder,
 }
 
 impl Ovs {
@@ -91,10 +103,8 @@ impl Ovs {
             process::run(&line)
         };
         vsctl(&["init"]);
-        let extra = format!(
-            "other_config:dpdk-extra=--no-pci --in-memory --file-prefix vs{}-ovs",
-            std::process::id()
-        );
+        let prefix = format!("vs{}-ovs", std::process::id());
+        let extra = format!("other_config:dpdk-extra=--no-pci --in-memory --file-prefix {prefix}");
         vsctl(&[
             "set",
             "Open_vSwitch",
@@ -106,7 +116,9 @@ impl Ovs {
             &extra,
         ]);
         let daemon = spawn("ovs-vswitchd", &[DAEMON, &socket, &daemon_ctl]);
-        let ovs = Ovs { _daemon: daemon, _database: database, dir, _hugepages: hugepages };
+        let run_folder = RunFolder(Path::new("/var/run/dpdk").join(&prefix));
+        let ovs =
+            Ovs { _daemon: daemon, _database: database, dir, _hugepages: hugepages, _run_folder: run_folder };
         wait_for("OVS to start DPDK", Duration::from_secs(30), || {
             let state = ovs.vsctl("get Open_vSwitch . dpdk_initialized");
             state.contains("true").then_some(())

@@ -54,7 +54,7 @@ fn console_check_names_every_fault_with_its_place() {
     let with = |more: &str| format!("{GOOD}{more}");
     // The config, a word on the line at fault (if the place is one line), words the error must say.
     let cases: Vec<(&str, String, Option<&str>, &[&str])> = vec![
-        ("a broken line", with("\n[[vnic\n"), Some("[[vnic\n".trim()), &[]),
+        ("a broken line", with("\n[[broken\n"), Some("[[broken"), &[]),
         ("an unknown key", with("\n[nft]\nentriez = 5\n"), Some("entriez"), &["entriez", "entries"]),
         ("an unknown section", with("\n[nfft]\nentries = 5\n"), Some("[nfft]"), &["nfft"]),
         (

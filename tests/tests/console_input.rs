@@ -27,7 +27,7 @@ fn console_refusals_name_the_thing() {
     let ten_kb = "n".repeat(10_000);
     let cases: Vec<(String, &[&str])> = vec![
         ("shwo vnic".into(), &["shwo"]),
-        ("show".into(), &["show"]),
+        ("show".into(), &["not complete", "workers"]),
         ("show nothing-like-this".into(), &["nothing-like-this"]),
         ("vlt set 16777216 10.0.0.3 mac 02:00:00:00:01:03 vtep 172.16.0.2".into(), &["16777216", "16777215"]),
         ("vlt set 999 10.0.0.3 mac 02:00:00:00:01:03 vtep 172.16.0.2".into(), &["999"]),
