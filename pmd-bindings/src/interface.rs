@@ -2,7 +2,7 @@
 //! that spoil what a packet socket reads, persistent taps, and in which network namespace an interface is.
 //!
 //! Asks by ioctl rather than in /sys, whose view is that of the namespace that mounted it. Changes nothing but
-//! persistent taps; nothing here concerns DPDK.
+//! persistent taps and promiscuity; nothing here concerns DPDK.
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
@@ -60,11 +60,34 @@ pub fn name_of(index: u32) -> io::Result<String> {
 /// # Errors
 /// `ENODEV` for no such interface.
 pub fn is_up(interface: &str) -> io::Result<bool> {
+    flags(&mut Request::new(interface)?).map(|flags| i32::from(flags) & libc::IFF_UP != 0)
+}
+
+/// True when an interface was set promiscuous (`ip link set ... promisc on`, or a driver that did the same).
+///
+/// # Errors
+/// `ENODEV` for no such interface.
+pub fn is_promiscuous(interface: &str) -> io::Result<bool> {
+    flags(&mut Request::new(interface)?).map(|flags| i32::from(flags) & libc::IFF_PROMISC != 0)
+}
+
+/// Sets an interface promiscuous, or no longer.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN, `ENODEV` for no such interface.
+pub fn set_promiscuous(interface: &str, on: bool) -> io::Result<()> {
     let mut request = Request::new(interface)?;
+    let flags = i32::from(flags(&mut request)?) & !libc::IFF_PROMISC;
+    let flags = if on { flags | libc::IFF_PROMISC } else { flags };
+    // All flags of an interface request fit 16 bits.
+    request.raw.ifr_ifru.ifru_flags = flags as i16;
+    request.run(libc::SIOCSIFFLAGS)
+}
+
+fn flags(request: &mut Request) -> io::Result<i16> {
     request.run(libc::SIOCGIFFLAGS)?;
     // SAFETY: the kernel filled this member of the union.
-    let flags = unsafe { request.raw.ifr_ifru.ifru_flags };
-    Ok(i32::from(flags) & libc::IFF_UP != 0)
+    Ok(unsafe { request.raw.ifr_ifru.ifru_flags })
 }
 
 /// True when TCP may hand this interface frames longer than its MTU for it to cut.

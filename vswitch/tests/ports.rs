@@ -223,6 +223,7 @@ fn af_packet_passes_both_ways_with_the_mtu_that_is_wanted() {
     near.close();
     far.close();
     assert_eq!(pmd::process::interface_mtu("v0").unwrap(), 1500, "a raised MTU is set back");
+    assert!(!pmd::interface::is_promiscuous("v0").unwrap(), "promiscuous mode is set back");
     lab.check_clean(&["v0", "v1"]);
 }
 
@@ -266,7 +267,9 @@ fn af_xdp_passes_both_ways() {
     assert!(kept <= usize::from(traits.kept_buffers), "{kept} buffers stayed in the driver");
     assert_eq!(pmd::port::in_use(), 0);
     assert_eq!(links().into_iter().collect::<Vec<_>>(), ["v0", "v1"]);
-    // The interface is free for the next one.
+    // Nor does it let go of the interface: only a new one serves again.
+    run("ip link del v0");
+    veth("v0", "v1", 1500);
     let mut near = lab.run(r#"kind = "af-xdp", iface = "v0""#);
     let mut far = lab.run(r#"kind = "af-packet", iface = "v1""#);
     pass(&mut far, &mut near, 50, 60);

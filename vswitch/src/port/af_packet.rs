@@ -43,7 +43,9 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Pla
         min_segment: u16::try_from(ring.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX),
         ..Traits::exactly(spec.queues)
     };
-    Ok(Plan::virtual_device("af_packet", args(spec, ring)?, traits))
+    let mut plan = Plan::virtual_device("af_packet", args(spec, ring)?, traits);
+    plan.calm = preflight::calm_interface(&spec.iface);
+    Ok(plan)
 }
 
 /// The socket's memory, shared with the kernel.

@@ -1,11 +1,18 @@
 //! `af-xdp`: an existing kernel interface through AF_XDP sockets. For containers (veth) and hosts whose NIC
 //! driver has XDP.
 //!
-//! As with packet sockets, what the other end of a veth leaves to its device comes unfinished.
+//! As with packet sockets, what the other end of a veth leaves to its device comes unfinished. The driver of
+//! DPDK 22.11 does not close its socket with the port: an interface serves one af-xdp port in a process's life.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 use super::devargs::Devargs;
 use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
 use crate::config::port_spec::AfXdpPort;
+
+/// Interfaces, by index, that were af-xdp ports of this process.
+static USED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Entries of the driver's fill ring and of its completion ring. The driver of DPDK 22.11 frees the buffers in
 /// neither when a queue is closed.
@@ -16,13 +23,27 @@ pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Plan, 
     preflight::capable("af-xdp", preflight::NET_ADMIN)?;
     opening.take(format!("interface {}", spec.iface))?;
     preflight::interface_up(&spec.iface)?;
+    warn_about_reuse(&spec.iface);
     let traits = Traits {
         partial_checksums: true,
         mtu: MtuControl::Device,
         kept_buffers: (2 * RING).saturating_mul(spec.queues),
         ..Traits::exactly(spec.queues)
     };
-    Ok(Plan::virtual_device("af_xdp", args(spec)?, traits))
+    let mut plan = Plan::virtual_device("af_xdp", args(spec)?, traits);
+    plan.calm = preflight::calm_interface(&spec.iface);
+    Ok(plan)
+}
+
+/// Whether the driver let go of an interface shows only when the port is started, and then without a reason.
+fn warn_about_reuse(iface: &str) {
+    let Ok(index) = pmd::interface::index(iface) else { return };
+    if !USED.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
+        tracing::warn!(
+            iface,
+            "the interface was an af-xdp port of this process before, and DPDK 22.11's driver keeps it until the process ends: if the port does not start, make the interface anew or restart vswitch"
+        );
+    }
 }
 
 fn args(spec: &AfXdpPort) -> Result<Devargs, OpenError> {

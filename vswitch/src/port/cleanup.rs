@@ -16,6 +16,8 @@ pub struct Cleanup {
     pub(super) socket: Option<PathBuf>,
     /// The interface whose MTU was raised, and what it was.
     pub(super) mtu: Option<(String, u32)>,
+    /// The interface that is to be promiscuous no longer.
+    pub(super) calm: Option<String>,
     /// The entry in the list of rings.
     pub(super) ring: Option<ring::End>,
     /// The devices to set free, last of all.
@@ -57,6 +59,12 @@ impl Cleanup {
             {
                 note(format!("the raised MTU of interface {iface}"), error);
             }
+        }
+        if let Some(iface) = self.calm.take()
+            && pmd::interface::index(&iface).is_ok()
+            && let Err(error) = pmd::interface::set_promiscuous(&iface, false)
+        {
+            note(format!("the promiscuous mode of interface {iface}"), error);
         }
         self.ring = None;
         self.claims = Claims::default();

@@ -80,6 +80,8 @@ struct Plan {
     traits: Traits,
     /// The socket the port makes.
     socket: Option<PathBuf>,
+    /// An interface that the driver sets promiscuous and leaves so.
+    calm: Option<String>,
     /// A persistent tap that was made for this port and goes again when the port cannot be opened.
     new_tap: Option<String>,
     /// The entry in the list of rings.
@@ -101,7 +103,7 @@ enum Device {
 
 impl Plan {
     fn new(device: Device, traits: Traits) -> Self {
-        Self { device, traits, socket: None, new_tap: None, ring: None }
+        Self { device, traits, socket: None, calm: None, new_tap: None, ring: None }
     }
 
     /// A virtual device of `driver`.
@@ -151,7 +153,8 @@ pub fn give_up(spec: &PortSpec) {
 pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened, OpenError> {
     let mut opening = Opening { eal, request, claims: Claims::default() };
     let plan = plan(spec, &mut opening)?;
-    let mut cleanup = Cleanup { socket: plan.socket, mtu: None, ring: plan.ring, claims: opening.claims };
+    let mut cleanup =
+        Cleanup { socket: plan.socket, mtu: None, calm: plan.calm, ring: plan.ring, claims: opening.claims };
     let port = match attach(eal, plan.device, request.unique) {
         Ok(port) => port,
         Err((driver, source)) => {

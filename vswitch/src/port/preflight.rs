@@ -51,6 +51,11 @@ pub(super) fn interface_up(iface: &str) -> Result<(), OpenError> {
     }
 }
 
+/// The interface, unless it is promiscuous already: what a port made so, it makes undone.
+pub(super) fn calm_interface(iface: &str) -> Option<String> {
+    pmd::interface::is_promiscuous(iface).is_ok_and(|promiscuous| !promiscuous).then(|| iface.to_owned())
+}
+
 /// The MTU of an interface.
 pub(super) fn interface_mtu(iface: &str) -> Result<u32, OpenError> {
     pmd::process::interface_mtu(iface).map_err(|source| OpenError::Interface {
