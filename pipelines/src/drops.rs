@@ -98,6 +98,8 @@ drop_reasons! {
     NOT_LOCAL = "not-local",
     /// The tx queue of the port was full.
     TX_FULL = "tx-full",
+    /// The tx queue took nothing for a while: the first packet in the way was given up.
+    TX_STALLED = "tx-stalled",
     /// The hand-over ring to the worker that owns the tx queue was full.
     TX_HANDOFF_FULL = "tx-handoff-full",
     /// The forwarding mode has no partner for the port.

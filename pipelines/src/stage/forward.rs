@@ -12,14 +12,14 @@ use super::neighbour::send_back;
 use super::tunnel::{self, Patch};
 use super::{Cx, bind, reply};
 use crate::Sink;
-use crate::burst::{Burst, NO_INDEX};
+use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::decide;
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
 use crate::nft::{Action, Nft, Verdict};
-use crate::snapshot::{NO_PORT, Vpc, mac_from};
-use crate::vlt::{Place, SlotRef};
+use crate::snapshot::{NO_PORT, PortIndex, Vpc, mac_from};
+use crate::vlt::{Hot, Place, SlotRef, V4_WORDS};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,13 @@ pub struct Flow {
     pub roce: bool,
 }
 
+/// Counters of the common ways, added once a burst.
+#[derive(Default)]
+struct Tally {
+    encapsulated: u64,
+    local: u64,
+}
+
 /// Sends every pending packet on its way.
 #[inline]
 pub fn run<P: PacketBuf, S: Sink<P>>(
@@ -50,63 +57,162 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    let mut tally = Tally::default();
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let meta = &burst.metas[i];
-        let mut action = match nft.entry_mut(meta.entry) {
-            Some(entry) => {
-                entry.packets += 1;
-                entry.bytes += packet.len() as u64;
-                entry.last_seen = cx.now.tick;
-                entry.action
-            }
-            None => decide(cx.snapshot, &meta.key),
-        };
-        if action.verdict != Verdict::Forward {
-            special(cx, burst, i, action, sink);
+        let Some(entry) = nft.entry_mut(meta.entry) else {
+            by_decision(cx, burst, i, decide(cx.snapshot, &meta.key), limits, sink);
             continue;
-        }
-        let mut reading = cx.snapshot.vlt.read(action.slot);
-        if reading.generation != action.slot_generation {
-            // The location went away after the decision: decide again, on what the snapshot knows now.
-            action = decide(cx.snapshot, &meta.key);
-            if let Some(entry) = nft.entry_mut(meta.entry) {
-                entry.action = action;
-                cx.counters.nft_stale.add(1);
-            }
-            if action.verdict != Verdict::Forward {
-                special(cx, burst, i, action, sink);
-                continue;
-            }
-            reading = cx.snapshot.vlt.read(action.slot);
-            if reading.generation != action.slot_generation {
-                // The slot is gone, the snapshot without it not yet here.
-                burst.drop(i, DropReason::NO_LOCATION, cx.counters);
-                continue;
-            }
-        }
-        if action.rewrite != 0 {
-            if meta.headers.ttl <= 1 {
-                complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), limits, sink);
-                continue;
-            }
-            if !rewrite(packet, &action, &meta.headers) {
-                burst.drop(i, DropReason::NO_BUFFER, cx.counters);
-                continue;
-            }
-        }
-        let flow = Flow {
-            tos: meta.headers.tos,
-            entropy: meta.key.entropy(meta.entropy_port),
-            roce: meta.key.class() != 0,
         };
-        let origin = Origin { vnic: meta.vnic, from_tunnel: meta.vnic == NO_INDEX };
-        let tos = if meta.headers.is_ip() { flow.tos } else { 0 };
-        let Some(packet) = burst.take(i) else { continue };
-        if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, Flow { tos, ..flow })
-        {
-            refused(cx, burst, i, (reason, packet, reading.place), limits, sink);
+        entry.packets += 1;
+        entry.bytes += packet.len() as u64;
+        entry.last_seen = cx.now.tick;
+        let action = &entry.action;
+        let sent = action.verdict == Verdict::Forward
+            && action.rewrite == 0
+            && match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
+                Hot::Tunnel4 { uplink, words } if meta.vnic != NO_INDEX => {
+                    let way = encapsulate(cx, packet, meta, (uplink, words));
+                    tally.encapsulated += u64::from(way.is_some());
+                    depart(burst, i, way, sink)
+                }
+                Hot::Local { vnic } if vnic != meta.vnic => {
+                    let way = deliver(cx, packet, meta, vnic);
+                    tally.local += u64::from(way.is_some() && meta.vnic != NO_INDEX);
+                    depart(burst, i, way, sink)
+                }
+                _ => false,
+            };
+        if !sent {
+            uncommon(cx, burst, i, nft, limits, sink);
         }
+    }
+    cx.counters.encapsulated.add(tally.encapsulated);
+    cx.counters.local.add(tally.local);
+}
+
+/// Sends a packet that is ready; `false` when it is not.
+#[inline(always)]
+fn depart<P, S: Sink<P>>(burst: &mut Burst<P>, i: usize, port: Option<PortIndex>, sink: &mut S) -> bool {
+    match (port, burst.packets[i].take()) {
+        (Some(port), Some(packet)) => {
+            burst.pending &= !(1 << i);
+            sink.send(port, packet);
+            true
+        }
+        (_, packet) => {
+            burst.packets[i] = packet;
+            false
+        }
+    }
+}
+
+/// Puts an untagged IPv4 header in front; `None` (and no change) when the packet is not for the common way.
+#[inline(always)]
+fn encapsulate<P: PacketBuf>(
+    cx: &Cx,
+    packet: &mut P,
+    meta: &Meta,
+    (uplink, words): (u16, [u64; V4_WORDS]),
+) -> Option<PortIndex> {
+    let uplink = cx.snapshot.uplink(uplink)?;
+    if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
+        return None;
+    }
+    let tos = if meta.headers.is_ip() { meta.headers.tos } else { 0 };
+    let patch = Patch {
+        tos: tunnel::outer_tos(&cx.snapshot.settings, tos),
+        source_port: outer_source_port(meta.key.entropy(meta.entropy_port)),
+        zero_checksum6: false,
+    };
+    tunnel::encapsulate_v4(packet, words, patch).then_some(uplink.port)
+}
+
+/// Readies a packet for a vNIC of this host; `None` (and no change) when the packet is not for the common way.
+#[inline(always)]
+fn deliver<P: PacketBuf>(cx: &Cx, packet: &mut P, meta: &Meta, vnic: u32) -> Option<PortIndex> {
+    let row = cx.snapshot.row(vnic);
+    if row.port == NO_PORT || packet.len() > usize::from(row.mtu) + usize::from(meta.headers.l3_offset) {
+        return None;
+    }
+    if row.vlan != 0 && !bind::push_tag(packet, row.vlan) {
+        return None;
+    }
+    let counters = cx.counters.vnic(vnic as usize);
+    counters.tx_packets.add(1);
+    counters.tx_bytes.add(packet.len() as u64);
+    if meta.key.class() != 0 {
+        counters.rdma_tx_packets.add(1);
+    }
+    Some(row.port)
+}
+
+/// Every other packet of a known flow: routed, over IPv6 or a VLAN, to a place that changed, not to be sent.
+#[inline(never)]
+fn uncommon<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    let meta = &burst.metas[i];
+    let Some(entry) = nft.entry_mut(meta.entry) else { return };
+    if entry.action.verdict == Verdict::Forward
+        && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
+    {
+        // The location went away after the decision: decide again, on what the snapshot knows now.
+        entry.action = decide(cx.snapshot, &meta.key);
+        cx.counters.nft_stale.add(1);
+    }
+    let action = entry.action;
+    by_decision(cx, burst, i, action, limits, sink);
+}
+
+/// Does what a decision says, whatever it is.
+#[inline(never)]
+fn by_decision<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    action: Action,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    if action.verdict != Verdict::Forward {
+        special(cx, burst, i, action, sink);
+        return;
+    }
+    let meta = burst.metas[i];
+    let reading = cx.snapshot.vlt.read(action.slot);
+    if reading.generation != action.slot_generation {
+        // The slot is gone, the snapshot without it not yet here.
+        burst.drop(i, DropReason::NO_LOCATION, cx.counters);
+        return;
+    }
+    if action.rewrite != 0 {
+        if meta.headers.ttl <= 1 {
+            complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), limits, sink);
+            return;
+        }
+        let rewritten =
+            burst.packets[i].as_mut().is_some_and(|packet| rewrite(packet, &action, &meta.headers));
+        if !rewritten {
+            burst.drop(i, DropReason::NO_BUFFER, cx.counters);
+            return;
+        }
+    }
+    let origin = Origin { vnic: meta.vnic, from_tunnel: meta.vnic == NO_INDEX };
+    let flow = Flow {
+        tos: if meta.headers.is_ip() { meta.headers.tos } else { 0 },
+        entropy: meta.key.entropy(meta.entropy_port),
+        roce: meta.key.class() != 0,
+    };
+    let Some(packet) = burst.take(i) else { return };
+    if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
+        refused(cx, burst, i, (reason, packet, reading.place), limits, sink);
     }
 }
 
@@ -114,7 +220,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
 ///
 /// # Errors
 /// The reason, with the unchanged packet.
-#[inline(always)]
+#[inline]
 pub fn to_place<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     sink: &mut S,

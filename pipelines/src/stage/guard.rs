@@ -8,7 +8,7 @@ use wire::{L3, PacketBuf};
 
 use super::Cx;
 use super::neighbour::is_neighbour_protocol;
-use crate::burst::{Burst, Meta};
+use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::be64;
 use crate::snapshot::VnicRow;
@@ -16,16 +16,41 @@ use crate::snapshot::VnicRow;
 /// Drops what is not the vNIC's own, and counts what is.
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
+    // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
+    let mut run = Run { vnic: NO_INDEX, packets: 0, bytes: 0 };
+    let mut row = &VnicRow::FREE;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
-        let row = cx.snapshot.row(meta.vnic);
-        let counters = cx.counters.vnic(meta.vnic as usize);
-        counters.rx_packets.add(1);
-        counters.rx_bytes.add(packet.len() as u64);
+        if meta.vnic != run.vnic {
+            run.count(cx);
+            run = Run { vnic: meta.vnic, packets: 0, bytes: 0 };
+            row = cx.snapshot.row(meta.vnic);
+        }
+        run.packets += 1;
+        run.bytes += packet.len() as u64;
         let verdict = check(cx, packet.head(), meta, row);
         if let Err(reason) = verdict {
             burst.drop(i, reason, cx.counters);
+        }
+    }
+    run.count(cx);
+}
+
+/// Packets in a row from one vNIC.
+struct Run {
+    vnic: u32,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Run {
+    #[inline(always)]
+    fn count(&self, cx: &Cx) {
+        if self.packets > 0 {
+            let counters = cx.counters.vnic(self.vnic as usize);
+            counters.rx_packets.add(self.packets);
+            counters.rx_bytes.add(self.bytes);
         }
     }
 }

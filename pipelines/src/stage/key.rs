@@ -48,16 +48,23 @@ pub fn class_code(bth: &[u8]) -> u8 {
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, seed: u64) {
     let rdma_port = cx.snapshot.settings.rdma_port;
+    // The scope and the router's MAC are the same for runs of packets.
+    let mut last = (NO_INDEX, NO_INDEX);
+    let (mut scope, mut router) = (Scope::Vnic(NO_INDEX), 0);
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let head = packet.head();
         let meta = &mut burst.metas[i];
         let headers = &meta.headers;
-        let (scope, router) = if meta.vnic == NO_INDEX {
-            (Scope::Vpc(meta.vpc), cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64()))
-        } else {
-            (Scope::Vnic(meta.vnic), cx.snapshot.row(meta.vnic).router_mac)
-        };
+        if (meta.vnic, meta.vpc) != last {
+            last = (meta.vnic, meta.vpc);
+            (scope, router) = if meta.vnic == NO_INDEX {
+                let vpc = cx.snapshot.vpc(meta.vpc);
+                (Scope::Vpc(meta.vpc), vpc.map_or(0, |vpc| vpc.router_mac.to_u64()))
+            } else {
+                (Scope::Vnic(meta.vnic), cx.snapshot.row(meta.vnic).router_mac)
+            };
+        }
         let routed = be64(head, 0) >> 16 == router;
         let (mut sport, mut dport, mut class) = (headers.sport, headers.dport, 0);
         if headers.proto == protocol::UDP && dport == rdma_port && headers.is(Flags::L4) {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{Ecn, MacAddr, PacketBuf, Vni, checksum, protocol};
 
-use crate::vlt::{TEMPLATE_BYTES, Tunnel};
+use crate::vlt::{TEMPLATE_BYTES, Tunnel, V4_WORDS};
 
 /// Bytes of UDP and VxLAN.
 const UDP_VXLAN: usize = 16;
@@ -113,18 +113,11 @@ pub struct Patch {
 }
 
 /// Puts the outer header in front of a frame. `false` (and no change) when there is no headroom.
-#[inline(always)]
+#[inline]
 pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) -> bool {
     let inner = packet.len();
     let len = usize::from(tunnel.len);
     let Some(head) = packet.prepend(len) else { return false };
-    if len == V4_LEN {
-        // The common case with constant offsets: copied by moves, not by a call.
-        let Some((outer, _)) = head.split_first_chunk_mut::<V4_LEN>() else { return false };
-        outer.copy_from_slice(&tunnel.header[..V4_LEN]);
-        patch_v4(outer, 14, inner, patch);
-        return true;
-    }
     head[..len].copy_from_slice(&tunnel.header[..len]);
     let ip = if tunnel.header[12..14] == [0x81, 0] { 18 } else { 14 };
     if tunnel.header[ip] >> 4 == 4 {
@@ -135,16 +128,49 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     }
 }
 
+/// [`encapsulate`] for an untagged IPv4 header that is at hand as words: patched in registers, stored once.
+#[inline(always)]
+pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, mut words: [u64; V4_WORDS], patch: Patch) -> bool {
+    let inner = packet.len();
+    let Some(head) = packet.prepend(V4_LEN) else { return false };
+    let Some((outer, _)) = head.split_first_chunk_mut::<V4_LEN>() else { return false };
+    // Bytes 14..34 are IP, 34..42 UDP; what is patched is zero in the template, but for the checksum's base.
+    let total = (inner + 20 + UDP_VXLAN) as u16;
+    let [t0, t1] = total.to_be_bytes();
+    let [l0, l1] = ((inner + UDP_VXLAN) as u16).to_be_bytes();
+    let [s0, s1] = patch.source_port.to_be_bytes();
+    let [b0, b1, ..] = words[3].to_ne_bytes();
+    let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
+    words[1] |= u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos]);
+    words[2] |= u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0]);
+    words[3] &= u64::from_ne_bytes([0, 0, 255, 255, 255, 255, 255, 255]);
+    words[3] |= u64::from_ne_bytes([c0, c1, 0, 0, 0, 0, 0, 0]);
+    words[4] |= u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1]);
+    let (chunks, rest) = outer.as_chunks_mut::<8>();
+    for (chunk, word) in chunks.iter_mut().zip(words) {
+        *chunk = word.to_ne_bytes();
+    }
+    rest.copy_from_slice(&words[V4_WORDS - 1].to_ne_bytes()[..V4_LEN % 8]);
+    true
+}
+
+/// The checksum of a header from the folded sum of its constant fields.
+#[inline(always)]
+fn header_checksum(base: u16, total: u16, tos: u8) -> u16 {
+    let sum = u32::from(base) + u32::from(total) + u32::from(tos);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
 #[inline(always)]
 fn patch_v4(outer: &mut [u8], ip: usize, inner: usize, patch: Patch) {
     let total = inner + 20 + UDP_VXLAN;
     outer[ip + 1] = patch.tos;
     outer[ip + 2..ip + 4].copy_from_slice(&(total as u16).to_be_bytes());
-    let base = u32::from(u16::from_be_bytes([outer[ip + 10], outer[ip + 11]]));
-    let mut sum = base + total as u32 + u32::from(patch.tos);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    outer[ip + 10..ip + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let base = u16::from_be_bytes([outer[ip + 10], outer[ip + 11]]);
+    let checksum = header_checksum(base, total as u16, patch.tos);
+    outer[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
     patch_udp(outer, ip + 20, inner, patch.source_port);
 }
 

@@ -18,14 +18,19 @@ use super::stats::WorkerStats;
 
 /// Packets that wait for a tx queue before the port's packets are dropped as `tx-full`.
 const BUFFER: usize = 256;
-/// A buffer with so many packets is sent without waiting for the end of the burst.
-const FLUSH_AT: usize = 32;
+/// Attempts in a row after which the first packet of a buffer is given up: some drivers never take a packet that
+/// they cannot send (net_tap, one over the interface's MTU), and it must not hold up the others for ever.
+const MAX_REFUSALS: u32 = 20_000;
 /// Slots of a hand-over ring.
 pub const HAND_OFF_SLOTS: usize = 1024;
 
 struct Own {
     queue: TxQueue,
     buffer: Burst,
+    /// Bytes in the buffer.
+    bytes: u64,
+    /// Attempts in a row in which the queue took nothing.
+    refusals: u32,
     rings: Vec<Arc<ArrayQueue<Mbuf>>>,
 }
 
@@ -42,6 +47,8 @@ pub struct TxPaths {
     dirty: u64,
     /// Ports that other workers hand packets over for.
     with_rings: u64,
+    /// Packets in buffers and rings, less those taken out of other workers' rings; published once a burst.
+    queued: u64,
     stats: Arc<WorkerStats>,
 }
 
@@ -49,7 +56,13 @@ const _: () = assert!(MAX_PORTS <= 64, "one bit a port");
 
 impl TxPaths {
     pub(super) fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { paths: (0..MAX_PORTS).map(|_| Path::None).collect(), dirty: 0, with_rings: 0, stats }
+        Self {
+            paths: (0..MAX_PORTS).map(|_| Path::None).collect(),
+            dirty: 0,
+            with_rings: 0,
+            queued: 0,
+            stats,
+        }
     }
 
     pub(super) fn own(&mut self, port: PortIndex, queue: TxQueue, rings: Vec<Arc<ArrayQueue<Mbuf>>>) {
@@ -57,7 +70,7 @@ impl TxPaths {
             self.with_rings |= 1 << port;
         }
         let buffer = Burst::with_capacity(BUFFER);
-        self.paths[usize::from(port)] = Path::Own(Own { queue, buffer, rings });
+        self.paths[usize::from(port)] = Path::Own(Own { queue, buffer, bytes: 0, refusals: 0, rings });
     }
 
     pub(super) fn hand_off(&mut self, port: PortIndex, ring: Arc<ArrayQueue<Mbuf>>) {
@@ -66,15 +79,30 @@ impl TxPaths {
 
     /// Gives up the way to a port. What still waits for it is sent if the queue takes it, else dropped by name.
     pub(super) fn remove(&mut self, port: PortIndex) -> Option<TxQueue> {
-        self.drain_rings(port);
-        self.flush_port(port);
+        // A ring holds more than the buffer: what the queue refuses is given up, so that all of the ring gets its turn.
+        let mut lost = 0;
+        loop {
+            let taken = self.drain_rings(port);
+            self.flush_port(port);
+            if taken == 0 {
+                break;
+            }
+            if let Path::Own(own) = &mut self.paths[usize::from(port)]
+                && own.buffer.is_full()
+            {
+                lost += own.buffer.len() as u64;
+                own.buffer.clear();
+                own.bytes = 0;
+            }
+        }
         self.dirty &= !(1 << port);
         self.with_rings &= !(1 << port);
         match std::mem::replace(&mut self.paths[usize::from(port)], Path::None) {
             Path::Own(mut own) => {
-                let lost = own.buffer.len() as u64;
+                lost += own.buffer.len() as u64;
                 own.buffer.clear();
-                self.stats.pipeline.queued.add(0u64.wrapping_sub(lost));
+                self.queued = self.queued.wrapping_sub(lost);
+                self.stats.pipeline.queued.set(self.queued);
                 self.stats.pipeline.drop_many(DropReason::PORT_DOWN, lost);
                 self.stats.ports[usize::from(port)].tx_drops.add(lost);
                 Some(own.queue)
@@ -92,6 +120,7 @@ impl TxPaths {
             dirty &= dirty - 1;
             self.flush_port(port);
         }
+        self.stats.pipeline.queued.set(self.queued);
     }
 
     #[inline]
@@ -102,15 +131,23 @@ impl TxPaths {
             self.dirty &= !(1 << port);
             return;
         }
-        // The bytes of what may be sent are summed first: a sent packet is no longer ours.
-        let bytes: u64 = own.buffer.iter().map(|packet| packet.len() as u64).sum();
         let sent = own.queue.send(&mut own.buffer);
-        let left: u64 = own.buffer.iter().map(|packet| packet.len() as u64).sum();
+        own.refusals = if sent == 0 { own.refusals + 1 } else { 0 };
+        if own.refusals > MAX_REFUSALS {
+            own.refusals = 0;
+            own.buffer.as_mut_slice().rotate_left(1);
+            drop(own.buffer.pop());
+            self.queued = self.queued.wrapping_sub(1);
+            self.stats.pipeline.drop_many(DropReason::TX_STALLED, 1);
+            self.stats.ports[usize::from(port)].tx_drops.add(1);
+        }
+        let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
         let counters = &self.stats.ports[usize::from(port)];
         counters.tx_packets.add(sent as u64);
-        counters.tx_bytes.add(bytes - left);
+        counters.tx_bytes.add(if sent == 0 { 0 } else { own.bytes - left });
+        own.bytes = left;
         self.stats.pipeline.sent.add(sent as u64);
-        self.stats.pipeline.queued.add(0u64.wrapping_sub(sent as u64));
+        self.queued = self.queued.wrapping_sub(sent as u64);
         if own.buffer.is_empty() {
             self.dirty &= !(1 << port);
         }
@@ -139,6 +176,7 @@ impl TxPaths {
             {
                 taken += 1;
                 self.dirty |= 1 << port;
+                own.bytes += packet.len() as u64;
                 if own.buffer.push(packet).is_err() {
                     break;
                 }
@@ -164,25 +202,26 @@ impl TxPaths {
     }
 }
 
-impl Sink<Mbuf> for TxPaths {
-    #[inline]
-    fn send(&mut self, port: PortIndex, packet: Mbuf) {
+impl TxPaths {
+    /// Everything but a packet for an own queue with room in its buffer.
+    #[inline(never)]
+    fn send_uncommon(&mut self, port: PortIndex, packet: Mbuf) {
         match self.paths.get_mut(usize::from(port)) {
-            Some(Path::Own(own)) => {
-                if own.buffer.len() >= FLUSH_AT && own.buffer.len().is_multiple_of(FLUSH_AT) {
-                    self.flush_port(port);
-                }
+            Some(Path::Own(_)) => {
+                self.flush_port(port);
                 let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
+                let len = packet.len() as u64;
                 match own.buffer.push(packet) {
                     Ok(()) => {
+                        own.bytes += len;
                         self.dirty |= 1 << port;
-                        self.stats.pipeline.queued.add(1);
+                        self.queued = self.queued.wrapping_add(1);
                     }
                     Err(packet) => self.refuse(port, packet, DropReason::TX_FULL),
                 }
             }
             Some(Path::HandOff(ring)) => match ring.push(packet) {
-                Ok(()) => self.stats.pipeline.queued.add(1),
+                Ok(()) => self.queued = self.queued.wrapping_add(1),
                 Err(packet) => self.refuse(port, packet, DropReason::TX_HANDOFF_FULL),
             },
             Some(Path::None) => self.refuse(port, packet, DropReason::PORT_DOWN),
@@ -192,4 +231,26 @@ impl Sink<Mbuf> for TxPaths {
             }
         }
     }
+}
+
+impl Sink<Mbuf> for TxPaths {
+    #[inline(always)]
+    fn send(&mut self, port: PortIndex, packet: Mbuf) {
+        if let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port))
+            && !own.buffer.is_full()
+        {
+            own.bytes += packet.len() as u64;
+            self.dirty |= 1 << port;
+            self.queued = self.queued.wrapping_add(1);
+            // It has room, so that nothing comes back.
+            drop(own.buffer.push(packet));
+            return;
+        }
+        self.send_uncommon(port, packet);
+    }
+}
+
+/// Bytes of the packets in a burst.
+fn bytes_of(burst: &Burst) -> u64 {
+    burst.iter().map(|packet| packet.len() as u64).sum()
 }
