@@ -181,7 +181,7 @@ pub enum OpenError {
         /// The package that has it.
         package: String,
         /// What DPDK said.
-        source: PortError,
+        source: Box<PortError>,
     },
     /// DPDK or the driver refused.
     #[error("{kind} port {port}: {source}")]
@@ -191,7 +191,7 @@ pub enum OpenError {
         /// The switch's name of the port.
         port: String,
         /// What was said.
-        source: PortError,
+        source: Box<PortError>,
     },
     /// Something stayed behind when the port was closed.
     #[error("{what} stayed behind: {source}; remove it by hand")]

@@ -1,7 +1,7 @@
 //! Ports: from what the config says stands behind a port to a device that can be started, and back.
 //!
-//! One file per kind turns its `PortSpec` into a [`Plan`]: the devices it takes, the driver's arguments, what
-//! the switch must know of it. The registry is [`plan`]; [`open`] carries a plan out and [`close`] undoes it.
+//! One file per kind turns its `PortSpec` into a `Plan`: the devices it takes, the driver's arguments, what
+//! the switch must know of it. The registry is `plan`; [`open`] carries a plan out and [`close`] undoes it.
 //! Both are synchronous, belong on a helper thread, and never touch a packet.
 
 mod af_packet;
@@ -165,7 +165,7 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened,
             return Err(explain(spec.kind(), driver, request.name, source));
         }
     };
-    let device = |source| OpenError::Device { kind: spec.kind(), port: request.name.into(), source };
+    let device = |source| refused(spec.kind(), request.name, source);
     let info = port.info().map_err(device)?;
     let traits = plan.traits.bounded(&info);
     match (&traits.mtu, request.mtu) {
@@ -182,7 +182,7 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened,
 /// The driver's refusal, or what stayed behind. The port is gone all the same.
 pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
     let name = port.name().to_owned();
-    let detached = port.detach().map_err(|source| OpenError::Device { kind: "detached", port: name, source });
+    let detached = port.detach().map_err(|source| refused("detached", &name, source));
     let cleaned = cleanup.finish();
     detached.and(cleaned)
 }
@@ -207,10 +207,14 @@ fn explain(kind: &'static str, driver: Option<&'static str>, port: &str, source:
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         if !maps.is_empty() && !maps.contains(&library) {
             let package = format!("{}23", library.replace('_', "-"));
-            return OpenError::NoDriver { kind, library, package, source };
+            return OpenError::NoDriver { kind, library, package, source: Box::new(source) };
         }
     }
-    OpenError::Device { kind, port: port.into(), source }
+    refused(kind, port, source)
+}
+
+fn refused(kind: &'static str, port: &str, source: PortError) -> OpenError {
+    OpenError::Device { kind, port: port.into(), source: Box::new(source) }
 }
 
 /// Gives an interface the MTU that is wanted, if its own is smaller. It is set back at close.

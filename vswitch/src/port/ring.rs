@@ -67,11 +67,10 @@ pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, O
     let queues = request.queues.clamp(1, MAX_QUEUES);
     let make = |way: &str| {
         let ring = |queue| Ring::new(eal, &format!("port{}{way}{queue}", request.unique), PACKETS);
-        (0..queues).map(ring).collect::<Result<Vec<_>, _>>().map_err(|source| OpenError::Device {
-            kind: "ring",
-            port: request.name.into(),
-            source,
-        })
+        (0..queues)
+            .map(ring)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|source| super::refused("ring", request.name, source))
     };
     let loopback = || make("l").map(|rings| Ways { rx: rings.clone(), tx: rings });
     let pair = || Ok(Ways { rx: make("r")?, tx: make("t")? });

@@ -121,11 +121,9 @@ impl Traits {
     pub fn set_mtu(&self, port: &StartedPort, mtu: u16) -> Result<(), OpenError> {
         match &self.mtu {
             MtuControl::Nobody => Ok(()),
-            MtuControl::Device => port.set_mtu(mtu).map_err(|source| OpenError::Device {
-                kind: "running",
-                port: port.name().into(),
-                source,
-            }),
+            MtuControl::Device => {
+                port.set_mtu(mtu).map_err(|source| super::refused("running", port.name(), source))
+            }
             MtuControl::Interface(iface) => {
                 pmd::process::set_interface_mtu(iface, mtu.into()).map_err(|source| OpenError::Interface {
                     iface: iface.clone(),

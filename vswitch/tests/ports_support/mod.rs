@@ -1,8 +1,7 @@
 //! What the port tests share: a network namespace, DPDK, a pool, ports that run, and frames that are counted
 //! and compared.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
