@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use ports_support::{Lab, frame, links, pass, run, spec, veth};
+use ports_support::{Lab, Namespace, frame, links, pass, run, spec, veth};
 use vswitch::port::{self, OpenError};
 
 #[test]
@@ -389,8 +389,8 @@ fn bad_ports_name_the_thing_and_the_remedy() {
     let mut lab = Lab::new();
     veth("v0", "v1", 1500);
     run("ip link set v1 down");
-    let name = format!("ports-test-{}", std::process::id());
-    run(&format!("ip netns add {name}"));
+    let elsewhere = Namespace::new();
+    let name = &elsewhere.0;
     run(&format!("ip link add there netns {name} type veth peer name there2 netns {name}"));
     let file = lab.path("file");
     fs::write(&file, "precious").unwrap();
@@ -401,7 +401,7 @@ fn bad_ports_name_the_thing_and_the_remedy() {
     let missing = missing.display();
     let cases = [
         (r#"kind = "af-packet", iface = "none""#.to_owned(), vec!["\"none\"", "ip link"]),
-        (r#"kind = "af-packet", iface = "there""#.to_owned(), vec!["there", &name, "netns"]),
+        (r#"kind = "af-packet", iface = "there""#.to_owned(), vec!["there", name, "netns"]),
         (r#"kind = "af-packet", iface = "v1""#.to_owned(), vec!["ip link set v1 up"]),
         (r#"kind = "af-xdp", iface = "v1""#.to_owned(), vec!["ip link set v1 up"]),
         (r#"kind = "pcap", iface = "none""#.to_owned(), vec!["\"none\"", "ip link"]),
@@ -429,7 +429,7 @@ fn bad_ports_name_the_thing_and_the_remedy() {
             assert!(error.contains(part), "{toml}: {error}");
         }
     }
-    run(&format!("ip netns del {name}"));
+    drop(elsewhere);
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     // A stale socket gives way.
     drop(listener);

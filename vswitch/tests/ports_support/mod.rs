@@ -261,6 +261,23 @@ pub fn links() -> BTreeSet<String> {
     text.lines().filter_map(name).filter(|name| name != "lo").collect()
 }
 
+/// A namespace with a name, which goes with this.
+pub struct Namespace(pub String);
+
+impl Namespace {
+    pub fn new() -> Self {
+        let name = format!("ports-test-{}", std::process::id());
+        run(&format!("ip netns add {name}"));
+        Self(name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
 /// A veth, both ends up, without IPv6 chatter.
 pub fn veth(a: &str, b: &str, mtu: u16) {
     run(&format!("ip link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"));
