@@ -8,6 +8,7 @@ use pipelines::drops::DropReason;
 use pmd::PortStats;
 
 use crate::switch::Switch;
+use crate::worker::Pool;
 use crate::worker::stats::BURST_CLASSES;
 
 /// Counters of the whole data path, summed over workers.
@@ -131,6 +132,26 @@ pub struct Baseline {
     pub totals: Totals,
     /// Of ports, by name.
     pub ports: BTreeMap<String, PortTotals>,
+    /// Of vNICs, by name: what an earlier one of the same index left.
+    pub vnics: BTreeMap<String, VnicTotals>,
+}
+
+impl Baseline {
+    /// A port that has just been attached counts from zero, whatever the one had that was here before.
+    pub(crate) fn begin_port(&mut self, pool: &Pool, index: u16, name: &str) {
+        self.ports.insert(name.into(), raw_port(pool, index));
+    }
+
+    /// As [`begin_port`](Self::begin_port), of a vNIC.
+    pub(crate) fn begin_vnic(&mut self, pool: &Pool, index: u32, name: &str) {
+        self.vnics.insert(name.into(), raw_vnic(pool, index));
+    }
+
+    /// Forgets the ports and vNICs that are gone.
+    pub(crate) fn retain(&mut self, port: impl Fn(&str) -> bool, vnic: impl Fn(&str) -> bool) {
+        self.ports.retain(|name, _| port(name));
+        self.vnics.retain(|name, _| vnic(name));
+    }
 }
 
 /// The data path's counters since the last `clear`.
@@ -156,8 +177,8 @@ fn raw_totals(switch: &Switch) -> Totals {
     sum
 }
 
-fn raw_port(switch: &Switch, index: u16) -> PortTotals {
-    let rows = switch.pool().workers.iter().map(|worker| &worker.stats.ports[usize::from(index)]);
+fn raw_port(pool: &Pool, index: u16) -> PortTotals {
+    let rows = pool.workers.iter().map(|worker| &worker.stats.ports[usize::from(index)]);
     rows.fold(PortTotals::default(), |sum, row| PortTotals {
         rx_packets: sum.rx_packets + row.rx_packets.get(),
         rx_bytes: sum.rx_bytes + row.rx_bytes.get(),
@@ -171,7 +192,7 @@ fn raw_port(switch: &Switch, index: u16) -> PortTotals {
 pub fn port(switch: &Switch, index: u16) -> PortTotals {
     let name = switch.ports().get(index).map(|port| port.name.as_str()).unwrap_or_default();
     let base = switch.baseline().ports.get(name).copied().unwrap_or_default();
-    let now = raw_port(switch, index);
+    let now = raw_port(switch.pool(), index);
     PortTotals {
         rx_packets: now.rx_packets.wrapping_sub(base.rx_packets),
         rx_bytes: now.rx_bytes.wrapping_sub(base.rx_bytes),
@@ -186,9 +207,23 @@ pub fn driver(switch: &Switch, index: u16) -> PortStats {
     switch.ports().get(index).and_then(|port| port.port.stats().ok()).unwrap_or_default()
 }
 
-/// A vNIC's traffic.
+/// A vNIC's traffic since it is there.
 pub fn vnic(switch: &Switch, index: u32) -> VnicTotals {
-    let rows = switch.pool().workers.iter().map(|worker| worker.stats.pipeline.vnic(index as usize));
+    let now = raw_vnic(switch.pool(), index);
+    let row = switch.snapshot().vnics.get(index as usize).and_then(Option::as_ref);
+    let base = row.and_then(|vnic| switch.baseline().vnics.get(&vnic.name)).copied().unwrap_or_default();
+    VnicTotals {
+        rx_packets: now.rx_packets.wrapping_sub(base.rx_packets),
+        rx_bytes: now.rx_bytes.wrapping_sub(base.rx_bytes),
+        tx_packets: now.tx_packets.wrapping_sub(base.tx_packets),
+        tx_bytes: now.tx_bytes.wrapping_sub(base.tx_bytes),
+        drops: now.drops.wrapping_sub(base.drops),
+        misses: now.misses.wrapping_sub(base.misses),
+    }
+}
+
+fn raw_vnic(pool: &Pool, index: u32) -> VnicTotals {
+    let rows = pool.workers.iter().map(|worker| worker.stats.pipeline.vnic(index as usize));
     rows.fold(VnicTotals::default(), |sum, row| VnicTotals {
         rx_packets: sum.rx_packets + row.rx_packets.get(),
         rx_bytes: sum.rx_bytes + row.rx_bytes.get(),
@@ -224,8 +259,11 @@ pub fn workers(switch: &Switch) -> Vec<WorkerTotals> {
 pub fn baseline(switch: &Switch, ports: bool, forwarding: bool) -> Baseline {
     let mut baseline = switch.baseline().clone();
     if ports {
-        baseline.ports =
-            switch.ports().iter().map(|(index, port)| (port.name.clone(), raw_port(switch, index))).collect();
+        baseline.ports = switch
+            .ports()
+            .iter()
+            .map(|(index, port)| (port.name.clone(), raw_port(switch.pool(), index)))
+            .collect();
     }
     if forwarding {
         baseline.totals = raw_totals(switch);

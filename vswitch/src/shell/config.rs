@@ -61,7 +61,7 @@ impl Shell {
         let text = read(path)?;
         let config = Config::parse(&text, &path.display().to_string())
             .map_err(|errors| CommandError::new(errors.to_string()))?;
-        Ok(self.switch.apply(config)?)
+        Ok(self.switch.go_over(config)?)
     }
 }
 

@@ -22,6 +22,14 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         let mut config = self.config();
         change(&mut config)?;
+        self.go_over(config)
+    }
+
+    /// Goes over to another config, as [`apply`](Self::apply), and saves it where changes are saved.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn go_over(&mut self, config: Config) -> Result<(), SwitchError> {
         self.apply(config)?;
         self.save_state()
     }
@@ -237,7 +245,8 @@ impl Switch {
     }
 
     fn save_state(&self) -> Result<(), SwitchError> {
-        self.saved.as_deref().map_or(Ok(()), |path| self.save(path))
+        let Some(path) = self.saved.as_deref() else { return Ok(()) };
+        self.save(path).map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 }
 

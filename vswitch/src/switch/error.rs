@@ -87,6 +87,9 @@ pub enum SwitchError {
         /// Why.
         source: std::io::Error,
     },
+    /// A change was made, but would not outlive the process.
+    #[error("the change is in force but not saved: {0}; mend that, then make any change to save all of them")]
+    NotSaved(Box<SwitchError>),
     /// The config cannot be written.
     #[error("the config cannot be written as TOML: {0}")]
     Toml(#[from] toml::ser::Error),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pipelines::nft::NftConfig;
-use pipelines::snapshot::Snapshot;
+use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Eal, Mempool, MempoolConfig};
 
 pub use error::SwitchError;
@@ -212,14 +212,17 @@ impl Switch {
         self.refuse_fixed(&new)?;
         let old = self.config();
         let (have, want) = (ports::wanted(&old), ports::wanted(&new));
-        // What changes its device must leave before it can come back.
-        let replaced: Vec<&String> = have
-            .iter()
-            .filter(|(name, spec)| want.get(*name).is_some_and(|new| new != *spec))
-            .map(|(n, _)| n)
-            .collect();
         let added: BTreeMap<&String, &Wanted> =
             want.iter().filter(|(name, spec)| have.get(*name) != Some(*spec)).collect();
+        // What changes its device, or leaves it to a port of another name, must go before that can come.
+        let replaced: Vec<&String> = have
+            .iter()
+            .filter(|(name, old)| match want.get(*name) {
+                Some(new) => new != *old,
+                None => added.values().any(|new| new.spec == old.spec),
+            })
+            .map(|(name, _)| name)
+            .collect();
         for name in &replaced {
             self.detach_now(name)?;
         }
@@ -234,10 +237,19 @@ impl Switch {
                 self.ports.poll(&self.pool, index)?;
             }
         }
+        let mode = mode_of(new.forward.mode);
         self.config = Config { locations: Vec::new(), ..new };
+        if mode != self.mode {
+            self.set_mode(mode)?;
+        }
         for name in have.keys().filter(|name| !want.contains_key(*name)) {
             self.detach_now(name)?;
         }
+        let (ports, vnics) = (&want, &self.config.vnics);
+        self.baseline.retain(
+            |name| ports.contains_key(name),
+            |name| vnics.iter().any(|vnic| vnic.name.as_str() == name),
+        );
         // Indices of partners may have changed with the last detach.
         let config = self.config();
         self.publish(&config)
@@ -249,11 +261,17 @@ impl Switch {
         attached: &mut Vec<String>,
     ) -> Result<(), SwitchError> {
         for (name, wanted) in added {
-            self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted)?;
+            self.attach_one(name, wanted)?;
             attached.push((*name).clone());
             tracing::info!(port = name.as_str(), kind = wanted.spec.kind(), "port attached");
         }
         Ok(())
+    }
+
+    fn attach_one(&mut self, name: &str, wanted: &Wanted) -> Result<PortIndex, SwitchError> {
+        let index = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted)?;
+        self.baseline.begin_port(&self.pool, index, name);
+        Ok(index)
     }
 
     fn detach_now(&mut self, name: &str) -> Result<(), SwitchError> {
@@ -267,7 +285,14 @@ impl Switch {
     /// Builds and publishes the snapshot of a config.
     fn publish(&mut self, config: &Config) -> Result<(), SwitchError> {
         self.topology.rebuild(config, &self.ports, &mut self.neighbours)?;
+        let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
+        for vnic in snapshot.vnics.iter().flatten() {
+            let known = before.vnics.get(vnic.index as usize).and_then(Option::as_ref);
+            if known.is_none_or(|known| known.name != vnic.name) {
+                self.baseline.begin_vnic(&self.pool, vnic.index, &vnic.name);
+            }
+        }
         self.pool.publish(&snapshot)?;
         self.topology.release();
         self.tend(Instant::now());
@@ -289,8 +314,8 @@ impl Switch {
         }
         for name in replaced {
             let Some(wanted) = have.get(*name) else { continue };
-            let result = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted);
-            match result.and_then(|index| self.ports.poll(&self.pool, index)) {
+            let result = self.attach_one(name, wanted);
+            match result.and_then(|index| Ok(self.ports.poll(&self.pool, index)?)) {
                 Ok(()) => {}
                 Err(error) => tracing::error!(port = name.as_str(), %error, "a port could not be restored"),
             }
@@ -307,6 +332,7 @@ impl Switch {
             ("[eal]", old.eal != new.eal),
             ("[workers]", old.workers != new.workers),
             ("[api]", old.api != new.api),
+            ("[control]", old.control != new.control),
             ("[nft] entries", old.nft.entries != new.nft.entries),
             ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
             ("[vlt] entries", old.vlt.entries != new.vlt.entries),
