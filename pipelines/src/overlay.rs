@@ -88,15 +88,15 @@ impl Overlay {
         let cx = Cx { snapshot, counters: &self.counters, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
-        match row.role {
+        let neighbours = match row.role {
             PortRole::Uplink(index) => from_wire(&cx, burst, (index, row), &self.events, sink),
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
             role => from_vnic(&cx, burst, role, row),
-        }
+        };
         if burst.pending == 0 {
             return;
         }
-        neighbour::run(&cx, burst, sink);
+        neighbour::run(&cx, burst, neighbours, sink);
         key::run(&cx, burst, &self.fragments, self.nft.seed());
         let misses = lookup::run(&cx, burst, &self.nft);
         if misses != 0 {
@@ -114,6 +114,7 @@ impl Overlay {
     }
 }
 
+/// Returns the bits of neighbour protocol packets, as its two neighbours do.
 #[inline]
 fn from_wire<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
@@ -121,35 +122,38 @@ fn from_wire<P: PacketBuf, S: Sink<P>>(
     (index, row): (u16, PortRow),
     events: &Events,
     sink: &mut S,
-) {
+) -> u64 {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return;
+        return 0;
     };
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
     if others != 0 {
         underlay::run(cx, burst, others, (index, uplink), events, sink);
     }
-    outer::parse_inner(cx, burst, row.partial_checksums);
+    let neighbours = outer::parse_inner(cx, burst, row.partial_checksums);
     outer::finish(cx, burst);
+    neighbours
 }
 
 #[inline]
-fn from_vnic<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole, row: PortRow) {
+fn from_vnic<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole, row: PortRow) -> u64 {
     bind::run(cx, burst, role);
-    parse::run(cx, burst, row.partial_checksums);
+    let neighbours = parse::run(cx, burst, row.partial_checksums);
     guard::run(cx, burst);
+    neighbours
 }
 
 /// The host's own traffic goes out as it is.
-fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) {
+fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> u64 {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return;
+        return 0;
     };
     for i in burst.pending() {
         if let Some(packet) = burst.take(i) {
             sink.send(uplink.port, packet);
         }
     }
+    0
 }

@@ -105,6 +105,18 @@ impl Nft {
     /// Looks up the probes whose bits are set in `mask`; returns the bits of those that hit.
     #[inline]
     pub fn lookup_burst<P: Probe>(&self, probes: &mut [P], mask: u64) -> u64 {
+        self.lookup_burst_if(probes, mask, |_| true)
+    }
+
+    /// [`lookup_burst`](Self::lookup_burst), in which an entry whose action is not `current` is no hit (its slot
+    /// is left in the probe all the same).
+    #[inline(always)]
+    pub fn lookup_burst_if<P: Probe>(
+        &self,
+        probes: &mut [P],
+        mask: u64,
+        current: impl Fn(&Action) -> bool,
+    ) -> u64 {
         for i in Bits(mask) {
             self.index.prefetch(probes[i].hash());
         }
@@ -120,11 +132,11 @@ impl Nft {
         for i in Bits(mask) {
             let probe = &mut probes[i];
             let found = match self.entries.get(probe.entry() as usize) {
-                Some(entry) if entry.key == *probe.key() => true,
+                Some(entry) if entry.key == *probe.key() => current(&entry.action),
                 _ => {
                     let slot = self.find(probe.key(), probe.hash());
                     probe.set_entry(slot);
-                    slot != NONE
+                    self.entries.get(slot as usize).is_some_and(|entry| current(&entry.action))
                 }
             };
             hits |= u64::from(found) << i;

@@ -41,11 +41,42 @@ pub struct Flow {
     pub roce: bool,
 }
 
-/// Counters of the common ways, added once a burst.
-#[derive(Default)]
+/// Counters of the common ways, added once a burst, those of a vNIC once for each run of packets to it.
 struct Tally {
     encapsulated: u64,
     local: u64,
+    vnic: u32,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    #[inline(always)]
+    fn delivered(&mut self, cx: &Cx, vnic: u32, bytes: u64) {
+        if vnic != self.vnic {
+            self.flush_vnic(cx);
+            self.vnic = vnic;
+        }
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+
+    #[inline(always)]
+    fn flush_vnic(&mut self, cx: &Cx) {
+        if self.packets > 0 {
+            let counters = cx.counters.vnic(self.vnic as usize);
+            counters.tx_packets.add(self.packets);
+            counters.tx_bytes.add(self.bytes);
+            (self.packets, self.bytes) = (0, 0);
+        }
+    }
+
+    #[inline(always)]
+    fn flush(mut self, cx: &Cx) {
+        self.flush_vnic(cx);
+        cx.counters.encapsulated.add(self.encapsulated);
+        cx.counters.local.add(self.local);
+    }
 }
 
 /// Sends every pending packet on its way.
@@ -57,7 +88,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    let mut tally = Tally::default();
+    let mut tally = Tally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let meta = &burst.metas[i];
@@ -78,7 +109,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                     depart(burst, i, way, sink)
                 }
                 Hot::Local { vnic } if vnic != meta.vnic => {
-                    let way = deliver(cx, packet, meta, vnic);
+                    let way = deliver(cx, packet, meta, vnic, &mut tally);
                     tally.local += u64::from(way.is_some() && meta.vnic != NO_INDEX);
                     depart(burst, i, way, sink)
                 }
@@ -88,8 +119,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             uncommon(cx, burst, i, nft, limits, sink);
         }
     }
-    cx.counters.encapsulated.add(tally.encapsulated);
-    cx.counters.local.add(tally.local);
+    tally.flush(cx);
 }
 
 /// Sends a packet that is ready; `false` when it is not.
@@ -131,7 +161,13 @@ fn encapsulate<P: PacketBuf>(
 
 /// Readies a packet for a vNIC of this host; `None` (and no change) when the packet is not for the common way.
 #[inline(always)]
-fn deliver<P: PacketBuf>(cx: &Cx, packet: &mut P, meta: &Meta, vnic: u32) -> Option<PortIndex> {
+fn deliver<P: PacketBuf>(
+    cx: &Cx,
+    packet: &mut P,
+    meta: &Meta,
+    vnic: u32,
+    tally: &mut Tally,
+) -> Option<PortIndex> {
     let row = cx.snapshot.row(vnic);
     if row.port == NO_PORT || packet.len() > usize::from(row.mtu) + usize::from(meta.headers.l3_offset) {
         return None;
@@ -139,11 +175,9 @@ fn deliver<P: PacketBuf>(cx: &Cx, packet: &mut P, meta: &Meta, vnic: u32) -> Opt
     if row.vlan != 0 && !bind::push_tag(packet, row.vlan) {
         return None;
     }
-    let counters = cx.counters.vnic(vnic as usize);
-    counters.tx_packets.add(1);
-    counters.tx_bytes.add(packet.len() as u64);
+    tally.delivered(cx, vnic, packet.len() as u64);
     if meta.key.class() != 0 {
-        counters.rdma_tx_packets.add(1);
+        cx.counters.vnic(vnic as usize).rdma_tx_packets.add(1);
     }
     Some(row.port)
 }

@@ -13,6 +13,7 @@ use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
+use crate::nft::Bits;
 use crate::snapshot::{Destination, Vpc};
 use crate::vlt::Place;
 
@@ -30,13 +31,11 @@ pub fn is_neighbour_protocol(headers: &Headers) -> bool {
     }
 }
 
-/// Answers questions; takes in or passes on the rest.
+/// Answers questions; takes in or passes on the rest. `neighbours`: the bits that parsing found.
 #[inline]
-pub fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, sink: &mut S) {
-    for i in burst.pending() {
-        if is_neighbour_protocol(&burst.metas[i].headers) {
-            one(cx, burst, i, sink);
-        }
+pub fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, neighbours: u64, sink: &mut S) {
+    for i in Bits(neighbours & burst.pending) {
+        one(cx, burst, i, sink);
     }
 }
 

@@ -224,8 +224,8 @@ fn set_ecn<P: PacketBuf>(packet: &mut P, headers: &Headers, ecn: Ecn) -> bool {
     }
 }
 
-/// Parses the inner packets of a decapsulated burst.
+/// Parses the inner packets of a decapsulated burst; returns the bits of ARP and neighbour discovery.
 #[inline]
-pub fn parse_inner<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, partial: bool) {
-    parse::run(cx, burst, partial);
+pub fn parse_inner<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, partial: bool) -> u64 {
+    parse::run(cx, burst, partial)
 }

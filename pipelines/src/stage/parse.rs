@@ -5,12 +5,15 @@ use wire::parse::parse_into;
 use wire::{ChecksumState, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::Cx;
+use super::neighbour::is_neighbour_protocol;
 use crate::burst::Burst;
 use crate::drops::DropReason;
 
-/// Parses the pending packets; `fill` says that the port may deliver unfinished checksums unmarked.
+/// Parses the pending packets; `fill` says that the port may deliver unfinished checksums unmarked. Returns the
+/// bits of ARP and neighbour discovery packets.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) -> u64 {
+    let mut neighbours = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let meta = &mut burst.metas[i];
@@ -18,6 +21,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) {
             burst.drop(i, malformed.into(), cx.counters);
             continue;
         }
+        neighbours |= u64::from(is_neighbour_protocol(&meta.headers)) << i;
         let facts = packet.rx_facts();
         if facts.gso_size != 0 {
             burst.drop(i, DropReason::GSO, cx.counters);
@@ -31,6 +35,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) {
             }
         }
     }
+    neighbours
 }
 
 /// Offset of the checksum field within the L4 header.

@@ -235,7 +235,7 @@ impl Topology {
         }
         for vpc in &config.vpcs {
             if !self.vpc_index.contains_key(vpc.name.as_str()) {
-                let index = free_index(&self.next.vpcs);
+                let index = free_index(&self.vpc_index);
                 self.vpc_index.insert(vpc.name.to_string(), index);
                 put(&mut self.next.vpcs, index, None);
             }
@@ -311,7 +311,7 @@ impl Topology {
             let index = match self.vnic_index.get(vnic.name.as_str()) {
                 Some(&index) => index,
                 None => {
-                    let index = free_index(&self.next.vnics);
+                    let index = free_index(&self.vnic_index);
                     put(&mut self.next.vnics, index, None);
                     self.vnic_index.insert(vnic.name.to_string(), index);
                     index
@@ -784,8 +784,10 @@ fn link_local(mac: MacAddr) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, a, b, c, d)
 }
 
-fn free_index<T>(rows: &[Option<T>]) -> u32 {
-    rows.iter().position(Option::is_none).unwrap_or(rows.len()) as u32
+/// The lowest index that is not taken.
+fn free_index(indices: &HashMap<String, u32>) -> u32 {
+    let taken: HashSet<u32> = indices.values().copied().collect();
+    (0..).find(|index| !taken.contains(index)).unwrap_or_default()
 }
 
 fn put<T: Clone>(rows: &mut Vec<Option<T>>, index: u32, value: Option<T>) {
