@@ -59,9 +59,9 @@ impl Probe for Meta {
 /// Up to [`MAX_BURST`] packets. A packet whose bit is set in `pending` is still on its way.
 pub struct Burst<P> {
     /// The packets.
-    pub packets: Box<[Option<P>]>,
+    pub packets: Box<[Option<P>; MAX_BURST]>,
     /// What is known of each.
-    pub metas: Box<[Meta]>,
+    pub metas: Box<[Meta; MAX_BURST]>,
     /// Bits of the packets that no stage has finished with.
     pub pending: u64,
 }
@@ -69,8 +69,8 @@ pub struct Burst<P> {
 impl<P> Default for Burst<P> {
     fn default() -> Self {
         Self {
-            packets: (0..MAX_BURST).map(|_| None).collect(),
-            metas: vec![Meta { entry: nft::NONE, ..Meta::default() }; MAX_BURST].into_boxed_slice(),
+            packets: Box::new([const { None }; MAX_BURST]),
+            metas: Box::new([Meta { entry: nft::NONE, ..Meta::default() }; MAX_BURST]),
             pending: 0,
         }
     }
@@ -87,7 +87,7 @@ impl<P> Burst<P> {
     pub fn fill(&mut self, packets: impl IntoIterator<Item = P>) -> Vec<P> {
         let mut rest = packets.into_iter();
         let mut n = 0;
-        for slot in &mut self.packets {
+        for slot in self.packets.iter_mut() {
             let Some(packet) = rest.next() else { break };
             *slot = Some(packet);
             n += 1;

@@ -7,7 +7,7 @@ use crate::nft::Nft;
 /// Looks up the pending packets and returns the bits of those that need the slow path.
 #[inline]
 pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> u64 {
-    let hits = nft.lookup_burst_if(&mut burst.metas, burst.pending, |action| {
+    let hits = nft.lookup_burst_if(&mut burst.metas[..], burst.pending, |action| {
         cx.snapshot.vlt.prefetch(action.slot);
         action.generation == cx.snapshot.generation(action.cell)
     });

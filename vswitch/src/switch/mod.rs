@@ -34,7 +34,9 @@ const DEFAULT_MBUFS: u32 = 32_767;
 /// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
 const BUFFER_EXTRA: u32 = 128 + 128;
 /// Largest frame that one buffer is made for; longer ones use several.
-const LARGEST_BUFFER: u32 = 9216 + 22;
+const LARGEST_BUFFER: u32 = 12_288;
+/// Ethernet header with two tags, and what an af_packet ring keeps in front of a frame.
+const LINK_AND_RING: u32 = 22 + 80;
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;
 
@@ -432,7 +434,11 @@ fn pci_access(config: &Config) -> pmd::PciAccess {
 fn mempool_config(config: &Config, workers: usize) -> MempoolConfig {
     let uplinks = config.uplinks.iter().map(|uplink| uplink.mtu);
     let largest = uplinks.chain(config.vnics.iter().map(|vnic| vnic.mtu)).max().unwrap_or(1500);
-    let room = (u32::from(largest) + 22).clamp(2048, LARGEST_BUFFER) + BUFFER_EXTRA;
+    // Whole pages beyond the usual 2 KiB: af_packet rings have frames of that size.
+    let room = match u32::from(largest) + LINK_AND_RING {
+        small if small <= 2048 => 2048,
+        large => large.next_multiple_of(4096).min(LARGEST_BUFFER),
+    } + BUFFER_EXTRA;
     let memory = config.eal.memory.bytes();
     // Three quarters of the memory are for buffers; each has about 192 bytes of bookkeeping.
     let fitting = (memory / 4 * 3 / u64::from(room + 192)).min(u64::from(u32::MAX)) as u32;

@@ -120,6 +120,19 @@ pub enum PortsError {
         /// What it takes.
         source: QueueError,
     },
+    /// The packet buffers are too small for it.
+    #[error(
+        "port {name}: its driver needs packet buffers of {wanted} bytes, these have {room}; buffers are sized at start by \
+         the largest `mtu` of the config: put the port (or one with its MTU) into the config and restart"
+    )]
+    SmallBuffers {
+        /// The port.
+        name: String,
+        /// Bytes of a buffer.
+        room: usize,
+        /// Bytes that the driver needs.
+        wanted: u16,
+    },
     /// Its peer did not come.
     #[error("port {name}: no peer connected within {seconds} s; start the peer, then attach the port again")]
     NoPeer {
@@ -375,7 +388,11 @@ fn open(eal: &Eal, wanted: &Wanted, name: &str, (unique, queues): (u32, u16)) ->
         .map_err(|source| PortsError::Thread { name: name.into(), source })?;
     match result.recv_timeout(PEER_TIMEOUT) {
         Ok(opened) => opened.map_err(wrong),
-        Err(_) => Err(PortsError::NoPeer { name: name.into(), seconds: PEER_TIMEOUT.as_secs() }),
+        Err(_) => {
+            // Else the waiting thread would keep every other port from being attached.
+            port::give_up(&wanted.spec);
+            Err(PortsError::NoPeer { name: name.into(), seconds: PEER_TIMEOUT.as_secs() })
+        }
     }
 }
 
@@ -387,6 +404,11 @@ fn start(
     mempool: &Mempool,
 ) -> Result<(Vec<RxQueue>, Vec<TxQueue>, Attached), PortsError> {
     let Opened { port, traits, cleanup } = opened;
+    if mempool.segment_room() < usize::from(traits.min_segment) {
+        let (room, wanted) = (mempool.segment_room(), traits.min_segment);
+        discard(name, port, cleanup);
+        return Err(PortsError::SmallBuffers { name: name.into(), room, wanted });
+    }
     let (rx_queues, tx_queues) = match traits.queues(wanted.rx_queues, wanted.tx_queues, workers) {
         Ok(queues) => queues,
         Err(source) => {
