@@ -21,8 +21,10 @@ pub mod netns;
 pub mod ovs;
 pub mod pair;
 pub mod process;
+pub mod runtime;
 pub mod scene;
 pub mod script;
+pub mod steady;
 pub mod traffic;
 pub mod workdir;
 
