@@ -264,6 +264,8 @@ pub struct Uplink {
     pub udp6_zero_checksum: bool,
     /// Where non-VTEP traffic goes, or [`NO_PORT`].
     pub punt: PortIndex,
+    /// Largest IP packet that goes there.
+    pub punt_mtu: u16,
 }
 
 impl Uplink {

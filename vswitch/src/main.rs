@@ -66,10 +66,19 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("vswitch: {error:#}");
+            eprintln!("vswitch: {}", told(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each said once: many errors quote their cause already.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => told,
+        _ => format!("{told}: {cause}"),
+    })
 }
 
 fn run(verb: Verb) -> anyhow::Result<ExitCode> {

@@ -50,10 +50,18 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let out = if replied { uplink.port } else { uplink.punt };
         if out == NO_PORT {
             burst.drop(i, DropReason::UNDERLAY_OTHER, cx.counters);
+        } else if !replied && packet.len() > longest_frame(&headers, uplink.punt_mtu) {
+            // The tap would never take it, and hold up what comes behind it.
+            burst.drop(i, DropReason::MTU_EXCEEDED, cx.counters);
         } else if let Some(packet) = burst.take(i) {
             sink.send(out, packet);
         }
     }
+}
+
+/// Length of a frame with the packet's own link header and an IP packet of this size.
+fn longest_frame(headers: &wire::Headers, mtu: u16) -> usize {
+    14 + 4 * usize::from(headers.vlan_count) + usize::from(mtu)
 }
 
 enum Kind {

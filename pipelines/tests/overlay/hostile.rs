@@ -199,6 +199,11 @@ fn punted_traffic_goes_to_the_host_and_the_hosts_to_the_wire() {
     world.expect(UPLINK, &[other], &[("underlay-mac", 1)]);
     let reply = outer(1, 2, underlay).tcp(22, 999, 0x12, b"");
     assert_eq!(world.one(punt, &reply, &[]), (UPLINK, reply.clone()));
+    // What the host's port does not take is dropped by name and holds up nobody: 20 + 20 bytes of headers.
+    let longest = outer(2, 1, underlay).tcp(999, 22, 2, &[7; 1460]);
+    assert_eq!(world.one(UPLINK, &longest, &[]), (punt, longest.clone()));
+    let longer = outer(2, 1, underlay).tcp(999, 22, 2, &[7; 1461]);
+    world.expect(UPLINK, &[longer], &[("mtu-exceeded", 1)]);
     // VxLAN is ours, fragments of it may be the host's.
     world.one(UPLINK, &tunnelled(&inner()), &DECAP);
     let mut without = plain();

@@ -189,6 +189,7 @@ impl World {
             vlan: underlay.vlan,
             udp6_zero_checksum: underlay.zero_checksum6,
             punt: NO_PORT,
+            punt_mtu: 1500,
         }));
         let vteps = (1..=9).filter(|&n| n != host);
         snapshot.vteps = FlatMap::new(

@@ -9,7 +9,7 @@ use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, Mempool, PortConfig as StartConfig, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
-use super::topology::{Ports, punt_name};
+use super::topology::{Ports, punt_mtu, punt_name};
 use crate::config::{Config, HostTraffic, PortSpec, VnicPort};
 use crate::port::{self, OpenError, Opened, QueueError, Request, Traits};
 use crate::worker::tx::HAND_OFF_SLOTS;
@@ -42,7 +42,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
                 spec: PortSpec::Tap(tap),
                 rx_queues: Some(1),
                 tx_queues: Some(1),
-                mtu: Some(uplink.mtu),
+                mtu: Some(punt_mtu(uplink.mtu)),
             };
             ports.insert(punt_name(&uplink.name), wanted);
         }

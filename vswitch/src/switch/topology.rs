@@ -220,6 +220,7 @@ impl Topology {
                 vlan: uplink.vlan,
                 udp6_zero_checksum: uplink.udp6_zero_checksum,
                 punt: ports.find(&punt_name(&uplink.name)).map_or(NO_PORT, |(port, _)| port),
+                punt_mtu: punt_mtu(uplink.mtu),
             }));
         }
     }
@@ -771,6 +772,12 @@ impl Topology {
 /// Name of the port that takes an uplink's non-VTEP traffic.
 pub fn punt_name(uplink: &str) -> String {
     format!("{uplink}:punt")
+}
+
+/// Largest IP packet of an uplink's punt port: the tap driver of DPDK 22.11 takes no more than Ethernet's usual one. TCP
+/// learns of it by the host's segment size.
+pub fn punt_mtu(uplink: u16) -> u16 {
+    uplink.min(1500)
 }
 
 fn link_local(mac: MacAddr) -> Ipv6Addr {
