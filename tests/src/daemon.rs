@@ -252,6 +252,9 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("log of vswitch in {}:\n{}", self.netns, self.log());
+            for command in ["show fwd stats all", "show port stats all", "show vlt", "show neigh", "show nft"] {
+                eprintln!("{command}:\n{}", self.try_ctl(command).unwrap_or_else(|error| error));
+            }
         }
         if !self.stopped {
             // A killed switch cannot clean up; the scenario does, so that the next one starts from nothing.

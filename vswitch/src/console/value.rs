@@ -93,7 +93,11 @@ impl Kind {
             Self::Port => match text.parse() {
                 Ok(id) => Ok(Value::Port(PortRef::Id(id))),
                 Err(_) => {
-                    Name::new(text).map(|name| Value::Port(PortRef::Name(name))).map_err(|e| e.to_string())
+                    // An uplink's punt port is called by the uplink's name and this.
+                    let name = text.strip_suffix(":punt").unwrap_or(text);
+                    Name::new(name)
+                        .map(|_| Value::Port(PortRef::Name(text.into())))
+                        .map_err(|e| e.to_string())
                 }
             },
             Self::Size => {
@@ -115,7 +119,7 @@ pub enum PortRef {
     /// By its number.
     Id(u16),
     /// By its name.
-    Name(Name),
+    Name(String),
 }
 
 impl std::fmt::Display for PortRef {
@@ -220,7 +224,9 @@ mod tests {
                     && kind.read(&"z\u{1}".repeat(5000)).map_or_else(|e| e.len() < 300, |_| true)
             );
         }
-        assert_eq!(Kind::Port.read("up0"), Ok(Value::Port(PortRef::Name(Name::new("up0").unwrap()))));
+        assert_eq!(Kind::Port.read("up0"), Ok(Value::Port(PortRef::Name("up0".into()))));
+        assert_eq!(Kind::Port.read("up0:punt"), Ok(Value::Port(PortRef::Name("up0:punt".into()))));
+        assert!(Kind::Port.read("up0:other").is_err());
         assert_eq!(Kind::Port.read("7"), Ok(Value::Port(PortRef::Id(7))));
         assert_eq!(u64::from_value(&Value::Uint(3)), Some(3));
         assert_eq!(u64::from_value(&Value::Word("3".into())), None);

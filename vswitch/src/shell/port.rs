@@ -65,7 +65,7 @@ fn set_fwd(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 pub(super) fn port_of(shell: &Shell, args: &Args, name: &str) -> Result<u16, CommandError> {
     let text = match args.get::<PortRef>(name)? {
         PortRef::Id(id) => id.to_string(),
-        PortRef::Name(name) => name.to_string(),
+        PortRef::Name(name) => name,
     };
     shell.switch.ports().resolve(&text).map_err(|error| args.error(name, error.to_string()))
 }
