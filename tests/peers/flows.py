@@ -43,7 +43,7 @@ class Order:
 
 
 def serve(address):
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     sock.bind((address, PORT))
     print("ready", flush=True)
@@ -61,7 +61,7 @@ def send(address, flows, count, until):
     socks = []
     poll = select.poll()
     for _ in range(flows):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         sock.connect((address, PORT))
         sock.setblocking(False)

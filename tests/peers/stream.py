@@ -19,7 +19,7 @@ BLOCK = 16384
 
 def main():
     role, address = sys.argv[1:3]
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     sock.settimeout(TIMEOUT)
     if role == "serve":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
