@@ -18,8 +18,13 @@ fn start(family: Family, workers: &str) -> (Lab, Daemon, tests::Tenant, tests::R
         workers.to_owned(),
     ]
     .concat();
-    // The veth end belongs to the switch: the host's stack has no address on it and hears nothing there.
-    lab.host.sysctl(&["net.ipv6.conf.up0.disable_ipv6=1", "net.ipv4.conf.up0.arp_ignore=8"]);
+    // A packet socket takes a copy: the host's stack hears the veth end, too, and must not answer what it hears there. Its
+    // way back to the peer is the tap, which is what a strict filter of sources goes by.
+    lab.host.sysctl(&[
+        "net.ipv6.conf.up0.disable_ipv6=1",
+        "net.ipv4.conf.up0.arp_ignore=8",
+        "net.ipv4.conf.up0.rp_filter=1",
+    ]);
     let mut daemon = Daemon::start(&lab.host, &config);
     red.plug(&lab.host);
     if family == Family::V6 {

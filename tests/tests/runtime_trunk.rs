@@ -144,7 +144,7 @@ fn whole(tap: bool, workers: &str) {
     // A tenant that goes leaves its VLAN to nobody, and the other alone.
     trunk.daemon.ctl("vnic del red1");
     let (seen, dropped) = trunk.send("trunk", &[tagged("red", 11, "x"), tagged("blue", 21, "y")], "peer");
-    assert_eq!(seen.len(), 1, "{seen:#?}");
+    assert_eq!(seen.len(), 1, "{seen:#?}, dropped {dropped:?}");
     assert_eq!(seen[0]["vni"], 200);
     assert_eq!(dropped, [("vlan-unbound".to_owned(), 1)]);
     // And the trunk itself cannot go as long as somebody is on it.
