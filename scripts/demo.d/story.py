@@ -120,7 +120,7 @@ class Story:
             row = [(f"{source} -> {target}", f"{show.tenant(source)} -> {show.tenant(target)}")]
             for size in (56, 1400, 8000):
                 text = self.machines[source].host.run(
-                    "ping", "-n", "-q", "-c", "5", "-i", "0.05", "-W", "2", "-s", str(size), self.machines[target].address, check=False
+                    "ping", "-n", "-q", "-c", "5", "-i", "0.2", "-W", "2", "-s", str(size), self.machines[target].address, check=False
                 )
                 times = re.search(r"= [\d.]+/([\d.]+)/", text)
                 loss = re.search(r"([\d.]+)% packet loss", text)
