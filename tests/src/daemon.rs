@@ -252,7 +252,8 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("log of vswitch in {}:\n{}", self.netns, self.log());
-            for command in ["show fwd stats all", "show port stats all", "show vlt", "show neigh", "show nft"] {
+            for command in ["show fwd stats all", "show port stats all", "show vlt", "show neigh", "show nft"]
+            {
                 eprintln!("{command}:\n{}", self.try_ctl(command).unwrap_or_else(|error| error));
             }
         }

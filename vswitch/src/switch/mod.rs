@@ -57,6 +57,7 @@ pub struct Switch {
     saved: Option<std::path::PathBuf>,
     baseline: crate::view::Baseline,
     stopped: bool,
+    watched: Vec<tend::Watched>,
 }
 
 impl Switch {
@@ -104,6 +105,7 @@ impl Switch {
             saved: None,
             baseline: crate::view::Baseline::default(),
             stopped: false,
+            watched: Vec::new(),
         };
         switch.set_mode(mode)?;
         switch.apply(config)?;

@@ -2,7 +2,7 @@
 //! old snapshots and looks whether workers are alive.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pipelines::event::Event;
 use wire::MacAddr;
@@ -11,6 +11,17 @@ use wire::build::control;
 use super::Switch;
 use super::underlay::Probe;
 use crate::worker::Command;
+
+/// A worker that has not turned its loop for so long is reported.
+const STALLED: Duration = Duration::from_secs(2);
+
+/// What the watchdog remembers of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    beats: u64,
+    since: Instant,
+    stalled: bool,
+}
 
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
@@ -35,6 +46,29 @@ impl Switch {
         }
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
+        }
+        self.watch(now);
+    }
+
+    /// Reports a worker that does not turn its loop any more, once, and when it does again.
+    fn watch(&mut self, now: Instant) {
+        self.watched.resize(self.pool.workers.len(), Watched { beats: 0, since: now, stalled: false });
+        for (number, (worker, watched)) in self.pool.workers.iter().zip(&mut self.watched).enumerate() {
+            let beats = worker.stats.polls.get();
+            if beats != watched.beats {
+                if std::mem::take(&mut watched.stalled) {
+                    tracing::info!(worker = number, core = worker.core, "the worker is back");
+                }
+                (watched.beats, watched.since) = (beats, now);
+            } else if !watched.stalled && now.saturating_duration_since(watched.since) > STALLED {
+                watched.stalled = true;
+                tracing::error!(
+                    worker = number,
+                    core = worker.core,
+                    alive = worker.is_alive(),
+                    "the worker stands still: is its core taken by something else?"
+                );
+            }
         }
     }
 

@@ -102,7 +102,6 @@ impl Worker {
     #[inline(always)]
     fn account(&self, worked: bool, cycles: u64) {
         self.stats.polls.add(1);
-        self.stats.heartbeat.add(1);
         if worked {
             self.stats.busy_cycles.add(cycles);
         } else {

@@ -31,7 +31,7 @@ pub struct PortCounters {
 pub struct WorkerStats {
     /// The pipeline's.
     pub pipeline: Arc<PipelineCounters>,
-    /// Turns of the loop.
+    /// Turns of the loop; the watchdog looks whether they go on.
     pub polls: Counter,
     /// Turns in which nothing came in.
     pub empty_polls: Counter,
@@ -45,8 +45,6 @@ pub struct WorkerStats {
     pub bursts: [Counter; BURST_CLASSES],
     /// By port.
     pub ports: Box<[PortCounters]>,
-    /// Counts up while the worker is alive; a watchdog looks at it.
-    pub heartbeat: Counter,
 }
 
 impl WorkerStats {
@@ -61,7 +59,6 @@ impl WorkerStats {
             sleeps: Counter::default(),
             bursts: Default::default(),
             ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
-            heartbeat: Counter::default(),
         }
     }
 
