@@ -1,6 +1,7 @@
 //! key: the NFT key of each packet; fragments take the ports of their first one.
 
-use wire::{Flags, Headers, L3, PacketBuf, protocol};
+use wire::roce::{Bth, Class};
+use wire::{Flags, Headers, L3, PacketBuf, View, protocol};
 
 use super::Cx;
 use crate::burst::{Burst, NO_INDEX};
@@ -9,38 +10,24 @@ use crate::flow_key::{FlowKey, Scope, be64, fragment_hash};
 use crate::fragments::{FirstFragment, Fragments};
 
 /// Key class of RoCEv2 reliable connection.
-pub const CLASS_RC: u8 = 1;
-/// Key class of RoCEv2 unreliable connection.
-pub const CLASS_UC: u8 = 2;
-/// Key class of RoCEv2 reliable datagram.
-pub const CLASS_RD: u8 = 3;
-/// Key class of RoCEv2 unreliable datagram.
-pub const CLASS_UD: u8 = 4;
-/// Key class of RoCEv2 congestion notification packets.
-pub const CLASS_CNP: u8 = 5;
-/// Key class of RoCEv2 extended reliable connection.
-pub const CLASS_XRC: u8 = 6;
-/// Key class of the connection manager (UD to QP 1).
-pub const CLASS_CM: u8 = 7;
-/// Key class of every other opcode, and of a BTH cut short.
-pub const CLASS_OTHER: u8 = 8;
+pub const CLASS_RC: u8 = code(Class::Rc);
+/// Key class of an opcode outside the known classes, and of a BTH cut short.
+pub const CLASS_OTHER: u8 = code(Class::Unknown);
 
 /// Names of the classes, by code; 0 is traffic that is not RoCEv2.
-pub const CLASS_NAMES: [&str; 9] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "other"];
+pub const CLASS_NAMES: [&str; 10] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "vendor", "other"];
 
-/// The class of a RoCEv2 packet from its first BTH bytes (IBTA vol. 1 section 9.2, annex 17).
+/// A class as the key holds it.
+const fn code(class: Class) -> u8 {
+    class as u8 + 1
+}
+
+/// The class of a RoCEv2 packet from its UDP payload.
 #[inline(always)]
-pub fn class_code(bth: &[u8]) -> u8 {
-    let Some(bth) = bth.get(..12) else { return CLASS_OTHER };
-    match bth[0] >> 5 {
-        0 => CLASS_RC,
-        1 => CLASS_UC,
-        2 => CLASS_RD,
-        3 if bth[5..8] == [0, 0, 1] => CLASS_CM,
-        3 => CLASS_UD,
-        4 if bth[0] == 0x81 => CLASS_CNP,
-        5 => CLASS_XRC,
-        _ => CLASS_OTHER,
+pub fn class_code(payload: &[u8]) -> u8 {
+    match Bth::view(payload) {
+        Some((bth, _)) => code(Class::of(bth.opcode, bth.dest_qp())),
+        None => CLASS_OTHER,
     }
 }
 
