@@ -2,7 +2,7 @@
 """One TCP connection that carries known bytes both ways, for as long as a scenario wants; every byte is compared.
 
     stream.py serve ADDRESS         prints "ready", returns what it gets to one client, ends with it
-    stream.py send  ADDRESS UNTIL   sends blocks and compares what comes back until the file UNTIL exists
+    stream.py send  ADDRESS UNTIL   sends blocks, ten at least, and compares what comes back until the file UNTIL exists
 
 The last line of the sender is JSON: bytes. Exit status 0 means: all equal, nothing missing.
 """
@@ -15,6 +15,7 @@ import sys
 PORT = 7799
 TIMEOUT = 10
 BLOCK = 16384
+LEAST = 10 * BLOCK
 
 
 def main():
@@ -34,7 +35,7 @@ def main():
     sock.connect((address, PORT))
     total, numbers = 0, random.Random(11)
     print("connected", flush=True)
-    while not os.path.exists(sys.argv[3]):
+    while total < LEAST or not os.path.exists(sys.argv[3]):
         block, got = numbers.randbytes(BLOCK), b""
         sock.sendall(block)
         while len(got) < len(block):

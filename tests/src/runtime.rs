@@ -106,8 +106,10 @@ fn difference(old: &[&str], new: &[&str]) -> Vec<String> {
 /// Connections of consoles are left out: one that has ended a moment ago may still be there.
 #[track_caller]
 pub fn open_files(pid: u32) -> Vec<String> {
-    // A socket that was accepted carries the path of the one that listens. The table first: no console comes in between.
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    // A socket that was accepted carries the path of the one that listens, and is listed in the namespace of the one that
+    // connected, which is ours. The tables first: no console comes in between.
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let table = read(format!("/proc/{pid}/net/unix")) + &read("/proc/self/net/unix".to_owned());
     let of_consoles: Vec<String> = table
         .lines()
         .filter(|line| line.ends_with("/vswitch.sock"))
