@@ -24,10 +24,17 @@ impl Burst {
     /// Adds a packet at the end, or gives it back when the burst is full.
     #[inline]
     pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
-        if self.is_full() {
+        let length = self.packets.len();
+        if length == self.capacity {
             return Err(packet);
         }
-        self.packets.push(packet);
+        // Not `Vec::push`: it would ask once more whether there is room, and carry the code to make some.
+        match self.packets.spare_capacity_mut().first_mut() {
+            Some(slot) => slot.write(packet),
+            None => return Err(packet),
+        };
+        // SAFETY: the slot behind the last packet lies in the vector's capacity and was just written.
+        unsafe { self.packets.set_len(length + 1) };
         Ok(())
     }
 

@@ -236,15 +236,18 @@ impl TxPaths {
 impl Sink<Mbuf> for TxPaths {
     #[inline(always)]
     fn send(&mut self, port: PortIndex, packet: Mbuf) {
-        if let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port))
-            && !own.buffer.is_full()
-        {
-            own.bytes += packet.len() as u64;
-            self.dirty |= 1 << port;
-            self.queued = self.queued.wrapping_add(1);
-            // It has room, so that nothing comes back.
-            drop(own.buffer.push(packet));
-            return;
+        let mut packet = packet;
+        if let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) {
+            let len = packet.len() as u64;
+            match own.buffer.push(packet) {
+                Ok(()) => {
+                    own.bytes += len;
+                    self.dirty |= 1 << port;
+                    self.queued = self.queued.wrapping_add(1);
+                    return;
+                }
+                Err(back) => packet = back,
+            }
         }
         self.send_uncommon(port, packet);
     }
