@@ -98,7 +98,7 @@ impl Ovs {
         let socket = format!("unix:{}", at("db.sock"));
         let vsctl = |args: &[&str]| {
             let db = format!("--db={socket}");
-            let mut line = vec!["ovs-vsctl", "--timeout=30", &db, "--no-wait"];
+            let mut line = vec!["ovs-vsctl", "--timeout=30", "--retry", &db, "--no-wait"];
             line.extend(args);
             process::run(&line)
         };
@@ -130,7 +130,7 @@ impl Ovs {
     #[track_caller]
     pub fn vsctl(&self, line: &str) -> String {
         let db = format!("--db=unix:{}", self.dir.path().join("db.sock").display());
-        let mut args = vec!["ovs-vsctl", "--timeout=30", &db];
+        let mut args = vec!["ovs-vsctl", "--timeout=30", "--retry", &db];
         args.extend(line.split_whitespace());
         process::run(&args)
     }

@@ -95,7 +95,7 @@ struct Control {
 
 impl Control {
     fn vsctl(&self, arguments: &[&str]) -> Result<String, HostError> {
-        let words = [["--timeout=30", &self.database].as_slice(), arguments].concat();
+        let words = [["--timeout=30", "--retry", &self.database].as_slice(), arguments].concat();
         process::run("ovs-vsctl", &words, &self.environment)
     }
 
