@@ -1,0 +1,28 @@
+//! Generation cells: handed out to VPCs and vNICs, and bumped when decisions must be made anew.
+//!
+//! Which change bumps which cells is the table at the top of the snapshot's file.
+
+use pipelines::snapshot::RouteTarget;
+
+use super::Topology;
+
+impl Topology {
+    /// A cell whose count no decision remembers.
+    pub(super) fn new_cell(&mut self) -> u32 {
+        let fresh = self.draft.next.cells.len() as u32;
+        let cell = self.draft.free_cells.pop().unwrap_or(fresh);
+        self.draft.next.bump(cell);
+        cell
+    }
+
+    /// Makes every decision stale in the VPC and in those that route to it: they remember its router's MAC address,
+    /// and the slots and MAC addresses of its locations.
+    pub(super) fn touch_related(&mut self, vpc: u32) {
+        let next = &mut self.draft.next;
+        let routes_to = |routes: &[_]| routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc));
+        let related =
+            next.vpcs.iter().flatten().filter(|other| other.index == vpc || routes_to(&other.routes));
+        let related: Vec<u32> = related.map(|other| other.index).collect();
+        related.into_iter().for_each(|index| next.touch_vpc(index));
+    }
+}

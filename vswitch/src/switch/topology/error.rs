@@ -1,0 +1,40 @@
+//! Why a change of the topology is refused, in words for whoever asked for it.
+
+use std::net::IpAddr;
+
+use wire::Vni;
+
+/// Why a topology cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// The VLT has no free slot.
+    #[error("the VLT is full ({0} entries); raise `[vlt] entries` and restart")]
+    VltFull(usize),
+    /// A location for a network that is not there.
+    #[error("location {vip}: no VPC has VNI {vni}; add it with `vpc add` or choose another VNI")]
+    UnknownVni {
+        /// The location.
+        vip: IpAddr,
+        /// Its VNI.
+        vni: Vni,
+    },
+    /// The address belongs to a vNIC of this host.
+    #[error("{vip} in VNI {vni} is an address of vNIC {vnic} on this host; remove the vNIC first")]
+    LocalVip {
+        /// The address.
+        vip: IpAddr,
+        /// The network.
+        vni: Vni,
+        /// The vNIC.
+        vnic: String,
+    },
+    /// The VTEP is this host.
+    #[error("VTEP {0} is an address of this host's uplink; a location is on another host")]
+    OwnVtep(IpAddr),
+    /// The VTEP is no host address.
+    #[error("VTEP {0} is not a unicast address")]
+    NotUnicast(IpAddr),
+    /// No uplink reaches the VTEP.
+    #[error("no uplink has a route to VTEP {0}; add a gateway or a route to an `[[uplink]]`")]
+    NoRoute(IpAddr),
+}

@@ -1,0 +1,177 @@
+//! Locations on other hosts: entered, moved in place, and removed, alone or with a whole config.
+//!
+//! A location that moves changes its VLT slot and makes no decision stale. Where several destinations of a VPC have
+//! one MAC address, bridged packets to it go to the vNIC of this host, else to the location with the lowest address:
+//! what is decided follows from the config, not from the order in which it came about.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pipelines::snapshot::{Destination, Location};
+use pipelines::vlt::Place;
+use wire::{MacAddr, Vni};
+
+use super::slots::Remote;
+use super::{Topology, TopologyError};
+use crate::config::{Config, LocationConfig};
+use crate::switch::underlay::{self, Neighbours};
+
+impl Topology {
+    /// Makes the locations those of a config.
+    pub(super) fn rebuild_locations(&mut self, config: &Config) -> Result<(), TopologyError> {
+        let mut wanted: BTreeMap<(u32, IpAddr), &LocationConfig> = BTreeMap::new();
+        for location in &config.locations {
+            // Also of those that stay: the uplinks may be others now.
+            self.check_vtep(location.vtep)?;
+            wanted.insert((self.vpc_of(location)?, location.vip), location);
+        }
+        let locations = &self.draft.locations;
+        let gone: Vec<_> = locations.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+        for (vpc, vip) in gone {
+            self.drop_location(vpc, vip);
+        }
+        for (key, location) in wanted {
+            if self.draft.locations.get(&key) != Some(location) {
+                self.put_location(location)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds, changes or moves one location, ready to [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// [`TopologyError`], with nothing changed.
+    pub fn set_location(
+        &mut self,
+        config: &Config,
+        location: &LocationConfig,
+        neighbours: &mut Neighbours,
+    ) -> Result<(), TopologyError> {
+        self.version += 1;
+        self.check_vtep(location.vtep)?;
+        let vpc = self.vpc_of(location)?;
+        // What it may need is looked for first, so that nothing is half done when the table is full.
+        let known = self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
+        let floods = self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood);
+        let flood_slot = floods && !self.draft.vtep_slots.contains_key(&(vpc, location.vtep));
+        let (used, capacity) = self.vlt_usage();
+        if used + usize::from(!known) + usize::from(flood_slot) > capacity {
+            return Err(TopologyError::VltFull(capacity));
+        }
+        self.put_location(location)?;
+        self.rebuild_routes(config)?;
+        self.rebuild_vteps(config);
+        self.write_stale(neighbours);
+        Ok(())
+    }
+
+    /// Removes a location. False when there is none.
+    pub fn remove_location(
+        &mut self,
+        config: &Config,
+        vni: Vni,
+        vip: IpAddr,
+        neighbours: &mut Neighbours,
+    ) -> Result<bool, TopologyError> {
+        let Some(vpc) = self.draft.next.vnis.get(u128::from(vni.get())) else { return Ok(false) };
+        if !self.draft.locations.contains_key(&(vpc, vip)) {
+            return Ok(false);
+        }
+        self.version += 1;
+        self.drop_location(vpc, vip);
+        self.rebuild_routes(config)?;
+        self.rebuild_vteps(config);
+        self.write_stale(neighbours);
+        Ok(true)
+    }
+
+    fn vpc_of(&self, location: &LocationConfig) -> Result<u32, TopologyError> {
+        let unknown = TopologyError::UnknownVni { vip: location.vip, vni: location.vni };
+        self.draft.next.vnis.get(u128::from(location.vni.get())).ok_or(unknown)
+    }
+
+    /// Enters a location whose VTEP was checked. Changes nothing when it fails.
+    fn put_location(&mut self, location: &LocationConfig) -> Result<(), TopologyError> {
+        let vpc = self.vpc_of(location)?;
+        let key = (vpc, Destination::Ip(location.vip));
+        let existing = self.draft.next.locations.get(&key).copied();
+        if let Some(found) = existing
+            && let Place::Local { vnic } = self.writer.table().read(found.slot.slot).place
+        {
+            let vnic = self.draft.next.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
+            return Err(TopologyError::LocalVip { vip: location.vip, vni: location.vni, vnic });
+        }
+        let slot = match existing {
+            Some(found) => found.slot,
+            None => self.allocate(Place::Empty)?,
+        };
+        self.unhop(slot.slot);
+        self.draft.remotes.insert(slot.slot, Remote { vtep: location.vtep, vpc, hop: None });
+        self.draft.stale.push(slot.slot);
+        self.draft.next.locations.insert(key, Location { slot, mac: location.mac });
+        match existing {
+            // Moved: the slot is changed in place, flows follow on their next packet.
+            Some(found) if found.mac == location.mac => {}
+            Some(found) => {
+                self.forget_mac(vpc, location.vip, found);
+                self.touch_related(vpc);
+            }
+            None => self.draft.next.touch_topology(vpc),
+        }
+        self.draft.macs.entry((vpc, location.mac)).or_default().insert(location.vip);
+        self.settle_mac(vpc, location.mac);
+        self.draft.locations.insert((vpc, location.vip), location.clone());
+        Ok(())
+    }
+
+    /// Takes a location out.
+    pub(super) fn drop_location(&mut self, vpc: u32, vip: IpAddr) {
+        self.draft.locations.remove(&(vpc, vip));
+        if let Some(found) = self.draft.next.locations.remove(&(vpc, Destination::Ip(vip))) {
+            self.forget_mac(vpc, vip, found);
+            self.drop_slot(found.slot.slot);
+        }
+    }
+
+    /// Takes a location's MAC address out, or gives it to another one of the VPC that has the same.
+    fn forget_mac(&mut self, vpc: u32, vip: IpAddr, gone: Location) {
+        if let Some(vips) = self.draft.macs.get_mut(&(vpc, gone.mac)) {
+            vips.remove(&vip);
+            if vips.is_empty() {
+                self.draft.macs.remove(&(vpc, gone.mac));
+            }
+        }
+        let key = (vpc, Destination::Mac(gone.mac));
+        if self.draft.next.locations.get(&key).is_some_and(|owner| owner.slot == gone.slot) {
+            self.draft.next.locations.remove(&key);
+        }
+        self.settle_mac(vpc, gone.mac);
+    }
+
+    /// Gives a MAC address to the location it belongs to, unless a vNIC of this host has it.
+    pub(super) fn settle_mac(&mut self, vpc: u32, mac: MacAddr) {
+        let key = (vpc, Destination::Mac(mac));
+        let owner = self.draft.next.locations.get(&key).copied();
+        if owner.is_some_and(|owner| !self.draft.remotes.contains_key(&owner.slot.slot)) {
+            return;
+        }
+        let first = self.draft.macs.get(&(vpc, mac)).and_then(|vips| vips.first().copied());
+        let heir = first.and_then(|vip| self.draft.next.locations.get(&(vpc, Destination::Ip(vip))).copied());
+        let Some(heir) = heir else { return };
+        if self.draft.next.locations.insert(key, heir).is_some_and(|owner| owner.slot != heir.slot) {
+            // The slot it was decided for stays: nothing else would make the decision stale.
+            self.touch_related(vpc);
+        }
+    }
+
+    fn check_vtep(&self, vtep: IpAddr) -> Result<(), TopologyError> {
+        if vtep.is_multicast() || vtep.is_unspecified() || vtep.is_loopback() {
+            return Err(TopologyError::NotUnicast(vtep));
+        }
+        if self.draft.uplinks.iter().any(|uplink| uplink.addresses.iter().any(|net| net.addr() == vtep)) {
+            return Err(TopologyError::OwnVtep(vtep));
+        }
+        underlay::route(&self.draft.uplinks, vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
+    }
+}

@@ -1,0 +1,185 @@
+//! Topology: from the config to the snapshot that workers read.
+//!
+//! Holds what must stay the same from snapshot to snapshot: indices of VPCs and vNICs, VLT slots, generation
+//! cells. A change bumps the cells of the decisions it could change, and no others; a location that moves changes
+//! its VLT slot in place and bumps nothing. A change that fails leaves everything as it was: it is drafted whole
+//! before the first slot is written.
+//!
+//! This file has the order of a change; each kind of thing in it has its own.
+
+mod cells;
+mod error;
+mod locations;
+mod ports;
+mod settings;
+mod slots;
+mod uplinks;
+mod vnics;
+mod vpcs;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use pipelines::snapshot::Snapshot;
+use pipelines::vlt::{SlotRef, Vlt, VltWriter};
+use wire::MacAddr;
+
+pub use error::TopologyError;
+pub use ports::Ports;
+use slots::Remote;
+pub use uplinks::{punt_mtu, punt_name};
+
+use super::underlay::Neighbours;
+use crate::config::{self, Config, LocationConfig};
+
+/// The state behind the next snapshot. A change works on it and puts the one of before back when it fails.
+#[derive(Clone)]
+struct Draft {
+    next: Snapshot,
+    vpc_index: HashMap<String, u32>,
+    vnic_index: HashMap<String, u32>,
+    vnic_slots: HashMap<u32, SlotRef>,
+    /// Slots behind VTEPs, by slot.
+    remotes: HashMap<u32, Remote>,
+    /// Slots of VTEPs themselves (flooding, gateways), by VPC and VTEP.
+    vtep_slots: HashMap<(u32, IpAddr), SlotRef>,
+    /// Locations as configured.
+    locations: BTreeMap<(u32, IpAddr), LocationConfig>,
+    /// Addresses of the locations that have a MAC address.
+    macs: HashMap<(u32, MacAddr), BTreeSet<IpAddr>>,
+    /// Given up; really freed after every worker left the old snapshot.
+    to_free: Vec<u32>,
+    /// Slots whose way must be written anew.
+    stale: Vec<u32>,
+    /// Generation cells of what is gone, for what comes.
+    free_cells: Vec<u32>,
+    uplinks: Vec<config::UplinkConfig>,
+    tunnel: (u16, u8),
+    /// Slots by next hop; no set is empty.
+    hops: HashMap<(u16, IpAddr), HashSet<u32>>,
+}
+
+/// The state behind the snapshots.
+pub struct Topology {
+    writer: VltWriter,
+    current: Arc<Snapshot>,
+    draft: Draft,
+    version: u32,
+    /// Slots taken by the change in progress, which no worker has seen.
+    fresh: Vec<u32>,
+}
+
+impl Topology {
+    /// An empty topology with a VLT of `entries` slots.
+    pub fn new(entries: u32) -> Self {
+        let (vlt, writer) = Vlt::new(entries);
+        let empty = Snapshot::empty(vlt);
+        let draft = Draft {
+            next: empty.clone(),
+            vpc_index: HashMap::new(),
+            vnic_index: HashMap::new(),
+            vnic_slots: HashMap::new(),
+            remotes: HashMap::new(),
+            vtep_slots: HashMap::new(),
+            locations: BTreeMap::new(),
+            macs: HashMap::new(),
+            to_free: Vec::new(),
+            stale: Vec::new(),
+            free_cells: Vec::new(),
+            uplinks: Vec::new(),
+            tunnel: (4789, 64),
+            hops: HashMap::new(),
+        };
+        Self { writer, current: Arc::new(empty), draft, version: 0, fresh: Vec::new() }
+    }
+
+    /// The snapshot in force.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.current
+    }
+
+    /// Locations on other hosts, by VNI and address.
+    pub fn locations(&self) -> impl Iterator<Item = &LocationConfig> {
+        self.draft.locations.values()
+    }
+
+    /// Slots of the VLT: used and in all.
+    pub fn vlt_usage(&self) -> (usize, usize) {
+        (self.writer.used(), self.writer.table().capacity())
+    }
+
+    /// Ends the change in progress: the snapshot to publish.
+    pub fn commit(&mut self) -> Arc<Snapshot> {
+        self.fresh.clear();
+        self.draft.next.version = self.version;
+        self.current = Arc::new(self.draft.next.clone());
+        self.current.clone()
+    }
+
+    /// Frees the slots that no worker's snapshot refers to any more. Call after every worker has the snapshot of
+    /// the last [`commit`](Self::commit).
+    pub fn release(&mut self) {
+        for slot in std::mem::take(&mut self.draft.to_free) {
+            self.writer.free(slot);
+        }
+    }
+
+    /// Rebuilds ports, uplinks, VPCs, vNICs and settings from a config (which was validated).
+    ///
+    /// # Errors
+    /// [`TopologyError`], with nothing changed.
+    pub fn rebuild(
+        &mut self,
+        config: &Config,
+        ports: &dyn Ports,
+        neighbours: &mut Neighbours,
+    ) -> Result<(), TopologyError> {
+        self.version += 1;
+        self.fresh.clear();
+        let before = self.draft.clone();
+        if let Err(error) = self.draft_config(config, ports) {
+            self.draft = before;
+            // Freed at once: no snapshot with them was ever handed out.
+            for slot in std::mem::take(&mut self.fresh) {
+                self.writer.free(slot);
+            }
+            return Err(error);
+        }
+        uplinks::renew_neighbours(&before.uplinks, &config.uplinks, neighbours);
+        self.draft.stale = self.draft.remotes.keys().copied().collect();
+        self.write_stale(neighbours);
+        Ok(())
+    }
+
+    /// Everything of a change that may fail. No slot that a worker may read is written.
+    fn draft_config(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
+        self.draft.next.settings = settings::settings(config);
+        self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
+        self.draft.uplinks.clone_from(&config.uplinks);
+        self.rebuild_uplinks(config, ports);
+        self.rebuild_vpcs(config);
+        self.rebuild_vnics(config, ports)?;
+        self.rebuild_ports(config, ports);
+        self.rebuild_locations(config)?;
+        self.rebuild_routes(config)?;
+        self.rebuild_vteps(config);
+        Ok(())
+    }
+}
+
+/// The lowest index that is not taken.
+fn free_index(indices: &HashMap<String, u32>) -> u32 {
+    let taken: HashSet<u32> = indices.values().copied().collect();
+    (0..).find(|index| !taken.contains(index)).unwrap_or_default()
+}
+
+fn put<T: Clone>(rows: &mut Vec<Option<T>>, index: u32, value: Option<T>) {
+    if rows.len() <= index as usize {
+        rows.resize(index as usize + 1, None);
+    }
+    rows[index as usize] = value;
+}

@@ -1,0 +1,25 @@
+//! The switch's settings as the snapshot has them, from the config's.
+
+use pipelines::ecn::EcnEncap;
+use pipelines::snapshot::{DscpPolicy, Settings};
+
+use crate::config::{self, Config};
+
+pub(super) fn settings(config: &Config) -> Settings {
+    Settings {
+        vxlan_port: config.vxlan.udp_port,
+        rdma_port: config.rdma.udp_port,
+        vxlan_strict: config.vxlan.reserved == config::ReservedBits::Strict,
+        ecn_encap: match config.vxlan.ecn_encap {
+            config::EcnEncap::Rfc6040 => EcnEncap::Rfc6040,
+            config::EcnEncap::Rfc3168 => EcnEncap::Rfc3168,
+            config::EcnEncap::Rfc6040Compat => EcnEncap::Rfc6040Compat,
+        },
+        dscp: match config.vxlan.dscp {
+            config::DscpPolicy::Copy => DscpPolicy::Copy,
+            config::DscpPolicy::Fixed(dscp) => DscpPolicy::Fixed(dscp.get()),
+        },
+        miss_budget: u32::from(config.nft.miss_budget),
+        miss_rate: config.nft.miss_rate,
+    }
+}

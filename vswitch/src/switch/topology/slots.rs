@@ -1,0 +1,111 @@
+//! VLT slots behind VTEPs, and the next hops that their headers need.
+//!
+//! Slots are written in place here and nowhere else; a slot that was given up keeps its content until no worker's
+//! snapshot refers to it any more.
+
+use std::net::IpAddr;
+
+use pipelines::snapshot::mac_from;
+use pipelines::stage::tunnel::{self, Ends, TemplateSpec};
+use pipelines::vlt::{Place, SlotRef};
+
+use super::uplinks::is_configured;
+use super::{Draft, Topology, TopologyError};
+use crate::switch::underlay::{self, Neighbours, NextHop};
+
+/// A destination behind a VTEP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// The tunnel end point.
+    pub vtep: IpAddr,
+    /// Index of the VPC.
+    pub vpc: u32,
+    /// Uplink and address of the next hop that the slot was last written for.
+    pub hop: Option<(u16, IpAddr)>,
+}
+
+impl Topology {
+    pub(super) fn allocate(&mut self, place: Place) -> Result<SlotRef, TopologyError> {
+        let full = TopologyError::VltFull(self.writer.table().capacity());
+        let slot = self.writer.allocate(place).ok_or(full)?;
+        self.fresh.push(slot.slot);
+        Ok(slot)
+    }
+
+    /// Gives a slot up; it is freed by [`release`](Self::release).
+    pub(super) fn drop_slot(&mut self, slot: u32) {
+        self.unhop(slot);
+        self.draft.remotes.remove(&slot);
+        self.draft.to_free.push(slot);
+    }
+
+    /// Takes a slot from the next hop it was written for.
+    pub(super) fn unhop(&mut self, slot: u32) {
+        let Some(hop) = self.draft.remotes.get_mut(&slot).and_then(|remote| remote.hop.take()) else {
+            return;
+        };
+        if let Some(slots) = self.draft.hops.get_mut(&hop) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.draft.hops.remove(&hop);
+            }
+        }
+    }
+
+    /// Ends a change that cannot fail any more: writes the slots it concerns, and forgets neighbours that no slot
+    /// needs.
+    pub(super) fn write_stale(&mut self, neighbours: &mut Neighbours) {
+        for slot in std::mem::take(&mut self.draft.stale) {
+            self.refresh(slot, neighbours);
+        }
+        let Draft { hops, uplinks, .. } = &self.draft;
+        neighbours.retain(|uplink, address| {
+            hops.contains_key(&(uplink, address)) || is_configured(uplinks, uplink, address)
+        });
+    }
+
+    /// Writes the present way to a slot's VTEP into it.
+    fn refresh(&mut self, slot: u32, neighbours: &mut Neighbours) {
+        self.unhop(slot);
+        let Some(&remote) = self.draft.remotes.get(&slot) else { return };
+        let place = match underlay::route(&self.draft.uplinks, remote.vtep) {
+            Some(hop) => {
+                let key = (hop.uplink, hop.address);
+                self.draft.hops.entry(key).or_default().insert(slot);
+                self.draft.remotes.insert(slot, Remote { hop: Some(key), ..remote });
+                self.place(hop, remote, neighbours)
+            }
+            None => Place::Empty,
+        };
+        if self.writer.table().read(slot).place != place {
+            self.writer.update(slot, place);
+        }
+    }
+
+    fn place(&self, hop: NextHop, remote: Remote, neighbours: &mut Neighbours) -> Place {
+        let unresolved = Place::Unresolved { uplink: hop.uplink };
+        let Some(next_hop) = neighbours.want(hop) else { return unresolved };
+        let Some(ends) = Ends::new(hop.source, remote.vtep) else { return unresolved };
+        let Some(uplink) = self.draft.next.uplinks.get(usize::from(hop.uplink)) else { return unresolved };
+        let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return Place::Empty };
+        Place::Remote(tunnel::template(&TemplateSpec {
+            uplink: hop.uplink,
+            src_mac: mac_from(uplink.mac),
+            next_hop,
+            vlan: uplink.vlan,
+            ends,
+            ttl: self.draft.tunnel.1,
+            udp_port: self.draft.tunnel.0,
+            vni: vpc.vni,
+        }))
+    }
+
+    /// Takes in that a next hop has a new MAC, or none any more: changes slots in place.
+    pub fn next_hop_changed(&mut self, uplink: u16, address: IpAddr, neighbours: &mut Neighbours) {
+        let slots: Vec<u32> =
+            self.draft.hops.get(&(uplink, address)).into_iter().flatten().copied().collect();
+        for slot in slots {
+            self.refresh(slot, neighbours);
+        }
+    }
+}

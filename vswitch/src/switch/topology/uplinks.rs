@@ -1,0 +1,104 @@
+//! Uplinks in the snapshot, and the configured neighbours behind them.
+//!
+//! Takes names, addresses and MACs from the config and the ports; resolves nothing itself.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use pipelines::flat::FlatMap;
+use pipelines::snapshot::{NO_PORT, Uplink, ip_key};
+use wire::MacAddr;
+
+use super::{Ports, Topology};
+use crate::config::{Config, UplinkConfig};
+use crate::switch::underlay::{Neighbours, State};
+
+impl Topology {
+    pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {
+        self.draft.next.uplinks.clear();
+        for uplink in &config.uplinks {
+            let (port, own) = ports.find(&uplink.name).unwrap_or((NO_PORT, MacAddr::ZERO));
+            let mac = uplink.mac.unwrap_or(own);
+            let mut v6: Vec<Ipv6Addr> = vec![link_local(mac)];
+            let mut v4 = Vec::new();
+            for net in &uplink.addresses {
+                match net.addr() {
+                    IpAddr::V4(address) => v4.push(address),
+                    IpAddr::V6(address) => v6.push(address),
+                }
+            }
+            self.draft.next.uplinks.push(Arc::new(Uplink {
+                name: uplink.name.to_string(),
+                port,
+                mac: mac.to_u64(),
+                v4,
+                v6,
+                mtu: uplink.mtu,
+                vlan: uplink.vlan,
+                udp6_zero_checksum: uplink.udp6_zero_checksum,
+                punt: ports.find(&punt_name(&uplink.name)).map_or(NO_PORT, |(port, _)| port),
+                punt_mtu: punt_mtu(uplink.mtu),
+            }));
+        }
+    }
+
+    pub(super) fn rebuild_vteps(&mut self, config: &Config) {
+        let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied());
+        let remotes = self.draft.remotes.values().map(|remote| remote.vtep);
+        self.draft.next.vteps = FlatMap::new(peers.chain(remotes).map(|vtep| (ip_key(vtep), 1)));
+    }
+}
+
+/// Makes the neighbours what the new uplinks say: forgets configured ones that are configured no more and all those
+/// of an index that another uplink has now, enters the new ones.
+pub(super) fn renew_neighbours(old: &[UplinkConfig], new: &[UplinkConfig], neighbours: &mut Neighbours) {
+    let same_link = |index: u16| {
+        let name =
+            |uplinks: &'_ [UplinkConfig]| uplinks.get(usize::from(index)).map(|uplink| uplink.name.clone());
+        name(old) == name(new)
+    };
+    let gone: HashSet<(u16, IpAddr)> = neighbours
+        .list()
+        .into_iter()
+        .filter(|&(uplink, address, neighbour)| {
+            let dropped = matches!(neighbour.state, State::Static(_)) && !is_configured(new, uplink, address);
+            dropped || !same_link(uplink)
+        })
+        .map(|(uplink, address, _)| (uplink, address))
+        .collect();
+    neighbours.retain(|uplink, address| !gone.contains(&(uplink, address)));
+    for (index, uplink) in new.iter().enumerate() {
+        for neighbour in &uplink.neighbours {
+            neighbours.set_static(index as u16, neighbour.ip, neighbour.mac);
+        }
+    }
+}
+
+/// True for a neighbour that is written in the config.
+pub(super) fn is_configured(uplinks: &[UplinkConfig], uplink: u16, address: IpAddr) -> bool {
+    let uplink = uplinks.get(usize::from(uplink));
+    uplink.is_some_and(|uplink| uplink.neighbours.iter().any(|neighbour| neighbour.ip == address))
+}
+
+/// Name of the port that takes an uplink's non-VTEP traffic.
+pub fn punt_name(uplink: &str) -> String {
+    format!("{uplink}:punt")
+}
+
+/// Largest IP packet of an uplink's punt port: the tap driver of DPDK 22.11 takes no more than Ethernet's usual one. TCP
+/// learns of it by the host's segment size.
+pub fn punt_mtu(uplink: u16) -> u16 {
+    uplink.min(1500)
+}
+
+fn link_local(mac: MacAddr) -> Ipv6Addr {
+    let m = mac.0;
+    let [a, b, c, d] = [
+        u16::from_be_bytes([m[0] ^ 2, m[1]]),
+        u16::from_be_bytes([m[2], 0xff]),
+        u16::from_be_bytes([0xfe, m[3]]),
+        u16::from_be_bytes([m[4], m[5]]),
+    ];
+    Ipv6Addr::new(0xfe80, 0, 0, 0, a, b, c, d)
+}

@@ -1,0 +1,172 @@
+//! vNICs in the snapshot: their indices, cells and rows, and their addresses as locations of this host.
+//!
+//! A vNIC keeps its index, its cell and its VLT slot while its name is in the config.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use pipelines::snapshot::{Destination, Location, NO_PORT, Vnic, VnicRow, Vpc};
+use pipelines::vlt::Place;
+
+use super::{Ports, Topology, TopologyError, free_index, put};
+use crate::config::{Config, VnicConfig, VnicPort};
+
+impl Topology {
+    pub(super) fn rebuild_vnics(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
+        let wanted: HashMap<&str, &VnicConfig> =
+            config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
+        let gone: Vec<String> = self
+            .draft
+            .vnic_index
+            .keys()
+            .filter(|name| !wanted.contains_key(name.as_str()))
+            .cloned()
+            .collect();
+        for name in gone {
+            if let Some(index) = self.draft.vnic_index.remove(&name) {
+                self.forget_vnic(index);
+            }
+        }
+        for vnic in &config.vnics {
+            let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
+            let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
+                Some(&index) => index,
+                None => {
+                    let index = free_index(&self.draft.vnic_index);
+                    put(&mut self.draft.next.vnics, index, None);
+                    self.draft.vnic_index.insert(vnic.name.to_string(), index);
+                    index
+                }
+            };
+            let old = self.draft.next.vnics[index as usize].clone();
+            let port_name = match &vnic.port {
+                VnicPort::Trunk(trunk) => trunk.as_str(),
+                VnicPort::Own(_) => vnic.name.as_str(),
+            };
+            let cell = match &old {
+                Some(old) => old.cell,
+                None => self.new_cell(),
+            };
+            let new = Vnic {
+                name: vnic.name.to_string(),
+                index,
+                vpc,
+                mac: vnic.mac,
+                vips: vnic.vips.clone(),
+                mtu: vnic.mtu,
+                port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
+                vlan: vnic.vlan,
+                cell,
+            };
+            if old.as_deref() == Some(&new) {
+                continue;
+            }
+            let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone());
+            // Its port, VLAN and MTU are never remembered by a decision.
+            if old.as_deref().map(addresses) != Some(addresses(&new)) {
+                if let Some(old) = &old {
+                    self.unplace_vnic(old);
+                }
+                self.place_vnic(&new, old.is_some())?;
+                self.draft.next.bump(cell);
+            }
+            self.draft.next.vnics[index as usize] = Some(Arc::new(new));
+        }
+        self.rebuild_rows();
+        Ok(())
+    }
+
+    /// Enters a vNIC's addresses as locations of this host.
+    fn place_vnic(&mut self, vnic: &Vnic, keep_slot: bool) -> Result<(), TopologyError> {
+        let place = Place::Local { vnic: vnic.index };
+        let slot = match self.draft.vnic_slots.get(&vnic.index) {
+            Some(&slot) if keep_slot => slot,
+            _ => self.allocate(place)?,
+        };
+        self.draft.vnic_slots.insert(vnic.index, slot);
+        let location = Location { slot, mac: vnic.mac };
+        for &vip in &vnic.vips {
+            // A VM that moved here: what was a remote location is ours now.
+            if self.draft.locations.contains_key(&(vnic.vpc, vip)) {
+                self.drop_location(vnic.vpc, vip);
+            }
+            self.draft.next.locations.insert((vnic.vpc, Destination::Ip(vip)), location);
+        }
+        self.draft.next.touch_topology(vnic.vpc);
+        let key = (vnic.vpc, Destination::Mac(vnic.mac));
+        if self.draft.next.locations.insert(key, location).is_some() {
+            // The MAC address was someone else's, whose slot may stay.
+            self.touch_related(vnic.vpc);
+        }
+        Ok(())
+    }
+
+    fn unplace_vnic(&mut self, vnic: &Vnic) {
+        let slot = self.draft.vnic_slots.get(&vnic.index).copied();
+        let keys = vnic.vips.iter().map(|&vip| Destination::Ip(vip)).chain([Destination::Mac(vnic.mac)]);
+        for key in keys {
+            let ours = self.draft.next.locations.get(&(vnic.vpc, key)).map(|location| location.slot) == slot;
+            if ours {
+                self.draft.next.locations.remove(&(vnic.vpc, key));
+            }
+        }
+        self.settle_mac(vnic.vpc, vnic.mac);
+        // Addresses went away while the slot stays, or its index may be another vNIC's at once: decisions about them
+        // must not outlive them.
+        self.touch_related(vnic.vpc);
+    }
+
+    fn forget_vnic(&mut self, index: u32) {
+        if let Some(vnic) = self.draft.next.vnics[index as usize].take() {
+            self.unplace_vnic(&vnic);
+            self.draft.next.bump(vnic.cell);
+            self.draft.free_cells.push(vnic.cell);
+        }
+        if let Some(slot) = self.draft.vnic_slots.remove(&index) {
+            self.drop_slot(slot.slot);
+        }
+    }
+
+    fn rebuild_rows(&mut self) {
+        let mut members: HashMap<u32, Vec<u32>> = HashMap::new();
+        let rows = self.draft.next.vnics.iter().map(|vnic| match vnic {
+            Some(vnic) => {
+                members.entry(vnic.vpc).or_default().push(vnic.index);
+                row(vnic, self.draft.next.vpcs[vnic.vpc as usize].as_deref())
+            }
+            None => VnicRow::FREE,
+        });
+        self.draft.next.vnic_rows = rows.collect();
+        for vpc in self.draft.next.vpcs.iter_mut().flatten() {
+            let vnics = members.remove(&vpc.index).unwrap_or_default();
+            if vpc.vnics != vnics {
+                Arc::make_mut(vpc).vnics = vnics;
+            }
+        }
+    }
+}
+
+fn row(vnic: &Vnic, vpc: Option<&Vpc>) -> VnicRow {
+    let first_v4 = vnic.vips.iter().find_map(|vip| match vip {
+        IpAddr::V4(address) => Some(u32::from(*address)),
+        IpAddr::V6(_) => None,
+    });
+    let first_v6 = vnic.vips.iter().find_map(|vip| match vip {
+        IpAddr::V6(address) => Some(u128::from(*address)),
+        IpAddr::V4(_) => None,
+    });
+    let inline = usize::from(first_v4.is_some()) + usize::from(first_v6.is_some());
+    VnicRow {
+        v6: first_v6.unwrap_or(0),
+        mac: vnic.mac.to_u64(),
+        router_mac: vpc.map_or(0, |vpc| vpc.router_mac.to_u64()),
+        v4: first_v4.unwrap_or(0),
+        vpc: vnic.vpc,
+        port: vnic.port,
+        vlan: vnic.vlan.unwrap_or(0),
+        mtu: vnic.mtu,
+        keep_vlan: u8::from(vpc.is_some_and(|vpc| vpc.keep_vlan)),
+        more_vips: u8::from(vnic.vips.len() > inline),
+    }
+}
