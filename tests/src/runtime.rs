@@ -2,6 +2,7 @@
 //! must leave as it was.
 
 use crate::{Daemon, Netns};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -101,32 +102,53 @@ fn difference(old: &[&str], new: &[&str]) -> Vec<String> {
     changes
 }
 
-/// What a process has open: packet sockets, taps, anything; sockets and nameless files without their numbers.
+/// What a process has open: packet sockets, taps, anything; sockets by their family, nameless files without their numbers.
 ///
 /// Connections of consoles are left out: one that has ended a moment ago may still be there.
 #[track_caller]
 pub fn open_files(pid: u32) -> Vec<String> {
-    // A socket that was accepted carries the path of the one that listens, and is listed in the namespace of the one that
-    // connected, which is ours. The tables first: no console comes in between.
-    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-    let table = read(format!("/proc/{pid}/net/unix")) + &read("/proc/self/net/unix".to_owned());
-    let of_consoles: Vec<String> = table
-        .lines()
-        .filter(|line| line.ends_with("/vswitch.sock"))
-        .filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(6)?)))
-        .collect();
+    // The tables first: no console comes in between.
+    let sockets = sockets(pid);
     let folder = PathBuf::from(format!("/proc/{pid}/fd"));
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let describe = |target: PathBuf| {
+        let name = target.display().to_string();
+        let Some((kind, number)) = name.split_once(":[") else { return Some(name) };
+        match sockets.get(number.trim_end_matches(']')) {
+            Some(what) if what.ends_with("/vswitch.sock") => None,
+            Some(what) => Some(format!("{kind} {what}")),
+            None => Some(kind.to_owned()),
+        }
+    };
     let mut files: Vec<String> = entries
         .flatten()
         // One that is closed while we look is not open.
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .map(|target| target.display().to_string())
-        .filter(|name| !of_consoles.contains(name))
-        .map(|name| name.split(":[").next().unwrap_or(&name).to_owned())
+        .filter_map(describe)
         .collect();
     files.sort();
     files
+}
+
+/// Sockets by inode: the family, and the path of a Unix socket. One that was accepted carries the path of the one that
+/// listens, and is listed in the namespace of the one that connected, which may be ours.
+fn sockets(pid: u32) -> BTreeMap<String, String> {
+    // The table, and which of its columns is the inode.
+    let tables =
+        [("unix", 6), ("packet", 8), ("netlink", 9), ("udp", 9), ("udp6", 9), ("raw", 9), ("icmp", 9)];
+    let mut found = BTreeMap::new();
+    for (family, column) in tables {
+        for process in [pid.to_string(), "self".to_owned()] {
+            let text = std::fs::read_to_string(format!("/proc/{process}/net/{family}")).unwrap_or_default();
+            for line in text.lines() {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let Some(inode) = words.get(column) else { continue };
+                let path = if family == "unix" { words.get(7).copied().unwrap_or_default() } else { "" };
+                found.insert((*inode).to_owned(), format!("{family} {path}").trim_end().to_owned());
+            }
+        }
+    }
+    found
 }
 
 /// Processor time of the threads of a process whose names begin with `stem`, in clock ticks (a hundredth of a second).
