@@ -463,3 +463,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn vnics_bump_what_their_addresses_concern() {
+    let mut lab = Lab::new(32);
+    lab.set(&with(&[]));
+    let cells = |lab: &Lab| {
+        let mut cells = [lab.all_cells("a", &["va"]), lab.all_cells("b", &["vb"])].concat();
+        cells.sort_unstable();
+        cells
+    };
+    let mut smaller = with(&[]);
+    smaller.vnics[1].mtu = 1300;
+    assert_eq!(lab.cells_after(&smaller), NONE);
+    let mut other = with(&[]);
+    other.vnics[1].mac = MacAddr([2, 0, 0, 0, 0, 6]);
+    assert_eq!(lab.cells_after(&other), cells(&lab));
+    lab.set(&with(&[]));
+    let come = lab.cells_after(&with(&[vnic("vc", "b", 3)]));
+    let mut wanted = vec![lab.vpc("a").topology_cell, lab.vpc("b").topology_cell, lab.vnic_cell("vc")];
+    wanted.sort_unstable();
+    assert_eq!(come, wanted);
+    // It goes: its index may be used again, so what its VPC decided without it goes too.
+    let mut wanted = [cells(&lab), vec![lab.vnic_cell("vc")]].concat();
+    wanted.sort_unstable();
+    assert_eq!(lab.cells_after(&with(&[])), wanted);
+}
+
+#[test]
+fn single_locations_decide_as_a_whole_config_and_floods_follow_the_vni() {
+    let flood = |vni| config(&[vec![vpc("a", vni, "flood = true")], vec![vnic("va", "a", 1)]].concat());
+    let places = [location(1, b'a', 3, 4, 4), location(1, b'a', 2, 4, 2), location(1, b'a', 3, 5, 2)];
+    let mut lab = Lab::new(32);
+    lab.set(&flood(1));
+    for text in &places {
+        let one = config(&[vpc("a", 1, ""), text.clone()]).locations.remove(0);
+        lab.topology.set_location(&flood(1), &one, &mut lab.neighbours).unwrap();
+        lab.topology.commit();
+        lab.topology.release();
+    }
+    let mut whole = flood(1);
+    whole.locations = lab.topology.locations().cloned().collect();
+    let mut fresh = Lab::new(32);
+    fresh.set(&whole);
+    assert_eq!((lab.decisions(), lab.used()), (fresh.decisions(), fresh.used()));
+    lab.hear(2, 2);
+    whole.vpcs[0].vni = Vni::new(9).unwrap();
+    whole.locations.iter_mut().for_each(|location| location.vni = whole.vpcs[0].vni);
+    lab.set(&whole);
+    let floods = lab.vpc("a").flood_slots.clone();
+    assert_eq!(floods.len(), 1);
+    let Place::Remote(tunnel) = lab.place(floods[0]) else { panic!("not resolved") };
+    assert_eq!(tunnel.header[46..49], [0, 0, 9]);
+}
