@@ -12,10 +12,12 @@
 //! |---|---|
 //! | a location moves (VTEP, next hop, this host) | nothing: update its VLT slot in place |
 //! | a location comes | [`Snapshot::touch_topology`] of its VPC |
-//! | a location goes, or changes its MAC | publish the snapshot without it (or with a new slot), then free the slot |
+//! | a location goes | publish the snapshot without it, then free the slot |
+//! | a location changes its MAC | [`Snapshot::touch_vpc`] of its VPC and of those that route to it |
 //! | a vNIC comes | its VIPs and MAC are locations that come |
-//! | a vNIC goes | [`Snapshot::bump`] its cell (its index may be used again, by another VPC even); its locations go |
-//! | router MAC, subnets, routes, peers, flooding, VLAN policy of a VPC | [`Snapshot::touch_vpc`] |
+//! | a vNIC goes | [`Snapshot::bump`] its cell and `touch_vpc`: its index may be used again, by another VPC even; its locations go |
+//! | subnets, routes, peers, flooding, VLAN policy of a VPC | `touch_vpc` |
+//! | router MAC of a VPC | `touch_vpc` of it and of those that route to it |
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | settings, uplinks, ports, VTEPs, MTUs | nothing: never remembered |
 //!
