@@ -131,7 +131,7 @@ fn from_wire<P: PacketBuf, S: Sink<P>>(
     if others != 0 {
         underlay::run(cx, burst, others, (index, uplink), events, sink);
     }
-    let neighbours = outer::parse_inner(cx, burst, row.partial_checksums);
+    let neighbours = parse::run(cx, burst, row.partial_checksums);
     outer::finish(cx, burst);
     neighbours
 }

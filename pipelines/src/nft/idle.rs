@@ -65,7 +65,12 @@ impl IdleWheel {
     /// Queues an entry under the time of its last use.
     pub(super) fn push(&mut self, entries: &mut [Entry], slot: u32, tick: u32) {
         let slice = self.slice(tick);
-        self.cursor = self.first().map_or(slice, |(first, _)| first);
+        // The oldest slice there is, this one included: an entry that is moved on may be older than all others. It
+        // goes back no further than keeps the newest one on the wheel.
+        self.cursor = self.first().map_or(slice, |(first, _)| {
+            let span = (SLICES - 1) - self.occupied.rotate_right(first % SLICES).leading_zeros();
+            slice.clamp((first + span).saturating_sub(SLICES - 1).min(first), first)
+        });
         // A time before the oldest goes where it is looked at next, one beyond the wheel (aging is behind) where
         // it is looked at last.
         let slice = slice.clamp(self.cursor, self.cursor.saturating_add(SLICES - 1));

@@ -342,3 +342,18 @@ fn nothing_is_lost_when_the_clock_wraps() {
     nft.clear();
     assert_eq!(nft.stats().entries, 0);
 }
+
+#[test]
+fn an_entry_moved_on_keeps_its_place_before_younger_ones() {
+    let config = NftConfig { entries: 4, idle_ticks: 430, seed: SEED };
+    let mut nft = Nft::new(config, &|_, _| {});
+    let old = nft.insert(key(1), key(1).hash(SEED), action(1), 0);
+    nft.entry_mut(old).unwrap().last_seen = 18;
+    nft.insert(key(2), key(2).hash(SEED), action(2), 172);
+    // Not idle for longer than 430 ticks yet: moved on, and due two slices later at the latest.
+    nft.age(448, 100);
+    assert_ne!(nft.find(&key(1), key(1).hash(SEED)), NONE);
+    nft.age(18 + 430 + 2 * 14, 100);
+    assert_eq!(nft.find(&key(1), key(1).hash(SEED)), NONE);
+    assert_ne!(nft.find(&key(2), key(2).hash(SEED)), NONE);
+}

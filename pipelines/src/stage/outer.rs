@@ -7,8 +7,8 @@ use wire::parse::parse_into;
 use wire::{ChecksumState, Ecn, Flags, Headers, L3, PacketBuf, View, checksum, ipv4, ipv6, protocol};
 use wire::{udp, vxlan};
 
+use super::Cx;
 use super::parse::pseudo_sum;
-use super::{Cx, parse};
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::ecn;
@@ -222,10 +222,4 @@ fn set_ecn<P: PacketBuf>(packet: &mut P, headers: &Headers, ecn: Ecn) -> bool {
         L3::Ipv6 => ipv6::Header::view_mut_at(head, l3).map(|ip| ip.set_ecn(ecn)).is_some(),
         L3::None | L3::Arp => true,
     }
-}
-
-/// Parses the inner packets of a decapsulated burst; returns the bits of ARP and neighbour discovery.
-#[inline]
-pub fn parse_inner<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, partial: bool) -> u64 {
-    parse::run(cx, burst, partial)
 }

@@ -3,7 +3,7 @@
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::nft::{Entry as Flow, Verdict};
-use pipelines::snapshot::Snapshot;
+use pipelines::snapshot::{Snapshot, mac_from};
 use pipelines::stage::key::CLASS_NAMES;
 use pipelines::vlt::Place;
 use serde_json::json;
@@ -190,10 +190,7 @@ fn uplinks(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let mut table = Table::new(["name", "mac", "addresses", "mtu", "vlan", "peers"]);
     let mut rows = Vec::new();
     for (index, uplink) in config.uplinks.iter().enumerate() {
-        let mac = shell.switch.snapshot().uplink(index as u16).map(|up| {
-            let [_, _, a, b, c, d, e, f] = up.mac.to_be_bytes();
-            wire::MacAddr([a, b, c, d, e, f]).to_string()
-        });
+        let mac = shell.switch.snapshot().uplink(index as u16).map(|up| mac_from(up.mac).to_string());
         let mac = mac.unwrap_or_default();
         let addresses: Vec<String> = uplink.addresses.iter().map(|net| net.to_string()).collect();
         let peers: Vec<String> = uplink.peers.iter().map(|peer| peer.to_string()).collect();

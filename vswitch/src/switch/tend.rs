@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use pipelines::event::Event;
-use wire::MacAddr;
+use pipelines::snapshot::mac_from;
 use wire::build::control;
 
 use super::Switch;
@@ -75,8 +75,7 @@ impl Switch {
     /// Sends an ARP request or a neighbour solicitation.
     fn ask(&mut self, probe: Probe) {
         let Some(uplink) = self.topology.snapshot().uplink(probe.uplink) else { return };
-        let [_, _, a, b, c, d, e, f] = uplink.mac.to_be_bytes();
-        let mac = MacAddr([a, b, c, d, e, f]);
+        let mac = mac_from(uplink.mac);
         let mut frame = match (probe.source, probe.target) {
             (IpAddr::V4(source), IpAddr::V4(target)) => control::arp_request((mac, source), target),
             (IpAddr::V6(source), IpAddr::V6(target)) => {
