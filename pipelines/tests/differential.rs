@@ -193,6 +193,20 @@ impl Lab {
                 let rows = self.world.snapshot.vnic_rows.iter_mut().filter(|row| row.vpc == vpc);
                 rows.for_each(|row| row.router_mac = mac.to_u64());
                 self.world.snapshot.touch_vpc(vpc);
+                // Packets that other VPCs route here leave with this router's MAC.
+                let peers: Vec<u32> = self
+                    .world
+                    .snapshot
+                    .vpcs
+                    .iter()
+                    .flatten()
+                    .filter_map(|other| {
+                        let routes_here =
+                            other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc));
+                        routes_here.then_some(other.index)
+                    })
+                    .collect();
+                peers.into_iter().for_each(|peer| self.world.snapshot.touch_vpc(peer));
             }
             Step::Subnet { vpc, wide } => {
                 let gateway = Some(ip(if wide { "10.0.0.253" } else { "10.0.0.254" }));
