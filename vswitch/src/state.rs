@@ -34,6 +34,7 @@ pub fn restore(config: Config, path: &Path) -> anyhow::Result<Config> {
         vlt: config.vlt,
         vxlan: config.vxlan,
         rdma: config.rdma,
+        rcft: config.rcft,
         ..saved
     })
 }

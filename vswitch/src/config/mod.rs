@@ -15,6 +15,7 @@ pub mod network;
 pub mod places;
 pub mod port_spec;
 pub mod process;
+pub mod rcft;
 pub mod units;
 pub mod validate;
 
@@ -33,6 +34,7 @@ pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,
 };
+pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
 pub use units::{BitRate, ByteSize};
 
 /// A whole config. Every section may be left out.
@@ -57,6 +59,8 @@ pub struct Config {
     pub vxlan: VxlanConfig,
     /// RoCEv2.
     pub rdma: RdmaConfig,
+    /// The RC flow table: quotas of queue pairs.
+    pub rcft: RcftConfig,
     /// Ports on the underlay.
     #[serde(rename = "uplink")]
     pub uplinks: Vec<UplinkConfig>,

@@ -12,6 +12,7 @@ use wire::{MacAddr, Vni};
 use super::fields;
 use super::name::Name;
 use super::port_spec::PortSpec;
+use super::rcft::{QuotaConfig, RcftConfig, Refuse};
 
 /// What becomes of uplink traffic that is not for the VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,6 +314,24 @@ pub struct VnicConfig {
     /// Queue pairs the switch uses; absent: one per worker as far as the port has them.
     #[serde(default)]
     pub queues: Option<u16>,
+    /// RC queue pairs it may have in use; absent: what `[rcft] quota` says.
+    #[serde(default)]
+    pub qp_quota: Option<QuotaConfig>,
+    /// What becomes of those over quota; absent: what `[rcft] refuse` says.
+    #[serde(default)]
+    pub refuse: Option<Refuse>,
+}
+
+impl VnicConfig {
+    /// Its quota under the defaults of `rcft`; nothing: as many as the table holds.
+    pub fn quota<'c>(&'c self, rcft: &'c RcftConfig) -> Option<&'c QuotaConfig> {
+        self.qp_quota.as_ref().or(rcft.quota.as_ref())
+    }
+
+    /// What becomes of its queue pairs over quota, under the defaults of `rcft`.
+    pub fn refuse(&self, rcft: &RcftConfig) -> Refuse {
+        self.refuse.unwrap_or(rcft.refuse)
+    }
 }
 
 /// `[[location]]`: a VM on another host.

@@ -189,6 +189,8 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         port,
         vlan: small("vlan")?,
         queues: None,
+        qp_quota: None,
+        refuse: None,
     };
     shell.switch.add_vnic(vnic)?;
     Ok(Output::message(format!("vNIC {name} added")))

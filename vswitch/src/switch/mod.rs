@@ -340,6 +340,7 @@ impl Switch {
             ("[nft] entries", old.nft.entries != new.nft.entries),
             ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
             ("[vlt] entries", old.vlt.entries != new.vlt.entries),
+            ("[rcft] entries", old.rcft.entries != new.rcft.entries),
         ];
         match fixed.iter().find(|(_, changed)| *changed) {
             Some((what, _)) => Err(SwitchError::NotLive(what)),

@@ -279,8 +279,45 @@ fn process() {
     said("[vxlan]\ndscp = 64\n", (2, 8), &["DSCP 64", "0..=63"]);
     said("[eal]\nfile-prefix = \"a b\"\n", (2, 15), &["file-prefix: \"a b\""]);
     said("[eal]\npci = [\"x,y=1\"]\n", (2, 8), &["\"x\" is not a PCI address"]);
+    said("[rcft]\nentries = 1023\n", (2, 11), &["entries 1023", "1024..=8000000"]);
+    said("[rcft]\nidle-timeout = \"0s\"\n", (2, 16), &["idle-timeout is 0", "\"10min\""]);
+    said("[rcft]\nhalf-open-timeout = \"0s\"\n", (2, 21), &["half-open-timeout is 0", "\"5s\""]);
     let socket = format!("[api]\nsocket = \"/{}\"\n", "x".repeat(200));
     said(&socket, (2, 10), &["201 bytes", "at most 107"]);
+}
+
+#[test]
+fn quotas() {
+    let rcft = |line: &str, column, words: &[&str]| said(&format!("[rcft]\n{line}\n"), (2, column), words);
+    rcft("entries = 8000001", 11, &["entries 8000001", "1024..=8000000"]);
+    rcft("quota = \"25% of\"", 9, &["\"25% of\" is not a quota", "\"25% of mlx5_0\""]);
+    rcft("quota = \"0% of mlx5_0\"", 9, &["\"0% of mlx5_0\"", "above 0% to 100%"]);
+    rcft("quota = -1", 9, &["-1 is not a number of queue pairs"]);
+    rcft("quota = 0.5", 9, &["0.5", "a share such as \"25% of mlx5_0\""]);
+    rcft("refuse = \"deny\"", 10, &["`deny`", "`drop`", "`reject`"]);
+    rcft("grace = 60", 9, &["60 has no unit"]);
+    rcft("qouta = 1", 1, &["`qouta`", "`quota`", "`restart-grace`"]);
+    rcft("quota = 1000001", 9, &["[rcft] quota 1000001", "1000000 queue pairs of [rcft] entries"]);
+    refused("vlan = 1", "vlan = 1\nqp-quota = \"x\"", (23, 12), &["\"x\" is not a quota"]);
+    refused("vlan = 1", "vlan = 1\nrefuse = 1", (23, 10), &["string"]);
+    let more = "vlan = 1\nqp-quota = 2000\n[rcft]\nentries = 1024";
+    refused("vlan = 1", more, (23, 12), &["vnic vm1: qp-quota 2000", "the 1024 queue pairs", "(line 25)"]);
+}
+
+#[test]
+fn quotas_of_vnics_go_before_the_default() {
+    let text = GOOD.replace("vlan = 1", "vlan = 1\nqp-quota = 0\nrefuse = \"reject\"")
+        + "[rcft]\nquota = \"12.5% of mlx5_0\"\n";
+    let mut config = Config::parse(&text, "f").unwrap();
+    assert_eq!(config.vnics[0].quota(&config.rcft), Some(&QuotaConfig::Count(0)));
+    assert_eq!(config.vnics[0].refuse(&config.rcft), Refuse::Reject);
+    (config.vnics[0].qp_quota, config.vnics[0].refuse) = (None, None);
+    let quota = config.vnics[0].quota(&config.rcft).unwrap();
+    assert_eq!(quota.to_string(), "12.5% of mlx5_0");
+    assert_eq!(quota.device().map(Name::as_str), Some("mlx5_0"));
+    assert_eq!(config.vnics[0].refuse(&config.rcft), Refuse::Drop);
+    config.rcft.quota = None;
+    assert_eq!(config.vnics[0].quota(&config.rcft), None);
 }
 
 #[test]

@@ -33,6 +33,36 @@ fn net(ip: IpAddr, len: u8) -> IpNet {
     IpNet::new(ip, len).unwrap()
 }
 
+fn share(ppm: u32) -> QuotaConfig {
+    QuotaConfig::Share { share: Share::from_ppm(ppm).unwrap(), device: Name::new("rxe0").unwrap() }
+}
+
+fn rcft() -> impl Strategy<Value = RcftConfig> {
+    let entries = RcftConfig::MIN_ENTRIES..=RcftConfig::MAX_ENTRIES;
+    let quota = prop_oneof![
+        Just(None),
+        (0..=RcftConfig::MIN_ENTRIES).prop_map(|count| Some(count.into())),
+        (1u32..=1_000_000).prop_map(|ppm| Some(share(ppm))),
+    ];
+    let times = [1..u64::MAX, 1..u64::MAX, 0..u64::MAX, 0..u64::MAX];
+    (entries, quota, any::<u32>(), any::<bool>(), times).prop_map(
+        |(entries, quota, new_rate, reject, times)| {
+            let [idle_timeout, half_open_timeout, grace, restart_grace] = times.map(Duration::from_nanos);
+            let refuse = if reject { Refuse::Reject } else { Refuse::Drop };
+            RcftConfig {
+                entries,
+                quota,
+                new_rate,
+                refuse,
+                idle_timeout,
+                half_open_timeout,
+                grace,
+                restart_grace,
+            }
+        },
+    )
+}
+
 /// Valid sections of the process, any values.
 fn process() -> impl Strategy<Value = Config> {
     let eal = (0..3usize, 32u64..4096, proptest::option::of(1u32..1 << 20), 0..3u8);
@@ -40,8 +70,8 @@ fn process() -> impl Strategy<Value = Config> {
         (proptest::option::of(1usize..64), any::<bool>(), any::<bool>(), 1u16..=WorkersConfig::MAX_BURST);
     let nft = (1u32..1 << 24, 1u64..10_000_000_000, any::<u32>(), 1u16..);
     let vxlan = (1u16.., any::<bool>(), 0..3usize, 1u8.., proptest::option::of(0u8..64));
-    (eal, workers, nft, vxlan, proptest::option::of("/[a-z]{1,20}")).prop_map(
-        |(eal, workers, nft, vxlan, state)| {
+    (eal, workers, nft, vxlan, rcft(), proptest::option::of("/[a-z]{1,20}")).prop_map(
+        |(eal, workers, nft, vxlan, rcft, state)| {
             let mut config = Config::default();
             config.eal.huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require][eal.0];
             config.eal.memory = ByteSize::mebibytes(eal.1);
@@ -64,6 +94,7 @@ fn process() -> impl Strategy<Value = Config> {
             config.vxlan.ttl = vxlan.3;
             config.vxlan.dscp =
                 vxlan.4.map_or(DscpPolicy::Copy, |raw| DscpPolicy::Fixed(Dscp::new(raw).unwrap()));
+            config.rcft = rcft;
             config.control.state = state.map(Into::into);
             config
         },
@@ -185,6 +216,8 @@ fn networks() -> impl Strategy<Value = Config> {
                         },
                         vlan: (!own).then_some(id),
                         queues: own.then_some(1),
+                        qp_quota: [None, Some(7.into()), Some(share(1 + m as u32))][pick(m + 7) % 3].clone(),
+                        refuse: [None, Some(Refuse::Drop), Some(Refuse::Reject)][pick(m + 9) % 3],
                     });
                 }
                 for m in 0..far {

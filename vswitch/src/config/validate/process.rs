@@ -7,6 +7,7 @@ use super::super::datapath::{NftConfig, VltConfig};
 use super::super::error::quote;
 use super::super::name::Name;
 use super::super::process::WorkersConfig;
+use super::super::rcft::{QuotaConfig, RcftConfig};
 use super::super::units::ByteSize;
 use super::Checker;
 use super::ports::{check_pci_address, check_socket_path};
@@ -18,6 +19,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     workers(checker);
     eal(checker);
     tables(checker);
+    rcft(checker);
     if let Err(problem) = check_socket_path(&checker.config.api.socket) {
         checker.fail("api.socket", format!("[api] socket {problem}"));
     }
@@ -138,5 +140,46 @@ fn tables(checker: &mut Checker<'_>) {
     }
     if config.vxlan.ttl == 0 {
         checker.fail("vxlan.ttl", "[vxlan] ttl is 0; no packet would leave the host; the default is 64");
+    }
+}
+
+fn rcft(checker: &mut Checker<'_>) {
+    let config = &checker.config.rcft;
+    let (least, most) = (RcftConfig::MIN_ENTRIES, RcftConfig::MAX_ENTRIES);
+    if !(least..=most).contains(&config.entries) {
+        let message = format!("[rcft] entries {} is not in {least}..={most}", config.entries);
+        checker.fail("rcft.entries", message);
+    }
+    let quota = |quota: &Option<QuotaConfig>| match quota {
+        Some(QuotaConfig::Count(count)) if *count > config.entries => Some(*count),
+        _ => None,
+    };
+    let more = |count| {
+        let line = checker.line("rcft.entries");
+        format!(
+            "{count} is more than the {} queue pairs of [rcft] entries{line}; lower it, leave it out for as many \
+             as the table holds, or raise entries",
+            config.entries
+        )
+    };
+    let default =
+        quota(&config.quota).map(|count| ("rcft.quota".into(), format!("[rcft] quota {}", more(count))));
+    let vnics = checker.config.vnics.iter().enumerate().filter_map(|(index, vnic)| {
+        let message = format!("vnic {}: qp-quota {}", vnic.name, more(quota(&vnic.qp_quota)?));
+        Some((format!("vnic[{index}].qp-quota"), message))
+    });
+    let faults: Vec<(String, String)> = default.into_iter().chain(vnics).collect();
+    for (path, message) in faults {
+        checker.fail(path, message);
+    }
+    for (key, time, example) in [
+        ("idle-timeout", config.idle_timeout, "10min"),
+        ("half-open-timeout", config.half_open_timeout, "5s"),
+    ] {
+        if time.is_zero() {
+            let message =
+                format!("[rcft] {key} is 0; no queue pair would stay; write for example \"{example}\"");
+            checker.fail(format!("rcft.{key}"), message);
+        }
     }
 }
