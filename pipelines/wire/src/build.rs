@@ -1,13 +1,17 @@
 //! Composing frames from the inside out, with right lengths and checksums.
 //!
 //! For tests, generators and the control plane's own packets; the fast path patches templates instead. Every
-//! function returns a fresh `Vec`. A payload that is too long for a length field saturates the field.
+//! function returns a fresh `Vec`, but for [`cm_reject`], which the packet path uses. A payload that is too long
+//! for a length field saturates the field.
 
 pub mod control;
+mod reject;
+
+pub use reject::{MAX_REJECT_LEN, Reject, cm_reject, cm_reject_in_place};
 
 use crate::types::{MacAddr, Psn, Qpn, Vni};
 use crate::view::View;
-use crate::{ethernet, icmp, icmpv6, icrc, ipv4, ipv6, l4, parse, protocol, roce, tcp, udp, vlan, vxlan};
+use crate::{cm, ethernet, icmp, icmpv6, icrc, ipv4, ipv6, l4, parse, protocol, roce, tcp, udp, vlan, vxlan};
 use ethernet::ethertype;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use zerocopy::big_endian::U16;
@@ -242,6 +246,12 @@ impl Path {
             }
         }
         frame
+    }
+
+    /// A connection manager's message, from queue pair 1 to queue pair 1.
+    pub fn cm(&self, src_port: u16, message: &cm::Cm) -> Vec<u8> {
+        let (bth, deth) = message.headers();
+        self.roce(src_port, bth, &[deth.bytes(), &message.mad()].concat())
     }
 
     /// A RoCEv2 congestion notification for queue pair `dest_qp` at the sender of the marked packet.

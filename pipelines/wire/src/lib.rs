@@ -9,12 +9,14 @@
 //! | find the headers of a packet | [`parse::parse_into`], [`Headers`], [`Malformed`] |
 //! | read or write one header | [`View`] and the file of the protocol |
 //! | check or fill a checksum | [`l4`], [`ipv4::checksum_ok`], [`checksum::update`], [`icrc`] |
+//! | read what RDMA connection managers say | [`cm::Cm`] |
 //! | find the flow of an ICMP error | [`quoted`] |
 //! | compose a packet | [`build`], [`build::control`] |
 
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod cm;
 pub mod ethernet;
 pub mod headers;
 pub mod heap;
@@ -24,6 +26,7 @@ pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
 pub mod l4;
+pub mod mad;
 pub mod malformed;
 pub mod packet;
 pub mod parse;

@@ -6,7 +6,9 @@ pub mod opcode;
 
 pub use opcode::Class;
 
+use crate::headers::{Flags, Headers};
 use crate::types::{Psn, Qpn};
+use crate::udp;
 use crate::view::{View, to_u24, u24};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,6 +21,17 @@ pub const ICRC_LEN: usize = 4;
 pub const QP_GSI: Qpn = Qpn::truncated(1);
 /// The default partition key, full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The UDP payload of a packet that is a whole UDP datagram, as far as it lies in `head`, and its full length.
+#[inline]
+pub fn udp_payload<'a>(h: &Headers, head: &'a [u8]) -> Option<(&'a [u8], usize)> {
+    if h.flags.intersects(Flags::FRAGMENT) {
+        return None;
+    }
+    let len = usize::from(h.udp(head)?.len.get()).checked_sub(udp::HEADER_LEN)?;
+    let start = h.payload_offset();
+    Some((head.get(start..(start + len).min(head.len()))?, len))
+}
 
 /// Base transport header (IBTA vol. 1 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

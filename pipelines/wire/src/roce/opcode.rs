@@ -5,6 +5,7 @@
 //! it claims to be.
 
 use super::{BTH_LEN, ICRC_LEN, QP_GSI};
+pub use crate::mad::MAD_LEN;
 use crate::types::Qpn;
 
 /// RC SEND Only.
@@ -31,9 +32,6 @@ pub const UD_SEND_ONLY: u8 = 0x64;
 pub const UD_SEND_ONLY_IMM: u8 = 0x65;
 /// Congestion notification packet.
 pub const CNP: u8 = 0x81;
-
-/// Bytes of a management datagram.
-pub const MAD_LEN: usize = 256;
 
 /// Transport class of a packet: the part of the opcode that a flow key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
