@@ -23,6 +23,7 @@ pub mod mempool;
 pub mod port;
 pub mod process;
 pub mod queue;
+pub mod rdma;
 mod run_dir;
 #[cfg(test)]
 mod testing;
