@@ -1,10 +1,15 @@
 //! RoCEv2 headers: what follows UDP port 4791 (IBTA vol. 1 sections 9.2 to 9.4 and annex A17).
 //!
-//! Layouts and accessors. What an opcode means is in [`opcode`], the trailing CRC in [`crate::icrc`].
+//! Layouts and accessors. What an opcode means is in [`opcode`], which extended headers it brings in [`extended`],
+//! a whole packet in [`packet`], the trailing CRC in [`crate::icrc`].
 
+pub mod extended;
 pub mod opcode;
+pub mod packet;
 
-pub use opcode::Class;
+pub use extended::Extended;
+pub use opcode::{Class, Operation};
+pub use packet::{Packet, RoceMalformed};
 
 use crate::headers::{Flags, Headers};
 use crate::types::{Psn, Qpn};
@@ -144,6 +149,16 @@ impl Bth {
     pub const fn set_ack_requested(&mut self, ack: bool) {
         self.ack = self.ack & !0x80 | if ack { 0x80 } else { 0 };
     }
+}
+
+/// Reliable datagram extended transport header (IBTA vol. 1 section 9.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Rdeth {
+    /// Reserved.
+    pub reserved: u8,
+    /// End-to-end context.
+    pub ee_context: [u8; 3],
 }
 
 /// Datagram extended transport header (IBTA vol. 1 section 9.3.2).
@@ -291,6 +306,14 @@ pub struct Ieth {
     pub rkey: U32,
 }
 
+/// Flush extended transport header (IBTA vol. 1 annex A19): what FLUSH waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Feth {
+    /// Selectivity level and placement type in the low bits, else reserved.
+    pub flush: U32,
+}
+
 /// XRC extended transport header (IBTA vol. 1 annex A14): in front of the other extended headers of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -341,6 +364,8 @@ mod tests {
         assert_eq!(check::layout::<AtomicAckEth>(&[0, 0, 0, 0, 0, 0, 0, 9]).original.get(), 9);
         assert_eq!(check::layout::<ImmDt>(&[0, 0, 1, 0]).data.get(), 256);
         assert_eq!(check::layout::<Ieth>(&[0, 0, 1, 1]).rkey.get(), 257);
+        assert_eq!(u24(check::layout::<Rdeth>(&[9, 0, 2, 4]).ee_context), 0x204);
+        assert_eq!(check::layout::<Feth>(&[0, 0, 0, 0x21]).flush.get(), 0x21);
         assert_eq!(u24(check::layout::<XrcEth>(&[0, 0, 2, 3]).srq), 0x203);
     }
 

@@ -11,7 +11,7 @@ use wire::cm::{Answered, Cm, CmMalformed, Gid, Message, RejectReason, Req, Trans
 use wire::l4::{self, Verdict};
 use wire::parse::parse;
 use wire::roce::{self, Bth, Class, Deth};
-use wire::{Flags, Headers, HeapBuf, MacAddr, PacketBuf, Psn, Qpn, View, icrc, protocol};
+use wire::{Flags, Headers, HeapBuf, MacAddr, Psn, Qpn, View, icrc, protocol};
 
 fn req() -> Req {
     Req {
@@ -98,20 +98,15 @@ fn any_message() -> impl Strategy<Value = Message> {
     let ids = any::<(u32, u32)>();
     prop_oneof![
         any_req().prop_map(Message::Req),
-        (ids.clone(), any_answered()).prop_map(|((local_comm_id, remote_comm_id), answers)| Message::Mra {
+        (ids, any_answered()).prop_map(|((local_comm_id, remote_comm_id), answers)| Message::Mra {
             local_comm_id,
             remote_comm_id,
             answers
         }),
-        (ids.clone(), any_answered(), any::<u16>()).prop_map(
-            |((local_comm_id, remote_comm_id), answers, reason)| Message::Rej {
-                local_comm_id,
-                remote_comm_id,
-                answers,
-                reason: RejectReason(reason),
-            }
-        ),
-        (ids.clone(), any_qpn(), any_psn(), any::<u64>()).prop_map(
+        (ids, any_answered(), any::<u16>()).prop_map(|((local_comm_id, remote_comm_id), answers, reason)| {
+            Message::Rej { local_comm_id, remote_comm_id, answers, reason: RejectReason(reason) }
+        }),
+        (ids, any_qpn(), any_psn(), any::<u64>()).prop_map(
             |((local_comm_id, remote_comm_id), local_qpn, starting_psn, local_ca_guid)| Message::Rep {
                 local_comm_id,
                 remote_comm_id,
@@ -120,16 +115,14 @@ fn any_message() -> impl Strategy<Value = Message> {
                 local_ca_guid,
             }
         ),
-        ids.clone()
-            .prop_map(|(local_comm_id, remote_comm_id)| Message::Rtu { local_comm_id, remote_comm_id }),
-        (ids.clone(), any_qpn()).prop_map(|((local_comm_id, remote_comm_id), remote_qpn)| Message::Dreq {
+        ids.prop_map(|(local_comm_id, remote_comm_id)| Message::Rtu { local_comm_id, remote_comm_id }),
+        (ids, any_qpn()).prop_map(|((local_comm_id, remote_comm_id), remote_qpn)| Message::Dreq {
             local_comm_id,
             remote_comm_id,
             remote_qpn
         }),
-        ids.clone()
-            .prop_map(|(local_comm_id, remote_comm_id)| Message::Drep { local_comm_id, remote_comm_id }),
-        (ids.clone(), any_qpn(), any_gid(), any_gid()).prop_map(
+        ids.prop_map(|(local_comm_id, remote_comm_id)| Message::Drep { local_comm_id, remote_comm_id }),
+        (ids, any_qpn(), any_gid(), any_gid()).prop_map(
             |((local_comm_id, remote_comm_id), remote_qpn, local_gid, remote_gid)| Message::Lap {
                 local_comm_id,
                 remote_comm_id,

@@ -1,9 +1,13 @@
 //! BTH opcodes: which transport a packet belongs to and what it does (IBTA vol. 1 section 9.2.1, table 38;
 //! CNP: annex A17; FLUSH and ATOMIC WRITE: annex A19).
 //!
+//! FLUSH is read on RC and RD, ATOMIC WRITE on RC, as Linux assigns them. Whether annex A19 gives both to RD and XRC
+//! too is unconfirmed: there they are unassigned.
+//!
 //! Pure functions of the opcode byte. An opcode is the guest's choice: nothing here says that a packet is what
 //! it claims to be.
 
+use super::extended::Extended;
 use super::{BTH_LEN, ICRC_LEN, QP_GSI};
 pub use crate::mad::MAD_LEN;
 use crate::types::Qpn;
@@ -134,9 +138,35 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
+    Resync,
     Flush,
     AtomicWrite,
     Cnp,
+}
+
+/// Which way a packet goes between the two ends of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// From the requester: takes a PSN of its own, a read as many as its answer has packets.
+    Request,
+    /// From the responder, with data: bears the PSN of what it answers.
+    Response,
+    /// From the responder, without data. Acknowledgements coalesce: their PSNs skip.
+    Ack,
+    /// A congestion notification: outside of any sequence.
+    Notification,
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // the words of the standard's table
+pub enum Position {
+    First,
+    Middle,
+    Last,
+    Only,
 }
 
 impl Operation {
@@ -166,6 +196,7 @@ impl Operation {
             0x12 => Op::AtomicAck,
             0x13 => Op::CompareSwap,
             0x14 => Op::FetchAdd,
+            0x15 => Op::Resync,
             0x16 => Op::SendLastInvalidate,
             0x17 => Op::SendOnlyInvalidate,
             0x1c => Op::Flush,
@@ -174,11 +205,11 @@ impl Operation {
         };
         let number = opcode & 0x1f;
         let assigned = match opcode >> 5 {
-            0 => true,
+            0 => number != 0x15,
             1 => number <= 0x0b,
-            2 => number <= 0x14,
+            2 => number <= 0x15 || number == 0x1c,
             3 => number == 4 || number == 5,
-            5 => number <= 0x17,
+            5 => number <= 0x17 && number != 0x15,
             _ => false,
         };
         if assigned { Some(operation) } else { None }
@@ -210,74 +241,100 @@ impl Operation {
             Self::FetchAdd => "fetch-add",
             Self::SendLastInvalidate => "send-last-invalidate",
             Self::SendOnlyInvalidate => "send-only-invalidate",
+            Self::Resync => "resync",
             Self::Flush => "flush",
             Self::AtomicWrite => "atomic-write",
             Self::Cnp => "cnp",
         }
     }
 
-    /// True for what a responder sends: read responses and acknowledgements.
-    pub const fn is_response(self) -> bool {
-        matches!(
-            self,
+    /// Which way it goes.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        match self {
             Self::ReadResponseFirst
-                | Self::ReadResponseMiddle
-                | Self::ReadResponseLast
-                | Self::ReadResponseOnly
+            | Self::ReadResponseMiddle
+            | Self::ReadResponseLast
+            | Self::ReadResponseOnly
+            | Self::AtomicAck => Kind::Response,
+            Self::Ack => Kind::Ack,
+            Self::Cnp => Kind::Notification,
+            _ => Kind::Request,
+        }
+    }
+
+    /// True for what a requester sends.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        matches!(self.kind(), Kind::Request)
+    }
+
+    /// True for what a responder sends with data: read responses and ATOMIC ACK.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        matches!(self.kind(), Kind::Response)
+    }
+
+    /// True for ACK and NAK.
+    #[inline]
+    pub const fn is_ack(self) -> bool {
+        matches!(self.kind(), Kind::Ack)
+    }
+
+    /// True for packets with payload, which an "only" or "last" of a message without data leaves empty.
+    #[inline]
+    pub const fn carries_payload(self) -> bool {
+        !matches!(
+            self,
+            Self::ReadRequest
                 | Self::Ack
                 | Self::AtomicAck
+                | Self::CompareSwap
+                | Self::FetchAdd
+                | Self::Resync
+                | Self::Flush
+                | Self::Cnp
         )
+    }
+
+    /// Where it stands in its message.
+    #[inline]
+    pub const fn position(self) -> Position {
+        match self {
+            Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
+            Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle => Position::Middle,
+            Self::SendLast
+            | Self::SendLastImm
+            | Self::SendLastInvalidate
+            | Self::WriteLast
+            | Self::WriteLastImm
+            | Self::ReadResponseLast => Position::Last,
+            _ => Position::Only,
+        }
     }
 
     /// True for a packet that fills the path MTU: all but the last of a message of several.
+    #[inline]
     pub const fn is_full_mtu(self) -> bool {
-        matches!(
-            self,
-            Self::SendFirst
-                | Self::SendMiddle
-                | Self::WriteFirst
-                | Self::WriteMiddle
-                | Self::ReadResponseFirst
-                | Self::ReadResponseMiddle
-        )
+        matches!(self.position(), Position::First | Position::Middle)
     }
 }
 
+/// PSNs that a READ request for `len` bytes takes: one for each packet of its answer (IBTA vol. 1 section 9.7.3.1),
+/// at least one. An MTU of zero counts as the smallest.
+#[inline]
+pub const fn read_psns(len: u32, path_mtu: u16) -> u32 {
+    let mtu = if path_mtu == 0 { 256 } else { path_mtu as u32 };
+    if len == 0 { 1 } else { len.div_ceil(mtu) }
+}
+
 /// Bytes of the extended headers between BTH and payload; `None` for unassigned opcodes.
+#[inline]
 pub const fn extended_len(opcode: u8) -> Option<usize> {
-    use Operation as Op;
-    const IMM: usize = 4;
-    const INVALIDATE: usize = 4;
-    const RETH: usize = 16;
-    const AETH: usize = 4;
-    const ATOMIC_ACK: usize = 8;
-    const ATOMIC: usize = 28;
-    const FLUSH: usize = 4;
-    const CNP_RESERVED: usize = 16;
-    let Some(operation) = Operation::of(opcode) else { return None };
-    let own = match operation {
-        Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm => IMM,
-        Op::SendLastInvalidate | Op::SendOnlyInvalidate => INVALIDATE,
-        Op::WriteFirst | Op::WriteOnly | Op::ReadRequest | Op::AtomicWrite => RETH,
-        Op::WriteOnlyImm => RETH + IMM,
-        Op::ReadResponseFirst | Op::ReadResponseLast | Op::ReadResponseOnly | Op::Ack => AETH,
-        Op::AtomicAck => AETH + ATOMIC_ACK,
-        Op::CompareSwap | Op::FetchAdd => ATOMIC,
-        Op::Flush => FLUSH + RETH,
-        Op::Cnp => CNP_RESERVED,
-        _ => 0,
-    };
-    let transport = match opcode >> 5 {
-        // RDETH on all, DETH on requests.
-        2 if operation.is_response() => 4,
-        2 => 4 + 8,
-        // DETH.
-        3 => 8,
-        // XRCETH on requests.
-        5 if !operation.is_response() => 4,
-        _ => 0,
-    };
-    Some(transport + own)
+    match Extended::of(opcode) {
+        Some(extended) => Some(extended.len()),
+        None => None,
+    }
 }
 
 /// The one legal length of the UDP payload (BTH to ICRC) of a packet that keeps a connection alive rather than
@@ -326,7 +383,7 @@ mod tests {
     #[test]
     fn operations_of_each_transport() {
         let count = |from: u8| (from..from + 0x20).filter(|op| Operation::of(*op).is_some()).count();
-        assert_eq!([0x00, 0x20, 0x40, 0x60, 0x80, 0xa0, 0xc0].map(count), [25, 12, 21, 2, 1, 23, 0]);
+        assert_eq!([0x00, 0x20, 0x40, 0x60, 0x80, 0xa0, 0xc0].map(count), [25, 12, 23, 2, 1, 23, 0]);
         for opcode in (0..=255).filter(|op| Operation::of(*op).is_none()) {
             assert_eq!(extended_len(opcode), None);
         }
