@@ -1,0 +1,244 @@
+//! Lab guests: small virtual machines with soft-RoCE, each behind a vhost-user port of the switch.
+//!
+//! ```text
+//!  scenario ──agent.sock── virtio-serial ── agent (scripts/lab-guest.d/agent)
+//!                            QEMU            │ eth0, rxe0
+//!  vswitch ──vhost-user.sock── virtio-net ───┘
+//! ```
+//! QEMU emulates the processor (no KVM is asked for), so a guest boots in seconds and is slow: nothing may be asserted on
+//! its times, its bandwidth or its retransmissions. QEMU dies with the test; the console of a guest in a failed test is
+//! kept beside the packets of failed scenarios.
+
+mod base64;
+mod channel;
+mod image;
+pub mod rdma;
+pub mod site;
+
+pub use channel::Ended;
+pub use image::{Image, can_run, image, image_with};
+pub use site::{Site, Vm};
+
+use crate::{Process, Workdir, binary, process, wait_for};
+use channel::Channel;
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a boot may take, with three others at the same time on a busy machine.
+const BOOT: Duration = Duration::from_secs(120);
+/// How long a script may take that is not said to take longer.
+pub const SCRIPT: Duration = Duration::from_secs(60);
+
+/// What a guest is made of.
+#[derive(Debug, Clone)]
+pub struct Hardware<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The MAC address of its `eth0`.
+    pub mac: &'a str,
+    /// The vhost-user socket that its `eth0` is plugged into; `None`: it has no `eth0`.
+    pub socket: Option<&'a Path>,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// What it boots.
+    pub image: &'a Image,
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    name: String,
+    process: RefCell<Process>,
+    channel: RefCell<Channel>,
+    console: PathBuf,
+    /// Keeps the folder of sockets and console as long as the guest.
+    _dir: Workdir,
+}
+
+/// A script that runs beside the scenario, in a guest.
+#[derive(Debug)]
+#[must_use = "a job goes on until somebody finishes or stops it"]
+pub struct Job {
+    id: u64,
+    script: String,
+}
+
+impl Guest {
+    /// Turns a guest on; [`Guest::wait_ready`] waits for it.
+    #[track_caller]
+    pub fn boot(hardware: &Hardware<'_>) -> Guest {
+        let dir = Workdir::new("guest");
+        let (console, agent) = (dir.path().join("console.log"), dir.path().join("agent.sock"));
+        let command = process::bound_to_us(&command_line(hardware, &console, &agent));
+        let name = format!("guest {}", hardware.name);
+        let mut process = Process::spawn(&name, command, dir.path().join("qemu.log"));
+        let channel = wait_for("QEMU to open the agent's socket", Duration::from_secs(20), || {
+            if let Some(status) = process.exited() {
+                panic!("QEMU of {name} ended ({status}):\n{}", process.output());
+            }
+            Channel::connect(&agent)
+        });
+        let (process, channel) = (RefCell::new(process), RefCell::new(channel));
+        Guest { name: hardware.name.to_owned(), process, channel, console, _dir: dir }
+    }
+
+    /// Waits until the guest's agent answers.
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        let end = Instant::now() + BOOT;
+        let ready = self.channel.borrow_mut().wait_ready(end);
+        match ready {
+            Ok(true) => {}
+            Ok(false) => panic!("guest {} did not boot in {BOOT:?}", self.name),
+            Err(error) => self.gone(&error),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a script and returns what it wrote; fails the test when the script fails or takes longer than a minute.
+    #[track_caller]
+    pub fn run(&self, script: &str) -> String {
+        let ended = self.try_run(script, SCRIPT);
+        assert!(ended.ok(), "'{script}' failed in guest {} ({}):\n{}", self.name, ended.status, ended.output);
+        ended.output
+    }
+
+    /// Runs a script, whatever comes of it; fails the test when it takes longer than `limit`.
+    #[track_caller]
+    pub fn try_run(&self, script: &str, limit: Duration) -> Ended {
+        let job = self.start(script);
+        self.finish(job, limit)
+    }
+
+    /// Starts a script beside the scenario.
+    #[track_caller]
+    pub fn start(&self, script: &str) -> Job {
+        let started = self.channel.borrow_mut().start(script);
+        let id = started.unwrap_or_else(|error| self.gone(&error));
+        Job { id, script: script.to_owned() }
+    }
+
+    /// Waits for the end of a job; fails the test, and ends the script, when it takes longer than `limit`.
+    #[track_caller]
+    pub fn finish(&self, job: Job, limit: Duration) -> Ended {
+        if let Some(ended) = self.ended(&job, limit) {
+            return ended;
+        }
+        let wrote = self.stop(Job { id: job.id, script: job.script.clone() }).output;
+        panic!("'{}' in guest {} did not end in {limit:?}; it wrote:\n{wrote}", job.script, self.name)
+    }
+
+    /// Ends a job and returns what it had written. A script that does not mind SIGTERM is killed.
+    #[track_caller]
+    pub fn stop(&self, job: Job) -> Ended {
+        for (signal, patience) in [("TERM", 5), ("KILL", 20)] {
+            let sent = self.channel.borrow_mut().kill(job.id, signal);
+            sent.unwrap_or_else(|error| self.gone(&error));
+            if let Some(ended) = self.ended(&job, Duration::from_secs(patience)) {
+                return ended;
+            }
+        }
+        panic!("'{}' in guest {} survived being killed", job.script, self.name)
+    }
+
+    /// The end of a job when it comes within `limit`.
+    #[track_caller]
+    pub fn ended(&self, job: &Job, limit: Duration) -> Option<Ended> {
+        let ended = self.channel.borrow_mut().wait(job.id, Instant::now() + limit);
+        ended.unwrap_or_else(|error| self.gone(&error))
+    }
+
+    /// Waits until a condition (a shell command) holds in the guest, which asks itself 30 times a second.
+    #[track_caller]
+    pub fn until(&self, condition: &str, limit: Duration) {
+        let script = format!("until {condition}; do usleep 30000; done");
+        let job = self.start(&script);
+        let ended = self.ended(&job, limit);
+        if ended.is_none() {
+            let wrote = self.stop(job).output;
+            panic!("guest {}: '{condition}' did not come true in {limit:?}:\n{wrote}", self.name);
+        }
+    }
+
+    /// As `until`, for something that `job` is to bring about: false as soon as the job has ended without doing so.
+    #[track_caller]
+    pub fn until_or_end(&self, job: &Job, condition: &str, limit: Duration) -> bool {
+        let alive = format!("[ -e /run/jobs/{}.sh ]", job.id);
+        let script = format!("until {condition}; do {alive} || exit 1; usleep 30000; done");
+        self.try_run(&script, limit).ok()
+    }
+
+    /// Its process on this machine.
+    pub fn pid(&self) -> u32 {
+        self.process.borrow().pid()
+    }
+
+    /// Turns it off, as pulling the plug does.
+    pub fn off(self) {
+        drop(self);
+    }
+
+    /// Fails the test: the channel broke.
+    #[track_caller]
+    fn gone(&self, error: &std::io::Error) -> ! {
+        let mut process = self.process.borrow_mut();
+        let status =
+            process.exited().map_or_else(|| "QEMU still runs".to_owned(), |s| format!("QEMU ended: {s}"));
+        panic!("guest {} does not talk any more: {error}. {status}\n{}", self.name, process.output())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let test = std::thread::current().name().unwrap_or("test").replace("::", "-");
+        let folder = binary::target_dir().join("scenario-pcaps");
+        let kept = folder.join(format!("{test}-{}.log", self.name));
+        let _ = fs::create_dir_all(&folder);
+        if fs::copy(&self.console, &kept).is_ok() {
+            eprintln!("console of guest {}: {}", self.name, kept.display());
+        }
+    }
+}
+
+/// QEMU's command line.
+fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<String> {
+    let Hardware { name, mac, memory, image, socket } = hardware;
+    let kernel_options = format!(
+        "console=ttyS0 quiet nokaslr mitigations=off no_timer_check tsc=reliable random.trust_cpu=on panic=-1 net.ifnames=0 lab.name={name}"
+    );
+    let mut line: Vec<String> =
+        [image::QEMU, "-name", name, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+            .map(str::to_owned)
+            .to_vec();
+    let mut add = |option: &str, value: String| line.extend([option.to_owned(), value]);
+    add("-accel", "tcg,thread=multi,tb-size=128".to_owned());
+    add("-cpu", "max".to_owned());
+    add("-m", memory.to_string());
+    // vhost-user shares the guest's memory with the switch.
+    add("-object", format!("memory-backend-memfd,id=mem,size={memory}M,share=on"));
+    add("-machine", "q35,memory-backend=mem".to_owned());
+    add("-kernel", image.kernel.display().to_string());
+    add("-initrd", image.initrd.display().to_string());
+    add("-append", kernel_options);
+    add("-serial", format!("file:{}", console.display()));
+    add("-device", "virtio-rng-pci".to_owned());
+    add("-device", "virtio-serial-pci".to_owned());
+    add("-chardev", format!("socket,id=agent,path={},server=on,wait=off", agent.display()));
+    add("-device", "virtserialport,chardev=agent,name=agent".to_owned());
+    if let Some(socket) = socket {
+        add("-chardev", format!("socket,id=port,path={},reconnect=1", socket.display()));
+        add("-netdev", "vhost-user,id=net,chardev=port".to_owned());
+        // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down.
+        add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0"));
+    }
+    line
+}

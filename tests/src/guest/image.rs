@@ -1,0 +1,70 @@
+//! The guest's kernel and initramfs, made by `scripts/lab-guest`, and whether this machine can run guests at all.
+//!
+//! It asks the script, which builds what is not there, and never looks into the image itself.
+
+use crate::{binary, process};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+/// The emulator.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// Its Debian package.
+const PACKAGE: &str = "qemu-system-x86";
+
+/// A kernel and what it boots into.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initramfs.
+    pub initrd: PathBuf,
+}
+
+/// Whether guests can run here: true with QEMU installed, false (and said so) where no package of it exists.
+///
+/// Fails the test where QEMU could be installed and is not, because a scenario must not be skipped for that.
+#[track_caller]
+pub fn can_run() -> bool {
+    if process::try_run(&["sh", "-c", &format!("command -v {QEMU}")]).status.success() {
+        return true;
+    }
+    let policy = process::try_run(&["sh", "-c", &format!("apt-cache policy {PACKAGE}")]);
+    let known = String::from_utf8_lossy(&policy.stdout)
+        .lines()
+        .any(|line| line.trim().strip_prefix("Candidate: ").is_some_and(|version| version != "(none)"));
+    assert!(!known, "{QEMU} is missing: run scripts/bootstrap, which installs {PACKAGE}");
+    eprintln!("SKIPPED: guests need {QEMU}, and this machine's package sources do not have {PACKAGE}");
+    false
+}
+
+/// The image, built first when it is not in the cache.
+#[track_caller]
+pub fn image() -> Image {
+    let output = ask(&[]);
+    let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let image = Image { kernel: folder.join("vmlinux"), initrd: folder.join("initrd.cpio") };
+    assert!(image.kernel.is_file() && image.initrd.is_file(), "no guest image in {}", folder.display());
+    image
+}
+
+/// The image with programs of this machine, and the libraries they need, added; the initramfs is written to `initrd`.
+#[track_caller]
+pub fn image_with(programs: &[String], initrd: &Path) -> Image {
+    let out = initrd.display().to_string();
+    let mut args = vec!["--add", &out];
+    args.extend(programs.iter().map(String::as_str));
+    ask(&args);
+    Image { initrd: initrd.to_path_buf(), ..image() }
+}
+
+/// Runs the script: seconds when the image is there, minutes when its packages have to be fetched first.
+#[track_caller]
+fn ask(args: &[&str]) -> Output {
+    let script = binary::workspace().join("scripts").join("lab-guest").display().to_string();
+    let command: Vec<&str> =
+        ["timeout", "--kill-after=2", "240", &script].into_iter().chain(args.iter().copied()).collect();
+    let output = process::bound_to_us(&command).output().expect("setpriv, of util-linux, starts programs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/lab-guest failed ({}):\n{errors}", output.status);
+    output
+}

@@ -1,0 +1,1 @@
+//! RDMA tools between two guests.

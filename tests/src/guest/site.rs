@@ -1,0 +1,178 @@
+//! One or two hosts with a switch each, and guests behind them.
+//!
+//! ```text
+//!  guests ──vhost-user── vswitch (host) ──up0 ═ VxLAN ═ up0── vswitch (peer) ──vhost-user── guests
+//! ```
+//! It builds, waits until every guest is there, and takes all of it down again with the checks that a scenario owes.
+
+use super::{Guest, Hardware, Image, image};
+use crate::lab::{Lab, location};
+use crate::{Daemon, Workdir};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Memory of a guest in MiB, when nothing is said.
+pub const MEMORY: u32 = 384;
+/// The MTU of guests: what a tunnel over IPv4 leaves of the lab's underlay, less room for a VLAN tag.
+pub const MTU: u32 = 1450;
+
+/// A guest to be.
+#[derive(Debug, Clone)]
+pub struct Vm {
+    /// Its name, also that of its vNIC.
+    pub name: String,
+    /// Its VPC.
+    pub vpc: String,
+    /// The VPC's VNI.
+    pub vni: u32,
+    /// Its MAC address.
+    pub mac: String,
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<String>,
+    /// Further lines of its `[[vnic]]`.
+    pub more: String,
+}
+
+impl Vm {
+    /// A guest of a VPC.
+    pub fn new(name: &str, vpc: (&str, u32), mac: &str, addresses: &[&str]) -> Vm {
+        let addresses = addresses.iter().map(|a| (*a).to_owned()).collect();
+        let (vpc, vni) = (vpc.0.to_owned(), vpc.1);
+        Vm { name: name.to_owned(), vpc, vni, mac: mac.to_owned(), addresses, more: String::new() }
+    }
+
+    /// Its addresses without prefix lengths.
+    pub fn vips(&self) -> Vec<&str> {
+        self.addresses.iter().map(|a| a.split('/').next().unwrap_or(a)).collect()
+    }
+
+    /// Its first address of IPv4, or of IPv6.
+    #[track_caller]
+    pub fn ip(&self, v6: bool) -> IpAddr {
+        let parsed = self.vips().into_iter().filter_map(|vip| vip.parse::<IpAddr>().ok());
+        parsed.into_iter().find(|ip| ip.is_ipv6() == v6).expect("the guest has an address of this family")
+    }
+
+    fn vnic(&self, socket: &std::path::Path) -> String {
+        let vips: Vec<String> = self.vips().iter().map(|vip| format!("\"{vip}\"")).collect();
+        format!(
+            "[[vnic]]\nname = \"{}\"\nvpc = \"{}\"\nmac = \"{}\"\nvips = [{}]\nmtu = {MTU}\nport = {{ kind = \"vhost-user\", path = \"{}\" }}\n{}\n",
+            self.name,
+            self.vpc,
+            self.mac,
+            vips.join(", "),
+            socket.display(),
+            self.more
+        )
+    }
+
+    fn location(&self, vtep: &str) -> String {
+        let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
+        location(vtep, self.vni, &self.mac, &addresses)
+    }
+}
+
+/// A running site. The fields go in this order: guests, switches, network.
+#[derive(Debug)]
+pub struct Site {
+    /// The guests, in the order they were named in: those of the first host, then those of the second.
+    pub guests: Vec<(Vm, Guest)>,
+    /// The switches: one a host.
+    pub switches: Vec<Daemon>,
+    /// The network.
+    pub lab: Lab,
+    dir: Workdir,
+}
+
+impl Site {
+    /// Starts one switch with all guests behind it (`there` empty), or two with guests behind either.
+    ///
+    /// `vpcs` are the `[[vpc]]` and `[[subnet]]` sections and whatever else both configs take.
+    #[track_caller]
+    pub fn start(lab: Lab, vpcs: &str, here: &[Vm], there: &[Vm]) -> Site {
+        Site::start_with(lab, vpcs, here, there, &image())
+    }
+
+    /// As `start`, with another image.
+    #[track_caller]
+    pub fn start_with(lab: Lab, vpcs: &str, here: &[Vm], there: &[Vm], image: &Image) -> Site {
+        let dir = Workdir::new("site");
+        let family = lab.family();
+        let socket = |vm: &Vm| dir.path().join(format!("{}.sock", vm.name));
+        let config = |uplink: String, own: &[Vm], others: &[Vm], vtep: &str| {
+            let mut text = uplink + vpcs;
+            text.extend(own.iter().map(|vm| vm.vnic(&socket(vm))));
+            text.extend(others.iter().map(|vm| vm.location(vtep)));
+            text
+        };
+        let mut switches = Vec::new();
+        if !there.is_empty() {
+            lab.peer.ip("addr flush dev up0");
+            let uplink = lab.reversed().uplink("");
+            switches.push(Daemon::start(&lab.peer, &config(uplink, there, here, family.local_vtep())));
+        }
+        switches
+            .insert(0, Daemon::start(&lab.host, &config(lab.uplink(""), here, there, family.remote_vtep())));
+        let vms: Vec<Vm> = here.iter().chain(there).cloned().collect();
+        let sockets: Vec<PathBuf> = vms.iter().map(socket).collect();
+        let boot = |(vm, socket): (&Vm, &PathBuf)| {
+            let hardware =
+                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(socket), memory: MEMORY, image };
+            Guest::boot(&hardware)
+        };
+        let guests: Vec<Guest> = vms.iter().zip(&sockets).map(boot).collect();
+        for (vm, guest) in vms.iter().zip(&guests) {
+            guest.wait_ready();
+            set_up(vm, guest);
+        }
+        Site { guests: vms.into_iter().zip(guests).collect(), switches, lab, dir }
+    }
+
+    /// A guest by its name.
+    #[track_caller]
+    pub fn guest(&self, name: &str) -> &Guest {
+        &self.pick(name).1
+    }
+
+    /// What a guest was made as.
+    #[track_caller]
+    pub fn vm(&self, name: &str) -> &Vm {
+        &self.pick(name).0
+    }
+
+    #[track_caller]
+    fn pick(&self, name: &str) -> &(Vm, Guest) {
+        self.guests
+            .iter()
+            .find(|(vm, _)| vm.name == name)
+            .unwrap_or_else(|| panic!("there is no guest {name}"))
+    }
+
+    /// The folder of the vhost-user sockets, one a guest: `<name>.sock`.
+    pub fn sockets(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// Turns the guests off and stops the switches with every check a scenario owes.
+    #[track_caller]
+    pub fn stop(self) {
+        for (_, guest) in self.guests {
+            guest.off();
+        }
+        for switch in self.switches {
+            switch.stop();
+        }
+    }
+}
+
+/// Addresses, MTU and the soft-RoCE device of a guest.
+#[track_caller]
+fn set_up(vm: &Vm, guest: &Guest) {
+    let mut script = format!("set -e\nip link set eth0 mtu {MTU} up\n");
+    for address in &vm.addresses {
+        let nodad = if address.contains(':') { "nodad" } else { "" };
+        script += &format!("ip addr add {address} dev eth0 {nodad}\n");
+    }
+    script += "rdma link add rxe0 type rxe netdev eth0\n";
+    guest.run(&script);
+}
