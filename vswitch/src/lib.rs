@@ -7,6 +7,7 @@ pub mod console;
 pub mod control;
 pub mod daemon;
 pub mod port;
+pub mod rdma;
 pub mod shell;
 pub mod state;
 pub mod switch;

@@ -99,6 +99,11 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 parsed.vnics.len(),
                 parsed.locations.len()
             );
+            for (whose, quota) in vswitch::rdma::shares(&parsed) {
+                println!(
+                    "note: {whose} = \"{quota}\": which number that is, the device says when the switch runs"
+                );
+            }
             Ok(ExitCode::SUCCESS)
         }
         Verb::Console { socket, json, strict } => {

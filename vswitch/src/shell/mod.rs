@@ -4,6 +4,7 @@
 mod config;
 mod flows;
 mod port;
+mod rdma;
 mod stats;
 mod tenant;
 
@@ -51,6 +52,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(stats::commands())
         .chain(tenant::commands())
         .chain(flows::commands())
+        .chain(rdma::commands())
         .chain(config::commands());
     Ok(Console::new(all)?.with_values(values))
 }
@@ -62,6 +64,7 @@ fn values(shell: &Shell, kind: &str) -> Vec<String> {
         "port" => shell.switch.ports().iter().map(|(_, port)| port.name.clone()).collect(),
         "vnic" => snapshot.vnics.iter().flatten().map(|vnic| vnic.name.clone()).collect(),
         "vpc" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.name.clone()).collect(),
+        "device" => pmd::rdma::names(),
         "vni" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.vni.to_string()).collect(),
         _ => Vec::new(),
     }

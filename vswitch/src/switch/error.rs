@@ -30,6 +30,9 @@ pub enum SwitchError {
     /// The topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// An RDMA device that a quota is a share of.
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::Error),
     /// A worker's core that this process may not use.
     #[error("no core {missing:?} for a worker here; `[workers] cores` can be any of {available:?}")]
     NoSuchCore {

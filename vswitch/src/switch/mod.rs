@@ -27,6 +27,7 @@ use topology::Topology;
 use underlay::Neighbours;
 
 use crate::config::{Config, ForwardMode, HugePages, Idle};
+use crate::rdma;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
 
 /// Packet buffers when the config does not say.
@@ -58,6 +59,8 @@ pub struct Switch {
     baseline: crate::view::Baseline,
     stopped: bool,
     watched: Vec<tend::Watched>,
+    /// What the RDMA devices offer that quotas are shares of.
+    rdma: rdma::Devices,
 }
 
 impl Switch {
@@ -67,6 +70,9 @@ impl Switch {
     /// [`SwitchError`]; everything that was started is gone again.
     pub fn start(config: Config) -> Result<Self, SwitchError> {
         config.validate()?;
+        let mut rdma = rdma::Devices::default();
+        rdma.learn(&config)?;
+        rdma::quotas(&config, &rdma)?;
         let cores = worker_cores(&config, &pmd::lcore::available())?;
         let eal = Eal::init(&eal_config(&config, &cores))?;
         let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
@@ -106,6 +112,7 @@ impl Switch {
             baseline: crate::view::Baseline::default(),
             stopped: false,
             watched: Vec::new(),
+            rdma,
         };
         switch.set_mode(mode)?;
         switch.apply(config)?;
@@ -148,6 +155,11 @@ impl Switch {
     /// The packet buffers.
     pub fn mempool(&self) -> &Mempool {
         &self.mempool
+    }
+
+    /// What the RDMA devices offer that quotas are shares of.
+    pub fn rdma_devices(&self) -> &rdma::Devices {
+        &self.rdma
     }
 
     /// DPDK.
@@ -214,6 +226,8 @@ impl Switch {
     pub fn apply(&mut self, new: Config) -> Result<(), SwitchError> {
         new.validate()?;
         self.refuse_fixed(&new)?;
+        self.rdma.learn(&new)?;
+        rdma::quotas(&new, &self.rdma)?;
         let old = self.config();
         let (have, want) = (ports::wanted(&old), ports::wanted(&new));
         let added: BTreeMap<&String, &Wanted> =
