@@ -20,6 +20,8 @@ pub struct Meta {
     pub key: FlowKey,
     /// Its hash.
     pub hash: u64,
+    /// Hash of the queue pair's key, for packets that RCFT looks at.
+    pub qp_hash: u64,
     /// Offsets and fields of the (inner) packet.
     pub headers: Headers,
     /// NFT entry.

@@ -32,7 +32,8 @@ impl Counter {
     }
 }
 
-/// Traffic of one vNIC on one worker, seen from the switch: `rx` came from the vNIC. One cache line.
+/// Traffic of one vNIC on one worker, seen from the switch: `rx` came from the vNIC. The
+/// first cache line is the one of every packet.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct VnicCounters {
@@ -52,6 +53,16 @@ pub struct VnicCounters {
     pub rdma_rx_packets: Counter,
     /// RoCEv2 packets handed to the vNIC's port.
     pub rdma_tx_packets: Counter,
+    /// RC queue pairs that the vNIC opened.
+    pub qps_opened: Counter,
+    /// RC queue pairs that it was refused.
+    pub qps_refused: Counter,
+    /// Packets of refused queue pairs, which were dropped.
+    pub qp_drops: Counter,
+    /// Connection requests answered with a reject.
+    pub qps_rejected: Counter,
+    /// Connection manager messages from or to the vNIC.
+    pub cm_messages: Counter,
 }
 
 /// What one worker counts in the pipeline.
@@ -86,6 +97,11 @@ pub struct PipelineCounters {
     pub ecn_ce: Counter,
     /// Later fragments that found the verdict of their first one.
     pub fragments: Counter,
+    /// Packets to the RoCEv2 port that are no RoCEv2 known here: unassigned opcodes, a BTH cut short, reliable
+    /// connection to queue pair 0 or 1. They are forwarded.
+    pub roce_odd: Counter,
+    /// Packets to queue pair 1 that are no message of the connection manager. They are forwarded.
+    pub cm_odd: Counter,
     /// Checksums completed in software.
     pub checksums_filled: Counter,
     /// ARP and ND questions of vNICs answered.
@@ -112,6 +128,8 @@ impl PipelineCounters {
             local: Counter::default(),
             ecn_ce: Counter::default(),
             fragments: Counter::default(),
+            roce_odd: Counter::default(),
+            cm_odd: Counter::default(),
             checksums_filled: Counter::default(),
             neighbours_answered: Counter::default(),
             drops: (0..DropReason::COUNT).map(|_| Counter::default()).collect(),
@@ -148,7 +166,7 @@ impl PipelineCounters {
     }
 
     /// Every scalar counter with its name, for display.
-    pub fn scalars(&self) -> [(&'static str, u64); 16] {
+    pub fn scalars(&self) -> [(&'static str, u64); 18] {
         [
             ("received", self.received.get()),
             ("originated", self.originated.get()),
@@ -164,6 +182,8 @@ impl PipelineCounters {
             ("local", self.local.get()),
             ("ecn-ce", self.ecn_ce.get()),
             ("fragments", self.fragments.get()),
+            ("roce-odd", self.roce_odd.get()),
+            ("cm-odd", self.cm_odd.get()),
             ("checksums-filled", self.checksums_filled.get()),
             ("neighbours-answered", self.neighbours_answered.get()),
         ]

@@ -11,7 +11,7 @@ use crate::nft::{Action, Verdict};
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 
-use crate::stage::key::CLASS_RC;
+use crate::stage::key::is_reliable;
 
 /// Decides what becomes of the packets of a flow.
 pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
@@ -40,7 +40,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     // A decision that rests on something being absent may change when a location comes.
     action.cell = if fixed { own_cell } else { vpc.topology_cell };
     action.generation = snapshot.generation(action.cell);
-    action.rcft = u8::from(key.class() == CLASS_RC);
+    action.rcft = u8::from(is_reliable(key.class()));
     action
 }
 

@@ -64,6 +64,12 @@ drop_reasons! {
     MTU_EXCEEDED = "mtu-exceeded",
     /// A RoCEv2 packet larger than the MTU of the way out.
     MTU_ROCE = "mtu-roce",
+    /// A reliable connection's queue pair over the vNIC's quota.
+    QP_QUOTA = "qp-quota",
+    /// The vNIC opens queue pairs faster than it may.
+    QP_RATE = "qp-rate",
+    /// The RCFT of the host is full.
+    QP_TABLE_FULL = "qp-table-full",
     /// The underlay next hop has no MAC address yet.
     NO_NEIGHBOUR = "no-neighbour",
     /// The destination vNIC has no port at the moment.

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
-use wire::MacAddr;
+use wire::cm::Message;
+use wire::{MacAddr, Qpn};
+
+use crate::drops::DropReason;
 
 /// Something that control should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,18 +21,43 @@ pub enum Event {
         /// Its MAC.
         mac: MacAddr,
     },
+    /// A vNIC was refused a queue pair. At most one a second for each vNIC and worker.
+    QpRefused {
+        /// The vNIC.
+        vnic: u32,
+        /// To whom it would have sent.
+        peer: IpAddr,
+        /// To which queue pair there.
+        qpn: Qpn,
+        /// Why not.
+        reason: DropReason,
+    },
+    /// A message of the connection manager, as a vNIC of this host sent or got it. A claim, not a fact.
+    Cm {
+        /// The vNIC.
+        vnic: u32,
+        /// The other end.
+        peer: IpAddr,
+        /// The vNIC sent it.
+        sends: bool,
+        /// What it says.
+        message: Message,
+    },
 }
 
-/// The queue from workers to control.
+/// The queues from workers to control.
 #[derive(Clone)]
 pub struct Events {
     queue: Arc<ArrayQueue<Event>>,
+    /// What tenants can cause at will, so that it does not crowd out the rest.
+    bulk: Arc<ArrayQueue<Event>>,
 }
 
 impl Events {
-    /// A queue that holds up to `capacity` events.
+    /// Queues that hold up to `capacity` events each.
     pub fn new(capacity: usize) -> Self {
-        Self { queue: Arc::new(ArrayQueue::new(capacity)) }
+        let queue = || Arc::new(ArrayQueue::new(capacity));
+        Self { queue: queue(), bulk: queue() }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -38,8 +66,14 @@ impl Events {
         let _ = self.queue.push(event);
     }
 
+    /// Tells control what a tenant can cause at will, or forgets it.
+    #[inline]
+    pub fn push_bulk(&self, event: Event) {
+        let _ = self.bulk.push(event);
+    }
+
     /// The oldest event.
     pub fn pop(&self) -> Option<Event> {
-        self.queue.pop()
+        self.queue.pop().or_else(|| self.bulk.pop())
     }
 }

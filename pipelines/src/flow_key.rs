@@ -38,7 +38,7 @@ impl Scope {
         }
     }
 
-    const fn from_raw(raw: u32) -> Self {
+    pub(crate) const fn from_raw(raw: u32) -> Self {
         if raw & Self::TUNNEL == 0 { Self::Vnic(raw) } else { Self::Vpc(raw & !Self::TUNNEL) }
     }
 }

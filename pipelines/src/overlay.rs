@@ -12,7 +12,9 @@ use crate::event::Events;
 use crate::fragments::Fragments;
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
+use crate::rcft::Rcft;
 use crate::snapshot::{PortIndex, PortRole, PortRow, Snapshot};
+use crate::stage::key::Roce;
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, neighbour, outer, parse, rcft, slow_path, underlay,
 };
@@ -37,16 +39,18 @@ pub struct Overlay {
     nft: Nft,
     fragments: Arc<Fragments>,
     limits: MissLimits,
+    rcft: Rcft,
     events: Events,
     counters: Arc<PipelineCounters>,
 }
 
 impl Overlay {
-    /// The overlay of one worker. `fragments` and `events` are shared by all of them; `advise` is told the
-    /// address ranges of large tables before they are touched.
+    /// The overlay of one worker. `fragments`, `events` and what `rcft` refers to are shared by all of them;
+    /// `advise` is told the address ranges of large tables before they are touched.
     pub fn new(
         config: &OverlayConfig,
         fragments: Arc<Fragments>,
+        rcft: Rcft,
         events: Events,
         counters: Arc<PipelineCounters>,
         advise: &dyn Fn(usize, usize),
@@ -55,6 +59,7 @@ impl Overlay {
             nft: Nft::new(config.nft, advise),
             fragments,
             limits: MissLimits::new(config.vnics, config.vpcs),
+            rcft,
             events,
             counters,
         }
@@ -68,6 +73,11 @@ impl Overlay {
     /// The flow table, to change it.
     pub fn nft_mut(&mut self) -> &mut Nft {
         &mut self.nft
+    }
+
+    /// The RC flow table.
+    pub fn rcft(&self) -> &Rcft {
+        &self.rcft
     }
 
     /// The counters.
@@ -97,20 +107,23 @@ impl Overlay {
             return;
         }
         neighbour::run(&cx, burst, neighbours, sink);
-        key::run(&cx, burst, &self.fragments, self.nft.seed());
+        let roce = key::run(&cx, burst, &self.fragments, self.nft.seed());
         let misses = lookup::run(&cx, burst, &self.nft);
         if misses != 0 {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
         }
-        rcft::run(&cx, burst);
+        if roce != Roce::default() {
+            rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
+        }
         dhtb::run(&cx, burst);
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
     }
 
-    /// Work between bursts: aging of a few entries.
+    /// Work between bursts: aging of a few entries, and what control takes out of shared tables.
     #[inline]
     pub fn idle(&mut self, now: Now) {
         self.nft.age(now.tick, AGE_BUDGET);
+        self.rcft.tend(now);
     }
 }
 

@@ -114,7 +114,8 @@ struct Lab {
 impl Lab {
     fn new(underlay: Underlay, entries: u32) -> Self {
         let mut world = lab(1, underlay);
-        world.worker = Worker::new(entries, world.fragments.clone(), world.events.clone());
+        world.worker =
+            Worker::new(entries, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
         let blue = world.add_vpc(200);
         world.add_vnic(blue, A, None);
         world.add_vnic(blue, S, None);
@@ -377,7 +378,12 @@ impl Lab {
         let snapshot = &self.world.snapshot;
         let mine = self.world.worker.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);
         let after = drops(&self.world.worker);
-        let mut fresh = Worker::new(4, self.world.fragments.clone(), self.world.events.clone());
+        let mut fresh = Worker::new(
+            4,
+            self.world.fragments.clone(),
+            (self.world.rcft.clone(), 0),
+            self.world.events.clone(),
+        );
         let theirs = fresh.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);
         let bytes = |out: Vec<(PortIndex, HeapBuf)>| -> Vec<_> {
             out.into_iter().map(|(port, packet)| (port, packet.to_vec())).collect()

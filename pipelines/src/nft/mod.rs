@@ -3,23 +3,23 @@
 //! ```text
 //!   hash(key) --> bucket (one line: 8 tags, 8 slots) --> entry (two lines: key + generation | action + counters)
 //! ```
-//! `index` maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; `idle` keeps the entries
+//! The index maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; `idle` keeps the entries
 //! in order of last use, for aging and for the choice of what goes when the table is full. A worker looks up a
 //! whole burst at once: first all bucket lines are prefetched, then all candidate entries, then keys compared.
 
 mod entry;
 mod idle;
-mod index;
 
 pub use entry::{Action, Entry, Verdict};
 
 use crate::flow_key::FlowKey;
+use crate::index::Index;
+pub use crate::index::NONE;
 use crate::mem::{Slab, prefetch};
 use idle::IdleWheel;
-use index::Index;
 
-/// No entry.
-pub const NONE: u32 = u32::MAX;
+/// How full the index gets.
+const INDEX_PERCENT: usize = 60;
 
 /// Size and aging of an NFT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Nft {
         let entries: Slab<Entry> = Slab::zeroed(config.entries as usize);
         let (start, len) = entries.range();
         advise(start, len);
-        let index = Index::new(config.entries, advise);
+        let index = Index::new(config.entries, INDEX_PERCENT, advise);
         Self {
             config,
             index,

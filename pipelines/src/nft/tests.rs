@@ -256,7 +256,8 @@ fn a_full_pair_of_buckets_gives_up_its_oldest() {
     let mut nft = Nft::new(NftConfig { entries: 400, idle_ticks: 1000, seed: SEED }, &|_, _| {});
     let hash_of = |n: u64| FlowKey::from_words([n, 0, 0, 0, 0, 0, 6]).hash(SEED);
     let wanted = hash_of(0);
-    let same = |n: &u64| hash_of(*n) >> 48 == wanted >> 48 && hash_of(*n) & 63 == wanted & 63;
+    let place = |hash: u64| (hash >> 48, nft.index.primary(hash));
+    let same = |n: &u64| place(hash_of(*n)) == place(wanted);
     let numbers: Vec<u64> = (0..).filter(same).take(20).collect();
     for (tick, &number) in numbers.iter().enumerate() {
         let key = FlowKey::from_words([number, 0, 0, 0, 0, 0, 6]);

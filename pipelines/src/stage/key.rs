@@ -11,11 +11,47 @@ use crate::fragments::{FirstFragment, Fragments};
 
 /// Key class of RoCEv2 reliable connection.
 pub const CLASS_RC: u8 = code(Class::Rc);
+/// Key class of extended reliable connection, which counts as reliable connection.
+pub const CLASS_XRC: u8 = code(Class::Xrc);
+/// Key class of congestion notification packets.
+pub const CLASS_CNP: u8 = code(Class::Cnp);
+/// Key class of the connection manager's messages.
+pub const CLASS_CM: u8 = code(Class::Cm);
 /// Key class of an opcode outside the known classes, and of a BTH cut short.
 pub const CLASS_OTHER: u8 = code(Class::Unknown);
 
 /// Names of the classes, by code; 0 is traffic that is not RoCEv2.
 pub const CLASS_NAMES: [&str; 10] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "vendor", "other"];
+
+/// True for the classes whose queue pairs RCFT admits.
+#[inline(always)]
+pub const fn is_reliable(class: u8) -> bool {
+    class == CLASS_RC || class == CLASS_XRC
+}
+
+/// Which packets of a burst are what RCFT looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roce {
+    /// Bits of packets of reliable connections.
+    pub reliable: u64,
+    /// Bits of congestion notification packets.
+    pub cnp: u64,
+    /// Bits of connection manager messages.
+    pub cm: u64,
+}
+
+impl Roce {
+    #[inline(always)]
+    fn add(&mut self, class: u8, bit: u64, cx: &Cx) {
+        match class {
+            CLASS_RC | CLASS_XRC => self.reliable |= bit,
+            CLASS_CNP => self.cnp |= bit,
+            CLASS_CM => self.cm |= bit,
+            CLASS_OTHER => cx.counters.roce_odd.add(1),
+            _ => {}
+        }
+    }
+}
 
 /// A class as the key holds it.
 const fn code(class: Class) -> u8 {
@@ -33,7 +69,8 @@ pub fn class_code(payload: &[u8]) -> u8 {
 
 /// Builds the keys. A frame to the MAC of its VPC's virtual router is routed, every other one bridged.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, seed: u64) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, seed: u64) -> Roce {
+    let mut roce = Roce::default();
     let rdma_port = cx.snapshot.settings.rdma_port;
     // The scope and the router's MAC are the same for runs of packets.
     let mut last = (NO_INDEX, NO_INDEX);
@@ -56,6 +93,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
         let (mut sport, mut dport, mut class) = (headers.sport, headers.dport, 0);
         if headers.proto == protocol::UDP && dport == rdma_port && headers.is(Flags::L4) {
             class = class_code(headers.payload(head));
+            roce.add(class, 1 << i, cx);
         }
         if headers.flags.intersects(Flags::FRAGMENT) {
             match fragment(cx, fragments, head, &mut meta.headers, scope, class) {
@@ -78,6 +116,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
         meta.hash = meta.key.hash(seed);
         meta.entropy_port = sport;
     }
+    roce
 }
 
 #[cold]

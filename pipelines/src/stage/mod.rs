@@ -4,6 +4,7 @@
 //! counters through [`Cx`], ends packets by dropping, answering or sending them, and returns no errors.
 
 pub mod bind;
+pub mod cm;
 pub mod dhtb;
 pub mod forward;
 pub mod guard;

@@ -1,8 +1,155 @@
-//! rcft: admission of reliable-connection queue pairs. The seat of the RC flow table; every QP is admitted.
+//! rcft: admission of reliable-connection queue pairs, and what each of them does.
+//!
+//! Packets from a vNIC are admitted or refused; packets out of the tunnel are counted. Connection manager messages
+//! are in [`super::cm`].
 
-use super::Cx;
-use crate::burst::Burst;
+use std::net::IpAddr;
 
-/// Admits or refuses the queue pairs of RC packets. There is no table yet: nothing is refused.
+use wire::roce::opcode::Operation;
+use wire::roce::{Aeth, Bth};
+use wire::{L3, PacketBuf, View};
+
+use super::key::{CLASS_XRC, Roce};
+use super::{Cx, cm};
+use crate::Sink;
+use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::event::{Event, Events};
+use crate::nft::{Bits, NONE, Nft, Verdict};
+use crate::rcft::{Outcome, QpKey, Rcft, Said, Way};
+use crate::snapshot::Destination;
+use crate::vlt::Place;
+
+/// Looks at the RoCEv2 packets of a burst.
+#[inline(never)]
+pub fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    rcft: &mut Rcft,
+    nft: &Nft,
+    roce: Roce,
+    events: &Events,
+    sink: &mut S,
+) {
+    let known = (roce.reliable | roce.cnp) & burst.pending;
+    for i in Bits(known) {
+        let Some(packet) = burst.packets[i].as_ref() else { continue };
+        let meta = &mut burst.metas[i];
+        meta.qp_hash = rcft.prefetch(way_of(meta), &key_of(meta, packet.head()));
+    }
+    for i in Bits(known) {
+        let meta = &burst.metas[i];
+        rcft.prefetch_line(way_of(meta), meta.qp_hash);
+    }
+    for i in Bits(known & roce.reliable) {
+        let Some(packet) = burst.packets[i].as_ref() else { continue };
+        let meta = &burst.metas[i];
+        let head = packet.head();
+        let (key, hash) = (key_of(meta, head), meta.qp_hash);
+        let Some(said) = read(meta, head, packet.len()).filter(|_| key.qpn().get() > 1) else {
+            cx.counters.roce_odd.add(1);
+            continue;
+        };
+        if meta.entry != NONE && nft.entry(meta.entry).action.verdict != Verdict::Forward {
+            continue;
+        }
+        if meta.vnic == NO_INDEX {
+            let (vpc, address) = (meta.vpc, key.address());
+            rcft.received(&key, hash, &said, cx.now, || local_vnic(cx, vpc, address));
+            continue;
+        }
+        let outcome = rcft.sent(meta.vnic, &key, hash, &said, cx.now);
+        if outcome != Outcome::Pass {
+            changed(cx, burst, i, (outcome, key), rcft, events);
+        }
+    }
+    for i in Bits(known & roce.cnp) {
+        let Some(packet) = burst.packets[i].as_ref() else { continue };
+        let meta = &burst.metas[i];
+        rcft.notified(way_of(meta), &key_of(meta, packet.head()), meta.qp_hash);
+    }
+    if roce.cm & burst.pending != 0 {
+        cm::run(cx, burst, rcft, roce.cm, events, sink);
+    }
+}
+
 #[inline(always)]
-pub fn run<P>(_cx: &Cx, _burst: &mut Burst<P>) {}
+const fn way_of(meta: &Meta) -> Way {
+    if meta.vnic == NO_INDEX { Way::In } else { Way::Out }
+}
+
+/// The queue pair that a packet is for.
+#[inline(always)]
+fn key_of(meta: &Meta, head: &[u8]) -> QpKey {
+    let words = meta.key.words();
+    let [high, low] = match meta.key.l3() {
+        L3::Ipv6 => [words[2], words[3]],
+        _ => QpKey::v4_words(words[0] as u32),
+    };
+    let qpn = Bth::view(meta.headers.payload(head)).map_or(0, |(bth, _)| bth.dest_qp().get());
+    QpKey::from_words([high, low, words[4] & 0xffff_ffff_0000_0000 | u64::from(qpn) << 8])
+}
+
+/// What the view needs of a packet; `None` for opcodes that mean nothing.
+#[inline(always)]
+fn read(meta: &Meta, head: &[u8], len: usize) -> Option<Said> {
+    let payload = meta.headers.payload(head);
+    let (bth, rest) = Bth::view(payload)?;
+    let detail = match Operation::of(bth.opcode)? {
+        Operation::Ack => Aeth::view(rest).map_or(0, |(aeth, _)| u32::from(aeth.syndrome)),
+        Operation::ReadRequest => {
+            let skip = if meta.key.class() == CLASS_XRC { 4 } else { 0 };
+            wire::roce::Reth::view_at(rest, skip).map_or(0, |reth| reth.len.get())
+        }
+        _ => 0,
+    };
+    Some(Said {
+        opcode: bth.opcode,
+        psn: bth.psn().get(),
+        bytes: len as u32,
+        // The head may end before the packet does.
+        payload: meta.headers.l4_total_len().saturating_sub(usize::from(meta.headers.l4_len)) as u32,
+        detail,
+        ce: meta.headers.tos & 3 == 3,
+    })
+}
+
+/// A queue pair was opened or refused.
+#[cold]
+#[inline(never)]
+fn changed<P>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    (outcome, key): (Outcome, QpKey),
+    rcft: &mut Rcft,
+    events: &Events,
+) {
+    let vnic = burst.metas[i].vnic;
+    let counters = cx.counters.vnic(vnic as usize);
+    let reason = match outcome {
+        Outcome::Pass => return,
+        Outcome::Opened => {
+            counters.qps_opened.add(1);
+            return;
+        }
+        Outcome::Refused(reason) => reason,
+        Outcome::RefusedNew(reason) => {
+            counters.qps_refused.add(1);
+            if rcft.may_report(vnic, cx.now.tick) {
+                events.push(Event::QpRefused { vnic, peer: key.address(), qpn: key.qpn(), reason });
+            }
+            reason
+        }
+    };
+    counters.qp_drops.add(1);
+    burst.drop(i, reason, cx.counters);
+}
+
+/// The vNIC of this host that has an address in a VPC.
+pub(super) fn local_vnic(cx: &Cx, vpc: u32, address: IpAddr) -> Option<u32> {
+    let location = cx.snapshot.location(vpc, Destination::Ip(address))?;
+    match cx.snapshot.vlt.read(location.slot.slot).place {
+        Place::Local { vnic } => Some(vnic),
+        _ => None,
+    }
+}

@@ -72,7 +72,7 @@ fn later_fragments_alone_are_unknown() {
 #[test]
 fn two_workers_share_what_first_fragments_say() {
     let mut world = plain();
-    let mut other = Worker::new(64, world.fragments.clone(), world.events.clone());
+    let mut other = Worker::new(64, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
     let pieces = fragments(&v4(A, R), 9);
     world.pass(1, &pieces[0]);
     let now = world.now;
@@ -110,7 +110,7 @@ fn two_workers_share_what_first_fragments_say() {
 #[test]
 fn fragments_of_roce_belong_to_its_class() {
     let mut world = plain();
-    let bth = wire::roce::Bth::new(0x0a, wire::Qpn::truncated(1), wire::Psn::truncated(1));
+    let bth = wire::roce::Bth::new(0x0a, wire::Qpn::truncated(0x11), wire::Psn::truncated(1));
     let mut path = v4(A, R);
     path.dont_fragment = false;
     let whole = path.roce(1234, bth, &[1; 1000]);

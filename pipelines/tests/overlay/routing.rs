@@ -150,7 +150,7 @@ fn too_big_names_the_mtu_and_reaches_the_sender_bridged_or_routed() {
         assert_eq!((headers.sport, headers.ethernet(&frame).unwrap().dst), (2 << 8, A.mac));
         assert_eq!(frame[14 + 44..14 + 48], u32::from(mtu).to_be_bytes());
         // RoCE senders do not listen: dropped under a name of its own.
-        let bth = wire::roce::Bth::new(0x0a, wire::Qpn::truncated(1), wire::Psn::truncated(1));
+        let bth = wire::roce::Bth::new(0x0a, wire::Qpn::truncated(0x11), wire::Psn::truncated(1));
         let roce = v4(A, R).roce(1, bth, &[0; 1600]);
         world.expect(1, &[roce], &[("nft-misses", 1), ("mtu-roce", 1)]);
         // Out of the tunnel and too long for the vNIC: silence.

@@ -18,6 +18,7 @@ use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
@@ -126,11 +127,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(entries: u32, fragments: Arc<Fragments>, events: Events) -> Self {
+    /// Worker `number` of those that share `rcft`.
+    pub fn new(
+        entries: u32,
+        fragments: Arc<Fragments>,
+        (rcft, number): (Arc<RcftShared>, u32),
+        events: Events,
+    ) -> Self {
         let counters = Arc::new(PipelineCounters::new(64));
         let config =
             OverlayConfig { nft: NftConfig { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
-        let overlay = Overlay::new(&config, fragments, events, counters.clone(), &|_, _| {});
+        let rcft = Rcft::new(rcft, number, &|_, _| {});
+        let overlay = Overlay::new(&config, fragments, rcft, events, counters.clone(), &|_, _| {});
         let out = Out { sent: Vec::new(), counters: counters.clone() };
         Self { overlay, out, counters, burst: Burst::default() }
     }
@@ -167,6 +175,7 @@ pub struct World {
     pub writer: VltWriter,
     pub worker: Worker,
     pub fragments: Arc<Fragments>,
+    pub rcft: Arc<RcftShared>,
     pub events: Events,
     pub now: Now,
 }
@@ -197,8 +206,21 @@ impl World {
         );
         let fragments = Arc::new(Fragments::new(64));
         let events = Events::new(16);
-        let worker = Worker::new(256, fragments.clone(), events.clone());
-        Self { host, underlay, snapshot, writer, worker, fragments, events, now: Now::from_ns(5_000_000_000) }
+        let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
+        let rcft = RcftShared::new(config, &|_, _| {});
+        rcft.set_times(6000, 50, 600);
+        let worker = Worker::new(256, fragments.clone(), (rcft.clone(), 0), events.clone());
+        Self {
+            host,
+            underlay,
+            snapshot,
+            writer,
+            worker,
+            fragments,
+            rcft,
+            events,
+            now: Now::from_ns(5_000_000_000),
+        }
     }
 
     pub fn uplink(&mut self) -> &mut Uplink {

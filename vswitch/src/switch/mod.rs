@@ -84,6 +84,7 @@ impl Switch {
             may_sleep: config.workers.idle == Idle::Sleep,
             burst: usize::from(config.workers.burst),
             nft: nft_config(&config),
+            queue_pairs: config.rcft.entries,
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let (mode, auto_start) = (mode_of(config.forward.mode), config.forward.auto_start);

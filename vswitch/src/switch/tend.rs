@@ -34,6 +34,12 @@ impl Switch {
                         self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
                     }
                 }
+                Event::QpRefused { vnic, peer, qpn, reason } => {
+                    let vnic = self.topology.snapshot().vnic(vnic).map_or("?", |vnic| vnic.name.as_str());
+                    let (reason, qpn) = (reason.name(), qpn.get());
+                    tracing::warn!(vnic, %peer, qpn, reason, "queue pair refused");
+                }
+                Event::Cm { .. } => {}
             }
         }
         let (probes, lost) = self.neighbours.tick(now);

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pipelines::Now;
 use pipelines::burst::{Burst, MAX_BURST};
 use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
 use pmd::{Clock, Eal, rdtsc};
 
@@ -35,6 +37,8 @@ pub struct WorkerSpec {
     pub burst: usize,
     /// Size and aging of each NFT.
     pub nft: NftConfig,
+    /// Queue pairs of the host that RCFT has room for.
+    pub queue_pairs: u32,
 }
 
 /// A worker as control sees it.
@@ -65,8 +69,12 @@ pub struct Pool {
     pub workers: Vec<WorkerHandle>,
     /// What workers tell control.
     pub events: Events,
+    /// The RC flow table, as far as workers share it.
+    pub rcft: Arc<RcftShared>,
     /// The calibrated TSC.
     pub clock: Clock,
+    /// When the workers' time began.
+    epoch: u64,
 }
 
 /// A worker thread could not be started.
@@ -99,22 +107,31 @@ impl Pool {
         let events = Events::new(4096);
         let fragments = Arc::new(Fragments::new(FRAGMENTS));
         let clock = Clock::calibrate(CALIBRATION);
-        let mut pool = Self { workers: Vec::new(), events, clock };
+        let advise = |start, len| {
+            if let Err(error) = pmd::hugepage::advise_range(start, len) {
+                tracing::debug!(%error, "no transparent huge pages for a table");
+            }
+        };
+        let config = RcftConfig {
+            entries: spec.queue_pairs,
+            vnics: MAX_VNICS as u32,
+            workers: spec.cores.len() as u32,
+            seed: spec.nft.seed.rotate_left(17),
+        };
+        let rcft = RcftShared::new(config, &advise);
         let epoch = rdtsc();
+        let mut pool = Self { workers: Vec::new(), events, rcft: rcft.clone(), clock, epoch };
         for (number, &core) in spec.cores.iter().enumerate() {
             let counters = Arc::new(PipelineCounters::new(MAX_VNICS));
             let stats = Arc::new(WorkerStats::new(counters.clone()));
             let (handle, mailbox) = mailbox();
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
-            let advise = |start, len| {
-                if let Err(error) = pmd::hugepage::advise_range(start, len) {
-                    tracing::debug!(%error, "no transparent huge pages for the flow table");
-                }
-            };
+            let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
+            let events = pool.events.clone();
             let worker = Worker {
                 mailbox,
                 snapshot: snapshot.clone(),
-                overlay: Overlay::new(&config, fragments.clone(), pool.events.clone(), counters, &advise),
+                overlay: Overlay::new(&config, fragments.clone(), rcft, events, counters, &advise),
                 stats: stats.clone(),
                 tx: TxPaths::new(stats.clone()),
                 rx: Vec::with_capacity(super::MAX_PORTS),
@@ -130,6 +147,11 @@ impl Pool {
             pool.workers.push(WorkerHandle { core, stats, handle, thread: Some(thread) });
         }
         Ok(pool)
+    }
+
+    /// The time as the workers have it.
+    pub fn now(&self) -> Now {
+        Now::from_ns(self.clock.nanos(rdtsc().wrapping_sub(self.epoch)))
     }
 
     /// Posts one request to every worker.

@@ -1,13 +1,16 @@
-//! The hash index of the NFT: bucketed cuckoo hashing.
+//! The hash index of the flow tables (NFT, and the worker's side of RCFT): bucketed cuckoo hashing.
 //!
 //! A bucket is one cache line: eight 16-bit tags and eight entry slots. A key lives in its primary bucket or in
 //! the alternate one, which follows from bucket and tag alone, so entries move without touching their keys.
-//! Placement prefers the primary bucket; nearly every hit therefore costs one line here.
+//! Placement prefers the primary bucket; nearly every hit therefore costs one line here. The number of buckets
+//! need not be a power of two.
 
 use zerocopy::FromZeros;
 
-use super::NONE;
 use crate::mem::{Slab, prefetch};
+
+/// No slot.
+pub const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;
 /// Longest chain of moves before an insertion gives up.
@@ -35,9 +38,9 @@ impl Bucket {
     }
 }
 
-pub(super) struct Index {
+pub(crate) struct Index {
     buckets: Slab<Bucket>,
-    mask: usize,
+    count: u64,
     /// Rotates the way that a move throws out, so that a cycle does not repeat.
     turn: usize,
 }
@@ -48,35 +51,48 @@ fn tag_of(hash: u64) -> u16 {
 }
 
 impl Index {
-    /// An index for `entries` entries, at most 4/5 full.
-    pub(super) fn new(entries: u32, advise: &dyn Fn(usize, usize)) -> Self {
-        let wanted = (entries as usize * 5 / 4).div_ceil(WAYS).max(2);
-        let count = wanted.next_power_of_two();
+    /// An index with room for `entries` entries when it is `percent` full. The number of buckets is even.
+    pub(crate) fn new(entries: u32, percent: usize, advise: &dyn Fn(usize, usize)) -> Self {
+        let count =
+            (entries as usize * 100).div_ceil(WAYS * percent.clamp(1, 100)).next_multiple_of(2).max(2);
         let buckets = Slab::zeroed(count);
         let (start, len) = buckets.range();
         advise(start, len);
-        Self { buckets, mask: count - 1, turn: 0 }
+        Self { buckets, count: count as u64, turn: 0 }
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buckets.range().1
     }
 
     #[inline(always)]
-    fn primary(&self, hash: u64) -> usize {
-        hash as usize & self.mask
+    pub(crate) fn primary(&self, hash: u64) -> usize {
+        (u64::from(hash as u32) * self.count >> 32) as usize
     }
 
+    /// The other bucket of a tag: what is left of a number made of the tag, modulo the count, or half way round
+    /// where that is the bucket itself; either way its own inverse.
     #[inline(always)]
     fn other(&self, bucket: usize, tag: u16) -> usize {
-        // Odd multiplier: never zero below 2^16 buckets' worth of bits, and xor makes it its own inverse.
-        bucket ^ ((usize::from(tag).wrapping_mul(0x5bd1_e995) | 1) & self.mask)
+        let spread = u32::from(tag).wrapping_mul(0x9e37_79b1);
+        let sum = (u64::from(spread) * self.count >> 32) as usize;
+        let count = self.count as usize;
+        let other = if sum >= bucket { sum - bucket } else { sum + count - bucket };
+        match other {
+            same if same == bucket => (bucket + count / 2) % count,
+            other => other,
+        }
     }
 
     #[inline(always)]
-    pub(super) fn prefetch(&self, hash: u64) {
+    pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(&self.buckets[self.primary(hash)]);
     }
 
     /// The first slot of the primary bucket whose tag fits, or [`NONE`]; its key is not compared.
     #[inline(always)]
-    pub(super) fn candidate(&self, hash: u64) -> u32 {
+    pub(crate) fn candidate(&self, hash: u64) -> u32 {
         let bucket = &self.buckets[self.primary(hash)];
         match bucket.matches(tag_of(hash)) {
             0 => NONE,
@@ -86,7 +102,7 @@ impl Index {
 
     /// The slot for which `is_it` holds, among those whose tag fits.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> u32 {
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> u32 {
         let tag = tag_of(hash);
         let primary = self.primary(hash);
         for bucket in [primary, self.other(primary, tag)] {
@@ -104,7 +120,7 @@ impl Index {
     }
 
     /// Places a slot. `false` when no way could be freed within the bounded number of moves; nothing moved.
-    pub(super) fn insert(&mut self, hash: u64, slot: u32) -> bool {
+    pub(crate) fn insert(&mut self, hash: u64, slot: u32) -> bool {
         let tag = tag_of(hash);
         let primary = self.primary(hash);
         let alternate = self.other(primary, tag);
@@ -155,7 +171,7 @@ impl Index {
     }
 
     /// Removes a slot.
-    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+    pub(crate) fn remove(&mut self, hash: u64, slot: u32) {
         let tag = tag_of(hash);
         let primary = self.primary(hash);
         for at in [primary, self.other(primary, tag)] {
@@ -170,7 +186,7 @@ impl Index {
     }
 
     /// The slots in the primary bucket of a hash.
-    pub(super) fn slots_of(&self, hash: u64) -> impl Iterator<Item = u32> {
+    pub(crate) fn slots_of(&self, hash: u64) -> impl Iterator<Item = u32> {
         let bucket = self.buckets[self.primary(hash)];
         (0..WAYS).filter(move |&way| bucket.tags[way] != 0).map(move |way| bucket.slots[way])
     }

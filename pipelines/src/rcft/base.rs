@@ -1,0 +1,21 @@
+//! What the ledger stands on: atomics, zeroed memory, a hash. The model check puts loom's atomics in its place.
+
+pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::flow_key::mix;
+use crate::mem::Slab;
+
+/// Atomics all zero, whose pages are not touched before they are used.
+pub(super) type Cells<T> = Slab<T>;
+
+/// `n` zeroed items.
+pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize) -> Cells<T> {
+    Slab::zeroed(n)
+}
+
+/// Hash of a key under a seed.
+#[inline(always)]
+pub(super) fn hash(key: &[u64; 3], seed: u64) -> u64 {
+    const K: u64 = 0xd6e8_feb8_6659_fd93;
+    mix(mix(key[0] ^ seed, key[1] ^ K) ^ key[2], seed.rotate_left(32) ^ K)
+}

@@ -1,0 +1,710 @@
+//! The ledger: which queue pairs of which vNIC are admitted, shared by all workers, without locks.
+//!
+//! ```text
+//!   hash(key) -> head -> slot -> slot         row of the vNIC: [ sequence | slot in flight | count ]  quota
+//!                       [key, next, state]
+//! ```
+//! A slot that a worker wants to admit is first filled and linked, unseen ([`Kind::Claimed`]). One
+//! compare-and-swap on the row of its vNIC then raises the count and names the slot; that is the moment of
+//! admission. Whoever finds a slot named in a row makes it visible before doing anything else there, so no two
+//! workers admit the same key twice, none waits for another, and the count is exact at every moment.
+//!
+//! Only control (a [`Keeper`]) takes slots out, in rounds that every worker [attends](Ledger::attend) between two
+//! bursts: round one, the workers forget the queue pair; then its place is given back and it is unlinked; round
+//! two, nobody can still be standing on the slot, and it may be used again. A queue pair that is being taken out
+//! counts until the workers have forgotten it, so never more than the quota pass.
+//!
+//! Depends on nothing but `base`, so that loom can check it (`tests/ledger_loom.rs`).
+
+use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// Nothing: end of a chain, no slot.
+const NONE: u32 = 0;
+/// Slots that one round can hold.
+const ROUND: usize = 4096;
+/// An acknowledgement of a worker that is no longer there.
+const GONE: u32 = u32::MAX;
+
+/// Words of a slot. Slot numbers in links are one higher than their position, so that zero is none.
+type Slot = [AtomicU32; 10];
+const NEXT: usize = 6;
+const STATE: usize = 7;
+const SEEN: usize = 8;
+const BORN: usize = 9;
+
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 40;
+const _: () = assert!(SLOT_BYTES == 4 * 10);
+
+/// What a slot is; the low bits of its state word, above them a version that changes with every use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Kind {
+    /// Not in use.
+    Free = 0,
+    /// Linked by a worker that has not (or not yet) been granted a place.
+    Claimed = 1,
+    /// Admitted.
+    Admitted = 2,
+    /// Being taken out; still counts.
+    Leaving = 3,
+    /// Claimed in vain; control unlinks it.
+    Void = 4,
+}
+
+const KIND: u32 = 7;
+const VERSION: u32 = 8;
+
+const fn with(state: u32, kind: Kind) -> u32 {
+    state & !KIND | kind as u32
+}
+
+const fn is(state: u32, kind: Kind) -> bool {
+    state & KIND == kind as u32
+}
+
+/// What the ledger says to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Admitted now; in this slot.
+    New(u32),
+    /// Was admitted before; in this slot.
+    Known(u32),
+    /// On its way out; its packets may pass, but nobody keeps it in mind.
+    Leaving,
+    /// The vNIC's quota is used up.
+    Quota,
+    /// The vNIC opens queue pairs faster than it may.
+    Rate,
+    /// The table of the host is full.
+    Full,
+}
+
+/// Shape of a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerConfig {
+    /// Queue pairs of the host.
+    pub entries: u32,
+    /// vNICs.
+    pub vnics: u32,
+    /// Workers; each attends under its number.
+    pub workers: u32,
+    /// Seed of the hash.
+    pub seed: u64,
+}
+
+/// What a vNIC may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs at a time.
+    pub quota: u32,
+    /// New queue pairs per second; 0: no limit.
+    pub new_rate: u32,
+    /// Answer connection requests over the quota with a reject.
+    pub reject: bool,
+}
+
+impl Limits {
+    /// No limit but the table.
+    pub const NONE: Self = Self { quota: u32::MAX, new_rate: 0, reject: false };
+}
+
+/// How far a vNIC may run ahead of its rate of new queue pairs, in nanoseconds.
+const TOLERANCE_NS: u64 = 100_000_000;
+
+/// Packed word of a vNIC: sequence (16 bits), slot in flight (24), count (24).
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    const BITS: u32 = 24;
+    const MASK: u64 = (1 << Self::BITS) - 1;
+
+    const fn count(self) -> u32 {
+        (self.0 & Self::MASK) as u32
+    }
+
+    const fn in_flight(self) -> u32 {
+        (self.0 >> Self::BITS & Self::MASK) as u32
+    }
+
+    const fn next(self, in_flight: u32, count: u32) -> Self {
+        let sequence = (self.0 >> (2 * Self::BITS)).wrapping_add(1) & 0xffff;
+        Self(sequence << (2 * Self::BITS) | (in_flight as u64) << Self::BITS | count as u64)
+    }
+}
+
+/// Most slots that the words can name.
+pub const MAX_SLOTS: u32 = Word::MASK as u32 - 1;
+
+/// A vNIC. One cache line, written on admissions, releases and changes of limits only.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Row {
+    word: AtomicU64,
+    /// When the next new queue pair is due (generic cell rate algorithm, ITU-T I.371), nanoseconds.
+    due: AtomicU64,
+    /// Nanoseconds between new queue pairs; 0: no limit.
+    interval: AtomicU64,
+    quota: AtomicU32,
+    /// Counts up whenever a refusal may no longer hold.
+    changes: AtomicU32,
+    reject: AtomicU32,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Acknowledged(AtomicU32);
+
+/// The shared set.
+pub struct Ledger {
+    seed: u64,
+    heads: Cells<AtomicU32>,
+    slots: Cells<Slot>,
+    /// Slots never used so far start here.
+    fresh: AtomicU32,
+    /// Stack of slots given back: tag in the high half, slot number in the low.
+    free: AtomicU64,
+    rows: Box<[Row]>,
+    /// Number of the round, and what it holds.
+    round: AtomicU32,
+    leaving: Box<[AtomicU32]>,
+    leaving_len: AtomicU32,
+    acknowledged: Box<[Acknowledged]>,
+    /// A queue pair's time of last use is noted here when it differs in the bits above this many.
+    sync_shift: AtomicU32,
+}
+
+impl Ledger {
+    /// An empty ledger. `advise` is told the address ranges of its tables before they are touched.
+    pub fn new(config: &LedgerConfig, advise: &dyn Fn(usize, usize)) -> Self {
+        // Slots of the rounds under way are not free yet.
+        let slack = (config.entries / 64).clamp(2, 2 * ROUND as u32);
+        let slots = config.entries.saturating_add(slack).min(MAX_SLOTS);
+        let cells: Cells<Slot> = zeroed(slots as usize);
+        let heads: Cells<AtomicU32> = zeroed(config.entries.max(1) as usize);
+        for (start, len) in [range(&cells), range(&heads)] {
+            advise(start, len);
+        }
+        let row = || Row {
+            word: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            interval: AtomicU64::new(0),
+            quota: AtomicU32::new(u32::MAX),
+            changes: AtomicU32::new(0),
+            reject: AtomicU32::new(0),
+        };
+        Self {
+            seed: config.seed,
+            heads,
+            slots: cells,
+            fresh: AtomicU32::new(0),
+            free: AtomicU64::new(0),
+            rows: (0..config.vnics.max(1)).map(|_| row()).collect(),
+            round: AtomicU32::new(0),
+            leaving: (0..ROUND.min(slots as usize)).map(|_| AtomicU32::new(0)).collect(),
+            leaving_len: AtomicU32::new(0),
+            acknowledged: (0..config.workers).map(|_| Acknowledged(AtomicU32::new(0))).collect(),
+            sync_shift: AtomicU32::new(0),
+        }
+    }
+
+    /// Bytes of the tables that grow with the number of queue pairs.
+    pub fn bytes(&self) -> usize {
+        range(&self.slots).1 + range(&self.heads).1
+    }
+
+    /// The seed of key hashes.
+    #[inline(always)]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Bits of the clock that a queue pair's time of last use leaves out here.
+    #[inline(always)]
+    pub fn sync_shift(&self) -> u32 {
+        self.sync_shift.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn row(&self, vnic: u32) -> &Row {
+        &self.rows[(vnic as usize).min(self.rows.len() - 1)]
+    }
+
+    fn head(&self, key: &[u64; 3]) -> &AtomicU32 {
+        let bits = hash(key, self.seed) & 0xffff_ffff;
+        &self.heads[(bits * self.heads.len() as u64 >> 32) as usize]
+    }
+
+    /// The slot behind a number in a link, or `None` at the end.
+    fn linked(&self, number: u32) -> Option<&Slot> {
+        self.slots.get((number as usize).wrapping_sub(1))
+    }
+
+    /// Queue pairs of a vNIC that count now.
+    pub fn count(&self, vnic: u32) -> u32 {
+        Word(self.row(vnic).word.load(Acquire)).count()
+    }
+
+    /// What a vNIC may do.
+    pub fn limits(&self, vnic: u32) -> Limits {
+        let row = self.row(vnic);
+        let new_rate = match row.interval.load(Relaxed) {
+            0 => 0,
+            interval => (1_000_000_000 / interval) as u32,
+        };
+        Limits { quota: row.quota.load(Relaxed), new_rate, reject: row.reject.load(Relaxed) != 0 }
+    }
+
+    /// A number that changes whenever a refusal of this vNIC may no longer hold.
+    #[inline]
+    pub fn changes(&self, vnic: u32) -> u32 {
+        self.row(vnic).changes.load(Acquire)
+    }
+
+    /// Admits a queue pair of a vNIC if it is not admitted already. `returning` says whether it went idle lately:
+    /// then the rate of new ones does not hold it up.
+    pub fn admit(
+        &self,
+        vnic: u32,
+        key: &[u64; 3],
+        (tick, now_ns): (u32, u64),
+        returning: impl FnOnce() -> bool,
+    ) -> Answer {
+        let row = self.row(vnic);
+        let mut returning = Some(returning);
+        let mut mine = NONE;
+        loop {
+            let word = Word(row.word.load(Acquire));
+            if word.in_flight() != NONE {
+                self.settle(row, word);
+                continue;
+            }
+            let refused = match self.find(key) {
+                Some((number, state)) => {
+                    self.give_up(mine);
+                    return if is(state, Kind::Leaving) {
+                        Answer::Leaving
+                    } else {
+                        Answer::Known(number - 1)
+                    };
+                }
+                None if word.count() >= row.quota.load(Relaxed) => Answer::Quota,
+                None => {
+                    // The rate is asked once, however often the row changes meanwhile.
+                    if let Some(returning) = returning.take()
+                        && !row.due_now(now_ns)
+                        && !returning()
+                    {
+                        return Answer::Rate;
+                    }
+                    if mine == NONE {
+                        mine = self.claim(key, tick);
+                    }
+                    if mine == NONE {
+                        return Answer::Full;
+                    }
+                    let granted = word.next(mine, word.count() + 1);
+                    if row.word.compare_exchange(word.0, granted.0, AcqRel, Relaxed).is_ok() {
+                        self.settle(row, granted);
+                        return Answer::New(mine - 1);
+                    }
+                    continue;
+                }
+            };
+            // Refused only if nothing changed while we looked.
+            if row.word.load(Acquire) == word.0 {
+                self.give_up(mine);
+                return refused;
+            }
+        }
+    }
+
+    /// Makes the slot in flight visible; does nothing when somebody else has done it.
+    fn settle(&self, row: &Row, word: Word) {
+        let Some(slot) = self.linked(word.in_flight()) else { return };
+        let state = slot[STATE].load(Acquire);
+        // While the row still says so, the state that was read belongs to this admission.
+        if row.word.load(Acquire) != word.0 {
+            return;
+        }
+        if is(state, Kind::Claimed) {
+            let _ = slot[STATE].compare_exchange(state, with(state, Kind::Admitted), AcqRel, Relaxed);
+        }
+        let settled = word.next(NONE, word.count());
+        let _ = row.word.compare_exchange(word.0, settled.0, AcqRel, Relaxed);
+    }
+
+    /// The number of the slot that holds a key, admitted or leaving, and its state.
+    fn find(&self, key: &[u64; 3]) -> Option<(u32, u32)> {
+        let mut number = self.head(key).load(Acquire);
+        while let Some(slot) = self.linked(number) {
+            let state = slot[STATE].load(Acquire);
+            if (is(state, Kind::Admitted) || is(state, Kind::Leaving)) && read_key(slot) == *key {
+                return Some((number, state));
+            }
+            number = slot[NEXT].load(Acquire);
+        }
+        None
+    }
+
+    /// The slot in which a key is admitted, if it is.
+    pub fn lookup(&self, key: &[u64; 3]) -> Option<u32> {
+        self.find(key).map(|(number, _)| number - 1)
+    }
+
+    /// Takes a free slot, fills and links it, unseen.
+    fn claim(&self, key: &[u64; 3], tick: u32) -> u32 {
+        let number = self.take_free();
+        let Some(slot) = self.linked(number) else { return NONE };
+        for (i, word) in key.iter().enumerate() {
+            slot[2 * i].store((word >> 32) as u32, Relaxed);
+            slot[2 * i + 1].store(*word as u32, Relaxed);
+        }
+        slot[SEEN].store(tick, Relaxed);
+        slot[BORN].store(tick, Relaxed);
+        let state = slot[STATE].load(Relaxed).wrapping_add(VERSION);
+        slot[STATE].store(with(state, Kind::Claimed), Release);
+        let head = self.head(key);
+        let mut first = head.load(Relaxed);
+        loop {
+            slot[NEXT].store(first, Relaxed);
+            match head.compare_exchange(first, number, AcqRel, Relaxed) {
+                Ok(_) => return number,
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Leaves a slot that was claimed in vain for control to unlink.
+    fn give_up(&self, number: u32) {
+        if let Some(slot) = self.linked(number) {
+            let state = slot[STATE].load(Relaxed);
+            slot[STATE].store(with(state, Kind::Void), Release);
+        }
+    }
+
+    fn take_free(&self) -> u32 {
+        let mut top = self.free.load(Acquire);
+        while let Some(slot) = self.linked(top as u32) {
+            let next = slot[NEXT].load(Relaxed);
+            let popped = (top >> 32).wrapping_add(1) << 32 | u64::from(next);
+            match self.free.compare_exchange(top, popped, AcqRel, Acquire) {
+                Ok(_) => return top as u32,
+                Err(now) => top = now,
+            }
+        }
+        let mut fresh = self.fresh.load(Relaxed);
+        while (fresh as usize) < self.slots.len() {
+            match self.fresh.compare_exchange(fresh, fresh + 1, AcqRel, Relaxed) {
+                Ok(_) => return fresh + 1,
+                Err(now) => fresh = now,
+            }
+        }
+        NONE
+    }
+
+    fn put_free(&self, number: u32) {
+        let Some(slot) = self.linked(number) else { return };
+        let mut top = self.free.load(Relaxed);
+        loop {
+            slot[NEXT].store(top as u32, Relaxed);
+            let pushed = (top >> 32).wrapping_add(1) << 32 | u64::from(number);
+            match self.free.compare_exchange(top, pushed, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Notes that a queue pair was used.
+    #[inline]
+    pub fn seen(&self, slot: u32, tick: u32) {
+        if let Some(slot) = self.slots.get(slot as usize) {
+            slot[SEEN].store(tick, Relaxed);
+        }
+    }
+
+    /// To be called by each worker between bursts with the number of the round it attended last: calls `forget`
+    /// with every key (and its slot) of a new round, acknowledges it, and returns its number.
+    #[inline(always)]
+    pub fn attend(&self, worker: u32, last: u32, forget: impl FnMut(u32, [u64; 3])) -> u32 {
+        // One line that changes only with rounds.
+        let round = self.round.load(Acquire);
+        if round != last {
+            self.obey(worker, round, forget);
+        }
+        round
+    }
+
+    #[cold]
+    fn obey(&self, worker: u32, round: u32, mut forget: impl FnMut(u32, [u64; 3])) {
+        let len = self.leaving_len.load(Relaxed) as usize;
+        for number in self.leaving.iter().take(len).map(|number| number.load(Relaxed)) {
+            if let Some(slot) = self.linked(number) {
+                forget(number - 1, read_key(slot));
+            }
+        }
+        if let Some(acknowledged) = self.acknowledged.get(worker as usize) {
+            acknowledged.0.store(round, Release);
+        }
+    }
+
+    /// To be called when a worker ends: no round waits for it any more.
+    pub fn retire(&self, worker: u32) {
+        if let Some(acknowledged) = self.acknowledged.get(worker as usize) {
+            acknowledged.0.store(GONE, Release);
+        }
+    }
+}
+
+impl Row {
+    /// True when a new queue pair keeps to the rate; then it is counted against it.
+    fn due_now(&self, now_ns: u64) -> bool {
+        let interval = self.interval.load(Relaxed);
+        if interval == 0 {
+            return true;
+        }
+        let mut due = self.due.load(Relaxed);
+        loop {
+            let start = due.max(now_ns);
+            if start - now_ns > TOLERANCE_NS {
+                return false;
+            }
+            match self.due.compare_exchange(due, start + interval, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => due = now,
+            }
+        }
+    }
+}
+
+fn read_key(slot: &Slot) -> [u64; 3] {
+    let word = |i: usize| u64::from(slot[i].load(Relaxed)) << 32 | u64::from(slot[i + 1].load(Relaxed));
+    [word(0), word(2), word(4)]
+}
+
+fn range<T>(cells: &Cells<T>) -> (usize, usize) {
+    (cells.as_ptr() as usize, cells.len() * size_of::<T>())
+}
+
+/// A queue pair as control sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its slot.
+    pub slot: u32,
+    /// Its key.
+    pub key: [u64; 3],
+    /// When it was admitted.
+    pub born: u32,
+    /// When it was used last, as far as the workers have noted.
+    pub seen: u32,
+    /// It is being taken out.
+    pub leaving: bool,
+}
+
+/// Control's side: limits, removal, display. There is one for each ledger.
+pub struct Keeper<L> {
+    ledger: L,
+    /// Leaving, the workers not told yet.
+    marked: std::collections::VecDeque<u32>,
+    /// Told in the round under way.
+    told: Vec<u32>,
+    /// Unlinked before the round under way.
+    unlinked: Vec<u32>,
+    /// Unlinked since.
+    swept: Vec<u32>,
+    /// Where the next sweep goes on.
+    hand: u32,
+}
+
+impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
+    /// The keeper of a ledger.
+    pub fn new(ledger: L) -> Self {
+        Self {
+            ledger,
+            marked: std::collections::VecDeque::new(),
+            told: Vec::new(),
+            unlinked: Vec::new(),
+            swept: Vec::new(),
+            hand: 0,
+        }
+    }
+
+    /// The ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Sets what a vNIC may do. Nothing that is admitted is taken out.
+    pub fn set_limits(&self, vnic: u32, limits: Limits) {
+        let row = self.ledger.row(vnic);
+        row.quota.store(limits.quota, Relaxed);
+        let interval = if limits.new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(limits.new_rate) };
+        row.interval.store(interval, Relaxed);
+        row.reject.store(u32::from(limits.reject), Relaxed);
+        row.changes.fetch_add(1, AcqRel);
+    }
+
+    /// Workers note the time of last use in steps of `2^shift` ticks.
+    pub fn set_sync_shift(&self, shift: u32) {
+        self.ledger.sync_shift.store(shift.min(16), Relaxed);
+    }
+
+    /// Takes a queue pair out. It counts until the workers have forgotten it. `false` when it is not admitted.
+    pub fn remove(&mut self, key: &[u64; 3]) -> bool {
+        match self.ledger.find(key) {
+            Some((number, state)) if is(state, Kind::Admitted) => self.mark(number),
+            _ => false,
+        }
+    }
+
+    fn mark(&mut self, number: u32) -> bool {
+        let Some(slot) = self.ledger.linked(number) else { return false };
+        let state = slot[STATE].load(Acquire);
+        if !is(state, Kind::Admitted) {
+            return false;
+        }
+        // Workers never change the state of an admitted slot.
+        slot[STATE].store(with(state, Kind::Leaving), Release);
+        self.marked.push_back(number);
+        true
+    }
+
+    /// Looks at up to `budget` slots in turn: takes out those for which `leave` holds, and clears up what workers
+    /// have claimed in vain. The number of queue pairs that it marked; `true` when the turn was completed.
+    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&Seen) -> bool) -> (u32, bool) {
+        let end = self.ledger.fresh.load(Acquire);
+        let stop = self.hand.saturating_add(budget).min(end);
+        let mut marked = 0;
+        for number in self.hand + 1..=stop {
+            let Some(slot) = self.ledger.linked(number) else { continue };
+            let state = slot[STATE].load(Acquire);
+            if is(state, Kind::Void) {
+                self.unlink(number);
+            } else if is(state, Kind::Admitted) && leave(&look(slot, number - 1, state)) {
+                marked += u32::from(self.mark(number));
+            }
+        }
+        self.hand = if stop == end { 0 } else { stop };
+        (marked, stop == end)
+    }
+
+    /// Up to `limit` queue pairs, from slot `from` on, and where to go on (`None` at the end).
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<Seen>, Option<u32>) {
+        let end = self.ledger.fresh.load(Acquire);
+        let mut found = Vec::new();
+        for number in from + 1..=end {
+            if found.len() == limit {
+                return (found, Some(number - 1));
+            }
+            let Some(slot) = self.ledger.linked(number) else { break };
+            let state = slot[STATE].load(Acquire);
+            if is(state, Kind::Admitted) || is(state, Kind::Leaving) {
+                found.push(look(slot, number - 1, state));
+            }
+        }
+        (found, None)
+    }
+
+    /// A queue pair by its key.
+    pub fn get(&self, key: &[u64; 3]) -> Option<Seen> {
+        let (number, state) = self.ledger.find(key)?;
+        Some(look(self.ledger.linked(number)?, number - 1, state))
+    }
+
+    /// True while something is on its way out.
+    pub fn is_busy(&self) -> bool {
+        !(self.marked.is_empty() && self.told.is_empty() && self.unlinked.is_empty() && self.swept.is_empty())
+    }
+
+    /// Goes on with what is leaving, as far as the workers have attended; calls `released` with each key whose
+    /// place was given back. To be called every few milliseconds while [busy](Self::is_busy).
+    pub fn advance(&mut self, mut released: impl FnMut([u64; 3])) {
+        let round = self.ledger.round.load(Relaxed);
+        let attended = |ack: &Acknowledged| matches!(ack.0.load(Acquire), n if n == round || n == GONE);
+        if !self.is_busy() || !self.ledger.acknowledged.iter().all(attended) {
+            return;
+        }
+        for number in std::mem::take(&mut self.unlinked) {
+            self.ledger.put_free(number);
+        }
+        for number in std::mem::take(&mut self.told) {
+            if let Some(slot) = self.ledger.linked(number) {
+                let key = read_key(slot);
+                self.unlink(number);
+                self.release(&key);
+                released(key);
+            }
+        }
+        self.unlinked = std::mem::take(&mut self.swept);
+        let batch = self.marked.len().min(self.ledger.leaving.len());
+        self.told = self.marked.drain(..batch).collect();
+        for (cell, number) in self.ledger.leaving.iter().zip(&self.told) {
+            cell.store(*number, Relaxed);
+        }
+        self.ledger.leaving_len.store(self.told.len() as u32, Relaxed);
+        if self.is_busy() {
+            let next = round.wrapping_add(1);
+            self.ledger.round.store(if next == GONE { 0 } else { next }, Release);
+        }
+    }
+
+    /// Gives back a place.
+    fn release(&self, key: &[u64; 3]) {
+        let row = self.ledger.row(vnic_of(key));
+        loop {
+            let word = Word(row.word.load(Acquire));
+            if word.in_flight() != NONE {
+                self.ledger.settle(row, word);
+                continue;
+            }
+            let released = word.next(NONE, word.count().saturating_sub(1));
+            if row.word.compare_exchange(word.0, released.0, AcqRel, Relaxed).is_ok() {
+                break;
+            }
+        }
+        row.changes.fetch_add(1, AcqRel);
+    }
+
+    /// Takes a slot out of its chain. Workers only ever put slots in front, so that all others stay in place.
+    fn unlink(&mut self, number: u32) {
+        let Some(slot) = self.ledger.linked(number) else { return };
+        let state = slot[STATE].load(Relaxed);
+        slot[STATE].store(with(state, Kind::Free), Release);
+        self.swept.push(number);
+        let head = self.ledger.head(&read_key(slot));
+        let next = slot[NEXT].load(Acquire);
+        loop {
+            let Err(first) = head.compare_exchange(number, next, AcqRel, Acquire) else { return };
+            let mut before = first;
+            while let Some(slot) = self.ledger.linked(before) {
+                let after = slot[NEXT].load(Acquire);
+                if after == number {
+                    slot[NEXT].store(next, Release);
+                    return;
+                }
+                before = after;
+            }
+            if before == NONE && head.load(Acquire) != number {
+                return;
+            }
+        }
+    }
+}
+
+fn look(slot: &Slot, position: u32, state: u32) -> Seen {
+    Seen {
+        slot: position,
+        key: read_key(slot),
+        born: slot[BORN].load(Relaxed),
+        seen: slot[SEEN].load(Relaxed),
+        leaving: is(state, Kind::Leaving),
+    }
+}
+
+/// The vNIC in a key.
+pub const fn vnic_of(key: &[u64; 3]) -> u32 {
+    (key[2] >> 32) as u32
+}

@@ -1,0 +1,403 @@
+//! RCFT, the RC flow table: which reliable-connection queue pairs of a vNIC are admitted, and what they do.
+//!
+//! ```text
+//!   packet -> QpTable (worker's own: counters, last seen) -- unknown --> Refusals -> Ledger (shared: the quota)
+//! ```
+//! A hit stays on the worker: one index line, one entry line. The shared [`Ledger`] is asked for queue pairs that
+//! the worker does not know, and hears of the time of last use now and then. What counts against a vNIC's quota is
+//! the number of distinct (peer VIP, peer QPN) to which the vNIC itself sends; packets from the wire are counted
+//! for display in a table of their own, of which a vNIC has a share in proportion to the queue pairs it uses, so
+//! that a stranger who sprays queue pair numbers fills nothing.
+
+mod base;
+mod ledger;
+mod qp;
+mod refused;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+pub use ledger::{Answer, Keeper, Ledger, LedgerConfig, Limits, MAX_SLOTS, Seen};
+pub use qp::{QpEvents, QpKey, QpView, Said};
+pub use refused::Grace;
+
+use crate::drops::DropReason;
+use crate::flow_key::Scope;
+use crate::index::NONE;
+use crate::miss::MissLimits;
+use crate::{Now, TICK_MS};
+use refused::Refusals;
+use table::QpTable;
+
+/// Entries from the wire that every vNIC may have beside twice its admitted ones.
+const STRANGERS: u32 = 64;
+/// Fewer packets than these, and an entry from the wire is half open.
+const ESTABLISHED: u64 = 4;
+/// Ticks between two reports of refusals of one vNIC.
+const REPORT: u32 = 1000 / TICK_MS;
+/// Connection manager messages per second and vNIC that control hears of.
+const MESSAGES: u32 = 20_000;
+/// Lines that aging looks at per poll.
+const SWEEP: u32 = 8;
+
+/// Shape of the tables of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RcftConfig {
+    /// Queue pairs of the host.
+    pub entries: u32,
+    /// vNICs.
+    pub vnics: u32,
+    /// Workers.
+    pub workers: u32,
+    /// Seed of hashes.
+    pub seed: u64,
+}
+
+impl RcftConfig {
+    /// Queue pairs of each direction that one worker can follow.
+    fn share(&self) -> u32 {
+        self.entries.div_ceil(self.workers.max(1))
+    }
+}
+
+/// What the workers share.
+pub struct RcftShared {
+    config: RcftConfig,
+    /// Who is admitted.
+    pub ledger: Arc<Ledger>,
+    grace: Grace,
+    times: Times,
+}
+
+/// Settings that change while workers run, in ticks.
+#[derive(Default)]
+struct Times {
+    idle: AtomicU32,
+    half_open: AtomicU32,
+    grace: AtomicU32,
+}
+
+impl RcftShared {
+    /// Empty tables.
+    pub fn new(config: RcftConfig, advise: &dyn Fn(usize, usize)) -> Arc<Self> {
+        let RcftConfig { entries, vnics, workers, seed } = config;
+        Arc::new(Self {
+            config,
+            ledger: Arc::new(Ledger::new(&LedgerConfig { entries, vnics, workers, seed }, advise)),
+            grace: Grace::new((entries / 16).clamp(1024, 65_536) as usize),
+            times: Times::default(),
+        })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &RcftConfig {
+        &self.config
+    }
+
+    /// Sets the idle timeout, the half-open timeout and the time of grace (all in ticks).
+    pub fn set_times(&self, idle: u32, half_open: u32, grace: u32) {
+        self.times.idle.store(idle, Relaxed);
+        self.times.half_open.store(half_open, Relaxed);
+        // Ages are kept in sixteen bits.
+        self.times.grace.store(grace.min(u32::from(u16::MAX)), Relaxed);
+    }
+
+    /// By how many ticks a time of last use in the ledger may lag: an eighth of the idle timeout at most.
+    pub fn sync_shift(idle_ticks: u32) -> u32 {
+        (idle_ticks / 8).max(1).ilog2().min(7)
+    }
+
+    /// Remembers a queue pair that is taken out for idleness.
+    pub fn went_idle(&self, key: &[u64; 3], tick: u32) {
+        self.grace.store(base::hash(key, self.ledger.seed()), tick);
+    }
+
+    /// Bytes of memory of this and of the tables of `config.workers` workers.
+    pub fn total_bytes(&self) -> usize {
+        let own = QpTable::new(self.config.share(), 0, &|_, _| {}).bytes();
+        self.ledger.bytes() + 2 * own * self.config.workers as usize
+    }
+}
+
+/// What a worker counts here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RcftStats {
+    /// Entries toward the wire.
+    pub out: u32,
+    /// Entries from the wire.
+    pub into: u32,
+    /// Queue pairs that are admitted but found no entry on this worker: they pass, uncounted.
+    pub untracked: u64,
+    /// Packets from the wire to queue pairs that found no entry.
+    pub strangers: u64,
+}
+
+/// Which direction of the queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From a vNIC.
+    Out,
+    /// Out of the tunnel.
+    In,
+}
+
+/// What became of a packet from a vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may pass.
+    Pass,
+    /// It may pass, and opened a queue pair.
+    Opened,
+    /// Refused.
+    Refused(DropReason),
+    /// Refused, for the first time in a while.
+    RefusedNew(DropReason),
+}
+
+/// The tables of one worker.
+pub struct Rcft {
+    shared: Arc<RcftShared>,
+    worker: u32,
+    round: u32,
+    out: QpTable,
+    into: QpTable,
+    refusals: Refusals,
+    /// Entries from the wire, by vNIC.
+    guests: Box<[u32]>,
+    /// When a refusal was reported last, by vNIC.
+    reported: Box<[u32]>,
+    /// How often control hears of the connection manager.
+    messages: MissLimits,
+    untracked: u64,
+    strangers: u64,
+}
+
+impl Rcft {
+    /// The tables of worker `worker`.
+    pub fn new(shared: Arc<RcftShared>, worker: u32, advise: &dyn Fn(usize, usize)) -> Self {
+        let (share, seed) = (shared.config.share(), shared.config.seed);
+        let vnics = shared.config.vnics.max(1) as usize;
+        let mut messages = MissLimits::new(vnics, 1);
+        messages.set_rate(MESSAGES);
+        Self {
+            worker,
+            round: 0,
+            out: QpTable::new(share, seed, advise),
+            into: QpTable::new(share, seed, advise),
+            refusals: Refusals::new(),
+            guests: vec![0; vnics].into_boxed_slice(),
+            reported: vec![0; vnics].into_boxed_slice(),
+            messages,
+            untracked: 0,
+            strangers: 0,
+            shared,
+        }
+    }
+
+    /// What the workers share.
+    pub fn shared(&self) -> &RcftShared {
+        &self.shared
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> RcftStats {
+        RcftStats {
+            out: self.out.len(),
+            into: self.into.len(),
+            untracked: self.untracked,
+            strangers: self.strangers,
+        }
+    }
+
+    fn table(&self, way: Way) -> &QpTable {
+        match way {
+            Way::Out => &self.out,
+            Way::In => &self.into,
+        }
+    }
+
+    /// Loads the index line of a key; its hash.
+    #[inline(always)]
+    pub fn prefetch(&self, way: Way, key: &QpKey) -> u64 {
+        let table = self.table(way);
+        let hash = table.hash(key);
+        table.prefetch_bucket(hash);
+        hash
+    }
+
+    /// Loads the entry line of a key.
+    #[inline(always)]
+    pub fn prefetch_line(&self, way: Way, hash: u64) {
+        self.table(way).prefetch_line(hash);
+    }
+
+    /// A packet of a reliable connection from a vNIC.
+    #[inline(always)]
+    pub fn sent(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) -> Outcome {
+        let slot = self.out.find(key, hash);
+        if slot == NONE {
+            return self.sent_unknown(vnic, key, hash, said, now);
+        }
+        let (before, ledger) = self.out.count(slot, said, now.tick);
+        if before != now.tick {
+            self.note(ledger, before, now.tick);
+        }
+        Outcome::Pass
+    }
+
+    /// Tells the ledger the time of last use, in coarse steps.
+    #[inline(always)]
+    fn note(&self, ledger: u32, before: u32, tick: u32) {
+        if (before ^ tick) >> self.shared.ledger.sync_shift() != 0 {
+            self.shared.ledger.seen(ledger, tick);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sent_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) -> Outcome {
+        let ledger = &self.shared.ledger;
+        // Read before the ledger is asked: a change in between makes the memory of the refusal void.
+        let changes = ledger.changes(vnic);
+        if let Some(reason) = self.refusals.find(hash, changes, now.tick) {
+            return Outcome::Refused(reason);
+        }
+        let grace = self.shared.times.grace.load(Relaxed);
+        let returning = || self.shared.grace.holds(hash, now.tick, grace);
+        let answer = ledger.admit(vnic, key.words(), (now.tick, now.ns), returning);
+        let reason = match answer {
+            Answer::New(slot) | Answer::Known(slot) => {
+                let own = self.out.insert(*key, hash, slot, now.tick);
+                if own == NONE {
+                    self.untracked += 1;
+                }
+                self.out.count(own, said, now.tick);
+                ledger.seen(slot, now.tick);
+                return if matches!(answer, Answer::New(_)) { Outcome::Opened } else { Outcome::Pass };
+            }
+            Answer::Leaving => return Outcome::Pass,
+            Answer::Rate => return Outcome::RefusedNew(DropReason::QP_RATE),
+            Answer::Quota => DropReason::QP_QUOTA,
+            Answer::Full => DropReason::QP_TABLE_FULL,
+        };
+        self.refusals.store(hash, changes, now.tick, reason);
+        Outcome::RefusedNew(reason)
+    }
+
+    /// A packet of a reliable connection out of the tunnel: counted, never refused. `vnic` finds the vNIC that it
+    /// is for, when the queue pair is not known.
+    #[inline(always)]
+    pub fn received(
+        &mut self,
+        key: &QpKey,
+        hash: u64,
+        said: &Said,
+        now: Now,
+        vnic: impl FnOnce() -> Option<u32>,
+    ) {
+        let slot = self.into.find(key, hash);
+        if slot == NONE {
+            if let Some(vnic) = vnic() {
+                self.received_unknown(vnic, key, hash, said, now);
+            }
+            return;
+        }
+        self.into.count(slot, said, now.tick);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) {
+        let bound = self.shared.ledger.count(vnic).saturating_mul(2).saturating_add(STRANGERS);
+        let last = self.guests.len() - 1;
+        let guests = &mut self.guests[(vnic as usize).min(last)];
+        let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
+        if slot == NONE {
+            self.strangers += 1;
+            return;
+        }
+        *guests += 1;
+        self.into.count(slot, said, now.tick);
+    }
+
+    /// A congestion notification to a queue pair: counted where that is known.
+    pub fn notified(&mut self, way: Way, key: &QpKey, hash: u64) {
+        let table = match way {
+            Way::Out => &mut self.out,
+            Way::In => &mut self.into,
+        };
+        let slot = table.find(key, hash);
+        if let Some(events) = table.events_mut(slot) {
+            events.cnp = events.cnp.saturating_add(1);
+        }
+    }
+
+    /// True when control should hear of a refusal of this vNIC now.
+    pub fn may_report(&mut self, vnic: u32, tick: u32) -> bool {
+        let last = self.reported.len() - 1;
+        let reported = &mut self.reported[(vnic as usize).min(last)];
+        let due = *reported == 0 || tick.wrapping_sub(*reported) >= REPORT;
+        if due {
+            *reported = tick.max(1);
+        }
+        due
+    }
+
+    /// True when control should hear of a message of this source now.
+    pub fn may_tell(&mut self, source: Scope, now_ns: u64) -> bool {
+        self.messages.admit(source, now_ns)
+    }
+
+    /// Work between bursts: forgets what control takes out, and ages a few entries from the wire.
+    #[inline(always)]
+    pub fn tend(&mut self, now: Now) {
+        let Self { shared, out, round, worker, .. } = self;
+        *round = shared.ledger.attend(*worker, *round, |_, words| out.remove(&QpKey::from_words(words)));
+        if self.into.len() != 0 {
+            self.age(now.tick);
+        }
+    }
+
+    fn age(&mut self, tick: u32) {
+        let idle = self.shared.times.idle.load(Relaxed);
+        let half_open = self.shared.times.half_open.load(Relaxed);
+        let goes = |packets: u64, seen: u32| {
+            let limit = if packets < ESTABLISHED { half_open.min(idle) } else { idle };
+            tick.wrapping_sub(seen) > limit
+        };
+        let guests = &mut self.guests;
+        self.into.sweep(SWEEP, goes, |vnic| {
+            let last = guests.len() - 1;
+            let count = &mut guests[(vnic as usize).min(last)];
+            *count = count.saturating_sub(1);
+        });
+    }
+
+    /// One direction of a queue pair.
+    pub fn view(&self, way: Way, key: &QpKey) -> Option<QpView> {
+        let table = self.table(way);
+        table.view(table.find(key, table.hash(key)))
+    }
+
+    /// Up to `limit` queue pairs of one direction, from `from` on, and where to go on.
+    pub fn scan(&self, way: Way, from: u32, limit: usize) -> (Vec<QpView>, Option<u32>) {
+        self.table(way).scan(from, limit)
+    }
+}
+
+impl Drop for Rcft {
+    /// No round waits for a worker that is gone.
+    fn drop(&mut self) {
+        self.shared.ledger.retire(self.worker);
+    }
+}
+
+/// Ticks of a time in milliseconds, rounded up.
+pub const fn ticks(ms: u64) -> u32 {
+    let ticks = ms.div_ceil(TICK_MS as u64);
+    if ticks > u32::MAX as u64 / 2 { u32::MAX / 2 } else { ticks as u32 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! What is known of one direction of a queue pair: a line that every packet updates, and a record of events.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::Qpn;
+use wire::roce::opcode::Operation;
+use wire::roce::{BTH_LEN, Syndrome};
+use zerocopy::FromZeros;
+
+use crate::flow_key::Scope;
+
+/// Who sends to which queue pair: the scope (a vNIC sends, or a VPC's tunnel brings), the receiver's VIP and
+/// the queue pair's number there.
+///
+/// Toward the wire this is (vNIC, peer VIP, peer QPN), from the wire (VPC, local VIP, local QPN), which names one
+/// vNIC as VIPs are unique in a VPC.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, FromZeros)]
+#[repr(transparent)]
+pub struct QpKey {
+    words: [u64; 3],
+}
+
+impl QpKey {
+    /// The key of packets from `scope` to queue pair `qpn` at `address`.
+    pub fn new(scope: Scope, address: IpAddr, qpn: Qpn) -> Self {
+        let [high, low] = match address {
+            IpAddr::V4(address) => Self::v4_words(u32::from(address)),
+            IpAddr::V6(address) => {
+                let bits = u128::from(address);
+                [(bits >> 64) as u64, bits as u64]
+            }
+        };
+        Self::from_words([high, low, u64::from(scope.raw()) << 32 | u64::from(qpn.get()) << 8])
+    }
+
+    /// The key from its words: address (IPv4 in mapped form), scope and number.
+    #[inline(always)]
+    pub const fn from_words(words: [u64; 3]) -> Self {
+        Self { words }
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub const fn words(&self) -> &[u64; 3] {
+        &self.words
+    }
+
+    /// The two words of an IPv4 address.
+    #[inline(always)]
+    pub const fn v4_words(address: u32) -> [u64; 2] {
+        [0, V4 | address as u64]
+    }
+
+    /// Who sends.
+    pub const fn scope(&self) -> Scope {
+        Scope::from_raw((self.words[2] >> 32) as u32)
+    }
+
+    /// The receiver's number of the queue pair.
+    pub const fn qpn(&self) -> Qpn {
+        Qpn::truncated((self.words[2] >> 8) as u32)
+    }
+
+    /// The receiver's VIP.
+    pub fn address(&self) -> IpAddr {
+        let [high, low, _] = self.words;
+        if high == 0 && low & V4_MASK == V4 {
+            Ipv4Addr::from(low as u32).into()
+        } else {
+            Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into()
+        }
+    }
+
+    pub(super) const fn is_free(&self) -> bool {
+        self.words[2] == 0
+    }
+}
+
+/// IPv4-mapped prefix (RFC 4291 section 2.5.5.2), lower half.
+pub(super) const V4: u64 = 0xffff_0000_0000;
+const V4_MASK: u64 = 0xffff_ffff_0000_0000;
+
+impl std::fmt::Debug for QpKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} > {} qp {:#x}", self.scope(), self.address(), self.qpn().get())
+    }
+}
+
+/// What a packet of a reliable connection says, as far as the view needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Opcode.
+    pub opcode: u8,
+    /// Packet sequence number.
+    pub psn: u32,
+    /// Bytes of the frame.
+    pub bytes: u32,
+    /// Bytes of the UDP payload.
+    pub payload: u32,
+    /// Syndrome of acknowledgements, length of read requests.
+    pub detail: u32,
+    /// It came with congestion experienced.
+    pub ce: bool,
+}
+
+/// The line that every packet updates.
+#[derive(Clone, Copy, Debug, Default, FromZeros)]
+#[repr(C, align(64))]
+pub(super) struct Line {
+    pub key: QpKey,
+    pub bytes: u64,
+    pub packets: u64,
+    pub acks: u64,
+    pub last_seen: u32,
+    /// Slot in the ledger (toward the wire).
+    pub ledger: u32,
+    /// Next PSN of requests, and flags above.
+    pub request: u32,
+    /// Last PSN of responses, last opcode above.
+    pub response: u32,
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+const PSN: u32 = 0xff_ffff;
+const HALF: u32 = 0x80_0000;
+/// The next request's PSN is known.
+const REQUEST_KNOWN: u32 = 1 << 24;
+/// The last response's PSN is known.
+const RESPONSE_KNOWN: u32 = 1 << 25;
+/// Path MTU: 0 unknown, else 1 + log2(MTU / 256) in three bits.
+const MTU_SHIFT: u32 = 26;
+
+/// What happened to one direction of a queue pair beside data in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct QpEvents {
+    /// Packets that came with congestion experienced (RFC 3168).
+    pub ce: u32,
+    /// Congestion notification packets sent to this queue pair (IBTA annex A17).
+    pub cnp: u32,
+    /// Times the sequence jumped ahead.
+    pub gaps: u32,
+    /// Packets whose PSN was behind: sent again.
+    pub retransmissions: u32,
+    /// NAKs: PSN sequence error.
+    pub nak_sequence: u32,
+    /// NAKs: receiver not ready.
+    pub rnr: u32,
+    /// NAKs, up to 255 each: invalid request, remote access error, remote operational error, anything else.
+    pub nak_fatal: [u8; 4],
+    /// When the first packet was seen (ticks).
+    pub first_seen: u32,
+}
+
+const _: () = assert!(size_of::<QpEvents>() == 32);
+
+/// One direction of a queue pair, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpView {
+    /// Whose.
+    pub key: QpKey,
+    /// Bytes of frames.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Acknowledgements among them.
+    pub acks: u64,
+    /// Opcode of the last packet.
+    pub last_opcode: u8,
+    /// Time of the last packet (ticks).
+    pub last_seen: u32,
+    /// Path MTU, once seen from the size of packets.
+    pub path_mtu: Option<u16>,
+    /// Next expected PSN of requests.
+    pub next_psn: Option<u32>,
+    /// The rest.
+    pub events: QpEvents,
+}
+
+impl Line {
+    pub fn view(&self, events: &QpEvents) -> QpView {
+        QpView {
+            key: self.key,
+            bytes: self.bytes,
+            packets: self.packets,
+            acks: self.acks,
+            last_opcode: (self.response >> 24) as u8,
+            last_seen: self.last_seen,
+            path_mtu: self.path_mtu(),
+            next_psn: (self.request & REQUEST_KNOWN != 0).then_some(self.request & PSN),
+            events: *events,
+        }
+    }
+
+    fn path_mtu(&self) -> Option<u16> {
+        match self.request >> MTU_SHIFT & 7 {
+            0 => None,
+            code => Some(128 << code),
+        }
+    }
+
+    /// Counts a packet. `events` is touched only when something happened.
+    #[inline(always)]
+    pub fn count(&mut self, said: &Said, tick: u32, events: &mut QpEvents) {
+        self.bytes += u64::from(said.bytes);
+        self.packets += 1;
+        self.last_seen = tick;
+        if said.ce {
+            events.ce = events.ce.saturating_add(1);
+        }
+        self.response = self.response & PSN | u32::from(said.opcode) << 24;
+        let Some(operation) = Operation::of(said.opcode) else { return };
+        match operation {
+            Operation::Ack => self.acknowledge(said, events),
+            operation if operation.is_response() => self.respond(operation, said, events),
+            operation => self.ask(operation, said, events),
+        }
+    }
+
+    /// Acknowledgements coalesce: their PSNs are never gaps.
+    #[inline(always)]
+    fn acknowledge(&mut self, said: &Said, events: &mut QpEvents) {
+        match Syndrome::of(said.detail as u8) {
+            Syndrome::Ack(_) => self.acks += 1,
+            Syndrome::RnrNak(_) => events.rnr = events.rnr.saturating_add(1),
+            Syndrome::Nak(Syndrome::NAK_SEQUENCE_ERROR) => {
+                events.nak_sequence = events.nak_sequence.saturating_add(1);
+            }
+            Syndrome::Nak(code) => fatal(events, usize::from(code) - 1),
+            Syndrome::Reserved(_) => fatal(events, 3),
+        }
+    }
+
+    /// Requests: each has the next PSN; a read takes as many as its answer has packets.
+    #[inline(always)]
+    fn ask(&mut self, operation: Operation, said: &Said, events: &mut QpEvents) {
+        self.learn_mtu(operation, said);
+        let span = match operation {
+            Operation::ReadRequest => self.read_span(said.detail),
+            _ => Some(1),
+        };
+        let ahead = said.psn.wrapping_sub(self.request) & PSN;
+        if self.request & REQUEST_KNOWN != 0 && ahead != 0 {
+            if ahead >= HALF {
+                events.retransmissions = events.retransmissions.saturating_add(1);
+                return;
+            }
+            events.gaps = events.gaps.saturating_add(1);
+        }
+        let flags = self.request & !(PSN | REQUEST_KNOWN);
+        self.request = match span {
+            Some(span) => flags | REQUEST_KNOWN | said.psn.wrapping_add(span) & PSN,
+            None => flags,
+        };
+    }
+
+    /// Responses carry the PSNs of the requests that they answer: only within one read must they be in sequence.
+    #[inline(always)]
+    fn respond(&mut self, operation: Operation, said: &Said, events: &mut QpEvents) {
+        self.learn_mtu(operation, said);
+        let known = self.request & RESPONSE_KNOWN != 0;
+        let ahead = said.psn.wrapping_sub(self.response) & PSN;
+        if known && (ahead == 0 || ahead >= HALF) {
+            events.retransmissions = events.retransmissions.saturating_add(1);
+            return;
+        }
+        let inside = matches!(operation, Operation::ReadResponseMiddle | Operation::ReadResponseLast);
+        if known && inside && ahead != 1 {
+            events.gaps = events.gaps.saturating_add(1);
+        }
+        self.request |= RESPONSE_KNOWN;
+        self.response = self.response & !PSN | said.psn & PSN;
+    }
+
+    /// A packet that fills the path MTU tells it.
+    #[inline(always)]
+    fn learn_mtu(&mut self, operation: Operation, said: &Said) {
+        if !operation.is_full_mtu() {
+            return;
+        }
+        // Extended headers are at most 20 bytes there, less than a quarter of the smallest MTU: rounding down to a
+        // power of two finds the MTU.
+        let payload = said.payload.saturating_sub(BTH_LEN as u32);
+        if (256..=4096 + 64).contains(&payload) {
+            let code = payload.ilog2() - 7;
+            if code > self.request >> MTU_SHIFT & 7 {
+                self.request = self.request & !(7 << MTU_SHIFT) | code << MTU_SHIFT;
+            }
+        }
+    }
+
+    /// PSNs that a read of `len` bytes takes; `None` when the MTU is not known and it matters.
+    fn read_span(&self, len: u32) -> Option<u32> {
+        match self.path_mtu() {
+            _ if len <= 256 => Some(1),
+            Some(mtu) => Some(len.div_ceil(u32::from(mtu))),
+            None => None,
+        }
+    }
+}
+
+#[cold]
+fn fatal(events: &mut QpEvents, kind: usize) {
+    let count = &mut events.nak_fatal[kind.min(3)];
+    *count = count.saturating_add(1);
+}

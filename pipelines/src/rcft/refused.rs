@@ -1,0 +1,118 @@
+//! What was refused or went idle lately: the worker's memory of refusals, and the shared one of queue pairs that
+//! gave their places back for idleness. Both are bounded and lossy.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::drops::DropReason;
+
+/// Refusals that a worker remembers.
+const REFUSALS: usize = 8192;
+/// How long one holds, in ticks.
+const HOLDS: u32 = 10;
+
+#[derive(Clone, Copy, Default)]
+struct Refusal {
+    hash: u64,
+    /// What [`super::Ledger::changes`] was then.
+    changes: u32,
+    tick: u32,
+}
+
+/// The refusals of one worker: the packets of a refused queue pair cost one look here.
+pub(super) struct Refusals {
+    cells: Box<[(Refusal, DropReason)]>,
+}
+
+impl Refusals {
+    pub fn new() -> Self {
+        Self { cells: vec![(Refusal::default(), DropReason::QP_QUOTA); REFUSALS].into_boxed_slice() }
+    }
+
+    fn place(hash: u64) -> usize {
+        (hash >> 32) as usize % REFUSALS
+    }
+
+    /// Why this key was refused, if it was lately and nothing has changed since.
+    pub fn find(&self, hash: u64, changes: u32, tick: u32) -> Option<DropReason> {
+        let (refusal, reason) = self.cells[Self::place(hash)];
+        let fresh = refusal.changes == changes && tick.wrapping_sub(refusal.tick) <= HOLDS;
+        (refusal.hash == hash && fresh).then_some(reason)
+    }
+
+    pub fn store(&mut self, hash: u64, changes: u32, tick: u32, reason: DropReason) {
+        self.cells[Self::place(hash)] = (Refusal { hash, changes, tick }, reason);
+    }
+}
+
+/// Cells that one key may lie in.
+const WAYS: usize = 4;
+
+/// Queue pairs that went idle: when they come back soon, they are not held up as new ones are.
+pub struct Grace {
+    /// 48 bits of the hash, 16 of the tick; zero is free.
+    cells: Box<[[AtomicU64; WAYS]]>,
+}
+
+impl Grace {
+    /// A memory of about `entries` queue pairs; the oldest give way.
+    pub fn new(entries: usize) -> Self {
+        Self { cells: (0..entries.div_ceil(WAYS).max(1)).map(|_| Default::default()).collect() }
+    }
+
+    fn set(&self, hash: u64) -> &[AtomicU64; WAYS] {
+        &self.cells[(u64::from(hash as u32) * self.cells.len() as u64 >> 32) as usize]
+    }
+
+    fn age(cell: u64, tick: u32) -> u16 {
+        (tick as u16).wrapping_sub(cell as u16)
+    }
+
+    /// Remembers a queue pair that went idle.
+    pub fn store(&self, hash: u64, tick: u32) {
+        let set = self.set(hash);
+        let value = hash & !0xffff | u64::from(tick as u16);
+        let oldest = set.iter().max_by_key(|cell| match cell.load(Relaxed) {
+            0 => u32::MAX,
+            found if (found ^ hash) >> 16 == 0 => u32::MAX,
+            found => u32::from(Self::age(found, tick)),
+        });
+        if let Some(cell) = oldest {
+            cell.store(value, Relaxed);
+        }
+    }
+
+    /// True when it went idle no longer ago than `grace` ticks.
+    pub fn holds(&self, hash: u64, tick: u32, grace: u32) -> bool {
+        self.set(hash).iter().map(|cell| cell.load(Relaxed)).any(|found| {
+            found != 0 && (found ^ hash) >> 16 == 0 && u32::from(Self::age(found, tick)) <= grace
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_hold_until_something_changes() {
+        let mut refusals = Refusals::new();
+        refusals.store(77, 3, 100, DropReason::QP_QUOTA);
+        assert_eq!(refusals.find(77, 3, 110), Some(DropReason::QP_QUOTA));
+        assert_eq!(refusals.find(77, 3, 111), None);
+        assert_eq!(refusals.find(77, 4, 100), None);
+        assert_eq!(refusals.find(78, 3, 100), None);
+    }
+
+    #[test]
+    fn grace_ends_and_is_bounded() {
+        let grace = Grace::new(64);
+        let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        grace.store(hash(5), 1000);
+        assert!(grace.holds(hash(5), 1600, 600) && !grace.holds(hash(5), 1601, 600));
+        assert!(!grace.holds(hash(6), 1000, 600));
+        for n in 100..10_000 {
+            grace.store(hash(n), 2000);
+            assert!(grace.holds(hash(n), 2000, 0));
+        }
+    }
+}

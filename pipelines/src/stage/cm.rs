@@ -1,0 +1,119 @@
+//! cm: the connection manager's messages (IBTA vol. 1 chapter 12): control hears of them, and a request that would
+//! go over a quota is answered with a reject where that is wished for.
+//!
+//! Messages are claims of guests. Nothing is admitted or taken out here.
+
+use std::net::IpAddr;
+
+use wire::build::{Reject, cm_reject_in_place};
+use wire::cm::{Cm, Message};
+use wire::{PacketBuf, Psn};
+
+use super::forward::{self, Origin};
+use super::rcft::local_vnic;
+use super::{Cx, neighbour};
+use crate::Sink;
+use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::drops::DropReason;
+use crate::event::{Event, Events};
+use crate::flow_key::Scope;
+use crate::nft::Bits;
+use crate::rcft::Rcft;
+use crate::snapshot::Destination;
+
+/// Reads the messages in `bits`.
+#[cold]
+#[inline(never)]
+pub fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    rcft: &mut Rcft,
+    bits: u64,
+    events: &Events,
+    sink: &mut S,
+) {
+    for i in Bits(bits & burst.pending) {
+        let meta = burst.metas[i];
+        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let (message, addresses) = match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
+            (Ok(cm), Some(addresses)) => (cm.message, addresses),
+            _ => {
+                // Some other management class, or nonsense: the receiver's business.
+                cx.counters.cm_odd.add(1);
+                continue;
+            }
+        };
+        let ends = ends(cx, &meta, addresses);
+        if let Message::Req(req) = &message
+            && req.transport.is_reliable_connection()
+            && let Some(full) = ends.iter().flatten().find(|end| wants_reject(rcft, end.vnic))
+            && cm_reject_in_place(
+                packet,
+                &meta.headers,
+                Reject { psn: Psn::truncated(0), ..Reject::default() },
+            )
+        {
+            // The packet is dropped by name; what takes its place is a new one.
+            let counters = cx.counters.vnic(full.vnic as usize);
+            counters.qps_rejected.add(1);
+            counters.drops.add(1);
+            cx.counters.drop(DropReason::QP_QUOTA);
+            cx.counters.originated.add(1);
+            if meta.vnic == NO_INDEX {
+                return_to(cx, burst, i, addresses.0, sink);
+            } else {
+                neighbour::send_back(cx, burst, i, sink);
+            }
+            continue;
+        }
+        for end in ends.into_iter().flatten() {
+            cx.counters.vnic(end.vnic as usize).cm_messages.add(1);
+            if rcft.may_tell(Scope::Vnic(end.vnic), cx.now.ns) {
+                let End { vnic, peer, sends } = end;
+                events.push_bulk(Event::Cm { vnic, peer, sends, message });
+            }
+        }
+    }
+}
+
+/// A vNIC of this host at one end of a message.
+#[derive(Clone, Copy)]
+struct End {
+    vnic: u32,
+    peer: IpAddr,
+    sends: bool,
+}
+
+fn ends(cx: &Cx, meta: &Meta, (source, destination): (IpAddr, IpAddr)) -> [Option<End>; 2] {
+    let sender = (meta.vnic != NO_INDEX).then_some(End { vnic: meta.vnic, peer: destination, sends: true });
+    let receiver = local_vnic(cx, meta.vpc, destination).map(|vnic| End { vnic, peer: source, sends: false });
+    [sender, receiver]
+}
+
+/// True when a vNIC has no place left and wants requests answered.
+fn wants_reject(rcft: &Rcft, vnic: u32) -> bool {
+    let ledger = &rcft.shared().ledger;
+    let limits = ledger.limits(vnic);
+    limits.reject && ledger.count(vnic) >= limits.quota
+}
+
+/// Sends a reject through the tunnel to the station that asked.
+fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, asker: IpAddr, sink: &mut S) {
+    let meta = burst.metas[i];
+    let Some(mut packet) = burst.take(i) else { return };
+    let Some(location) = cx.snapshot.location(meta.vpc, Destination::Ip(asker)) else {
+        cx.counters.drop(DropReason::NO_LOCATION);
+        return;
+    };
+    // It may have come by way of the virtual router: it goes back directly.
+    if let Some(macs) = packet.head_mut().first_chunk_mut::<6>() {
+        *macs = location.mac.0;
+    }
+    let place = cx.snapshot.vlt.read(location.slot.slot).place;
+    let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+    let flow =
+        forward::Flow { tos: meta.headers.tos, entropy: meta.key.entropy(meta.entropy_port), roce: true };
+    if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
+        cx.counters.drop(reason);
+    }
+}
