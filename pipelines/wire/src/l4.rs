@@ -80,10 +80,15 @@ fn field_and_sum<'a>(
     let head = segments.next()?;
     let (len, field) = (covered(h, head)?, field(head, at)?);
     let mut sum = pseudo_header(h, head, len)?;
-    if !with_field {
-        sum.subtract_u16(field);
+    let l4 = usize::from(h.l4_offset);
+    if with_field {
+        sum.add_range(std::iter::once(head).chain(segments), l4, len)?;
+    } else {
+        // Left out rather than subtracted: ones' complement has two zeros, and of an ICMP message that is zero
+        // throughout only the other one is right.
+        let around = [head.get(l4..at)?, head.get(at + 2..)?];
+        sum.add_range(around.into_iter().chain(segments), 0, len.checked_sub(2)?)?;
     }
-    sum.add_range(std::iter::once(head).chain(segments), usize::from(h.l4_offset), len)?;
     Some((field, sum))
 }
 

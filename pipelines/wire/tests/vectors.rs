@@ -44,6 +44,16 @@ fn a_computed_zero_is_sent_as_ones() {
 }
 
 #[test]
+fn an_icmp_message_of_zeros_sums_to_ones() {
+    for data in 8..20 {
+        let frame = common::v4().ip(protocol::ICMP, &vec![0; data]);
+        let h = parse(&frame, frame.len()).unwrap();
+        assert_eq!(l4::compute(&h, [&frame[..]]), Some(0xffff), "{data} bytes");
+        assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good, "{data} bytes");
+    }
+}
+
+#[test]
 fn udp_is_as_long_as_it_says() {
     for path in [common::v4(), common::v6()] {
         let plain = path.udp(1, 2, b"datagram");

@@ -1,0 +1,133 @@
+//! Writes the inputs that fuzzing begins with into `seeds/` beside this crate's manifest:
+//!
+//! ```text
+//! cargo run --example seeds
+//! ```
+//!
+//! They are the same every time. Found inputs worth keeping are added by hand under names of their own.
+
+use std::path::Path as FilePath;
+use std::{fs, io};
+
+use wire::build::Path;
+use wire::cm::{Answered, Cm, Gid, Message, RejectReason, Req, Transport};
+use wire::roce::opcode::{self, Operation};
+use wire::roce::{Bth, extended};
+use wire::{MacAddr, Psn, Qpn, Vni, protocol, tcp};
+
+fn main() -> io::Result<()> {
+    let seeds = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    for (name, frame) in frames() {
+        save(&seeds.join("roce"), &name, &frame)?;
+    }
+    for message in messages() {
+        let frame =
+            v4().cm(0xc000, &Cm { psn: Psn::truncated(5), ..Cm::new(0x0102_0304_0506_0708, message) });
+        save(&seeds.join("roce"), &format!("cm-{}", message.name()), &frame)?;
+        save(&seeds.join("mad"), message.name(), &frame[42..])?;
+        // The second way to read an input: a choice, and the body.
+        let choice = [(message.attribute() - 0x10) as u8];
+        save(&seeds.join("mad"), &format!("{}-body", message.name()), &[&choice, &frame[86..318]].concat())?;
+    }
+    Ok(())
+}
+
+fn save(folder: &FilePath, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join(name), bytes)
+}
+
+const A: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+const B: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 2]);
+
+fn v4() -> Path {
+    Path::v4((A, [10, 0, 0, 1].into()), (B, [10, 0, 0, 2].into()))
+}
+
+fn v6() -> Path {
+    let ip = |last| std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+    Path::v6((A, ip(1)), (B, ip(2)))
+}
+
+fn frames() -> Vec<(String, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for opcode in 0..=255u8 {
+        let Some(operation) = Operation::of(opcode) else { continue };
+        let path = match opcode % 4 {
+            0 => v4(),
+            1 => v6(),
+            2 => v4().tagged(5),
+            _ => v6().tagged(5).tagged(6),
+        };
+        let payload = if operation.carries_payload() { 5 } else { 0 };
+        let len = extended::Extended::of(opcode).map_or(0, |extended| extended.len()) + payload;
+        let body: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        let bth = Bth::new(opcode, Qpn::truncated(0x1234), Psn::truncated(0xfffffe));
+        frames.push((format!("{opcode:02x}-{}", operation.name()), path.roce(0xc123, bth, &body)));
+        if opcode < 0x20 {
+            let payload = v4().roce(0xc123, bth, &body).split_off(42);
+            frames.push((format!("{opcode:02x}-{}-payload", operation.name()), payload));
+        }
+    }
+    let bth = Bth::new(opcode::RC_SEND_ONLY, Qpn::truncated(9), Psn::truncated(1));
+    let mut others = vec![
+        ("vendor-opcode", v4().roce(1, Bth { opcode: 0xc4, ..bth }, b"vendor")),
+        ("ipv4-options", Path { options: vec![0x94, 4, 0, 0], ..v4() }.roce(1, bth, b"options")),
+        ("tcp", v4().tcp(1, 2, tcp::flags::SYN, b"data")),
+        ("echo", v6().echo_request(1, 2, b"ping")),
+        ("vxlan", v4().vxlan(0xc000, Vni::truncated(7), &v6().roce(1, bth, b"inner"))),
+        ("arp", wire::build::control::arp_request((A, [10, 0, 0, 1].into()), [10, 0, 0, 2].into())),
+    ];
+    let extensions = [protocol::HOP_BY_HOP, protocol::DESTINATION_OPTIONS, protocol::FRAGMENT];
+    for kind in extensions {
+        let path = Path { extensions: vec![(kind, vec![0, 0, 0, 0, 0, 0])], ..v6() };
+        others.push(("ipv6-extension", path.roce(1, bth, b"extended")));
+    }
+    for piece in v4().fragments(protocol::UDP, &wire::build::udp_datagram(1, 4791, &[4; 64]), 7, 60) {
+        others.push(("fragment", piece));
+    }
+    let numbered = others.into_iter().enumerate();
+    frames.extend(numbered.map(|(number, (name, frame))| (format!("{name}-{number}"), frame)));
+    frames
+}
+
+fn messages() -> Vec<Message> {
+    let (local_comm_id, remote_comm_id) = (0x1111_1111, 0x2222_2222);
+    let (qpn, psn) = (Qpn::truncated(0x11_2233), Psn::truncated(0xabcdef));
+    let gid = |last| Gid::from(std::net::IpAddr::from([10, 0, 0, last]));
+    vec![
+        Message::Req(Req {
+            local_comm_id,
+            service_id: 0x0106_4321,
+            local_ca_guid: 0x5054_00ff_fe00_0001,
+            local_qpn: qpn,
+            transport: Transport::Rc,
+            starting_psn: psn,
+            pkey: 0xffff,
+            path_mtu: Some(1024),
+            local_gid: gid(1),
+            remote_gid: gid(2),
+        }),
+        Message::Mra { local_comm_id, remote_comm_id, answers: Answered::Req },
+        Message::Rej {
+            local_comm_id: 0,
+            remote_comm_id,
+            answers: Answered::Req,
+            reason: RejectReason::NO_RESOURCES,
+        },
+        Message::Rep { local_comm_id, remote_comm_id, local_qpn: qpn, starting_psn: psn, local_ca_guid: 1 },
+        Message::Rtu { local_comm_id, remote_comm_id },
+        Message::Dreq { local_comm_id, remote_comm_id, remote_qpn: qpn },
+        Message::Drep { local_comm_id, remote_comm_id },
+        Message::Lap {
+            local_comm_id,
+            remote_comm_id,
+            remote_qpn: qpn,
+            local_gid: gid(1),
+            remote_gid: gid(2),
+        },
+        Message::Apr { local_comm_id, remote_comm_id, status: 1 },
+        Message::SidrReq { request_id: 7, pkey: 0xffff, service_id: 0x0106_4321 },
+        Message::SidrRep { request_id: 7, status: 0, qpn, service_id: 0x0106_4321, qkey: 0x0123_4567 },
+    ]
+}
