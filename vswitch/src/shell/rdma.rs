@@ -8,6 +8,7 @@ use pmd::rdma::{Device, DevicePort, Gid, GidKind, Inventory};
 use serde_json::{Value, json};
 
 use super::{Entry, Shell};
+use crate::config::Name;
 use crate::console::{Args, CommandError, Output, Table};
 use crate::rdma;
 
@@ -22,14 +23,14 @@ pub(super) fn commands() -> Vec<Entry> {
 fn devices(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let mut inventory = rdma::look().map_err(|error| CommandError::new(error.to_string()))?;
     let quotas = quotas(shell)?;
-    let wanted: Option<String> = args.maybe("device");
+    let wanted: Option<Name> = args.maybe("device");
     if let Some(wanted) = &wanted {
         let devices = rdma::Devices::from(&inventory);
         if inventory.get(wanted).is_none() {
             let error = devices.max_qp(wanted).err().map(|error| error.to_string()).unwrap_or_default();
             return Err(args.error("device", error));
         }
-        inventory.devices.retain(|device| device.name == *wanted);
+        inventory.devices.retain(|device| *wanted == device.name.as_str());
         inventory.notes.retain(|note| note.starts_with(&format!("{wanted}:")));
     }
     Ok(shown(&inventory, &vips(shell.switch.snapshot()), &quotas, wanted.is_some()))
