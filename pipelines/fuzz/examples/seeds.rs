@@ -29,7 +29,59 @@ fn main() -> io::Result<()> {
         let choice = [(message.attribute() - 0x10) as u8];
         save(&seeds.join("mad"), &format!("{}-body", message.name()), &[&choice, &frame[86..318]].concat())?;
     }
+    for (number, sequence) in sequences().iter().enumerate() {
+        save(&seeds.join("rcft"), &format!("sequence-{number}"), sequence)?;
+    }
     Ok(())
+}
+
+/// Operations on the RC flow table, as `fuzz::rcft` reads them: sizes, then four bytes each.
+fn sequences() -> Vec<Vec<u8>> {
+    const OFFER: u8 = 0;
+    const RECEIVE: u8 = 6;
+    const REMOVE: u8 = 7;
+    const ADVANCE: u8 = 8;
+    const TEND: u8 = 10;
+    const LIMIT: u8 = 11;
+    const SWEEP: u8 = 12;
+    const TIME: u8 = 13;
+    const IDLE: u8 = 14;
+    const OTHER: u8 = 15;
+    let mut sequences = Vec::new();
+    for (size, workers) in [(0, 0), (1, 1), (2, 2), (3, 1)] {
+        let mut bytes = vec![size, workers];
+        let mut go = |operation: [u8; 4]| bytes.extend(operation);
+        // A quota of two and a rate: three are offered to each worker, one is taken out, the third comes back.
+        go([LIMIT, 0, 2, 0]);
+        for who in [0x00, 0x10, 0x20] {
+            (1..4).for_each(|qpn| go([OFFER, who, qpn, 4]));
+        }
+        go([REMOVE, 0, 1, 0]);
+        for who in [0x00, 0x10, 0x20, 0x00] {
+            go([ADVANCE, 0, 0, 0]);
+            go([TEND, who, 0, 0]);
+            go([OFFER, who, 3, 6]);
+        }
+        go([LIMIT, 1, 0xff, 2 | 5 << 2]);
+        (1..30).for_each(|qpn| go([OFFER, 0x11, qpn, 10]));
+        go([IDLE, 1, 40, 0]);
+        go([OFFER, 0x11, 40, 12]);
+        go([TIME, 0, 30, 10]);
+        (1..30).for_each(|qpn| go([OFFER, 0x01, qpn, 17]));
+        go([SWEEP, 0, 200, 3]);
+        for who in [0x00, 0x10, 0x20] {
+            go([ADVANCE, 0, 0, 0]);
+            go([TEND, who, 0, 0]);
+            go([RECEIVE, who, 9, 1]);
+            go([RECEIVE, who, 9, 0]);
+        }
+        go([OTHER, 0x10, 0xff, 0]);
+        go([REMOVE, 1, 5, 0]);
+        go([ADVANCE, 0, 0, 0]);
+        go([OTHER, 0x00, 0, 7]);
+        sequences.push(bytes);
+    }
+    sequences
 }
 
 fn save(folder: &FilePath, name: &str, bytes: &[u8]) -> io::Result<()> {

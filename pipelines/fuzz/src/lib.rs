@@ -4,4 +4,5 @@
 //! The targets in `fuzz_targets/` only hand over the bytes; `examples/seeds.rs` makes the inputs to begin with.
 
 pub mod mad;
+pub mod rcft;
 pub mod roce;
