@@ -3,6 +3,8 @@
 //! A pure function of its two arguments, so that an NFT entry can be checked against it at any time: facts of a
 //! single packet (TTL, length, ECN) are not seen here and never cached.
 
+use std::net::IpAddr;
+
 use wire::MacAddr;
 
 use crate::drops::DropReason;
@@ -44,6 +46,16 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     action
 }
 
+/// True when a vNIC's packets to an address go to a place, routed or bridged to the station that has the address.
+pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
+    let Some(vpc) = snapshot.vnic(vnic).and_then(|vnic| snapshot.vpc(vnic.vpc)) else { return false };
+    let bridged = || {
+        let location = snapshot.location(vpc.index, Destination::Ip(address))?;
+        Some(bridge(snapshot, vpc, location.mac, false).0.verdict == Verdict::Forward)
+    };
+    route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged().unwrap_or(false)
+}
+
 /// The second value is false when a new location in the VPC could change the decision.
 fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (Action, bool) {
     let flood = Action { verdict: Verdict::Flood, ..Action::default() };
@@ -58,7 +70,7 @@ fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (A
     }
 }
 
-fn route(snapshot: &Snapshot, vpc: &Vpc, destination: std::net::IpAddr) -> (Action, bool) {
+fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) {
     if vpc.is_gateway(destination) {
         return (Action { verdict: Verdict::Router, ..Action::default() }, true);
     }

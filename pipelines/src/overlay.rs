@@ -80,6 +80,11 @@ impl Overlay {
         &self.rcft
     }
 
+    /// The RC flow table, to change it.
+    pub fn rcft_mut(&mut self) -> &mut Rcft {
+        &mut self.rcft
+    }
+
     /// The counters.
     pub fn counters(&self) -> &PipelineCounters {
         &self.counters

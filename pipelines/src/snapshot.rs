@@ -30,7 +30,7 @@ use wire::{MacAddr, Vni};
 
 use crate::ecn::EcnEncap;
 use crate::flat::FlatMap;
-use crate::vlt::{SlotRef, Vlt};
+use crate::vlt::{Place, SlotRef, Vlt};
 
 /// Dense index of a port within the switch (not the DPDK port id).
 pub type PortIndex = u16;
@@ -428,6 +428,15 @@ impl Snapshot {
     /// A location.
     pub fn location(&self, vpc: u32, destination: Destination) -> Option<&Location> {
         self.locations.get(&(vpc, destination))
+    }
+
+    /// The vNIC of this host that has an address in a VPC.
+    pub fn local_vnic(&self, vpc: u32, address: IpAddr) -> Option<u32> {
+        let location = self.location(vpc, Destination::Ip(address))?;
+        match self.vlt.read(location.slot.slot).place {
+            Place::Local { vnic } => Some(vnic),
+            _ => None,
+        }
     }
 
     /// Makes decisions that hang on a cell stale.

@@ -26,6 +26,7 @@ use crate::drops::DropReason;
 use crate::flow_key::Scope;
 use crate::index::NONE;
 use crate::miss::MissLimits;
+use crate::snapshot::Snapshot;
 use crate::{Now, TICK_MS};
 use refused::Refusals;
 use table::QpTable;
@@ -372,6 +373,26 @@ impl Rcft {
             let count = &mut guests[(vnic as usize).min(last)];
             *count = count.saturating_sub(1);
         });
+    }
+
+    /// Takes out entries from the wire, `budget` lines from line `from` on, whose address is no longer that of the
+    /// vNIC they were counted for. Where to go on, `None` at the end.
+    pub fn tidy(&mut self, snapshot: &Snapshot, from: u32, budget: u32) -> Option<u32> {
+        let keep = |key: &QpKey, vnic| match key.scope() {
+            Scope::Vpc(vpc) => snapshot.local_vnic(vpc, key.address()) == Some(vnic),
+            Scope::Vnic(_) => true,
+        };
+        let guests = &mut self.guests;
+        self.into.retain(from, budget, keep, |vnic| {
+            let last = guests.len() - 1;
+            let count = &mut guests[(vnic as usize).min(last)];
+            *count = count.saturating_sub(1);
+        })
+    }
+
+    /// Entries from the wire, by vNIC.
+    pub fn guests(&self) -> &[u32] {
+        &self.guests
     }
 
     /// One direction of a queue pair.

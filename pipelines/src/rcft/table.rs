@@ -137,6 +137,26 @@ impl QpTable {
         }
     }
 
+    /// Looks at up to `budget` lines from `from` on and removes those for which `keep(key, what insert was told)`
+    /// does not hold; `gone` hears of each. Where to go on, `None` at the end.
+    pub fn retain(
+        &mut self,
+        from: u32,
+        budget: u32,
+        keep: impl Fn(&QpKey, u32) -> bool,
+        mut gone: impl FnMut(u32),
+    ) -> Option<u32> {
+        let end = self.fresh.min(from.saturating_add(budget));
+        for slot in from..end {
+            let Line { key, ledger, .. } = self.lines[slot as usize];
+            if !key.is_free() && !keep(&key, ledger) {
+                self.remove(&key);
+                gone(ledger);
+            }
+        }
+        (end < self.fresh).then_some(end)
+    }
+
     pub fn view(&self, slot: u32) -> Option<QpView> {
         let line = self.lines.get(slot as usize)?;
         (!line.key.is_free()).then(|| line.view(&self.events[slot as usize]))

@@ -16,8 +16,6 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::event::{Event, Events};
 use crate::nft::{Bits, NONE, Nft, Verdict};
 use crate::rcft::{Outcome, QpKey, Rcft, Said, Way};
-use crate::snapshot::Destination;
-use crate::vlt::Place;
 
 /// Looks at the RoCEv2 packets of a burst.
 #[inline(never)]
@@ -147,9 +145,5 @@ fn changed<P>(
 
 /// The vNIC of this host that has an address in a VPC.
 pub(super) fn local_vnic(cx: &Cx, vpc: u32, address: IpAddr) -> Option<u32> {
-    let location = cx.snapshot.location(vpc, Destination::Ip(address))?;
-    match cx.snapshot.vlt.read(location.slot.slot).place {
-        Place::Local { vnic } => Some(vnic),
-        _ => None,
-    }
+    cx.snapshot.local_vnic(vpc, address)
 }
