@@ -68,7 +68,7 @@ impl Index {
 
     #[inline(always)]
     pub(crate) fn primary(&self, hash: u64) -> usize {
-        (u64::from(hash as u32) * self.count >> 32) as usize
+        ((u64::from(hash as u32) * self.count) >> 32) as usize
     }
 
     /// The other bucket of a tag: what is left of a number made of the tag, modulo the count, or half way round
@@ -76,7 +76,7 @@ impl Index {
     #[inline(always)]
     fn other(&self, bucket: usize, tag: u16) -> usize {
         let spread = u32::from(tag).wrapping_mul(0x9e37_79b1);
-        let sum = (u64::from(spread) * self.count >> 32) as usize;
+        let sum = ((u64::from(spread) * self.count) >> 32) as usize;
         let count = self.count as usize;
         let other = if sum >= bucket { sum - bucket } else { sum + count - bucket };
         match other {

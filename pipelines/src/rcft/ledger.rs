@@ -234,7 +234,7 @@ impl Ledger {
 
     fn head(&self, key: &[u64; 3]) -> &AtomicU32 {
         let bits = hash(key, self.seed) & 0xffff_ffff;
-        &self.heads[(bits * self.heads.len() as u64 >> 32) as usize]
+        &self.heads[((bits * self.heads.len() as u64) >> 32) as usize]
     }
 
     /// The slot behind a number in a link, or `None` at the end.

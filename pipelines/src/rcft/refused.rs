@@ -60,7 +60,7 @@ impl Grace {
     }
 
     fn set(&self, hash: u64) -> &[AtomicU64; WAYS] {
-        &self.cells[(u64::from(hash as u32) * self.cells.len() as u64 >> 32) as usize]
+        &self.cells[((u64::from(hash as u32) * self.cells.len() as u64) >> 32) as usize]
     }
 
     fn age(cell: u64, tick: u32) -> u16 {

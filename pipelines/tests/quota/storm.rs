@@ -1,0 +1,190 @@
+//! One vNIC opens a hundred thousand queue pairs a second beside another's established traffic.
+//!
+//! On a virtual clock: it goes on by what the pipeline takes for a burst of its source and size, the median of the
+//! last few times it really took, so that the machine's speed cancels out and its hiccups do not count; arrivals
+//! are computed from it.
+
+use std::collections::{HashMap, VecDeque};
+
+use nix::time::{ClockId, clock_gettime};
+use pipelines::Now;
+use pipelines::rcft::{RcftConfig, RcftShared};
+use wire::HeapBuf;
+
+use super::*;
+
+/// Seconds that this thread has run.
+fn processor_time() -> f64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    time.tv_sec() as f64 + time.tv_nsec() as f64 * 1e-9
+}
+
+/// Packets that the rx ring of a port holds.
+const RING: usize = 1024;
+const BURST: usize = 32;
+/// Queue pairs of the victim.
+const VICTIM_QPS: u32 = 64;
+/// New queue pairs per second.
+const STORM_RATE: f64 = 100_000.0;
+/// How long it lasts.
+const SECONDS: f64 = 0.25;
+
+/// Bursts of one source and size that the clock remembers.
+const MEMORY: usize = 63;
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+struct Source {
+    port: u16,
+    /// Packets per second.
+    rate: f64,
+    due: f64,
+    ring: VecDeque<HeapBuf>,
+    made: u32,
+    offered: u64,
+    lost: u64,
+    served: u64,
+}
+
+impl Source {
+    fn new(port: u16, rate: f64) -> Self {
+        Self { port, rate, due: 0.0, ring: VecDeque::new(), made: 0, offered: 0, lost: 0, served: 0 }
+    }
+
+    /// What has arrived by `now`.
+    fn arrive(&mut self, now: f64, make: &dyn Fn(u32) -> Vec<u8>) {
+        while self.due <= now {
+            self.due += 1.0 / self.rate;
+            self.offered += 1;
+            if self.ring.len() == RING {
+                self.lost += 1;
+                continue;
+            }
+            self.ring.push_back(HeapBuf::new(&make(self.made)));
+            self.made += 1;
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    now: f64,
+    /// What the last bursts took, by source and size.
+    took: HashMap<(u16, usize), VecDeque<f64>>,
+}
+
+impl Run {
+    fn new(quota_of_storm: u32) -> Self {
+        let mut world = plain();
+        let config = RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
+        world.rcft = RcftShared::new(config, &|_, _| {});
+        world.worker =
+            Worker::new(256, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
+        quota(&world, 1, quota_of_storm);
+        Self { world, now: 1.0, took: HashMap::new() }
+    }
+
+    /// One burst of a source through the pipeline; its packets that left.
+    fn poll(&mut self, source: &mut Source) {
+        let n = source.ring.len().min(BURST);
+        if n == 0 {
+            // An empty poll takes a little, too.
+            self.now += 50e-9;
+            return;
+        }
+        let packets: Vec<HeapBuf> = source.ring.drain(..n).collect();
+        let rest = self.world.worker.burst.fill(packets);
+        assert!(rest.is_empty());
+        let time = Now::from_ns((self.now * 1e9) as u64);
+        let before = processor_time();
+        let worker = &mut self.world.worker;
+        worker.overlay.run(&self.world.snapshot, time, source.port, &mut worker.burst, &mut worker.out);
+        worker.overlay.idle(time);
+        let took = self.took.entry((source.port, n)).or_default();
+        took.push_back(processor_time() - before);
+        if took.len() > MEMORY {
+            took.pop_front();
+        }
+        self.now += median(took.iter().copied());
+        source.served += worker.out.sent.len() as u64;
+        worker.out.sent.clear();
+    }
+
+    /// Packets per second that the worker can do for the victim alone.
+    fn capacity(&mut self) -> f64 {
+        let mut victim = Source::new(1, 1.0);
+        for round in 0..3000u32 {
+            for n in 0..BURST as u32 {
+                victim.ring.push_back(HeapBuf::new(&established(round * BURST as u32 + n)));
+            }
+            self.poll(&mut victim);
+        }
+        BURST as f64 / median(self.took[&(1, BURST)].iter().copied())
+    }
+}
+
+fn established(n: u32) -> Vec<u8> {
+    write(v4(A, R), 100 + n % VICTIM_QPS, n / VICTIM_QPS)
+}
+
+fn opening(n: u32) -> Vec<u8> {
+    write(v4(B, R), 2 + n % 0xff_fff0, 0)
+}
+
+/// The victim and the attacker after a while, and how many queue pairs the attacker has.
+fn storm(load: f64, quota_of_storm: u32) -> (Source, Source, u32) {
+    let mut run = Run::new(quota_of_storm);
+    let capacity = run.capacity();
+    let start = run.now;
+    let mut victim = Source::new(1, load * capacity);
+    let mut attacker = Source::new(2, STORM_RATE);
+    (victim.due, attacker.due) = (start, start);
+    while run.now < start + SECONDS {
+        victim.arrive(run.now, &established);
+        attacker.arrive(run.now, &opening);
+        run.poll(&mut victim);
+        run.poll(&mut attacker);
+    }
+    while !victim.ring.is_empty() {
+        run.poll(&mut victim);
+    }
+    let admitted = run.world.rcft.ledger.count(1);
+    println!(
+        "capacity {:.2} Mpps, victim served/offered {}/{}, storm offered {} admitted {admitted}",
+        capacity / 1e6,
+        victim.served,
+        victim.offered,
+        attacker.offered
+    );
+    assert_eq!(run.world.rcft.ledger.count(0), VICTIM_QPS);
+    (victim, attacker, admitted)
+}
+
+fn harms_nobody_else(quota_of_storm: u32) {
+    let (victim, attacker, admitted) = storm(0.4, quota_of_storm);
+    assert_eq!((victim.lost, victim.served), (0, victim.offered));
+    let wanted = (STORM_RATE * SECONDS) as u64;
+    assert!(attacker.offered >= wanted, "the storm was one: {}", attacker.offered);
+    assert_eq!(u64::from(admitted), wanted.min(u64::from(quota_of_storm)).max(attacker.served));
+}
+
+#[test]
+fn quota_storm_of_refused_queue_pairs_harms_nobody_else() {
+    harms_nobody_else(1000);
+}
+
+#[test]
+fn quota_storm_of_admitted_queue_pairs_harms_nobody_else() {
+    harms_nobody_else(u32::MAX);
+}
+
+/// The same with more than the worker can do: what this measures can go wrong.
+#[test]
+fn quota_storm_an_overloaded_worker_loses() {
+    let (victim, _, _) = storm(1.5, 1000);
+    assert!(victim.lost > victim.offered / 5, "{} of {}", victim.lost, victim.offered);
+}
