@@ -19,8 +19,9 @@ use std::path::Path;
 
 use crate::error::Errno;
 
-/// Where the kernel shows its devices.
+/// Where the kernel shows its devices, and where their files are.
 const CLASS: &str = "/sys/class";
+const FILES: &str = "/dev/infiniband";
 
 /// The RDMA devices of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub struct Device {
     pub node_type: Option<String>,
     /// Its GUID.
     pub node_guid: Option<Guid>,
-    /// The version of its firmware; software devices have none.
+    /// The version of its firmware; software devices have none, or zeros.
     pub firmware: Option<String>,
     /// The vendor's name for the model, where the driver gives one.
     pub model: Option<String>,
@@ -209,7 +210,7 @@ type Verbs = Result<BTreeMap<String, Result<Opened, Unopened>>, Unopened>;
 
 /// Looks at all devices. May block for as long as a device takes to answer.
 pub fn inventory() -> Inventory {
-    merged(Path::new(CLASS), read_verbs())
+    merged(Path::new(CLASS), Path::new(FILES), read_verbs())
 }
 
 /// The names of the devices, from sysfs alone: cheap, never blocks on a device.
@@ -227,7 +228,7 @@ fn read_verbs() -> Verbs {
     Err(Unopened::NotBuilt)
 }
 
-fn merged(class: &Path, verbs: Verbs) -> Inventory {
+fn merged(class: &Path, files: &Path, verbs: Verbs) -> Inventory {
     let mut notes = Vec::new();
     if !class.join("infiniband").is_dir() {
         notes.push("the kernel has no RDMA driver loaded (there is no /sys/class/infiniband)".into());
@@ -240,10 +241,10 @@ fn merged(class: &Path, verbs: Verbs) -> Inventory {
     for mut device in sysfs::devices(class) {
         match verbs.remove(&device.name) {
             Some(Ok(opened)) => fill(&mut device, &opened),
-            Some(Err(fault)) => device.limits = Err(sysfs::explain(class, &device.name, fault)),
+            Some(Err(fault)) => device.limits = Err(sysfs::explain((class, files), &device.name, fault)),
             None => {
                 let fault = no_list.clone().unwrap_or(Unopened::NoProvider);
-                device.limits = Err(sysfs::explain(class, &device.name, fault));
+                device.limits = Err(sysfs::explain((class, files), &device.name, fault));
             }
         }
         if let Err(fault) = &device.limits {

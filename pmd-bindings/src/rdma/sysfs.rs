@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::Ipv6Addr;
 use std::path::Path;
 
 use super::{Device, DevicePort, Gid, GidKind, Guid, Unopened};
+use crate::error::Errno;
 
 /// The names of the devices, sorted.
 pub(super) fn names(class: &Path) -> Vec<String> {
@@ -22,21 +24,39 @@ pub(super) fn devices(class: &Path) -> Vec<Device> {
     names(class).into_iter().map(|name| device(&class.join("infiniband").join(&name), name)).collect()
 }
 
-/// Makes a fault about a device more precise by what sysfs says of its verbs.
-pub(super) fn explain(class: &Path, device: &str, fault: Unopened) -> Unopened {
+/// Makes a fault about a device more precise by what sysfs says of its verbs, and by whether its file is there:
+/// libibverbs leaves devices without one out of its list.
+pub(super) fn explain((class, files): (&Path, &Path), device: &str, fault: Unopened) -> Unopened {
+    if fault == Unopened::NotBuilt {
+        return fault;
+    }
     let verbs = class.join("infiniband_verbs");
     let of_device = |file: &String| text(&verbs.join(file).join("ibdev")).is_some_and(|name| name == device);
     let Some(file) = entries(&verbs).into_iter().find(of_device) else {
-        return if fault == Unopened::NotBuilt { fault } else { Unopened::NoUverbs };
+        return Unopened::NoUverbs;
     };
+    if !files.join(&file).exists() {
+        return Unopened::NoFile(file);
+    }
     match fault {
-        Unopened::Failed { errno, .. } | Unopened::NoList(errno) => match errno.code() {
-            libc::EPERM | libc::EACCES => Unopened::NotAllowed(file),
-            libc::ENOENT | libc::ENXIO => Unopened::NoFile(file),
-            _ => fault,
-        },
+        Unopened::Failed { errno, .. } | Unopened::NoList(errno) if denied(errno, &files.join(&file)) => {
+            Unopened::NotAllowed(file)
+        }
         _ => fault,
     }
+}
+
+/// Whether rights are what is missing. libibverbs reports ENOENT then: it goes on to look for the device under other
+/// names, and keeps the errno of that.
+fn denied(errno: Errno, file: &Path) -> bool {
+    let refused = || {
+        fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(file)
+            .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    };
+    matches!(errno.code(), libc::EPERM | libc::EACCES) || refused()
 }
 
 fn device(folder: &Path, name: String) -> Device {

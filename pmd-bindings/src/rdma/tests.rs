@@ -57,9 +57,14 @@ impl Tree {
         self
     }
 
+    /// What is made of this tree, whose folder `dev` stands for `/dev/infiniband`.
+    fn merged(&self, verbs: Verbs) -> Inventory {
+        merged(&self.0, &self.0.join("dev"), verbs)
+    }
+
     /// The one device, and why its limits are not known.
     fn fault(&self, verbs: Verbs) -> Unopened {
-        let inventory = merged(&self.0, verbs);
+        let inventory = self.merged(verbs);
         let fault = inventory.get("rxe0").unwrap().limits.clone().unwrap_err();
         assert_eq!(inventory.notes, [format!("rxe0: limits and MTUs are unknown: {fault}")]);
         fault
@@ -81,7 +86,7 @@ fn opened() -> Opened {
 fn a_device_is_read_whole() {
     let tree = Tree::new().rxe();
     symlink("../../../devices/pci0000:00/0000:00:04.0", tree.0.join("infiniband/rxe0/device")).unwrap();
-    let inventory = merged(&tree.0, Ok(BTreeMap::from([("rxe0".into(), Ok(opened()))])));
+    let inventory = tree.merged(Ok(BTreeMap::from([("rxe0".into(), Ok(opened()))])));
     assert_eq!(inventory.notes, Vec::<String>::new());
     let [device] = &inventory.devices[..] else { panic!("{inventory:?}") };
     assert_eq!(device.name, "rxe0");
@@ -104,7 +109,7 @@ fn a_device_is_read_whole() {
 #[test]
 fn gids_in_use_have_type_interface_and_ip() {
     let tree = Tree::new().rxe();
-    let inventory = merged(&tree.0, Err(Unopened::NotBuilt));
+    let inventory = tree.merged(Err(Unopened::NotBuilt));
     let gids = &inventory.devices[0].ports[0].gids;
     let told: Vec<_> =
         gids.iter().map(|gid| (gid.index, gid.ip().to_string(), gid.kind, gid.netdev.as_deref())).collect();
@@ -127,6 +132,9 @@ fn what_is_missing_is_named_with_its_remedy() {
     assert_eq!(bare.fault(nothing()), Unopened::NoUverbs);
     assert_eq!(bare.fault(Err(Unopened::NotBuilt)), Unopened::NotBuilt);
     let tree = Tree::new().rxe().with_uverbs();
+    assert_eq!(tree.fault(nothing()), Unopened::NoFile("uverbs0".into()));
+    assert_eq!(tree.fault(of_rxe(failed(Errno::new(libc::ENOENT)))), Unopened::NoFile("uverbs0".into()));
+    tree.file("dev/uverbs0", "");
     assert_eq!(tree.fault(nothing()), Unopened::NoProvider);
     assert_eq!(tree.fault(Err(Unopened::NotBuilt)), Unopened::NotBuilt);
     assert_eq!(
@@ -134,7 +142,6 @@ fn what_is_missing_is_named_with_its_remedy() {
         Unopened::NotAllowed("uverbs0".into())
     );
     assert_eq!(tree.fault(of_rxe(failed(Errno::new(libc::EACCES)))), Unopened::NotAllowed("uverbs0".into()));
-    assert_eq!(tree.fault(of_rxe(failed(Errno::new(libc::ENOENT)))), Unopened::NoFile("uverbs0".into()));
     let other = tree.fault(of_rxe(failed(Errno::EINVAL)));
     assert!(other.to_string().starts_with("libibverbs cannot open it: "), "{other}");
 }
@@ -142,13 +149,13 @@ fn what_is_missing_is_named_with_its_remedy() {
 #[test]
 fn machines_without_devices_say_so() {
     let tree = Tree::new();
-    let inventory = merged(&tree.0, Ok(BTreeMap::new()));
+    let inventory = tree.merged(Ok(BTreeMap::new()));
     assert_eq!(inventory.devices, []);
     assert_eq!(inventory.notes, ["the kernel has no RDMA driver loaded (there is no /sys/class/infiniband)"]);
     fs::create_dir(tree.0.join("infiniband")).unwrap();
-    let inventory = merged(&tree.0, Ok(BTreeMap::new()));
+    let inventory = tree.merged(Ok(BTreeMap::new()));
     assert_eq!(inventory.notes, ["RDMA drivers are loaded and have found no device"]);
-    let inventory = merged(&tree.0, Ok(BTreeMap::from([("x".into(), Ok(opened()))])));
+    let inventory = tree.merged(Ok(BTreeMap::from([("x".into(), Ok(opened()))])));
     assert_eq!(inventory.notes, ["x: libibverbs lists it, sysfs does not"]);
 }
 
@@ -161,7 +168,7 @@ fn odd_trees_do_no_harm() {
         .file("infiniband/b/ports/2/state", "odd\n")
         .file("infiniband/b/ports/2/gids/0", "not a gid\n")
         .file("infiniband/c", "a file\n");
-    let inventory = merged(&tree.0, Ok(BTreeMap::new()));
+    let inventory = tree.merged(Ok(BTreeMap::new()));
     assert_eq!(sysfs::names(&tree.0), ["a", "b", "c"]);
     assert!(inventory.devices.iter().all(|device| device.node_guid.is_none()));
     assert_eq!(inventory.devices[1].ports.len(), 1);
