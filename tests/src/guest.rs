@@ -14,6 +14,7 @@ mod channel;
 mod image;
 pub mod rdma;
 pub mod site;
+pub mod wire;
 
 pub use channel::Ended;
 pub use image::{Image, can_run, image, image_with};
@@ -63,6 +64,13 @@ pub struct Guest {
 pub struct Job {
     id: u64,
     script: String,
+}
+
+impl Job {
+    /// The number that the guest's agent knows it by.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 impl Guest {
@@ -237,8 +245,9 @@ fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<St
     if let Some(socket) = socket {
         add("-chardev", format!("socket,id=port,path={},reconnect=1", socket.display()));
         add("-netdev", "vhost-user,id=net,chardev=port".to_owned());
-        // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down.
-        add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0"));
+        // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down. A long ring, because
+        // an emulated guest may be slow to empty it.
+        add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0,rx_queue_size=1024"));
     }
     line
 }

@@ -1,25 +1,66 @@
-//! Two guests with soft-RoCE behind one switch: what every run checks.
+//! Two guests with soft-RoCE, on one host and on two: the part of the guest scenarios that every run has time for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use tests::Family;
-use tests::guest::{self, Site, Vm};
-use tests::lab::{Lab, vpc};
+use tests::guest::{self, Site, rdma, site, wire};
+use tests::lab::Lab;
+
+/// Pings, a connection over TCP and one through the connection manager, both families, TCP beside it.
+#[track_caller]
+fn talk(site: &Site) -> i64 {
+    let mut packets = 0;
+    for v6 in [false, true] {
+        for (from, to) in [("a", "b"), ("b", "a")] {
+            site.guest(from).run(&format!("ping -c 3 -i 0.1 -W 10 {}", site.vm(to).ip(v6)));
+        }
+        let path = rdma::Path::new(site, "b", "a", v6);
+        for tool in [
+            rdma::rc_pingpong(&path, 18515, 4096, 50),
+            rdma::rping(&path, 7174, 5),
+            rdma::perftest(&path, "ib_write_bw", 18515, 16384, 20),
+        ] {
+            rdma::run(&path, &tool);
+            packets += tool.packets;
+        }
+    }
+    let path = rdma::Path::new(site, "a", "b", false);
+    rdma::run(&path, &rdma::iperf3(&path, 5201, 1));
+    packets
+}
 
 #[test]
-fn guest_ping_through_the_switch() {
+fn guest_smoke_one_switch() {
     if !guest::can_run() {
         return;
     }
-    let red = ("red", 100);
-    let here = [
-        Vm::new("a", red, "02:00:00:00:0a:01", &["10.0.0.1/24", "fd00:1::1/64"]),
-        Vm::new("b", red, "02:00:00:00:0a:02", &["10.0.0.2/24", "fd00:1::2/64"]),
-    ];
-    let site =
-        Site::start(Lab::new(Family::V4), &vpc("red", 100, &["10.0.0.0/24", "fd00:1::/64"], ""), &here, &[]);
-    for (address, from) in [("10.0.0.2", "a"), ("10.0.0.1", "b"), ("fd00:1::2", "a"), ("fd00:1::1", "b")] {
-        site.guest(from).run(&format!("ping -c 3 -i 0.1 -W 10 {address}"));
+    let [a, b, _, _] = site::two_tenants();
+    let site = Site::start(Lab::new(Family::V4), &site::vpcs(""), &[a, b], &[]);
+    let packets = talk(&site);
+    let counters = site.switches[0].counters();
+    assert!(counters.get("fwd.local") >= packets, "{packets} RoCE packets at least: {counters:#?}");
+    assert_eq!(counters.get("fwd.encapsulated"), 0);
+    site::assert_no_drops_but(&site.switches[0], &[]);
+    site.stop();
+}
+
+#[test]
+fn guest_smoke_two_switches() {
+    if !guest::can_run() {
+        return;
     }
-    assert!(site.switches[0].counters().get("fwd.local") >= 24, "four pings of three echoes, both ways");
+    let [a, b, _, _] = site::two_tenants();
+    let site = Site::start(Lab::new(Family::V4), &site::vpcs(""), &[a], &[b]);
+    let underlay = wire::Underlay::start(&[&site.lab.host, &site.lab.peer]);
+    let packets = talk(&site);
+    let seen = underlay.stop();
+    assert!(seen.kind_in(100, "").packets >= packets, "{packets} RoCE packets at least:\n{seen}");
+    assert!(seen.kind("RC WRITE").payload >= 2 * 20 * 16384, "{seen}");
+    assert_eq!((seen.kind("").icrc_wrong, seen.kind("").icrc_unseen), (0, 0), "{seen}");
+    for switch in &site.switches {
+        let counters = switch.counters();
+        let through = counters.get("fwd.encapsulated") + counters.get("fwd.decapsulated");
+        assert!(through >= packets, "{packets} RoCE packets at least: {counters:#?}");
+        site::assert_no_drops_but(switch, &[]);
+    }
     site.stop();
 }

@@ -6,7 +6,7 @@
 //! It builds, waits until every guest is there, and takes all of it down again with the checks that a scenario owes.
 
 use super::{Guest, Hardware, Image, image};
-use crate::lab::{Lab, location};
+use crate::lab::{Lab, location, vpc};
 use crate::{Daemon, Workdir};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -70,6 +70,49 @@ impl Vm {
         let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
         location(vtep, self.vni, &self.mac, &addresses)
     }
+}
+
+/// The tenants of most scenarios: guests a and b of the VPC red (VNI 100), c and d of blue (VNI 200).
+///
+/// a has the addresses of c, and b those of d.
+pub fn two_tenants() -> [Vm; 4] {
+    let (red, blue) = (("red", 100), ("blue", 200));
+    let (first, second) = (["10.0.0.1/24", "fd00:1::1/64"], ["10.0.0.2/24", "fd00:1::2/64"]);
+    [
+        Vm::new("a", red, "02:00:00:00:0a:01", &first),
+        Vm::new("b", red, "02:00:00:00:0a:02", &second),
+        Vm::new("c", blue, "02:00:00:00:0b:01", &first),
+        Vm::new("d", blue, "02:00:00:00:0b:02", &second),
+    ]
+}
+
+/// The VPCs of these tenants; `more` are further lines of both.
+pub fn vpcs(more: &str) -> String {
+    let subnets = ["10.0.0.0/24", "fd00:1::/64"];
+    [vpc("red", 100, &subnets, more), vpc("blue", 200, &subnets, more)].concat()
+}
+
+/// Why a switch may drop packets in any scenario with guests, through no fault of its own.
+const HARMLESS: [&str; 4] = [
+    // Guests report their multicast groups unasked, and their VPCs do not flood.
+    "bum-disabled",
+    // A guest that is emulated may not empty its ring in time.
+    "tx-full",
+    "tx-stalled",
+    // The kernels of the hosts speak of their own on the underlay (IPv6 neighbours and groups).
+    "underlay-other",
+];
+
+/// Fails the test when the switch dropped packets for a reason that is neither harmless nor one of these.
+#[track_caller]
+pub fn assert_no_drops_but(switch: &Daemon, reasons: &[&str]) {
+    let counters = switch.counters();
+    let unexpected: Vec<(&str, i64)> = counters
+        .iter()
+        .filter_map(|(path, n)| Some((path.strip_prefix("fwd.drops.")?, n)))
+        .filter(|(reason, n)| *n != 0 && !reasons.contains(reason) && !HARMLESS.contains(reason))
+        .collect();
+    assert!(unexpected.is_empty(), "packets were dropped that should not have been: {unexpected:?}");
 }
 
 /// A running site. The fields go in this order: guests, switches, network.

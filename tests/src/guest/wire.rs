@@ -1,0 +1,174 @@
+//! What RoCEv2 was on the wire: captures on the underlay or in a guest, and sums over them.
+//!
+//! The counting is done by `peers/roce.py`, which also computes every ICRC by means of its own.
+
+use super::{Guest, Job};
+use crate::{Netns, Process, Workdir, process, script, wait_for};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A capture of whole frames on the underlay, seen where they arrive: at `up0` of either host.
+///
+/// The senders' packet sockets go past captures on their own side.
+#[derive(Debug)]
+pub struct Underlay {
+    captures: Vec<(Process, PathBuf)>,
+    _dir: Workdir,
+}
+
+impl Underlay {
+    /// Starts capturing VxLAN that arrives at these hosts.
+    #[track_caller]
+    pub fn start(hosts: &[&Netns]) -> Underlay {
+        let dir = Workdir::new("underlay");
+        let start = |host: &&Netns| {
+            let file = dir.path().join(format!("{}.pcap", host.name()));
+            let path = file.display().to_string();
+            let args = [
+                "tcpdump", "-Z", "root", "-n", "-i", "up0", "-Q", "in", "-B", "65536", "-U", "-w", &path,
+                "udp", "port", "4789",
+            ];
+            let mut process = host.spawn("tcpdump-underlay", &args, &dir);
+            process.wait_output("listening on", Duration::from_secs(10));
+            (process, file)
+        };
+        let captures = hosts.iter().map(start).collect();
+        Underlay { captures, _dir: dir }
+    }
+
+    /// Stops capturing and sums up what was seen; fails the test when the capture lost packets.
+    #[track_caller]
+    pub fn stop(mut self) -> Seen {
+        for (process, file) in &mut self.captures {
+            let size = || std::fs::metadata(&*file).map(|m| m.len()).ok();
+            let mut last = (size(), Instant::now());
+            wait_for("the capture to be written", Duration::from_secs(30), || {
+                if size() != last.0 {
+                    last = (size(), Instant::now());
+                }
+                (last.1.elapsed() > Duration::from_millis(300)).then_some(())
+            });
+            process.signal("INT");
+            process.wait(Duration::from_secs(20));
+            let said = process.output();
+            assert!(said.contains("\n0 packets dropped by kernel"), "the capture lost packets:\n{said}");
+        }
+        let files: Vec<&Path> = self.captures.iter().map(|(_, file)| file.as_path()).collect();
+        Seen::of(&files)
+    }
+}
+
+/// A capture in a guest, on its `eth0`.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    guest: &'a Guest,
+    job: Job,
+}
+
+impl<'a> Inside<'a> {
+    /// Starts capturing at most `count` packets that match a filter, each up to `bytes` bytes.
+    #[track_caller]
+    pub fn start(guest: &'a Guest, filter: &str, count: u32, bytes: u32) -> Inside<'a> {
+        guest.run("rm -f /tmp/inside.pcap");
+        let job = guest.start(&format!(
+            "exec tcpdump -Z root -n --immediate-mode -i eth0 -B 16384 -s {bytes} -c {count} -U -w /tmp/inside.pcap '{filter}' 2>/tmp/inside.log"
+        ));
+        // The file begins when the socket is there.
+        guest.until("grep -q 'listening on' /tmp/inside.log", Duration::from_secs(30));
+        Inside { guest, job }
+    }
+
+    /// Stops capturing and brings the packets over into a file.
+    #[track_caller]
+    pub fn stop(self, file: &Path) -> Seen {
+        // What is on its way through the kernel is written first.
+        let size = "stat -c %s /tmp/inside.pcap";
+        self.guest
+            .until(&format!("[ \"$({size}; usleep 300000)\" = \"$({size})\" ]"), Duration::from_secs(30));
+        self.guest.stop(self.job);
+        let coded = self.guest.run("base64 /tmp/inside.pcap");
+        let text: String = coded.split_whitespace().collect();
+        let bytes = super::base64::decode(&text).expect("base64 writes base64");
+        std::fs::write(file, bytes).unwrap_or_else(|e| panic!("cannot write {}: {e}", file.display()));
+        Seen::of(&[file])
+    }
+}
+
+/// Sums over the RoCEv2 packets of captures.
+#[derive(Debug)]
+pub struct Seen(Value);
+
+/// One direction of one kind of packet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Packets.
+    pub packets: i64,
+    /// Bytes of payload, without headers and padding.
+    pub payload: i64,
+    /// Packets with the congestion mark.
+    pub ce: i64,
+    /// Packets with a wrong ICRC.
+    pub icrc_wrong: i64,
+    /// Packets that were captured in part, so that nobody knows.
+    pub icrc_unseen: i64,
+}
+
+impl Seen {
+    /// Sums up capture files.
+    #[track_caller]
+    pub fn of(files: &[&Path]) -> Seen {
+        let paths: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+        let mut args = vec!["sum"];
+        args.extend(paths.iter().map(String::as_str));
+        Seen(script::run("roce.py", &args))
+    }
+
+    /// The sum of all streams that `wanted` takes, each a JSON object with vni, vlan, source, destination and kind.
+    pub fn sum(&self, wanted: impl Fn(&Value) -> bool) -> Sums {
+        let mut sums = Sums::default();
+        for stream in self.0["streams"].as_array().into_iter().flatten().filter(|s| wanted(s)) {
+            let of = |name: &str| stream[name].as_i64().unwrap_or(0);
+            sums.packets += of("packets");
+            sums.payload += of("payload");
+            sums.ce += of("ce");
+            sums.icrc_wrong += of("icrc-wrong");
+            sums.icrc_unseen += of("icrc-unseen");
+        }
+        sums
+    }
+
+    /// The sum over all kinds that begin so ("RC ", "RC WRITE", "CM REQ"), whoever sent them.
+    pub fn kind(&self, prefix: &str) -> Sums {
+        self.sum(|stream| stream["kind"].as_str().is_some_and(|kind| kind.starts_with(prefix)))
+    }
+
+    /// As `kind`, in one VNI.
+    pub fn kind_in(&self, vni: u32, prefix: &str) -> Sums {
+        self.sum(|s| s["vni"] == vni && s["kind"].as_str().is_some_and(|kind| kind.starts_with(prefix)))
+    }
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for s in self.0["streams"].as_array().into_iter().flatten() {
+            writeln!(
+                f,
+                "vni {} vlan {} {} > {} {}: {} packets, {} bytes",
+                s["vni"], s["vlan"], s["source"], s["destination"], s["kind"], s["packets"], s["payload"]
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes packets out of a capture into a file of their own: `kinds` as "RC SEND_ONLY=2".
+#[track_caller]
+pub fn pick(from: &Path, to: &Path, kinds: &[String]) {
+    let (from, to) = (from.display().to_string(), to.display().to_string());
+    let mut args = vec!["pick", &from, &to];
+    args.extend(kinds.iter().map(String::as_str));
+    let done = script::run("roce.py", &args);
+    assert_eq!(done["missing"], serde_json::json!({}), "packets that {from} does not have");
+    process::run(&["tcpdump", "-Z", "root", "-n", "-r", &to]);
+}
