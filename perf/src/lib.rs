@@ -1,9 +1,10 @@
-//! Measuring the switch: comparisons with other switches on the same frames, ports and core.
+//! Measuring the switch: comparisons with other switches, storms of queue pairs, group traffic.
 //!
-//! The binary `perf` is a thin command line over this library. Everything here runs the switches as processes of
-//! their own and looks at them from outside (their counters, their threads' CPU time, their output frames); it
-//! never links the data plane and never touches a port itself.
+//! The binary `perf` is a thin command line over this library. The switches run as processes of their own and are
+//! looked at from outside (their counters, their threads' CPU time, their frames); the data plane is linked by the
+//! benches alone. [`live`] traffic has ports of its own.
 
 pub mod compare;
 pub mod host;
+pub mod live;
 pub mod pcap;

@@ -25,7 +25,8 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard.
+    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
+    /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address).
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
     peers: Vec<String>,
     /// What to do: l2, encap, decap.
@@ -37,7 +38,7 @@ struct Compare {
     /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
     #[arg(long, default_value_t = 64)]
     inner_bytes: usize,
-    /// What the inner frames carry: tcp, rocev2, mixed.
+    /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
     #[arg(long, default_value = "tcp")]
     traffic: Traffic,
     /// Pairs of samples per row.

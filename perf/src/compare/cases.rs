@@ -60,10 +60,14 @@ impl FromStr for Case {
 pub enum Traffic {
     /// TCP segments; a flow is a 5-tuple.
     Tcp,
-    /// RoCEv2 reliable-connection sends; a flow is a queue pair.
+    /// RoCEv2 requests of reliable connections; a flow is a queue pair.
     Rocev2,
     /// Every other flow TCP, every other RoCEv2.
     Mixed,
+    /// The frames of [`Rocev2`](Self::Rocev2) on another UDP port: to the switch, flows like any other.
+    Udp,
+    /// The same with one UDP source port, so that as few entries of the flow table are used as by RoCEv2.
+    UdpFew,
 }
 
 impl fmt::Display for Traffic {
@@ -72,6 +76,8 @@ impl fmt::Display for Traffic {
             Self::Tcp => "tcp",
             Self::Rocev2 => "rocev2",
             Self::Mixed => "mixed",
+            Self::Udp => "udp",
+            Self::UdpFew => "udp-few",
         })
     }
 }
@@ -82,9 +88,11 @@ impl FromStr for Traffic {
     fn from_str(given: &str) -> Result<Self, UnknownName> {
         match given {
             "tcp" => Ok(Self::Tcp),
-            "rocev2" => Ok(Self::Rocev2),
+            "rocev2" | "roce" => Ok(Self::Rocev2),
             "mixed" => Ok(Self::Mixed),
-            _ => Err(UnknownName::new("traffic", given, "tcp, rocev2 or mixed")),
+            "udp" => Ok(Self::Udp),
+            "udp-few" => Ok(Self::UdpFew),
+            _ => Err(UnknownName::new("traffic", given, "tcp, rocev2 (or roce), mixed, udp or udp-few")),
         }
     }
 }
@@ -138,9 +146,22 @@ pub enum Peer {
     OvsExact,
     /// OVS-DPDK with one megaflow for everything.
     OvsWildcard,
+    /// This switch again, with [`Traffic::Udp`]: what queue pairs cost over flows.
+    Udp,
+    /// This switch again, with [`Traffic::UdpFew`]: what the table of queue pairs costs by itself.
+    UdpFew,
 }
 
 impl Peer {
+    /// The traffic of a peer that does not get the frames of the row.
+    pub fn own_traffic(self) -> Option<Traffic> {
+        match self {
+            Self::Udp => Some(Traffic::Udp),
+            Self::UdpFew => Some(Traffic::UdpFew),
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => None,
+        }
+    }
+
     /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
     pub fn parse_word(given: &str) -> Result<Vec<Self>, UnknownName> {
         match given {
@@ -148,7 +169,13 @@ impl Peer {
             "ovs" => Ok(vec![Self::OvsExact, Self::OvsWildcard]),
             "ovs-exact" => Ok(vec![Self::OvsExact]),
             "ovs-wildcard" => Ok(vec![Self::OvsWildcard]),
-            _ => Err(UnknownName::new("peer", given, "testpmd, ovs (both kinds), ovs-exact or ovs-wildcard")),
+            "udp" => Ok(vec![Self::Udp]),
+            "udp-few" => Ok(vec![Self::UdpFew]),
+            _ => Err(UnknownName::new(
+                "peer",
+                given,
+                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself with other frames: udp or udp-few",
+            )),
         }
     }
 }
@@ -159,6 +186,8 @@ impl fmt::Display for Peer {
             Self::Testpmd => "testpmd",
             Self::OvsExact => "ovs-exact",
             Self::OvsWildcard => "ovs-wildcard",
+            Self::Udp => "udp",
+            Self::UdpFew => "udp-few",
         })
     }
 }
@@ -195,12 +224,13 @@ mod tests {
         for name in ["l2", "encap", "decap"] {
             assert_eq!(name.parse::<Case>().unwrap().to_string(), name);
         }
-        for name in ["tcp", "rocev2", "mixed"] {
+        for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in ["testpmd", "ovs-exact", "ovs-wildcard"] {
+        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few"] {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
+        assert_eq!("roce".parse(), Ok(Traffic::Rocev2));
         assert_eq!(Peer::parse_word("ovs").unwrap(), [Peer::OvsExact, Peer::OvsWildcard]);
         assert!("l3".parse::<Case>().is_err() && Peer::parse_word("snabb").is_err());
     }

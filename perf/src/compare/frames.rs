@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use wire::build::Path;
-use wire::{MacAddr, Psn, Qpn, Vni, roce, tcp};
+use wire::{MacAddr, Psn, Qpn, View, Vni, roce, tcp};
 
 use super::cases::{Case, Job, Traffic};
 
@@ -37,6 +37,10 @@ const FCS: usize = 4;
 const TCP_HEADERS: usize = 54;
 /// Ethernet, IPv4, UDP and BTH, and the ICRC at the end.
 const ROCE_HEADERS: usize = 58;
+/// The header of a read request.
+const RETH: usize = 16;
+/// Where the frames of RoCEv2 go when they are to be plain UDP.
+const OTHER_PORT: u16 = 4792;
 const PORTS: usize = 60_000;
 
 /// The address of the i-th counterpart.
@@ -93,22 +97,37 @@ fn inner_frame(job: &Job, flow: usize) -> Vec<u8> {
     let path = Path::v4(source, destination);
     let roce = match job.traffic {
         Traffic::Tcp => false,
-        Traffic::Rocev2 => true,
+        Traffic::Rocev2 | Traffic::Udp | Traffic::UdpFew => true,
         Traffic::Mixed => number % 2 == 1,
     };
     let mut frame = if roce {
-        let queue_pair = Qpn::truncated(low_word(0x100 + number).into());
-        let header = roce::Bth::new(roce::opcode::RC_SEND_ONLY, queue_pair, Psn::truncated(1));
-        // The payload is a whole number of words; Ethernet padding fills the rest.
-        let payload = vec![0; length.saturating_sub(ROCE_HEADERS) / 4 * 4];
-        path.roce(low_word(49_152 + number % 16_384), header, &payload)
+        let source_port = if job.traffic == Traffic::UdpFew { 49_152 } else { 49_152 + number % 16_384 };
+        request(&path, low_word(source_port), number, length.saturating_sub(ROCE_HEADERS) / 4 * 4)
     } else {
         let (source, destination) = (low_word(1024 + number % PORTS), low_word(5001 + number / PORTS));
         let payload = vec![0; length.saturating_sub(TCP_HEADERS)];
         path.tcp(source, destination, tcp::flags::ACK | tcp::flags::PSH, &payload)
     };
+    if matches!(job.traffic, Traffic::Udp | Traffic::UdpFew) {
+        // Ethernet, IPv4 without options, source port. The ICRC covers the port, but nobody reads it here.
+        frame[36..38].copy_from_slice(&OTHER_PORT.to_be_bytes());
+    }
     frame.resize(length, 0);
     frame
+}
+
+/// A request to a queue pair of its own. The same frame comes again and again, so its sequence number never moves on:
+/// a read of a megabyte is what a switch that does not know the path MTU can claim neither gaps nor repetitions of.
+/// Where its header does not fit, a send, which the switch then counts as repeated.
+fn request(path: &Path, source_port: u16, number: usize, room: usize) -> Vec<u8> {
+    let queue_pair = Qpn::truncated((0x100 + number) as u32);
+    let (opcode, body) = if room >= RETH {
+        let reth = roce::Reth::new(0, 1, 1 << 20);
+        (roce::opcode::RC_READ_REQUEST, [reth.bytes(), &vec![0; room - RETH]].concat())
+    } else {
+        (roce::opcode::RC_SEND_ONLY, vec![0; room])
+    };
+    path.roce(source_port, roce::Bth::new(opcode, queue_pair, Psn::truncated(1)), &body)
 }
 
 /// Fisher-Yates with a fixed seed: every run and every switch sees the same order.
@@ -143,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_flow_is_one_different_frame() {
-        for traffic in [Traffic::Tcp, Traffic::Rocev2, Traffic::Mixed] {
+        for traffic in [Traffic::Tcp, Traffic::Rocev2, Traffic::Mixed, Traffic::Udp, Traffic::UdpFew] {
             for case in [Case::L2, Case::Encap, Case::Decap] {
                 let made = frames(&job(case, "5k", traffic));
                 let different: HashSet<&Vec<u8>> = made.inner.iter().collect();
@@ -181,6 +200,32 @@ mod tests {
         let ports: Vec<u16> =
             first.input.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
         assert!(!ports.is_sorted());
+    }
+
+    #[test]
+    fn a_flow_of_roce_is_a_queue_pair() {
+        for inner_bytes in [64, 96] {
+            let made = frames(&Job { inner_bytes, ..job(Case::Encap, "100k", Traffic::Rocev2) });
+            let pairs: HashSet<(&[u8], &[u8])> =
+                made.inner.iter().map(|frame| (&frame[30..34], &frame[47..50])).collect();
+            assert_eq!(pairs.len(), 100_000);
+            assert!(made.inner.iter().all(|frame| frame[36..38] == 4791_u16.to_be_bytes()));
+        }
+    }
+
+    #[test]
+    fn the_udp_twins_differ_in_ports_alone() {
+        let inner_bytes = 96;
+        let roce = frames(&Job { inner_bytes, ..job(Case::Encap, "1k", Traffic::Rocev2) });
+        for (traffic, ports) in [(Traffic::Udp, 63), (Traffic::UdpFew, 1)] {
+            let udp = frames(&Job { inner_bytes, ..job(Case::Encap, "1k", traffic) });
+            for (one, other) in roce.inner.iter().zip(&udp.inner) {
+                assert!(one[..34] == other[..34] && one[38..92] == other[38..92]);
+                assert_eq!(other[36..38], OTHER_PORT.to_be_bytes());
+            }
+            let used: HashSet<&[u8]> = udp.inner.iter().map(|frame| &frame[34..36]).collect();
+            assert_eq!(used.len(), ports);
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use report::{Pair, Row};
 
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, tsc};
+use crate::host::{HostError, cores, threads, tsc};
 use crate::pcap::{self, PcapError};
 
 /// What can go wrong in a comparison.
@@ -61,16 +61,6 @@ pub enum CompareError {
         /// What is wrong.
         wrong: Box<check::Wrong>,
     },
-    /// The forwarding thread could not be told from the others.
-    #[error("{switch} has {found} busy threads pinned to core {core} alone; exactly one was expected")]
-    Threads {
-        /// The switch.
-        switch: String,
-        /// The core.
-        core: usize,
-        /// How many were found.
-        found: usize,
-    },
     /// Too few quiet samples.
     #[error(
         "only {kept} of {wanted} pairs were quiet: in the others a forwarding thread had less than 97 % of core {core}, \
@@ -94,9 +84,6 @@ pub enum CompareError {
         /// Length of the sample.
         seconds: f64,
     },
-    /// A nonsensical choice.
-    #[error("{0}")]
-    Options(String),
 }
 
 /// What to compare and how.
@@ -132,8 +119,16 @@ pub fn run(options: &Options, mut finished: impl FnMut(Row)) -> Result<(), Compa
             bench.check_output(Contender::Ours, job, &files)?;
         }
         for &peer in &options.peers {
-            bench.check_output(Contender::Peer(peer), job, &files)?;
-            let pairs = bench.pairs(peer, job, &files)?;
+            let theirs = match peer.own_traffic() {
+                Some(traffic) => {
+                    let job = Job { traffic, ..job.clone() };
+                    let files = Files::write(&bench.scratch, number, &job)?;
+                    (job, files)
+                }
+                None => (job.clone(), files.clone()),
+            };
+            bench.check_output(Contender::Peer(peer), &theirs.0, &theirs.1)?;
+            let pairs = bench.pairs(peer, (job, &files), (&theirs.0, &theirs.1))?;
             if let Some(row) = Row::new(job, peer, &pairs, bench.hertz) {
                 finished(row);
             }
@@ -143,17 +138,18 @@ pub fn run(options: &Options, mut finished: impl FnMut(Row)) -> Result<(), Compa
 }
 
 /// The frames of a job and the file they are replayed from.
+#[derive(Clone)]
 struct Files {
-    frames: Frames,
+    frames: std::rc::Rc<Frames>,
     path: PathBuf,
 }
 
 impl Files {
     fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self, CompareError> {
         let frames = frames::frames(job);
-        let path = scratch.path().join(format!("{number}-{}-{}.pcap", job.case, job.flows));
+        let path = scratch.path().join(format!("{number}-{}-{}-{}.pcap", job.case, job.flows, job.traffic));
         pcap::write(&path, frames.input.iter().map(Vec::as_slice)).map_err(at(&path))?;
-        Ok(Self { frames, path })
+        Ok(Self { frames: frames.into(), path })
     }
 }
 
@@ -171,9 +167,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn prepare(options: &'a Options) -> Result<Self, CompareError> {
-        let cores: Vec<usize> =
-            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let (core, housekeeping) = choose_cores(&cores, options.core)?;
+        let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
         let hertz = tsc::hertz()?;
@@ -238,10 +232,15 @@ impl<'a> Bench<'a> {
     }
 
     /// Takes the pairs of a row, by turns and in turning order.
-    fn pairs(&self, peer: Peer, job: &Job, files: &Files) -> Result<Vec<Pair>, CompareError> {
-        let mut theirs = self.runner(Contender::Peer(peer), job, files)?;
+    fn pairs(
+        &self,
+        peer: Peer,
+        ours: (&Job, &Files),
+        theirs: (&Job, &Files),
+    ) -> Result<Vec<Pair>, CompareError> {
+        let mut theirs = self.runner(Contender::Peer(peer), theirs.0, theirs.1)?;
         let mut ours = match self.options.vswitch {
-            Some(_) => Some(self.runner(Contender::Ours, job, files)?),
+            Some(_) => Some(self.runner(Contender::Ours, ours.0, ours.1)?),
             None => None,
         };
         let wanted = self.options.pairs;
@@ -284,7 +283,8 @@ impl<'a> Bench<'a> {
         let mut switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
         switch.process().favour();
         switch.settle()?;
-        let thread = sample::forwarding_thread(switch.as_mut(), self.core)?;
+        let name = switch.name().to_owned();
+        let thread = threads::forwarding(switch.process(), &name, self.core)?;
         switch.process().freeze()?;
         Ok(Runner { contender, switch, thread })
     }
@@ -311,22 +311,8 @@ impl Runner {
 fn memory(job: &Job) -> u64 {
     let buffers = peer::mbufs(job) as u64 * 2560 / (1024 * 1024);
     let small = buffers + 128;
-    let peer = small.max(ovs::memory(job) + 64);
+    let peer = small.max(ovs::memory(job) + 64).max(ours::memory(job));
     peer + ours::memory(job)
-}
-
-fn choose_cores(cores: &[usize], wanted: Option<usize>) -> Result<(usize, usize), CompareError> {
-    let core = match wanted {
-        Some(core) if cores.contains(&core) => core,
-        Some(core) => return Err(CompareError::Options(format!("core {core} is not one of {cores:?}"))),
-        None => *cores.last().ok_or_else(|| CompareError::Options("no cores could be listed".into()))?,
-    };
-    match cores.iter().find(|&&other| other != core) {
-        Some(&housekeeping) => Ok((core, housekeeping)),
-        None => Err(CompareError::Options(
-            "a comparison needs two cores: one forwards, the other does everything else".into(),
-        )),
-    }
 }
 
 fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {
@@ -337,18 +323,4 @@ fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {
 /// Arguments as [`Process::start`](crate::host::process::Process::start) takes them.
 fn arguments_of<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::choose_cores;
-
-    #[test]
-    fn one_core_forwards_and_another_does_the_rest() {
-        assert_eq!(choose_cores(&[0, 1], None).unwrap(), (1, 0));
-        assert_eq!(choose_cores(&[0, 1], Some(0)).unwrap(), (0, 1));
-        assert!(choose_cores(&[0, 1], Some(2)).is_err());
-        assert!(choose_cores(&[0], None).is_err());
-        assert!(choose_cores(&[], None).is_err());
-    }
 }

@@ -4,74 +4,37 @@
 //! that writes), one worker, and everything a tenant network needs: locations, a static underlay neighbour, VIPs.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use wire::MacAddr;
 
+use super::CompareError;
 use super::cases::{Case, Job};
 use super::frames::{
     LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
     peer_mac, peers,
 };
 use super::peer::{Setup, Sink, Source, Switch, mbufs};
-use super::{CompareError, arguments_of};
 use crate::host::HostError;
-use crate::host::process::{Placement, Process};
-use crate::host::scratch;
-
-const LIMIT: Duration = Duration::from_secs(20);
-const REMEDY: &str = "build it (cargo build --release -p vswitch) or name it with --vswitch";
+use crate::host::daemon::{Daemon, DaemonSetup};
+use crate::host::process::Process;
 
 /// The running daemon.
 #[derive(Debug)]
-pub struct Ours {
-    process: Process,
-    control: BufReader<UnixStream>,
-    socket: PathBuf,
-    prefix: String,
-}
+pub struct Ours(Daemon);
 
 impl Ours {
-    /// Writes the config, starts the daemon and waits for its control socket.
+    /// Starts the daemon on a config for the job.
     pub fn start(setup: &Setup<'_>) -> Result<Self, CompareError> {
-        let socket = setup.folder.join("vswitch.sock");
-        let path = setup.folder.join("vswitch.toml");
-        let text = config(setup, &socket);
-        std::fs::write(&path, text)
-            .map_err(|reason| HostError::Io { what: format!("write {}", path.display()), reason })?;
-        let program = setup.vswitch.display().to_string();
-        let arguments = arguments_of(["run", "--config", &path.display().to_string()]);
-        let placement = Placement { cores: Some((setup.housekeeping, setup.core)), ..Placement::default() };
-        let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
-        let mut stream = None;
-        process.await_that("its control socket", LIMIT, || {
-            stream = UnixStream::connect(&socket).ok();
-            Ok(stream.is_some())
-        })?;
-        let Some(stream) = stream else { return Err(refused("no control socket")) };
-        stream.set_read_timeout(Some(LIMIT)).map_err(|reason| HostError::Io {
-            what: "set a time limit on the control socket".into(),
-            reason,
-        })?;
-        Ok(Self { process, control: BufReader::new(stream), socket, prefix: setup.prefix.clone() })
-    }
-
-    fn ask(&mut self, command: &str) -> Result<Value, CompareError> {
-        let talk = |reason| HostError::Io { what: format!("ask `{command}` on the control socket"), reason };
-        let request = json!({ "id": 1, "command": command, "json": true });
-        writeln!(self.control.get_mut(), "{request}").map_err(talk)?;
-        let mut line = String::new();
-        self.control.read_line(&mut line).map_err(talk)?;
-        let mut answer: Value = serde_json::from_str(&line)
-            .map_err(|error| refused(&format!("`{command}` answered no JSON: {error}")))?;
-        if answer["ok"] != Value::Bool(true) {
-            return Err(refused(&format!("`{command}`: {}", answer["error"])));
-        }
-        Ok(answer["json"].take())
+        let daemon = DaemonSetup {
+            program: setup.vswitch,
+            folder: &setup.folder,
+            prefix: &setup.prefix,
+            cores: (setup.housekeeping, setup.core),
+        };
+        let text = config(setup, &daemon.socket());
+        Ok(Self(Daemon::start(&daemon, &text)?))
     }
 }
 
@@ -81,31 +44,18 @@ impl Switch for Ours {
     }
 
     fn process(&mut self) -> &mut Process {
-        &mut self.process
+        self.0.process()
     }
 
     fn forwarded(&mut self) -> Result<u64, CompareError> {
-        self.process.check_alive()?;
-        let answer = self.ask("show port stats all")?;
-        sent_by(&answer, "sink")
-            .ok_or_else(|| refused(&format!("`show port stats all` has no port `sink`: {answer}")))
+        let answer = self.0.ask("show port stats all")?;
+        let missing = || HostError::Refused(format!("`show port stats all` has no port `sink`: {answer}"));
+        Ok(sent_by(&answer, "sink").ok_or_else(missing)?)
     }
 
     fn settle(&mut self) -> Result<(), CompareError> {
         Ok(())
     }
-}
-
-impl Drop for Ours {
-    fn drop(&mut self) {
-        self.process.terminate(Duration::from_secs(5));
-        let _ = std::fs::remove_file(&self.socket);
-        scratch::remove_run_folder(&self.prefix);
-    }
-}
-
-fn refused(words: &str) -> CompareError {
-    CompareError::Refused { switch: "vswitch", words: words.to_owned() }
 }
 
 /// Huge-page memory for packet buffers and tables, in MiB.
@@ -199,6 +149,8 @@ fn sink_port(sink: &Sink) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::compare::cases::Traffic;
 

@@ -25,9 +25,9 @@ pub struct Row {
     pub flows: String,
     /// Length of the inner frame.
     pub inner_bytes: usize,
-    /// tcp, rocev2 or mixed.
+    /// tcp, rocev2, mixed, udp or udp-few.
     pub traffic: String,
-    /// testpmd, ovs-exact or ovs-wildcard.
+    /// testpmd, ovs-exact, ovs-wildcard, udp or udp-few.
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
     pub ours_mpps: Option<f64>,
@@ -39,7 +39,8 @@ pub struct Row {
     pub ratio_median: Option<f64>,
     /// The largest ratio.
     pub ratio_max: Option<f64>,
-    /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching.
+    /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching, and
+    /// against ourselves with other frames.
     pub added_cycles: Option<f64>,
     /// Our median cycles per packet; in the table only.
     #[serde(skip)]
@@ -70,7 +71,10 @@ impl Row {
             ratio_min: ratios.iter().copied().reduce(f64::min),
             ratio_median: median(&ratios),
             ratio_max: ratios.iter().copied().reduce(f64::max),
-            added_cycles: if peer == Peer::Testpmd { median(&added) } else { None },
+            added_cycles: match peer {
+                Peer::Testpmd | Peer::Udp | Peer::UdpFew => median(&added),
+                Peer::OvsExact | Peer::OvsWildcard => None,
+            },
             ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
             peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
             pairs: pairs.len(),

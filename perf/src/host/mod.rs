@@ -1,11 +1,15 @@
-//! What a measurement needs from the machine: a private folder, huge pages, child processes, a clock, an early end.
+//! What a measurement needs from the machine: a private folder, huge pages, child processes, a clock, an early end;
+//! and this project's daemon as a child.
 //!
-//! Used by every command of `perf`. Nothing here knows which switch is measured.
+//! Used by every command of `perf`. Nothing here knows what is measured.
 
+pub mod cores;
+pub mod daemon;
 pub mod hugepages;
 pub mod interrupt;
 pub mod process;
 pub mod scratch;
+pub mod threads;
 pub mod tsc;
 
 /// What can go wrong with the machine around a measurement.
@@ -46,6 +50,19 @@ pub enum HostError {
         command: String,
         /// Its output.
         words: String,
+    },
+    /// The daemon refused a command, or answered something that is not understood.
+    #[error("vswitch does not do what it was set up for: {0}")]
+    Refused(String),
+    /// The forwarding thread could not be told from the others.
+    #[error("{switch} has {found} busy threads pinned to core {core} alone; exactly one was expected")]
+    Threads {
+        /// The switch.
+        switch: String,
+        /// The core.
+        core: usize,
+        /// How many were found.
+        found: usize,
     },
     /// Something did not happen in time.
     #[error("waited {seconds} s for {what}; the last words of {program}:\n{words}")]

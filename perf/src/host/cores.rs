@@ -1,0 +1,44 @@
+//! Which core forwards and which does everything else.
+
+use super::HostError;
+
+/// The cores that this process may use.
+pub fn available() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
+/// The core that forwards (the one asked for, else the last) and another one.
+pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<(usize, usize), HostError> {
+    let core = match wanted {
+        Some(core) if cores.contains(&core) => core,
+        Some(core) => {
+            return Err(HostError::Missing {
+                what: format!("core {core} is not one of {cores:?}"),
+                remedy: "choose one of those with --core",
+            });
+        }
+        None => *cores.last().ok_or(HostError::Missing {
+            what: "no cores could be listed".into(),
+            remedy: "see that /sys and sched_getaffinity work here",
+        })?,
+    };
+    let housekeeping = cores.iter().find(|&&other| other != core).ok_or(HostError::Missing {
+        what: "there is one core only".into(),
+        remedy: "a measurement needs two: one forwards, the other does everything else",
+    })?;
+    Ok((core, *housekeeping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+
+    #[test]
+    fn one_core_forwards_and_another_does_the_rest() {
+        assert_eq!(choose(&[0, 1], None).unwrap(), (1, 0));
+        assert_eq!(choose(&[0, 1], Some(0)).unwrap(), (0, 1));
+        assert!(choose(&[0, 1], Some(2)).is_err());
+        assert!(choose(&[0], None).is_err());
+        assert!(choose(&[], None).is_err());
+    }
+}

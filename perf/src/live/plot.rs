@@ -1,0 +1,187 @@
+//! Plots: panels over one time axis, as SVG and PNG.
+//!
+//! Text needs a TrueType font of the system; without one there are no plots, and the error says what to install.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::LiveError;
+
+const FONTS: [&str; 4] = [
+    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+    "/usr/share/fonts/truetype/liberation/LiberationSans-Regular.ttf",
+    "/usr/share/fonts/TTF/DejaVuSans.ttf",
+    "/usr/share/fonts/dejavu-sans-fonts/DejaVuSans.ttf",
+];
+const SIZE: (u32, u32) = (1100, 300);
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0, 90, 181), RGBColor(220, 50, 32), RGBColor(30, 130, 60), RGBColor(120, 80, 160)];
+
+/// A line.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its points; a gap is where a point is not finite.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines over the common axis.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// What it shows, with the unit.
+    pub title: String,
+    /// The lines.
+    pub series: Vec<Series>,
+    /// Whether the axis is logarithmic; values are then taken as at least 0.1.
+    pub logarithmic: bool,
+}
+
+/// Draws the panels one below the other into `stem.svg` and `stem.png`; `shaded` marks stretches of time.
+pub fn draw(
+    stem: &Path,
+    title: &str,
+    x_title: &str,
+    panels: &[Panel],
+    shaded: &[(f64, f64)],
+) -> Result<(), LiveError> {
+    let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
+    let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
+    let failed = |path: &Path, reason: String| LiveError::Plot { path: path.display().to_string(), reason };
+    font().map_err(|reason| failed(&svg, reason))?;
+    let content = Content { title, x_title, panels, shaded };
+    content.draw(SVGBackend::new(&svg, size).into_drawing_area()).map_err(|reason| failed(&svg, reason))?;
+    content.draw(BitMapBackend::new(&png, size).into_drawing_area()).map_err(|reason| failed(&png, reason))
+}
+
+fn font() -> Result<(), String> {
+    static FONT: OnceLock<Result<(), String>> = OnceLock::new();
+    FONT.get_or_init(|| {
+        let bytes = FONTS.iter().find_map(|path| std::fs::read(path).ok());
+        let bytes = bytes.ok_or("no TrueType font was found; install fonts-dejavu-core")?;
+        // Read once and used to the end.
+        plotters::style::register_font("sans-serif", FontStyle::Normal, bytes.leak())
+            .map_err(|_| "the font is not one that can be read".to_owned())
+    })
+    .clone()
+}
+
+struct Content<'a> {
+    title: &'a str,
+    x_title: &'a str,
+    panels: &'a [Panel],
+    shaded: &'a [(f64, f64)],
+}
+
+impl Content<'_> {
+    fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<(), String> {
+        let text = |error: DrawingAreaErrorKind<B::ErrorType>| error.to_string();
+        area.fill(&WHITE).map_err(text)?;
+        let area = area.titled(self.title, ("sans-serif", 18)).map_err(text)?;
+        let areas = area.split_evenly((self.panels.len().max(1), 1));
+        for (index, (panel, area)) in self.panels.iter().zip(&areas).enumerate() {
+            let x_title = if index + 1 == self.panels.len() { self.x_title } else { "" };
+            self.panel(panel, x_title, area).map_err(text)?;
+        }
+        area.present().map_err(text)
+    }
+
+    fn panel<B: DrawingBackend>(
+        &self,
+        panel: &Panel,
+        x_title: &str,
+        area: &DrawingArea<B, Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let scale = |y: f64| if panel.logarithmic { y.max(0.1).log10() } else { y };
+        let points =
+            || panel.series.iter().flat_map(|series| &series.points).filter(|point| point.1.is_finite());
+        let last = points().map(|point| point.0).fold(1e-3, f64::max);
+        let highest = points().map(|point| scale(point.1)).fold(f64::NEG_INFINITY, f64::max);
+        let lowest = points().map(|point| scale(point.1)).fold(f64::INFINITY, f64::min);
+        let (low, high) = match panel.logarithmic {
+            true if lowest.is_finite() => (lowest.floor(), (highest + 0.1).ceil().max(lowest.floor() + 1.0)),
+            false if highest.is_finite() => (0.0, (highest * 1.1).max(1e-9)),
+            _ => (0.0, 1.0),
+        };
+        let mut chart = ChartBuilder::on(area)
+            .caption(&panel.title, ("sans-serif", 15))
+            .margin(8)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..last, low..high)?;
+        let label = |y: &f64| {
+            let value = if panel.logarithmic { 10f64.powf(*y) } else { *y };
+            if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+        };
+        chart.draw_series(self.shaded.iter().map(|&(from, to)| {
+            Rectangle::new([(from, low), (to, high)], RGBColor(255, 228, 170).mix(0.6).filled())
+        }))?;
+        chart
+            .configure_mesh()
+            .light_line_style(WHITE.mix(0.0))
+            .x_desc(x_title)
+            .y_label_formatter(&label)
+            .label_style(("sans-serif", 12))
+            .draw()?;
+        for (series, colour) in panel.series.iter().zip(COLOURS.iter().cycle()) {
+            // A new line after every gap.
+            for run in series.points.split(|point| !point.1.is_finite()) {
+                let run = run.iter().map(|&(x, y)| (x, scale(y)));
+                chart.draw_series(LineSeries::new(run, colour.stroke_width(1)))?;
+            }
+            let colour = *colour;
+            let empty = std::iter::empty::<(f64, f64)>();
+            chart
+                .draw_series(LineSeries::new(empty, colour.stroke_width(2)))?
+                .label(&series.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+        }
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.85))
+            .border_style(RGBColor(160, 160, 160))
+            .label_font(("sans-serif", 12))
+            .position(SeriesLabelPosition::UpperRight)
+            .draw()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_both_files_with_every_name_in_them() {
+        if font().is_err() {
+            eprintln!("no font on this machine: not drawn");
+            return;
+        }
+        let stem = std::env::temp_dir().join(format!("perf-plot-{}", std::process::id()));
+        let line = |name: &str, factor: f64| Series {
+            name: name.into(),
+            points: (0..50)
+                .map(|x| (f64::from(x), if x == 20 { f64::NAN } else { factor * f64::from(x) }))
+                .collect(),
+        };
+        let panel = |title: &str, logarithmic| Panel {
+            title: title.into(),
+            series: vec![line("first-line", 1.0), line("second-line", 3.0)],
+            logarithmic,
+        };
+        let empty = Panel { title: "nothing".into(), series: Vec::new(), logarithmic: true };
+        draw(&stem, "both", "seconds", &[panel("one", false), panel("two", true), empty], &[(5.0, 9.0)])
+            .unwrap();
+        let text = std::fs::read_to_string(stem.with_extension("svg")).unwrap();
+        for name in ["first-line", "second-line", "seconds", "both", "nothing"] {
+            assert!(text.contains(name), "{name}");
+        }
+        assert!(std::fs::read(stem.with_extension("png")).unwrap().starts_with(&[0x89, b'P', b'N', b'G']));
+        for kind in ["svg", "png"] {
+            std::fs::remove_file(stem.with_extension(kind)).unwrap();
+        }
+    }
+}
