@@ -400,6 +400,20 @@ fn rejects_in_place() {
 }
 
 #[test]
+fn rejects_go_back_to_the_port_that_was_asked() {
+    for path in [v4(), v6()] {
+        let (bth, deth) = request().headers();
+        let payload = [bth.bytes(), deth.bytes(), &request().mad(), &[0; 4]].concat();
+        let frame = path.udp(0xc000, 4790, &payload);
+        let mut out = [0; build::MAX_REJECT_LEN];
+        let len = build::cm_reject(&parsed(&frame), &frame, Reject::default(), &mut out).unwrap();
+        let h = parsed(&out[..len]);
+        assert_eq!((h.sport, h.dport), (0xc000, 4790));
+        assert_eq!(icrc::verify(&h, [&out[..len]]), Some(true));
+    }
+}
+
+#[test]
 fn requests_that_no_single_station_sent_or_gets_are_not_answered() {
     let answered = |path: &Path| {
         let frame = path.cm(0xc000, &request());
