@@ -36,6 +36,13 @@ impl<'a> Path<'a> {
         Path::over(site.guest(client), site.guest(server), addresses, meet)
     }
 
+    /// As `new`, between the addresses of the guests' VLAN devices.
+    #[track_caller]
+    pub fn on_vlan(site: &'a Site, client: &str, server: &str, v6: bool) -> Path<'a> {
+        let addresses = [site.vm(server).vlan_ip(v6), site.vm(client).vlan_ip(v6)];
+        Path::over(site.guest(client), site.guest(server), addresses, site.vm(server).vlan_ip(false))
+    }
+
     /// Between two addresses, the server's and the client's, with QPNs exchanged over another one of the server's.
     #[track_caller]
     pub fn over(client: &'a Guest, server: &'a Guest, addresses: [IpAddr; 2], meet: IpAddr) -> Path<'a> {
@@ -283,6 +290,13 @@ impl Proof {
             }),
         }
     }
+}
+
+/// Ends a tool, however far it came.
+#[track_caller]
+pub fn give_up(running: Running<'_>) {
+    running.path.client.stop(running.client);
+    running.path.server.stop(running.server);
 }
 
 /// Every tool over a path; `scale` multiplies the work.

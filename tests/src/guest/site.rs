@@ -9,6 +9,7 @@ use super::{Guest, Hardware, Image, image};
 use crate::lab::{Lab, location, vpc};
 use crate::{Daemon, Workdir};
 use std::net::IpAddr;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 /// Memory of a guest in MiB, when nothing is said.
@@ -29,6 +30,8 @@ pub struct Vm {
     pub mac: String,
     /// Its addresses with prefix lengths.
     pub addresses: Vec<String>,
+    /// A VLAN device of its own over `eth0`, with addresses that are VIPs too.
+    pub vlan: Option<(u16, Vec<String>)>,
     /// Further lines of its `[[vnic]]`.
     pub more: String,
 }
@@ -38,19 +41,45 @@ impl Vm {
     pub fn new(name: &str, vpc: (&str, u32), mac: &str, addresses: &[&str]) -> Vm {
         let addresses = addresses.iter().map(|a| (*a).to_owned()).collect();
         let (vpc, vni) = (vpc.0.to_owned(), vpc.1);
-        Vm { name: name.to_owned(), vpc, vni, mac: mac.to_owned(), addresses, more: String::new() }
+        Vm {
+            name: name.to_owned(),
+            vpc,
+            vni,
+            mac: mac.to_owned(),
+            addresses,
+            vlan: None,
+            more: String::new(),
+        }
     }
 
-    /// Its addresses without prefix lengths.
+    /// The same guest with a VLAN device.
+    #[must_use]
+    pub fn with_vlan(mut self, id: u16, addresses: &[&str]) -> Vm {
+        self.vlan = Some((id, addresses.iter().map(|a| (*a).to_owned()).collect()));
+        self
+    }
+
+    /// All its addresses, those of its VLAN device last.
+    fn all_addresses(&self) -> Vec<&str> {
+        let tagged = self.vlan.iter().flat_map(|(_, addresses)| addresses);
+        self.addresses.iter().chain(tagged).map(String::as_str).collect()
+    }
+
+    /// All its addresses without prefix lengths.
     pub fn vips(&self) -> Vec<&str> {
-        self.addresses.iter().map(|a| a.split('/').next().unwrap_or(a)).collect()
+        self.all_addresses().into_iter().map(bare).collect()
     }
 
     /// Its first address of IPv4, or of IPv6.
     #[track_caller]
     pub fn ip(&self, v6: bool) -> IpAddr {
-        let parsed = self.vips().into_iter().filter_map(|vip| vip.parse::<IpAddr>().ok());
-        parsed.into_iter().find(|ip| ip.is_ipv6() == v6).expect("the guest has an address of this family")
+        first(&self.addresses, v6)
+    }
+
+    /// The first address of its VLAN device, of IPv4 or of IPv6.
+    #[track_caller]
+    pub fn vlan_ip(&self, v6: bool) -> IpAddr {
+        first(self.vlan.as_ref().map_or(&[], |(_, addresses)| addresses), v6)
     }
 
     fn vnic(&self, socket: &std::path::Path) -> String {
@@ -67,9 +96,18 @@ impl Vm {
     }
 
     fn location(&self, vtep: &str) -> String {
-        let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
-        location(vtep, self.vni, &self.mac, &addresses)
+        location(vtep, self.vni, &self.mac, &self.all_addresses())
     }
+}
+
+fn bare(address: &str) -> &str {
+    address.split('/').next().unwrap_or(address)
+}
+
+#[track_caller]
+fn first(addresses: &[String], v6: bool) -> IpAddr {
+    let mut parsed = addresses.iter().filter_map(|a| bare(a).parse::<IpAddr>().ok());
+    parsed.find(|ip| ip.is_ipv6() == v6).expect("the guest has an address of this family")
 }
 
 /// The tenants of most scenarios: guests a and b of the VPC red (VNI 100), c and d of blue (VNI 200).
@@ -157,13 +195,18 @@ impl Site {
         switches
             .insert(0, Daemon::start(&lab.host, &config(lab.uplink(""), here, there, family.remote_vtep())));
         let vms: Vec<Vm> = here.iter().chain(there).cloned().collect();
-        let sockets: Vec<PathBuf> = vms.iter().map(socket).collect();
-        let boot = |(vm, socket): (&Vm, &PathBuf)| {
+        let plug = |vm: &Vm| {
+            let plug = dir.path().join(format!("{}.plug", vm.name));
+            symlink(socket(vm), &plug).expect("a link in a folder of ours");
+            plug
+        };
+        let plugs: Vec<PathBuf> = vms.iter().map(plug).collect();
+        let boot = |(vm, plug): (&Vm, &PathBuf)| {
             let hardware =
-                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(socket), memory: MEMORY, image };
+                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(plug), memory: MEMORY, image };
             Guest::boot(&hardware)
         };
-        let guests: Vec<Guest> = vms.iter().zip(&sockets).map(boot).collect();
+        let guests: Vec<Guest> = vms.iter().zip(&plugs).map(boot).collect();
         for (vm, guest) in vms.iter().zip(&guests) {
             guest.wait_ready();
             set_up(vm, guest);
@@ -191,9 +234,17 @@ impl Site {
             .unwrap_or_else(|| panic!("there is no guest {name}"))
     }
 
-    /// The folder of the vhost-user sockets, one a guest: `<name>.sock`.
-    pub fn sockets(&self) -> &std::path::Path {
-        self.dir.path()
+    /// Makes ready to move a guest: its `eth0` goes to the returned socket as soon as the present one closes.
+    ///
+    /// QEMU knows its socket by a link, and follows it anew whenever it connects.
+    #[track_caller]
+    pub fn new_plug(&self, name: &str) -> PathBuf {
+        let socket = self.dir.path().join(format!("{name}-moved.sock"));
+        let (plug, fresh) =
+            (self.dir.path().join(format!("{name}.plug")), self.dir.path().join("fresh.plug"));
+        symlink(&socket, &fresh).expect("a link in a folder of ours");
+        std::fs::rename(&fresh, &plug).expect("a link in a folder of ours");
+        socket
     }
 
     /// Turns the guests off and stops the switches with every check a scenario owes.
@@ -212,9 +263,19 @@ impl Site {
 #[track_caller]
 fn set_up(vm: &Vm, guest: &Guest) {
     let mut script = format!("set -e\nip link set eth0 mtu {MTU} up\n");
-    for address in &vm.addresses {
-        let nodad = if address.contains(':') { "nodad" } else { "" };
-        script += &format!("ip addr add {address} dev eth0 {nodad}\n");
+    let give = |script: &mut String, addresses: &[String], device: &str| {
+        for address in addresses {
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            *script += &format!("ip addr add {address} dev {device} {nodad}\n");
+        }
+    };
+    give(&mut script, &vm.addresses, "eth0");
+    if let Some((id, addresses)) = &vm.vlan {
+        let mtu = MTU - 4;
+        script += &format!(
+            "ip link add link eth0 name eth0.{id} mtu {mtu} type vlan id {id}\nip link set eth0.{id} up\n"
+        );
+        give(&mut script, addresses, &format!("eth0.{id}"));
     }
     script += "rdma link add rxe0 type rxe netdev eth0\n";
     guest.run(&script);

@@ -26,8 +26,23 @@ impl Underlay {
             let file = dir.path().join(format!("{}.pcap", host.name()));
             let path = file.display().to_string();
             let args = [
-                "tcpdump", "-Z", "root", "-n", "-i", "up0", "-Q", "in", "-B", "65536", "-U", "-w", &path,
-                "udp", "port", "4789",
+                "tcpdump",
+                "-Z",
+                "root",
+                "-n",
+                "-i",
+                "up0",
+                "-Q",
+                "in",
+                "-B",
+                "65536",
+                "--immediate-mode",
+                "-U",
+                "-w",
+                &path,
+                "udp",
+                "port",
+                "4789",
             ];
             let mut process = host.spawn("tcpdump-underlay", &args, &dir);
             process.wait_output("listening on", Duration::from_secs(10));
