@@ -21,6 +21,7 @@ pub mod mem;
 pub mod miss;
 pub mod nft;
 pub mod overlay;
+pub mod qos;
 pub mod rcft;
 pub mod snapshot;
 pub mod stage;

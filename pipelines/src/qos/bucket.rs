@@ -1,0 +1,228 @@
+//! A token bucket as one atomic: the time at which everything taken so far is paid for.
+//!
+//! The bucket of rate r and burst b holds `min(b, (now - due) * r)` tokens; taking n tokens moves `due` by n / r.
+//! Nothing has to be refilled, any number of workers may take, and a change of rate or burst is a store. Times are
+//! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use zerocopy::FromZeros;
+
+/// Grains in a nanosecond, as a shift.
+const GRAIN_SHIFT: u32 = 8;
+/// Costs are in 2^-12 grains a byte.
+const COST_SHIFT: u32 = 12;
+
+/// A time in grains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// From nanoseconds of the worker's clock.
+    #[inline(always)]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns << GRAIN_SHIFT)
+    }
+}
+
+/// Bits per second.
+pub type BitsPerSec = u64;
+
+/// What a byte costs at a rate, and how much may be saved up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// 2^-12 grains a byte; 0: no limit.
+    cost: u64,
+    /// Grains.
+    burst: u64,
+}
+
+impl Pace {
+    /// No limit.
+    pub const FREE: Self = Self { cost: 0, burst: 0 };
+
+    /// Of a rate (0: no limit) and a burst in bytes.
+    pub fn new(rate: BitsPerSec, burst: u64) -> Self {
+        if rate == 0 {
+            return Self::FREE;
+        }
+        let per_second = 8_000_000_000u128 << (GRAIN_SHIFT + COST_SHIFT);
+        let cost = u64::try_from(per_second / u128::from(rate)).unwrap_or(u64::MAX).max(1);
+        Self { cost, burst: grains(burst, cost) }
+    }
+
+    /// True without a limit.
+    #[inline(always)]
+    pub const fn is_free(self) -> bool {
+        self.cost == 0
+    }
+
+    /// The rate again.
+    pub fn rate(self) -> BitsPerSec {
+        match self.cost {
+            0 => 0,
+            cost => ((8_000_000_000u128 << (GRAIN_SHIFT + COST_SHIFT)) / u128::from(cost)) as u64,
+        }
+    }
+
+    /// The burst in bytes.
+    pub fn burst(self) -> u64 {
+        bytes(self.burst, self.cost)
+    }
+}
+
+#[inline(always)]
+fn grains(bytes: u64, cost: u64) -> u64 {
+    match bytes.checked_mul(cost) {
+        Some(product) => product >> COST_SHIFT,
+        None => ((u128::from(bytes) * u128::from(cost)) >> COST_SHIFT).min(u128::from(u64::MAX >> 2)) as u64,
+    }
+}
+
+fn bytes(grains: u64, cost: u64) -> u64 {
+    ((u128::from(grains) << COST_SHIFT) / u128::from(cost.max(1))) as u64
+}
+
+/// A pace that control changes while workers use it. The two words are not read as one: for the length of one
+/// burst of packets a new rate may meet an old burst.
+#[derive(Debug, Default, FromZeros)]
+#[repr(C)]
+pub struct PaceCell {
+    cost: AtomicU64,
+    burst: AtomicU64,
+}
+
+impl PaceCell {
+    /// The pace now.
+    #[inline(always)]
+    pub fn get(&self) -> Pace {
+        Pace { cost: self.cost.load(Relaxed), burst: self.burst.load(Relaxed) }
+    }
+
+    /// Changes it.
+    pub fn set(&self, pace: Pace) {
+        self.cost.store(pace.cost, Relaxed);
+        self.burst.store(pace.burst, Relaxed);
+    }
+}
+
+/// A bucket; its pace is kept beside it.
+#[derive(Debug, Default, FromZeros)]
+#[repr(transparent)]
+pub struct Bucket {
+    due: AtomicU64,
+}
+
+impl Bucket {
+    /// How long until `n` tokens are there, in nanoseconds; 0: now. More than the burst are there when the bucket is
+    /// full.
+    #[inline(always)]
+    pub fn wait(&self, n: u64, pace: Pace, now: Stamp) -> u64 {
+        if pace.is_free() {
+            return 0;
+        }
+        let start = self.due.load(Relaxed).max(now.0.saturating_sub(pace.burst));
+        let ready = start + grains(n, pace.cost).min(pace.burst);
+        ready.saturating_sub(now.0).div_ceil(1 << GRAIN_SHIFT)
+    }
+
+    /// Takes `n` tokens, there or not.
+    #[inline(always)]
+    pub fn take(&self, n: u64, pace: Pace, now: Stamp) {
+        if pace.is_free() {
+            return;
+        }
+        let (floor, price) = (now.0.saturating_sub(pace.burst), grains(n, pace.cost));
+        let mut due = self.due.load(Relaxed);
+        loop {
+            let next = due.max(floor).saturating_add(price);
+            match self.due.compare_exchange_weak(due, next, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(changed) => due = changed,
+            }
+        }
+    }
+
+    /// Tokens now; negative: taken ahead of time.
+    pub fn level(&self, pace: Pace, now: Stamp) -> i64 {
+        if pace.is_free() {
+            return 0;
+        }
+        let due = self.due.load(Relaxed).max(now.0.saturating_sub(pace.burst));
+        if due <= now.0 {
+            bytes(now.0 - due, pace.cost).min(i64::MAX as u64) as i64
+        } else {
+            -(bytes(due - now.0, pace.cost).min(i64::MAX as u64) as i64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn dhtb_rates_survive_the_way_through_a_pace() {
+        for rate in [1_000, 64_000, 1_000_000, 10_000_000_000, 25_000_000_000, 400_000_000_000u64] {
+            let pace = Pace::new(rate, 100_000);
+            let error = (pace.rate() as f64 / rate as f64 - 1.0).abs();
+            assert!(error < 1e-4, "{rate}: {}", pace.rate());
+            assert!(pace.burst().abs_diff(100_000) < 100);
+        }
+        assert_eq!(Pace::new(0, 5), Pace::FREE);
+    }
+
+    proptest! {
+        /// Whatever is asked whenever: what was granted by any time is at most burst plus rate times time (and one
+        /// packet larger than the burst), and a greedy sender gets at least that less one packet.
+        #[test]
+        fn dhtb_a_bucket_grants_its_rate(
+            rate in 1_000_000u64..100_000_000_000,
+            burst in 2_000u64..500_000,
+            asks in prop::collection::vec((0u64..50_000, 64u64..9_000), 1..400),
+        ) {
+            let (pace, bucket) = (Pace::new(rate, burst), Bucket::default());
+            let (start, mut now, mut granted) = (1_000_000_000u64, 1_000_000_000u64, 0u64);
+            for (pause, n) in asks {
+                now += pause;
+                if bucket.wait(n, pace, Stamp::from_ns(now)) == 0 {
+                    bucket.take(n, pace, Stamp::from_ns(now));
+                    granted += n;
+                }
+                let fair = burst as f64 + (now - start) as f64 * rate as f64 / 8e9;
+                let over = if n > burst { n as f64 } else { 0.0 };
+                prop_assert!(granted as f64 <= fair * 1.0002 + over + 2.0, "{} of {}", granted, fair);
+            }
+        }
+
+        /// The announced wait is the wait.
+        #[test]
+        fn dhtb_waits_are_right(rate in 1_000_000u64..100_000_000_000, n in 64u64..9_000, taken in 0u64..100_000) {
+            let (pace, bucket) = (Pace::new(rate, 10_000), Bucket::default());
+            let now = 5_000_000_000;
+            bucket.take(taken, pace, Stamp::from_ns(now));
+            let wait = bucket.wait(n, pace, Stamp::from_ns(now));
+            prop_assert_eq!(bucket.wait(n, pace, Stamp::from_ns(now + wait)), 0);
+            if wait > 2 {
+                prop_assert!(bucket.wait(n, pace, Stamp::from_ns(now + wait - 2)) > 0);
+            }
+        }
+
+        /// A clock that jumps back or forth gives nobody more than a burst.
+        #[test]
+        fn dhtb_time_jumps_give_nothing_away(jumps in prop::collection::vec(-1_000_000_000i64..1_000_000_000, 1..30)) {
+            let (pace, bucket) = (Pace::new(1_000_000_000, 10_000), Bucket::default());
+            let mut now = 100_000_000_000u64;
+            for jump in jumps {
+                now = now.saturating_add_signed(jump);
+                let mut granted = 0;
+                while bucket.wait(100, pace, Stamp::from_ns(now)) == 0 {
+                    bucket.take(100, pace, Stamp::from_ns(now));
+                    granted += 100;
+                }
+                prop_assert!(granted <= 10_100, "{}", granted);
+            }
+        }
+    }
+}

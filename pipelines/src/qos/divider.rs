@@ -1,0 +1,201 @@
+//! Every epoch, the rates of the tree are divided anew among the classes that are in use. One worker does it.
+//!
+//! Only classes that are in use cost anything: they announce themselves ([`Tree::wake`]) and are forgotten when
+//! they have been quiet for a while.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::bucket::Pace;
+use super::divide::{Claim, divide};
+use super::tree::{Direction, Leaf, Node, NodeId, Tree};
+
+/// Time between two divisions.
+pub const EPOCH_NS: u64 = 1_000_000;
+/// More of it for each class in use: with many, dividing must not take the worker's time.
+const EPOCH_PER_CLASS_NS: u64 = 500;
+/// A class without a packet for so many epochs is forgotten.
+const QUIET_EPOCHS: u32 = 64;
+/// A class that was not held back is expected to use up to so many times what it used.
+const HEADROOM: f64 = 2.0;
+/// The least rate that anybody wakes up with, bits per second.
+const FLOOR: f64 = 1e6;
+
+/// A class in use.
+#[derive(Clone, Copy, Debug)]
+struct Awake {
+    leaf: Leaf,
+    direction: Direction,
+    tenant: u32,
+    vnic: u32,
+    drawn: u64,
+    held_back: u64,
+    quiet: u32,
+}
+
+/// What one worker needs to divide.
+pub(super) struct Divider {
+    /// Sorted by direction, tenant, vNIC, class.
+    awake: Vec<Awake>,
+    /// Claims of classes, of vNICs and of tenants; scratch.
+    claims: [Vec<Claim>; 3],
+    /// Where the classes of each vNIC, and the vNICs of each tenant, end; scratch.
+    ends: [Vec<usize>; 2],
+    due_ns: u64,
+    last_ns: u64,
+}
+
+impl Divider {
+    pub fn new(leaves: u32) -> Self {
+        let room = leaves as usize;
+        Self {
+            awake: Vec::with_capacity(room),
+            claims: [Vec::with_capacity(room), Vec::with_capacity(room), Vec::with_capacity(room)],
+            ends: [Vec::with_capacity(room), Vec::with_capacity(room)],
+            due_ns: 0,
+            last_ns: 0,
+        }
+    }
+
+    /// Divides if it is time.
+    #[inline(always)]
+    pub fn tick(&mut self, tree: &Tree, now_ns: u64) {
+        if now_ns >= self.due_ns || now_ns < self.last_ns {
+            self.run(tree, now_ns);
+        }
+    }
+
+    #[cold]
+    fn run(&mut self, tree: &Tree, now_ns: u64) {
+        let elapsed = now_ns.saturating_sub(self.last_ns).clamp(1, 100 * EPOCH_NS) as f64;
+        self.last_ns = now_ns;
+        self.due_ns = now_ns + EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64;
+        self.welcome(tree);
+        self.awake.retain_mut(|awake| {
+            let node = tree.node(tree.leaf_node(awake.leaf));
+            let quiet =
+                node.drawn.load(Relaxed) == awake.drawn && node.held_back.load(Relaxed) == awake.held_back;
+            awake.quiet = if quiet { awake.quiet + 1 } else { 0 };
+            let stays = awake.quiet < QUIET_EPOCHS;
+            if !stays {
+                node.awake.store(0, Relaxed);
+            }
+            stays
+        });
+        for direction in Direction::ALL {
+            let from = self.awake.partition_point(|awake| (awake.direction as u32) < direction as u32);
+            let to = self.awake.partition_point(|awake| awake.direction as u32 <= direction as u32);
+            self.divide(tree, direction, from..to, elapsed);
+        }
+    }
+
+    /// Takes in the classes that woke up.
+    fn welcome(&mut self, tree: &Tree) {
+        let mut next = tree.woken.swap(0, Acquire);
+        while next != 0 && self.awake.len() < self.awake.capacity() {
+            let leaf = Leaf(next - 1);
+            let node = tree.node(tree.leaf_node(leaf));
+            next = node.next_woken.load(Relaxed);
+            let (direction, vnic) = tree.owner(leaf);
+            let awake = Awake {
+                leaf,
+                direction,
+                tenant: tree.tenant_of(vnic),
+                vnic,
+                // What it drew before is not counted as of this epoch; that it is here says that it wants more.
+                drawn: node.drawn.load(Relaxed),
+                held_back: u64::MAX,
+                quiet: 0,
+            };
+            let key = |awake: &Awake| (awake.direction as u32, awake.tenant, awake.vnic, awake.leaf);
+            let at = self.awake.partition_point(|other| key(other) < key(&awake));
+            self.awake.insert(at, awake);
+        }
+    }
+
+    fn divide(&mut self, tree: &Tree, direction: Direction, range: std::ops::Range<usize>, elapsed_ns: f64) {
+        let [classes, vnics, tenants] = &mut self.claims;
+        let [class_ends, vnic_ends] = &mut self.ends;
+        classes.clear();
+        vnics.clear();
+        tenants.clear();
+        class_ends.clear();
+        vnic_ends.clear();
+        let list = &mut self.awake[range];
+        for awake in list.iter_mut() {
+            let node = tree.node(tree.leaf_node(awake.leaf));
+            let (drawn, held_back) = (node.drawn.load(Relaxed), node.held_back.load(Relaxed));
+            let used = drawn.wrapping_sub(awake.drawn) as f64 * 8e9 / elapsed_ns;
+            let greedy = held_back != awake.held_back;
+            (awake.drawn, awake.held_back) = (drawn, held_back);
+            let demand = if greedy { f64::INFINITY } else { used * HEADROOM };
+            classes.push(claim(tree, node, tree.leaf_node(awake.leaf), demand));
+        }
+        // Upwards: what the children want, their parent wants.
+        let mut at = 0;
+        while at < list.len() {
+            let (tenant, vnic) = (list[at].tenant, list[at].vnic);
+            let end = at + list[at..].iter().take_while(|other| other.vnic == vnic).count();
+            let id = tree.vnic_node(direction, vnic);
+            let claim = claim(tree, tree.node(id), id, demand(&classes[at..end]));
+            class_ends.push(end);
+            vnics.push(claim);
+            let last_of_tenant = list.get(end).is_none_or(|next| next.tenant != tenant);
+            if last_of_tenant {
+                let from = vnic_ends.last().copied().unwrap_or(0);
+                let id = tree.tenant_node(direction, tenant);
+                tenants.push(self::claim(tree, tree.node(id), id, demand(&vnics[from..])));
+                vnic_ends.push(vnics.len());
+            }
+            at = end;
+        }
+        // Downwards.
+        let link = tree.node(tree.link_node(direction)).ceil.get();
+        super::divider::share_out(if link.is_free() { f64::INFINITY } else { link.rate() as f64 }, tenants);
+        let mut from = 0;
+        for (tenant, &end) in tenants.iter().zip(vnic_ends.iter()) {
+            share_out(tenant.share, &mut vnics[from..end]);
+            from = end;
+        }
+        let mut from = 0;
+        for (vnic, &end) in vnics.iter().zip(class_ends.iter()) {
+            share_out(vnic.share, &mut classes[from..end]);
+            from = end;
+        }
+        for (awake, claim) in list.iter().zip(classes.iter()) {
+            let node = tree.node(tree.leaf_node(awake.leaf));
+            let pace = if claim.share.is_finite() {
+                let rate = claim.share.max(FLOOR);
+                // A share is saved up over a few epochs; the ceilings bound bursts.
+                Pace::new(rate as u64, ((rate / 8e9 * 4.0 * EPOCH_NS as f64) as u64).max(64 << 10))
+            } else {
+                Pace::FREE
+            };
+            node.share.set(pace);
+        }
+    }
+}
+
+fn claim(tree: &Tree, node: &Node, id: NodeId, demand: f64) -> Claim {
+    let ceil = node.ceil.get();
+    let ceil = if ceil.is_free() { f64::INFINITY } else { ceil.rate() as f64 };
+    Claim {
+        demand: demand.min(ceil),
+        assured: node.assured.get().rate() as f64,
+        ceil,
+        weight: f64::from(tree.weight(id)),
+        share: 0.0,
+    }
+}
+
+fn demand(claims: &[Claim]) -> f64 {
+    claims.iter().map(|claim| claim.demand.max(claim.assured.min(claim.demand))).sum()
+}
+
+/// Divides a rate that may be without limit: then everybody gets their ceilings.
+fn share_out(rate: f64, claims: &mut [Claim]) {
+    if rate.is_finite() {
+        divide(rate, claims);
+    } else {
+        claims.iter_mut().for_each(|claim| claim.share = claim.ceil);
+    }
+}

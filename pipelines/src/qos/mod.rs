@@ -1,0 +1,187 @@
+//! DHTB, the distributed hierarchical token bucket: link -> tenant -> vNIC -> class {rdma, tcp}, in both directions.
+//!
+//! ```text
+//!   packet -> purse (worker's own) -- empty --> tree (shared): assured, else ceilings and share
+//!                                                 |  no tokens
+//!                                                 v
+//!                         RDMA: sent in debt, marked by its size      TCP: queue, looked at when tokens are due
+//! ```
+//! Every epoch one worker divides the rates anew among the classes in use, so that what one leaves the others have.
+
+mod bucket;
+mod divide;
+mod divider;
+mod purse;
+mod queue;
+mod tree;
+
+pub use bucket::BitsPerSec;
+pub use divider::EPOCH_NS;
+pub use purse::{Answer, Kind, Law};
+pub use tree::{Class, Direction, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
+
+use std::sync::Arc;
+
+use bucket::Stamp;
+use divider::Divider;
+use purse::{Need, Purses};
+use queue::{Full, Queues};
+
+/// How much may wait on one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Packets of a class.
+    pub packets: u32,
+    /// Bytes of a class.
+    pub bytes: u32,
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self { packets: 1024, bytes: 2 << 20 }
+    }
+}
+
+/// What a packet costs, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Bytes of the frame with [`Law::overhead`].
+    pub bytes: u32,
+    /// Bytes of the tunnel's headers, which only the link pays for.
+    pub tunnel: u32,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Where a packet goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict<T> {
+    /// On its way.
+    Send(T),
+    /// On its way, with congestion experienced.
+    Mark(T),
+    /// Kept here.
+    Kept,
+    /// The class's queue is full.
+    ClassFull(T),
+    /// The worker's memory for waiting packets is full.
+    WorkerFull(T),
+}
+
+/// One worker's part. `T` is a packet and what is known of it.
+pub struct Dhtb<T> {
+    tree: Arc<Tree>,
+    purses: Purses,
+    queues: Queues<(T, Kind, u32)>,
+    divider: Option<Divider>,
+}
+
+impl<T> Dhtb<T> {
+    /// The part of a worker, which keeps up to `packets` packets waiting. Exactly one worker divides.
+    pub fn new(tree: Arc<Tree>, packets: u32, divides: bool, seed: u64) -> Self {
+        let leaves = tree.leaves();
+        Self {
+            purses: Purses::new(leaves, seed),
+            queues: Queues::new(leaves, packets),
+            divider: divides.then(|| Divider::new(leaves)),
+            tree,
+        }
+    }
+
+    /// The tree.
+    #[inline(always)]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Packets waiting here.
+    #[inline(always)]
+    pub fn waiting(&self) -> u32 {
+        self.queues.waiting()
+    }
+
+    /// When the next waiting packet is looked at, nanoseconds of the worker's clock.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.queues.due_ns()
+    }
+
+    /// Packets and bytes of a class waiting here.
+    pub fn depth(&self, leaf: Leaf) -> (u32, u32) {
+        self.queues.depth(leaf)
+    }
+
+    /// Pays for a packet out of the purse. `false`: it is for [`Self::offer`] to say.
+    #[inline(always)]
+    pub fn pays(&mut self, leaf: Leaf, bytes: u32) -> bool {
+        !self.queues.has(leaf) && self.purses.spend(leaf, u64::from(bytes))
+    }
+
+    /// Decides about a packet that the purse did not pay for.
+    #[inline(never)]
+    pub fn offer(
+        &mut self,
+        leaf: Leaf,
+        item: T,
+        Offer { bytes, tunnel, kind }: Offer,
+        (law, limits): (&Law, QueueLimits),
+        now_ns: u64,
+    ) -> Verdict<T> {
+        // What keeps connections alive is never dropped for want of room, up to its own rate.
+        let room = if kind == Kind::Control { 2 } else { 1 };
+        let wait = if self.queues.has(leaf) {
+            0
+        } else {
+            let n = Need { bytes: u64::from(bytes), tunnel: u64::from(tunnel) };
+            match self.purses.ask(&self.tree, leaf, n, kind, law, Stamp::from_ns(now_ns)) {
+                Answer::Send => return Verdict::Send(item),
+                Answer::Mark => return Verdict::Mark(item),
+                Answer::Wait(wait) => wait,
+            }
+        };
+        let most = (limits.packets * room, limits.bytes * room);
+        match self.queues.push(leaf, (item, kind, tunnel), bytes, most, now_ns + wait) {
+            Ok(()) => Verdict::Kept,
+            Err((Full::Class, (item, ..))) => Verdict::ClassFull(item),
+            Err((Full::Worker, (item, ..))) => Verdict::WorkerFull(item),
+        }
+    }
+
+    /// The next waiting packet for which there are tokens now, and whether it is marked: RDMA that had to wait is
+    /// far over, and its sender must hear of it.
+    pub fn release(&mut self, law: &Law, now_ns: u64) -> Option<(T, bool)> {
+        let now = Stamp::from_ns(now_ns);
+        while let Some(leaf) = self.queues.next_due(now_ns) {
+            let Some(((.., tunnel), bytes)) = self.queues.front(leaf) else { continue };
+            let n = Need { bytes: u64::from(bytes), tunnel: u64::from(*tunnel) };
+            // What waits is not sent ahead of its tokens any more.
+            let paid = self.purses.spend(leaf, n.bytes);
+            let answer =
+                if paid { Answer::Send } else { self.purses.ask(&self.tree, leaf, n, Kind::Tcp, law, now) };
+            match answer {
+                Answer::Wait(wait) => self.queues.again(leaf, now_ns + wait),
+                Answer::Send | Answer::Mark => {
+                    let item = self.queues.pop(leaf);
+                    self.queues.again(leaf, now_ns);
+                    return item.map(|(item, kind, _)| (item, kind == Kind::Rdma));
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes out a waiting packet of a class, tokens or not (the class goes away).
+    pub fn flush(&mut self, leaf: Leaf) -> Option<T> {
+        self.queues.pop(leaf).map(|(item, ..)| item)
+    }
+
+    /// Work between bursts: divides, on the worker that does.
+    #[inline(always)]
+    pub fn tend(&mut self, now_ns: u64) {
+        if let Some(divider) = &mut self.divider {
+            divider.tick(&self.tree, now_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

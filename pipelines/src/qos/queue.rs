@@ -1,0 +1,228 @@
+//! Packets that wait for tokens: a queue for each class in use, in preallocated memory, and the order in which they
+//! are looked at again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::tree::Leaf;
+
+/// No packet.
+const NONE: u32 = u32::MAX;
+
+/// A class's queue on one worker.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    packets: u32,
+    bytes: u32,
+}
+
+impl Queue {
+    const EMPTY: Self = Self { head: NONE, tail: NONE, packets: 0, bytes: 0 };
+}
+
+struct Cell<T> {
+    item: Option<T>,
+    bytes: u32,
+    next: u32,
+}
+
+/// Why a packet was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// The class has as many packets or bytes waiting as it may.
+    Class,
+    /// The worker has.
+    Worker,
+}
+
+/// The queues of one worker. `T` is a packet and what is known of it.
+pub(super) struct Queues<T> {
+    queues: Box<[Queue]>,
+    cells: Box<[Cell<T>]>,
+    free: u32,
+    waiting: u32,
+    /// Classes with packets, by the time at which to look.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl<T> Queues<T> {
+    /// Queues for so many classes that hold so many packets in all.
+    pub fn new(leaves: u32, packets: u32) -> Self {
+        let cells = (0..packets).map(|n| Cell {
+            item: None,
+            bytes: 0,
+            next: if n + 1 < packets { n + 1 } else { NONE },
+        });
+        Self {
+            queues: vec![Queue::EMPTY; leaves as usize].into_boxed_slice(),
+            cells: cells.collect(),
+            free: if packets > 0 { 0 } else { NONE },
+            waiting: 0,
+            due: BinaryHeap::with_capacity(leaves.min(packets) as usize + 1),
+        }
+    }
+
+    /// Packets that wait, in all.
+    #[inline(always)]
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// True when a class has packets waiting.
+    #[inline(always)]
+    pub fn has(&self, leaf: Leaf) -> bool {
+        self.queues[leaf.0 as usize].packets != 0
+    }
+
+    /// Packets and bytes of a class that wait.
+    pub fn depth(&self, leaf: Leaf) -> (u32, u32) {
+        let queue = &self.queues[leaf.0 as usize];
+        (queue.packets, queue.bytes)
+    }
+
+    /// Puts a packet behind the others of its class. `due_ns`: when to look, if it is the first.
+    ///
+    /// # Errors
+    /// The packet, when there is no room.
+    pub fn push(
+        &mut self,
+        leaf: Leaf,
+        item: T,
+        bytes: u32,
+        (most_packets, most_bytes): (u32, u32),
+        due_ns: u64,
+    ) -> Result<(), (Full, T)> {
+        let queue = &mut self.queues[leaf.0 as usize];
+        if queue.packets >= most_packets || queue.bytes.saturating_add(bytes) > most_bytes {
+            return Err((Full::Class, item));
+        }
+        let at = self.free;
+        let Some(cell) = self.cells.get_mut(at as usize) else { return Err((Full::Worker, item)) };
+        self.free = cell.next;
+        *cell = Cell { item: Some(item), bytes, next: NONE };
+        let tail = queue.tail;
+        queue.tail = at;
+        queue.packets += 1;
+        queue.bytes += bytes;
+        if queue.packets == 1 {
+            queue.head = at;
+            self.due.push(Reverse((due_ns, leaf.0)));
+        } else if let Some(last) = self.cells.get_mut(tail as usize) {
+            last.next = at;
+        }
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// The class to look at, if it is time for one. It is to be given back by [`Self::again`] if packets remain.
+    pub fn next_due(&mut self, now_ns: u64) -> Option<Leaf> {
+        let Reverse((due, leaf)) = *self.due.peek()?;
+        if due > now_ns {
+            return None;
+        }
+        self.due.pop();
+        Some(Leaf(leaf))
+    }
+
+    /// When there is something to look at.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// Looks at a class again at a time, if it still has packets.
+    pub fn again(&mut self, leaf: Leaf, due_ns: u64) {
+        if self.has(leaf) {
+            self.due.push(Reverse((due_ns, leaf.0)));
+        }
+    }
+
+    /// The first packet of a class, and its bytes.
+    pub fn front(&self, leaf: Leaf) -> Option<(&T, u32)> {
+        let cell = self.cells.get(self.queues[leaf.0 as usize].head as usize)?;
+        Some((cell.item.as_ref()?, cell.bytes))
+    }
+
+    /// Takes the first packet of a class.
+    pub fn pop(&mut self, leaf: Leaf) -> Option<T> {
+        let queue = &mut self.queues[leaf.0 as usize];
+        let at = queue.head;
+        let cell = self.cells.get_mut(at as usize)?;
+        queue.head = cell.next;
+        queue.packets -= 1;
+        queue.bytes -= cell.bytes;
+        if queue.packets == 0 {
+            *queue = Queue::EMPTY;
+        }
+        cell.next = self.free;
+        self.free = at;
+        self.waiting -= 1;
+        cell.item.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, VecDeque};
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Push(u32, u32),
+        Look(u64),
+    }
+
+    proptest! {
+        /// Against a map of queues: order kept, bounds kept, nothing lost, each class looked at when due.
+        #[test]
+        fn shaper_queues_agree_with_their_twin(
+            ops in prop::collection::vec(prop_oneof![
+                3 => (0..5u32, 1..3000u32).prop_map(|(leaf, bytes)| Op::Push(leaf, bytes)),
+                1 => (0..20u64).prop_map(Op::Look),
+            ], 1..200),
+        ) {
+            let mut queues: Queues<u32> = Queues::new(5, 16);
+            let mut twin: HashMap<u32, VecDeque<(u32, u32)>> = HashMap::new();
+            let (mut serial, mut now) = (0, 0);
+            for op in ops {
+                match op {
+                    Op::Push(leaf, bytes) => {
+                        let total: usize = twin.values().map(VecDeque::len).sum();
+                        let queue = twin.entry(leaf).or_default();
+                        let held: u32 = queue.iter().map(|held| held.1).sum();
+                        let result = queues.push(Leaf(leaf), serial, bytes, (6, 9000), now + 10);
+                        match result {
+                            Ok(()) => {
+                                prop_assert!(queue.len() < 6 && held + bytes <= 9000 && total < 16);
+                                queue.push_back((serial, bytes));
+                            }
+                            Err((Full::Class, _)) => prop_assert!(queue.len() == 6 || held + bytes > 9000),
+                            Err((Full::Worker, _)) => prop_assert_eq!(total, 16),
+                        }
+                        serial += 1;
+                    }
+                    Op::Look(pause) => {
+                        now += pause;
+                        while let Some(leaf) = queues.next_due(now) {
+                            let queue = twin.get_mut(&leaf.0).unwrap();
+                            let front = queue.pop_front().unwrap();
+                            prop_assert_eq!(queues.front(leaf).map(|(item, bytes)| (*item, bytes)), Some(front));
+                            prop_assert_eq!(queues.pop(leaf), Some(front.0));
+                            queues.again(leaf, now + 5);
+                        }
+                        prop_assert!(queues.due_ns().is_none_or(|due| due > now));
+                    }
+                }
+                for leaf in 0..5 {
+                    let expected = twin.get(&leaf).map_or(0, VecDeque::len);
+                    prop_assert_eq!(queues.depth(Leaf(leaf)).0 as usize, expected);
+                    prop_assert_eq!(queues.has(Leaf(leaf)), expected > 0);
+                }
+                let total: usize = twin.values().map(VecDeque::len).sum();
+                prop_assert_eq!(queues.waiting() as usize, total);
+            }
+        }
+    }
+}

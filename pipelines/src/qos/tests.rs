@@ -1,0 +1,442 @@
+//! The tree in simulation: a virtual clock, several workers, senders of all kinds, many seeds.
+
+use super::*;
+
+const OVERHEAD: u32 = 24;
+/// Time between two polls of the workers.
+const STEP_NS: u64 = 2_000;
+const GBIT: u64 = 1_000_000_000;
+
+/// How a sender behaves.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// Keeps a few packets waiting at all times, as a TCP with data does.
+    Greedy,
+    /// Sends at this many bits per second whatever happens.
+    Blind(u64),
+    /// Sends at this rate for so many nanoseconds of each period.
+    OnOff { rate: u64, on_ns: u64, period_ns: u64 },
+    /// Sends nothing.
+    Silent,
+}
+
+#[derive(Clone, Debug)]
+struct Sender {
+    vnic: u32,
+    class: Class,
+    manner: Manner,
+    kind: Kind,
+    /// Bytes of a frame.
+    size: u32,
+    worker: usize,
+    due_ns: u64,
+    /// What passed, with overhead.
+    sent: u64,
+    marked: u64,
+    dropped: u64,
+    waited: u64,
+}
+
+impl Sender {
+    fn new(vnic: u32, class: Class, manner: Manner) -> Self {
+        let kind = if class == Class::Rdma { Kind::Rdma } else { Kind::Tcp };
+        Self {
+            vnic,
+            class,
+            manner,
+            kind,
+            size: 1500,
+            worker: 0,
+            due_ns: 0,
+            sent: 0,
+            marked: 0,
+            dropped: 0,
+            waited: 0,
+        }
+    }
+
+    fn sized(mut self, size: u32) -> Self {
+        self.size = size;
+        self
+    }
+
+    fn on(mut self, worker: usize) -> Self {
+        self.worker = worker;
+        self
+    }
+}
+
+struct Sim {
+    tree: Arc<Tree>,
+    workers: Vec<Dhtb<usize>>,
+    senders: Vec<Sender>,
+    law: Law,
+    limits: QueueLimits,
+    now_ns: u64,
+}
+
+impl Sim {
+    fn new(workers: usize, seed: u64) -> Self {
+        let tree = Arc::new(Tree::new(TreeSize { tenants: 64, vnics: 128 }, &|_, _| {}));
+        let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, n == 0, seed + n as u64)).collect();
+        let (law, limits) = (Law::default(), QueueLimits::default());
+        Self { tree, workers, senders: Vec::new(), law, limits, now_ns: 1_000_000_000 + seed % 1_000_000 }
+    }
+
+    fn link(&self, ceil: u64) {
+        self.tree.set(self.tree.link_node(Direction::Out), &NodeLimits { ceil, ..NodeLimits::FREE });
+    }
+
+    fn tenant(&self, tenant: u32, limits: NodeLimits) {
+        self.tree.set(self.tree.tenant_node(Direction::Out, tenant), &limits);
+    }
+
+    fn vnic(&self, vnic: u32, tenant: u32, limits: NodeLimits) {
+        self.tree.set_tenant(vnic, tenant);
+        self.tree.set(self.tree.vnic_node(Direction::Out, vnic), &limits);
+    }
+
+    fn class(&self, vnic: u32, class: Class, limits: NodeLimits) {
+        let leaf = self.tree.leaf(Direction::Out, vnic, class);
+        self.tree.set(self.tree.leaf_node(leaf), &limits);
+    }
+
+    fn sent(&mut self, n: usize, marked: bool) {
+        let sender = &mut self.senders[n];
+        sender.sent += u64::from(sender.size + OVERHEAD);
+        sender.marked += u64::from(marked);
+    }
+
+    fn offer(&mut self, n: usize) {
+        let (worker, bytes, kind, vnic, class) = {
+            let sender = &self.senders[n];
+            (sender.worker, sender.size + OVERHEAD, sender.kind, sender.vnic, sender.class)
+        };
+        let leaf = self.tree.leaf(Direction::Out, vnic, class);
+        if self.workers[worker].pays(leaf, bytes) {
+            self.sent(n, false);
+            return;
+        }
+        let offer = Offer { bytes, tunnel: 0, kind };
+        match self.workers[worker].offer(leaf, n, offer, (&self.law, self.limits), self.now_ns) {
+            Verdict::Send(n) => self.sent(n, false),
+            Verdict::Mark(n) => self.sent(n, true),
+            Verdict::Kept => self.senders[n].waited += 1,
+            Verdict::ClassFull(n) | Verdict::WorkerFull(n) => self.senders[n].dropped += 1,
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_ns += STEP_NS;
+        for n in 0..self.senders.len() {
+            let (manner, vnic, class, worker) = {
+                let sender = &self.senders[n];
+                (sender.manner, sender.vnic, sender.class, sender.worker)
+            };
+            let wire = u64::from(self.senders[n].size + OVERHEAD) * 8;
+            let rate = match manner {
+                Manner::Silent => continue,
+                Manner::Greedy => {
+                    let leaf = self.tree.leaf(Direction::Out, vnic, class);
+                    let mut burst = 0;
+                    while self.workers[worker].depth(leaf).0 < 20 && burst < 64 {
+                        self.offer(n);
+                        burst += 1;
+                    }
+                    continue;
+                }
+                Manner::Blind(rate) => rate,
+                Manner::OnOff { rate, on_ns, period_ns } if self.now_ns % period_ns < on_ns => rate,
+                Manner::OnOff { .. } => {
+                    self.senders[n].due_ns = self.now_ns;
+                    continue;
+                }
+            };
+            let gap = (wire as f64 * 1e9 / rate as f64) as u64;
+            self.senders[n].due_ns = self.senders[n].due_ns.max(self.now_ns - STEP_NS);
+            while self.senders[n].due_ns < self.now_ns {
+                self.senders[n].due_ns += gap.max(1);
+                self.offer(n);
+            }
+        }
+        for worker in 0..self.workers.len() {
+            while let Some((n, marked)) = self.workers[worker].release(&self.law, self.now_ns) {
+                self.sent(n, marked);
+            }
+            self.workers[worker].tend(self.now_ns);
+        }
+    }
+
+    /// Runs for so many milliseconds; what each sender got, in bits per second.
+    fn run(&mut self, ms: u64) -> Vec<f64> {
+        let before: Vec<u64> = self.senders.iter().map(|sender| sender.sent).collect();
+        let start = self.now_ns;
+        while self.now_ns < start + ms * 1_000_000 {
+            self.step();
+        }
+        let seconds = (self.now_ns - start) as f64 / 1e9;
+        self.senders
+            .iter()
+            .zip(before)
+            .map(|(sender, before)| (sender.sent - before) as f64 * 8.0 / seconds)
+            .collect()
+    }
+}
+
+#[track_caller]
+fn near(what: f64, wanted: f64, percent: f64) {
+    let error = (what / wanted - 1.0).abs() * 100.0;
+    assert!(error <= percent, "{:.1} Mbit/s, wanted {:.1} (off by {error:.2} %)", what / 1e6, wanted / 1e6);
+}
+
+fn ceil(rate: u64) -> NodeLimits {
+    NodeLimits { ceil: rate, ..NodeLimits::FREE }
+}
+
+fn weight(weight: u32) -> NodeLimits {
+    NodeLimits { weight, ..NodeLimits::FREE }
+}
+
+#[test]
+fn dhtb_without_limits_everything_passes() {
+    let mut sim = Sim::new(1, 1);
+    sim.senders = vec![
+        Sender::new(0, Class::Tcp, Manner::Blind(GBIT)),
+        Sender::new(1, Class::Rdma, Manner::Blind(GBIT)),
+    ];
+    assert!(sim.tree.is_free());
+    for rate in sim.run(50) {
+        near(rate, GBIT as f64, 1.0);
+    }
+    assert!(sim.senders.iter().all(|sender| sender.marked + sender.waited + sender.dropped == 0));
+}
+
+/// vNIC and tenant ceilings hold within 1 % against TCP, against RDMA that ignores marks, and against both.
+#[test]
+fn dhtb_ceilings_hold_against_any_mix() {
+    for seed in 0..6 {
+        for classes in [vec![Class::Tcp], vec![Class::Rdma], vec![Class::Tcp, Class::Rdma]] {
+            for of_tenant in [false, true] {
+                let mut sim = Sim::new(2, seed);
+                sim.link(10 * GBIT);
+                if of_tenant {
+                    sim.tenant(3, ceil(GBIT));
+                    sim.vnic(0, 3, NodeLimits::FREE);
+                    sim.vnic(1, 3, NodeLimits::FREE);
+                } else {
+                    sim.vnic(0, 3, ceil(GBIT));
+                }
+                for (n, class) in classes.iter().enumerate() {
+                    let manner = if *class == Class::Tcp { Manner::Greedy } else { Manner::Blind(3 * GBIT) };
+                    let vnic = if of_tenant { n as u32 } else { 0 };
+                    sim.senders.push(Sender::new(vnic, *class, manner).on(n % 2));
+                }
+                sim.run(50);
+                let total: f64 = sim.run(500).iter().sum();
+                near(total, GBIT as f64, 1.0);
+            }
+        }
+    }
+}
+
+/// Shares by weight within 2 %: of two tenants, of two classes, with RDMA that ignores its marks.
+#[test]
+fn dhtb_weights_are_kept() {
+    for seed in 0..3 {
+        for heavy in [1, 2, 4, 8] {
+            let mut sim = Sim::new(2, seed);
+            sim.link(GBIT);
+            sim.tenant(0, weight(1));
+            sim.tenant(1, weight(heavy));
+            sim.vnic(0, 0, NodeLimits::FREE);
+            sim.vnic(1, 1, NodeLimits::FREE);
+            sim.senders = vec![
+                Sender::new(0, Class::Tcp, Manner::Greedy),
+                Sender::new(1, Class::Tcp, Manner::Greedy).on(1),
+            ];
+            sim.run(50);
+            let rates = sim.run(400);
+            near(rates[0], GBIT as f64 / f64::from(1 + heavy), 2.0);
+            near(rates[1], GBIT as f64 * f64::from(heavy) / f64::from(1 + heavy), 2.0);
+
+            let mut sim = Sim::new(1, seed);
+            sim.link(GBIT);
+            sim.class(0, Class::Rdma, weight(heavy));
+            sim.senders = vec![
+                Sender::new(0, Class::Tcp, Manner::Greedy),
+                Sender::new(0, Class::Rdma, Manner::Blind(2 * GBIT)),
+            ];
+            sim.run(50);
+            let rates = sim.run(400);
+            near(rates[0], GBIT as f64 / f64::from(1 + heavy), 2.0);
+            near(rates[1], GBIT as f64 * f64::from(heavy) / f64::from(1 + heavy), 2.0);
+        }
+    }
+}
+
+#[test]
+fn dhtb_sixty_four_tenants() {
+    let mut sim = Sim::new(2, 9);
+    sim.link(10 * GBIT);
+    let mut weights = 0;
+    for n in 0..64 {
+        let w = 1 + n % 4;
+        weights += w;
+        sim.tenant(n, weight(w));
+        sim.vnic(n, n, NodeLimits::FREE);
+        sim.senders.push(Sender::new(n, Class::Tcp, Manner::Greedy).on(n as usize % 2));
+    }
+    sim.run(50);
+    for (n, rate) in sim.run(300).into_iter().enumerate() {
+        near(rate, 10.0 * GBIT as f64 * f64::from(1 + n as u32 % 4) / f64::from(weights), 2.0);
+    }
+}
+
+/// Small packets against large ones, many flows against one: bytes count, not packets or flows.
+#[test]
+fn dhtb_sizes_and_numbers_of_flows_do_not_matter() {
+    let mut sim = Sim::new(1, 5);
+    sim.link(GBIT);
+    sim.vnic(0, 0, NodeLimits::FREE);
+    sim.vnic(1, 1, NodeLimits::FREE);
+    sim.senders = vec![
+        Sender::new(0, Class::Tcp, Manner::Greedy),
+        Sender::new(1, Class::Tcp, Manner::Greedy).sized(64),
+    ];
+    sim.run(50);
+    let rates = sim.run(300);
+    near(rates[0], GBIT as f64 / 2.0, 2.0);
+    near(rates[1], GBIT as f64 / 2.0, 2.0);
+    // A hundred senders of one tenant against one of the other.
+    sim.senders.truncate(1);
+    sim.senders.extend((0..100).map(|_| Sender::new(1, Class::Tcp, Manner::Blind(GBIT / 50))));
+    sim.run(50);
+    near(sim.run(300)[0], GBIT as f64 / 2.0, 2.0);
+}
+
+/// What an idle sibling leaves is lent within 10 ms, and back within 10 ms.
+#[test]
+fn dhtb_lent_and_returned_within_ten_milliseconds() {
+    for (class, manner) in [(Class::Tcp, Manner::Greedy), (Class::Rdma, Manner::Blind(2 * GBIT))] {
+        for seed in 0..5 {
+            let mut sim = Sim::new(2, seed);
+            sim.link(GBIT);
+            sim.vnic(0, 0, NodeLimits::FREE);
+            sim.vnic(1, 1, NodeLimits { assured: GBIT / 2, ..NodeLimits::FREE });
+            sim.senders =
+                vec![Sender::new(0, class, manner), Sender::new(1, Class::Tcp, Manner::Silent).on(1)];
+            sim.run(100);
+            near(sim.run(50)[0], GBIT as f64, 2.0);
+            sim.senders[1].manner = Manner::Greedy;
+            sim.run(10);
+            near(sim.run(20)[1], GBIT as f64 / 2.0, 5.0);
+            sim.senders[1].manner = Manner::Silent;
+            sim.run(10);
+            near(sim.run(20)[0], GBIT as f64, 5.0);
+        }
+    }
+}
+
+/// A class under its assured rate is never marked, queued or dropped, whatever its siblings do.
+#[test]
+fn dhtb_an_assured_class_is_left_alone() {
+    for seed in 0..4 {
+        for class in Class::ALL {
+            let mut sim = Sim::new(2, seed);
+            sim.link(GBIT);
+            sim.class(0, class, NodeLimits { assured: GBIT / 4, ..NodeLimits::FREE });
+            sim.senders = vec![
+                Sender::new(0, class, Manner::Blind(GBIT / 4 - GBIT / 100)),
+                Sender::new(
+                    0,
+                    if class == Class::Tcp { Class::Rdma } else { Class::Tcp },
+                    Manner::Blind(2 * GBIT),
+                ),
+                Sender::new(1, Class::Rdma, Manner::Blind(2 * GBIT)).on(1),
+                Sender::new(2, Class::Tcp, Manner::Greedy).on(1),
+                Sender::new(
+                    3,
+                    Class::Rdma,
+                    Manner::OnOff { rate: 2 * GBIT, on_ns: 1_000_000, period_ns: 5_000_000 },
+                ),
+            ];
+            let rates = sim.run(300);
+            near(rates[0], (GBIT / 4 - GBIT / 100) as f64, 1.0);
+            let sender = &sim.senders[0];
+            assert_eq!((sender.marked, sender.waited, sender.dropped), (0, 0, 0), "{class:?} {seed}");
+            let rest: f64 = rates.iter().sum();
+            near(rest, GBIT as f64, 2.0);
+        }
+    }
+}
+
+/// Bursts tuned to the burst size gain nothing in the long run.
+#[test]
+fn dhtb_on_off_bursts_gain_nothing() {
+    for period_us in [300, 1_000, 3_000, 9_000] {
+        let mut sim = Sim::new(1, 3);
+        sim.link(10 * GBIT);
+        sim.vnic(0, 0, ceil(GBIT));
+        // 128 KiB are a millisecond of it: sent at once, then a pause.
+        let on_ns = 105_000;
+        let manner = Manner::OnOff { rate: 10 * GBIT, on_ns, period_ns: period_us * 1_000 };
+        sim.senders = vec![Sender::new(0, Class::Rdma, manner)];
+        sim.run(50);
+        let rate = sim.run(500)[0];
+        assert!(rate <= 1.01 * GBIT as f64, "{period_us} us: {:.1} Mbit/s", rate / 1e6);
+    }
+}
+
+/// Marks begin at kmin and are certain at kmax; a sender within its share gets none.
+#[test]
+fn dhtb_marks_follow_the_law() {
+    let law = Law::default();
+    assert_eq!(law.probability(law.kmin), 0.0);
+    assert_eq!(law.probability(law.kmax), 1.0);
+    assert!((law.probability((law.kmin + law.kmax) / 2) - law.pmax / 2.0).abs() < 1e-6);
+    let mut sim = Sim::new(1, 4);
+    sim.link(10 * GBIT);
+    sim.vnic(0, 0, ceil(GBIT));
+    sim.senders = vec![Sender::new(0, Class::Rdma, Manner::Blind(GBIT * 9 / 10))];
+    sim.run(300);
+    let sender = &sim.senders[0];
+    assert_eq!((sender.marked, sender.waited, sender.dropped), (0, 0, 0));
+    // A little over: the debt grows until all is marked, then until packets wait.
+    sim.senders[0].manner = Manner::Blind(GBIT * 11 / 10);
+    sim.run(300);
+    let sender = &sim.senders[0];
+    assert!(sender.marked > 1_000 && sender.waited > 0, "{sender:?}");
+}
+
+/// A sender that cannot be marked waits instead.
+#[test]
+fn dhtb_what_cannot_be_marked_waits() {
+    let mut sim = Sim::new(1, 4);
+    sim.link(10 * GBIT);
+    sim.vnic(0, 0, ceil(GBIT));
+    sim.senders = vec![Sender { kind: Kind::RdmaUnmarkable, ..Sender::new(0, Class::Rdma, Manner::Greedy) }];
+    sim.run(50);
+    near(sim.run(300)[0], GBIT as f64, 1.0);
+    assert_eq!((sim.senders[0].marked, sim.senders[0].dropped), (0, 0));
+    assert!(sim.senders[0].waited > 1000);
+}
+
+/// External use (a NIC's counters) is debited: what is left is what the software passes.
+#[test]
+fn dhtb_debits_from_outside_count() {
+    let mut sim = Sim::new(1, 4);
+    sim.link(10 * GBIT);
+    sim.vnic(0, 0, ceil(GBIT));
+    sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
+    let leaf = sim.tree.leaf(Direction::Out, 0, Class::Tcp);
+    sim.run(50);
+    let mut rates = Vec::new();
+    for _ in 0..300 {
+        // 600 Mbit/s in hardware.
+        sim.tree.debit(leaf, 75_000, sim.now_ns);
+        rates.push(sim.run(1)[0]);
+    }
+    near(rates.iter().sum::<f64>() / 300.0, 0.4 * GBIT as f64, 2.0);
+    let meter = sim.tree.meter(leaf);
+    assert!(meter.peak > 0 && meter.burst > 0);
+}

@@ -1,0 +1,390 @@
+//! The tree of rates: link -> tenant -> vNIC -> class, once for each direction, shared by all workers.
+//!
+//! A node is two cache lines: what control sets, and what workers take. Workers come here once for a quantum of
+//! tokens, not for each packet.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use zerocopy::FromZeros;
+
+use super::bucket::{BitsPerSec, Bucket, Pace, PaceCell, Stamp};
+use crate::mem::Slab;
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Direction {
+    /// From vNICs.
+    Out = 0,
+    /// To vNICs, out of the tunnel.
+    In = 1,
+}
+
+impl Direction {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Out, Self::In];
+
+    /// The name in config, console and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::In => "in",
+        }
+    }
+}
+
+/// Class of traffic of a vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Class {
+    /// RoCEv2.
+    Rdma = 0,
+    /// Everything else.
+    Tcp = 1,
+}
+
+impl Class {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Rdma, Self::Tcp];
+
+    /// The name in config, console and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// A class of a vNIC in a direction, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Leaf(pub u32);
+
+/// A node, whatever its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// What is configured for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// What it always gets; 0: nothing in particular.
+    pub assured: BitsPerSec,
+    /// What it never exceeds; 0: only its parent's limits.
+    pub ceil: BitsPerSec,
+    /// Its part of what its siblings leave.
+    pub weight: u32,
+    /// Bytes that it may save up; 0: a millisecond of its ceil, 128 KiB at least.
+    pub burst: u64,
+}
+
+impl NodeLimits {
+    /// No limits.
+    pub const FREE: Self = Self { assured: 0, ceil: 0, weight: 1, burst: 0 };
+
+    /// Bytes that a node saves up at a rate.
+    fn burst_at(&self, rate: BitsPerSec) -> u64 {
+        if self.burst > 0 { self.burst } else { (rate / 8_000).max(128 << 10) }
+    }
+}
+
+/// A node.
+#[derive(Debug, FromZeros)]
+#[repr(C, align(128))]
+pub(super) struct Node {
+    pub ceil: PaceCell,
+    pub assured: PaceCell,
+    /// What the division gives it: classes only.
+    pub share: PaceCell,
+    weight: AtomicU32,
+    /// 1 when it or something above it has a limit: classes only.
+    pub limited: AtomicU32,
+    /// Next class in the list of those that woke up; 0: none, else number + 1.
+    pub next_woken: AtomicU32,
+    /// 1 while the division knows the class, or is about to.
+    pub awake: AtomicU32,
+
+    pub ceil_bucket: Bucket,
+    pub assured_bucket: Bucket,
+    pub share_bucket: Bucket,
+    /// Bytes that RDMA sent ahead of its tokens.
+    pub debt: AtomicU64,
+    /// Bytes for which tokens were taken.
+    pub drawn: AtomicU64,
+    /// Times that a class found no tokens.
+    pub held_back: AtomicU64,
+    control_bucket: Bucket,
+    /// RDMA classes: what keeps connections alive has a rate of its own, bits per second.
+    control: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Node>() == 128);
+const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
+
+/// Number of tenants and vNICs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeSize {
+    /// Tenants.
+    pub tenants: u32,
+    /// vNICs.
+    pub vnics: u32,
+}
+
+/// The tree of both directions.
+pub struct Tree {
+    size: TreeSize,
+    pub(super) nodes: Slab<Node>,
+    /// Tenant of each vNIC.
+    tenants: Box<[AtomicU32]>,
+    /// Classes that woke up since the division looked: number + 1 of the last, 0: none.
+    pub(super) woken: AtomicU32,
+    /// 1 as soon as any node has a limit: until then nothing is looked up for a packet.
+    any: AtomicU32,
+}
+
+impl Tree {
+    /// A tree without limits.
+    pub fn new(size: TreeSize, advise: &dyn Fn(usize, usize)) -> Self {
+        let size = TreeSize { tenants: size.tenants.max(1), vnics: size.vnics.max(1) };
+        let nodes: Slab<Node> = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize);
+        let (start, len) = nodes.range();
+        advise(start, len);
+        Self {
+            size,
+            nodes,
+            tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
+            woken: AtomicU32::new(0),
+            any: AtomicU32::new(0),
+        }
+    }
+
+    /// Bytes of a node.
+    pub const NODE_BYTES: usize = size_of::<Node>();
+
+    /// Number of classes, numbered from 0.
+    pub fn leaves(&self) -> u32 {
+        4 * self.size.vnics
+    }
+
+    /// A class of a vNIC. vNICs past the end share the last one's.
+    #[inline(always)]
+    pub fn leaf(&self, direction: Direction, vnic: u32, class: Class) -> Leaf {
+        let vnic = vnic.min(self.size.vnics - 1);
+        Leaf((direction as u32 * self.size.vnics + vnic) * 2 + class as u32)
+    }
+
+    /// The link in a direction.
+    pub fn link_node(&self, direction: Direction) -> NodeId {
+        NodeId(direction as u32)
+    }
+
+    /// A tenant in a direction.
+    pub fn tenant_node(&self, direction: Direction, tenant: u32) -> NodeId {
+        NodeId(2 + direction as u32 * self.size.tenants + tenant.min(self.size.tenants - 1))
+    }
+
+    /// A vNIC in a direction.
+    pub fn vnic_node(&self, direction: Direction, vnic: u32) -> NodeId {
+        let vnic = vnic.min(self.size.vnics - 1);
+        NodeId(2 + 2 * self.size.tenants + direction as u32 * self.size.vnics + vnic)
+    }
+
+    /// A class as a node.
+    #[inline(always)]
+    pub fn leaf_node(&self, leaf: Leaf) -> NodeId {
+        NodeId(2 + 2 * self.size.tenants + 2 * self.size.vnics + leaf.0)
+    }
+
+    /// Direction and vNIC of a class.
+    pub fn owner(&self, leaf: Leaf) -> (Direction, u32) {
+        let row = leaf.0 / 2;
+        if row < self.size.vnics { (Direction::Out, row) } else { (Direction::In, row - self.size.vnics) }
+    }
+
+    #[inline(always)]
+    pub(super) fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// Class, vNIC, tenant, link.
+    #[inline]
+    pub(super) fn path(&self, leaf: Leaf) -> [&Node; 4] {
+        let (direction, vnic) = self.owner(leaf);
+        [
+            self.node(self.leaf_node(leaf)),
+            self.node(self.vnic_node(direction, vnic)),
+            self.node(self.tenant_node(direction, self.tenant_of(vnic))),
+            self.node(self.link_node(direction)),
+        ]
+    }
+
+    /// The tenant of a vNIC.
+    #[inline]
+    pub fn tenant_of(&self, vnic: u32) -> u32 {
+        self.tenants.get(vnic as usize).map_or(0, |tenant| tenant.load(Relaxed))
+    }
+
+    /// Puts a vNIC under a tenant.
+    pub fn set_tenant(&self, vnic: u32, tenant: u32) {
+        if let Some(cell) = self.tenants.get(vnic as usize) {
+            cell.store(tenant.min(self.size.tenants - 1), Relaxed);
+        }
+        self.mark_limited(vnic);
+    }
+
+    /// Sets what a node may do. Takes effect with the next packets.
+    pub fn set(&self, id: NodeId, limits: &NodeLimits) {
+        let node = self.node(id);
+        node.weight.store(limits.weight.max(1), Relaxed);
+        node.ceil.set(Pace::new(limits.ceil, limits.burst_at(limits.ceil)));
+        node.assured.set(Pace::new(limits.assured, limits.burst_at(limits.assured)));
+        if limits.ceil != 0 || limits.assured != 0 {
+            self.any.store(1, Relaxed);
+        }
+        let above = 2 + 2 * self.size.tenants;
+        let vnics = match id.0.checked_sub(above) {
+            None => 0..self.size.vnics,
+            Some(row) => {
+                let row = row.checked_sub(2 * self.size.vnics).map_or(row, |leaf| leaf / 2);
+                let vnic = row % self.size.vnics;
+                vnic..vnic + 1
+            }
+        };
+        vnics.for_each(|vnic| self.mark_limited(vnic));
+    }
+
+    fn mark_limited(&self, vnic: u32) {
+        for direction in Direction::ALL {
+            for class in Class::ALL {
+                let [leaf, rest @ ..] = self.path(self.leaf(direction, vnic, class));
+                let limited =
+                    !leaf.ceil.get().is_free() || rest.iter().any(|node| !node.ceil.get().is_free());
+                leaf.limited.store(u32::from(limited), Relaxed);
+            }
+        }
+    }
+
+    /// Sets the rate up to which a vNIC's CNPs, ACKs, NAKs and connection manager's messages are not treated as
+    /// data; 0: no limit.
+    pub fn set_control_rate(&self, direction: Direction, vnic: u32, rate: BitsPerSec) {
+        let node = self.node(self.leaf_node(self.leaf(direction, vnic, Class::Rdma)));
+        node.control.store(rate, Relaxed);
+    }
+
+    /// True while a vNIC's control packets keep to their rate; then this one is counted against it.
+    #[inline]
+    pub fn may_control(&self, leaf: Leaf, bytes: u32, now_ns: u64) -> bool {
+        let (node, now) = (self.node(self.leaf_node(leaf)), Stamp::from_ns(now_ns));
+        let rate = node.control.load(Relaxed);
+        let pace = Pace::new(rate, (rate / 800).max(16 << 10));
+        let within = node.control_bucket.wait(u64::from(bytes), pace, now) == 0;
+        if within {
+            node.control_bucket.take(u64::from(bytes), pace, now);
+        }
+        within
+    }
+
+    /// True when nothing in the tree has ever had a limit.
+    #[inline(always)]
+    pub fn is_free(&self) -> bool {
+        self.any.load(Relaxed) == 0
+    }
+
+    /// The weight of a node.
+    pub fn weight(&self, id: NodeId) -> u32 {
+        self.node(id).weight.load(Relaxed).max(1)
+    }
+
+    /// A node as it is now.
+    pub fn view(&self, id: NodeId, now_ns: u64) -> NodeView {
+        let (node, now) = (self.node(id), Stamp::from_ns(now_ns));
+        let (ceil, assured, share) = (node.ceil.get(), node.assured.get(), node.share.get());
+        NodeView {
+            assured: assured.rate(),
+            ceil: ceil.rate(),
+            share: share.rate(),
+            weight: self.weight(id),
+            burst: ceil.burst(),
+            tokens: node.ceil_bucket.level(ceil, now),
+            debt: node.debt.load(Relaxed),
+            drawn: node.drawn.load(Relaxed),
+            held_back: node.held_back.load(Relaxed),
+        }
+    }
+
+    /// Debits a class for traffic that did not pass here (a NIC's counters).
+    pub fn debit(&self, leaf: Leaf, bytes: u64, now_ns: u64) {
+        let now = Stamp::from_ns(now_ns);
+        let path = self.path(leaf);
+        path[0].assured_bucket.take(bytes, path[0].assured.get(), now);
+        path[0].share_bucket.take(bytes, path[0].share.get(), now);
+        for node in path {
+            node.ceil_bucket.take(bytes, node.ceil.get(), now);
+            node.drawn.fetch_add(bytes, Relaxed);
+        }
+        self.wake(leaf);
+    }
+
+    /// What a meter for a class would be set to: its rates now and its burst.
+    pub fn meter(&self, leaf: Leaf) -> Meter {
+        let node = self.node(self.leaf_node(leaf));
+        let (share, assured) = (node.share.get(), node.assured.get());
+        Meter {
+            committed: assured.rate(),
+            peak: if share.is_free() { node.ceil.get().rate() } else { share.rate() },
+            burst: share.burst().max(node.ceil.get().burst()),
+        }
+    }
+
+    /// Tells the division that a class is in use.
+    #[inline]
+    pub(super) fn wake(&self, leaf: Leaf) {
+        let node = self.node(self.leaf_node(leaf));
+        if node.awake.load(Relaxed) != 0 || node.awake.swap(1, Relaxed) != 0 {
+            return;
+        }
+        let mut last = self.woken.load(Relaxed);
+        loop {
+            node.next_woken.store(last, Relaxed);
+            let pushed =
+                self.woken.compare_exchange(last, leaf.0 + 1, std::sync::atomic::Ordering::AcqRel, Relaxed);
+            match pushed {
+                Ok(_) => return,
+                Err(now) => last = now,
+            }
+        }
+    }
+}
+
+/// A node, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// What it always gets, bits per second.
+    pub assured: BitsPerSec,
+    /// What it never exceeds; 0: no limit of its own.
+    pub ceil: BitsPerSec,
+    /// What the last division gave it (classes).
+    pub share: BitsPerSec,
+    /// Its weight.
+    pub weight: u32,
+    /// Bytes that it may save up.
+    pub burst: u64,
+    /// Bytes that it has saved up; negative: taken ahead.
+    pub tokens: i64,
+    /// Bytes sent ahead of tokens (RDMA).
+    pub debt: u64,
+    /// Bytes for which tokens were taken, ever.
+    pub drawn: u64,
+    /// Times that no tokens were found.
+    pub held_back: u64,
+}
+
+/// Parameters of a hardware meter that stands for a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// Rate that is always green.
+    pub committed: BitsPerSec,
+    /// Rate beyond which everything is red; 0: none.
+    pub peak: BitsPerSec,
+    /// Bytes.
+    pub burst: u64,
+}
