@@ -16,6 +16,7 @@ use crate::control::protocol::answer;
 use crate::control::server::{Call, Caller, Server};
 use crate::shell::Shell;
 use crate::state;
+use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
 
 /// Requests of all consoles that may wait.
@@ -83,6 +84,9 @@ async fn control(options: Options) -> anyhow::Result<()> {
                 }
             }
             _ = clock.tick() => shell.switch.tend(Instant::now()),
+            () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
+                shell.switch.hurry();
+            }
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => reload(&mut shell),

@@ -2,6 +2,8 @@
 //!
 //! Reads counters only; how they are laid out for people is the shell's business.
 
+pub mod qps;
+
 use std::collections::BTreeMap;
 
 use pipelines::drops::DropReason;
@@ -31,18 +33,19 @@ impl Totals {
         self.drops.values().fold(0, |sum, n| sum.wrapping_add(*n))
     }
 
-    /// received + originated + copies - sent - drops - consumed - queued: zero when no packet is on its way
+    /// received + originated + copies - sent - drops - consumed - queued - waiting: zero when no packet is on its way
     /// through a stage.
     pub fn imbalance(&self) -> i64 {
         let came = self.get("received").wrapping_add(self.get("originated")).wrapping_add(self.get("copies"));
-        let went = self.get("sent").wrapping_add(self.get("consumed")).wrapping_add(self.get("queued"));
+        let held = self.get("queued").wrapping_add(self.get("waiting"));
+        let went = self.get("sent").wrapping_add(self.get("consumed")).wrapping_add(held);
         came.wrapping_sub(went).wrapping_sub(self.dropped()) as i64
     }
 
     fn since(mut self, base: &Self) -> Self {
         for (name, value) in &mut self.scalars {
-            // What is queued is a level, not a sum.
-            if *name != "queued" {
+            // What is held is a level, not a sum.
+            if !matches!(*name, "queued" | "waiting") {
                 *value = value.wrapping_sub(base.get(name));
             }
         }
@@ -83,6 +86,16 @@ pub struct VnicTotals {
     pub drops: u64,
     /// NFT misses.
     pub misses: u64,
+    /// RC queue pairs that it opened.
+    pub qps_opened: u64,
+    /// RC queue pairs that it was refused.
+    pub qps_refused: u64,
+    /// Packets of refused queue pairs.
+    pub qp_drops: u64,
+    /// Connection requests answered with a reject.
+    pub qps_rejected: u64,
+    /// Connection manager messages from and to it.
+    pub cm_messages: u64,
 }
 
 /// A worker's figures.
@@ -219,6 +232,11 @@ pub fn vnic(switch: &Switch, index: u32) -> VnicTotals {
         tx_bytes: now.tx_bytes.wrapping_sub(base.tx_bytes),
         drops: now.drops.wrapping_sub(base.drops),
         misses: now.misses.wrapping_sub(base.misses),
+        qps_opened: now.qps_opened.wrapping_sub(base.qps_opened),
+        qps_refused: now.qps_refused.wrapping_sub(base.qps_refused),
+        qp_drops: now.qp_drops.wrapping_sub(base.qp_drops),
+        qps_rejected: now.qps_rejected.wrapping_sub(base.qps_rejected),
+        cm_messages: now.cm_messages.wrapping_sub(base.cm_messages),
     }
 }
 
@@ -231,6 +249,11 @@ fn raw_vnic(pool: &Pool, index: u32) -> VnicTotals {
         tx_bytes: sum.tx_bytes + row.tx_bytes.get(),
         drops: sum.drops + row.drops.get(),
         misses: sum.misses + row.misses.get(),
+        qps_opened: sum.qps_opened + row.qps_opened.get(),
+        qps_refused: sum.qps_refused + row.qps_refused.get(),
+        qp_drops: sum.qp_drops + row.qp_drops.get(),
+        qps_rejected: sum.qps_rejected + row.qps_rejected.get(),
+        cm_messages: sum.cm_messages + row.cm_messages.get(),
     })
 }
 

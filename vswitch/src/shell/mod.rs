@@ -2,8 +2,10 @@
 //! derive from them.
 
 mod config;
+mod events;
 mod flows;
 mod port;
+mod rcft;
 mod rdma;
 mod stats;
 mod tenant;
@@ -52,7 +54,9 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(stats::commands())
         .chain(tenant::commands())
         .chain(flows::commands())
+        .chain(rcft::commands())
         .chain(rdma::commands())
+        .chain(events::commands())
         .chain(config::commands());
     Ok(Console::new(all)?.with_values(values))
 }

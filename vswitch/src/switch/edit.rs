@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use wire::Vni;
+use wire::{Qpn, Vni};
 
 use super::{Switch, SwitchError};
 use crate::config::{
@@ -208,11 +208,20 @@ impl Switch {
     }
 
     fn publish_locations(&mut self) -> Result<(), SwitchError> {
+        let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
-        self.pool.publish(&snapshot)?;
-        self.topology.release();
-        self.tend(std::time::Instant::now());
+        self.hand_out(&before, &snapshot)?;
         self.save_state()
+    }
+
+    /// Takes the place of a queue pair back. `false` when it has none.
+    pub fn evict(&mut self, vnic: u32, peer: IpAddr, qpn: Qpn) -> bool {
+        self.rcft.evict(vnic, peer, qpn)
+    }
+
+    /// Takes the places of all queue pairs of a vNIC back; how many there are.
+    pub fn evict_all(&mut self, vnic: u32) -> u32 {
+        self.rcft.evict_all(vnic, self.topology.snapshot(), self.pool.now(), &mut self.events)
     }
 
     /// Polls a port again that `port stop` stopped.
@@ -256,7 +265,7 @@ impl Switch {
 }
 
 /// Replaces a file by a new one; after a crash it is either the old or the new one.
-fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+pub(super) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut temporary = path.as_os_str().to_owned();

@@ -4,13 +4,16 @@
 //! published to the workers as a new snapshot, and only then does what it replaces go away. Workers never stop for
 //! it.
 
+pub mod events;
 pub mod ports;
+pub mod rcft;
 pub mod topology;
 pub mod underlay;
 
 mod edit;
 mod error;
 mod tend;
+mod tidy;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +25,7 @@ use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Eal, Mempool, MempoolConfig};
 
 pub use error::SwitchError;
+use events::EventLog;
 use ports::{PortTable, Wanted};
 use topology::Topology;
 use underlay::Neighbours;
@@ -61,6 +65,9 @@ pub struct Switch {
     watched: Vec<tend::Watched>,
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
+    rcft: rcft::Control,
+    tidying: tidy::Tidying,
+    events: EventLog,
 }
 
 impl Switch {
@@ -79,14 +86,18 @@ impl Switch {
         tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
         let mempool = Mempool::new(&eal, &mempool_config(&config, cores.len()))?;
         let topology = Topology::new(config.vlt.entries);
+        let cores_in_use = cores.len().max(1);
         let spec = WorkerSpec {
             cores,
             may_sleep: config.workers.idle == Idle::Sleep,
             burst: usize::from(config.workers.burst),
             nft: nft_config(&config),
             queue_pairs: config.rcft.entries,
+            // A tenth of the buffers at most: a tenant that waits must not starve the receiving of others.
+            shaped_packets: (mempool.capacity() / 10 / cores_in_use).clamp(256, 16_384) as u32,
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
+        let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
         let (mode, auto_start) = (mode_of(config.forward.mode), config.forward.auto_start);
         let bare = Config {
             uplinks: Vec::new(),
@@ -114,6 +125,9 @@ impl Switch {
             stopped: false,
             watched: Vec::new(),
             rdma,
+            rcft,
+            tidying: tidy::Tidying::default(),
+            events: EventLog::default(),
         };
         switch.set_mode(mode)?;
         switch.apply(config)?;
@@ -161,6 +175,16 @@ impl Switch {
     /// What the RDMA devices offer that quotas are shares of.
     pub fn rdma_devices(&self) -> &rdma::Devices {
         &self.rdma
+    }
+
+    /// Queue pairs: limits and what is admitted.
+    pub fn rcft(&self) -> &rcft::Control {
+        &self.rcft
+    }
+
+    /// What happened lately.
+    pub fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// DPDK.
@@ -303,6 +327,7 @@ impl Switch {
 
     /// Builds and publishes the snapshot of a config.
     fn publish(&mut self, config: &Config) -> Result<(), SwitchError> {
+        let quotas = rdma::quotas(config, &self.rdma)?;
         self.topology.rebuild(config, &self.ports, &mut self.neighbours)?;
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
@@ -312,8 +337,17 @@ impl Switch {
                 self.baseline.begin_vnic(&self.pool, vnic.index, &vnic.name);
             }
         }
-        self.pool.publish(&snapshot)?;
+        // First, so that no packet of a new vNIC comes before its quota.
+        self.rcft.configure(config, &quotas, &snapshot);
+        self.hand_out(&before, &snapshot)
+    }
+
+    /// Gives the workers a snapshot in place of `before`, and takes out what it forbids.
+    fn hand_out(&mut self, before: &Arc<Snapshot>, snapshot: &Arc<Snapshot>) -> Result<(), SwitchError> {
+        self.pool.publish(snapshot)?;
         self.topology.release();
+        self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
+        self.tidying.follow(before, snapshot, self.pool.workers.len());
         self.tend(Instant::now());
         Ok(())
     }
@@ -376,6 +410,7 @@ impl Switch {
         if let Err(error) = self.set_forwarding(false) {
             tracing::error!(%error, "workers did not stop receiving");
         }
+        self.rcft.save_all(self.topology.snapshot());
         self.ports.detach_all(&self.pool);
         self.pool.stop();
         let left = self.mempool.in_use();

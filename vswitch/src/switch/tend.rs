@@ -15,6 +15,9 @@ use crate::worker::Command;
 /// A worker that has not turned its loop for so long is reported.
 const STALLED: Duration = Duration::from_secs(2);
 
+/// Most events that are taken in at a time: both queues full.
+const EVENTS: usize = 8192;
+
 /// What the watchdog remembers of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
@@ -26,7 +29,9 @@ pub(super) struct Watched {
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
-        while let Some(event) = self.pool.events.pop() {
+        // Tenants make some of them faster than they can be read.
+        for _ in 0..EVENTS {
+            let Some(event) = self.pool.events.pop() else { break };
             match event {
                 Event::Neighbour { uplink, address, mac } => {
                     if self.neighbours.heard(uplink, address, mac, now) {
@@ -35,13 +40,13 @@ impl Switch {
                     }
                 }
                 Event::QpRefused { vnic, peer, qpn, reason } => {
-                    let vnic = self.topology.snapshot().vnic(vnic).map_or("?", |vnic| vnic.name.as_str());
-                    let (reason, qpn) = (reason.name(), qpn.get());
-                    tracing::warn!(vnic, %peer, qpn, reason, "queue pair refused");
+                    let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
+                    self.rcft.refused((vnic, peer, qpn, reason), snapshot, now, &mut self.events);
                 }
-                Event::Cm { .. } => {}
+                Event::Cm { vnic, peer, sends, message } => self.rcft.heard(vnic, peer, sends, &message),
             }
         }
+        self.tend_queue_pairs();
         let (probes, lost) = self.neighbours.tick(now);
         for (uplink, address) in lost {
             tracing::warn!(uplink, %address, "underlay neighbour lost");
@@ -54,6 +59,34 @@ impl Switch {
             worker.mailbox().free_retired();
         }
         self.watch(now);
+    }
+
+    fn tend_queue_pairs(&mut self) {
+        let snapshot = self.topology.snapshot();
+        let vnics = snapshot.vnics.iter().flatten().map(|vnic| vnic.index as usize);
+        let opened = |index| {
+            let workers = self.pool.workers.iter();
+            workers
+                .map(|worker| worker.stats.pipeline.vnic(index).qps_opened.get())
+                .fold(0, u64::wrapping_add)
+        };
+        let opened = vnics.map(opened).fold(0, u64::wrapping_add);
+        self.rcft.tend(snapshot, self.pool.now(), opened, &mut self.events);
+        for index in self.rcft.released(self.topology.held()) {
+            self.topology.let_go(index);
+        }
+        self.tidying.tend(&self.pool);
+    }
+
+    /// True while queue pairs are on their way out: then [`hurry`](Self::hurry) wants to be called every
+    /// [`super::rcft::BUSY_EVERY_MS`].
+    pub fn is_busy(&self) -> bool {
+        self.rcft.is_busy()
+    }
+
+    /// Goes on with queue pairs that are on their way out.
+    pub fn hurry(&mut self) {
+        self.rcft.hurry(self.topology.snapshot(), self.pool.now(), &mut self.events);
     }
 
     /// Reports a worker that does not turn its loop any more, once, and when it does again.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::queue::ArrayQueue;
 use pipelines::nft::Entry;
+use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
 
@@ -46,6 +47,22 @@ pub struct NftPage {
     pub tick: u32,
 }
 
+/// Part of a table of queue pairs, for display.
+pub struct QpPage {
+    /// Queue pairs.
+    pub entries: Vec<QpView>,
+    /// Where to go on, `None` at the end.
+    pub next: Option<u32>,
+}
+
+/// What a worker counts of queue pairs.
+pub struct QpCounts {
+    /// Sums.
+    pub stats: RcftStats,
+    /// Entries from the wire, by vNIC; those behind the last are zero.
+    pub guests: Vec<u32>,
+}
+
 /// A request to a worker.
 pub enum Command {
     /// Use this configuration from the next burst on.
@@ -70,6 +87,15 @@ pub enum Command {
     Nft(u32, usize, Sender<NftPage>),
     /// Forget all flows.
     NftClear,
+    /// Show part of the queue pairs of one direction, from this line on, so many.
+    Qps(Way, u32, usize, Sender<QpPage>),
+    /// Show these queue pairs of one direction as far as they are known. A few at a time.
+    QpsOf(Way, Vec<QpKey>, Sender<QpPage>),
+    /// Say how many queue pairs there are.
+    QpCounts(Sender<QpCounts>),
+    /// Forget queue pairs from the wire whose address is no longer that of their vNIC, from this line on, so many
+    /// lines; the answer is where to go on.
+    QpTidy(u32, u32, Sender<Option<u32>>),
     /// Say that everything before this was done.
     Barrier(Sender<()>),
     /// Hand out all packets and end.

@@ -10,7 +10,7 @@ use pipelines::{Now, Sink, io};
 use pmd::{Clock, Mbuf, RxQueue, rdtsc};
 use wire::PacketBuf;
 
-use super::mailbox::{Command, Mailbox, Mode, NftPage, RemovedPort};
+use super::mailbox::{Command, Mailbox, Mode, NftPage, QpCounts, QpPage, RemovedPort};
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 
@@ -22,7 +22,7 @@ const MAX_SLEEP: Duration = Duration::from_micros(200);
 pub(super) struct Worker {
     pub(super) mailbox: Mailbox,
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) overlay: Overlay,
+    pub(super) overlay: Overlay<Mbuf>,
     pub(super) stats: Arc<WorkerStats>,
     pub(super) tx: TxPaths,
     pub(super) rx: Vec<(PortIndex, RxQueue)>,
@@ -46,6 +46,7 @@ impl Worker {
             }
             let now = self.now(last);
             let received = if self.forwarding { self.poll(now) } else { 0 };
+            let more = self.overlay.release(&self.snapshot, now, &mut self.tx);
             let taken_over = self.tx.take_over();
             self.tx.flush();
             self.overlay.idle(now);
@@ -53,12 +54,15 @@ impl Worker {
             let worked = received + taken_over != 0;
             self.account(worked, end.wrapping_sub(last));
             last = end;
-            quiet = if worked { 0 } else { quiet.saturating_add(1) };
+            quiet = if worked || more { 0 } else { quiet.saturating_add(1) };
             if self.may_sleep && quiet > SPIN && !self.tx.is_waiting() {
                 self.stats.sleeps.add(1);
                 // Longer and longer: 10, 20, ... 200 microseconds.
                 let steps = (quiet - SPIN).min(20);
-                std::thread::sleep((Duration::from_micros(10) * steps).min(MAX_SLEEP));
+                let sleep = (Duration::from_micros(10) * steps).min(MAX_SLEEP);
+                // Not past what waits for tokens.
+                let due = self.overlay.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(now.ns)));
+                std::thread::sleep(due.map_or(sleep, |due| due.min(sleep)));
             }
         }
         self.drain();
@@ -138,6 +142,24 @@ impl Worker {
                     let tick = self.now(rdtsc()).tick;
                     let _ = reply.send(NftPage { entries, next, tick });
                 }
+                Command::Qps(way, from, limit, reply) => {
+                    let (entries, next) = self.overlay.rcft().scan(way, from, limit);
+                    let _ = reply.send(QpPage { entries, next });
+                }
+                Command::QpsOf(way, keys, reply) => {
+                    let rcft = self.overlay.rcft();
+                    let entries = keys.iter().filter_map(|key| rcft.view(way, key)).collect();
+                    let _ = reply.send(QpPage { entries, next: None });
+                }
+                Command::QpCounts(reply) => {
+                    let rcft = self.overlay.rcft();
+                    let used = rcft.guests().iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
+                    let guests = rcft.guests()[..used].to_vec();
+                    let _ = reply.send(QpCounts { stats: rcft.stats(), guests });
+                }
+                Command::QpTidy(from, budget, reply) => {
+                    let _ = reply.send(self.overlay.rcft_mut().tidy(&self.snapshot, from, budget));
+                }
                 Command::NftClear => self.overlay.nft_mut().clear(),
                 Command::Barrier(reply) => {
                     let _ = reply.send(());
@@ -166,6 +188,8 @@ impl Worker {
 
     /// The last packets go out as far as their queues take them within a bounded number of attempts.
     fn drain(&mut self) {
+        let now = self.now(rdtsc());
+        self.overlay.flush(&self.snapshot, now, &mut self.tx);
         for _ in 0..64 {
             self.tx.take_over();
             self.tx.flush();

@@ -4,12 +4,17 @@ use std::net::IpAddr;
 
 use wire::Vni;
 
+use crate::worker::MAX_VNICS;
+
 /// Why a topology cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// The VLT has no free slot.
     #[error("the VLT is full ({0} entries); raise `[vlt] entries` and restart")]
     VltFull(usize),
+    /// More vNICs than a host may have.
+    #[error("a switch has at most {MAX_VNICS} vNICs; if some were removed just now, try again in a second")]
+    TooManyVnics,
     /// A location for a network that is not there.
     #[error("location {vip}: no VPC has VNI {vni}; add it with `vpc add` or choose another VNI")]
     UnknownVni {

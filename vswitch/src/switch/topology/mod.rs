@@ -42,6 +42,8 @@ struct Draft {
     next: Snapshot,
     vpc_index: HashMap<String, u32>,
     vnic_index: HashMap<String, u32>,
+    /// Indices of vNICs that are gone, whose traces elsewhere have not been cleared yet.
+    held: BTreeSet<u32>,
     vnic_slots: HashMap<u32, SlotRef>,
     /// Slots behind VTEPs, by slot.
     remotes: HashMap<u32, Remote>,
@@ -82,6 +84,7 @@ impl Topology {
             next: empty.clone(),
             vpc_index: HashMap::new(),
             vnic_index: HashMap::new(),
+            held: BTreeSet::new(),
             vnic_slots: HashMap::new(),
             remotes: HashMap::new(),
             vtep_slots: HashMap::new(),
@@ -128,6 +131,16 @@ impl Topology {
         }
     }
 
+    /// Indices of gone vNICs, which no new vNIC gets before they are [let go](Self::let_go).
+    pub fn held(&self) -> impl Iterator<Item = u32> {
+        self.draft.held.iter().copied()
+    }
+
+    /// Allows an index to be used again: nothing anywhere is left of the vNIC that had it.
+    pub fn let_go(&mut self, index: u32) {
+        self.draft.held.remove(&index);
+    }
+
     /// Rebuilds ports, uplinks, VPCs, vNICs and settings from a config (which was validated).
     ///
     /// # Errors
@@ -171,9 +184,9 @@ impl Topology {
     }
 }
 
-/// The lowest index that is not taken.
-fn free_index(indices: &HashMap<String, u32>) -> u32 {
-    let taken: HashSet<u32> = indices.values().copied().collect();
+/// The lowest index that is neither taken nor held.
+fn free_index(indices: &HashMap<String, u32>, held: &BTreeSet<u32>) -> u32 {
+    let taken: HashSet<u32> = indices.values().chain(held).copied().collect();
     (0..).find(|index| !taken.contains(index)).unwrap_or_default()
 }
 

@@ -11,6 +11,7 @@ use pipelines::vlt::Place;
 
 use super::{Ports, Topology, TopologyError, free_index, put};
 use crate::config::{Config, VnicConfig, VnicPort};
+use crate::worker::MAX_VNICS;
 
 impl Topology {
     pub(super) fn rebuild_vnics(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
@@ -33,7 +34,10 @@ impl Topology {
             let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
                 Some(&index) => index,
                 None => {
-                    let index = free_index(&self.draft.vnic_index);
+                    let index = free_index(&self.draft.vnic_index, &self.draft.held);
+                    if index as usize >= MAX_VNICS {
+                        return Err(TopologyError::TooManyVnics);
+                    }
                     put(&mut self.draft.next.vnics, index, None);
                     self.draft.vnic_index.insert(vnic.name.to_string(), index);
                     index
@@ -118,6 +122,7 @@ impl Topology {
     }
 
     fn forget_vnic(&mut self, index: u32) {
+        self.draft.held.insert(index);
         if let Some(vnic) = self.draft.next.vnics[index as usize].take() {
             self.unplace_vnic(&vnic);
             self.draft.next.bump(vnic.cell);

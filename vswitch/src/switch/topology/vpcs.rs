@@ -2,7 +2,7 @@
 //!
 //! A VPC keeps its index and its cells while its name is in the config. Locations and vNICs in it are their own files'.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Topology {
         }
         for vpc in &config.vpcs {
             if !self.draft.vpc_index.contains_key(vpc.name.as_str()) {
-                let index = free_index(&self.draft.vpc_index);
+                let index = free_index(&self.draft.vpc_index, &BTreeSet::new());
                 self.draft.vpc_index.insert(vpc.name.to_string(), index);
                 put(&mut self.draft.next.vpcs, index, None);
             }

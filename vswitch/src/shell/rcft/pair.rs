@@ -1,0 +1,226 @@
+//! `show qp`: the queue pairs of a vNIC with one number, and the other direction of each where it is sure which one
+//! that is.
+//!
+//! Sure is what the connection manager's messages say, and the only queue pair that either side has toward the other.
+//! Packets from one vNIC of this host to another pass once: what the receiver gets is what the sender's entry counts.
+
+use std::net::IpAddr;
+
+use pipelines::flow_key::Scope;
+use pipelines::rcft::{QpKey, QpView, Seen, Way};
+use pipelines::snapshot::{RouteTarget, Snapshot, Vnic};
+use serde_json::{Value, json};
+use wire::Qpn;
+
+use super::row::Row;
+use super::{admitted, is_to, qpn, vnic};
+use crate::console::{Args, CommandError, Output, Table};
+use crate::shell::Shell;
+use crate::switch::Switch;
+use crate::view::qps;
+
+/// Queue pairs shown at most.
+const SHOWN: usize = 16;
+
+/// A queue pair of a vNIC, as far as it is known.
+struct Pair {
+    out: Option<Row>,
+    into: Option<Row>,
+    /// How the two were found to be one queue pair.
+    by: Option<&'static str>,
+}
+
+/// What is looked at.
+struct Look<'s> {
+    switch: &'s Switch,
+    snapshot: &'s Snapshot,
+    vnic: &'s Vnic,
+    now: u32,
+}
+
+pub(super) fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let switch = &shell.switch;
+    let snapshot = switch.snapshot().clone();
+    let (vnic, qpn) = (vnic(&snapshot, args)?, qpn(args)?);
+    let look = Look { switch, snapshot: &snapshot, vnic, now: switch.pool().now().tick };
+    let pairs = look.pairs(qpn)?;
+    if pairs.is_empty() {
+        return refused(switch, vnic, qpn).ok_or_else(|| {
+            let name = &vnic.name;
+            let number = qpn.get();
+            args.error(
+                "qpn",
+                format!("{name} has no queue pair {number} ({number:#x}); `show rcft {name}` lists them"),
+            )
+        });
+    }
+    let mut text = String::new();
+    let mut rows: Vec<Value> = Vec::new();
+    for pair in &pairs {
+        let missing = match (&pair.out, &pair.into) {
+            (Some(_), Some(_)) => "",
+            (Some(_), None) => " (the other direction is not paired)",
+            (None, _) => " (the direction toward the wire is not paired)",
+        };
+        let by = pair.by.map(|by| format!(", paired by {by}")).unwrap_or_default();
+        text += &format!("queue pair {:#x} of {}{by}{missing}\n", qpn.get(), vnic.name);
+        for (row, way) in [(&pair.out, "to"), (&pair.into, "from the wire to")] {
+            let Some(row) = row else { continue };
+            let mut table = Table::bare(3);
+            for (name, value) in row.facts() {
+                table.row(["".into(), name.to_string(), value]);
+            }
+            text += &format!("{way} {}\n{table}", row.address_and_qpn());
+        }
+        rows.push(json!({
+            "out": pair.out.as_ref().map(Row::json), "in": pair.into.as_ref().map(Row::json), "paired-by": pair.by,
+        }));
+    }
+    Ok(Output::new(text, json!({ "vnic": vnic.name, "qpn": qpn.get(), "queue-pairs": rows })))
+}
+
+/// What is remembered of a refusal.
+fn refused(switch: &Switch, vnic: &Vnic, qpn: Qpn) -> Option<Output> {
+    let is_it = |event: &&crate::switch::events::Happening| {
+        event.kind == "qp-refused" && event.facts["vnic"] == *vnic.name && event.facts["qpn"] == qpn.get()
+    };
+    let event = switch.events().iter().rev().find(is_it)?;
+    let ago = event.at.elapsed().unwrap_or_default().as_secs_f64();
+    let text = format!("{}; {ago:.1} s ago\n", event.text);
+    let refused = json!({ "reason": event.facts["reason"], "peer": event.facts["peer"], "seconds-ago": ago });
+    Some(Output::new(
+        text,
+        json!({ "vnic": vnic.name, "qpn": qpn.get(), "queue-pairs": [], "refused": refused }),
+    ))
+}
+
+impl Look<'_> {
+    fn pairs(&self, number: Qpn) -> Result<Vec<Pair>, CommandError> {
+        let mut pairs = Vec::new();
+        let (sent, _) = admitted(self.switch, SHOWN, |of, key| of == self.vnic.index && key.qpn() == number);
+        for seen in &sent {
+            pairs.push(self.pair_of_sent(seen)?);
+        }
+        // By the vNIC's own number; those that were found above as the other direction of one are no others.
+        for (row, own) in self.received(number)? {
+            let known = |pair: &Pair| pair.into.as_ref().is_some_and(|other| other.key() == row.key());
+            if !pairs.iter().any(known) {
+                let (out, by) = self.sent_of(own)?;
+                pairs.push(Pair { out, into: Some(row), by });
+            }
+        }
+        Ok(pairs)
+    }
+
+    fn out_row(&self, seen: &Seen) -> Result<Row, CommandError> {
+        let key = QpKey::from_words(seen.key);
+        let views = qps::of(self.switch.pool(), Way::Out, &[key])?;
+        Ok(Row::admitted(&self.vnic.name, seen, views.get(&key), self.now))
+    }
+
+    /// A queue pair known by the direction toward the wire.
+    fn pair_of_sent(&self, seen: &Seen) -> Result<Pair, CommandError> {
+        let key = QpKey::from_words(seen.key);
+        let out = Some(self.out_row(seen)?);
+        let (peer, peer_qpn) = (key.address(), key.qpn());
+        let mut said = self.connections().filter(|c| c.peer == peer && c.peer_qpn == peer_qpn);
+        if let (Some(connection), None) = (said.next(), said.next()) {
+            let row = self.received_from(connection.own_qpn, Some(peer))?;
+            return Ok(Pair { by: row.as_ref().map(|_| "cm"), into: row, out });
+        }
+        let row = self.only(peer)?;
+        Ok(Pair { by: row.as_ref().map(|_| "being the only one"), into: row, out })
+    }
+
+    /// The direction toward the wire of the vNIC's own queue pair.
+    fn sent_of(&self, own: Qpn) -> Result<(Option<Row>, Option<&'static str>), CommandError> {
+        let mut said = self.connections().filter(|c| c.own_qpn == own);
+        let (Some(connection), None) = (said.next(), said.next()) else { return Ok((None, None)) };
+        let key = QpKey::new(Scope::Vnic(self.vnic.index), connection.peer, connection.peer_qpn);
+        match self.switch.rcft().keeper().get(key.words()) {
+            Some(seen) => Ok((Some(self.out_row(&seen)?), Some("cm"))),
+            None => Ok((None, None)),
+        }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = &crate::switch::rcft::connections::Connection> {
+        self.switch.rcft().connections().of(self.vnic.index)
+    }
+
+    /// What comes to the vNIC's own queue pair of this number: from the wire, and from vNICs of this host.
+    fn received(&self, own: Qpn) -> Result<Vec<(Row, Qpn)>, CommandError> {
+        let key = |vip: &IpAddr| QpKey::new(Scope::Vpc(self.vnic.vpc), *vip, own);
+        let keys: Vec<QpKey> = self.vnic.vips.iter().map(key).collect();
+        let wire = qps::of(self.switch.pool(), Way::In, &keys)?;
+        let mut rows: Vec<(Row, Qpn)> =
+            wire.values().map(|view| (Row::from_wire(&self.vnic.name, view, self.now), own)).collect();
+        let (local, _) = admitted(self.switch, SHOWN, |of, key| key.qpn() == own && self.is_from(of, key));
+        for seen in &local {
+            rows.push((self.local_row(seen)?, own));
+        }
+        Ok(rows)
+    }
+
+    /// True when what vNIC `of` sends under this key is for our vNIC.
+    fn is_from(&self, of: u32, key: &QpKey) -> bool {
+        self.vnic.vips.contains(&key.address())
+            && of != self.vnic.index
+            && local(self.snapshot, of, key.address()) == Some(self.vnic.index)
+    }
+
+    /// What another vNIC of this host sends to ours.
+    fn local_row(&self, seen: &Seen) -> Result<Row, CommandError> {
+        let key = QpKey::from_words(seen.key);
+        let views = qps::of(self.switch.pool(), Way::Out, &[key])?;
+        Ok(Row::from_vnic(&self.vnic.name, seen, views.get(&key), self.now))
+    }
+
+    /// As [`received`](Self::received), from one peer, if there is exactly one.
+    fn received_from(&self, own: Qpn, peer: Option<IpAddr>) -> Result<Option<Row>, CommandError> {
+        if let Some(other) = peer.and_then(|peer| local(self.snapshot, self.vnic.index, peer)) {
+            let from = |of: u32, key: &QpKey| of == other && key.qpn() == own && self.is_from(of, key);
+            return match admitted(self.switch, 1, from).0.first() {
+                Some(seen) => Ok(Some(self.local_row(seen)?)),
+                None => Ok(None),
+            };
+        }
+        let mut rows = self.received(own)?;
+        Ok(if rows.len() == 1 { rows.pop().map(|(row, _)| row) } else { None })
+    }
+
+    /// The only queue pair that comes from a peer, when the vNIC has only one toward it.
+    fn only(&self, peer: IpAddr) -> Result<Option<Row>, CommandError> {
+        let index = self.vnic.index;
+        if let Some(other) = local(self.snapshot, index, peer) {
+            let (_, to) = admitted(self.switch, 0, |of, key| of == index && key.address() == peer);
+            let (from, count) = admitted(self.switch, 1, |of, key| of == other && self.is_from(of, key));
+            return match from.first() {
+                Some(seen) if to == 1 && count == 1 => Ok(Some(self.local_row(seen)?)),
+                _ => Ok(None),
+            };
+        }
+        // What comes from the wire does not say from whom: only one of all may there be.
+        let (_, to) = admitted(self.switch, 0, |of, _| of == index);
+        let wire = qps::all(self.switch.pool(), Way::In, |key| is_to(self.vnic, key))?;
+        let mut views = wire.values();
+        let answered = |view: &QpView| view.packets > 0;
+        Ok(match (views.next(), views.next()) {
+            (Some(view), None) if to == 1 && answered(view) => {
+                Some(Row::from_wire(&self.vnic.name, view, self.now))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// The vNIC of this host that an address is, as another one sees it.
+fn local(snapshot: &Snapshot, of: u32, address: IpAddr) -> Option<u32> {
+    let vpc = snapshot.vpc(snapshot.vnic(of)?.vpc)?;
+    snapshot.local_vnic(vpc.index, address).or_else(|| {
+        let target = vpc.routes.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, target)| target);
+        match target {
+            Some(RouteTarget::Peer(peer)) => snapshot.local_vnic(*peer, address),
+            _ => None,
+        }
+    })
+}

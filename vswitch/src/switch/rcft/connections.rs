@@ -1,0 +1,306 @@
+//! What the connection manager's messages say of connections (IBTA vol. 1 chapter 12), by vNIC: which queue pairs
+//! belong together, and which one a vNIC has given up.
+//!
+//! Messages are claims of guests. What a vNIC sends can free its own queue pairs and nobody else's; what it receives
+//! frees nothing. A connection counts as known once both ends have named their queue pairs: the vNIC itself must have
+//! spoken, so that strangers fill only the bounded memory of open requests. Takes nothing out itself.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use wire::Qpn;
+use wire::cm::Message;
+
+/// Requests, and connections, that are remembered of one vNIC; the newest.
+const REMEMBERED: usize = 1024;
+/// The same of all vNICs together, beside a few for each.
+const OF_ALL: usize = 1 << 18;
+/// Few.
+const FEW: usize = 16;
+
+/// A station and the communication id that it, or the vNIC toward it, chose.
+type Id = (IpAddr, u32);
+
+/// A connection that both ends have spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The peer's VIP.
+    pub peer: IpAddr,
+    /// The peer's queue pair.
+    pub peer_qpn: Qpn,
+    /// The vNIC's queue pair.
+    pub own_qpn: Qpn,
+    /// The vNIC's communication id.
+    own_id: u32,
+}
+
+/// What is known of all vNICs.
+#[derive(Debug, Default)]
+pub struct Connections {
+    vnics: HashMap<u32, Table>,
+}
+
+/// What is known of one vNIC.
+#[derive(Debug, Default)]
+struct Table {
+    /// Requests that it received, by the peer's id: the peer's queue pair.
+    received: Recent<Qpn>,
+    /// Requests that it sent, by its own id: its queue pair.
+    sent: Recent<Qpn>,
+    /// Connections, by the peer's id.
+    known: Recent<Connection>,
+}
+
+impl Connections {
+    /// Takes in a message between a vNIC and a peer. The peer's queue pair, when it says that the vNIC has given up
+    /// its connection to that.
+    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) -> Option<Qpn> {
+        if let (true, Message::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
+            // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection.
+            if let Some(table) = self.vnics.get_mut(&vnic) {
+                table.forget((peer, *remote_comm_id), *local_comm_id);
+            }
+            return Some(*remote_qpn);
+        }
+        if !matches!(message, Message::Req(_) | Message::Rep { .. } | Message::Drep { .. }) {
+            return None;
+        }
+        let limit = (OF_ALL / self.vnics.len().max(1)).clamp(FEW, REMEMBERED);
+        let table = self.vnics.entry(vnic).or_default();
+        match (sends, *message) {
+            (sends, Message::Req(req)) if req.transport.is_reliable_connection() => {
+                let requests = if sends { &mut table.sent } else { &mut table.received };
+                requests.put((peer, req.local_comm_id), req.local_qpn, limit);
+            }
+            (true, Message::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
+                let id = (peer, remote_comm_id);
+                if let Some(peer_qpn) = table.received.take(&id) {
+                    let connection = Connection { peer, peer_qpn, own_qpn: local_qpn, own_id: local_comm_id };
+                    table.known.put(id, connection, limit);
+                }
+            }
+            (false, Message::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
+                if let Some(own_qpn) = table.sent.take(&(peer, remote_comm_id)) {
+                    let connection =
+                        Connection { peer, peer_qpn: local_qpn, own_qpn, own_id: remote_comm_id };
+                    table.known.put((peer, local_comm_id), connection, limit);
+                }
+            }
+            (true, Message::Drep { local_comm_id, remote_comm_id }) => {
+                return table.forget((peer, remote_comm_id), local_comm_id);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The connections of a vNIC.
+    pub fn of(&self, vnic: u32) -> impl Iterator<Item = &Connection> {
+        self.vnics.get(&vnic).into_iter().flat_map(|table| table.known.values())
+    }
+
+    /// Forgets a vNIC.
+    pub fn forget(&mut self, vnic: u32) {
+        self.vnics.remove(&vnic);
+    }
+}
+
+impl Table {
+    /// Ends a connection if both ids are its own; the peer's queue pair.
+    fn forget(&mut self, id: Id, own_id: u32) -> Option<Qpn> {
+        self.known.get(&id).filter(|connection| connection.own_id == own_id)?;
+        self.known.take(&id).map(|connection| connection.peer_qpn)
+    }
+}
+
+/// A bounded map; the oldest entry gives way.
+#[derive(Debug)]
+struct Recent<V> {
+    entries: HashMap<Id, (u64, V)>,
+    order: BTreeMap<u64, Id>,
+    next: u64,
+}
+
+impl<V> Default for Recent<V> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0 }
+    }
+}
+
+impl<V> Recent<V> {
+    fn put(&mut self, id: Id, value: V, limit: usize) {
+        self.next += 1;
+        if let Some((number, _)) = self.entries.insert(id, (self.next, value)) {
+            self.order.remove(&number);
+        }
+        self.order.insert(self.next, id);
+        while self.order.len() > limit {
+            if let Some((_, oldest)) = self.order.pop_first() {
+                self.entries.remove(&oldest);
+            }
+        }
+    }
+
+    fn get(&self, id: &Id) -> Option<&V> {
+        self.entries.get(id).map(|(_, value)| value)
+    }
+
+    fn take(&mut self, id: &Id) -> Option<V> {
+        let (number, value) = self.entries.remove(id)?;
+        self.order.remove(&number);
+        Some(value)
+    }
+
+    fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.values().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Psn;
+    use wire::cm::{Answered, Gid, RejectReason, Req, Transport};
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 3));
+
+    fn req(id: u32, qpn: u32, transport: Transport) -> Message {
+        Message::Req(Req {
+            local_comm_id: id,
+            service_id: 1,
+            local_ca_guid: 1,
+            local_qpn: Qpn::truncated(qpn),
+            transport,
+            starting_psn: Psn::truncated(0),
+            pkey: 0xffff,
+            path_mtu: Some(1024),
+            local_gid: Gid([0; 16]),
+            remote_gid: Gid([0; 16]),
+        })
+    }
+
+    fn rep(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> Message {
+        let (local_qpn, starting_psn) = (Qpn::truncated(qpn), Psn::truncated(0));
+        Message::Rep { local_comm_id, remote_comm_id, local_qpn, starting_psn, local_ca_guid: 1 }
+    }
+
+    fn drep(local_comm_id: u32, remote_comm_id: u32) -> Message {
+        Message::Drep { local_comm_id, remote_comm_id }
+    }
+
+    fn dreq(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> Message {
+        Message::Dreq { local_comm_id, remote_comm_id, remote_qpn: Qpn::truncated(qpn) }
+    }
+
+    /// vNIC 7 answered a request: its queue pair 0x21 (id 5) and the peer's 0x11 (id 9).
+    fn answered() -> Connections {
+        let mut all = Connections::default();
+        assert_eq!(all.heard(7, PEER, false, &req(9, 0x11, Transport::Rc)), None);
+        assert_eq!(all.heard(7, PEER, true, &rep(5, 9, 0x21)), None);
+        all
+    }
+
+    #[test]
+    fn a_drep_ends_the_connection_of_both_ids() {
+        let mut all = answered();
+        assert_eq!(all.of(7).count(), 1);
+        assert_eq!(all.heard(7, PEER, false, &dreq(9, 5, 0x21)), None, "a request alone ends nothing");
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), None, "once");
+        assert_eq!(all.of(7).count(), 0);
+    }
+
+    #[test]
+    fn so_does_that_of_the_active_side() {
+        let mut all = Connections::default();
+        all.heard(7, PEER, true, &req(5, 0x21, Transport::Xrc));
+        all.heard(7, PEER, false, &rep(9, 5, 0x11));
+        let known: Vec<_> = all.of(7).map(|c| (c.own_qpn.get(), c.peer_qpn.get())).collect();
+        assert_eq!(known, [(0x21, 0x11)]);
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+    }
+
+    #[test]
+    fn a_dreq_of_the_owner_frees_what_it_names() {
+        let mut all = answered();
+        assert_eq!(all.heard(7, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.of(7).count(), 0);
+        // Connections from before a restart of the switch, too.
+        assert_eq!(all.heard(8, PEER, true, &dreq(1, 2, 0x33)), Some(Qpn::truncated(0x33)));
+    }
+
+    #[test]
+    fn forged_messages_free_nothing() {
+        let rej = Message::Rej {
+            local_comm_id: 9,
+            remote_comm_id: 5,
+            answers: Answered::Other,
+            reason: RejectReason::STALE_CONNECTION,
+        };
+        let rtu = Message::Rtu { local_comm_id: 9, remote_comm_id: 5 };
+        for (case, vnic, peer, sends, message) in [
+            ("a DREQ that is received", 7, PEER, false, dreq(9, 5, 0x21)),
+            ("a DREP that is received", 7, PEER, false, drep(9, 5)),
+            ("a DREP that is received, ids swapped", 7, PEER, false, drep(5, 9)),
+            ("a REJ that is received", 7, PEER, false, rej),
+            ("a REJ that is sent", 7, PEER, true, rej),
+            ("an RTU", 7, PEER, false, rtu),
+            ("a DREP to another VIP", 7, OTHER, true, drep(5, 9)),
+            ("a DREP of another vNIC", 8, PEER, true, drep(5, 9)),
+            ("a DREP with a wrong id of its own", 7, PEER, true, drep(6, 9)),
+            ("a DREP with a wrong id of the peer", 7, PEER, true, drep(5, 8)),
+            ("a REP that answers nothing", 7, PEER, false, rep(9, 77, 0x99)),
+            ("a REP of another station", 7, OTHER, false, rep(9, 5, 0x99)),
+            ("a request of an unreliable connection", 7, OTHER, false, req(9, 0x11, Transport::Uc)),
+        ] {
+            let mut all = answered();
+            assert_eq!(all.heard(vnic, peer, sends, &message), None, "{case}");
+            assert_eq!(all.of(7).count(), 1, "{case}");
+            assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_dreq_of_another_vnic_forgets_nothing_here() {
+        let mut all = answered();
+        // It names a queue pair of its own: what is freed is looked up under its own number.
+        assert_eq!(all.heard(8, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.of(7).count(), 1);
+        assert_eq!(all.heard(7, PEER, true, &dreq(6, 9, 0x55)), Some(Qpn::truncated(0x55)));
+        assert_eq!(all.of(7).count(), 1, "the ids were not those of the connection");
+    }
+
+    #[test]
+    fn floods_of_requests_are_bounded_and_push_out_no_connection() {
+        let mut all = answered();
+        for n in 0..100_000 {
+            all.heard(7, PEER, false, &req(1000 + n, n, Transport::Rc));
+            all.heard(7, OTHER, true, &req(n, n, Transport::Rc));
+            all.heard(7, OTHER, false, &rep(n, 1_000_000 + n, n));
+        }
+        let table = &all.vnics[&7];
+        for len in [table.received.entries.len(), table.sent.entries.len()] {
+            assert_eq!(len, REMEMBERED);
+        }
+        assert_eq!(table.received.order.len(), REMEMBERED);
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        // The newest ones are there.
+        all.heard(7, PEER, true, &rep(5, 1000 + 99_999, 0x21));
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 1000 + 99_999)), Some(Qpn::truncated(99_999)));
+    }
+
+    #[test]
+    fn many_vnics_share_the_memory() {
+        let mut all = Connections::default();
+        for vnic in 0..2000 {
+            for n in 0..200 {
+                all.heard(vnic, PEER, false, &req(n, n, Transport::Rc));
+            }
+        }
+        let sum: usize = all.vnics.values().map(|table| table.received.entries.len()).sum();
+        assert!(sum <= 2000 * 200 && all.vnics[&1999].received.entries.len() <= OF_ALL / 1999, "{sum}");
+        all.forget(1999);
+        assert!(!all.vnics.contains_key(&1999));
+    }
+}

@@ -1,0 +1,472 @@
+//! Control's side of RCFT: limits, idle timeouts, the connection manager's word, removal, what outlives a restart.
+//!
+//! ```text
+//!   config  -> limits of each vNIC ----+
+//!   workers -> refusals, CM messages --+-> Keeper (one of the shared ledger) -> rounds that workers attend
+//!   topology-> what is forbidden now --+
+//! ```
+//! Everything that may be long (a table of a million queue pairs) is done in slices. Workers admit; here places are
+//! only given back. Depends on no port and no DPDK, so that it tests without.
+
+pub mod connections;
+mod purge;
+pub mod saved;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pipelines::Now;
+use pipelines::drops::DropReason;
+use pipelines::flow_key::Scope;
+use pipelines::rcft::{Keeper, Ledger, Limits, QpKey, RcftShared, ticks};
+use pipelines::snapshot::Snapshot;
+use serde_json::json;
+use wire::Qpn;
+use wire::cm::Message;
+
+use super::events::EventLog;
+use crate::config::{Config, Refuse};
+use connections::Connections;
+use purge::Purge;
+use saved::{Saved, Writer};
+
+/// Milliseconds between two turns of [`Control::advance`] while something is on its way out.
+pub const BUSY_EVERY_MS: u64 = 5;
+/// Turns of [`Control::tend`] in which the whole table is looked at.
+const TURNS: u32 = 1000 / super::TEND_EVERY_MS as u32;
+/// The fewest lines of a turn.
+const MIN_SLICE: u32 = 64;
+/// Queue pairs that are collected for saving in one turn.
+const COLLECT: usize = 50_000;
+/// Ticks between two files of admitted queue pairs.
+const SAVE_EVERY: u32 = ticks(10_000);
+/// Ticks between two log lines about refusals of one vNIC, and between two looks at quotas.
+const SECOND: u32 = ticks(1000);
+
+/// Queue pairs by vNIC.
+type Found = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
+
+/// Control's side of RCFT.
+pub struct Control {
+    shared: Arc<RcftShared>,
+    keeper: Keeper<Arc<Ledger>>,
+    times: Times,
+    limits: HashMap<u32, Limits>,
+    connections: Connections,
+    purge: Purge,
+    /// vNICs of which it was said that their quota is reached.
+    full: HashSet<u32>,
+    /// When a refusal of a vNIC was logged last.
+    logged: HashMap<u32, u32>,
+    looked: u32,
+    store: Store,
+}
+
+/// Ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    idle: u32,
+    restart_grace: u32,
+    /// When saved queue pairs were admitted again.
+    restored: Option<u32>,
+}
+
+/// The file of admitted queue pairs.
+#[derive(Default)]
+struct Store {
+    path: Option<PathBuf>,
+    /// Read at start, not admitted yet.
+    pending: Option<Saved>,
+    /// Something changed since the last file; which count of opened queue pairs was in it.
+    dirty: bool,
+    opened: u64,
+    last: Option<u32>,
+    /// Being collected: from which slot on, what there is.
+    collecting: Option<(u32, Found)>,
+    writer: Option<Writer>,
+    /// It was said that the file cannot be written.
+    failed: bool,
+}
+
+/// True when `then` is no later than `now`, on a clock that wraps and of which workers may be a bit ahead.
+fn age(now: u32, then: u32) -> u32 {
+    match now.wrapping_sub(then) {
+        ahead if ahead > u32::MAX / 2 => 0,
+        age => age,
+    }
+}
+
+/// The vNIC that an admitted key is of.
+fn vnic_of(key: &[u64; 3]) -> Option<u32> {
+    match QpKey::from_words(*key).scope() {
+        Scope::Vnic(vnic) => Some(vnic),
+        Scope::Vpc(_) => None,
+    }
+}
+
+fn key_of(vnic: u32, peer: IpAddr, qpn: Qpn) -> QpKey {
+    QpKey::new(Scope::Vnic(vnic), peer, qpn)
+}
+
+impl Control {
+    /// Control of the tables that workers share; the file of admitted queue pairs is beside `state`.
+    pub fn new(shared: Arc<RcftShared>, state: Option<&std::path::Path>) -> Self {
+        let path = state.map(saved::path_beside);
+        let pending = path.as_deref().and_then(|path| match saved::read(path) {
+            Ok(saved) => Some(saved),
+            Err(error) => {
+                let file = path.display();
+                tracing::warn!(
+                    "the saved queue pairs in {file} are left out: the file {error}; they must find their places anew"
+                );
+                None
+            }
+        });
+        Self {
+            keeper: Keeper::new(shared.ledger.clone()),
+            shared,
+            times: Times::default(),
+            limits: HashMap::new(),
+            connections: Connections::default(),
+            purge: Purge::default(),
+            full: HashSet::new(),
+            logged: HashMap::new(),
+            looked: 0,
+            store: Store { path, pending, ..Store::default() },
+        }
+    }
+
+    /// What the workers share.
+    pub fn shared(&self) -> &RcftShared {
+        &self.shared
+    }
+
+    /// Queue pairs of a vNIC that count now.
+    pub fn in_use(&self, vnic: u32) -> u32 {
+        self.shared.ledger.count(vnic)
+    }
+
+    /// What a vNIC may do.
+    pub fn limits(&self, vnic: u32) -> Limits {
+        self.limits.get(&vnic).copied().unwrap_or(Limits::NONE)
+    }
+
+    /// The admitted queue pairs, for display.
+    pub fn keeper(&self) -> &Keeper<Arc<Ledger>> {
+        &self.keeper
+    }
+
+    /// What the connection manager's messages say.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// Takes over limits and times. To be called before the workers have the snapshot, so that no packet of a new
+    /// vNIC comes before its quota. `quotas` are the vNICs' by name.
+    pub fn configure(&mut self, config: &Config, quotas: &BTreeMap<String, u32>, snapshot: &Snapshot) {
+        let ms = |time: std::time::Duration| ticks(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let rcft = &config.rcft;
+        self.times.idle = ms(rcft.idle_timeout).max(1);
+        self.times.restart_grace = ms(rcft.restart_grace);
+        self.shared.set_times(self.times.idle, ms(rcft.half_open_timeout), ms(rcft.grace));
+        self.keeper.set_sync_shift(RcftShared::sync_shift(self.times.idle));
+        let configured: HashMap<&str, _> =
+            config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
+        let mut limits = HashMap::new();
+        for vnic in snapshot.vnics.iter().flatten() {
+            let Some(given) = configured.get(vnic.name.as_str()) else { continue };
+            // Without a quota the table is the limit, and says so.
+            let quota = given.quota(rcft).and_then(|_| quotas.get(&vnic.name)).copied();
+            let new = Limits {
+                quota: quota.unwrap_or(u32::MAX),
+                new_rate: rcft.new_rate,
+                reject: given.refuse(rcft) == Refuse::Reject,
+            };
+            if self.limits.get(&vnic.index) != Some(&new) {
+                self.keeper.set_limits(vnic.index, new);
+            }
+            limits.insert(vnic.index, new);
+        }
+        self.limits = limits;
+    }
+
+    /// Follows the topology: what a change forbids is taken out. To be called when every worker has the snapshot
+    /// `after`; its first call admits again what was saved, before ports are polled.
+    pub fn follow(&mut self, before: &Arc<Snapshot>, after: &Snapshot, now: Now, events: &mut EventLog) {
+        for vnic in self.purge.begin(before, after, now.tick) {
+            self.connections.forget(vnic);
+            self.full.remove(&vnic);
+            self.logged.remove(&vnic);
+        }
+        if let Some(saved) = self.store.pending.take() {
+            self.restore(saved, after, now, events);
+        }
+        self.sweep(after, now, events);
+        self.advance();
+    }
+
+    fn restore(&mut self, saved: Saved, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
+        let index: HashMap<&str, u32> =
+            snapshot.vnics.iter().flatten().map(|vnic| (vnic.name.as_str(), vnic.index)).collect();
+        let (mut admitted, mut left) = (0u64, 0u64);
+        for (name, entries) in saved {
+            let Some(&vnic) = index.get(name.as_str()) else {
+                left += entries.len() as u64;
+                continue;
+            };
+            // They had their places before: a quota that is lower now takes none of them away.
+            let limits = self.limits(vnic);
+            self.keeper.set_limits(vnic, Limits { quota: u32::MAX, new_rate: 0, ..limits });
+            for (peer, qpn) in entries {
+                let key = key_of(vnic, peer, qpn);
+                match self.shared.ledger.admit(vnic, key.words(), (now.tick, now.ns), || true) {
+                    pipelines::rcft::Answer::New(_) => admitted += 1,
+                    pipelines::rcft::Answer::Known(_) => {}
+                    _ => left += 1,
+                }
+            }
+            self.keeper.set_limits(vnic, limits);
+        }
+        self.times.restored = Some(now.tick);
+        if admitted + left == 0 {
+            return;
+        }
+        let seconds = self.times.restart_grace / SECOND;
+        let text = format!(
+            "{admitted} queue pairs have the places they had before the restart; those without a packet for {seconds} s lose them"
+        );
+        tracing::info!(admitted, left, "{text}");
+        events.add("qps-restored", text, json!({ "admitted": admitted, "left-out": left }));
+    }
+
+    /// One turn, every [`super::TEND_EVERY_MS`]. `opened` is how many queue pairs the workers have admitted so far.
+    pub fn tend(&mut self, snapshot: &Snapshot, now: Now, opened: u64, events: &mut EventLog) {
+        self.sweep(snapshot, now, events);
+        self.advance();
+        if now.tick.wrapping_sub(self.looked) >= SECOND {
+            self.looked = now.tick;
+            for vnic in snapshot.vnics.iter().flatten() {
+                self.look(vnic.index, snapshot, events);
+            }
+        }
+        self.save_in_turns(snapshot, now.tick, opened);
+    }
+
+    /// True while something is on its way out: then [`advance`](Self::advance) wants to be called more often.
+    pub fn is_busy(&self) -> bool {
+        self.keeper.is_busy() || self.purge.is_under_way()
+    }
+
+    /// Goes on with what is on its way out.
+    pub fn advance(&mut self) {
+        let dirty = &mut self.store.dirty;
+        self.keeper.advance(|_| *dirty = true);
+    }
+
+    /// One turn of [`BUSY_EVERY_MS`].
+    pub fn hurry(&mut self, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
+        if self.purge.is_under_way() {
+            self.sweep(snapshot, now, events);
+        }
+        self.advance();
+    }
+
+    /// Takes out what was idle for too long or is forbidden now: a slice of the table.
+    fn sweep(&mut self, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
+        let Self { keeper, shared, purge, times, .. } = self;
+        let leave = |seen: &pipelines::rcft::Seen, purge: &mut Purge| {
+            if purge.takes(seen, snapshot) {
+                return true;
+            }
+            // The time of last use lags by up to a step of the ledger's coarse clock.
+            let limit = times.idle.saturating_add(1 << shared.ledger.sync_shift());
+            if age(now.tick, seen.seen) > limit {
+                shared.went_idle(&seen.key, now.tick);
+                return true;
+            }
+            let unused =
+                |at: u32| seen.born == at && seen.seen == at && age(now.tick, at) > times.restart_grace;
+            times.restored.is_some_and(unused)
+        };
+        if purge.is_under_way() {
+            let began = std::time::Instant::now();
+            while purge.is_under_way() {
+                let (_, turned) = keeper.sweep(purge::SLICE, |seen| leave(seen, purge));
+                purge.swept(turned);
+                if began.elapsed() > purge::PATIENCE {
+                    return;
+                }
+            }
+            for (vnic, name, cause, count) in purge.end() {
+                let text = format!("{count} queue pairs of {name} were taken out: {cause}");
+                tracing::info!(vnic = name.as_str(), count, "{text}");
+                let facts = json!({ "vnic": name, "count": count, "cause": cause.name() });
+                events.add("qps-purged", text, facts);
+                self.full.remove(&vnic);
+            }
+            return;
+        }
+        let slice = (shared.config().entries / TURNS + 1).max(MIN_SLICE);
+        keeper.sweep(slice, |seen| leave(seen, purge));
+    }
+
+    /// The indices of gone vNICs that can be used again: nothing of theirs is left.
+    pub fn released(&self, held: impl Iterator<Item = u32>) -> Vec<u32> {
+        if self.purge.is_under_way() {
+            return Vec::new();
+        }
+        held.filter(|&vnic| self.in_use(vnic) == 0).collect()
+    }
+
+    /// A worker refused a queue pair.
+    pub fn refused(
+        &mut self,
+        (vnic, peer, qpn, reason): (u32, IpAddr, Qpn, DropReason),
+        snapshot: &Snapshot,
+        now: Now,
+        events: &mut EventLog,
+    ) {
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        if let Some(at) = self.logged.get(&vnic)
+            && now.tick.wrapping_sub(*at) < SECOND
+        {
+            return;
+        }
+        self.logged.insert(vnic, now.tick);
+        self.look(vnic, snapshot, events);
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        let (reason, number) = (reason.name(), qpn.get());
+        let quota = (quota != u32::MAX).then_some(quota);
+        let of = quota.map_or("no quota".into(), |quota| format!("quota {quota}"));
+        tracing::warn!(vnic = name, %peer, qpn = number, reason, used, quota, "queue pair refused");
+        let text = format!(
+            "{name} was refused a queue pair to {peer} qp {number:#x}: {reason}; {used} in use, {of}"
+        );
+        let facts = json!({
+            "vnic": name, "peer": peer, "qpn": number, "reason": reason, "in-use": used, "quota": quota,
+        });
+        events.add("qp-refused", text, facts);
+    }
+
+    /// Says when a vNIC has reached its quota, once until it is under it again.
+    fn look(&mut self, vnic: u32, snapshot: &Snapshot, events: &mut EventLog) {
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        if used < quota {
+            self.full.remove(&vnic);
+            return;
+        }
+        if quota == 0 || !self.full.insert(vnic) {
+            return;
+        }
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        tracing::warn!(vnic = name, used, quota, "quota of queue pairs reached");
+        let text = format!("{name} has reached its quota: {used} of {quota} queue pairs in use");
+        events.add("quota-reached", text, json!({ "vnic": name, "in-use": used, "quota": quota }));
+    }
+
+    /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only.
+    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) {
+        if let Some(qpn) = self.connections.heard(vnic, peer, sends, message) {
+            self.keeper.remove(key_of(vnic, peer, qpn).words());
+        }
+    }
+
+    /// Takes a queue pair out. `false` when it is not admitted.
+    pub fn evict(&mut self, vnic: u32, peer: IpAddr, qpn: Qpn) -> bool {
+        let removed = self.keeper.remove(key_of(vnic, peer, qpn).words());
+        self.advance();
+        removed
+    }
+
+    /// Takes all queue pairs of a vNIC out; how many there are now.
+    pub fn evict_all(&mut self, vnic: u32, snapshot: &Snapshot, now: Now, events: &mut EventLog) -> u32 {
+        let count = self.in_use(vnic);
+        if count > 0 {
+            let name = snapshot.vnic(vnic).map_or_else(String::new, |vnic| vnic.name.clone());
+            self.purge.evict(vnic, name, now.tick);
+            self.sweep(snapshot, now, events);
+            self.advance();
+        }
+        count
+    }
+
+    /// Saves in slices what is admitted, some seconds after something changed.
+    fn save_in_turns(&mut self, snapshot: &Snapshot, tick: u32, opened: u64) {
+        let Some(path) = self.store.path.clone() else { return };
+        self.see_writer();
+        if opened != self.store.opened {
+            (self.store.opened, self.store.dirty) = (opened, true);
+        }
+        let due = self.store.last.is_none_or(|last| tick.wrapping_sub(last) >= SAVE_EVERY);
+        if self.store.collecting.is_none() && self.store.writer.is_none() && self.store.dirty && due {
+            (self.store.dirty, self.store.last) = (false, Some(tick));
+            self.store.collecting = Some((0, BTreeMap::new()));
+        }
+        let Some((from, mut found)) = self.store.collecting.take() else { return };
+        let next = self.collect(from, COLLECT, &mut found);
+        match next {
+            Some(next) => self.store.collecting = Some((next, found)),
+            None => match Writer::start(path, named(found, snapshot)) {
+                Ok(writer) => self.store.writer = Some(writer),
+                Err(error) => self.complain(&error),
+            },
+        }
+    }
+
+    fn see_writer(&mut self) {
+        if let Some(writer) = self.store.writer.take_if(|writer| writer.is_done()) {
+            match writer.finish() {
+                Ok(()) => self.store.failed = false,
+                Err(error) => self.complain(&error),
+            }
+        }
+    }
+
+    fn complain(&mut self, error: &std::io::Error) {
+        self.store.dirty = true;
+        if let (Some(path), false) = (&self.store.path, std::mem::replace(&mut self.store.failed, true)) {
+            let file = path.display();
+            tracing::warn!(
+                "the admitted queue pairs cannot be saved to {file}: {error}; a restart would forget them"
+            );
+        }
+    }
+
+    fn collect(&self, from: u32, limit: usize, found: &mut Found) -> Option<u32> {
+        let (page, next) = self.keeper.scan(from, limit);
+        for seen in page.iter().filter(|seen| !seen.leaving) {
+            let key = QpKey::from_words(seen.key);
+            if let Some(vnic) = vnic_of(&seen.key) {
+                found.entry(vnic).or_default().push((key.address(), key.qpn()));
+            }
+        }
+        next
+    }
+
+    /// Saves everything now: the switch ends.
+    pub fn save_all(&mut self, snapshot: &Snapshot) {
+        let Some(path) = self.store.path.clone() else { return };
+        if let Some(writer) = self.store.writer.take() {
+            let _ = writer.finish();
+        }
+        // Saved ones that were never admitted, as the start failed, stay in the file.
+        if self.store.pending.is_some() {
+            return;
+        }
+        let mut found = BTreeMap::new();
+        let mut from = Some(0);
+        while let Some(start) = from {
+            from = self.collect(start, COLLECT, &mut found);
+        }
+        if let Err(error) = saved::write(&path, &named(found, snapshot)) {
+            self.complain(&error);
+        }
+    }
+}
+
+fn named(found: Found, snapshot: &Snapshot) -> Saved {
+    let name = |(vnic, entries)| Some((snapshot.vnic(vnic)?.name.clone(), entries));
+    found.into_iter().filter_map(name).collect()
+}

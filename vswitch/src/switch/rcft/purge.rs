@@ -1,0 +1,144 @@
+//! What must leave at once: queue pairs of vNICs that are gone, of ways that are forbidden now, and evicted ones.
+//!
+//! The table is swept twice, in slices; the sweep itself is `Control`'s. A way counts as forbidden when the vNIC could
+//! reach the peer before the change and cannot any more: what the configuration knows nothing of is left to the idle
+//! timeout.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pipelines::decide::reaches;
+use pipelines::rcft::{QpKey, Seen};
+use pipelines::snapshot::{Snapshot, Vnic};
+
+use super::{age, vnic_of};
+
+/// Lines between two looks at the clock.
+pub(super) const SLICE: u32 = 4096;
+/// How long control does nothing else.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+/// The turn under way may be past an entry already; the second one is not.
+const TURNS: u32 = 2;
+/// Answers about reachability that are remembered.
+const ANSWERS: usize = 65_536;
+
+/// Why queue pairs are taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    /// Their vNIC is gone, or is in another VPC.
+    Gone,
+    /// The vNIC cannot reach the peer any more.
+    Forbidden,
+    /// Somebody wanted it so.
+    Evicted,
+}
+
+impl Cause {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gone => "vnic-gone",
+            Self::Forbidden => "forbidden",
+            Self::Evicted => "evicted",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "the vNIC left its VPC",
+            Self::Forbidden => "the configuration does not let it reach their peers any more",
+            Self::Evicted => "evicted",
+        })
+    }
+}
+
+/// The purge under way.
+#[derive(Default)]
+pub(super) struct Purge {
+    /// vNICs all of whose queue pairs admitted until then leave.
+    out: HashMap<u32, (u32, Cause)>,
+    /// How it was before the first change that is not dealt with yet.
+    before: Option<Arc<Snapshot>>,
+    answers: HashMap<(u32, IpAddr), bool>,
+    names: HashMap<u32, String>,
+    counts: BTreeMap<(u32, Cause), u32>,
+    turns: u32,
+}
+
+impl Purge {
+    /// Begins with what a change forbids, or adds it to what is under way. The vNICs that are gone or changed their
+    /// VPC.
+    pub fn begin(&mut self, before: &Arc<Snapshot>, after: &Snapshot, tick: u32) -> Vec<u32> {
+        let at = |index: u32| after.vnic(index);
+        let left =
+            |vnic: &&Arc<Vnic>| at(vnic.index).is_none_or(|now| now.name != vnic.name || now.vpc != vnic.vpc);
+        let gone: Vec<u32> = before.vnics.iter().flatten().filter(left).map(|vnic| vnic.index).collect();
+        for &vnic in &gone {
+            self.out.insert(vnic, (tick, Cause::Gone));
+        }
+        // Decisions change with a cell or with a location, and with nothing else.
+        let same = before.cells == after.cells && before.locations.ptr_eq(&after.locations);
+        if same && gone.is_empty() {
+            return gone;
+        }
+        for vnic in before.vnics.iter().chain(&after.vnics).flatten() {
+            self.names.entry(vnic.index).or_insert_with(|| vnic.name.clone());
+        }
+        self.before.get_or_insert_with(|| before.clone());
+        self.answers.clear();
+        self.turns = TURNS;
+        gone
+    }
+
+    /// Evicts all queue pairs of a vNIC that were admitted until now.
+    pub fn evict(&mut self, vnic: u32, name: String, tick: u32) {
+        self.out.insert(vnic, (tick, Cause::Evicted));
+        self.names.entry(vnic).or_insert(name);
+        self.turns = TURNS;
+    }
+
+    pub fn is_under_way(&self) -> bool {
+        self.turns > 0
+    }
+
+    /// True when a queue pair leaves.
+    pub fn takes(&mut self, seen: &Seen, after: &Snapshot) -> bool {
+        if self.turns == 0 {
+            return false;
+        }
+        let Some(vnic) = vnic_of(&seen.key) else { return false };
+        let cause = match self.out.get(&vnic).copied() {
+            // One that is admitted anew meanwhile stays.
+            Some((tick, cause)) if age(seen.born, tick) == 0 || after.vnic(vnic).is_none() => cause,
+            _ if self.is_forbidden(vnic, QpKey::from_words(seen.key).address(), after) => Cause::Forbidden,
+            _ => return false,
+        };
+        *self.counts.entry((vnic, cause)).or_default() += 1;
+        true
+    }
+
+    fn is_forbidden(&mut self, vnic: u32, peer: IpAddr, after: &Snapshot) -> bool {
+        let Some(before) = &self.before else { return false };
+        if self.answers.len() >= ANSWERS {
+            self.answers.clear();
+        }
+        let ask = || reaches(before, vnic, peer) && !reaches(after, vnic, peer);
+        *self.answers.entry((vnic, peer)).or_insert_with(ask)
+    }
+
+    /// A slice was swept; `turned` says that it was the last one of a turn.
+    pub fn swept(&mut self, turned: bool) {
+        self.turns = self.turns.saturating_sub(u32::from(turned));
+    }
+
+    /// After the last turn: what was taken out, and why.
+    pub fn end(&mut self) -> Vec<(u32, String, Cause, u32)> {
+        let Self { counts, names, .. } = std::mem::take(self);
+        let name = |vnic: u32| names.get(&vnic).cloned().unwrap_or_default();
+        counts.into_iter().map(|((vnic, cause), count)| (vnic, name(vnic), cause, count)).collect()
+    }
+}
