@@ -81,6 +81,12 @@ pub struct PipelineCounters {
     pub consumed: Counter,
     /// Packets now in hand-over rings or tx buffers.
     pub queued: Counter,
+    /// Packets now waiting for tokens.
+    pub waiting: Counter,
+    /// Packets that had to wait.
+    pub waited: Counter,
+    /// RoCEv2 packets that were given congestion experienced for being over their rates.
+    pub rdma_marked: Counter,
     /// NFT hits.
     pub nft_hits: Counter,
     /// NFT misses that reached the slow path.
@@ -120,6 +126,9 @@ impl PipelineCounters {
             sent: Counter::default(),
             consumed: Counter::default(),
             queued: Counter::default(),
+            waiting: Counter::default(),
+            waited: Counter::default(),
+            rdma_marked: Counter::default(),
             nft_hits: Counter::default(),
             nft_misses: Counter::default(),
             nft_stale: Counter::default(),
@@ -166,7 +175,7 @@ impl PipelineCounters {
     }
 
     /// Every scalar counter with its name, for display.
-    pub fn scalars(&self) -> [(&'static str, u64); 18] {
+    pub fn scalars(&self) -> [(&'static str, u64); 21] {
         [
             ("received", self.received.get()),
             ("originated", self.originated.get()),
@@ -174,6 +183,9 @@ impl PipelineCounters {
             ("sent", self.sent.get()),
             ("consumed", self.consumed.get()),
             ("queued", self.queued.get()),
+            ("waiting", self.waiting.get()),
+            ("waited", self.waited.get()),
+            ("rdma-marked", self.rdma_marked.get()),
             ("nft-hits", self.nft_hits.get()),
             ("nft-misses", self.nft_misses.get()),
             ("nft-stale", self.nft_stale.get()),
@@ -189,11 +201,13 @@ impl PipelineCounters {
         ]
     }
 
-    /// The conservation law: received + originated + copies - sent - drops - consumed - queued. Zero whenever
+    /// The conservation law: received + originated + copies - sent - drops - consumed - queued - waiting.
+    /// Zero whenever
     /// the worker is between bursts.
     pub fn imbalance(&self) -> i64 {
         let in_ = self.received.get() + self.originated.get() + self.copies.get();
-        let out = self.sent.get() + self.dropped() + self.consumed.get() + self.queued.get();
+        let out =
+            self.sent.get() + self.dropped() + self.consumed.get() + self.queued.get() + self.waiting.get();
         in_.wrapping_sub(out) as i64
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use wire::MacAddr;
+use wire::{L3, MacAddr};
 
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope};
@@ -14,6 +14,9 @@ use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 
 use crate::stage::key::is_reliable;
+
+/// EtherType of RoCE v1 (IBTA annex A16), whose queue pairs no quota would see.
+const ROCE_V1: u16 = 0x8915;
 
 /// Decides what becomes of the packets of a flow.
 pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
@@ -33,6 +36,10 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         return Action { generation, ..Action::drop(DropReason::PORT_UNBOUND) };
     };
     let from_tunnel = matches!(key.scope(), Scope::Vpc(_));
+    if key.l3() == L3::None && key.ethertype() == ROCE_V1 && !from_tunnel {
+        let generation = snapshot.generation(own_cell);
+        return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
+    }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
         (true, Some((_, destination))) => route(snapshot, vpc, destination),
         // The router speaks ARP and IP only; ARP was answered before.

@@ -46,6 +46,10 @@ drop_reasons! {
     MISS_LIMIT = "miss-limit",
     /// A later fragment whose first fragment was not seen.
     FRAGMENT_UNKNOWN = "fragment-unknown",
+    /// A first fragment to the RoCEv2 port that hides the base transport header.
+    ROCE_FRAGMENT = "roce-fragment",
+    /// RoCE v1 from a vNIC: the overlay carries RoCEv2.
+    ROCE_V1 = "roce-v1",
     /// No location for the destination.
     NO_LOCATION = "no-location",
     /// No route of the VPC covers the destination.
@@ -70,6 +74,12 @@ drop_reasons! {
     QP_RATE = "qp-rate",
     /// The RCFT of the host is full.
     QP_TABLE_FULL = "qp-table-full",
+    /// RDMA far over its rates whose queue is full.
+    RDMA_OVERRUN = "rdma-overrun",
+    /// Other traffic over its rates whose queue is full.
+    TCP_SHAPED = "tcp-shaped",
+    /// The worker keeps as many packets waiting as it can.
+    SHAPER_FULL = "shaper-full",
     /// The underlay next hop has no MAC address yet.
     NO_NEIGHBOUR = "no-neighbour",
     /// The destination vNIC has no port at the moment.

@@ -49,15 +49,16 @@ pub enum Event {
 #[derive(Clone)]
 pub struct Events {
     queue: Arc<ArrayQueue<Event>>,
-    /// What tenants can cause at will, so that it does not crowd out the rest.
-    bulk: Arc<ArrayQueue<Event>>,
+    /// Messages that vNICs of this host sent, and messages that they got, so that what can be caused at will does
+    /// not crowd out the rest.
+    messages: [Arc<ArrayQueue<Event>>; 2],
 }
 
 impl Events {
     /// Queues that hold up to `capacity` events each.
     pub fn new(capacity: usize) -> Self {
         let queue = || Arc::new(ArrayQueue::new(capacity));
-        Self { queue: queue(), bulk: queue() }
+        Self { queue: queue(), messages: [queue(), queue()] }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -66,14 +67,14 @@ impl Events {
         let _ = self.queue.push(event);
     }
 
-    /// Tells control what a tenant can cause at will, or forgets it.
+    /// Tells control of a message that a vNIC of this host sent or got, or forgets it.
     #[inline]
-    pub fn push_bulk(&self, event: Event) {
-        let _ = self.bulk.push(event);
+    pub fn push_message(&self, event: Event, sent: bool) {
+        let _ = self.messages[usize::from(!sent)].push(event);
     }
 
     /// The oldest event.
     pub fn pop(&self) -> Option<Event> {
-        self.queue.pop().or_else(|| self.bulk.pop())
+        self.queue.pop().or_else(|| self.messages.iter().find_map(|queue| queue.pop()))
     }
 }

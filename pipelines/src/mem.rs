@@ -66,8 +66,7 @@ impl<T> Slab<T> {
 fn layout<T>(len: usize) -> Layout {
     let size = len.saturating_mul(size_of::<T>());
     let align = if size >= HUGE_PAGE { HUGE_PAGE.max(align_of::<T>()) } else { align_of::<T>() };
-    let padded = size.checked_next_multiple_of(align).unwrap_or(usize::MAX);
-    Layout::from_size_align(padded, align).unwrap_or_else(|_| handle_alloc_error(Layout::new::<T>()))
+    Layout::from_size_align(size, align).unwrap_or_else(|_| handle_alloc_error(Layout::new::<T>()))
 }
 
 impl<T> Deref for Slab<T> {

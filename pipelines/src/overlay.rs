@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use wire::PacketBuf;
 
-use crate::burst::Burst;
+use crate::burst::{Burst, MAX_BURST};
 use crate::counters::PipelineCounters;
 use crate::event::Events;
 use crate::fragments::Fragments;
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
+use crate::qos::{Dhtb, Law};
 use crate::rcft::Rcft;
-use crate::snapshot::{PortIndex, PortRole, PortRow, Snapshot};
+use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
+use crate::stage::dhtb::Parked;
 use crate::stage::key::Roce;
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, neighbour, outer, parse, rcft, slow_path, underlay,
@@ -35,22 +37,25 @@ pub struct OverlayConfig {
 }
 
 /// What one worker holds to forward the overlay.
-pub struct Overlay {
+pub struct Overlay<P> {
     nft: Nft,
     fragments: Arc<Fragments>,
     limits: MissLimits,
     rcft: Rcft,
+    dhtb: Dhtb<Parked<P>>,
+    /// Packets that have waited, on their way on.
+    released: Burst<P>,
     events: Events,
     counters: Arc<PipelineCounters>,
 }
 
-impl Overlay {
-    /// The overlay of one worker. `fragments`, `events` and what `rcft` refers to are shared by all of them;
-    /// `advise` is told the address ranges of large tables before they are touched.
+impl<P: PacketBuf> Overlay<P> {
+    /// The overlay of one worker. `fragments`, `events` and what `rcft` and `dhtb` refer to are shared by all of
+    /// them; `advise` is told the address ranges of large tables before they are touched.
     pub fn new(
         config: &OverlayConfig,
         fragments: Arc<Fragments>,
-        rcft: Rcft,
+        (rcft, dhtb): (Rcft, Dhtb<Parked<P>>),
         events: Events,
         counters: Arc<PipelineCounters>,
         advise: &dyn Fn(usize, usize),
@@ -60,6 +65,8 @@ impl Overlay {
             fragments,
             limits: MissLimits::new(config.vnics, config.vpcs),
             rcft,
+            dhtb,
+            released: Burst::default(),
             events,
             counters,
         }
@@ -92,7 +99,7 @@ impl Overlay {
 
     /// Forwards a burst that was received from `port`. Afterwards nothing is pending.
     #[inline]
-    pub fn run<P: PacketBuf, S: Sink<P>>(
+    pub fn run<S: Sink<P>>(
         &mut self,
         snapshot: &Snapshot,
         now: Now,
@@ -120,8 +127,61 @@ impl Overlay {
         if roce != Roce::default() {
             rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
         }
-        dhtb::run(&cx, burst);
+        dhtb::run(&cx, burst, &mut self.dhtb, &self.nft);
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
+    }
+
+    /// Sends on what has waited for tokens and has them now, at most a burst of it. `true`: there may be more.
+    #[inline(always)]
+    pub fn release<S: Sink<P>>(&mut self, snapshot: &Snapshot, now: Now, sink: &mut S) -> bool {
+        self.dhtb.waiting() != 0 && self.go_on(snapshot, now, sink, |dhtb, law| dhtb.release(law, now.ns))
+    }
+
+    /// Sends on what waits, tokens or not: the worker ends.
+    pub fn flush<S: Sink<P>>(&mut self, snapshot: &Snapshot, now: Now, sink: &mut S) {
+        while self.go_on(snapshot, now, sink, |dhtb, _| dhtb.flush().map(|parked| (parked, false))) {}
+    }
+
+    #[inline(never)]
+    fn go_on<S: Sink<P>>(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        sink: &mut S,
+        mut next: impl FnMut(&mut Dhtb<Parked<P>>, &Law) -> Option<(Parked<P>, bool)>,
+    ) -> bool {
+        let burst = &mut self.released;
+        // No port: what is sent back to a vNIC goes to the vNIC's own.
+        let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
+        let mut n = 0;
+        while n < MAX_BURST {
+            let Some((mut parked, marked)) = next(&mut self.dhtb, &snapshot.settings.law) else { break };
+            if marked {
+                dhtb::mark(&cx, &mut parked);
+            }
+            burst.packets[n] = Some(parked.packet);
+            burst.metas[n] = parked.meta;
+            n += 1;
+        }
+        cx.counters.waiting.set(u64::from(self.dhtb.waiting()));
+        burst.begin(n);
+        let misses = lookup::run(&cx, burst, &self.nft);
+        if misses != 0 {
+            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
+        }
+        forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
+        n == MAX_BURST
+    }
+
+    /// When something that waits is looked at, nanoseconds of the worker's clock.
+    #[inline(always)]
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.dhtb.next_due_ns()
+    }
+
+    /// The token buckets.
+    pub fn dhtb(&self) -> &Dhtb<Parked<P>> {
+        &self.dhtb
     }
 
     /// Work between bursts: aging of a few entries, and what control takes out of shared tables.
@@ -129,6 +189,7 @@ impl Overlay {
     pub fn idle(&mut self, now: Now) {
         self.nft.age(now.tick, AGE_BUDGET);
         self.rcft.tend(now);
+        self.dhtb.tend(now.ns);
     }
 }
 

@@ -30,6 +30,7 @@ use wire::{MacAddr, Vni};
 
 use crate::ecn::EcnEncap;
 use crate::flat::FlatMap;
+use crate::qos::{Law, QueueLimits};
 use crate::vlt::{Place, SlotRef, Vlt};
 
 /// Dense index of a port within the switch (not the DPDK port id).
@@ -326,6 +327,10 @@ pub struct Settings {
     pub miss_budget: u32,
     /// Slow-path packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
     pub miss_rate: u32,
+    /// How RDMA over its rates is marked and bounded.
+    pub law: Law,
+    /// How much of a class may wait on a worker.
+    pub queues: QueueLimits,
 }
 
 impl Default for Settings {
@@ -338,6 +343,8 @@ impl Default for Settings {
             dscp: DscpPolicy::default(),
             miss_budget: 32,
             miss_rate: 100_000,
+            law: Law::default(),
+            queues: QueueLimits::default(),
         }
     }
 }

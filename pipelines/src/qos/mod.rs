@@ -169,9 +169,15 @@ impl<T> Dhtb<T> {
         None
     }
 
-    /// Takes out a waiting packet of a class, tokens or not (the class goes away).
-    pub fn flush(&mut self, leaf: Leaf) -> Option<T> {
-        self.queues.pop(leaf).map(|(item, ..)| item)
+    /// Takes out a waiting packet, tokens or not.
+    pub fn flush(&mut self) -> Option<T> {
+        while let Some(leaf) = self.queues.next_due(u64::MAX) {
+            if let Some((item, ..)) = self.queues.pop(leaf) {
+                self.queues.again(leaf, 0);
+                return Some(item);
+            }
+        }
+        None
     }
 
     /// Work between bursts: divides, on the worker that does.

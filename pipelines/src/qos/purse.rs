@@ -13,14 +13,14 @@ const QUANTUM_PART: u64 = 100;
 const QUANTUM_MAX: u64 = 64 << 10;
 
 /// How RDMA that is over its rates is marked and bounded. Bytes are of the class's own debt.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
     /// Up to here nothing is marked.
     pub kmin: u64,
     /// From here on everything is.
     pub kmax: u64,
-    /// Probability of a mark just below `kmax`.
-    pub pmax: f32,
+    /// Probability of a mark just below `kmax`, in millionths.
+    pub pmax_ppm: u32,
     /// Beyond this packets wait.
     pub hard_limit: u64,
     /// Bytes added to every packet on the wire: preamble, gap, FCS.
@@ -29,7 +29,7 @@ pub struct Law {
 
 impl Default for Law {
     fn default() -> Self {
-        Self { kmin: 5_000, kmax: 200_000, pmax: 0.01, hard_limit: 256 << 10, overhead: 24 }
+        Self { kmin: 5_000, kmax: 200_000, pmax_ppm: 10_000, hard_limit: 256 << 10, overhead: 24 }
     }
 }
 
@@ -41,7 +41,7 @@ impl Law {
         } else if debt >= self.kmax {
             1.0
         } else {
-            self.pmax * (debt - self.kmin) as f32 / (self.kmax - self.kmin) as f32
+            self.pmax_ppm as f32 * 1e-6 * (debt - self.kmin) as f32 / (self.kmax - self.kmin) as f32
         }
     }
 }

@@ -22,7 +22,9 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// Nothing: end of a chain, no slot.
 const NONE: u32 = 0;
 /// Slots that one round can hold.
-const ROUND: usize = 4096;
+const ROUND: usize = 1024;
+/// Keys that a worker forgets at a time: a few microseconds.
+const FORGET: usize = 32;
 /// An acknowledgement of a worker that is no longer there.
 const GONE: u32 = u32::MAX;
 
@@ -151,6 +153,17 @@ struct Row {
     /// Counts up whenever a refusal may no longer hold.
     changes: AtomicU32,
     reject: AtomicU32,
+    /// Queue pairs that count but are on their way out.
+    leaving: AtomicU32,
+}
+
+/// How far a worker is with the round under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attendance {
+    /// The round that it finished last.
+    round: u32,
+    /// Keys of the next one that it has forgotten.
+    forgotten: usize,
 }
 
 #[derive(Debug)]
@@ -194,6 +207,7 @@ impl Ledger {
             quota: AtomicU32::new(u32::MAX),
             changes: AtomicU32::new(0),
             reject: AtomicU32::new(0),
+            leaving: AtomicU32::new(0),
         };
         Self {
             seed: config.seed,
@@ -245,6 +259,11 @@ impl Ledger {
     /// Queue pairs of a vNIC that count now.
     pub fn count(&self, vnic: u32) -> u32 {
         Word(self.row(vnic).word.load(Acquire)).count()
+    }
+
+    /// Queue pairs of a vNIC that count now and stay.
+    pub fn staying(&self, vnic: u32) -> u32 {
+        self.count(vnic).saturating_sub(self.row(vnic).leaving.load(Acquire))
     }
 
     /// What a vNIC may do.
@@ -302,15 +321,17 @@ impl Ledger {
                     if mine == NONE {
                         mine = self.claim(key, tick);
                     }
-                    if mine == NONE {
-                        return Answer::Full;
-                    }
                     let granted = word.next(mine, word.count() + 1);
-                    if row.word.compare_exchange(word.0, granted.0, AcqRel, Relaxed).is_ok() {
-                        self.settle(row, granted);
-                        return Answer::New(mine - 1);
+                    match mine {
+                        NONE => Answer::Full,
+                        _ if row.word.compare_exchange(word.0, granted.0, AcqRel, Relaxed).is_err() => {
+                            continue;
+                        }
+                        _ => {
+                            self.settle(row, granted);
+                            return Answer::New(mine - 1);
+                        }
                     }
-                    continue;
                 }
             };
             // Refused only if nothing changed while we looked.
@@ -426,26 +447,31 @@ impl Ledger {
         }
     }
 
-    /// To be called by each worker between bursts with the number of the round it attended last: calls `forget`
-    /// with every key (and its slot) of a new round, acknowledges it, and returns its number.
+    /// To be called by each worker between bursts: calls `forget` with a few keys (and their slots) of a new round,
+    /// and acknowledges it after the last.
     #[inline(always)]
-    pub fn attend(&self, worker: u32, last: u32, forget: impl FnMut(u32, [u64; 3])) -> u32 {
+    pub fn attend(&self, worker: u32, at: &mut Attendance, forget: impl FnMut(u32, [u64; 3])) {
         // One line that changes only with rounds.
         let round = self.round.load(Acquire);
-        if round != last {
-            self.obey(worker, round, forget);
+        if round != at.round {
+            self.obey(worker, round, at, forget);
         }
-        round
     }
 
     #[cold]
-    fn obey(&self, worker: u32, round: u32, mut forget: impl FnMut(u32, [u64; 3])) {
+    fn obey(&self, worker: u32, round: u32, at: &mut Attendance, mut forget: impl FnMut(u32, [u64; 3])) {
         let len = self.leaving_len.load(Relaxed) as usize;
-        for number in self.leaving.iter().take(len).map(|number| number.load(Relaxed)) {
+        let to = len.min(at.forgotten + FORGET);
+        for number in self.leaving[at.forgotten..to].iter().map(|number| number.load(Relaxed)) {
             if let Some(slot) = self.linked(number) {
                 forget(number - 1, read_key(slot));
             }
         }
+        at.forgotten = to;
+        if to < len {
+            return;
+        }
+        *at = Attendance { round, forgotten: 0 };
         if let Some(acknowledged) = self.acknowledged.get(worker as usize) {
             acknowledged.0.store(round, Release);
         }
@@ -568,6 +594,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         }
         // Workers never change the state of an admitted slot.
         slot[STATE].store(with(state, Kind::Leaving), Release);
+        self.ledger.row(vnic_of(&read_key(slot))).leaving.fetch_add(1, AcqRel);
         self.marked.push_back(number);
         true
     }
@@ -665,6 +692,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
                 break;
             }
         }
+        row.leaving.fetch_sub(1, AcqRel);
         row.changes.fetch_add(1, AcqRel);
     }
 

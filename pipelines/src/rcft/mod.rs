@@ -18,7 +18,7 @@ mod table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use ledger::{Answer, Keeper, Ledger, LedgerConfig, Limits, MAX_SLOTS, Seen};
+pub use ledger::{Answer, Attendance, Keeper, Ledger, LedgerConfig, Limits, MAX_SLOTS, Seen};
 pub use qp::{QpEvents, QpKey, QpView, Said};
 pub use refused::Grace;
 
@@ -37,8 +37,10 @@ const STRANGERS: u32 = 64;
 const ESTABLISHED: u64 = 4;
 /// Ticks between two reports of refusals of one vNIC.
 const REPORT: u32 = 1000 / TICK_MS;
-/// Connection manager messages per second and vNIC that control hears of.
-const MESSAGES: u32 = 20_000;
+/// Connection manager messages per second and vNIC that control hears of: its own ...
+const MESSAGES_SENT: u32 = 20_000;
+/// ... and those of others to it, which strangers can send at will.
+const MESSAGES_GOT: u32 = 2_000;
 /// Lines that aging looks at per poll.
 const SWEEP: u32 = 8;
 
@@ -101,7 +103,7 @@ impl RcftShared {
         self.times.idle.store(idle, Relaxed);
         self.times.half_open.store(half_open, Relaxed);
         // Ages are kept in sixteen bits.
-        self.times.grace.store(grace.min(u32::from(u16::MAX)), Relaxed);
+        self.times.grace.store(grace.min(Grace::LONGEST), Relaxed);
     }
 
     /// By how many ticks a time of last use in the ledger may lag: an eighth of the idle timeout at most.
@@ -128,7 +130,7 @@ pub struct RcftStats {
     pub out: u32,
     /// Entries from the wire.
     pub into: u32,
-    /// Queue pairs that are admitted but found no entry on this worker: they pass, uncounted.
+    /// Packets of queue pairs that are admitted but found no entry on this worker: they pass, uncounted.
     pub untracked: u64,
     /// Packets from the wire to queue pairs that found no entry.
     pub strangers: u64,
@@ -160,7 +162,7 @@ pub enum Outcome {
 pub struct Rcft {
     shared: Arc<RcftShared>,
     worker: u32,
-    round: u32,
+    attendance: Attendance,
     out: QpTable,
     into: QpTable,
     refusals: Refusals,
@@ -168,8 +170,8 @@ pub struct Rcft {
     guests: Box<[u32]>,
     /// When a refusal was reported last, by vNIC.
     reported: Box<[u32]>,
-    /// How often control hears of the connection manager.
-    messages: MissLimits,
+    /// How often control hears of the connection manager: of what vNICs send, and of what they get.
+    messages: [MissLimits; 2],
     untracked: u64,
     strangers: u64,
 }
@@ -179,11 +181,14 @@ impl Rcft {
     pub fn new(shared: Arc<RcftShared>, worker: u32, advise: &dyn Fn(usize, usize)) -> Self {
         let (share, seed) = (shared.config.share(), shared.config.seed);
         let vnics = shared.config.vnics.max(1) as usize;
-        let mut messages = MissLimits::new(vnics, 1);
-        messages.set_rate(MESSAGES);
+        let messages = [MESSAGES_SENT, MESSAGES_GOT].map(|rate| {
+            let mut limits = MissLimits::new(vnics, 1);
+            limits.set_rate(rate);
+            limits
+        });
         Self {
             worker,
-            round: 0,
+            attendance: Attendance::default(),
             out: QpTable::new(share, seed, advise),
             into: QpTable::new(share, seed, advise),
             refusals: Refusals::new(),
@@ -261,8 +266,10 @@ impl Rcft {
         let ledger = &self.shared.ledger;
         // Read before the ledger is asked: a change in between makes the memory of the refusal void.
         let changes = ledger.changes(vnic);
-        if let Some(reason) = self.refusals.find(hash, changes, now.tick) {
-            return Outcome::Refused(reason);
+        // Only a used-up quota is remembered as final: rates pass by themselves, and a full table is not the
+        // vNIC's own.
+        if self.refusals.find(hash, changes, now.tick) == Some(DropReason::QP_QUOTA) {
+            return Outcome::Refused(DropReason::QP_QUOTA);
         }
         let grace = self.shared.times.grace.load(Relaxed);
         let returning = || self.shared.grace.holds(hash, now.tick, grace);
@@ -270,20 +277,21 @@ impl Rcft {
         let reason = match answer {
             Answer::New(slot) | Answer::Known(slot) => {
                 let own = self.out.insert(*key, hash, slot, now.tick);
+                self.out.count(own, said, now.tick);
                 if own == NONE {
                     self.untracked += 1;
                 }
-                self.out.count(own, said, now.tick);
                 ledger.seen(slot, now.tick);
                 return if matches!(answer, Answer::New(_)) { Outcome::Opened } else { Outcome::Pass };
             }
             Answer::Leaving => return Outcome::Pass,
-            Answer::Rate => return Outcome::RefusedNew(DropReason::QP_RATE),
+            Answer::Rate => DropReason::QP_RATE,
             Answer::Quota => DropReason::QP_QUOTA,
             Answer::Full => DropReason::QP_TABLE_FULL,
         };
+        let again = self.refusals.find(hash, changes, now.tick) == Some(reason);
         self.refusals.store(hash, changes, now.tick, reason);
-        Outcome::RefusedNew(reason)
+        if again { Outcome::Refused(reason) } else { Outcome::RefusedNew(reason) }
     }
 
     /// A packet of a reliable connection out of the tunnel: counted, never refused. `vnic` finds the vNIC that it
@@ -345,16 +353,16 @@ impl Rcft {
         due
     }
 
-    /// True when control should hear of a message of this source now.
-    pub fn may_tell(&mut self, source: Scope, now_ns: u64) -> bool {
-        self.messages.admit(source, now_ns)
+    /// True when control should hear of a message that a vNIC sent or got now.
+    pub fn may_tell(&mut self, vnic: u32, sends: bool, now_ns: u64) -> bool {
+        self.messages[usize::from(!sends)].admit(Scope::Vnic(vnic), now_ns)
     }
 
     /// Work between bursts: forgets what control takes out, and ages a few entries from the wire.
     #[inline(always)]
     pub fn tend(&mut self, now: Now) {
-        let Self { shared, out, round, worker, .. } = self;
-        *round = shared.ledger.attend(*worker, *round, |_, words| out.remove(&QpKey::from_words(words)));
+        let Self { shared, out, attendance, worker, .. } = self;
+        shared.ledger.attend(*worker, attendance, |_, words| out.remove(&QpKey::from_words(words)));
         if self.into.len() != 0 {
             self.age(now.tick);
         }

@@ -124,6 +124,8 @@ const _: () = assert!(size_of::<Line>() == 64);
 
 const PSN: u32 = 0xff_ffff;
 const HALF: u32 = 0x80_0000;
+/// A PSN further behind than this is no retransmission but another use of the queue pair's number.
+const WINDOW: u32 = 1 << 16;
 /// The next request's PSN is known.
 const REQUEST_KNOWN: u32 = 1 << 24;
 /// The last response's PSN is known.
@@ -242,11 +244,15 @@ impl Line {
         };
         let ahead = said.psn.wrapping_sub(self.request) & PSN;
         if self.request & REQUEST_KNOWN != 0 && ahead != 0 {
-            if ahead >= HALF {
+            if ahead > PSN - WINDOW {
                 events.retransmissions = events.retransmissions.saturating_add(1);
                 return;
             }
-            events.gaps = events.gaps.saturating_add(1);
+            if ahead < HALF {
+                events.gaps = events.gaps.saturating_add(1);
+            } else {
+                self.forget();
+            }
         }
         let flags = self.request & !(PSN | REQUEST_KNOWN);
         self.request = match span {
@@ -261,16 +267,22 @@ impl Line {
         self.learn_mtu(operation, said);
         let known = self.request & RESPONSE_KNOWN != 0;
         let ahead = said.psn.wrapping_sub(self.response) & PSN;
-        if known && (ahead == 0 || ahead >= HALF) {
+        if known && (ahead == 0 || ahead > PSN - WINDOW) {
             events.retransmissions = events.retransmissions.saturating_add(1);
             return;
         }
         let inside = matches!(operation, Operation::ReadResponseMiddle | Operation::ReadResponseLast);
-        if known && inside && ahead != 1 {
+        if known && inside && ahead != 1 && ahead < HALF {
             events.gaps = events.gaps.saturating_add(1);
         }
         self.request |= RESPONSE_KNOWN;
         self.response = self.response & !PSN | said.psn & PSN;
+    }
+
+    /// The number is used anew: what was learnt of its former use does not hold.
+    #[cold]
+    fn forget(&mut self) {
+        self.request &= !(7 << MTU_SHIFT | RESPONSE_KNOWN);
     }
 
     /// A packet that fills the path MTU tells it.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::drops::DropReason;
 
 /// Refusals that a worker remembers.
-const REFUSALS: usize = 8192;
+const REFUSALS: usize = 2048;
 /// How long one holds, in ticks.
 const HOLDS: u32 = 10;
 
@@ -53,7 +53,13 @@ pub struct Grace {
     cells: Box<[[AtomicU64; WAYS]]>,
 }
 
+/// By how much the clocks of control and of a worker may differ, in ticks.
+const SKEW: u16 = 16;
+
 impl Grace {
+    /// The longest time of grace, in ticks: ages are kept in sixteen bits.
+    pub const LONGEST: u32 = 0x7fff;
+
     /// A memory of about `entries` queue pairs; the oldest give way.
     pub fn new(entries: usize) -> Self {
         Self { cells: (0..entries.div_ceil(WAYS).max(1)).map(|_| Default::default()).collect() }
@@ -64,7 +70,8 @@ impl Grace {
     }
 
     fn age(cell: u64, tick: u32) -> u16 {
-        (tick as u16).wrapping_sub(cell as u16)
+        let age = (tick as u16).wrapping_sub(cell as u16);
+        if age > u16::MAX - SKEW { 0 } else { age }
     }
 
     /// Remembers a queue pair that went idle.

@@ -10,14 +10,13 @@ use wire::cm::{Cm, Message};
 use wire::{PacketBuf, Psn};
 
 use super::forward::{self, Origin};
-use super::rcft::local_vnic;
+use super::rcft::{goes_on, local_vnic};
 use super::{Cx, neighbour};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::event::{Event, Events};
-use crate::flow_key::Scope;
-use crate::nft::Bits;
+use crate::nft::{Bits, Nft};
 use crate::rcft::Rcft;
 use crate::snapshot::Destination;
 
@@ -27,14 +26,14 @@ use crate::snapshot::Destination;
 pub fn run<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    rcft: &mut Rcft,
+    (rcft, nft): (&mut Rcft, &Nft),
     bits: u64,
     events: &Events,
     sink: &mut S,
 ) {
     for i in Bits(bits & burst.pending) {
         let meta = burst.metas[i];
-        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let Some(packet) = burst.packets[i].as_mut().filter(|_| goes_on(cx, &meta, nft)) else { continue };
         let (message, addresses) = match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
             (Ok(cm), Some(addresses)) => (cm.message, addresses),
             _ => {
@@ -68,9 +67,9 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         }
         for end in ends.into_iter().flatten() {
             cx.counters.vnic(end.vnic as usize).cm_messages.add(1);
-            if rcft.may_tell(Scope::Vnic(end.vnic), cx.now.ns) {
-                let End { vnic, peer, sends } = end;
-                events.push_bulk(Event::Cm { vnic, peer, sends, message });
+            let End { vnic, peer, sends } = end;
+            if rcft.may_tell(vnic, sends, cx.now.ns) {
+                events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
             }
         }
     }
@@ -94,7 +93,7 @@ fn ends(cx: &Cx, meta: &Meta, (source, destination): (IpAddr, IpAddr)) -> [Optio
 fn wants_reject(rcft: &Rcft, vnic: u32) -> bool {
     let ledger = &rcft.shared().ledger;
     let limits = ledger.limits(vnic);
-    limits.reject && ledger.count(vnic) >= limits.quota
+    limits.reject && ledger.staying(vnic) >= limits.quota
 }
 
 /// Sends a reject through the tunnel to the station that asked.

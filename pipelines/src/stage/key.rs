@@ -96,6 +96,11 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
             roce.add(class, 1 << i, cx);
         }
         if headers.flags.intersects(Flags::FRAGMENT) {
+            if class == CLASS_OTHER {
+                // RoCEv2 is not fragmented; a fragment that hides its queue pair would slip past a quota.
+                burst.drop(i, DropReason::ROCE_FRAGMENT, cx.counters);
+                continue;
+            }
             match fragment(cx, fragments, head, &mut meta.headers, scope, class) {
                 Some(first) => (sport, dport, class) = (first.sport, first.dport, first.class),
                 None => {

@@ -100,7 +100,7 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
     let counters = cx.counters.vnic(meta.vnic as usize);
     counters.tx_packets.add(1);
     counters.tx_bytes.add(packet.len() as u64);
-    sink.send(cx.port, packet);
+    sink.send(row.port, packet);
 }
 
 fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {

@@ -13,6 +13,7 @@ use super::key::{CLASS_XRC, Roce};
 use super::{Cx, cm};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::decide::decide;
 use crate::event::{Event, Events};
 use crate::nft::{Bits, NONE, Nft, Verdict};
 use crate::rcft::{Outcome, QpKey, Rcft, Said, Way};
@@ -47,7 +48,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             cx.counters.roce_odd.add(1);
             continue;
         };
-        if meta.entry != NONE && nft.entry(meta.entry).action.verdict != Verdict::Forward {
+        if !goes_on(cx, meta, nft) {
             continue;
         }
         if meta.vnic == NO_INDEX {
@@ -66,13 +67,23 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         rcft.notified(way_of(meta), &key_of(meta, packet.head()), meta.qp_hash);
     }
     if roce.cm & burst.pending != 0 {
-        cm::run(cx, burst, rcft, roce.cm, events, sink);
+        cm::run(cx, burst, (rcft, nft), roce.cm, events, sink);
     }
 }
 
 #[inline(always)]
 const fn way_of(meta: &Meta) -> Way {
     if meta.vnic == NO_INDEX { Way::In } else { Way::Out }
+}
+
+/// True when the packet is not about to be dropped: only then does it matter to whom it is.
+#[inline(always)]
+pub(super) fn goes_on(cx: &Cx, meta: &Meta, nft: &Nft) -> bool {
+    let verdict = match meta.entry {
+        NONE => decide(cx.snapshot, &meta.key).verdict,
+        entry => nft.entry(entry).action.verdict,
+    };
+    matches!(verdict, Verdict::Forward | Verdict::Flood)
 }
 
 /// The queue pair that a packet is for.

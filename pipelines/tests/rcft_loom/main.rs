@@ -10,7 +10,7 @@ mod base;
 #[path = "../../src/rcft/ledger.rs"]
 mod ledger;
 
-use ledger::{Answer, Keeper, Ledger, LedgerConfig, Limits};
+use ledger::{Answer, Attendance, Keeper, Ledger, LedgerConfig, Limits};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -131,9 +131,9 @@ fn rcft_slots_are_not_reused_under_a_worker() {
         let worker = {
             let ledger = ledger.clone();
             thread::spawn(move || {
-                let mut round = 0;
+                let mut at = Attendance::default();
                 for _ in 0..2 {
-                    round = ledger.attend(0, round, |_, key| assert_eq!(key, B));
+                    ledger.attend(0, &mut at, |_, key| assert_eq!(key, B));
                     assert!(matches!(admit(&ledger, &A), Answer::Known(_)));
                 }
                 ledger.retire(0);

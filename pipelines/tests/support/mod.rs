@@ -18,6 +18,7 @@ use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
@@ -120,7 +121,7 @@ impl Sink<HeapBuf> for Out {
 
 /// A worker that can run packets through a snapshot.
 pub struct Worker {
-    pub overlay: Overlay,
+    pub overlay: Overlay<HeapBuf>,
     pub out: Out,
     pub counters: Arc<PipelineCounters>,
     pub burst: Burst<HeapBuf>,
@@ -138,7 +139,9 @@ impl Worker {
         let config =
             OverlayConfig { nft: NftConfig { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
         let rcft = Rcft::new(rcft, number, &|_, _| {});
-        let overlay = Overlay::new(&config, fragments, rcft, events, counters.clone(), &|_, _| {});
+        let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
+        let dhtb = Dhtb::new(tree, 1024, number == 0, 0x5eed);
+        let overlay = Overlay::new(&config, fragments, (rcft, dhtb), events, counters.clone(), &|_, _| {});
         let out = Out { sent: Vec::new(), counters: counters.clone() };
         Self { overlay, out, counters, burst: Burst::default() }
     }

@@ -1,0 +1,258 @@
+//! The token buckets through the whole overlay: marks in the packets, order within a queue pair, what waits and what
+//! is dropped, and that nothing is lost on the way.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use pipelines::Now;
+use pipelines::qos::{Class, Direction, NodeLimits, QueueLimits};
+use wire::roce::{Aeth, Bth, opcode};
+use wire::{HeapBuf, PacketBuf, Psn, Qpn, View};
+
+use support::*;
+
+const MBIT: u64 = 1_000_000;
+
+fn limit(world: &World, direction: Direction, vnic: u32, ceil: u64) {
+    let tree = world.worker.overlay.dhtb().tree();
+    tree.set(tree.vnic_node(direction, vnic), &NodeLimits { ceil, burst: 16 << 10, ..NodeLimits::FREE });
+}
+
+fn later(world: &mut World, ns: u64) {
+    world.now = Now::from_ns(world.now.ns + ns);
+}
+
+/// Whatever has its tokens by now.
+fn released(world: &mut World) -> Vec<Vec<u8>> {
+    let worker = &mut world.worker;
+    while worker.overlay.release(&world.snapshot, world.now, &mut worker.out) {}
+    worker.overlay.idle(world.now);
+    assert_eq!(worker.counters.imbalance(), 0, "conservation");
+    std::mem::take(&mut worker.out.sent).into_iter().map(|(_, packet)| packet.to_vec()).collect()
+}
+
+fn rdma(opcode: u8, psn: u32, tos: u8, body: &[u8]) -> Vec<u8> {
+    v4(A, R).with_tos(tos).roce(7, Bth::new(opcode, Qpn::truncated(0x50), Psn::truncated(psn)), body)
+}
+
+fn psn(outer: &[u8]) -> (u8, u32) {
+    let inner = open::open(outer).inner;
+    let bth = *Bth::view(&inner[42..]).unwrap().0;
+    (bth.opcode, bth.psn().get())
+}
+
+#[test]
+fn shaper_tcp_over_its_rate_waits_and_keeps_its_order() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 10 * MBIT);
+    let mut out = Vec::new();
+    // 60 packets of 1 kB at once: 16 KiB pass, the rest comes at 10 Mbit/s.
+    for n in 0..60u16 {
+        let sent = world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[n as u8; 946]))]);
+        out.extend(sent.into_iter().map(|(_, packet)| packet));
+    }
+    let at_once = out.len();
+    assert!((14..=17).contains(&at_once), "{at_once}");
+    assert_eq!(world.worker.counters.waiting.get(), 60 - at_once as u64);
+    assert_eq!(world.worker.counters.waited.get(), 60 - at_once as u64);
+    let mut took = 0u64;
+    while out.len() < 60 {
+        later(&mut world, 100_000);
+        took += 100;
+        out.extend(released(&mut world));
+        assert!(took < 100_000, "{} came", out.len());
+    }
+    // 44 packets of 1024 bytes: 36 ms at 10 Mbit/s.
+    let expected = (60 - at_once) as u64 * 1024 * 8 / 10;
+    assert!(took.abs_diff(expected) < expected / 10, "{took} us, wanted {expected}");
+    let order: Vec<u8> = out.iter().map(|outer| open::open(outer).inner[60]).collect();
+    assert!(order.is_sorted() && order.len() == 60);
+    assert_eq!(world.worker.counters.waiting.get(), 0);
+}
+
+#[test]
+fn shaper_a_full_queue_drops_by_name() {
+    let mut world = plain();
+    world.snapshot.settings.queues = QueueLimits { packets: 10, bytes: 1 << 20 };
+    limit(&world, Direction::Out, 0, MBIT);
+    for _ in 0..100 {
+        world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
+    }
+    let counters = &world.worker.counters;
+    assert_eq!(counters.waiting.get(), 10);
+    let dropped = counters.drops(pipelines::drops::DropReason::TCP_SHAPED);
+    assert_eq!(counters.sent.get() + 10 + dropped, 100);
+    // Another tenant's traffic does not wait for it, nor does what stays on the host.
+    assert_eq!(world.pass(2, &v4(B, R).tcp(1, 2, 0x10, &[0; 946])).len(), 1);
+    assert_eq!(world.pass(1, &v4(A, B).tcp(1, 2, 0x10, &[0; 946])).len(), 1);
+}
+
+#[test]
+fn shaper_rdma_over_its_rate_is_marked_then_waits() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 100 * MBIT);
+    let mut marked_from = None;
+    let (mut sent, mut last) = (0, None);
+    for n in 0..600u32 {
+        let tos = [0x02, 0x01][n as usize % 2];
+        for (_, outer) in world.run(1, vec![HeapBuf::new(&rdma(opcode::RC_WRITE_MIDDLE, n, tos, &[0; 1024]))])
+        {
+            sent += 1;
+            let inner = open::open(&outer).inner;
+            if inner[15] & 3 == 3 && n > 250 {
+                marked_from.get_or_insert(n);
+            }
+            // A mark leaves the ICRC as it was.
+            let headers = sound(&inner);
+            assert_eq!(wire::icrc::verify(&headers, [inner.as_slice()]), Some(true));
+            last = Some(psn(&outer).1);
+        }
+    }
+    // 16 KiB of tokens and 256 KiB of debt pass at once; from 200 kB of debt all are marked.
+    assert!((240..=290).contains(&sent), "{sent}");
+    let counters = world.worker.counters.clone();
+    assert!(counters.rdma_marked.get() > 40, "{}", counters.rdma_marked.get());
+    assert_eq!(counters.waiting.get(), 600 - sent);
+    // What waited comes in order, marked, and only when the debt is paid.
+    later(&mut world, 1_000_000);
+    assert!(released(&mut world).is_empty());
+    for _ in 0..200 {
+        later(&mut world, 1_000_000);
+        for outer in released(&mut world) {
+            assert_eq!(open::open(&outer).inner[15] & 3, 3);
+            assert!(Some(psn(&outer).1) > last);
+            last = Some(psn(&outer).1);
+        }
+    }
+    assert_eq!((last, counters.waiting.get()), (Some(599), 0));
+}
+
+#[test]
+fn shaper_rdma_that_cannot_be_marked_waits() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 100 * MBIT);
+    for n in 0..100 {
+        for (_, outer) in world.run(1, vec![HeapBuf::new(&rdma(opcode::RC_WRITE_MIDDLE, n, 0, &[0; 1024]))]) {
+            assert_eq!(open::open(&outer).inner[15] & 3, 0);
+        }
+    }
+    let counters = &world.worker.counters;
+    assert!(counters.waiting.get() > 80 && counters.rdma_marked.get() == 0);
+}
+
+/// A READ response waits, then an ACK of the same queue pair comes: it does not pass it.
+#[test]
+fn shaper_an_ack_does_not_pass_a_waiting_read_response() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 100 * MBIT);
+    let mut out = Vec::new();
+    let mut send = |world: &mut World, frame: Vec<u8>| {
+        out.extend(world.run(1, vec![HeapBuf::new(&frame)]).into_iter().map(|(_, outer)| psn(&outer)));
+        out.len()
+    };
+    let mut n = 0;
+    while world.worker.counters.waiting.get() == 0 {
+        send(&mut world, rdma(0x0e, n, 0, &[0; 1024]));
+        n += 1;
+    }
+    send(&mut world, rdma(opcode::RC_ACK, n, 2, Aeth::new(0x1f, 1).bytes()));
+    assert_eq!(world.worker.counters.waiting.get(), 2);
+    for _ in 0..100 {
+        later(&mut world, 1_000_000);
+        let more: Vec<_> = released(&mut world).iter().map(|outer| psn(outer)).collect();
+        out.extend(more);
+    }
+    let expected: Vec<_> = (0..n).map(|n| (0x0e, n)).chain([(opcode::RC_ACK, n)]).collect();
+    assert_eq!(out, expected);
+}
+
+/// A tenant that sends nothing but ACKs and CNPs gets what `control-rate` gives it, and no more than its ceiling.
+#[test]
+fn shaper_opcodes_buy_no_bandwidth() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 10 * MBIT);
+    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5);
+    let mut bytes = 0;
+    let frames = [
+        rdma(opcode::RC_ACK, 1, 2, Aeth::new(0x1f, 1).bytes()),
+        v4(A, R).with_tos(2).cnp(9, Qpn::truncated(0x50)),
+        // Longer than the opcode allows: data.
+        rdma(opcode::RC_ACK, 1, 2, &[0; 900]),
+    ];
+    let start = world.now.ns;
+    for n in 0..200_000usize {
+        later(&mut world, 10_000);
+        for (_, packet) in world.run(1, vec![HeapBuf::new(&frames[n % 3])]) {
+            bytes += packet.len() as u64 - 50 + 24;
+        }
+        bytes += released(&mut world).iter().map(|packet| packet.len() as u64 - 50 + 24).sum::<u64>();
+    }
+    let seconds = (world.now.ns - start) as f64 / 1e9;
+    let rate = bytes as f64 * 8.0 / seconds / MBIT as f64;
+    // Debts and bursts are a part of two seconds' worth.
+    assert!((9.5..=11.5).contains(&rate), "{rate:.2} Mbit/s");
+}
+
+/// Out of the tunnel, the receiver's tree counts.
+#[test]
+fn shaper_ingress_is_limited_at_the_receiver() {
+    let mut world = plain();
+    limit(&world, Direction::In, 0, 10 * MBIT);
+    for n in 0..40u8 {
+        world.run(UPLINK, vec![HeapBuf::new(&tunnelled(&v4(R, A).tcp(1, 2, 0x10, &[n; 946])))]);
+    }
+    let waiting = world.worker.counters.waiting.get();
+    assert!((22..=27).contains(&waiting), "{waiting}");
+    // B's is its own.
+    assert_eq!(world.pass(UPLINK, &tunnelled(&v4(R, B).tcp(1, 2, 0x10, &[0; 946]))).len(), 1);
+    let mut came = 0;
+    for _ in 0..50 {
+        later(&mut world, 1_000_000);
+        came += released(&mut world).len();
+    }
+    assert_eq!(came as u64, waiting);
+}
+
+/// Packets wait for a vNIC or a place that goes away: dropped by name when their turn comes, never leaked.
+#[test]
+fn shaper_waiting_packets_of_what_goes_away_end_by_name() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, MBIT);
+    for _ in 0..30 {
+        world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
+    }
+    let waiting = world.worker.counters.waiting.get();
+    assert!(waiting > 10);
+    world.forget(0, pipelines::snapshot::Destination::Mac(R.mac));
+    world.snapshot.touch_vpc(0);
+    for _ in 0..500 {
+        later(&mut world, 1_000_000);
+        assert!(released(&mut world).is_empty());
+    }
+    let dropped = world.worker.counters.drops(pipelines::drops::DropReason::NO_LOCATION);
+    assert_eq!((dropped, world.worker.counters.waiting.get()), (waiting, 0));
+}
+
+#[test]
+fn shaper_flush_sends_what_waits() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, MBIT);
+    for _ in 0..200 {
+        world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
+    }
+    let worker = &mut world.worker;
+    worker.overlay.flush(&world.snapshot, world.now, &mut worker.out);
+    assert_eq!((worker.counters.waiting.get(), worker.counters.sent.get()), (0, 200));
+    assert_eq!(worker.counters.imbalance(), 0);
+    assert_eq!(
+        world.worker.overlay.dhtb().depth(world.worker.overlay.dhtb().tree().leaf(
+            Direction::Out,
+            0,
+            Class::Tcp
+        )),
+        (0, 0)
+    );
+    assert!(world.worker.out.sent.iter().all(|(_, packet)| packet.len() > 1000));
+}
