@@ -5,6 +5,8 @@
 //! benches alone. [`live`] traffic has ports of its own.
 
 pub mod compare;
+pub mod group;
 pub mod host;
 pub mod live;
 pub mod pcap;
+pub mod storm;

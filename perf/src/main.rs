@@ -1,6 +1,6 @@
 //! The command line of `perf`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,6 +9,7 @@ use perf::compare::cases::{Case, Flows, Job, Peer, Traffic};
 use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
 use perf::host::interrupt;
+use perf::{group, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -21,6 +22,10 @@ struct Cli {
 enum Command {
     /// Compare with other switches: same frames, same kind of ports, one core, by turns.
     Compare(Compare),
+    /// Open queue pairs without end beside a steady neighbour, with and without by turns.
+    Storm(Storm),
+    /// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.
+    Group(Group),
 }
 
 #[derive(Args)]
@@ -67,10 +72,77 @@ struct Compare {
     keep: bool,
 }
 
+#[derive(Args)]
+struct Storm {
+    /// Pairs of arms, with and without the storm.
+    #[arg(long, default_value_t = 5)]
+    pairs: usize,
+    /// Length of an arm in seconds.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// New queue pairs per second of the storm.
+    #[arg(long, default_value_t = 100_000)]
+    rate: u64,
+    /// Queue pairs that the storm may have at a time.
+    #[arg(long, default_value_t = 1000)]
+    quota: u32,
+    /// Queue pairs of the victim.
+    #[arg(long, default_value_t = 64)]
+    victim_qps: u32,
+    /// The victim's rate in percent of the worker's capacity.
+    #[arg(long, default_value_t = 40.0)]
+    share: f64,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
+    /// The daemon [default: `vswitch` beside this program].
+    #[arg(long)]
+    vswitch: Option<PathBuf>,
+    /// Write everything as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw it over time, into this file name with .svg and .png.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// Keep the private folder (configs, logs) and say where it is.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Args)]
+struct Group {
+    /// Switches: 2 (joined by VxLAN) or 1.
+    #[arg(long, default_value_t = 2)]
+    switches: usize,
+    /// How long, in seconds.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Rounds per second.
+    #[arg(long, default_value_t = 1000)]
+    rounds: u64,
+    /// Bytes of a member's row, 16 to 64.
+    #[arg(long, default_value_t = 32)]
+    row: usize,
+    /// The daemon [default: `vswitch` beside this program].
+    #[arg(long)]
+    vswitch: Option<PathBuf>,
+    /// Write everything as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw the delays over time, into this file name with .svg and .png.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// Keep the private folder (configs, logs) and say where it is.
+    #[arg(long)]
+    keep: bool,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Compare(options) => run_compare(options),
+        Command::Storm(options) => run_storm(options),
+        Command::Group(options) => run_group(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -123,10 +195,90 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     });
     // Also when it stopped early: minutes of measurement are not to be lost.
     if let Some(path) = given.json {
-        let text = serde_json::to_string_pretty(&rows)?;
-        std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+        write_json(&path, &rows)?;
     }
     Ok(result?)
+}
+
+fn run_storm(given: Storm) -> anyhow::Result<()> {
+    anyhow::ensure!(given.pairs > 0, "--pairs 0 measures nothing; 5 is a good number");
+    anyhow::ensure!(
+        (0.1..=600.0).contains(&given.seconds),
+        "--seconds {} is not in 0.1 to 600",
+        given.seconds
+    );
+    anyhow::ensure!((1.0..=100.0).contains(&given.share), "--share {} is not in 1 to 100", given.share);
+    anyhow::ensure!(
+        (1..=65_536).contains(&given.victim_qps),
+        "--victim-qps {} is not in 1 to 65536",
+        given.victim_qps
+    );
+    interrupt::install()?;
+    let options = storm::Options {
+        vswitch: given.vswitch.map_or_else(sibling, Ok)?,
+        core: given.core,
+        pairs: given.pairs,
+        seconds: given.seconds,
+        storm_rate: given.rate,
+        storm_quota: given.quota,
+        victim_qps: given.victim_qps,
+        share: given.share / 100.0,
+        keep: given.keep,
+    };
+    println!("{}", storm::intention(&options));
+    println!("{}", storm::report::table_head());
+    let report = storm::run(&options, |arm| println!("{}", storm::report::table_row(arm)))?;
+    println!("{}", storm::capacity_line(&report.capacity, report.victim_rate));
+    println!("{}", report.verdict());
+    if let Some(path) = given.json {
+        write_json(&path, &report)?;
+    }
+    if let Some(stem) = given.plot {
+        report.plot(&stem)?;
+        println!("drawn: {} and .png", stem.with_extension("svg").display());
+    }
+    anyhow::ensure!(report.lost_with == 0 || report.lost_without > 0, "the storm cost the victim packets");
+    Ok(())
+}
+
+fn run_group(given: Group) -> anyhow::Result<()> {
+    anyhow::ensure!((1..=2).contains(&given.switches), "--switches {} is neither 1 nor 2", given.switches);
+    anyhow::ensure!(
+        (0.1..=600.0).contains(&given.seconds),
+        "--seconds {} is not in 0.1 to 600",
+        given.seconds
+    );
+    anyhow::ensure!(
+        (1..=1_000_000).contains(&given.rounds),
+        "--rounds {} is not in 1 to 1000000",
+        given.rounds
+    );
+    anyhow::ensure!((16..=64).contains(&given.row), "--row {} is not in 16 to 64", given.row);
+    interrupt::install()?;
+    let options = group::Options {
+        vswitch: given.vswitch.map_or_else(sibling, Ok)?,
+        switches: given.switches,
+        seconds: given.seconds,
+        rounds: given.rounds,
+        row: given.row,
+        keep: given.keep,
+    };
+    let report = group::run(&options)?;
+    print!("{}", report.text());
+    if let Some(path) = given.json {
+        write_json(&path, &report)?;
+    }
+    if let Some(stem) = given.plot {
+        report.plot(&stem)?;
+        println!("drawn: {} and .png", stem.with_extension("svg").display());
+    }
+    anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");
+    Ok(())
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
 }
 
 /// `vswitch` in the folder of this program.

@@ -42,6 +42,17 @@ impl HugePages {
     }
 }
 
+/// The same where ordinary pages will do: says so when they have to.
+pub fn reserve_or_say(mebibytes: u64, scratch: &scratch::Scratch) -> Option<HugePages> {
+    match HugePages::reserve(mebibytes, scratch) {
+        Ok(pages) => Some(pages),
+        Err(error) => {
+            eprintln!("going on with ordinary pages: {error}");
+            None
+        }
+    }
+}
+
 impl Drop for HugePages {
     fn drop(&mut self) {
         give_back(self.added);

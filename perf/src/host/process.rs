@@ -189,15 +189,8 @@ impl Process {
     }
 
     /// Lets it win its core over everything else that wants it.
-    ///
-    /// Where the kernel groups tasks by session, niceness counts within the session only; the group has its own.
     pub fn favour(&self) {
-        let path = format!("/proc/{}/autogroup", self.pid());
-        if std::path::Path::new(&path).exists()
-            && let Err(error) = std::fs::write(&path, "-20")
-        {
-            eprintln!("cannot raise the priority of {}: {error}; noisy samples are more likely", self.name);
-        }
+        favour_group(self.pid(), &self.name);
     }
 
     /// Freezes all its threads.
@@ -245,6 +238,25 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Lets this process win its core, as [`Process::favour`] does for a child.
+pub fn favour_this() {
+    let pid = std::process::id();
+    if let Err(error) = run("renice", &["-n", "-20", "-p", &pid.to_string()], &[]) {
+        eprintln!("cannot raise the priority of perf: {error}; it will be late more often");
+    }
+    favour_group(pid, "perf");
+}
+
+/// Where the kernel groups tasks by session, niceness counts within the session only; the group has its own.
+fn favour_group(pid: u32, name: &str) {
+    let path = format!("/proc/{pid}/autogroup");
+    if std::path::Path::new(&path).exists()
+        && let Err(error) = std::fs::write(&path, "-20")
+    {
+        eprintln!("cannot raise the priority of {name}: {error}; noisy samples are more likely");
     }
 }
 

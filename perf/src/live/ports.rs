@@ -85,8 +85,7 @@ impl Memif {
             args.push_str(&format!(",rsize={ring}"));
         }
         let port = pmd::Port::attach(&runtime.eal, &format!("net_memif_{name}"), &args)?;
-        let (port, mut rx, mut tx) =
-            port.start(&PortConfig::default(), &runtime.pool).map_err(|(_, error)| error)?;
+        let (port, mut rx, mut tx) = start_when_served(port, runtime)?;
         let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
             return Err(LiveError::NoLink { id, socket, seconds: 0 });
         };
@@ -134,5 +133,21 @@ impl Memif {
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst) -> usize {
         self.rx.receive(burst)
+    }
+}
+
+/// A client starts only while its server listens, which a daemon does some time after it answers.
+fn start_when_served(
+    mut port: pmd::Port,
+    runtime: &Runtime,
+) -> Result<(StartedPort, Vec<RxQueue>, Vec<TxQueue>), LiveError> {
+    let end = Instant::now() + LINK;
+    loop {
+        match port.start(&PortConfig::default(), &runtime.pool) {
+            Ok(started) => return Ok(started),
+            Err((_, error)) if Instant::now() > end => return Err(error.into()),
+            Err((back, _)) => port = back,
+        }
+        interrupt::pause(Duration::from_millis(20))?;
     }
 }

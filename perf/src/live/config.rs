@@ -1,0 +1,202 @@
+//! Configs of the daemon for live traffic, and the figures read from its answers.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use serde_json::Value;
+use wire::MacAddr;
+
+use super::LiveError;
+use crate::host::daemon::Daemon;
+
+/// Text of a config in the making.
+#[derive(Debug, Default)]
+pub struct Config(String);
+
+// Writing into a String cannot fail; the results are dropped for that reason.
+
+impl Config {
+    /// A daemon with one worker on `core`, which sleeps when idle if it shares that.
+    pub fn new(prefix: &str, socket: &Path, core: usize, sleeps: bool) -> Self {
+        let idle = if sleeps { "sleep" } else { "poll" };
+        Self(format!(
+            "[eal]\nhuge-pages = \"auto\"\nmemory = \"192MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = 32768\n\n\
+             [workers]\ncores = [{core}]\nidle = \"{idle}\"\n\n[nft]\nmiss-rate = 0\n\n\
+             [api]\nsocket = \"{}\"\n\n",
+            socket.display()
+        ))
+    }
+
+    /// Anything.
+    pub fn section(&mut self, text: &str) -> &mut Self {
+        self.0.push_str(text);
+        self.0.push_str("\n\n");
+        self
+    }
+
+    /// The one VPC and its subnet.
+    pub fn vpc(&mut self, vni: u32) -> &mut Self {
+        self.section(&format!(
+            "[[vpc]]\nname = \"tenant\"\nvni = {vni}\n\n[[subnet]]\nvpc = \"tenant\"\nprefix = \"10.0.0.0/16\""
+        ))
+    }
+
+    /// A vNIC on a memif that the daemon serves; `more` are further lines.
+    pub fn vnic(
+        &mut self,
+        name: &str,
+        (mac, vip): (MacAddr, Ipv4Addr),
+        (socket, id): (&Path, u32),
+        more: &str,
+    ) -> &mut Self {
+        let _ = write!(
+            self.0,
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1450\n\
+             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"server\" }}\n{more}\n\n",
+            socket.display()
+        );
+        self
+    }
+
+    /// The uplink on a memif.
+    pub fn uplink(
+        &mut self,
+        (socket, id, role): (&Path, u32, &str),
+        (mac, vtep): (MacAddr, Ipv4Addr),
+        neighbour: (MacAddr, Ipv4Addr),
+    ) -> &mut Self {
+        let _ = write!(
+            self.0,
+            "[[uplink]]\nname = \"up\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = 1600\n\
+             neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\
+             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"{role}\" }}\n\n",
+            neighbour.1,
+            neighbour.0,
+            socket.display()
+        );
+        self
+    }
+
+    /// A station behind another VTEP.
+    pub fn location(&mut self, vni: u32, (mac, vip): (MacAddr, Ipv4Addr), vtep: Ipv4Addr) -> &mut Self {
+        self.section(&format!(
+            "[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"{mac}\"\nvtep = \"{vtep}\""
+        ))
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A number in an answer.
+pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64, LiveError> {
+    answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| LiveError::Answer {
+        command: command.into(),
+        what: path.into(),
+        answer: answer.to_string().chars().take(300).collect(),
+    })
+}
+
+/// The row of a list of named ones.
+pub fn row<'a>(answer: &'a Value, name: &str, command: &str) -> Result<&'a Value, LiveError> {
+    let rows = answer.as_array().into_iter().flatten();
+    rows.into_iter().find(|row| row["name"] == name).ok_or_else(|| LiveError::Answer {
+        command: command.into(),
+        what: format!("a row named {name}"),
+        answer: answer.to_string().chars().take(300).collect(),
+    })
+}
+
+/// What a daemon has counted: the answers to the commands that show packets.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Counted {
+    /// `show fwd stats all`.
+    pub fwd: Value,
+    /// `show port stats all`.
+    pub port: Value,
+    /// `show vnic`.
+    pub vnic: Value,
+    /// `show workers`; its figures are of time and load.
+    #[serde(skip)]
+    pub workers: Value,
+}
+
+impl Counted {
+    /// Asks for all of them.
+    pub fn of(daemon: &mut Daemon) -> Result<Self, LiveError> {
+        Ok(Self {
+            fwd: daemon.ask("show fwd stats all")?,
+            port: daemon.ask("show port stats all")?,
+            vnic: daemon.ask("show vnic")?,
+            workers: daemon.ask("show workers")?,
+        })
+    }
+
+    /// Once the worker is done with what it has: two looks alike.
+    pub fn at_rest(daemon: &mut Daemon) -> Result<Self, LiveError> {
+        let mut last = Self::of(daemon)?;
+        for _ in 0..100 {
+            crate::host::interrupt::pause(std::time::Duration::from_millis(20))?;
+            let next = Self::of(daemon)?;
+            if (&next.fwd, &next.port, &next.vnic) == (&last.fwd, &last.port, &last.vnic) {
+                return Ok(next);
+            }
+            last = next;
+        }
+        Err(LiveError::Silent("the switch's counters go on moving with no traffic".into()))
+    }
+
+    /// A counter of a port.
+    pub fn port(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
+        number(row(&self.port, name, "show port stats all")?, &format!("/{counter}"), "show port stats all")
+    }
+
+    /// A counter of a vNIC.
+    pub fn vnic(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
+        number(row(&self.vnic, name, "show vnic")?, &format!("/{counter}"), "show vnic")
+    }
+
+    /// A counter of the first worker.
+    pub fn worker(&self, counter: &str) -> Result<u64, LiveError> {
+        number(&self.workers, &format!("/workers/0/{counter}"), "show workers")
+    }
+
+    /// Packets dropped since, by name.
+    pub fn drops_since(&self, before: &Self) -> std::collections::BTreeMap<String, u64> {
+        let of = |counted: &Self, name: &str| counted.fwd["drops"][name].as_u64().unwrap_or(0);
+        let names = self.fwd["drops"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        names
+            .map(|name| {
+                let more = of(self, &name).saturating_sub(of(before, &name));
+                (name, more)
+            })
+            .filter(|(_, more)| *more > 0)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn drops_are_those_since() {
+        let counted = |drops: Value| Counted {
+            fwd: json!({ "drops": drops }),
+            port: json!([{ "name": "up", "rx-packets": 5 }]),
+            vnic: json!([]),
+            workers: json!({ "workers": [{ "polls": 9 }] }),
+        };
+        let (before, after) =
+            (counted(json!({ "a": 1, "b": 2 })), counted(json!({ "a": 1, "b": 5, "c": 1 })));
+        let drops = after.drops_since(&before);
+        assert_eq!(drops.into_iter().collect::<Vec<_>>(), [("b".to_owned(), 3), ("c".to_owned(), 1)]);
+        assert_eq!(after.port("up", "rx-packets").unwrap(), 5);
+        assert_eq!(after.worker("polls").unwrap(), 9);
+        assert!(after.port("down", "rx-packets").is_err() && after.port("up", "none").is_err());
+    }
+}
