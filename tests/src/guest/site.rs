@@ -34,6 +34,8 @@ pub struct Vm {
     pub vlan: Option<(u16, Vec<String>)>,
     /// Further lines of its `[[vnic]]`.
     pub more: String,
+    /// Its memory in MiB.
+    pub memory: u32,
 }
 
 impl Vm {
@@ -49,6 +51,7 @@ impl Vm {
             addresses,
             vlan: None,
             more: String::new(),
+            memory: MEMORY,
         }
     }
 
@@ -203,7 +206,7 @@ impl Site {
         let plugs: Vec<PathBuf> = vms.iter().map(plug).collect();
         let boot = |(vm, plug): (&Vm, &PathBuf)| {
             let hardware =
-                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(plug), memory: MEMORY, image };
+                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(plug), memory: vm.memory, image };
             Guest::boot(&hardware)
         };
         let guests: Vec<Guest> = vms.iter().zip(&plugs).map(boot).collect();
