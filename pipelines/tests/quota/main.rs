@@ -191,6 +191,37 @@ fn quota_admits_nothing_for_a_flow_that_goes_nowhere() {
     assert_eq!(world.rcft.ledger.count(0), 0);
 }
 
+/// Flooded packets are sent, too: they count like any others.
+#[test]
+fn quota_holds_for_flooded_packets() {
+    for mac in [wire::MacAddr::BROADCAST, wire::MacAddr([2, 9, 9, 9, 9, 9])] {
+        let mut world = plain();
+        world.flood(0, &[2]);
+        quota(&world, 0, 0);
+        for qpn in 10..20 {
+            let mut path = v4(A, R);
+            path.dst_mac = mac;
+            assert!(world.pass(1, &write(path, qpn, 0)).is_empty(), "{mac}");
+        }
+    }
+}
+
+/// A first fragment that ends before the queue pair's number, and RoCE v1, slip past no quota.
+#[test]
+fn quota_nothing_hides_a_queue_pair() {
+    let mut world = plain();
+    quota(&world, 0, 0);
+    let mut path = v4(A, R);
+    path.dont_fragment = false;
+    let whole = write(v4(A, R), 10, 0);
+    let pieces = path.fragments(17, &whole[34..], 3, 28);
+    assert!(pieces.len() > 2);
+    let rest = pieces.len() as u64 - 1;
+    world.expect(1, &pieces, &[("roce-fragment", 1), ("fragment-unknown", rest), ("roce-odd", 1)]);
+    let v1 = v4(A, R).ethernet(0x8915, &[0; 80]);
+    world.expect(1, &[v1], &[("nft-misses", 1), ("roce-v1", 1)]);
+}
+
 #[test]
 fn quota_two_workers_share_the_count() {
     let mut world = plain();
