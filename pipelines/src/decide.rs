@@ -53,14 +53,15 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     action
 }
 
-/// True when a vNIC's packets to an address go to a place, routed or bridged to the station that has the address.
+/// True when a vNIC's packets to an address go somewhere: routed, or bridged to the station that has the address, or
+/// flooded because nobody knows that.
 pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
     let Some(vpc) = snapshot.vnic(vnic).and_then(|vnic| snapshot.vpc(vnic.vpc)) else { return false };
-    let bridged = || {
-        let location = snapshot.location(vpc.index, Destination::Ip(address))?;
-        Some(bridge(snapshot, vpc, location.mac, false).0.verdict == Verdict::Forward)
+    let bridged = || match snapshot.location(vpc.index, Destination::Ip(address)) {
+        Some(location) => bridge(snapshot, vpc, location.mac, false).0.verdict != Verdict::Drop,
+        None => vpc.flood,
     };
-    route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged().unwrap_or(false)
+    route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged()
 }
 
 /// The second value is false when a new location in the VPC could change the decision.

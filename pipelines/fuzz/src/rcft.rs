@@ -57,8 +57,8 @@ struct Test {
     rows: [Row; VNICS],
     /// Places given back whose slots cannot be used again yet.
     drying: usize,
-    /// Keys that a worker was told do not fit the table, and when.
-    full: HashMap<(usize, QpKey), u32>,
+    /// What a worker refused, why and when.
+    refused: HashMap<(usize, QpKey), (DropReason, u32)>,
 }
 
 impl Test {
@@ -77,7 +77,7 @@ impl Test {
             twin: HashMap::new(),
             rows: [Row { quota: u32::MAX, interval: 0, due: 0 }; VNICS],
             drying: 0,
-            full: HashMap::new(),
+            refused: HashMap::new(),
             shared,
         }
     }
@@ -145,11 +145,8 @@ impl Test {
         let hash = rcft.prefetch(Way::Out, &key);
         rcft.prefetch_line(Way::Out, hash);
         let outcome = rcft.sent(vnic, &key, hash, &Self::said(b, a), now);
-        let told_full = self.full.get(&(worker, key)).is_some_and(|tick| now.tick - tick <= HOLDS);
         if self.twin.contains_key(&key) {
-            // A slot that comes free voids no memory of a full table: another worker may have admitted it since.
-            let lingers = told_full && outcome == Outcome::Refused(DropReason::QP_TABLE_FULL);
-            assert!(lingers || outcome == Outcome::Pass, "{key:?} is admitted, but {outcome:?}");
+            assert_eq!(outcome, Outcome::Pass, "{key:?} is admitted");
             return;
         }
         let in_use = self.twin.keys().filter(|known| known.scope() == key.scope()).count();
@@ -158,32 +155,36 @@ impl Test {
         let row = &mut self.rows[vnic as usize];
         let start = row.due.max(now.ns);
         let in_time = row.interval == 0 || start - now.ns <= TOLERANCE_NS;
-        if !no_place && in_time && row.interval != 0 && !matches!(outcome, Outcome::Refused(_)) {
+        if !no_place && in_time && row.interval != 0 {
             row.due = start + row.interval;
         }
-        match outcome {
+        let reason = match outcome {
             Outcome::Pass => panic!("{key:?} passes and is not admitted"),
             Outcome::Opened => {
                 // Beyond its rate only one that went idle may come back; which ones is a memory with gaps.
                 assert!(!no_place, "{key:?} opened over the quota");
                 self.twin.insert(key, Place::Admitted);
+                return;
             }
-            Outcome::Refused(DropReason::QP_QUOTA) | Outcome::RefusedNew(DropReason::QP_QUOTA) => {
-                assert!(no_place, "{key:?} refused within the quota");
+            Outcome::RefusedNew(reason) => reason,
+            Outcome::Refused(reason) => {
+                let known = self.refused.get(&(worker, key));
+                let lately = known.is_some_and(|(why, tick)| *why == reason && now.tick - tick <= HOLDS);
+                assert!(lately, "{key:?} was not refused for {reason:?} lately");
+                reason
             }
-            Outcome::RefusedNew(DropReason::QP_RATE) => assert!(!no_place && !in_time),
-            Outcome::RefusedNew(DropReason::QP_TABLE_FULL) => {
+        };
+        match reason {
+            DropReason::QP_QUOTA => assert!(no_place, "{key:?} refused within the quota"),
+            DropReason::QP_RATE => assert!(!no_place && !in_time, "{key:?} refused within the rate"),
+            DropReason::QP_TABLE_FULL => {
                 assert!(!no_place && no_slot, "{key:?} has a place and finds no slot");
-                self.full.insert((worker, key), now.tick);
-            }
-            Outcome::Refused(DropReason::QP_TABLE_FULL) => {
-                let since = self.full.get(&(worker, key)).map(|tick| now.tick - tick);
-                assert!(
-                    since.is_some_and(|ticks| ticks <= HOLDS),
-                    "{key:?} refused out of memory: {since:?}"
-                );
             }
             other => panic!("{key:?}: {other:?}"),
+        }
+        // A used-up quota is remembered from its first packet on, the others from their last.
+        if reason != DropReason::QP_QUOTA || matches!(outcome, Outcome::RefusedNew(_)) {
+            self.refused.insert((worker, key), (reason, now.tick));
         }
     }
 
@@ -255,12 +256,17 @@ impl Test {
             assert_eq!(ledger.count(vnic) as usize, in_use, "vNIC {vnic}");
             let row = &self.rows[vnic as usize];
             assert_eq!(ledger.limits(vnic).quota, row.quota);
+            let stay = self
+                .twin
+                .iter()
+                .filter(|(key, place)| key.scope() == Scope::Vnic(vnic) && **place == Place::Admitted);
+            assert_eq!(ledger.staying(vnic) as usize, stay.count(), "vNIC {vnic}");
         }
     }
 
     /// Everything that is on its way out gets there, and then the lists are the same.
     fn finish(mut self) {
-        for _ in 0..32 {
+        for _ in 0..64 {
             let now = self.now;
             self.workers.iter_mut().flatten().for_each(|worker| worker.tend(now));
             self.advance();

@@ -405,3 +405,25 @@ fn rcft_four_workers_and_control() {
         .filter(|qpn| matches!(offer(&mut worker, 0, key(0, 1, *qpn), 100), Outcome::Pass | Outcome::Opened));
     assert_eq!(passed.count() as u32, QUOTA);
 }
+
+/// However many queue pairs leave at once, a worker forgets a few of them between two bursts.
+#[test]
+fn rcft_a_worker_forgets_a_few_at_a_time() {
+    let shared = shared(8192, 1);
+    let mut keeper = Keeper::new(shared.ledger.clone());
+    let mut worker = Rcft::new(shared, 0, &|_, _| {});
+    for qpn in 2..5002 {
+        assert_eq!(offer(&mut worker, 0, key(0, 1, qpn), 1), Outcome::Opened);
+    }
+    assert_eq!(keeper.sweep(u32::MAX, |_| true), (5000, true));
+    let mut turns = 0;
+    while keeper.is_busy() {
+        keeper.advance(|_| {});
+        let before = worker.stats().out;
+        worker.tend(at(1));
+        assert!(before - worker.stats().out <= 32);
+        turns += 1;
+    }
+    assert!((5000 / 32..400).contains(&turns), "{turns}");
+    assert_eq!((worker.stats().out, keeper.ledger().count(0), keeper.ledger().staying(0)), (0, 0, 0));
+}
