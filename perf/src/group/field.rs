@@ -13,7 +13,7 @@ use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::scratch::{self, Scratch};
 use crate::live::LiveError;
-use crate::live::config::{Config, Counted};
+use crate::live::config::{Config, Counted, await_ports};
 use crate::live::ports::{Memif, Role, Runtime};
 use crate::live::verbs::{Kind, Template};
 
@@ -95,6 +95,8 @@ impl Field {
             }
             let mut daemon = Daemon::start(&setup, config.text())?;
             daemon.process().favour();
+            // The other one joins the tunnel that this one serves.
+            await_ports(&mut daemon, MEMBERS / switches + usize::from(switches > 1))?;
             daemons.push(daemon);
         }
         let runtime = Runtime::start(&scratch::file_prefix(switches), layout.own, 8191)?;

@@ -91,6 +91,24 @@ impl Config {
     }
 }
 
+/// Waits until a daemon has started all of its `count` ports; it answers commands before.
+pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<(), LiveError> {
+    let mut last = Value::Null;
+    for _ in 0..1000 {
+        last = daemon.ask("port list")?;
+        let rows = last.as_array().into_iter().flatten();
+        if rows.filter(|port| port["state"] == "started").count() >= count {
+            return Ok(());
+        }
+        crate::host::interrupt::pause(std::time::Duration::from_millis(20))?;
+    }
+    Err(LiveError::Answer {
+        command: "port list".into(),
+        what: format!("that all of {count} ports are started, after 20 s"),
+        answer: last.to_string().chars().take(600).collect(),
+    })
+}
+
 /// A number in an answer.
 pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64, LiveError> {
     answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| LiveError::Answer {

@@ -10,7 +10,7 @@ use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::scratch::{self, Scratch};
 use crate::host::threads;
 use crate::live::LiveError;
-use crate::live::config::Config;
+use crate::live::config::{Config, await_ports};
 use crate::live::ports::{Memif, Role, Runtime};
 use crate::live::verbs::{Kind, Template};
 
@@ -81,6 +81,7 @@ impl Field {
         config.uplink((&ports, 2, "server"), HERE, THERE).location(VNI, REMOTE, THERE.1);
         let mut daemon = Daemon::start(&setup, config.text())?;
         daemon.process().favour();
+        await_ports(&mut daemon, 3)?;
         let runtime = Runtime::start(&scratch::file_prefix(1), housekeeping, 16_383)?;
         let open = |name, id| Memif::open(&runtime, name, (&ports, id), Role::Client, RING);
         let (victim, storm, uplink) = (open("victim", 0)?, open("storm", 1)?, open("uplink", 2)?);
