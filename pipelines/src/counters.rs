@@ -87,6 +87,8 @@ pub struct PipelineCounters {
     pub waited: Counter,
     /// RoCEv2 packets that were given congestion experienced for being over their rates.
     pub rdma_marked: Counter,
+    /// Other packets that were given it for having waited long.
+    pub tcp_marked: Counter,
     /// NFT hits.
     pub nft_hits: Counter,
     /// NFT misses that reached the slow path.
@@ -129,6 +131,7 @@ impl PipelineCounters {
             waiting: Counter::default(),
             waited: Counter::default(),
             rdma_marked: Counter::default(),
+            tcp_marked: Counter::default(),
             nft_hits: Counter::default(),
             nft_misses: Counter::default(),
             nft_stale: Counter::default(),
@@ -175,7 +178,7 @@ impl PipelineCounters {
     }
 
     /// Every scalar counter with its name, for display.
-    pub fn scalars(&self) -> [(&'static str, u64); 21] {
+    pub fn scalars(&self) -> [(&'static str, u64); 22] {
         [
             ("received", self.received.get()),
             ("originated", self.originated.get()),
@@ -186,6 +189,7 @@ impl PipelineCounters {
             ("waiting", self.waiting.get()),
             ("waited", self.waited.get()),
             ("rdma-marked", self.rdma_marked.get()),
+            ("tcp-marked", self.tcp_marked.get()),
             ("nft-hits", self.nft_hits.get()),
             ("nft-misses", self.nft_misses.get()),
             ("nft-stale", self.nft_stale.get()),

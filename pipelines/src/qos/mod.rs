@@ -68,11 +68,19 @@ pub enum Verdict<T> {
     WorkerFull(T),
 }
 
+/// What waits.
+struct Waiting<T> {
+    item: T,
+    kind: Kind,
+    tunnel: u32,
+    since_ns: u64,
+}
+
 /// One worker's part. `T` is a packet and what is known of it.
 pub struct Dhtb<T> {
     tree: Arc<Tree>,
     purses: Purses,
-    queues: Queues<(T, Kind, u32)>,
+    queues: Queues<Waiting<T>>,
     divider: Option<Divider>,
 }
 
@@ -139,20 +147,21 @@ impl<T> Dhtb<T> {
             }
         };
         let most = (limits.packets * room, limits.bytes * room);
-        match self.queues.push(leaf, (item, kind, tunnel), bytes, most, now_ns + wait) {
+        let waiting = Waiting { item, kind, tunnel, since_ns: now_ns };
+        match self.queues.push(leaf, waiting, bytes, most, now_ns + wait) {
             Ok(()) => Verdict::Kept,
-            Err((Full::Class, (item, ..))) => Verdict::ClassFull(item),
-            Err((Full::Worker, (item, ..))) => Verdict::WorkerFull(item),
+            Err((Full::Class, waiting)) => Verdict::ClassFull(waiting.item),
+            Err((Full::Worker, waiting)) => Verdict::WorkerFull(waiting.item),
         }
     }
 
-    /// The next waiting packet for which there are tokens now, and whether it is marked: RDMA that had to wait is
-    /// far over, and its sender must hear of it.
+    /// The next waiting packet for which there are tokens now, and whether it is to be marked: RDMA that had to wait
+    /// is far over, and its sender must hear of it; other traffic when it waited for long and that is wished for.
     pub fn release(&mut self, law: &Law, now_ns: u64) -> Option<(T, bool)> {
         let now = Stamp::from_ns(now_ns);
         while let Some(leaf) = self.queues.next_due(now_ns) {
-            let Some(((.., tunnel), bytes)) = self.queues.front(leaf) else { continue };
-            let n = Need { bytes: u64::from(bytes), tunnel: u64::from(*tunnel) };
+            let Some((first, bytes)) = self.queues.front(leaf) else { continue };
+            let n = Need { bytes: u64::from(bytes), tunnel: u64::from(first.tunnel) };
             // What waits is not sent ahead of its tokens any more.
             let paid = self.purses.spend(leaf, n.bytes);
             let answer =
@@ -162,7 +171,10 @@ impl<T> Dhtb<T> {
                 Answer::Send | Answer::Mark => {
                     let item = self.queues.pop(leaf);
                     self.queues.again(leaf, now_ns);
-                    return item.map(|(item, kind, _)| (item, kind == Kind::Rdma));
+                    return item.map(|Waiting { item, kind, since_ns, .. }| {
+                        let long = law.tcp_ecn_ns > 0 && now_ns.saturating_sub(since_ns) > law.tcp_ecn_ns;
+                        (item, kind == Kind::Rdma || (kind == Kind::Tcp && long))
+                    });
                 }
             }
         }
@@ -172,9 +184,9 @@ impl<T> Dhtb<T> {
     /// Takes out a waiting packet, tokens or not.
     pub fn flush(&mut self) -> Option<T> {
         while let Some(leaf) = self.queues.next_due(u64::MAX) {
-            if let Some((item, ..)) = self.queues.pop(leaf) {
+            if let Some(waiting) = self.queues.pop(leaf) {
                 self.queues.again(leaf, 0);
-                return Some(item);
+                return Some(waiting.item);
             }
         }
         None

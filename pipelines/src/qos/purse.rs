@@ -25,11 +25,20 @@ pub struct Law {
     pub hard_limit: u64,
     /// Bytes added to every packet on the wire: preamble, gap, FCS.
     pub overhead: u32,
+    /// Packets that are not RDMA, listen to ECN and waited for longer than this (nanoseconds) are marked; 0: none.
+    pub tcp_ecn_ns: u64,
 }
 
 impl Default for Law {
     fn default() -> Self {
-        Self { kmin: 5_000, kmax: 200_000, pmax_ppm: 10_000, hard_limit: 256 << 10, overhead: 24 }
+        Self {
+            kmin: 5_000,
+            kmax: 200_000,
+            pmax_ppm: 10_000,
+            hard_limit: 256 << 10,
+            overhead: 24,
+            tcp_ecn_ns: 0,
+        }
     }
 }
 
@@ -110,10 +119,12 @@ impl Purses {
         let path = tree.path(leaf);
         let own = path[0];
         if own.limited.load(Relaxed) == 0 {
-            // Nothing to pay; counted all the same.
+            // Nothing to pay; counted all the same, a quantum at a time.
+            let quantum = n.max(QUANTUM_MAX);
             path.iter().for_each(|node| {
-                node.drawn.fetch_add(n, Relaxed);
+                node.drawn.fetch_add(quantum, Relaxed);
             });
+            self.purses[leaf.0 as usize] += quantum - n;
             return Answer::Send;
         }
         tree.wake(leaf);

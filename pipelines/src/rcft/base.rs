@@ -17,5 +17,5 @@ pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize) -> Cells<T> {
 #[inline(always)]
 pub(super) fn hash(key: &[u64; 3], seed: u64) -> u64 {
     const K: u64 = 0xd6e8_feb8_6659_fd93;
-    mix(mix(key[0] ^ seed, key[1] ^ K) ^ key[2], seed.rotate_left(32) ^ K)
+    mix(mix(key[0] ^ seed, key[1] ^ seed.rotate_left(17) ^ K) ^ key[2], seed.rotate_left(32) ^ K)
 }

@@ -119,12 +119,14 @@ fn over<P: PacketBuf>(
     }
 }
 
-/// Sets congestion experienced.
+/// Sets congestion experienced in a packet that listens to it.
 pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>) {
+    let rdma = parked.meta.key.class() != 0;
     let headers = &mut parked.meta.headers;
-    if headers.tos & 3 != 3 && set_ecn(&mut parked.packet, headers, Ecn::Ce) {
+    if headers.is_ip() && matches!(headers.tos & 3, 1 | 2) && set_ecn(&mut parked.packet, headers, Ecn::Ce) {
         headers.tos = Ecn::Ce.into_tos(headers.tos);
-        cx.counters.rdma_marked.add(1);
+        let marked = if rdma { &cx.counters.rdma_marked } else { &cx.counters.tcp_marked };
+        marked.add(1);
     }
 }
 

@@ -184,7 +184,8 @@ fn echo_reply<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr) -> 
     // Swapped addresses leave the pseudo header's sum as it was: only the type changes.
     let message = icmp::Header::view_mut_at(head, l4)?;
     let (old, new) = (u16::from(message.kind) << 8, u16::from(reply) << 8);
-    message.checksum.set(checksum::update(message.checksum.get(), old, new));
+    // A message of zeros sums to 0xffff, which the update cannot tell from 0; the other value is always right.
+    message.checksum.set(checksum::udp(checksum::update(message.checksum.get(), old, new)));
     message.kind = reply;
     swap_macs(head, mac)
 }

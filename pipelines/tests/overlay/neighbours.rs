@@ -228,3 +228,14 @@ fn pings_to_the_vtep_and_to_the_router_are_answered() {
     let inward = tunnelled(&path.echo_request(7, 8, b"ping"));
     world.expect(UPLINK, &[inward], &[("nft-misses", 1), ("decapsulated", 1), ("to-router", 1)]);
 }
+
+/// An echo request of zeros: its reply's checksum must not come out as zero.
+#[test]
+fn echo_of_zeros_is_answered_with_a_right_checksum() {
+    for len in [0, 8, 56] {
+        let mut world = plain();
+        let to_router = Path::v4((A.mac, A.v4), (ROUTER, "10.0.0.254".parse().unwrap()));
+        let (_, reply) = world.one(1, &to_router.echo_request(0, 0, &vec![0; len]), &[("nft-misses", 1)]);
+        sound(&reply);
+    }
+}

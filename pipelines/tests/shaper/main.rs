@@ -256,3 +256,57 @@ fn shaper_flush_sends_what_waits() {
     );
     assert!(world.worker.out.sent.iter().all(|(_, packet)| packet.len() > 1000));
 }
+
+/// TCP that listens to ECN is marked when it waited for long, and only where that is wished for.
+#[test]
+fn shaper_tcp_is_marked_when_it_waited_long() {
+    for (target, tos, expect) in [(0, 2, false), (1_000_000, 2, true), (1_000_000, 0, false)] {
+        let mut world = plain();
+        world.snapshot.settings.law.tcp_ecn_ns = target;
+        limit(&world, Direction::Out, 0, 10 * MBIT);
+        for _ in 0..40 {
+            world.run(1, vec![HeapBuf::new(&v4(A, R).with_tos(tos).tcp(1, 2, 0x10, &[0; 946]))]);
+        }
+        let mut marked = 0;
+        for _ in 0..50 {
+            later(&mut world, 1_000_000);
+            let out = released(&mut world);
+            for outer in &out {
+                let inner = open::open(outer).inner;
+                sound(&inner);
+                marked += u64::from(inner[15] & 3 == 3);
+            }
+        }
+        assert_eq!(marked > 10, expect, "{target} {tos}: {marked}");
+        assert_eq!(world.worker.counters.tcp_marked.get(), marked);
+    }
+}
+
+/// A tenant with many classes full leaves room for the next.
+#[test]
+fn shaper_one_tenant_cannot_take_all_room() {
+    let mut world = plain();
+    for vnic in 0..3 {
+        limit(&world, Direction::In, vnic, MBIT);
+    }
+    limit(&world, Direction::Out, 1, MBIT);
+    let inward = |to: Station, n: usize| -> Vec<Vec<u8>> {
+        let kinds = [
+            v4(R, to).tcp(1, 2, 0x10, &[0; 946]),
+            v4(R, to).roce(7, Bth::new(7, Qpn::truncated(9), Psn::truncated(1)), &[0; 946]),
+        ];
+        (0..n).map(|n| tunnelled(&kinds[n % 2])).collect()
+    };
+    for _ in 0..60 {
+        for to in [A, C] {
+            let frames = inward(to, 32);
+            world.run(UPLINK, frames.iter().map(|frame| HeapBuf::new(frame)).collect());
+        }
+    }
+    let before = world.worker.counters.waiting.get();
+    assert!(before > 700, "{before}");
+    for _ in 0..60 {
+        world.run(2, vec![HeapBuf::new(&v4(B, R).tcp(1, 2, 0x10, &[0; 946]))]);
+    }
+    assert!(world.worker.counters.waiting.get() >= before + 40, "{}", world.worker.counters.waiting.get());
+}
