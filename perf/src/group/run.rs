@@ -18,10 +18,10 @@ use crate::live::verbs::{self, Kind, Seen};
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Length of a step of the time series.
 const BIN: std::time::Duration = std::time::Duration::from_millis(100);
-/// Packets of the measurement without a switch.
-const DIRECT: usize = 40_000;
-/// Packets that one member sends at the start of a round.
-const AT_ONCE: usize = 2 * (MEMBERS - 1);
+/// Turns of the measurement without a switch, and those of them that only warm up.
+const DIRECT: (usize, usize) = (22_000, 2_000);
+/// Packets that one member sends to another at the start of a round.
+const AT_ONCE: usize = 2;
 
 /// What is under way.
 struct Play {
@@ -68,13 +68,10 @@ pub fn rounds(field: &mut Field, options: &Options) -> Result<Outcome, LiveError
                 pace.take(1);
                 play.outcome.rounds += 1;
                 began = now;
-                play.begin(field);
+                play.begin(field, &mut burst);
             }
         }
-        for member in 0..MEMBERS {
-            play.receive(field, member, &mut burst);
-            field.members[member].flush();
-        }
+        play.look_around(field, &mut burst);
         if play.missing == 0 && began != 0 && play.outcome.rounds > 0 {
             play.round_times.record(rdtsc().saturating_sub(began));
             began = 0;
@@ -108,8 +105,10 @@ pub fn rounds(field: &mut Field, options: &Options) -> Result<Outcome, LiveError
 }
 
 impl Play {
-    /// Sends everybody's writes and datagrams.
-    fn begin(&mut self, field: &mut Field) {
+    /// Sends everybody's writes and datagrams, and reads what comes meanwhile: nothing is to wait for us.
+    fn begin(&mut self, field: &mut Field, burst: &mut Burst) {
+        // A write is answered.
+        self.missing = 3 * (MEMBERS * (MEMBERS - 1)) as u64;
         for from in 0..MEMBERS {
             for to in (0..MEMBERS).filter(|&to| to != from) {
                 for kind in [Kind::Write, Kind::Datagram] {
@@ -122,11 +121,20 @@ impl Play {
                     };
                     let frame = template.fill(qpn, psn, (rdtsc(), from as u64));
                     self.push(&mut field.members[from], frame);
-                    // A write is answered.
-                    self.missing += if kind == Kind::Write { 2 } else { 1 };
                 }
+                self.look_around(field, burst);
             }
-            field.members[from].flush();
+        }
+    }
+
+    /// Sends what waits and reads what has come, for every member.
+    fn look_around(&mut self, field: &mut Field, burst: &mut Burst) {
+        field.members.iter_mut().for_each(|port| {
+            port.flush();
+        });
+        for member in 0..MEMBERS {
+            self.receive(field, member, burst);
+            field.members[member].flush();
         }
     }
 
@@ -210,7 +218,7 @@ pub fn direct_loop(field: &mut Field) -> Result<Quantiles, LiveError> {
     };
     let (near, far) = (&mut field.direct.0, &mut field.direct.1);
     let clock = field.runtime.clock;
-    for turn in 0..DIRECT / AT_ONCE {
+    for turn in 0..DIRECT.0 {
         let (from, to) = if turn % 2 == 0 { (&mut *near, &mut *far) } else { (&mut *far, &mut *near) };
         for psn in 0..AT_ONCE {
             let frame = templates.write.fill(members::queue_pair(1, 0), psn as u32, (rdtsc(), 0));
@@ -224,7 +232,9 @@ pub fn direct_loop(field: &mut Field) -> Result<Quantiles, LiveError> {
             let count = to.receive(&mut burst);
             let now = rdtsc();
             for packet in burst.iter() {
-                if let Some(seen) = whole(packet.head()) {
+                if let Some(seen) = whole(packet.head())
+                    && turn >= DIRECT.1
+                {
                     delays.record(now.saturating_sub(seen.mark.0));
                 }
             }
