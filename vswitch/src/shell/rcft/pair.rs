@@ -105,7 +105,10 @@ impl Look<'_> {
         for (row, own) in self.received(number)? {
             let known = |pair: &Pair| pair.into.as_ref().is_some_and(|other| other.key() == row.key());
             if !pairs.iter().any(known) {
-                let (out, by) = self.sent_of(own)?;
+                let (out, by) = match self.sent_of(own)? {
+                    (None, _) => self.only_sent(&row)?,
+                    said => said,
+                };
                 pairs.push(Pair { out, into: Some(row), by });
             }
         }
@@ -141,6 +144,22 @@ impl Look<'_> {
             Some(seen) => Ok((Some(self.out_row(&seen)?), Some("cm"))),
             None => Ok((None, None)),
         }
+    }
+
+    /// The only queue pair of the vNIC toward the one that sends, when what it receives is paired with that.
+    fn only_sent(&self, received: &Row) -> Result<(Option<Row>, Option<&'static str>), CommandError> {
+        let sender = match received.key().scope() {
+            Scope::Vnic(sender) => self.snapshot.vnic(sender),
+            Scope::Vpc(_) => None,
+        };
+        let toward = |of: u32, key: &QpKey| {
+            of == self.vnic.index && sender.is_none_or(|sender| sender.vips.contains(&key.address()))
+        };
+        let (sent, count) = admitted(self.switch, 1, toward);
+        let (Some(seen), 1) = (sent.first(), count) else { return Ok((None, None)) };
+        let pair = self.pair_of_sent(seen)?;
+        let same = pair.into.is_some_and(|into| into.key() == received.key());
+        Ok(if same { (pair.out, pair.by) } else { (None, None) })
     }
 
     fn connections(&self) -> impl Iterator<Item = &crate::switch::rcft::connections::Connection> {

@@ -45,6 +45,9 @@ pub struct Connections {
 struct Table {
     /// Requests that it received, by the peer's id: the peer's queue pair.
     received: Recent<Qpn>,
+    /// Replies of its own to requests that were not heard of yet, by the peer's id: its id and queue pair. What it
+    /// sends and what it receives come to control by different ways.
+    replied: Recent<(u32, Qpn)>,
     /// Requests that it sent, by its own id: its queue pair.
     sent: Recent<Qpn>,
     /// Connections, by the peer's id.
@@ -68,15 +71,25 @@ impl Connections {
         let limit = (OF_ALL / self.vnics.len().max(1)).clamp(FEW, REMEMBERED);
         let table = self.vnics.entry(vnic).or_default();
         match (sends, *message) {
-            (sends, Message::Req(req)) if req.transport.is_reliable_connection() => {
-                let requests = if sends { &mut table.sent } else { &mut table.received };
-                requests.put((peer, req.local_comm_id), req.local_qpn, limit);
+            (true, Message::Req(req)) if req.transport.is_reliable_connection() => {
+                table.sent.put((peer, req.local_comm_id), req.local_qpn, limit);
             }
-            (true, Message::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
+            (false, Message::Req(req)) if req.transport.is_reliable_connection() => {
+                let (id, peer_qpn) = ((peer, req.local_comm_id), req.local_qpn);
+                match table.replied.take(&id) {
+                    Some((own_id, own_qpn)) => {
+                        table.known.put(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
+                    }
+                    None => table.received.put(id, peer_qpn, limit),
+                }
+            }
+            (true, Message::Rep { local_comm_id: own_id, remote_comm_id, local_qpn: own_qpn, .. }) => {
                 let id = (peer, remote_comm_id);
-                if let Some(peer_qpn) = table.received.take(&id) {
-                    let connection = Connection { peer, peer_qpn, own_qpn: local_qpn, own_id: local_comm_id };
-                    table.known.put(id, connection, limit);
+                match table.received.take(&id) {
+                    Some(peer_qpn) => {
+                        table.known.put(id, Connection { peer, peer_qpn, own_qpn, own_id }, limit);
+                    }
+                    None => table.replied.put(id, (own_id, own_qpn), limit),
                 }
             }
             (false, Message::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
@@ -209,6 +222,15 @@ mod tests {
         assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
         assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), None, "once");
         assert_eq!(all.of(7).count(), 0);
+    }
+
+    #[test]
+    fn a_reply_may_be_heard_before_its_request() {
+        let mut all = Connections::default();
+        all.heard(7, PEER, true, &rep(5, 9, 0x21));
+        assert_eq!(all.of(7).count(), 0);
+        all.heard(7, PEER, false, &req(9, 0x11, Transport::Rc));
+        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
     }
 
     #[test]

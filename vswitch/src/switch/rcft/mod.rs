@@ -12,6 +12,9 @@ pub mod connections;
 mod purge;
 pub mod saved;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -211,6 +214,8 @@ impl Control {
         let index: HashMap<&str, u32> =
             snapshot.vnics.iter().flatten().map(|vnic| (vnic.name.as_str(), vnic.index)).collect();
         let (mut admitted, mut left) = (0u64, 0u64);
+        // Whatever packet comes now is later.
+        let tick = now.tick.wrapping_sub(1);
         for (name, entries) in saved {
             let Some(&vnic) = index.get(name.as_str()) else {
                 left += entries.len() as u64;
@@ -221,7 +226,7 @@ impl Control {
             self.keeper.set_limits(vnic, Limits { quota: u32::MAX, new_rate: 0, ..limits });
             for (peer, qpn) in entries {
                 let key = key_of(vnic, peer, qpn);
-                match self.shared.ledger.admit(vnic, key.words(), (now.tick, now.ns), || true) {
+                match self.shared.ledger.admit(vnic, key.words(), (tick, now.ns), || true) {
                     pipelines::rcft::Answer::New(_) => admitted += 1,
                     pipelines::rcft::Answer::Known(_) => {}
                     _ => left += 1,
@@ -229,7 +234,7 @@ impl Control {
             }
             self.keeper.set_limits(vnic, limits);
         }
-        self.times.restored = Some(now.tick);
+        self.times.restored = Some(tick);
         if admitted + left == 0 {
             return;
         }
