@@ -25,6 +25,8 @@ const SILENCE: Duration = Duration::from_millis(300);
 const BIN: Duration = Duration::from_millis(50);
 /// How far behind its schedule a sender catches up.
 const BACKLOG: u64 = 64;
+/// How long the victim waits for packets on their way before they leave the window: longer than a thread is stopped.
+const PATIENCE: Duration = Duration::from_millis(50);
 const CAPACITY: Duration = Duration::from_millis(1500);
 
 /// What went over the ports.
@@ -37,11 +39,25 @@ struct Traffic {
     gaps: u64,
     odd: u64,
     victim_held: u64,
+    /// Packets of the victim that nobody waits for any more: they keep the window closed no longer.
+    written_off: u64,
+    /// When something came last.
+    arrival: u64,
     delays: Delays,
     bin_delays: Delays,
 }
 
 impl Traffic {
+    /// How many packets of the victim may be sent. What was lost leaves the window after a while.
+    fn open(&mut self, now: u64, patience: u64) -> u64 {
+        let on_their_way = self.victim_sent.saturating_sub(self.victim_served + self.written_off);
+        if on_their_way >= WINDOW && now.saturating_sub(self.arrival) > patience {
+            self.written_off += on_their_way;
+            return WINDOW;
+        }
+        WINDOW.saturating_sub(on_their_way)
+    }
+
     /// Sends up to `count` packets of the victim.
     fn send_victim(&mut self, field: &mut Field, count: u64, now: u64) {
         let queue_pairs = field.sent_psn.len() as u64;
@@ -75,6 +91,7 @@ impl Traffic {
             return false;
         }
         let now = rdtsc();
+        self.arrival = now;
         for packet in burst.iter() {
             let Some(seen) =
                 verbs::read(wire::PacketBuf::head(packet), OUTER).filter(|seen| seen.kind == Kind::Write)
@@ -140,12 +157,13 @@ pub fn capacity(field: &mut Field) -> Result<Capacity, LiveError> {
     let spent = |counter| -> Result<u64, LiveError> { Ok(after.worker(counter)? - before.worker(counter)?) };
     let (busy, idle) = (spent("busy-cycles")?, spent("idle-cycles")?);
     let busy_share = busy as f64 / (busy + idle).max(1) as f64;
-    if traffic.gaps != 0 || traffic.victim_served != traffic.victim_sent {
-        eprintln!(
-            "while the capacity was measured, {} of {} packets were lost",
-            traffic.victim_sent - traffic.victim_served,
+    let lost = traffic.victim_sent - traffic.victim_served;
+    if lost != 0 || traffic.gaps != 0 || packets == 0 {
+        let drops = Counted::at_rest(&mut field.daemon)?.drops_since(&before);
+        return Err(LiveError::Silent(format!(
+            "{lost} of {} packets of the victim were lost before any storm (drops since: {drops:?}); see to that first",
             traffic.victim_sent
-        );
+        )));
     }
     field.awaited_psn.clone_from(&field.sent_psn);
     Ok(Capacity {
@@ -164,13 +182,14 @@ fn flood(
     length: Duration,
 ) -> Result<(), HostError> {
     let end = rdtsc() + field.runtime.clock.cycles(length);
+    let patience = field.runtime.clock.cycles(PATIENCE);
     loop {
         let now = rdtsc();
         if now >= end {
             return interrupt::check();
         }
         traffic.receive(field, burst);
-        let open = WINDOW.saturating_sub(traffic.victim_sent - traffic.victim_served);
+        let open = traffic.open(now, patience);
         traffic.send_victim(field, open.min(BURST as u64), now);
     }
 }
@@ -192,6 +211,7 @@ pub fn arm(
     let clock = field.runtime.clock;
     let hertz = clock.hz();
     let start = rdtsc();
+    let patience = clock.cycles(PATIENCE);
     let (end, step) = (start + clock.cycles(options.length()), clock.cycles(BIN));
     let mut victim_pace = Pace::new(rate, hertz, start, BACKLOG);
     let mut storm_pace = Pace::new(if storm { options.storm_rate } else { 0 }, hertz, start, BACKLOG);
@@ -200,7 +220,7 @@ pub fn arm(
         let now = rdtsc();
         traffic.receive(field, &mut burst);
         let due = victim_pace.due(now);
-        let open = WINDOW.saturating_sub(traffic.victim_sent - traffic.victim_served);
+        let open = traffic.open(now, patience);
         traffic.victim_held += u64::from(due > 0 && open == 0);
         let sent = traffic.victim_sent;
         traffic.send_victim(field, due.min(open).min(BURST as u64), now);
@@ -233,6 +253,9 @@ pub fn arm(
     traffic.drain(field, &mut burst)?;
     let after = Counted::at_rest(&mut field.daemon)?;
     field.awaited_psn.clone_from(&field.sent_psn);
+    if traffic.victim_sent == 0 {
+        return Err(LiveError::Silent("the victim sent nothing".into()));
+    }
     let rx = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
     Ok(Arm {
         pair,
