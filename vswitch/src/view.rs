@@ -2,6 +2,7 @@
 //!
 //! Reads counters only; how they are laid out for people is the shell's business.
 
+pub mod qos;
 pub mod qps;
 
 use std::collections::BTreeMap;

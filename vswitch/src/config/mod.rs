@@ -15,6 +15,7 @@ pub mod network;
 pub mod places;
 pub mod port_spec;
 pub mod process;
+pub mod qos;
 pub mod rcft;
 pub mod units;
 pub mod validate;
@@ -34,6 +35,7 @@ pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,
 };
+pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
 pub use units::{BitRate, ByteSize};
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub rdma: RdmaConfig,
     /// The RC flow table: quotas of queue pairs.
     pub rcft: RcftConfig,
+    /// How tenants share the link.
+    pub qos: QosConfig,
     /// Ports on the underlay.
     #[serde(rename = "uplink")]
     pub uplinks: Vec<UplinkConfig>,

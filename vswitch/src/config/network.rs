@@ -12,6 +12,7 @@ use wire::{MacAddr, Vni};
 use super::fields;
 use super::name::Name;
 use super::port_spec::PortSpec;
+use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
 
 /// What becomes of uplink traffic that is not for the VTEP.
@@ -214,6 +215,9 @@ pub struct VpcConfig {
     /// Routes besides those to its subnets.
     #[serde(default)]
     pub routes: Vec<VpcRoute>,
+    /// Its part of the link.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub qos: BothWays,
 }
 
 impl VpcConfig {
@@ -320,6 +324,9 @@ pub struct VnicConfig {
     /// What becomes of those over quota; absent: what `[rcft] refuse` says.
     #[serde(default)]
     pub refuse: Option<Refuse>,
+    /// Its part of its VPC's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub qos: VnicQos,
 }
 
 impl VnicConfig {

@@ -40,6 +40,10 @@ pub struct Share(u32);
 
 impl Share {
     const WHOLE: u32 = 1_000_000;
+    /// 1 %.
+    pub const ONE_PERCENT: Self = Self(10_000);
+    /// 2 %.
+    pub const TWO_PERCENT: Self = Self(20_000);
     /// Decimals of a percentage.
     const DECIMALS: usize = 4;
 
@@ -60,7 +64,7 @@ impl Share {
     }
 
     /// The share in a percentage without its sign: `"25"`, `"0.5"`.
-    fn from_percentage(text: &str) -> Option<Self> {
+    pub(super) fn from_percentage(text: &str) -> Option<Self> {
         let (whole, decimals) = match text.split_once('.') {
             Some((_, "")) => return None,
             Some(parts) => parts,

@@ -5,6 +5,7 @@ mod config;
 mod events;
 mod flows;
 mod port;
+mod qos;
 mod rcft;
 mod rdma;
 mod stats;
@@ -55,6 +56,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(tenant::commands())
         .chain(flows::commands())
         .chain(rcft::commands())
+        .chain(qos::commands())
         .chain(rdma::commands())
         .chain(events::commands())
         .chain(config::commands());

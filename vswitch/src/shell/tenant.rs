@@ -8,7 +8,9 @@ use serde_json::json;
 use wire::{MacAddr, Vni};
 
 use super::{Entry, Shell, port};
-use crate::config::{InnerVlan, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VpcConfig};
+use crate::config::{
+    BothWays, InnerVlan, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VnicQos, VpcConfig,
+};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::switch::underlay;
 use crate::view;
@@ -90,6 +92,7 @@ fn vpc_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         flood: args.has("flood"),
         inner_vlan: InnerVlan::Drop,
         routes: Vec::new(),
+        qos: BothWays::default(),
     };
     shell.switch.add_vpc(vpc)?;
     Ok(Output::message(format!("VPC {name} added")))
@@ -191,6 +194,7 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         queues: None,
         qp_quota: None,
         refuse: None,
+        qos: VnicQos::default(),
     };
     shell.switch.add_vnic(vnic)?;
     Ok(Output::message(format!("vNIC {name} added")))

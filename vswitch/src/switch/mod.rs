@@ -6,6 +6,7 @@
 
 pub mod events;
 pub mod ports;
+pub mod qos;
 pub mod rcft;
 pub mod topology;
 pub mod underlay;
@@ -66,6 +67,7 @@ pub struct Switch {
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
     rcft: rcft::Control,
+    qos: qos::Control,
     tidying: tidy::Tidying,
     events: EventLog,
 }
@@ -98,6 +100,7 @@ impl Switch {
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
+        let qos = qos::Control::new(pool.tree.clone());
         let (mode, auto_start) = (mode_of(config.forward.mode), config.forward.auto_start);
         let bare = Config {
             uplinks: Vec::new(),
@@ -126,6 +129,7 @@ impl Switch {
             watched: Vec::new(),
             rdma,
             rcft,
+            qos,
             tidying: tidy::Tidying::default(),
             events: EventLog::default(),
         };
@@ -180,6 +184,11 @@ impl Switch {
     /// Queue pairs: limits and what is admitted.
     pub fn rcft(&self) -> &rcft::Control {
         &self.rcft
+    }
+
+    /// Rates: limits and what goes through.
+    pub fn qos(&self) -> &qos::Control {
+        &self.qos
     }
 
     /// What happened lately.
@@ -337,8 +346,9 @@ impl Switch {
                 self.baseline.begin_vnic(&self.pool, vnic.index, &vnic.name);
             }
         }
-        // First, so that no packet of a new vNIC comes before its quota.
+        // First, so that no packet of a new vNIC comes before its quota and its limits.
         self.rcft.configure(config, &quotas, &snapshot);
+        self.qos.configure(config, &snapshot);
         self.hand_out(&before, &snapshot)
     }
 

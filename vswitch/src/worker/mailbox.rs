@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::queue::ArrayQueue;
 use pipelines::nft::Entry;
+use pipelines::qos::Leaf;
 use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
@@ -96,6 +97,8 @@ pub enum Command {
     /// Forget queue pairs from the wire whose address is no longer that of their vNIC, from this line on, so many
     /// lines; the answer is where to go on.
     QpTidy(u32, u32, Sender<Option<u32>>),
+    /// Say how many packets and bytes of these classes wait for tokens. Some thousand at a time.
+    Depths(Vec<Leaf>, Sender<Vec<(u32, u32)>>),
     /// Say that everything before this was done.
     Barrier(Sender<()>),
     /// Hand out all packets and end.

@@ -61,7 +61,8 @@ impl Worker {
                 let steps = (quiet - SPIN).min(20);
                 let sleep = (Duration::from_micros(10) * steps).min(MAX_SLEEP);
                 // Not past what waits for tokens.
-                let due = self.overlay.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(now.ns)));
+                let due =
+                    self.overlay.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(now.ns)));
                 std::thread::sleep(due.map_or(sleep, |due| due.min(sleep)));
             }
         }
@@ -159,6 +160,10 @@ impl Worker {
                 }
                 Command::QpTidy(from, budget, reply) => {
                     let _ = reply.send(self.overlay.rcft_mut().tidy(&self.snapshot, from, budget));
+                }
+                Command::Depths(leaves, reply) => {
+                    let dhtb = self.overlay.dhtb();
+                    let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
                 }
                 Command::NftClear => self.overlay.nft_mut().clear(),
                 Command::Barrier(reply) => {

@@ -89,7 +89,7 @@ fn files_that_cannot_be_read() {
 
 #[test]
 fn unknown_sections_and_keys() {
-    added("[qos]\nx = 1\n", (23, 2), &["\"qos\"", "eal, workers", "location, port"]);
+    added("[quos]\nx = 1\n", (23, 2), &["\"quos\"", "eal, workers", "location, port"]);
     said("[nft]\nentrys = 1\n", (2, 1), &["`entrys`", "`entries`"]);
     said("[workers]\nidle = \"nap\"\n", (2, 8), &["`nap`", "`poll`", "`sleep`"]);
     said("[[nft]]\nentries = 1\n", (1, 1), &["[nft], not [[nft]]"]);

@@ -104,6 +104,10 @@ fn example_shows_every_key() {
         ("vxlan", keys::<VxlanConfig>()),
         ("rdma", keys::<RdmaConfig>()),
         ("rcft", keys::<RcftConfig>()),
+        ("qos", keys::<QosConfig>()),
+        ("vpc.qos", keys::<BothWays>()),
+        ("vpc.qos.out", keys::<LimitsConfig>()),
+        ("vnic.qos", keys::<VnicQos>()),
         ("uplink", keys::<UplinkConfig>()),
         ("uplink.routes", keys::<UnderlayRoute>()),
         ("uplink.neighbours", keys::<StaticNeighbour>()),
@@ -145,6 +149,7 @@ fn defaults_written_in_the_example_are_the_defaults() {
     assert_eq!(example.vxlan, empty.vxlan);
     assert_eq!(example.rdma, empty.rdma);
     assert_eq!(example.rcft, empty.rcft);
+    assert_eq!(example.qos, empty.qos);
     assert_eq!(WorkersConfig { cores: None, ..example.workers }, empty.workers);
     let blue = &example.vpcs[0];
     assert_eq!(blue.router_mac().to_string(), "02:00:5e:00:00:64");

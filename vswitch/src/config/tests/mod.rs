@@ -2,4 +2,5 @@
 
 mod bad;
 mod example;
+mod qos;
 mod round_trip;

@@ -63,6 +63,41 @@ fn rcft() -> impl Strategy<Value = RcftConfig> {
     )
 }
 
+fn qos() -> impl Strategy<Value = QosConfig> {
+    let rates =
+        [proptest::option::of(1_000_000_000u64..1 << 40), proptest::option::of(1_000_000_000u64..1 << 40)];
+    let debts = (0u64..1 << 28, 0u64..1 << 28, 1u64..1 << 28);
+    let queues = (1u32..=QosConfig::MAX_PACKETS, 64u64 << 10..1 << 30);
+    (rates, 0u32..=QosConfig::MAX_OVERHEAD, debts, [1u32..=1_000_000, 1..=1_000_000], queues, any::<bool>())
+        .prop_map(|([out, into], overhead, (kmin, more, most), shares, (packets, bytes), tcp_ecn)| {
+            let [pmax, control_rate] = shares.map(|ppm| Percent(Share::from_ppm(ppm).unwrap()));
+            QosConfig {
+                link: LinkConfig { out: out.map(BitRate), into: into.map(BitRate) },
+                overhead,
+                kmin: ByteSize(kmin),
+                kmax: ByteSize(kmin + more),
+                pmax,
+                hard_limit: ByteSize(kmin + more + most),
+                control_rate,
+                queue_packets: packets,
+                queue_bytes: ByteSize(bytes),
+                tcp_ecn,
+                tcp_ecn_target: Duration::from_nanos(bytes),
+            }
+        })
+}
+
+/// Limits of a node that always fit: what is assured is little.
+fn limits(pick: usize) -> LimitsConfig {
+    let some = |bit: usize| pick & 1 << bit != 0;
+    LimitsConfig {
+        assured: some(0).then_some(BitRate(1_000 + pick as u64 % 1000)),
+        ceil: some(1).then_some(BitRate(500_000_000 + pick as u64 % 1000)),
+        weight: some(2).then_some(1 + (pick % 1000) as u32),
+        burst: some(3).then_some(ByteSize(1 + pick as u64 % 100_000)),
+    }
+}
+
 /// Valid sections of the process, any values.
 fn process() -> impl Strategy<Value = Config> {
     let eal = (0..3usize, 32u64..4096, proptest::option::of(1u32..1 << 20), 0..3u8);
@@ -70,8 +105,8 @@ fn process() -> impl Strategy<Value = Config> {
         (proptest::option::of(1usize..64), any::<bool>(), any::<bool>(), 1u16..=WorkersConfig::MAX_BURST);
     let nft = (1u32..1 << 24, 1u64..10_000_000_000, any::<u32>(), 1u16..);
     let vxlan = (1u16.., any::<bool>(), 0..3usize, 1u8.., proptest::option::of(0u8..64));
-    (eal, workers, nft, vxlan, rcft(), proptest::option::of("/[a-z]{1,20}")).prop_map(
-        |(eal, workers, nft, vxlan, rcft, state)| {
+    (eal, workers, nft, vxlan, (rcft(), qos()), proptest::option::of("/[a-z]{1,20}")).prop_map(
+        |(eal, workers, nft, vxlan, (rcft, qos), state)| {
             let mut config = Config::default();
             config.eal.huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require][eal.0];
             config.eal.memory = ByteSize::mebibytes(eal.1);
@@ -95,6 +130,7 @@ fn process() -> impl Strategy<Value = Config> {
             config.vxlan.dscp =
                 vxlan.4.map_or(DscpPolicy::Copy, |raw| DscpPolicy::Fixed(Dscp::new(raw).unwrap()));
             config.rcft = rcft;
+            config.qos = qos;
             config.control.state = state.map(Into::into);
             config
         },
@@ -189,6 +225,7 @@ fn networks() -> impl Strategy<Value = Config> {
                     flood: flag,
                     inner_vlan: if flag { InnerVlan::Keep } else { InnerVlan::Drop },
                     routes: vec![VpcRoute { to: net(Ipv4Addr::UNSPECIFIED.into(), 0), target }],
+                    qos: BothWays { out: limits(pick(n + 23)), into: limits(pick(n + 29)) },
                 });
                 config.subnets.push(SubnetConfig {
                     vpc: vpc.clone(),
@@ -218,6 +255,12 @@ fn networks() -> impl Strategy<Value = Config> {
                         queues: own.then_some(1),
                         qp_quota: [None, Some(7.into()), Some(share(1 + m as u32))][pick(m + 7) % 3].clone(),
                         refuse: [None, Some(Refuse::Drop), Some(Refuse::Reject)][pick(m + 9) % 3],
+                        qos: VnicQos {
+                            out: limits(pick(m + 11)),
+                            into: limits(pick(m + 13)),
+                            rdma: BothWays { out: limits(pick(m + 17)), ..BothWays::default() },
+                            tcp: BothWays { into: limits(pick(m + 19)), ..BothWays::default() },
+                        },
                     });
                 }
                 for m in 0..far {

@@ -8,6 +8,7 @@ mod names;
 mod networks;
 mod ports;
 mod process;
+mod qos;
 mod underlay;
 
 use std::net::IpAddr;
@@ -29,6 +30,7 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
     ports::check(&mut checker);
     underlay::check(&mut checker);
     networks::check(&mut checker);
+    qos::check(&mut checker);
     checker.finish()
 }
 

@@ -1,6 +1,7 @@
 //! The switch's settings as the snapshot has them, from the config's.
 
 use pipelines::ecn::EcnEncap;
+use pipelines::qos::{Law, QueueLimits};
 use pipelines::snapshot::{DscpPolicy, Settings};
 
 use crate::config::{self, Config};
@@ -21,5 +22,21 @@ pub(super) fn settings(config: &Config) -> Settings {
         },
         miss_budget: u32::from(config.nft.miss_budget),
         miss_rate: config.nft.miss_rate,
+        law: Law {
+            kmin: config.qos.kmin.bytes(),
+            kmax: config.qos.kmax.bytes(),
+            pmax_ppm: config.qos.pmax.ppm(),
+            hard_limit: config.qos.hard_limit.bytes(),
+            overhead: config.qos.overhead,
+            // Nothing there means no marks at all.
+            tcp_ecn_ns: match config.qos.tcp_ecn {
+                true => u64::try_from(config.qos.tcp_ecn_target.as_nanos()).unwrap_or(u64::MAX).max(1),
+                false => 0,
+            },
+        },
+        queues: QueueLimits {
+            packets: config.qos.queue_packets,
+            bytes: u32::try_from(config.qos.queue_bytes.bytes()).unwrap_or(u32::MAX / 2),
+        },
     }
 }
