@@ -47,6 +47,7 @@ impl Switch {
             }
         }
         self.tend_queue_pairs();
+        self.qos.tend(self.pool.now().ns);
         let (probes, lost) = self.neighbours.tick(now);
         for (uplink, address) in lost {
             tracing::warn!(uplink, %address, "underlay neighbour lost");
