@@ -15,6 +15,7 @@ import sys
 from scapy.all import (  # noqa: F401  (the expressions use them)
     ARP, ICMP, IP, TCP, UDP, Dot1Q, Ether, ICMPv6EchoRequest, ICMPv6ND_NS, IPv6, IPv6ExtHdrFragment, Raw, conf, fragment, fragment6,
 )
+from roce import icrc
 from wires import Wire
 
 conf.verb = 0
@@ -63,6 +64,58 @@ def datagram(text="hello", sport=1000, dport=2000):
 def to_red(transport=None, vni=100, flags=0x08, reserved1=0, reserved2=0, inner=None, tag=None, family=4, **outside):
     """A frame of the remote machine to the tenant inside its tunnel; further arguments are those of `outer`."""
     return outer(vxlan(vni, from_far(transport or datagram(), family, tag=tag, **(inner or {})), flags, reserved1, reserved2), **outside)
+
+
+def roce(source, target, payload, sport=49152, family=4, tag=None, **ip):
+    """A RoCEv2 frame between two stations of the names, its ICRC computed; as bytes."""
+    frame = _frame(source, target, UDP(sport=sport, dport=4791, chksum=0) / Raw(payload + bytes(4)), family, None, tag, ip)
+    frame, l3, header = bytearray(bytes(frame)), 14 if tag is None else 18, 20 if family == 4 else 40
+    frame[-4:] = icrc(family, frame[l3:-4], header).to_bytes(4, "little")
+    return bytes(frame)
+
+
+def rc(source, target, qpn, opcode=0x04, psn=0, body=bytes(16), **more):
+    """A packet of a reliable connection to a queue pair of the target; further arguments are those of `roce`."""
+    return roce(source, target, struct.pack("!BBHII", opcode, 0, 0xFFFF, qpn, psn) + body, **more)
+
+
+def ack(source, target, qpn, psn=0, syndrome=0, **more):
+    """An acknowledgement, or with another syndrome a NAK."""
+    return rc(source, target, qpn, 0x11, psn, struct.pack("!I", syndrome << 24), **more)
+
+
+def cm(source, target, attribute, body, **more):
+    """A message of the connection manager; `body` is what is not zero of it, by offset."""
+    fields = bytearray(232)
+    for at, value in body.items():
+        fields[at : at + len(value)] = value
+    mad = struct.pack("!BBBBHHQHHI", 1, 7, 2, 3, 0, 0, 77, attribute, 0, 0) + fields
+    return roce(source, target, struct.pack("!BBHIIII", 0x64, 0, 0xFFFF, 1, 0, 0x80010000, 1) + mad, **more)
+
+
+def _ids(local, remote):
+    return {0: struct.pack("!II", local, remote)}
+
+
+def req(source, target, local, qpn):
+    return cm(source, target, 0x10, {**_ids(local, 0), 32: qpn.to_bytes(3, "big")})
+
+
+def rep(source, target, local, remote, qpn):
+    return cm(source, target, 0x13, {**_ids(local, remote), 12: qpn.to_bytes(3, "big")})
+
+
+def dreq(source, target, local, remote, qpn):
+    return cm(source, target, 0x15, {**_ids(local, remote), 8: qpn.to_bytes(3, "big")})
+
+
+def drep(source, target, local, remote):
+    return cm(source, target, 0x16, _ids(local, remote))
+
+
+def tunnel(frame, vni=100):
+    """A frame inside the tunnel to the switch."""
+    return outer(vxlan(vni, frame))
 
 
 def cuts(frame, start=14, end=None):

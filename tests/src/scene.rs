@@ -7,6 +7,7 @@
 //! moves is what the scenario sent. The underlay neighbour is static for the same reason.
 
 use crate::{Agent, Counters, Daemon, Family, Lab, Tenant, lab};
+use std::time::Duration;
 
 /// The VNI of the tenant's VPC.
 pub const VNI: u32 = 100;
@@ -14,6 +15,16 @@ const RED_MAC: &str = "02:00:00:00:01:01";
 const FAR_MAC: &str = "02:00:00:00:01:02";
 const RED: [&str; 2] = ["10.0.0.1/24", "fd00:1::1/64"];
 const FAR: [&str; 2] = ["10.0.0.2/24", "fd00:1::2/64"];
+
+/// What crafted frames call the stations.
+const NAMES: [(&str, &str); 6] = [
+    ("red_mac", RED_MAC),
+    ("red_ip", "10.0.0.1"),
+    ("red_ip6", "fd00:1::1"),
+    ("far_mac", FAR_MAC),
+    ("far_ip", "10.0.0.2"),
+    ("far_ip6", "fd00:1::2"),
+];
 
 /// A running scene. The fields go in this order: the switch stops before its ports vanish.
 #[derive(Debug)]
@@ -49,16 +60,21 @@ impl Scene {
         let mut daemon = Daemon::start(&lab.host, &config);
         red.plug_mute(&lab.host);
         daemon.settled();
-        let names = [
-            ("red_mac", RED_MAC),
-            ("red_ip", "10.0.0.1"),
-            ("red_ip6", "fd00:1::1"),
-            ("far_mac", FAR_MAC),
-            ("far_ip", "10.0.0.2"),
-            ("far_ip6", "fd00:1::2"),
-        ];
-        let agent = Agent::start(&lab, &[("red", &red.netns)], &names);
+        let agent = Agent::start(&lab, &[("red", &red.netns)], &NAMES);
         Scene { daemon, agent, red, lab }
+    }
+
+    /// Kills the switch as a crash would, and starts it again on the same config.
+    #[track_caller]
+    pub fn crash_and_restart(&mut self) {
+        let process = self.daemon.process();
+        process.signal("KILL");
+        process.wait(Duration::from_secs(10));
+        self.daemon.restart(&self.lab.host);
+        // The tap went with the process, and the agent's socket with the tap.
+        self.red.plug_mute(&self.lab.host);
+        self.daemon.settled();
+        self.agent = Agent::start(&self.lab, &[("red", &self.red.netns)], &NAMES);
     }
 
     /// Sends frames from the underlay and returns what the tenant saw, with the counters before and after.

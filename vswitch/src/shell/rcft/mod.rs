@@ -151,7 +151,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let (entries, bytes) = (shared.config().entries, shared.total_bytes());
     let text = format!(
         "{table}{used} of {entries} queue pairs in use; the tables take {} MiB ({} bytes a queue pair)\n\
-         passed without an entry of a worker: {} queue pairs of vNICs (untracked), {} packets from the wire (strangers)\n",
+         passed without an entry of a worker: {} packets of admitted queue pairs (untracked), {} from the wire (strangers)\n",
         bytes >> 20,
         bytes / entries.max(1) as usize,
         sums.untracked,

@@ -1,10 +1,11 @@
 //! What must leave at once: queue pairs of vNICs that are gone, of ways that are forbidden now, and evicted ones.
 //!
 //! The table is swept twice, in slices; the sweep itself is `Control`'s. A way counts as forbidden when the vNIC could
-//! reach the peer before the change and cannot any more: what the configuration knows nothing of is left to the idle
-//! timeout.
+//! reach the peer before the change and cannot any more. A peer whose address the configuration does not know may
+//! still have been reached by its MAC address, so all of those lose their places when a MAC address goes: whoever is
+//! allowed finds a new one with the next packet.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use pipelines::decide::reaches;
 use pipelines::rcft::{QpKey, Seen};
-use pipelines::snapshot::{Snapshot, Vnic};
+use pipelines::snapshot::{Destination, Snapshot, Vnic};
 
 use super::{age, vnic_of};
 
@@ -22,6 +23,8 @@ pub(super) const SLICE: u32 = 4096;
 pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 /// The turn under way may be past an entry already; the second one is not.
 const TURNS: u32 = 2;
+/// Locations that are compared one by one.
+const COMPARED: usize = 4096;
 /// Answers about reachability that are remembered.
 const ANSWERS: usize = 65_536;
 
@@ -63,6 +66,8 @@ pub(super) struct Purge {
     out: HashMap<u32, (u32, Cause)>,
     /// How it was before the first change that is not dealt with yet.
     before: Option<Arc<Snapshot>>,
+    /// VPCs in which a MAC address is gone.
+    poorer: HashSet<u32>,
     answers: HashMap<(u32, IpAddr), bool>,
     names: HashMap<u32, String>,
     counts: BTreeMap<(u32, Cause), u32>,
@@ -88,6 +93,7 @@ impl Purge {
         for vnic in before.vnics.iter().chain(&after.vnics).flatten() {
             self.names.entry(vnic.index).or_insert_with(|| vnic.name.clone());
         }
+        self.poorer.extend(poorer(before, after));
         self.before.get_or_insert_with(|| before.clone());
         self.answers.clear();
         self.turns = TURNS;
@@ -126,7 +132,11 @@ impl Purge {
         if self.answers.len() >= ANSWERS {
             self.answers.clear();
         }
-        let ask = || reaches(before, vnic, peer) && !reaches(after, vnic, peer);
+        let ask = || {
+            let vpc = after.vnic(vnic).map(|vnic| vnic.vpc);
+            let lost = vpc.is_some_and(|vpc| self.poorer.contains(&vpc));
+            !reaches(after, vnic, peer) && (lost || reaches(before, vnic, peer))
+        };
         *self.answers.entry((vnic, peer)).or_insert_with(ask)
     }
 
@@ -141,4 +151,19 @@ impl Purge {
         let name = |vnic: u32| names.get(&vnic).cloned().unwrap_or_default();
         counts.into_iter().map(|((vnic, cause), count)| (vnic, name(vnic), cause, count)).collect()
     }
+}
+
+/// The VPCs that have lost a MAC address, or may have, where it would take long to say.
+fn poorer(before: &Snapshot, after: &Snapshot) -> Vec<u32> {
+    if before.locations.ptr_eq(&after.locations) {
+        return Vec::new();
+    }
+    if before.locations.len() > COMPARED {
+        return before.vpcs.iter().flatten().map(|vpc| vpc.index).collect();
+    }
+    let gone = |key: &(u32, Destination)| match key {
+        (vpc, Destination::Mac(_)) if !after.locations.contains_key(key) => Some(*vpc),
+        _ => None,
+    };
+    before.locations.keys().filter_map(gone).collect()
 }
