@@ -2,9 +2,10 @@
 //!
 //! The binary `perf` is a thin command line over this library. The switches run as processes of their own and are
 //! looked at from outside (their counters, their threads' CPU time, their frames); the data plane is linked by the
-//! benches alone. [`live`] traffic has ports of its own.
+//! benches and the simulation in [`dcqcn`] alone. [`live`] traffic has ports of its own.
 
 pub mod compare;
+pub mod dcqcn;
 pub mod group;
 pub mod host;
 pub mod live;

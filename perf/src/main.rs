@@ -9,7 +9,7 @@ use perf::compare::cases::{Case, Flows, Job, Peer, Traffic};
 use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
 use perf::host::interrupt;
-use perf::{group, storm};
+use perf::{dcqcn, group, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -26,6 +26,29 @@ enum Command {
     Storm(Storm),
     /// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.
     Group(Group),
+    /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
+    Dcqcn(Dcqcn),
+}
+
+#[derive(Args)]
+struct Dcqcn {
+    /// What to run: alone, even, three-to-one, storm [default: all].
+    #[arg(value_parser = scenario)]
+    scenarios: Vec<dcqcn::Scenario>,
+    /// Write the figures as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw each scenario into this folder, as SVG and PNG.
+    #[arg(long)]
+    plots: Option<PathBuf>,
+}
+
+fn scenario(name: &str) -> Result<dcqcn::Scenario, String> {
+    let known = dcqcn::Scenario::ALL;
+    known
+        .into_iter()
+        .find(|scenario| scenario.name() == name)
+        .ok_or_else(|| format!("there are {}", known.map(dcqcn::Scenario::name).join(", ")))
 }
 
 #[derive(Args)]
@@ -143,6 +166,7 @@ fn main() -> ExitCode {
         Command::Compare(options) => run_compare(options),
         Command::Storm(options) => run_storm(options),
         Command::Group(options) => run_group(options),
+        Command::Dcqcn(options) => run_dcqcn(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -273,6 +297,27 @@ fn run_group(given: Group) -> anyhow::Result<()> {
         println!("drawn: {} and .png", stem.with_extension("svg").display());
     }
     anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");
+    Ok(())
+}
+
+fn run_dcqcn(given: Dcqcn) -> anyhow::Result<()> {
+    let scenarios = if given.scenarios.is_empty() { dcqcn::Scenario::ALL.to_vec() } else { given.scenarios };
+    println!("{}", dcqcn::Outcome::head());
+    let mut outcomes = Vec::new();
+    for scenario in scenarios {
+        let outcome = dcqcn::run(scenario);
+        println!("{}", outcome.line());
+        if let Some(folder) = &given.plots {
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+            outcome.plot(&folder.join(format!("dcqcn-{}", scenario.name())))?;
+        }
+        outcomes.push(outcome);
+    }
+    if let Some(path) = given.json {
+        write_json(&path, &outcomes)?;
+    }
+    let lost: u64 = outcomes.iter().map(|outcome| outcome.rdma_lost).sum();
+    anyhow::ensure!(lost == 0, "{lost} packets of queue pairs that obey were dropped");
     Ok(())
 }
 

@@ -15,8 +15,9 @@ pub const EPOCH_NS: u64 = 1_000_000;
 const EPOCH_PER_CLASS_NS: u64 = 500;
 /// A class without a packet for so many epochs is forgotten.
 const QUIET_EPOCHS: u32 = 64;
-/// A class that was not held back is expected to use up to so many times what it used.
-const HEADROOM: f64 = 2.0;
+/// A class that was not held back is expected to use what it used, or this part of what was expected before: what it
+/// leaves is lent at once, and a pause of a few packets gives nothing away.
+const MEMORY: f64 = 0.75;
 /// The least rate that anybody wakes up with, bits per second.
 const FLOOR: f64 = 1e6;
 
@@ -29,6 +30,7 @@ struct Awake {
     vnic: u32,
     drawn: u64,
     held_back: u64,
+    expected: f64,
     quiet: u32,
 }
 
@@ -104,6 +106,7 @@ impl Divider {
                 // What it drew before is not counted as of this epoch; that it is here says that it wants more.
                 drawn: node.drawn.load(Relaxed),
                 held_back: u64::MAX,
+                expected: 0.0,
                 quiet: 0,
             };
             let key = |awake: &Awake| (awake.direction as u32, awake.tenant, awake.vnic, awake.leaf);
@@ -127,7 +130,8 @@ impl Divider {
             let used = drawn.wrapping_sub(awake.drawn) as f64 * 8e9 / elapsed_ns;
             let greedy = held_back != awake.held_back;
             (awake.drawn, awake.held_back) = (drawn, held_back);
-            let demand = if greedy { f64::INFINITY } else { used * HEADROOM };
+            awake.expected = used.max(awake.expected * MEMORY);
+            let demand = if greedy { f64::INFINITY } else { awake.expected };
             classes.push(claim(tree, node, tree.leaf_node(awake.leaf), demand));
         }
         // Upwards: what the children want, their parent wants.

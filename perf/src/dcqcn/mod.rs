@@ -1,0 +1,303 @@
+//! `perf dcqcn`: the loop from the switch's marks over notifications to the senders' rates, beside TCP, in simulation:
+//! the token buckets are the switch's own code, senders and receivers are models, the clock is virtual.
+//!
+//! Every figure is the same on every machine.
+
+pub mod reaction;
+pub mod sim;
+pub mod tcp;
+
+use std::path::Path;
+
+use pipelines::qos::{Class, Law, NodeLimits};
+use serde::Serialize;
+
+use crate::live::LiveError;
+use crate::live::plot::{Panel, Series, draw};
+use reaction::Parameters;
+use sim::{Flow, Limit, Setup, Source, Trace};
+
+/// Rate of the link.
+const LINK: u64 = 10_000_000_000;
+/// When the senders have found their rates, in seconds.
+const SETTLED: f64 = 0.1;
+/// How long a scenario lasts, in nanoseconds.
+const LENGTH_NS: u64 = 300_000_000;
+
+/// A scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Four queue pairs under a ceiling.
+    Alone,
+    /// RDMA against TCP of one vNIC, weights 1:1.
+    Even,
+    /// RDMA against TCP of one vNIC, weights 3:1.
+    ThreeToOne,
+    /// A tenant's queue pairs that ignore marks against another's assured rate.
+    Storm,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Alone, Self::Even, Self::ThreeToOne, Self::Storm];
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Even => "even",
+            Self::ThreeToOne => "three-to-one",
+            Self::Storm => "storm",
+        }
+    }
+
+    /// What it shows.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Alone => "4 queue pairs under a ceiling of 5 Gbit/s",
+            Self::Even => "RDMA and TCP of one vNIC, weights 1:1, 10 Gbit/s",
+            Self::ThreeToOne => "RDMA and TCP of one vNIC, weights 3:1, 10 Gbit/s",
+            Self::Storm => "tenant A ignores marks at 20 Gbit/s; tenant B is assured 4 of 10 Gbit/s",
+        }
+    }
+
+    fn setup(self) -> Setup {
+        let flow = |vnic, source| Flow { vnic, source, from_ns: 0 };
+        let free = NodeLimits::FREE;
+        // One after the other, so that each has to make room, as the NIC behind them would make them.
+        let late = |n: u64| Flow { from_ns: n * 10_000_000, ..flow(0, Source::Rdma) };
+        let link = Limit::Link(NodeLimits { ceil: LINK, ..free });
+        let (limits, flows) = match self {
+            Self::Alone => {
+                let ceil = NodeLimits { ceil: LINK / 2, ..free };
+                (vec![link, Limit::Tenant(0, ceil)], (0..4).map(late).collect())
+            }
+            Self::Even | Self::ThreeToOne => {
+                let weight = if self == Self::Even { 1 } else { 3 };
+                let mut flows: Vec<Flow> = (0..4).map(late).collect();
+                flows.extend((0..4).map(|_| flow(0, Source::Tcp)));
+                (vec![link, Limit::Class(0, Class::Rdma, NodeLimits { weight, ..free })], flows)
+            }
+            Self::Storm => {
+                let assured = NodeLimits { assured: 4 * LINK / 10, ..free };
+                let limits = vec![
+                    link,
+                    Limit::Tenant(1, assured),
+                    Limit::Class(1, Class::Rdma, NodeLimits { assured: 4 * LINK / 10, ..free }),
+                ];
+                let mut flows: Vec<Flow> = (0..4).map(|_| flow(0, Source::Blind(5e9))).collect();
+                // B sends less than it is assured.
+                flows.push(flow(1, Source::Blind(3.9e9)));
+                (limits, flows)
+            }
+        };
+        Setup {
+            limits,
+            flows,
+            length_ns: LENGTH_NS,
+            line_rate: LINK as f64,
+            law: Law::default(),
+            parameters: Parameters::default(),
+            tcp_rtt_ns: 100_000,
+        }
+    }
+}
+
+/// What came out of a scenario.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub scenario: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// The senders.
+    pub flows: Vec<FlowOutcome>,
+    /// RDMA in all, Gbit/s, of tenant A.
+    pub rdma_gbit: f64,
+    /// TCP in all, Gbit/s.
+    pub tcp_gbit: f64,
+    /// Everything, Gbit/s.
+    pub total_gbit: f64,
+    /// Jain's index of the queue pairs that obey (Jain, Chiu, Hawe 1984): 1 is fair.
+    pub jain_rdma: Option<f64>,
+    /// Jain's index of the TCPs.
+    pub jain_tcp: Option<f64>,
+    /// RDMA packets of senders that obey that were dropped.
+    pub rdma_lost: u64,
+    #[serde(skip)]
+    traces: Vec<Trace>,
+}
+
+/// A sender.
+#[derive(Debug, Serialize)]
+pub struct FlowOutcome {
+    /// What it is.
+    pub kind: &'static str,
+    /// Its vNIC.
+    pub vnic: u32,
+    /// Its mean rate once settled, Gbit/s.
+    pub gbit: f64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Packets that waited.
+    pub waited: u64,
+    /// Notifications.
+    pub notified: u64,
+    /// Packets marked, per second, once settled.
+    pub marks: f64,
+}
+
+/// Jain's fairness index.
+fn jain(rates: &[f64]) -> Option<f64> {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    (rates.len() > 1 && squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
+}
+
+/// Runs a scenario.
+pub fn run(scenario: Scenario) -> Outcome {
+    let setup = scenario.setup();
+    let traces = sim::run(&setup);
+    let gbit = |trace: &Trace| trace.mean_from(SETTLED) / 1e9;
+    let of = |wanted: fn(&Flow) -> bool| -> Vec<f64> {
+        setup
+            .flows
+            .iter()
+            .zip(&traces)
+            .filter(|(flow, _)| wanted(flow))
+            .map(|(_, trace)| gbit(trace))
+            .collect()
+    };
+    let obeys = |flow: &Flow| flow.source == Source::Rdma;
+    let tcp = of(|flow| flow.source == Source::Tcp);
+    let flows = setup.flows.iter().zip(&traces).map(|(flow, trace)| {
+        let late = trace.marks.iter().filter(|point| point.0 >= SETTLED);
+        let (sum, count) = late.fold((0.0, 0), |(sum, count), point| (sum + point.1, count + 1));
+        FlowOutcome {
+            kind: match flow.source {
+                Source::Rdma => "rdma",
+                Source::Blind(_) => "rdma-blind",
+                Source::Tcp => "tcp",
+            },
+            vnic: flow.vnic,
+            gbit: gbit(trace),
+            dropped: trace.dropped,
+            waited: trace.waited,
+            notified: trace.notified,
+            marks: sum / f64::from(count.max(1)),
+        }
+    });
+    Outcome {
+        scenario: scenario.name(),
+        about: scenario.about(),
+        flows: flows.collect(),
+        rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != Source::Tcp).iter().sum(),
+        tcp_gbit: tcp.iter().sum(),
+        total_gbit: traces.iter().map(gbit).sum(),
+        jain_rdma: jain(&of(|flow| flow.source == Source::Rdma)),
+        jain_tcp: jain(&tcp),
+        rdma_lost: setup
+            .flows
+            .iter()
+            .zip(&traces)
+            .filter(|(flow, _)| obeys(flow))
+            .map(|(_, trace)| trace.dropped)
+            .sum(),
+        traces,
+    }
+}
+
+impl Outcome {
+    /// A line for the table.
+    pub fn line(&self) -> String {
+        let index = |jain: Option<f64>| jain.map_or_else(|| "-".into(), |jain| format!("{jain:.3}"));
+        format!(
+            "{:<13} {:>9.2} {:>8.2} {:>9.2} {:>10} {:>9} {:>9}   {}",
+            self.scenario,
+            self.rdma_gbit,
+            self.tcp_gbit,
+            self.total_gbit,
+            index(self.jain_rdma),
+            index(self.jain_tcp),
+            self.rdma_lost,
+            self.about
+        )
+    }
+
+    /// The head of the table.
+    pub fn head() -> String {
+        format!(
+            "{:<13} {:>9} {:>8} {:>9} {:>10} {:>9} {:>9}",
+            "scenario", "rdma Gb/s", "tcp Gb/s", "all Gb/s", "jain rdma", "jain tcp", "rdma lost"
+        )
+    }
+
+    /// Draws rates, what is held or owed, and marks over time into `stem.svg` and `stem.png`.
+    ///
+    /// # Errors
+    /// [`LiveError::Plot`].
+    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+        let panel = |title: &str, points: fn(&Trace) -> &Vec<(f64, f64)>, scale: f64| Panel {
+            title: title.into(),
+            series: self
+                .flows
+                .iter()
+                .zip(&self.traces)
+                .enumerate()
+                .map(|(n, (flow, trace))| Series {
+                    name: format!("{} {} (vNIC {})", flow.kind, n + 1, flow.vnic),
+                    points: points(trace).iter().map(|&(x, y)| (x * 1e3, y * scale)).collect(),
+                })
+                .collect(),
+            logarithmic: false,
+        };
+        let panels = [
+            panel("rate, Gbit/s", |trace| &trace.rate, 1e-9),
+            panel("waiting or owed by the class, kB", |trace| &trace.held, 1e-3),
+            panel("marks, thousand per second", |trace| &trace.marks, 1e-3),
+        ];
+        draw(stem, self.about, "milliseconds", &panels, &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(what: f64, wanted: f64, percent: f64) {
+        assert!((what / wanted - 1.0).abs() * 100.0 <= percent, "{what:.3}, wanted {wanted:.3}");
+    }
+
+    #[test]
+    fn dcqcn_alone_converges_under_its_ceiling_without_loss() {
+        let outcome = run(Scenario::Alone);
+        assert_eq!(outcome.rdma_lost, 0);
+        assert!((4.0..=5.05).contains(&outcome.rdma_gbit), "{outcome:?}");
+        assert!(outcome.jain_rdma.is_some_and(|jain| jain > 0.9), "{outcome:?}");
+        assert!(outcome.flows.iter().all(|flow| flow.notified > 10));
+    }
+
+    #[test]
+    fn dcqcn_rdma_and_tcp_share_by_weight() {
+        for (scenario, rdma) in [(Scenario::Even, 5.0), (Scenario::ThreeToOne, 7.5)] {
+            let outcome = run(scenario);
+            println!("{}", outcome.line());
+            assert_eq!(outcome.rdma_lost, 0);
+            near(outcome.total_gbit, 10.0, 3.0);
+            // Senders that obey stay a little under their share; TCP takes what they leave.
+            assert!(outcome.rdma_gbit <= rdma * 1.02 && outcome.rdma_gbit >= rdma * 0.8, "{outcome:?}");
+            assert!(outcome.tcp_gbit >= (10.0 - rdma) * 0.97, "{outcome:?}");
+            assert!(outcome.jain_tcp.is_some_and(|jain| jain > 0.9));
+        }
+    }
+
+    #[test]
+    fn dcqcn_a_storm_leaves_what_is_assured() {
+        let outcome = run(Scenario::Storm);
+        let victim = outcome.flows.last().unwrap();
+        // On the wire its packets are a little longer.
+        near(victim.gbit, 3.9 * 1106.0 / 1082.0, 1.0);
+        assert_eq!((victim.dropped, victim.waited, victim.marks), (0, 0, 0.0));
+        near(outcome.total_gbit, 10.0, 2.0);
+    }
+}
