@@ -11,6 +11,7 @@ use pipelines::event::Events;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
 use pmd::{Clock, Eal, rdtsc};
@@ -39,6 +40,8 @@ pub struct WorkerSpec {
     pub nft: NftConfig,
     /// Queue pairs of the host that RCFT has room for.
     pub queue_pairs: u32,
+    /// Packets that may wait for tokens on each worker.
+    pub shaped_packets: u32,
 }
 
 /// A worker as control sees it.
@@ -71,6 +74,8 @@ pub struct Pool {
     pub events: Events,
     /// The RC flow table, as far as workers share it.
     pub rcft: Arc<RcftShared>,
+    /// The tree of rates.
+    pub tree: Arc<Tree>,
     /// The calibrated TSC.
     pub clock: Clock,
     /// When the workers' time began.
@@ -119,19 +124,24 @@ impl Pool {
             seed: spec.nft.seed.rotate_left(17),
         };
         let rcft = RcftShared::new(config, &advise);
+        let seed = spec.nft.seed.rotate_left(31);
+        let size = TreeSize { tenants: MAX_VPCS as u32, vnics: MAX_VNICS as u32 };
+        let tree = Arc::new(Tree::new(size, &advise));
         let epoch = rdtsc();
-        let mut pool = Self { workers: Vec::new(), events, rcft: rcft.clone(), clock, epoch };
+        let mut pool =
+            Self { workers: Vec::new(), events, rcft: rcft.clone(), tree: tree.clone(), clock, epoch };
         for (number, &core) in spec.cores.iter().enumerate() {
             let counters = Arc::new(PipelineCounters::new(MAX_VNICS));
             let stats = Arc::new(WorkerStats::new(counters.clone()));
             let (handle, mailbox) = mailbox();
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
+            let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, number == 0, seed ^ number as u64);
             let events = pool.events.clone();
             let worker = Worker {
                 mailbox,
                 snapshot: snapshot.clone(),
-                overlay: Overlay::new(&config, fragments.clone(), rcft, events, counters, &advise),
+                overlay: Overlay::new(&config, fragments.clone(), (rcft, dhtb), events, counters, &advise),
                 stats: stats.clone(),
                 tx: TxPaths::new(stats.clone()),
                 rx: Vec::with_capacity(super::MAX_PORTS),
