@@ -241,9 +241,24 @@ impl Rcft {
     /// A packet of a reliable connection from a vNIC.
     #[inline(always)]
     pub fn sent(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) -> Outcome {
+        self.sent_if(vnic, key, hash, said, now, || true)
+    }
+
+    /// As [`sent`](Self::sent). `goes_on` is asked before a place is given: a packet that is about to be dropped
+    /// gets none.
+    #[inline(always)]
+    pub fn sent_if(
+        &mut self,
+        vnic: u32,
+        key: &QpKey,
+        hash: u64,
+        said: &Said,
+        now: Now,
+        goes_on: impl FnOnce() -> bool,
+    ) -> Outcome {
         let slot = self.out.find(key, hash);
         if slot == NONE {
-            return self.sent_unknown(vnic, key, hash, said, now);
+            return self.sent_unknown(vnic, key, hash, said, now, goes_on);
         }
         let (before, ledger) = self.out.count(slot, said, now.tick);
         if before != now.tick {
@@ -262,7 +277,15 @@ impl Rcft {
 
     #[cold]
     #[inline(never)]
-    fn sent_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) -> Outcome {
+    fn sent_unknown(
+        &mut self,
+        vnic: u32,
+        key: &QpKey,
+        hash: u64,
+        said: &Said,
+        now: Now,
+        goes_on: impl FnOnce() -> bool,
+    ) -> Outcome {
         let ledger = &self.shared.ledger;
         // Read before the ledger is asked: a change in between makes the memory of the refusal void.
         let changes = ledger.changes(vnic);
@@ -270,6 +293,9 @@ impl Rcft {
         // vNIC's own.
         if self.refusals.find(hash, changes, now.tick) == Some(DropReason::QP_QUOTA) {
             return Outcome::Refused(DropReason::QP_QUOTA);
+        }
+        if !goes_on() {
+            return Outcome::Pass;
         }
         let grace = self.shared.times.grace.load(Relaxed);
         let returning = || self.shared.grace.holds(hash, now.tick, grace);

@@ -56,7 +56,9 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             rcft.received(&key, hash, &said, cx.now, || local_vnic(cx, vpc, address));
             continue;
         }
-        let outcome = rcft.sent(meta.vnic, &key, hash, &said, cx.now);
+        // What the NFT remembers may rest on a location that is gone, which only the VLT knows.
+        let goes_on = || reaches_somewhere(decide(cx.snapshot, &meta.key).verdict);
+        let outcome = rcft.sent_if(meta.vnic, &key, hash, &said, cx.now, goes_on);
         if outcome != Outcome::Pass {
             changed(cx, burst, i, (outcome, key), rcft, events);
         }
@@ -79,10 +81,14 @@ const fn way_of(meta: &Meta) -> Way {
 /// True when the packet is not about to be dropped: only then does it matter to whom it is.
 #[inline(always)]
 pub(super) fn goes_on(cx: &Cx, meta: &Meta, nft: &Nft) -> bool {
-    let verdict = match meta.entry {
+    reaches_somewhere(match meta.entry {
         NONE => decide(cx.snapshot, &meta.key).verdict,
         entry => nft.entry(entry).action.verdict,
-    };
+    })
+}
+
+#[inline(always)]
+const fn reaches_somewhere(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Forward | Verdict::Flood)
 }
 
