@@ -77,7 +77,8 @@ impl Divider {
             let quiet =
                 node.drawn.load(Relaxed) == awake.drawn && node.held_back.load(Relaxed) == awake.held_back;
             awake.quiet = if quiet { awake.quiet + 1 } else { 0 };
-            let stays = awake.quiet < QUIET_EPOCHS;
+            // One that moved to another tenant announces itself anew.
+            let stays = awake.quiet < QUIET_EPOCHS && tree.tenant_of(awake.vnic) == awake.tenant;
             if !stays {
                 node.awake.store(0, Relaxed);
             }
@@ -170,7 +171,7 @@ impl Divider {
             let pace = if claim.share.is_finite() {
                 let rate = claim.share.max(FLOOR);
                 // A share is saved up over a few epochs; the ceilings bound bursts.
-                Pace::new(rate as u64, ((rate / 8e9 * 4.0 * EPOCH_NS as f64) as u64).max(64 << 10))
+                Pace::new(rate as u64, ((rate / 8e9 * 4.0 * EPOCH_NS as f64) as u64).max(128 << 10))
             } else {
                 Pace::FREE
             };

@@ -241,6 +241,7 @@ impl Tree {
             self.any.store(1, Relaxed);
         }
         let above = 2 + 2 * self.size.tenants;
+        let tenant = id.0.checked_sub(2).map(|row| row % self.size.tenants).filter(|_| id.0 < above);
         let vnics = match id.0.checked_sub(above) {
             None => 0..self.size.vnics,
             Some(row) => {
@@ -249,7 +250,9 @@ impl Tree {
                 vnic..vnic + 1
             }
         };
-        vnics.for_each(|vnic| self.mark_limited(vnic));
+        vnics
+            .filter(|vnic| tenant.is_none_or(|tenant| self.tenant_of(*vnic) == tenant))
+            .for_each(|vnic| self.mark_limited(vnic));
     }
 
     fn mark_limited(&self, vnic: u32) {

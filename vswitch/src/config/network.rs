@@ -330,7 +330,7 @@ pub struct VnicConfig {
 }
 
 impl VnicConfig {
-    /// Its quota under the defaults of `rcft`; nothing: as many as the table holds.
+    /// Its quota under the defaults of `rcft`; nothing: an equal part of what others leave.
     pub fn quota<'c>(&'c self, rcft: &'c RcftConfig) -> Option<&'c QuotaConfig> {
         self.qp_quota.as_ref().or(rcft.quota.as_ref())
     }

@@ -200,7 +200,8 @@ impl<'de> Deserialize<'de> for QuotaConfig {
 pub struct RcftConfig {
     /// Queue pairs of the whole host that can be admitted at once.
     pub entries: u32,
-    /// Queue pairs a vNIC may have in use unless it says otherwise; absent: as many as the table holds.
+    /// Queue pairs a vNIC may have in use unless it says otherwise; absent: an equal part of what the quotas of
+    /// others leave.
     pub quota: Option<QuotaConfig>,
     /// New queue pairs per second and vNIC; 0 is no limit.
     pub new_rate: u32,

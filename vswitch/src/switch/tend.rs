@@ -15,7 +15,7 @@ use crate::worker::Command;
 /// A worker that has not turned its loop for so long is reported.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// Most events that are taken in at a time: both queues full.
+/// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
 
 /// What the watchdog remembers of a worker.

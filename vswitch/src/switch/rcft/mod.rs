@@ -48,6 +48,9 @@ const SAVE_EVERY: u32 = ticks(10_000);
 /// Ticks between two log lines about refusals of one vNIC, and between two looks at quotas.
 const SECOND: u32 = ticks(1000);
 
+/// The least that a vNIC without a quota may have.
+const LEAST_OPEN: u32 = 1024;
+
 /// Queue pairs by vNIC.
 type Found = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
 
@@ -56,7 +59,10 @@ pub struct Control {
     shared: Arc<RcftShared>,
     keeper: Keeper<Arc<Ledger>>,
     times: Times,
+    /// As configured; without a quota `u32::MAX`.
     limits: HashMap<u32, Limits>,
+    /// What a vNIC without a quota may have.
+    open_share: u32,
     connections: Connections,
     purge: Purge,
     /// vNICs of which it was said that their quota is reached.
@@ -132,6 +138,7 @@ impl Control {
             shared,
             times: Times::default(),
             limits: HashMap::new(),
+            open_share: u32::MAX,
             connections: Connections::default(),
             purge: Purge::default(),
             full: HashSet::new(),
@@ -178,21 +185,53 @@ impl Control {
         let configured: HashMap<&str, _> =
             config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
         let mut limits = HashMap::new();
+        let open_share = self.open_share(config, quotas);
+        let others = std::mem::replace(&mut self.open_share, open_share) != open_share;
         for vnic in snapshot.vnics.iter().flatten() {
             let Some(given) = configured.get(vnic.name.as_str()) else { continue };
-            // Without a quota the table is the limit, and says so.
+            // Without a quota what the others leave is the limit.
             let quota = given.quota(rcft).and_then(|_| quotas.get(&vnic.name)).copied();
             let new = Limits {
                 quota: quota.unwrap_or(u32::MAX),
                 new_rate: rcft.new_rate,
                 reject: given.refuse(rcft) == Refuse::Reject,
             };
-            if self.limits.get(&vnic.index) != Some(&new) {
-                self.keeper.set_limits(vnic.index, new);
+            if self.limits.get(&vnic.index) != Some(&new) || (others && quota.is_none()) {
+                self.keeper.set_limits(vnic.index, self.enforced(new));
             }
             limits.insert(vnic.index, new);
         }
         self.limits = limits;
+    }
+
+    /// What each vNIC without a quota may have: an equal part of what the quotas of the others leave, so that one
+    /// tenant cannot take the places that another was promised.
+    fn open_share(&self, config: &Config, quotas: &BTreeMap<String, u32>) -> u32 {
+        let entries = self.shared.config().entries;
+        let (mut promised, mut open) = (0u64, 0u32);
+        for vnic in &config.vnics {
+            match vnic.quota(&config.rcft).and_then(|_| quotas.get(vnic.name.as_str())) {
+                Some(quota) => promised += u64::from(*quota),
+                None => open += 1,
+            }
+        }
+        if promised > u64::from(entries) {
+            tracing::warn!(
+                promised,
+                entries,
+                "the quotas of queue pairs add up to more than [rcft] entries: not all of them can be used at once"
+            );
+        }
+        let left = u64::from(entries).saturating_sub(promised) / u64::from(open.max(1));
+        u32::try_from(left).unwrap_or(u32::MAX).max(LEAST_OPEN.min(entries))
+    }
+
+    /// A vNIC's limits as the ledger gets them.
+    fn enforced(&self, limits: Limits) -> Limits {
+        match limits.quota {
+            u32::MAX => Limits { quota: self.open_share, ..limits },
+            _ => limits,
+        }
     }
 
     /// Follows the topology: what a change forbids is taken out. To be called when every worker has the snapshot
@@ -232,7 +271,7 @@ impl Control {
                     _ => left += 1,
                 }
             }
-            self.keeper.set_limits(vnic, limits);
+            self.keeper.set_limits(vnic, self.enforced(limits));
         }
         self.times.restored = Some(tick);
         if admitted + left == 0 {

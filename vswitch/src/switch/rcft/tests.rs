@@ -210,7 +210,20 @@ fn quotas_come_from_the_config_and_change_live() {
     world.heard("one", FAR, true, dreq(11));
     assert_eq!(world.send("one", FAR, 14), Outcome::Opened);
     world.change(&text("", ""));
-    assert_eq!(limits(&world, "one"), Limits::NONE);
+    assert_eq!(limits(&world, "one"), Limits { quota: 4096 / 3, ..Limits::NONE });
+    assert_eq!(world.control.limits(world.index("one")), Limits::NONE);
+}
+
+/// A tenant without a quota cannot take the places that another's quota promises.
+#[test]
+fn quota_those_without_one_leave_what_others_were_promised() {
+    let mut world = World::new("", "qp-quota = 1000");
+    let left = (4096 - 1000) / 2;
+    world.opens("two", FAR, 2..2 + left);
+    assert!(refused(world.send("two", FAR, 5000)));
+    world.opens("three", FAR, 2..2 + left);
+    world.opens("one", FAR, 2..1002);
+    assert!(refused(world.send("one", FAR, 5000)));
 }
 
 #[test]
