@@ -13,7 +13,7 @@ use super::value::{Kind, Value};
 use crate::config::error::quote;
 
 /// The most expected words that an error lists.
-const LISTED: usize = 16;
+const LISTED: usize = 32;
 
 /// A command under way: how far its program is, and what it took.
 #[derive(Clone, Debug)]
