@@ -192,7 +192,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         about: scenario.about(),
         flows: flows.collect(),
         rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != Source::Tcp).iter().sum(),
-        tcp_gbit: tcp.iter().sum(),
+        tcp_gbit: tcp.iter().fold(0.0, |sum, rate| sum + rate),
         total_gbit: traces.iter().map(gbit).sum(),
         jain_rdma: jain(&of(|flow| flow.source == Source::Rdma)),
         jain_tcp: jain(&tcp),
