@@ -33,6 +33,8 @@ pub fn prefetch<T>(value: &T) {
 pub struct Slab<T> {
     items: NonNull<T>,
     len: usize,
+    /// What the allocator gave; the items begin at the first aligned place in it.
+    block: NonNull<u8>,
 }
 
 // SAFETY: a Slab owns its items like a Box<[T]> does.
@@ -43,30 +45,41 @@ unsafe impl<T: Sync> Sync for Slab<T> {}
 impl<T: FromZeros> Slab<T> {
     /// A slab of `len` zeroed items.
     pub fn zeroed(len: usize) -> Self {
-        let layout = layout::<T>(len);
-        if layout.size() == 0 {
-            return Self { items: NonNull::dangling(), len };
-        }
+        let Some((block, align)) = layout::<T>(len) else {
+            return Self { items: NonNull::dangling(), len, block: NonNull::dangling() };
+        };
         // SAFETY: the layout has a size above zero.
-        let raw = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(raw.cast::<T>()) {
-            Some(items) => Self { items, len },
-            None => handle_alloc_error(layout),
-        }
+        let raw = unsafe { alloc_zeroed(block) };
+        let Some(raw) = NonNull::new(raw) else { handle_alloc_error(block) };
+        let offset = raw.as_ptr().align_offset(align);
+        // SAFETY: the block is longer than the items by `align`, so the first aligned place is inside of it.
+        let items = unsafe { raw.add(offset) };
+        Self { items: items.cast(), len, block: raw }
     }
 }
 
 impl<T> Slab<T> {
+    /// Bytes of the items of a slab.
+    pub const fn bytes(len: usize) -> usize {
+        len.saturating_mul(size_of::<T>())
+    }
+
     /// Address and length in bytes of the slab, for advice to the operating system.
     pub fn range(&self) -> (usize, usize) {
-        (self.items.as_ptr() as usize, layout::<T>(self.len).size())
+        (self.items.as_ptr() as usize, Self::bytes(self.len))
     }
 }
 
-fn layout<T>(len: usize) -> Layout {
-    let size = len.saturating_mul(size_of::<T>());
+/// What is asked of the allocator for `len` items, and the alignment that they get; `None` for no bytes at all.
+///
+/// The alignment is made room for rather than asked for: for one beyond a word's the standard library's allocator
+/// would write the zeros itself, and touch every page.
+fn layout<T>(len: usize) -> Option<(Layout, usize)> {
+    let size = Slab::<T>::bytes(len);
     let align = if size >= HUGE_PAGE { HUGE_PAGE.max(align_of::<T>()) } else { align_of::<T>() };
-    Layout::from_size_align(size, align).unwrap_or_else(|_| handle_alloc_error(Layout::new::<T>()))
+    let padded = size.saturating_add(align).min(isize::MAX as usize);
+    let block = Layout::from_size_align(padded, 1).unwrap_or_else(|_| handle_alloc_error(Layout::new::<T>()));
+    (size > 0).then_some((block, align))
 }
 
 impl<T> Deref for Slab<T> {
@@ -89,16 +102,15 @@ impl<T> DerefMut for Slab<T> {
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        let layout = layout::<T>(self.len);
         if std::mem::needs_drop::<T>() {
             for item in self.iter_mut() {
                 // SAFETY: each item is initialised and dropped once; the memory is released right after.
                 unsafe { std::ptr::drop_in_place(item) };
             }
         }
-        if layout.size() > 0 {
+        if let Some((block, _)) = layout::<T>(self.len) {
             // SAFETY: allocated in `zeroed` with the same layout.
-            unsafe { dealloc(self.items.as_ptr().cast(), layout) };
+            unsafe { dealloc(self.block.as_ptr(), block) };
         }
     }
 }
@@ -106,6 +118,24 @@ impl<T> Drop for Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Pages of this process that are in memory, of 4096 bytes (proc(5), statm).
+    #[cfg(target_os = "linux")]
+    fn resident_pages() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn pages_are_not_touched_before_they_are_used() {
+        let before = resident_pages();
+        let mut slab: Slab<[u64; 16]> = Slab::zeroed(256 << 20 >> 7);
+        let made = resident_pages() - before;
+        assert!(made < 1024, "{made} pages of {}", (256 << 20) / 4096);
+        slab.iter_mut().for_each(|item| item[0] = 1);
+        assert!(resident_pages() - before > 60_000);
+    }
 
     #[test]
     fn slabs_are_zeroed_and_aligned() {
@@ -116,5 +146,10 @@ mod tests {
         assert_eq!(large.range().0 % HUGE_PAGE, 0);
         assert!(large.iter().all(|item| item == &[0; 16]));
         assert!(Slab::<u64>::zeroed(0).is_empty());
+        let odd: Slab<[u8; 3]> = Slab::zeroed(HUGE_PAGE);
+        assert_eq!(
+            (odd.range().0 % HUGE_PAGE, odd.range().1, odd[HUGE_PAGE - 1]),
+            (0, 3 * HUGE_PAGE, [0; 3])
+        );
     }
 }
