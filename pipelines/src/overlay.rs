@@ -163,6 +163,9 @@ impl<P: PacketBuf> Overlay<P> {
             burst.metas[n] = parked.meta;
             n += 1;
         }
+        if n == 0 {
+            return false;
+        }
         cx.counters.waiting.set(u64::from(self.dhtb.waiting()));
         burst.begin(n);
         let misses = lookup::run(&cx, burst, &self.nft);

@@ -161,34 +161,33 @@ impl Purses {
     fn draw(&mut self, path: &[&Node; 4], leaf: Leaf, need: Need, now: Stamp) -> Result<(), u64> {
         let n = need.bytes;
         let own = path[0];
-        let assured = own.assured.get();
+        let (assured, share) = (own.assured.get(), own.share.get());
         let paces = path.map(|node| node.ceil.get());
-        let share = own.share.get();
+        let wait = |n: u64| {
+            if !assured.is_free() && own.assured_bucket.wait(n, assured, now) == 0 {
+                return 0;
+            }
+            let above = path.iter().zip(&paces).map(|(node, pace)| node.ceil_bucket.wait(n, *pace, now));
+            above.max().unwrap_or(0).max(own.share_bucket.wait(n, share, now))
+        };
+        match wait(n) {
+            0 => {}
+            wait => return Err(wait),
+        }
+        // There are tokens: as many as a quantum has, if there are that many.
         let bursts = paces.iter().chain([&share]).filter(|pace| !pace.is_free()).map(|pace| pace.burst());
         let quantum = bursts.min().map_or(QUANTUM_MAX, |burst| (burst / QUANTUM_PART).min(QUANTUM_MAX));
-        let mut wait = u64::MAX;
-        for n in [n.max(quantum), n] {
-            let within = !assured.is_free() && own.assured_bucket.wait(n, assured, now) == 0;
-            wait = if within {
-                0
-            } else {
-                let above = path.iter().zip(&paces).map(|(node, pace)| node.ceil_bucket.wait(n, *pace, now));
-                above.max().unwrap_or(0).max(own.share_bucket.wait(n, share, now))
-            };
-            if wait == 0 {
-                own.assured_bucket.take(n, assured, now);
-                own.share_bucket.take(n, share, now);
-                for (level, (node, pace)) in path.iter().zip(paces).enumerate() {
-                    // A quantum is for more such packets: each of them has its tunnel.
-                    let tunnels = if level == LINK { n * need.tunnel / need.bytes.max(1) } else { 0 };
-                    node.ceil_bucket.take(n + tunnels, pace, now);
-                    node.drawn.fetch_add(n + tunnels, Relaxed);
-                }
-                self.purses[leaf.0 as usize] += n;
-                return Ok(());
-            }
+        let n = if quantum > n && wait(quantum) == 0 { quantum } else { n };
+        own.assured_bucket.take(n, assured, now);
+        own.share_bucket.take(n, share, now);
+        for (level, (node, pace)) in path.iter().zip(paces).enumerate() {
+            // A quantum is for more such packets: each of them has its tunnel.
+            let tunnels = if level == LINK { n * need.tunnel / need.bytes.max(1) } else { 0 };
+            node.ceil_bucket.take(n + tunnels, pace, now);
+            node.drawn.fetch_add(n + tunnels, Relaxed);
         }
-        Err(wait.max(1))
+        self.purses[leaf.0 as usize] += n;
+        Ok(())
     }
 
     /// Debts come first.
