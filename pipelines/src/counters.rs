@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::drops::DropReason;
+use crate::rows::Rows;
 
 /// A counter with a single writer.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ pub struct VnicCounters {
 }
 
 /// What one worker counts in the pipeline.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct PipelineCounters {
     /// Packets taken from rx queues.
@@ -115,37 +116,16 @@ pub struct PipelineCounters {
     /// ARP and ND questions of vNICs answered.
     pub neighbours_answered: Counter,
     drops: Box<[Counter]>,
-    vnics: Box<[VnicCounters]>,
+    vnics: Rows<VnicCounters>,
 }
 
 impl PipelineCounters {
     /// Counters for up to `vnics` vNICs.
     pub fn new(vnics: usize) -> Self {
         Self {
-            received: Counter::default(),
-            originated: Counter::default(),
-            copies: Counter::default(),
-            sent: Counter::default(),
-            consumed: Counter::default(),
-            queued: Counter::default(),
-            waiting: Counter::default(),
-            waited: Counter::default(),
-            rdma_marked: Counter::default(),
-            tcp_marked: Counter::default(),
-            nft_hits: Counter::default(),
-            nft_misses: Counter::default(),
-            nft_stale: Counter::default(),
-            encapsulated: Counter::default(),
-            decapsulated: Counter::default(),
-            local: Counter::default(),
-            ecn_ce: Counter::default(),
-            fragments: Counter::default(),
-            roce_odd: Counter::default(),
-            cm_odd: Counter::default(),
-            checksums_filled: Counter::default(),
-            neighbours_answered: Counter::default(),
             drops: (0..DropReason::COUNT).map(|_| Counter::default()).collect(),
-            vnics: (0..vnics).map(|_| VnicCounters::default()).collect(),
+            vnics: Rows::new(vnics, VnicCounters::default),
+            ..Self::default()
         }
     }
 
@@ -174,7 +154,7 @@ impl PipelineCounters {
     /// The counters of a vNIC. Indices past the end share the last row rather than fail.
     #[inline(always)]
     pub fn vnic(&self, index: usize) -> &VnicCounters {
-        &self.vnics[index.min(self.vnics.len() - 1)]
+        self.vnics.at(index as u32)
     }
 
     /// Every scalar counter with its name, for display.

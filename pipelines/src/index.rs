@@ -53,17 +53,20 @@ fn tag_of(hash: u64) -> u16 {
 impl Index {
     /// An index with room for `entries` entries when it is `percent` full. The number of buckets is even.
     pub(crate) fn new(entries: u32, percent: usize, advise: &dyn Fn(usize, usize)) -> Self {
-        let count =
-            (entries as usize * 100).div_ceil(WAYS * percent.clamp(1, 100)).next_multiple_of(2).max(2);
+        let count = Self::buckets(entries, percent);
         let buckets = Slab::zeroed(count);
         let (start, len) = buckets.range();
         advise(start, len);
         Self { buckets, count: count as u64, turn: 0 }
     }
 
-    /// Bytes of memory.
-    pub(crate) fn bytes(&self) -> usize {
-        self.buckets.range().1
+    fn buckets(entries: u32, percent: usize) -> usize {
+        (entries as usize * 100).div_ceil(WAYS * percent.clamp(1, 100)).next_multiple_of(2).max(2)
+    }
+
+    /// Bytes of an index with room for `entries` entries when it is `percent` full.
+    pub(crate) fn bytes(entries: u32, percent: usize) -> usize {
+        Slab::<Bucket>::bytes(Self::buckets(entries, percent))
     }
 
     #[inline(always)]

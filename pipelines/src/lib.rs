@@ -23,6 +23,7 @@ pub mod nft;
 pub mod overlay;
 pub mod qos;
 pub mod rcft;
+pub mod rows;
 pub mod snapshot;
 pub mod stage;
 pub mod vlt;

@@ -3,25 +3,22 @@
 //! The generic cell rate algorithm (ITU-T I.371): one word per source, no timer.
 
 use crate::flow_key::Scope;
+use crate::rows::Rows;
 
 /// How far a source may run ahead of its rate, in time.
 const TOLERANCE_NS: u64 = 50_000_000;
 
 /// Rate limits of one worker, by vNIC and by VPC.
 pub struct MissLimits {
-    vnics: Box<[u64]>,
-    vpcs: Box<[u64]>,
+    vnics: Rows<u64>,
+    vpcs: Rows<u64>,
     interval_ns: u64,
 }
 
 impl MissLimits {
     /// Limits for that many vNICs and VPCs.
     pub fn new(vnics: usize, vpcs: usize) -> Self {
-        Self {
-            vnics: vec![0; vnics.max(1)].into_boxed_slice(),
-            vpcs: vec![0; vpcs.max(1)].into_boxed_slice(),
-            interval_ns: 0,
-        }
+        Self { vnics: Rows::new(vnics, || 0), vpcs: Rows::new(vpcs, || 0), interval_ns: 0 }
     }
 
     /// Sets the rate of every source, in packets per second; 0: no limit.
@@ -36,12 +33,10 @@ impl MissLimits {
     /// True when a source may use the slow path now; then it has used it.
     #[inline]
     pub fn admit(&mut self, scope: Scope, now_ns: u64) -> bool {
-        let (rows, index) = match scope {
-            Scope::Vnic(index) => (&mut self.vnics, index),
-            Scope::Vpc(index) => (&mut self.vpcs, index),
+        let due = match scope {
+            Scope::Vnic(index) => self.vnics.at_mut(index),
+            Scope::Vpc(index) => self.vpcs.at_mut(index),
         };
-        let last = rows.len() - 1;
-        let due = &mut rows[(index as usize).min(last)];
         let start = (*due).max(now_ns);
         if start - now_ns > TOLERANCE_NS {
             return false;

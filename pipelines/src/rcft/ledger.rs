@@ -9,62 +9,23 @@
 //! admission. Whoever finds a slot named in a row makes it visible before doing anything else there, so no two
 //! workers admit the same key twice, none waits for another, and the count is exact at every moment.
 //!
-//! Only control (a [`Keeper`]) takes slots out, in rounds that every worker [attends](Ledger::attend) between two
+//! Only control ([`super::keeper`]) takes slots out, in rounds that every worker [attends](Ledger::attend) between two
 //! bursts: round one, the workers forget the queue pair; then its place is given back and it is unlinked; round
 //! two, nobody can still be standing on the slot, and it may be used again. A queue pair that is being taken out
 //! counts until the workers have forgotten it, so never more than the quota pass.
 //!
-//! Depends on nothing but `base`, so that loom can check it (`tests/ledger_loom.rs`).
+//! Depends on nothing but `base`, so that loom can check it (`tests/rcft_loom`).
 
 use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
+use super::slot::{BORN, Kind, NEXT, NONE, SEEN, STATE, Slot, VERSION, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Nothing: end of a chain, no slot.
-const NONE: u32 = 0;
 /// Slots that one round can hold.
 const ROUND: usize = 1024;
 /// Keys that a worker forgets at a time: a few microseconds.
 const FORGET: usize = 32;
 /// An acknowledgement of a worker that is no longer there.
-const GONE: u32 = u32::MAX;
-
-/// Words of a slot. Slot numbers in links are one higher than their position, so that zero is none.
-type Slot = [AtomicU32; 10];
-const NEXT: usize = 6;
-const STATE: usize = 7;
-const SEEN: usize = 8;
-const BORN: usize = 9;
-
-/// Bytes of a slot.
-pub const SLOT_BYTES: usize = 40;
-const _: () = assert!(SLOT_BYTES == 4 * 10);
-
-/// What a slot is; the low bits of its state word, above them a version that changes with every use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum Kind {
-    /// Not in use.
-    Free = 0,
-    /// Linked by a worker that has not (or not yet) been granted a place.
-    Claimed = 1,
-    /// Admitted.
-    Admitted = 2,
-    /// Being taken out; still counts.
-    Leaving = 3,
-    /// Claimed in vain; control unlinks it.
-    Void = 4,
-}
-
-const KIND: u32 = 7;
-const VERSION: u32 = 8;
-
-const fn with(state: u32, kind: Kind) -> u32 {
-    state & !KIND | kind as u32
-}
-
-const fn is(state: u32, kind: Kind) -> bool {
-    state & KIND == kind as u32
-}
+pub(super) const GONE: u32 = u32::MAX;
 
 /// What the ledger says to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,21 +78,21 @@ const TOLERANCE_NS: u64 = 100_000_000;
 
 /// Packed word of a vNIC: sequence (16 bits), slot in flight (24), count (24).
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Word(u64);
+pub(super) struct Word(pub(super) u64);
 
 impl Word {
     const BITS: u32 = 24;
     const MASK: u64 = (1 << Self::BITS) - 1;
 
-    const fn count(self) -> u32 {
+    pub(super) const fn count(self) -> u32 {
         (self.0 & Self::MASK) as u32
     }
 
-    const fn in_flight(self) -> u32 {
+    pub(super) const fn in_flight(self) -> u32 {
         (self.0 >> Self::BITS & Self::MASK) as u32
     }
 
-    const fn next(self, in_flight: u32, count: u32) -> Self {
+    pub(super) const fn next(self, in_flight: u32, count: u32) -> Self {
         let sequence = (self.0 >> (2 * Self::BITS)).wrapping_add(1) & 0xffff;
         Self(sequence << (2 * Self::BITS) | (in_flight as u64) << Self::BITS | count as u64)
     }
@@ -143,18 +104,18 @@ pub const MAX_SLOTS: u32 = Word::MASK as u32 - 1;
 /// A vNIC. One cache line, written on admissions, releases and changes of limits only.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Row {
-    word: AtomicU64,
+pub(super) struct Row {
+    pub(super) word: AtomicU64,
     /// When the next new queue pair is due (generic cell rate algorithm, ITU-T I.371), nanoseconds.
     due: AtomicU64,
     /// Nanoseconds between new queue pairs; 0: no limit.
-    interval: AtomicU64,
-    quota: AtomicU32,
+    pub(super) interval: AtomicU64,
+    pub(super) quota: AtomicU32,
     /// Counts up whenever a refusal may no longer hold.
-    changes: AtomicU32,
-    reject: AtomicU32,
+    pub(super) changes: AtomicU32,
+    pub(super) reject: AtomicU32,
     /// Queue pairs that count but are on their way out.
-    leaving: AtomicU32,
+    pub(super) leaving: AtomicU32,
 }
 
 /// How far a worker is with the round under way.
@@ -168,7 +129,7 @@ pub struct Attendance {
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Acknowledged(AtomicU32);
+pub(super) struct Acknowledged(pub(super) AtomicU32);
 
 /// The shared set.
 pub struct Ledger {
@@ -176,17 +137,17 @@ pub struct Ledger {
     heads: Cells<AtomicU32>,
     slots: Cells<Slot>,
     /// Slots never used so far start here.
-    fresh: AtomicU32,
+    pub(super) fresh: AtomicU32,
     /// Stack of slots given back: tag in the high half, slot number in the low.
     free: AtomicU64,
     rows: Box<[Row]>,
     /// Number of the round, and what it holds.
-    round: AtomicU32,
-    leaving: Box<[AtomicU32]>,
-    leaving_len: AtomicU32,
-    acknowledged: Box<[Acknowledged]>,
+    pub(super) round: AtomicU32,
+    pub(super) leaving: Box<[AtomicU32]>,
+    pub(super) leaving_len: AtomicU32,
+    pub(super) acknowledged: Box<[Acknowledged]>,
     /// A queue pair's time of last use is noted here when it differs in the bits above this many.
-    sync_shift: AtomicU32,
+    pub(super) sync_shift: AtomicU32,
 }
 
 impl Ledger {
@@ -242,17 +203,17 @@ impl Ledger {
     }
 
     #[inline(always)]
-    fn row(&self, vnic: u32) -> &Row {
+    pub(super) fn row(&self, vnic: u32) -> &Row {
         &self.rows[(vnic as usize).min(self.rows.len() - 1)]
     }
 
-    fn head(&self, key: &[u64; 3]) -> &AtomicU32 {
+    pub(super) fn head(&self, key: &[u64; 3]) -> &AtomicU32 {
         let bits = hash(key, self.seed) & 0xffff_ffff;
         &self.heads[((bits * self.heads.len() as u64) >> 32) as usize]
     }
 
     /// The slot behind a number in a link, or `None` at the end.
-    fn linked(&self, number: u32) -> Option<&Slot> {
+    pub(super) fn linked(&self, number: u32) -> Option<&Slot> {
         self.slots.get((number as usize).wrapping_sub(1))
     }
 
@@ -343,7 +304,7 @@ impl Ledger {
     }
 
     /// Makes the slot in flight visible; does nothing when somebody else has done it.
-    fn settle(&self, row: &Row, word: Word) {
+    pub(super) fn settle(&self, row: &Row, word: Word) {
         let Some(slot) = self.linked(word.in_flight()) else { return };
         let state = slot[STATE].load(Acquire);
         // While the row still says so, the state that was read belongs to this admission.
@@ -358,7 +319,7 @@ impl Ledger {
     }
 
     /// The number of the slot that holds a key, admitted or leaving, and its state.
-    fn find(&self, key: &[u64; 3]) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, key: &[u64; 3]) -> Option<(u32, u32)> {
         let mut number = self.head(key).load(Acquire);
         while let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Acquire);
@@ -426,7 +387,7 @@ impl Ledger {
         NONE
     }
 
-    fn put_free(&self, number: u32) {
+    pub(super) fn put_free(&self, number: u32) {
         let Some(slot) = self.linked(number) else { return };
         let mut top = self.free.load(Relaxed);
         loop {
@@ -506,233 +467,6 @@ impl Row {
     }
 }
 
-fn read_key(slot: &Slot) -> [u64; 3] {
-    let word = |i: usize| u64::from(slot[i].load(Relaxed)) << 32 | u64::from(slot[i + 1].load(Relaxed));
-    [word(0), word(2), word(4)]
-}
-
 fn range<T>(cells: &Cells<T>) -> (usize, usize) {
     (cells.as_ptr() as usize, cells.len() * size_of::<T>())
-}
-
-/// A queue pair as control sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Its slot.
-    pub slot: u32,
-    /// Its key.
-    pub key: [u64; 3],
-    /// When it was admitted.
-    pub born: u32,
-    /// When it was used last, as far as the workers have noted.
-    pub seen: u32,
-    /// It is being taken out.
-    pub leaving: bool,
-}
-
-/// Control's side: limits, removal, display. There is one for each ledger.
-pub struct Keeper<L> {
-    ledger: L,
-    /// Leaving, the workers not told yet.
-    marked: std::collections::VecDeque<u32>,
-    /// Told in the round under way.
-    told: Vec<u32>,
-    /// Unlinked before the round under way.
-    unlinked: Vec<u32>,
-    /// Unlinked since.
-    swept: Vec<u32>,
-    /// Where the next sweep goes on.
-    hand: u32,
-}
-
-impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
-    /// The keeper of a ledger.
-    pub fn new(ledger: L) -> Self {
-        Self {
-            ledger,
-            marked: std::collections::VecDeque::new(),
-            told: Vec::new(),
-            unlinked: Vec::new(),
-            swept: Vec::new(),
-            hand: 0,
-        }
-    }
-
-    /// The ledger.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    /// Sets what a vNIC may do. Nothing that is admitted is taken out.
-    pub fn set_limits(&self, vnic: u32, limits: Limits) {
-        let row = self.ledger.row(vnic);
-        row.quota.store(limits.quota, Relaxed);
-        let interval = if limits.new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(limits.new_rate) };
-        row.interval.store(interval, Relaxed);
-        row.reject.store(u32::from(limits.reject), Relaxed);
-        row.changes.fetch_add(1, AcqRel);
-    }
-
-    /// Workers note the time of last use in steps of `2^shift` ticks.
-    pub fn set_sync_shift(&self, shift: u32) {
-        self.ledger.sync_shift.store(shift.min(16), Relaxed);
-    }
-
-    /// Takes a queue pair out. It counts until the workers have forgotten it. `false` when it is not admitted.
-    pub fn remove(&mut self, key: &[u64; 3]) -> bool {
-        match self.ledger.find(key) {
-            Some((number, state)) if is(state, Kind::Admitted) => self.mark(number),
-            _ => false,
-        }
-    }
-
-    fn mark(&mut self, number: u32) -> bool {
-        let Some(slot) = self.ledger.linked(number) else { return false };
-        let state = slot[STATE].load(Acquire);
-        if !is(state, Kind::Admitted) {
-            return false;
-        }
-        // Workers never change the state of an admitted slot.
-        slot[STATE].store(with(state, Kind::Leaving), Release);
-        self.ledger.row(vnic_of(&read_key(slot))).leaving.fetch_add(1, AcqRel);
-        self.marked.push_back(number);
-        true
-    }
-
-    /// Looks at up to `budget` slots in turn: takes out those for which `leave` holds, and clears up what workers
-    /// have claimed in vain. The number of queue pairs that it marked; `true` when the turn was completed.
-    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&Seen) -> bool) -> (u32, bool) {
-        let end = self.ledger.fresh.load(Acquire);
-        let stop = self.hand.saturating_add(budget).min(end);
-        let mut marked = 0;
-        for number in self.hand + 1..=stop {
-            let Some(slot) = self.ledger.linked(number) else { continue };
-            let state = slot[STATE].load(Acquire);
-            if is(state, Kind::Void) {
-                self.unlink(number);
-            } else if is(state, Kind::Admitted) && leave(&look(slot, number - 1, state)) {
-                marked += u32::from(self.mark(number));
-            }
-        }
-        self.hand = if stop == end { 0 } else { stop };
-        (marked, stop == end)
-    }
-
-    /// Up to `limit` queue pairs, from slot `from` on, and where to go on (`None` at the end).
-    pub fn scan(&self, from: u32, limit: usize) -> (Vec<Seen>, Option<u32>) {
-        let end = self.ledger.fresh.load(Acquire);
-        let mut found = Vec::new();
-        for number in from + 1..=end {
-            if found.len() == limit {
-                return (found, Some(number - 1));
-            }
-            let Some(slot) = self.ledger.linked(number) else { break };
-            let state = slot[STATE].load(Acquire);
-            if is(state, Kind::Admitted) || is(state, Kind::Leaving) {
-                found.push(look(slot, number - 1, state));
-            }
-        }
-        (found, None)
-    }
-
-    /// A queue pair by its key.
-    pub fn get(&self, key: &[u64; 3]) -> Option<Seen> {
-        let (number, state) = self.ledger.find(key)?;
-        Some(look(self.ledger.linked(number)?, number - 1, state))
-    }
-
-    /// True while something is on its way out.
-    pub fn is_busy(&self) -> bool {
-        !(self.marked.is_empty() && self.told.is_empty() && self.unlinked.is_empty() && self.swept.is_empty())
-    }
-
-    /// Goes on with what is leaving, as far as the workers have attended; calls `released` with each key whose
-    /// place was given back. To be called every few milliseconds while [busy](Self::is_busy).
-    pub fn advance(&mut self, mut released: impl FnMut([u64; 3])) {
-        let round = self.ledger.round.load(Relaxed);
-        let attended = |ack: &Acknowledged| matches!(ack.0.load(Acquire), n if n == round || n == GONE);
-        if !self.is_busy() || !self.ledger.acknowledged.iter().all(attended) {
-            return;
-        }
-        for number in std::mem::take(&mut self.unlinked) {
-            self.ledger.put_free(number);
-        }
-        for number in std::mem::take(&mut self.told) {
-            if let Some(slot) = self.ledger.linked(number) {
-                let key = read_key(slot);
-                self.unlink(number);
-                self.release(&key);
-                released(key);
-            }
-        }
-        self.unlinked = std::mem::take(&mut self.swept);
-        let batch = self.marked.len().min(self.ledger.leaving.len());
-        self.told = self.marked.drain(..batch).collect();
-        for (cell, number) in self.ledger.leaving.iter().zip(&self.told) {
-            cell.store(*number, Relaxed);
-        }
-        self.ledger.leaving_len.store(self.told.len() as u32, Relaxed);
-        if self.is_busy() {
-            let next = round.wrapping_add(1);
-            self.ledger.round.store(if next == GONE { 0 } else { next }, Release);
-        }
-    }
-
-    /// Gives back a place.
-    fn release(&self, key: &[u64; 3]) {
-        let row = self.ledger.row(vnic_of(key));
-        loop {
-            let word = Word(row.word.load(Acquire));
-            if word.in_flight() != NONE {
-                self.ledger.settle(row, word);
-                continue;
-            }
-            let released = word.next(NONE, word.count().saturating_sub(1));
-            if row.word.compare_exchange(word.0, released.0, AcqRel, Relaxed).is_ok() {
-                break;
-            }
-        }
-        row.leaving.fetch_sub(1, AcqRel);
-        row.changes.fetch_add(1, AcqRel);
-    }
-
-    /// Takes a slot out of its chain. Workers only ever put slots in front, so that all others stay in place.
-    fn unlink(&mut self, number: u32) {
-        let Some(slot) = self.ledger.linked(number) else { return };
-        let state = slot[STATE].load(Relaxed);
-        slot[STATE].store(with(state, Kind::Free), Release);
-        self.swept.push(number);
-        let head = self.ledger.head(&read_key(slot));
-        let next = slot[NEXT].load(Acquire);
-        loop {
-            let Err(first) = head.compare_exchange(number, next, AcqRel, Acquire) else { return };
-            let mut before = first;
-            while let Some(slot) = self.ledger.linked(before) {
-                let after = slot[NEXT].load(Acquire);
-                if after == number {
-                    slot[NEXT].store(next, Release);
-                    return;
-                }
-                before = after;
-            }
-            if before == NONE && head.load(Acquire) != number {
-                return;
-            }
-        }
-    }
-}
-
-fn look(slot: &Slot, position: u32, state: u32) -> Seen {
-    Seen {
-        slot: position,
-        key: read_key(slot),
-        born: slot[BORN].load(Relaxed),
-        seen: slot[SEEN].load(Relaxed),
-        leaving: is(state, Kind::Leaving),
-    }
-}
-
-/// The vNIC in a key.
-pub const fn vnic_of(key: &[u64; 3]) -> u32 {
-    (key[2] >> 32) as u32
 }

@@ -10,15 +10,18 @@
 //! that a stranger who sprays queue pair numbers fills nothing.
 
 mod base;
+mod keeper;
 mod ledger;
 mod qp;
 mod refused;
+mod slot;
 mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use ledger::{Answer, Attendance, Keeper, Ledger, LedgerConfig, Limits, MAX_SLOTS, Seen};
+pub use keeper::{Keeper, Seen};
+pub use ledger::{Answer, Attendance, Ledger, LedgerConfig, Limits, MAX_SLOTS};
 pub use qp::{QpEvents, QpKey, QpView, Said};
 pub use refused::Grace;
 
@@ -26,6 +29,7 @@ use crate::drops::DropReason;
 use crate::flow_key::Scope;
 use crate::index::NONE;
 use crate::miss::MissLimits;
+use crate::rows::Rows;
 use crate::snapshot::Snapshot;
 use crate::{Now, TICK_MS};
 use refused::Refusals;
@@ -118,8 +122,7 @@ impl RcftShared {
 
     /// Bytes of memory of this and of the tables of `config.workers` workers.
     pub fn total_bytes(&self) -> usize {
-        let own = QpTable::new(self.config.share(), 0, &|_, _| {}).bytes();
-        self.ledger.bytes() + 2 * own * self.config.workers as usize
+        self.ledger.bytes() + 2 * QpTable::bytes(self.config.share()) * self.config.workers as usize
     }
 }
 
@@ -167,9 +170,9 @@ pub struct Rcft {
     into: QpTable,
     refusals: Refusals,
     /// Entries from the wire, by vNIC.
-    guests: Box<[u32]>,
+    guests: Rows<u32>,
     /// When a refusal was reported last, by vNIC.
-    reported: Box<[u32]>,
+    reported: Rows<u32>,
     /// How often control hears of the connection manager: of what vNICs send, and of what they get.
     messages: [MissLimits; 2],
     untracked: u64,
@@ -180,7 +183,7 @@ impl Rcft {
     /// The tables of worker `worker`.
     pub fn new(shared: Arc<RcftShared>, worker: u32, advise: &dyn Fn(usize, usize)) -> Self {
         let (share, seed) = (shared.config.share(), shared.config.seed);
-        let vnics = shared.config.vnics.max(1) as usize;
+        let vnics = shared.config.vnics as usize;
         let messages = [MESSAGES_SENT, MESSAGES_GOT].map(|rate| {
             let mut limits = MissLimits::new(vnics, 1);
             limits.set_rate(rate);
@@ -192,8 +195,8 @@ impl Rcft {
             out: QpTable::new(share, seed, advise),
             into: QpTable::new(share, seed, advise),
             refusals: Refusals::new(),
-            guests: vec![0; vnics].into_boxed_slice(),
-            reported: vec![0; vnics].into_boxed_slice(),
+            guests: Rows::new(vnics, || 0),
+            reported: Rows::new(vnics, || 0),
             messages,
             untracked: 0,
             strangers: 0,
@@ -345,8 +348,7 @@ impl Rcft {
     #[inline(never)]
     fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) {
         let bound = self.shared.ledger.count(vnic).saturating_mul(2).saturating_add(STRANGERS);
-        let last = self.guests.len() - 1;
-        let guests = &mut self.guests[(vnic as usize).min(last)];
+        let guests = self.guests.at_mut(vnic);
         let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
         if slot == NONE {
             self.strangers += 1;
@@ -370,8 +372,7 @@ impl Rcft {
 
     /// True when control should hear of a refusal of this vNIC now.
     pub fn may_report(&mut self, vnic: u32, tick: u32) -> bool {
-        let last = self.reported.len() - 1;
-        let reported = &mut self.reported[(vnic as usize).min(last)];
+        let reported = self.reported.at_mut(vnic);
         let due = *reported == 0 || tick.wrapping_sub(*reported) >= REPORT;
         if due {
             *reported = tick.max(1);
@@ -402,11 +403,7 @@ impl Rcft {
             tick.wrapping_sub(seen) > limit
         };
         let guests = &mut self.guests;
-        self.into.sweep(SWEEP, goes, |vnic| {
-            let last = guests.len() - 1;
-            let count = &mut guests[(vnic as usize).min(last)];
-            *count = count.saturating_sub(1);
-        });
+        self.into.sweep(SWEEP, goes, |vnic| leave(guests.at_mut(vnic)));
     }
 
     /// Takes out entries from the wire, `budget` lines from line `from` on, whose address is no longer that of the
@@ -417,16 +414,12 @@ impl Rcft {
             Scope::Vnic(_) => true,
         };
         let guests = &mut self.guests;
-        self.into.retain(from, budget, keep, |vnic| {
-            let last = guests.len() - 1;
-            let count = &mut guests[(vnic as usize).min(last)];
-            *count = count.saturating_sub(1);
-        })
+        self.into.retain(from, budget, keep, |vnic| leave(guests.at_mut(vnic)))
     }
 
     /// Entries from the wire, by vNIC.
     pub fn guests(&self) -> &[u32] {
-        &self.guests
+        self.guests.all()
     }
 
     /// One direction of a queue pair.
@@ -439,6 +432,11 @@ impl Rcft {
     pub fn scan(&self, way: Way, from: u32, limit: usize) -> (Vec<QpView>, Option<u32>) {
         self.table(way).scan(from, limit)
     }
+}
+
+/// One entry less.
+fn leave(guests: &mut u32) {
+    *guests = guests.saturating_sub(1);
 }
 
 impl Drop for Rcft {

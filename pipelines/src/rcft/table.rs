@@ -41,9 +41,10 @@ impl QpTable {
         }
     }
 
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        self.index.bytes() + self.lines.range().1 + self.events.range().1
+    /// Bytes of a table of so many entries.
+    pub fn bytes(entries: u32) -> usize {
+        let lines = Slab::<Line>::bytes(entries as usize) + Slab::<QpEvents>::bytes(entries as usize);
+        Index::bytes(entries, INDEX_PERCENT) + lines
     }
 
     /// Entries now.

@@ -10,7 +10,7 @@ use wire::cm::{Cm, Message};
 use wire::{PacketBuf, Psn};
 
 use super::forward::{self, Origin};
-use super::rcft::{goes_on, local_vnic};
+use super::rcft::goes_on;
 use super::{Cx, neighbour};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -85,7 +85,8 @@ struct End {
 
 fn ends(cx: &Cx, meta: &Meta, (source, destination): (IpAddr, IpAddr)) -> [Option<End>; 2] {
     let sender = (meta.vnic != NO_INDEX).then_some(End { vnic: meta.vnic, peer: destination, sends: true });
-    let receiver = local_vnic(cx, meta.vpc, destination).map(|vnic| End { vnic, peer: source, sends: false });
+    let receiver =
+        cx.snapshot.local_vnic(meta.vpc, destination).map(|vnic| End { vnic, peer: source, sends: false });
     [sender, receiver]
 }
 

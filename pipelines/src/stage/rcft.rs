@@ -3,8 +3,6 @@
 //! Packets from a vNIC are admitted or refused; packets out of the tunnel are counted. Connection manager messages
 //! are in [`super::cm`].
 
-use std::net::IpAddr;
-
 use wire::roce::opcode::Operation;
 use wire::roce::{Aeth, Bth};
 use wire::{L3, PacketBuf, View};
@@ -53,7 +51,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         }
         if meta.vnic == NO_INDEX {
             let (vpc, address) = (meta.vpc, key.address());
-            rcft.received(&key, hash, &said, cx.now, || local_vnic(cx, vpc, address));
+            rcft.received(&key, hash, &said, cx.now, || cx.snapshot.local_vnic(vpc, address));
             continue;
         }
         // What the NFT remembers may rest on a location that is gone, which only the VLT knows.
@@ -158,9 +156,4 @@ fn changed<P>(
     };
     counters.qp_drops.add(1);
     burst.drop(i, reason, cx.counters);
-}
-
-/// The vNIC of this host that has an address in a VPC.
-pub(super) fn local_vnic(cx: &Cx, vpc: u32, address: IpAddr) -> Option<u32> {
-    cx.snapshot.local_vnic(vpc, address)
 }

@@ -1,16 +1,25 @@
 //! The ledger of queue pairs under every interleaving of two or three threads that loom can find.
 //!
-//! `ledger.rs` is compiled once more here, with loom's atomics under it.
+//! `ledger.rs`, `keeper.rs` and `slot.rs` are compiled once more here, with loom's atomics under them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod base;
+/// Control's side of it.
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../src/rcft/keeper.rs"]
+mod keeper;
 /// The ledger's own file.
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[path = "../../src/rcft/ledger.rs"]
 mod ledger;
+/// Their slots.
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../src/rcft/slot.rs"]
+mod slot;
 
-use ledger::{Answer, Attendance, Keeper, Ledger, LedgerConfig, Limits};
+use keeper::Keeper;
+use ledger::{Answer, Attendance, Ledger, LedgerConfig, Limits};
 use loom::sync::Arc;
 use loom::thread;
 
