@@ -20,6 +20,7 @@ pub mod io;
 pub mod mem;
 pub mod miss;
 pub mod nft;
+pub mod offload;
 pub mod overlay;
 pub mod qos;
 pub mod rcft;

@@ -1,0 +1,181 @@
+//! What the rest of the switch asks of whoever holds rules: a DPDK port, or the simulated e-switch.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::rule::FlowRule;
+
+/// A rule that a back end holds. Never used again, even after the rule is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId(pub u64);
+
+/// What a rule has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, as the rule met them.
+    pub bytes: u64,
+}
+
+/// A meter: a two-rate three-colour marker (RFC 4115), in bytes, blind to earlier colours. Without an excess rate
+/// yellow and red divide at the excess burst, as in a single-rate one (RFC 2697).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// Committed rate, bytes per second: what fits is green.
+    pub cir: u64,
+    /// Committed burst, bytes.
+    pub cbs: u64,
+    /// Excess rate, bytes per second: what fits is yellow, the rest red. 0: the excess burst is filled with what
+    /// overflows the committed one.
+    pub eir: u64,
+    /// Excess burst, bytes.
+    pub ebs: u64,
+}
+
+/// What an error is about; the names are those of rte_flow's error types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Where {
+    /// Not said.
+    Unspecified,
+    /// The rule as a whole, or its handle.
+    Handle,
+    /// Group, priority, direction: which of them.
+    AttrGroup,
+    /// Priority.
+    AttrPriority,
+    /// Ingress.
+    AttrIngress,
+    /// Egress.
+    AttrEgress,
+    /// Transfer.
+    AttrTransfer,
+    /// The attributes together.
+    Attr,
+    /// The number of items.
+    ItemNum,
+    /// Spec of the item at this index.
+    ItemSpec(usize),
+    /// Last of the item at this index.
+    ItemLast(usize),
+    /// Mask of the item at this index.
+    ItemMask(usize),
+    /// The item at this index.
+    Item(usize),
+    /// The number of actions.
+    ActionNum,
+    /// Configuration of the action at this index.
+    ActionConf(usize),
+    /// The action at this index.
+    Action(usize),
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unspecified => write!(f, "unspecified"),
+            Self::Handle => write!(f, "rule"),
+            Self::AttrGroup => write!(f, "group"),
+            Self::AttrPriority => write!(f, "priority"),
+            Self::AttrIngress => write!(f, "ingress"),
+            Self::AttrEgress => write!(f, "egress"),
+            Self::AttrTransfer => write!(f, "transfer"),
+            Self::Attr => write!(f, "attributes"),
+            Self::ItemNum => write!(f, "number of items"),
+            Self::ItemSpec(index) => write!(f, "spec of item {index}"),
+            Self::ItemLast(index) => write!(f, "last of item {index}"),
+            Self::ItemMask(index) => write!(f, "mask of item {index}"),
+            Self::Item(index) => write!(f, "item {index}"),
+            Self::ActionNum => write!(f, "number of actions"),
+            Self::ActionConf(index) => write!(f, "configuration of action {index}"),
+            Self::Action(index) => write!(f, "action {index}"),
+        }
+    }
+}
+
+/// What the refusal means to whoever asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The device cannot do it (ENOTSUP, ENOSYS).
+    Unsupported,
+    /// It makes no sense (EINVAL).
+    Invalid,
+    /// There is no room (ENOSPC, ENOMEM).
+    Full,
+    /// There is such a rule already (EEXIST).
+    Exists,
+    /// Not now: ask again (EAGAIN, EBUSY).
+    Again,
+    /// There is no such rule (ENOENT).
+    Gone,
+    /// The device is gone (ENODEV, EIO).
+    NoDevice,
+    /// Any other error number.
+    Other(i32),
+}
+
+/// Why a back end did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message} ({at})")]
+pub struct FlowError {
+    /// What it means.
+    pub cause: Cause,
+    /// What it is about.
+    pub at: Where,
+    /// The back end's words.
+    pub message: String,
+}
+
+impl FlowError {
+    /// An error.
+    pub fn new(cause: Cause, at: Where, message: impl Into<String>) -> Self {
+        Self { cause, at, message: message.into() }
+    }
+}
+
+/// Holds rules and applies them to packets.
+pub trait BackEnd {
+    /// Would [`create`](Self::create) take this rule, room aside?
+    ///
+    /// # Errors
+    /// Why not.
+    fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError>;
+
+    /// Takes a rule. It is in force when [`completed`](Self::completed) has said so, not before.
+    ///
+    /// # Errors
+    /// Why not.
+    fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError>;
+
+    /// What became of rules that were taken, since the last call. Back ends that wait for the device in `create` report
+    /// here too. A rule that failed is gone.
+    fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>);
+
+    /// Removes a rule. No packet that comes later meets it.
+    ///
+    /// # Errors
+    /// Why not; [`Cause::Gone`] when it is not there.
+    fn destroy(&mut self, rule: RuleId) -> Result<(), FlowError>;
+
+    /// What a rule with a `count` action has seen, as of the device's last refresh.
+    ///
+    /// # Errors
+    /// Why not; [`Cause::Again`] when the device has no figures yet.
+    fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError>;
+
+    /// Rules with an `age` action that ran out since the last call: each is reported once.
+    fn aged(&mut self, rules: &mut Vec<RuleId>);
+
+    /// Removes all rules.
+    ///
+    /// # Errors
+    /// Why not; some may be left.
+    fn flush(&mut self) -> Result<(), FlowError>;
+
+    /// Makes or changes the meter that `meter` actions with this number refer to; `None` removes it. Rules stay.
+    ///
+    /// # Errors
+    /// Why not.
+    fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError>;
+}

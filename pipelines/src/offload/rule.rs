@@ -1,0 +1,74 @@
+//! A rule: where it stands, what it matches, what it does.
+
+use std::fmt;
+
+use super::actions::Action;
+use super::items::Item;
+
+/// Whose packets a rule sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// What a port receives.
+    Ingress,
+    /// What a port sends.
+    Egress,
+    /// What crosses the e-switch, between any of its ports.
+    Transfer,
+}
+
+/// Where a rule stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attr {
+    /// The group; packets begin in group 0.
+    pub group: u32,
+    /// Priority within the group, 0 first.
+    pub priority: u32,
+    /// Whose packets.
+    pub direction: Direction,
+}
+
+impl Attr {
+    /// A rule of the e-switch.
+    pub const fn transfer(group: u32, priority: u32) -> Self {
+        Self { group, priority, direction: Direction::Transfer }
+    }
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FlowRule {
+    /// Where it stands.
+    pub attr: Attr,
+    /// What a packet must have, outermost layer first.
+    pub pattern: Vec<Item>,
+    /// What is done with it.
+    pub actions: Vec<Action>,
+}
+
+impl FlowRule {
+    /// The commands that make testpmd create this rule on a port, one a line.
+    pub fn testpmd(&self, port: u16) -> String {
+        let encaps = self.actions.iter().filter_map(|action| match action {
+            Action::RawEncap(encap) => Some(format!("set raw_encap 0 {encap}\n")),
+            _ => None,
+        });
+        encaps.chain([format!("flow create {port} {self}\n")]).collect()
+    }
+}
+
+/// What testpmd's `flow create` and `flow validate` take behind the port.
+impl fmt::Display for FlowRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Attr { group, priority, direction } = self.attr;
+        let direction = match direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+            Direction::Transfer => "transfer",
+        };
+        write!(f, "group {group} priority {priority} {direction} pattern ")?;
+        self.pattern.iter().try_for_each(|item| write!(f, "{item} / "))?;
+        write!(f, "end actions ")?;
+        self.actions.iter().try_for_each(|action| write!(f, "{action} / "))?;
+        write!(f, "end")
+    }
+}

@@ -1,0 +1,3 @@
+//! Offload: the rule model.
+
+mod model;
