@@ -152,11 +152,11 @@ pub trait BackEnd {
     /// here too. A rule that failed is gone.
     fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>);
 
-    /// Removes a rule. No packet that comes later meets it.
+    /// Removes a rule: no packet that comes later meets it. What it saw in all, as exactly as the device can tell.
     ///
     /// # Errors
     /// Why not; [`Cause::Gone`] when it is not there.
-    fn destroy(&mut self, rule: RuleId) -> Result<(), FlowError>;
+    fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError>;
 
     /// What a rule with a `count` action has seen, as of the device's last refresh.
     ///
