@@ -54,7 +54,8 @@ fn scenario(name: &str) -> Result<dcqcn::Scenario, String> {
 #[derive(Args)]
 struct Compare {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
-    /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address).
+    /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
+    /// without the rates of `--qos`: no-qos.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
     peers: Vec<String>,
     /// What to do: l2, encap, decap.
@@ -69,6 +70,10 @@ struct Compare {
     /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
     #[arg(long, default_value = "tcp")]
     traffic: Traffic,
+    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
+    /// waits.
+    #[arg(long)]
+    qos: bool,
     /// Pairs of samples per row.
     #[arg(long, default_value_t = 10)]
     pairs: usize,
@@ -91,6 +96,23 @@ struct Compare {
     #[arg(long)]
     json: Option<PathBuf>,
     /// Keep the private folder (configs, frames in and out) and say where it is.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// What every command with traffic of its own takes.
+#[derive(Args)]
+struct LiveRun {
+    /// The daemon [default: `vswitch` beside this program].
+    #[arg(long)]
+    vswitch: Option<PathBuf>,
+    /// Write everything as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw it over time, into this file name with .svg and .png.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// Keep the private folder (configs, logs) and say where it is.
     #[arg(long)]
     keep: bool,
 }
@@ -118,18 +140,8 @@ struct Storm {
     /// The core that forwards [default: the last one].
     #[arg(long)]
     core: Option<usize>,
-    /// The daemon [default: `vswitch` beside this program].
-    #[arg(long)]
-    vswitch: Option<PathBuf>,
-    /// Write everything as JSON to this file.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Draw it over time, into this file name with .svg and .png.
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    /// Keep the private folder (configs, logs) and say where it is.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    run: LiveRun,
 }
 
 #[derive(Args)]
@@ -146,18 +158,8 @@ struct Group {
     /// Bytes of a member's row, 16 to 64.
     #[arg(long, default_value_t = 32)]
     row: usize,
-    /// The daemon [default: `vswitch` beside this program].
-    #[arg(long)]
-    vswitch: Option<PathBuf>,
-    /// Write everything as JSON to this file.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Draw the delays over time, into this file name with .svg and .png.
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    /// Keep the private folder (configs, logs) and say where it is.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    run: LiveRun,
 }
 
 fn main() -> ExitCode {
@@ -195,7 +197,13 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
         .cases
         .iter()
         .flat_map(|&case| given.flows.iter().map(move |flows| (case, flows.clone())))
-        .map(|(case, flows)| Job { case, flows, inner_bytes: given.inner_bytes, traffic: given.traffic })
+        .map(|(case, flows)| Job {
+            case,
+            flows,
+            inner_bytes: given.inner_bytes,
+            traffic: given.traffic,
+            qos: given.qos,
+        })
         .collect();
     let options = compare::Options {
         jobs,
@@ -211,6 +219,11 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     println!(
         "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
     );
+    if given.qos {
+        println!(
+            "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
+        );
+    }
     println!("{}", report::table_head());
     let mut rows = Vec::new();
     let result = compare::run(&options, |row| {
@@ -239,7 +252,7 @@ fn run_storm(given: Storm) -> anyhow::Result<()> {
     );
     interrupt::install()?;
     let options = storm::Options {
-        vswitch: given.vswitch.map_or_else(sibling, Ok)?,
+        vswitch: given.run.vswitch.map_or_else(sibling, Ok)?,
         core: given.core,
         pairs: given.pairs,
         seconds: given.seconds,
@@ -247,17 +260,17 @@ fn run_storm(given: Storm) -> anyhow::Result<()> {
         storm_quota: given.quota,
         victim_qps: given.victim_qps,
         share: given.share / 100.0,
-        keep: given.keep,
+        keep: given.run.keep,
     };
     println!("{}", storm::intention(&options));
     println!("{}", storm::report::table_head());
     let report = storm::run(&options, |arm| println!("{}", storm::report::table_row(arm)))?;
     println!("{}", storm::capacity_line(&report.capacity, report.victim_rate));
     println!("{}", report.verdict());
-    if let Some(path) = given.json {
+    if let Some(path) = given.run.json {
         write_json(&path, &report)?;
     }
-    if let Some(stem) = given.plot {
+    if let Some(stem) = given.run.plot {
         report.plot(&stem)?;
         println!("drawn: {} and .png", stem.with_extension("svg").display());
     }
@@ -280,19 +293,19 @@ fn run_group(given: Group) -> anyhow::Result<()> {
     anyhow::ensure!((16..=64).contains(&given.row), "--row {} is not in 16 to 64", given.row);
     interrupt::install()?;
     let options = group::Options {
-        vswitch: given.vswitch.map_or_else(sibling, Ok)?,
+        vswitch: given.run.vswitch.map_or_else(sibling, Ok)?,
         switches: given.switches,
         seconds: given.seconds,
         rounds: given.rounds,
         row: given.row,
-        keep: given.keep,
+        keep: given.run.keep,
     };
     let report = group::run(&options)?;
     print!("{}", report.text());
-    if let Some(path) = given.json {
+    if let Some(path) = given.run.json {
         write_json(&path, &report)?;
     }
-    if let Some(stem) = given.plot {
+    if let Some(stem) = given.run.plot {
         report.plot(&stem)?;
         println!("drawn: {} and .png", stem.with_extension("svg").display());
     }

@@ -150,15 +150,26 @@ pub enum Peer {
     Udp,
     /// This switch again, with [`Traffic::UdpFew`]: what the table of queue pairs costs by itself.
     UdpFew,
+    /// This switch again, without rates: what the token buckets cost.
+    NoQos,
 }
 
 impl Peer {
-    /// The traffic of a peer that does not get the frames of the row.
-    pub fn own_traffic(self) -> Option<Traffic> {
+    /// What a peer does in a row of this job.
+    pub fn job(self, job: &Job) -> Job {
         match self {
-            Self::Udp => Some(Traffic::Udp),
-            Self::UdpFew => Some(Traffic::UdpFew),
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => None,
+            Self::Udp => Job { traffic: Traffic::Udp, ..job.clone() },
+            Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
+            Self::NoQos => Job { qos: false, ..job.clone() },
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => job.clone(),
+        }
+    }
+
+    /// True when it is this switch itself, given something else to do.
+    pub fn is_ourselves(self) -> bool {
+        match self {
+            Self::Udp | Self::UdpFew | Self::NoQos => true,
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
         }
     }
 
@@ -171,10 +182,12 @@ impl Peer {
             "ovs-wildcard" => Ok(vec![Self::OvsWildcard]),
             "udp" => Ok(vec![Self::Udp]),
             "udp-few" => Ok(vec![Self::UdpFew]),
+            "no-qos" => Ok(vec![Self::NoQos]),
             _ => Err(UnknownName::new(
                 "peer",
                 given,
-                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself with other frames: udp or udp-few",
+                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames (udp or \
+                 udp-few) or without rates (no-qos)",
             )),
         }
     }
@@ -188,6 +201,7 @@ impl fmt::Display for Peer {
             Self::OvsWildcard => "ovs-wildcard",
             Self::Udp => "udp",
             Self::UdpFew => "udp-few",
+            Self::NoQos => "no-qos",
         })
     }
 }
@@ -203,6 +217,8 @@ pub struct Job {
     pub inner_bytes: usize,
     /// What it carries.
     pub traffic: Traffic,
+    /// Whether this switch has rates at every level, so high that nothing waits.
+    pub qos: bool,
 }
 
 #[cfg(test)]
@@ -227,7 +243,7 @@ mod tests {
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few"] {
+        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos"] {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
         assert_eq!("roce".parse(), Ok(Traffic::Rocev2));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn job(case: Case) -> Job {
-        Job { case, flows: "40".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Mixed }
+        Job { case, flows: "40".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Mixed, qos: false }
     }
 
     fn encapsulated(made: &Frames) -> Vec<Vec<u8>> {

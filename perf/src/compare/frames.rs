@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     fn job(case: Case, flows: &str, traffic: Traffic) -> Job {
-        Job { case, flows: flows.parse().unwrap(), inner_bytes: 64, traffic }
+        Job { case, flows: flows.parse().unwrap(), inner_bytes: 64, traffic, qos: false }
     }
 
     #[test]

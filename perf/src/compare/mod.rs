@@ -119,16 +119,14 @@ pub fn run(options: &Options, mut finished: impl FnMut(Row)) -> Result<(), Compa
             bench.check_output(Contender::Ours, job, &files)?;
         }
         for &peer in &options.peers {
-            let theirs = match peer.own_traffic() {
-                Some(traffic) => {
-                    let job = Job { traffic, ..job.clone() };
-                    let files = Files::write(&bench.scratch, number, &job)?;
-                    (job, files)
-                }
-                None => (job.clone(), files.clone()),
+            let their_job = peer.job(job);
+            let their_files = if their_job.traffic == job.traffic {
+                files.clone()
+            } else {
+                Files::write(&bench.scratch, number, &their_job)?
             };
-            bench.check_output(Contender::Peer(peer), &theirs.0, &theirs.1)?;
-            let pairs = bench.pairs(peer, (job, &files), (&theirs.0, &theirs.1))?;
+            bench.check_output(Contender::Peer(peer), &their_job, &their_files)?;
+            let pairs = bench.pairs(peer, (job, &files), (&their_job, &their_files))?;
             if let Some(row) = Row::new(job, peer, &pairs, bench.hertz) {
                 finished(row);
             }

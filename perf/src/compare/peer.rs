@@ -103,7 +103,7 @@ impl std::fmt::Display for Contender {
 pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>, CompareError> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),
-        Contender::Peer(Peer::Udp | Peer::UdpFew) => Box::new(ours::Ours::start(setup)?),
+        Contender::Peer(Peer::Udp | Peer::UdpFew | Peer::NoQos) => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::Testpmd) => Box::new(testpmd::Testpmd::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),

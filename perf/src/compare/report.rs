@@ -27,7 +27,10 @@ pub struct Row {
     pub inner_bytes: usize,
     /// tcp, rocev2, mixed, udp or udp-few.
     pub traffic: String,
-    /// testpmd, ovs-exact, ovs-wildcard, udp or udp-few.
+    /// Whether we had rates; said only if so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub qos: bool,
+    /// testpmd, ovs-exact, ovs-wildcard, udp, udp-few or no-qos.
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
     pub ours_mpps: Option<f64>,
@@ -40,7 +43,7 @@ pub struct Row {
     /// The largest ratio.
     pub ratio_max: Option<f64>,
     /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching, and
-    /// against ourselves with other frames.
+    /// against ourselves with something else to do.
     pub added_cycles: Option<f64>,
     /// Our median cycles per packet; in the table only.
     #[serde(skip)]
@@ -65,16 +68,14 @@ impl Row {
             flows: job.flows.given.clone(),
             inner_bytes: job.inner_bytes,
             traffic: job.traffic.to_string(),
+            qos: job.qos,
             peer: peer.to_string(),
             ours_mpps: median(&each(&|pair| Some(pair.ours?.mpps()))),
             peer_mpps: median(&each(&|pair| Some(pair.peer.mpps())))?,
             ratio_min: ratios.iter().copied().reduce(f64::min),
             ratio_median: median(&ratios),
             ratio_max: ratios.iter().copied().reduce(f64::max),
-            added_cycles: match peer {
-                Peer::Testpmd | Peer::Udp | Peer::UdpFew => median(&added),
-                Peer::OvsExact | Peer::OvsWildcard => None,
-            },
+            added_cycles: if peer == Peer::Testpmd || peer.is_ourselves() { median(&added) } else { None },
             ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
             peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
             pairs: pairs.len(),
@@ -146,7 +147,13 @@ mod tests {
     use crate::compare::cases::{Case, Traffic};
 
     fn job() -> Job {
-        Job { case: Case::Encap, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp }
+        Job {
+            case: Case::Encap,
+            flows: "1k".parse().unwrap(),
+            inner_bytes: 64,
+            traffic: Traffic::Tcp,
+            qos: false,
+        }
     }
 
     fn sample(packets: u64) -> Sample {
@@ -212,6 +219,8 @@ mod tests {
         assert_eq!(value[0]["flows"], "1k");
         assert_eq!(value[0]["inner_bytes"], 64);
         assert!(value[0]["added_cycles"].is_null());
+        let row = Row::new(&Job { qos: true, ..job() }, Peer::NoQos, &pairs(), 1e9).unwrap();
+        assert!(serde_json::to_value(row).unwrap()["qos"] == true);
     }
 
     #[test]
