@@ -12,7 +12,7 @@ use crate::event::Events;
 use crate::fragments::Fragments;
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
-use crate::qos::{Dhtb, Law};
+use crate::qos::{Dhtb, Law, Leaf};
 use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
@@ -139,7 +139,10 @@ impl<P: PacketBuf> Overlay<P> {
 
     /// Sends on what waits, tokens or not: the worker ends.
     pub fn flush<S: Sink<P>>(&mut self, snapshot: &Snapshot, now: Now, sink: &mut S) {
-        while self.go_on(snapshot, now, sink, |dhtb, _| dhtb.flush().map(|parked| (parked, false))) {}
+        while self
+            .go_on(snapshot, now, sink, |dhtb, _| dhtb.flush().map(|(parked, leaf)| (parked, leaf, false)))
+        {
+        }
     }
 
     #[inline(never)]
@@ -148,16 +151,18 @@ impl<P: PacketBuf> Overlay<P> {
         snapshot: &Snapshot,
         now: Now,
         sink: &mut S,
-        mut next: impl FnMut(&mut Dhtb<Parked<P>>, &Law) -> Option<(Parked<P>, bool)>,
+        mut next: impl FnMut(&mut Dhtb<Parked<P>>, &Law) -> Option<(Parked<P>, Leaf, bool)>,
     ) -> bool {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
         let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
         let mut n = 0;
         while n < MAX_BURST {
-            let Some((mut parked, marked)) = next(&mut self.dhtb, &snapshot.settings.law) else { break };
+            let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.law) else {
+                break;
+            };
             if marked {
-                dhtb::mark(&cx, &mut parked);
+                dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
             }
             burst.packets[n] = Some(parked.packet);
             burst.metas[n] = parked.meta;

@@ -197,7 +197,7 @@ impl Sim<'_> {
                 self.offer(n);
             }
         }
-        while let Some((n, marked)) = self.dhtb.release(&self.setup.law, self.now_ns) {
+        while let Some((n, _, marked)) = self.dhtb.release(&self.setup.law, self.now_ns) {
             self.left(n, marked);
         }
         self.dhtb.tend(self.now_ns);

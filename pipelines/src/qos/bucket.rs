@@ -143,6 +143,11 @@ impl Bucket {
         }
     }
 
+    /// Fills it: as if nothing had ever been taken.
+    pub fn fill(&self) {
+        self.due.store(0, Relaxed);
+    }
+
     /// Tokens now; negative: taken ahead of time.
     pub fn level(&self, pace: Pace, now: Stamp) -> i64 {
         if pace.is_free() {

@@ -18,8 +18,13 @@ const QUIET_EPOCHS: u32 = 64;
 /// A class that was not held back is expected to use what it used, or this part of what was expected before: what it
 /// leaves is lent at once, and a pause of a few packets gives nothing away.
 const MEMORY: f64 = 0.75;
-/// The least rate that anybody wakes up with, bits per second.
+/// What a class with a low rate saves up while nobody looks at its queue: so long, and so much.
+const AWAY_NS: f64 = 50e6;
+const AWAY_BYTES: f64 = (128 << 10) as f64;
+/// The least rate that anybody wakes up with, bits per second ...
 const FLOOR: f64 = 1e6;
+/// ... as long as all of them together have but this part of the link.
+const FLOORS: f64 = 0.1;
 
 /// A class in use.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +75,9 @@ impl Divider {
     fn run(&mut self, tree: &Tree, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.last_ns).clamp(1, 100 * EPOCH_NS) as f64;
         self.last_ns = now_ns;
-        self.due_ns = now_ns + EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64;
+        let epoch = EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64;
+        self.due_ns = now_ns + epoch;
+        tree.look_ns.store(epoch / 2, Relaxed);
         self.welcome(tree);
         self.awake.retain_mut(|awake| {
             let node = tree.node(tree.leaf_node(awake.leaf));
@@ -128,7 +135,8 @@ impl Divider {
         for awake in list.iter_mut() {
             let node = tree.node(tree.leaf_node(awake.leaf));
             let (drawn, held_back) = (node.drawn.load(Relaxed), node.held_back.load(Relaxed));
-            let used = drawn.wrapping_sub(awake.drawn) as f64 * 8e9 / elapsed_ns;
+            // A vNIC that is gone starts anew.
+            let used = drawn.saturating_sub(awake.drawn) as f64 * 8e9 / elapsed_ns;
             let greedy = held_back != awake.held_back;
             (awake.drawn, awake.held_back) = (drawn, held_back);
             awake.expected = used.max(awake.expected * MEMORY);
@@ -155,7 +163,8 @@ impl Divider {
         }
         // Downwards.
         let link = tree.node(tree.link_node(direction)).ceil.get();
-        super::divider::share_out(if link.is_free() { f64::INFINITY } else { link.rate() as f64 }, tenants);
+        let link = if link.is_free() { f64::INFINITY } else { link.rate() as f64 };
+        share_out(link, tenants);
         let mut from = 0;
         for (tenant, &end) in tenants.iter().zip(vnic_ends.iter()) {
             share_out(tenant.share, &mut vnics[from..end]);
@@ -166,12 +175,16 @@ impl Divider {
             share_out(vnic.share, &mut classes[from..end]);
             from = end;
         }
+        let floor = FLOOR.min(link * FLOORS / list.len().max(1) as f64);
         for (awake, claim) in list.iter().zip(classes.iter()) {
             let node = tree.node(tree.leaf_node(awake.leaf));
             let pace = if claim.share.is_finite() {
-                let rate = claim.share.max(FLOOR);
-                // A share is saved up over a few epochs; the ceilings bound bursts.
-                Pace::new(rate as u64, ((rate / 8e9 * 4.0 * EPOCH_NS as f64) as u64).max(128 << 10))
+                let rate = claim.share.max(floor);
+                // Saved up over a few epochs, and where they hold few packets, over as long as a worker may be away;
+                // the ceilings bound bursts.
+                let bytes = |ns: f64| rate / 8e9 * ns;
+                let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES));
+                Pace::new(rate as u64, burst as u64)
             } else {
                 Pace::FREE
             };

@@ -21,6 +21,7 @@ pub use purse::{Answer, Kind, Law};
 pub use tree::{Class, Direction, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
 use divider::Divider;
@@ -143,7 +144,7 @@ impl<T> Dhtb<T> {
             match self.purses.ask(&self.tree, leaf, n, kind, law, Stamp::from_ns(now_ns)) {
                 Answer::Send => return Verdict::Send(item),
                 Answer::Mark => return Verdict::Mark(item),
-                Answer::Wait(wait) => wait,
+                Answer::Wait(wait) => self.look(wait),
             }
         };
         let most = (limits.packets * room, limits.bytes * room);
@@ -155,9 +156,16 @@ impl<T> Dhtb<T> {
         }
     }
 
-    /// The next waiting packet for which there are tokens now, and whether it is to be marked: RDMA that had to wait
-    /// is far over, and its sender must hear of it; other traffic when it waited for long and that is wished for.
-    pub fn release(&mut self, law: &Law, now_ns: u64) -> Option<(T, bool)> {
+    /// When to look at a class that has to wait so long at its present share. One that waits asks for tokens in every
+    /// epoch: that is how the division knows of it.
+    fn look(&self, wait: u64) -> u64 {
+        wait.min(self.tree.look_ns.load(Relaxed))
+    }
+
+    /// The next waiting packet for which there are tokens now, its class, and whether it is to be marked: RDMA that had
+    /// to wait is far over, and its sender must hear of it; other traffic when it waited for long and that is wished
+    /// for.
+    pub fn release(&mut self, law: &Law, now_ns: u64) -> Option<(T, Leaf, bool)> {
         let now = Stamp::from_ns(now_ns);
         while let Some(leaf) = self.queues.next_due(now_ns) {
             let Some((first, bytes)) = self.queues.front(leaf) else { continue };
@@ -167,13 +175,13 @@ impl<T> Dhtb<T> {
             let answer =
                 if paid { Answer::Send } else { self.purses.ask(&self.tree, leaf, n, Kind::Tcp, law, now) };
             match answer {
-                Answer::Wait(wait) => self.queues.again(leaf, now_ns + wait),
+                Answer::Wait(wait) => self.queues.again(leaf, now_ns + self.look(wait)),
                 Answer::Send | Answer::Mark => {
                     let item = self.queues.pop(leaf);
                     self.queues.again(leaf, now_ns);
                     return item.map(|Waiting { item, kind, since_ns, .. }| {
                         let long = law.tcp_ecn_ns > 0 && now_ns.saturating_sub(since_ns) > law.tcp_ecn_ns;
-                        (item, kind == Kind::Rdma || (kind == Kind::Tcp && long))
+                        (item, leaf, kind == Kind::Rdma || (kind == Kind::Tcp && long))
                     });
                 }
             }
@@ -181,12 +189,12 @@ impl<T> Dhtb<T> {
         None
     }
 
-    /// Takes out a waiting packet, tokens or not.
-    pub fn flush(&mut self) -> Option<T> {
+    /// Takes out a waiting packet and its class, tokens or not.
+    pub fn flush(&mut self) -> Option<(T, Leaf)> {
         while let Some(leaf) = self.queues.next_due(u64::MAX) {
             if let Some(waiting) = self.queues.pop(leaf) {
                 self.queues.again(leaf, 0);
-                return Some(waiting.item);
+                return Some((waiting.item, leaf));
             }
         }
         None

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, Bucket, Pace, PaceCell, Stamp};
+use super::divider::EPOCH_NS;
 use crate::mem::Slab;
 
 /// Which way packets go.
@@ -112,13 +113,37 @@ pub(super) struct Node {
     pub drawn: AtomicU64,
     /// Times that a class found no tokens.
     pub held_back: AtomicU64,
-    control_bucket: Bucket,
-    /// RDMA classes: what keeps connections alive has a rate of its own, bits per second.
-    control: AtomicU64,
+}
+
+impl Node {
+    fn forget(&self) {
+        self.share.set(Pace::FREE);
+        for bucket in [&self.ceil_bucket, &self.assured_bucket, &self.share_bucket] {
+            bucket.fill();
+        }
+        for count in [&self.debt, &self.drawn, &self.held_back] {
+            count.store(0, Relaxed);
+        }
+    }
+
+    fn has_limit(&self) -> bool {
+        !self.ceil.get().is_free() || !self.assured.get().is_free()
+    }
 }
 
 const _: () = assert!(size_of::<Node>() == 128);
 const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
+
+/// What classes have besides their nodes.
+#[derive(Debug, FromZeros)]
+#[repr(C)]
+struct ClassCell {
+    /// RDMA: what keeps connections alive has a rate of its own.
+    control: PaceCell,
+    control_bucket: Bucket,
+    marked: AtomicU64,
+    dropped: AtomicU64,
+}
 
 /// Number of tenants and vNICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +158,15 @@ pub struct TreeSize {
 pub struct Tree {
     size: TreeSize,
     pub(super) nodes: Slab<Node>,
+    classes: Slab<ClassCell>,
     /// Tenant of each vNIC.
     tenants: Box<[AtomicU32]>,
     /// Classes that woke up since the division looked: number + 1 of the last, 0: none.
     pub(super) woken: AtomicU32,
-    /// 1 as soon as any node has a limit: until then nothing is looked up for a packet.
-    any: AtomicU32,
+    /// Nodes with a limit: while there is none, nothing is looked up for a packet.
+    limits: AtomicU32,
+    /// Longest time until a class that waits is looked at again, nanoseconds: its share may have grown.
+    pub(super) look_ns: AtomicU64,
 }
 
 impl Tree {
@@ -151,14 +179,21 @@ impl Tree {
         Self {
             size,
             nodes,
+            classes: Slab::zeroed(4 * size.vnics as usize),
             tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
             woken: AtomicU32::new(0),
-            any: AtomicU32::new(0),
+            limits: AtomicU32::new(0),
+            look_ns: AtomicU64::new(EPOCH_NS / 2),
         }
     }
 
     /// Bytes of a node.
     pub const NODE_BYTES: usize = size_of::<Node>();
+
+    /// Bytes of all that is shared.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.nodes) + size_of_val(&*self.classes) + size_of_val(&*self.tenants)
+    }
 
     /// Number of classes, numbered from 0.
     pub fn leaves(&self) -> u32 {
@@ -234,12 +269,15 @@ impl Tree {
     /// Sets what a node may do. Takes effect with the next packets.
     pub fn set(&self, id: NodeId, limits: &NodeLimits) {
         let node = self.node(id);
+        let had = node.has_limit();
         node.weight.store(limits.weight.max(1), Relaxed);
         node.ceil.set(Pace::new(limits.ceil, limits.burst_at(limits.ceil)));
         node.assured.set(Pace::new(limits.assured, limits.burst_at(limits.assured)));
-        if limits.ceil != 0 || limits.assured != 0 {
-            self.any.store(1, Relaxed);
-        }
+        match (had, node.has_limit()) {
+            (false, true) => self.limits.fetch_add(1, Relaxed),
+            (true, false) => self.limits.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
         let above = 2 + 2 * self.size.tenants;
         let tenant = id.0.checked_sub(2).map(|row| row % self.size.tenants).filter(|_| id.0 < above);
         let vnics = match id.0.checked_sub(above) {
@@ -269,27 +307,26 @@ impl Tree {
     /// Sets the rate up to which a vNIC's CNPs, ACKs, NAKs and connection manager's messages are not treated as
     /// data; 0: no limit.
     pub fn set_control_rate(&self, direction: Direction, vnic: u32, rate: BitsPerSec) {
-        let node = self.node(self.leaf_node(self.leaf(direction, vnic, Class::Rdma)));
-        node.control.store(rate, Relaxed);
+        let class = &self.classes[self.leaf(direction, vnic, Class::Rdma).0 as usize];
+        class.control.set(Pace::new(rate, (rate / 800).max(16 << 10)));
     }
 
     /// True while a vNIC's control packets keep to their rate; then this one is counted against it.
     #[inline]
     pub fn may_control(&self, leaf: Leaf, bytes: u32, now_ns: u64) -> bool {
-        let (node, now) = (self.node(self.leaf_node(leaf)), Stamp::from_ns(now_ns));
-        let rate = node.control.load(Relaxed);
-        let pace = Pace::new(rate, (rate / 800).max(16 << 10));
-        let within = node.control_bucket.wait(u64::from(bytes), pace, now) == 0;
+        let (class, now) = (&self.classes[leaf.0 as usize], Stamp::from_ns(now_ns));
+        let pace = class.control.get();
+        let within = class.control_bucket.wait(u64::from(bytes), pace, now) == 0;
         if within {
-            node.control_bucket.take(u64::from(bytes), pace, now);
+            class.control_bucket.take(u64::from(bytes), pace, now);
         }
         within
     }
 
-    /// True when nothing in the tree has ever had a limit.
+    /// True when nothing in the tree has a limit.
     #[inline(always)]
     pub fn is_free(&self) -> bool {
-        self.any.load(Relaxed) == 0
+        self.limits.load(Relaxed) == 0
     }
 
     /// The weight of a node.
@@ -325,6 +362,37 @@ impl Tree {
             node.drawn.fetch_add(bytes, Relaxed);
         }
         self.wake(leaf);
+    }
+
+    /// Counts a packet of a class that was marked.
+    pub fn count_mark(&self, leaf: Leaf) {
+        self.classes[leaf.0 as usize].marked.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a packet of a class for which there was no room to wait.
+    pub fn count_drop(&self, leaf: Leaf) {
+        self.classes[leaf.0 as usize].dropped.fetch_add(1, Relaxed);
+    }
+
+    /// Packets of a class that were marked, and that were dropped.
+    pub fn fate(&self, leaf: Leaf) -> (u64, u64) {
+        let class = &self.classes[leaf.0 as usize];
+        (class.marked.load(Relaxed), class.dropped.load(Relaxed))
+    }
+
+    /// Forgets what a vNIC that is gone did and owed: its number may be another's next.
+    pub fn forget(&self, vnic: u32) {
+        for direction in Direction::ALL {
+            let leaves = Class::ALL.map(|class| self.leaf(direction, vnic, class));
+            for leaf in leaves {
+                let class = &self.classes[leaf.0 as usize];
+                class.control_bucket.fill();
+                class.marked.store(0, Relaxed);
+                class.dropped.store(0, Relaxed);
+            }
+            let ids = leaves.map(|leaf| self.leaf_node(leaf)).into_iter();
+            ids.chain([self.vnic_node(direction, vnic)]).for_each(|id| self.node(id).forget());
+        }
     }
 
     /// What a meter for a class would be set to: its rates now and its burst.

@@ -25,7 +25,8 @@ pub struct Parked<P> {
 /// Lets the packets of a burst pay.
 #[inline(always)]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, nft: &Nft) {
-    if !dhtb.tree().is_free() {
+    // What waits goes first, even when the last limit is gone.
+    if !dhtb.tree().is_free() || dhtb.waiting() > 0 {
         pay(cx, burst, dhtb, nft);
     }
 }
@@ -100,7 +101,7 @@ fn over<P: PacketBuf>(
     let (parked, reason) = match verdict {
         Verdict::Send(parked) => (parked, None),
         Verdict::Mark(mut parked) => {
-            mark(cx, &mut parked);
+            mark(cx, &mut parked, dhtb.tree(), leaf);
             (parked, None)
         }
         Verdict::Kept => {
@@ -115,18 +116,20 @@ fn over<P: PacketBuf>(
     burst.packets[i] = Some(parked.packet);
     burst.pending |= 1 << i;
     if let Some(reason) = reason {
+        dhtb.tree().count_drop(leaf);
         burst.drop(i, reason, cx.counters);
     }
 }
 
 /// Sets congestion experienced in a packet that listens to it.
-pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>) {
+pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>, tree: &Tree, leaf: Leaf) {
     let rdma = parked.meta.key.class() != 0;
     let headers = &mut parked.meta.headers;
     if headers.is_ip() && matches!(headers.tos & 3, 1 | 2) && set_ecn(&mut parked.packet, headers, Ecn::Ce) {
         headers.tos = Ecn::Ce.into_tos(headers.tos);
         let marked = if rdma { &cx.counters.rdma_marked } else { &cx.counters.tcp_marked };
         marked.add(1);
+        tree.count_mark(leaf);
     }
 }
 

@@ -89,6 +89,28 @@ fn shaper_a_full_queue_drops_by_name() {
     assert_eq!(world.pass(1, &v4(A, B).tcp(1, 2, 0x10, &[0; 946])).len(), 1);
 }
 
+/// Packets that come after the last limit was taken away stay behind those that wait.
+#[test]
+fn shaper_order_outlives_the_last_limit() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, MBIT);
+    let send = |world: &mut World, n: u8| {
+        let sent = world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[n; 946]))]);
+        sent.into_iter().map(|(_, packet)| packet).collect::<Vec<_>>()
+    };
+    let mut out: Vec<Vec<u8>> = (0..40).flat_map(|n| send(&mut world, n)).collect();
+    assert!(out.len() < 20, "{}", out.len());
+    let tree = world.worker.overlay.dhtb().tree();
+    tree.set(tree.vnic_node(Direction::Out, 0), &NodeLimits::FREE);
+    assert!(tree.is_free());
+    assert!(send(&mut world, 40).is_empty(), "it waits behind the others");
+    later(&mut world, 1_000_000);
+    out.extend(released(&mut world));
+    out.extend(send(&mut world, 41));
+    let order: Vec<u8> = out.iter().map(|outer| open::open(outer).inner[60]).collect();
+    assert_eq!(order, (0..42).collect::<Vec<u8>>());
+}
+
 #[test]
 fn shaper_rdma_over_its_rate_is_marked_then_waits() {
     let mut world = plain();
@@ -127,6 +149,10 @@ fn shaper_rdma_over_its_rate_is_marked_then_waits() {
         }
     }
     assert_eq!((last, counters.waiting.get()), (Some(599), 0));
+    // The class's own count is that of all.
+    let tree = world.worker.overlay.dhtb().tree();
+    assert_eq!(tree.fate(tree.leaf(Direction::Out, 0, Class::Rdma)), (counters.rdma_marked.get(), 0));
+    assert_eq!(tree.fate(tree.leaf(Direction::Out, 0, Class::Tcp)), (0, 0));
 }
 
 #[test]

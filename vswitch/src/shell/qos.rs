@@ -85,7 +85,7 @@ fn what(who: &Who) -> String {
     }
 }
 
-fn row(node: &Node) -> [String; 13] {
+fn row(node: &Node) -> [String; 15] {
     let is_class = matches!(node.who, Who::Class(..));
     let has_ceil = node.limits.ceil > 0;
     let or_dash = |shown: bool, text: String| if shown { text } else { "-".into() };
@@ -100,8 +100,10 @@ fn row(node: &Node) -> [String; 13] {
         or_dash(has_ceil, node.view.burst.to_string()),
         or_dash(has_ceil, node.view.tokens.to_string()),
         or_dash(is_class, node.view.debt.to_string()),
-        node.waiting.0.to_string(),
-        node.waiting.1.to_string(),
+        node.held.packets.to_string(),
+        node.held.bytes.to_string(),
+        node.held.marked.to_string(),
+        node.held.dropped.to_string(),
         or_dash(is_class, node.view.held_back.to_string()),
     ]
 }
@@ -118,7 +120,8 @@ fn data(node: &Node) -> Value {
         "rate": node.rate, "assured": some(assured), "ceil": some(ceil), "share": some(node.view.share),
         "weight": weight, "burst": some(ceil).map(|_| node.view.burst),
         "tokens": some(ceil).map(|_| node.view.tokens), "debt": node.view.debt, "drawn": node.view.drawn,
-        "held-back": node.view.held_back, "waiting-packets": node.waiting.0, "waiting-bytes": node.waiting.1,
+        "held-back": node.view.held_back, "waiting-packets": node.held.packets, "waiting-bytes": node.held.bytes,
+        "marked": node.held.marked, "dropped": node.held.dropped,
     })
 }
 
@@ -172,6 +175,8 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         "debt",
         "waiting",
         "bytes",
+        "marked",
+        "dropped",
         "held back",
     ]);
     // Of many vNICs most are idle; whoever asks for one sees all of it.

@@ -19,11 +19,19 @@ pub struct Control {
     tree: Arc<Tree>,
     /// What nodes have that are not free.
     applied: HashMap<NodeId, NodeLimits>,
-    /// VPC of each vNIC, and its rates of control packets, out and in.
-    vnics: HashMap<u32, (u32, [u64; 2])>,
+    vnics: HashMap<u32, Placed>,
     /// Nodes of what is there now, in no particular order.
     nodes: Vec<NodeId>,
     samples: Samples,
+}
+
+/// A vNIC in the tree.
+#[derive(Clone, PartialEq, Eq)]
+struct Placed {
+    name: String,
+    vpc: u32,
+    /// Rates of its control packets, out and in.
+    control: [u64; 2],
 }
 
 /// Bytes that nodes let through, a second ago and now.
@@ -137,8 +145,12 @@ impl Control {
                 let vpc = snapshot.vpc(vnic.vpc).and_then(|vpc| vpc_configs.get(vpc.name.as_str()));
                 let of_vpc = vpc.and_then(|both| of_way(both, direction).ceil).map_or(0, |rate| rate.0);
                 let base = [new.ceil, of_vpc, link].into_iter().find(|rate| *rate > 0).unwrap_or(0);
-                let entry = vnics.entry(vnic.index).or_insert((vnic.vpc, [0; 2]));
-                entry.1[direction as usize] = config.qos.control_rate.of(base);
+                let placed = vnics.entry(vnic.index).or_insert_with(|| Placed {
+                    name: vnic.name.clone(),
+                    vpc: vnic.vpc,
+                    control: [0; 2],
+                });
+                placed.control[direction as usize] = config.qos.control_rate.of(base);
             }
             for vpc in snapshot.vpcs.iter().flatten() {
                 let Some(both) = vpc_configs.get(vpc.name.as_str()) else { continue };
@@ -153,16 +165,21 @@ impl Control {
         self.nodes = nodes;
     }
 
-    fn write(&mut self, wanted: HashMap<NodeId, NodeLimits>, vnics: HashMap<u32, (u32, [u64; 2])>) {
-        for (&vnic, &(vpc, rates)) in &vnics {
-            let known = self.vnics.get(&vnic);
-            if known.map(|known| known.0) != Some(vpc) {
-                self.tree.set_tenant(vnic, vpc);
+    fn write(&mut self, wanted: HashMap<NodeId, NodeLimits>, vnics: HashMap<u32, Placed>) {
+        for (&index, known) in &self.vnics {
+            if vnics.get(&index).is_none_or(|vnic| vnic.name != known.name) {
+                self.tree.forget(index);
+            }
+        }
+        for (&index, vnic) in &vnics {
+            let known = self.vnics.get(&index);
+            if known.is_none_or(|known| known.vpc != vnic.vpc) {
+                self.tree.set_tenant(index, vnic.vpc);
             }
             for direction in Direction::ALL {
-                let rate = rates[direction as usize];
-                if known.map(|known| known.1[direction as usize]) != Some(rate) {
-                    self.tree.set_control_rate(direction, vnic, rate);
+                let rate = vnic.control[direction as usize];
+                if known.is_none_or(|known| known.control[direction as usize] != rate) {
+                    self.tree.set_control_rate(direction, index, rate);
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! What waits is asked of the workers, some thousand classes at a time; everything else is read from shared counters.
 
 use std::collections::HashMap;
+use std::iter::Sum;
 
 use pipelines::qos::{Class, Direction, Leaf, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::Vnic;
@@ -60,14 +61,38 @@ pub struct Node {
     pub view: NodeView,
     /// Bits per second lately.
     pub rate: Option<f64>,
-    /// Packets and bytes that wait.
-    pub waiting: (u64, u64),
+    /// What happened to its packets.
+    pub held: Held,
+}
+
+/// What happened to packets that found no tokens: of a class, or of all below a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Packets that wait now.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that went with congestion experienced.
+    pub marked: u64,
+    /// Packets for which there was no room.
+    pub dropped: u64,
+}
+
+impl Sum for Held {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            packets: sum.packets + one.packets,
+            bytes: sum.bytes + one.bytes,
+            marked: sum.marked + one.marked,
+            dropped: sum.dropped + one.dropped,
+        })
+    }
 }
 
 impl Node {
     /// True when it has no limits and has seen nothing.
     pub fn is_idle(&self) -> bool {
-        self.limits == NodeLimits::FREE && self.view.drawn == 0 && self.waiting.0 == 0
+        self.limits == NodeLimits::FREE && self.view.drawn == 0 && self.held == Held::default()
     }
 }
 
@@ -108,20 +133,22 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerGone> {
     vnics.sort_by(|a, b| (a.vpc, &a.name).cmp(&(b.vpc, &b.name)));
     let depths = depths(switch.pool(), &leaves(tree, vnics.iter().copied()))?;
     let now_ns = switch.pool().now().ns;
-    let node = |who: Who, direction: Direction, id: NodeId, waiting: (u64, u64)| Node {
+    let node = |who: Who, direction: Direction, id: NodeId, held: Held| Node {
         who,
         direction,
         limits: qos.limits(id),
         view: qos.view(id, now_ns),
         rate: qos.rate(id),
-        waiting,
+        held,
     };
-    let waits = |direction: Direction, vnic: &Vnic, class: Class| {
-        depths.get(&tree.leaf(direction, vnic.index, class)).copied().unwrap_or_default()
+    let held = |direction: Direction, vnic: &Vnic, class: Class| {
+        let leaf = tree.leaf(direction, vnic.index, class);
+        let (packets, bytes) = depths.get(&leaf).copied().unwrap_or_default();
+        let (marked, dropped) = tree.fate(leaf);
+        Held { packets, bytes, marked, dropped }
     };
-    let sum = |direction: Direction, vnics: &[&Vnic]| {
-        let all = vnics.iter().flat_map(|vnic| Class::ALL.map(|class| waits(direction, vnic, class)));
-        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    let sum = |direction: Direction, vnics: &[&Vnic]| -> Held {
+        vnics.iter().flat_map(|vnic| Class::ALL.map(|class| held(direction, vnic, class))).sum()
     };
     let mut nodes = Vec::new();
     for direction in Direction::ALL {
@@ -144,7 +171,7 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerGone> {
                 for direction in Direction::ALL {
                     let id = tree.leaf_node(tree.leaf(direction, vnic.index, class));
                     let who = Who::Class(vnic.name.clone(), class);
-                    nodes.push(node(who, direction, id, waits(direction, vnic, class)));
+                    nodes.push(node(who, direction, id, held(direction, vnic, class)));
                 }
             }
         }
