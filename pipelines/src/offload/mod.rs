@@ -12,6 +12,7 @@ pub mod encap;
 pub mod field;
 pub mod items;
 pub mod rule;
+pub mod sim;
 
 pub use actions::Action;
 pub use back_end::{BackEnd, Cause, FlowError, Meter, RuleId, Usage, Where};

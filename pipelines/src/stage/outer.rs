@@ -215,7 +215,7 @@ pub fn finish<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
 }
 
 /// Writes the ECN field of a packet.
-pub(super) fn set_ecn<P: PacketBuf>(packet: &mut P, headers: &Headers, ecn: Ecn) -> bool {
+pub(crate) fn set_ecn<P: PacketBuf>(packet: &mut P, headers: &Headers, ecn: Ecn) -> bool {
     let l3 = usize::from(headers.l3_offset);
     let head = packet.head_mut();
     match headers.l3 {

@@ -1,0 +1,209 @@
+//! The layers of a packet as items see them: which there are, and their bytes.
+//!
+//! A layer has a place: outside the tunnel or inside it, and for VLAN tags first or second. Items in front of a VxLAN
+//! item are about the outside, those behind it about the inside.
+
+use wire::parse::parse_into;
+use wire::roce::BTH_LEN;
+use wire::{ChecksumState, Flags, Headers, L3, PacketBuf, protocol, vxlan};
+
+use crate::offload::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
+use crate::offload::{FlowError, Item, Kind, Where, back_end::Cause};
+
+/// Tag registers.
+pub const TAGS: usize = 4;
+/// What stands in front of a frame in the payload of an outer UDP datagram.
+const VXLAN: usize = vxlan::HEADER_LEN;
+
+/// Which layer or piece of metadata an item is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    kind: Kind,
+    /// Headers: 1 inside the tunnel; tags of a VLAN: 2 more for the second; tag registers: which.
+    place: u8,
+}
+
+/// The slots of a pattern, in its order.
+///
+/// # Errors
+/// When an item stands where no packet has it, or twice.
+pub fn slots_of(pattern: &[Item]) -> Result<Vec<Slot>, FlowError> {
+    let mut slots: Vec<Slot> = Vec::with_capacity(pattern.len());
+    let (mut inside, mut deepest) = (0, 0);
+    for (index, item) in pattern.iter().enumerate() {
+        let error = |text: &str| FlowError::new(Cause::Invalid, Where::Item(index), text);
+        let kind = item.kind();
+        let place = match kind {
+            Kind::Tag => match item.field(tag::INDEX) {
+                (register, 0xff) if register < TAGS as u128 => register as u8,
+                _ => return Err(error("a tag item names one of registers 0 to 3, all bits of its index")),
+            },
+            _ if is_metadata(kind) => 0,
+            _ => {
+                let depth = depth(kind) + inside * 10;
+                let second_tag =
+                    kind == Kind::Vlan && slots.last().is_some_and(|last| last.kind == Kind::Vlan);
+                if depth < deepest || depth == deepest && deepest > 0 && !second_tag {
+                    return Err(error(
+                        "the item stands behind a layer that is not in front of it in packets",
+                    ));
+                }
+                deepest = depth;
+                inside | if second_tag { 2 } else { 0 }
+            }
+        };
+        let slot = Slot { kind, place };
+        if slots.contains(&slot) {
+            return Err(error("the item is there twice"));
+        }
+        slots.push(slot);
+        if kind == Kind::Vxlan {
+            if inside == 1 {
+                return Err(error("a tunnel within a tunnel"));
+            }
+            inside = 1;
+        }
+    }
+    Ok(slots)
+}
+
+const fn is_metadata(kind: Kind) -> bool {
+    matches!(kind, Kind::RepresentedPort | Kind::PortId | Kind::MeterColor | Kind::Tag | Kind::Mark)
+}
+
+/// Order of headers in a packet.
+const fn depth(kind: Kind) -> u8 {
+    match kind {
+        Kind::Eth => 1,
+        Kind::Vlan => 2,
+        Kind::Ipv4 | Kind::Ipv6 => 3,
+        Kind::Udp | Kind::Tcp => 4,
+        Kind::IbBth | Kind::Vxlan => 5,
+        _ => 0,
+    }
+}
+
+/// What the e-switch carries along with a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// DPDK port that stands for where the packet came from.
+    pub port: u16,
+    /// Tag registers.
+    pub tags: [u32; TAGS],
+    /// 0 green, 1 yellow, 2 red.
+    pub colour: u8,
+    /// The mark for software.
+    pub mark: Option<u32>,
+}
+
+/// UDP ports that mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpPorts {
+    /// VxLAN.
+    pub vxlan: u16,
+    /// RoCEv2.
+    pub rdma: u16,
+}
+
+/// Where the layers of a packet begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Layers {
+    outer: Headers,
+    /// Offset of the frame in the tunnel, and its headers.
+    inner: Option<(usize, Headers)>,
+    rdma_port: u16,
+}
+
+impl Layers {
+    /// Finds the layers. `None` for a packet that is not for the e-switch to judge: malformed, with a wrong outer
+    /// checksum, not finished, or larger than a packet of the wire. Hardware would know some of these by an integrity
+    /// item (unconfirmed).
+    pub fn of<P: PacketBuf>(packet: &P, ports: UdpPorts) -> Option<Self> {
+        let facts = packet.rx_facts();
+        if facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial {
+            return None;
+        }
+        let head = packet.head();
+        let mut layers = Self { outer: Headers::default(), inner: None, rdma_port: ports.rdma };
+        parse_into(head, packet.len(), &mut layers.outer).ok()?;
+        if !layers.outer.is_udp_to(ports.vxlan) {
+            return Some(layers);
+        }
+        let header = vxlan::Header::parse(layers.outer.payload(head)).filter(|header| header.has_vni());
+        if header.is_some() {
+            let outer = &layers.outer;
+            let wrong = wire::l4::verify(outer, packet.segments()) == wire::l4::Verdict::Bad;
+            let end = outer.udp(head).map(|udp| usize::from(outer.l4_offset) + usize::from(udp.len.get()))?;
+            let front = outer.payload_offset() + VXLAN;
+            if wrong || !outer.ipv4_checksum_ok(head) || end < front {
+                return None;
+            }
+            let mut inner = Headers::default();
+            parse_into(head.get(front..)?, end - front, &mut inner).ok()?;
+            layers.inner = Some((front, inner));
+        }
+        Some(layers)
+    }
+
+    /// The headers that are outermost.
+    pub fn outer(&self) -> &Headers {
+        &self.outer
+    }
+
+    /// Bytes in front of the frame in the tunnel.
+    pub fn tunnel_len(&self) -> Option<usize> {
+        self.inner.map(|(at, _)| at)
+    }
+
+    /// The bytes of a layer; `None` when the packet has no such layer.
+    pub fn bytes(&self, slot: Slot, head: &[u8], registers: &Registers) -> Option<ItemBytes> {
+        let mut bytes = [0; ITEM_BYTES];
+        let mut put = |source: &[u8]| bytes[..source.len()].copy_from_slice(source);
+        match slot.kind {
+            Kind::RepresentedPort => put(&registers.port.to_be_bytes()),
+            Kind::PortId => put(&u32::from(registers.port).to_be_bytes()),
+            Kind::MeterColor => put(&[registers.colour]),
+            Kind::Mark => put(&registers.mark?.to_be_bytes()),
+            Kind::Tag => {
+                put(&registers.tags.get(usize::from(slot.place))?.to_be_bytes());
+                bytes[4] = slot.place;
+            }
+            kind => self.header(kind, slot.place, head, &mut bytes)?,
+        }
+        Some(bytes)
+    }
+
+    fn header(&self, kind: Kind, place: u8, head: &[u8], bytes: &mut ItemBytes) -> Option<()> {
+        let (start, headers) = match (place & 1, &self.inner) {
+            (0, _) => (0, &self.outer),
+            (_, Some((at, headers))) => (*at, headers),
+            _ => return None,
+        };
+        let (l3, l4) = (start + usize::from(headers.l3_offset), start + usize::from(headers.l4_offset));
+        let second = place >> 1;
+        let (at, len) = match kind {
+            Kind::Eth => (start, 14),
+            Kind::Vlan if headers.vlan_count > second => (start + 14 + 4 * usize::from(second), 4),
+            Kind::Ipv4 if headers.l3 == L3::Ipv4 => (l3, 20),
+            Kind::Ipv6 if headers.l3 == L3::Ipv6 => (l3, 40),
+            Kind::Udp if headers.is_udp() => (l4, 8),
+            Kind::Tcp if headers.is_tcp() => (l4, 20),
+            Kind::Vxlan if self.inner.is_some() && place == 0 => (l4 + 8, VXLAN),
+            Kind::IbBth if headers.is_udp_to(self.rdma_port) && headers.l4_total_len() >= 8 + BTH_LEN => {
+                (l4 + 8, BTH_LEN)
+            }
+            _ => return None,
+        };
+        bytes[..len].copy_from_slice(head.get(at..at + len)?);
+        match kind {
+            Kind::Eth => eth::HAS_VLAN.set(bytes, u128::from(headers.vlan_count > 0)),
+            Kind::Vlan => vlan::HAS_MORE_VLAN.set(bytes, u128::from(headers.vlan_count > second + 1)),
+            Kind::Ipv6 => {
+                let fragment = headers.is(Flags::FRAGMENT) || head.get(l3 + 6) == Some(&protocol::FRAGMENT);
+                ipv6::HAS_FRAG_EXT.set(bytes, u128::from(fragment));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}

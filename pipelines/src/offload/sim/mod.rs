@@ -1,0 +1,256 @@
+//! The simulated e-switch: executes rules on packets, for a lab without a NIC. A lab device, no claim about hardware.
+//!
+//! ```text
+//!   packet, port -> group 0 -- rule: actions, jump --> group n ... --> out of a port | to software | dropped
+//!                      \------------- no rule: to software ------------/
+//! ```
+//! Pure: it knows the time by [`Eswitch::advance`] alone. Rules come into force at a configured rate and after a
+//! configured time, one after another; counters are shown as of their last refresh; refusals are in [`refuse`].
+
+mod execute;
+mod layers;
+mod meter;
+mod refuse;
+mod rules;
+mod table;
+
+pub use execute::Fate;
+pub use layers::UdpPorts;
+pub use meter::Colour;
+
+use std::collections::HashMap;
+
+use wire::PacketBuf;
+
+use super::back_end::{BackEnd, Cause, FlowError, Meter, RuleId, Usage, Where};
+use super::items::ITEM_BYTES;
+use super::rule::FlowRule;
+use layers::{Layers, Registers};
+use meter::Metered;
+use rules::Rules;
+
+/// What the device is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Rules it holds.
+    pub capacity: u32,
+    /// Groups it has, numbered from 0.
+    pub groups: u32,
+    /// Rules that come into force a second; 0: any number.
+    pub insertion_rate: u32,
+    /// From creation until a rule is in force, nanoseconds.
+    pub latency_ns: u64,
+    /// Time between two refreshes of counters, nanoseconds; 0: they are always fresh.
+    pub refresh_ns: u64,
+    /// UDP ports that mean something.
+    pub udp: UdpPorts,
+    /// It matches InfiniBand headers.
+    pub ib_bth: bool,
+    /// It matches the colours that meters give.
+    pub meter_mark: bool,
+    /// It changes ECN fields.
+    pub modify_ecn: bool,
+    /// It matches ranges.
+    pub ranges: bool,
+    /// It takes no rule.
+    pub refuse_all: bool,
+    /// Of so many rules that it takes, one never comes into force; 0: none.
+    pub fail_one_in: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            capacity: 1 << 20,
+            groups: 64,
+            insertion_rate: 0,
+            latency_ns: 0,
+            refresh_ns: 500_000_000,
+            udp: UdpPorts { vxlan: 4789, rdma: 4791 },
+            ib_bth: true,
+            meter_mark: true,
+            modify_ecn: true,
+            ranges: false,
+            refuse_all: false,
+            fail_one_in: 0,
+        }
+    }
+}
+
+/// What the device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rules taken.
+    pub created: u64,
+    /// Rules refused.
+    pub refused: u64,
+    /// Rules that were taken and failed.
+    pub failed: u64,
+    /// Packets sent out of a port.
+    pub forwarded: u64,
+    /// Packets dropped by a rule.
+    pub dropped: u64,
+    /// Packets that a rule sent to software.
+    pub to_software: u64,
+    /// Packets that met no rule in some group, and went to software.
+    pub missed: u64,
+    /// Packets that were lost because an action could not be carried out (no headroom).
+    pub errors: u64,
+}
+
+/// The device.
+pub struct Eswitch {
+    config: Config,
+    now_ns: u64,
+    rules: Rules,
+    meters: HashMap<u32, Metered>,
+    completed: Vec<(RuleId, Result<(), FlowError>)>,
+    stats: Stats,
+}
+
+impl Eswitch {
+    /// A device without rules.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            now_ns: 0,
+            rules: Rules::default(),
+            meters: HashMap::new(),
+            completed: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// What the device is like.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Rules it holds, those not yet in force included.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// True without any rule.
+    pub fn is_empty(&self) -> bool {
+        self.rules.len() == 0
+    }
+
+    /// Tells the time, nanoseconds of a clock that does not go back; rules whose time has come are in force.
+    pub fn advance(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        let Self { completed, stats, config, .. } = self;
+        self.rules.activate(self.now_ns, config.fail_one_in, |id, result| {
+            stats.failed += u64::from(result.is_err());
+            completed.push((id, result));
+        });
+    }
+
+    /// Sends a packet through. `port` is the DPDK port that stands for where it came from.
+    pub fn run<P: PacketBuf>(&mut self, packet: &mut P, port: u16) -> Fate {
+        let mut registers = Registers { port, ..Registers::default() };
+        let fate = match Layers::of(packet, self.config.udp) {
+            Some(mut layers) => execute::run(self, packet, &mut layers, &mut registers),
+            None => Fate::missed(&registers),
+        };
+        let counter = match fate {
+            Fate::Out { .. } => &mut self.stats.forwarded,
+            Fate::Software { missed: true, .. } => &mut self.stats.missed,
+            Fate::Software { .. } => &mut self.stats.to_software,
+            Fate::Dropped => &mut self.stats.dropped,
+            Fate::Failed => &mut self.stats.errors,
+        };
+        *counter += 1;
+        fate
+    }
+
+    /// The first rule of group 0 on that matches a packet as it is, by looking at every rule: for tests of the index.
+    pub fn first_match_linear<P: PacketBuf>(&self, packet: &P, port: u16, group: u32) -> Option<RuleId> {
+        let layers = Layers::of(packet, self.config.udp)?;
+        let registers = Registers { port, ..Registers::default() };
+        self.rules.find_linear(group, &layers, packet.head(), &registers)
+    }
+
+    /// The same by the index.
+    pub fn first_match<P: PacketBuf>(&self, packet: &P, port: u16, group: u32) -> Option<RuleId> {
+        let layers = Layers::of(packet, self.config.udp)?;
+        let registers = Registers { port, ..Registers::default() };
+        self.rules.find(group, &layers, packet.head(), &registers).map(|number| self.rules.id(number))
+    }
+
+    /// Loses a rule without telling anybody: for tests of an audit.
+    pub fn lose(&mut self, rule: RuleId) -> bool {
+        self.rules.remove(rule).is_some()
+    }
+}
+
+impl BackEnd for Eswitch {
+    fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
+        refuse::check(rule, &self.config)?;
+        layers::slots_of(&rule.pattern).map(|_| ())
+    }
+
+    fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
+        let room = self.rules.len() < self.config.capacity as usize;
+        let taken = self.validate(rule).and_then(|()| {
+            if room {
+                self.rules.add(rule, self.now_ns, &self.config)
+            } else {
+                let text = format!("no room: {} rules are in use", self.config.capacity);
+                Err(FlowError::new(Cause::Full, Where::Unspecified, text))
+            }
+        });
+        match &taken {
+            Ok(_) => self.stats.created += 1,
+            Err(_) => self.stats.refused += 1,
+        }
+        self.advance(self.now_ns);
+        taken
+    }
+
+    fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
+        results.append(&mut self.completed);
+    }
+
+    fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.completed.retain(|(other, _)| *other != rule);
+        self.rules.remove(rule).ok_or_else(gone)
+    }
+
+    fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.rules.query(rule, self.now_ns, self.config.refresh_ns)
+    }
+
+    fn aged(&mut self, rules: &mut Vec<RuleId>) {
+        self.rules.aged(self.now_ns, rules);
+    }
+
+    fn flush(&mut self) -> Result<(), FlowError> {
+        self.rules.clear();
+        self.completed.clear();
+        Ok(())
+    }
+
+    fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
+        let Some(meter) = meter else {
+            return self.meters.remove(&mtr_id).map(|_| ()).ok_or_else(|| {
+                FlowError::new(Cause::Gone, Where::Unspecified, format!("there is no meter {mtr_id}"))
+            });
+        };
+        let now_ns = self.now_ns;
+        self.meters
+            .entry(mtr_id)
+            .and_modify(|metered| metered.set(meter, now_ns))
+            .or_insert_with(|| Metered::new(meter, now_ns));
+        Ok(())
+    }
+}
+
+fn gone() -> FlowError {
+    FlowError::new(Cause::Gone, Where::Handle, "there is no such rule")
+}

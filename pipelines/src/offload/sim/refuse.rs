@@ -1,0 +1,125 @@
+//! What the simulated e-switch does not take, after what is known of mlx5's (unconfirmed on hardware).
+
+use super::Config;
+use super::layers::TAGS;
+use crate::offload::back_end::{Cause, FlowError, Where};
+use crate::offload::{Action, Direction, FlowRule, Kind};
+
+/// Checks a rule, room aside.
+pub fn check(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+    let unsupported = |at, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
+    if config.refuse_all {
+        return unsupported(Where::Unspecified, "this device takes no rules");
+    }
+    match rule.attr.direction {
+        Direction::Transfer => {}
+        Direction::Ingress => {
+            return unsupported(Where::AttrIngress, "the simulated e-switch takes transfer rules");
+        }
+        Direction::Egress => {
+            return unsupported(Where::AttrEgress, "the simulated e-switch takes transfer rules");
+        }
+    }
+    if rule.attr.group >= config.groups {
+        return unsupported(Where::AttrGroup, &format!("groups end at {}", config.groups - 1));
+    }
+    check_items(rule, config)?;
+    check_actions(rule, config)
+}
+
+fn check_items(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+    for (index, item) in rule.pattern.iter().enumerate() {
+        let refuse = |at: Where, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
+        match item.kind() {
+            Kind::IbBth if rule.attr.group == 0 => {
+                return refuse(Where::Item(index), "ib_bth is not matched in group 0");
+            }
+            Kind::IbBth if !config.ib_bth => {
+                return refuse(Where::Item(index), "this device does not match ib_bth");
+            }
+            Kind::MeterColor if !config.meter_mark => {
+                return refuse(Where::Item(index), "colours are matched with hardware steering only");
+            }
+            _ => {}
+        }
+        if item.last().is_some() && !config.ranges {
+            return refuse(Where::ItemLast(index), "ranges are not supported");
+        }
+    }
+    Ok(())
+}
+
+/// Order in which hardware carries actions out.
+const fn stage(action: &Action) -> u8 {
+    match action {
+        Action::VxlanDecap => 0,
+        Action::Count | Action::Age { .. } => 1,
+        Action::Meter { .. } => 2,
+        Action::SetEcn { .. }
+        | Action::SetTag { .. }
+        | Action::Mark { .. }
+        | Action::DecTtl
+        | Action::SetMacSrc(_)
+        | Action::SetMacDst(_) => 3,
+        Action::RawEncap(_) => 4,
+        _ => 5,
+    }
+}
+
+fn check_actions(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+    let fates = rule.actions.iter().filter(|action| action.is_fate()).count();
+    if fates != 1 {
+        let text = if fates == 0 { "no action says where packets go" } else { "packets go one way only" };
+        return Err(FlowError::new(Cause::Invalid, Where::ActionNum, text));
+    }
+    let has = |wanted: fn(&Action) -> bool| rule.actions.iter().any(wanted);
+    let meters = has(|action| matches!(action, Action::Meter { .. }));
+    let mut reached = 0;
+    for (index, action) in rule.actions.iter().enumerate() {
+        let refuse = |cause: Cause, text: &str| Err(FlowError::new(cause, Where::Action(index), text));
+        if stage(action) < reached {
+            let text = format!(
+                "{} comes too late: the order is decap, count and age, meter, modifications, encap, way out",
+                action.name()
+            );
+            return refuse(Cause::Unsupported, &text);
+        }
+        reached = stage(action);
+        if rule.actions[..index].iter().any(|other| same(other, action)) {
+            return refuse(Cause::Unsupported, "the action is there twice");
+        }
+        match action {
+            Action::Age { .. } if meters => {
+                return refuse(Cause::Unsupported, "meter and age do not go into one rule");
+            }
+            Action::Age { timeout } if *timeout == 0 || *timeout >= 1 << 24 => {
+                return refuse(Cause::Invalid, "the timeout is 1 to 16777215 seconds");
+            }
+            Action::Jump { group } if *group == rule.attr.group => {
+                return refuse(Cause::Invalid, "a jump leads to another group");
+            }
+            Action::Jump { group } if *group >= config.groups => {
+                return refuse(Cause::Unsupported, &format!("groups end at {}", config.groups - 1));
+            }
+            Action::SetEcn { .. } if !config.modify_ecn => {
+                return refuse(Cause::Unsupported, "this device does not modify ECN");
+            }
+            Action::SetTag { index, .. } if usize::from(*index) >= TAGS => {
+                return refuse(Cause::Unsupported, "tag registers are 0 to 3");
+            }
+            Action::SetTag { data, mask, .. } if data & !mask != 0 => {
+                return refuse(Cause::Invalid, "data has bits outside mask");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Two actions of which a rule has one at most.
+fn same(a: &Action, b: &Action) -> bool {
+    match (a, b) {
+        (Action::SetTag { index: a, .. }, Action::SetTag { index: b, .. }) => a == b,
+        _ => std::mem::discriminant(a) == std::mem::discriminant(b),
+    }
+}
