@@ -2,6 +2,7 @@
 
     roce.py sum FILE...               one JSON object: every stream's packets, payload bytes, CE marks and wrong ICRCs
     roce.py pick FILE OUT KIND=N...   writes to OUT the first N packets of each kind, in the order they were seen
+    roce.py cnp OUT MACS IPS QPN      writes to OUT the frame of a CNP; source and target of each pair
 
 A stream is (VNI or null, inner VLAN or null, source, destination, kind). Kinds are operation names of the BTH ("RC SEND_ONLY"),
 for the connection manager its message ("CM REQ"). FILE is a pcap file of Ethernet frames, with or without VxLAN around them.
@@ -145,8 +146,29 @@ def pick(path, out, wanted):
     return {"taken": taken, "missing": {kind: count for kind, count in left.items() if count}}
 
 
+def cnp(out, source_mac, target_mac, source, target, qpn):
+    """Writes the frame of a congestion notification for a queue pair at `target`, over IPv4 with ECT(0)."""
+    bth = bytes([0x81, 0, 0xFF, 0xFF, 0x40]) + int(qpn).to_bytes(3, "big") + bytes(4)
+    body = bth + bytes(16)
+    udp = struct.pack("!4H", 0xC000, ROCE, 8 + len(body) + 4, 0)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 2, 20 + len(udp) + len(body) + 4, 0, 0x4000, 64, 17, 0,
+                       ipaddress.ip_address(source).packed, ipaddress.ip_address(target).packed)
+    total = sum(struct.unpack("!10H", head))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    head = head[:10] + struct.pack("!H", total ^ 0xFFFF) + head[12:]
+    packet = head + udp + body
+    packet += icrc(4, packet, len(head)).to_bytes(4, "little")
+    macs = bytes.fromhex((target_mac + source_mac).replace(":", ""))
+    with open(out, "wb") as file:
+        file.write(macs + b"\x08\x00" + packet)
+    return {"bytes": len(macs) + 2 + len(packet)}
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "sum":
         print(json.dumps(summary(sys.argv[2:])))
+    elif sys.argv[1] == "cnp":
+        print(json.dumps(cnp(*sys.argv[2:])))
     else:
         print(json.dumps(pick(sys.argv[2], sys.argv[3], sys.argv[4:])))

@@ -12,6 +12,7 @@
 mod base64;
 mod channel;
 mod image;
+pub mod notify;
 pub mod rdma;
 pub mod site;
 pub mod wire;

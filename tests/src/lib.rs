@@ -22,6 +22,7 @@ pub mod netns;
 pub mod ovs;
 pub mod pair;
 pub mod process;
+pub mod rates;
 pub mod runtime;
 pub mod scene;
 pub mod script;

@@ -4,6 +4,7 @@
 //! Nothing is read off but that: rates and times of an emulated processor say nothing.
 
 use super::{Ended, Guest, Job, Site};
+use serde_json::Value;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,18 @@ pub fn gid_index(guest: &Guest, address: IpAddr) -> u32 {
     let found = guest.run(&find);
     let index = found.lines().next().and_then(|path| path.rsplit('/').next()?.parse().ok());
     index.unwrap_or_else(|| panic!("no GID index in '{found}'"))
+}
+
+/// The peer's number of the one RC queue pair that is connected in a guest, as its kernel has it.
+#[track_caller]
+pub fn peer_qpn(guest: &Guest) -> u32 {
+    let text = guest.run("rdma -j resource show qp link rxe0/1");
+    let all: Value =
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("rdma wrote no JSON ({e}): {text}"));
+    let connected = |qp: &&Value| qp["type"] == "RC" && qp["state"] == "RTS";
+    let mut found = all.as_array().into_iter().flatten().filter(connected);
+    let (Some(qp), None) = (found.next(), found.next()) else { panic!("one connected queue pair: {text}") };
+    qp["rqpn"].as_u64().and_then(|n| n.try_into().ok()).unwrap_or_else(|| panic!("no rqpn: {text}"))
 }
 
 /// How a client knows that its server listens.

@@ -1,0 +1,250 @@
+//! Rates on guests with soft-RoCE, which does not slow down when it is marked: the hard limit holds it, marks and
+//! notifications go where they should, and TCP beside it keeps what it was promised.
+//!
+//! Rates are the switch's own bytes over its own clock; all ceilings are far below what emulated guests can do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use serde_json::Value;
+use std::time::Duration;
+use tests::guest::notify::{self, FRAME_LEN, Notifier};
+use tests::guest::{self, Site, rdma, site, wire};
+use tests::lab::{Lab, vpc};
+use tests::rates::{Look, Node, Window};
+use tests::{Daemon, Family, Workdir, wait_for};
+
+/// The ceiling of each guest, Mbit/s.
+const CEIL: f64 = 8.0;
+/// How long rates are measured.
+const WINDOW: Duration = Duration::from_secs(5);
+/// What passes before that, so that savings are spent.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Bytes that each packet costs besides its own.
+const OVERHEAD: i64 = 24;
+/// The tunnel's headers over IPv4.
+const TUNNEL: i64 = 50;
+
+/// How far over its ceiling a rate may be, in percent.
+const OVER: f64 = 2.0;
+/// How far under it: a worker may not have had its core.
+const UNDER: f64 = 15.0;
+
+#[track_caller]
+fn near(what: &str, rate: f64, wanted: f64) {
+    let error = (rate / wanted - 1.0) * 100.0;
+    eprintln!("{what}: {rate:.3} Mbit/s, wanted {wanted}, {error:+.2} %");
+    assert!((-UNDER..=OVER).contains(&error), "{what}: {rate:.3} Mbit/s is {error:+.2} % off {wanted}");
+}
+
+/// Waits until a class asks for more than it may have.
+#[track_caller]
+fn wait_over(switch: &Daemon, class: Node<'_>) {
+    let before = Look::take(switch).of(class, "held-back");
+    wait_for(&format!("{class:?} to be held back"), Duration::from_secs(60), || {
+        (Look::take(switch).of(class, "held-back") > before + 10).then_some(())
+    });
+}
+
+/// A guest's outgoing RDMA.
+fn rdma_of(name: &str) -> Node<'_> {
+    Node::class(name, "rdma", "out")
+}
+
+/// The one queue pair of a vNIC in a direction, as `show qp` has it by this number.
+#[track_caller]
+fn queue_pair(switch: &Daemon, vnic: &str, qpn: u32, way: &str) -> Value {
+    let shown = switch.json(&format!("show qp {vnic} {qpn}"));
+    let pairs = shown["queue-pairs"].as_array().into_iter().flatten();
+    let mut rows = pairs.map(|pair| &pair[way]).filter(|row| row["qpn"] == qpn);
+    let (Some(row), None) = (rows.next(), rows.next()) else { panic!("one {way} of {qpn}: {shown:#}") };
+    row.clone()
+}
+
+/// CNPs that were counted for queue pairs of a vNIC, by direction and number.
+#[track_caller]
+fn counted(switch: &Daemon, vnic: &str) -> Vec<(String, u64, u64)> {
+    let answer = switch.json(&format!("show rcft {vnic}"));
+    let rows = answer["queue-pairs"].as_array().into_iter().flatten();
+    let row =
+        |row: &Value| Some((row["way"].as_str()?.to_owned(), row["qpn"].as_u64()?, row["cnp"].as_u64()?));
+    rows.filter_map(row).filter(|(.., cnp)| *cnp > 0).collect()
+}
+
+/// Not-ECT, soft-RoCE's own choice: nothing can be marked, and all of it waits.
+#[track_caller]
+fn unmarkable(site: &Site) {
+    let [_, of_b] = &site.switches[..] else { panic!("two switches") };
+    let path = rdma::Path::new(site, "b", "a", false);
+    let writes = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw", 18515, 65536, 300));
+    wait_over(of_b, rdma_of("b"));
+    let windows = Window::over(&[of_b], SETTLE, WINDOW);
+    let [window] = &windows[..] else { panic!("one window") };
+    near("Not-ECT", window.rate(Node::vnic("b", "out")), CEIL);
+    let [packets, bytes] = window.sent();
+    near("Not-ECT, the uplink's counters", window.megabits(bytes + packets * (OVERHEAD - TUNNEL)), CEIL);
+    assert_eq!(
+        window.end.of(rdma_of("b"), "debt"),
+        0,
+        "what cannot be marked is not sent ahead of its tokens"
+    );
+    finish(&[(of_b, "b")], writes);
+    assert_eq!(Look::take(of_b).counter("rdma-marked"), 0);
+}
+
+/// Raises ceilings beyond what guests can do so that a tool comes to its end, and sets them again.
+#[track_caller]
+fn finish(vnics: &[(&Daemon, &str)], tool: rdma::Running<'_>) {
+    let set = |ceil: &str| {
+        for (switch, vnic) in vnics {
+            switch.ctl(&format!("qos set vnic {vnic} out ceil {ceil}"));
+        }
+    };
+    set("1Gbit");
+    tool.finish().assert_ok();
+    set(&format!("{CEIL}Mbit"));
+}
+
+/// ECT: what is over the ceiling is marked, which soft-RoCE does not mind, so the hard limit holds it.
+#[track_caller]
+fn marked(site: &Site) {
+    let [_, of_b] = &site.switches[..] else { panic!("two switches") };
+    let path = rdma::Path::new(site, "b", "a", false);
+    let dir = Workdir::new("marks");
+    let inside = wire::Inside::start(site.guest("a"), "udp port 4791 and ip[1] & 3 == 3", 30_000, 80);
+    let before = Look::take(of_b).counter("rdma-marked");
+    let writes = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw --tclass=2", 18515, 65536, 300));
+    wait_over(of_b, rdma_of("b"));
+    let windows = Window::over(&[of_b], SETTLE, WINDOW);
+    near("ECT", windows[0].rate(Node::vnic("b", "out")), CEIL);
+    finish(&[(of_b, "b")], writes);
+    let seen = inside.stop(&dir.path().join("a.pcap"));
+    let marked = Look::take(of_b).counter("rdma-marked") - before;
+    eprintln!("{marked} were marked; seen in the guest:\n{seen}");
+    // All that the guest sees, and data only.
+    let ce = seen.kind("RC WRITE").ce;
+    assert!(ce > 1000 && ce <= marked && seen.kind("").ce == ce, "{marked} were marked:\n{seen}");
+}
+
+/// ECT both ways at once, and a answers b's marks with CNPs, which have to pass a's own data.
+#[track_caller]
+fn notified(site: &Site) {
+    let [of_a, of_b] = &site.switches[..] else { panic!("two switches") };
+    let [a, b] = ["a", "b"].map(|name| site.guest(name));
+    let path = rdma::Path::new(site, "b", "a", false);
+    let dir = Workdir::new("notified");
+    // Marked packets, CNPs, ACKs.
+    let filter = "udp port 4791 and (ip[1] & 3 == 3 or udp[8] == 0x81 or udp[8] == 0x11)";
+    let inside = wire::Inside::start(b, filter, 30_000, 80);
+    let both = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw -b --tclass=2", 18515, 65536, 300));
+    wait_over(of_a, rdma_of("a"));
+    wait_over(of_b, rdma_of("b"));
+    let qpn = rdma::peer_qpn(a);
+    notify::prepare(site, "a", "b", qpn);
+    let notifier = Notifier::start(a, 16);
+    let windows = Window::over(&[of_a, of_b], SETTLE, WINDOW);
+    notifier.stop();
+    // ACKs wait behind the data of their own queue pair, so either side may run short of what to send.
+    for (window, vnic) in windows.iter().zip(["a", "b"]) {
+        let rate = window.rate(Node::vnic(vnic, "out"));
+        let times = window.moved(rdma_of(vnic), "held-back");
+        eprintln!("both ways, {vnic}: {rate:.3} Mbit/s, held back {times} times");
+        assert!(times > 0 && rate <= CEIL * (1.0 + OVER / 100.0), "{vnic}: {rate:.3} Mbit/s, {times} times");
+    }
+    finish(&[(of_a, "a"), (of_b, "b")], both);
+    let seen = inside.stop(&dir.path().join("b.pcap"));
+    eprintln!("seen in b:\n{seen}");
+    assert!(seen.kind("RC WRITE").ce > 0, "a's data is over its rate:\n{seen}");
+    // CNPs and ACKs come through beside it, unmarked though they are ECT.
+    let cnps = seen.kind("CNP");
+    assert!(cnps.packets >= 10 && cnps.icrc_wrong == 0 && cnps.icrc_unseen == 0, "{seen}");
+    assert!(seen.kind("RC ACKNOWLEDGE").packets > 0, "{seen}");
+    assert_eq!((cnps.ce, seen.kind("RC ACKNOWLEDGE").ce), (0, 0), "{seen}");
+    // Counted where they go: toward b's queue pair at a's switch, to it at b's.
+    let count = cnps.packets as u64;
+    assert_eq!(counted(of_a, "a"), [("out".to_owned(), u64::from(qpn), count)]);
+    assert_eq!(counted(of_b, "b"), [("in".to_owned(), u64::from(qpn), count)]);
+    debited(site, qpn, count);
+}
+
+/// CNPs alone pay like everybody else.
+#[track_caller]
+fn debited(site: &Site, qpn: u32, before: u64) {
+    const COUNT: u32 = 100;
+    let [of_a, of_b] = &site.switches[..] else { panic!("two switches") };
+    let start = Look::take(of_a);
+    notify::send(site.guest("a"), COUNT);
+    let count = before + u64::from(COUNT);
+    wait_for("the CNPs to arrive", Duration::from_secs(10), || {
+        (queue_pair(of_b, "b", qpn, "in")["cnp"] == count).then_some(())
+    });
+    assert_eq!(queue_pair(of_a, "a", qpn, "out")["cnp"], count);
+    // What was sent ahead of tokens is drawn later, and tokens are drawn some packets at a time.
+    let (end, cost) = (Look::take(of_a), i64::from(COUNT) * (FRAME_LEN + OVERHEAD));
+    let ahead = end.of(rdma_of("a"), "debt") - start.of(rdma_of("a"), "debt");
+    for node in [rdma_of("a"), Node::vnic("a", "out")] {
+        let paid = end.of(node, "drawn") - start.of(node, "drawn") + ahead;
+        eprintln!("{COUNT} CNPs cost {cost} bytes, {node:?} paid {paid}");
+        assert!((paid - cost).abs() <= QUANTUM, "{COUNT} CNPs cost {cost} bytes, {node:?} paid {paid}");
+    }
+}
+
+/// What a worker draws at a time: a hundredth of the least burst.
+const QUANTUM: i64 = (128 << 10) / 100;
+
+#[test]
+fn dhtb_caps_guests_that_ignore_marks() {
+    if !guest::can_run() {
+        return;
+    }
+    let [mut a, mut b, _, _] = site::two_tenants();
+    for vm in [&mut a, &mut b] {
+        vm.more = format!("qos = {{ out = {{ ceil = \"{CEIL}Mbit\" }} }}\n");
+    }
+    let site = Site::start(Lab::new(Family::V4), &site::vpcs(""), &[a], &[b]);
+    unmarkable(&site);
+    marked(&site);
+    notified(&site);
+    for switch in &site.switches {
+        site::assert_no_drops_but(switch, &[]);
+    }
+    site.stop();
+}
+
+#[test]
+fn dhtb_keeps_tcp_of_a_guest_beside_rdma_that_ignores_marks() {
+    if !guest::can_run() {
+        return;
+    }
+    // Of the link's 12 Mbit/s, blue's TCP has 6 before anything is shared, and half of the rest.
+    const LINK: f64 = 12.0;
+    const ASSURED: f64 = 6.0;
+    let subnets = ["10.0.0.0/24", "fd00:1::/64"];
+    let config = [
+        format!("[qos]\nlink = {{ out = \"{LINK}Mbit\" }}\n"),
+        vpc("red", 100, &subnets, ""),
+        vpc("blue", 200, &subnets, &format!("qos = {{ out = {{ assured = \"{ASSURED}Mbit\" }} }}")),
+    ];
+    let [a, b, c, d] = site::two_tenants();
+    let site = Site::start(Lab::new(Family::V4), &config.concat(), &[a, c], &[b, d]);
+    let [_, sender] = &site.switches[..] else { panic!("two switches") };
+    let red = rdma::Path::new(&site, "b", "a", false);
+    let blue = rdma::Path::new(&site, "d", "c", false);
+    let tcp = rdma::begin(&blue, &rdma::iperf3(&blue, 5201, 600));
+    let writes = rdma::begin(&red, &rdma::perftest(&red, "ib_write_bw --tclass=2", 18515, 65536, 150));
+    wait_over(sender, rdma_of("b"));
+    wait_over(sender, Node::class("d", "tcp", "out"));
+    let windows = Window::over(&[sender], SETTLE, WINDOW);
+    let [window] = &windows[..] else { panic!("one window") };
+    let [rdma, tcp_rate] = ["b", "d"].map(|name| window.rate(Node::vnic(name, "out")));
+    near("the link", window.rate(Node::link("out")), LINK);
+    near("TCP", tcp_rate, ASSURED + (LINK - ASSURED) / 2.0);
+    near("RDMA", rdma, (LINK - ASSURED) / 2.0);
+    assert!(window.moved(rdma_of("b"), "held-back") > 0);
+    sender.ctl("qos set link out ceil none");
+    writes.finish().assert_ok();
+    assert!(tcp.goes_on());
+    rdma::give_up(tcp);
+    for switch in &site.switches {
+        site::assert_no_drops_but(switch, &["tcp-shaped"]);
+    }
+    site.stop();
+}
