@@ -124,22 +124,29 @@ fn a_tap_is_an_interface_while_it_is_attached() {
     let error = tap.set_mtu(most + 1).unwrap_err();
     assert!(matches!(error, PortError::Range { what: "MTU", .. }), "{error}");
     process::set_interface_mtu("tapx", 4200).unwrap();
-    let (rx_limit, tx_limit) = (4000, usize::from(most));
+    // DPDK 22.11's driver takes an MTU of 1504 at most, later ones more than the other end's buffers hold.
+    let (rx_limit, tx_limit) = (4000, usize::from(most).min(3900));
     let (other, mut other_rx, mut other_tx) = start(
         Port::attach(&eal, "net_af_packet0", "iface=tapx,framesz=8192,blocksz=8192").unwrap(),
         &PortConfig::default(),
         &large_pool(&eal),
     );
     // Out: up to the driver's MTU. A longer frame stays with the sender.
-    let expected: Vec<_> = (0..9).map(|number| frame(number, 64)).chain([frame(9, tx_limit + 14)]).collect();
+    let mut expected: Vec<_> =
+        (0..9).map(|number| frame(number, 64)).chain([frame(9, tx_limit + 14)]).collect();
     let mut burst = Burst::with_capacity(11);
     for bytes in &expected {
         burst.push(pool.alloc_from(bytes).unwrap()).unwrap();
     }
     burst.push(pool.alloc_from(&frame(10, 4000)).unwrap()).unwrap();
-    assert_eq!((tap_tx[0].send(&mut burst), burst.len()), (10, 1));
-    assert_eq!(burst.pop().unwrap().to_vec(), frame(10, 4000));
-    let up = receive_within(&mut other_rx, 10, is_frame).remove(0);
+    if usize::from(most) < 4000 {
+        assert_eq!((tap_tx[0].send(&mut burst), burst.len()), (10, 1));
+        assert_eq!(burst.pop().unwrap().to_vec(), frame(10, 4000));
+    } else {
+        assert_eq!((tap_tx[0].send(&mut burst), burst.len()), (11, 0));
+        expected.push(frame(10, 4000));
+    }
+    let up = receive_within(&mut other_rx, expected.len(), is_frame).remove(0);
     assert_eq!(up.iter().map(Mbuf::to_vec).collect::<Vec<_>>(), expected);
     drop(up);
 

@@ -1,0 +1,10 @@
+# Debian packages, listed once for every script that installs them. Sourced, never run.
+# shellcheck shell=bash disable=SC2034
+
+# Building: the bindings are generated from the installed DPDK headers. dpdk-dev has dpdk-testpmd, a peer of `perf compare`.
+build_packages=(build-essential pkg-config clang libclang-dev libdpdk-dev dpdk-dev dpdk libibverbs-dev librdmacm-dev libpcap-dev)
+# Running traffic: namespaces, captures, generators.
+traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat)
+# Peers of the scenarios: another switch, and virtual machines (their image is made by scripts/lab-guest from packages too);
+# and what makes a root of another Debian release (scripts/debian13).
+test_packages=(openvswitch-switch-dpdk qemu-system-x86 valgrind fonts-dejavu-core debootstrap)
