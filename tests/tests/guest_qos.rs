@@ -35,6 +35,12 @@ fn near(what: &str, rate: f64, wanted: f64) {
     assert!((-UNDER..=OVER).contains(&error), "{what}: {rate:.3} Mbit/s is {error:+.2} % off {wanted}");
 }
 
+/// Mbit/s that went out by the uplink's own counters, as the link pays for them; vNICs pay for no `tunnel`.
+fn sent(window: &Window, tunnel: i64) -> f64 {
+    let [packets, bytes] = window.sent();
+    window.megabits(bytes + packets * (OVERHEAD - tunnel))
+}
+
 /// Waits until a class asks for more than it may have.
 #[track_caller]
 fn wait_over(switch: &Daemon, class: Node<'_>) {
@@ -77,12 +83,10 @@ fn unmarkable(site: &Site) {
     let writes = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw", 18515, 65536, 300));
     wait_over(of_b, rdma_of("b"));
     let windows = Window::over(&[of_b], SETTLE, WINDOW);
-    let [window] = &windows[..] else { panic!("one window") };
-    near("Not-ECT", window.rate(Node::vnic("b", "out")), CEIL);
-    let [packets, bytes] = window.sent();
-    near("Not-ECT, the uplink's counters", window.megabits(bytes + packets * (OVERHEAD - TUNNEL)), CEIL);
+    near("Not-ECT", windows[0].rate(Node::vnic("b", "out")), CEIL);
+    near("Not-ECT, by the uplink's counters", sent(&windows[0], TUNNEL), CEIL);
     assert_eq!(
-        window.end.of(rdma_of("b"), "debt"),
+        windows[0].end.of(rdma_of("b"), "debt"),
         0,
         "what cannot be marked is not sent ahead of its tokens"
     );
@@ -110,14 +114,20 @@ fn marked(site: &Site) {
     let path = rdma::Path::new(site, "b", "a", false);
     let dir = Workdir::new("marks");
     let inside = wire::Inside::start(site.guest("a"), "udp port 4791 and ip[1] & 3 == 3", 30_000, 80);
-    let before = Look::take(of_b).counter("rdma-marked");
+    let marks = || {
+        let look = Look::take(of_b);
+        assert_eq!(look.of(rdma_of("b"), "marked"), look.counter("rdma-marked"), "no other class has marks");
+        look.counter("rdma-marked")
+    };
+    let before = marks();
     let writes = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw --tclass=2", 18515, 65536, 300));
     wait_over(of_b, rdma_of("b"));
     let windows = Window::over(&[of_b], SETTLE, WINDOW);
     near("ECT", windows[0].rate(Node::vnic("b", "out")), CEIL);
+    near("ECT, by the uplink's counters", sent(&windows[0], TUNNEL), CEIL);
     finish(&[(of_b, "b")], writes);
     let seen = inside.stop(&dir.path().join("a.pcap"));
-    let marked = Look::take(of_b).counter("rdma-marked") - before;
+    let marked = marks() - before;
     eprintln!("{marked} were marked; seen in the guest:\n{seen}");
     // All that the guest sees, and data only.
     let ce = seen.kind("RC WRITE").ce;
@@ -146,7 +156,10 @@ fn notified(site: &Site) {
     for (window, vnic) in windows.iter().zip(["a", "b"]) {
         let rate = window.rate(Node::vnic(vnic, "out"));
         let times = window.moved(rdma_of(vnic), "held-back");
-        eprintln!("both ways, {vnic}: {rate:.3} Mbit/s, held back {times} times");
+        eprintln!(
+            "both ways, {vnic}: {rate:.3} Mbit/s, sent {:.3}, held back {times} times",
+            sent(window, TUNNEL)
+        );
         assert!(times > 0 && rate <= CEIL * (1.0 + OVER / 100.0), "{vnic}: {rate:.3} Mbit/s, {times} times");
     }
     finish(&[(of_a, "a"), (of_b, "b")], both);
@@ -236,6 +249,7 @@ fn dhtb_keeps_tcp_of_a_guest_beside_rdma_that_ignores_marks() {
     let [window] = &windows[..] else { panic!("one window") };
     let [rdma, tcp_rate] = ["b", "d"].map(|name| window.rate(Node::vnic(name, "out")));
     near("the link", window.rate(Node::link("out")), LINK);
+    near("the link, by the uplink's counters", sent(window, 0), LINK);
     near("TCP", tcp_rate, ASSURED + (LINK - ASSURED) / 2.0);
     near("RDMA", rdma, (LINK - ASSURED) / 2.0);
     assert!(window.moved(rdma_of("b"), "held-back") > 0);
