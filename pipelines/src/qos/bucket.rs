@@ -57,6 +57,16 @@ impl Pace {
         self.cost == 0
     }
 
+    /// The slower of two.
+    pub fn slower(self, other: Self) -> Self {
+        if other.cost > self.cost { other } else { self }
+    }
+
+    /// How long `n` bytes take, in nanoseconds.
+    pub fn time_ns(self, n: u64) -> u64 {
+        grains(n, self.cost) >> GRAIN_SHIFT
+    }
+
     /// The rate again.
     pub fn rate(self) -> BitsPerSec {
         match self.cost {

@@ -35,11 +35,19 @@ pub struct QueueLimits {
     pub packets: u32,
     /// Bytes of a class.
     pub bytes: u32,
+    /// Bytes of a class that its ceiling, or one above it, lets go in so many nanoseconds; but [`Self::LEAST`] packets
+    /// may always wait.
+    pub time_ns: u64,
+}
+
+impl QueueLimits {
+    /// Packets for which there is room at any rate.
+    pub const LEAST: u32 = 16;
 }
 
 impl Default for QueueLimits {
     fn default() -> Self {
-        Self { packets: 1024, bytes: 2 << 20 }
+        Self { packets: 1024, bytes: 2 << 20, time_ns: 100_000_000 }
     }
 }
 
@@ -147,6 +155,11 @@ impl<T> Dhtb<T> {
                 Answer::Wait(wait) => self.look(wait),
             }
         };
+        let (packets, waiting) = self.queues.depth(leaf);
+        let held = u64::from(waiting.saturating_add(bytes) / room);
+        if packets >= QueueLimits::LEAST * room && self.tree.slowest(leaf).time_ns(held) > limits.time_ns {
+            return Verdict::ClassFull(item);
+        }
         let most = (limits.packets * room, limits.bytes * room);
         let waiting = Waiting { item, kind, tunnel, since_ns: now_ns };
         match self.queues.push(leaf, waiting, bytes, most, now_ns + wait) {

@@ -252,6 +252,12 @@ impl Tree {
         ]
     }
 
+    /// The lowest of the ceilings that a class is under.
+    pub(super) fn slowest(&self, leaf: Leaf) -> Pace {
+        let paces = self.path(leaf).map(|node| node.ceil.get());
+        paces.into_iter().fold(Pace::FREE, Pace::slower)
+    }
+
     /// The tenant of a vNIC.
     #[inline]
     pub fn tenant_of(&self, vnic: u32) -> u32 {

@@ -7,6 +7,7 @@
 mod support;
 
 use pipelines::Now;
+use pipelines::drops::DropReason;
 use pipelines::qos::{Class, Direction, NodeLimits, QueueLimits};
 use wire::roce::{Aeth, Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, View};
@@ -75,31 +76,51 @@ fn shaper_tcp_over_its_rate_waits_and_keeps_its_order() {
 #[test]
 fn shaper_a_full_queue_drops_by_name() {
     let mut world = plain();
-    world.snapshot.settings.queues = QueueLimits { packets: 10, bytes: 1 << 20 };
+    world.snapshot.settings.queues = QueueLimits { packets: 10, ..QueueLimits::default() };
     limit(&world, Direction::Out, 0, MBIT);
     for _ in 0..100 {
         world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
     }
     let counters = &world.worker.counters;
     assert_eq!(counters.waiting.get(), 10);
-    let dropped = counters.drops(pipelines::drops::DropReason::TCP_SHAPED);
+    let dropped = counters.drops(DropReason::TCP_SHAPED);
     assert_eq!(counters.sent.get() + 10 + dropped, 100);
     // Another tenant's traffic does not wait for it, nor does what stays on the host.
     assert_eq!(world.pass(2, &v4(B, R).tcp(1, 2, 0x10, &[0; 946])).len(), 1);
     assert_eq!(world.pass(1, &v4(A, B).tcp(1, 2, 0x10, &[0; 946])).len(), 1);
 }
 
+/// However slow, a few packets may wait; more only as long as they do not wait for longer than is set.
+#[test]
+fn shaper_queues_are_bounded_in_time() {
+    for (ceil, held) in [(MBIT / 10, 16), (10 * MBIT, 122), (1000 * MBIT, 512)] {
+        let mut world = plain();
+        limit(&world, Direction::Out, 0, ceil);
+        for _ in 0..1016 {
+            world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
+        }
+        // 100 ms of frames of 1024 bytes, and never more than is left of the worker's room.
+        let waiting = world.worker.counters.waiting.get();
+        assert!(waiting.abs_diff(held) <= 1, "{waiting} wait at {ceil}");
+        let counters = &world.worker.counters;
+        let [late, no_room] =
+            [DropReason::TCP_SHAPED, DropReason::SHAPER_FULL].map(|why| counters.drops(why));
+        assert_eq!(counters.sent.get() + waiting + late + no_room, 1016);
+        assert_eq!(late == 0, held == 512);
+    }
+}
+
 /// Packets that come after the last limit was taken away stay behind those that wait.
 #[test]
 fn shaper_order_outlives_the_last_limit() {
     let mut world = plain();
-    limit(&world, Direction::Out, 0, MBIT);
+    limit(&world, Direction::Out, 0, 10 * MBIT);
     let send = |world: &mut World, n: u8| {
         let sent = world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[n; 946]))]);
         sent.into_iter().map(|(_, packet)| packet).collect::<Vec<_>>()
     };
     let mut out: Vec<Vec<u8>> = (0..40).flat_map(|n| send(&mut world, n)).collect();
-    assert!(out.len() < 20, "{}", out.len());
+    assert!(out.len() < 25, "{}", out.len());
     let tree = world.worker.overlay.dhtb().tree();
     tree.set(tree.vnic_node(Direction::Out, 0), &NodeLimits::FREE);
     assert!(tree.is_free());
@@ -257,13 +278,14 @@ fn shaper_waiting_packets_of_what_goes_away_end_by_name() {
         later(&mut world, 1_000_000);
         assert!(released(&mut world).is_empty());
     }
-    let dropped = world.worker.counters.drops(pipelines::drops::DropReason::NO_LOCATION);
+    let dropped = world.worker.counters.drops(DropReason::NO_LOCATION);
     assert_eq!((dropped, world.worker.counters.waiting.get()), (waiting, 0));
 }
 
 #[test]
 fn shaper_flush_sends_what_waits() {
     let mut world = plain();
+    world.snapshot.settings.queues.time_ns = u64::MAX;
     limit(&world, Direction::Out, 0, MBIT);
     for _ in 0..200 {
         world.run(1, vec![HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 946]))]);
@@ -312,6 +334,7 @@ fn shaper_tcp_is_marked_when_it_waited_long() {
 #[test]
 fn shaper_one_tenant_cannot_take_all_room() {
     let mut world = plain();
+    world.snapshot.settings.queues.time_ns = u64::MAX;
     for vnic in 0..3 {
         limit(&world, Direction::In, vnic, MBIT);
     }

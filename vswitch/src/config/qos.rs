@@ -183,6 +183,9 @@ pub struct QosConfig {
     pub queue_packets: u32,
     /// Bytes of a class that may wait on a worker.
     pub queue_bytes: ByteSize,
+    /// The longest that a class's packets wait at its lowest ceiling, a few of them aside.
+    #[serde(with = "units::duration")]
+    pub queue_time: Duration,
     /// Mark traffic that is not RDMA, too, when it listens to ECN and waited for longer than `tcp_ecn_target`.
     pub tcp_ecn: bool,
     /// The longest wait without such a mark.
@@ -203,6 +206,8 @@ impl QosConfig {
     pub const MAX_PACKETS: u32 = 1 << 20;
     /// Bounds of the bytes of a queue: it holds the largest packet there is.
     pub const QUEUE_BYTES: (ByteSize, ByteSize) = (ByteSize(64 << 10), ByteSize(1 << 30));
+    /// Bounds of the time of a queue.
+    pub const QUEUE_TIME: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
 }
 
 impl Default for QosConfig {
@@ -217,6 +222,7 @@ impl Default for QosConfig {
             control_rate: Percent(Share::TWO_PERCENT),
             queue_packets: 1024,
             queue_bytes: ByteSize::mebibytes(2),
+            queue_time: Duration::from_millis(100),
             tcp_ecn: false,
             tcp_ecn_target: Duration::from_millis(5),
         }

@@ -145,6 +145,7 @@ fn dhtb_laws_that_make_no_sense() {
         ("control-rate", "2", ["percentage", "\"2%\""]),
         ("queue-packets", "0", ["queue-packets 0", "1..="]),
         ("queue-bytes", "\"1KiB\"", ["queue-bytes 1KiB", "64KiB..=1GiB"]),
+        ("queue-time", "\"11s\"", ["queue-time 11s", "1ms..=10s"]),
         ("overhead", "2000", ["overhead 2000", "24"]),
     ] {
         refused(link, &format!("{link}\n{key} = {value}"), &format!("{value}\n[[uplink"), &words);

@@ -81,6 +81,7 @@ fn qos() -> impl Strategy<Value = QosConfig> {
                 control_rate,
                 queue_packets: packets,
                 queue_bytes: ByteSize(bytes),
+                queue_time: Duration::from_micros(1_000 + u64::from(packets)),
                 tcp_ecn,
                 tcp_ecn_target: Duration::from_nanos(bytes),
             }

@@ -86,6 +86,11 @@ fn law(checker: &mut Checker<'_>) {
         );
         faults.push(("queue-bytes", message));
     }
+    let (least, most) = QosConfig::QUEUE_TIME;
+    if !(least..=most).contains(&qos.queue_time) {
+        let message = format!("[qos] queue-time {:?} is not in {least:?}..={most:?}", qos.queue_time);
+        faults.push(("queue-time", message));
+    }
     for (key, message) in faults {
         checker.fail(format!("qos.{key}"), message);
     }

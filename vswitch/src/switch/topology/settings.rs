@@ -37,6 +37,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         queues: QueueLimits {
             packets: config.qos.queue_packets,
             bytes: u32::try_from(config.qos.queue_bytes.bytes()).unwrap_or(u32::MAX / 2),
+            time_ns: u64::try_from(config.qos.queue_time.as_nanos()).unwrap_or(u64::MAX),
         },
     }
 }
