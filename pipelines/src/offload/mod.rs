@@ -13,6 +13,7 @@ pub mod field;
 pub mod items;
 pub mod rule;
 pub mod sim;
+pub mod translate;
 
 pub use actions::Action;
 pub use back_end::{BackEnd, Cause, FlowError, Meter, RuleId, Usage, Where};

@@ -401,6 +401,11 @@ impl Tree {
         }
     }
 
+    /// True when a class or something above it has a limit.
+    pub fn is_limited(&self, leaf: Leaf) -> bool {
+        self.node(self.leaf_node(leaf)).limited.load(Relaxed) != 0
+    }
+
     /// What a meter for a class would be set to: its rates now and its burst.
     pub fn meter(&self, leaf: Leaf) -> Meter {
         let node = self.node(self.leaf_node(leaf));

@@ -1,9 +1,11 @@
-//! Offload: the rule model, the simulated e-switch.
+//! Offload: the rule model, the simulated e-switch, the translation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod host;
 mod model;
 mod sim;
+mod translate;

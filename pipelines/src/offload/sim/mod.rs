@@ -5,7 +5,7 @@
 //!                      \------------- no rule: to software ------------/
 //! ```
 //! Pure: it knows the time by [`Eswitch::advance`] alone. Rules come into force at a configured rate and after a
-//! configured time, one after another; counters are shown as of their last refresh; refusals are in [`refuse`].
+//! configured time, one after another; counters are shown as of their last refresh; refusals are in `refuse`.
 
 mod execute;
 mod layers;

@@ -1,0 +1,195 @@
+//! What the tables say of a flow, and whether hardware would treat it as software does.
+
+use std::net::IpAddr;
+
+use wire::MacAddr;
+use wire::roce::Class as RoceClass;
+
+use super::patterns::{Family, Roce};
+use super::{Refusal, Tables};
+use crate::decide::decide;
+use crate::flow_key::{FlowKey, Scope};
+use crate::nft::{Action as Decision, Verdict};
+use crate::qos::{Class, Direction, Leaf};
+use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
+use crate::vlt::{Place, Tunnel};
+
+/// What is known of a flow once the tables were asked.
+pub(super) struct Found {
+    /// IP family of its packets.
+    pub family: Family,
+    /// What the slow path decides.
+    pub decision: Decision,
+    /// Where its packets go.
+    pub place: Place,
+    /// DPDK port that stands for where they come from ...
+    pub from: u16,
+    /// ... and for where they go.
+    pub to: u16,
+    /// The MAC that they come from; zero out of the tunnel.
+    pub source_mac: MacAddr,
+    /// MAC of the virtual router.
+    pub router: MacAddr,
+    /// They are routed.
+    pub routed: bool,
+    /// Who pays.
+    pub leaf: Option<(Leaf, Class)>,
+    /// The tunnel that they come out of.
+    pub tunnel: Option<From>,
+}
+
+/// A tunnel as the receiver sees it.
+pub(super) struct From {
+    /// The outer family.
+    pub outer: Family,
+    /// The sender's VTEP and our own address.
+    pub ends: (IpAddr, IpAddr),
+    /// Our own MAC.
+    pub mac: MacAddr,
+    /// VLAN of the underlay.
+    pub vlan: Option<u16>,
+    /// Network.
+    pub vni: u32,
+    /// Bytes of the outer headers.
+    pub len: usize,
+}
+
+/// Asks the tables.
+pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
+    let Tables { snapshot, tree, .. } = tables;
+    let (source, _) = key.addresses().ok_or(Refusal::Protocol)?;
+    // The second VLAN id of a key is in the upper bits of its last word.
+    if key.words()[6] >> 48 != 0 {
+        return Err(Refusal::Vlan);
+    }
+    let decision = decide(snapshot, key);
+    if decision.verdict != Verdict::Forward {
+        return Err(Refusal::NotForwarded);
+    }
+    let reading = snapshot.vlt.read(decision.slot);
+    if reading.generation != decision.slot_generation {
+        return Err(Refusal::Gone);
+    }
+    let class = if key.class() != 0 { Class::Rdma } else { Class::Tcp };
+    let (to, receiver) = match reading.place {
+        Place::Remote(tunnel) => (uplink(snapshot, tunnel.uplink)?.port, None),
+        Place::Local { vnic } => (row_of(snapshot, vnic)?.port, Some(vnic)),
+        Place::Unresolved { .. } => return Err(Refusal::Unresolved),
+        Place::Empty => return Err(Refusal::Gone),
+    };
+    let mut found = Found {
+        family: Family::of(source),
+        decision,
+        place: reading.place,
+        from: 0,
+        to: port_of(tables, to)?,
+        source_mac: MacAddr::ZERO,
+        router: MacAddr::ZERO,
+        routed: key.routed(),
+        leaf: None,
+        tunnel: None,
+    };
+    let vpc = match key.scope() {
+        Scope::Vnic(index) => {
+            let row = row_of(snapshot, index)?;
+            found.from = port_of(tables, row.port)?;
+            found.source_mac = mac_from(row.mac);
+            if receiver == Some(index) {
+                return Err(Refusal::NotForwarded);
+            }
+            fits(snapshot, row, &reading.place)?;
+            let remote = receiver.is_none();
+            found.leaf = remote.then(|| (tree.leaf(Direction::Out, index, class), class));
+            row.vpc
+        }
+        Scope::Vpc(index) => {
+            let receiver = receiver.ok_or(Refusal::NotForwarded)?;
+            let tunnel = way_back(snapshot, index, source)?;
+            let uplink = uplink(snapshot, tunnel.uplink)?;
+            found.from = port_of(tables, uplink.port)?;
+            found.leaf = Some((tree.leaf(Direction::In, receiver, class), class));
+            found.tunnel = Some(receiving(snapshot, index, uplink, &tunnel)?);
+            index
+        }
+    };
+    found.router = snapshot.vpc(vpc).ok_or(Refusal::Gone)?.router_mac;
+    Ok(found)
+}
+
+fn uplink(snapshot: &Snapshot, index: u16) -> Result<&Uplink, Refusal> {
+    snapshot.uplink(index).ok_or(Refusal::Gone)
+}
+
+/// The row of a vNIC that has a port of its own.
+fn row_of(snapshot: &Snapshot, vnic: u32) -> Result<&VnicRow, Refusal> {
+    let row = snapshot.row(vnic);
+    match (row.port, row.vlan) {
+        (NO_PORT, _) => Err(Refusal::Port),
+        (_, 0) => Ok(row),
+        _ => Err(Refusal::Trunk),
+    }
+}
+
+fn port_of(tables: &Tables, port: PortIndex) -> Result<u16, Refusal> {
+    tables.ports.get(usize::from(port)).copied().flatten().ok_or(Refusal::Port)
+}
+
+/// The tunnel to the source of packets that come out of it.
+fn way_back(snapshot: &Snapshot, vpc: u32, source: IpAddr) -> Result<Tunnel, Refusal> {
+    let location = snapshot.location(vpc, Destination::Ip(source)).ok_or(Refusal::Source)?;
+    match snapshot.vlt.read(location.slot.slot).place {
+        Place::Remote(tunnel) => Ok(tunnel),
+        _ => Err(Refusal::Source),
+    }
+}
+
+fn receiving(snapshot: &Snapshot, vpc: u32, uplink: &Uplink, back: &Tunnel) -> Result<From, Refusal> {
+    if snapshot.settings.vxlan_strict {
+        return Err(Refusal::Strict);
+    }
+    let header = &back.header;
+    let ip = if uplink.vlan.is_some() { 18 } else { 14 };
+    let address = |at: usize, n: usize| -> Option<IpAddr> {
+        let bytes = header.get(ip + at..ip + at + n)?;
+        <[u8; 4]>::try_from(bytes)
+            .map(IpAddr::from)
+            .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+            .ok()
+    };
+    let v4 = header[ip] >> 4 == 4;
+    let (own, peer) = if v4 { (address(12, 4), address(16, 4)) } else { (address(8, 16), address(24, 16)) };
+    let (own, peer) = own.zip(peer).ok_or(Refusal::Source)?;
+    if !v4 && !uplink.udp6_zero_checksum {
+        return Err(Refusal::UdpChecksum);
+    }
+    Ok(From {
+        outer: Family::of(peer),
+        ends: (peer, own),
+        mac: mac_from(uplink.mac),
+        vlan: uplink.vlan,
+        vni: snapshot.vpc(vpc).ok_or(Refusal::Gone)?.vni.get(),
+        len: usize::from(back.len),
+    })
+}
+
+/// Frames that fit where they come from must fit where they go.
+fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), Refusal> {
+    let tag = if row.keep_vlan != 0 { 4 } else { 0 };
+    let (longest, most) = match place {
+        Place::Remote(tunnel) => {
+            let uplink = uplink(snapshot, tunnel.uplink)?;
+            let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
+            (usize::from(row.mtu) + 14 + tag + usize::from(tunnel.len), usize::from(uplink.mtu) + l2)
+        }
+        Place::Local { vnic } => (usize::from(row.mtu), usize::from(snapshot.row(*vnic).mtu)),
+        Place::Unresolved { .. } | Place::Empty => return Err(Refusal::Gone),
+    };
+    if longest > most { Err(Refusal::Mtu(longest)) } else { Ok(()) }
+}
+
+/// The RoCEv2 class of a flow whose packets rules can tell; `None` for other flows.
+pub(super) fn roce_of(key: &FlowKey) -> Result<Option<Roce>, Refusal> {
+    let Some(code) = key.class().checked_sub(1) else { return Ok(None) };
+    let class = RoceClass::ALL.get(usize::from(code)).copied().ok_or(Refusal::RoceClass)?;
+    Roce::Class(class).item().map(|_| Some(Roce::Class(class))).ok_or(Refusal::RoceClass)
+}

@@ -1,0 +1,256 @@
+//! From the tables to rules: NFT, RCFT, DHTB and VLT as chained groups.
+//!
+//! ```text
+//!  root 0       vNIC or uplink: facts of single packets that software checks on every hit
+//!  NFT 1, 2     5-tuple or RoCEv2 class: count, age, class and way into registers     (1 out, 2 out of the tunnel)
+//!  RCFT 3, 4    queue pair: the same                                                  (3 out, 4 out of the tunnel)
+//!  DHTB 5, 6    meter of a class; by colour: on, on with CE, to software
+//!  VLT 7        way: encapsulate or decapsulate, rewrite, out of a port
+//! ```
+//! The tunnel's header is taken off in the last group, not in the first: a packet that meets no rule on the way, or
+//! that a meter turns away, comes to software as it was received, and no packet is lost between the two. A way is a
+//! place of the VLT and how packets go there; a location that moves changes the rules of its ways, and no others.
+//!
+//! Knows no back end and touches no table. Frames longer than the way out are the NIC's to drop (unconfirmed), where
+//! [`Refusal::Mtu`] does not exclude them; meters count no per-packet overhead.
+
+mod find;
+mod patterns;
+mod refusal;
+mod shared;
+
+pub use refusal::Refusal;
+
+use std::collections::HashMap;
+
+use wire::roce::Class as RoceClass;
+use wire::{Dscp, MacAddr, Qpn};
+
+use super::{Action, Attr, FlowRule, Item, Kind, Meter};
+use crate::flow_key::{FlowKey, outer_source_port};
+use crate::qos::{Class, Leaf, Tree};
+use crate::snapshot::Snapshot;
+use crate::vlt::{Place, SlotRef};
+use find::{find, roce_of};
+use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
+use shared::{classes, guards, meter, roots, ways};
+
+/// Groups of the rules.
+pub mod group {
+    /// Where packets begin.
+    pub const ROOT: u32 = 0;
+    /// NFT, packets of vNICs.
+    pub const OUT: u32 = 1;
+    /// NFT, packets out of the tunnel.
+    pub const IN: u32 = 2;
+    /// RCFT, packets of vNICs.
+    pub const QP_OUT: u32 = 3;
+    /// RCFT, packets out of the tunnel.
+    pub const QP_IN: u32 = 4;
+    /// DHTB: meters.
+    pub const CLASS: u32 = 5;
+    /// DHTB: what meters said.
+    pub const COLOUR: u32 = 6;
+    /// VLT.
+    pub const WAY: u32 = 7;
+}
+
+/// Where the outer UDP source port comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Entropy {
+    /// As in software: a way for each source port in use.
+    #[default]
+    Exact,
+    /// The NIC's own choice, or none: one way for all flows to a place. A declared difference; queue pairs may take
+    /// another path than in software.
+    Hardware,
+}
+
+/// Settings of the translation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where the outer UDP source port comes from.
+    pub entropy: Entropy,
+    /// DSCPs of tenants' packets that are offloaded, where the outer DSCP is a copy: headers in hardware are constant,
+    /// so that each takes rules of its own. Packets with others stay in software.
+    pub dscps: Vec<Dscp>,
+    /// A flow without packets for so many seconds is reported.
+    pub age: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { entropy: Entropy::Exact, dscps: vec![Dscp::default()], age: 30 }
+    }
+}
+
+/// What a translation reads.
+#[derive(Clone, Copy)]
+pub struct Tables<'a> {
+    /// Policy, topology and locations.
+    pub snapshot: &'a Snapshot,
+    /// Rates.
+    pub tree: &'a Tree,
+    /// DPDK port ids of ports that are on the e-switch.
+    pub ports: &'a [Option<u16>],
+    /// Settings.
+    pub options: &'a Options,
+}
+
+/// What is to be offloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// The NFT flow.
+    pub key: FlowKey,
+    /// Reliable connections: the queue pair.
+    pub qpn: Option<Qpn>,
+    /// RoCEv2: the UDP source port, which the key leaves out.
+    pub source_port: Option<u16>,
+}
+
+/// How packets go to a place of the VLT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Way {
+    /// The place.
+    pub slot: SlotRef,
+    /// From the tunnel (then the header comes off) or from a vNIC.
+    pub from_tunnel: bool,
+    /// Outer UDP source port, where a tunnel begins.
+    pub source_port: Option<u16>,
+    /// New MACs (source, destination) of routed packets, whose TTL is decremented.
+    pub macs: Option<(MacAddr, MacAddr)>,
+    /// The packets are IPv6.
+    pub ipv6: bool,
+}
+
+/// The rules of one flow, in the order in which they are made: downstream first. They go in the opposite order.
+///
+/// Rules with the same attributes and pattern are the same rule, which several chains may share; where the actions
+/// differ, the newer chain knows better.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The rules.
+    pub rules: Vec<FlowRule>,
+    /// Index of the rule that counts the flow and ages.
+    pub counts: usize,
+    /// Bytes of each counted packet that are the tunnel's, which software does not count.
+    pub tunnel_len: usize,
+    /// The class that pays, where one does.
+    pub leaf: Option<Leaf>,
+    /// The meter that the rules refer to, to be set before they are made.
+    pub meter: Option<(u32, Meter)>,
+    /// Its way.
+    pub way: Way,
+}
+
+/// Makes rules, and numbers the ways that they share.
+#[derive(Default)]
+pub struct Translator {
+    ways: HashMap<Way, u32>,
+    last_way: u32,
+}
+
+impl Translator {
+    /// The chain of a flow.
+    ///
+    /// # Errors
+    /// Why it stays in software.
+    pub fn chain(&mut self, tables: &Tables, ask: &Ask) -> Result<Chain, Refusal> {
+        let found = find(tables, &ask.key)?;
+        let reliable = found.decision.rcft != 0;
+        // Queue pairs 0 and 1 are not connections.
+        let qpn = ask.qpn.filter(|qpn| reliable && qpn.get() > 1);
+        if reliable && qpn.is_none() {
+            return Err(Refusal::QueuePair);
+        }
+        let roce = roce_of(&ask.key)?;
+        let remote = matches!(found.place, Place::Remote(_));
+        let exact = remote && tables.options.entropy == Entropy::Exact;
+        let inner_port = match (roce, ask.source_port) {
+            (None, _) => Some(ask.key.ports().0),
+            (Some(_), port) if exact => Some(port.ok_or(Refusal::SourcePort)?),
+            _ => None,
+        };
+        let way = Way {
+            slot: SlotRef { slot: found.decision.slot, generation: found.decision.slot_generation },
+            from_tunnel: found.tunnel.is_some(),
+            source_port: inner_port.filter(|_| exact).map(|port| outer_source_port(ask.key.entropy(port))),
+            macs: found.decision.macs(),
+            ipv6: found.family.is_v6(),
+        };
+        let number = self.number(way);
+        let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
+        let meter = limited.map(|class| meter(tables, class)).transpose()?;
+
+        let mut rules = guards(tables, &found);
+        rules.extend(ways(tables, &found, &way, number)?);
+        if let Some(class) = limited {
+            rules.extend(classes(tables, &found, class));
+        }
+        let matched_port = inner_port.filter(|_| roce.is_some());
+        let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
+        let mut pattern = vec![from(found.from)];
+        if let Some(tunnel) = &found.tunnel {
+            let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
+            pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
+        }
+        let own = flow(&ask.key, found.router, matched_port, listens).ok_or(Refusal::Protocol)?;
+        let bth = |roce: Option<Roce>| roce.and_then(Roce::item);
+        let (nft, rcft) =
+            if found.tunnel.is_some() { (group::IN, group::QP_IN) } else { (group::OUT, group::QP_OUT) };
+        let mut actions = vec![Action::Count, Action::Age { timeout: tables.options.age }];
+        if let Some((leaf, _)) = limited {
+            actions.push(Action::set_tag(TAG_CLASS, leaf.0 + 1));
+        }
+        actions.push(Action::set_tag(TAG_WAY, number));
+        actions.push(Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } });
+        let whole = |roce| [&pattern[..], &own, bth(roce).as_slice()].concat();
+        if roce == Some(Roce::Class(RoceClass::Ud)) {
+            // The connection manager's messages are UD, too, and software reads them.
+            rules.push(rule(nft, 0, whole(Some(Roce::ConnectionManager)), vec![to_software(found.from)]));
+        }
+        let counts = rules.len();
+        match (qpn, roce) {
+            (Some(qpn), Some(Roce::Class(class))) => {
+                rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
+                // All queue pairs of the flow share this one, whatever their source ports and their ECN.
+                let all = flow(&ask.key, found.router, None, false).ok_or(Refusal::Protocol)?;
+                let pattern = [&pattern[..], &all, bth(roce).as_slice()].concat();
+                rules.push(rule(nft, 1, pattern, vec![Action::Jump { group: rcft }]));
+            }
+            _ => rules.push(rule(nft, 1, whole(roce), actions)),
+        }
+        rules.extend(roots(tables, &found, nft));
+        let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
+        let leaf = found.leaf.map(|(leaf, _)| leaf);
+        let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
+        Ok(Chain { rules, counts, tunnel_len, leaf, meter, way })
+    }
+
+    fn number(&mut self, way: Way) -> u32 {
+        let Self { ways, last_way } = self;
+        *ways.entry(way).or_insert_with(|| {
+            *last_way += 1;
+            *last_way
+        })
+    }
+
+    /// Forgets a way that no chain uses any more.
+    pub fn forget(&mut self, way: &Way) {
+        self.ways.remove(way);
+    }
+
+    /// Ways in use.
+    pub fn ways(&self) -> usize {
+        self.ways.len()
+    }
+}
+
+fn rule(group: u32, priority: u32, pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
+    FlowRule { attr: Attr::transfer(group, priority), pattern, actions }
+}
+
+/// To software as it was received.
+fn to_software(port: u16) -> Action {
+    Action::PortRepresentor { port }
+}

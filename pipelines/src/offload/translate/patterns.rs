@@ -1,0 +1,204 @@
+//! Items of the rules that the translation makes.
+
+use std::net::IpAddr;
+
+use wire::roce::{Class, QP_GSI, opcode};
+use wire::{MacAddr, Qpn, protocol};
+
+use crate::flow_key::FlowKey;
+use crate::offload::items::{
+    eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan,
+};
+use crate::offload::sim::Colour;
+use crate::offload::{Field, Item, Kind};
+
+/// IPv4 without options; 0x2000 is "more fragments", the rest of the field's low bits the offset.
+const NO_OPTIONS: u8 = 0x45;
+const FRAGMENT: u128 = 0x3fff;
+
+/// Register in which the class of a packet is: its leaf and one.
+pub const TAG_CLASS: u8 = 0;
+/// Register in which the way of a packet is.
+pub const TAG_WAY: u8 = 1;
+/// Register that is 1 when the inner packet is to have congestion experienced.
+pub const TAG_CE: u8 = 2;
+
+/// From what a DPDK port stands for.
+pub fn from(port: u16) -> Item {
+    Item::with(represented_port::ETHDEV_PORT_ID, port)
+}
+
+/// A tag register has a value.
+pub fn tagged(index: u8, data: u32) -> Item {
+    Item::with(tag::DATA, data).is(tag::INDEX, index)
+}
+
+/// A meter gave this colour.
+pub fn coloured(colour: Colour) -> Item {
+    Item::with(meter_color::COLOR, colour as u8)
+}
+
+/// To UDP port `port`.
+pub fn to_udp(port: u16) -> Item {
+    Item::with(udp::DST, port)
+}
+
+/// In this network.
+pub fn in_vni(vni: u32) -> Item {
+    Item::with(vxlan::VNI, vni)
+}
+
+/// An IP family and the names its fields have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// That of an address.
+    pub const fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// True for IPv6.
+    pub const fn is_v6(self) -> bool {
+        matches!(self, Self::V6)
+    }
+
+    /// Any packet of the family.
+    pub const fn any(self) -> Item {
+        Item::any(match self {
+            Self::V4 => Kind::Ipv4,
+            Self::V6 => Kind::Ipv6,
+        })
+    }
+
+    /// The EtherType.
+    pub const fn ethertype(self) -> u16 {
+        match self {
+            Self::V4 => 0x0800,
+            Self::V6 => 0x86dd,
+        }
+    }
+
+    /// DSCP and ECN have these bits.
+    pub fn tos(self, value: u8, mask: u8) -> Item {
+        self.with_tos(self.any(), value, mask)
+    }
+
+    /// An item of the family that also asks for these bits of DSCP and ECN.
+    pub fn with_tos(self, item: Item, value: u8, mask: u8) -> Item {
+        item.masked(self.tos_field(), value, mask.into())
+    }
+
+    const fn tos_field(self) -> Field {
+        match self {
+            Self::V4 => ipv4::TOS,
+            Self::V6 => ipv6::TC,
+        }
+    }
+
+    /// TTL or hop limit 0 or 1: what a router does not pass on.
+    pub fn expiring(self) -> Item {
+        let field = match self {
+            Self::V4 => ipv4::TTL,
+            Self::V6 => ipv6::HOP,
+        };
+        self.any().masked(field, 0u8, 0xfe)
+    }
+
+    /// A whole packet, without options or extension headers, from one address to another.
+    pub fn whole(self, source: IpAddr, destination: IpAddr, proto: u8) -> Item {
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Item::with(ipv4::VERSION_IHL, NO_OPTIONS)
+                .masked(ipv4::FRAGMENT_OFFSET, 0u8, FRAGMENT)
+                .is(ipv4::PROTO, proto)
+                .is(ipv4::SRC, u32::from(source))
+                .is(ipv4::DST, u32::from(destination)),
+            (source, destination) => Item::with(ipv6::PROTO, proto)
+                .is(ipv6::SRC, bits(source))
+                .is(ipv6::DST, bits(destination))
+                .is(ipv6::HAS_FRAG_EXT, 0u8),
+        }
+    }
+}
+
+/// The only VLAN tag in front of a packet of a family.
+pub fn tag_of(vid: u16, family: Family) -> Item {
+    Item::with(vlan::VID, vid).is(vlan::INNER_TYPE, family.ethertype()).is(vlan::HAS_MORE_VLAN, 0u8)
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// Bits of ECN that say that a packet listens to congestion: 10 and 11. ECT(1) is left to software.
+const LISTENS: u8 = 2;
+
+/// What of a RoCEv2 packet's base transport header is matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roce {
+    /// A class: the three upper bits of the opcode.
+    Class(Class),
+    /// A queue pair of a class.
+    QueuePair(Class, Qpn),
+    /// Messages of connection managers.
+    ConnectionManager,
+    /// One opcode.
+    Opcode(u8),
+}
+
+impl Roce {
+    /// The item, where the upper bits tell the class.
+    pub fn item(self) -> Option<Item> {
+        let prefix = |class| match class {
+            Class::Rc => Some(0x00u8),
+            Class::Uc => Some(0x20),
+            Class::Rd => Some(0x40),
+            Class::Ud => Some(0x60),
+            Class::Xrc => Some(0xa0),
+            _ => None,
+        };
+        let of =
+            |class| prefix(class).map(|prefix| Item::any(Kind::IbBth).masked(ib_bth::OPCODE, prefix, 0xe0));
+        match self {
+            Self::Class(class) => of(class),
+            Self::QueuePair(class, qpn) => of(class).map(|item| item.is(ib_bth::DST_QP, qpn.get())),
+            Self::ConnectionManager => {
+                Some(Item::with(ib_bth::OPCODE, opcode::UD_SEND_ONLY).is(ib_bth::DST_QP, QP_GSI.get()))
+            }
+            Self::Opcode(opcode) => Some(Item::with(ib_bth::OPCODE, opcode)),
+        }
+    }
+}
+
+/// The packets of an NFT flow: Ethernet to layer 4. `None` when rules cannot tell them.
+pub fn flow(key: &FlowKey, router: MacAddr, source_port: Option<u16>, listens: bool) -> Option<Vec<Item>> {
+    let (source, destination) = key.addresses()?;
+    let family = Family::of(source);
+    let mac = if key.routed() { router } else { key.dst_mac() };
+    let frame = Item::with(eth::DST, mac.to_u64());
+    let mut items = match key.vlan() {
+        None => vec![frame.is(eth::TYPE, family.ethertype()).is(eth::HAS_VLAN, 0u8)],
+        Some(vid) => vec![frame.is(eth::HAS_VLAN, 1u8), tag_of(vid, family)],
+    };
+    let ip = family.whole(source, destination, key.proto());
+    items.push(if listens { family.with_tos(ip, LISTENS, LISTENS) } else { ip });
+    let (sport, dport) = key.ports();
+    items.push(match (key.proto(), key.class()) {
+        (protocol::TCP, _) => Item::with(tcp::SRC, sport).is(tcp::DST, dport),
+        (protocol::UDP, 0) => Item::with(udp::SRC, sport).is(udp::DST, dport),
+        (protocol::UDP, _) => match source_port {
+            Some(sport) => Item::with(udp::SRC, sport).is(udp::DST, dport),
+            None => to_udp(dport),
+        },
+        _ => return None,
+    });
+    Some(items)
+}

@@ -1,0 +1,205 @@
+//! Rules that flows share: those of ports, of classes, of ways.
+
+use wire::roce::opcode;
+use wire::{Ecn, MacAddr, protocol};
+
+use super::find::Found;
+use super::patterns::{Family, Roce, TAG_CE, TAG_CLASS, TAG_WAY, coloured, from, tagged, to_udp};
+use super::{Refusal, Tables, Way, group, rule, to_software};
+use crate::offload::items::eth;
+use crate::offload::sim::Colour;
+use crate::offload::{Action, Encap, FlowRule, Item, Kind, Meter};
+use crate::qos::{Class, Leaf};
+use crate::snapshot::{DscpPolicy, Settings};
+use crate::stage::tunnel::outer_tos;
+use crate::vlt::{Place, Tunnel};
+
+const BOTH_BITS: u8 = 3;
+
+/// TOS bytes that packets to be offloaded have, and which of their bits matter: where the outer DSCP is a copy, all.
+fn codepoints(tables: &Tables) -> Vec<(u8, u8)> {
+    let dscps: Vec<u8> = match tables.snapshot.settings.dscp {
+        DscpPolicy::Copy => tables.options.dscps.iter().map(|dscp| dscp.get() << 2).collect(),
+        DscpPolicy::Fixed(_) => vec![0],
+    };
+    let mask = match tables.snapshot.settings.dscp {
+        DscpPolicy::Copy => u8::MAX,
+        DscpPolicy::Fixed(_) => BOTH_BITS,
+    };
+    dscps.into_iter().flat_map(|dscp| Ecn::ALL.map(|ecn| (ecn.into_tos(dscp), mask))).collect()
+}
+
+/// What routed packets have done to them.
+fn rewrite(way: &Way) -> Vec<Action> {
+    let Some((source, destination)) = way.macs else { return Vec::new() };
+    vec![Action::DecTtl, Action::SetMacSrc(source), Action::SetMacDst(destination)]
+}
+
+/// The rules of a way.
+pub(super) fn ways(tables: &Tables, found: &Found, way: &Way, number: u32) -> Result<Vec<FlowRule>, Refusal> {
+    let mine = tagged(TAG_WAY, number);
+    let last = Action::RepresentedPort { port: found.to };
+    if found.tunnel.is_some() {
+        let plain = [&[Action::VxlanDecap], &rewrite(way)[..], &[last]].concat();
+        let ce = Action::SetEcn { ipv6: way.ipv6, ecn: Ecn::Ce };
+        let marked = [&[Action::VxlanDecap, ce], &rewrite(way)[..], &[last]].concat();
+        return Ok(vec![
+            rule(group::WAY, 0, vec![mine, tagged(TAG_CE, 0)], plain),
+            rule(group::WAY, 0, vec![mine, tagged(TAG_CE, 1)], marked),
+        ]);
+    }
+    let Place::Remote(tunnel) = found.place else {
+        return Ok(vec![rule(group::WAY, 0, vec![mine], [&rewrite(way)[..], &[last]].concat())]);
+    };
+    let settings = &tables.snapshot.settings;
+    let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(Refusal::Gone)?;
+    let by_codepoint = codepoints(tables).into_iter().map(|(tos, mask)| {
+        let encap = outer(&tunnel, settings, tos, way.source_port)?;
+        if encap.is_ipv6() && !uplink.udp6_zero_checksum {
+            return Err(Refusal::UdpChecksum);
+        }
+        let actions = [&rewrite(way)[..], &[Action::RawEncap(encap), last]].concat();
+        Ok(rule(group::WAY, 0, vec![mine, Item::any(Kind::Eth), found.family.tos(tos, mask)], actions))
+    });
+    by_codepoint.collect()
+}
+
+/// Source port of tunnels whose NIC chooses none: the first of those that software uses.
+const NO_ENTROPY: u16 = 0xc000;
+
+/// The outer header for packets with a TOS byte.
+fn outer(tunnel: &Tunnel, settings: &Settings, tos: u8, source_port: Option<u16>) -> Result<Encap, Refusal> {
+    let len = usize::from(tunnel.len);
+    let mut header = tunnel.header;
+    let ip = if header[12..14] == [0x81, 0] { 18 } else { 14 };
+    let tos = outer_tos(settings, tos);
+    if header[ip] >> 4 == 4 {
+        header[ip + 1] = tos;
+    } else {
+        header[ip] = 0x60 | tos >> 4;
+        header[ip + 1] = tos << 4;
+    }
+    header[len - 16..len - 14].copy_from_slice(&source_port.unwrap_or(NO_ENTROPY).to_be_bytes());
+    Encap::new(&header[..len]).map_err(|_| Refusal::Gone)
+}
+
+/// Rates that a class may have now, as a meter: green up to its share, then RDMA yellow up to the debt that the law
+/// allows, then red. Without a yellow part where nothing can be marked.
+pub(super) fn meter(tables: &Tables, (leaf, class): (Leaf, Class)) -> Result<Meter, Refusal> {
+    let rates = tables.tree.meter(leaf);
+    let cir = rates.peak.max(rates.committed) / 8;
+    if cir == 0 {
+        return Err(Refusal::NoShare);
+    }
+    let law = &tables.snapshot.settings.law;
+    let (kmin, ebs) = match class {
+        Class::Rdma => (law.kmin, law.hard_limit.saturating_sub(law.kmin)),
+        Class::Tcp => (0, 0),
+    };
+    Ok(Meter { cir, cbs: rates.burst + kmin, eir: 0, ebs })
+}
+
+/// The rules of a class with a rate: downstream first.
+pub(super) fn classes(tables: &Tables, found: &Found, (leaf, class): (Leaf, Class)) -> Vec<FlowRule> {
+    let mine = tagged(TAG_CLASS, leaf.0 + 1);
+    let on = Action::Jump { group: group::WAY };
+    let away = vec![Action::Count, to_software(found.from)];
+    let colour = |colour, more: &[Item], actions| {
+        rule(group::COLOUR, 0, [&[from(found.from), mine, coloured(colour)], more].concat(), actions)
+    };
+    let mut rules = Vec::new();
+    if class == Class::Rdma {
+        rules.extend(control(tables, found, mine, on));
+    }
+    rules.push(colour(Colour::Green, &[], vec![on]));
+    match (class, &found.tunnel) {
+        (Class::Rdma, None) => {
+            let ce = Action::SetEcn { ipv6: found.family.is_v6(), ecn: Ecn::Ce };
+            let layers = [Item::any(Kind::Eth), found.family.any()];
+            rules.push(colour(Colour::Yellow, &layers, vec![Action::Count, ce, on]));
+        }
+        // The header to be marked is still inside.
+        (Class::Rdma, Some(_)) => {
+            rules.push(colour(Colour::Yellow, &[], vec![Action::Count, Action::set_tag(TAG_CE, 1), on]));
+        }
+        (Class::Tcp, _) => rules.push(colour(Colour::Yellow, &[], away.clone())),
+    }
+    rules.push(colour(Colour::Red, &[], away));
+    let metered = vec![Action::Meter { mtr_id: leaf.0 + 1 }, Action::Jump { group: group::COLOUR }];
+    rules.push(rule(group::CLASS, 1, vec![mine], metered));
+    rules
+}
+
+/// What keeps connections alive goes past the meter, counted.
+fn control(tables: &Tables, found: &Found, mine: Item, on: Action) -> Vec<FlowRule> {
+    let rdma = to_udp(tables.snapshot.settings.rdma_port);
+    let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
+    let inside = [Item::any(Kind::Eth), found.family.any(), rdma];
+    let opcodes = [Roce::Opcode(opcode::RC_ACK), Roce::Opcode(opcode::CNP), Roce::ConnectionManager];
+    let above = opcodes.into_iter().filter_map(Roce::item).map(|bth| {
+        let outside = outside.as_deref().unwrap_or_default();
+        rule(group::CLASS, 0, [&[mine], outside, &inside, &[bth]].concat(), vec![Action::Count, on])
+    });
+    above.collect()
+}
+
+/// Outer layers of what comes out of a tunnel.
+fn under(tables: &Tables, ip: Item) -> [Item; 4] {
+    let udp = to_udp(tables.snapshot.settings.vxlan_port);
+    [Item::any(Kind::Eth), ip, udp, Item::any(Kind::Vxlan)]
+}
+
+/// Packets that software looks at one by one go there from the root. These rules come first and go last: they lead
+/// nothing astray.
+pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
+    let port = from(found.from);
+    let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
+    let outside = outside.unwrap_or_default();
+    let guard = |pattern| rule(group::ROOT, 0, pattern, vec![to_software(found.from)]);
+    let mut rules = Vec::new();
+    if found.routed {
+        let to_router = Item::with(eth::DST, found.router.to_u64());
+        rules.push(guard([&[port], &outside[..], &[to_router, found.family.expiring()]].concat()));
+    }
+    if let Some(tunnel) = &found.tunnel {
+        // Congestion that the sender cannot hear of: dropped by name (RFC 6040).
+        let marked = under(tables, tunnel.outer.tos(Ecn::Ce as u8, BOTH_BITS));
+        let deaf = found.family.tos(Ecn::NotEct as u8, BOTH_BITS);
+        rules.push(guard([&[port], &marked[..], &[Item::any(Kind::Eth), deaf]].concat()));
+    }
+    rules
+}
+
+/// Where packets begin.
+pub(super) fn roots(tables: &Tables, found: &Found, nft: u32) -> Vec<FlowRule> {
+    let port = from(found.from);
+    let on = Action::Jump { group: nft };
+    let Some(tunnel) = &found.tunnel else {
+        let source = Item::with(eth::SRC, found.source_mac.to_u64());
+        let known = codepoints(tables).into_iter().map(|(tos, mask)| {
+            rule(group::ROOT, 1, vec![port, source, found.family.tos(tos, mask)], vec![on])
+        });
+        return known.collect();
+    };
+    let (peer, own) = tunnel.ends;
+    let udp = to_udp(tables.snapshot.settings.vxlan_port);
+    let arriving = |tos: u8, mask: u8, actions| {
+        let frame = underlay(tunnel.mac, tunnel.vlan, tunnel.outer);
+        let ip = tunnel.outer.with_tos(tunnel.outer.whole(peer, own, protocol::UDP), tos, mask);
+        rule(group::ROOT, 1, [&[port], &frame[..], &[ip, udp, Item::any(Kind::Vxlan)]].concat(), actions)
+    };
+    // Outer Not-ECT and ECT(0) change nothing inside, CE does; ECT(1) is left to software (RFC 6040).
+    vec![
+        arriving(Ecn::NotEct as u8, 1, vec![on]),
+        arriving(Ecn::Ce as u8, BOTH_BITS, vec![Action::set_tag(TAG_CE, 1), on]),
+    ]
+}
+
+/// Ethernet of a packet to a VTEP.
+fn underlay(mac: MacAddr, vlan: Option<u16>, family: Family) -> Vec<Item> {
+    let frame = Item::with(eth::DST, mac.to_u64()).is(eth::HAS_VLAN, vlan.is_some());
+    match vlan {
+        None => vec![frame.is(eth::TYPE, family.ethertype())],
+        Some(vid) => vec![frame, super::patterns::tag_of(vid, family)],
+    }
+}

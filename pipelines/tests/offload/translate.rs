@@ -1,0 +1,254 @@
+//! The translation: golden chains, and what is refused.
+//!
+//! `OFFLOAD_GOLDEN=write` writes the golden chains anew; read the difference before you keep it.
+
+use std::path::Path as File;
+
+use pipelines::offload::translate::{Ask, Chain, Entropy, Refusal};
+use pipelines::offload::{BackEnd, sim::Config, sim::Eswitch};
+use pipelines::qos::{Class, Direction};
+use pipelines::snapshot::{Destination, DscpPolicy, PortIndex};
+use pipelines::vlt::Place;
+use wire::build::Path;
+use wire::roce::{Bth, opcode};
+use wire::{MacAddr, Psn, Qpn, Vni};
+
+use crate::host::*;
+use crate::support::*;
+
+/// Compares the commands of a chain with a file, and has the simulated e-switch take them.
+#[track_caller]
+fn golden(name: &str, chain: &Chain) {
+    let mut text: String = chain.rules.iter().map(|rule| rule.testpmd(0)).collect();
+    if let Some((id, meter)) = chain.meter {
+        let pipelines::offload::Meter { cir, cbs, eir, ebs } = meter;
+        text = format!("# meter {id}: cir {cir} cbs {cbs} eir {eir} ebs {ebs} (bytes)\n{text}");
+    }
+    let file = File::new(env!("CARGO_MANIFEST_DIR")).join("tests/offload/golden").join(format!("{name}.txt"));
+    if std::env::var_os("OFFLOAD_GOLDEN").is_some() {
+        std::fs::write(&file, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(text == expected, "{name}: this is not what {} says:\n{text}", file.display());
+    let mut eswitch = Eswitch::new(Config::default());
+    for rule in &chain.rules {
+        eswitch.create(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
+    }
+}
+
+fn rdma(path: Path, opcode: u8, qpn: u32) -> Vec<u8> {
+    path.roce(50_001, Bth::new(opcode, Qpn::truncated(qpn), Psn::truncated(1)), &[0; 32])
+}
+
+fn host() -> Host {
+    Host::new(plain())
+}
+
+fn over(underlay: Underlay, inner: &[u8]) -> Vec<u8> {
+    outer(2, 1, underlay).vxlan(50_000, Vni::new(100).unwrap(), inner)
+}
+
+#[track_caller]
+fn made(host: &mut Host, ask: Ask) -> Chain {
+    host.chain(ask).unwrap_or_else(|refusal| panic!("{ask:?}: {refusal}"))
+}
+
+#[test]
+fn translate_tcp_into_the_tunnel() {
+    let mut host = host();
+    let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
+    let chain = made(&mut host, whole(key));
+    assert_eq!(chain.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
+    golden("tcp-encap", &chain);
+    assert_eq!(made(&mut host, whole(key)), chain, "the same again");
+    assert_eq!(host.translator.ways(), 1);
+}
+
+#[test]
+fn translate_tcp_out_of_the_tunnel() {
+    let mut host = host();
+    let key = host.flow(UPLINK, &tunnelled(&v4(R, A).tcp(80, 1000, 0x10, b"data")));
+    let chain = made(&mut host, whole(key));
+    assert_eq!(chain.tunnel_len, 50);
+    golden("tcp-decap", &chain);
+}
+
+#[test]
+fn translate_queue_pairs_both_ways() {
+    let mut host = host();
+    let key = host.flow(1, &rdma(v4(A, R).with_tos(2), opcode::RC_WRITE_ONLY, 17));
+    golden("rc-out", &made(&mut host, pair(key, 17, 50_001)));
+    let key = host.flow(UPLINK, &tunnelled(&rdma(v4(R, A).with_tos(2), opcode::RC_WRITE_ONLY, 18)));
+    golden("rc-in", &made(&mut host, pair(key, 18, 50_001)));
+}
+
+#[test]
+fn translate_datagrams_leave_the_connection_manager_to_software() {
+    let mut host = host();
+    let key = host.flow(1, &rdma(v4(A, R), opcode::UD_SEND_ONLY, 17));
+    let ask = Ask { source_port: Some(50_001), ..whole(key) };
+    golden("ud", &made(&mut host, ask));
+}
+
+#[test]
+fn translate_a_class_with_a_rate_into_a_meter() {
+    let mut host = host();
+    host.limit(Direction::Out, 0, Class::Rdma, 8_000_000_000);
+    host.limit(Direction::In, 0, Class::Rdma, 8_000_000_000);
+    host.limit(Direction::Out, 0, Class::Tcp, 80_000_000);
+    let key = host.flow(1, &rdma(v4(A, R).with_tos(2), opcode::RC_WRITE_ONLY, 17));
+    golden("meter-rdma-out", &made(&mut host, pair(key, 17, 50_001)));
+    let key = host.flow(UPLINK, &tunnelled(&rdma(v4(R, A).with_tos(2), opcode::RC_WRITE_ONLY, 18)));
+    golden("meter-rdma-in", &made(&mut host, pair(key, 18, 50_001)));
+    let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
+    golden("meter-tcp-out", &made(&mut host, whole(key)));
+}
+
+#[test]
+fn translate_delivery_on_the_same_host() {
+    let mut host = host();
+    let key = host.flow(1, &v4(A, B).tcp(1000, 80, 0x10, b"data"));
+    let chain = made(&mut host, whole(key));
+    assert_eq!((chain.leaf, chain.meter), (None, None), "no link is crossed");
+    golden("local", &chain);
+    let key = host.flow(1, &routed(v4(A, C)).udp(1000, 53, b"data"));
+    golden("local-routed", &made(&mut host, whole(key)));
+}
+
+#[test]
+fn translate_vlan_inside_and_outside() {
+    let underlay = UNDERLAYS[1];
+    let mut host = Host::new(lab(1, underlay));
+    host.world.keep_vlan(0);
+    let key = host.flow(1, &v4(A, R).tagged(5).udp(1000, 53, b"data"));
+    golden("vlan-out", &made(&mut host, whole(key)));
+    let key = host.flow(UPLINK, &over(underlay, &v4(R, A).tagged(5).udp(53, 1000, b"data")));
+    golden("vlan-in", &made(&mut host, whole(key)));
+}
+
+#[test]
+fn translate_ipv6_inside_and_outside() {
+    let mut host = host();
+    let key = host.flow(1, &v6(A, R).tcp(1000, 80, 0x10, b"data"));
+    golden("ipv6-in-ipv4", &made(&mut host, whole(key)));
+    let underlay = UNDERLAYS[4];
+    let mut host = Host::new(lab(1, underlay));
+    let key = host.flow(1, &routed(v6(A, S)).tcp(1000, 80, 0x10, b"data"));
+    golden("ipv6-in-ipv6-out", &made(&mut host, whole(key)));
+    let key = host.flow(UPLINK, &over(underlay, &v6(R, A).tcp(80, 1000, 0x10, b"data")));
+    golden("ipv6-in-ipv6-in", &made(&mut host, whole(key)));
+}
+
+#[test]
+fn translate_a_location_that_moves_changes_its_ways_only() {
+    let mut host = host();
+    let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
+    let before = made(&mut host, whole(key));
+    let place = host.world.tunnel(0, 3);
+    let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
+    host.world.writer.update(slot.slot, place);
+    let after = made(&mut host, whole(key));
+    let pairs = before.rules.iter().zip(&after.rules);
+    let changed: Vec<_> = pairs.filter(|(before, after)| before != after).collect();
+    assert_eq!(changed.len(), 4, "one for each ECN codepoint");
+    for (before, after) in changed {
+        assert_eq!(
+            (before.attr, &before.pattern),
+            (after.attr, &after.pattern),
+            "an update of the same rule"
+        );
+        assert_eq!(before.attr.group, pipelines::offload::translate::group::WAY);
+    }
+}
+
+#[test]
+fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
+    let ways = |entropy| {
+        let mut host = host();
+        host.options.entropy = entropy;
+        let chains: Vec<_> = (0..8)
+            .map(|port| {
+                let key = host.flow(1, &v4(A, R).tcp(1000 + port, 80, 0x10, b"data"));
+                made(&mut host, whole(key))
+            })
+            .collect();
+        chains.iter().for_each(|chain| host.translator.forget(&chain.way));
+        assert_eq!(host.translator.ways(), 0);
+        chains.iter().map(|chain| chain.way).collect::<std::collections::HashSet<_>>().len()
+    };
+    assert_eq!((ways(Entropy::Hardware), ways(Entropy::Exact)), (1, 8));
+}
+
+#[test]
+fn translate_a_fixed_dscp_asks_for_ecn_only() {
+    let mut host = host();
+    host.world.snapshot.settings.dscp = DscpPolicy::Fixed(26);
+    let key = host.flow(1, &v4(A, R).with_tos(0xa2).tcp(1000, 80, 0x10, b"data"));
+    let chain = made(&mut host, whole(key));
+    let text: String = chain.rules.iter().map(|rule| rule.testpmd(0)).collect();
+    assert_eq!(text.matches("tos spec 0x02 tos mask 0x03").count(), 2, "root and way\n{text}");
+    assert_eq!(text.matches("tos is 0x6a").count(), 1, "DSCP 26 and ECT(0)\n{text}");
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expected: Refusal) {
+    let mut host = host();
+    let key = host.flow(port, frame);
+    change(&mut host);
+    assert_eq!(host.chain(whole(key)).unwrap_err(), expected);
+    assert!(!expected.to_string().is_empty());
+}
+
+#[test]
+fn translate_refuses_what_hardware_would_do_otherwise() {
+    let tcp = v4(A, R).tcp(1000, 80, 0x10, b"data");
+    let back = tunnelled(&v4(R, A).tcp(80, 1000, 0x10, b"data"));
+    let none = |_: &mut Host| {};
+    refused(none, 1, &v4(A, R).echo_request(1, 1, b"ping"), Refusal::Protocol);
+    refused(none, 1, &rdma(v4(A, R), opcode::CNP, 17), Refusal::RoceClass);
+    refused(none, 1, &rdma(v4(A, R), opcode::UD_SEND_ONLY, 1), Refusal::RoceClass);
+    refused(none, 1, &rdma(v4(A, R), opcode::RC_WRITE_ONLY, 17), Refusal::QueuePair);
+    refused(none, 1, &rdma(v4(A, R), opcode::UC_SEND_ONLY, 17), Refusal::SourcePort);
+    refused(
+        none,
+        1,
+        &routed(v4(A, Station { v4: [10, 9, 9, 9].into(), ..R })).tcp(1, 2, 0, b""),
+        Refusal::NotForwarded,
+    );
+    refused(|host| host.ports[1] = None, 1, &tcp, Refusal::Port);
+    refused(|host| host.ports[0] = None, 1, &tcp, Refusal::Port);
+    refused(|host| host.ports.clear(), 0, &back, Refusal::Port);
+    refused(|host| host.world.uplink().mtu = 1549, 1, &tcp, Refusal::Mtu(1564));
+    refused(
+        |host| host.world.snapshot.vnic_rows[1].mtu = 1400,
+        1,
+        &v4(A, B).udp(1, 2, b""),
+        Refusal::Mtu(1500),
+    );
+    refused(|host| host.world.snapshot.settings.vxlan_strict = true, 0, &back, Refusal::Strict);
+    refused(|host| host.world.snapshot.vnic_rows[0].vlan = 7, 1, &tcp, Refusal::Trunk);
+    refused(|host| host.world.forget(0, Destination::Ip(R.v4.into())), 0, &back, Refusal::Source);
+    refused(|host| host.world.forget(0, Destination::Mac(R.mac)), 1, &tcp, Refusal::NotForwarded);
+    let unresolved = |host: &mut Host| {
+        let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
+        host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0 });
+    };
+    refused(unresolved, 1, &tcp, Refusal::Unresolved);
+    let vnic_ceiling = |host: &mut Host| {
+        let node = host.tree().vnic_node(Direction::Out, 0);
+        host.tree()
+            .set(node, &pipelines::qos::NodeLimits { ceil: 1_000_000, ..pipelines::qos::NodeLimits::FREE });
+    };
+    refused(vnic_ceiling, 1, &tcp, Refusal::NoShare);
+    let mut host = Host::new(lab(1, UNDERLAYS[2]));
+    let key = host.flow(1, &tcp);
+    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
+    let key = host.flow(UPLINK, &over(UNDERLAYS[2], &v4(R, A).tcp(80, 1000, 0x10, b"data")));
+    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
+    let group = MacAddr([3, 0, 0, 0, 0, 1]);
+    host.world.flood(0, &[2]);
+    let mut path = v4(A, R);
+    path.dst_mac = group;
+    let key = host.flow(1, &path.udp(1, 2, b"all"));
+    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::NotForwarded);
+}
