@@ -13,6 +13,7 @@ pub mod field;
 pub mod items;
 pub mod rule;
 pub mod sim;
+pub mod store;
 pub mod translate;
 
 pub use actions::Action;
@@ -21,3 +22,4 @@ pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use items::{Item, Kind};
 pub use rule::{Attr, Direction, FlowRule};
+pub use store::{Installed, Store};

@@ -1,10 +1,11 @@
-//! Offload: the rule model, the simulated e-switch, the translation.
+//! Offload: the rule model, the simulated e-switch, the translation, and all of them against software.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod differential;
 mod host;
 mod model;
 mod sim;

@@ -12,7 +12,9 @@
 //! place of the VLT and how packets go there; a location that moves changes the rules of its ways, and no others.
 //!
 //! Knows no back end and touches no table. Frames longer than the way out are the NIC's to drop (unconfirmed), where
-//! [`Refusal::Mtu`] does not exclude them; meters count no per-packet overhead.
+//! [`Refusal::Mtu`] does not exclude them; meters count no per-packet overhead; rules count what an outer frame has
+//! behind its datagram, which no sender of VxLAN puts there; and what a meter turns away is counted by the flow's rule
+//! before and by software after, and by a rule of its own, so that it can be taken off.
 
 mod find;
 mod patterns;
@@ -33,7 +35,7 @@ use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{find, roce_of};
 use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
-use shared::{classes, guards, meter, roots, ways};
+use shared::{classes, guards, meter, roots, unassigned, ways};
 
 /// Groups of the rules.
 pub mod group {
@@ -208,6 +210,9 @@ impl Translator {
         if roce == Some(Roce::Class(RoceClass::Ud)) {
             // The connection manager's messages are UD, too, and software reads them.
             rules.push(rule(nft, 0, whole(Some(Roce::ConnectionManager)), vec![to_software(found.from)]));
+        }
+        if let (Some(_), Some(Roce::Class(class))) = (qpn, roce) {
+            rules.extend(unassigned(tables, &found, class, rcft));
         }
         let counts = rules.len();
         match (qpn, roce) {

@@ -1,7 +1,7 @@
 //! Rules that flows share: those of ports, of classes, of ways.
 
-use wire::roce::opcode;
-use wire::{Ecn, MacAddr, protocol};
+use wire::roce::{Class as RoceClass, Operation, opcode};
+use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::Found;
 use super::patterns::{Family, Roce, TAG_CE, TAG_CLASS, TAG_WAY, coloured, from, tagged, to_udp};
@@ -132,15 +132,30 @@ pub(super) fn classes(tables: &Tables, found: &Found, (leaf, class): (Leaf, Clas
 
 /// What keeps connections alive goes past the meter, counted.
 fn control(tables: &Tables, found: &Found, mine: Item, on: Action) -> Vec<FlowRule> {
-    let rdma = to_udp(tables.snapshot.settings.rdma_port);
-    let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
-    let inside = [Item::any(Kind::Eth), found.family.any(), rdma];
     let opcodes = [Roce::Opcode(opcode::RC_ACK), Roce::Opcode(opcode::CNP), Roce::ConnectionManager];
-    let above = opcodes.into_iter().filter_map(Roce::item).map(|bth| {
-        let outside = outside.as_deref().unwrap_or_default();
-        rule(group::CLASS, 0, [&[mine], outside, &inside, &[bth]].concat(), vec![Action::Count, on])
-    });
+    let above = opcodes
+        .into_iter()
+        .map(|roce| rule(group::CLASS, 0, rdma(tables, found, mine, roce), vec![Action::Count, on]));
     above.collect()
+}
+
+/// Opcodes of a class that mean nothing are no queue pair's: software counts them apart.
+pub(super) fn unassigned(tables: &Tables, found: &Found, class: RoceClass, rcft: u32) -> Vec<FlowRule> {
+    let of_class = |opcode: &u8| RoceClass::of(*opcode, Qpn::default()) == class;
+    let odd = (0..=u8::MAX).filter(of_class).filter(|opcode| Operation::of(*opcode).is_none());
+    let software = |opcode| {
+        let pattern = rdma(tables, found, from(found.from), Roce::Opcode(opcode));
+        rule(rcft, 0, pattern, vec![to_software(found.from)])
+    };
+    odd.map(software).collect()
+}
+
+/// RoCEv2 packets of a kind, whosesoever.
+fn rdma(tables: &Tables, found: &Found, first: Item, roce: Roce) -> Vec<Item> {
+    let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
+    let udp = to_udp(tables.snapshot.settings.rdma_port);
+    let inside = [Item::any(Kind::Eth), found.family.any(), udp];
+    [&[first], outside.as_deref().unwrap_or_default(), &inside, roce.item().as_slice()].concat()
 }
 
 /// Outer layers of what comes out of a tunnel.

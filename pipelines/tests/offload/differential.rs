@@ -1,0 +1,457 @@
+//! Software only, the simulated e-switch only, and any mix while rules come and go: each packet takes the same way with
+//! the same bytes, is dropped under the same name, and is counted once.
+//!
+//! Two hosts live through the same. One has its worker only; the other has an e-switch in front of the worker, into
+//! which flows are put and out of which they are taken between any two packets.
+
+use std::collections::HashMap;
+
+use pipelines::drops::DropReason;
+use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
+use pipelines::offload::translate::{Ask, Entropy};
+use pipelines::offload::{Installed, Store, Usage};
+use pipelines::qos::{Class, Direction};
+use pipelines::rcft::{QpKey, Way};
+use pipelines::snapshot::{Destination, PortIndex};
+use pipelines::vlt::Place;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{TestCaseError, TestRunner};
+use wire::roce::Bth;
+use wire::{Dscp, HeapBuf, Psn, Qpn, Vni};
+
+use crate::host::*;
+use crate::support::*;
+
+/// Queue pairs in use.
+const QPNS: [u32; 2] = [17, 18];
+/// Where the outer source port lies over IPv4 without a tag.
+const SOURCE_PORT: usize = 34;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Packet { from: usize, to: usize, kind: u8, sport: u16, tos: u8, outer_tos: u8, oddity: u8, at: usize },
+    Offload { which: usize, qpn: u32, sport: u16 },
+    Withdraw { which: usize },
+    Move { to: usize, host: u8 },
+    Bring { to: usize, vnic: u32 },
+}
+
+/// The host with an e-switch.
+struct Mixed {
+    host: Host,
+    eswitch: Eswitch,
+    store: Store,
+    chains: Vec<(Ask, Installed)>,
+    /// What chains saw that are gone.
+    counted: HashMap<Ask, Usage>,
+}
+
+impl Mixed {
+    fn new(host: Host) -> Self {
+        let config = Config { refresh_ns: 0, ..Config::default() };
+        let (eswitch, store) = (Eswitch::new(config), Store::default());
+        Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new() }
+    }
+
+    /// Offloads what is not refused.
+    fn offload(&mut self, ask: Ask) -> bool {
+        if self.chains.iter().any(|(other, _)| *other == ask) {
+            return false;
+        }
+        let Ok(chain) = self.host.chain(ask) else { return false };
+        let installed =
+            self.store.install(&mut self.eswitch, chain).unwrap_or_else(|error| panic!("{ask:?}: {error}"));
+        self.chains.push((ask, installed));
+        true
+    }
+
+    fn withdraw(&mut self, index: usize) {
+        let (ask, installed) = self.chains.remove(index);
+        self.account(ask, installed);
+    }
+
+    fn account(&mut self, ask: Ask, installed: Installed) {
+        let usage = self.store.remove(&mut self.eswitch, installed);
+        let sum = self.counted.entry(ask).or_default();
+        sum.packets += usage.packets;
+        sum.bytes += usage.bytes;
+    }
+
+    /// After a change of topology: each chain anew, those that are refused now withdrawn.
+    fn follow(&mut self) {
+        for (ask, old) in std::mem::take(&mut self.chains) {
+            if let Ok(chain) = self.host.chain(ask) {
+                let new = self.store.install(&mut self.eswitch, chain).unwrap();
+                self.chains.push((ask, new));
+            }
+            self.account(ask, old);
+        }
+    }
+
+    /// One packet through the e-switch and, where that says so, the worker.
+    fn pass(&mut self, port: PortIndex, frame: &[u8]) -> (Fate, Vec<(PortIndex, Vec<u8>)>) {
+        let mut packet = HeapBuf::new(frame);
+        let fate = self.eswitch.run(&mut packet, dpdk(port));
+        let out = match fate {
+            Fate::Out { port } => vec![(port - dpdk(0), packet.to_vec())],
+            Fate::Software { port, .. } => {
+                assert_eq!(packet.to_vec(), frame, "what comes to software is what came in");
+                self.host.world.run(port - dpdk(0), vec![packet])
+            }
+            Fate::Dropped | Fate::Failed => panic!("{fate:?}"),
+        };
+        (fate, out)
+    }
+
+    /// What hardware counted of the flows for which `of` is true.
+    fn hardware(&mut self, of: impl Fn(&Ask) -> bool) -> (u64, u64) {
+        let Self { chains, eswitch, store, counted, .. } = self;
+        let installed = chains.iter().map(|(ask, chain)| (*ask, store.query(eswitch, chain).unwrap()));
+        let all = installed.chain(counted.iter().map(|(ask, usage)| (*ask, *usage)));
+        all.filter(|(ask, _)| of(ask))
+            .fold((0, 0), |(packets, bytes), (_, usage)| (packets + usage.packets, bytes + usage.bytes))
+    }
+}
+
+struct Pair {
+    software: Host,
+    mixed: Mixed,
+    underlay: Underlay,
+    entropy: Entropy,
+    /// Packets, and those of them that the e-switch forwarded, by kind; out of the tunnel in the second
+    /// half.
+    kinds: [(u64, u64); 32],
+}
+
+const STATIONS: [Station; 5] = [A, B, C, R, S];
+
+impl Pair {
+    fn new(underlay: Underlay, entropy: Entropy) -> Self {
+        let host = || {
+            let mut world = lab(1, underlay);
+            world.keep_vlan(0);
+            let mut host = Host::new(world);
+            host.options.entropy = entropy;
+            host.options.dscps = vec![Dscp::default(), Dscp::new(26).unwrap()];
+            host
+        };
+        Self { software: host(), mixed: Mixed::new(host()), underlay, entropy, kinds: [(0, 0); 32] }
+    }
+
+    fn frame(&self, step: &Step) -> Option<(PortIndex, Vec<u8>)> {
+        let Step::Packet { from, to, kind, sport, tos, outer_tos, oddity, at } = *step else { return None };
+        let (source, target) = (STATIONS[from], STATIONS[to]);
+        let local = from < 3;
+        if from == to {
+            return None;
+        }
+        let path = if kind & 1 == 0 { v4(source, target) } else { v6(source, target) };
+        let path = if kind & 2 == 0 { path } else { routed(path) };
+        let path = path.with_tos([0, 1, 2, 3, 0x68, 0x6a, 0x6b, 0x20][usize::from(tos % 8)]);
+        let path = if oddity == 1 { path.with_ttl((at % 3) as u8) } else { path };
+        let path = if kind & 4 == 0 || kind & 8 == 0 { path } else { path.tagged(5) };
+        let rdma = |opcode, qpn: u32, body: &[u8]| {
+            path.roce(1000 + sport, Bth::new(opcode, Qpn::truncated(qpn), Psn::truncated(at as u32)), body)
+        };
+        let qpn = QPNS[usize::from(sport % 2)];
+        let mut inner = match kind >> 4 {
+            0..=3 => path.tcp(1000 + sport, 80, 0x10, &[1; 1200][..at % 1200]),
+            4..=6 => path.udp(1000 + sport, 53, &[2; 1200][..at % 1200]),
+            7..=9 => rdma(0x0a, qpn, &[0; 36]),
+            10 => rdma(0x11, qpn, &[0; 8]),
+            11 => rdma(0x24, qpn, &[0; 36]),
+            12 => rdma(0x64, if at % 3 == 0 { 1 } else { qpn }, &[0; 36]),
+            13 => path.cnp(1000 + sport, Qpn::truncated(qpn)),
+            14 => path.echo_request(sport, 1, b"ping"),
+            _ => path
+                .fragments(
+                    wire::protocol::UDP,
+                    &wire::build::udp_datagram(1000 + sport, 53, &[0; 900]),
+                    7,
+                    600,
+                )
+                .remove(at % 2),
+        };
+        let damage = |frame: &mut Vec<u8>| {
+            let at = at % frame.len().min(90);
+            frame[at] ^= 1 << (sport * 3 % 8);
+        };
+        if oddity == 2 {
+            damage(&mut inner);
+        }
+        if local {
+            return Some((from as PortIndex + 1, inner));
+        }
+        // Now and then from a host that the location does not name.
+        let host = if oddity == 3 { 3 } else { 2 };
+        let vni = if oddity == 4 { 101 } else { 100 };
+        let path = outer(host, 1, self.underlay).with_tos(outer_tos % 4);
+        let mut frame = path.vxlan(50_000, Vni::new(vni).unwrap(), &inner);
+        // Nothing behind the outer datagram: hardware would count those bytes, too.
+        if oddity == 5 {
+            damage(&mut frame);
+        }
+        Some((UPLINK, frame))
+    }
+
+    /// With the NIC's own entropy the outer source port differs.
+    fn comparable(&self, mut out: Vec<(PortIndex, Vec<u8>)>) -> Vec<(PortIndex, Vec<u8>)> {
+        if self.entropy == Entropy::Hardware {
+            let tunnels = out.iter_mut().filter(|(port, _)| *port == UPLINK);
+            tunnels.for_each(|(_, frame)| frame[SOURCE_PORT..SOURCE_PORT + 2].fill(0));
+        }
+        out
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match *step {
+            Step::Packet { kind, .. } => {
+                let Some((port, frame)) = self.frame(step) else { return Ok(()) };
+                let expected = self.software.world.run(port, vec![HeapBuf::new(&frame)]);
+                let (fate, out) = self.mixed.pass(port, &frame);
+                let (packets, forwarded) =
+                    &mut self.kinds[usize::from(kind >> 4) + if port == UPLINK { 16 } else { 0 }];
+                *packets += 1;
+                *forwarded += u64::from(matches!(fate, Fate::Out { .. }));
+                let (expected, out) = (self.comparable(expected), self.comparable(out));
+                prop_assert_eq!(out, expected, "{:?} from port {}", fate, port);
+            }
+            Step::Offload { which, qpn, sport } => {
+                let entries = self.mixed.host.entries();
+                if entries.is_empty() {
+                    return Ok(());
+                }
+                let key = entries[which % entries.len()].key;
+                let (qpn, sport) = (QPNS[qpn as usize % 2], Some(1000 + sport));
+                let ask = match key.class() {
+                    0 => whole(key),
+                    1 => Ask { key, qpn: Some(Qpn::truncated(qpn)), source_port: sport },
+                    _ => Ask { key, qpn: None, source_port: sport },
+                };
+                // Only what RCFT admitted, and one chain for the packets of a queue pair.
+                let known = self.view(&self.mixed.host, &key, Qpn::truncated(qpn)).is_some();
+                if (key.class() != 1 || known) && !self.overlaps(&ask) {
+                    self.mixed.offload(ask);
+                }
+            }
+            Step::Withdraw { which } => {
+                if !self.mixed.chains.is_empty() {
+                    self.mixed.withdraw(which % self.mixed.chains.len());
+                }
+            }
+            Step::Move { to, host } => {
+                self.locate(STATIONS[to], |world| world.tunnel(0, host));
+            }
+            Step::Bring { to, vnic } => self.locate(STATIONS[to], |_| Place::Local { vnic }),
+        }
+        Ok(())
+    }
+
+    /// True when a rule of another chain would count the same packets: source ports are told apart only where the
+    /// outer one depends on them.
+    fn overlaps(&self, ask: &Ask) -> bool {
+        ask.key.class() != 0
+            && self.mixed.chains.iter().any(|(other, _)| other.key == ask.key && other.qpn == ask.qpn)
+    }
+
+    fn locate(&mut self, station: Station, place: impl Fn(&World) -> Place) {
+        for host in [&mut self.software, &mut self.mixed.host] {
+            let world = &mut host.world;
+            let place = place(world);
+            for destination in [
+                Destination::Mac(station.mac),
+                Destination::Ip(station.v4.into()),
+                Destination::Ip(station.v6.into()),
+            ] {
+                let slot = world.snapshot.location(0, destination).unwrap().slot;
+                world.writer.update(slot.slot, place);
+            }
+        }
+        self.mixed.follow();
+    }
+
+    fn view(&self, host: &Host, key: &FlowKey, qpn: Qpn) -> Option<(u64, u64)> {
+        let way = if matches!(key.scope(), Scope::Vnic(_)) { Way::Out } else { Way::In };
+        let address = key.addresses()?.1;
+        let view = host.world.worker.overlay.rcft().view(way, &QpKey::new(key.scope(), address, qpn))?;
+        Some((view.packets, view.bytes))
+    }
+
+    /// Every packet was counted once, in software or in hardware; and what was dropped has the same names.
+    fn finish(&mut self) -> Result<(), TestCaseError> {
+        let mixed: HashMap<_, _> =
+            self.mixed.host.entries().iter().map(|entry| (entry.key, (entry.packets, entry.bytes))).collect();
+        for entry in self.software.entries() {
+            let key = entry.key;
+            let (packets, bytes) = self.mixed.hardware(|ask| ask.key == key);
+            let (own, own_bytes) = mixed.get(&key).copied().unwrap_or_default();
+            prop_assert_eq!((own + packets, own_bytes + bytes), (entry.packets, entry.bytes), "{:?}", key);
+            if key.class() != 1 {
+                continue;
+            }
+            for qpn in QPNS.map(Qpn::truncated) {
+                // The flows of a queue pair: to one address, whatever their VLAN and the way to it.
+                let same = |other: &FlowKey| {
+                    (other.scope(), other.addresses().map(|pair| pair.1))
+                        == (key.scope(), key.addresses().map(|pair| pair.1))
+                };
+                let (packets, bytes) = self.mixed.hardware(|ask| same(&ask.key) && ask.qpn == Some(qpn));
+                let own = self.view(&self.mixed.host, &key, qpn).unwrap_or_default();
+                let expected = self.view(&self.software, &key, qpn).unwrap_or_default();
+                prop_assert_eq!(
+                    (own.0 + packets, own.1 + bytes),
+                    expected,
+                    "queue pair {} of {:?}",
+                    qpn,
+                    key
+                );
+            }
+        }
+        for reason in DropReason::all() {
+            let [software, mixed] =
+                [&self.software, &self.mixed.host].map(|host| host.world.worker.counters.drops(reason));
+            prop_assert_eq!(mixed, software, "{}", reason.name());
+        }
+        while !self.mixed.chains.is_empty() {
+            self.mixed.withdraw(0);
+        }
+        prop_assert!(self.mixed.store.is_empty() && self.mixed.eswitch.is_empty(), "rules are left");
+        Ok(())
+    }
+}
+
+fn packet() -> impl Strategy<Value = Step> {
+    let odd = prop_oneof![12 => Just(0u8), 5 => 1..6u8];
+    let outer_tos = prop_oneof![4 => Just(0u8), 2 => any::<u8>()];
+    (0..5usize, 0..5usize, any::<u8>(), 0..3u16, any::<u8>(), outer_tos, odd, any::<usize>()).prop_map(
+        |(from, to, kind, sport, tos, outer_tos, oddity, at)| Step::Packet {
+            from,
+            to,
+            kind,
+            sport,
+            tos,
+            outer_tos,
+            oddity,
+            at,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (any::<usize>(), 0..2u32, 0..3u16).prop_map(|(which, qpn, sport)| Step::Offload { which, qpn, sport }),
+        2 => any::<usize>().prop_map(|which| Step::Withdraw { which }),
+        1 => (0..5usize, 2..4u8).prop_map(|(to, host)| Step::Move { to, host }),
+        1 => (0..5usize, 0..3u32).prop_map(|(to, vnic)| Step::Bring { to, vnic }),
+    ]
+}
+
+/// A few flows for each case, so that those that are offloaded see packets.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let again = (any::<usize>(), packet()).prop_map(|(which, like)| (Some(which), like));
+    let change = step().prop_map(|step| (None, step));
+    let changes = prop::collection::vec(prop_oneof![5 => again, 1 => change], 1..250);
+    (prop::collection::vec(packet(), 1..7), changes).prop_map(|(flows, changes)| {
+        let like = |(which, step): (Option<usize>, Step)| match (
+            which.map(|which| &flows[which % flows.len()]),
+            step,
+        ) {
+            (
+                Some(&Step::Packet { from, to, kind, sport, .. }),
+                Step::Packet { tos, outer_tos, oddity, at, .. },
+            ) => Step::Packet { from, to, kind, sport, tos, outer_tos, oddity, at },
+            (_, step) => step,
+        };
+        changes.into_iter().map(like).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn differential_any_mix_is_as_software(
+        underlay in prop::sample::select(vec![UNDERLAYS[0], UNDERLAYS[1], UNDERLAYS[4]]),
+        steps in steps(),
+    ) {
+        let mut pair = Pair::new(underlay, Entropy::Exact);
+        for step in &steps {
+            pair.step(step)?;
+        }
+        pair.finish()?;
+    }
+
+    #[test]
+    fn differential_but_for_the_source_port_where_the_nic_chooses_it(steps in steps()) {
+        let mut pair = Pair::new(UNDERLAYS[0], Entropy::Hardware);
+        for step in &steps {
+            pair.step(step)?;
+        }
+        pair.finish()?;
+    }
+}
+
+/// The mix is one: hardware has a share of every kind that it may have, and of no other.
+#[test]
+fn differential_both_sides_see_packets() {
+    let mut runner = TestRunner::deterministic();
+    let mut kinds = [(0, 0); 32];
+    for case in 0..300 {
+        let steps = steps().new_tree(&mut runner).unwrap().current();
+        let underlays = [UNDERLAYS[0], UNDERLAYS[1], UNDERLAYS[4]];
+        let mut pair = Pair::new(underlays[case % 3], Entropy::Exact);
+        for step in &steps {
+            pair.step(step).unwrap();
+        }
+        pair.finish().unwrap();
+        for (sum, kind) in kinds.iter_mut().zip(pair.kinds) {
+            *sum = (sum.0 + kind.0, sum.1 + kind.1);
+        }
+    }
+    for (kind, (packets, forwarded)) in kinds.into_iter().enumerate() {
+        // Kinds 13 and up are CNPs, echo requests and fragments.
+        let fine =
+            if kind % 16 < 13 { forwarded * 50 > packets && forwarded < packets } else { forwarded == 0 };
+        assert!(fine, "kind {kind}: {forwarded} of {packets} packets were forwarded by the e-switch");
+    }
+}
+
+/// A class with a rate: what is green goes on, what is yellow goes on marked, what is red comes to software; all of it
+/// is counted once, with what the meter turned away taken off.
+#[test]
+fn differential_a_meter_marks_and_then_turns_away() {
+    const PACKETS: u64 = 600;
+    let mut host = Host::new(plain());
+    host.limit(Direction::Out, 0, Class::Rdma, 8_000_000);
+    let law = host.world.snapshot.settings.law;
+    let path = v4(A, R).with_tos(2);
+    let frame = path.roce(1000, Bth::new(0x07, Qpn::truncated(17), Psn::truncated(1)), &[0; 1000]);
+    let key = host.flow(1, &frame);
+    let mut mixed = Mixed::new(host);
+    assert!(mixed.offload(pair(key, 17, 1000)));
+    let (mut plain, mut marked, mut away) = (0, 0, 0);
+    let before = mixed.host.entries()[0].packets;
+    for _ in 0..PACKETS {
+        // All at one instant: bursts only.
+        let (fate, out) = mixed.pass(1, &frame);
+        match fate {
+            Fate::Out { .. } if out[0].1[50 + 15] & 3 == 3 => marked += 1,
+            Fate::Out { .. } => plain += 1,
+            _ => away += 1,
+        }
+    }
+    let len = frame.len() as u64;
+    let rates = mixed.host.tree().meter(mixed.chains[0].1.leaf.unwrap());
+    assert_eq!(plain, (rates.burst + law.kmin) / len);
+    assert_eq!(marked, (law.hard_limit - law.kmin) / len);
+    assert_eq!(plain + marked + away, PACKETS);
+    assert!(away > 0);
+    let counted = mixed.hardware(|_| true).0;
+    assert_eq!(counted, PACKETS, "hardware counts before it meters");
+    let dhtb = mixed.host.world.worker.overlay.dhtb();
+    let software = mixed.host.entries()[0].packets - before + u64::from(dhtb.waiting());
+    assert_eq!(software, away, "software sees what is red, and nothing else");
+}
