@@ -194,6 +194,15 @@ fn probe(out: &Path, bindings: &str, version: &str) {
         println!("cargo::metadata={cfg}={present}");
         text += &format!("#[doc = {meaning:?}]\npub const {}: bool = {present};\n", cfg.to_uppercase());
     }
+    let bth = if text.contains("HAS_ITEM_IB_BTH: bool = true") {
+        "Some(RTE_FLOW_ITEM_TYPE_IB_BTH)"
+    } else {
+        "None"
+    };
+    text += &format!(
+        "/// The number of the item that matches the InfiniBand base transport header, where there is one.\n\
+         pub const ITEM_IB_BTH: Option<rte_flow_item_type> = {bth};\n"
+    );
     text += &format!(
         "/// The version of libdpdk that the bindings were generated from.\npub const DPDK_VERSION: &str = {version:?};\n"
     );

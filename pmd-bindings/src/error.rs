@@ -351,6 +351,24 @@ pub enum PortError {
         /// Missing transmit queues.
         tx: Vec<u16>,
     },
+    /// Flow queues that are out at stop.
+    #[error("port {name:?} cannot stop: its flow queues {queues:?} are still out; let them go first")]
+    FlowQueuesOut {
+        /// The port.
+        name: String,
+        /// The flow queues.
+        queues: Vec<u16>,
+    },
+    /// Flow queues that the port does not take.
+    #[error(
+        "port {name:?} takes no such flow queues: {error}; start it without, rules then go the synchronous way"
+    )]
+    FlowQueues {
+        /// The port.
+        name: String,
+        /// The driver's refusal.
+        error: pipelines::offload::FlowError,
+    },
     /// A queue of another port was handed in at stop.
     #[error("port {name:?} cannot stop: {count} of the queues handed in are not its own")]
     ForeignQueues {

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod eal;
 pub mod error;
 mod flags;
+pub mod flow;
 pub mod hugepage;
 pub mod interface;
 pub mod lcore;
@@ -32,6 +33,7 @@ pub use burst::Burst;
 pub use clock::{Clock, rdtsc};
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, PciAccess};
 pub use error::{EalError, Errno, MempoolError, PortError};
+pub use flow::{FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{

@@ -7,6 +7,7 @@ use dpdk_sys as sys;
 use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPort, TxOffloads};
 use crate::error::{Errno, PortError};
 use crate::flags::ANY_NODE;
+use crate::flow::{self, FlowQueues};
 use crate::log;
 use crate::mbuf::HEAD_BYTES;
 use crate::mempool::Mempool;
@@ -34,6 +35,8 @@ pub struct PortConfig {
     pub rx_offloads: RxOffloads,
     /// Transmit offloads that must be there. Packets of several segments are switched on by themselves.
     pub tx_offloads: TxOffloads,
+    /// Queues for rules of rte_flow, beside its synchronous API.
+    pub flow_queues: Option<FlowQueues>,
 }
 
 impl Default for PortConfig {
@@ -48,6 +51,7 @@ impl Default for PortConfig {
             rss: None,
             rx_offloads: RxOffloads::NONE,
             tx_offloads: TxOffloads::NONE,
+            flow_queues: None,
         }
     }
 }
@@ -124,6 +128,10 @@ impl Port {
                 Err(error) => return Err(error),
             }
         }
+        if let Some(queues) = &config.flow_queues {
+            flow::configure(id, queues)
+                .map_err(|error| PortError::FlowQueues { name: self.claim.name.clone(), error })?;
+        }
         // SAFETY: a configured, stopped port.
         self.step("start", || unsafe { sys::rte_eth_dev_start(id) })?;
         if let Err(error) = self.set_promiscuous(config.promiscuous) {
@@ -176,6 +184,7 @@ pub(super) struct Plan {
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
     pub(super) looks_at_packets: bool,
+    pub(super) flow_queues: Option<FlowQueues>,
 }
 
 impl Plan {
@@ -217,7 +226,8 @@ impl Plan {
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets: !fills })
+        let flow_queues = config.flow_queues;
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets: !fills, flow_queues })
     }
 
     fn spreads(&self) -> bool {

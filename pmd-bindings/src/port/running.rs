@@ -9,6 +9,7 @@ use super::attach::Claim;
 use super::config::Plan;
 use super::{Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
+use crate::flow::{FlowQueues, Held};
 use crate::log;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
@@ -24,6 +25,8 @@ pub(crate) struct Running {
     drained_queues: u16,
     looks: bool,
     _pool: Mempool,
+    flow_queues: Option<FlowQueues>,
+    flow: Mutex<Held>,
     claim: Mutex<Option<Claim>>,
 }
 
@@ -37,6 +40,8 @@ impl Running {
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
             _pool: pool,
+            flow_queues: plan.flow_queues,
+            flow: Mutex::default(),
             claim: Mutex::new(Some(claim)),
         }
     }
@@ -48,6 +53,16 @@ impl Running {
 
     pub(crate) fn id(&self) -> PortId {
         self.id
+    }
+
+    /// The flow queues that the port was started with.
+    pub(crate) fn flow_queues(&self) -> Option<FlowQueues> {
+        self.flow_queues
+    }
+
+    /// What the port holds of rte_flow.
+    pub(crate) fn flow(&self) -> &Mutex<Held> {
+        &self.flow
     }
 
     /// The error for a failed operation on this port.
@@ -71,6 +86,7 @@ impl Running {
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     fn halt(&self) -> Result<(), PortError> {
         self.drain();
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner).close(self.id.get());
         // SAFETY: a started port without users of its queues.
         self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })
     }
@@ -165,6 +181,10 @@ impl StartedPort {
         if foreign > 0 {
             return Err(PortError::ForeignQueues { name: name(), count: foreign });
         }
+        let flow = self.running.flow.lock().unwrap_or_else(PoisonError::into_inner).queues_out();
+        if !flow.is_empty() {
+            return Err(PortError::FlowQueuesOut { name: name(), queues: flow });
+        }
         let missing_rx = (0..self.rx_queues).filter(|id| rx.iter().all(|queue| queue.queue() != *id));
         let missing_tx = (0..self.tx_queues).filter(|id| tx.iter().all(|queue| queue.queue() != *id));
         let (missing_rx, missing_tx): (Vec<u16>, Vec<u16>) = (missing_rx.collect(), missing_tx.collect());
@@ -172,6 +192,10 @@ impl StartedPort {
             return Ok(());
         }
         Err(PortError::QueuesMissing { name: name(), rx: missing_rx, tx: missing_tx })
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
     }
 
     /// The port's number.

@@ -1,0 +1,99 @@
+//! What a port holds of rte_flow: rules, shared actions, meters. One per port, behind its lock.
+//!
+//! Handles of DPDK never leave this folder; others have numbers, which are never used twice. When the port stops,
+//! everything is given back, in the order in which one thing refers to another: rules, shared actions, meters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::NonNull;
+
+use dpdk_sys as sys;
+use pipelines::offload::{Cause, FlowError, RuleId, Where};
+
+use super::error;
+use super::meter::Meters;
+use super::port::SharedId;
+
+/// A rule that the port has.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) handle: NonNull<sys::rte_flow>,
+    /// Shared actions that it refers to.
+    pub(super) shares: Vec<SharedId>,
+}
+
+/// Rules, shared actions and meters of one port.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// The port was stopped: no call reaches it any more.
+    closed: bool,
+    last_number: u64,
+    /// Flow queues that are out.
+    pub(super) queues_out: BTreeSet<u16>,
+    pub(super) rules: BTreeMap<RuleId, Rule>,
+    pub(super) shared: BTreeMap<SharedId, NonNull<sys::rte_flow_action_handle>>,
+    pub(super) meters: Meters,
+}
+
+// SAFETY: the handles are DPDK's and bound to no thread; the lock around this keeps two calls apart.
+unsafe impl Send for Held {}
+
+impl Held {
+    /// This, unless the port was stopped.
+    pub(super) fn open(&mut self) -> Result<&mut Self, FlowError> {
+        if self.closed {
+            return Err(FlowError::new(Cause::NoDevice, Where::Unspecified, "the port was stopped"));
+        }
+        Ok(self)
+    }
+
+    /// A number for a rule or a shared action.
+    pub(super) fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Flow queues that must go before the port stops.
+    pub(crate) fn queues_out(&self) -> Vec<u16> {
+        self.queues_out.iter().copied().collect()
+    }
+
+    /// Gives everything back; later calls are refused.
+    pub(crate) fn close(&mut self, port: u16) {
+        self.closed = true;
+        if !self.rules.is_empty()
+            && let Err(error) = flush(port)
+        {
+            tracing::warn!(port, %error, "rules were left at stop");
+        }
+        self.rules.clear();
+        for (id, handle) in std::mem::take(&mut self.shared) {
+            // SAFETY: a shared action of this port, which no rule refers to any more.
+            let gone = error::check(None, |error| unsafe {
+                sys::rte_flow_action_handle_destroy(port, handle.as_ptr(), error)
+            });
+            if let Err(error) = gone {
+                tracing::warn!(port, ?id, %error, "a shared action was left at stop");
+            }
+        }
+        self.meters.clear(port);
+    }
+}
+
+/// Removes all rules of a port.
+pub(super) fn flush(port: u16) -> Result<(), FlowError> {
+    // SAFETY: a port that the caller holds; its rules' handles are forgotten after this.
+    error::check(None, |error| unsafe { sys::rte_flow_flush(port, error) }).map(|_| ())
+}
+
+/// The numbers of what ran out of its age since the last call; of rules, or of shared ages.
+pub(super) fn aged(port: u16) -> Result<Vec<u64>, FlowError> {
+    let ask = |contexts: &mut [*mut std::ffi::c_void]| {
+        // SAFETY: a started port, and a place for so many contexts.
+        error::check(None, |error| unsafe {
+            sys::rte_flow_get_aged_flows(port, contexts.as_mut_ptr(), contexts.len() as u32, error)
+        })
+    };
+    let mut contexts = vec![std::ptr::null_mut(); usize::try_from(ask(&mut [])?).unwrap_or(0)];
+    let got = if contexts.is_empty() { 0 } else { ask(&mut contexts)? };
+    Ok(contexts.iter().take(usize::try_from(got).unwrap_or(0)).map(|context| context.addr() as u64).collect())
+}

@@ -1,0 +1,261 @@
+//! Templates and tables of a port with flow queues: which rules are alike, and what such rules have in common.
+//!
+//! Rules of one shape differ in the values they match and in what some actions carry; items, masks, the list of actions
+//! and where a rule stands are the shape's. A shape becomes one pattern template, one actions template, one table.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+use dpdk_sys as sys;
+use pipelines::offload::{Action, Attr, Cause, Direction, FlowError, FlowRule, Item, Kind, Where};
+
+use super::error;
+use super::lower::{END, Lowered};
+
+/// What rules of one table have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    attr: Attr,
+    masks: Vec<(Kind, Vec<u8>)>,
+    actions: Vec<Part>,
+}
+
+/// An action of a shape.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    /// The same in all rules.
+    Constant(Action),
+    /// Each rule brings its own; headers to put in front are alike in their length.
+    Varies(&'static str, usize),
+}
+
+impl Shape {
+    /// The shape of a rule.
+    ///
+    /// # Errors
+    /// [`Cause::Unsupported`] for a range: templates have masks only.
+    pub(super) fn of(rule: &FlowRule) -> Result<Self, FlowError> {
+        if let Some(index) = rule.pattern.iter().position(|item| item.last().is_some()) {
+            let message = "flow queues match no ranges: use the synchronous API";
+            return Err(FlowError::new(Cause::Unsupported, Where::ItemLast(index), message));
+        }
+        let mask = |item: &Item| (item.kind(), item.mask().to_vec());
+        Ok(Self {
+            attr: rule.attr,
+            masks: rule.pattern.iter().map(mask).collect(),
+            actions: rule.actions.iter().map(Part::of).collect(),
+        })
+    }
+}
+
+impl Part {
+    fn of(action: &Action) -> Self {
+        match *action {
+            Action::VxlanDecap
+            | Action::Count
+            | Action::Age { .. }
+            | Action::Jump { .. }
+            | Action::SetEcn { .. }
+            | Action::DecTtl
+            | Action::Drop => Self::Constant(*action),
+            Action::RawEncap(encap) => Self::Varies(action.name(), encap.bytes().len()),
+            Action::Meter { .. }
+            | Action::SetTag { .. }
+            | Action::Mark { .. }
+            | Action::SetMacSrc(_)
+            | Action::SetMacDst(_)
+            | Action::RepresentedPort { .. }
+            | Action::PortRepresentor { .. }
+            | Action::PortId { .. }
+            | Action::Queue { .. } => Self::Varies(action.name(), 0),
+        }
+    }
+}
+
+/// Bytes of the largest configuration of an action, and more.
+const MASK_BYTES: usize = 128;
+
+/// Masks of actions' configurations: all bits for what is constant, none for what each rule brings.
+#[repr(align(8))]
+struct Mask([u8; MASK_BYTES]);
+static CONSTANT: Mask = Mask([0xff; MASK_BYTES]);
+static VARIES: Mask = Mask([0; MASK_BYTES]);
+
+/// The list of masks beside a list of actions.
+fn action_masks(shape: &Shape, actions: &[sys::rte_flow_action]) -> Vec<sys::rte_flow_action> {
+    let masks = shape.actions.iter().zip(actions).map(|(part, action)| {
+        let mask = if matches!(part, Part::Constant(_)) { &CONSTANT } else { &VARIES };
+        let conf: *const c_void = if action.conf.is_null() { ptr::null() } else { mask.0.as_ptr().cast() };
+        sys::rte_flow_action { type_: action.type_, conf }
+    });
+    masks.chain([END]).collect()
+}
+
+/// A template table with its templates.
+#[derive(Debug)]
+pub(super) struct Table {
+    pattern: NonNull<sys::rte_flow_pattern_template>,
+    actions: NonNull<sys::rte_flow_actions_template>,
+    table: NonNull<sys::rte_flow_template_table>,
+}
+
+impl Table {
+    /// A table for rules of this shape; `first` is one of them, lowered.
+    pub(super) fn new(port: u16, shape: &Shape, first: &Lowered, rules: u32) -> Result<Self, FlowError> {
+        let pattern = pattern_template(port, shape, first)?;
+        let made = actions_template(port, shape, first).and_then(|actions| {
+            let table = template_table(port, first, pattern, actions, rules);
+            if table.is_err() {
+                delete_actions(port, actions);
+            }
+            table.map(|table| Self { pattern, actions, table })
+        });
+        if made.is_err() {
+            delete_pattern(port, pattern);
+        }
+        made
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::rte_flow_template_table {
+        self.table.as_ptr()
+    }
+
+    /// Gives it back; no rule is in it.
+    pub(super) fn delete(self, port: u16) {
+        // SAFETY: a table of this port without rules.
+        let gone = error::check(None, |error| unsafe {
+            sys::rte_flow_template_table_destroy(port, self.table.as_ptr(), error)
+        });
+        warn_left(port, "template table", gone);
+        delete_actions(port, self.actions);
+        delete_pattern(port, self.pattern);
+    }
+}
+
+fn pattern_template(
+    port: u16,
+    shape: &Shape,
+    first: &Lowered,
+) -> Result<NonNull<sys::rte_flow_pattern_template>, FlowError> {
+    // SAFETY: bit fields, for which zero is a value.
+    let mut attr: sys::rte_flow_pattern_template_attr = unsafe { std::mem::zeroed() };
+    match shape.attr.direction {
+        Direction::Ingress => attr.set_ingress(1),
+        Direction::Egress => attr.set_egress(1),
+        Direction::Transfer => attr.set_transfer(1),
+    }
+    let masks = first.items().iter().map(|item| sys::rte_flow_item { spec: ptr::null(), ..*item });
+    let masks: Vec<_> = masks.collect();
+    error::pointer(Some(first), |error| {
+        // SAFETY: a configured port; a list with an end, which DPDK copies.
+        unsafe { sys::rte_flow_pattern_template_create(port, &raw const attr, masks.as_ptr(), error) }
+    })
+}
+
+fn actions_template(
+    port: u16,
+    shape: &Shape,
+    first: &Lowered,
+) -> Result<NonNull<sys::rte_flow_actions_template>, FlowError> {
+    // SAFETY: bit fields, for which zero is a value.
+    let mut attr: sys::rte_flow_actions_template_attr = unsafe { std::mem::zeroed() };
+    match shape.attr.direction {
+        Direction::Ingress => attr.set_ingress(1),
+        Direction::Egress => attr.set_egress(1),
+        Direction::Transfer => attr.set_transfer(1),
+    }
+    let masks = action_masks(shape, first.actions());
+    error::pointer(Some(first), |error| {
+        let actions = first.actions().as_ptr();
+        // SAFETY: a configured port; two lists with an end, of the same actions, which DPDK copies.
+        unsafe {
+            sys::rte_flow_actions_template_create(port, &raw const attr, actions, masks.as_ptr(), error)
+        }
+    })
+}
+
+fn template_table(
+    port: u16,
+    first: &Lowered,
+    pattern: NonNull<sys::rte_flow_pattern_template>,
+    actions: NonNull<sys::rte_flow_actions_template>,
+    rules: u32,
+) -> Result<NonNull<sys::rte_flow_template_table>, FlowError> {
+    // SAFETY: integers and bit fields, for which zero is a value.
+    let mut attr: sys::rte_flow_template_table_attr = unsafe { std::mem::zeroed() };
+    attr.flow_attr = first.attr_copy();
+    attr.nb_flows = rules;
+    let (mut pattern, mut actions) = (pattern.as_ptr(), actions.as_ptr());
+    error::pointer(None, |error| {
+        let (patterns, actions) = (&raw mut pattern, &raw mut actions);
+        // SAFETY: a configured port; one template of each, both of this port.
+        unsafe { sys::rte_flow_template_table_create(port, &raw const attr, patterns, 1, actions, 1, error) }
+    })
+}
+
+fn delete_pattern(port: u16, template: NonNull<sys::rte_flow_pattern_template>) {
+    // SAFETY: a template of this port that no table has.
+    let gone = error::check(None, |error| unsafe {
+        sys::rte_flow_pattern_template_destroy(port, template.as_ptr(), error)
+    });
+    warn_left(port, "pattern template", gone);
+}
+
+fn delete_actions(port: u16, template: NonNull<sys::rte_flow_actions_template>) {
+    // SAFETY: a template of this port that no table has.
+    let gone = error::check(None, |error| unsafe {
+        sys::rte_flow_actions_template_destroy(port, template.as_ptr(), error)
+    });
+    warn_left(port, "actions template", gone);
+}
+
+fn warn_left(port: u16, what: &'static str, gone: Result<i32, FlowError>) {
+    if let Err(error) = gone {
+        tracing::warn!(port, what, %error, "the driver did not take it back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pipelines::offload::items;
+
+    fn rule(vni: u32, mask: u128, id: u32, group: u32) -> FlowRule {
+        FlowRule {
+            attr: Attr::transfer(1, 0),
+            pattern: vec![Item::any(Kind::Vxlan).masked(items::vxlan::VNI, vni, mask)],
+            actions: vec![Action::Mark { id }, Action::Count, Action::Jump { group }],
+        }
+    }
+
+    #[test]
+    fn values_may_differ_within_a_shape_and_masks_and_constants_not() {
+        let shape = Shape::of(&rule(1, 0xff_ffff, 1, 2)).unwrap();
+        assert_eq!(shape, Shape::of(&rule(9, 0xff_ffff, 7, 2)).unwrap());
+        assert_ne!(shape, Shape::of(&rule(1, 0xff_ff00, 1, 2)).unwrap());
+        assert_ne!(shape, Shape::of(&rule(1, 0xff_ffff, 1, 3)).unwrap());
+        let mut other = rule(1, 0xff_ffff, 1, 2);
+        other.attr.priority = 1;
+        assert_ne!(shape, Shape::of(&other).unwrap());
+    }
+
+    #[test]
+    fn ranges_have_no_shape() {
+        let mut ranged = rule(1, 0xff_ffff, 1, 2);
+        ranged.pattern.push(Item::any(Kind::Udp).between(items::udp::DST, 10u16, 20u16));
+        let error = Shape::of(&ranged).unwrap_err();
+        assert_eq!((error.cause, error.at), (Cause::Unsupported, Where::ItemLast(1)));
+    }
+
+    #[test]
+    fn constant_actions_are_masked_whole_and_others_not() {
+        let rule = rule(1, 0xff_ffff, 1, 2);
+        let lowered = Lowered::new(&rule, 1, &[]).unwrap();
+        let masks = action_masks(&Shape::of(&rule).unwrap(), lowered.actions());
+        let types: Vec<_> = lowered.actions().iter().map(|action| action.type_).collect();
+        assert_eq!(masks.iter().map(|mask| mask.type_).collect::<Vec<_>>(), types);
+        let all: *const c_void = CONSTANT.0.as_ptr().cast();
+        assert_eq!((masks[0].conf, masks[2].conf), (VARIES.0.as_ptr().cast(), all));
+        assert!(size_of::<sys::rte_flow_action_modify_field>() <= MASK_BYTES);
+    }
+}
