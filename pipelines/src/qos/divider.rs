@@ -39,8 +39,29 @@ struct Awake {
     quiet: u32,
 }
 
+/// What went over a link, and what of it its children paid for: the rest are headers of tunnels. Bytes, of the last
+/// epochs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tunnels {
+    drawn: u64,
+    link: f64,
+    children: f64,
+}
+
+impl Tunnels {
+    /// One more epoch; the part of the link's rate that is there for its children.
+    fn part(&mut self, drawn: u64, children: u64) -> f64 {
+        self.link = self.link * MEMORY + drawn.saturating_sub(self.drawn) as f64;
+        self.children = self.children * MEMORY + children as f64;
+        self.drawn = drawn;
+        if self.link >= 1.0 { (self.children / self.link).clamp(0.5, 1.0) } else { 1.0 }
+    }
+}
+
 /// What one worker needs to divide.
 pub(super) struct Divider {
+    /// By direction.
+    tunnels: [Tunnels; 2],
     /// Sorted by direction, tenant, vNIC, class.
     awake: Vec<Awake>,
     /// Claims of classes, of vNICs and of tenants; scratch.
@@ -55,6 +76,7 @@ impl Divider {
     pub fn new(leaves: u32) -> Self {
         let room = leaves as usize;
         Self {
+            tunnels: [Tunnels::default(); 2],
             awake: Vec::with_capacity(room),
             claims: [Vec::with_capacity(room), Vec::with_capacity(room), Vec::with_capacity(room)],
             ends: [Vec::with_capacity(room), Vec::with_capacity(room)],
@@ -132,11 +154,14 @@ impl Divider {
         class_ends.clear();
         vnic_ends.clear();
         let list = &mut self.awake[range];
+        let mut children = 0;
         for awake in list.iter_mut() {
             let node = tree.node(tree.leaf_node(awake.leaf));
             let (drawn, held_back) = (node.drawn.load(Relaxed), node.held_back.load(Relaxed));
             // A vNIC that is gone starts anew.
-            let used = drawn.saturating_sub(awake.drawn) as f64 * 8e9 / elapsed_ns;
+            let bytes = drawn.saturating_sub(awake.drawn);
+            let used = bytes as f64 * 8e9 / elapsed_ns;
+            children += bytes;
             let greedy = held_back != awake.held_back;
             (awake.drawn, awake.held_back) = (drawn, held_back);
             awake.expected = used.max(awake.expected * MEMORY);
@@ -162,8 +187,10 @@ impl Divider {
             at = end;
         }
         // Downwards.
-        let link = tree.node(tree.link_node(direction)).ceil.get();
-        let link = if link.is_free() { f64::INFINITY } else { link.rate() as f64 };
+        let link = tree.node(tree.link_node(direction));
+        let part = self.tunnels[direction as usize].part(link.drawn.load(Relaxed), children);
+        let link = link.ceil.get();
+        let link = if link.is_free() { f64::INFINITY } else { link.rate() as f64 * part };
         share_out(link, tenants);
         let mut from = 0;
         for (tenant, &end) in tenants.iter().zip(vnic_ends.iter()) {

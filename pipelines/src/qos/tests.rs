@@ -81,6 +81,8 @@ struct Sim {
     limits: QueueLimits,
     /// Workers have their core for so long, then not.
     turns: Option<(u64, u64)>,
+    /// Bytes of the tunnel's headers.
+    tunnel: u32,
     now_ns: u64,
 }
 
@@ -90,7 +92,7 @@ impl Sim {
         let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, n == 0, seed + n as u64)).collect();
         let (law, limits) = (Law::default(), QueueLimits::default());
         let now_ns = 1_000_000_000 + seed % 1_000_000;
-        Self { tree, workers, senders: Vec::new(), law, limits, turns: None, now_ns }
+        Self { tree, workers, senders: Vec::new(), law, limits, turns: None, tunnel: 0, now_ns }
     }
 
     fn link(&self, ceil: u64) {
@@ -128,7 +130,7 @@ impl Sim {
             self.sent(n, false);
             return;
         }
-        let offer = Offer { bytes, tunnel: 0, kind };
+        let offer = Offer { bytes, tunnel: self.tunnel, kind };
         match self.workers[worker].offer(leaf, n, offer, (&self.law, self.limits), self.now_ns) {
             Verdict::Send(n) => self.sent(n, false),
             Verdict::Mark(n) => self.sent(n, true),
@@ -325,6 +327,29 @@ fn dhtb_weights_are_kept_at_low_rates() {
                 near(rates[1], whole * f64::from(heavy) / f64::from(1 + heavy), 2.0);
             }
         }
+    }
+}
+
+/// The link pays for tunnels too; what is left for tenants is still divided by weight.
+#[test]
+fn dhtb_weights_are_kept_inside_tunnels() {
+    for (size, heavy) in [(1464, 1), (1464, 3), (64, 1), (64, 4)] {
+        let mut sim = Sim::new(2, 11);
+        sim.tunnel = 50;
+        sim.link(100_000_000);
+        sim.tenant(1, weight(heavy));
+        sim.vnic(0, 0, NodeLimits::FREE);
+        sim.vnic(1, 1, NodeLimits::FREE);
+        sim.senders = vec![
+            Sender::new(0, Class::Tcp, Manner::Greedy).sized(size),
+            Sender::new(1, Class::Tcp, Manner::Greedy).sized(size).on(1),
+        ];
+        sim.run(100);
+        let rates = sim.run(500);
+        let whole = 1e8 * f64::from(size + OVERHEAD) / f64::from(size + OVERHEAD + sim.tunnel);
+        near(rates[0] + rates[1], whole, 1.0);
+        near(rates[0], whole / f64::from(1 + heavy), 2.0);
+        near(rates[1], whole * f64::from(heavy) / f64::from(1 + heavy), 2.0);
     }
 }
 
