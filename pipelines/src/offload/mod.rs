@@ -22,4 +22,4 @@ pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use items::{Item, Kind};
 pub use rule::{Attr, Direction, FlowRule};
-pub use store::{Installed, Store};
+pub use store::{Installed, State, Store};

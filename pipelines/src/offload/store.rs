@@ -1,32 +1,48 @@
-//! The rules that a back end holds for us: which chains share which.
+//! The rules that a back end holds for us: which chains share which, and which are in force.
 //!
 //! Rules with the same attributes and pattern are one rule. They are made downstream first and go in the opposite
-//! order, so that no packet is led to where nothing is known of it.
+//! order, and one that does something else from now on takes over when it is in force: no packet is led to where
+//! nothing is known of it.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
-use super::items::Item;
 use super::translate::{Chain, Way};
-use super::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, RuleId, Usage};
+use super::{BackEnd, Cause, FlowError, FlowRule, RuleId, Usage, Where};
+use crate::flow_key::mix;
 use crate::qos::Leaf;
 
-/// What a rule is known by.
-type Match = (Attr, Vec<Item>);
+/// A rule in use, by number.
+type Number = u32;
 
 /// A rule in use.
 struct Shared {
+    rule: FlowRule,
     id: RuleId,
-    actions: Vec<Action>,
+    state: State,
     /// Chains that need it.
     users: u32,
+    /// The rule in force until this one is.
+    old: Option<RuleId>,
     /// What rules saw that this one took the place of.
     before: Usage,
+}
+
+/// How far a rule or a chain is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The back end has taken it.
+    Waiting,
+    /// Packets meet it.
+    InForce,
+    /// The back end took it, and it came to nothing.
+    Failed(FlowError),
 }
 
 /// A chain that was installed. To be given back to [`Store::remove`].
 #[derive(Debug)]
 pub struct Installed {
-    matches: Vec<Match>,
+    rules: Vec<Number>,
     counts: usize,
     tunnel_len: usize,
     meter: Option<u32>,
@@ -46,9 +62,37 @@ impl Installed {
 /// All rules of a back end that are ours.
 #[derive(Default)]
 pub struct Store {
-    rules: HashMap<Match, Shared>,
+    rules: Vec<Option<Shared>>,
+    free: Vec<Number>,
+    /// Rules by the hash of what they match.
+    by_match: HashMap<u64, Vec<Number>>,
+    /// Rules that are not in force yet.
+    waiting: HashMap<RuleId, Number>,
     /// Chains by meter.
     meters: HashMap<u32, u32>,
+}
+
+/// Hash of what a rule is known by. Patterns are long: eight bytes at a time.
+#[derive(Default)]
+struct Known(u64);
+
+impl Hasher for Known {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let word = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            self.0 = mix(self.0 ^ 0x9e37_79b9_7f4a_7c15, word ^ 0xa076_1d64_78bd_642f);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+fn hash_of(rule: &FlowRule) -> u64 {
+    let mut known = Known::default();
+    (rule.attr, &rule.pattern).hash(&mut known);
+    known.finish()
 }
 
 fn add(a: Usage, b: Usage) -> Usage {
@@ -58,12 +102,33 @@ fn add(a: Usage, b: Usage) -> Usage {
 impl Store {
     /// Rules in use.
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.rules.len() - self.free.len()
     }
 
     /// True without any rule.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.len() == 0
+    }
+
+    fn at(&self, number: Number) -> Option<&Shared> {
+        self.rules.get(number as usize)?.as_ref()
+    }
+
+    fn at_mut(&mut self, number: Number) -> Option<&mut Shared> {
+        self.rules.get_mut(number as usize)?.as_mut()
+    }
+
+    /// Rules of the chain that would have to be made: those that no other chain has.
+    pub fn missing(&self, chain: &Chain) -> usize {
+        chain.rules.iter().filter(|rule| self.find(hash_of(rule), rule).is_none()).count()
+    }
+
+    fn find(&self, hash: u64, rule: &FlowRule) -> Option<Number> {
+        let same = |number: &&Number| {
+            self.at(**number)
+                .is_some_and(|known| known.rule.attr == rule.attr && known.rule.pattern == rule.pattern)
+        };
+        self.by_match.get(&hash)?.iter().find(same).copied()
     }
 
     /// Makes the rules of a chain that are not there yet, and changes those that do something else now. A chain that
@@ -73,7 +138,7 @@ impl Store {
     /// The back end's; nothing of the chain is left then.
     pub fn install<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
         let mut installed = Installed {
-            matches: Vec::with_capacity(chain.rules.len()),
+            rules: Vec::with_capacity(chain.rules.len()),
             counts: chain.counts,
             tunnel_len: chain.tunnel_len,
             meter: None,
@@ -86,53 +151,113 @@ impl Store {
             installed.meter = Some(id);
         }
         for rule in chain.rules {
-            if let Err(error) = self.take(back_end, &rule) {
-                self.remove(back_end, installed);
-                return Err(error);
+            match self.take(back_end, rule) {
+                Ok(number) => installed.rules.push(number),
+                Err(error) => {
+                    self.remove(back_end, installed);
+                    return Err(error);
+                }
             }
-            installed.matches.push((rule.attr, rule.pattern));
         }
         Ok(installed)
     }
 
-    fn take<B: BackEnd>(&mut self, back_end: &mut B, rule: &FlowRule) -> Result<(), FlowError> {
-        let key = (rule.attr, rule.pattern.clone());
-        let Some(shared) = self.rules.get_mut(&key) else {
-            let id = back_end.create(rule)?;
-            let shared = Shared { id, actions: rule.actions.clone(), users: 1, before: Usage::default() };
-            self.rules.insert(key, shared);
-            return Ok(());
+    fn take<B: BackEnd>(&mut self, back_end: &mut B, rule: FlowRule) -> Result<Number, FlowError> {
+        let hash = hash_of(&rule);
+        let Some(number) = self.find(hash, &rule) else {
+            let id = back_end.create(&rule)?;
+            let number = self.free.pop().unwrap_or_else(|| {
+                self.rules.push(None);
+                self.rules.len() as Number - 1
+            });
+            let (state, before) = (State::Waiting, Usage::default());
+            self.rules[number as usize] = Some(Shared { rule, id, state, users: 1, old: None, before });
+            self.by_match.entry(hash).or_default().push(number);
+            self.waiting.insert(id, number);
+            return Ok(number);
         };
-        if shared.actions != rule.actions {
-            // The new one first, so that packets meet one of them; not every device takes two that match the same.
-            let (new, old) = match back_end.create(rule) {
+        let Self { rules, waiting, .. } = self;
+        let Some(shared) = rules[number as usize].as_mut() else { return Ok(number) };
+        if shared.rule.actions != rule.actions || matches!(shared.state, State::Failed(_)) {
+            let id = match back_end.create(&rule) {
+                // A device that does not take two rules that match the same: packets go to software in between.
                 Err(error) if error.cause == Cause::Exists => {
-                    let old = back_end.destroy(shared.id);
-                    (back_end.create(rule)?, old)
+                    shared.before = add(shared.before, back_end.destroy(shared.id).unwrap_or_default());
+                    back_end.create(&rule)?
                 }
-                new => (new?, back_end.destroy(shared.id)),
+                id => id?,
             };
-            shared.id = new;
-            shared.actions.clone_from(&rule.actions);
-            shared.before = add(shared.before, old.unwrap_or_default());
+            waiting.insert(id, number);
+            let last = std::mem::replace(&mut shared.id, id);
+            match std::mem::replace(&mut shared.state, State::Waiting) {
+                State::InForce => shared.old = Some(last),
+                // It was never in force: what it would have replaced still is.
+                State::Waiting => {
+                    waiting.remove(&last);
+                    shared.before = add(shared.before, back_end.destroy(last).unwrap_or_default());
+                }
+                State::Failed(_) => {}
+            }
+            shared.rule = rule;
         }
         shared.users += 1;
-        Ok(())
+        Ok(number)
+    }
+
+    /// Hears from the back end which rules are in force and which have failed.
+    pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) {
+        let mut results = Vec::new();
+        back_end.completed(&mut results);
+        for (id, result) in results {
+            let Some(number) = self.waiting.remove(&id) else { continue };
+            let Some(shared) = self.at_mut(number) else { continue };
+            shared.state = match result {
+                Ok(()) => State::InForce,
+                Err(error) => State::Failed(error),
+            };
+            if let Some(old) = shared.old.take() {
+                shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
+            }
+        }
+    }
+
+    /// How far a chain is: in force when all of its rules are.
+    pub fn state(&self, installed: &Installed) -> State {
+        let mut all = State::InForce;
+        for shared in installed.rules.iter().filter_map(|number| self.at(*number)) {
+            match &shared.state {
+                State::InForce => {}
+                State::Waiting => all = State::Waiting,
+                failed => return failed.clone(),
+            }
+        }
+        all
     }
 
     /// Removes the rules of a chain that no other chain needs. What the chain's own had seen, as software would have
     /// counted it; of a rule that stays for another chain, that one's removal tells.
     pub fn remove<B: BackEnd>(&mut self, back_end: &mut B, installed: Installed) -> Usage {
         let mut usage = Usage::default();
-        for (index, key) in installed.matches.iter().enumerate().rev() {
-            let Some(shared) = self.rules.get_mut(key) else { continue };
+        for (index, &number) in installed.rules.iter().enumerate().rev() {
+            let Some(shared) = self.at_mut(number) else { continue };
             shared.users -= 1;
             if shared.users > 0 {
                 continue;
             }
+            let Some(shared) = self.rules[number as usize].take() else { continue };
+            self.free.push(number);
+            self.waiting.remove(&shared.id);
+            let hash = hash_of(&shared.rule);
+            if let Some(same) = self.by_match.get_mut(&hash) {
+                same.retain(|other| *other != number);
+                if same.is_empty() {
+                    self.by_match.remove(&hash);
+                }
+            }
             // A rule that is gone already cannot tell any more.
-            let seen = add(shared.before, back_end.destroy(shared.id).unwrap_or_default());
-            self.rules.remove(key);
+            let ids = [Some(shared.id), shared.old];
+            let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
+            let seen = seen.fold(shared.before, add);
             if index == installed.counts {
                 usage = installed.inner(seen);
             }
@@ -156,22 +281,42 @@ impl Store {
     /// What a chain has seen, as software would have counted it.
     ///
     /// # Errors
-    /// The back end's; [`Cause::Gone`] when the counting rule was lost.
+    /// The back end's: [`Cause::Again`] while it is not in force, [`Cause::Gone`] when the counting rule was lost.
     pub fn query<B: BackEnd>(&self, back_end: &mut B, installed: &Installed) -> Result<Usage, FlowError> {
-        let key = installed.matches.get(installed.counts);
-        let Some(shared) = key.and_then(|key| self.rules.get(key)) else {
-            return Err(FlowError::new(Cause::Gone, super::Where::Handle, "the chain is not installed"));
+        let counting = installed.rules.get(installed.counts).and_then(|number| self.at(*number));
+        let Some(shared) = counting else {
+            return Err(FlowError::new(Cause::Gone, Where::Handle, "the chain is not installed"));
         };
-        back_end.query(shared.id).map(|usage| installed.inner(add(shared.before, usage)))
+        let seen = match shared.old {
+            Some(old) => back_end.query(old)?,
+            None => back_end.query(shared.id)?,
+        };
+        Ok(installed.inner(add(shared.before, seen)))
     }
 
-    /// The rules of a chain, by id.
-    pub fn ids(&self, installed: &Installed) -> Vec<RuleId> {
-        installed.matches.iter().filter_map(|key| self.rules.get(key)).map(|shared| shared.id).collect()
-    }
-
-    /// The rule that counts a chain.
+    /// The rule that counts a chain and ages.
     pub fn counting(&self, installed: &Installed) -> Option<RuleId> {
-        self.rules.get(installed.matches.get(installed.counts)?).map(|shared| shared.id)
+        self.at(*installed.rules.get(installed.counts)?).map(|shared| shared.id)
+    }
+
+    /// Asks the back end for every rule in force, and makes those anew that it says are gone. How many those were.
+    ///
+    /// # Errors
+    /// The back end's, when it does not take one again.
+    pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> Result<usize, FlowError> {
+        let mut lost = 0;
+        let Self { rules, waiting, .. } = self;
+        for (number, shared) in
+            (0..).zip(rules).filter_map(|(number, shared)| Some((number, shared.as_mut()?)))
+        {
+            let gone = |error: FlowError| error.cause == Cause::Gone;
+            if shared.state == State::InForce && back_end.query(shared.id).is_err_and(gone) {
+                shared.id = back_end.create(&shared.rule)?;
+                shared.state = State::Waiting;
+                waiting.insert(shared.id, number);
+                lost += 1;
+            }
+        }
+        Ok(lost)
     }
 }

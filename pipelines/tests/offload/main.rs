@@ -9,4 +9,5 @@ mod differential;
 mod host;
 mod model;
 mod sim;
+mod store;
 mod translate;
