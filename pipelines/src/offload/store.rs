@@ -1,8 +1,8 @@
 //! The rules that a back end holds for us: which chains share which, and which are in force.
 //!
-//! Rules with the same attributes and pattern are one rule. They are made downstream first and go in the opposite
-//! order, and one that does something else from now on takes over when it is in force: no packet is led to where
-//! nothing is known of it.
+//! Rules with the same attributes and pattern are one rule. The last of a chain is its gate, made when all others are
+//! in force or when its owner says so, and first to go. A rule that does something else from now on takes over when it
+//! is in force. So no packet is led to where nothing is known of it.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -43,7 +43,8 @@ pub enum State {
 #[derive(Debug)]
 pub struct Installed {
     rules: Vec<Number>,
-    counts: usize,
+    /// The last rule, while it is not made.
+    gate: Option<FlowRule>,
     tunnel_len: usize,
     meter: Option<u32>,
     /// Who pays for its packets.
@@ -131,15 +132,35 @@ impl Store {
         self.by_match.get(&hash)?.iter().find(same).copied()
     }
 
-    /// Makes the rules of a chain that are not there yet, and changes those that do something else now. A chain that
-    /// takes the place of another is installed before that one is removed: what both need stays.
+    /// Makes all rules of a chain. The back end puts them into force in order.
+    ///
+    /// A chain that takes the place of another is installed before that one is removed: what both need stays.
     ///
     /// # Errors
     /// The back end's; nothing of the chain is left then.
     pub fn install<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
+        let mut installed = self.prepare(back_end, chain)?;
+        match self.open(back_end, &mut installed) {
+            Ok(()) => Ok(installed),
+            Err(error) => {
+                self.remove(back_end, installed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the rules of a chain but for its gate: those that are not there yet, and those that do something else now.
+    ///
+    /// # Errors
+    /// The back end's; nothing of the chain is left then.
+    pub fn prepare<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        mut chain: Chain,
+    ) -> Result<Installed, FlowError> {
         let mut installed = Installed {
             rules: Vec::with_capacity(chain.rules.len()),
-            counts: chain.counts,
+            gate: chain.rules.pop(),
             tunnel_len: chain.tunnel_len,
             meter: None,
             leaf: chain.leaf,
@@ -160,6 +181,23 @@ impl Store {
             }
         }
         Ok(installed)
+    }
+
+    /// Makes the gate of a chain: packets may come.
+    ///
+    /// # Errors
+    /// The back end's; the gate can be made later.
+    pub fn open<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut Installed) -> Result<(), FlowError> {
+        if let Some(gate) = installed.gate.take() {
+            match self.take(back_end, gate.clone()) {
+                Ok(number) => installed.rules.push(number),
+                Err(error) => {
+                    installed.gate = Some(gate);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take<B: BackEnd>(&mut self, back_end: &mut B, rule: FlowRule) -> Result<Number, FlowError> {
@@ -221,7 +259,7 @@ impl Store {
         }
     }
 
-    /// How far a chain is: in force when all of its rules are.
+    /// How far a chain is: in force when all of its rules that were made are.
     pub fn state(&self, installed: &Installed) -> State {
         let mut all = State::InForce;
         for shared in installed.rules.iter().filter_map(|number| self.at(*number)) {
@@ -258,7 +296,7 @@ impl Store {
             let ids = [Some(shared.id), shared.old];
             let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
             let seen = seen.fold(shared.before, add);
-            if index == installed.counts {
+            if index + 1 == installed.rules.len() && installed.gate.is_none() {
                 usage = installed.inner(seen);
             }
         }
@@ -283,9 +321,8 @@ impl Store {
     /// # Errors
     /// The back end's: [`Cause::Again`] while it is not in force, [`Cause::Gone`] when the counting rule was lost.
     pub fn query<B: BackEnd>(&self, back_end: &mut B, installed: &Installed) -> Result<Usage, FlowError> {
-        let counting = installed.rules.get(installed.counts).and_then(|number| self.at(*number));
-        let Some(shared) = counting else {
-            return Err(FlowError::new(Cause::Gone, Where::Handle, "the chain is not installed"));
+        let Some(shared) = self.gate(installed) else {
+            return Err(FlowError::new(Cause::Again, Where::Handle, "the chain's gate is not made yet"));
         };
         let seen = match shared.old {
             Some(old) => back_end.query(old)?,
@@ -294,9 +331,14 @@ impl Store {
         Ok(installed.inner(add(shared.before, seen)))
     }
 
-    /// The rule that counts a chain and ages.
+    /// The rule that counts a chain and ages, once it is made.
     pub fn counting(&self, installed: &Installed) -> Option<RuleId> {
-        self.at(*installed.rules.get(installed.counts)?).map(|shared| shared.id)
+        self.gate(installed).map(|shared| shared.id)
+    }
+
+    fn gate(&self, installed: &Installed) -> Option<&Shared> {
+        let last = installed.rules.last().filter(|_| installed.gate.is_none())?;
+        self.at(*last)
     }
 
     /// Asks the back end for every rule in force, and makes those anew that it says are gone. How many those were.

@@ -165,7 +165,7 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
         // Another way: the counting rule says so in its actions.
         host.translator.forget(&first.way);
         let second = chain(&mut host, whole(key));
-        assert_ne!(first.rules[first.counts].actions, second.rules[second.counts].actions);
+        assert_ne!(first.rules.last().unwrap().actions, second.rules.last().unwrap().actions);
         let new = store.install(&mut eswitch, second).unwrap();
         send(&mut eswitch, 2);
         assert_eq!(store.query(&mut eswitch, &new).unwrap().packets, 5, "the old one still counts");

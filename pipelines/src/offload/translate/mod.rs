@@ -125,7 +125,8 @@ pub struct Way {
     pub ipv6: bool,
 }
 
-/// The rules of one flow, in the order in which they are made: downstream first. They go in the opposite order.
+/// The rules of one flow, in the order in which they are made; they go in the opposite one. The last is the flow's own
+/// and its gate: it counts, ages, and leads on to rules that are there by then. Without it packets go to software.
 ///
 /// Rules with the same attributes and pattern are the same rule, which several chains may share; where the actions
 /// differ, the newer chain knows better.
@@ -133,8 +134,6 @@ pub struct Way {
 pub struct Chain {
     /// The rules.
     pub rules: Vec<FlowRule>,
-    /// Index of the rule that counts the flow and ages.
-    pub counts: usize,
     /// Bytes of each counted packet that are the tunnel's, which software does not count.
     pub tunnel_len: usize,
     /// The class that pays, where one does.
@@ -214,22 +213,21 @@ impl Translator {
         if let (Some(_), Some(Roce::Class(class))) = (qpn, roce) {
             rules.extend(unassigned(tables, &found, class, rcft));
         }
-        let counts = rules.len();
+        rules.extend(roots(tables, &found, nft));
         match (qpn, roce) {
             (Some(qpn), Some(Roce::Class(class))) => {
-                rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
                 // All queue pairs of the flow share this one, whatever their source ports and their ECN.
                 let all = flow(&ask.key, found.router, None, false).ok_or(Refusal::Protocol)?;
                 let pattern = [&pattern[..], &all, bth(roce).as_slice()].concat();
                 rules.push(rule(nft, 1, pattern, vec![Action::Jump { group: rcft }]));
+                rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
             }
             _ => rules.push(rule(nft, 1, whole(roce), actions)),
         }
-        rules.extend(roots(tables, &found, nft));
         let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
         let leaf = found.leaf.map(|(leaf, _)| leaf);
         let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
-        Ok(Chain { rules, counts, tunnel_len, leaf, meter, way })
+        Ok(Chain { rules, tunnel_len, leaf, meter, way })
     }
 
     fn number(&mut self, way: Way) -> u32 {
