@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use perf::compare::cases::{Case, Flows, Job, Peer, Traffic};
 use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
+use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
 use perf::{dcqcn, group, storm};
 
@@ -35,12 +36,15 @@ struct Dcqcn {
     /// What to run: alone, even, three-to-one, storm [default: all].
     #[arg(value_parser = scenario)]
     scenarios: Vec<dcqcn::Scenario>,
-    /// Write the figures as JSON to this file.
+    /// Write the figures as JSON to this file; with `--seeds`, those of the worst.
     #[arg(long)]
     json: Option<PathBuf>,
     /// Draw each scenario into this folder, as SVG and PNG.
     #[arg(long)]
     plots: Option<PathBuf>,
+    /// Run each scenario so many times more, with other beginnings and chances, and tell the worst of it.
+    #[arg(long, default_value_t = 0)]
+    seeds: u64,
 }
 
 fn scenario(name: &str) -> Result<dcqcn::Scenario, String> {
@@ -317,8 +321,8 @@ fn run_dcqcn(given: Dcqcn) -> anyhow::Result<()> {
     let scenarios = if given.scenarios.is_empty() { dcqcn::Scenario::ALL.to_vec() } else { given.scenarios };
     println!("{}", dcqcn::Outcome::head());
     let mut outcomes = Vec::new();
-    for scenario in scenarios {
-        let outcome = dcqcn::run(scenario);
+    for &scenario in &scenarios {
+        let outcome = dcqcn::run(scenario, 0);
         println!("{}", outcome.line());
         if let Some(folder) = &given.plots {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -326,10 +330,24 @@ fn run_dcqcn(given: Dcqcn) -> anyhow::Result<()> {
         }
         outcomes.push(outcome);
     }
-    if let Some(path) = given.json {
-        write_json(&path, &outcomes)?;
+    let mut lost: u64 = outcomes.iter().map(|outcome| outcome.rdma_lost).sum();
+    let mut spreads = Vec::new();
+    if given.seeds > 0 {
+        println!("\nthe worst over seeds\n{}", Spread::head());
     }
-    let lost: u64 = outcomes.iter().map(|outcome| outcome.rdma_lost).sum();
+    for scenario in scenarios.into_iter().filter(|_| given.seeds > 0) {
+        let spread = Spread::new(scenario, given.seeds);
+        println!("{}", spread.line());
+        lost += spread.rdma_lost;
+        spreads.push(spread);
+    }
+    if let Some(path) = given.json {
+        if spreads.is_empty() {
+            write_json(&path, &outcomes)?;
+        } else {
+            write_json(&path, &spreads)?;
+        }
+    }
     anyhow::ensure!(lost == 0, "{lost} packets of queue pairs that obey were dropped");
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 pub mod reaction;
 pub mod sim;
+pub mod spread;
 pub mod tcp;
 
 use std::path::Path;
@@ -61,7 +62,27 @@ impl Scenario {
         }
     }
 
-    fn setup(self) -> Setup {
+    /// What all of it together may not exceed, Gbit/s.
+    fn ceil_gbit(self) -> f64 {
+        let ceil = if self == Self::Alone { LINK / 2 } else { LINK };
+        ceil as f64 / 1e9
+    }
+
+    /// RDMA's part of everything by weight, where it has to share.
+    fn rdma_share(self) -> Option<f64> {
+        match self {
+            Self::Even => Some(0.5),
+            Self::ThreeToOne => Some(0.75),
+            Self::Alone | Self::Storm => None,
+        }
+    }
+
+    /// The sender that keeps within its assured rate, if there is one.
+    fn assured_sender(self) -> Option<usize> {
+        (self == Self::Storm).then_some(4)
+    }
+
+    fn setup(self, seed: u64) -> Setup {
         let flow = |vnic, source| Flow { vnic, source, from_ns: 0 };
         let free = NodeLimits::FREE;
         // One after the other, so that each has to make room, as the NIC behind them would make them.
@@ -99,6 +120,7 @@ impl Scenario {
             law: Law::default(),
             parameters: Parameters::default(),
             tcp_rtt_ns: 100_000,
+            seed,
         }
     }
 }
@@ -154,9 +176,9 @@ fn jain(rates: &[f64]) -> Option<f64> {
     (rates.len() > 1 && squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
 }
 
-/// Runs a scenario.
-pub fn run(scenario: Scenario) -> Outcome {
-    let setup = scenario.setup();
+/// Runs a scenario; `seed` is of [`Setup::seed`].
+pub fn run(scenario: Scenario, seed: u64) -> Outcome {
+    let setup = scenario.setup(seed);
     let traces = sim::run(&setup);
     let gbit = |trace: &Trace| trace.mean_from(SETTLED) / 1e9;
     let of = |wanted: fn(&Flow) -> bool| -> Vec<f64> {
@@ -232,7 +254,8 @@ impl Outcome {
         )
     }
 
-    /// Draws rates, what is held or owed, and marks over time into `stem.svg` and `stem.png`.
+    /// Draws rates of classes and of senders, what is held or owed, and marks over time into `stem.svg` and
+    /// `stem.png`.
     ///
     /// # Errors
     /// [`LiveError::Plot`].
@@ -252,11 +275,36 @@ impl Outcome {
             logarithmic: false,
         };
         let panels = [
-            panel("rate, Gbit/s", |trace| &trace.rate, 1e-9),
+            Panel { title: "rate by class, Gbit/s".into(), series: self.sums(), logarithmic: false },
+            panel("rate by sender, Gbit/s", |trace| &trace.rate, 1e-9),
             panel("waiting or owed by the class, kB", |trace| &trace.held, 1e-3),
             panel("marks, thousand per second", |trace| &trace.marks, 1e-3),
         ];
         draw(stem, self.about, "milliseconds", &panels, &[])
+    }
+
+    /// Rates of all senders of a kind and vNIC together, and of all.
+    fn sums(&self) -> Vec<Series> {
+        let mut kinds: Vec<(&str, u32)> = self.flows.iter().map(|flow| (flow.kind, flow.vnic)).collect();
+        kinds.dedup();
+        let sum = |name: String, of: &dyn Fn(&FlowOutcome) -> bool| {
+            let mut points: Vec<(f64, f64)> = Vec::new();
+            for (_, trace) in self.flows.iter().zip(&self.traces).filter(|(flow, _)| of(flow)) {
+                points.resize(trace.rate.len(), (0.0, 0.0));
+                for (point, &(x, y)) in points.iter_mut().zip(&trace.rate) {
+                    *point = (x * 1e3, point.1 + y * 1e-9);
+                }
+            }
+            Series { name, points }
+        };
+        let mut series: Vec<Series> = kinds
+            .iter()
+            .map(|&(kind, vnic)| {
+                sum(format!("{kind}, all of vNIC {vnic}"), &|flow| (flow.kind, flow.vnic) == (kind, vnic))
+            })
+            .collect();
+        series.push(sum("everything".into(), &|_| true));
+        series
     }
 }
 
@@ -270,7 +318,7 @@ mod tests {
 
     #[test]
     fn dcqcn_alone_converges_under_its_ceiling_without_loss() {
-        let outcome = run(Scenario::Alone);
+        let outcome = run(Scenario::Alone, 0);
         assert_eq!(outcome.rdma_lost, 0);
         assert!((4.0..=5.05).contains(&outcome.rdma_gbit), "{outcome:?}");
         assert!(outcome.jain_rdma.is_some_and(|jain| jain > 0.9), "{outcome:?}");
@@ -280,7 +328,7 @@ mod tests {
     #[test]
     fn dcqcn_rdma_and_tcp_share_by_weight() {
         for (scenario, rdma) in [(Scenario::Even, 5.0), (Scenario::ThreeToOne, 7.5)] {
-            let outcome = run(scenario);
+            let outcome = run(scenario, 0);
             println!("{}", outcome.line());
             assert_eq!(outcome.rdma_lost, 0);
             near(outcome.total_gbit, 10.0, 3.0);
@@ -292,8 +340,24 @@ mod tests {
     }
 
     #[test]
+    fn dcqcn_sums_by_class_are_drawn_of_all_their_senders() {
+        let outcome = run(Scenario::Even, 0);
+        let sums = outcome.sums();
+        let names: Vec<&str> = sums.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["rdma, all of vNIC 0", "tcp, all of vNIC 0", "everything"]);
+        let late = |series: &Series| {
+            let late: Vec<f64> =
+                series.points.iter().filter(|point| point.0 >= SETTLED * 1e3).map(|point| point.1).collect();
+            late.iter().sum::<f64>() / late.len() as f64
+        };
+        near(late(&sums[0]), outcome.rdma_gbit, 0.1);
+        near(late(&sums[1]), outcome.tcp_gbit, 0.1);
+        near(late(&sums[2]), outcome.total_gbit, 0.1);
+    }
+
+    #[test]
     fn dcqcn_a_storm_leaves_what_is_assured() {
-        let outcome = run(Scenario::Storm);
+        let outcome = run(Scenario::Storm, 0);
         let victim = outcome.flows.last().unwrap();
         // On the wire its packets are a little longer.
         near(victim.gbit, 3.9 * 1106.0 / 1082.0, 1.0);

@@ -18,6 +18,8 @@ const HALF_RTT_NS: u64 = 5_000;
 const RDMA_FRAME: u32 = 1082;
 /// Length of a sample.
 const SAMPLE_NS: u64 = 500_000;
+/// The most by which a seed moves the beginning of a sender.
+pub const JITTER_NS: u64 = 2_000_000;
 
 /// What a sender is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +71,8 @@ pub struct Setup {
     pub parameters: Parameters,
     /// Round trip of TCP.
     pub tcp_rtt_ns: u64,
+    /// The chances of marks, and by how much each sender begins late, up to [`JITTER_NS`]; 0: nobody does.
+    pub seed: u64,
 }
 
 /// What was seen of a sender.
@@ -121,17 +125,24 @@ pub fn run(setup: &Setup) -> Vec<Trace> {
     }
     (0..vnics).for_each(|vnic| tree.set_tenant(vnic, vnic));
     let start = 1_000_000_000;
+    let begins: Vec<u64> = setup
+        .flows
+        .iter()
+        .enumerate()
+        .map(|(n, flow)| start + flow.from_ns + jitter(setup.seed, n as u64))
+        .collect();
     let mut sim = Sim {
-        dhtb: Dhtb::new(tree.clone(), 16_384, true, 1),
+        dhtb: Dhtb::new(tree.clone(), 16_384, true, setup.seed.wrapping_mul(2) | 1),
         tree,
-        states: setup.flows.iter().map(|flow| state(setup, flow, start)).collect(),
+        states: setup.flows.iter().zip(&begins).map(|(flow, begins)| state(setup, flow, *begins)).collect(),
         traces: vec![Trace::default(); setup.flows.len()],
         setup,
+        begins,
         now_ns: start,
     };
     let mut sampled = start;
     while sim.now_ns < start + setup.length_ns {
-        sim.step(start);
+        sim.step();
         if sim.now_ns >= sampled + SAMPLE_NS {
             sim.sample(start, sim.now_ns - sampled);
             sampled = sim.now_ns;
@@ -140,8 +151,15 @@ pub fn run(setup: &Setup) -> Vec<Trace> {
     sim.traces
 }
 
-fn state(setup: &Setup, flow: &Flow, start: u64) -> State {
-    let begins = start + flow.from_ns;
+/// By how much a seed lets a sender begin late (SplitMix64; Steele, Lea and Flood 2014).
+fn jitter(seed: u64, sender: u64) -> u64 {
+    let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(sender);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    if seed == 0 { 0 } else { (mixed ^ mixed >> 31) % JITTER_NS }
+}
+
+fn state(setup: &Setup, flow: &Flow, begins: u64) -> State {
     match flow.source {
         Source::Rdma => State::Rdma {
             rate: ReactionPoint::new(setup.parameters, setup.line_rate, begins),
@@ -160,14 +178,16 @@ struct Sim<'a> {
     dhtb: Dhtb<usize>,
     states: Vec<State>,
     traces: Vec<Trace>,
+    /// When each sender begins.
+    begins: Vec<u64>,
     now_ns: u64,
 }
 
 impl Sim<'_> {
-    fn step(&mut self, start: u64) {
+    fn step(&mut self) {
         self.now_ns += STEP_NS;
         for n in 0..self.states.len() {
-            if self.now_ns < start + self.setup.flows[n].from_ns {
+            if self.now_ns < self.begins[n] {
                 continue;
             }
             let now = self.now_ns;

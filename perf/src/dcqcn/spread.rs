@@ -1,0 +1,123 @@
+//! A scenario many times, each time with other chances: the worst of it.
+//!
+//! A seed moves the beginnings of the senders and the chances of marks; see [`Setup::seed`](super::sim::Setup::seed).
+
+use serde::Serialize;
+
+use super::{Outcome, Scenario, run};
+
+/// The worst over some seeds.
+#[derive(Debug, Default, Serialize)]
+pub struct Spread {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// How many seeds.
+    pub seeds: u64,
+    /// How far everything together was over its ceiling, percent; negative: under it.
+    pub over_ceil: Option<f64>,
+    /// How far it was under it.
+    pub under_ceil: Option<f64>,
+    /// How far RDMA was from its share by weight, percent, where there is one: over and under.
+    pub share_error: Option<f64>,
+    /// The lowest of Jain's indices of queue pairs that obey.
+    pub jain_rdma: Option<f64>,
+    /// The same of TCPs.
+    pub jain_tcp: Option<f64>,
+    /// RDMA packets of senders that obey that were dropped, the most of one seed.
+    pub rdma_lost: u64,
+    /// Packets of a sender within its assured rate that were marked, waited or were dropped, the most of one seed.
+    pub assured_touched: Option<f64>,
+}
+
+/// The larger, where there are two.
+fn worst(one: Option<f64>, other: Option<f64>, better: fn(f64, f64) -> f64) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(better(one, other)),
+        (one, other) => one.or(other),
+    }
+}
+
+impl Spread {
+    /// Runs a scenario with the seeds from 1 on.
+    pub fn new(scenario: Scenario, seeds: u64) -> Self {
+        let none = Self { scenario: scenario.name(), ..Self::default() };
+        (1..=seeds).fold(none, |spread, seed| spread.with(scenario, &run(scenario, seed)))
+    }
+
+    fn with(self, scenario: Scenario, outcome: &Outcome) -> Self {
+        let off = |rate: f64, wanted: f64| (rate / wanted - 1.0) * 100.0;
+        let total = off(outcome.total_gbit, scenario.ceil_gbit());
+        let share =
+            scenario.rdma_share().map(|share| off(outcome.rdma_gbit, share * outcome.total_gbit).abs());
+        let touched = scenario.assured_sender().and_then(|n| outcome.flows.get(n)).map(|flow| {
+            // Per second while it was settled; one of them is enough to be seen.
+            flow.marks + (flow.waited + flow.dropped) as f64
+        });
+        Self {
+            scenario: self.scenario,
+            seeds: self.seeds + 1,
+            over_ceil: worst(self.over_ceil, Some(total), f64::max),
+            under_ceil: worst(self.under_ceil, Some(-total), f64::max),
+            share_error: worst(self.share_error, share, f64::max),
+            jain_rdma: worst(self.jain_rdma, outcome.jain_rdma, f64::min),
+            jain_tcp: worst(self.jain_tcp, outcome.jain_tcp, f64::min),
+            rdma_lost: self.rdma_lost.max(outcome.rdma_lost),
+            assured_touched: worst(self.assured_touched, touched, f64::max),
+        }
+    }
+
+    /// The head of the table.
+    pub fn head() -> String {
+        format!(
+            "{:<13} {:>5} {:>11} {:>12} {:>13} {:>10} {:>9} {:>9} {:>15}",
+            "scenario",
+            "seeds",
+            "over ceil %",
+            "under ceil %",
+            "share error %",
+            "jain rdma",
+            "jain tcp",
+            "rdma lost",
+            "assured touched"
+        )
+    }
+
+    /// A line for the table.
+    pub fn line(&self) -> String {
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+        };
+        format!(
+            "{:<13} {:>5} {:>11} {:>12} {:>13} {:>10} {:>9} {:>9} {:>15}",
+            self.scenario,
+            self.seeds,
+            number(self.over_ceil, 2),
+            number(self.under_ceil, 2),
+            number(self.share_error, 2),
+            number(self.jain_rdma, 3),
+            number(self.jain_tcp, 3),
+            self.rdma_lost,
+            number(self.assured_touched, 0)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dcqcn_seeds_differ_and_none_of_them_breaks_a_promise() {
+        let rates: Vec<f64> = (1..4).map(|seed| run(Scenario::Even, seed).flows[0].gbit).collect();
+        assert!(rates[0] != rates[1] && rates[1] != rates[2], "{rates:?}");
+        for scenario in [Scenario::ThreeToOne, Scenario::Storm] {
+            let spread = Spread::new(scenario, 3);
+            println!("{}", spread.line());
+            assert_eq!((spread.seeds, spread.rdma_lost), (3, 0));
+            assert!(spread.over_ceil.is_some_and(|error| error < 1.0), "{spread:?}");
+            assert!(spread.assured_touched.is_none_or(|packets| packets == 0.0), "{spread:?}");
+            assert_eq!(spread.share_error.is_some(), scenario == Scenario::ThreeToOne);
+            assert_eq!(spread.assured_touched.is_some(), scenario == Scenario::Storm);
+        }
+    }
+}
