@@ -1,0 +1,500 @@
+//! What rates cost a packet: the whole way of an encapsulated packet through [`Overlay`], with a tree that has no limits,
+//! with limits far above the traffic, and with limits far below it.
+//!
+//! vNICs are VLANs of trunk ports and send in random order, bursts of 32, a flow each. Packets lie on the heap; making
+//! them and giving them back is not timed. Before criterion's figures, which drift with the machine, the kinds of limits are
+//! run by turns, and what each adds to none is printed from neighbours in time: each begins with the caches of the others.
+
+use std::fmt;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use perf::compare::report::median;
+use perf::host::tsc;
+use pipelines::burst::Burst;
+use pipelines::counters::PipelineCounters;
+use pipelines::event::Events;
+use pipelines::flat::FlatMap;
+use pipelines::fragments::Fragments;
+use pipelines::nft::NftConfig;
+use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::qos::{Class, Dhtb, Direction, EPOCH_NS, NodeLimits, Tree, TreeSize};
+use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::snapshot::{
+    Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
+    VnicRow, Vpc,
+};
+use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::vlt::{Place, Vlt};
+use pipelines::{Now, Sink};
+use wire::build::Path;
+use wire::roce::{Bth, opcode};
+use wire::{HeapBuf, MacAddr, Psn, Qpn, Vni};
+
+/// Packets of a burst.
+const BURST: usize = 32;
+/// The least packets of a round, which is timed as one.
+const ROUND: usize = 2048;
+/// VLANs of a trunk port.
+const VLANS: usize = 4094;
+/// The numbers of vNICs that send.
+const VNICS: [usize; 3] = [1, 64, 10_000];
+/// Pairs of rounds of the comparison by turns.
+const PAIRS: usize = 200;
+/// When it begins, of the worker's clock.
+const START_NS: u64 = 5_000_000_000;
+/// A limit that nothing here reaches.
+const HIGH: u64 = 400_000_000_000;
+/// What all vNICs together may send when they are held to a limit.
+const LOW: u64 = 10_000_000_000;
+/// What a vNIC that is held to a limit may save up: so little that every packet asks the tree, and enough for a burst.
+const SAVED: u64 = 7168;
+/// What paying may add when nothing is held back: many times what is expected, even on a slow machine.
+const BOUND_NS: f64 = 60.0;
+
+const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
+const PEER: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0xee, 1]), Ipv4Addr::new(10, 200, 0, 1));
+const VTEPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
+const UPLINK: PortIndex = 0;
+
+/// What the tree does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limits {
+    /// Nothing: it has no limits.
+    Free,
+    /// Every packet pays at every level, out of the worker's purse for the most part.
+    Pays,
+    /// Every packet is over its vNIC's rate: RDMA is marked, other traffic waits and is released.
+    Over,
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Free => "free",
+            Self::Pays => "pays",
+            Self::Over => "over",
+        })
+    }
+}
+
+/// Keeps what leaves until nobody looks at the clock.
+#[derive(Default)]
+struct Out(Vec<HeapBuf>);
+
+impl Sink<HeapBuf> for Out {
+    fn send(&mut self, _: PortIndex, packet: HeapBuf) {
+        self.0.push(packet);
+    }
+}
+
+/// A worker with vNICs that send.
+struct World {
+    overlay: Overlay<HeapBuf>,
+    counters: Arc<PipelineCounters>,
+    snapshot: Snapshot,
+    burst: Burst<HeapBuf>,
+    out: Out,
+    now: Now,
+    /// Between two bursts.
+    step_ns: u64,
+    /// Time of each call of [`Overlay::idle`], in which one worker divides the rates, while that is of interest.
+    pauses: Option<Vec<Duration>>,
+    /// The longest of them when all vNICs began to send.
+    awakening: Duration,
+    /// What is sent in a round, and into which port.
+    bursts: Vec<(PortIndex, Vec<Vec<u8>>)>,
+}
+
+fn mac(vnic: usize) -> MacAddr {
+    MacAddr([2, 0, 0, 1, (vnic >> 8) as u8, vnic as u8])
+}
+
+fn address(vnic: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a00_0001 + vnic as u32)
+}
+
+/// A frame of 64 bytes and its check sequence, or the smallest RDMA send.
+fn frame(class: Class, vnic: usize) -> Vec<u8> {
+    let path = Path::v4((mac(vnic), address(vnic)), PEER).tagged((vnic % VLANS) as u16 + 1);
+    match class {
+        Class::Tcp => path.tcp(40_000, 80, 0x10, &[]),
+        Class::Rdma => {
+            let bth = Bth::new(opcode::RC_SEND_ONLY, Qpn::truncated(2 + vnic as u32), Psn::truncated(1));
+            path.with_tos(2).roce(49_152, bth, &[0; 16])
+        }
+    }
+}
+
+fn snapshot(vnics: usize) -> Snapshot {
+    let (vlt, mut writer) = Vlt::new(256);
+    let mut snapshot = Snapshot::empty(vlt);
+    snapshot.settings.miss_rate = 0;
+    snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
+    snapshot.uplinks.push(Arc::new(Uplink {
+        name: "up".into(),
+        port: UPLINK,
+        mac: MacAddr([2, 0, 0, 0, 0x77, 1]).to_u64(),
+        v4: vec![VTEPS.0],
+        v6: Vec::new(),
+        mtu: 1600,
+        vlan: None,
+        udp6_zero_checksum: false,
+        punt: NO_PORT,
+        punt_mtu: 1500,
+    }));
+    snapshot.cells = vec![1; 2 + vnics];
+    let vni = Vni::truncated(100);
+    snapshot.vpcs.push(Some(Arc::new(Vpc {
+        name: "tenant".into(),
+        index: 0,
+        vni,
+        router_mac: ROUTER,
+        flood: false,
+        keep_vlan: false,
+        subnets: vec![Subnet { prefix: Prefix::new(IpAddr::V4(address(0)), 8), gateway: None }],
+        routes: Vec::new(),
+        vnics: (0..vnics as u32).collect(),
+        flood_slots: Vec::new(),
+        cell: 0,
+        topology_cell: 1,
+    })));
+    snapshot.vnis = FlatMap::new([(u128::from(vni.get()), 0)]);
+    for (trunk, first) in (0..vnics).step_by(VLANS).enumerate() {
+        let port = snapshot.ports.len() as PortIndex;
+        let role = PortRole::Trunk(trunk as u32);
+        snapshot.ports.push(PortRow { role, partner: NO_PORT, ..PortRow::default() });
+        let members = first..(first + VLANS).min(vnics);
+        let vlans = members.clone().map(|vnic| ((vnic - first) as u128 + 1, vnic as u32));
+        snapshot.trunks.push(Arc::new(FlatMap::new(vlans)));
+        for vnic in members {
+            let vlan = (vnic - first) as u16 + 1;
+            snapshot.vnics.push(Some(Arc::new(Vnic {
+                name: format!("vnic{vnic}"),
+                index: vnic as u32,
+                vpc: 0,
+                mac: mac(vnic),
+                vips: vec![IpAddr::V4(address(vnic))],
+                mtu: 1450,
+                port,
+                vlan: Some(vlan),
+                cell: 2 + vnic as u32,
+            })));
+            snapshot.vnic_rows.push(VnicRow {
+                v6: 0,
+                mac: mac(vnic).to_u64(),
+                router_mac: ROUTER.to_u64(),
+                v4: u32::from(address(vnic)),
+                vpc: 0,
+                port,
+                vlan,
+                mtu: 1450,
+                keep_vlan: 0,
+                more_vips: 0,
+            });
+        }
+    }
+    let tunnel = Place::Remote(template(&TemplateSpec {
+        uplink: 0,
+        src_mac: MacAddr([2, 0, 0, 0, 0x77, 1]),
+        next_hop: MacAddr([2, 0, 0, 0, 0x77, 2]),
+        vlan: None,
+        ends: Ends::V4(VTEPS.0, VTEPS.1),
+        ttl: 64,
+        udp_port: 4789,
+        vni,
+    }));
+    if let Some(slot) = writer.allocate(tunnel) {
+        for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {
+            snapshot.locations.insert((0, destination), Location { slot, mac: PEER.0 });
+        }
+    }
+    snapshot.touch_topology(0);
+    snapshot
+}
+
+/// Numbers in random order (SplitMix64; Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(mixed ^ mixed >> 31) * n as u128) >> 64) as usize
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+fn bursts(class: Class, vnics: usize) -> Vec<(PortIndex, Vec<Vec<u8>>)> {
+    let mut random = Random(7);
+    let mut bursts = Vec::new();
+    for (trunk, first) in (0..vnics).step_by(VLANS).enumerate() {
+        let mut frames: Vec<_> = (first..(first + VLANS).min(vnics)).map(|vnic| frame(class, vnic)).collect();
+        // Every vNIC sends as often as any other.
+        while vnics < ROUND && frames.len() < ROUND {
+            frames.extend_from_within(..);
+        }
+        random.shuffle(&mut frames);
+        bursts.extend(frames.chunks(BURST).map(|chunk| (trunk as PortIndex + 1, chunk.to_vec())));
+    }
+    random.shuffle(&mut bursts);
+    bursts
+}
+
+impl World {
+    fn new(class: Class, vnics: usize, limits: Limits) -> Self {
+        // As the daemon does: large tables on huge pages where the system gives some.
+        let advise = |start, len| {
+            let _ = pmd::hugepage::advise_range(start, len);
+        };
+        let mut snapshot = snapshot(vnics);
+        let bursts = bursts(class, vnics);
+        let bytes = (bursts[0].1[0].len() as u32 - 4 + snapshot.settings.law.overhead) as u64;
+        let tree = Arc::new(Tree::new(TreeSize { tenants: 256, vnics: 16_384 }, &advise));
+        if limits != Limits::Free {
+            for node in [tree.link_node(Direction::Out), tree.tenant_node(Direction::Out, 0)] {
+                tree.set(node, &NodeLimits { assured: HIGH / 2, ceil: HIGH, ..NodeLimits::FREE });
+            }
+        }
+        let vnic_limits = match limits {
+            Limits::Free => NodeLimits::FREE,
+            Limits::Pays => NodeLimits { assured: HIGH / 4, ceil: HIGH / 2, ..NodeLimits::FREE },
+            Limits::Over => NodeLimits { ceil: LOW / vnics as u64, burst: SAVED, ..NodeLimits::FREE },
+        };
+        for vnic in 0..vnics as u32 {
+            tree.set(tree.vnic_node(Direction::Out, vnic), &vnic_limits);
+            if limits == Limits::Pays {
+                for class in Class::ALL {
+                    let assured = NodeLimits { assured: HIGH / 8, ..NodeLimits::FREE };
+                    tree.set(tree.leaf_node(tree.leaf(Direction::Out, vnic, class)), &assured);
+                }
+            }
+        }
+        // Marked from the first byte of debt on, and never stopped.
+        let law = &mut snapshot.settings.law;
+        (law.kmin, law.kmax, law.hard_limit) = (0, 1, u64::MAX >> 1);
+        let counters = Arc::new(PipelineCounters::new(16_384));
+        let config = RcftConfig { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
+        let rcft = RcftShared::new(config, &advise);
+        rcft.set_times(6000, 6000, 600);
+        let overlay = Overlay::new(
+            &OverlayConfig {
+                nft: NftConfig { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
+                vnics: 16_384,
+                vpcs: 256,
+            },
+            Arc::new(Fragments::new(64)),
+            (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, true, 0x5eed)),
+            Events::new(16),
+            counters.clone(),
+            &advise,
+        );
+        // As fast as a core sends, but held to a limit: TCP at that limit, RDMA at twenty times as much.
+        let step_ns = match (limits, class) {
+            (Limits::Over, Class::Tcp) => BURST as u64 * bytes * 8 * 1_000_000_000 / LOW,
+            (Limits::Over, Class::Rdma) => BURST as u64 * bytes * 8 * 1_000_000_000 / LOW / 20,
+            _ => 1_300,
+        };
+        let mut world = Self {
+            overlay,
+            counters,
+            snapshot,
+            burst: Burst::default(),
+            out: Out::default(),
+            now: Now::from_ns(START_NS),
+            step_ns: step_ns / 10,
+            pauses: Some(Vec::new()),
+            awakening: Duration::ZERO,
+            bursts,
+        };
+        // The flows, the queue pairs, what was saved up, and what waits all the time: sent at ten times the speed, so
+        // that of ten packets' tokens nine are saved ones.
+        let each =
+            if limits == Limits::Over { (SAVED / bytes) as usize + (1024 / vnics).clamp(4, 64) } else { 2 };
+        let mut left = each * vnics * 10 / 9;
+        for (port, frames) in world.bursts.clone().iter().cycle() {
+            world.send(*port, frames.iter().map(|frame| HeapBuf::new(frame)).collect());
+            world.out.0.clear();
+            left = left.saturating_sub(frames.len());
+            if left == 0 {
+                break;
+            }
+        }
+        world.step_ns = step_ns;
+        while world.now.ns < START_NS + 3 * EPOCH_NS {
+            world.round();
+        }
+        world.awakening = world.pauses.take().into_iter().flatten().max().unwrap_or_default();
+        world.check(class, limits);
+        world
+    }
+
+    fn per_round(&self) -> usize {
+        self.bursts.iter().map(|(_, frames)| frames.len()).sum()
+    }
+
+    #[inline(always)]
+    fn send(&mut self, port: PortIndex, packets: Vec<HeapBuf>) {
+        self.now = Now::from_ns(self.now.ns + self.step_ns);
+        self.burst.fill(packets);
+        self.overlay.run(&self.snapshot, self.now, port, &mut self.burst, &mut self.out);
+        while self.overlay.release(&self.snapshot, self.now, &mut self.out) {}
+        match &mut self.pauses {
+            None => self.overlay.idle(self.now),
+            Some(pauses) => {
+                let start = Instant::now();
+                self.overlay.idle(self.now);
+                pauses.push(start.elapsed());
+            }
+        }
+    }
+
+    /// Sends all bursts, and releases what may go. Only the worker's part counts; buffers are used again at once, as
+    /// those of a pool are.
+    #[inline(never)]
+    fn round(&mut self) -> Duration {
+        let mut spent = Duration::ZERO;
+        let bursts = std::mem::take(&mut self.bursts);
+        for (port, frames) in &bursts {
+            let packets: Vec<HeapBuf> = frames.iter().map(|frame| HeapBuf::new(frame)).collect();
+            let start = Instant::now();
+            self.send(*port, packets);
+            spent += start.elapsed();
+            black_box(&self.out.0);
+            self.out.0.clear();
+        }
+        self.bursts = bursts;
+        spent
+    }
+
+    /// The mean of a round, nanoseconds a packet.
+    fn per_packet(&mut self) -> f64 {
+        self.round().as_nanos() as f64 / self.per_round() as f64
+    }
+
+    /// How long packets wait for a division of the rates, microseconds; the middle of the longest calls.
+    fn division(&mut self) -> f64 {
+        let start_ns = self.now.ns;
+        self.pauses = Some(Vec::new());
+        // Twenty of the longest epochs, those of 10,000 classes.
+        while self.now.ns < start_ns + 20 * 6 * EPOCH_NS {
+            self.round();
+        }
+        let mut pauses = self.pauses.take().unwrap_or_default();
+        pauses.sort_unstable();
+        let longest: Vec<f64> =
+            pauses.iter().rev().take(20).map(|pause| pause.as_nanos() as f64 / 1e3).collect();
+        median(&longest).unwrap_or(f64::NAN)
+    }
+
+    /// That the limits do what is to be timed.
+    fn check(&mut self, class: Class, limits: Limits) {
+        let seen = |world: &Self| {
+            let counters = &world.counters;
+            (counters.encapsulated.get(), counters.waited.get(), counters.rdma_marked.get())
+        };
+        let before = seen(self);
+        self.round();
+        let after = seen(self);
+        let (sent, waited, marked) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
+        let all = self.per_round() as u64;
+        let most = |n: u64| n * 100 >= all * 90;
+        let right = match (limits, class) {
+            (Limits::Over, Class::Tcp) => most(sent) && most(waited) && marked == 0,
+            (Limits::Over, Class::Rdma) => sent == all && waited == 0 && most(marked),
+            _ => sent == all && waited == 0 && marked == 0,
+        };
+        assert!(
+            right,
+            "{class:?} {limits}: of {all} packets {sent} left, {waited} waited, {marked} were marked"
+        );
+        let tree = self.overlay.dhtb().tree();
+        let drawn = tree.view(tree.link_node(Direction::Out), self.now.ns).drawn;
+        assert_eq!(
+            drawn > 0,
+            limits != Limits::Free,
+            "{class:?} {limits}: the link let {drawn} bytes through"
+        );
+    }
+}
+
+/// What limits add to none, from rounds by turns.
+fn by_turns() {
+    let hertz = tsc::hertz().unwrap_or(f64::NAN);
+    println!(
+        "{:<5} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}  ns a packet, medians of {PAIRS} rounds by turns",
+        "class", "vNICs", "free", "pays +", "cycles", "over +", "cycles"
+    );
+    for class in [Class::Tcp, Class::Rdma] {
+        for vnics in VNICS {
+            let [mut free, mut pays, mut over] =
+                [Limits::Free, Limits::Pays, Limits::Over].map(|limits| World::new(class, vnics, limits));
+            let mut rows = [const { Vec::new() }; 3];
+            for _ in 0..PAIRS {
+                let base = free.per_packet();
+                rows[0].push(base);
+                rows[1].push(pays.per_packet() - base);
+                let base = free.per_packet();
+                rows[2].push(over.per_packet() - base);
+            }
+            let [base, paid, held] = rows.map(|row| median(&row).unwrap_or(f64::NAN));
+            let cycles = |ns: f64| ns * hertz / 1e9;
+            println!(
+                "{:<5} {vnics:>6} {base:>9.1} {paid:>9.1} {:>9.0} {held:>9.1} {:>9.0}",
+                class.name(),
+                cycles(paid),
+                cycles(held)
+            );
+            for (limits, world) in [(Limits::Pays, &mut pays), (Limits::Over, &mut over)] {
+                let first = world.awakening.as_nanos() as f64 / 1e3;
+                println!(
+                    "  {limits}: a division stops the worker for {:.1} us, the first one of all vNICs for {first:.1} us",
+                    world.division()
+                );
+            }
+            // With thousands of vNICs it is the memory that is timed.
+            assert!(paid < BOUND_NS || vnics > 1000, "paying adds {paid:.1} ns to a packet, over {BOUND_NS}");
+        }
+    }
+}
+
+fn dhtb(criterion: &mut Criterion) {
+    by_turns();
+    let mut group = criterion.benchmark_group("dhtb");
+    for class in [Class::Tcp, Class::Rdma] {
+        for limits in [Limits::Free, Limits::Pays, Limits::Over] {
+            for vnics in VNICS {
+                let name = format!("{}, {limits}, packet", class.name());
+                let mut world = World::new(class, vnics, limits);
+                group.bench_function(BenchmarkId::new(name, vnics), |bencher| {
+                    bencher.iter_custom(|iterations| {
+                        let rounds = iterations.div_ceil(world.per_round() as u64);
+                        let spent: Duration = (0..rounds).map(|_| world.round()).sum();
+                        let packets = rounds * world.per_round() as u64;
+                        spent.mul_f64(iterations as f64 / packets as f64)
+                    });
+                });
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .sample_size(20);
+    targets = dhtb
+}
+criterion_main!(benches);
