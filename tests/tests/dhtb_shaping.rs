@@ -24,8 +24,8 @@ struct Hosts {
     _lab: Lab,
 }
 
-/// The switch with tenants red and blue, each with further lines of its vNIC.
-fn hosts([red_line, blue_line]: [&str; 2]) -> Hosts {
+/// The switch with tenants red and blue; `qos` is config, and each has further lines of its vNIC.
+fn hosts(qos: &str, [red_line, blue_line]: [&str; 2]) -> Hosts {
     let lab = Lab::new(Family::V4);
     let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR[..1]);
     let blue = lab.tenant("blue", "blue", pair::MACS[1], &pair::NEAR[..1]);
@@ -39,6 +39,7 @@ fn hosts([red_line, blue_line]: [&str; 2]) -> Hosts {
         blue.vnic() + blue_line + "\n",
         red_far.location(),
         blue_far.location(),
+        qos.to_owned(),
     ]
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
@@ -58,22 +59,40 @@ impl Flow {
     fn start(from: &Netns, to: &Netns, dir: &Workdir) -> Flow {
         let mut server = to.spawn("iperf3-server", &["iperf3", "-s", "--forceflush"], dir);
         server.wait_output("Server listening", Duration::from_secs(10));
-        let client = from.spawn("iperf3", &["iperf3", "-c", "10.0.0.2", "-t", "600", "--forceflush"], dir);
+        let client = from.spawn(
+            "iperf3",
+            &["iperf3", "-c", "10.0.0.2", "-C", "cubic", "-t", "600", "--forceflush"],
+            dir,
+        );
         Flow { _client: client, _server: server }
     }
+}
+
+/// Bytes that arrived for programs of a machine over its TCP connections.
+#[track_caller]
+fn received(machine: &Netns) -> u64 {
+    let sockets = machine.run(&["ss", "-tinH", "state", "established"]);
+    sockets
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("bytes_received:")?.parse::<u64>().ok())
+        .sum()
 }
 
 /// Counters at a time.
 struct Look {
     now_ns: u64,
     qos: Value,
+    /// Bytes that red's and blue's programs got.
+    received: [u64; 2],
     /// Packets and bytes that the uplink sent.
     uplink: (u64, u64),
 }
 
 impl Look {
     #[track_caller]
-    fn take(daemon: &Daemon) -> Look {
+    fn take(hosts: &Hosts) -> Look {
+        let daemon = &hosts.daemon;
+        let received = [&hosts.red_far, &hosts.blue_far].map(|far| received(&far.netns));
         let qos = daemon.json("show qos");
         let ports = daemon.json("show port stats all");
         let text = ports.to_string();
@@ -84,7 +103,7 @@ impl Look {
             .unwrap_or_else(|| panic!("no port up: {text}"));
         let count = |name: &str| up[name].as_u64().unwrap_or_else(|| panic!("no {name}: {text}"));
         let now_ns = qos["now-ns"].as_u64().unwrap_or_else(|| panic!("no now-ns: {qos:#}"));
-        Look { now_ns, uplink: (count("tx-packets"), count("tx-bytes")), qos }
+        Look { now_ns, received, uplink: (count("tx-packets"), count("tx-bytes")), qos }
     }
 
     /// Bytes that a node let out.
@@ -104,20 +123,23 @@ impl Look {
 struct Rates {
     red: f64,
     blue: f64,
+    link: f64,
+    /// Part of what red and blue paid for since the start that their programs got.
+    goodput: [f64; 2],
     /// Of what the uplink's counters say, as vNICs pay for it.
     port: f64,
 }
 
 /// What the nodes let through in the next window, after `settle` of the switch's time.
 #[track_caller]
-fn rates(daemon: &Daemon, settle: u64) -> Rates {
+fn rates(hosts: &Hosts, settle: u64) -> Rates {
     let later = |from: u64, ns: u64| {
         wait_for("the switch's clock to go on", Duration::from_nanos(ns * 4), || {
-            let look = Look::take(daemon);
+            let look = Look::take(hosts);
             (look.now_ns >= from + ns).then_some(look)
         })
     };
-    let start = Look::take(daemon);
+    let start = Look::take(hosts);
     let start = later(start.now_ns, settle);
     let end = later(start.now_ns, WINDOW_NS);
     let seconds = (end.now_ns - start.now_ns) as f64 / 1e9;
@@ -127,43 +149,92 @@ fn rates(daemon: &Daemon, settle: u64) -> Rates {
     Rates {
         red: drawn("vnic", Some("red")),
         blue: drawn("vnic", Some("blue")),
+        link: drawn("link", None),
+        // A hole in a stream holds up what came behind it for a while: over all of the time, not a window.
+        goodput: [(0, "red"), (1, "blue")]
+            .map(|(n, name)| end.received[n] as f64 / end.drawn("vnic", Some(name)) as f64),
         port: megabits(bytes + packets * OVERHEAD - packets * TUNNEL),
     }
 }
 
-/// How far over its ceiling a rate may be, in percent.
-const OVER: f64 = 2.0;
-/// How far under it: a TCP that was dropped takes its time to come back, and a worker that had not its core as well.
-const UNDER: f64 = 15.0;
+/// How far off a rate may be, in percent.
+const ERROR: f64 = 2.0;
+/// Windows that are looked at: where the machine gives a worker or a TCP no core, a link stays idle.
+const WINDOWS: u32 = 6;
 
+/// What of a window is wanted: what it is, what it was, what it should be.
+type Wanted = (&'static str, f64, f64);
+
+/// A window in which all rates are as wanted. None of them may ever be exceeded.
 #[track_caller]
-fn near(what: &str, rate: f64, wanted: f64) {
-    let error = (rate / wanted - 1.0) * 100.0;
-    eprintln!("{what}: {rate:.3} Mbit/s, wanted {wanted}, {error:+.2} %");
-    assert!((-UNDER..=OVER).contains(&error), "{what}: {rate:.3} Mbit/s is {error:+.2} % off {wanted}");
+fn steady<const N: usize>(hosts: &Hosts, wanted: impl Fn(&Rates) -> [Wanted; N]) -> Rates {
+    for window in 1..=WINDOWS {
+        let rates = rates(hosts, 2 * SECOND);
+        let mut good = true;
+        for (what, rate, wanted) in wanted(&rates) {
+            let error = (rate / wanted - 1.0) * 100.0;
+            eprintln!("window {window}: {what}: {rate:.3}, wanted {wanted}, {error:+.2} %");
+            assert!(
+                error <= ERROR || what.contains("part"),
+                "{what}: {rate:.3} is {error:+.2} % off {wanted}"
+            );
+            good &= error.abs() <= ERROR;
+        }
+        if good {
+            return rates;
+        }
+    }
+    panic!("not in {WINDOWS} windows");
+}
+
+/// Full segments are 1398 of 1488 bytes; some are sent twice, and some still wait.
+#[track_caller]
+fn goodput(what: &str, rates: &Rates) {
+    eprintln!("{what}: goodput {:.3} of red's bytes, {:.3} of blue's", rates.goodput[0], rates.goodput[1]);
+    assert!(rates.goodput.iter().all(|part| (0.80..0.95).contains(part)), "{what}: {:?}", rates.goodput);
 }
 
 const SECOND: u64 = 1_000_000_000;
 
+fn flows(hosts: &Hosts, dir: &Workdir) -> [Flow; 2] {
+    [
+        Flow::start(&hosts.red.netns, &hosts.red_far.netns, dir),
+        Flow::start(&hosts.blue.netns, &hosts.blue_far.netns, dir),
+    ]
+}
+
 #[test]
 fn dhtb_shaper_holds_vnics_to_their_ceilings() {
-    let hosts = hosts(["qos = { out = { ceil = \"20Mbit\" } }", "qos = { out = { ceil = \"40Mbit\" } }"]);
+    let hosts = hosts("", ["qos = { out = { ceil = \"20Mbit\" } }", "qos = { out = { ceil = \"40Mbit\" } }"]);
     let dir = Workdir::new("shaping");
-    let flows = [
-        Flow::start(&hosts.red.netns, &hosts.red_far.netns, &dir),
-        Flow::start(&hosts.blue.netns, &hosts.blue_far.netns, &dir),
-    ];
-    let before = rates(&hosts.daemon, 2 * SECOND);
-    near("red", before.red, 20.0);
-    near("blue", before.blue, 40.0);
-    near("the uplink's counters", before.port, 60.0);
+    let flows = flows(&hosts, &dir);
+    let before = steady(&hosts, |rates| {
+        [("red", rates.red, 20.0), ("blue", rates.blue, 40.0), ("the uplink's counters", rates.port, 60.0)]
+    });
+    goodput("first", &before);
     // Live, both ways.
     hosts.daemon.ctl("qos set vnic red out ceil 30Mbit");
     hosts.daemon.ctl("qos set vnic blue out ceil 10Mbit");
-    let after = rates(&hosts.daemon, 2 * SECOND);
-    near("red, raised", after.red, 30.0);
-    near("blue, lowered", after.blue, 10.0);
-    near("the uplink's counters", after.port, 40.0);
+    steady(&hosts, |rates| {
+        [("red", rates.red, 30.0), ("blue", rates.blue, 10.0), ("the uplink's counters", rates.port, 40.0)]
+    });
+    drop(flows);
+    hosts.daemon.stop();
+}
+
+#[test]
+fn dhtb_shaper_divides_the_link_by_weight() {
+    let hosts = hosts("[qos]\nlink = { out = \"40Mbit\" }\n", ["", ""]);
+    let dir = Workdir::new("shares");
+    let flows = flows(&hosts, &dir);
+    let part = |rates: &Rates| rates.red / (rates.red + rates.blue);
+    let even =
+        steady(&hosts, |rates| [("the link", rates.link, 40.0), ("red's part of 1:1", part(rates), 0.5)]);
+    goodput("1:1", &even);
+    hosts.daemon.ctl("qos set vpc blue out weight 3");
+    steady(&hosts, |rates| [("the link", rates.link, 40.0), ("red's part of 1:3", part(rates), 0.25)]);
+    hosts.daemon.ctl("qos set link out ceil 20Mbit");
+    steady(&hosts, |rates| [("the link, lowered", rates.link, 20.0)]);
     drop(flows);
     hosts.daemon.stop();
 }
