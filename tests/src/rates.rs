@@ -57,6 +57,16 @@ impl Look {
         Look { now_ns, uplink: [before, after], qos }
     }
 
+    /// Asks again when that much of the switch's time has passed.
+    #[track_caller]
+    fn later(&self, switch: &Daemon, time: Duration) -> Look {
+        let due = self.now_ns + time.as_nanos() as u64;
+        wait_for("the switch's clock to go on", time * 4 + Duration::from_secs(10), || {
+            let look = Look::take(switch);
+            (look.now_ns >= due).then_some(look)
+        })
+    }
+
     /// A figure of a node: "drawn", "debt", "held-back", "waiting-packets" ...
     #[track_caller]
     pub fn of(&self, node: Node<'_>, figure: &str) -> i64 {
@@ -92,17 +102,17 @@ impl Window {
     #[track_caller]
     pub fn over(switches: &[&Daemon], settle: Duration, length: Duration) -> Vec<Window> {
         let later = |looks: Vec<Look>, time: Duration| -> Vec<Look> {
-            let after = |(switch, from): (&&Daemon, Look)| {
-                wait_for("the switch's clock to go on", time * 4 + Duration::from_secs(10), || {
-                    let look = Look::take(switch);
-                    (look.now_ns >= from.now_ns + time.as_nanos() as u64).then_some(look)
-                })
-            };
-            switches.iter().zip(looks).map(after).collect()
+            switches.iter().zip(looks).map(|(switch, look)| look.later(switch, time)).collect()
         };
         let starts = later(switches.iter().map(|switch| Look::take(switch)).collect(), settle);
         let ends = later(starts.clone(), length);
         starts.into_iter().zip(ends).map(|(start, end)| Window { start, end }).collect()
+    }
+
+    /// The window right after this one.
+    #[track_caller]
+    pub fn next(&self, switch: &Daemon, length: Duration) -> Window {
+        Window { start: self.end.clone(), end: self.end.later(switch, length) }
     }
 
     /// Mbit/s that `bytes` within the window are.
