@@ -49,9 +49,26 @@ impl Clock {
         ((u128::from(cycles) * u128::from(self.nanos_scaled)) >> 32) as u64
     }
 
+    /// What the TSC of this core was at a moment. Cores whose counters differ have the same time since then.
+    pub fn tsc_at(&self, moment: Moment) -> u64 {
+        let (tsc, nanos) = sample();
+        tsc.wrapping_sub(self.cycles(Duration::from_nanos(nanos.saturating_sub(moment.0))))
+    }
+
     /// Cycles of so much time.
     pub fn cycles(&self, time: Duration) -> u64 {
         u64::try_from(time.as_nanos() * u128::from(self.hz) / 1_000_000_000).unwrap_or(u64::MAX)
+    }
+}
+
+/// A moment, the same for all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// This one.
+    pub fn now() -> Self {
+        Self(monotonic_raw())
     }
 }
 
@@ -86,6 +103,16 @@ mod tests {
         let day = clock.cycles(Duration::from_secs(86_400));
         let error = clock.nanos(day).abs_diff(86_400_000_000_000);
         assert!(error < 86_400_000, "{error} ns in a day");
+    }
+
+    #[test]
+    fn cores_agree_on_a_moment() {
+        let clock = Clock::calibrate(Duration::from_millis(50));
+        let (moment, tsc) = (Moment::now(), rdtsc());
+        std::thread::sleep(Duration::from_millis(20));
+        let error = (0..100).map(|_| clock.nanos(clock.tsc_at(moment).abs_diff(tsc))).min();
+        // 20 ms at a rate that is off by 0.1 %.
+        assert!(error < Some(20_000), "{error:?} ns");
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod run_dir;
 mod testing;
 
 pub use burst::Burst;
-pub use clock::{Clock, rdtsc};
+pub use clock::{Clock, Moment, rdtsc};
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, PciAccess};
 pub use error::{EalError, Errno, MempoolError, PortError};
 pub use flow::{FlowQueue, FlowQueues, Flows};

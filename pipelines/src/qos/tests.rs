@@ -83,6 +83,8 @@ struct Sim {
     turns: Option<(u64, u64)>,
     /// Bytes of the tunnel's headers.
     tunnel: u32,
+    /// How far the clock of each worker is ahead.
+    ahead_ns: [u64; 4],
     now_ns: u64,
 }
 
@@ -92,7 +94,17 @@ impl Sim {
         let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, n == 0, seed + n as u64)).collect();
         let (law, limits) = (Law::default(), QueueLimits::default());
         let now_ns = 1_000_000_000 + seed % 1_000_000;
-        Self { tree, workers, senders: Vec::new(), law, limits, turns: None, tunnel: 0, now_ns }
+        Self {
+            tree,
+            workers,
+            senders: Vec::new(),
+            law,
+            limits,
+            turns: None,
+            tunnel: 0,
+            ahead_ns: [0; 4],
+            now_ns,
+        }
     }
 
     fn link(&self, ceil: u64) {
@@ -131,7 +143,8 @@ impl Sim {
             return;
         }
         let offer = Offer { bytes, tunnel: self.tunnel, kind };
-        match self.workers[worker].offer(leaf, n, offer, (&self.law, self.limits), self.now_ns) {
+        let now_ns = self.now_ns + self.ahead_ns[worker];
+        match self.workers[worker].offer(leaf, n, offer, (&self.law, self.limits), now_ns) {
             Verdict::Send(n) => self.sent(n, false),
             Verdict::Mark(n) => self.sent(n, true),
             Verdict::Kept => self.senders[n].waited += 1,
@@ -188,10 +201,11 @@ impl Sim {
             }
         }
         for worker in 0..self.workers.len() {
-            while let Some((n, _, marked)) = self.workers[worker].release(&self.law, self.now_ns) {
+            let now_ns = self.now_ns + self.ahead_ns[worker];
+            while let Some((n, _, marked)) = self.workers[worker].release(&self.law, now_ns) {
                 self.sent(n, marked);
             }
-            self.workers[worker].tend(self.now_ns);
+            self.workers[worker].tend(now_ns);
         }
     }
 
@@ -350,6 +364,29 @@ fn dhtb_weights_are_kept_inside_tunnels() {
         near(rates[0] + rates[1], whole, 1.0);
         near(rates[0], whole / f64::from(1 + heavy), 2.0);
         near(rates[1], whole * f64::from(heavy) / f64::from(1 + heavy), 2.0);
+    }
+}
+
+/// Clocks of cores that differ by what is left of it after they agreed change neither ceilings nor shares.
+#[test]
+fn dhtb_clocks_may_differ() {
+    for ahead_ns in [[0, 300, 0, 0], [0, 20_000, 0, 0], [50_000, 0, 5_000, 0], [0, 0, 0, 200_000]] {
+        let mut sim = Sim::new(4, 21);
+        sim.ahead_ns = ahead_ns;
+        sim.link(GBIT);
+        for n in 0..4 {
+            sim.tenant(n, weight(1 + n % 2));
+            sim.vnic(n, n, NodeLimits::FREE);
+            sim.senders.push(Sender::new(n, Class::Tcp, Manner::Greedy).on(n as usize));
+        }
+        sim.vnic(3, 3, ceil(100_000_000));
+        sim.run(200);
+        let rates = sim.run(400);
+        near(rates.iter().sum(), 1e9, 1.0);
+        near(rates[3], 1e8, 1.0);
+        for n in 0..3 {
+            near(rates[n], 9e8 * [0.25, 0.5, 0.25][n], 2.0);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use pipelines::overlay::{Overlay, OverlayConfig};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
-use pmd::{Clock, Eal, rdtsc};
+use pmd::{Clock, Eal, Moment, rdtsc};
 
 use super::mailbox::{Command, Handle, Mode, WorkerGone, mailbox};
 use super::run::Worker;
@@ -127,7 +127,8 @@ impl Pool {
         let seed = spec.nft.seed.rotate_left(31);
         let size = TreeSize { tenants: MAX_VPCS as u32, vnics: MAX_VNICS as u32 };
         let tree = Arc::new(Tree::new(size, &advise));
-        let epoch = rdtsc();
+        let began = Moment::now();
+        let epoch = clock.tsc_at(began);
         let mut pool =
             Self { workers: Vec::new(), events, rcft: rcft.clone(), tree: tree.clone(), clock, epoch };
         for (number, &core) in spec.cores.iter().enumerate() {
@@ -148,6 +149,7 @@ impl Pool {
                 burst: Burst::default(),
                 burst_size: spec.burst.clamp(1, MAX_BURST),
                 clock,
+                began,
                 epoch,
                 mode: Mode::default(),
                 forwarding: false,
@@ -161,7 +163,7 @@ impl Pool {
 
     /// The time as the workers have it.
     pub fn now(&self) -> Now {
-        Now::from_ns(self.clock.nanos(rdtsc().wrapping_sub(self.epoch)))
+        Now::from_ns(self.clock.nanos(rdtsc().saturating_sub(self.epoch)))
     }
 
     /// Posts one request to every worker.

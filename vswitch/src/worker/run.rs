@@ -7,7 +7,7 @@ use pipelines::burst::Burst;
 use pipelines::overlay::Overlay;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::{Now, Sink, io};
-use pmd::{Clock, Mbuf, RxQueue, rdtsc};
+use pmd::{Clock, Mbuf, Moment, RxQueue, rdtsc};
 use wire::PacketBuf;
 
 use super::mailbox::{Command, Mailbox, Mode, NftPage, QpCounts, QpPage, RemovedPort};
@@ -29,6 +29,9 @@ pub(super) struct Worker {
     pub(super) burst: Burst<Mbuf>,
     pub(super) burst_size: usize,
     pub(super) clock: Clock,
+    /// When time began, for all workers.
+    pub(super) began: Moment,
+    /// The TSC then, of the worker's core.
     pub(super) epoch: u64,
     pub(super) mode: Mode,
     pub(super) forwarding: bool,
@@ -38,6 +41,8 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs until told to exit.
     pub(super) fn run(mut self) {
+        // On its own core: counters of cores may differ.
+        self.epoch = self.clock.tsc_at(self.began);
         let mut last = rdtsc();
         let mut quiet = 0u32;
         loop {
@@ -71,7 +76,7 @@ impl Worker {
 
     #[inline(always)]
     fn now(&self, cycles: u64) -> Now {
-        Now::from_ns(self.clock.nanos(cycles.wrapping_sub(self.epoch)))
+        Now::from_ns(self.clock.nanos(cycles.saturating_sub(self.epoch)))
     }
 
     /// One burst from each queue.
