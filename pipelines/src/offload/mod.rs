@@ -11,6 +11,7 @@ pub mod back_end;
 pub mod encap;
 pub mod field;
 pub mod items;
+pub mod manager;
 pub mod rule;
 pub mod sim;
 pub mod store;

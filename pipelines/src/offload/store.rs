@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use super::translate::{Chain, Way};
-use super::{BackEnd, Cause, FlowError, FlowRule, RuleId, Usage, Where};
+use super::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 use crate::flow_key::mix;
 use crate::qos::Leaf;
 
@@ -69,8 +69,21 @@ pub struct Store {
     by_match: HashMap<u64, Vec<Number>>,
     /// Rules that are not in force yet.
     waiting: HashMap<RuleId, Number>,
-    /// Chains by meter.
-    meters: HashMap<u32, u32>,
+    /// Chains that were prepared and are not open.
+    gates_due: usize,
+    /// Meters, and the chains that need each.
+    meters: HashMap<u32, (Meter, u32)>,
+}
+
+/// What became of a chain that was translated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// It is as it was.
+    Same,
+    /// Some of its rules do something else from now on.
+    Changed,
+    /// Its rules match other packets: it has to be installed anew.
+    Other,
 }
 
 /// Hash of what a rule is known by. Patterns are long: eight bytes at a time.
@@ -109,6 +122,11 @@ impl Store {
     /// True without any rule.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Gates that are still to be made.
+    pub fn gates_due(&self) -> usize {
+        self.gates_due
     }
 
     fn at(&self, number: Number) -> Option<&Shared> {
@@ -168,9 +186,11 @@ impl Store {
         };
         if let Some((id, meter)) = chain.meter {
             back_end.set_meter(id, Some(meter))?;
-            *self.meters.entry(id).or_default() += 1;
+            let (last, users) = self.meters.entry(id).or_insert((meter, 0));
+            (*last, *users) = (meter, *users + 1);
             installed.meter = Some(id);
         }
+        self.gates_due += usize::from(installed.gate.is_some());
         for rule in chain.rules {
             match self.take(back_end, rule) {
                 Ok(number) => installed.rules.push(number),
@@ -190,7 +210,10 @@ impl Store {
     pub fn open<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut Installed) -> Result<(), FlowError> {
         if let Some(gate) = installed.gate.take() {
             match self.take(back_end, gate.clone()) {
-                Ok(number) => installed.rules.push(number),
+                Ok(number) => {
+                    installed.rules.push(number);
+                    self.gates_due -= 1;
+                }
                 Err(error) => {
                     installed.gate = Some(gate);
                     return Err(error);
@@ -214,8 +237,22 @@ impl Store {
             self.waiting.insert(id, number);
             return Ok(number);
         };
+        self.replace(back_end, number, rule)?;
+        if let Some(shared) = self.at_mut(number) {
+            shared.users += 1;
+        }
+        Ok(number)
+    }
+
+    /// Has a rule do what another one with the same pattern says; nothing when it does that already.
+    fn replace<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        number: Number,
+        rule: FlowRule,
+    ) -> Result<(), FlowError> {
         let Self { rules, waiting, .. } = self;
-        let Some(shared) = rules[number as usize].as_mut() else { return Ok(number) };
+        let Some(shared) = rules[number as usize].as_mut() else { return Ok(()) };
         if shared.rule.actions != rule.actions || matches!(shared.state, State::Failed(_)) {
             let id = match back_end.create(&rule) {
                 // A device that does not take two rules that match the same: packets go to software in between.
@@ -238,8 +275,49 @@ impl Store {
             }
             shared.rule = rule;
         }
-        shared.users += 1;
-        Ok(number)
+        Ok(())
+    }
+
+    /// Has an installed chain do what its new translation says, if that matches the same packets: a location that
+    /// moved, say.
+    ///
+    /// # Errors
+    /// The back end's; some rules may do the new thing then.
+    pub fn update<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        installed: &Installed,
+        chain: &Chain,
+    ) -> Result<Update, FlowError> {
+        let made = installed.rules.iter().filter_map(|number| self.at(*number)).map(|shared| &shared.rule);
+        let known: Vec<&FlowRule> = made.chain(&installed.gate).collect();
+        let pairs = || known.iter().zip(&chain.rules);
+        let same = |(a, b): (&&FlowRule, &FlowRule)| a.attr == b.attr && a.pattern == b.pattern;
+        let gate = installed.gate.as_ref().is_none_or(|gate| chain.rules.last() == Some(gate));
+        if known.len() != chain.rules.len() || !pairs().all(same) || !gate || installed.leaf != chain.leaf {
+            return Ok(Update::Other);
+        }
+        if pairs().all(|(known, new)| known.actions == new.actions) {
+            return Ok(Update::Same);
+        }
+        for (number, rule) in installed.rules.iter().zip(&chain.rules) {
+            self.replace(back_end, *number, rule.clone())?;
+        }
+        Ok(Update::Changed)
+    }
+
+    /// Meters in use.
+    pub fn meters(&self) -> Vec<u32> {
+        self.meters.keys().copied().collect()
+    }
+
+    /// Sets a meter in use, if it is another than before. One that the device refuses keeps what it had.
+    pub fn pace<B: BackEnd>(&mut self, back_end: &mut B, id: u32, meter: Meter) {
+        if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter)
+            && back_end.set_meter(id, Some(meter)).is_ok()
+        {
+            *last = meter;
+        }
     }
 
     /// Hears from the back end which rules are in force and which have failed.
@@ -276,6 +354,7 @@ impl Store {
     /// counted it; of a rule that stays for another chain, that one's removal tells.
     pub fn remove<B: BackEnd>(&mut self, back_end: &mut B, installed: Installed) -> Usage {
         let mut usage = Usage::default();
+        self.gates_due -= usize::from(installed.gate.is_some());
         for (index, &number) in installed.rules.iter().enumerate().rev() {
             let Some(shared) = self.at_mut(number) else { continue };
             shared.users -= 1;
@@ -307,7 +386,7 @@ impl Store {
     }
 
     fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
-        let Some(users) = self.meters.get_mut(&id) else { return };
+        let Some((_, users)) = self.meters.get_mut(&id) else { return };
         *users -= 1;
         if *users == 0 {
             self.meters.remove(&id);

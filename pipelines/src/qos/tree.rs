@@ -61,6 +61,13 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf(pub u32);
 
+impl Leaf {
+    /// Its class.
+    pub const fn class(self) -> Class {
+        if self.0 & 1 == Class::Rdma as u32 { Class::Rdma } else { Class::Tcp }
+    }
+}
+
 /// A node, whatever its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);

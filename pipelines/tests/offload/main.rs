@@ -6,7 +6,9 @@
 mod support;
 
 mod differential;
+mod figures;
 mod host;
+mod manager;
 mod model;
 mod sim;
 mod store;

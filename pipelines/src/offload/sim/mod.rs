@@ -183,6 +183,11 @@ impl Eswitch {
         self.rules.find(group, &layers, packet.head(), &registers).map(|number| self.rules.id(number))
     }
 
+    /// The rules it holds.
+    pub fn ids(&self) -> Vec<RuleId> {
+        self.rules.ids()
+    }
+
     /// Loses a rule without telling anybody: for tests of an audit.
     pub fn lose(&mut self, rule: RuleId) -> bool {
         self.rules.remove(rule).is_some()

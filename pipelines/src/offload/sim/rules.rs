@@ -53,6 +53,12 @@ impl Rules {
         RuleId(serial << NUMBER_BITS | u64::from(number))
     }
 
+    /// All ids.
+    pub fn ids(&self) -> Vec<RuleId> {
+        let used = (0..).zip(&self.held).filter(|(_, held)| held.is_some());
+        used.map(|(number, _)| self.id(number)).collect()
+    }
+
     fn number(&self, id: RuleId) -> Option<Number> {
         let number = (id.0 & ((1 << NUMBER_BITS) - 1)) as Number;
         self.get(number).filter(|held| held.serial == id.0 >> NUMBER_BITS).map(|_| number)

@@ -35,7 +35,8 @@ use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{find, roce_of};
 use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
-use shared::{classes, guards, meter, roots, unassigned, ways};
+pub use shared::meter;
+use shared::{classes, guards, roots, unassigned, ways};
 
 /// Groups of the rules.
 pub mod group {
@@ -147,7 +148,8 @@ pub struct Chain {
 /// Makes rules, and numbers the ways that they share.
 #[derive(Default)]
 pub struct Translator {
-    ways: HashMap<Way, u32>,
+    /// Their numbers, and how many chains hold them.
+    ways: HashMap<Way, (u32, u32)>,
     last_way: u32,
 }
 
@@ -181,7 +183,7 @@ impl Translator {
         };
         let number = self.number(way);
         let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
-        let meter = limited.map(|class| meter(tables, class)).transpose()?;
+        let meter = limited.map(|(leaf, _)| meter(tables, leaf)).transpose()?;
 
         let mut rules = guards(tables, &found);
         rules.extend(ways(tables, &found, &way, number)?);
@@ -232,15 +234,33 @@ impl Translator {
 
     fn number(&mut self, way: Way) -> u32 {
         let Self { ways, last_way } = self;
-        *ways.entry(way).or_insert_with(|| {
+        let numbered = ways.entry(way).or_insert_with(|| {
             *last_way += 1;
-            *last_way
-        })
+            (*last_way, 0)
+        });
+        numbered.0
     }
 
-    /// Forgets a way that no chain uses any more.
+    /// Keeps the number of a way: a chain was installed.
+    pub fn hold(&mut self, way: &Way) {
+        if let Some((_, holders)) = self.ways.get_mut(way) {
+            *holders += 1;
+        }
+    }
+
+    /// The opposite of [`hold`](Self::hold).
+    pub fn release(&mut self, way: &Way) {
+        if let Some((_, holders)) = self.ways.get_mut(way) {
+            *holders = holders.saturating_sub(1);
+        }
+        self.forget(way);
+    }
+
+    /// Forgets a way that no chain holds.
     pub fn forget(&mut self, way: &Way) {
-        self.ways.remove(way);
+        if self.ways.get(way).is_some_and(|(_, holders)| *holders == 0) {
+            self.ways.remove(way);
+        }
     }
 
     /// Ways in use.

@@ -85,14 +85,17 @@ fn outer(tunnel: &Tunnel, settings: &Settings, tos: u8, source_port: Option<u16>
 
 /// Rates that a class may have now, as a meter: green up to its share, then RDMA yellow up to the debt that the law
 /// allows, then red. Without a yellow part where nothing can be marked.
-pub(super) fn meter(tables: &Tables, (leaf, class): (Leaf, Class)) -> Result<Meter, Refusal> {
+///
+/// # Errors
+/// [`Refusal::NoShare`].
+pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
     let rates = tables.tree.meter(leaf);
     let cir = rates.peak.max(rates.committed) / 8;
     if cir == 0 {
         return Err(Refusal::NoShare);
     }
     let law = &tables.snapshot.settings.law;
-    let (kmin, ebs) = match class {
+    let (kmin, ebs) = match leaf.class() {
         Class::Rdma => (law.kmin, law.hard_limit.saturating_sub(law.kmin)),
         Class::Tcp => (0, 0),
     };

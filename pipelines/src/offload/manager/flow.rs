@@ -1,0 +1,145 @@
+//! What the manager knows of one flow.
+
+use std::fmt;
+
+use super::rate::{Meter, Rate};
+use crate::offload::Installed;
+use crate::offload::translate::Refusal;
+
+/// Where a flow is, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// In software, for this reason.
+    Software(Why),
+    /// Its rules are on their way.
+    Installing,
+    /// In hardware.
+    Hardware,
+    /// Some of its queue pairs are in hardware.
+    Partial,
+    /// In software: what hardware would do is not the same.
+    Refused(Refusal),
+    /// In software: the device's own words.
+    RefusedByDevice(String),
+}
+
+/// Why a flow that could be offloaded is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// It is not hot.
+    Cold,
+    /// There was no moment without packets of it on their way.
+    NoGap,
+    /// There is no room, and no offloaded flow is clearly colder.
+    NoRoom,
+    /// It waits for its turn: rules are made at a limited rate.
+    Turn,
+    /// Somebody wants it there.
+    Pinned,
+    /// Offload is off, or the device is gone.
+    Off,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self {
+            Self::Installing => return write!(f, "installing"),
+            Self::Hardware => return write!(f, "hardware"),
+            Self::Partial => return write!(f, "partial: some of its queue pairs are in hardware"),
+            Self::Refused(refusal) => return write!(f, "refused: {refusal}"),
+            Self::RefusedByDevice(words) => return write!(f, "refused: {words}"),
+            Self::Software(why) => why,
+        };
+        write!(f, "software: ")?;
+        match why {
+            Why::Cold => write!(f, "not hot"),
+            Why::NoGap => write!(f, "no gap"),
+            Why::NoRoom => write!(f, "no room for its rules"),
+            Why::Turn => write!(f, "waits for its turn"),
+            Why::Pinned => write!(f, "pinned"),
+            Why::Off => write!(f, "offload is off"),
+        }
+    }
+}
+
+/// Where an operator wants a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pin {
+    /// In software.
+    Software,
+    /// In hardware, hot or not.
+    Hardware,
+}
+
+/// Where a flow is.
+pub(super) enum Place {
+    Software {
+        status: Status,
+        not_before_ns: u64,
+    },
+    /// Rules are made but for the gate, since then.
+    Preparing(Installed, u64),
+    /// The gate is made.
+    Opening(Installed),
+    Hardware(Installed),
+}
+
+/// A flow.
+pub(super) struct Flow {
+    pub place: Place,
+    pub pin: Option<Pin>,
+    pub meter: Meter,
+    /// Since when it has been too cold for hardware.
+    pub cold_since_ns: Option<u64>,
+    /// When software told of it last.
+    pub told_ns: u64,
+}
+
+impl Flow {
+    pub fn new(meter: Meter, now_ns: u64) -> Self {
+        Self {
+            place: Place::software(Status::Software(Why::Cold)),
+            pin: None,
+            meter,
+            cold_since_ns: None,
+            told_ns: now_ns,
+        }
+    }
+
+    pub fn rate(&self) -> Rate {
+        self.meter.rate()
+    }
+
+    pub fn status(&self) -> Status {
+        match &self.place {
+            Place::Software { status, .. } => status.clone(),
+            Place::Preparing(..) | Place::Opening(_) => Status::Installing,
+            Place::Hardware(_) => Status::Hardware,
+        }
+    }
+}
+
+impl Place {
+    pub const fn software(status: Status) -> Self {
+        Self::Software { status, not_before_ns: 0 }
+    }
+
+    /// The chain, whatever there is of it.
+    pub fn installed(&self) -> Option<&Installed> {
+        match self {
+            Self::Software { .. } => None,
+            Self::Preparing(installed, _) | Self::Opening(installed) | Self::Hardware(installed) => {
+                Some(installed)
+            }
+        }
+    }
+
+    pub fn into_installed(self) -> Option<Installed> {
+        match self {
+            Self::Software { .. } => None,
+            Self::Preparing(installed, _) | Self::Opening(installed) | Self::Hardware(installed) => {
+                Some(installed)
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the manager is told, and what it tells.
+
+use super::rate::Rate;
+use crate::offload::translate::Ask;
+use crate::qos::Leaf;
+
+/// When flows go into hardware and when they leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A flow is hot from so many packets a second on ...
+    pub packets: u64,
+    /// ... or so many bytes a second.
+    pub bytes: u64,
+    /// A flow that is below half of both for so long leaves.
+    pub cool_ns: u64,
+    /// For so long a flow may wait for a gap.
+    pub install_wait_ns: u64,
+    /// After a refusal a flow is not tried again for so long.
+    pub retry_ns: u64,
+    /// Rules made a second at most.
+    pub rules_per_second: u64,
+    /// Rules at a time at most.
+    pub rules: usize,
+    /// For so long a counter that stands still may just not have been refreshed by the device.
+    pub refresh_ns: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            packets: 10_000,
+            bytes: 12_500_000,
+            cool_ns: 1_000_000_000,
+            install_wait_ns: 1_000_000_000,
+            retry_ns: 10_000_000_000,
+            rules_per_second: 10_000,
+            rules: 1 << 20,
+            refresh_ns: 1_000_000_000,
+        }
+    }
+}
+
+impl Policy {
+    pub(super) fn is_hot(&self, rate: Rate) -> bool {
+        rate.packets >= self.packets || rate.bytes >= self.bytes
+    }
+
+    pub(super) fn is_cold(&self, rate: Rate) -> bool {
+        rate.packets < self.packets / 2 && rate.bytes < self.bytes / 2
+    }
+}
+
+/// What software says of a flow: what NFT (or for queue pairs RCFT) has counted in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The flow.
+    pub ask: Ask,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What hardware did since the last time, to be added to NFT and RCFT and taken from DHTB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Debit {
+    /// The flow.
+    pub ask: Ask,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, as software would have counted them.
+    pub bytes: u64,
+    /// Who pays.
+    pub leaf: Option<Leaf>,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Flows that came into hardware.
+    pub installed: u64,
+    /// Flows that left it.
+    pub withdrawn: u64,
+    /// Of those, because no packet came.
+    pub aged: u64,
+    /// Of those, to make room for hotter ones.
+    pub displaced: u64,
+    /// Chains changed in place.
+    pub updated: u64,
+    /// Flows that are treated otherwise by hardware.
+    pub refused: u64,
+    /// Flows that the device refused, at once or later.
+    pub refused_by_device: u64,
+    /// Flows that found no gap.
+    pub no_gap: u64,
+    /// Counters of the device that went back.
+    pub backwards: u64,
+    /// Aged rules that were gone already.
+    pub strangers: u64,
+    /// Lost rules that were put back.
+    pub repaired: u64,
+}

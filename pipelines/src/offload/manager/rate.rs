@@ -1,0 +1,91 @@
+//! How fast a counter goes up, from readings at any times.
+
+/// A counter of packets and bytes and its speed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meter {
+    packets: u64,
+    bytes: u64,
+    /// When it was seen to go up.
+    at_ns: u64,
+    /// Packets and bytes a second when it last went up.
+    rate: Rate,
+}
+
+/// Packets and bytes a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Packets a second.
+    pub packets: u64,
+    /// Bytes a second.
+    pub bytes: u64,
+}
+
+impl Meter {
+    /// Begins at a reading; the speed goes on.
+    pub fn begin(packets: u64, bytes: u64, now_ns: u64, rate: Rate) -> Self {
+        Self { packets, bytes, at_ns: now_ns, rate }
+    }
+
+    /// For a counter that goes on elsewhere: where it is, the next reading tells.
+    pub fn elsewhere(now_ns: u64, rate: Rate) -> Self {
+        Self::begin(u64::MAX, u64::MAX, now_ns, rate)
+    }
+
+    /// Takes a reading; how much it is more than the last. `None` when it went back: it begins anew there.
+    ///
+    /// `patience_ns` is for how long a counter that stands still may just not have been refreshed.
+    pub fn read(&mut self, packets: u64, bytes: u64, now_ns: u64, patience_ns: u64) -> Option<(u64, u64)> {
+        let more = packets.checked_sub(self.packets).zip(bytes.checked_sub(self.bytes));
+        let Some(more) = more else {
+            *self = Self::begin(packets, bytes, now_ns, self.rate);
+            return None;
+        };
+        let ns = now_ns.saturating_sub(self.at_ns);
+        if more.0 > 0 && ns > 0 {
+            let a_second =
+                |n: u64| u64::try_from(u128::from(n) * 1_000_000_000 / u128::from(ns)).unwrap_or(u64::MAX);
+            let rate = Rate { packets: a_second(more.0), bytes: a_second(more.1) };
+            *self = Self { packets, bytes, at_ns: now_ns, rate };
+        } else if ns > patience_ns {
+            self.rate = Rate::default();
+            self.at_ns = now_ns;
+        }
+        Some(more)
+    }
+
+    /// The speed.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_counter_that_is_refreshed_in_steps_has_one_speed() {
+        let mut meter = Meter::begin(0, 0, 0, Rate::default());
+        for tenth in 1..=30u64 {
+            // Refreshed twice a second; a thousand packets a second.
+            let seen = tenth / 5 * 500;
+            meter.read(seen, seen * 100, tenth * SECOND / 10, SECOND).unwrap();
+            if tenth >= 5 {
+                assert_eq!(meter.rate(), Rate { packets: 1000, bytes: 100_000 }, "after {tenth} tenths");
+            }
+        }
+        for tenth in 31..=41 {
+            assert_eq!(meter.read(3000, 300_000, tenth * SECOND / 10, SECOND), Some((0, 0)));
+        }
+        assert_eq!(meter.rate(), Rate::default(), "it stands still");
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_begins_anew() {
+        let mut meter = Meter::begin(100, 100, 0, Rate::default());
+        assert_eq!(meter.read(40, 100, SECOND, SECOND), None);
+        assert_eq!(meter.read(50, 120, 2 * SECOND, SECOND), Some((10, 20)));
+    }
+}
