@@ -5,7 +5,6 @@
 //! is in force. So no packet is led to where nothing is known of it.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 
 use super::translate::{Chain, Way};
 use super::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
@@ -86,27 +85,15 @@ pub enum Update {
     Other,
 }
 
-/// Hash of what a rule is known by. Patterns are long: eight bytes at a time.
-#[derive(Default)]
-struct Known(u64);
-
-impl Hasher for Known {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let word = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            self.0 = mix(self.0 ^ 0x9e37_79b9_7f4a_7c15, word ^ 0xa076_1d64_78bd_642f);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
+/// Hash of what a rule is known by; masks are left to the comparison.
 fn hash_of(rule: &FlowRule) -> u64 {
-    let mut known = Known::default();
-    (rule.attr, &rule.pattern).hash(&mut known);
-    known.finish()
+    let step = |hash: u64, word: u64| mix(hash ^ 0x9e37_79b9_7f4a_7c15, word ^ 0xa076_1d64_78bd_642f);
+    let place = u64::from(rule.attr.group) << 32 | u64::from(rule.attr.priority);
+    rule.pattern.iter().fold(step(0, place), |hash, item| {
+        let (words, rest) = item.spec().as_chunks::<8>();
+        let rest = rest.iter().fold(item.kind() as u64, |word, byte| word << 8 | u64::from(*byte));
+        words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]).fold(hash, step)
+    })
 }
 
 fn add(a: Usage, b: Usage) -> Usage {

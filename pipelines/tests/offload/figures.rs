@@ -1,4 +1,4 @@
-//! What the manager costs: rules per second into the simulated e-switch, without its artificial latency.
+//! What the manager costs: flows and rules per second into the simulated e-switch, without its artificial latency.
 //!
 //! `cargo nextest run --release -p pipelines --test offload --run-ignored only --no-capture figures`
 
@@ -27,35 +27,34 @@ fn figures_rules_per_second() {
         FlowKey::from_words(words)
     });
     let keys: Vec<_> = keys.collect();
-    let options = Options { entropy: Entropy::Hardware, ..Options::default() };
-    let tables = Tables {
-        snapshot: &host.world.snapshot,
-        tree: host.world.worker.overlay.dhtb().tree(),
-        ports: &host.ports,
-        options: &options,
-    };
-    let mut best = 0.0f64;
-    for _ in 0..ROUNDS {
-        let mut eswitch = Eswitch::new(Config { capacity: 1 << 20, ..Config::default() });
-        let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
-        let mut manager = Manager::new(policy);
-        let began = Instant::now();
-        for tick in 1..=4u64 {
-            let now_ns = tick * 100_000_000;
-            eswitch.advance(now_ns);
-            let sample =
-                |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
-            let samples: Vec<_> = keys.iter().map(sample).collect();
-            manager.sync(&mut eswitch, &tables, &samples, |_| true, now_ns);
+    for entropy in [Entropy::Hardware, Entropy::Exact] {
+        let options = Options { entropy, ..Options::default() };
+        let tables = Tables {
+            snapshot: &host.world.snapshot,
+            tree: host.world.worker.overlay.dhtb().tree(),
+            ports: &host.ports,
+            options: &options,
+        };
+        for _ in 0..ROUNDS {
+            let mut eswitch = Eswitch::new(Config { capacity: 1 << 20, ..Config::default() });
+            let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
+            let mut manager = Manager::new(policy);
+            let began = Instant::now();
+            for tick in 1..=4u64 {
+                let now_ns = tick * 100_000_000;
+                eswitch.advance(now_ns);
+                let sample =
+                    |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
+                let samples: Vec<_> = keys.iter().map(sample).collect();
+                manager.sync(&mut eswitch, &tables, &samples, |_| true, now_ns);
+            }
+            let seconds = began.elapsed().as_secs_f64();
+            assert_eq!(manager.tally().installed, FLOWS);
+            let rate = |n: f64| n / seconds;
+            let (flows, rules) = (rate(FLOWS as f64), rate(manager.rules() as f64));
+            println!(
+                "{entropy:?}: {FLOWS} flows in {seconds:.3} s and four syncs: {flows:.0} flows, {rules:.0} rules a second"
+            );
         }
-        let seconds = began.elapsed().as_secs_f64();
-        assert_eq!(manager.tally().installed, FLOWS);
-        let rate = manager.rules() as f64 / seconds;
-        println!(
-            "{} rules in {seconds:.3} s, four syncs of {FLOWS} flows: {rate:.0} a second",
-            manager.rules()
-        );
-        best = best.max(rate);
     }
-    assert!(best >= 500_000.0, "{best:.0} rules a second");
 }
