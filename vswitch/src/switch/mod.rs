@@ -13,17 +13,20 @@ pub mod underlay;
 
 mod edit;
 mod error;
+mod start;
 mod tend;
 mod tidy;
+
+#[cfg(test)]
+mod testing;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pipelines::nft::NftConfig;
 use pipelines::snapshot::{PortIndex, Snapshot};
-use pmd::{Eal, Mempool, MempoolConfig};
+use pmd::{Eal, Mempool};
 
 pub use error::SwitchError;
 use events::EventLog;
@@ -31,18 +34,10 @@ use ports::{PortTable, Wanted};
 use topology::Topology;
 use underlay::Neighbours;
 
-use crate::config::{Config, ForwardMode, HugePages, Idle};
+use crate::config::{Config, ForwardMode, Idle};
 use crate::rdma;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
 
-/// Packet buffers when the config does not say.
-const DEFAULT_MBUFS: u32 = 32_767;
-/// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
-const BUFFER_EXTRA: u32 = 128 + 128;
-/// Largest frame that one buffer is made for; longer ones use several.
-const LARGEST_BUFFER: u32 = 12_288;
-/// Ethernet header with two tags, and what an af_packet ring keeps in front of a frame.
-const LINK_AND_RING: u32 = 22 + 80;
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;
 
@@ -82,18 +77,18 @@ impl Switch {
         let mut rdma = rdma::Devices::default();
         rdma.learn(&config)?;
         rdma::quotas(&config, &rdma)?;
-        let cores = worker_cores(&config, &pmd::lcore::available())?;
-        let eal = Eal::init(&eal_config(&config, &cores))?;
+        let cores = start::cores(&config, &pmd::lcore::available())?;
+        let eal = Eal::init(&start::eal(&config, &cores))?;
         let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
         tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
-        let mempool = Mempool::new(&eal, &mempool_config(&config, cores.len()))?;
+        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len()))?;
         let topology = Topology::new(config.vlt.entries);
         let cores_in_use = cores.len().max(1);
         let spec = WorkerSpec {
             cores,
             may_sleep: config.workers.idle == Idle::Sleep,
             burst: usize::from(config.workers.burst),
-            nft: nft_config(&config),
+            nft: start::nft(&config),
             queue_pairs: config.rcft.entries,
             // A tenth of the buffers at most: a tenant that waits must not starve the receiving of others.
             shaped_packets: (mempool.capacity() / 10 / cores_in_use).clamp(256, 16_384) as u32,
@@ -101,7 +96,7 @@ impl Switch {
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
         let qos = qos::Control::new(pool.tree.clone());
-        let (mode, auto_start) = (mode_of(config.forward.mode), config.forward.auto_start);
+        let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
         let bare = Config {
             uplinks: Vec::new(),
             vpcs: Vec::new(),
@@ -289,7 +284,7 @@ impl Switch {
                 self.ports.poll(&self.pool, index)?;
             }
         }
-        let mode = mode_of(new.forward.mode);
+        let mode = start::mode(new.forward.mode);
         self.config = Config { locations: Vec::new(), ..new };
         if mode != self.mode {
             self.set_mode(mode)?;
@@ -434,95 +429,4 @@ impl Drop for Switch {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn mode_of(mode: ForwardMode) -> Mode {
-    match mode {
-        ForwardMode::Overlay => Mode::Overlay,
-        ForwardMode::Io => Mode::Io,
-        ForwardMode::Mac => Mode::Mac,
-    }
-}
-
-/// The cores of the workers: those of the config, else the last ones of the machine, so that the first stays with
-/// control.
-fn worker_cores(config: &Config, available: &[usize]) -> Result<Vec<usize>, SwitchError> {
-    let count = config.workers.workers();
-    match &config.workers.cores {
-        Some(cores) => {
-            let missing: Vec<usize> =
-                cores.iter().copied().filter(|core| !available.contains(core)).collect();
-            if missing.is_empty() {
-                Ok(cores.clone())
-            } else {
-                Err(SwitchError::NoSuchCore { missing, available: available.to_vec() })
-            }
-        }
-        None if count > available.len() => {
-            Err(SwitchError::TooFewCores { wanted: count, available: available.to_vec() })
-        }
-        None => Ok(available[available.len() - count..].to_vec()),
-    }
-}
-
-fn eal_config(config: &Config, workers: &[usize]) -> pmd::EalConfig {
-    let eal = &config.eal;
-    let main = pmd::lcore::available().into_iter().find(|core| !workers.contains(core));
-    pmd::EalConfig {
-        file_prefix: eal.file_prefix.clone(),
-        memory_mb: (eal.memory.bytes() >> 20).clamp(64, u64::from(u32::MAX)) as u32,
-        hugepages: match eal.huge_pages {
-            HugePages::Auto => pmd::Hugepages::Auto,
-            HugePages::Never => pmd::Hugepages::Never,
-            HugePages::Require => pmd::Hugepages::Require,
-        },
-        pci: pci_access(config),
-        plugins: eal.plugins.clone(),
-        telemetry: true,
-        main_core: main,
-        ..pmd::EalConfig::default()
-    }
-}
-
-/// The PCI bus is used only where the config names a device on it.
-fn pci_access(config: &Config) -> pmd::PciAccess {
-    let named = ports::wanted(config).values().any(|port| matches!(port.spec.kind(), "pci" | "representor"));
-    if named || !config.eal.pci.is_empty() {
-        pmd::PciAccess::Allow(config.eal.pci.clone())
-    } else {
-        pmd::PciAccess::None
-    }
-}
-
-fn mempool_config(config: &Config, workers: usize) -> MempoolConfig {
-    let uplinks = config.uplinks.iter().map(|uplink| uplink.mtu);
-    let largest = uplinks.chain(config.vnics.iter().map(|vnic| vnic.mtu)).max().unwrap_or(1500);
-    // Whole pages beyond the usual 2 KiB: af_packet rings have frames of that size.
-    let room = match u32::from(largest) + LINK_AND_RING {
-        small if small <= 2048 => 2048,
-        large => large.next_multiple_of(4096).min(LARGEST_BUFFER),
-    } + BUFFER_EXTRA;
-    let memory = config.eal.memory.bytes();
-    // Three quarters of the memory are for buffers; each has about 192 bytes of bookkeeping.
-    let fitting = (memory / 4 * 3 / u64::from(room + 192)).min(u64::from(u32::MAX)) as u32;
-    let cache = if workers > 4 { 256 } else { 512 };
-    MempoolConfig {
-        name: "packets".into(),
-        mbufs: config.eal.mbufs.unwrap_or(DEFAULT_MBUFS.min(fitting)),
-        cache,
-        data_room: room as u16,
-        numa: None,
-    }
-}
-
-fn nft_config(config: &Config) -> NftConfig {
-    let idle_ms = config.nft.idle_timeout.as_millis() as u64;
-    let ticks = idle_ms.div_ceil(u64::from(pipelines::TICK_MS)).clamp(1, u64::from(u32::MAX / 4));
-    NftConfig { entries: config.nft.entries, idle_ticks: ticks as u32, seed: seed() }
-}
-
-/// A seed that tenants cannot know: the standard library's randomly keyed hasher.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }

@@ -221,32 +221,10 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::switch::topology::{Ports, Topology};
+    use crate::switch::testing::Names;
+    use crate::switch::topology::Topology;
     use crate::switch::underlay::Neighbours;
     use pipelines::qos::TreeSize;
-    use pipelines::snapshot::{NO_PORT, PortIndex};
-    use wire::MacAddr;
-
-    /// No port is there, and none is missed.
-    struct NoPorts;
-
-    impl Ports for NoPorts {
-        fn find(&self, _: &str) -> Option<(PortIndex, MacAddr)> {
-            None
-        }
-        fn partial_checksums(&self, _: PortIndex) -> bool {
-            false
-        }
-        fn partner(&self, _: PortIndex) -> PortIndex {
-            NO_PORT
-        }
-        fn count(&self) -> usize {
-            0
-        }
-        fn mac(&self, _: PortIndex) -> MacAddr {
-            MacAddr([2, 0, 0, 0, 0, 1])
-        }
-    }
 
     struct Lab {
         topology: Topology,
@@ -280,7 +258,7 @@ mod tests {
                 Ok(config) => config,
                 Err(errors) => panic!("{errors}\n{text}"),
             };
-            self.topology.rebuild(&config, &NoPorts, &mut self.neighbours).unwrap();
+            self.topology.rebuild(&config, &Names(&[]), &mut self.neighbours).unwrap();
             let snapshot = self.topology.commit();
             self.control.configure(&config, &snapshot);
         }

@@ -1,32 +1,15 @@
 //! Control of queue pairs against a worker's own table and a topology, without DPDK. Time is what the test says.
 
+use std::path::PathBuf;
+
 use super::*;
-use crate::switch::topology::{Ports, Topology};
+use crate::switch::testing::Names;
+use crate::switch::topology::Topology;
 use crate::switch::underlay::Neighbours;
 use pipelines::rcft::{Outcome, Rcft, RcftConfig, Said, Way};
-use pipelines::snapshot::{NO_PORT, PortIndex};
-use wire::MacAddr;
 use wire::roce::opcode;
 
-struct Fake;
-
-impl Ports for Fake {
-    fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)> {
-        (name == "up").then_some((0, self.mac(0)))
-    }
-    fn partial_checksums(&self, _: PortIndex) -> bool {
-        false
-    }
-    fn partner(&self, _: PortIndex) -> PortIndex {
-        NO_PORT
-    }
-    fn count(&self) -> usize {
-        1
-    }
-    fn mac(&self, _: PortIndex) -> MacAddr {
-        MacAddr([2, 0, 0, 0, 1, 0])
-    }
-}
+const PORTS: Names = Names(&["up"]);
 
 /// Two vNICs in VPC red, one in blue; far is behind a VTEP in both.
 fn text(rcft: &str, one: &str) -> String {
@@ -102,7 +85,7 @@ impl World {
     /// Goes over to a config as the switch does.
     fn change(&mut self, text: &str) {
         let config = Config::parse(text, "test").unwrap();
-        self.topology.rebuild(&config, &Fake, &mut self.neighbours).unwrap();
+        self.topology.rebuild(&config, &PORTS, &mut self.neighbours).unwrap();
         let before = self.topology.snapshot().clone();
         let after = self.topology.commit();
         let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();
@@ -330,7 +313,7 @@ fn a_vnic_that_goes_leaves_nothing_to_the_next_one() {
     let renamed = text("", "qp-quota = 3").replace("\"one\"", "\"uno\"");
     // Both at once: its index is not used again before the places are free.
     let config = Config::parse(&renamed, "test").unwrap();
-    world.topology.rebuild(&config, &Fake, &mut world.neighbours).unwrap();
+    world.topology.rebuild(&config, &PORTS, &mut world.neighbours).unwrap();
     let before = world.topology.snapshot().clone();
     let after = world.topology.commit();
     let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();

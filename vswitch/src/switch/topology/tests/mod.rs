@@ -13,35 +13,17 @@ use std::time::Instant;
 use pipelines::decide::decide;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::nft::{Action, Verdict};
-use pipelines::snapshot::{Destination, NO_PORT, PortIndex};
+use pipelines::snapshot::Destination;
 use pipelines::vlt::Place;
 use wire::{L3, MacAddr, Vni};
 
 use super::*;
+use crate::switch::testing::Names;
 
 /// No cell.
 const NONE: [u32; 0] = [];
 
-struct Fake;
-
-impl Ports for Fake {
-    fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)> {
-        let at = ["up", "up2", "va", "vb", "vc"].iter().position(|known| *known == name)?;
-        Some((at as u16, self.mac(at as u16)))
-    }
-    fn partial_checksums(&self, _: PortIndex) -> bool {
-        false
-    }
-    fn partner(&self, _: PortIndex) -> PortIndex {
-        NO_PORT
-    }
-    fn count(&self) -> usize {
-        5
-    }
-    fn mac(&self, port: PortIndex) -> MacAddr {
-        MacAddr([2, 0, 0, 0, 1, port as u8])
-    }
-}
+const PORTS: Names = Names(&["up", "up2", "va", "vb", "vc"]);
 
 const UPLINK: &str = r#"
 [[uplink]]
@@ -85,7 +67,7 @@ impl Lab {
         Self { topology: Topology::new(entries), neighbours: Neighbours::default() }
     }
     fn try_set(&mut self, config: &Config) -> Result<(), TopologyError> {
-        self.topology.rebuild(config, &Fake, &mut self.neighbours)?;
+        self.topology.rebuild(config, &PORTS, &mut self.neighbours)?;
         self.topology.commit();
         self.topology.release();
         Ok(())

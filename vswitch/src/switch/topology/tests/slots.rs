@@ -8,7 +8,7 @@ fn slots_are_freed_by_release_and_all_come_back() {
     lab.set(&with(&[location(1, b'a', 3, 3, 4)]));
     let used = lab.used();
     let without = with(&[]);
-    lab.topology.rebuild(&without, &Fake, &mut lab.neighbours).unwrap();
+    lab.topology.rebuild(&without, &PORTS, &mut lab.neighbours).unwrap();
     lab.topology.commit();
     assert_eq!(lab.used(), used);
     lab.topology.release();

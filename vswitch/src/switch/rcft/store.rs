@@ -1,0 +1,118 @@
+//! The file of admitted queue pairs: collected in slices while the switch runs, all at once when it ends, written by a
+//! thread of its own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use pipelines::rcft::{QpKey, ticks};
+use pipelines::snapshot::Snapshot;
+use wire::Qpn;
+
+use super::saved::{self, Saved, Writer};
+use super::{Control, vnic_of};
+
+/// Queue pairs that are collected for saving in one turn.
+const COLLECT: usize = 50_000;
+/// Ticks between two files of admitted queue pairs.
+const SAVE_EVERY: u32 = ticks(10_000);
+
+/// Queue pairs by vNIC.
+type Found = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
+
+/// The file of admitted queue pairs.
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) path: Option<PathBuf>,
+    /// Read at start, not admitted yet.
+    pub(super) pending: Option<Saved>,
+    /// Something changed since the last file; which count of opened queue pairs was in it.
+    pub(super) dirty: bool,
+    pub(super) opened: u64,
+    pub(super) last: Option<u32>,
+    /// Being collected: from which slot on, what there is.
+    pub(super) collecting: Option<(u32, Found)>,
+    pub(super) writer: Option<Writer>,
+    /// It was said that the file cannot be written.
+    pub(super) failed: bool,
+}
+
+impl Control {
+    /// Saves in slices what is admitted, some seconds after something changed.
+    pub(super) fn save_in_turns(&mut self, snapshot: &Snapshot, tick: u32, opened: u64) {
+        let Some(path) = self.store.path.clone() else { return };
+        self.see_writer();
+        if opened != self.store.opened {
+            (self.store.opened, self.store.dirty) = (opened, true);
+        }
+        let due = self.store.last.is_none_or(|last| tick.wrapping_sub(last) >= SAVE_EVERY);
+        if self.store.collecting.is_none() && self.store.writer.is_none() && self.store.dirty && due {
+            (self.store.dirty, self.store.last) = (false, Some(tick));
+            self.store.collecting = Some((0, BTreeMap::new()));
+        }
+        let Some((from, mut found)) = self.store.collecting.take() else { return };
+        let next = self.collect(from, COLLECT, &mut found);
+        match next {
+            Some(next) => self.store.collecting = Some((next, found)),
+            None => match Writer::start(path, named(found, snapshot)) {
+                Ok(writer) => self.store.writer = Some(writer),
+                Err(error) => self.complain(&error),
+            },
+        }
+    }
+
+    fn see_writer(&mut self) {
+        if let Some(writer) = self.store.writer.take_if(|writer| writer.is_done()) {
+            match writer.finish() {
+                Ok(()) => self.store.failed = false,
+                Err(error) => self.complain(&error),
+            }
+        }
+    }
+
+    fn complain(&mut self, error: &std::io::Error) {
+        self.store.dirty = true;
+        if let (Some(path), false) = (&self.store.path, std::mem::replace(&mut self.store.failed, true)) {
+            let file = path.display();
+            tracing::warn!(
+                "the admitted queue pairs cannot be saved to {file}: {error}; a restart would forget them"
+            );
+        }
+    }
+
+    fn collect(&self, from: u32, limit: usize, found: &mut Found) -> Option<u32> {
+        let (page, next) = self.keeper.scan(from, limit);
+        for seen in page.iter().filter(|seen| !seen.leaving) {
+            let key = QpKey::from_words(seen.key);
+            if let Some(vnic) = vnic_of(&seen.key) {
+                found.entry(vnic).or_default().push((key.address(), key.qpn()));
+            }
+        }
+        next
+    }
+
+    /// Saves everything now: the switch ends.
+    pub fn save_all(&mut self, snapshot: &Snapshot) {
+        let Some(path) = self.store.path.clone() else { return };
+        if let Some(writer) = self.store.writer.take() {
+            let _ = writer.finish();
+        }
+        // Saved ones that were never admitted, as the start failed, stay in the file.
+        if self.store.pending.is_some() {
+            return;
+        }
+        let mut found = BTreeMap::new();
+        let mut from = Some(0);
+        while let Some(start) = from {
+            from = self.collect(start, COLLECT, &mut found);
+        }
+        if let Err(error) = saved::write(&path, &named(found, snapshot)) {
+            self.complain(&error);
+        }
+    }
+}
+
+fn named(found: Found, snapshot: &Snapshot) -> Saved {
+    let name = |(vnic, entries)| Some((snapshot.vnic(vnic)?.name.clone(), entries));
+    found.into_iter().filter_map(name).collect()
+}
