@@ -41,7 +41,7 @@ impl Held {
     /// This, unless the port was stopped.
     pub(super) fn open(&mut self) -> Result<&mut Self, FlowError> {
         if self.closed {
-            return Err(FlowError::new(Cause::NoDevice, Where::Unspecified, "the port was stopped"));
+            return Err(stopped());
         }
         Ok(self)
     }
@@ -77,6 +77,10 @@ impl Held {
         }
         self.meters.clear(port);
     }
+}
+
+pub(super) fn stopped() -> FlowError {
+    FlowError::new(Cause::NoDevice, Where::Unspecified, "the port was stopped")
 }
 
 /// Removes all rules of a port.

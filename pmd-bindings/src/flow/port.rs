@@ -1,13 +1,13 @@
 //! [`Flows`]: rules on a port through the synchronous API of rte_flow.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Weak};
 
 use dpdk_sys as sys;
 use pipelines::offload::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use super::error;
-use super::held::{self, Held, Rule};
+use super::held::{self, Rule};
 use super::lower::{END, Lowered};
 use crate::port::{PortId, Running, StartedPort};
 
@@ -20,7 +20,8 @@ pub struct SharedId(u64);
 /// A call waits for the driver, and with hardware for the device: not for the packet loop.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    running: Arc<Running>,
+    /// Weak: rules keep no port open, and none is reached once it is gone.
+    running: Weak<Running>,
     /// Rules made through [`BackEnd`] whose completion was not reported yet.
     made: Vec<RuleId>,
 }
@@ -28,17 +29,18 @@ pub struct Flows {
 impl StartedPort {
     /// The port's rules.
     pub fn flows(&self) -> Flows {
-        Flows { running: self.running().clone(), made: Vec::new() }
+        Flows { running: Arc::downgrade(self.running()), made: Vec::new() }
     }
 }
 
 impl Flows {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.running.flow().lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> Result<Arc<Running>, FlowError> {
+        self.running.upgrade().ok_or_else(held::stopped)
     }
 
-    fn port(&self) -> u16 {
-        self.running.id().get()
+    /// True when both are of one port that was not stopped in between.
+    pub fn same_port(&self, other: &Self) -> bool {
+        self.running.ptr_eq(&other.running)
     }
 
     /// Would the port take this rule?
@@ -46,14 +48,15 @@ impl Flows {
     /// # Errors
     /// The driver's refusal, in its words.
     pub fn validate(&self, rule: &FlowRule) -> Result<(), FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         held.open()?;
         // A driver may look at an age's context; any number but 0 will do.
         let lowered = Lowered::new(rule, u64::MAX, &[])?;
         error::check(Some(&lowered), |error| {
             let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
             // SAFETY: a started port; lists with an end, alive during the call.
-            unsafe { sys::rte_flow_validate(self.port(), lowered.attr(), items, actions, error) }
+            unsafe { sys::rte_flow_validate(port, lowered.attr(), items, actions, error) }
         })
         .map(|_| ())
     }
@@ -71,7 +74,8 @@ impl Flows {
     /// # Errors
     /// The driver's refusal, in its words; [`Cause::Gone`] for a shared action that is not there.
     pub fn create_sharing(&self, rule: &FlowRule, shared: &[(usize, SharedId)]) -> Result<RuleId, FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         let handle = |(index, id): &(usize, SharedId)| Some((*index, held.shared.get(id)?.as_ptr()));
         let handles: Option<Vec<_>> = shared.iter().map(handle).collect();
@@ -81,7 +85,7 @@ impl Flows {
         let handle = error::pointer(Some(&lowered), |error| {
             let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
             // SAFETY: a started port; lists with an end, alive during the call: drivers copy what they keep.
-            unsafe { sys::rte_flow_create(self.port(), lowered.attr(), items, actions, error) }
+            unsafe { sys::rte_flow_create(port, lowered.attr(), items, actions, error) }
         })?;
         let shares = shared.iter().map(|(_, id)| *id).collect();
         held.rules.insert(RuleId(number), Rule { handle, shares });
@@ -93,11 +97,12 @@ impl Flows {
     /// # Errors
     /// [`Cause::Gone`] for a rule that is not there, or the driver's words.
     pub fn destroy(&self, rule: RuleId) -> Result<(), FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         let handle = held.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
         // SAFETY: a rule of this port that was not destroyed.
-        error::check(None, |error| unsafe { sys::rte_flow_destroy(self.port(), handle.as_ptr(), error) })?;
+        error::check(None, |error| unsafe { sys::rte_flow_destroy(port, handle.as_ptr(), error) })?;
         held.rules.remove(&rule);
         Ok(())
     }
@@ -108,9 +113,10 @@ impl Flows {
     /// [`Cause::Gone`] for a rule that is not there, [`Cause::Again`] while the device has no figures, or the driver's
     /// words.
     pub fn query(&self, rule: RuleId) -> Result<Usage, FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let handle = held.open()?.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
-        usage_of(self.port(), handle)
+        usage_of(port, handle)
     }
 
     /// Takes all rules away. When the driver refuses, rules may be left that nothing here knows any more.
@@ -118,15 +124,17 @@ impl Flows {
     /// # Errors
     /// The driver's words.
     pub fn flush(&self) -> Result<(), FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         held.rules.clear();
-        held::flush(self.port())
+        held::flush(port)
     }
 
     /// The rules there are, in the order in which they were made.
     pub fn rules(&self) -> Vec<RuleId> {
-        self.held().rules.keys().copied().collect()
+        let rules = |running: Arc<Running>| running.flow().rules.keys().copied().collect();
+        self.running.upgrade().map(rules).unwrap_or_default()
     }
 
     /// Rules that ran out of their age, of their own or shared, since the last call.
@@ -134,10 +142,11 @@ impl Flows {
     /// # Errors
     /// The driver's words.
     pub fn aged(&self) -> Result<Vec<RuleId>, FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         let mut aged = Vec::new();
-        for number in held::aged(self.port())? {
+        for number in held::aged(port)? {
             // A rule may have gone since.
             if held.rules.contains_key(&RuleId(number)) {
                 aged.push(RuleId(number));
@@ -158,7 +167,8 @@ impl Flows {
             let message = format!("{} cannot be shared; count, age and meter can", action.name());
             return Err(FlowError::new(Cause::Invalid, Where::Action(0), message));
         }
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         let number = held.number();
         let lowered =
@@ -167,12 +177,7 @@ impl Flows {
         let handle = error::pointer(Some(&lowered), |error| {
             // SAFETY: a started port; an action that is alive during the call.
             unsafe {
-                sys::rte_flow_action_handle_create(
-                    self.port(),
-                    &raw const conf,
-                    lowered.actions().as_ptr(),
-                    error,
-                )
+                sys::rte_flow_action_handle_create(port, &raw const conf, lowered.actions().as_ptr(), error)
             }
         })?;
         held.shared.insert(SharedId(number), handle);
@@ -184,11 +189,12 @@ impl Flows {
     /// # Errors
     /// [`Cause::Gone`] for an action that is not there, or the driver's words.
     pub fn query_shared(&self, id: SharedId) -> Result<Usage, FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let handle = *held.open()?.shared.get(&id).ok_or_else(no_such_action)?;
         usage(|data, error| {
             // SAFETY: a shared action of this port; a place of the type that a count fills.
-            unsafe { sys::rte_flow_action_handle_query(self.port(), handle.as_ptr(), data, error) }
+            unsafe { sys::rte_flow_action_handle_query(port, handle.as_ptr(), data, error) }
         })
     }
 
@@ -197,7 +203,8 @@ impl Flows {
     /// # Errors
     /// [`Cause::Gone`] for an action that is not there, [`Cause::Again`] while a rule shares it, or the driver's words.
     pub fn unshare(&self, id: SharedId) -> Result<(), FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
         let handle = *held.shared.get(&id).ok_or_else(no_such_action)?;
         if held.rules.values().any(|rule| rule.shares.contains(&id)) {
@@ -209,7 +216,7 @@ impl Flows {
         }
         // SAFETY: a shared action of this port that no rule refers to.
         error::check(None, |error| unsafe {
-            sys::rte_flow_action_handle_destroy(self.port(), handle.as_ptr(), error)
+            sys::rte_flow_action_handle_destroy(port, handle.as_ptr(), error)
         })?;
         held.shared.remove(&id);
         Ok(())
@@ -220,7 +227,8 @@ impl Flows {
     /// # Errors
     /// [`Cause::Gone`] for removing a meter that is not there, or the driver's words.
     pub fn set_meter(&self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
-        self.held().open()?.meters.set(self.port(), mtr_id, meter)
+        let running = self.running()?;
+        running.flow().open()?.meters.set(running.id().get(), mtr_id, meter)
     }
 
     /// The port that takes `transfer` rules for this one: itself, where the driver does not say.
@@ -228,12 +236,13 @@ impl Flows {
     /// # Errors
     /// The driver's words.
     pub fn transfer_proxy(&self) -> Result<PortId, FlowError> {
-        let mut held = self.held();
+        let running = self.running()?;
+        let (port, mut held) = (running.id().get(), running.flow());
         held.open()?;
         let mut proxy = 0;
         // SAFETY: a started port, and a place for the answer.
         error::check(None, |error| unsafe {
-            sys::rte_flow_pick_transfer_proxy(self.port(), &raw mut proxy, error)
+            sys::rte_flow_pick_transfer_proxy(port, &raw mut proxy, error)
         })?;
         Ok(PortId::new(proxy))
     }
@@ -300,7 +309,7 @@ impl BackEnd for Flows {
     fn aged(&mut self, rules: &mut Vec<RuleId>) {
         match Self::aged(self) {
             Ok(aged) => rules.extend(aged),
-            Err(error) => tracing::debug!(port = self.port(), %error, "aged rules cannot be told"),
+            Err(error) => tracing::debug!(%error, "aged rules cannot be told"),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
@@ -136,7 +136,7 @@ impl StartedPort {
         let Some(config) = running.flow_queues().filter(|config| queue < config.queues) else {
             return Err(refused(format!("the port was not started with a flow queue {queue}")));
         };
-        let mut held = running.flow().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = running.flow();
         if !held.open()?.queues_out.insert(queue) {
             return Err(refused(format!("flow queue {queue} is in use")));
         }
@@ -151,7 +151,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl FlowQueue {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.running.flow().lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.flow()
     }
 
     fn port(&self) -> u16 {

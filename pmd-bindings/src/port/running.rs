@@ -1,6 +1,6 @@
 //! [`StartedPort`]: what can be done with a port while its queues are polled.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 use wire::MacAddr;
@@ -61,8 +61,8 @@ impl Running {
     }
 
     /// What the port holds of rte_flow.
-    pub(crate) fn flow(&self) -> &Mutex<Held> {
-        &self.flow
+    pub(crate) fn flow(&self) -> MutexGuard<'_, Held> {
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error for a failed operation on this port.
@@ -86,7 +86,7 @@ impl Running {
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     fn halt(&self) -> Result<(), PortError> {
         self.drain();
-        self.flow.lock().unwrap_or_else(PoisonError::into_inner).close(self.id.get());
+        self.flow().close(self.id.get());
         // SAFETY: a started port without users of its queues.
         self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })
     }
@@ -181,7 +181,7 @@ impl StartedPort {
         if foreign > 0 {
             return Err(PortError::ForeignQueues { name: name(), count: foreign });
         }
-        let flow = self.running.flow.lock().unwrap_or_else(PoisonError::into_inner).queues_out();
+        let flow = self.running.flow().queues_out();
         if !flow.is_empty() {
             return Err(PortError::FlowQueuesOut { name: name(), queues: flow });
         }

@@ -3,6 +3,7 @@
 
 mod config;
 mod events;
+mod flow;
 mod flows;
 mod port;
 mod qos;
@@ -24,6 +25,8 @@ pub struct Shell {
     console: Option<Rc<Console<Shell>>>,
     /// How deep `load` is in itself.
     depth: u32,
+    /// Rules of rte_flow made by hand.
+    manual: flow::Manual,
     /// Set by `quit`.
     pub quit: bool,
     /// The config file that `config reload` reads.
@@ -40,7 +43,14 @@ impl Shell {
     /// A fault in the command table.
     pub fn new(switch: Switch) -> Result<(Self, Rc<Console<Self>>), SyntaxError> {
         let console = Rc::new(console()?);
-        let shell = Self { switch, console: Some(console.clone()), depth: 0, quit: false, config_file: None };
+        let shell = Self {
+            switch,
+            console: Some(console.clone()),
+            depth: 0,
+            manual: flow::Manual::default(),
+            quit: false,
+            config_file: None,
+        };
         Ok((shell, console))
     }
 }
@@ -54,6 +64,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .into_iter()
         .chain(stats::commands())
         .chain(tenant::commands())
+        .chain(flow::commands())
         .chain(flows::commands())
         .chain(rcft::commands())
         .chain(qos::commands())
