@@ -357,8 +357,27 @@ fn manager_many_flows_come_and_go_and_leave_nothing() {
     }
     let tally = lab.manager.tally();
     assert!(tally.installed >= 190, "{tally:?}");
-    lab.run(130, &[]);
-    assert!(lab.eswitch.is_empty() && lab.manager.rules() == 0);
-    assert_eq!(lab.manager.tally().installed, lab.manager.tally().withdrawn);
+    lab.run(30, &[]);
     (100..300).for_each(|port| lab.counted(port, 5 * 150));
+    assert!(lab.eswitch.is_empty() && lab.manager.rules() == 0);
+    assert_eq!(lab.manager.ways_and_gates(), (0, 0));
+    assert_eq!(lab.manager.flows().count(), 200, "those that the NFT still knows");
+    lab.host.world.worker.overlay.nft_mut().clear();
+    lab.run(102, &[]);
+    assert_eq!(lab.manager.flows().count(), 0);
+    assert_eq!(lab.manager.tally().installed, lab.manager.tally().withdrawn);
+}
+
+#[test]
+fn manager_a_flow_that_software_forgot_is_not_hot() {
+    let mut lab = Lab::new(Config::default(), Policy { retry_ns: 500_000_000, ..policy() });
+    lab.quiet = false;
+    while lab.manager.tally().no_gap == 0 {
+        lab.run(1, &[(1, 200)]);
+    }
+    let key = lab.key(1);
+    lab.host.world.worker.overlay.nft_mut().clear();
+    lab.run(5, &[]);
+    assert_eq!(lab.manager.why(&key), cold());
+    assert!(lab.eswitch.is_empty());
 }

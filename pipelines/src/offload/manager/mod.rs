@@ -75,6 +75,11 @@ impl Manager {
         self.store.len()
     }
 
+    /// Ways and gates known: with the rules, what would grow if something were left behind.
+    pub fn ways_and_gates(&self) -> (usize, usize) {
+        (self.translator.ways(), self.by_gate.len())
+    }
+
     /// All flows: where they are, and how fast.
     pub fn flows(&self) -> impl Iterator<Item = (&Ask, Status, Rate)> {
         self.flows.iter().map(|(ask, flow)| (ask, flow.status(), flow.rate()))
