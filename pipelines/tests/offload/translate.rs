@@ -196,6 +196,7 @@ fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expect
     let key = host.flow(port, frame);
     change(&mut host);
     assert_eq!(host.chain(whole(key)).unwrap_err(), expected);
+    assert_eq!(host.translator.ways(), 0, "nothing is left");
     assert!(!expected.to_string().is_empty());
 }
 
@@ -245,6 +246,7 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
     let key = host.flow(UPLINK, &over(UNDERLAYS[2], &v4(R, A).tcp(80, 1000, 0x10, b"data")));
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
+    assert_eq!(host.translator.ways(), 0, "nothing is left");
     let group = MacAddr([3, 0, 0, 0, 0, 1]);
     host.world.flood(0, &[2]);
     let mut path = v4(A, R);

@@ -162,7 +162,7 @@ impl Manager {
             let Place::Hardware(installed) = &flow.place else { continue };
             let usage = match self.store.query(back_end, installed) {
                 Ok(usage) => usage,
-                Err(error) if matches!(error.cause, Cause::Gone | Cause::NoDevice) => {
+                Err(error) if error.cause == Cause::Gone => {
                     lost.push(*ask);
                     continue;
                 }
@@ -274,9 +274,10 @@ impl Manager {
             let cooled =
                 flow.cold_since_ns.is_some_and(|since| now_ns.saturating_sub(since) >= policy.cool_ns);
             match (flow.pin, flow.place.installed().is_some()) {
-                (Some(Pin::Software), true) => out.push((*ask, Why::Pinned)),
-                (Some(Pin::Hardware), _) | (_, false) => {}
+                (_, false) => {}
                 (_, true) if !self.on => out.push((*ask, Why::Off)),
+                (Some(Pin::Software), true) => out.push((*ask, Why::Pinned)),
+                (Some(Pin::Hardware), true) => {}
                 (None, true) if cooled => out.push((*ask, Why::Cold)),
                 _ => {}
             }
@@ -474,7 +475,8 @@ impl Manager {
         self.on = on;
     }
 
-    /// The device is gone, and all rules with it: everything is in software.
+    /// The device is gone, and all rules with it: everything is in software. What it had counted since the last
+    /// [`sync`](Self::sync) nobody knows.
     pub fn lost(&mut self) {
         self.store = Store::default();
         self.translator = Translator::default();

@@ -33,7 +33,7 @@ use crate::flow_key::{FlowKey, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
-use find::{find, roce_of};
+use find::{Found, find, roce_of};
 use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
 pub use shared::meter;
 use shared::{classes, guards, roots, unassigned, ways};
@@ -182,54 +182,13 @@ impl Translator {
             ipv6: found.family.is_v6(),
         };
         let number = self.number(way);
-        let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
-        let meter = limited.map(|(leaf, _)| meter(tables, leaf)).transpose()?;
-
-        let mut rules = guards(tables, &found);
-        rules.extend(ways(tables, &found, &way, number)?);
-        if let Some(class) = limited {
-            rules.extend(classes(tables, &found, class));
+        let matched =
+            Matched { key: &ask.key, qpn, roce, source_port: inner_port.filter(|_| roce.is_some()) };
+        let chain = build(tables, &found, &matched, (way, number));
+        if chain.is_err() {
+            self.forget(&way);
         }
-        let matched_port = inner_port.filter(|_| roce.is_some());
-        let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
-        let mut pattern = vec![from(found.from)];
-        if let Some(tunnel) = &found.tunnel {
-            let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
-            pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
-        }
-        let own = flow(&ask.key, found.router, matched_port, listens).ok_or(Refusal::Protocol)?;
-        let bth = |roce: Option<Roce>| roce.and_then(Roce::item);
-        let (nft, rcft) =
-            if found.tunnel.is_some() { (group::IN, group::QP_IN) } else { (group::OUT, group::QP_OUT) };
-        let mut actions = vec![Action::Count, Action::Age { timeout: tables.options.age }];
-        if let Some((leaf, _)) = limited {
-            actions.push(Action::set_tag(TAG_CLASS, leaf.0 + 1));
-        }
-        actions.push(Action::set_tag(TAG_WAY, number));
-        actions.push(Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } });
-        let whole = |roce| [&pattern[..], &own, bth(roce).as_slice()].concat();
-        if roce == Some(Roce::Class(RoceClass::Ud)) {
-            // The connection manager's messages are UD, too, and software reads them.
-            rules.push(rule(nft, 0, whole(Some(Roce::ConnectionManager)), vec![to_software(found.from)]));
-        }
-        if let (Some(_), Some(Roce::Class(class))) = (qpn, roce) {
-            rules.extend(unassigned(tables, &found, class, rcft));
-        }
-        rules.extend(roots(tables, &found, nft));
-        match (qpn, roce) {
-            (Some(qpn), Some(Roce::Class(class))) => {
-                // All queue pairs of the flow share this one, whatever their source ports and their ECN.
-                let all = flow(&ask.key, found.router, None, false).ok_or(Refusal::Protocol)?;
-                let pattern = [&pattern[..], &all, bth(roce).as_slice()].concat();
-                rules.push(rule(nft, 1, pattern, vec![Action::Jump { group: rcft }]));
-                rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
-            }
-            _ => rules.push(rule(nft, 1, whole(roce), actions)),
-        }
-        let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
-        let leaf = found.leaf.map(|(leaf, _)| leaf);
-        let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
-        Ok(Chain { rules, tunnel_len, leaf, meter, way })
+        chain
     }
 
     fn number(&mut self, way: Way) -> u32 {
@@ -276,4 +235,68 @@ fn rule(group: u32, priority: u32, pattern: Vec<Item>, actions: Vec<Action>) -> 
 /// To software as it was received.
 fn to_software(port: u16) -> Action {
     Action::PortRepresentor { port }
+}
+
+/// What tells the packets of a flow.
+struct Matched<'a> {
+    key: &'a FlowKey,
+    qpn: Option<Qpn>,
+    roce: Option<Roce>,
+    source_port: Option<u16>,
+}
+
+fn build(
+    tables: &Tables,
+    found: &Found,
+    matched: &Matched,
+    (way, number): (Way, u32),
+) -> Result<Chain, Refusal> {
+    let Matched { key, qpn, roce, source_port } = *matched;
+    let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
+    let meter = limited.map(|(leaf, _)| meter(tables, leaf)).transpose()?;
+
+    let mut rules = guards(tables, found);
+    rules.extend(ways(tables, found, &way, number)?);
+    if let Some(class) = limited {
+        rules.extend(classes(tables, found, class));
+    }
+    let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
+    let mut pattern = vec![from(found.from)];
+    if let Some(tunnel) = &found.tunnel {
+        let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
+        pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
+    }
+    let own = flow(key, found.router, source_port, listens).ok_or(Refusal::Protocol)?;
+    let bth = |roce: Option<Roce>| roce.and_then(Roce::item);
+    let (nft, rcft) =
+        if found.tunnel.is_some() { (group::IN, group::QP_IN) } else { (group::OUT, group::QP_OUT) };
+    let mut actions = vec![Action::Count, Action::Age { timeout: tables.options.age }];
+    if let Some((leaf, _)) = limited {
+        actions.push(Action::set_tag(TAG_CLASS, leaf.0 + 1));
+    }
+    actions.push(Action::set_tag(TAG_WAY, number));
+    actions.push(Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } });
+    let whole = |roce| [&pattern[..], &own, bth(roce).as_slice()].concat();
+    if roce == Some(Roce::Class(RoceClass::Ud)) {
+        // The connection manager's messages are UD, too, and software reads them.
+        rules.push(rule(nft, 0, whole(Some(Roce::ConnectionManager)), vec![to_software(found.from)]));
+    }
+    if let (Some(_), Some(Roce::Class(class))) = (qpn, roce) {
+        rules.extend(unassigned(tables, found, class, rcft));
+    }
+    rules.extend(roots(tables, found, nft));
+    match (qpn, roce) {
+        (Some(qpn), Some(Roce::Class(class))) => {
+            // All queue pairs of the flow share this one, whatever their source ports and their ECN.
+            let all = flow(key, found.router, None, false).ok_or(Refusal::Protocol)?;
+            let pattern = [&pattern[..], &all, bth(roce).as_slice()].concat();
+            rules.push(rule(nft, 1, pattern, vec![Action::Jump { group: rcft }]));
+            rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
+        }
+        _ => rules.push(rule(nft, 1, whole(roce), actions)),
+    }
+    let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
+    let leaf = found.leaf.map(|(leaf, _)| leaf);
+    let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
+    Ok(Chain { rules, tunnel_len, leaf, meter, way })
 }
