@@ -21,6 +21,8 @@ const MEMORY: f64 = 0.75;
 /// What a class with a low rate saves up while nobody looks at its queue: so long, and so much.
 const AWAY_NS: f64 = 50e6;
 const AWAY_BYTES: f64 = (128 << 10) as f64;
+/// A class with this part of the lowest ceiling that it is under has it to itself.
+const ALONE: f64 = 0.9;
 /// The least rate that anybody wakes up with, bits per second ...
 const FLOOR: f64 = 1e6;
 /// ... as long as all of them together have but this part of the link.
@@ -123,6 +125,9 @@ impl Divider {
     /// Takes in the classes that woke up.
     fn welcome(&mut self, tree: &Tree) {
         let mut next = tree.woken.swap(0, Acquire);
+        if next == 0 {
+            return;
+        }
         while next != 0 && self.awake.len() < self.awake.capacity() {
             let leaf = Leaf(next - 1);
             let node = tree.node(tree.leaf_node(leaf));
@@ -139,10 +144,10 @@ impl Divider {
                 expected: 0.0,
                 quiet: 0,
             };
-            let key = |awake: &Awake| (awake.direction as u32, awake.tenant, awake.vnic, awake.leaf);
-            let at = self.awake.partition_point(|other| key(other) < key(&awake));
-            self.awake.insert(at, awake);
+            self.awake.push(awake);
         }
+        self.awake
+            .sort_unstable_by_key(|awake| (awake.direction as u32, awake.tenant, awake.vnic, awake.leaf));
     }
 
     fn divide(&mut self, tree: &Tree, direction: Direction, range: std::ops::Range<usize>, elapsed_ns: f64) {
@@ -210,8 +215,11 @@ impl Divider {
                 // Saved up over a few epochs, and where they hold few packets, over as long as a worker may be away;
                 // the ceilings bound bursts.
                 let bytes = |ns: f64| rate / 8e9 * ns;
-                let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES));
-                Pace::new(rate as u64, burst as u64)
+                let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES)) as u64;
+                // Who has all of a ceiling saves up what the ceiling does.
+                let ceiling = tree.slowest(awake.leaf);
+                let alone = rate >= ALONE * ceiling.rate() as f64;
+                Pace::new(rate as u64, if alone { burst.max(ceiling.burst()) } else { burst })
             } else {
                 Pace::FREE
             };

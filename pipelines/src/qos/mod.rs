@@ -35,8 +35,8 @@ pub struct QueueLimits {
     pub packets: u32,
     /// Bytes of a class.
     pub bytes: u32,
-    /// Bytes of a class that its ceiling, or one above it, lets go in so many nanoseconds; but [`Self::LEAST`] packets
-    /// may always wait.
+    /// Bytes of a class that is not RDMA that its ceiling, or one above it, lets go in so many nanoseconds; but
+    /// [`Self::LEAST`] packets may always wait.
     pub time_ns: u64,
 }
 
@@ -144,8 +144,8 @@ impl<T> Dhtb<T> {
         now_ns: u64,
     ) -> Verdict<T> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
-        let room = if kind == Kind::Control { 2 } else { 1 };
-        let wait = if self.queues.has(leaf) {
+        let room = if matches!(kind, Kind::Control | Kind::Notice) { 2 } else { 1 };
+        let wait = if self.queues.has(leaf) && kind != Kind::Notice {
             0
         } else {
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(tunnel) };
@@ -155,9 +155,11 @@ impl<T> Dhtb<T> {
                 Answer::Wait(wait) => self.look(wait),
             }
         };
+        // TCP slows down by what it loses. RDMA does not: it has all the room that there is.
         let (packets, waiting) = self.queues.depth(leaf);
-        let held = u64::from(waiting.saturating_add(bytes) / room);
-        if packets >= QueueLimits::LEAST * room && self.tree.slowest(leaf).time_ns(held) > limits.time_ns {
+        let held = u64::from(waiting.saturating_add(bytes));
+        let late = |limit: u64| self.tree.slowest(leaf).time_ns(held) > limit;
+        if kind == Kind::Tcp && packets >= QueueLimits::LEAST && late(limits.time_ns) {
             return Verdict::ClassFull(item);
         }
         let most = (limits.packets * room, limits.bytes * room);

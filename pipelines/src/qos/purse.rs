@@ -64,8 +64,10 @@ pub enum Kind {
     Rdma,
     /// RoCEv2 data that cannot be marked (Not-ECT).
     RdmaUnmarkable,
-    /// RoCEv2 that keeps connections alive, within its own rate: CNP, ACK, NAK, connection manager.
+    /// RoCEv2 that keeps connections alive, within its own rate: ACK, NAK, connection manager.
     Control,
+    /// The same, but in no order with anything else: CNP.
+    Notice,
 }
 
 /// What becomes of a packet.
@@ -119,6 +121,10 @@ impl Purses {
         let path = tree.path(leaf);
         let own = path[0];
         if own.limited.load(Relaxed) == 0 {
+            // What was owed to a limit that is gone is owed no more.
+            if own.debt.load(Relaxed) != 0 {
+                own.debt.store(0, Relaxed);
+            }
             // Nothing to pay; counted all the same, a quantum at a time.
             let quantum = n.max(QUANTUM_MAX);
             path.iter().for_each(|node| {
@@ -142,7 +148,7 @@ impl Purses {
         own.held_back.fetch_add(1, Relaxed);
         match kind {
             Kind::Tcp | Kind::RdmaUnmarkable => Answer::Wait(wait),
-            Kind::Control => {
+            Kind::Control | Kind::Notice => {
                 own.debt.fetch_add(n, Relaxed);
                 Answer::Send
             }

@@ -3,6 +3,7 @@
 //!
 //! What goes from vNIC to vNIC on one host crosses no link and pays nothing.
 
+use wire::roce::opcode::Operation;
 use wire::roce::{Bth, opcode};
 use wire::{Ecn, PacketBuf, View, udp};
 
@@ -144,7 +145,8 @@ fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, (leaf, bytes): (Leaf, u3
         if opcode::control_len(bth.opcode, bth.dest_qp()) == Some(len)
             && tree.may_control(leaf, bytes, cx.now.ns)
         {
-            return Kind::Control;
+            let cnp = Operation::of(bth.opcode) == Some(Operation::Cnp);
+            return if cnp { Kind::Notice } else { Kind::Control };
         }
     }
     if headers.tos & 3 == 0 { Kind::RdmaUnmarkable } else { Kind::Rdma }

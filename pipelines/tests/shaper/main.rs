@@ -215,6 +215,24 @@ fn shaper_an_ack_does_not_pass_a_waiting_read_response() {
     assert_eq!(out, expected);
 }
 
+/// A notification is worth something only when it is early: it passes what waits, up to the rate of such packets.
+#[test]
+fn shaper_a_notification_does_not_wait() {
+    let mut world = plain();
+    limit(&world, Direction::Out, 0, 100 * MBIT);
+    world.worker.overlay.dhtb().tree().set_control_rate(Direction::Out, 0, MBIT / 5);
+    let mut n = 0;
+    while world.worker.counters.waiting.get() < 10 {
+        world.run(1, vec![HeapBuf::new(&rdma(0x0e, n, 0, &[0; 1024]))]);
+        n += 1;
+    }
+    let cnp = v4(A, R).with_tos(2).cnp(9, Qpn::truncated(0x50));
+    let passed = (0..400).filter(|_| !world.run(1, vec![HeapBuf::new(&cnp)]).is_empty()).count();
+    // 16 KiB of frames of 74 and 24 bytes: what control packets may save up.
+    assert!((160..=168).contains(&passed), "{passed}");
+    assert_eq!(world.worker.counters.waiting.get(), 10 + 400 - passed as u64);
+}
+
 /// A tenant that sends nothing but ACKs and CNPs gets what `control-rate` gives it, and no more than its ceiling.
 #[test]
 fn shaper_opcodes_buy_no_bandwidth() {

@@ -183,7 +183,7 @@ pub struct QosConfig {
     pub queue_packets: u32,
     /// Bytes of a class that may wait on a worker.
     pub queue_bytes: ByteSize,
-    /// The longest that a class's packets wait at its lowest ceiling, a few of them aside.
+    /// The longest that packets that are not RDMA wait at the lowest ceiling of their class, a few of them aside.
     #[serde(with = "units::duration")]
     pub queue_time: Duration,
     /// Mark traffic that is not RDMA, too, when it listens to ECN and waited for longer than `tcp_ecn_target`.

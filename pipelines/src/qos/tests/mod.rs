@@ -147,6 +147,38 @@ fn dhtb_weights_are_kept_inside_tunnels() {
     }
 }
 
+/// What was owed to a limit that is gone is not owed to the next one.
+#[test]
+fn dhtb_debts_end_with_their_limit() {
+    let mut sim = Sim::new(1, 3);
+    sim.vnic(0, 0, ceil(10_000_000));
+    sim.senders = vec![Sender::new(0, Class::Rdma, Manner::Blind(100_000_000))];
+    sim.run(20);
+    let leaf = sim.tree.leaf_node(sim.tree.leaf(Direction::Out, 0, Class::Rdma));
+    assert!(sim.tree.view(leaf, sim.now_ns).debt > 0);
+    sim.vnic(0, 0, NodeLimits::FREE);
+    sim.run(20);
+    assert_eq!(sim.tree.view(leaf, sim.now_ns).debt, 0);
+}
+
+/// Who has all of a ceiling saves up what the ceiling does, and sends it at once.
+#[test]
+fn dhtb_a_burst_is_there_for_who_is_alone() {
+    let mut sim = Sim::new(1, 3);
+    sim.link(100 * GBIT);
+    sim.vnic(0, 0, NodeLimits { burst: 512 << 10, ..ceil(1_000_000) });
+    sim.senders = vec![Sender::new(0, Class::Tcp, Manner::Greedy)];
+    sim.run(20);
+    // The time in which the burst fills up again.
+    sim.senders[0].manner = Manner::Silent;
+    sim.run(5_000);
+    let before = sim.senders[0].sent;
+    sim.senders[0].manner = Manner::Greedy;
+    sim.run(10);
+    let burst = sim.senders[0].sent - before;
+    assert!(burst.abs_diff(512 << 10) < 16 << 10, "{burst}");
+}
+
 /// Clocks of cores that differ by what is left of it after they agreed change neither ceilings nor shares.
 #[test]
 fn dhtb_clocks_may_differ() {
