@@ -18,7 +18,7 @@ pub mod site;
 pub mod wire;
 
 pub use channel::Ended;
-pub use image::{Image, can_run, image, image_with};
+pub use image::{Image, can_run, image, image_with, switch_parts};
 pub use site::{Site, Vm};
 
 use crate::{Process, Workdir, binary, process, wait_for};

@@ -5,28 +5,10 @@ use serde_json::Value;
 use std::time::Duration;
 use tests::guest::{self, Site, site};
 use tests::lab::Lab;
-use tests::{Family, Workdir, binary, process};
+use tests::{Family, Workdir};
 
 /// DPDK's drivers that the switch in the guest loads by name: buffers, and a port that needs nothing.
 const DRIVERS: [&str; 2] = ["librte_mempool_ring", "librte_net_null"];
-
-/// The switch's program and the drivers, as `scripts/lab-guest --add` takes them, and the drivers' paths in the guest.
-fn parts(dir: &Workdir) -> (Vec<String>, Vec<String>) {
-    let program = binary::release("vswitch").display().to_string();
-    let stripped = dir.path().join("vswitch").display().to_string();
-    process::run(&["strip", "-o", &stripped, &program]);
-    let libraries = process::run(&["ldd", &program]);
-    let eal = libraries
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("librte_eal.so.")?.split_once(" => "))
-        .expect("the switch is linked with DPDK");
-    // The drivers lie beside the library, with the same version in their names.
-    let folder = eal.1.split("/librte_eal").next().unwrap();
-    let files: Vec<String> = DRIVERS.iter().map(|driver| format!("{driver}.so.{}", eal.0)).collect();
-    let inside: Vec<String> = files.iter().map(|file| format!("/lib/x86_64-linux-gnu/{file}")).collect();
-    let drivers = files.iter().zip(&inside).map(|(file, to)| format!("{folder}/{file}={to}"));
-    (std::iter::once(stripped).chain(drivers).collect(), inside)
-}
 
 fn config(plugins: &[String]) -> String {
     format!(
@@ -68,7 +50,7 @@ fn guest_rdma_devices_are_shown_where_there_is_one() {
         return;
     }
     let dir = Workdir::new("inner");
-    let (parts, plugins) = parts(&dir);
+    let (parts, plugins) = guest::switch_parts(&dir, &DRIVERS);
     let image = guest::image_with(&parts, &dir.path().join("initrd.cpio"));
     let [mut a, ..] = site::two_tenants();
     a.memory = 768;

@@ -2,7 +2,7 @@
 //!
 //! It asks the script, which builds what is not there, and never looks into the image itself.
 
-use crate::{binary, process};
+use crate::{Workdir, binary, process};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -55,6 +55,26 @@ pub fn image_with(programs: &[String], initrd: &Path) -> Image {
     args.extend(programs.iter().map(String::as_str));
     ask(&args);
     Image { initrd: initrd.to_path_buf(), ..image() }
+}
+
+/// The switch's program and DPDK's drivers that it loads by name, as [`image_with`] takes them, and the drivers' paths in
+/// the guest.
+#[track_caller]
+pub fn switch_parts(dir: &Workdir, drivers: &[&str]) -> (Vec<String>, Vec<String>) {
+    let program = binary::release("vswitch").display().to_string();
+    let stripped = dir.path().join("vswitch").display().to_string();
+    process::run(&["strip", "-o", &stripped, &program]);
+    let libraries = process::run(&["ldd", &program]);
+    let eal = libraries
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("librte_eal.so.")?.split_once(" => "))
+        .expect("the switch is linked with DPDK");
+    // The drivers lie beside the library, with the same version in their names.
+    let folder = eal.1.split("/librte_eal").next().unwrap();
+    let files: Vec<String> = drivers.iter().map(|driver| format!("{driver}.so.{}", eal.0)).collect();
+    let inside: Vec<String> = files.iter().map(|file| format!("/lib/x86_64-linux-gnu/{file}")).collect();
+    let drivers = files.iter().zip(&inside).map(|(file, to)| format!("{folder}/{file}={to}"));
+    (std::iter::once(stripped).chain(drivers).collect(), inside)
 }
 
 /// Runs the script: seconds when the image is there, minutes when its packages have to be fetched first.
