@@ -8,6 +8,7 @@ use wire::PacketBuf;
 
 use crate::burst::{Burst, MAX_BURST};
 use crate::counters::PipelineCounters;
+use crate::drops::DropReason;
 use crate::event::Events;
 use crate::fragments::Fragments;
 use crate::miss::MissLimits;
@@ -156,7 +157,7 @@ impl<P: PacketBuf> Overlay<P> {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
         let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
-        let mut n = 0;
+        let (mut n, mut strangers) = (0, 0u64);
         while n < MAX_BURST {
             let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.law) else {
                 break;
@@ -164,6 +165,7 @@ impl<P: PacketBuf> Overlay<P> {
             if marked {
                 dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
             }
+            strangers |= u64::from(!parked.is_at_home(&cx)) << n;
             burst.packets[n] = Some(parked.packet);
             burst.metas[n] = parked.meta;
             n += 1;
@@ -173,6 +175,9 @@ impl<P: PacketBuf> Overlay<P> {
         }
         cx.counters.waiting.set(u64::from(self.dhtb.waiting()));
         burst.begin(n);
+        for i in (0..n).filter(|i| strangers & 1 << i != 0) {
+            burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
+        }
         let misses = lookup::run(&cx, burst, &self.nft);
         if misses != 0 {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);

@@ -5,14 +5,17 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::bucket::Pace;
+use super::bucket::{Pace, Stamp};
 use super::divide::{Claim, divide};
+use super::purse::settle;
 use super::tree::{Direction, Leaf, Node, NodeId, Tree};
 
 /// Time between two divisions.
 pub const EPOCH_NS: u64 = 1_000_000;
 /// More of it for each class in use: with many, dividing must not take the worker's time.
 const EPOCH_PER_CLASS_NS: u64 = 500;
+/// But what was lent must be back in time.
+const EPOCH_MAX_NS: u64 = 8_000_000;
 /// A class without a packet for so many epochs is forgotten.
 const QUIET_EPOCHS: u32 = 64;
 /// A class that was not held back is expected to use what it used, or this part of what was expected before: what it
@@ -25,7 +28,7 @@ const AWAY_BYTES: f64 = (128 << 10) as f64;
 const ALONE: f64 = 0.9;
 /// The least rate that anybody wakes up with, bits per second ...
 const FLOOR: f64 = 1e6;
-/// ... as long as all of them together have but this part of the link.
+/// ... as long as all of them together have but this part of whatever is above them.
 const FLOORS: f64 = 0.1;
 
 /// A class in use.
@@ -99,7 +102,7 @@ impl Divider {
     fn run(&mut self, tree: &Tree, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.last_ns).clamp(1, 100 * EPOCH_NS) as f64;
         self.last_ns = now_ns;
-        let epoch = EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64;
+        let epoch = (EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64).min(EPOCH_MAX_NS);
         self.due_ns = now_ns + epoch;
         tree.look_ns.store(epoch / 2, Relaxed);
         self.welcome(tree);
@@ -108,8 +111,13 @@ impl Divider {
             let quiet =
                 node.drawn.load(Relaxed) == awake.drawn && node.held_back.load(Relaxed) == awake.held_back;
             awake.quiet = if quiet { awake.quiet + 1 } else { 0 };
+            let owes = node.debt.load(Relaxed) > 0;
+            if quiet && owes {
+                settle(tree, awake.leaf, Stamp::from_ns(now_ns));
+                awake.drawn = node.drawn.load(Relaxed);
+            }
             // One that moved to another tenant announces itself anew.
-            let stays = awake.quiet < QUIET_EPOCHS && tree.tenant_of(awake.vnic) == awake.tenant;
+            let stays = (owes || awake.quiet < QUIET_EPOCHS) && tree.tenant_of(awake.vnic) == awake.tenant;
             if !stays {
                 node.awake.store(0, Relaxed);
             }
@@ -207,17 +215,17 @@ impl Divider {
             share_out(vnic.share, &mut classes[from..end]);
             from = end;
         }
-        let floor = FLOOR.min(link * FLOORS / list.len().max(1) as f64);
+        let floors = FLOORS / list.len().max(1) as f64;
         for (awake, claim) in list.iter().zip(classes.iter()) {
             let node = tree.node(tree.leaf_node(awake.leaf));
             let pace = if claim.share.is_finite() {
-                let rate = claim.share.max(floor);
+                let ceiling = tree.slowest(awake.leaf);
+                let rate = claim.share.max(FLOOR.min(ceiling.rate() as f64 * floors).max(1.0));
                 // Saved up over a few epochs, and where they hold few packets, over as long as a worker may be away;
                 // the ceilings bound bursts.
                 let bytes = |ns: f64| rate / 8e9 * ns;
                 let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES)) as u64;
                 // Who has all of a ceiling saves up what the ceiling does.
-                let ceiling = tree.slowest(awake.leaf);
                 let alone = rate >= ALONE * ceiling.rate() as f64;
                 Pace::new(rate as u64, if alone { burst.max(ceiling.burst()) } else { burst })
             } else {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::bucket::Stamp;
+use super::bucket::{Pace, Stamp};
 use super::tree::{Leaf, Node, Tree};
 use crate::mem::Slab;
 
@@ -11,6 +11,10 @@ use crate::mem::Slab;
 const QUANTUM_PART: u64 = 100;
 /// ... and at most so many bytes.
 const QUANTUM_MAX: u64 = 64 << 10;
+
+/// Draws for debts of a class at a time, and the bytes of one at least.
+const SETTLE: u32 = 16;
+const SETTLE_LEAST: u64 = 1500;
 
 /// How RDMA that is over its rates is marked and bounded. Bytes are of the class's own debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,68 @@ pub(super) struct Need {
     pub tunnel: u64,
 }
 
+/// The buckets that a class draws from, at a time.
+struct Tokens<'t> {
+    path: &'t [&'t Node; 4],
+    paces: [Pace; 4],
+    assured: Pace,
+    share: Pace,
+    now: Stamp,
+}
+
+impl<'t> Tokens<'t> {
+    fn new(path: &'t [&'t Node; 4], now: Stamp) -> Self {
+        let own = path[0];
+        let paces = path.map(|node| node.ceil.get());
+        Self { path, paces, assured: own.assured.get(), share: own.share.get(), now }
+    }
+
+    /// How long until there are `n`, in nanoseconds.
+    fn wait(&self, n: u64) -> u64 {
+        let own = self.path[0];
+        if !self.assured.is_free() && own.assured_bucket.wait(n, self.assured, self.now) == 0 {
+            return 0;
+        }
+        let nodes = self.path.iter().zip(&self.paces);
+        let above = nodes.map(|(node, pace)| node.ceil_bucket.wait(n, *pace, self.now)).max();
+        above.unwrap_or(0).max(own.share_bucket.wait(n, self.share, self.now))
+    }
+
+    /// As many as are drawn at once.
+    fn quantum(&self) -> u64 {
+        let limits = self.paces.iter().chain([&self.share]).filter(|pace| !pace.is_free());
+        let least = limits.map(|pace| pace.burst()).min();
+        least.map_or(QUANTUM_MAX, |burst| (burst / QUANTUM_PART).min(QUANTUM_MAX))
+    }
+
+    /// Takes `n`, and `tunnels` more of the link.
+    fn take(&self, n: u64, tunnels: u64) {
+        let own = self.path[0];
+        own.assured_bucket.take(n, self.assured, self.now);
+        own.share_bucket.take(n, self.share, self.now);
+        for (level, (node, pace)) in self.path.iter().zip(self.paces).enumerate() {
+            let n = if level == LINK { n + tunnels } else { n };
+            node.ceil_bucket.take(n, pace, self.now);
+            node.drawn.fetch_add(n, Relaxed);
+        }
+    }
+}
+
+/// Pays what a class owes that sends nothing now, as far as there are tokens.
+pub(super) fn settle(tree: &Tree, leaf: Leaf, now: Stamp) {
+    let path = tree.path(leaf);
+    let tokens = Tokens::new(&path, now);
+    for _ in 0..SETTLE {
+        let debt = path[0].debt.load(Relaxed);
+        let n = debt.min(tokens.quantum().max(SETTLE_LEAST));
+        if n == 0 || tokens.wait(n) != 0 {
+            return;
+        }
+        tokens.take(n, 0);
+        path[0].debt.fetch_sub(n, Relaxed);
+    }
+}
+
 /// The purses of one worker.
 pub(super) struct Purses {
     /// Tokens by class.
@@ -148,6 +214,8 @@ impl Purses {
         own.held_back.fetch_add(1, Relaxed);
         match kind {
             Kind::Tcp | Kind::RdmaUnmarkable => Answer::Wait(wait),
+            // They are owed by the class alone, so what may be owed is bounded: else the ceilings above would not hold.
+            Kind::Control | Kind::Notice if own.debt.load(Relaxed) > 2 * law.hard_limit => Answer::Wait(wait),
             Kind::Control | Kind::Notice => {
                 own.debt.fetch_add(n, Relaxed);
                 Answer::Send
@@ -165,33 +233,16 @@ impl Purses {
 
     /// Draws a quantum, at least `n` tokens, for a class and all that is above it; or says how long to wait.
     fn draw(&mut self, path: &[&Node; 4], leaf: Leaf, need: Need, now: Stamp) -> Result<(), u64> {
-        let n = need.bytes;
-        let own = path[0];
-        let (assured, share) = (own.assured.get(), own.share.get());
-        let paces = path.map(|node| node.ceil.get());
-        let wait = |n: u64| {
-            if !assured.is_free() && own.assured_bucket.wait(n, assured, now) == 0 {
-                return 0;
-            }
-            let above = path.iter().zip(&paces).map(|(node, pace)| node.ceil_bucket.wait(n, *pace, now));
-            above.max().unwrap_or(0).max(own.share_bucket.wait(n, share, now))
-        };
-        match wait(n) {
+        let tokens = Tokens::new(path, now);
+        match tokens.wait(need.bytes) {
             0 => {}
             wait => return Err(wait),
         }
         // There are tokens: as many as a quantum has, if there are that many.
-        let bursts = paces.iter().chain([&share]).filter(|pace| !pace.is_free()).map(|pace| pace.burst());
-        let quantum = bursts.min().map_or(QUANTUM_MAX, |burst| (burst / QUANTUM_PART).min(QUANTUM_MAX));
-        let n = if quantum > n && wait(quantum) == 0 { quantum } else { n };
-        own.assured_bucket.take(n, assured, now);
-        own.share_bucket.take(n, share, now);
-        for (level, (node, pace)) in path.iter().zip(paces).enumerate() {
-            // A quantum is for more such packets: each of them has its tunnel.
-            let tunnels = if level == LINK { n * need.tunnel / need.bytes.max(1) } else { 0 };
-            node.ceil_bucket.take(n + tunnels, pace, now);
-            node.drawn.fetch_add(n + tunnels, Relaxed);
-        }
+        let quantum = tokens.quantum();
+        let n = if quantum > need.bytes && tokens.wait(quantum) == 0 { quantum } else { need.bytes };
+        // A quantum is for more such packets: each of them has its tunnel.
+        tokens.take(n, n * need.tunnel / need.bytes.max(1));
         self.purses[leaf.0 as usize] += n;
         Ok(())
     }

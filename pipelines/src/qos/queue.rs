@@ -43,8 +43,9 @@ pub(super) struct Queues<T> {
     cells: Box<[Cell<T>]>,
     free: u32,
     waiting: u32,
-    /// Classes with packets, by the time at which to look.
-    due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Classes with packets, by the time at which to look; of those of one time, in turn.
+    due: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    turn: u64,
 }
 
 impl<T> Queues<T> {
@@ -61,6 +62,7 @@ impl<T> Queues<T> {
             free: if packets > 0 { 0 } else { NONE },
             waiting: 0,
             due: BinaryHeap::with_capacity(leaves.min(packets) as usize + 1),
+            turn: 0,
         }
     }
 
@@ -113,7 +115,7 @@ impl<T> Queues<T> {
         queue.bytes += bytes;
         if queue.packets == 1 {
             queue.head = at;
-            self.due.push(Reverse((due_ns, leaf.0)));
+            self.look_at(leaf, due_ns);
         } else if let Some(last) = self.cells.get_mut(tail as usize) {
             last.next = at;
         }
@@ -123,7 +125,7 @@ impl<T> Queues<T> {
 
     /// The class to look at, if it is time for one. It is to be given back by [`Self::again`] if packets remain.
     pub fn next_due(&mut self, now_ns: u64) -> Option<Leaf> {
-        let Reverse((due, leaf)) = *self.due.peek()?;
+        let Reverse((due, _, leaf)) = *self.due.peek()?;
         if due > now_ns {
             return None;
         }
@@ -133,14 +135,19 @@ impl<T> Queues<T> {
 
     /// When there is something to look at.
     pub fn due_ns(&self) -> Option<u64> {
-        self.due.peek().map(|Reverse((due, _))| *due)
+        self.due.peek().map(|Reverse((due, ..))| *due)
     }
 
     /// Looks at a class again at a time, if it still has packets.
     pub fn again(&mut self, leaf: Leaf, due_ns: u64) {
         if self.has(leaf) {
-            self.due.push(Reverse((due_ns, leaf.0)));
+            self.look_at(leaf, due_ns);
         }
+    }
+
+    fn look_at(&mut self, leaf: Leaf, due_ns: u64) {
+        self.turn += 1;
+        self.due.push(Reverse((due_ns, self.turn, leaf.0)));
     }
 
     /// The first packet of a class, and its bytes.

@@ -5,7 +5,7 @@
 
 use wire::roce::opcode::Operation;
 use wire::roce::{Bth, opcode};
-use wire::{Ecn, PacketBuf, View, udp};
+use wire::{Ecn, PacketBuf, View, Vni, udp};
 
 use super::Cx;
 use super::outer::set_ecn;
@@ -13,7 +13,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::nft::{NONE, Nft, Verdict as Decision};
 use crate::qos::{Class, Dhtb, Direction, Kind, Leaf, Offer, Tree, Verdict};
-use crate::vlt::{Hot, Place, Tunnel};
+use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
 pub struct Parked<P> {
@@ -21,6 +21,22 @@ pub struct Parked<P> {
     pub packet: P,
     /// What is known of it.
     pub meta: Meta,
+    /// Its VPC, which outlives indices.
+    vni: Option<Vni>,
+}
+
+impl<P> Parked<P> {
+    fn new(cx: &Cx, packet: P, meta: Meta) -> Self {
+        Self { packet, meta, vni: cx.snapshot.vpc(meta.vpc).map(|vpc| vpc.vni) }
+    }
+
+    /// True while the indices of a packet still mean what they meant when it began to wait: they may be of another
+    /// tenant by now.
+    pub(crate) fn is_at_home(&self, cx: &Cx) -> bool {
+        let vpc = cx.snapshot.vpc(self.meta.vpc);
+        let vnic = cx.snapshot.vnic(self.meta.vnic);
+        vpc.map(|vpc| vpc.vni) == self.vni && vnic.is_none_or(|vnic| vnic.vpc == self.meta.vpc)
+    }
 }
 
 /// Lets the packets of a burst pay.
@@ -38,51 +54,75 @@ fn pay<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, 
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
-        let Some((direction, vnic, tunnel)) = across(cx, meta, nft) else { continue };
+        let Some(Crossing { direction, vnic, tunnel, copies }) = across(cx, meta, nft) else { continue };
         let class = if meta.key.class() != 0 { Class::Rdma } else { Class::Tcp };
         let leaf = dhtb.tree().leaf(direction, vnic, class);
-        let bytes = packet.len() as u32 + law.overhead;
+        let bytes = (packet.len() as u32 + law.overhead) * copies;
         if !dhtb.pays(leaf, bytes) {
-            over(cx, burst, i, dhtb, (leaf, bytes, tunnel));
+            over(cx, burst, i, dhtb, (leaf, bytes, tunnel * copies));
         }
     }
 }
 
-/// Which way a packet crosses the tunnel, whose it is there, and the bytes of the tunnel's headers.
+/// How a packet crosses the tunnel.
+struct Crossing {
+    direction: Direction,
+    /// Whose it is there.
+    vnic: u32,
+    /// Bytes of the tunnel's headers.
+    tunnel: u32,
+    /// How many times it goes.
+    copies: u32,
+}
+
+impl Crossing {
+    #[inline(always)]
+    const fn out(vnic: u32, tunnel: u32) -> Option<Self> {
+        if vnic == NO_INDEX {
+            return None;
+        }
+        Some(Self { direction: Direction::Out, vnic, tunnel, copies: 1 })
+    }
+}
+
 #[inline(always)]
-fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<(Direction, u32, u32)> {
+fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<Crossing> {
     if meta.entry == NONE {
-        return (meta.vnic != NO_INDEX).then_some((Direction::Out, meta.vnic, 0));
+        return Crossing::out(meta.vnic, 0);
     }
     let action = &nft.entry(meta.entry).action;
     match action.verdict {
         Decision::Forward => {}
-        Decision::Flood if meta.vnic != NO_INDEX => return Some((Direction::Out, meta.vnic, 0)),
+        Decision::Flood => return flooded(cx, meta),
         _ => return None,
     }
     let local = match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
-        Hot::Tunnel4 { .. } => {
-            return (meta.vnic != NO_INDEX).then_some((Direction::Out, meta.vnic, V4_TUNNEL));
-        }
+        Hot::Tunnel4 { .. } => return Crossing::out(meta.vnic, V4_TUNNEL),
         Hot::Local { vnic } => Some(vnic),
         Hot::Other => match cx.snapshot.vlt.read(action.slot).place {
             Place::Local { vnic } => Some(vnic),
-            Place::Remote(tunnel) => return remote(meta, &tunnel),
+            Place::Remote(tunnel) => return Crossing::out(meta.vnic, u32::from(tunnel.len)),
             Place::Unresolved { .. } | Place::Empty => None,
         },
     };
     match local {
-        Some(vnic) if meta.vnic == NO_INDEX => Some((Direction::In, vnic, V4_TUNNEL)),
+        Some(vnic) if meta.vnic == NO_INDEX => {
+            Some(Crossing { direction: Direction::In, vnic, tunnel: V4_TUNNEL, copies: 1 })
+        }
         _ => None,
     }
 }
 
+/// A copy for each tunnel end point of the VPC.
+#[inline(never)]
+fn flooded(cx: &Cx, meta: &Meta) -> Option<Crossing> {
+    let copies = cx.snapshot.vpc(meta.vpc)?.flood_slots.len() as u32;
+    let crossing = Crossing::out(meta.vnic, V4_TUNNEL)?;
+    (copies > 0).then_some(Crossing { copies, ..crossing })
+}
+
 /// Outer headers over untagged IPv4.
 const V4_TUNNEL: u32 = 50;
-
-fn remote(meta: &Meta, tunnel: &Tunnel) -> Option<(Direction, u32, u32)> {
-    (meta.vnic != NO_INDEX).then_some((Direction::Out, meta.vnic, u32::from(tunnel.len)))
-}
 
 /// A packet for which no tokens were at hand.
 #[inline(never)]
@@ -98,7 +138,8 @@ fn over<P: PacketBuf>(
     let kind = kind(cx, &meta, packet.head(), dhtb.tree(), (leaf, bytes));
     let settings = &cx.snapshot.settings;
     let rules = (&settings.law, settings.queues);
-    let verdict = dhtb.offer(leaf, Parked { packet, meta }, Offer { bytes, tunnel, kind }, rules, cx.now.ns);
+    let verdict =
+        dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, rules, cx.now.ns);
     let (parked, reason) = match verdict {
         Verdict::Send(parked) => (parked, None),
         Verdict::Mark(mut parked) => {

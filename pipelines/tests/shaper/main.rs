@@ -300,6 +300,69 @@ fn shaper_waiting_packets_of_what_goes_away_end_by_name() {
     assert_eq!((dropped, world.worker.counters.waiting.get()), (waiting, 0));
 }
 
+/// Indices are given anew: what waits of a tenant that is gone is not another's.
+#[test]
+fn shaper_waiting_packets_stay_with_their_tenant() {
+    for way in [Direction::Out, Direction::In] {
+        for change in ["the VPC is another", "the vNIC is another's"] {
+            let mut world = plain();
+            let other = world.add_vpc(4242);
+            limit(&world, way, 0, MBIT);
+            for _ in 0..30 {
+                let (port, frame) = match way {
+                    Direction::Out => (1, v4(A, R).tcp(1, 2, 0x10, &[0; 946])),
+                    Direction::In => (UPLINK, tunnelled(&v4(R, A).tcp(1, 2, 0x10, &[0; 946]))),
+                };
+                world.run(port, vec![HeapBuf::new(&frame)]);
+            }
+            let waiting = world.worker.counters.waiting.get();
+            assert!(waiting > 10, "{waiting}");
+            let expect = match change {
+                "the VPC is another" => {
+                    world.vpc(0).vni = wire::Vni::new(4343).unwrap();
+                    waiting
+                }
+                // Packets out of the tunnel are of their VPC, whoever has the index of a vNIC.
+                _ => {
+                    let mut vnic = pipelines::snapshot::Vnic::clone(world.snapshot.vnic(0).unwrap());
+                    vnic.vpc = other;
+                    world.snapshot.vnics[0] = Some(std::sync::Arc::new(vnic));
+                    if way == Direction::Out { waiting } else { 0 }
+                }
+            };
+            for _ in 0..500 {
+                later(&mut world, 1_000_000);
+                let sent = released(&mut world);
+                assert!(expect == 0 || sent.is_empty(), "{way:?}: {change}");
+            }
+            let counters = &world.worker.counters;
+            assert_eq!((counters.drops(DropReason::PORT_UNBOUND), counters.waiting.get()), (expect, 0));
+        }
+    }
+}
+
+/// A copy for each tunnel end point is paid for.
+#[test]
+fn shaper_floods_pay_for_their_copies() {
+    let mut world = plain();
+    world.flood(0, &[2, 3, 4, 5]);
+    limit(&world, Direction::Out, 0, 2 * MBIT);
+    let frame = v4(A, Station { mac: wire::MacAddr([0xff; 6]), ..R }).udp(1, 2, &[0; 958]);
+    let mut sent = 0;
+    for _ in 0..100 {
+        later(&mut world, 10_000_000);
+        let at_once = world.run(1, vec![HeapBuf::new(&frame)]).into_iter().map(|(_, packet)| packet);
+        let copies = at_once.chain(released(&mut world));
+        sent += copies.filter(|packet| packet.len() > frame.len()).count();
+    }
+    // 2 Mbit/s for a second and 16 KiB, in frames of 1024 bytes, four at a time.
+    let paid = sent as u64 * 1024;
+    assert!(paid.abs_diff(250_000 + (16 << 10)) < 2 * 4096, "{paid}");
+    let tree = world.worker.overlay.dhtb().tree();
+    let drawn = tree.view(tree.vnic_node(Direction::Out, 0), world.now.ns).drawn;
+    assert!(drawn.abs_diff(sent as u64 * 1024) < 8192, "{drawn} for {sent}");
+}
+
 #[test]
 fn shaper_flush_sends_what_waits() {
     let mut world = plain();

@@ -144,7 +144,8 @@ impl Control {
                 // The nearest limit above: a vNIC must not send all that its VPC may as packets that nobody stops.
                 let vpc = snapshot.vpc(vnic.vpc).and_then(|vpc| vpc_configs.get(vpc.name.as_str()));
                 let of_vpc = vpc.and_then(|both| of_way(both, direction).ceil).map_or(0, |rate| rate.0);
-                let base = [new.ceil, of_vpc, link].into_iter().find(|rate| *rate > 0).unwrap_or(0);
+                let of_class = of_way(of_class(given, Class::Rdma), direction).ceil.map_or(0, |rate| rate.0);
+                let base = [of_class, new.ceil, of_vpc, link].into_iter().find(|rate| *rate > 0).unwrap_or(0);
                 let placed = vnics.entry(vnic.index).or_insert_with(|| Placed {
                     name: vnic.name.clone(),
                     vpc: vnic.vpc,
@@ -200,6 +201,9 @@ impl Control {
     pub fn tend(&mut self, now_ns: u64) {
         let Self { tree, nodes, samples, .. } = self;
         let elapsed = now_ns.saturating_sub(samples.at_ns);
+        if tree.is_free() {
+            samples.rates.clear();
+        }
         if tree.is_free() || elapsed < SAMPLE_NS {
             return;
         }
@@ -211,7 +215,8 @@ impl Control {
             let drawn = tree.view(node, now_ns).drawn;
             samples.drawn.insert(node, drawn);
             if let (false, Some(before)) = (first, before.get(&node)) {
-                let bits = drawn.wrapping_sub(*before) as f64 * 8.0;
+                // A node may be another's since, and start anew.
+                let bits = drawn.saturating_sub(*before) as f64 * 8.0;
                 samples.rates.insert(node, bits * 1e9 / elapsed as f64);
             }
         }
@@ -340,6 +345,9 @@ mod tests {
         assert!(v.abs_diff(12_500_000) <= 12_500, "{v}");
         assert!(w.abs_diff(125_000) <= 200, "{w}");
         assert!(x.abs_diff(62_500) <= 200, "{x}");
+        // The nearest one may be of its RDMA.
+        lab.go("", &[("a", "")], &[("v", "a", "qos = { rdma = { out = { ceil = \"1Gbit\" } } }")]);
+        assert!(lab.control_bytes("v") < 1_000_000);
         // Without any limit above it, a vNIC's control packets have none.
         lab.go("", &[("a", "")], &[("v", "a", "")]);
         assert_eq!(lab.control_bytes("v"), 100_000_000);
@@ -359,5 +367,9 @@ mod tests {
         lab.control.tend(2_500_000_000);
         // 24 Mbit in one and a half seconds.
         assert_eq!(lab.control.rate(node), Some(16e6));
+        // Without a limit nothing is counted, and nothing is said of what was.
+        lab.go("", &[("a", "")], &[("v", "a", "")]);
+        lab.control.tend(2_600_000_000);
+        assert_eq!(lab.control.rate(node), None);
     }
 }

@@ -161,6 +161,64 @@ fn dhtb_debts_end_with_their_limit() {
     assert_eq!(sim.tree.view(leaf, sim.now_ns).debt, 0);
 }
 
+/// Below a ceiling that is not the link's, however low, nobody starves.
+#[test]
+fn dhtb_weights_are_kept_below_low_ceilings() {
+    let tenant_of = |vnics: u32, rate: u64, heavy: u32, ms: u64| {
+        let mut sim = Sim::new(2, 6);
+        sim.tenant(0, ceil(rate));
+        for n in 0..vnics {
+            sim.vnic(n, 0, weight(if n == 0 { heavy } else { 1 }));
+            sim.senders.push(Sender::new(n, Class::Tcp, Manner::Greedy).on(n as usize % 2));
+        }
+        sim.run(ms / 4);
+        sim.run(ms)
+    };
+    for rates in [tenant_of(5, 1_000_000, 1, 8_000), tenant_of(100, 100_000_000, 1, 2_000)] {
+        let fair = rates.iter().sum::<f64>() / rates.len() as f64;
+        rates.iter().for_each(|rate| near(*rate, fair, 3.0));
+    }
+    let rates = tenant_of(2, 2_000_000, 3, 8_000);
+    near(rates[0], 1.5e6, 2.0);
+    near(rates[1], 0.5e6, 2.0);
+}
+
+/// Packets that nobody may stop do not lift the ceiling of their tenant, however many vNICs send them.
+#[test]
+fn dhtb_control_packets_keep_to_the_ceiling_of_their_tenant() {
+    let mut sim = Sim::new(1, 6);
+    sim.tenant(0, ceil(100_000_000));
+    for n in 0..20 {
+        sim.vnic(n, 0, NodeLimits::FREE);
+        let mut sender = Sender::new(n, Class::Rdma, Manner::Blind(20_000_000)).sized(64);
+        sender.kind = Kind::Control;
+        sim.senders.push(sender);
+    }
+    // Until each has owed as much as it may, and paid it.
+    sim.run(3_000);
+    near(sim.run(1_000).iter().sum(), 1e8, 1.0);
+}
+
+/// Who was over its rate and then quiet starts afresh: nothing of what is assured is marked or kept waiting.
+#[test]
+fn dhtb_debts_are_paid_while_nothing_is_sent() {
+    let mut sim = Sim::new(1, 6);
+    sim.vnic(0, 0, ceil(8_000_000));
+    sim.class(0, Class::Rdma, NodeLimits { assured: 8_000_000, ..NodeLimits::FREE });
+    sim.senders = vec![Sender::new(0, Class::Rdma, Manner::Blind(100_000_000))];
+    sim.run(30);
+    let leaf = sim.tree.leaf_node(sim.tree.leaf(Direction::Out, 0, Class::Rdma));
+    let debt = sim.tree.view(leaf, sim.now_ns).debt;
+    assert!(debt > 200_000, "{debt}");
+    sim.senders[0].manner = Manner::Silent;
+    sim.run(1_000);
+    assert_eq!(sim.tree.view(leaf, sim.now_ns).debt, 0);
+    let (marked, waited) = (sim.senders[0].marked, sim.senders[0].waited);
+    sim.senders[0].manner = Manner::Blind(7_000_000);
+    sim.run(1_000);
+    assert_eq!((sim.senders[0].marked, sim.senders[0].waited), (marked, waited));
+}
+
 /// Who has all of a ceiling saves up what the ceiling does, and sends it at once.
 #[test]
 fn dhtb_a_burst_is_there_for_who_is_alone() {
@@ -230,6 +288,7 @@ fn dhtb_a_raised_rate_counts_for_those_that_wait() {
     sim.run(1_000);
     // A packet takes 1.5 s at this rate.
     sim.vnic(0, 0, ceil(100_000_000));
+    assert!(sim.run(20)[0] > 50e6);
     near(sim.run(200)[0], 100e6, 1.0);
 }
 
