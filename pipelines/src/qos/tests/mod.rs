@@ -166,6 +166,7 @@ fn dhtb_debts_end_with_their_limit() {
 fn dhtb_weights_are_kept_below_low_ceilings() {
     let tenant_of = |vnics: u32, rate: u64, heavy: u32, ms: u64| {
         let mut sim = Sim::new(2, 6);
+        sim.step_ns = 20_000;
         sim.tenant(0, ceil(rate));
         for n in 0..vnics {
             sim.vnic(n, 0, weight(if n == 0 { heavy } else { 1 }));

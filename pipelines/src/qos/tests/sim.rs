@@ -3,7 +3,7 @@
 use super::super::*;
 
 pub const OVERHEAD: u32 = 24;
-/// Time between two polls of the workers.
+/// Time between two polls of the workers, unless said otherwise.
 pub const STEP_NS: u64 = 2_000;
 pub const GBIT: u64 = 1_000_000_000;
 
@@ -85,6 +85,7 @@ pub struct Sim {
     pub tunnel: u32,
     /// How far the clock of each worker is ahead.
     pub ahead_ns: [u64; 4],
+    pub step_ns: u64,
     pub now_ns: u64,
 }
 
@@ -103,6 +104,7 @@ impl Sim {
             turns: None,
             tunnel: 0,
             ahead_ns: [0; 4],
+            step_ns: STEP_NS,
             now_ns,
         }
     }
@@ -153,7 +155,7 @@ impl Sim {
     }
 
     pub fn step(&mut self) {
-        self.now_ns += STEP_NS;
+        self.now_ns += self.step_ns;
         if self.turns.is_some_and(|(on, off)| self.now_ns % (on + off) >= on) {
             return;
         }
@@ -194,7 +196,7 @@ impl Sim {
                 }
             };
             let gap = (wire as f64 * 1e9 / rate as f64) as u64;
-            self.senders[n].due_ns = self.senders[n].due_ns.max(self.now_ns - STEP_NS);
+            self.senders[n].due_ns = self.senders[n].due_ns.max(self.now_ns - self.step_ns);
             while self.senders[n].due_ns < self.now_ns {
                 self.senders[n].due_ns += gap.max(1);
                 self.offer(n);
