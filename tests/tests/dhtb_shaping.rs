@@ -238,3 +238,70 @@ fn dhtb_shaper_divides_the_link_by_weight() {
     drop(flows);
     hosts.daemon.stop();
 }
+
+/// When packets for a port came to a machine, microseconds.
+#[track_caller]
+fn arrivals(dump: &Process) -> Vec<u64> {
+    let micros = |line: &str| {
+        let (seconds, rest) = line.split_whitespace().next()?.split_once('.')?;
+        Some(seconds.parse::<u64>().ok()? * 1_000_000 + rest.parse::<u64>().ok()?)
+    };
+    dump.output().lines().filter(|line| line.contains("UDP")).filter_map(micros).collect()
+}
+
+fn within(times: &[u64], from: u64, to: u64) -> f64 {
+    (times.partition_point(|at| *at < to) - times.partition_point(|at| *at < from)) as f64
+}
+
+/// What one tenant leaves idle the other has after 10 ms, and gives back within 10 ms: seen on the wire, as a median, since
+/// a worker may lose its core just then.
+#[test]
+fn dhtb_shaper_lends_and_returns_within_ten_milliseconds() {
+    /// After the change; then so long is looked at.
+    const SETTLED: u64 = 10_000;
+    const LOOK: u64 = 60_000;
+    let hosts = hosts("[qos]\nlink = { out = \"40Mbit\" }\nqueue-time = \"10ms\"\n", ["", ""]);
+    let dir = Workdir::new("lending");
+    let dump = |far: &Remote, name| {
+        let args = ["tcpdump", "-Z", "root", "-tt", "-n", "-q", "-i", "eth0", "udp", "port", "7000"];
+        let mut dump = far.netns.spawn(name, &args, &dir);
+        dump.wait_output("listening on", Duration::from_secs(10));
+        dump
+    };
+    let mut dumps = [dump(&hosts.red_far, "red-dump"), dump(&hosts.blue_far, "blue-dump")];
+    let script = tests::script::path("bursts.py").display().to_string();
+    let send = |from: &Tenant, name, on, off, rounds| {
+        let args = [tests::script::PYTHON, &script, "10.0.0.2", "7000", "60", on, off, rounds];
+        from.netns.spawn(name, &args, &dir)
+    };
+    let mut red = send(&hosts.red, "red-bursts", "9000", "0", "1");
+    std::thread::sleep(Duration::from_millis(300));
+    let mut blue = send(&hosts.blue, "blue-bursts", "250", "250", "15");
+    for sender in [&mut blue, &mut red] {
+        assert!(sender.wait(Duration::from_secs(60)).success(), "{}", sender.output());
+    }
+    for dump in &mut dumps {
+        dump.signal("INT");
+        dump.wait(Duration::from_secs(10));
+    }
+    let [red, blue] = dumps.each_ref().map(arrivals);
+    let pauses: Vec<[u64; 2]> =
+        blue.windows(2).filter(|pair| pair[1] - pair[0] > 100_000).map(|pair| [pair[0], pair[1]]).collect();
+    assert!(pauses.len() >= 10, "{} pauses", pauses.len());
+    let median = |counts: &mut dyn Iterator<Item = f64>| {
+        let mut counts: Vec<f64> = counts.collect();
+        counts.sort_by(f64::total_cmp);
+        counts[counts.len() / 2]
+    };
+    // Datagrams of 1400 bytes cost the link 1516.
+    let link = 40e6 / 8.0 / (1400.0 + 42.0 + (OVERHEAD + TUNNEL) as f64) * LOOK as f64 / 1e6;
+    let after = |times: &[u64], at: u64| within(times, at + SETTLED, at + SETTLED + LOOK) / link;
+    let shared = median(&mut pauses.iter().map(|[stop, _]| within(&red, stop - LOOK, *stop) / link));
+    let lent = median(&mut pauses.iter().map(|[stop, _]| after(&red, *stop)));
+    let returned = median(&mut pauses.iter().map(|[_, start]| after(&blue, *start)));
+    eprintln!("of the link: red beside blue {shared:.3}, lent {lent:.3}, returned to blue {returned:.3}");
+    assert!((0.45..0.55).contains(&shared), "{shared}");
+    assert!((0.95..1.05).contains(&lent), "{lent}");
+    assert!((0.475..0.6).contains(&returned), "{returned}");
+    hosts.daemon.stop();
+}
