@@ -14,6 +14,8 @@ use crate::host::interrupt;
 /// Packets of a burst.
 pub const BURST: usize = 32;
 const LINK: Duration = Duration::from_secs(10);
+/// How long a port is kept after its last use.
+const PARTING: Duration = Duration::from_millis(50);
 
 /// DPDK in this process: started once, on one core.
 #[derive(Debug)]
@@ -133,6 +135,14 @@ impl Memif {
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst) -> usize {
         self.rx.receive(burst)
+    }
+}
+
+impl Drop for Memif {
+    /// The driver takes a lost peer apart on a thread of its own, and both that thread and whoever closes the port free
+    /// its rings: when the peer may just have gone, that thread comes first.
+    fn drop(&mut self) {
+        std::thread::sleep(PARTING);
     }
 }
 
