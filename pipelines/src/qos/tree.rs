@@ -180,9 +180,8 @@ impl Tree {
     /// A tree without limits.
     pub fn new(size: TreeSize, advise: &dyn Fn(usize, usize)) -> Self {
         let size = TreeSize { tenants: size.tenants.max(1), vnics: size.vnics.max(1) };
-        let nodes: Slab<Node> = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize);
-        let (start, len) = nodes.range();
-        advise(start, len);
+        let mut nodes: Slab<Node> = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize);
+        nodes.prepare(advise);
         Self {
             size,
             nodes,

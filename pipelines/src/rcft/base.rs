@@ -5,12 +5,14 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::flow_key::mix;
 use crate::mem::Slab;
 
-/// Atomics all zero, whose pages are not touched before they are used.
+/// Atomics all zero.
 pub(super) type Cells<T> = Slab<T>;
 
-/// `n` zeroed items.
-pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize) -> Cells<T> {
-    Slab::zeroed(n)
+/// `n` zeroed items, of whose memory `advise` is told before it is touched.
+pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize, advise: &dyn Fn(usize, usize)) -> Cells<T> {
+    let mut cells = Slab::zeroed(n);
+    cells.prepare(advise);
+    cells
 }
 
 /// Hash of a key under a seed.

@@ -156,11 +156,8 @@ impl Ledger {
         // Slots of the rounds under way are not free yet.
         let slack = (config.entries / 64).clamp(2, 2 * ROUND as u32);
         let slots = config.entries.saturating_add(slack).min(MAX_SLOTS);
-        let cells: Cells<Slot> = zeroed(slots as usize);
-        let heads: Cells<AtomicU32> = zeroed(config.entries.max(1) as usize);
-        for (start, len) in [range(&cells), range(&heads)] {
-            advise(start, len);
-        }
+        let cells: Cells<Slot> = zeroed(slots as usize, advise);
+        let heads: Cells<AtomicU32> = zeroed(config.entries.max(1) as usize, advise);
         let row = || Row {
             word: AtomicU64::new(0),
             due: AtomicU64::new(0),

@@ -24,11 +24,10 @@ pub(super) struct QpTable {
 
 impl QpTable {
     pub fn new(entries: u32, seed: u64, advise: &dyn Fn(usize, usize)) -> Self {
-        let lines: Slab<Line> = Slab::zeroed(entries as usize);
-        let events: Slab<QpEvents> = Slab::zeroed(entries as usize);
-        for (start, len) in [lines.range(), events.range()] {
-            advise(start, len);
-        }
+        let mut lines: Slab<Line> = Slab::zeroed(entries as usize);
+        let mut events: Slab<QpEvents> = Slab::zeroed(entries as usize);
+        lines.prepare(advise);
+        events.prepare(advise);
         Self {
             index: Index::new(entries, INDEX_PERCENT, advise),
             lines,

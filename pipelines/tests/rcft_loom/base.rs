@@ -4,7 +4,7 @@ pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(super) type Cells<T> = Box<[T]>;
 
-pub(super) fn zeroed<T: Zero>(n: usize) -> Cells<T> {
+pub(super) fn zeroed<T: Zero>(n: usize, _: &dyn Fn(usize, usize)) -> Cells<T> {
     (0..n).map(|_| T::zero()).collect()
 }
 
