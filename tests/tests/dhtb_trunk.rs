@@ -13,9 +13,9 @@ const VPCS: usize = 10;
 const VLANS: usize = 4094;
 const TRUNKS: usize = VNICS.div_ceil(VLANS);
 /// Resident memory of the switch, all of it: 256 MiB of DPDK's included, as far as touched.
-const MEMORY_MIB: u64 = 400;
+const MEMORY_MIB: u64 = 700;
 /// What may come on top while control answers about everything, or reads a config of two megabytes.
-const PEAK_MIB: u64 = 800;
+const PEAK_MIB: u64 = 1_000;
 /// Nodes of the tree that a vNIC has: itself and two classes, in both directions.
 const NODES_PER_VNIC: usize = 6;
 /// No scenario asserts on speed; this is only so that one that hangs is told from one that is slow.
