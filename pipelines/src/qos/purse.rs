@@ -155,8 +155,14 @@ pub(super) fn settle(tree: &Tree, leaf: Leaf, now: Stamp) {
             return;
         }
         tokens.take(n, 0);
-        path[0].debt.fetch_sub(n, Relaxed);
+        pay(path[0], n);
     }
+}
+
+/// Lowers what a class owes by up to `most`, whoever else does so just now; how much it was.
+fn pay(own: &Node, most: u64) -> u64 {
+    let before = own.debt.fetch_update(Relaxed, Relaxed, |debt| Some(debt - debt.min(most)));
+    before.map_or(0, |debt| debt.min(most))
 }
 
 /// The purses of one worker.
@@ -249,17 +255,9 @@ impl Purses {
 
     /// Debts come first.
     fn repay(&mut self, own: &Node, leaf: Leaf) {
-        let purse = &mut self.purses[leaf.0 as usize];
-        let mut debt = own.debt.load(Relaxed);
-        while debt > 0 && *purse > 0 {
-            let paid = debt.min(*purse);
-            match own.debt.compare_exchange(debt, debt - paid, Relaxed, Relaxed) {
-                Ok(_) => {
-                    *purse -= paid;
-                    return;
-                }
-                Err(now) => debt = now,
-            }
+        if own.debt.load(Relaxed) > 0 {
+            let purse = &mut self.purses[leaf.0 as usize];
+            *purse -= pay(own, *purse);
         }
     }
 
