@@ -54,9 +54,7 @@ impl Index {
     /// An index with room for `entries` entries when it is `percent` full. The number of buckets is even.
     pub(crate) fn new(entries: u32, percent: usize, advise: &dyn Fn(usize, usize)) -> Self {
         let count = Self::buckets(entries, percent);
-        let mut buckets = Slab::zeroed(count);
-        buckets.prepare(advise);
-        Self { buckets, count: count as u64, turn: 0 }
+        Self { buckets: Slab::zeroed(count, advise), count: count as u64, turn: 0 }
     }
 
     fn buckets(entries: u32, percent: usize) -> usize {

@@ -43,8 +43,10 @@ unsafe impl<T: Send> Send for Slab<T> {}
 unsafe impl<T: Sync> Sync for Slab<T> {}
 
 impl<T: FromZeros> Slab<T> {
-    /// A slab of `len` zeroed items.
-    pub fn zeroed(len: usize) -> Self {
+    /// A slab of `len` zeroed items. `advise` is told address and length in bytes; then every page is touched: memory
+    /// that packets use is there before the first of them.
+    pub fn zeroed(len: usize, advise: &dyn Fn(usize, usize)) -> Self {
+        const PAGE: usize = 4096;
         let Some((block, align)) = layout::<T>(len) else {
             return Self { items: NonNull::dangling(), len, block: NonNull::dangling() };
         };
@@ -54,6 +56,12 @@ impl<T: FromZeros> Slab<T> {
         let offset = raw.as_ptr().align_offset(align);
         // SAFETY: the block is longer than the items by `align`, so the first aligned place is inside of it.
         let items = unsafe { raw.add(offset) };
+        let bytes = Self::bytes(len);
+        advise(items.as_ptr() as usize, bytes);
+        for at in (0..bytes).step_by(PAGE) {
+            // SAFETY: `at` is less than the bytes of the items, which are nobody else's yet and all zero.
+            unsafe { items.as_ptr().wrapping_add(at).write_volatile(0) };
+        }
         Self { items: items.cast(), len, block: raw }
     }
 }
@@ -63,31 +71,12 @@ impl<T> Slab<T> {
     pub const fn bytes(len: usize) -> usize {
         len.saturating_mul(size_of::<T>())
     }
-
-    /// Tells `advise` address and length in bytes of the slab, and then touches every page of it: memory that packets
-    /// use is there before the first of them.
-    pub fn prepare(&mut self, advise: &dyn Fn(usize, usize)) {
-        const PAGE: usize = 4096;
-        let (start, len) = self.range();
-        advise(start, len);
-        for at in (0..len).step_by(PAGE) {
-            let byte = self.items.as_ptr().cast::<u8>().wrapping_add(at);
-            // SAFETY: `at` is less than the bytes of the items, which are initialised and, by `&mut self`, ours alone.
-            let kept = unsafe { byte.read_volatile() };
-            // SAFETY: as above; the byte stays what it was.
-            unsafe { byte.write_volatile(kept) };
-        }
-    }
-
-    fn range(&self) -> (usize, usize) {
-        (self.items.as_ptr() as usize, Self::bytes(self.len))
-    }
 }
 
 /// What is asked of the allocator for `len` items, and the alignment that they get; `None` for no bytes at all.
 ///
 /// The alignment is made room for rather than asked for: for one beyond a word's the standard library's allocator
-/// would write the zeros itself, and touch every page.
+/// would write the zeros itself, and touch every page before the advice.
 fn layout<T>(len: usize) -> Option<(Layout, usize)> {
     let size = Slab::<T>::bytes(len);
     let align = if size >= HUGE_PAGE { HUGE_PAGE.max(align_of::<T>()) } else { align_of::<T>() };
@@ -144,31 +133,27 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn pages_are_touched_after_the_advice() {
         let before = resident_pages();
-        let mut slab: Slab<[u64; 16]> = Slab::zeroed(256 << 20 >> 7);
-        let made = resident_pages() - before;
-        assert!(made < 1024, "{made} pages of {}", (256 << 20) / 4096);
-        slab[7] = [7; 16];
-        slab.prepare(&|_, len| {
+        let slab: Slab<[u64; 16]> = Slab::zeroed(256 << 20 >> 7, &|_, len| {
             assert_eq!(len, 256 << 20);
-            assert!(resident_pages() - before < 2048, "advice comes first");
+            let made = resident_pages() - before;
+            assert!(made < 1024, "{made} pages of {} before the advice", len / 4096);
         });
         assert!(resident_pages() - before > 60_000);
-        assert!(slab.iter().enumerate().all(|(n, item)| *item == [if n == 7 { 7 } else { 0 }; 16]));
+        assert!(slab.iter().all(|item| *item == [0; 16]));
     }
 
     #[test]
     fn slabs_are_zeroed_and_aligned() {
-        let mut small: Slab<u64> = Slab::zeroed(3);
+        let told = std::cell::Cell::new((0, 0));
+        let advise = |start: usize, len| told.set((start % HUGE_PAGE, len));
+        let mut small: Slab<u64> = Slab::zeroed(3, &advise);
         small[2] = 7;
         assert_eq!(&small[..], [0, 0, 7]);
-        let large: Slab<[u64; 16]> = Slab::zeroed(HUGE_PAGE / 64);
-        assert_eq!(large.range().0 % HUGE_PAGE, 0);
+        let large: Slab<[u64; 16]> = Slab::zeroed(HUGE_PAGE / 64, &advise);
+        assert_eq!(told.get(), (0, 2 * HUGE_PAGE));
         assert!(large.iter().all(|item| item == &[0; 16]));
-        assert!(Slab::<u64>::zeroed(0).is_empty());
-        let odd: Slab<[u8; 3]> = Slab::zeroed(HUGE_PAGE);
-        assert_eq!(
-            (odd.range().0 % HUGE_PAGE, odd.range().1, odd[HUGE_PAGE - 1]),
-            (0, 3 * HUGE_PAGE, [0; 3])
-        );
+        assert!(Slab::<u64>::zeroed(0, &advise).is_empty());
+        let odd: Slab<[u8; 3]> = Slab::zeroed(HUGE_PAGE, &advise);
+        assert_eq!((told.get(), odd[HUGE_PAGE - 1]), ((0, 3 * HUGE_PAGE), [0; 3]));
     }
 }

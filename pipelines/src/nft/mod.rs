@@ -72,8 +72,7 @@ impl Nft {
     /// first touched.
     pub fn new(config: NftConfig, advise: &dyn Fn(usize, usize)) -> Self {
         let config = NftConfig { entries: config.entries.clamp(1, NONE - 1), ..config };
-        let mut entries: Slab<Entry> = Slab::zeroed(config.entries as usize);
-        entries.prepare(advise);
+        let entries: Slab<Entry> = Slab::zeroed(config.entries as usize, advise);
         let index = Index::new(config.entries, INDEX_PERCENT, advise);
         Self {
             config,

@@ -174,7 +174,7 @@ pub(super) struct Purses {
 
 impl Purses {
     pub fn new(leaves: u32, seed: u64) -> Self {
-        Self { purses: Slab::zeroed(leaves as usize), random: seed | 1 }
+        Self { purses: Slab::zeroed(leaves as usize, &|_, _| {}), random: seed | 1 }
     }
 
     /// Spends tokens that are there already.

@@ -180,12 +180,11 @@ impl Tree {
     /// A tree without limits.
     pub fn new(size: TreeSize, advise: &dyn Fn(usize, usize)) -> Self {
         let size = TreeSize { tenants: size.tenants.max(1), vnics: size.vnics.max(1) };
-        let mut nodes: Slab<Node> = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize);
-        nodes.prepare(advise);
+        let nodes = Slab::zeroed((2 + 2 * size.tenants + 6 * size.vnics) as usize, advise);
         Self {
             size,
             nodes,
-            classes: Slab::zeroed(4 * size.vnics as usize),
+            classes: Slab::zeroed(4 * size.vnics as usize, advise),
             tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
             woken: AtomicU32::new(0),
             limits: AtomicU32::new(0),

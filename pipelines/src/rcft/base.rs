@@ -10,9 +10,7 @@ pub(super) type Cells<T> = Slab<T>;
 
 /// `n` zeroed items, of whose memory `advise` is told before it is touched.
 pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize, advise: &dyn Fn(usize, usize)) -> Cells<T> {
-    let mut cells = Slab::zeroed(n);
-    cells.prepare(advise);
-    cells
+    Slab::zeroed(n, advise)
 }
 
 /// Hash of a key under a seed.

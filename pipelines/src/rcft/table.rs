@@ -24,10 +24,8 @@ pub(super) struct QpTable {
 
 impl QpTable {
     pub fn new(entries: u32, seed: u64, advise: &dyn Fn(usize, usize)) -> Self {
-        let mut lines: Slab<Line> = Slab::zeroed(entries as usize);
-        let mut events: Slab<QpEvents> = Slab::zeroed(entries as usize);
-        lines.prepare(advise);
-        events.prepare(advise);
+        let lines: Slab<Line> = Slab::zeroed(entries as usize, advise);
+        let events: Slab<QpEvents> = Slab::zeroed(entries as usize, advise);
         Self {
             index: Index::new(entries, INDEX_PERCENT, advise),
             lines,
