@@ -3,17 +3,18 @@
 //! all ceilings are far below it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use serde_json::Value;
 use std::time::Duration;
 use tests::lab::{Lab, Remote, Tenant, vpc};
-use tests::{Daemon, Family, Netns, Process, Workdir, pair, wait_for};
+use tests::rates::{Look, Node, Window};
+use tests::{Daemon, Family, Netns, Process, Workdir, pair};
 
-/// How long rates are measured, nanoseconds of the switch's clock.
-const WINDOW_NS: u64 = 10_000_000_000;
+/// How long rates are measured, and how long after a change, by the switch's clock.
+const WINDOW: Duration = Duration::from_secs(10);
+const SETTLE: Duration = Duration::from_secs(2);
 /// Bytes that each packet costs besides its own.
-const OVERHEAD: u64 = 24;
+const OVERHEAD: i64 = 24;
 /// The tunnel's headers over IPv4.
-const TUNNEL: u64 = 50;
+const TUNNEL: i64 = 50;
 
 struct Hosts {
     daemon: Daemon,
@@ -78,46 +79,6 @@ fn received(machine: &Netns) -> u64 {
         .sum()
 }
 
-/// Counters at a time.
-struct Look {
-    now_ns: u64,
-    qos: Value,
-    /// Bytes that red's and blue's programs got.
-    received: [u64; 2],
-    /// Packets and bytes that the uplink sent.
-    uplink: (u64, u64),
-}
-
-impl Look {
-    #[track_caller]
-    fn take(hosts: &Hosts) -> Look {
-        let daemon = &hosts.daemon;
-        let received = [&hosts.red_far, &hosts.blue_far].map(|far| received(&far.netns));
-        let qos = daemon.json("show qos");
-        let ports = daemon.json("show port stats all");
-        let text = ports.to_string();
-        let up = ports
-            .as_array()
-            .or_else(|| ports["ports"].as_array())
-            .and_then(|ports| ports.iter().find(|port| port["name"] == "up"))
-            .unwrap_or_else(|| panic!("no port up: {text}"));
-        let count = |name: &str| up[name].as_u64().unwrap_or_else(|| panic!("no {name}: {text}"));
-        let now_ns = qos["now-ns"].as_u64().unwrap_or_else(|| panic!("no now-ns: {qos:#}"));
-        Look { now_ns, received, uplink: (count("tx-packets"), count("tx-bytes")), qos }
-    }
-
-    /// Bytes that a node let out.
-    #[track_caller]
-    fn drawn(&self, level: &str, name: Option<&str>) -> u64 {
-        let nodes = self.qos["nodes"].as_array().expect("nodes");
-        let is = |node: &&Value| {
-            node["level"] == level && node["direction"] == "out" && node["name"].as_str() == name
-        };
-        let node = nodes.iter().find(is).unwrap_or_else(|| panic!("no {level} {name:?}: {:#}", self.qos));
-        node["drawn"].as_u64().unwrap_or_else(|| panic!("no drawn: {node}"))
-    }
-}
-
 /// Rates over a window, Mbit/s.
 #[derive(Debug)]
 struct Rates {
@@ -130,30 +91,21 @@ struct Rates {
     port: f64,
 }
 
-/// What the nodes let through in the next window, after `settle` of the switch's time.
+/// What the nodes let through in the next window.
 #[track_caller]
-fn rates(hosts: &Hosts, settle: u64) -> Rates {
-    let later = |from: u64, ns: u64| {
-        wait_for("the switch's clock to go on", Duration::from_nanos(ns * 4), || {
-            let look = Look::take(hosts);
-            (look.now_ns >= from + ns).then_some(look)
-        })
-    };
-    let start = Look::take(hosts);
-    let start = later(start.now_ns, settle);
-    let end = later(start.now_ns, WINDOW_NS);
-    let seconds = (end.now_ns - start.now_ns) as f64 / 1e9;
-    let megabits = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds;
-    let drawn = |level: &str, name| megabits(end.drawn(level, name) - start.drawn(level, name));
-    let (packets, bytes) = (end.uplink.0 - start.uplink.0, end.uplink.1 - start.uplink.1);
+fn rates(hosts: &Hosts) -> Rates {
+    let [window] = &Window::over(&[&hosts.daemon], SETTLE, WINDOW)[..] else { panic!("one switch") };
+    let [red, blue] = ["red", "blue"].map(|name| Node::vnic(name, "out"));
+    let [packets, bytes] = window.sent();
+    // A hole in a stream holds up what came behind it for a while: over all of the time, not a window.
+    let goodput = [(&hosts.red_far, red), (&hosts.blue_far, blue)]
+        .map(|(far, node)| received(&far.netns) as f64 / Look::take(&hosts.daemon).of(node, "drawn") as f64);
     Rates {
-        red: drawn("vnic", Some("red")),
-        blue: drawn("vnic", Some("blue")),
-        link: drawn("link", None),
-        // A hole in a stream holds up what came behind it for a while: over all of the time, not a window.
-        goodput: [(0, "red"), (1, "blue")]
-            .map(|(n, name)| end.received[n] as f64 / end.drawn("vnic", Some(name)) as f64),
-        port: megabits(bytes + packets * OVERHEAD - packets * TUNNEL),
+        red: window.rate(red),
+        blue: window.rate(blue),
+        link: window.rate(Node::link("out")),
+        goodput,
+        port: window.megabits(bytes + packets * OVERHEAD - packets * TUNNEL),
     }
 }
 
@@ -169,7 +121,7 @@ type Wanted = (&'static str, f64, f64);
 #[track_caller]
 fn steady<const N: usize>(hosts: &Hosts, wanted: impl Fn(&Rates) -> [Wanted; N]) -> Rates {
     for window in 1..=WINDOWS {
-        let rates = rates(hosts, 2 * SECOND);
+        let rates = rates(hosts);
         let mut good = true;
         for (what, rate, wanted) in wanted(&rates) {
             let error = (rate / wanted - 1.0) * 100.0;
@@ -193,8 +145,6 @@ fn goodput(what: &str, rates: &Rates) {
     eprintln!("{what}: goodput {:.3} of red's bytes, {:.3} of blue's", rates.goodput[0], rates.goodput[1]);
     assert!(rates.goodput.iter().all(|part| (0.80..0.95).contains(part)), "{what}: {:?}", rates.goodput);
 }
-
-const SECOND: u64 = 1_000_000_000;
 
 fn flows(hosts: &Hosts, dir: &Workdir) -> [Flow; 2] {
     [
