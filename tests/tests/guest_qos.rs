@@ -183,14 +183,17 @@ fn notified(site: &Site) {
     let dir = Workdir::new("notified");
     // Marked packets, CNPs, ACKs.
     let filter = "udp port 4791 and (ip[1] & 3 == 3 or udp[8] == 0x81 or udp[8] == 0x11)";
-    let inside = wire::Inside::start(b, filter, 30_000, 80);
-    let both = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw -b --tclass=2", 18515, 65536, 450));
+    let inside = wire::Inside::start(b, filter, 60_000, 80);
+    let both = rdma::begin(&path, &rdma::perftest(&path, "ib_write_bw -b --tclass=2", 18515, 65536, 600));
     wait_over(of_a, rdma_of("a"));
     wait_over(of_b, rdma_of("b"));
     let qpn = rdma::peer_qpn(a);
     notify::prepare(site, "a", "b", qpn);
     let notifier = Notifier::start(a, 16);
     let windows = Window::over(&[of_a, of_b], SETTLE, PART * PARTS[0] as u32);
+    wait_for("notifications of marks", Duration::from_secs(30), || {
+        (counted(of_b, "b").iter().map(|(.., cnps)| cnps).sum::<u64>() >= 10).then_some(())
+    });
     notifier.stop();
     // ACKs wait behind the data of their own queue pair, so either side may run short of what to send.
     for (window, vnic) in windows.iter().zip(["a", "b"]) {

@@ -51,11 +51,12 @@ fn socat() -> String {
 }
 
 impl<'a> Notifier<'a> {
-    /// Starts answering every `nth` marked packet with the prepared notification.
+    /// Starts answering every `nth` marked packet with the prepared notification. Goes before everything else of the
+    /// guest: soft-RoCE that sends and receives all the time would leave it no processor.
     #[track_caller]
     pub fn start(guest: &'a Guest, nth: u32) -> Notifier<'a> {
         let job = guest.start(&format!(
-            "tcpdump -Z root -n -q -l -Q in -i eth0 'udp port 4791 and ip[1] & 3 == 3' 2>/tmp/notify.log \
+            "chrt -f -p 10 $$; tcpdump -Z root -n -q -l -Q in -i eth0 'udp port 4791 and ip[1] & 3 == 3' 2>/tmp/notify.log \
              | awk 'NR % {nth} == 1 {{ print \"CE\"; fflush() }}' \
              | while read -r mark; do cat {FRAME}; done | {}",
             socat()
