@@ -18,7 +18,7 @@ pub mod store;
 pub mod translate;
 
 pub use actions::Action;
-pub use back_end::{BackEnd, Cause, FlowError, Meter, RuleId, Usage, Where};
+pub use back_end::{BackEnd, Cause, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
 pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use items::{Item, Kind};

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::translate::{Chain, Way};
-use super::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use super::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage, Where};
 use crate::flow_key::mix;
 use crate::qos::Leaf;
 
@@ -46,6 +46,7 @@ pub struct Installed {
     gate: Option<FlowRule>,
     tunnel_len: usize,
     meter: Option<u32>,
+    flow: u64,
     /// Who pays for its packets.
     pub leaf: Option<Leaf>,
     /// Its way.
@@ -94,6 +95,13 @@ fn hash_of(rule: &FlowRule) -> u64 {
         let rest = rest.iter().fold(item.kind() as u64, |word, byte| word << 8 | u64::from(*byte));
         words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]).fold(hash, step)
     })
+}
+
+fn create<B: BackEnd>(back_end: &mut B, rule: &FlowRule, guard: Option<&Guard>) -> Result<RuleId, FlowError> {
+    match guard {
+        Some(guard) => back_end.create_gate(rule, guard),
+        None => back_end.create(rule),
+    }
 }
 
 fn add(a: Usage, b: Usage) -> Usage {
@@ -145,7 +153,7 @@ impl Store {
     /// The back end's; nothing of the chain is left then.
     pub fn install<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
         let mut installed = self.prepare(back_end, chain)?;
-        match self.open(back_end, &mut installed) {
+        match self.open(back_end, &mut installed, None) {
             Ok(()) => Ok(installed),
             Err(error) => {
                 self.remove(back_end, installed);
@@ -168,6 +176,7 @@ impl Store {
             gate: chain.rules.pop(),
             tunnel_len: chain.tunnel_len,
             meter: None,
+            flow: chain.flow,
             leaf: chain.leaf,
             way: chain.way,
         };
@@ -179,7 +188,7 @@ impl Store {
         }
         self.gates_due += usize::from(installed.gate.is_some());
         for rule in chain.rules {
-            match self.take(back_end, rule) {
+            match self.take(back_end, rule, None) {
                 Ok(number) => installed.rules.push(number),
                 Err(error) => {
                     self.remove(back_end, installed);
@@ -190,13 +199,20 @@ impl Store {
         Ok(installed)
     }
 
-    /// Makes the gate of a chain: packets may come.
+    /// Makes the gate of a chain: packets may come. With a stamp only if none of its packets came to software since:
+    /// else the gate fails with [`Cause::Again`], and can be [closed](Self::close) and made anew.
     ///
     /// # Errors
     /// The back end's; the gate can be made later.
-    pub fn open<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut Installed) -> Result<(), FlowError> {
+    pub fn open<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        installed: &mut Installed,
+        stamp: Option<Stamp>,
+    ) -> Result<(), FlowError> {
+        let guard = stamp.map(|stamp| Guard { flow: installed.flow, stamp });
         if let Some(gate) = installed.gate.take() {
-            match self.take(back_end, gate.clone()) {
+            match self.take(back_end, gate.clone(), guard.as_ref()) {
                 Ok(number) => {
                     installed.rules.push(number);
                     self.gates_due -= 1;
@@ -210,10 +226,27 @@ impl Store {
         Ok(())
     }
 
-    fn take<B: BackEnd>(&mut self, back_end: &mut B, rule: FlowRule) -> Result<Number, FlowError> {
+    /// Takes the gate of a chain away, as it was before [`open`](Self::open). What it had seen, as software would have
+    /// counted it.
+    pub fn close<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut Installed) -> Usage {
+        if installed.gate.is_some() {
+            return Usage::default();
+        }
+        let Some(number) = installed.rules.pop() else { return Usage::default() };
+        installed.gate = self.at(number).map(|shared| shared.rule.clone());
+        self.gates_due += usize::from(installed.gate.is_some());
+        installed.inner(self.leave(back_end, number))
+    }
+
+    fn take<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        rule: FlowRule,
+        guard: Option<&Guard>,
+    ) -> Result<Number, FlowError> {
         let hash = hash_of(&rule);
         let Some(number) = self.find(hash, &rule) else {
-            let id = back_end.create(&rule)?;
+            let id = create(back_end, &rule, guard)?;
             let number = self.free.pop().unwrap_or_else(|| {
                 self.rules.push(None);
                 self.rules.len() as Number - 1
@@ -224,7 +257,7 @@ impl Store {
             self.waiting.insert(id, number);
             return Ok(number);
         };
-        self.replace(back_end, number, rule)?;
+        self.replace(back_end, number, rule, guard)?;
         if let Some(shared) = self.at_mut(number) {
             shared.users += 1;
         }
@@ -237,15 +270,18 @@ impl Store {
         back_end: &mut B,
         number: Number,
         rule: FlowRule,
+        guard: Option<&Guard>,
     ) -> Result<(), FlowError> {
         let Self { rules, waiting, .. } = self;
         let Some(shared) = rules[number as usize].as_mut() else { return Ok(()) };
         if shared.rule.actions != rule.actions || matches!(shared.state, State::Failed(_)) {
-            let id = match back_end.create(&rule) {
+            // Where packets meet a rule already, none is overtaken.
+            let guard = guard.filter(|_| shared.state != State::InForce && shared.old.is_none());
+            let id = match create(back_end, &rule, guard) {
                 // A device that does not take two rules that match the same: packets go to software in between.
                 Err(error) if error.cause == Cause::Exists => {
                     shared.before = add(shared.before, back_end.destroy(shared.id).unwrap_or_default());
-                    back_end.create(&rule)?
+                    create(back_end, &rule, guard)?
                 }
                 id => id?,
             };
@@ -287,8 +323,12 @@ impl Store {
         if pairs().all(|(known, new)| known.actions == new.actions) {
             return Ok(Update::Same);
         }
+        // A gate that is on its way has a guard, which one in its place would not have.
+        if self.gate(installed).is_some_and(|gate| gate.state != State::InForce && gate.old.is_none()) {
+            return Ok(Update::Other);
+        }
         for (number, rule) in installed.rules.iter().zip(&chain.rules) {
-            self.replace(back_end, *number, rule.clone())?;
+            self.replace(back_end, *number, rule.clone(), None)?;
         }
         Ok(Update::Changed)
     }
@@ -307,13 +347,15 @@ impl Store {
         }
     }
 
-    /// Hears from the back end which rules are in force and which have failed.
-    pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) {
+    /// Hears from the back end which rules are in force and which have failed. True when any has failed.
+    pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
+        let mut failed = false;
         let mut results = Vec::new();
         back_end.completed(&mut results);
         for (id, result) in results {
             let Some(number) = self.waiting.remove(&id) else { continue };
             let Some(shared) = self.at_mut(number) else { continue };
+            failed |= result.is_err();
             shared.state = match result {
                 Ok(()) => State::InForce,
                 Err(error) => State::Failed(error),
@@ -322,6 +364,7 @@ impl Store {
                 shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
             }
         }
+        failed
     }
 
     /// How far a chain is: in force when all of its rules that were made are.
@@ -343,25 +386,7 @@ impl Store {
         let mut usage = Usage::default();
         self.gates_due -= usize::from(installed.gate.is_some());
         for (index, &number) in installed.rules.iter().enumerate().rev() {
-            let Some(shared) = self.at_mut(number) else { continue };
-            shared.users -= 1;
-            if shared.users > 0 {
-                continue;
-            }
-            let Some(shared) = self.rules[number as usize].take() else { continue };
-            self.free.push(number);
-            self.waiting.remove(&shared.id);
-            let hash = hash_of(&shared.rule);
-            if let Some(same) = self.by_match.get_mut(&hash) {
-                same.retain(|other| *other != number);
-                if same.is_empty() {
-                    self.by_match.remove(&hash);
-                }
-            }
-            // A rule that is gone already cannot tell any more.
-            let ids = [Some(shared.id), shared.old];
-            let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
-            let seen = seen.fold(shared.before, add);
+            let seen = self.leave(back_end, number);
             if index + 1 == installed.rules.len() && installed.gate.is_none() {
                 usage = installed.inner(seen);
             }
@@ -370,6 +395,29 @@ impl Store {
             self.leave_meter(back_end, id);
         }
         usage
+    }
+
+    /// A chain does without a rule; without any that needs it, it goes. What it had seen then.
+    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: Number) -> Usage {
+        let Some(shared) = self.at_mut(number) else { return Usage::default() };
+        shared.users -= 1;
+        if shared.users > 0 {
+            return Usage::default();
+        }
+        let Some(shared) = self.rules[number as usize].take() else { return Usage::default() };
+        self.free.push(number);
+        self.waiting.remove(&shared.id);
+        let hash = hash_of(&shared.rule);
+        if let Some(same) = self.by_match.get_mut(&hash) {
+            same.retain(|other| *other != number);
+            if same.is_empty() {
+                self.by_match.remove(&hash);
+            }
+        }
+        // A rule that is gone already cannot tell any more.
+        let ids = [Some(shared.id), shared.old];
+        let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
+        seen.fold(shared.before, add)
     }
 
     fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
@@ -407,24 +455,38 @@ impl Store {
         self.at(*last)
     }
 
-    /// Asks the back end for every rule in force, and makes those anew that it says are gone. How many those were.
-    ///
-    /// # Errors
-    /// The back end's, when it does not take one again.
-    pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> Result<usize, FlowError> {
+    /// Asks the back end for every rule; those that it says are gone have failed, with [`Cause::Gone`]. How many those
+    /// were. Gates of chains that need them are to be [closed](Self::close) before they are made again: packets that
+    /// met half a chain are in software.
+    pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> usize {
         let mut lost = 0;
         let Self { rules, waiting, .. } = self;
-        for (number, shared) in
-            (0..).zip(rules).filter_map(|(number, shared)| Some((number, shared.as_mut()?)))
-        {
-            let gone = |error: FlowError| error.cause == Cause::Gone;
-            if shared.state == State::InForce && back_end.query(shared.id).is_err_and(gone) {
-                shared.id = back_end.create(&shared.rule)?;
-                shared.state = State::Waiting;
-                waiting.insert(shared.id, number);
+        for shared in rules.iter_mut().flatten() {
+            if let State::InForce | State::Waiting = shared.state
+                && let Err(error) = back_end.query(shared.id)
+                && error.cause == Cause::Gone
+            {
+                waiting.remove(&shared.id);
+                shared.state = State::Failed(error);
                 lost += 1;
             }
         }
-        Ok(lost)
+        lost
+    }
+
+    /// Makes rules again that were lost.
+    ///
+    /// # Errors
+    /// The back end's, when it does not take one.
+    pub fn repair<B: BackEnd>(&mut self, back_end: &mut B) -> Result<(), FlowError> {
+        let Self { rules, waiting, .. } = self;
+        for (number, shared) in (0..).zip(rules) {
+            let lost = |shared: &&mut Shared| matches!(&shared.state, State::Failed(error) if error.cause == Cause::Gone);
+            let Some(shared) = shared.as_mut().filter(lost) else { continue };
+            shared.id = back_end.create(&shared.rule)?;
+            shared.state = State::Waiting;
+            waiting.insert(shared.id, number);
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use pipelines::flow_key::FlowKey;
+use pipelines::offload::Stamp;
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Entropy, Options, Tables};
@@ -46,7 +47,7 @@ fn figures_rules_per_second() {
                 let sample =
                     |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
                 let samples: Vec<_> = keys.iter().map(sample).collect();
-                manager.sync(&mut eswitch, &tables, &samples, |_| true, now_ns);
+                manager.sync(&mut eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
             }
             let seconds = began.elapsed().as_secs_f64();
             assert_eq!(manager.tally().installed, FLOWS);

@@ -10,6 +10,7 @@ mod figures;
 mod host;
 mod manager;
 mod model;
+mod order;
 mod sim;
 mod store;
 mod translate;

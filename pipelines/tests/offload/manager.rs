@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use pipelines::offload::Stamp;
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
+use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
 use pipelines::offload::translate::{Ask, Entropy, Refusal, Tables};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::{Destination, PortIndex};
@@ -80,8 +81,11 @@ impl Lab {
             ports: &self.host.ports,
             options: &self.host.options,
         };
-        let quiet = self.quiet;
-        let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, |_| quiet, self.now_ns);
+        let arrivals = self.eswitch.all_arrivals();
+        // Software is done with a packet at once.
+        let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
+        let quiet = |ask: &Ask| stamp(ask).filter(|_| self.quiet);
+        let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
         for Debit { ask, packets, bytes, .. } in debits {
             let sum = self.debited.entry(ask).or_default();
             *sum = (sum.0 + packets, sum.1 + bytes);

@@ -35,12 +35,15 @@ fn from(port: u16) -> Item {
 
 fn sent(eswitch: &mut Eswitch, port: u16, frame: &[u8]) -> (Fate, Vec<u8>) {
     let mut packet = HeapBuf::new(frame);
-    let fate = eswitch.run(&mut packet, port);
+    let mut fate = eswitch.run(&mut packet, port);
+    if let Fate::Software { flow, .. } = &mut fate {
+        *flow = 0;
+    }
     (fate, packet.to_vec())
 }
 
 fn software(port: u16, missed: bool) -> Fate {
-    Fate::Software { port, queue: None, mark: None, missed }
+    Fate::Software { port, queue: None, mark: None, missed, flow: 0 }
 }
 
 /// Frames that differ in every way that items can tell.
@@ -223,7 +226,7 @@ fn sim_actions_change_what_they_say() {
     assert_eq!((fate, bytes), (Fate::Out { port: 2 }, expected.udp(1, 2, b"x")));
     assert_eq!(sent(&mut eswitch, 1, &v6(A, B).udp(1, 2, b"x")).0, Fate::Dropped);
     let frame = v4(A, B).tcp(1, 2, 0, b"x");
-    let queued = Fate::Software { port: 1, queue: Some(3), mark: Some(9), missed: false };
+    let queued = Fate::Software { port: 1, queue: Some(3), mark: Some(9), missed: false, flow: 0 };
     assert_eq!(sent(&mut eswitch, 1, &frame), (queued, frame));
     let other = v4(A, B).udp(1, 2, b"x");
     assert_eq!(sent(&mut eswitch, 7, &other), (software(7, true), other));

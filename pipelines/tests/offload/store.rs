@@ -230,10 +230,12 @@ fn store_lost_rules_are_found_and_put_back() {
     let (mut eswitch, mut store) = (eswitch(), Store::default());
     let installed = store.install(&mut eswitch, chain(&mut host, whole(key))).unwrap();
     assert!(in_force(&mut store, &mut eswitch, &installed));
-    assert_eq!(store.audit(&mut eswitch), Ok(0));
+    assert_eq!(store.audit(&mut eswitch), 0);
     let rules = eswitch.len();
     assert!(eswitch.lose(store.counting(&installed).unwrap()));
-    assert_eq!(store.audit(&mut eswitch), Ok(1));
+    assert_eq!(store.audit(&mut eswitch), 1);
+    assert!(matches!(store.state(&installed), State::Failed(error) if error.cause == Cause::Gone));
+    store.repair(&mut eswitch).unwrap();
     assert!(in_force(&mut store, &mut eswitch, &installed));
-    assert_eq!((eswitch.len(), store.audit(&mut eswitch)), (rules, Ok(0)));
+    assert_eq!((eswitch.len(), store.audit(&mut eswitch)), (rules, 0));
 }

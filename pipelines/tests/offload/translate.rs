@@ -230,6 +230,7 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     refused(|host| host.world.snapshot.vnic_rows[0].vlan = 7, 1, &tcp, Refusal::Trunk);
     refused(|host| host.world.forget(0, Destination::Ip(R.v4.into())), 0, &back, Refusal::Source);
     refused(|host| host.world.forget(0, Destination::Mac(R.mac)), 1, &tcp, Refusal::NotForwarded);
+    refused(none, 1, &v4(A, R).udp(1000, 4789, b"a network of their own"), Refusal::Tunnel);
     let unresolved = |host: &mut Host| {
         let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
         host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0 });

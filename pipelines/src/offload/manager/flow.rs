@@ -38,6 +38,8 @@ pub enum Why {
     Pinned,
     /// Offload is off, or the device is gone.
     Off,
+    /// Its queue pair is not admitted, or not any more.
+    NotAdmitted,
 }
 
 impl fmt::Display for Status {
@@ -58,6 +60,26 @@ impl fmt::Display for Status {
             Why::Turn => write!(f, "waits for its turn"),
             Why::Pinned => write!(f, "pinned"),
             Why::Off => write!(f, "offload is off"),
+            Why::NotAdmitted => write!(f, "its queue pair is not admitted"),
+        }
+    }
+}
+
+impl Status {
+    /// What is to be said of an NFT flow two of whose queue pairs are here and there.
+    pub(super) fn with(self, other: Self) -> Self {
+        let weight = |status: &Self| match status {
+            Self::Partial => 4,
+            Self::Hardware => 3,
+            Self::Installing => 2,
+            Self::Software(_) => 1,
+            Self::Refused(_) | Self::RefusedByDevice(_) => 0,
+        };
+        match (weight(&self), weight(&other)) {
+            (3, 3) => Self::Hardware,
+            (3 | 4, _) | (_, 3 | 4) => Self::Partial,
+            (a, b) if a >= b => self,
+            _ => other,
         }
     }
 }
@@ -79,8 +101,8 @@ pub(super) enum Place {
     },
     /// Rules are made but for the gate, since then.
     Preparing(Installed, u64),
-    /// The gate is made.
-    Opening(Installed),
+    /// The gate is made; since when it should have been.
+    Opening(Installed, u64),
     Hardware(Installed),
 }
 
@@ -113,7 +135,7 @@ impl Flow {
     pub fn status(&self) -> Status {
         match &self.place {
             Place::Software { status, .. } => status.clone(),
-            Place::Preparing(..) | Place::Opening(_) => Status::Installing,
+            Place::Preparing(..) | Place::Opening(..) => Status::Installing,
             Place::Hardware(_) => Status::Hardware,
         }
     }
@@ -128,7 +150,7 @@ impl Place {
     pub fn installed(&self) -> Option<&Installed> {
         match self {
             Self::Software { .. } => None,
-            Self::Preparing(installed, _) | Self::Opening(installed) | Self::Hardware(installed) => {
+            Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {
                 Some(installed)
             }
         }
@@ -137,7 +159,7 @@ impl Place {
     pub fn into_installed(self) -> Option<Installed> {
         match self {
             Self::Software { .. } => None,
-            Self::Preparing(installed, _) | Self::Opening(installed) | Self::Hardware(installed) => {
+            Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {
                 Some(installed)
             }
         }

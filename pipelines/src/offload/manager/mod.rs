@@ -13,14 +13,14 @@ mod policy;
 mod rate;
 
 pub use flow::{Pin, Status, Why};
-pub use policy::{Debit, Policy, Sample, Tally};
+pub use policy::{Debit, Policy, Sample, States, Tally};
 pub use rate::Rate;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::store::{State, Store, Update};
 use super::translate::{self, Ask, Chain, Tables, Translator};
-use super::{BackEnd, Cause, FlowError, RuleId, Usage};
+use super::{BackEnd, Cause, FlowError, RuleId, Stamp, Usage};
 use crate::flow_key::FlowKey;
 use crate::qos::Leaf;
 use flow::{Flow, Place};
@@ -35,6 +35,7 @@ pub struct Manager {
     translator: Translator,
     store: Store,
     tally: Tally,
+    refusals: BTreeMap<String, u64>,
     debits: Vec<Debit>,
     /// Rules that may be made now, in billionths, and when that was found.
     allowance: u128,
@@ -43,6 +44,8 @@ pub struct Manager {
     full: Option<(usize, u64)>,
 }
 
+/// Reasons that refusals are counted by; those beyond are counted together.
+const REASONS: usize = 100;
 /// Rules that may be made at once after a quiet time, at least: a chain has no more.
 const BURST: u64 = 64;
 const NANO: u128 = 1_000_000_000;
@@ -58,6 +61,7 @@ impl Manager {
             translator: Translator::default(),
             store: Store::default(),
             tally: Tally::default(),
+            refusals: BTreeMap::new(),
             debits: Vec::new(),
             allowance: 0,
             last_ns: 0,
@@ -87,13 +91,52 @@ impl Manager {
 
     /// Where a flow is, and why; of a flow of queue pairs, where they are.
     pub fn why(&self, key: &FlowKey) -> Status {
-        let of_key = || self.flows.iter().filter(|(ask, _)| ask.key == *key).map(|(_, flow)| flow.status());
-        let all = of_key().count();
-        match of_key().filter(|status| *status == Status::Hardware).count() {
-            0 => of_key().next().unwrap_or(Status::Software(Why::Cold)),
-            hardware if hardware == all => Status::Hardware,
-            _ => Status::Partial,
+        let of_key = self.flows.iter().filter(|(ask, _)| ask.key == *key);
+        let all = of_key.map(|(_, flow)| flow.status()).reduce(Status::with);
+        all.unwrap_or(Status::Software(Why::Cold))
+    }
+
+    /// How many flows are where.
+    pub fn states(&self) -> States {
+        let mut flows: HashMap<FlowKey, Status> = HashMap::new();
+        for (ask, flow) in &self.flows {
+            let status = flow.status();
+            let status = match flows.remove(&ask.key) {
+                Some(other) => other.with(status),
+                None => status,
+            };
+            flows.insert(ask.key, status);
         }
+        let mut states = States::default();
+        for status in flows.values() {
+            let count = match status {
+                Status::Software(_) => &mut states.software,
+                Status::Installing => &mut states.installing,
+                Status::Hardware => &mut states.hardware,
+                Status::Partial => &mut states.partial,
+                Status::Refused(_) | Status::RefusedByDevice(_) => &mut states.refused,
+            };
+            *count += 1;
+        }
+        states
+    }
+
+    /// Refusals so far by reason, ours and the device's, most frequent first.
+    pub fn refusals(&self) -> Vec<(String, u64)> {
+        let mut refusals: Vec<_> = self.refusals.iter().map(|(reason, n)| (reason.clone(), *n)).collect();
+        refusals.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        refusals
+    }
+
+    fn refused(&mut self, status: &Status) {
+        let (tally, reason) = match status {
+            Status::Refused(refusal) => (&mut self.tally.refused, refusal.to_string()),
+            Status::RefusedByDevice(words) => (&mut self.tally.refused_by_device, words.clone()),
+            _ => return,
+        };
+        *tally += 1;
+        let known = self.refusals.len() < REASONS || self.refusals.contains_key(&reason);
+        *self.refusals.entry(if known { reason } else { "others".into() }).or_default() += 1;
     }
 
     /// Says where a flow has to be; `None`: where it belongs. Takes effect with the next [`sync`](Self::sync).
@@ -106,15 +149,17 @@ impl Manager {
         }
     }
 
-    /// Looks at everything once, to be called every 100 ms or so. `quiet` says whether no packet of a flow is on its
-    /// way in software at this moment: its gate is opened then only, so that none is overtaken. What hardware did is
-    /// in the debits that come back.
+    /// Looks at everything once, to be called every 100 ms or so. What hardware did is in the debits that come back.
+    ///
+    /// `quiet` says when no packet of a flow is on its way in software: with the count of those that had come there, all
+    /// of which have left. The gate of the flow comes into force only while that count stands, so that no packet is
+    /// overtaken by a later one. `None` when something may be on its way: the gate stays shut, and is asked for again.
     pub fn sync<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         tables: &Tables,
         samples: &[Sample],
-        mut quiet: impl FnMut(&Ask) -> bool,
+        mut quiet: impl FnMut(&Ask) -> Option<Stamp>,
         now_ns: u64,
     ) -> Vec<Debit> {
         let ns = u128::from(now_ns.saturating_sub(self.last_ns));
@@ -123,7 +168,9 @@ impl Manager {
         let most = u128::from(rate.max(BURST)) * NANO;
         self.allowance = (self.allowance + u128::from(rate) * ns).min(most);
 
-        self.store.hear(back_end);
+        if self.store.hear(back_end) {
+            self.give_up(back_end, now_ns);
+        }
         self.listen(samples, now_ns);
         self.collect(back_end, now_ns);
         self.age(back_end);
@@ -148,7 +195,7 @@ impl Manager {
             let flow = self.flows.entry(ask).or_insert_with(fresh);
             flow.told_ns = now_ns;
             // Once the gate is made, software may see nothing of a flow that is as hot as before.
-            if !matches!(flow.place, Place::Hardware(_) | Place::Opening(_)) {
+            if !matches!(flow.place, Place::Hardware(_) | Place::Opening(..)) {
                 flow.meter.read(packets, bytes, now_ns, 0);
             }
         }
@@ -182,8 +229,26 @@ impl Manager {
         // Rules are gone behind our back: put back what the device takes.
         if let Err(error) = self.audit(back_end) {
             let words = Status::RefusedByDevice(error.to_string());
-            lost.into_iter()
-                .for_each(|ask| self.withdraw(back_end, &ask, words.clone(), now_ns + self.policy.retry_ns));
+            for ask in lost {
+                self.refused(&words);
+                self.withdraw(back_end, &ask, words.clone(), now_ns + self.policy.retry_ns);
+            }
+        }
+    }
+
+    /// Flows in hardware some rule of which was to be changed and came to nothing leave.
+    fn give_up<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+        let mut failed = Vec::new();
+        for (ask, flow) in &self.flows {
+            if let Place::Hardware(installed) = &flow.place
+                && let State::Failed(error) = self.store.state(installed)
+            {
+                failed.push((*ask, Status::RefusedByDevice(error.to_string())));
+            }
+        }
+        for (ask, words) in failed {
+            self.refused(&words);
+            self.withdraw(back_end, &ask, words, now_ns + self.policy.retry_ns);
         }
     }
 
@@ -203,51 +268,65 @@ impl Manager {
     }
 
     /// Flows that are on their way into hardware.
-    fn proceed<B: BackEnd>(&mut self, back_end: &mut B, quiet: &mut impl FnMut(&Ask) -> bool, now_ns: u64) {
+    fn proceed<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        quiet: &mut impl FnMut(&Ask) -> Option<Stamp>,
+        now_ns: u64,
+    ) {
         let mut failed: Vec<(Ask, Status)> = Vec::new();
-        let coming = |place: &Place| matches!(place, Place::Preparing(..) | Place::Opening(_));
+        let coming = |place: &Place| matches!(place, Place::Preparing(..) | Place::Opening(..));
         let coming = self.flows.iter().filter(|(_, flow)| coming(&flow.place));
         let mut coming: Vec<_> = coming.map(|(ask, flow)| (flow.rate().packets, *ask)).collect();
         coming.sort_unstable_by_key(hottest);
         for (_, ask) in &coming {
             let Some(flow) = self.flows.get_mut(ask) else { continue };
             let Some(installed) = flow.place.installed() else { continue };
-            match self.store.state(installed) {
-                State::Waiting => continue,
-                State::Failed(error) => {
-                    failed.push((*ask, Status::RefusedByDevice(error.to_string())));
-                    continue;
-                }
-                State::InForce => {}
-            }
+            let state = self.store.state(installed);
+            let late = |since_ns: u64| now_ns.saturating_sub(since_ns) > self.policy.install_wait_ns;
             let nothing = || Place::software(Status::Software(Why::Cold));
-            match std::mem::replace(&mut flow.place, nothing()) {
-                Place::Preparing(mut installed, since_ns) if quiet(ask) => {
-                    let opened = self.store.open(back_end, &mut installed);
-                    let gate = self.store.counting(&installed);
-                    self.by_gate.extend(gate.map(|gate| (gate, *ask)));
-                    flow.place = match opened {
-                        Ok(()) => Place::Opening(installed),
-                        Err(error) => {
-                            failed.push((*ask, because(&error)));
-                            Place::Preparing(installed, since_ns)
-                        }
-                    };
-                }
-                Place::Preparing(installed, since_ns) => {
-                    if now_ns.saturating_sub(since_ns) > self.policy.install_wait_ns {
+            flow.place = match (std::mem::replace(&mut flow.place, nothing()), state) {
+                (place, State::Waiting) => place,
+                // The gap was over before the gate was in force: no packet met it.
+                (Place::Opening(mut installed, since_ns), State::Failed(error))
+                    if error.cause == Cause::Again =>
+                {
+                    if let Some(gate) = self.store.counting(&installed) {
+                        self.by_gate.remove(&gate);
+                    }
+                    self.store.close(back_end, &mut installed);
+                    if late(since_ns) {
                         failed.push((*ask, Status::Software(Why::NoGap)));
                     }
-                    flow.place = Place::Preparing(installed, since_ns);
+                    Place::Preparing(installed, since_ns)
                 }
-                Place::Opening(installed) => {
+                (place, State::Failed(error)) => {
+                    failed.push((*ask, Status::RefusedByDevice(error.to_string())));
+                    place
+                }
+                (Place::Preparing(mut installed, since_ns), State::InForce) => {
+                    let stamp = if self.policy.barrier { quiet(ask) } else { None };
+                    if stamp.is_none() && self.policy.barrier {
+                        if late(since_ns) {
+                            failed.push((*ask, Status::Software(Why::NoGap)));
+                        }
+                        Place::Preparing(installed, since_ns)
+                    } else if let Err(error) = self.store.open(back_end, &mut installed, stamp) {
+                        failed.push((*ask, because(&error)));
+                        Place::Preparing(installed, since_ns)
+                    } else {
+                        self.by_gate.extend(self.store.counting(&installed).map(|gate| (gate, *ask)));
+                        Place::Opening(installed, since_ns)
+                    }
+                }
+                (Place::Opening(installed, _), State::InForce) => {
                     flow.meter = Meter::begin(0, 0, now_ns, flow.rate());
                     flow.cold_since_ns = None;
-                    flow.place = Place::Hardware(installed);
                     self.tally.installed += 1;
+                    Place::Hardware(installed)
                 }
-                place => flow.place = place,
-            }
+                (place, State::InForce) => place,
+            };
         }
         for (ask, status) in failed {
             let later = now_ns + self.policy.retry_ns;
@@ -258,7 +337,7 @@ impl Manager {
                     continue;
                 }
                 Status::Software(_) => self.tally.no_gap += 1,
-                _ => self.tally.refused_by_device += 1,
+                _ => self.refused(&status),
             }
             self.withdraw(back_end, &ask, status, later);
         }
@@ -317,8 +396,9 @@ impl Manager {
         let chain = match self.translator.chain(tables, &ask) {
             Ok(chain) => chain,
             Err(refusal) => {
-                self.tally.refused += 1;
-                return self.stay(&ask, Status::Refused(refusal), later);
+                let status = Status::Refused(refusal);
+                self.refused(&status);
+                return self.stay(&ask, status, later);
             }
         };
         let needed = self.store.missing(&chain);
@@ -350,7 +430,7 @@ impl Manager {
                     self.full = Some((self.store.len(), later));
                     return self.stay(&ask, status, 0);
                 }
-                self.tally.refused_by_device += 1;
+                self.refused(&status);
                 self.stay(&ask, status, later);
             }
         }
@@ -394,15 +474,37 @@ impl Manager {
             self.by_gate.remove(&gate);
         }
         let (leaf, way) = (installed.leaf, installed.way);
-        let Usage { packets, bytes } = self.store.remove(back_end, installed);
+        let usage = self.store.remove(back_end, installed);
+        self.settle(ask, usage, was_inside, leaf);
+        self.tally.withdrawn += u64::from(was_inside);
+        self.translator.release(&way);
+    }
+
+    /// The gate of a flow is shut: what it counted last is debited, and software counts on.
+    fn settle(&mut self, ask: &Ask, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
+        let Some(flow) = self.flows.get_mut(ask) else { return };
+        let Usage { packets, bytes } = usage;
         let mut rest = if was_inside { flow.meter } else { Meter::default() };
         if let Some((packets, bytes)) = rest.read(packets, bytes, self.last_ns, 0).filter(|more| more.0 > 0) {
             self.debits.push(Debit { ask: *ask, packets, bytes, leaf });
         }
         flow.meter = Meter::elsewhere(self.last_ns, flow.rate());
         flow.cold_since_ns = None;
-        self.tally.withdrawn += u64::from(was_inside);
-        self.translator.release(&way);
+    }
+
+    /// Takes flows out of hardware at once: those of queue pairs that are not admitted any more, say. What hardware did
+    /// for them is in the debits that come back, and not in those of the next [`sync`](Self::sync).
+    pub fn withdraw_all<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        chosen: impl Fn(&Ask) -> bool,
+        why: Why,
+    ) -> Vec<Debit> {
+        let known = self.debits.len();
+        let out = self.flows.iter().filter(|(ask, flow)| flow.place.installed().is_some() && chosen(ask));
+        let out: Vec<Ask> = out.map(|(ask, _)| *ask).collect();
+        out.into_iter().for_each(|ask| self.withdraw(back_end, &ask, Status::Software(why), 0));
+        self.debits.split_off(known)
     }
 
     /// After a change of policy, topology, locations or limits: chains that are refused now go at once, those that
@@ -417,8 +519,9 @@ impl Manager {
         for ask in inside {
             match self.translator.chain(tables, &ask) {
                 Err(refusal) => {
-                    self.tally.refused += 1;
-                    self.withdraw(back_end, &ask, Status::Refused(refusal), 0);
+                    let status = Status::Refused(refusal);
+                    self.refused(&status);
+                    self.withdraw(back_end, &ask, status, 0);
                 }
                 Ok(chain) => self.change(back_end, &ask, &chain),
             }
@@ -436,7 +539,11 @@ impl Manager {
             Ok(Update::Same) if same_way => {}
             Ok(Update::Changed) if same_way => self.tally.updated += 1,
             Ok(_) => self.withdraw(back_end, ask, Status::Software(Why::Cold), 0),
-            Err(error) => self.withdraw(back_end, ask, Status::RefusedByDevice(error.to_string()), 0),
+            Err(error) => {
+                let status = Status::RefusedByDevice(error.to_string());
+                self.refused(&status);
+                self.withdraw(back_end, ask, status, 0);
+            }
         }
         self.translator.forget(&chain.way);
     }
@@ -459,15 +566,40 @@ impl Manager {
         }
     }
 
-    /// Compares with the device, and puts back what it has lost.
+    /// Compares with the device, and puts back what it has lost. Packets that met half a chain went to software: the
+    /// gates of such chains are shut, and opened in a gap as at first. What those packets were counted twice, by the
+    /// gate and by software, nobody can tell.
     ///
     /// # Errors
     /// The device's, when it does not take a rule again.
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> Result<usize, FlowError> {
-        let lost = self.store.audit(back_end)?;
+        let lost = self.store.audit(back_end);
+        if lost == 0 {
+            return Ok(0);
+        }
+        let failed = |flow: &Flow| {
+            let state = flow.place.installed().map(|installed| self.store.state(installed));
+            matches!(state, Some(State::Failed(error)) if error.cause == Cause::Gone)
+        };
+        let affected: Vec<Ask> =
+            self.flows.iter().filter(|(_, flow)| failed(flow)).map(|(ask, _)| *ask).collect();
+        for ask in affected {
+            let Some(flow) = self.flows.get_mut(&ask) else { continue };
+            let was_inside = matches!(flow.place, Place::Hardware(_));
+            let nothing = Place::software(Status::Software(Why::Cold));
+            let Some(mut installed) = std::mem::replace(&mut flow.place, nothing).into_installed() else {
+                continue;
+            };
+            let usage = self.store.close(back_end, &mut installed);
+            let leaf = installed.leaf;
+            flow.place = Place::Preparing(installed, self.last_ns);
+            self.settle(&ask, usage, was_inside, leaf);
+            self.tally.withdrawn += u64::from(was_inside);
+        }
+        let repaired = self.store.repair(back_end);
         self.tally.repaired += lost as u64;
         self.know_gates();
-        Ok(lost)
+        repaired.map(|()| lost)
     }
 
     /// Switches offload on or off; off takes effect with the next [`sync`](Self::sync).

@@ -21,6 +21,8 @@ pub struct Policy {
     pub rules_per_second: u64,
     /// Rules at a time at most.
     pub rules: usize,
+    /// Gates are opened in gaps only. Without it later packets of a flow overtake earlier ones when its rules appear.
+    pub barrier: bool,
     /// For so long a counter that stands still may just not have been refreshed by the device.
     pub refresh_ns: u64,
 }
@@ -35,6 +37,7 @@ impl Default for Policy {
             retry_ns: 10_000_000_000,
             rules_per_second: 10_000,
             rules: 1 << 20,
+            barrier: true,
             refresh_ns: 1_000_000_000,
         }
     }
@@ -72,6 +75,21 @@ pub struct Debit {
     pub bytes: u64,
     /// Who pays.
     pub leaf: Option<Leaf>,
+}
+
+/// NFT flows by where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct States {
+    /// In software, for whatever reason but a refusal.
+    pub software: u64,
+    /// On their way into hardware.
+    pub installing: u64,
+    /// In hardware.
+    pub hardware: u64,
+    /// Some of their queue pairs are in hardware.
+    pub partial: u64,
+    /// Refused.
+    pub refused: u64,
 }
 
 /// What has happened so far.

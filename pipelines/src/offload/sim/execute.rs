@@ -28,6 +28,8 @@ pub enum Fate {
         mark: Option<u32>,
         /// No rule sent it there: some group had none for it.
         missed: bool,
+        /// The flow whose arrivals it was counted with.
+        flow: u64,
     },
     /// Dropped by a rule.
     Dropped,
@@ -38,7 +40,13 @@ pub enum Fate {
 impl Fate {
     /// Without a rule a packet goes to software, as received from where it came.
     pub(super) fn missed(registers: &Registers) -> Self {
-        Self::Software { port: registers.port, queue: None, mark: registers.mark, missed: true }
+        Self::Software {
+            port: registers.port,
+            queue: None,
+            mark: registers.mark,
+            missed: true,
+            flow: registers.flow,
+        }
     }
 }
 
@@ -57,7 +65,8 @@ pub(super) fn run<P: PacketBuf>(
         let Some(held) = eswitch.rules.get(number) else { break };
         let mut next = None;
         for action in &held.rule.actions {
-            let software = |port, queue| Fate::Software { port, queue, mark: registers.mark, missed: false };
+            let Registers { mark, flow, .. } = *registers;
+            let software = |port, queue| Fate::Software { port, queue, mark, missed: false, flow };
             let mut done = true;
             match *action {
                 Action::Count | Action::Age { .. } => {}

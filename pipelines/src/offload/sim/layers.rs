@@ -94,6 +94,8 @@ pub struct Registers {
     pub colour: u8,
     /// The mark for software.
     pub mark: Option<u32>,
+    /// The flow of the packet as it was received; 0 for those that the e-switch does not judge.
+    pub flow: u64,
 }
 
 /// UDP ports that mean something.
@@ -109,8 +111,8 @@ pub struct UdpPorts {
 #[derive(Clone, Copy, Debug)]
 pub struct Layers {
     outer: Headers,
-    /// Offset of the frame in the tunnel, and its headers.
-    inner: Option<(usize, Headers)>,
+    /// Offset of the frame in the tunnel, its network, and its headers.
+    inner: Option<(usize, u32, Headers)>,
     rdma_port: u16,
 }
 
@@ -130,7 +132,7 @@ impl Layers {
             return Some(layers);
         }
         let header = vxlan::Header::parse(layers.outer.payload(head)).filter(|header| header.has_vni());
-        if header.is_some() {
+        if let Some(header) = header {
             let outer = &layers.outer;
             let wrong = wire::l4::verify(outer, packet.segments()) == wire::l4::Verdict::Bad;
             let end = outer.udp(head).map(|udp| usize::from(outer.l4_offset) + usize::from(udp.len.get()))?;
@@ -140,7 +142,7 @@ impl Layers {
             }
             let mut inner = Headers::default();
             parse_into(head.get(front..)?, end - front, &mut inner).ok()?;
-            layers.inner = Some((front, inner));
+            layers.inner = Some((front, header.vni().get(), inner));
         }
         Some(layers)
     }
@@ -152,7 +154,17 @@ impl Layers {
 
     /// Bytes in front of the frame in the tunnel.
     pub fn tunnel_len(&self) -> Option<usize> {
-        self.inner.map(|(at, _)| at)
+        self.inner.map(|(at, ..)| at)
+    }
+
+    /// Offset of the frame in the tunnel, its network, and its headers.
+    pub fn inner(&self) -> Option<(usize, u32, &Headers)> {
+        self.inner.as_ref().map(|(at, vni, headers)| (*at, *vni, headers))
+    }
+
+    /// The UDP port of RoCEv2.
+    pub const fn rdma_port(&self) -> u16 {
+        self.rdma_port
     }
 
     /// The bytes of a layer; `None` when the packet has no such layer.
@@ -176,7 +188,7 @@ impl Layers {
     fn header(&self, kind: Kind, place: u8, head: &[u8], bytes: &mut ItemBytes) -> Option<()> {
         let (start, headers) = match (place & 1, &self.inner) {
             (0, _) => (0, &self.outer),
-            (_, Some((at, headers))) => (*at, headers),
+            (_, Some((at, _, headers))) => (*at, headers),
             _ => return None,
         };
         let (l3, l4) = (start + usize::from(headers.l3_offset), start + usize::from(headers.l4_offset));

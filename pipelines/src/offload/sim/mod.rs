@@ -7,6 +7,7 @@
 //! Pure: it knows the time by [`Eswitch::advance`] alone. Rules come into force at a configured rate and after a
 //! configured time, one after another; counters are shown as of their last refresh; refusals are in `refuse`.
 
+mod arrival;
 mod execute;
 mod layers;
 mod meter;
@@ -14,15 +15,17 @@ mod refuse;
 mod rules;
 mod table;
 
+pub use arrival::{ARRIVAL_SLOTS, Arrivals, Side, arrival_slot, flow_of};
 pub use execute::Fate;
 pub use layers::UdpPorts;
 pub use meter::Colour;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use wire::PacketBuf;
 
-use super::back_end::{BackEnd, Cause, FlowError, Meter, RuleId, Usage, Where};
+use super::back_end::{BackEnd, Cause, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
 use super::items::ITEM_BYTES;
 use super::rule::FlowRule;
 use layers::{Layers, Registers};
@@ -104,6 +107,7 @@ pub struct Eswitch {
     now_ns: u64,
     rules: Rules,
     meters: HashMap<u32, Metered>,
+    arrivals: Arc<Arrivals>,
     completed: Vec<(RuleId, Result<(), FlowError>)>,
     stats: Stats,
 }
@@ -116,6 +120,7 @@ impl Eswitch {
             now_ns: 0,
             rules: Rules::default(),
             meters: HashMap::new(),
+            arrivals: Arc::default(),
             completed: Vec::new(),
             stats: Stats::default(),
         }
@@ -144,8 +149,9 @@ impl Eswitch {
     /// Tells the time, nanoseconds of a clock that does not go back; rules whose time has come are in force.
     pub fn advance(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
-        let Self { completed, stats, config, .. } = self;
-        self.rules.activate(self.now_ns, config.fail_one_in, |id, result| {
+        let Self { completed, stats, config, arrivals, .. } = self;
+        let holds = |guard: &Guard| Stamp(arrivals.of(guard.flow)) == guard.stamp;
+        self.rules.activate(self.now_ns, config.fail_one_in, holds, |id, result| {
             stats.failed += u64::from(result.is_err());
             completed.push((id, result));
         });
@@ -155,7 +161,10 @@ impl Eswitch {
     pub fn run<P: PacketBuf>(&mut self, packet: &mut P, port: u16) -> Fate {
         let mut registers = Registers { port, ..Registers::default() };
         let fate = match Layers::of(packet, self.config.udp) {
-            Some(mut layers) => execute::run(self, packet, &mut layers, &mut registers),
+            Some(mut layers) => {
+                registers.flow = arrival::flow_of_packet(&layers, packet.head(), &registers);
+                execute::run(self, packet, &mut layers, &mut registers)
+            }
             None => Fate::missed(&registers),
         };
         let counter = match fate {
@@ -166,7 +175,38 @@ impl Eswitch {
             Fate::Failed => &mut self.stats.errors,
         };
         *counter += 1;
+        if let Fate::Software { flow, .. } = fate {
+            self.arrivals.add(flow);
+        }
         fate
+    }
+
+    /// Packets that went to software, of this flow and of those that share its slot.
+    pub fn arrivals(&self, flow: u64) -> u64 {
+        self.arrivals.of(flow)
+    }
+
+    /// The same, for whoever does not hold the device.
+    pub fn all_arrivals(&self) -> Arc<Arrivals> {
+        self.arrivals.clone()
+    }
+
+    fn take(&mut self, rule: &FlowRule, guard: Option<Guard>) -> Result<RuleId, FlowError> {
+        let room = self.rules.len() < self.config.capacity as usize;
+        let taken = self.validate(rule).and_then(|()| {
+            if room {
+                self.rules.add(rule, guard, self.now_ns, &self.config)
+            } else {
+                let text = format!("no room: {} rules are in use", self.config.capacity);
+                Err(FlowError::new(Cause::Full, Where::Unspecified, text))
+            }
+        });
+        match &taken {
+            Ok(_) => self.stats.created += 1,
+            Err(_) => self.stats.refused += 1,
+        }
+        self.advance(self.now_ns);
+        taken
     }
 
     /// The first rule of group 0 on that matches a packet as it is, by looking at every rule: for tests of the index.
@@ -201,21 +241,11 @@ impl BackEnd for Eswitch {
     }
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
-        let room = self.rules.len() < self.config.capacity as usize;
-        let taken = self.validate(rule).and_then(|()| {
-            if room {
-                self.rules.add(rule, self.now_ns, &self.config)
-            } else {
-                let text = format!("no room: {} rules are in use", self.config.capacity);
-                Err(FlowError::new(Cause::Full, Where::Unspecified, text))
-            }
-        });
-        match &taken {
-            Ok(_) => self.stats.created += 1,
-            Err(_) => self.stats.refused += 1,
-        }
-        self.advance(self.now_ns);
-        taken
+        self.take(rule, None)
+    }
+
+    fn create_gate(&mut self, rule: &FlowRule, guard: &Guard) -> Result<RuleId, FlowError> {
+        self.take(rule, Some(*guard))
     }
 
     fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {

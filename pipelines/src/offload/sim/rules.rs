@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use super::layers::{Layers, Registers, Slot, slots_of};
 use super::table::{Group, Number, Rank};
 use super::{Config, gone};
-use crate::offload::back_end::{Cause, FlowError, RuleId, Usage, Where};
+use crate::offload::back_end::{Cause, FlowError, Guard, RuleId, Usage, Where};
 use crate::offload::{Action, FlowRule};
 
 /// A rule in the store.
@@ -16,6 +16,8 @@ pub struct Held {
     slots: Vec<Slot>,
     serial: u64,
     in_force: bool,
+    /// What must hold when it comes into force.
+    guard: Option<Guard>,
     /// What it has seen.
     seen: Usage,
     /// What is shown of that, and in which refresh it was.
@@ -70,7 +72,13 @@ impl Rules {
     }
 
     /// Takes a rule; it waits.
-    pub fn add(&mut self, rule: &FlowRule, now_ns: u64, config: &Config) -> Result<RuleId, FlowError> {
+    pub fn add(
+        &mut self,
+        rule: &FlowRule,
+        guard: Option<Guard>,
+        now_ns: u64,
+        config: &Config,
+    ) -> Result<RuleId, FlowError> {
         let slots = slots_of(&rule.pattern)?;
         let number = match self.free.pop() {
             Some(number) => number,
@@ -86,6 +94,7 @@ impl Rules {
             slots,
             serial: self.next_serial,
             in_force: false,
+            guard,
             seen: Usage::default(),
             shown: (Usage::default(), 0),
             last_hit_ns: now_ns,
@@ -97,11 +106,12 @@ impl Rules {
         Ok(id)
     }
 
-    /// Puts rules into force whose time has come; of `fail_one_in` of them one fails.
+    /// Puts rules into force whose time has come and whose guard holds; of `fail_one_in` of them one fails.
     pub fn activate(
         &mut self,
         now_ns: u64,
         fail_one_in: u32,
+        holds: impl Fn(&Guard) -> bool,
         mut done: impl FnMut(RuleId, Result<(), FlowError>),
     ) {
         while let Some((_, id)) = self.waiting.pop_front_if(|(ready, _)| *ready <= now_ns) {
@@ -113,6 +123,12 @@ impl Rules {
                 continue;
             }
             let Some(held) = self.held[number as usize].as_mut() else { continue };
+            if held.guard.is_some_and(|guard| !holds(&guard)) {
+                self.remove(id);
+                let text = "a packet of the flow came in between";
+                done(id, Err(FlowError::new(Cause::Again, Where::Handle, text)));
+                continue;
+            }
             held.in_force = true;
             held.last_hit_ns = now_ns;
             let rank = Rank { priority: held.rule.attr.priority, serial };

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use wire::MacAddr;
 use wire::roce::Class as RoceClass;
+use wire::{MacAddr, protocol};
 
 use super::patterns::{Family, Roce};
 use super::{Refusal, Tables};
@@ -69,6 +69,10 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
     let reading = snapshot.vlt.read(decision.slot);
     if reading.generation != decision.slot_generation {
         return Err(Refusal::Gone);
+    }
+    let to_tunnel = key.proto() == protocol::UDP && key.ports().1 == snapshot.settings.vxlan_port;
+    if to_tunnel && key.class() == 0 && matches!(key.scope(), Scope::Vnic(_)) {
+        return Err(Refusal::Tunnel);
     }
     let class = if key.class() != 0 { Class::Rdma } else { Class::Tcp };
     let (to, receiver) = match reading.place {

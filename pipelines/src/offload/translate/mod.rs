@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use wire::roce::Class as RoceClass;
 use wire::{Dscp, MacAddr, Qpn};
 
+use super::sim::{Side, flow_of};
 use super::{Action, Attr, FlowRule, Item, Kind, Meter};
 use crate::flow_key::{FlowKey, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
@@ -143,6 +144,8 @@ pub struct Chain {
     pub meter: Option<(u32, Meter)>,
     /// Its way.
     pub way: Way,
+    /// The flow that its gate matches, as the e-switch counts arrivals.
+    pub flow: u64,
 }
 
 /// Makes rules, and numbers the ways that they share.
@@ -182,8 +185,7 @@ impl Translator {
             ipv6: found.family.is_v6(),
         };
         let number = self.number(way);
-        let matched =
-            Matched { key: &ask.key, qpn, roce, source_port: inner_port.filter(|_| roce.is_some()) };
+        let matched = Matched { ask, qpn, roce, source_port: inner_port.filter(|_| roce.is_some()) };
         let chain = build(tables, &found, &matched, (way, number));
         if chain.is_err() {
             self.forget(&way);
@@ -239,7 +241,7 @@ fn to_software(port: u16) -> Action {
 
 /// What tells the packets of a flow.
 struct Matched<'a> {
-    key: &'a FlowKey,
+    ask: &'a Ask,
     qpn: Option<Qpn>,
     roce: Option<Roce>,
     source_port: Option<u16>,
@@ -251,7 +253,8 @@ fn build(
     matched: &Matched,
     (way, number): (Way, u32),
 ) -> Result<Chain, Refusal> {
-    let Matched { key, qpn, roce, source_port } = *matched;
+    let Matched { ask, qpn, roce, source_port } = *matched;
+    let key = &ask.key;
     let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
     let meter = limited.map(|(leaf, _)| meter(tables, leaf)).transpose()?;
 
@@ -298,5 +301,6 @@ fn build(
     let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
     let leaf = found.leaf.map(|(leaf, _)| leaf);
     let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
-    Ok(Chain { rules, tunnel_len, leaf, meter, way })
+    let side = found.tunnel.as_ref().map_or(Side::Port(found.from), |tunnel| Side::Vni(tunnel.vni));
+    Ok(Chain { rules, tunnel_len, leaf, meter, way, flow: flow_of(ask, side) })
 }

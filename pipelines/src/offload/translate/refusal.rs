@@ -29,6 +29,9 @@ pub enum Refusal {
     /// The packets are of a queue pair that was not named.
     #[error("a queue pair is offloaded, not the flow that it is part of")]
     QueuePair,
+    /// A tenant's own VxLAN: a NIC looks into it, and takes it for another flow.
+    #[error("the flow is a tunnel of the tenant's own")]
+    Tunnel,
     /// More than one VLAN tag.
     #[error("the flow has two VLAN tags")]
     Vlan,
