@@ -9,7 +9,7 @@ use common::{eal, in_own_namespace, pool, start, stop};
 use pipelines::offload::{
     Action, Attr, BackEnd, Cause, Direction, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
 };
-use pmd::{FlowQueues, Flows, Port, PortConfig, PortError};
+use pmd::{FlowDevice, FlowQueues, Flows, Port, PortConfig, PortError};
 
 fn ingress(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
     FlowRule { attr: Attr { group: 0, priority: 0, direction: Direction::Ingress }, pattern, actions }
@@ -181,5 +181,86 @@ fn a_tap_says_which_part_of_a_rule_it_refuses() {
         );
     }
     give_and_take(&flows);
+    stop(port, rx, tx).detach().unwrap();
+}
+
+/// Ports of drivers that know of no e-switch: the driver of the one that takes the rules refuses them.
+#[test]
+fn a_device_asks_the_driver_where_no_e_switch_is_known() {
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let attach = |name| start(Port::attach(&eal, name, "").unwrap(), &PortConfig::default(), &pool);
+    let (first, first_rx, first_tx) = attach("net_ring0");
+    let (second, rx, tx) = attach("net_null0");
+    assert_eq!(first.info().unwrap().switch_domain, None);
+    let mut device = FlowDevice::new(&first).unwrap();
+    assert!(device.proxy() == first.id() && !device.is_queued() && !device.has(second.id()));
+    device.join(&second).unwrap();
+    assert!(device.has(first.id()) && device.has(second.id()));
+
+    let transfer = FlowRule { attr: Attr::transfer(0, 0), ..simple() };
+    for rule in [simple(), transfer] {
+        assert_eq!(device.validate(&rule).unwrap_err().cause, Cause::Unsupported);
+        assert_eq!(device.create(&rule).unwrap_err().cause, Cause::Unsupported);
+    }
+    assert_eq!(device.set_meter(1, Some(METER)).unwrap_err().cause, Cause::Unsupported);
+    assert_eq!(device.destroy(RuleId(1)).unwrap_err().cause, Cause::Gone);
+    let (mut completed, mut aged) = (Vec::new(), Vec::new());
+    device.completed(&mut completed);
+    device.aged(&mut aged);
+    assert!(completed.is_empty() && aged.is_empty() && device.is_empty());
+    // It has no rules: there is nothing that could not be taken away, and nothing that the driver must be asked for.
+    device.flush().unwrap();
+
+    device.leave(second.id());
+    assert!(!device.has(second.id()));
+    stop(second, rx, tx).detach().unwrap();
+    // The port that takes the rules goes first: all of it is refused from then on, and the device can still be dropped.
+    let first = stop(first, first_rx, first_tx);
+    let error = device.create(&simple()).unwrap_err();
+    assert_eq!((error.cause, error.message.as_str()), (Cause::NoDevice, "the port was stopped"));
+    drop(device);
+    first.detach().unwrap();
+}
+
+#[test]
+fn a_device_over_a_tap_takes_away_its_own_rules_only() {
+    if in_own_namespace("a_device_over_a_tap_takes_away_its_own_rules_only") {
+        return;
+    }
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let (port, rx, tx) =
+        start(Port::attach(&eal, "net_tap0", "iface=tapf").unwrap(), &PortConfig::default(), &pool);
+    let flows = port.flows();
+    let mut device = FlowDevice::new(&port).unwrap();
+    let transfer = FlowRule { attr: Attr::transfer(1, 0), ..simple() };
+    let error = device.create(&transfer).unwrap_err();
+    assert_eq!((error.cause, error.at), (Cause::Unsupported, Where::AttrTransfer), "{error}");
+    // Where the kernel has the classifier: one rule of the device and one by hand, which outlives it.
+    let other =
+        ingress(vec![Item::any(Kind::Eth), Item::with(items::ipv4::DST, 0x0a00_0002u32)], vec![Action::Drop]);
+    match device.create(&simple()) {
+        Ok(rule) => {
+            let by_hand = flows.create(&other).unwrap();
+            assert!(by_hand > rule && device.len() == 1);
+            let mut completed = Vec::new();
+            device.completed(&mut completed);
+            assert_eq!(completed, [(rule, Ok(()))]);
+            // It does not count: the device is not asked.
+            assert_eq!(device.query(rule).unwrap_err().cause, Cause::Invalid);
+            device.flush().unwrap();
+            assert_eq!(flows.rules(), [by_hand]);
+            let again = device.create(&simple()).unwrap();
+            assert!(again > by_hand, "numbers are not used twice");
+            drop(device);
+            assert_eq!(flows.rules(), [by_hand]);
+            flows.flush().unwrap();
+        }
+        Err(error) => {
+            assert!(error.message.contains("Kernel too old for flower support"), "{error}");
+            assert!(device.is_empty() && flows.rules().is_empty());
+        }
+    }
     stop(port, rx, tx).detach().unwrap();
 }

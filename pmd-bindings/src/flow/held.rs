@@ -1,17 +1,23 @@
 //! What a port holds of rte_flow: rules, shared actions, meters. One per port, behind its lock.
 //!
-//! Handles of DPDK never leave this folder; others have numbers, which are never used twice. When the port stops,
+//! Handles of DPDK never leave this folder; others have numbers, which are never used twice, not even
+//! by another port. When the port stops,
 //! everything is given back, in the order in which one thing refers to another: rules, shared actions, meters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use dpdk_sys as sys;
-use pipelines::offload::{Cause, FlowError, RuleId, Where};
+use pipelines::offload::{Action, Cause, FlowError, FlowRule, RuleId, Usage, Where};
 
 use super::error;
 use super::meter::Meters;
-use super::port::SharedId;
+use super::port::{SharedId, usage_of};
+
+/// The last number given out: no two rules of this process have the same, whatever port they are on.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// A rule that the port has.
 #[derive(Debug)]
@@ -19,6 +25,47 @@ pub(super) struct Rule {
     pub(super) handle: NonNull<sys::rte_flow>,
     /// Shared actions that it refers to.
     pub(super) shares: Vec<SharedId>,
+    pub(super) counter: Counter,
+}
+
+/// What is known of a rule's own counter.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    /// The rule has one.
+    counts: bool,
+    /// What it said last.
+    last: Usage,
+}
+
+impl Counter {
+    /// That of a rule, of which some actions are shared ones.
+    pub(super) fn of(rule: &FlowRule, shared: &[(usize, SharedId)]) -> Self {
+        let own = |at: usize| shared.iter().all(|(index, _)| *index != at);
+        let counts = (0..).zip(&rule.actions).any(|(at, action)| *action == Action::Count && own(at));
+        Self { counts, last: Usage::default() }
+    }
+
+    /// What the device says now.
+    ///
+    /// # Errors
+    /// [`Cause::Invalid`] for a rule that does not count, [`Cause::Again`] while the device has no figures, or the
+    /// driver's words.
+    pub(super) fn ask(&mut self, port: u16, rule: NonNull<sys::rte_flow>) -> Result<Usage, FlowError> {
+        if !self.counts {
+            return Err(FlowError::new(
+                Cause::Invalid,
+                Where::Handle,
+                "the rule has no count action of its own",
+            ));
+        }
+        self.last = usage_of(port, rule)?;
+        Ok(self.last)
+    }
+
+    /// The best that can be told before the rule goes: what the device says, or what it said last.
+    pub(super) fn settle(&mut self, port: u16, rule: NonNull<sys::rte_flow>) -> Usage {
+        self.ask(port, rule).unwrap_or(self.last)
+    }
 }
 
 /// Rules, shared actions and meters of one port.
@@ -26,7 +73,6 @@ pub(super) struct Rule {
 pub(crate) struct Held {
     /// The port was stopped: no call reaches it any more.
     closed: bool,
-    last_number: u64,
     /// Flow queues that are out.
     pub(super) queues_out: BTreeSet<u16>,
     pub(super) rules: BTreeMap<RuleId, Rule>,
@@ -44,12 +90,6 @@ impl Held {
             return Err(stopped());
         }
         Ok(self)
-    }
-
-    /// A number for a rule or a shared action.
-    pub(super) fn number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
     }
 
     /// Flow queues that must go before the port stops.
@@ -77,6 +117,11 @@ impl Held {
         }
         self.meters.clear(port);
     }
+}
+
+/// A number for a rule or a shared action, never given out before.
+pub(super) fn number() -> u64 {
+    LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 pub(super) fn stopped() -> FlowError {

@@ -5,11 +5,13 @@
 //!   FlowError <-- error.rs ------------- rte_flow_error, errno, what the driver logged
 //! ```
 //! [`Flows`] is the synchronous API, which every driver with rte_flow has; [`FlowQueue`] the one with templates and
-//! queues, for ports started with [`FlowQueues`]. Both are back ends for the offload manager. Rules belong to their
-//! port: they go when it stops. What is offloaded, and when, is decided elsewhere.
+//! queues, for ports started with [`FlowQueues`]. [`FlowDevice`] is either of them on the port that takes the rules of a
+//! whole e-switch: the back end of the offload manager. Rules belong to their port: they go when it stops. What is
+//! offloaded, and when, is decided elsewhere.
 //!
 //! No hardware was at hand: what only a NIC can show (that rules match, count, age and meter) is unconfirmed.
 
+mod device;
 mod error;
 mod held;
 mod layout;
@@ -19,7 +21,32 @@ mod port;
 mod queue;
 mod template;
 
+pub use device::{FlowDevice, transfer_proxy};
 pub(crate) use held::Held;
 pub use port::{Flows, SharedId};
 pub(crate) use queue::configure;
 pub use queue::{FlowLimits, FlowQueue, FlowQueues};
+
+/// What the DPDK that this was built with has of rte_flow. Whether a driver has it, too, only the driver can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Its version.
+    pub version: &'static str,
+    /// It can say "match the InfiniBand base transport header", so that queue pairs can be told apart.
+    pub ib_bth: bool,
+    /// It has the meter whose colours later rules see, of which red packets may go on.
+    pub meter_mark: bool,
+    /// It can say "match the colour that a meter gave".
+    pub meter_color: bool,
+    /// It has templates and queues.
+    pub queues: bool,
+}
+
+/// What the DPDK that this was built with has of rte_flow.
+pub const BUILD: Build = Build {
+    version: dpdk_sys::DPDK_VERSION,
+    ib_bth: dpdk_sys::HAS_ITEM_IB_BTH,
+    meter_mark: dpdk_sys::HAS_ACTION_METER_MARK,
+    meter_color: dpdk_sys::HAS_ITEM_METER_COLOR,
+    queues: dpdk_sys::HAS_FLOW_TEMPLATES,
+};

@@ -7,7 +7,7 @@ use dpdk_sys as sys;
 use pipelines::offload::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use super::error;
-use super::held::{self, Rule};
+use super::held::{self, Counter, Rule};
 use super::lower::{END, Lowered};
 use crate::port::{PortId, Running, StartedPort};
 
@@ -80,7 +80,7 @@ impl Flows {
         let handle = |(index, id): &(usize, SharedId)| Some((*index, held.shared.get(id)?.as_ptr()));
         let handles: Option<Vec<_>> = shared.iter().map(handle).collect();
         let handles = handles.ok_or_else(no_such_action)?;
-        let number = held.number();
+        let number = held::number();
         let lowered = Lowered::new(rule, number, &handles)?;
         let handle = error::pointer(Some(&lowered), |error| {
             let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
@@ -88,7 +88,7 @@ impl Flows {
             unsafe { sys::rte_flow_create(port, lowered.attr(), items, actions, error) }
         })?;
         let shares = shared.iter().map(|(_, id)| *id).collect();
-        held.rules.insert(RuleId(number), Rule { handle, shares });
+        held.rules.insert(RuleId(number), Rule { handle, shares, counter: Counter::of(rule, shared) });
         Ok(RuleId(number))
     }
 
@@ -97,26 +97,32 @@ impl Flows {
     /// # Errors
     /// [`Cause::Gone`] for a rule that is not there, or the driver's words.
     pub fn destroy(&self, rule: RuleId) -> Result<(), FlowError> {
+        self.settle(rule, |_, _| ()).map(|_| ())
+    }
+
+    /// Takes a rule away, once more asked for what it has seen.
+    fn settle<T>(&self, rule: RuleId, seen: impl FnOnce(u16, &mut Rule) -> T) -> Result<T, FlowError> {
         let running = self.running()?;
         let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
-        let handle = held.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
+        let known = held.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
+        let (handle, seen) = (known.handle, seen(port, known));
         // SAFETY: a rule of this port that was not destroyed.
         error::check(None, |error| unsafe { sys::rte_flow_destroy(port, handle.as_ptr(), error) })?;
         held.rules.remove(&rule);
-        Ok(())
+        Ok(seen)
     }
 
     /// What a rule with a count action of its own has seen.
     ///
     /// # Errors
-    /// [`Cause::Gone`] for a rule that is not there, [`Cause::Again`] while the device has no figures, or the driver's
-    /// words.
+    /// [`Cause::Gone`] for a rule that is not there, [`Cause::Invalid`] for one that does not count, [`Cause::Again`]
+    /// while the device has no figures, or the driver's words.
     pub fn query(&self, rule: RuleId) -> Result<Usage, FlowError> {
         let running = self.running()?;
         let (port, mut held) = (running.id().get(), running.flow());
-        let handle = held.open()?.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
-        usage_of(port, handle)
+        let rule = held.open()?.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
+        rule.counter.ask(port, rule.handle)
     }
 
     /// Takes all rules away. When the driver refuses, rules may be left that nothing here knows any more.
@@ -170,7 +176,7 @@ impl Flows {
         let running = self.running()?;
         let (port, mut held) = (running.id().get(), running.flow());
         let held = held.open()?;
-        let number = held.number();
+        let number = held::number();
         let lowered =
             Lowered::new(&FlowRule { attr, pattern: Vec::new(), actions: vec![action] }, number, &[])?;
         let conf = lowered.shared_conf();
@@ -272,7 +278,11 @@ fn usage(
 ) -> Result<Usage, FlowError> {
     // SAFETY: integers and bit fields, for which zero is a value: count on, do not reset.
     let mut count: sys::rte_flow_query_count = unsafe { std::mem::zeroed() };
-    error::check(None, |error| query((&raw mut count).cast(), error))?;
+    error::check(None, |error| query((&raw mut count).cast(), error)).map_err(|error| match error.cause {
+        // The rule is there: what the driver does not find is its counter, which comes and goes a little later.
+        Cause::Gone => FlowError { cause: Cause::Again, ..error },
+        _ => error,
+    })?;
     if count.hits_set() == 0 {
         return Err(FlowError::new(Cause::Again, Where::Handle, "the device has counted no packets yet"));
     }
@@ -296,10 +306,8 @@ impl BackEnd for Flows {
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        // Last figures, where the rule counts; the device may have counted on since.
-        let usage = self.query(rule).unwrap_or_default();
-        Self::destroy(self, rule)?;
-        Ok(usage)
+        // The device may count on until the rule is gone.
+        self.settle(rule, |port, rule| rule.counter.settle(port, rule.handle))
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {

@@ -12,9 +12,8 @@ use dpdk_sys as sys;
 use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use super::error;
-use super::held::{self, Held};
+use super::held::{self, Counter, Held};
 use super::lower::Lowered;
-use super::port::usage_of;
 use super::template::{Shape, Table};
 use crate::port::{Running, StartedPort};
 
@@ -92,6 +91,7 @@ struct Rule {
     handle: NonNull<sys::rte_flow>,
     /// The device has not said yet what became of it.
     pending: bool,
+    counter: Counter,
 }
 
 /// One flow queue of a port. It moves to the thread that uses it, and must go before the port stops; its rules go with
@@ -287,7 +287,7 @@ impl BackEnd for FlowQueue {
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
         self.has_room()?;
-        let id = RuleId(self.held().open()?.number());
+        let id = RuleId(held::number());
         let lowered = Lowered::new(rule, id.0, &[])?;
         let table = self.table(rule, &lowered)?;
         let later = later();
@@ -311,7 +311,7 @@ impl BackEnd for FlowQueue {
             }
         })?;
         self.outstanding += 1;
-        self.rules.insert(id, Rule { handle, pending: true });
+        self.rules.insert(id, Rule { handle, pending: true, counter: Counter::of(rule, &[]) });
         Ok(id)
     }
 
@@ -325,7 +325,9 @@ impl BackEnd for FlowQueue {
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         // A rule on its way in is there first.
         self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.pending))?;
-        let usage = self.query(rule).unwrap_or_default();
+        let port = self.port();
+        let known = self.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
+        let usage = known.counter.settle(port, known.handle);
         self.wait(|queue| queue.has_room().is_ok())?;
         self.remove(rule)?;
         self.wait(|queue| !queue.rules.contains_key(&rule))?;
@@ -333,8 +335,9 @@ impl BackEnd for FlowQueue {
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        let handle = self.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
-        usage_of(self.port(), handle)
+        let port = self.port();
+        let rule = self.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
+        rule.counter.ask(port, rule.handle)
     }
 
     fn aged(&mut self, rules: &mut Vec<RuleId>) {

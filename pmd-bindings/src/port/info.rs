@@ -59,6 +59,8 @@ pub struct PortInfo {
     pub tx_descriptors: DescriptorLimits,
     /// Index of the kernel interface it is bound to.
     pub if_index: Option<u32>,
+    /// The e-switch that it is a port of, as the driver numbers them; drivers without one give none.
+    pub switch_domain: Option<u16>,
 }
 
 impl PortInfo {
@@ -109,6 +111,8 @@ impl PortInfo {
             rx_descriptors: limits(raw.rx_desc_lim),
             tx_descriptors: limits(raw.tx_desc_lim),
             if_index: (raw.if_index != 0).then_some(raw.if_index),
+            // RTE_ETH_DEV_SWITCH_DOMAIN_ID_INVALID
+            switch_domain: Some(raw.switch_info.domain_id).filter(|domain| *domain != u16::MAX),
         })
     }
 }
