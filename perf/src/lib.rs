@@ -6,6 +6,8 @@
 
 pub mod compare;
 pub mod dcqcn;
+#[path = "gen/mod.rs"] // `gen` is a word of the language
+pub mod generator;
 pub mod group;
 pub mod host;
 pub mod live;

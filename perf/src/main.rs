@@ -10,7 +10,7 @@ use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
-use perf::{dcqcn, group, storm};
+use perf::{dcqcn, generator, group, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -29,6 +29,7 @@ enum Command {
     Group(Group),
     /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
     Dcqcn(Dcqcn),
+    Gen(generator::cli::Options),
 }
 
 #[derive(Args)]
@@ -173,6 +174,7 @@ fn main() -> ExitCode {
         Command::Storm(options) => run_storm(options),
         Command::Group(options) => run_group(options),
         Command::Dcqcn(options) => run_dcqcn(options),
+        Command::Gen(options) => generator::cli::run(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

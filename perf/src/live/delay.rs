@@ -54,6 +54,7 @@ impl Delays {
         Some(Quantiles {
             packets: histogram.len(),
             p50: micros(histogram.value_at_quantile(0.5)),
+            p90: micros(histogram.value_at_quantile(0.9)),
             p99: micros(histogram.value_at_quantile(0.99)),
             p999: micros(histogram.value_at_quantile(0.999)),
             max: micros(histogram.max()),
@@ -68,6 +69,8 @@ pub struct Quantiles {
     pub packets: u64,
     /// The middle one.
     pub p50: f64,
+    /// 9 of 10 took no longer.
+    pub p90: f64,
     /// 99 of 100 took no longer.
     pub p99: f64,
     /// 999 of 1000 took no longer.
@@ -80,7 +83,14 @@ impl Quantiles {
     /// Each figure less `floor` microseconds, but not below zero.
     pub fn less(self, floor: f64) -> Self {
         let less = |value: f64| (value - floor).max(0.0);
-        Self { p50: less(self.p50), p99: less(self.p99), p999: less(self.p999), max: less(self.max), ..self }
+        Self {
+            p50: less(self.p50),
+            p90: less(self.p90),
+            p99: less(self.p99),
+            p999: less(self.p999),
+            max: less(self.max),
+            ..self
+        }
     }
 }
 

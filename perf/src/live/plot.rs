@@ -57,6 +57,17 @@ pub fn draw(
     content.draw(BitMapBackend::new(&png, size).into_drawing_area()).map_err(|reason| failed(&png, reason))
 }
 
+/// The same as the text of an SVG, for a page that holds everything it shows.
+pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<String, LiveError> {
+    let failed = |reason: String| LiveError::Plot { path: title.into(), reason };
+    font().map_err(failed)?;
+    let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
+    let content = Content { title, x_title, panels, shaded: &[] };
+    let mut text = String::new();
+    content.draw(SVGBackend::with_string(&mut text, size).into_drawing_area()).map_err(failed)?;
+    Ok(text)
+}
+
 fn font() -> Result<(), String> {
     static FONT: OnceLock<Result<(), String>> = OnceLock::new();
     FONT.get_or_init(|| {

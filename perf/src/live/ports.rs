@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmd::{
-    Burst, Clock, Eal, EalConfig, Hugepages, LogLevel, Mempool, MempoolConfig, PortConfig, RxQueue,
-    StartedPort, TxQueue,
+    Burst, Clock, Eal, EalConfig, Hugepages, LogLevel, Mempool, MempoolConfig, PciAccess, PortConfig,
+    RxQueue, StartedPort, TxQueue,
 };
 
 use super::LiveError;
@@ -29,16 +29,39 @@ pub struct Runtime {
 impl Runtime {
     /// Starts it for the calling thread on `core`, with so many packet buffers.
     pub fn start(prefix: &str, core: usize, mbufs: u32) -> Result<Self, LiveError> {
+        Self::start_with(prefix, core, MempoolConfig { mbufs, ..MempoolConfig::default() }, PciAccess::None)
+    }
+
+    /// The same with other buffers, and with PCI devices.
+    pub fn start_with(
+        prefix: &str,
+        core: usize,
+        buffers: MempoolConfig,
+        pci: PciAccess,
+    ) -> Result<Self, LiveError> {
+        // A buffer has its data and some 300 bytes of DPDK's own.
+        let bytes = u64::from(buffers.mbufs) * (u64::from(buffers.data_room) + 320);
         let eal = Eal::init(&EalConfig {
             file_prefix: prefix.into(),
-            memory_mb: 64 + mbufs / 400,
+            memory_mb: 64 + (bytes >> 20) as u32,
             hugepages: Hugepages::Auto,
             main_core: Some(core),
             log_level: LogLevel::Error,
+            pci,
             ..EalConfig::default()
         })?;
-        let pool = Mempool::new(&eal, &MempoolConfig { mbufs, ..MempoolConfig::default() })?;
+        let pool = Mempool::new(&eal, &buffers)?;
         Ok(Self { eal, pool, clock: Clock::calibrate(Duration::from_millis(100)) })
+    }
+
+    /// DPDK itself.
+    pub fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
+    /// The packet buffers.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
     }
 
     /// Packet buffers in use.
@@ -87,7 +110,7 @@ impl Memif {
             args.push_str(&format!(",rsize={ring}"));
         }
         let port = pmd::Port::attach(&runtime.eal, &format!("net_memif_{name}"), &args)?;
-        let (port, mut rx, mut tx) = start_when_served(port, runtime)?;
+        let (port, mut rx, mut tx) = start_when_served(port, runtime, &PortConfig::default())?;
         let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
             return Err(LiveError::NoLink { id, socket, seconds: 0 });
         };
@@ -147,13 +170,14 @@ impl Drop for Memif {
 }
 
 /// A client starts only while its server listens, which a daemon does some time after it answers.
-fn start_when_served(
+pub(crate) fn start_when_served(
     mut port: pmd::Port,
     runtime: &Runtime,
+    config: &PortConfig,
 ) -> Result<(StartedPort, Vec<RxQueue>, Vec<TxQueue>), LiveError> {
     let end = Instant::now() + LINK;
     loop {
-        match port.start(&PortConfig::default(), &runtime.pool) {
+        match port.start(config, &runtime.pool) {
             Ok(started) => return Ok(started),
             Err((_, error)) if Instant::now() > end => return Err(error.into()),
             Err((back, _)) => port = back,

@@ -1,0 +1,64 @@
+//! `perf gen` on the command line.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::scenario::Scenario;
+use super::{html, report};
+use crate::host::interrupt;
+
+/// Generate what a scenario file says, over any DPDK port, and measure what comes back.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The scenario (perf/scenarios has examples).
+    scenario: PathBuf,
+    /// Write everything as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write a page with tables and plots to this file; it needs nothing else.
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// Share of frames that may be lost at the throughput, in percent [default: what the scenario says].
+    #[arg(long)]
+    loss: Option<f64>,
+    /// Length of plain traffic in seconds [default: what the scenario says].
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// No live screen.
+    #[arg(long)]
+    quiet: bool,
+    /// Only say whether the scenario makes sense.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs it.
+pub fn run(given: Options) -> anyhow::Result<()> {
+    let (mut scenario, source) = Scenario::load(&given.scenario)?;
+    if let Some(loss) = given.loss {
+        scenario.run.loss = loss;
+    }
+    if let Some(seconds) = given.seconds {
+        scenario.run.seconds = seconds;
+    }
+    let plan = scenario.check(&source)?;
+    if given.check {
+        println!("{}: {} ports, {} streams", given.scenario.display(), plan.ports.len(), plan.streams.len());
+        return Ok(());
+    }
+    interrupt::install()?;
+    let name = given.scenario.display().to_string();
+    let report = super::run(&name, &scenario, &plan, given.quiet)?;
+    print!("{}", report::text(&report));
+    if let Some(path) = given.json {
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = given.html {
+        std::fs::write(&path, html::page(&report)?).with_context(|| format!("write {}", path.display()))?;
+        println!("page: {}", path.display());
+    }
+    anyhow::ensure!(!report.interrupted, "interrupted; the report holds what was done until then");
+    Ok(())
+}

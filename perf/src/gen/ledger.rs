@@ -1,0 +1,206 @@
+//! What arrived of each flow: every number once, in order; the rest is loss, reordering or repetition.
+//!
+//! Reordering is counted as RFC 4737 section 3 has it: a frame whose number is below the next one awaited.
+
+use super::frame::bth_offset;
+use super::mark::Mark;
+use super::sender::first_psn;
+
+/// Frames back to which a repetition can be told from a late arrival.
+const WINDOW: u32 = 64;
+
+/// What was received of a stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Received {
+    /// Frames, repetitions included.
+    pub frames: u64,
+    /// Bytes of them in memory.
+    pub bytes: u64,
+    /// Frames that had arrived before.
+    pub duplicates: u64,
+    /// Frames that came after a later one of their flow.
+    pub reordered: u64,
+    /// The most places a frame was late (RFC 4737 section 4.2).
+    pub reorder_extent: u32,
+    /// Jumps of the numbers within a flow: each begins a gap.
+    pub gaps: u64,
+    /// Jumps of the packet sequence number of a queue pair.
+    pub psn_gaps: u64,
+    /// Packet sequence numbers that went back.
+    pub psn_back: u64,
+}
+
+/// A flow at the receiver.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    /// The next number awaited.
+    next: u32,
+    /// The next packet sequence number awaited.
+    psn: u32,
+    /// Bit n: number `next - 1 - n` has arrived.
+    seen: u64,
+}
+
+/// The flows of a stream.
+#[derive(Debug)]
+pub struct Ledger {
+    first_flow: u32,
+    flows: Vec<Flow>,
+    /// The sums.
+    pub received: Received,
+}
+
+impl Ledger {
+    /// A run begins: the flows have the next numbers that their sender has.
+    pub fn new(first_flow: u32, numbers: &[u32]) -> Self {
+        let flow = |(index, &next): (u32, &u32)| {
+            let psn = first_psn(first_flow + index).wrapping_add(next) & 0xff_ffff;
+            // What was sent before this run is not of it.
+            Flow { next, psn, seen: u64::MAX }
+        };
+        Self { first_flow, flows: (0..).zip(numbers).map(flow).collect(), received: Received::default() }
+    }
+
+    /// Takes in a frame with its signature. `false` when it is of none of these flows.
+    #[inline]
+    pub fn take(&mut self, mark: &Mark, frame: &[u8]) -> bool {
+        let Some(flow) = self.flows.get_mut(mark.flow.wrapping_sub(self.first_flow) as usize) else {
+            return false;
+        };
+        let received = &mut self.received;
+        received.frames += 1;
+        received.bytes += frame.len() as u64;
+        let ahead = mark.number.wrapping_sub(flow.next);
+        if ahead < 1 << 31 {
+            received.gaps += u64::from(ahead > 0);
+            let moved = ahead + 1;
+            flow.seen = if moved < WINDOW { flow.seen << moved | 1 } else { 1 };
+            flow.next = mark.number.wrapping_add(1);
+        } else {
+            let late = flow.next.wrapping_sub(mark.number);
+            let bit = 1u64.checked_shl(late - 1).unwrap_or(0);
+            if flow.seen & bit != 0 {
+                received.duplicates += 1;
+            } else {
+                flow.seen |= bit;
+                received.reordered += 1;
+                received.reorder_extent = received.reorder_extent.max(late - 1);
+            }
+        }
+        if mark.roce {
+            flow.take_psn(frame, received);
+        }
+        true
+    }
+
+    /// Frames that arrived, each counted once.
+    pub fn distinct(&self) -> u64 {
+        self.received.frames - self.received.duplicates
+    }
+}
+
+impl Flow {
+    /// Looks at the sequence number in the packet itself, as a receiving adapter does.
+    #[inline]
+    fn take_psn(&mut self, frame: &[u8], received: &mut Received) {
+        let bytes = bth_offset(frame).and_then(|bth| frame.get(bth + 9..bth + 12));
+        let Some(&[high, middle, low]) = bytes else { return };
+        let psn = u32::from_be_bytes([0, high, middle, low]);
+        let ahead = psn.wrapping_sub(self.psn) & 0xff_ffff;
+        if ahead < 1 << 23 {
+            received.psn_gaps += u64::from(ahead > 0);
+            self.psn = (psn + 1) & 0xff_ffff;
+        } else {
+            received.psn_back += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::{Serial, Shape, Template};
+    use super::super::scenario::Protocol;
+    use super::super::tuple::Tuples;
+    use super::super::units::{Macs, Range};
+    use super::*;
+    use wire::MacAddr;
+    use wire::roce::opcode;
+
+    fn ledger_after(first: u32, numbers: &[u32]) -> Received {
+        let mut ledger = Ledger::new(10, &[0, first]);
+        for &number in numbers {
+            let mark = Mark { roce: false, run: 1, flow: 11, number, stamp: 0 };
+            assert!(ledger.take(&mark, &[0; 60]));
+        }
+        assert_eq!(ledger.received.frames, numbers.len() as u64);
+        assert_eq!(ledger.distinct(), ledger.received.frames - ledger.received.duplicates);
+        ledger.received
+    }
+
+    #[test]
+    fn in_order_is_nothing_to_tell() {
+        let received = ledger_after(u32::MAX - 1, &[u32::MAX - 1, u32::MAX, 0, 1]);
+        assert_eq!(received, Received { frames: 4, bytes: 240, ..Received::default() });
+    }
+
+    #[test]
+    fn gaps_late_frames_and_repetitions_are_told_apart() {
+        let received = ledger_after(5, &[5, 8, 6, 8, 5, 7, 9]);
+        let found = (received.gaps, received.reordered, received.duplicates, received.reorder_extent);
+        assert_eq!(found, (1, 2, 2, 2));
+    }
+
+    #[test]
+    fn far_behind_the_window_a_frame_counts_as_late() {
+        let numbers: Vec<u32> = (1..200).chain([0]).collect();
+        let received = ledger_after(0, &numbers);
+        assert_eq!((received.gaps, received.reordered, received.duplicates), (1, 1, 0));
+        assert_eq!(received.reorder_extent, 199);
+    }
+
+    #[test]
+    fn what_was_sent_before_the_run_is_a_repetition() {
+        assert_eq!(ledger_after(5, &[4]).duplicates, 1);
+    }
+
+    #[test]
+    fn foreign_flows_are_not_taken() {
+        let mut ledger = Ledger::new(10, &[0, 0]);
+        for flow in [9, 12, 0xff_ffff] {
+            assert!(!ledger.take(&Mark { roce: false, run: 1, flow, number: 0, stamp: 0 }, &[]));
+        }
+        assert_eq!(ledger.received, Received::default());
+    }
+
+    #[test]
+    fn sequence_numbers_of_queue_pairs_are_read_from_the_packets() {
+        let shape =
+            Shape { protocol: Protocol::RoceRc, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+        let template = Template::new(&shape, 94, opcode::RC_WRITE_ONLY, 1).unwrap();
+        let one = Range::one(1);
+        let mac = Macs::one(MacAddr([2, 0, 0, 0, 0, 1]));
+        let dst_port = Range::one(4791);
+        let tuples = Tuples {
+            src_mac: mac,
+            dst_mac: mac,
+            src_ip: one,
+            dst_ip: one,
+            src_port: None,
+            dst_port,
+            qp: one,
+            vni: one,
+        };
+        let mut ledger = Ledger::new(0, &[0xff_fffe]);
+        let start = first_psn(0).wrapping_add(0xff_fffe) & 0xff_ffff;
+        // The switch rewrites one sequence number, which the signature does not show.
+        for (number, psn) in [(0, start), (1, start + 1), (2, start + 3), (3, start + 3), (4, start + 4)] {
+            let mut frame = vec![0; template.len()];
+            let (number, psn) = (0xff_fffe + number, psn & 0xff_ffff);
+            let mark = Mark { roce: true, run: 1, flow: 0, number, stamp: 0 };
+            template.write(&mut frame, &tuples.at(0), Serial { number, psn }, &mark);
+            assert!(ledger.take(&mark, &frame));
+        }
+        let received = ledger.received;
+        assert_eq!((received.gaps, received.psn_gaps, received.psn_back), (0, 1, 1));
+    }
+}

@@ -1,0 +1,324 @@
+//! The scenario file: ports, streams and what to do with them, as TOML.
+//!
+//! The shape is here, with the places of what can be wrong; whether it makes sense is in [`check`].
+
+pub mod check;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::units::{Addresses, Count, Macs, Numbers, Rate};
+pub use ports::{Attachment, PortSpec};
+
+/// What is wrong with a scenario file.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// It could not be read.
+    #[error("{path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's reason.
+        reason: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{path}:{line}: {source_line}: {what}")]
+    At {
+        /// The file.
+        path: String,
+        /// The line, from 1.
+        line: usize,
+        /// The line's text, with the key.
+        source_line: String,
+        /// What is wrong and what to do.
+        what: String,
+    },
+}
+
+/// A whole scenario.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// How the generator itself runs.
+    #[serde(default)]
+    pub generator: Generator,
+    /// What is done with the streams.
+    #[serde(default)]
+    pub run: Run,
+    /// The ports.
+    #[serde(rename = "port")]
+    pub ports: Vec<PortSpec>,
+    /// The traffic.
+    #[serde(rename = "stream")]
+    pub streams: Vec<StreamSpec>,
+}
+
+/// How the generator itself runs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Generator {
+    /// Its core [default: the first].
+    pub core: Option<usize>,
+    /// Packet buffers.
+    pub mbufs: u32,
+    /// What chance begins with.
+    pub seed: u64,
+    /// Frames on their way at a time, at most; 0 for any number.
+    pub window: u64,
+    /// How many frames it catches up with after it was stopped.
+    pub backlog: u64,
+    /// Check the checksums of one received frame in so many; 0 for none.
+    pub verify_every: u32,
+    /// Seconds of calibration against a loopback before anything else; 0 for none.
+    pub calibrate: f64,
+}
+
+impl Default for Generator {
+    fn default() -> Self {
+        Self { core: None, mbufs: 32_767, seed: 1, window: 0, backlog: 256, verify_every: 64, calibrate: 0.5 }
+    }
+}
+
+/// A test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// The streams as they are, for `seconds`.
+    Traffic,
+    /// RFC 2544 section 26.1.
+    Throughput,
+    /// RFC 2544 section 26.2.
+    Latency,
+    /// RFC 2544 section 26.3.
+    FrameLoss,
+    /// RFC 2544 section 26.4.
+    BackToBack,
+}
+
+/// What is done.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Run {
+    /// The tests, in order.
+    pub tests: Vec<Test>,
+    /// Length of `traffic`, in seconds.
+    pub seconds: f64,
+    /// Seconds of traffic before each test, which nobody counts.
+    pub warm_up: f64,
+    /// Frame sizes of the tests of RFC 2544, frame check sequence included [default: each stream's own].
+    pub sizes: Vec<Spanned<u32>>,
+    /// Length of a trial of RFC 2544, in seconds.
+    pub trial: f64,
+    /// Share of frames that may be lost at the throughput, in percent.
+    pub loss: f64,
+    /// How near the search comes to the throughput, in percent of the highest rate.
+    pub resolution: f64,
+    /// The highest rate, of all streams together [default: the line, or what calibration found].
+    pub max_rate: Option<Rate>,
+    /// How often a failed trial is tried again before its rate counts as too high.
+    pub retries: u32,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            tests: vec![Test::Traffic],
+            seconds: 10.0,
+            warm_up: 0.5,
+            sizes: Vec::new(),
+            trial: 2.0,
+            loss: 0.0,
+            resolution: 1.0,
+            max_rate: None,
+            retries: 0,
+        }
+    }
+}
+
+/// What the frames of a stream are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// UDP datagrams.
+    Udp,
+    /// TCP segments of no connection.
+    Tcp,
+    /// RoCEv2, reliable connections.
+    RoceRc,
+    /// RoCEv2, unreliable datagrams.
+    RoceUd,
+    /// Frames of a capture file, unchanged.
+    Pcap,
+}
+
+impl Protocol {
+    /// Whether its packets have an ICRC.
+    pub const fn is_roce(self) -> bool {
+        matches!(self, Self::RoceRc | Self::RoceUd)
+    }
+}
+
+/// Which flow is next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// One after the other.
+    InTurn,
+    /// Each as likely as any other.
+    #[default]
+    Uniform,
+    /// The n-th with a likelihood of 1/n^s.
+    Zipf,
+}
+
+/// Lengths of frames.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a length in bytes, \"imix\", or a list of [bytes, weight]")]
+pub enum Size {
+    /// All alike.
+    One(u32),
+    /// A mixture with a name.
+    Named(String),
+    /// Lengths and their weights.
+    Mixed(Vec<(u32, u32)>),
+}
+
+/// The tunnel a stream is sent in.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Tunnel {
+    /// The tenant networks; flows spread over them.
+    pub vni: Spanned<Numbers>,
+    /// Outer source address.
+    pub src_ip: Spanned<Addresses>,
+    /// Outer destination address.
+    pub dst_ip: Spanned<Addresses>,
+    /// Outer source MAC address.
+    pub src_mac: Macs,
+    /// Outer destination MAC address.
+    pub dst_mac: Macs,
+}
+
+/// A stream of frames from one port to another.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StreamSpec {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// The port that sends it.
+    pub from: Spanned<String>,
+    /// The port at which it is awaited.
+    pub to: Spanned<String>,
+    /// What it is.
+    pub protocol: Spanned<Protocol>,
+    /// How fast [default: max]. The tests of RFC 2544 keep the ratio of the streams.
+    #[serde(default = "max_rate")]
+    pub rate: Rate,
+    /// Lengths of its frames, frame check sequence included and without the tunnel [default: 64].
+    #[serde(default)]
+    pub size: Option<Spanned<Size>>,
+    /// Flows (queue pairs) at a time [default: 1].
+    #[serde(default)]
+    pub flows: Option<Spanned<Count>>,
+    /// New flows (queue pairs) per second, each in place of an older one [default: none].
+    #[serde(default)]
+    pub churn: Option<Spanned<Count>>,
+    /// Which flow is next.
+    #[serde(default)]
+    pub distribution: Distribution,
+    /// The exponent of `zipf` [default: 1.0].
+    #[serde(default)]
+    pub zipf_exponent: Option<Spanned<f64>>,
+    /// Source MAC addresses, one per source address.
+    #[serde(default)]
+    pub src_mac: Option<Macs>,
+    /// Destination MAC addresses, one per destination address.
+    #[serde(default)]
+    pub dst_mac: Option<Macs>,
+    /// Source addresses.
+    #[serde(default)]
+    pub src_ip: Option<Spanned<Addresses>>,
+    /// Destination addresses.
+    #[serde(default)]
+    pub dst_ip: Option<Spanned<Addresses>>,
+    /// Source ports.
+    #[serde(default)]
+    pub src_port: Option<Spanned<Numbers>>,
+    /// Destination ports.
+    #[serde(default)]
+    pub dst_port: Option<Spanned<Numbers>>,
+    /// Destination queue pairs.
+    #[serde(default)]
+    pub qp: Option<Spanned<Numbers>>,
+    /// What each queue pair sends, again and again [default: write-only].
+    #[serde(default)]
+    pub opcodes: Option<Spanned<Vec<String>>>,
+    /// TOS or traffic class.
+    #[serde(default)]
+    pub tos: u8,
+    /// VLAN id.
+    #[serde(default)]
+    pub vlan: Option<Spanned<u16>>,
+    /// TCP segments begin a connection (SYN), rather than carry data of one.
+    #[serde(default)]
+    pub syn: bool,
+    /// The capture file.
+    #[serde(default)]
+    pub file: Option<Spanned<PathBuf>>,
+    /// The tunnel it is sent in.
+    #[serde(default)]
+    pub vxlan: Option<Tunnel>,
+}
+
+const fn max_rate() -> Rate {
+    Rate::Max
+}
+
+/// Where things are in the text of a file, for errors.
+#[derive(Debug, Clone)]
+pub struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// An error at a byte of the text.
+    pub fn error(&self, at: usize, what: impl Into<String>) -> ScenarioError {
+        let at = at.min(self.text.len());
+        let line = self.text[..at].matches('\n').count() + 1;
+        let source_line = self.text.lines().nth(line - 1).unwrap_or("").trim().to_owned();
+        ScenarioError::At { path: self.path.clone(), line, source_line, what: what.into() }
+    }
+
+    /// An error at a value.
+    pub fn at<T>(&self, value: &Spanned<T>, what: impl Into<String>) -> ScenarioError {
+        self.error(value.span().start, what)
+    }
+}
+
+impl Scenario {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<(Self, Source), ScenarioError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|reason| ScenarioError::Read { path: name.clone(), reason })?;
+        Self::parse(name, text)
+    }
+
+    /// Reads a text.
+    pub fn parse(path: String, text: String) -> Result<(Self, Source), ScenarioError> {
+        let source = Source { path, text };
+        match toml::from_str::<Self>(&source.text) {
+            Ok(scenario) => Ok((scenario, source)),
+            Err(error) => {
+                let at = error.span().map_or(0, |span| span.start);
+                Err(source.error(at, error.message().replace('\n', " ")))
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The live screen: a small table, written anew every second. Nothing of it where nobody watches.
+
+use std::io::{IsTerminal, Write as _};
+
+use super::outcome::{StreamOutcome, rate_text};
+
+/// The screen.
+#[derive(Debug)]
+pub struct Screen {
+    /// Ticks of a second; 0 where nobody watches.
+    second: u64,
+    next: u64,
+    title: String,
+    lines: usize,
+    before: Vec<(u64, u64)>,
+    at: f64,
+}
+
+impl Screen {
+    /// A screen if standard error is a terminal and nobody asked for silence.
+    pub fn new(quiet: bool, hertz: u64) -> Self {
+        let watched = !quiet && std::io::stderr().is_terminal();
+        Self {
+            second: if watched { hertz } else { 0 },
+            next: 0,
+            title: String::new(),
+            lines: 0,
+            before: Vec::new(),
+            at: 0.0,
+        }
+    }
+
+    /// What is being done from now on.
+    pub fn begin(&mut self, title: &str) {
+        self.title = title.into();
+        self.before.clear();
+        self.at = 0.0;
+        self.lines = 0;
+    }
+
+    /// Whether a second has passed.
+    #[inline]
+    pub fn is_due(&mut self, now: u64) -> bool {
+        if self.second == 0 || now < self.next {
+            return false;
+        }
+        self.next = now + self.second;
+        true
+    }
+
+    /// Shows how far it has come.
+    pub fn show(&mut self, at: f64, streams: &[StreamOutcome]) {
+        if self.before.is_empty() {
+            self.before = vec![(0, 0); streams.len()];
+        }
+        let text = table(&self.title, (self.at, at), &self.before, streams);
+        let up = match self.lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A"),
+        };
+        let mut stderr = std::io::stderr().lock();
+        // A screen that went away is nothing to stop for.
+        let _ = write!(stderr, "{up}{}", text.replace('\n', "\x1b[K\n"));
+        self.lines = text.lines().count();
+        self.before = streams.iter().map(|stream| (stream.sent, stream.received.frames)).collect();
+        self.at = at;
+    }
+}
+
+fn table(title: &str, (from, to): (f64, f64), before: &[(u64, u64)], streams: &[StreamOutcome]) -> String {
+    let mut text = format!(
+        "{title}, {to:.0} s\n{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
+        "stream", "sent/s", "received/s", "on the way", "not taken", "p50 us", "p99 us"
+    );
+    let seconds = (to - from).max(1e-3);
+    for (stream, before) in streams.iter().zip(before) {
+        let rate = |now: u64, before: u64| rate_text(now.saturating_sub(before) as f64 / seconds);
+        let delay = |of: fn(&crate::live::delay::Quantiles) -> f64| {
+            stream.delay.as_ref().map_or("-".into(), |delay| format!("{:.1}", of(delay)))
+        };
+        text.push_str(&format!(
+            "{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
+            stream.name,
+            rate(stream.sent, before.0),
+            rate(stream.received.frames, before.1),
+            stream.lost,
+            stream.refused,
+            delay(|delay| delay.p50),
+            delay(|delay| delay.p99)
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_since_the_last_look() {
+        let stream = StreamOutcome {
+            name: "one".into(),
+            sent: 3_000_000,
+            refused: 5,
+            late: 0,
+            lost: 7,
+            new_flows: 0,
+            received: super::super::ledger::Received { frames: 2_500_000, ..Default::default() },
+            sent_bytes: 0,
+            delay: None,
+        };
+        let text = table("traffic", (1.0, 3.0), &[(1_000_000, 500_000)], &[stream]);
+        let row = text.lines().nth(2).unwrap();
+        let words: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(words, ["one", "1.000", "Mpps", "1.000", "Mpps", "7", "5", "-", "-"]);
+        assert!(text.starts_with("traffic, 3 s\n"));
+    }
+}
