@@ -74,6 +74,8 @@ pub struct PipelineCounters {
     pub received: Counter,
     /// Packets made by the switch (ARP requests, ICMP errors).
     pub originated: Counter,
+    /// Packets that the simulated e-switch sent past the pipeline.
+    pub offloaded: Counter,
     /// Further copies made by replication.
     pub copies: Counter,
     /// Packets accepted by a tx queue.
@@ -158,10 +160,11 @@ impl PipelineCounters {
     }
 
     /// Every scalar counter with its name, for display.
-    pub fn scalars(&self) -> [(&'static str, u64); 22] {
+    pub fn scalars(&self) -> [(&'static str, u64); 23] {
         [
             ("received", self.received.get()),
             ("originated", self.originated.get()),
+            ("offloaded", self.offloaded.get()),
             ("copies", self.copies.get()),
             ("sent", self.sent.get()),
             ("consumed", self.consumed.get()),
@@ -185,11 +188,10 @@ impl PipelineCounters {
         ]
     }
 
-    /// The conservation law: received + originated + copies - sent - drops - consumed - queued - waiting.
-    /// Zero whenever
-    /// the worker is between bursts.
+    /// The conservation law: received + originated + offloaded + copies - sent - drops - consumed - queued -
+    /// waiting. Zero whenever the worker is between bursts.
     pub fn imbalance(&self) -> i64 {
-        let in_ = self.received.get() + self.originated.get() + self.copies.get();
+        let in_ = self.received.get() + self.originated.get() + self.offloaded.get() + self.copies.get();
         let out =
             self.sent.get() + self.dropped() + self.consumed.get() + self.queued.get() + self.waiting.get();
         in_.wrapping_sub(out) as i64

@@ -15,6 +15,7 @@ pub mod event;
 pub mod flat;
 pub mod flow_key;
 pub mod fragments;
+pub mod hot;
 mod index;
 pub mod io;
 pub mod mem;

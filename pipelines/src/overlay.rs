@@ -11,8 +11,11 @@ use crate::counters::PipelineCounters;
 use crate::drops::DropReason;
 use crate::event::Events;
 use crate::fragments::Fragments;
+use crate::hot::{self, Hints};
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
+use crate::offload::Usage;
+use crate::offload::translate::Ask;
 use crate::qos::{Dhtb, Law, Leaf};
 use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
@@ -48,6 +51,8 @@ pub struct Overlay<P> {
     released: Burst<P>,
     events: Events,
     counters: Arc<PipelineCounters>,
+    /// Where it tells of flows, while somebody listens.
+    hints: Option<Hints>,
 }
 
 impl<P: PacketBuf> Overlay<P> {
@@ -70,7 +75,24 @@ impl<P: PacketBuf> Overlay<P> {
             released: Burst::default(),
             events,
             counters,
+            hints: None,
         }
+    }
+
+    /// Tells of flows from now on, or no more.
+    pub fn set_hints(&mut self, hints: Option<Hints>) {
+        self.hints = hints;
+    }
+
+    /// What was counted of a flow in all; `None` when it is not known here.
+    pub fn usage(&self, ask: &Ask) -> Option<Usage> {
+        hot::usage(&self.nft, &self.rcft, ask)
+    }
+
+    /// Adds what hardware did of a flow to its entries and to the vNICs' counters, and keeps it from aging. `false`
+    /// when the flow is not known here.
+    pub fn account(&mut self, snapshot: &Snapshot, ask: &Ask, usage: Usage, now: Now) -> bool {
+        hot::account((&mut self.nft, &mut self.rcft), &self.counters, snapshot, (ask, usage), now)
     }
 
     /// The flow table.
@@ -129,6 +151,9 @@ impl<P: PacketBuf> Overlay<P> {
             rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
         }
         dhtb::run(&cx, burst, &mut self.dhtb, &self.nft);
+        if let Some(hints) = &mut self.hints {
+            hints.pick(burst, &self.nft);
+        }
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
     }
 

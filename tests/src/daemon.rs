@@ -153,12 +153,12 @@ impl Daemon {
         let total = |name: &str| counters.get(&format!("fwd.{name}"));
         let dropped: i64 =
             counters.iter().filter(|(path, _)| path.starts_with("fwd.drops.")).map(|(_, v)| v).sum();
-        let made = total("received") + total("originated") + total("copies");
+        let made = total("received") + total("originated") + total("offloaded") + total("copies");
         let gone = total("sent") + dropped + total("consumed") + total("queued");
         assert!(total("received") > 0, "no packet reached the switch: {counters:#?}");
         assert_eq!(
             made, gone,
-            "received + originated + copies = sent + drops + consumed + queued: {counters:#?}"
+            "received + originated + offloaded + copies = sent + drops + consumed + queued: {counters:#?}"
         );
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Reads counters only; how they are laid out for people is the shell's business.
 
+pub mod flow;
 pub mod qos;
 pub mod qps;
 
@@ -34,10 +35,11 @@ impl Totals {
         self.drops.values().fold(0, |sum, n| sum.wrapping_add(*n))
     }
 
-    /// received + originated + copies - sent - drops - consumed - queued - waiting: zero when no packet is on its way
+    /// received + originated + offloaded + copies - sent - drops - consumed - queued - waiting: zero when no packet is on its way
     /// through a stage.
     pub fn imbalance(&self) -> i64 {
-        let came = self.get("received").wrapping_add(self.get("originated")).wrapping_add(self.get("copies"));
+        let came = ["received", "originated", "offloaded", "copies"].map(|name| self.get(name));
+        let came = came.into_iter().fold(0, u64::wrapping_add);
         let held = self.get("queued").wrapping_add(self.get("waiting"));
         let went = self.get("sent").wrapping_add(self.get("consumed")).wrapping_add(held);
         came.wrapping_sub(went).wrapping_sub(self.dropped()) as i64

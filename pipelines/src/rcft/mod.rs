@@ -370,6 +370,22 @@ impl Rcft {
         }
     }
 
+    /// Counts packets of a queue pair that did not pass here. Which packet sequence numbers they had nobody knows.
+    pub fn account(&mut self, way: Way, key: &QpKey, packets: u64, bytes: u64, tick: u32) {
+        let table = match way {
+            Way::Out => &mut self.out,
+            Way::In => &mut self.into,
+        };
+        let slot = table.find(key, table.hash(key));
+        if let Some(line) = table.line_mut(slot) {
+            let ledger = line.ledger;
+            line.account(packets, bytes, tick);
+            if way == Way::Out {
+                self.shared.ledger.seen(ledger, tick);
+            }
+        }
+    }
+
     /// True when control should hear of a refusal of this vNIC now.
     pub fn may_report(&mut self, vnic: u32, tick: u32) -> bool {
         let reported = self.reported.at_mut(vnic);

@@ -220,6 +220,14 @@ impl Line {
         }
     }
 
+    /// Counts packets that were not seen: what comes next is in sequence whatever it is.
+    pub fn account(&mut self, packets: u64, bytes: u64, tick: u32) {
+        self.packets = self.packets.wrapping_add(packets);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        self.last_seen = tick;
+        self.request &= !(REQUEST_KNOWN | RESPONSE_KNOWN);
+    }
+
     /// Acknowledgements coalesce: their PSNs are never gaps.
     #[inline(always)]
     fn acknowledge(&mut self, said: &Said, events: &mut QpEvents) {

@@ -110,6 +110,10 @@ impl QpTable {
         self.events.get_mut(slot as usize)
     }
 
+    pub fn line_mut(&mut self, slot: u32) -> Option<&mut Line> {
+        self.lines.get_mut(slot as usize).filter(|line| !line.key.is_free())
+    }
+
     pub fn remove(&mut self, key: &QpKey) {
         let hash = self.hash(key);
         let slot = self.find(key, hash);

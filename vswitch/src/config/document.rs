@@ -16,8 +16,8 @@ use super::{Config, validate};
 
 /// The sections a config may have.
 pub const SECTIONS: &[&str] = &[
-    "eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft", "qos", "uplink",
-    "vpc", "subnet", "trunk", "vnic", "location", "port",
+    "eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft", "qos", "offload",
+    "uplink", "vpc", "subnet", "trunk", "vnic", "location", "port",
 ];
 
 /// The most syntax errors shown; after the first few the parser mostly stumbles over its own recovery.
@@ -84,6 +84,7 @@ impl Document {
             rdma: reader.section("rdma"),
             rcft: reader.section("rcft"),
             qos: reader.section("qos"),
+            offload: reader.section("offload"),
             uplinks: reader.list("uplink"),
             vpcs: reader.list("vpc"),
             subnets: reader.list("subnet"),

@@ -12,6 +12,7 @@ pub mod error;
 pub mod fields;
 pub mod name;
 pub mod network;
+pub mod offload;
 pub mod places;
 pub mod port_spec;
 pub mod process;
@@ -31,6 +32,7 @@ pub use network::{
     HostTraffic, InnerVlan, LocationConfig, PortConfig, RouteTarget, StaticNeighbour, SubnetConfig,
     TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
+pub use offload::{Barrier, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};
 pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,
@@ -65,6 +67,8 @@ pub struct Config {
     pub rcft: RcftConfig,
     /// How tenants share the link.
     pub qos: QosConfig,
+    /// Which flows go into hardware.
+    pub offload: OffloadConfig,
     /// Ports on the underlay.
     #[serde(rename = "uplink")]
     pub uplinks: Vec<UplinkConfig>,

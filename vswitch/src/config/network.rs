@@ -11,6 +11,7 @@ use wire::{MacAddr, Vni};
 
 use super::fields;
 use super::name::Name;
+use super::offload::OffloadDevice;
 use super::port_spec::PortSpec;
 use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
@@ -101,6 +102,9 @@ pub struct UplinkConfig {
     /// Transmit queues; absent: one per worker as far as the port has them.
     #[serde(default)]
     pub tx_queues: Option<u16>,
+    /// What holds its rules; absent: its flows stay in software.
+    #[serde(default)]
+    pub offload: Option<OffloadDevice>,
 }
 
 /// What becomes of a VLAN tag inside the tunnel.
@@ -318,6 +322,9 @@ pub struct VnicConfig {
     /// Queue pairs the switch uses; absent: one per worker as far as the port has them.
     #[serde(default)]
     pub queues: Option<u16>,
+    /// What holds the rules of its own port; absent: its flows stay in software.
+    #[serde(default)]
+    pub offload: Option<OffloadDevice>,
     /// RC queue pairs it may have in use; absent: what `[rcft] quota` says.
     #[serde(default)]
     pub qp_quota: Option<QuotaConfig>,

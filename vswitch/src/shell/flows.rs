@@ -1,16 +1,15 @@
 //! Commands about flows and the underlay: NFT, neighbours.
 
 use pipelines::drops::DropReason;
-use pipelines::flow_key::Scope;
 use pipelines::nft::{Entry as Flow, Verdict};
 use pipelines::snapshot::{Snapshot, mac_from};
-use pipelines::stage::key::CLASS_NAMES;
 use pipelines::vlt::Place;
 use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::switch::underlay::State;
+use crate::view::flow::Ends;
 use crate::worker::Command;
 
 /// Flows shown when no number is given.
@@ -60,25 +59,25 @@ fn nft(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
                 if rows.len() >= limit {
                     continue;
                 }
-                let row = Row::of(flow, &snapshot);
+                let (ends, action) = (Ends::of(&flow.key, &snapshot), action(flow, &snapshot));
                 let idle = f64::from(page.tick.wrapping_sub(flow.last_seen)) * f64::from(pipelines::TICK_MS)
                     / 1000.0;
                 table.row([
                     number.to_string(),
-                    row.from.clone(),
-                    row.source.clone(),
-                    row.destination.clone(),
-                    row.proto.to_string(),
-                    row.ports.clone(),
-                    row.class.into(),
-                    row.action.clone(),
+                    ends.from.clone(),
+                    ends.source.clone(),
+                    ends.destination.clone(),
+                    ends.proto.to_string(),
+                    ends.ports.clone(),
+                    ends.class.into(),
+                    action.clone(),
                     flow.packets.to_string(),
                     flow.bytes.to_string(),
                     format!("{idle:.1}"),
                 ]);
                 rows.push(json!({
-                    "worker": number, "from": row.from, "source": row.source, "destination": row.destination,
-                    "proto": row.proto, "ports": row.ports, "class": row.class, "action": row.action,
+                    "worker": number, "from": ends.from, "source": ends.source, "destination": ends.destination,
+                    "proto": ends.proto, "ports": ends.ports, "class": ends.class, "action": action,
                     "packets": flow.packets, "bytes": flow.bytes, "idle-seconds": idle,
                 }));
             }
@@ -87,46 +86,6 @@ fn nft(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     }
     let text = format!("{table}{} of {entries} flows\n", rows.len());
     Ok(Output::new(text, json!({ "flows": rows, "entries": entries })))
-}
-
-/// A flow in words.
-struct Row {
-    from: String,
-    source: String,
-    destination: String,
-    proto: u8,
-    ports: String,
-    class: &'static str,
-    action: String,
-}
-
-impl Row {
-    fn of(flow: &Flow, snapshot: &Snapshot) -> Self {
-        let key = &flow.key;
-        let from = match key.scope() {
-            Scope::Vnic(index) => {
-                snapshot.vnic(index).map_or("vnic (gone)".into(), |vnic| format!("vnic {}", vnic.name))
-            }
-            Scope::Vpc(index) => {
-                snapshot.vpc(index).map_or("tunnel (gone)".into(), |vpc| format!("tunnel {}", vpc.name))
-            }
-        };
-        let (source, destination) = match key.addresses() {
-            Some((source, destination)) => (source.to_string(), destination.to_string()),
-            None => (format!("ethertype {:#06x}", key.ethertype()), key.dst_mac().to_string()),
-        };
-        let (sport, dport) = key.ports();
-        let vlan = key.vlan().map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
-        Self {
-            from,
-            source,
-            destination,
-            proto: key.proto(),
-            ports: format!("{sport} {dport}{vlan}"),
-            class: CLASS_NAMES.get(usize::from(key.class())).copied().unwrap_or("-"),
-            action: action(flow, snapshot),
-        }
-    }
 }
 
 fn action(flow: &Flow, snapshot: &Snapshot) -> String {

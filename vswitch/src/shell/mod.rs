@@ -5,6 +5,7 @@ mod config;
 mod events;
 mod flow;
 mod flows;
+mod offload;
 mod port;
 mod qos;
 mod rcft;
@@ -66,6 +67,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(tenant::commands())
         .chain(flow::commands())
         .chain(flows::commands())
+        .chain(offload::commands())
         .chain(rcft::commands())
         .chain(qos::commands())
         .chain(rdma::commands())

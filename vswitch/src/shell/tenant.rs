@@ -192,6 +192,7 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         port,
         vlan: small("vlan")?,
         queues: None,
+        offload: None,
         qp_quota: None,
         refuse: None,
         qos: VnicQos::default(),

@@ -5,6 +5,7 @@
 //! it.
 
 pub mod events;
+pub mod offload;
 pub mod ports;
 pub mod qos;
 pub mod rcft;
@@ -63,6 +64,7 @@ pub struct Switch {
     rdma: rdma::Devices,
     rcft: rcft::Control,
     qos: qos::Control,
+    offload: offload::Control,
     tidying: tidy::Tidying,
     events: EventLog,
 }
@@ -96,6 +98,7 @@ impl Switch {
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
         let qos = qos::Control::new(pool.tree.clone());
+        let offload = offload::Control::new(&config);
         let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
         let bare = Config {
             uplinks: Vec::new(),
@@ -125,6 +128,7 @@ impl Switch {
             rdma,
             rcft,
             qos,
+            offload,
             tidying: tidy::Tidying::default(),
             events: EventLog::default(),
         };
@@ -184,6 +188,16 @@ impl Switch {
     /// Rates: limits and what goes through.
     pub fn qos(&self) -> &qos::Control {
         &self.qos
+    }
+
+    /// Which flows are in hardware.
+    pub fn offload(&self) -> &offload::Control {
+        &self.offload
+    }
+
+    /// Which flows are in hardware, to change it.
+    pub fn offload_mut(&mut self) -> &mut offload::Control {
+        &mut self.offload
     }
 
     /// What happened lately.
@@ -316,13 +330,18 @@ impl Switch {
     }
 
     fn attach_one(&mut self, name: &str, wanted: &Wanted) -> Result<PortIndex, SwitchError> {
-        let index = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted)?;
+        let front = self.offload.front(wanted.offload, &self.config);
+        let index = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted, front)?;
+        if let Some(port) = self.ports.get(index).filter(|_| wanted.offload.is_some()) {
+            self.offload.connect(&self.pool, index, port.port.id().get())?;
+        }
         self.baseline.begin_port(&self.pool, index, name);
         Ok(index)
     }
 
     fn detach_now(&mut self, name: &str) -> Result<(), SwitchError> {
         if let Some(index) = self.ports.index(name) {
+            self.offload.disconnect(&self.pool, self.topology.snapshot(), index)?;
             self.ports.detach(&self.pool, index)?;
             tracing::info!(port = name, "port detached");
         }
@@ -351,6 +370,7 @@ impl Switch {
     fn hand_out(&mut self, before: &Arc<Snapshot>, snapshot: &Arc<Snapshot>) -> Result<(), SwitchError> {
         self.pool.publish(snapshot)?;
         self.topology.release();
+        self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(before, snapshot, self.pool.workers.len());
         self.tend(Instant::now());
@@ -386,6 +406,7 @@ impl Switch {
     /// What cannot change while the switch runs.
     fn refuse_fixed(&self, new: &Config) -> Result<(), SwitchError> {
         let old = &self.config;
+        let ports = self.offload.simulated().is_some();
         let fixed = [
             ("[eal]", old.eal != new.eal),
             ("[workers]", old.workers != new.workers),
@@ -395,6 +416,12 @@ impl Switch {
             ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
             ("[vlt] entries", old.vlt.entries != new.vlt.entries),
             ("[rcft] entries", old.rcft.entries != new.rcft.entries),
+            ("[offload]", old.offload != new.offload),
+            (
+                "[vxlan] udp-port, while ports are on a simulated e-switch,",
+                ports && old.vxlan.udp_port != new.vxlan.udp_port,
+            ),
+            ("[rdma] udp-port, while ports are on a simulated e-switch,", ports && old.rdma != new.rdma),
         ];
         match fixed.iter().find(|(_, changed)| *changed) {
             Some((what, _)) => Err(SwitchError::NotLive(what)),

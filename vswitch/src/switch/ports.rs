@@ -10,8 +10,9 @@ use pmd::{Eal, Mempool, PortConfig as StartConfig, RxQueue, StartedPort, TxQueue
 use wire::MacAddr;
 
 use super::topology::{Ports, punt_mtu, punt_name};
-use crate::config::{Config, HostTraffic, PortSpec, VnicPort};
+use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicPort};
 use crate::port::{self, OpenError, Opened, QueueError, Request, Traits};
+use crate::worker::eswitch::{Device, Front};
 use crate::worker::tx::HAND_OFF_SLOTS;
 use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
 
@@ -26,6 +27,8 @@ pub struct Wanted {
     pub tx_queues: Option<u16>,
     /// Largest IP packet, where the config says.
     pub mtu: Option<u16>,
+    /// What holds its rules.
+    pub offload: Option<OffloadDevice>,
 }
 
 /// The ports that a config wants, by name.
@@ -33,8 +36,8 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
     let mut ports = BTreeMap::new();
     for uplink in &config.uplinks {
         let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
-        let spec = uplink.port.clone();
-        ports.insert(uplink.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: Some(uplink.mtu) });
+        let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
+        ports.insert(uplink.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu, offload });
         if uplink.host == Some(HostTraffic::Punt) {
             let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
             let tap = crate::config::port_spec::TapPort { iface, queues: 1, mac: uplink.mac, persist: false };
@@ -43,6 +46,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
                 rx_queues: Some(1),
                 tx_queues: Some(1),
                 mtu: Some(punt_mtu(uplink.mtu)),
+                offload: None,
             };
             ports.insert(punt_name(&uplink.name), wanted);
         }
@@ -50,20 +54,20 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
     for trunk in &config.trunks {
         let spec = trunk.port.clone();
         let (rx_queues, tx_queues) = (trunk.rx_queues, trunk.tx_queues);
-        ports.insert(trunk.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None });
+        ports.insert(trunk.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None });
     }
     for vnic in &config.vnics {
         if let VnicPort::Own(spec) = &vnic.port {
             let queues = vnic.queues;
-            let wanted =
-                Wanted { spec: spec.clone(), rx_queues: queues, tx_queues: queues, mtu: Some(vnic.mtu) };
+            let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
+            let wanted = Wanted { spec, rx_queues: queues, tx_queues: queues, mtu, offload };
             ports.insert(vnic.name.to_string(), wanted);
         }
     }
     for port in &config.ports {
         let spec = port.port.clone();
         let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
-        ports.insert(port.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None });
+        ports.insert(port.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None });
     }
     ports
 }
@@ -85,6 +89,8 @@ pub struct Attached {
     /// False after `port stop`: it is not polled.
     pub running: bool,
     mac: MacAddr,
+    /// What stands in front of its receive queues.
+    front: Option<Arc<Device>>,
     cleanup: port::Cleanup,
     /// Queues that no worker has yet.
     idle_rx: Vec<RxQueue>,
@@ -255,6 +261,7 @@ impl PortTable {
         (eal, pool, mempool): (&Eal, &Pool, &Mempool),
         name: &str,
         wanted: &Wanted,
+        front: Option<Arc<Device>>,
     ) -> Result<PortIndex, PortsError> {
         if self.index(name).is_some() {
             return Err(PortsError::Duplicate(name.into()));
@@ -270,6 +277,7 @@ impl PortTable {
         let (rx, tx, mut attached) = start(opened, name, wanted, workers, mempool)?;
         let index = slot as PortIndex;
         attached.idle_rx = rx;
+        attached.front = front;
         (attached.tx_workers, attached.idle_tx) = give_tx(pool, index, tx)?;
         if slot == self.slots.len() {
             self.slots.push(None);
@@ -296,7 +304,8 @@ impl PortTable {
             let worker = (0..load.len()).min_by_key(|&worker| load[worker]).unwrap_or(0);
             load[worker] += 1;
             port.rx_workers.push(worker);
-            pool.workers[worker].mailbox().post(Command::AddRx(index, queue))?;
+            let front = port.front.clone().map(|device| Box::new(Front::new(device, port.port.id().get())));
+            pool.workers[worker].mailbox().post(Command::AddRx(index, queue, front))?;
         }
         port.running = true;
         Ok(())
@@ -438,6 +447,7 @@ fn start(
                 tx_workers: Vec::new(),
                 running: false,
                 mac,
+                front: None,
                 cleanup,
                 idle_rx: Vec::new(),
                 idle_tx: Vec::new(),

@@ -29,6 +29,7 @@ pub(super) struct Watched {
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
+        let mut moved = false;
         // Tenants make some of them faster than they can be read.
         for _ in 0..EVENTS {
             let Some(event) = self.pool.events.pop() else { break };
@@ -37,6 +38,7 @@ impl Switch {
                     if self.neighbours.heard(uplink, address, mac, now) {
                         tracing::info!(uplink, %address, %mac, "underlay neighbour resolved");
                         self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
+                        moved = true;
                     }
                 }
                 Event::QpRefused { vnic, peer, qpn, reason } => {
@@ -52,6 +54,13 @@ impl Switch {
         for (uplink, address) in lost {
             tracing::warn!(uplink, %address, "underlay neighbour lost");
             self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
+            moved = true;
+        }
+        if moved {
+            self.offload.follow(&self.pool, self.topology.snapshot());
+        }
+        if let Err(error) = self.offload.tend(&self.pool, self.topology.snapshot()) {
+            tracing::error!(%error, "offload stands still");
         }
         for probe in probes {
             self.ask(probe);

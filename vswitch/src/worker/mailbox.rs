@@ -6,11 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::queue::ArrayQueue;
+use pipelines::hot::HintQueue;
 use pipelines::nft::Entry;
+use pipelines::offload::Usage;
+use pipelines::offload::translate::Ask;
 use pipelines::qos::Leaf;
 use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
+
+use super::eswitch::Front;
 
 /// Requests that a mailbox holds before control waits.
 const DEPTH: usize = 256;
@@ -68,8 +73,8 @@ pub struct QpCounts {
 pub enum Command {
     /// Use this configuration from the next burst on.
     Snapshot(Arc<Snapshot>),
-    /// Poll this queue.
-    AddRx(PortIndex, RxQueue),
+    /// Poll this queue, from behind the simulated e-switch where there is one.
+    AddRx(PortIndex, RxQueue, Option<Box<Front>>),
     /// Send through this queue, and for other workers from these rings.
     AddTx(PortIndex, TxQueue, Vec<Arc<ArrayQueue<Mbuf>>>),
     /// Send by handing over to the worker that owns the queue.
@@ -88,6 +93,12 @@ pub enum Command {
     Nft(u32, usize, Sender<NftPage>),
     /// Forget all flows.
     NftClear,
+    /// Tell of flows here, or no more.
+    Hints(Option<HintQueue>),
+    /// Say how much of these flows there was, as far as they are known. Some hundred at a time.
+    Usage(Vec<Ask>, Sender<Vec<Option<Usage>>>),
+    /// Count what hardware did of these flows; the answer is how many of them are not known. Some hundred at a time.
+    Account(Vec<(Ask, Usage)>, Sender<usize>),
     /// Show part of the queue pairs of one direction, from this line on, so many.
     Qps(Way, u32, usize, Sender<QpPage>),
     /// Show these queue pairs of one direction as far as they are known. A few at a time.

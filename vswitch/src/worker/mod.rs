@@ -7,6 +7,7 @@
 //!   control --Command--> mailbox --> [ rx burst -> overlay -> tx buffers -> tx burst ]* --> idle
 //! ```
 
+pub mod eswitch;
 pub mod mailbox;
 pub mod pool;
 mod run;

@@ -154,6 +154,7 @@ impl Pool {
                 mode: Mode::default(),
                 forwarding: false,
                 may_sleep: spec.may_sleep,
+                apart: 0,
             };
             let thread = launch(eal, worker, (number, core))?;
             pool.workers.push(WorkerHandle { core, stats, handle, thread: Some(thread) });

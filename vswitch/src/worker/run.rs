@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pipelines::burst::Burst;
+use pipelines::hot::Hints;
 use pipelines::overlay::Overlay;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::{Now, Sink, io};
 use pmd::{Clock, Mbuf, Moment, RxQueue, rdtsc};
 use wire::PacketBuf;
 
+use super::eswitch::Front;
 use super::mailbox::{Command, Mailbox, Mode, NftPage, QpCounts, QpPage, RemovedPort};
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
@@ -25,7 +27,7 @@ pub(super) struct Worker {
     pub(super) overlay: Overlay<Mbuf>,
     pub(super) stats: Arc<WorkerStats>,
     pub(super) tx: TxPaths,
-    pub(super) rx: Vec<(PortIndex, RxQueue)>,
+    pub(super) rx: Vec<Rx>,
     pub(super) burst: Burst<Mbuf>,
     pub(super) burst_size: usize,
     pub(super) clock: Clock,
@@ -36,6 +38,16 @@ pub(super) struct Worker {
     pub(super) mode: Mode,
     pub(super) forwarding: bool,
     pub(super) may_sleep: bool,
+    /// Cycles of this turn that are not the worker's own.
+    pub(super) apart: u64,
+}
+
+/// A receive queue.
+pub(super) struct Rx {
+    port: PortIndex,
+    queue: RxQueue,
+    /// What packets pass first.
+    front: Option<Box<Front>>,
 }
 
 impl Worker {
@@ -60,7 +72,7 @@ impl Worker {
             self.account(worked, end.wrapping_sub(last));
             last = end;
             quiet = if worked || more { 0 } else { quiet.saturating_add(1) };
-            if self.may_sleep && quiet > SPIN && !self.tx.is_waiting() {
+            if self.may_sleep && quiet > SPIN && !self.tx.is_waiting() && !self.is_fronted() {
                 self.stats.sleeps.add(1);
                 // Longer and longer: 10, 20, ... 200 microseconds.
                 let steps = (quiet - SPIN).min(20);
@@ -83,34 +95,63 @@ impl Worker {
     #[inline]
     fn poll(&mut self, now: Now) -> usize {
         let mut received = 0;
-        for (port, queue) in &mut self.rx {
-            let n = queue.receive_into(&mut self.burst.packets[..self.burst_size]);
-            if n == 0 {
-                continue;
+        for place in 0..self.rx.len() {
+            let n = self.receive(place, now);
+            if n > 0 {
+                received += n;
+                self.forward(now, self.rx[place].port, n);
             }
-            received += n;
-            let counters = &self.stats.ports[usize::from(*port)];
-            counters.rx_packets.add(n as u64);
-            let bytes = self.burst.packets[..n].iter().flatten().map(PacketBuf::len).sum::<usize>();
-            counters.rx_bytes.add(bytes as u64);
-            self.stats.bursts[WorkerStats::burst_class(n)].add(1);
-            self.burst.begin(n);
-            match self.mode {
-                Mode::Overlay => {
-                    self.overlay.run(&self.snapshot, now, *port, &mut self.burst, &mut self.tx);
-                }
-                mode => {
-                    let mac = mode == Mode::Mac;
-                    io::run(&self.snapshot, &self.stats.pipeline, *port, mac, &mut self.burst, &mut self.tx);
-                }
-            }
-            self.tx.flush();
         }
         received
     }
 
+    /// Packets from a queue into the first places of the burst.
     #[inline(always)]
-    fn account(&self, worked: bool, cycles: u64) {
+    fn receive(&mut self, place: usize, now: Now) -> usize {
+        let Rx { port, queue, front } = &mut self.rx[place];
+        let n = queue.receive_into(&mut self.burst.packets[..self.burst_size]);
+        if n > 0 {
+            let counters = &self.stats.ports[usize::from(*port)];
+            counters.rx_packets.add(n as u64);
+            let bytes = self.burst.packets[..n].iter().flatten().map(PacketBuf::len).sum::<usize>();
+            counters.rx_bytes.add(bytes as u64);
+        }
+        match front {
+            Some(front) if n > 0 || front.is_busy() => {
+                let begin = rdtsc();
+                let packets = &mut self.burst.packets[..self.burst_size];
+                let counters = (&*self.stats.pipeline, &self.stats.eswitch);
+                let n = front.pass(packets, n, now, &mut self.tx, counters);
+                self.tx.flush();
+                let cycles = rdtsc().wrapping_sub(begin);
+                self.stats.eswitch.cycles.add(cycles);
+                self.apart += cycles;
+                n
+            }
+            _ => n,
+        }
+    }
+
+    /// Sends the first `n` packets of the burst through the pipeline.
+    #[inline(always)]
+    fn forward(&mut self, now: Now, port: PortIndex, n: usize) {
+        self.stats.bursts[WorkerStats::burst_class(n)].add(1);
+        self.burst.begin(n);
+        match self.mode {
+            Mode::Overlay => {
+                self.overlay.run(&self.snapshot, now, port, &mut self.burst, &mut self.tx);
+            }
+            mode => {
+                let mac = mode == Mode::Mac;
+                io::run(&self.snapshot, &self.stats.pipeline, port, mac, &mut self.burst, &mut self.tx);
+            }
+        }
+        self.tx.flush();
+    }
+
+    #[inline(always)]
+    fn account(&mut self, worked: bool, cycles: u64) {
+        let cycles = cycles.saturating_sub(std::mem::take(&mut self.apart));
         self.stats.polls.add(1);
         if worked {
             self.stats.busy_cycles.add(cycles);
@@ -126,7 +167,7 @@ impl Worker {
         while let Some(command) = self.mailbox.next() {
             match command {
                 Command::Snapshot(snapshot) => self.adopt(snapshot),
-                Command::AddRx(port, queue) => self.rx.push((port, queue)),
+                Command::AddRx(port, queue, front) => self.rx.push(Rx { port, queue, front }),
                 Command::AddTx(port, queue, rings) => self.tx.own(port, queue, rings),
                 Command::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
                 Command::RemoveRx(port, reply) => {
@@ -171,6 +212,17 @@ impl Worker {
                     let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
                 }
                 Command::NftClear => self.overlay.nft_mut().clear(),
+                Command::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
+                Command::Usage(asks, reply) => {
+                    let _ = reply.send(asks.iter().map(|ask| self.overlay.usage(ask)).collect());
+                }
+                Command::Account(done, reply) => {
+                    let now = self.now(rdtsc());
+                    let unknown = done
+                        .iter()
+                        .filter(|(ask, usage)| !self.overlay.account(&self.snapshot, ask, *usage, now));
+                    let _ = reply.send(unknown.count());
+                }
                 Command::Barrier(reply) => {
                     let _ = reply.send(());
                 }
@@ -190,10 +242,34 @@ impl Worker {
     }
 
     fn remove_rx(&mut self, port: PortIndex) -> Vec<RxQueue> {
-        let (gone, kept) = std::mem::take(&mut self.rx).into_iter().partition(|(p, _)| *p == port);
+        let (gone, kept): (Vec<Rx>, Vec<Rx>) =
+            std::mem::take(&mut self.rx).into_iter().partition(|rx| rx.port == port);
         self.rx = kept;
-        let gone: Vec<(PortIndex, RxQueue)> = gone;
-        gone.into_iter().map(|(_, queue)| queue).collect()
+        let mut queues = Vec::with_capacity(gone.len());
+        for rx in gone {
+            if let Some(mut front) = rx.front {
+                self.empty(rx.port, &mut front);
+            }
+            queues.push(rx.queue);
+        }
+        queues
+    }
+
+    /// What waits in front of a queue that goes is not lost.
+    fn empty(&mut self, port: PortIndex, front: &mut Front) {
+        let now = self.now(rdtsc());
+        loop {
+            let n = front.empty(&mut self.burst.packets[..self.burst_size]);
+            if n == 0 {
+                return;
+            }
+            self.forward(now, port, n);
+        }
+    }
+
+    /// True with packets in front of a queue.
+    fn is_fronted(&self) -> bool {
+        self.rx.iter().any(|rx| rx.front.as_ref().is_some_and(|front| front.is_busy()))
     }
 
     /// The last packets go out as far as their queues take them within a bounded number of attempts.

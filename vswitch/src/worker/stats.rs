@@ -25,6 +25,20 @@ pub struct PortCounters {
     pub tx_drops: Counter,
 }
 
+/// What the simulated e-switch did in front of one worker. Written by that worker alone.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct EswitchCounters {
+    /// Packets that it sent out of ports.
+    pub sent: Counter,
+    /// Packets that found the ring to the worker full.
+    pub ring_full: Counter,
+    /// Packets of rules that lead to a port that is not there.
+    pub lost: Counter,
+    /// TSC cycles that it took; they are not among the worker's.
+    pub cycles: Counter,
+}
+
 /// All counters of one worker. Written by it alone.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -43,6 +57,8 @@ pub struct WorkerStats {
     pub sleeps: Counter,
     /// Bursts received, by size class.
     pub bursts: [Counter; BURST_CLASSES],
+    /// The simulated e-switch.
+    pub eswitch: EswitchCounters,
     /// By port.
     pub ports: Box<[PortCounters]>,
 }
@@ -58,6 +74,7 @@ impl WorkerStats {
             idle_cycles: Counter::default(),
             sleeps: Counter::default(),
             bursts: Default::default(),
+            eswitch: EswitchCounters::default(),
             ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
         }
     }

@@ -2,5 +2,6 @@
 
 mod bad;
 mod example;
+mod offload;
 mod qos;
 mod round_trip;

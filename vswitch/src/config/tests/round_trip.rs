@@ -211,6 +211,7 @@ fn networks() -> impl Strategy<Value = Config> {
                     neighbours: vec![StaticNeighbour { ip: v4(2), mac: station(2) }],
                     rx_queues: flag.then_some(2),
                     tx_queues: None,
+                    offload: flag.then_some(OffloadDevice::Simulated),
                 });
             }
             for n in 0..vpcs {
@@ -254,6 +255,7 @@ fn networks() -> impl Strategy<Value = Config> {
                         },
                         vlan: (!own).then_some(id),
                         queues: own.then_some(1),
+                        offload: (own && flag).then_some(OffloadDevice::Simulated),
                         qp_quota: [None, Some(7.into()), Some(share(1 + m as u32))][pick(m + 7) % 3].clone(),
                         refuse: [None, Some(Refuse::Drop), Some(Refuse::Reject)][pick(m + 9) % 3],
                         qos: VnicQos {

@@ -6,6 +6,7 @@
 
 mod names;
 mod networks;
+mod offload;
 mod ports;
 mod process;
 mod qos;
@@ -31,6 +32,7 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
     underlay::check(&mut checker);
     networks::check(&mut checker);
     qos::check(&mut checker);
+    offload::check(&mut checker);
     checker.finish()
 }
 

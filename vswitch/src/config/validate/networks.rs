@@ -252,6 +252,12 @@ fn check_binding<'c>(
         );
         checker.fail(format!("{path}.port"), message);
     }
+    if vnic.offload.is_some() {
+        let message = format!(
+            "{who}: flows of VLANs of trunk {trunk} stay in software; remove offload, or give the vNIC a port of its own"
+        );
+        checker.fail(format!("{path}.offload"), message);
+    }
     if vnic.queues.is_some() {
         let message = format!("{who}: queues belong to trunk {trunk}; set rx-queues and tx-queues there");
         checker.fail(format!("{path}.queues"), message);

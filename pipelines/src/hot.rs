@@ -1,0 +1,133 @@
+//! What a worker tells of its flows to whoever decides which of them go into hardware, and what it is told of those
+//! that are there.
+//!
+//! ```text
+//!   burst --one packet--> hints --> control: which flows? --> usage: how much of each? --> hot ones into hardware
+//!                                   NFT, RCFT, vNIC counters <-- account <-- what hardware did of a flow
+//! ```
+//! A flow with a share of the traffic has that share of the hints: no table is searched for hot flows.
+
+use std::sync::Arc;
+
+use crossbeam::queue::ArrayQueue;
+use wire::roce::Bth;
+use wire::{PacketBuf, Qpn, View};
+
+use crate::Now;
+use crate::burst::{Burst, Meta};
+use crate::counters::PipelineCounters;
+use crate::flow_key::{FlowKey, Scope};
+use crate::nft::{Bits, NONE, Nft, Verdict};
+use crate::offload::Usage;
+use crate::offload::translate::Ask;
+use crate::rcft::{QpKey, Rcft, Way};
+use crate::snapshot::Snapshot;
+use crate::stage::key::{CLASS_CM, CLASS_CNP, CLASS_OTHER, is_reliable};
+use crate::vlt::Place;
+
+/// Where hints of one worker go. What finds it full is not told.
+pub type HintQueue = Arc<ArrayQueue<Ask>>;
+
+/// Picks a packet of each burst.
+pub struct Hints {
+    queue: HintQueue,
+    bursts: u32,
+}
+
+impl Hints {
+    /// Hints for `queue`.
+    pub fn new(queue: HintQueue) -> Self {
+        Self { queue, bursts: 0 }
+    }
+
+    /// Tells of one of the packets that go on, another in each burst.
+    #[inline(never)]
+    pub(crate) fn pick<P: PacketBuf>(&mut self, burst: &Burst<P>, nft: &Nft) {
+        let pending = burst.pending.count_ones();
+        if pending == 0 {
+            return;
+        }
+        self.bursts = self.bursts.wrapping_add(1);
+        let Some(i) = Bits(burst.pending).nth((self.bursts % pending) as usize) else { return };
+        let meta = &burst.metas[i];
+        let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == Verdict::Forward;
+        let Some(packet) = burst.packets[i].as_ref().filter(|_| goes_on) else { return };
+        if let Some(ask) = ask_of(meta, packet.head()) {
+            // Full: control has enough to look at.
+            let _ = self.queue.push(ask);
+        }
+    }
+}
+
+/// The flow of a packet, as offload knows flows; `None` where software wants to see every packet.
+fn ask_of(meta: &Meta, head: &[u8]) -> Option<Ask> {
+    let key = meta.key;
+    if key.class() == 0 {
+        return Some(Ask { key, qpn: None, source_port: None });
+    }
+    let source_port = meta.headers.udp(head).map(|udp| udp.src_port.get());
+    let qpn = if is_reliable(key.class()) {
+        Some(Bth::view(meta.headers.payload(head)).map(|(bth, _)| bth.dest_qp())?)
+    } else {
+        None
+    };
+    (!matches!(key.class(), CLASS_CNP | CLASS_CM | CLASS_OTHER)).then_some(Ask { key, qpn, source_port })
+}
+
+/// The queue pair of a flow of a reliable connection, as RCFT knows it.
+pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Way, QpKey)> {
+    let (_, receiver) = key.addresses()?;
+    let way = match key.scope() {
+        Scope::Vnic(_) => Way::Out,
+        Scope::Vpc(_) => Way::In,
+    };
+    Some((way, QpKey::new(key.scope(), receiver, qpn)))
+}
+
+/// What a worker has counted of a flow in all; `None` when it does not know the flow.
+pub(crate) fn usage(nft: &Nft, rcft: &Rcft, ask: &Ask) -> Option<Usage> {
+    if let Some(qpn) = ask.qpn {
+        let (way, key) = queue_pair(&ask.key, qpn)?;
+        return rcft.view(way, &key).map(|pair| Usage { packets: pair.packets, bytes: pair.bytes });
+    }
+    match nft.find(&ask.key, ask.key.hash(nft.seed())) {
+        NONE => None,
+        slot => {
+            let entry = nft.entry(slot);
+            Some(Usage { packets: entry.packets, bytes: entry.bytes })
+        }
+    }
+}
+
+/// Adds what hardware did of a flow to what the worker has counted. `false` when the worker does not know the flow.
+pub(crate) fn account(
+    (nft, rcft): (&mut Nft, &mut Rcft),
+    counters: &PipelineCounters,
+    snapshot: &Snapshot,
+    (ask, usage): (&Ask, Usage),
+    now: Now,
+) -> bool {
+    let Usage { packets, bytes } = usage;
+    if let Some((way, key)) = ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
+        rcft.account(way, &key, packets, bytes, now.tick);
+    }
+    let slot = nft.find(&ask.key, ask.key.hash(nft.seed()));
+    let Some(entry) = nft.entry_mut(slot) else { return false };
+    entry.packets = entry.packets.wrapping_add(packets);
+    entry.bytes = entry.bytes.wrapping_add(bytes);
+    entry.last_seen = now.tick;
+    let rdma = if ask.key.class() == 0 { 0 } else { packets };
+    if let Scope::Vnic(vnic) = ask.key.scope() {
+        let row = counters.vnic(vnic as usize);
+        row.rx_packets.add(packets);
+        row.rx_bytes.add(bytes);
+        row.rdma_rx_packets.add(rdma);
+    }
+    if let Place::Local { vnic } = snapshot.vlt.read(entry.action.slot).place {
+        let row = counters.vnic(vnic as usize);
+        row.tx_packets.add(packets);
+        row.tx_bytes.add(bytes);
+        row.rdma_tx_packets.add(rdma);
+    }
+    true
+}

@@ -1,0 +1,148 @@
+//! Flows in the simulated e-switch, on real traffic: a tenant's TCP goes into it and comes back, follows its location,
+//! survives the loss of everything there, and is counted as if it had stayed in software.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use serde_json::Value;
+use std::time::Duration;
+use tests::lab::{Lab, Remote, Tenant, vpc};
+use tests::steady::Flows;
+use tests::{Daemon, Family, pair, wait_for};
+
+const SIMULATED: &str = "offload = \"simulated\"\n";
+/// Any flow of some packets a second is hot, and comes back soon.
+const EAGER: &str = "hot-packets = 50\ncool-after = \"500ms\"\nretry-after = \"500ms\"\n";
+
+struct Hosts {
+    daemon: Daemon,
+    red: Tenant,
+    far: Remote,
+    _lab: Lab,
+}
+
+/// The switch with a tenant and its partner behind the kernel's vxlan device, both on the e-switch.
+fn hosts(underlay: Family, offload: &str) -> Hosts {
+    let lab = Lab::new(underlay);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    // Headers of the e-switch are constant: their UDP has no checksum (RFC 6935).
+    let (zero, options) = match underlay {
+        Family::V6 => ("udp6-zero-checksum = true\n", "udp6zerocsumtx udp6zerocsumrx"),
+        Family::V4 => ("", ""),
+    };
+    let far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, options);
+    let config = [
+        lab.uplink(&format!("{zero}{SIMULATED}")),
+        vpc("red", pair::VNIS[0], &["10.0.0.0/24", "fd00:1::/64"], ""),
+        red.vnic() + SIMULATED,
+        far.location(),
+        format!("[offload]\n{EAGER}{offload}"),
+    ]
+    .concat();
+    let daemon = Daemon::start(&lab.host, &config);
+    red.plug(&lab.host);
+    Hosts { daemon, red, far, _lab: lab }
+}
+
+/// One figure of `show offload`.
+fn figure(daemon: &Daemon, pointer: &str) -> i64 {
+    let shown = daemon.json("show offload");
+    shown.pointer(pointer).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {pointer}: {shown:#}"))
+}
+
+/// Waits until so many flows are in hardware.
+#[track_caller]
+fn wait_inside(daemon: &Daemon, flows: i64) {
+    wait_for(&format!("{flows} flows in hardware"), Duration::from_secs(20), || {
+        (figure(daemon, "/flows/hardware") == flows).then_some(())
+    });
+}
+
+/// Waits until hardware has done so many packets more.
+#[track_caller]
+fn wait_done(daemon: &Daemon, more: i64) {
+    let begin = figure(daemon, "/done/packets");
+    wait_for("hardware to do its part", Duration::from_secs(30), || {
+        (figure(daemon, "/done/packets") >= begin + more).then_some(())
+    });
+}
+
+/// Waits until the device is empty; nothing of ours is left on it.
+#[track_caller]
+fn wait_empty(daemon: &Daemon) {
+    wait_for("all rules to go", Duration::from_secs(20), || {
+        (figure(daemon, "/rules") == 0 && figure(daemon, "/eswitch/rules") == 0).then_some(())
+    });
+}
+
+/// Packets that NFT has counted of flows between these ports' sides.
+fn counted(daemon: &Daemon, from: &str, ports: impl Fn(&str, &str) -> bool) -> i64 {
+    let shown = daemon.json("show nft 1000");
+    let rows = shown["flows"].as_array().into_iter().flatten();
+    let of_it = rows.filter(|row| row["from"] == from && row["proto"] == 17);
+    let of_it = of_it.filter(|row| {
+        let both = row["ports"].as_str().unwrap_or_default();
+        both.split_once(' ').is_some_and(|(source, destination)| ports(source, destination))
+    });
+    of_it.filter_map(|row| row["packets"].as_i64()).sum()
+}
+
+/// The port of the numbered datagrams' server.
+const SERVER: &str = "7788";
+
+/// Flows go in and come back while they send, in order; NFT has counted all of it in the end.
+fn in_and_out(underlay: Family, inner: Family, device: &str) {
+    const FLOWS: u32 = 4;
+    let hosts =
+        hosts(underlay, &format!("barrier = \"all\"\n[offload.simulated]\nrefresh = \"100ms\"\n{device}"));
+    let daemon = &hosts.daemon;
+    let flows = Flows::start(&hosts.red.netns, &hosts.far.netns, hosts.far.address(inner), FLOWS);
+    for round in 0..4 {
+        wait_inside(daemon, 2 * i64::from(FLOWS));
+        wait_done(daemon, 500);
+        if round < 3 {
+            daemon.ctl("offload off");
+            wait_inside(daemon, 0);
+            daemon.ctl("offload on");
+        }
+    }
+    let why = daemon.json(&format!(
+        "offload why vnic red {} {} any",
+        hosts.red.address(inner),
+        hosts.far.address(inner)
+    ));
+    let states: Vec<&Value> = why["flows"].as_array().unwrap().iter().map(|flow| &flow["state"]).collect();
+    assert!(states.iter().filter(|state| **state == "hardware").count() >= FLOWS as usize, "{why:#}");
+    assert_eq!(daemon.json("offload audit")["repaired"], 0);
+    let datagrams = flows.stop(FLOWS);
+    wait_empty(daemon);
+    // Three more tell the server the end.
+    assert_eq!(counted(daemon, "vnic red", |_, destination| destination == SERVER), datagrams + 3);
+    assert_eq!(counted(daemon, "tunnel red", |source, _| source == SERVER), datagrams);
+    let (forwarded, offloaded) =
+        (figure(daemon, "/eswitch/forwarded"), daemon.counters().get("fwd.offloaded"));
+    assert_eq!(forwarded, offloaded, "what the e-switch sent went out");
+    assert_eq!(figure(daemon, "/done/packets"), offloaded);
+    for none in [
+        "/so-far/no-gap",
+        "/so-far/refused",
+        "/so-far/refused-by-the-device",
+        "/so-far/unknown-to-workers",
+        "/eswitch/ring-full",
+        "/eswitch/lost",
+        "/eswitch/errors",
+    ] {
+        assert_eq!(figure(daemon, none), 0, "{none}: {:#}", daemon.json("show offload"));
+    }
+    assert!(figure(daemon, "/so-far/installed") >= 4 * 2 * i64::from(FLOWS));
+    daemon.assert_conserved();
+    hosts.daemon.stop();
+}
+
+#[test]
+fn offload_eswitch_keeps_order_ipv4_in_ipv4() {
+    in_and_out(Family::V4, Family::V4, "delay = \"100us\"\n");
+}
+
+#[test]
+fn offload_eswitch_keeps_order_ipv6_in_ipv6() {
+    in_and_out(Family::V6, Family::V6, "");
+}

@@ -1,0 +1,64 @@
+//! Checks of `[offload]`.
+
+use std::time::Duration;
+
+use super::super::offload::{OffloadConfig, SimulatedConfig};
+use super::super::units::show_duration;
+use super::Checker;
+
+pub(super) fn check(checker: &mut Checker<'_>) {
+    let offload = &checker.config.offload;
+    let simulated = &offload.simulated;
+    let times = [
+        ("cool-after", offload.cool_after, OffloadConfig::TIMES),
+        ("install-wait", offload.install_wait, OffloadConfig::TIMES),
+        ("retry-after", offload.retry_after, OffloadConfig::TIMES),
+        ("audit-every", offload.audit_every, OffloadConfig::TIMES),
+        ("idle-timeout", offload.idle_timeout, OffloadConfig::IDLE_TIMEOUT),
+        ("sync-every", offload.sync_every, OffloadConfig::SYNC_EVERY),
+        ("simulated.latency", simulated.latency, (Duration::ZERO, SimulatedConfig::LONGEST)),
+        ("simulated.delay", simulated.delay, (Duration::ZERO, SimulatedConfig::LONGEST)),
+        ("simulated.refresh", simulated.refresh, (Duration::ZERO, SimulatedConfig::LONGEST)),
+    ];
+    let mut faults: Vec<(&str, String)> = Vec::new();
+    for (key, time, (least, most)) in times {
+        if !(least..=most).contains(&time) {
+            let [time, least, most] = [time, least, most].map(show_duration);
+            faults.push((key, format!("[offload] {key} {time} is not in {least} to {most}")));
+        }
+    }
+    if offload.hot_packets == 0 || offload.hot_rate.bits_per_second() == 0 {
+        let text = "[offload] hot-packets and hot-rate are above 0; to have every flow in hardware, give 1 and \"1kbit\"";
+        let key = if offload.hot_packets == 0 { "hot-packets" } else { "hot-rate" };
+        faults.push((key, text.into()));
+    }
+    if offload.rules_per_second == 0 {
+        let text = "[offload] rules-per-second is 0: no flow would ever come into hardware; say enabled = false instead";
+        faults.push(("rules-per-second", text.into()));
+    }
+    for (key, rate) in [("hot-packets", offload.hot_packets), ("rules-per-second", offload.rules_per_second)]
+    {
+        if rate > OffloadConfig::MAX_RATE {
+            faults.push((
+                key,
+                format!("[offload] {key} {rate} is too much; at most {}", OffloadConfig::MAX_RATE),
+            ));
+        }
+    }
+    if offload.rules > OffloadConfig::MAX_RULES {
+        let text =
+            format!("[offload] rules {} is too much; at most {}", offload.rules, OffloadConfig::MAX_RULES);
+        faults.push(("rules", text));
+    }
+    if let Some(dscp) = offload.dscps.iter().find(|dscp| **dscp > 63) {
+        faults.push(("dscps", format!("[offload] dscps: {dscp} is no code point; give 0 to 63")));
+    }
+    let (least, most) = SimulatedConfig::RING;
+    if !(least..=most).contains(&simulated.ring) {
+        let text = format!("[offload.simulated] ring {} is not in {least} to {most}", simulated.ring);
+        faults.push(("simulated.ring", text));
+    }
+    for (key, message) in faults {
+        checker.fail(format!("offload.{key}"), message);
+    }
+}

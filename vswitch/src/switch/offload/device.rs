@@ -1,0 +1,110 @@
+//! The simulated e-switch as the manager and the console hold it, and what the config says of it.
+
+use std::sync::Arc;
+
+use pipelines::offload::manager::Policy;
+use pipelines::offload::sim::{self, UdpPorts};
+use pipelines::offload::translate::{self, Options};
+use pipelines::offload::{BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage};
+use wire::Dscp;
+
+use crate::config::{Config, Entropy, OffloadConfig};
+use crate::worker::eswitch::Device;
+
+/// The stamp of flows that may be overtaken by themselves.
+pub const ANY: Stamp = Stamp(u64::MAX);
+
+/// The device, taken for each single step: workers never wait for more than one rule.
+#[derive(Clone)]
+pub struct Simulated(pub Arc<Device>);
+
+impl BackEnd for Simulated {
+    fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
+        self.0.lock().eswitch.validate(rule)
+    }
+
+    fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
+        self.0.lock().eswitch.create(rule)
+    }
+
+    fn create_gate(&mut self, rule: &FlowRule, guard: &Guard) -> Result<RuleId, FlowError> {
+        let mut state = self.0.lock();
+        if guard.stamp == ANY {
+            return state.eswitch.create(rule);
+        }
+        state.eswitch.create_gate(rule, guard)
+    }
+
+    fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
+        self.0.lock().eswitch.completed(results);
+    }
+
+    fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.0.lock().eswitch.destroy(rule)
+    }
+
+    fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.0.lock().eswitch.query(rule)
+    }
+
+    fn aged(&mut self, rules: &mut Vec<RuleId>) {
+        self.0.lock().eswitch.aged(rules);
+    }
+
+    fn flush(&mut self) -> Result<(), FlowError> {
+        self.0.lock().eswitch.flush()
+    }
+
+    fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
+        self.0.lock().eswitch.set_meter(mtr_id, meter)
+    }
+}
+
+/// A device as the config wants it.
+pub(super) fn device(config: &Config) -> Device {
+    let simulated = &config.offload.simulated;
+    let like = sim::Config {
+        capacity: simulated.capacity,
+        insertion_rate: simulated.insertion_rate,
+        latency_ns: nanos(simulated.latency),
+        refresh_ns: nanos(simulated.refresh),
+        udp: UdpPorts { vxlan: config.vxlan.udp_port, rdma: config.rdma.udp_port },
+        ib_bth: simulated.ib_bth,
+        meter_mark: simulated.meter_mark,
+        modify_ecn: simulated.modify_ecn,
+        refuse_all: simulated.refuse_all,
+        fail_one_in: simulated.fail_one_in,
+        ..sim::Config::default()
+    };
+    Device::new(like, simulated.ring as usize, nanos(simulated.delay))
+}
+
+pub(super) fn policy(config: &OffloadConfig) -> Policy {
+    Policy {
+        packets: config.hot_packets,
+        bytes: config.hot_rate.bits_per_second() / 8,
+        cool_ns: nanos(config.cool_after),
+        install_wait_ns: nanos(config.install_wait),
+        retry_ns: nanos(config.retry_after),
+        rules_per_second: config.rules_per_second,
+        rules: usize::try_from(config.rules).unwrap_or(usize::MAX),
+        // The counters of a device stand still for so long at most.
+        refresh_ns: 2 * nanos(config.simulated.refresh) + nanos(config.sync_every),
+        ..Policy::default()
+    }
+}
+
+pub(super) fn options(config: &OffloadConfig) -> Options {
+    Options {
+        entropy: match config.entropy {
+            Entropy::Exact => translate::Entropy::Exact,
+            Entropy::Hardware => translate::Entropy::Hardware,
+        },
+        dscps: config.dscps.iter().filter_map(|dscp| Dscp::new(*dscp).ok()).collect(),
+        age: u32::try_from(config.idle_timeout.as_secs()).unwrap_or(u32::MAX),
+    }
+}
+
+pub(super) fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

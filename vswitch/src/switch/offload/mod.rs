@@ -1,0 +1,337 @@
+//! Which flows are in hardware: the manager of hot flows, between the workers that see flows and the device that holds
+//! rules.
+//!
+//! ```text
+//!   workers --hints, usage--> watch --samples--> manager --rules--> device
+//!      ^------- account ---------+<--debits--------+------> DHTB
+//! ```
+//! Runs on control's turn and never waits for anything but a worker's next look at its mailbox.
+
+mod device;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pipelines::flow_key::Scope;
+use pipelines::hot::queue_pair;
+use pipelines::offload::manager::{Debit, Manager, Pin, Rate, States, Status, Tally, Why};
+use pipelines::offload::sim::{self, Side, flow_of};
+use pipelines::offload::translate::{Ask, Options, Tables};
+use pipelines::offload::{FlowError, Stamp, Usage};
+use pipelines::qos::{Class, Direction, Leaf};
+use pipelines::rcft::Way;
+use pipelines::snapshot::{PortIndex, Snapshot};
+
+pub use device::Simulated;
+use device::nanos;
+use watch::Watch;
+
+use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
+use crate::worker::eswitch::Device;
+use crate::worker::mailbox::WorkerGone;
+use crate::worker::{Command, Pool};
+
+/// How long a flow that nobody tells of is looked at, in turns of counters.
+const REMEMBERED: u64 = 10;
+
+/// Offload, as control holds it.
+pub struct Control {
+    config: OffloadConfig,
+    options: Options,
+    on: bool,
+    /// The simulated e-switch, once a port is on it.
+    simulated: Option<Simulated>,
+    /// DPDK port ids of the ports that are on the device.
+    ports: Vec<Option<u16>>,
+    manager: Manager,
+    watch: Watch,
+    last_sync_ns: u64,
+    last_audit_ns: u64,
+    /// What the last audit came to.
+    audited: Option<Result<usize, FlowError>>,
+    /// Packets and bytes that hardware did.
+    done: Usage,
+}
+
+/// A flow and where it is.
+#[derive(Clone, Debug)]
+pub struct FlowState {
+    /// The flow.
+    pub ask: Ask,
+    /// Where it is, and why.
+    pub status: Status,
+    /// How fast it was lately.
+    pub rate: Rate,
+}
+
+impl Control {
+    /// Without ports.
+    pub fn new(config: &Config) -> Self {
+        let offload = &config.offload;
+        let mut manager = Manager::new(device::policy(offload));
+        manager.switch(offload.enabled);
+        Self {
+            config: offload.clone(),
+            options: device::options(offload),
+            on: offload.enabled,
+            simulated: None,
+            ports: Vec::new(),
+            manager,
+            watch: Watch::default(),
+            last_sync_ns: 0,
+            last_audit_ns: 0,
+            audited: None,
+            done: Usage::default(),
+        }
+    }
+
+    /// The device that stands in front of a port which is to be attached.
+    pub fn front(&mut self, wanted: Option<OffloadDevice>, config: &Config) -> Option<Arc<Device>> {
+        match wanted? {
+            OffloadDevice::Simulated => {
+                let simulated =
+                    self.simulated.get_or_insert_with(|| Simulated(Arc::new(device::device(config))));
+                Some(simulated.0.clone())
+            }
+        }
+    }
+
+    /// A port of the device is there, with this DPDK port id.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn connect(&mut self, pool: &Pool, port: PortIndex, dpdk_port: u16) -> Result<(), WorkerGone> {
+        let at = usize::from(port);
+        if self.ports.len() <= at {
+            self.ports.resize(at + 1, None);
+        }
+        self.ports[at] = Some(dpdk_port);
+        if let Some(Simulated(device)) = &self.simulated {
+            device.lock().connect(dpdk_port, port);
+        }
+        self.watch.listen(pool, true)
+    }
+
+    /// A port is about to go: its flows are in software from now on.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn disconnect(
+        &mut self,
+        pool: &Pool,
+        snapshot: &Snapshot,
+        port: PortIndex,
+    ) -> Result<(), WorkerGone> {
+        let Some(dpdk_port) = self.ports.get_mut(usize::from(port)).and_then(Option::take) else {
+            return Ok(());
+        };
+        self.follow(pool, snapshot);
+        if let Some(Simulated(device)) = &self.simulated {
+            device.lock().disconnect(dpdk_port);
+        }
+        self.watch.listen(pool, self.ports.iter().any(Option::is_some))
+    }
+
+    /// After a change of policy, topology, locations or limits.
+    pub fn follow(&mut self, pool: &Pool, snapshot: &Snapshot) {
+        let Self { manager, simulated: Some(device), ports, options, .. } = self else { return };
+        manager.follow(device, &Tables { snapshot, tree: &pool.tree, ports, options });
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerGone> {
+        let Some(mut device) = self.simulated.clone() else { return Ok(()) };
+        let now_ns = pool.now().ns;
+        let sync_ns = nanos(self.config.sync_every);
+        let exact = self.options.entropy == pipelines::offload::translate::Entropy::Exact;
+        self.watch.hear(now_ns, |ask| if exact { ask } else { Ask { source_port: None, ..ask } });
+        device.0.lock().eswitch.advance(now_ns);
+        if now_ns.saturating_sub(self.last_sync_ns) < sync_ns {
+            return Ok(());
+        }
+        self.last_sync_ns = now_ns;
+        let samples = self.watch.samples(pool)?;
+        let Self { manager, ports, options, config, .. } = self;
+        let tables = Tables { snapshot, tree: &pool.tree, ports, options };
+        let left = manager.withdraw_all(&mut device, |ask| !is_admitted(pool, ask), Why::Cold);
+        let barrier = config.barrier;
+        let gap = device.clone();
+        let quiet = |ask: &Ask| quiet(pool, &tables, &gap, barrier, ask);
+        let mut debits = manager.sync(&mut device, &tables, &samples, quiet, now_ns);
+        debits.extend(left);
+        self.book(pool, snapshot, &debits)?;
+        let manager = &self.manager;
+        let inside: std::collections::HashSet<Ask> = manager
+            .flows()
+            .filter(|(_, status, _)| matches!(status, Status::Hardware | Status::Installing))
+            .map(|(ask, ..)| *ask)
+            .collect();
+        self.watch.forget(now_ns.saturating_sub(REMEMBERED * sync_ns), |ask| inside.contains(ask));
+        if now_ns.saturating_sub(self.last_audit_ns) >= nanos(self.config.audit_every) {
+            self.last_audit_ns = now_ns;
+            self.audited = Some(self.manager.audit(&mut device));
+        }
+        Ok(())
+    }
+
+    /// Has everybody pay and count what hardware did.
+    fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerGone> {
+        let now_ns = pool.now().ns;
+        let mut done: HashMap<Ask, Usage> = HashMap::new();
+        for &Debit { ask, packets, bytes, leaf } in debits {
+            let usage = done.entry(ask).or_default();
+            (usage.packets, usage.bytes) = (usage.packets + packets, usage.bytes + bytes);
+            (self.done.packets, self.done.bytes) = (self.done.packets + packets, self.done.bytes + bytes);
+            if let Some(leaf) = leaf {
+                let overhead = u64::from(snapshot.settings.law.overhead);
+                pool.tree.debit(leaf, bytes + packets * overhead, now_ns);
+            }
+        }
+        self.watch.account(pool, &done.into_iter().collect::<Vec<_>>())
+    }
+
+    /// Takes all flows back, or lets them go into hardware again.
+    pub fn switch(&mut self, on: bool) {
+        self.on = on;
+        self.manager.switch(on);
+    }
+
+    /// Compares the device's rules with what should be there, and puts back what is lost; how many were.
+    ///
+    /// # Errors
+    /// The device's words when it does not take a rule again.
+    pub fn audit(&mut self) -> Result<usize, FlowError> {
+        let Some(device) = &mut self.simulated else { return Ok(0) };
+        let result = self.manager.audit(device);
+        self.audited = Some(result.clone());
+        result
+    }
+
+    /// Says where a flow has to be; `None`: where it belongs.
+    pub fn pin(&mut self, ask: Ask, pin: Option<Pin>, now_ns: u64) {
+        self.manager.pin(ask, pin, now_ns);
+    }
+
+    /// Flows go into hardware.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// The simulated e-switch, when a port is on it.
+    pub fn simulated(&self) -> Option<&Simulated> {
+        self.simulated.as_ref()
+    }
+
+    /// True for a port that is on a device.
+    pub fn has(&self, port: PortIndex) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(Option::is_some)
+    }
+
+    /// The ports on the device, with their DPDK port ids.
+    pub fn ports(&self) -> impl Iterator<Item = (PortIndex, u16)> {
+        self.ports.iter().enumerate().filter_map(|(port, dpdk)| Some((port as PortIndex, (*dpdk)?)))
+    }
+
+    /// What the device did with packets and rules.
+    pub fn device_stats(&self) -> Option<(sim::Stats, usize)> {
+        let state = self.simulated.as_ref()?.0.lock();
+        Some((state.eswitch.stats(), state.eswitch.len()))
+    }
+
+    /// Rules that are ours.
+    pub fn rules(&self) -> usize {
+        self.manager.rules()
+    }
+
+    /// What has happened so far.
+    pub fn tally(&self) -> Tally {
+        self.manager.tally()
+    }
+
+    /// Flows by where they are.
+    pub fn states(&self) -> States {
+        self.manager.states()
+    }
+
+    /// Refusals by reason.
+    pub fn refusals(&self) -> Vec<(String, u64)> {
+        self.manager.refusals()
+    }
+
+    /// What the last audit came to; `None` before the first one.
+    pub fn audited(&self) -> Option<&Result<usize, FlowError>> {
+        self.audited.as_ref()
+    }
+
+    /// What hardware did in all.
+    pub fn done(&self) -> Usage {
+        self.done
+    }
+
+    /// What hardware did of flows that no worker knew any more.
+    pub fn unknown(&self) -> u64 {
+        self.watch.unknown
+    }
+
+    /// The flows that the manager knows of, those in hardware among them.
+    pub fn flows(&self) -> impl Iterator<Item = FlowState> {
+        self.manager.flows().map(|(ask, status, rate)| FlowState { ask: *ask, status, rate })
+    }
+
+    /// Flows that packets were seen of lately.
+    pub fn seen(&self) -> impl Iterator<Item = &Ask> {
+        self.watch.asks()
+    }
+}
+
+/// True unless the flow is a queue pair of a vNIC that RCFT does not admit any more.
+fn is_admitted(pool: &Pool, ask: &Ask) -> bool {
+    match ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
+        Some((Way::Out, key)) => pool.rcft.ledger.lookup(key.words()).is_some(),
+        _ => true,
+    }
+}
+
+/// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
+fn quiet(pool: &Pool, tables: &Tables, device: &Simulated, barrier: Barrier, ask: &Ask) -> Option<Stamp> {
+    let rdma = ask.key.class() != 0;
+    match barrier {
+        Barrier::All => {}
+        Barrier::Rdma if rdma => {}
+        _ => return Some(device::ANY),
+    }
+    let flow = flow_of(ask, Side::of(tables, &ask.key)?);
+    let stamp = device.0.lock().drained(flow)?;
+    // Looked at after that: what left the receive side may wait for tokens.
+    let leaf = leaf_of(tables, ask, rdma)?;
+    (waiting(pool, leaf) == Some(0)).then_some(Stamp(stamp))
+}
+
+/// Who pays for a flow.
+fn leaf_of(tables: &Tables, ask: &Ask, rdma: bool) -> Option<Leaf> {
+    let class = if rdma { Class::Rdma } else { Class::Tcp };
+    match ask.key.scope() {
+        Scope::Vnic(vnic) => Some(tables.tree.leaf(Direction::Out, vnic, class)),
+        Scope::Vpc(vpc) => {
+            let (_, receiver) = ask.key.addresses()?;
+            let vnic = tables.snapshot.local_vnic(vpc, receiver)?;
+            Some(tables.tree.leaf(Direction::In, vnic, class))
+        }
+    }
+}
+
+/// Packets of a class that wait for tokens; `None` when a worker is gone.
+fn waiting(pool: &Pool, leaf: Leaf) -> Option<u32> {
+    if pool.workers.iter().all(|worker| worker.stats.pipeline.waiting.get() == 0) {
+        return Some(0);
+    }
+    let depth = |worker: &crate::worker::pool::WorkerHandle| {
+        let depths = worker.mailbox().ask(|reply| Command::Depths(vec![leaf], reply)).ok()?;
+        depths.first().map(|(packets, _)| *packets)
+    };
+    pool.workers.iter().map(depth).sum()
+}

@@ -1,0 +1,130 @@
+//! What workers tell of their flows, and what they are told of those in hardware.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crossbeam::channel::{Receiver, bounded};
+use crossbeam::queue::ArrayQueue;
+use pipelines::hot::HintQueue;
+use pipelines::offload::Usage;
+use pipelines::offload::manager::Sample;
+use pipelines::offload::translate::Ask;
+
+use crate::worker::mailbox::WorkerGone;
+use crate::worker::{Command, Pool};
+
+/// Hints of a worker that wait.
+const HINTS: usize = 4096;
+/// Flows that a worker is asked about between two bursts.
+const SLICE: usize = 256;
+/// Flows whose speed is looked at.
+const WATCHED: usize = 16_384;
+
+/// Flows that are looked at, because packets of them were seen lately or because they are in hardware.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Where hints come from, by worker.
+    queues: Vec<HintQueue>,
+    flows: HashMap<Ask, Watched>,
+    /// What hardware did of flows that their worker did not know any more.
+    pub unknown: u64,
+}
+
+/// Flows that a worker was asked about, and its answer when it comes.
+type Page = (Vec<Ask>, Receiver<Vec<Option<Usage>>>);
+
+struct Watched {
+    /// The worker that has the flow.
+    worker: usize,
+    /// When it told of it last.
+    told_ns: u64,
+}
+
+impl Watch {
+    /// Has the workers tell, or no longer.
+    pub fn listen(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerGone> {
+        if on != self.queues.is_empty() {
+            return Ok(());
+        }
+        self.queues.clear();
+        if on {
+            self.queues.resize_with(pool.workers.len(), || Arc::new(ArrayQueue::new(HINTS)));
+        }
+        let queues = || self.queues.iter().cloned().map(Some).chain(std::iter::repeat(None));
+        pool.workers
+            .iter()
+            .zip(queues())
+            .try_for_each(|(worker, queue)| worker.mailbox().post(Command::Hints(queue)))
+    }
+
+    /// Takes in what was told. `same` makes one ask of those that need no rules of their own.
+    pub fn hear(&mut self, now_ns: u64, same: impl Fn(Ask) -> Ask) {
+        for (worker, queue) in self.queues.iter().enumerate() {
+            for ask in std::iter::from_fn(|| queue.pop()).take(HINTS) {
+                let ask = same(ask);
+                if self.flows.len() < WATCHED || self.flows.contains_key(&ask) {
+                    self.flows.insert(ask, Watched { worker, told_ns: now_ns });
+                }
+            }
+        }
+    }
+
+    /// Forgets flows that nobody told of since `since_ns`, but for those that `stays` holds for.
+    pub fn forget(&mut self, since_ns: u64, stays: impl Fn(&Ask) -> bool) {
+        self.flows.retain(|ask, watched| watched.told_ns >= since_ns || stays(ask));
+    }
+
+    /// How much there was of each flow.
+    pub fn samples(&self, pool: &Pool) -> Result<Vec<Sample>, WorkerGone> {
+        let by_worker = self.by_worker(pool, self.flows.iter().map(|(ask, watched)| (watched.worker, *ask)));
+        let mut pages: Vec<Page> = Vec::new();
+        for (worker, asks) in by_worker.iter().enumerate() {
+            for slice in asks.chunks(SLICE) {
+                let (reply, answer) = bounded(1);
+                pool.workers[worker].mailbox().post(Command::Usage(slice.to_vec(), reply))?;
+                pages.push((slice.to_vec(), answer));
+            }
+        }
+        let mut samples = Vec::new();
+        for (asks, answer) in pages {
+            let usages = answer.recv().map_err(|_| WorkerGone)?;
+            let known = asks.into_iter().zip(usages).filter_map(|(ask, usage)| Some((ask, usage?)));
+            samples.extend(known.map(|(ask, Usage { packets, bytes })| Sample { ask, packets, bytes }));
+        }
+        Ok(samples)
+    }
+
+    /// Has workers count what hardware did of their flows.
+    pub fn account(&mut self, pool: &Pool, done: &[(Ask, Usage)]) -> Result<(), WorkerGone> {
+        let home = |ask: &Ask| self.flows.get(ask).map_or(0, |watched| watched.worker);
+        let by_worker = self.by_worker(pool, done.iter().map(|(ask, usage)| (home(ask), (*ask, *usage))));
+        let mut answers = Vec::new();
+        for (worker, done) in by_worker.iter().enumerate() {
+            for slice in done.chunks(SLICE) {
+                let (reply, answer) = bounded(1);
+                pool.workers[worker].mailbox().post(Command::Account(slice.to_vec(), reply))?;
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            self.unknown += answer.recv().map_err(|_| WorkerGone)? as u64;
+        }
+        Ok(())
+    }
+
+    fn by_worker<T>(&self, pool: &Pool, all: impl Iterator<Item = (usize, T)>) -> Vec<Vec<T>> {
+        let mut by_worker: Vec<Vec<T>> = Vec::new();
+        by_worker.resize_with(pool.workers.len(), Vec::new);
+        for (worker, one) in all {
+            if let Some(of_worker) = by_worker.get_mut(worker) {
+                of_worker.push(one);
+            }
+        }
+        by_worker
+    }
+
+    /// Flows that are looked at.
+    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.flows.keys()
+    }
+}

@@ -1,0 +1,50 @@
+//! A flow's key in words.
+
+use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::snapshot::Snapshot;
+use pipelines::stage::key::CLASS_NAMES;
+
+/// Where a flow comes from and goes to, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// `vnic NAME`, or `tunnel VPC`.
+    pub from: String,
+    /// The sender.
+    pub source: String,
+    /// The receiver.
+    pub destination: String,
+    /// IP protocol.
+    pub proto: u8,
+    /// Source and destination port, and the VLAN.
+    pub ports: String,
+    /// RoCEv2 class, or `-`.
+    pub class: &'static str,
+}
+
+impl Ends {
+    /// The ends of a flow, with the names of a snapshot.
+    pub fn of(key: &FlowKey, snapshot: &Snapshot) -> Self {
+        let from = match key.scope() {
+            Scope::Vnic(index) => {
+                snapshot.vnic(index).map_or("vnic (gone)".into(), |vnic| format!("vnic {}", vnic.name))
+            }
+            Scope::Vpc(index) => {
+                snapshot.vpc(index).map_or("tunnel (gone)".into(), |vpc| format!("tunnel {}", vpc.name))
+            }
+        };
+        let (source, destination) = match key.addresses() {
+            Some((source, destination)) => (source.to_string(), destination.to_string()),
+            None => (format!("ethertype {:#06x}", key.ethertype()), key.dst_mac().to_string()),
+        };
+        let (sport, dport) = key.ports();
+        let vlan = key.vlan().map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
+        Self {
+            from,
+            source,
+            destination,
+            proto: key.proto(),
+            ports: format!("{sport} {dport}{vlan}"),
+            class: CLASS_NAMES.get(usize::from(key.class())).copied().unwrap_or("-"),
+        }
+    }
+}
