@@ -205,9 +205,9 @@ impl Item {
         let value = value.into();
         field.set(&mut self.spec, value & mask);
         field.set(&mut self.mask, mask);
-        if let Some(last) = &mut self.last {
-            field.set(last, value & mask);
-        }
+        // Nothing else can be outside the mask.
+        let Some(last) = &mut self.last else { return self };
+        field.set(last, value & mask);
         self.normalised()
     }
 
@@ -270,6 +270,11 @@ impl Item {
     /// Which bits count.
     pub fn mask(&self) -> &[u8] {
         &self.mask[..self.kind.size()]
+    }
+
+    /// Mask and values, filled up with zeros.
+    pub(super) const fn bytes(&self) -> (ItemBytes, ItemBytes) {
+        (self.mask, self.spec)
     }
 
     /// Upper bounds, where there are any.

@@ -9,11 +9,14 @@
 pub mod actions;
 pub mod back_end;
 pub mod encap;
+mod few;
 pub mod field;
+mod hasher;
 pub mod items;
 pub mod manager;
 pub mod rule;
 pub mod sim;
+mod slots;
 pub mod store;
 pub mod translate;
 

@@ -478,7 +478,7 @@ fn differential_a_meter_marks_and_then_turns_away() {
         }
     }
     let len = frame.len() as u64;
-    let rates = mixed.host.tree().meter(mixed.chains[0].1.leaf.unwrap());
+    let rates = mixed.host.tree().meter(mixed.chains[0].1.about.leaf.unwrap());
     assert_eq!(plain, (rates.burst + law.kmin) / len);
     assert_eq!(marked, (law.hard_limit - law.kmin) / len);
     assert_eq!(plain + marked + away, PACKETS);

@@ -237,13 +237,15 @@ fn order_a_gate_whose_gap_is_over_does_not_open() {
         options: &lab.host.options,
     };
     let chain = lab.host.translator.chain(&tables, &key).unwrap();
-    let (gate, eswitch) = (chain.rules.last().unwrap(), &mut lab.eswitch);
+    let (gate, eswitch) = (chain.own.last().unwrap(), &mut lab.eswitch);
     let frame = lab.pairs[0].frame.clone();
     let side = Side::of(&tables, &key.key).unwrap();
-    assert_eq!(flow_of(&key, side), chain.flow);
+    assert_eq!(flow_of(&key, side), chain.about.flow);
     let mut made = |between: bool, now_us: u64| {
-        let guard =
-            pipelines::offload::Guard { flow: chain.flow, stamp: Stamp(eswitch.arrivals(chain.flow)) };
+        let guard = pipelines::offload::Guard {
+            flow: chain.about.flow,
+            stamp: Stamp(eswitch.arrivals(chain.about.flow)),
+        };
         let id = eswitch.create_gate(gate, &guard).unwrap();
         eswitch.advance((now_us + 99) * US);
         if between {
@@ -305,10 +307,10 @@ proptest! {
             options: &host.options,
         };
         let flow = flow_of(&ask, Side::of(&tables, &ask.key).unwrap());
-        prop_assert_eq!(flow, chain.flow);
+        prop_assert_eq!(flow, chain.about.flow);
         // The gate matches the packet; in front of it, it comes to software and is counted.
         let mut eswitch = Eswitch::new(Config::default());
-        let gate = chain.rules.last().unwrap();
+        let gate = chain.own.last().unwrap();
         eswitch.create(gate).unwrap();
         prop_assert!(eswitch.first_match(&HeapBuf::new(&frame), dpdk(port), gate.attr.group).is_some());
         let fate = eswitch.run(&mut HeapBuf::new(&frame), dpdk(port));

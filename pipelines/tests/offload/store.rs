@@ -111,11 +111,11 @@ fn store_no_packet_meets_half_a_chain() {
         let mut probed = Probed { eswitch: eswitch(), port: dpdk(port), frame, seen: (0, 0) };
         let mut store = Store::default();
         let chain = chain(&mut host, ask);
-        let rules = chain.rules.len() as u64;
-        assert_eq!(store.missing(&chain), chain.rules.len());
+        let rules = chain.rules().len() as u64;
+        assert_eq!(store.missing(chain.rules()), chain.rules().len());
         let installed = store.install(&mut probed, chain.clone()).unwrap();
         assert!(in_force(&mut store, &mut probed, &installed));
-        assert_eq!(store.missing(&chain), 0);
+        assert_eq!(store.missing(chain.rules()), 0);
         assert!(probed.seen.0 > 0, "the whole chain takes packets");
         probed.probe();
         let usage = store.remove(&mut probed, installed);
@@ -134,9 +134,9 @@ fn store_chains_share_rules_and_the_last_one_takes_them_along() {
     let chains = keys.map(|key| chain(&mut host, whole(key)));
     let [a, b] = chains.clone().map(|chain| store.install(&mut eswitch, chain).unwrap());
     // Four roots are common.
-    assert_eq!(store.len(), chains[0].rules.len() + chains[1].rules.len() - 4);
+    assert_eq!(store.len(), chains[0].rules().len() + chains[1].rules().len() - 4);
     store.remove(&mut eswitch, a);
-    assert_eq!(store.len(), chains[1].rules.len());
+    assert_eq!(store.len(), chains[1].rules().len());
     store.remove(&mut eswitch, b);
     assert!(store.is_empty() && eswitch.is_empty());
 }
@@ -163,9 +163,9 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
         assert!(in_force(&mut store, &mut eswitch, &old));
         send(&mut eswitch, 3);
         // Another way: the counting rule says so in its actions.
-        host.translator.forget(&first.way);
+        host.translator.forget(&first.about.way);
         let second = chain(&mut host, whole(key));
-        assert_ne!(first.rules.last().unwrap().actions, second.rules.last().unwrap().actions);
+        assert_ne!(first.rules().last().unwrap().actions, second.rules().last().unwrap().actions);
         let new = store.install(&mut eswitch, second).unwrap();
         send(&mut eswitch, 2);
         assert_eq!(store.query(&mut eswitch, &new).unwrap().packets, 5, "the old one still counts");
@@ -196,7 +196,7 @@ fn store_nothing_is_left_of_a_chain_that_finds_no_room() {
     let mut host = Host::new(plain());
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
     let chain = chain(&mut host, whole(key));
-    for capacity in 0..chain.rules.len() as u32 {
+    for capacity in 0..chain.rules().len() as u32 {
         let mut eswitch = Eswitch::new(Config { capacity, ..Config::default() });
         let mut store = Store::default();
         let error = store.install(&mut eswitch, chain.clone()).unwrap_err();

@@ -19,7 +19,7 @@ use crate::support::*;
 /// Compares the commands of a chain with a file, and has the simulated e-switch take them.
 #[track_caller]
 fn golden(name: &str, chain: &Chain) {
-    let mut text: String = chain.rules.iter().map(|rule| rule.testpmd(0)).collect();
+    let mut text: String = chain.rules().iter().map(|rule| rule.testpmd(0)).collect();
     if let Some((id, meter)) = chain.meter {
         let pipelines::offload::Meter { cir, cbs, eir, ebs } = meter;
         text = format!("# meter {id}: cir {cir} cbs {cbs} eir {eir} ebs {ebs} (bytes)\n{text}");
@@ -31,7 +31,7 @@ fn golden(name: &str, chain: &Chain) {
     let expected = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(text == expected, "{name}: this is not what {} says:\n{text}", file.display());
     let mut eswitch = Eswitch::new(Config::default());
-    for rule in &chain.rules {
+    for rule in chain.rules() {
         eswitch.create(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
     }
 }
@@ -58,7 +58,7 @@ fn translate_tcp_into_the_tunnel() {
     let mut host = host();
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
     let chain = made(&mut host, whole(key));
-    assert_eq!(chain.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
+    assert_eq!(chain.about.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
     golden("tcp-encap", &chain);
     assert_eq!(made(&mut host, whole(key)), chain, "the same again");
     assert_eq!(host.translator.ways(), 1);
@@ -69,7 +69,7 @@ fn translate_tcp_out_of_the_tunnel() {
     let mut host = host();
     let key = host.flow(UPLINK, &tunnelled(&v4(R, A).tcp(80, 1000, 0x10, b"data")));
     let chain = made(&mut host, whole(key));
-    assert_eq!(chain.tunnel_len, 50);
+    assert_eq!(chain.about.tunnel_len, 50);
     golden("tcp-decap", &chain);
 }
 
@@ -109,7 +109,7 @@ fn translate_delivery_on_the_same_host() {
     let mut host = host();
     let key = host.flow(1, &v4(A, B).tcp(1000, 80, 0x10, b"data"));
     let chain = made(&mut host, whole(key));
-    assert_eq!((chain.leaf, chain.meter), (None, None), "no link is crossed");
+    assert_eq!((chain.about.leaf, chain.meter), (None, None), "no link is crossed");
     golden("local", &chain);
     let key = host.flow(1, &routed(v4(A, C)).udp(1000, 53, b"data"));
     golden("local-routed", &made(&mut host, whole(key)));
@@ -148,7 +148,7 @@ fn translate_a_location_that_moves_changes_its_ways_only() {
     let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
     host.world.writer.update(slot.slot, place);
     let after = made(&mut host, whole(key));
-    let pairs = before.rules.iter().zip(&after.rules);
+    let pairs = before.rules().into_iter().zip(after.rules());
     let changed: Vec<_> = pairs.filter(|(before, after)| before != after).collect();
     assert_eq!(changed.len(), 4, "one for each ECN codepoint");
     for (before, after) in changed {
@@ -172,9 +172,9 @@ fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
                 made(&mut host, whole(key))
             })
             .collect();
-        chains.iter().for_each(|chain| host.translator.forget(&chain.way));
+        chains.iter().for_each(|chain| host.translator.forget(&chain.about.way));
         assert_eq!(host.translator.ways(), 0);
-        chains.iter().map(|chain| chain.way).collect::<std::collections::HashSet<_>>().len()
+        chains.iter().map(|chain| chain.about.way).collect::<std::collections::HashSet<_>>().len()
     };
     assert_eq!((ways(Entropy::Hardware), ways(Entropy::Exact)), (1, 8));
 }
@@ -185,7 +185,7 @@ fn translate_a_fixed_dscp_asks_for_ecn_only() {
     host.world.snapshot.settings.dscp = DscpPolicy::Fixed(26);
     let key = host.flow(1, &v4(A, R).with_tos(0xa2).tcp(1000, 80, 0x10, b"data"));
     let chain = made(&mut host, whole(key));
-    let text: String = chain.rules.iter().map(|rule| rule.testpmd(0)).collect();
+    let text: String = chain.rules().iter().map(|rule| rule.testpmd(0)).collect();
     assert_eq!(text.matches("tos spec 0x02 tos mask 0x03").count(), 2, "root and way\n{text}");
     assert_eq!(text.matches("tos is 0x6a").count(), 1, "DSCP 26 and ECT(0)\n{text}");
 }

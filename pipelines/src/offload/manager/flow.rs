@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::rate::{Meter, Rate};
 use crate::offload::Installed;
-use crate::offload::translate::Refusal;
+use crate::offload::translate::{Ask, Refusal};
 
 /// Where a flow is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ pub(super) enum Place {
 
 /// A flow.
 pub(super) struct Flow {
+    pub ask: Ask,
     pub place: Place,
     pub pin: Option<Pin>,
     pub meter: Meter,
@@ -118,8 +119,9 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub fn new(meter: Meter, now_ns: u64) -> Self {
+    pub fn new(ask: Ask, meter: Meter, now_ns: u64) -> Self {
         Self {
+            ask,
             place: Place::software(Status::Software(Why::Cold)),
             pin: None,
             meter,
@@ -148,6 +150,16 @@ impl Place {
 
     /// The chain, whatever there is of it.
     pub fn installed(&self) -> Option<&Installed> {
+        match self {
+            Self::Software { .. } => None,
+            Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {
+                Some(installed)
+            }
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn installed_mut(&mut self) -> Option<&mut Installed> {
         match self {
             Self::Software { .. } => None,
             Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {

@@ -15,6 +15,9 @@ pub const TAGS: usize = 4;
 /// What stands in front of a frame in the payload of an outer UDP datagram.
 const VXLAN: usize = vxlan::HEADER_LEN;
 
+/// Items of a pattern at most.
+pub const MAX_ITEMS: usize = 16;
+
 /// Which layer or piece of metadata an item is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
@@ -23,12 +26,43 @@ pub struct Slot {
     place: u8,
 }
 
+impl Default for Slot {
+    fn default() -> Self {
+        Self { kind: Kind::Eth, place: 0 }
+    }
+}
+
+/// The slots of a pattern.
+#[derive(Clone, Copy, Default)]
+pub struct Places {
+    slots: [Slot; MAX_ITEMS],
+    len: usize,
+}
+
+impl Places {
+    /// In the order of the pattern.
+    pub fn as_slice(&self) -> &[Slot] {
+        &self.slots[..self.len]
+    }
+
+    fn push(&mut self, slot: Slot) {
+        if let Some(place) = self.slots.get_mut(self.len) {
+            *place = slot;
+            self.len += 1;
+        }
+    }
+}
+
 /// The slots of a pattern, in its order.
 ///
 /// # Errors
 /// When an item stands where no packet has it, or twice.
-pub fn slots_of(pattern: &[Item]) -> Result<Vec<Slot>, FlowError> {
-    let mut slots: Vec<Slot> = Vec::with_capacity(pattern.len());
+pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
+    if pattern.len() > MAX_ITEMS {
+        let text = format!("the simulated e-switch takes patterns of {MAX_ITEMS} items at most");
+        return Err(FlowError::new(Cause::Unsupported, Where::ItemNum, text));
+    }
+    let mut slots = Places::default();
     let (mut inside, mut deepest) = (0, 0);
     for (index, item) in pattern.iter().enumerate() {
         let error = |text: &str| FlowError::new(Cause::Invalid, Where::Item(index), text);
@@ -42,7 +76,7 @@ pub fn slots_of(pattern: &[Item]) -> Result<Vec<Slot>, FlowError> {
             _ => {
                 let depth = depth(kind) + inside * 10;
                 let second_tag =
-                    kind == Kind::Vlan && slots.last().is_some_and(|last| last.kind == Kind::Vlan);
+                    kind == Kind::Vlan && slots.as_slice().last().is_some_and(|last| last.kind == Kind::Vlan);
                 if depth < deepest || depth == deepest && deepest > 0 && !second_tag {
                     return Err(error(
                         "the item stands behind a layer that is not in front of it in packets",
@@ -53,7 +87,7 @@ pub fn slots_of(pattern: &[Item]) -> Result<Vec<Slot>, FlowError> {
             }
         };
         let slot = Slot { kind, place };
-        if slots.contains(&slot) {
+        if slots.as_slice().contains(&slot) {
             return Err(error("the item is there twice"));
         }
         slots.push(slot);

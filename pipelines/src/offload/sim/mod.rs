@@ -26,9 +26,8 @@ use std::sync::Arc;
 use wire::PacketBuf;
 
 use super::back_end::{BackEnd, Cause, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
-use super::items::ITEM_BYTES;
 use super::rule::FlowRule;
-use layers::{Layers, Registers};
+use layers::{Layers, Places, Registers};
 use meter::Metered;
 use rules::Rules;
 
@@ -191,11 +190,16 @@ impl Eswitch {
         self.arrivals.clone()
     }
 
+    fn check(&self, rule: &FlowRule) -> Result<Places, FlowError> {
+        refuse::check(rule, &self.config)?;
+        layers::slots_of(&rule.pattern)
+    }
+
     fn take(&mut self, rule: &FlowRule, guard: Option<Guard>) -> Result<RuleId, FlowError> {
         let room = self.rules.len() < self.config.capacity as usize;
-        let taken = self.validate(rule).and_then(|()| {
+        let taken = self.check(rule).and_then(|slots| {
             if room {
-                self.rules.add(rule, guard, self.now_ns, &self.config)
+                self.rules.add(rule, slots, guard, self.now_ns, &self.config)
             } else {
                 let text = format!("no room: {} rules are in use", self.config.capacity);
                 Err(FlowError::new(Cause::Full, Where::Unspecified, text))
@@ -236,8 +240,7 @@ impl Eswitch {
 
 impl BackEnd for Eswitch {
     fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
-        refuse::check(rule, &self.config)?;
-        layers::slots_of(&rule.pattern).map(|_| ())
+        self.check(rule).map(|_| ())
     }
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
@@ -249,11 +252,11 @@ impl BackEnd for Eswitch {
     }
 
     fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
-        results.append(&mut self.completed);
+        let there = |(id, result): &(RuleId, Result<(), FlowError>)| result.is_err() || self.rules.has(*id);
+        results.extend(self.completed.drain(..).filter(there));
     }
 
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        self.completed.retain(|(other, _)| *other != rule);
         self.rules.remove(rule).ok_or_else(gone)
     }
 

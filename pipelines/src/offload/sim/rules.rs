@@ -1,21 +1,24 @@
 //! The rules that the device holds: waiting to come into force, in force, what they have seen, when they age.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 
-use super::layers::{Layers, Registers, Slot, slots_of};
-use super::table::{Group, Number, Rank};
+use super::layers::{Layers, Places, Registers};
+use super::table::{Group, Number, Rank, Spot};
 use super::{Config, gone};
 use crate::offload::back_end::{Cause, FlowError, Guard, RuleId, Usage, Where};
+use crate::offload::hasher::Map;
 use crate::offload::{Action, FlowRule};
 
 /// A rule in the store.
 pub struct Held {
     /// The rule.
     pub rule: FlowRule,
-    slots: Vec<Slot>,
+    slots: Places,
     serial: u64,
-    in_force: bool,
+    counts: bool,
+    /// Where it is in its group, once it is in force.
+    spot: Option<Spot>,
     /// What must hold when it comes into force.
     guard: Option<Guard>,
     /// What it has seen.
@@ -31,7 +34,7 @@ pub struct Rules {
     /// By number; the serial of a rule and its number are its id.
     held: Vec<Option<Held>>,
     free: Vec<Number>,
-    groups: HashMap<u32, Group>,
+    groups: Map<u32, Group>,
     /// Rules not yet in force, in order: when they will be.
     waiting: VecDeque<(u64, RuleId)>,
     /// Rules that age: when to look at them.
@@ -66,6 +69,11 @@ impl Rules {
         self.get(number).filter(|held| held.serial == id.0 >> NUMBER_BITS).map(|_| number)
     }
 
+    /// True while a rule is there.
+    pub fn has(&self, id: RuleId) -> bool {
+        self.number(id).is_some()
+    }
+
     /// The rule with a number.
     pub fn get(&self, number: Number) -> Option<&Held> {
         self.held.get(number as usize)?.as_ref()
@@ -75,11 +83,11 @@ impl Rules {
     pub fn add(
         &mut self,
         rule: &FlowRule,
+        slots: Places,
         guard: Option<Guard>,
         now_ns: u64,
         config: &Config,
     ) -> Result<RuleId, FlowError> {
-        let slots = slots_of(&rule.pattern)?;
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.held.len() < 1 << NUMBER_BITS => {
@@ -93,7 +101,8 @@ impl Rules {
             rule: rule.clone(),
             slots,
             serial: self.next_serial,
-            in_force: false,
+            counts: rule.actions.contains(&Action::Count),
+            spot: None,
             guard,
             seen: Usage::default(),
             shown: (Usage::default(), 0),
@@ -129,11 +138,10 @@ impl Rules {
                 done(id, Err(FlowError::new(Cause::Again, Where::Handle, text)));
                 continue;
             }
-            held.in_force = true;
             held.last_hit_ns = now_ns;
             let rank = Rank { priority: held.rule.attr.priority, serial };
             let group = self.groups.entry(held.rule.attr.group).or_default();
-            group.insert(&held.rule.pattern, &held.slots, rank, number);
+            held.spot = Some(group.insert(&held.rule.pattern, held.slots.as_slice(), rank, number));
             if let Some(timeout_ns) = timeout_ns(&held.rule) {
                 self.ages.push(Reverse((now_ns + timeout_ns, id)));
             }
@@ -145,8 +153,8 @@ impl Rules {
     pub fn remove(&mut self, id: RuleId) -> Option<Usage> {
         let number = self.number(id)?;
         let held = self.held[number as usize].take()?;
-        if let Some(group) = self.groups.get_mut(&held.rule.attr.group).filter(|_| held.in_force) {
-            group.remove(&held.rule.pattern, &held.slots, number);
+        if let (Some(group), Some(spot)) = (self.groups.get_mut(&held.rule.attr.group), held.spot) {
+            group.remove(spot, number);
         }
         self.free.push(number);
         Some(held.seen)
@@ -162,10 +170,10 @@ impl Rules {
     pub fn query(&mut self, id: RuleId, now_ns: u64, refresh_ns: u64) -> Result<Usage, FlowError> {
         let number = self.number(id).ok_or_else(gone)?;
         let Some(held) = self.held[number as usize].as_mut() else { return Err(gone()) };
-        if !held.rule.actions.contains(&Action::Count) {
+        if !held.counts {
             return Err(FlowError::new(Cause::Invalid, Where::Action(0), "the rule does not count"));
         }
-        if !held.in_force {
+        if held.spot.is_none() {
             return Err(FlowError::new(Cause::Again, Where::Handle, "the rule is not in force yet"));
         }
         held.refresh(now_ns, refresh_ns);
@@ -214,7 +222,7 @@ impl Rules {
     ) -> Option<RuleId> {
         let held = (0..).zip(&self.held).filter_map(|(number, held)| Some((number, held.as_ref()?)));
         let matching = held.filter(|(_, held)| {
-            held.in_force && held.rule.attr.group == group && held.matches(layers, head, registers)
+            held.spot.is_some() && held.rule.attr.group == group && held.matches(layers, head, registers)
         });
         let first = matching.min_by_key(|(_, held)| (held.rule.attr.priority, held.serial));
         first.map(|(number, _)| self.id(number))
@@ -223,7 +231,7 @@ impl Rules {
 
 impl Held {
     fn matches(&self, layers: &Layers, head: &[u8], registers: &Registers) -> bool {
-        self.rule.pattern.iter().zip(&self.slots).all(|(item, slot)| {
+        self.rule.pattern.iter().zip(self.slots.as_slice()).all(|(item, slot)| {
             layers.bytes(*slot, head, registers).is_some_and(|bytes| item.matches(&bytes))
         })
     }

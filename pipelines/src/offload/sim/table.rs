@@ -1,16 +1,15 @@
 //! A group's rules, found by what they match: rules that look at the same bits share a shape, and within a shape the
 //! bits of a packet lead to its rules by hashing.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use super::layers::Slot;
+use super::layers::{MAX_ITEMS, Slot};
 use crate::flow_key::mix;
-use crate::offload::items::ItemBytes;
-use crate::offload::{Field, Item};
-
-/// Which bits of which layers rules look at. Fields with an upper bound count as not looked at; whoever finds a
-/// rule compares the whole of it.
-type Look = Vec<(Slot, ItemBytes)>;
+use crate::offload::Item;
+use crate::offload::few::Few;
+use crate::offload::hasher::Map;
+use crate::offload::items::{ITEM_BYTES, ItemBytes};
+use crate::offload::slots::Slots;
 
 /// Number of a rule in the store of the e-switch.
 pub type Number = u32;
@@ -24,35 +23,42 @@ pub struct Rank {
     pub serial: u64,
 }
 
+/// Rules that look at the same bits of the same layers. Fields with an upper bound count as not looked at; whoever
+/// finds a rule compares the whole of it.
 struct Shape {
-    look: Look,
+    look: Vec<(Slot, ItemBytes)>,
     /// The first priority that any of its rules has or had.
     first: u32,
-    rules: HashMap<u64, Vec<(Rank, Number)>>,
+    rules: Map<u64, Few<(Rank, Number)>>,
+}
+
+/// Where a rule is in its group.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    /// Number of the shape, which keeps it as long as it has rules.
+    shape: u32,
+    /// Hash of what the rule wants to see.
+    want: u64,
 }
 
 /// The rules of one group.
 #[derive(Default)]
 pub struct Group {
-    /// In order of their first priority.
-    shapes: Vec<Shape>,
+    shapes: Slots<Shape>,
+    /// Numbers of shapes in order of their first priority.
+    order: Vec<u32>,
 }
 
-/// What a rule looks at, and the hash of what it wants to see there.
-fn look_of(pattern: &[Item], slots: &[Slot]) -> (Look, u64) {
-    let mut want = Wanted::default();
-    let look = pattern.iter().zip(slots).map(|(item, &slot)| {
-        let (mut mask, mut spec) = ([0; super::ITEM_BYTES], [0; super::ITEM_BYTES]);
-        let exact = |field: &&Field| item.upper(**field).is_none();
-        for field in item.kind().fields().iter().filter(exact) {
-            let (value, bits) = item.field(*field);
-            field.set(&mut mask, bits);
-            field.set(&mut spec, value);
+/// Which bits an item looks at, and what it wants to see there.
+fn look_of(item: &Item) -> (ItemBytes, ItemBytes) {
+    let (mut mask, mut spec) = item.bytes();
+    if item.last().is_some() {
+        for field in item.kind().fields().iter().filter(|field| item.upper(**field).is_some()) {
+            field.set(&mut mask, 0);
+            field.set(&mut spec, 0);
         }
-        want.add(&spec, &mask);
-        (slot, mask)
-    });
-    (look.collect(), want.0)
+    }
+    (mask, spec)
 }
 
 /// Hash of masked bytes.
@@ -61,44 +67,64 @@ struct Wanted(u64);
 
 impl Wanted {
     fn add(&mut self, bytes: &ItemBytes, mask: &ItemBytes) {
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        };
         for (bytes, mask) in bytes.chunks(8).zip(mask.chunks(8)) {
-            let word =
-                bytes.iter().zip(mask).fold(0, |word, (byte, mask)| word << 8 | u64::from(byte & mask));
-            self.0 = mix(self.0 ^ 0x9e37_79b9_7f4a_7c15, word ^ 0xa076_1d64_78bd_642f);
+            // What is not looked at is not hashed.
+            let (word, mask) = (word(bytes), word(mask));
+            if mask != 0 {
+                self.0 = mix(self.0 ^ 0x9e37_79b9_7f4a_7c15, word & mask ^ 0xa076_1d64_78bd_642f);
+            }
         }
     }
 }
 
 impl Group {
     /// Puts a rule in.
-    pub fn insert(&mut self, pattern: &[Item], slots: &[Slot], rank: Rank, number: Number) {
-        let (look, want) = look_of(pattern, slots);
-        let at = self.shapes.iter().position(|shape| shape.look == look).unwrap_or_else(|| {
-            self.shapes.push(Shape { look, first: u32::MAX, rules: HashMap::new() });
-            self.shapes.len() - 1
+    pub fn insert(&mut self, pattern: &[Item], slots: &[Slot], rank: Rank, number: Number) -> Spot {
+        let mut want = Wanted::default();
+        let mut looks = [(Slot::default(), [0; ITEM_BYTES]); MAX_ITEMS];
+        for ((item, slot), look) in pattern.iter().zip(slots).zip(&mut looks) {
+            let (mask, spec) = look_of(item);
+            want.add(&spec, &mask);
+            *look = (*slot, mask);
+        }
+        let look = &looks[..slots.len().min(MAX_ITEMS)];
+        let same = |number: &&u32| self.shapes.at(**number).is_some_and(|shape| shape.look == look);
+        let shape = self.order.iter().find(same).copied().unwrap_or_else(|| {
+            let shape = Shape { look: look.to_vec(), first: u32::MAX, rules: Map::default() };
+            let number = self.shapes.add(shape);
+            self.order.push(number);
+            number
         });
-        let shape = &mut self.shapes[at];
-        let same = shape.rules.entry(want).or_default();
-        same.insert(same.partition_point(|(other, _)| *other < rank), (rank, number));
+        let spot = Spot { shape, want: want.0 };
+        let Some(shape) = self.shapes.at_mut(spot.shape) else { return spot };
+        match shape.rules.entry(spot.want) {
+            Entry::Vacant(place) => drop(place.insert(Few::One((rank, number)))),
+            Entry::Occupied(mut same) => same.get_mut().insert((rank, number), |(other, _)| *other > rank),
+        }
         if rank.priority < shape.first {
             shape.first = rank.priority;
-            self.shapes.sort_by_key(|shape| shape.first);
+            let Self { shapes, order } = self;
+            order.sort_by_key(|number| shapes.at(*number).map(|shape| shape.first));
         }
+        spot
     }
 
     /// Takes a rule out.
-    pub fn remove(&mut self, pattern: &[Item], slots: &[Slot], number: Number) {
-        let (look, want) = look_of(pattern, slots);
-        let Some(at) = self.shapes.iter().position(|shape| shape.look == look) else { return };
-        let rules = &mut self.shapes[at].rules;
-        if let Some(same) = rules.get_mut(&want) {
-            same.retain(|(_, other)| *other != number);
-            if same.is_empty() {
-                rules.remove(&want);
-            }
+    pub fn remove(&mut self, spot: Spot, number: Number) {
+        let Some(shape) = self.shapes.at_mut(spot.shape) else { return };
+        if let Entry::Occupied(mut same) = shape.rules.entry(spot.want)
+            && same.get_mut().remove(|(_, other)| *other == number)
+        {
+            same.remove();
         }
-        if rules.is_empty() {
-            self.shapes.remove(at);
+        if shape.rules.is_empty() {
+            self.shapes.remove(spot.shape);
+            self.order.retain(|other| *other != spot.shape);
         }
     }
 
@@ -109,7 +135,7 @@ impl Group {
         matches: impl Fn(Number) -> bool,
     ) -> Option<Number> {
         let mut best: Option<(Rank, Number)> = None;
-        for shape in &self.shapes {
+        for shape in self.order.iter().filter_map(|number| self.shapes.at(*number)) {
             if best.is_some_and(|(rank, _)| rank.priority < shape.first) {
                 break;
             }
@@ -119,7 +145,7 @@ impl Group {
                 .iter()
                 .all(|(slot, mask)| layer(*slot).map(|bytes| want.add(&bytes, mask)).is_some());
             let Some(rules) = shape.rules.get(&want.0).filter(|_| all) else { continue };
-            let found = rules.iter().find(|(_, number)| matches(*number));
+            let found = rules.as_slice().iter().find(|(_, number)| matches(*number));
             best = found.copied().into_iter().chain(best).min_by_key(|(rank, _)| *rank);
         }
         best.map(|(_, number)| number)

@@ -39,7 +39,8 @@ pub(super) struct Found {
 }
 
 /// A tunnel as the receiver sees it.
-pub(super) struct From {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct From {
     /// The outer family.
     pub outer: Family,
     /// The sender's VTEP and our own address.

@@ -23,18 +23,17 @@ mod shared;
 
 pub use refusal::Refusal;
 
-use std::collections::HashMap;
-
 use wire::roce::Class as RoceClass;
-use wire::{Dscp, MacAddr, Qpn};
+use wire::{Dscp, MacAddr, Qpn, protocol};
 
+use super::hasher::Map;
 use super::sim::{Side, flow_of};
 use super::{Action, Attr, FlowRule, Item, Kind, Meter};
-use crate::flow_key::{FlowKey, outer_source_port};
+use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
-use find::{Found, find, roce_of};
+use find::{Found, From, find, roce_of};
 use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
 pub use shared::meter;
 use shared::{classes, guards, roots, unassigned, ways};
@@ -134,25 +133,71 @@ pub struct Way {
 /// differ, the newer chain knows better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The rules.
-    pub rules: Vec<FlowRule>,
+    /// Rules of its way.
+    pub ways: Vec<FlowRule>,
+    /// Rules between the root and the way that flows share.
+    pub path: Vec<FlowRule>,
+    /// The flow's own rules; the last is the gate.
+    pub own: Vec<FlowRule>,
+    /// The meter that the rules of the path refer to, to be set before they are made.
+    pub meter: Option<(u32, Meter)>,
+    /// Facts of the flow.
+    pub about: About,
+}
+
+/// What there is to know of a chain but for its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
     /// Bytes of each counted packet that are the tunnel's, which software does not count.
     pub tunnel_len: usize,
     /// The class that pays, where one does.
     pub leaf: Option<Leaf>,
-    /// The meter that the rules refer to, to be set before they are made.
-    pub meter: Option<(u32, Meter)>,
     /// Its way.
     pub way: Way,
     /// The flow that its gate matches, as the e-switch counts arrivals.
     pub flow: u64,
 }
 
+impl Chain {
+    /// All rules in order.
+    pub fn rules(&self) -> Vec<&FlowRule> {
+        self.ways.iter().chain(&self.path).chain(&self.own).collect()
+    }
+}
+
+/// What the rules of a path follow from: flows with the same share them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    scope: Scope,
+    from: u16,
+    routed: bool,
+    ipv6: bool,
+    tunnel: Option<From>,
+    limited: Option<Leaf>,
+    /// The class of its queue pairs.
+    reliable: Option<RoceClass>,
+}
+
+/// A flow that can be offloaded, and what its rules are made of.
+pub struct Plan {
+    ask: Ask,
+    found: Found,
+    qpn: Option<Qpn>,
+    roce: Option<Roce>,
+    source_port: Option<u16>,
+    limited: Option<(Leaf, Class)>,
+    number: u32,
+    /// What its path follows from.
+    pub path: Path,
+    /// Facts of the flow.
+    pub about: About,
+}
+
 /// Makes rules, and numbers the ways that they share.
 #[derive(Default)]
 pub struct Translator {
     /// Their numbers, and how many chains hold them.
-    ways: HashMap<Way, (u32, u32)>,
+    ways: Map<Way, (u32, u32)>,
     last_way: u32,
 }
 
@@ -162,6 +207,20 @@ impl Translator {
     /// # Errors
     /// Why it stays in software.
     pub fn chain(&mut self, tables: &Tables, ask: &Ask) -> Result<Chain, Refusal> {
+        let plan = self.plan(tables, ask)?;
+        let chain = plan.chain(tables);
+        if chain.is_err() {
+            self.forget(&plan.about.way);
+        }
+        chain
+    }
+
+    /// What the chain of a flow is made of. Its way has a number then, to be [held](Self::hold) or
+    /// [forgotten](Self::forget).
+    ///
+    /// # Errors
+    /// Why it stays in software.
+    pub fn plan(&mut self, tables: &Tables, ask: &Ask) -> Result<Plan, Refusal> {
         let found = find(tables, &ask.key)?;
         let reliable = found.decision.rcft != 0;
         // Queue pairs 0 and 1 are not connections.
@@ -170,6 +229,9 @@ impl Translator {
             return Err(Refusal::QueuePair);
         }
         let roce = roce_of(&ask.key)?;
+        if roce.is_none() && !matches!(ask.key.proto(), protocol::TCP | protocol::UDP) {
+            return Err(Refusal::Protocol);
+        }
         let remote = matches!(found.place, Place::Remote(_));
         let exact = remote && tables.options.entropy == Entropy::Exact;
         let inner_port = match (roce, ask.source_port) {
@@ -184,13 +246,29 @@ impl Translator {
             macs: found.decision.macs(),
             ipv6: found.family.is_v6(),
         };
+        let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
+        let side = found.tunnel.as_ref().map_or(Side::Port(found.from), |tunnel| Side::Vni(tunnel.vni));
+        let path = Path {
+            scope: ask.key.scope(),
+            from: found.from,
+            routed: found.routed,
+            ipv6: way.ipv6,
+            tunnel: found.tunnel.clone(),
+            limited: limited.map(|(leaf, _)| leaf),
+            reliable: match (qpn, roce) {
+                (Some(_), Some(Roce::Class(class))) => Some(class),
+                _ => None,
+            },
+        };
+        let about = About {
+            tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
+            leaf: found.leaf.map(|(leaf, _)| leaf),
+            way,
+            flow: flow_of(ask, side),
+        };
+        let source_port = inner_port.filter(|_| roce.is_some());
         let number = self.number(way);
-        let matched = Matched { ask, qpn, roce, source_port: inner_port.filter(|_| roce.is_some()) };
-        let chain = build(tables, &found, &matched, (way, number));
-        if chain.is_err() {
-            self.forget(&way);
-        }
-        chain
+        Ok(Plan { ask: *ask, found, qpn, roce, source_port, limited, number, path, about })
     }
 
     fn number(&mut self, way: Way) -> u32 {
@@ -213,8 +291,10 @@ impl Translator {
     pub fn release(&mut self, way: &Way) {
         if let Some((_, holders)) = self.ways.get_mut(way) {
             *holders = holders.saturating_sub(1);
+            if *holders == 0 {
+                self.ways.remove(way);
+            }
         }
-        self.forget(way);
     }
 
     /// Forgets a way that no chain holds.
@@ -239,68 +319,90 @@ fn to_software(port: u16) -> Action {
     Action::PortRepresentor { port }
 }
 
-/// What tells the packets of a flow.
-struct Matched<'a> {
-    ask: &'a Ask,
-    qpn: Option<Qpn>,
-    roce: Option<Roce>,
-    source_port: Option<u16>,
-}
+/// The rules of a path, and the meter that they refer to, to be set before they are made.
+pub type PathRules = (Vec<FlowRule>, Option<(u32, Meter)>);
 
-fn build(
-    tables: &Tables,
-    found: &Found,
-    matched: &Matched,
-    (way, number): (Way, u32),
-) -> Result<Chain, Refusal> {
-    let Matched { ask, qpn, roce, source_port } = *matched;
-    let key = &ask.key;
-    let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
-    let meter = limited.map(|(leaf, _)| meter(tables, leaf)).transpose()?;
+/// Items of a pattern at most: room for them is made once.
+const ITEMS: usize = 12;
 
-    let mut rules = guards(tables, found);
-    rules.extend(ways(tables, found, &way, number)?);
-    if let Some(class) = limited {
-        rules.extend(classes(tables, found, class));
+impl Plan {
+    /// All of the flow's rules.
+    fn chain(&self, tables: &Tables) -> Result<Chain, Refusal> {
+        let (path, meter) = self.path(tables)?;
+        Ok(Chain { ways: self.ways(tables)?, path, own: self.own(tables)?, meter, about: self.about })
     }
-    let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
-    let mut pattern = vec![from(found.from)];
-    if let Some(tunnel) = &found.tunnel {
-        let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
-        pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
+
+    /// The rules of the way, which follow from that alone.
+    ///
+    /// # Errors
+    /// Why the flow stays in software.
+    pub fn ways(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
+        ways(tables, &self.found, &self.about.way, self.number)
     }
-    let own = flow(key, found.router, source_port, listens).ok_or(Refusal::Protocol)?;
-    let bth = |roce: Option<Roce>| roce.and_then(Roce::item);
-    let (nft, rcft) =
-        if found.tunnel.is_some() { (group::IN, group::QP_IN) } else { (group::OUT, group::QP_OUT) };
-    let mut actions = vec![Action::Count, Action::Age { timeout: tables.options.age }];
-    if let Some((leaf, _)) = limited {
-        actions.push(Action::set_tag(TAG_CLASS, leaf.0 + 1));
-    }
-    actions.push(Action::set_tag(TAG_WAY, number));
-    actions.push(Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } });
-    let whole = |roce| [&pattern[..], &own, bth(roce).as_slice()].concat();
-    if roce == Some(Roce::Class(RoceClass::Ud)) {
-        // The connection manager's messages are UD, too, and software reads them.
-        rules.push(rule(nft, 0, whole(Some(Roce::ConnectionManager)), vec![to_software(found.from)]));
-    }
-    if let (Some(_), Some(Roce::Class(class))) = (qpn, roce) {
-        rules.extend(unassigned(tables, found, class, rcft));
-    }
-    rules.extend(roots(tables, found, nft));
-    match (qpn, roce) {
-        (Some(qpn), Some(Roce::Class(class))) => {
-            // All queue pairs of the flow share this one, whatever their source ports and their ECN.
-            let all = flow(key, found.router, None, false).ok_or(Refusal::Protocol)?;
-            let pattern = [&pattern[..], &all, bth(roce).as_slice()].concat();
-            rules.push(rule(nft, 1, pattern, vec![Action::Jump { group: rcft }]));
-            rules.push(rule(rcft, 1, whole(Some(Roce::QueuePair(class, qpn))), actions));
+
+    /// The rules of the path, which follow from that alone, and the meter that they refer to.
+    ///
+    /// # Errors
+    /// Why the flow stays in software.
+    pub fn path(&self, tables: &Tables) -> Result<PathRules, Refusal> {
+        let found = &self.found;
+        let meter = self.limited.map(|(leaf, _)| Ok((leaf.0 + 1, meter(tables, leaf)?))).transpose()?;
+        let mut rules = guards(tables, found);
+        if let Some(class) = self.limited {
+            rules.extend(classes(tables, found, class));
         }
-        _ => rules.push(rule(nft, 1, whole(roce), actions)),
+        let (nft, rcft) = self.groups();
+        if let Some(class) = self.path.reliable {
+            rules.extend(unassigned(tables, found, class, rcft));
+        }
+        rules.extend(roots(tables, found, nft));
+        Ok((rules, meter))
     }
-    let tunnel_len = found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len);
-    let leaf = found.leaf.map(|(leaf, _)| leaf);
-    let meter = meter.zip(limited).map(|(meter, (leaf, _))| (leaf.0 + 1, meter));
-    let side = found.tunnel.as_ref().map_or(Side::Port(found.from), |tunnel| Side::Vni(tunnel.vni));
-    Ok(Chain { rules, tunnel_len, leaf, meter, way, flow: flow_of(ask, side) })
+
+    /// Groups of the NFT and of the RCFT.
+    fn groups(&self) -> (u32, u32) {
+        if self.found.tunnel.is_some() { (group::IN, group::QP_IN) } else { (group::OUT, group::QP_OUT) }
+    }
+
+    /// The flow's own rules; the last is its gate.
+    ///
+    /// # Errors
+    /// Why the flow stays in software.
+    pub fn own(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
+        let Self { found, limited, .. } = self;
+        let (nft, rcft) = self.groups();
+        let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
+        let whole = |source_port, listens, roce: Option<Roce>| {
+            let mut pattern = Vec::with_capacity(ITEMS);
+            pattern.push(from(found.from));
+            if let Some(tunnel) = &found.tunnel {
+                let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
+                pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
+            }
+            flow(&self.ask.key, found.router, source_port, listens, &mut pattern).ok_or(Refusal::Protocol)?;
+            pattern.extend(roce.and_then(Roce::item));
+            Ok(pattern)
+        };
+        let on = Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } };
+        let mut actions = Vec::with_capacity(5);
+        actions.extend([Action::Count, Action::Age { timeout: tables.options.age }]);
+        actions.extend(limited.map(|(leaf, _)| Action::set_tag(TAG_CLASS, leaf.0 + 1)));
+        actions.extend([Action::set_tag(TAG_WAY, self.number), on]);
+        match (self.qpn, self.roce) {
+            (Some(qpn), Some(Roce::Class(class))) => {
+                // All queue pairs of the flow share this one, whatever their source ports and their ECN.
+                let all = whole(None, false, self.roce)?;
+                let gate = whole(self.source_port, listens, Some(Roce::QueuePair(class, qpn)))?;
+                let jump = rule(nft, 1, all, vec![Action::Jump { group: rcft }]);
+                Ok(vec![jump, rule(rcft, 1, gate, actions)])
+            }
+            (_, Some(Roce::Class(RoceClass::Ud))) => {
+                // The connection manager's messages are UD, too, and software reads them.
+                let cm = whole(self.source_port, listens, Some(Roce::ConnectionManager))?;
+                let gate = whole(self.source_port, listens, self.roce)?;
+                Ok(vec![rule(nft, 0, cm, vec![to_software(found.from)]), rule(nft, 1, gate, actions)])
+            }
+            _ => Ok(vec![rule(nft, 1, whole(self.source_port, listens, self.roce)?, actions)]),
+        }
+    }
 }

@@ -179,15 +179,21 @@ impl Roce {
 }
 
 /// The packets of an NFT flow: Ethernet to layer 4. `None` when rules cannot tell them.
-pub fn flow(key: &FlowKey, router: MacAddr, source_port: Option<u16>, listens: bool) -> Option<Vec<Item>> {
+pub fn flow(
+    key: &FlowKey,
+    router: MacAddr,
+    source_port: Option<u16>,
+    listens: bool,
+    items: &mut Vec<Item>,
+) -> Option<()> {
     let (source, destination) = key.addresses()?;
     let family = Family::of(source);
     let mac = if key.routed() { router } else { key.dst_mac() };
     let frame = Item::with(eth::DST, mac.to_u64());
-    let mut items = match key.vlan() {
-        None => vec![frame.is(eth::TYPE, family.ethertype()).is(eth::HAS_VLAN, 0u8)],
-        Some(vid) => vec![frame.is(eth::HAS_VLAN, 1u8), tag_of(vid, family)],
-    };
+    match key.vlan() {
+        None => items.push(frame.is(eth::TYPE, family.ethertype()).is(eth::HAS_VLAN, 0u8)),
+        Some(vid) => items.extend([frame.is(eth::HAS_VLAN, 1u8), tag_of(vid, family)]),
+    }
     let ip = family.whole(source, destination, key.proto());
     items.push(if listens { family.with_tos(ip, LISTENS, LISTENS) } else { ip });
     let (sport, dport) = key.ports();
@@ -200,5 +206,5 @@ pub fn flow(key: &FlowKey, router: MacAddr, source_port: Option<u16>, listens: b
         },
         _ => return None,
     });
-    Some(items)
+    Some(())
 }

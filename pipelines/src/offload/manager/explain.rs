@@ -1,0 +1,91 @@
+//! Where flows are, and why; what was refused and how often.
+
+use super::Manager;
+use super::flow::{Status, Why};
+use super::policy::{States, Tally};
+use super::rate::Rate;
+use crate::flow_key::FlowKey;
+use crate::offload::hasher::Map;
+use crate::offload::translate::{Ask, Refusal};
+
+/// Reasons that refusals are counted by; those beyond are counted together.
+const REASONS: usize = 100;
+
+impl Manager {
+    /// What has happened so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Rules in use.
+    pub fn rules(&self) -> usize {
+        self.store.len()
+    }
+
+    /// Ways and gates known: with the rules, what would grow if something were left behind.
+    pub fn ways_and_gates(&self) -> (usize, usize) {
+        (self.translator.ways(), self.by_gate.len())
+    }
+
+    /// All flows: where they are, and how fast.
+    pub fn flows(&self) -> impl Iterator<Item = (&Ask, Status, Rate)> {
+        self.flows.iter().map(|flow| (&flow.ask, flow.status(), flow.rate()))
+    }
+
+    /// Where a flow is, and why; of a flow of queue pairs, where they are.
+    pub fn why(&self, key: &FlowKey) -> Status {
+        let of_key = self.flows.iter().filter(|flow| flow.ask.key == *key);
+        let all = of_key.map(|flow| flow.status()).reduce(Status::with);
+        all.unwrap_or(Status::Software(Why::Cold))
+    }
+
+    /// How many flows are where.
+    pub fn states(&self) -> States {
+        let mut flows: Map<FlowKey, Status> = Map::default();
+        for flow in self.flows.iter() {
+            let status = flow.status();
+            let status = match flows.remove(&flow.ask.key) {
+                Some(other) => other.with(status),
+                None => status,
+            };
+            flows.insert(flow.ask.key, status);
+        }
+        let mut states = States::default();
+        for status in flows.values() {
+            let count = match status {
+                Status::Software(_) => &mut states.software,
+                Status::Installing => &mut states.installing,
+                Status::Hardware => &mut states.hardware,
+                Status::Partial => &mut states.partial,
+                Status::Refused(_) | Status::RefusedByDevice(_) => &mut states.refused,
+            };
+            *count += 1;
+        }
+        states
+    }
+
+    /// Refusals so far by reason, ours and the device's, most frequent first.
+    pub fn refusals(&self) -> Vec<(String, u64)> {
+        let mut refusals: Vec<_> = self.refusals.iter().map(|(reason, n)| (reason.clone(), *n)).collect();
+        refusals.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        refusals
+    }
+
+    pub(super) fn refused(&mut self, status: &Status) {
+        let (tally, reason) = match status {
+            Status::Refused(refusal) => (&mut self.tally.refused, refusal.to_string()),
+            Status::RefusedByDevice(words) => (&mut self.tally.refused_by_device, words.clone()),
+            _ => return,
+        };
+        *tally += 1;
+        let known = self.refusals.len() < REASONS || self.refusals.contains_key(&reason);
+        *self.refusals.entry(if known { reason } else { "others".into() }).or_default() += 1;
+    }
+
+    /// The status of a flow that is not to be offloaded, counted.
+    pub(super) fn refuse(&mut self, refusal: Refusal) -> Status {
+        let status = Status::Refused(refusal);
+        self.refused(&status);
+        status
+    }
+}

@@ -1,0 +1,301 @@
+//! Into hardware: hot flows are translated, their rules made, and their gates opened in a gap.
+
+use std::cmp::Reverse;
+
+use super::flow::{Place, Status, Why};
+use super::known::Number;
+use super::rate::Meter;
+use super::{Manager, NANO, because};
+use crate::offload::hasher::Map;
+use crate::offload::store::{Bundle, State};
+use crate::offload::translate::{Ask, Path, PathRules, Plan, Refusal, Tables, Way};
+use crate::offload::{BackEnd, Cause, FlowError, FlowRule, Stamp};
+
+/// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same way or path.
+#[derive(Default)]
+pub(super) struct Turn {
+    ways: Map<Way, Bundle>,
+    paths: Map<Path, Bundle>,
+    /// Flows in hardware that may give way, coldest last; found when first asked for.
+    coldest: Option<Vec<(u64, Number)>>,
+}
+
+/// Rules of a flow that are to be made.
+struct Due {
+    /// Those of its way and of its path, unless they are there.
+    ways: Option<Vec<FlowRule>>,
+    path: Option<PathRules>,
+    own: Vec<FlowRule>,
+}
+
+/// What a flow has from now on: the bundles of its way and its path, its own rules, and whether any rule that was there
+/// does something else now.
+pub(super) struct Renewed {
+    pub bundles: (Bundle, Bundle),
+    pub own: Vec<FlowRule>,
+    pub changed: bool,
+}
+
+impl Due {
+    /// Rules that other flows may have, too.
+    fn shared(&self) -> impl Iterator<Item = &FlowRule> {
+        let path = self.path.iter().flat_map(|(rules, _)| rules);
+        self.ways.iter().flatten().chain(path)
+    }
+}
+
+impl Turn {
+    fn due(&self, tables: &Tables, plan: &Plan) -> Result<Due, Refusal> {
+        let ways = !self.ways.contains_key(&plan.about.way);
+        let path = !self.paths.contains_key(&plan.path);
+        Ok(Due {
+            path: path.then(|| plan.path(tables)).transpose()?,
+            ways: ways.then(|| plan.ways(tables)).transpose()?,
+            own: plan.own(tables)?,
+        })
+    }
+}
+
+impl Manager {
+    /// Flows that are on their way into hardware.
+    pub(super) fn proceed<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        quiet: &mut impl FnMut(&Ask) -> Option<Stamp>,
+        now_ns: u64,
+    ) {
+        let mut coming: Vec<_> = std::mem::take(&mut self.coming);
+        coming.sort_unstable();
+        coming.dedup();
+        let rate = |number: &Number| Reverse(self.flows.at(*number).map(|flow| flow.rate().packets));
+        coming.sort_by_cached_key(|number| (rate(number), *number));
+        let mut failed: Vec<(Number, Status)> = Vec::new();
+        for number in coming {
+            let Some(flow) = self.flows.at_mut(number) else { continue };
+            if !matches!(flow.place, Place::Preparing(..) | Place::Opening(..)) {
+                continue;
+            }
+            let Some(installed) = flow.place.installed() else { continue };
+            let state = self.store.state(installed);
+            let late = |since_ns: u64| now_ns.saturating_sub(since_ns) > self.policy.install_wait_ns;
+            let nothing = || Place::software(Status::Software(Why::Cold));
+            flow.place = match (std::mem::replace(&mut flow.place, nothing()), state) {
+                (place, State::Waiting) => place,
+                // The gap was over before the gate was in force: no packet met it.
+                (Place::Opening(mut installed, since_ns), State::Failed(error))
+                    if error.cause == Cause::Again =>
+                {
+                    if let Some(gate) = self.store.counting(&installed) {
+                        self.by_gate.remove(&gate);
+                    }
+                    self.store.close(back_end, &mut installed);
+                    if late(since_ns) {
+                        failed.push((number, Status::Software(Why::NoGap)));
+                    }
+                    Place::Preparing(installed, since_ns)
+                }
+                (place, State::Failed(error)) => {
+                    failed.push((number, Status::RefusedByDevice(error.to_string())));
+                    place
+                }
+                (Place::Preparing(mut installed, since_ns), State::InForce) => {
+                    let stamp = if self.policy.barrier { quiet(&flow.ask) } else { None };
+                    if stamp.is_none() && self.policy.barrier {
+                        if late(since_ns) {
+                            failed.push((number, Status::Software(Why::NoGap)));
+                        }
+                        Place::Preparing(installed, since_ns)
+                    } else if let Err(error) = self.store.open(back_end, &mut installed, stamp) {
+                        failed.push((number, because(&error)));
+                        Place::Preparing(installed, since_ns)
+                    } else {
+                        self.by_gate.extend(self.store.counting(&installed).map(|gate| (gate, number)));
+                        Place::Opening(installed, since_ns)
+                    }
+                }
+                (Place::Opening(installed, _), State::InForce) => {
+                    flow.meter = Meter::begin(0, 0, now_ns, flow.meter.rate());
+                    flow.cold_since_ns = None;
+                    self.tally.installed += 1;
+                    Place::Hardware(installed)
+                }
+                (place, State::InForce) => place,
+            };
+            if matches!(flow.place, Place::Preparing(..) | Place::Opening(..)) {
+                self.coming.push(number);
+            }
+        }
+        for (number, status) in failed {
+            let later = now_ns + self.policy.retry_ns;
+            match status {
+                Status::Software(Why::NoRoom) => {
+                    self.full = Some((self.store.len(), later));
+                    self.withdraw(back_end, number, status, 0);
+                    continue;
+                }
+                Status::Software(_) => self.tally.no_gap += 1,
+                _ => self.refused(&status),
+            }
+            self.withdraw(back_end, number, status, later);
+        }
+    }
+
+    /// Hot flows in software, hottest first, as many as may come in now.
+    pub(super) fn bring_all<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        tables: &Tables,
+        mut hot: Vec<(u64, Number)>,
+        now_ns: u64,
+    ) {
+        hot.sort_unstable_by_key(|(packets, number)| (Reverse(*packets), *number));
+        let mut turn = Turn::default();
+        for (packets, number) in hot {
+            let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { continue };
+            if let Err((status, not_before_ns)) =
+                self.bring(back_end, tables, &mut turn, (number, ask, packets), now_ns)
+                && let Some(flow) = self.flows.at_mut(number)
+            {
+                flow.place = Place::Software { status, not_before_ns };
+            }
+        }
+        self.end(back_end, turn);
+    }
+
+    /// Bundles that no flow has taken go again.
+    pub(super) fn end<B: BackEnd>(&mut self, back_end: &mut B, turn: Turn) {
+        turn.paths.into_values().for_each(|path| self.store.drop_bundle(back_end, path));
+        for (way, bundle) in turn.ways {
+            self.store.drop_bundle(back_end, bundle);
+            self.translator.release(&way);
+        }
+    }
+
+    /// Begins to install a flow, or says where it stays and until when.
+    fn bring<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        tables: &Tables,
+        turn: &mut Turn,
+        (number, ask, packets): (Number, Ask, u64),
+        now_ns: u64,
+    ) -> Result<(), (Status, u64)> {
+        let later = now_ns + self.policy.retry_ns;
+        let plan = match self.translator.plan(tables, &ask) {
+            Ok(plan) => plan,
+            Err(refusal) => return Err((self.refuse(refusal), later)),
+        };
+        let about = plan.about;
+        let due = match turn.due(tables, &plan) {
+            Ok(due) => due,
+            Err(refusal) => {
+                self.translator.forget(&about.way);
+                return Err((self.refuse(refusal), later));
+            }
+        };
+        let own = due.own.len();
+        let needed = self.store.missing(due.shared()) + own;
+        let cost = needed as u128 * NANO;
+        if cost > self.allowance {
+            self.translator.forget(&about.way);
+            return Err((Status::Software(Why::Turn), 0));
+        }
+        // Colder flows give way one after another, until there is room or none is clearly colder.
+        let mut missing = needed;
+        while !self.has_room(missing, now_ns) {
+            if needed > self.most(now_ns) || !self.displace(back_end, turn, packets) {
+                self.translator.forget(&about.way);
+                return Err((Status::Software(Why::NoRoom), 0));
+            }
+            missing = self.store.missing(due.shared()) + own;
+        }
+        let made = self.bundles(back_end, turn, &plan, due);
+        let made = made.and_then(|made| self.store.assemble(back_end, made.bundles, made.own, about));
+        match made {
+            Ok(installed) => {
+                self.allowance -= cost;
+                self.translator.hold(&about.way);
+                if let Some(flow) = self.flows.at_mut(number) {
+                    flow.place = Place::Preparing(installed, now_ns);
+                    self.coming.push(number);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.translator.forget(&about.way);
+                let status = because(&error);
+                if status == Status::Software(Why::NoRoom) {
+                    self.full = Some((self.store.len(), later));
+                    return Err((status, 0));
+                }
+                self.refused(&status);
+                Err((status, later))
+            }
+        }
+    }
+
+    /// Makes the bundles of a flow where they are not there.
+    fn bundles<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        turn: &mut Turn,
+        plan: &Plan,
+        due: Due,
+    ) -> Result<Renewed, FlowError> {
+        let mut changed = false;
+        let way = plan.about.way;
+        if let Some(rules) = due.ways {
+            let (bundle, is_changed) = self.store.bundle(back_end, rules, None, 0)?;
+            turn.ways.insert(way, bundle);
+            // The number of the way is in its rules: it stays as long as the bundle.
+            self.translator.hold(&way);
+            changed |= is_changed;
+        }
+        if let Some((rules, meter)) = due.path {
+            let made = self.store.bundle(back_end, rules, meter, plan.about.tunnel_len)?;
+            turn.paths.insert(plan.path.clone(), made.0);
+            changed |= made.1;
+        }
+        Ok(Renewed { bundles: (turn.ways[&way], turn.paths[&plan.path]), own: due.own, changed })
+    }
+
+    /// What a flow in hardware has from now on.
+    pub(super) fn renew<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        tables: &Tables,
+        turn: &mut Turn,
+        plan: &Plan,
+    ) -> Result<Renewed, Status> {
+        let due = turn.due(tables, plan).map_err(Status::Refused)?;
+        let made = self.bundles(back_end, turn, plan, due);
+        made.map_err(|error| Status::RefusedByDevice(error.to_string()))
+    }
+
+    /// Rules that fit: what the policy allows, or what the device was seen to hold.
+    fn most(&self, now_ns: u64) -> usize {
+        let seen = self.full.filter(|(_, until_ns)| now_ns < *until_ns);
+        seen.map_or(self.policy.rules, |(rules, _)| rules.min(self.policy.rules))
+    }
+
+    /// True when so many rules more would fit, beside the gates that are still to come.
+    fn has_room(&self, needed: usize, now_ns: u64) -> bool {
+        self.store.len() + self.store.gates_due() + needed <= self.most(now_ns)
+    }
+
+    /// Takes the coldest flow out of hardware, if it has less than half of these packets a second.
+    fn displace<B: BackEnd>(&mut self, back_end: &mut B, turn: &mut Turn, packets: u64) -> bool {
+        let flows = &mut self.flows;
+        let coldest = turn.coldest.get_or_insert_with(|| {
+            let loose = flows.iter_mut().filter(|(_, flow)| flow.pin.is_none());
+            let inside = loose.filter(|(_, flow)| matches!(flow.place, Place::Hardware(_)));
+            let mut inside: Vec<_> = inside.map(|(number, flow)| (flow.rate().packets, number)).collect();
+            inside.sort_unstable_by_key(|coldest| Reverse(*coldest));
+            inside
+        });
+        let Some((_, number)) = coldest.pop_if(|(rate, _)| *rate < packets / 2) else { return false };
+        self.tally.displaced += 1;
+        self.withdraw(back_end, number, Status::Software(Why::NoRoom), 0);
+        true
+    }
+}

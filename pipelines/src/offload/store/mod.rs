@@ -1,0 +1,422 @@
+//! The rules that a back end holds for us: which chains share which, and which are in force.
+//!
+//! Rules with the same attributes and pattern are one rule. A chain is two [bundles](Bundle), which many chains may
+//! share, and rules of its own. The last of those is its gate, made when all others are in force or when its owner says
+//! so, and first to go. A rule that does something else from now on takes over when it is in force. So no packet is led
+//! to where nothing is known of it.
+
+mod chain;
+
+pub use chain::{Installed, Update};
+
+use std::cell::Cell;
+use std::collections::hash_map::Entry;
+
+use super::few::Few;
+use super::hasher::Map;
+use super::slots::Slots;
+use super::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
+use crate::flow_key::mix;
+
+/// A rule in use, by number.
+type Number = u32;
+
+/// Rules that chains share, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundle(u32);
+
+/// A rule in use.
+struct Shared {
+    rule: FlowRule,
+    hash: u64,
+    id: RuleId,
+    state: State,
+    /// Bundles and chains that need it.
+    users: u32,
+    /// The rule in force until this one is.
+    old: Option<RuleId>,
+    /// What rules saw that this one took the place of.
+    before: Usage,
+}
+
+/// Rules of a bundle.
+#[derive(Default)]
+struct Rules {
+    numbers: Vec<Number>,
+    meter: Option<u32>,
+    /// Chains that need it, and whoever works with it.
+    users: u32,
+    /// The change after which all of its rules were seen in force.
+    settled: Cell<u64>,
+}
+
+/// What is known of a rule that counts what a meter turns away.
+struct Away {
+    meter: u32,
+    /// Bytes of each packet that software does not count.
+    tunnel_len: usize,
+    /// What was told of it.
+    told: Usage,
+}
+
+impl Away {
+    /// What it has seen since it was told of last.
+    fn more(&mut self, seen: Usage) -> Usage {
+        let inner = inner(seen, self.tunnel_len);
+        let more = Usage {
+            packets: inner.packets.saturating_sub(self.told.packets),
+            bytes: inner.bytes.saturating_sub(self.told.bytes),
+        };
+        self.told = inner;
+        more
+    }
+}
+
+/// What software would have counted.
+fn inner(usage: Usage, tunnel_len: usize) -> Usage {
+    Usage { bytes: usage.bytes.saturating_sub(usage.packets * tunnel_len as u64), ..usage }
+}
+
+/// How far a rule or a chain is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The back end has taken it.
+    Waiting,
+    /// Packets meet it.
+    InForce,
+    /// The back end took it, and it came to nothing.
+    Failed(FlowError),
+}
+
+/// All rules of a back end that are ours.
+#[derive(Default)]
+pub struct Store {
+    rules: Slots<Shared>,
+    bundles: Slots<Rules>,
+    /// Rules by the hash of what they match.
+    by_match: Map<u64, Few<Number>>,
+    /// Rules that are not in force yet.
+    waiting: Map<RuleId, Number>,
+    /// Counts up with every rule that is not in force any more and still there.
+    changes: u64,
+    /// Chains that were prepared and are not open.
+    gates_due: usize,
+    /// Meters, and the bundles that need each.
+    meters: Map<u32, (Meter, u32)>,
+    /// Rules that count what meters turn away.
+    away: Map<Number, Away>,
+    /// What such rules saw that are gone.
+    last_away: Vec<(u32, Usage)>,
+}
+
+/// Hash of what a rule is known by; masks are left to the comparison.
+fn hash_of(rule: &FlowRule) -> u64 {
+    let step = |hash: u64, word: u64| mix(hash ^ 0x9e37_79b9_7f4a_7c15, word ^ 0xa076_1d64_78bd_642f);
+    let place = u64::from(rule.attr.group) << 32 | u64::from(rule.attr.priority);
+    rule.pattern.iter().fold(step(0, place), |hash, item| {
+        let (words, rest) = item.spec().as_chunks::<8>();
+        let rest = rest.iter().fold(item.kind() as u64, |word, byte| word << 8 | u64::from(*byte));
+        words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]).fold(hash, step)
+    })
+}
+
+fn create<B: BackEnd>(back_end: &mut B, rule: &FlowRule, guard: Option<&Guard>) -> Result<RuleId, FlowError> {
+    match guard {
+        Some(guard) => back_end.create_gate(rule, guard),
+        None => back_end.create(rule),
+    }
+}
+
+/// True for a rule that counts what it sends to software.
+fn turns_away(rule: &FlowRule) -> bool {
+    let to_software = |action: &Action| matches!(action, Action::PortRepresentor { .. });
+    rule.actions.contains(&Action::Count) && rule.actions.iter().any(to_software)
+}
+
+fn add(a: Usage, b: Usage) -> Usage {
+    Usage { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
+}
+
+impl Store {
+    /// Rules in use.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// True without any rule.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.bundles.len() == 0
+    }
+
+    /// Gates that are still to be made.
+    pub fn gates_due(&self) -> usize {
+        self.gates_due
+    }
+
+    /// Those of these rules that would have to be made.
+    pub fn missing<'a>(&self, rules: impl IntoIterator<Item = &'a FlowRule>) -> usize {
+        rules.into_iter().filter(|rule| self.find(hash_of(rule), rule).is_none()).count()
+    }
+
+    fn find(&self, hash: u64, rule: &FlowRule) -> Option<Number> {
+        let same = |number: &&Number| {
+            self.rules
+                .at(**number)
+                .is_some_and(|known| known.rule.attr == rule.attr && known.rule.pattern == rule.pattern)
+        };
+        self.by_match.get(&hash)?.as_slice().iter().find(same).copied()
+    }
+
+    /// A bundle of rules, on packets with so many bytes of a tunnel, and whether any of them was there and does
+    /// something else from now on. To be [dropped](Self::drop_bundle). A meter that is in use stays as it is.
+    ///
+    /// # Errors
+    /// The back end's; nothing of the bundle is left then.
+    pub fn bundle<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        rules: Vec<FlowRule>,
+        meter: Option<(u32, Meter)>,
+        tunnel_len: usize,
+    ) -> Result<(Bundle, bool), FlowError> {
+        let mut made = Rules { numbers: Vec::with_capacity(rules.len()), users: 1, ..Rules::default() };
+        if let Some((id, meter)) = meter {
+            match self.meters.entry(id) {
+                Entry::Occupied(mut known) => known.get_mut().1 += 1,
+                Entry::Vacant(place) => {
+                    back_end.set_meter(id, Some(meter))?;
+                    place.insert((meter, 1));
+                }
+            }
+            made.meter = Some(id);
+        }
+        let mut changed = false;
+        for rule in rules {
+            let away = made.meter.filter(|_| turns_away(&rule));
+            match self.take(back_end, rule, None) {
+                Ok((number, is_changed)) => {
+                    if let Some(meter) = away {
+                        let told = Usage::default();
+                        self.away.entry(number).or_insert(Away { meter, tunnel_len, told });
+                    }
+                    made.numbers.push(number);
+                    changed |= is_changed;
+                }
+                Err((error, _)) => {
+                    self.undo(back_end, &made);
+                    return Err(error);
+                }
+            }
+        }
+        Ok((Bundle(self.bundles.add(made)), changed))
+    }
+
+    /// One user less.
+    pub fn drop_bundle<B: BackEnd>(&mut self, back_end: &mut B, bundle: Bundle) {
+        let Some(rules) = self.bundles.at_mut(bundle.0) else { return };
+        rules.users -= 1;
+        if rules.users == 0
+            && let Some(rules) = self.bundles.remove(bundle.0)
+        {
+            self.undo(back_end, &rules);
+        }
+    }
+
+    fn undo<B: BackEnd>(&mut self, back_end: &mut B, rules: &Rules) {
+        for number in rules.numbers.iter().rev() {
+            self.leave(back_end, *number);
+        }
+        if let Some(id) = rules.meter {
+            self.leave_meter(back_end, id);
+        }
+    }
+
+    /// The number of a rule, and whether it was there and does something else from now on.
+    fn take<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        rule: FlowRule,
+        guard: Option<&Guard>,
+    ) -> Result<(Number, bool), (FlowError, FlowRule)> {
+        let hash = hash_of(&rule);
+        let Some(number) = self.find(hash, &rule) else {
+            let id = match create(back_end, &rule, guard) {
+                Ok(id) => id,
+                Err(error) => return Err((error, rule)),
+            };
+            let (state, before) = (State::Waiting, Usage::default());
+            let number = self.rules.add(Shared { rule, hash, id, state, users: 1, old: None, before });
+            match self.by_match.entry(hash) {
+                Entry::Vacant(place) => drop(place.insert(Few::One(number))),
+                Entry::Occupied(mut same) => same.get_mut().insert(number, |_| false),
+            }
+            self.waiting.insert(id, number);
+            return Ok((number, false));
+        };
+        let changed = self.replace(back_end, number, rule, guard)?;
+        if let Some(shared) = self.rules.at_mut(number) {
+            shared.users += 1;
+        }
+        Ok((number, changed))
+    }
+
+    /// Has a rule do what another one with the same pattern says; nothing, and false, when it does that already.
+    fn replace<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        number: Number,
+        rule: FlowRule,
+        guard: Option<&Guard>,
+    ) -> Result<bool, (FlowError, FlowRule)> {
+        let Self { rules, waiting, changes, .. } = self;
+        let Some(shared) = rules.at_mut(number) else { return Ok(false) };
+        if shared.rule.actions == rule.actions && !matches!(shared.state, State::Failed(_)) {
+            return Ok(false);
+        }
+        // Where packets meet a rule already, none is overtaken.
+        let guard = guard.filter(|_| shared.state != State::InForce && shared.old.is_none());
+        let mut made = create(back_end, &rule, guard);
+        if made.as_ref().is_err_and(|error| error.cause == Cause::Exists) {
+            // A device that does not take two rules that match the same: packets go to software in between.
+            shared.before = add(shared.before, back_end.destroy(shared.id).unwrap_or_default());
+            made = create(back_end, &rule, guard);
+        }
+        let id = match made {
+            Ok(id) => id,
+            Err(error) => return Err((error, rule)),
+        };
+        waiting.insert(id, number);
+        *changes += 1;
+        let last = std::mem::replace(&mut shared.id, id);
+        match std::mem::replace(&mut shared.state, State::Waiting) {
+            State::InForce => shared.old = Some(last),
+            // It was never in force: what it would have replaced still is.
+            State::Waiting => {
+                waiting.remove(&last);
+                shared.before = add(shared.before, back_end.destroy(last).unwrap_or_default());
+            }
+            State::Failed(_) => {}
+        }
+        shared.rule = rule;
+        Ok(true)
+    }
+
+    /// A chain or a bundle does without a rule; without any that needs it, it goes. What it had seen then.
+    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: Number) -> Usage {
+        let Some(shared) = self.rules.at_mut(number) else { return Usage::default() };
+        shared.users -= 1;
+        if shared.users > 0 {
+            return Usage::default();
+        }
+        let Some(shared) = self.rules.remove(number) else { return Usage::default() };
+        if shared.state == State::Waiting {
+            self.waiting.remove(&shared.id);
+        }
+        if let Entry::Occupied(mut same) = self.by_match.entry(shared.hash)
+            && same.get_mut().remove(|other| *other == number)
+        {
+            same.remove();
+        }
+        // A rule that is gone already cannot tell any more.
+        let ids = [shared.old, Some(shared.id)];
+        let seen = ids.into_iter().flatten().map(|id| back_end.destroy(id).unwrap_or_default());
+        let seen = seen.fold(shared.before, add);
+        if let Some(mut away) = self.away.remove(&number) {
+            self.last_away.push((away.meter, away.more(seen)));
+        }
+        seen
+    }
+
+    fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
+        let Some((_, users)) = self.meters.get_mut(&id) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.meters.remove(&id);
+            // One that is gone already is what is wanted.
+            let _ = back_end.set_meter(id, None);
+        }
+    }
+
+    /// What meters turned away since the last time, as software counts it.
+    pub fn turned_away<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, Usage)> {
+        let mut all = std::mem::take(&mut self.last_away);
+        for (number, away) in &mut self.away {
+            let Some(shared) = self.rules.at(*number) else { continue };
+            if let Ok(seen) = back_end.query(shared.old.unwrap_or(shared.id)) {
+                all.push((away.meter, away.more(add(shared.before, seen))));
+            }
+        }
+        all
+    }
+
+    /// Meters in use.
+    pub fn meters(&self) -> Vec<u32> {
+        self.meters.keys().copied().collect()
+    }
+
+    /// Sets a meter in use, if it is another than before. One that the device refuses keeps what it had.
+    pub fn pace<B: BackEnd>(&mut self, back_end: &mut B, id: u32, meter: Meter) {
+        if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter)
+            && back_end.set_meter(id, Some(meter)).is_ok()
+        {
+            *last = meter;
+        }
+    }
+
+    /// Hears from the back end which rules are in force and which have failed. True when any has failed.
+    pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
+        let mut failed = false;
+        let mut results = Vec::new();
+        back_end.completed(&mut results);
+        for (id, result) in results {
+            let Some(number) = self.waiting.remove(&id) else { continue };
+            let Some(shared) = self.rules.at_mut(number) else { continue };
+            failed |= result.is_err();
+            shared.state = match result {
+                Ok(()) => State::InForce,
+                Err(error) => State::Failed(error),
+            };
+            if let Some(old) = shared.old.take() {
+                shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
+            }
+        }
+        failed
+    }
+
+    /// Asks the back end for every rule; those that it says are gone have failed, with [`Cause::Gone`]. How many those
+    /// were. Gates of chains that need them are to be [closed](Self::close) before they are made again: packets that
+    /// met half a chain are in software.
+    pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> usize {
+        let mut lost = 0;
+        let Self { rules, waiting, .. } = self;
+        for (_, shared) in rules.iter_mut() {
+            if let State::InForce | State::Waiting = shared.state
+                && let Err(error) = back_end.query(shared.id)
+                && error.cause == Cause::Gone
+            {
+                waiting.remove(&shared.id);
+                shared.state = State::Failed(error);
+                self.changes += 1;
+                lost += 1;
+            }
+        }
+        lost
+    }
+
+    /// Makes rules again that were lost.
+    ///
+    /// # Errors
+    /// The back end's, when it does not take one.
+    pub fn repair<B: BackEnd>(&mut self, back_end: &mut B) -> Result<(), FlowError> {
+        let Self { rules, waiting, .. } = self;
+        for (number, shared) in rules.iter_mut() {
+            if !matches!(&shared.state, State::Failed(error) if error.cause == Cause::Gone) {
+                continue;
+            }
+            shared.id = back_end.create(&shared.rule)?;
+            shared.state = State::Waiting;
+            waiting.insert(shared.id, number);
+        }
+        Ok(())
+    }
+}
