@@ -11,5 +11,6 @@ pub mod generator;
 pub mod group;
 pub mod host;
 pub mod live;
+pub mod offload;
 pub mod pcap;
 pub mod storm;

@@ -10,7 +10,7 @@ use perf::compare::ovs::ExactMatchCache;
 use perf::compare::{self, check, frames, report};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
-use perf::{dcqcn, generator, group, storm};
+use perf::{dcqcn, generator, group, offload, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -30,6 +30,32 @@ enum Command {
     /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
     Dcqcn(Dcqcn),
     Gen(generator::cli::Options),
+    /// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
+    Offload(Offload),
+}
+
+#[derive(Args)]
+struct Offload {
+    /// Arms of each share (0, 50 and 99 %).
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Length of an arm in seconds.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Packets a second.
+    #[arg(long, default_value_t = 200_000)]
+    rate: u64,
+    /// New flows a second of the churn; 0: none.
+    #[arg(long, default_value_t = 10_000)]
+    churn: u64,
+    /// How long the churn goes on, in seconds.
+    #[arg(long, default_value_t = 60.0)]
+    churn_seconds: f64,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
+    #[command(flatten)]
+    run: LiveRun,
 }
 
 #[derive(Args)]
@@ -175,6 +201,7 @@ fn main() -> ExitCode {
         Command::Group(options) => run_group(options),
         Command::Dcqcn(options) => run_dcqcn(options),
         Command::Gen(options) => generator::cli::run(options),
+        Command::Offload(options) => run_offload(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -316,6 +343,45 @@ fn run_group(given: Group) -> anyhow::Result<()> {
         println!("drawn: {} and .png", stem.with_extension("svg").display());
     }
     anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");
+    Ok(())
+}
+
+fn run_offload(given: Offload) -> anyhow::Result<()> {
+    for (name, seconds) in [("seconds", given.seconds), ("churn-seconds", given.churn_seconds)] {
+        anyhow::ensure!((0.1..=3600.0).contains(&seconds), "--{name} {seconds} is not in 0.1 to 3600");
+    }
+    anyhow::ensure!(given.rounds + given.churn as usize > 0, "--rounds 0 and --churn 0 measure nothing");
+    anyhow::ensure!(
+        (100_000..=10_000_000).contains(&given.rate),
+        "--rate {} is not in 100000 to 10000000: fast flows have to be faster than slow ones",
+        given.rate
+    );
+    anyhow::ensure!(given.churn <= 100_000, "--churn {} is over 100000", given.churn);
+    interrupt::install()?;
+    let options = offload::Options {
+        vswitch: given.run.vswitch.map_or_else(sibling, Ok)?,
+        core: given.core,
+        rounds: given.rounds,
+        seconds: given.seconds,
+        rate: given.rate,
+        churn: given.churn,
+        churn_seconds: given.churn_seconds,
+        keep: given.run.keep,
+    };
+    println!(
+        "the e-switch is simulated, on the worker's core: its cycles (sim) are apart, and say nothing of a NIC"
+    );
+    println!("{}", offload::report::table_head());
+    let report = offload::run(&options, |arm| println!("{}", offload::report::table_row(arm)))?;
+    println!("{}", report.verdict());
+    if let Some(path) = given.run.json {
+        write_json(&path, &report)?;
+    }
+    if let Some(stem) = given.run.plot {
+        report.plot(&stem)?;
+        println!("drawn: {} and .png", stem.with_extension("svg").display());
+    }
+    anyhow::ensure!(report.is_clean(), "packets were lost, or something was left behind");
     Ok(())
 }
 

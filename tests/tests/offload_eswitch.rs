@@ -5,8 +5,8 @@
 use serde_json::Value;
 use std::time::Duration;
 use tests::lab::{Lab, Remote, Tenant, vpc};
-use tests::steady::Flows;
-use tests::{Daemon, Family, pair, wait_for};
+use tests::steady::{Flows, Stream};
+use tests::{Daemon, Family, pair, traffic, wait_for};
 
 const SIMULATED: &str = "offload = \"simulated\"\n";
 /// Any flow of some packets a second is hot, and comes back soon.
@@ -39,7 +39,16 @@ fn hosts(underlay: Family, offload: &str) -> Hosts {
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
     red.plug(&lab.host);
+    know(&red, &far);
     Hosts { daemon, red, far, _lab: lab }
+}
+
+/// Lets both know each other: a kernel that still asks for its neighbour sends what came in between too late.
+fn know(near: &Tenant, far: &Remote) {
+    for family in [Family::V4, Family::V6] {
+        traffic::ping(&near.netns, far.address(family), 56, 2);
+        traffic::ping(&far.netns, near.address(family), 56, 2);
+    }
 }
 
 /// One figure of `show offload`.
@@ -145,4 +154,135 @@ fn offload_eswitch_keeps_order_ipv4_in_ipv4() {
 #[test]
 fn offload_eswitch_keeps_order_ipv6_in_ipv6() {
     in_and_out(Family::V6, Family::V6, "");
+}
+
+/// A device that will not have flows, or not all of them: traffic goes on, and everything says why.
+fn unwilling(device: &str, words: &str, counter: &str) {
+    const FLOWS: u32 = 4;
+    let hosts = hosts(Family::V4, &format!("[offload.simulated]\n{device}"));
+    let daemon = &hosts.daemon;
+    let (near, far) = (hosts.red.address(Family::V4), hosts.far.address(Family::V4));
+    let flows = Flows::start(&hosts.red.netns, &hosts.far.netns, far, FLOWS);
+    let why = format!("offload why vnic red {near} {far} any");
+    wait_for("a refusal that says why", Duration::from_secs(20), || {
+        let said = daemon.try_ctl(&why).unwrap_or_default();
+        (said.contains(words) && figure(daemon, counter) > 0).then_some(())
+    });
+    assert_eq!(daemon.json("offload audit")["repaired"], 0);
+    flows.stop(FLOWS);
+    wait_empty(daemon);
+    daemon.assert_conserved();
+    hosts.daemon.stop();
+}
+
+#[test]
+fn offload_eswitch_without_room() {
+    unwilling("capacity = 0\n", "no room for its rules", "/eswitch/refused");
+}
+
+#[test]
+fn offload_eswitch_that_refuses_everything() {
+    unwilling("refuse-all = true\n", "refused: ", "/so-far/refused-by-the-device");
+}
+
+#[test]
+fn offload_eswitch_whose_rules_fail() {
+    unwilling("fail-one-in = 1\n", "refused: ", "/so-far/refused-by-the-device");
+}
+
+#[test]
+fn offload_tcp_follows_what_it_is_told() {
+    let hosts = hosts(Family::V4, "[offload.simulated]\nrefresh = \"100ms\"\n");
+    let daemon = &hosts.daemon;
+    let (near, far) = (hosts.red.address(Family::V4), hosts.far.address(Family::V4));
+    let stream = Stream::start(&hosts.red.netns, &hosts.far.netns, far);
+    wait_inside(daemon, 2);
+    wait_done(daemon, 1000);
+    // Pinned to software, though it is hot; then wherever it belongs.
+    let pin = |place: &str| daemon.ctl(&format!("offload pin {place} vnic red {near} {far} any"));
+    let why = || daemon.ctl(&format!("offload why vnic red {near} {far} any"));
+    pin("software");
+    wait_inside(daemon, 1);
+    assert!(why().contains("software: pinned"), "{}", why());
+    pin("auto");
+    wait_inside(daemon, 2);
+    // A rule made by hand takes the flow off the way of the others, and leaves it there.
+    daemon
+        .ctl("flow create red group 0 priority 0 transfer pattern eth / ipv4 / tcp / end actions drop / end");
+    wait_for("the rule by hand to drop", Duration::from_secs(10), || {
+        (figure(daemon, "/eswitch/dropped") > 0).then_some(())
+    });
+    assert!(daemon.ctl("flow list red").contains("drop"));
+    daemon.ctl("flow flush red");
+    wait_done(daemon, 1000);
+    assert!(stream.stop() > 0);
+    wait_empty(daemon);
+    daemon.assert_conserved();
+    hosts.daemon.stop();
+}
+
+#[test]
+fn offload_follows_policy_at_once() {
+    const FLOWS: u32 = 2;
+    let hosts = hosts(Family::V4, "[offload.simulated]\nrefresh = \"100ms\"\n");
+    let daemon = &hosts.daemon;
+    let far = hosts.far.address(Family::V4);
+    let flows = Flows::start(&hosts.red.netns, &hosts.far.netns, far, FLOWS);
+    wait_inside(daemon, 2 * i64::from(FLOWS));
+    wait_done(daemon, 500);
+    // With its location the way to the partner is gone, in hardware as in software. No answer from the switch in between:
+    // the location is back before the sender gives anything up for lost.
+    let (vni, mac) = (pair::VNIS[0], pair::MACS[2]);
+    daemon.ctl(&format!("vlt del {vni} {far}"));
+    assert_eq!(figure(daemon, "/rules"), 0, "{:#}", daemon.json("show offload"));
+    daemon.ctl(&format!("vlt set {vni} {far} mac {mac} vtep {}", Family::V4.remote_vtep()));
+    wait_inside(daemon, 2 * i64::from(FLOWS));
+    drop(flows);
+    wait_empty(daemon);
+    hosts.daemon.stop();
+}
+
+#[test]
+fn offload_of_one_tenant_outlives_the_port_of_another() {
+    const FLOWS: u32 = 2;
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let blue = lab.tenant("blue", "blue", pair::MACS[1], &pair::NEAR);
+    let red_far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, "");
+    let blue_far = lab.remote("bluefar", pair::VNIS[1], pair::MACS[3], &pair::FAR, "");
+    let subnets = ["10.0.0.0/24", "fd00:1::/64"];
+    let config = [
+        lab.uplink(SIMULATED),
+        vpc("red", pair::VNIS[0], &subnets, ""),
+        vpc("blue", pair::VNIS[1], &subnets, ""),
+        red.vnic() + SIMULATED,
+        blue.vnic() + SIMULATED,
+        red_far.location(),
+        blue_far.location(),
+        // Slow to put rules into force: the port goes in the middle of it.
+        format!(
+            "[offload]\n{EAGER}barrier = \"all\"\n[offload.simulated]\nrefresh = \"100ms\"\ninsertion-rate = 40\n"
+        ),
+    ];
+    let daemon = Daemon::start(&lab.host, &config.concat());
+    red.plug(&lab.host);
+    blue.plug(&lab.host);
+    know(&red, &red_far);
+    know(&blue, &blue_far);
+    let reds = Flows::start(&red.netns, &red_far.netns, red_far.address(Family::V4), FLOWS);
+    let blues = Flows::start(&blue.netns, &blue_far.netns, blue_far.address(Family::V4), FLOWS);
+    wait_for("rules on their way", Duration::from_secs(20), || {
+        (figure(&daemon, "/flows/installing") > 0).then_some(())
+    });
+    daemon.ctl("vnic del blue");
+    drop(blues);
+    wait_inside(&daemon, 2 * i64::from(FLOWS));
+    let before = figure(&daemon, "/done/packets");
+    wait_for("red to go on in hardware", Duration::from_secs(20), || {
+        (figure(&daemon, "/done/packets") > before + 500).then_some(())
+    });
+    reds.stop(FLOWS);
+    wait_empty(&daemon);
+    daemon.assert_conserved();
+    daemon.stop();
 }

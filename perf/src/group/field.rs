@@ -88,7 +88,7 @@ impl Field {
             if switches > 1 {
                 let other = 1 - switch;
                 let (tunnel, role) = (scratch.path().join("tunnel.sock"), ["server", "client"][switch]);
-                config.uplink((&tunnel, 0, role), vtep(switch), vtep(other));
+                config.uplink((&tunnel, 0, role), vtep(switch), vtep(other), "");
                 for member in (0..MEMBERS).filter(|&member| home(member, switches) == other) {
                     config.location(VNI, station(member), vtep(other).1);
                 }

@@ -65,12 +65,13 @@ impl Config {
         (socket, id, role): (&Path, u32, &str),
         (mac, vtep): (MacAddr, Ipv4Addr),
         neighbour: (MacAddr, Ipv4Addr),
+        more: &str,
     ) -> &mut Self {
         let _ = write!(
             self.0,
             "[[uplink]]\nname = \"up\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = 1600\n\
              neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\
-             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"{role}\" }}\n\n",
+             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"{role}\" }}\n{more}\n\n",
             neighbour.1,
             neighbour.0,
             socket.display()

@@ -78,7 +78,7 @@ impl Field {
         config.section("[rcft]\nidle-timeout = \"1s\"\ngrace = \"0s\"").vpc(VNI);
         config.vnic("victim", VICTIM, (&ports, 0), &format!("qp-quota = {}", options.victim_qps));
         config.vnic("storm", STORM, (&ports, 1), &format!("qp-quota = {}", options.storm_quota));
-        config.uplink((&ports, 2, "server"), HERE, THERE).location(VNI, REMOTE, THERE.1);
+        config.uplink((&ports, 2, "server"), HERE, THERE, "").location(VNI, REMOTE, THERE.1);
         let mut daemon = Daemon::start(&setup, config.text())?;
         daemon.process().favour();
         await_ports(&mut daemon, 3)?;

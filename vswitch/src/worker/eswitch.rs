@@ -9,6 +9,7 @@
 //! of a flow is on its way.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pipelines::counters::PipelineCounters;
@@ -37,6 +38,15 @@ pub struct State {
     ports: Vec<PortIndex>,
     /// Packets that have left software, by the flow's slot.
     left: Box<[u64]>,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("ring", &self.ring)
+            .field("delay_ns", &self.delay_ns)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Device {

@@ -7,13 +7,14 @@ mod read;
 
 use std::collections::BTreeMap;
 
-use pipelines::offload::{Cause, FlowError, FlowRule, RuleId};
+use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, RuleId};
 use pmd::Flows;
 use serde_json::json;
 
 use super::port::port_of;
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
+use crate::switch::offload::Simulated;
 
 /// What `flow` commands remember.
 #[derive(Debug, Default)]
@@ -27,8 +28,34 @@ pub(super) struct Manual {
 /// The rules of one port, while it is the same port.
 #[derive(Debug)]
 struct OnPort {
-    flows: Flows,
+    holder: Holder,
     rules: BTreeMap<RuleId, FlowRule>,
+}
+
+/// What holds the rules of a port.
+#[derive(Clone, Debug)]
+enum Holder {
+    /// Its driver.
+    Driver(Flows),
+    /// The simulated e-switch that it is on, by the port that it is there.
+    Simulated(Simulated, Flows),
+}
+
+impl Holder {
+    fn back_end(&mut self) -> &mut dyn BackEnd {
+        match self {
+            Self::Driver(flows) => flows,
+            Self::Simulated(device, _) => device,
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Driver(flows), Self::Driver(others)) => flows.same_port(others),
+            (Self::Simulated(_, flows), Self::Simulated(_, others)) => flows.same_port(others),
+            _ => false,
+        }
+    }
 }
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -69,14 +96,15 @@ fn on_port<'a>(shell: &'a mut Shell, args: &Args) -> Result<(u16, &'a mut OnPort
     let Some(port) = shell.switch.ports().get(index) else {
         return Err(args.error("id", "the port is gone"));
     };
-    let flows = port.port.flows();
-    let known = shell
-        .manual
-        .ports
-        .entry(index)
-        .or_insert_with(|| OnPort { flows: flows.clone(), rules: BTreeMap::new() });
-    if !known.flows.same_port(&flows) {
-        *known = OnPort { flows, rules: BTreeMap::new() };
+    let (flows, offload) = (port.port.flows(), shell.switch.offload());
+    let holder = match offload.simulated().filter(|_| offload.has(index)) {
+        Some(device) => Holder::Simulated(device.clone(), flows),
+        None => Holder::Driver(flows),
+    };
+    let fresh = || OnPort { holder: holder.clone(), rules: BTreeMap::new() };
+    let known = shell.manual.ports.entry(index).or_insert_with(fresh);
+    if !known.holder.is(&holder) {
+        *known = fresh();
     }
     Ok((index, known))
 }
@@ -88,14 +116,14 @@ fn rule_of(shell: &Shell, args: &Args) -> Result<FlowRule, CommandError> {
 
 fn validate(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let rule = rule_of(shell, args)?;
-    on_port(shell, args)?.1.flows.validate(&rule).map_err(refused)?;
+    on_port(shell, args)?.1.holder.back_end().validate(&rule).map_err(refused)?;
     Ok(Output::message("the port would take this rule"))
 }
 
 fn create(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let rule = rule_of(shell, args)?;
     let (port, known) = on_port(shell, args)?;
-    let id = known.flows.create(&rule).map_err(refused)?;
+    let id = known.holder.back_end().create(&rule).map_err(refused)?;
     known.rules.insert(id, rule);
     let text = format!("rule {} created on port {port}", id.0);
     Ok(Output::new(text.clone(), json!({ "message": text, "port": port, "rule": id.0 })))
@@ -111,7 +139,7 @@ fn destroy(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
                 "port {port} has no rule {number} made by hand; `flow list` shows them"
             )));
         }
-        match known.flows.destroy(id) {
+        match known.holder.back_end().destroy(id) {
             Err(error) if error.cause != Cause::Gone => return Err(refused(error)),
             _ => known.rules.remove(&id),
         };
@@ -127,7 +155,7 @@ fn query(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             "port {port} has no rule {number} made by hand; `flow list` shows them"
         )));
     }
-    let usage = known.flows.query(RuleId(number)).map_err(refused)?;
+    let usage = known.holder.back_end().query(RuleId(number)).map_err(refused)?;
     let text = format!("{} packets, {} bytes", usage.packets, usage.bytes);
     Ok(Output::new(text, json!({ "rule": number, "packets": usage.packets, "bytes": usage.bytes })))
 }
@@ -148,7 +176,7 @@ fn flush(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     // One by one: other rules of the port are not ours.
     let all: Vec<RuleId> = known.rules.keys().copied().collect();
     for id in &all {
-        match known.flows.destroy(*id) {
+        match known.holder.back_end().destroy(*id) {
             Err(error) if error.cause != Cause::Gone => return Err(refused(error)),
             _ => known.rules.remove(id),
         };

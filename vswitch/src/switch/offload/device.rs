@@ -15,7 +15,7 @@ use crate::worker::eswitch::Device;
 pub const ANY: Stamp = Stamp(u64::MAX);
 
 /// The device, taken for each single step: workers never wait for more than one rule.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Simulated(pub Arc<Device>);
 
 impl BackEnd for Simulated {

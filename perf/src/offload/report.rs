@@ -1,0 +1,169 @@
+//! What came out, as a table, as JSON and as a plot.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::live::LiveError;
+use crate::live::plot::{Panel, Series, draw};
+
+/// One arm.
+#[derive(Debug, Clone, Serialize)]
+pub struct Arm {
+    /// Percent of the packets that are of fast flows.
+    pub share: u64,
+    /// Packets that came to the switch.
+    pub packets: u64,
+    /// Part of them that the e-switch sent on, 0 to 1.
+    pub offloaded: f64,
+    /// From the first packet until all fast flows were in hardware, milliseconds.
+    pub installed_after_ms: Option<f64>,
+    /// TSC cycles of the worker, over all packets; the simulator's own are not among them.
+    pub worker_cycles: f64,
+    /// The same over the packets that came to the worker.
+    pub worker_cycles_per_own: Option<f64>,
+    /// TSC cycles of the simulator, over all packets.
+    pub eswitch_cycles: f64,
+    /// Packets that did not come out.
+    pub lost: u64,
+}
+
+/// A moment of the churn.
+#[derive(Debug, Clone, Serialize)]
+pub struct Look {
+    /// Seconds since its beginning.
+    pub at: f64,
+    /// Rules in the device.
+    pub rules: u64,
+    /// Flows in hardware.
+    pub flows: u64,
+    /// Flows that came into hardware so far.
+    pub installed: u64,
+    /// Memory of the daemon, bytes.
+    pub memory: u64,
+}
+
+/// The churn.
+#[derive(Debug, Clone, Serialize)]
+pub struct Churn {
+    /// How long it went on.
+    pub seconds: f64,
+    /// Flows that there were.
+    pub flows: u64,
+    /// Packets that were sent.
+    pub packets: u64,
+    /// Packets that did not come out.
+    pub lost: u64,
+    /// Flows that came into hardware.
+    pub installed: u64,
+    /// Flows that left it.
+    pub withdrawn: u64,
+    /// Rules that were left in the end.
+    pub rules_left: u64,
+    /// Memory of the daemon before, bytes.
+    pub memory_before: u64,
+    /// And after.
+    pub memory_after: u64,
+    /// The course of it.
+    pub looks: Vec<Look>,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Packets a second.
+    pub rate: u64,
+    /// The arms, in their order.
+    pub arms: Vec<Arm>,
+    /// The churn, when there was one.
+    pub churn: Option<Churn>,
+}
+
+/// The head of the table.
+pub fn table_head() -> String {
+    format!(
+        "{:>7} {:>10} {:>10} {:>13} {:>16} {:>14} {:>12} {:>6}",
+        "share %",
+        "packets",
+        "offloaded",
+        "installed ms",
+        "worker cyc/pkt",
+        "cyc/own pkt",
+        "sim cyc/pkt",
+        "lost"
+    )
+}
+
+/// A row of it.
+pub fn table_row(arm: &Arm) -> String {
+    let maybe = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
+    format!(
+        "{:>7} {:>10} {:>9.1}% {:>13} {:>16.0} {:>14} {:>12.0} {:>6}",
+        arm.share,
+        arm.packets,
+        arm.offloaded * 100.0,
+        maybe(arm.installed_after_ms),
+        arm.worker_cycles,
+        maybe(arm.worker_cycles_per_own),
+        arm.eswitch_cycles,
+        arm.lost
+    )
+}
+
+impl Report {
+    /// In a few lines.
+    pub fn verdict(&self) -> String {
+        let Some(churn) = &self.churn else { return String::new() };
+        let most = churn.looks.iter().map(|look| look.rules).max().unwrap_or(0);
+        format!(
+            "churn: {} flows in {} s, {} packets, {} lost; {} came into hardware, {} left it; {most} rules at most, {} in \
+             the end; memory {} MiB before, {} MiB after",
+            churn.flows,
+            churn.seconds,
+            churn.packets,
+            churn.lost,
+            churn.installed,
+            churn.withdrawn,
+            churn.rules_left,
+            churn.memory_before >> 20,
+            churn.memory_after >> 20
+        )
+    }
+
+    /// True when nothing was lost and nothing left behind.
+    pub fn is_clean(&self) -> bool {
+        let churn = self.churn.as_ref();
+        self.arms.iter().all(|arm| arm.lost == 0)
+            && churn.is_none_or(|churn| {
+                churn.lost == 0 && churn.rules_left == 0 && churn.installed == churn.withdrawn
+            })
+    }
+
+    /// The course of the churn, into `stem.svg` and `stem.png`.
+    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+        let Some(churn) = &self.churn else { return Ok(()) };
+        let series = |name: &str, of: fn(&Look) -> f64| Series {
+            name: name.into(),
+            points: churn.looks.iter().map(|look| (look.at, of(look))).collect(),
+        };
+        let panel =
+            |title: &str, series: Vec<Series>| Panel { title: title.into(), series, logarithmic: false };
+        let panels = [
+            panel(
+                "rules and flows in the simulated e-switch",
+                vec![series("rules", |look| look.rules as f64), series("flows", |look| look.flows as f64)],
+            ),
+            panel(
+                "flows that came into hardware so far",
+                vec![series("installed", |look| look.installed as f64)],
+            ),
+            panel(
+                "memory of the daemon, MiB",
+                vec![series("resident", |look| look.memory as f64 / 1_048_576.0)],
+            ),
+        ];
+        let title =
+            format!("{} new flows a second for {} s", churn.flows as f64 / churn.seconds, churn.seconds);
+        draw(stem, &title, "seconds", &panels, &[])
+    }
+}
