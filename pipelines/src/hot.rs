@@ -31,24 +31,22 @@ pub type HintQueue = Arc<ArrayQueue<Ask>>;
 /// Picks a packet of each burst.
 pub struct Hints {
     queue: HintQueue,
-    bursts: u32,
+    /// Chance: traffic that comes in a rhythm must not hide from it. Knuth's linear congruential generator.
+    chance: u64,
 }
 
 impl Hints {
     /// Hints for `queue`.
     pub fn new(queue: HintQueue) -> Self {
-        Self { queue, bursts: 0 }
+        Self { queue, chance: 1 }
     }
 
-    /// Tells of one of the packets that go on, another in each burst.
+    /// Tells of one of the packets that go on.
     #[inline(never)]
     pub(crate) fn pick<P: PacketBuf>(&mut self, burst: &Burst<P>, nft: &Nft) {
-        let pending = burst.pending.count_ones();
-        if pending == 0 {
-            return;
-        }
-        self.bursts = self.bursts.wrapping_add(1);
-        let Some(i) = Bits(burst.pending).nth((self.bursts % pending) as usize) else { return };
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let one = (self.chance >> 32) * u64::from(burst.pending.count_ones()) >> 32;
+        let Some(i) = Bits(burst.pending).nth(one as usize) else { return };
         let meta = &burst.metas[i];
         let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == Verdict::Forward;
         let Some(packet) = burst.packets[i].as_ref().filter(|_| goes_on) else { return };

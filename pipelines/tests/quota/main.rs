@@ -7,6 +7,7 @@
 mod support;
 
 mod cm;
+mod hot;
 mod lines;
 mod roce;
 mod storm;

@@ -105,6 +105,8 @@ fn example_shows_every_key() {
         ("rdma", keys::<RdmaConfig>()),
         ("rcft", keys::<RcftConfig>()),
         ("qos", keys::<QosConfig>()),
+        ("offload", keys::<OffloadConfig>()),
+        ("offload.simulated", keys::<SimulatedConfig>()),
         ("vpc.qos", keys::<BothWays>()),
         ("vpc.qos.out", keys::<LimitsConfig>()),
         ("vnic.qos", keys::<VnicQos>()),
@@ -150,6 +152,7 @@ fn defaults_written_in_the_example_are_the_defaults() {
     assert_eq!(example.rdma, empty.rdma);
     assert_eq!(example.rcft, empty.rcft);
     assert_eq!(example.qos, empty.qos);
+    assert_eq!(example.offload, empty.offload);
     assert_eq!(WorkersConfig { cores: None, ..example.workers }, empty.workers);
     let blue = &example.vpcs[0];
     assert_eq!(blue.router_mac().to_string(), "02:00:5e:00:00:64");
