@@ -93,6 +93,13 @@ impl OffloadConfig {
     pub const MAX_RULES: u64 = 16 << 20;
 }
 
+impl OffloadConfig {
+    /// True where nothing differs but whether flows go into hardware at all, which can change while the switch runs.
+    pub fn is_but_for_enabled(&self, other: &Self) -> bool {
+        Self { enabled: other.enabled, ..self.clone() } == *other
+    }
+}
+
 impl Default for OffloadConfig {
     fn default() -> Self {
         Self {

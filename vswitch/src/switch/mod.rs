@@ -299,6 +299,7 @@ impl Switch {
             }
         }
         let mode = start::mode(new.forward.mode);
+        self.offload.switch(new.offload.enabled);
         self.config = Config { locations: Vec::new(), ..new };
         if mode != self.mode {
             self.set_mode(mode)?;
@@ -416,7 +417,7 @@ impl Switch {
             ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
             ("[vlt] entries", old.vlt.entries != new.vlt.entries),
             ("[rcft] entries", old.rcft.entries != new.rcft.entries),
-            ("[offload]", old.offload != new.offload),
+            ("[offload]", !old.offload.is_but_for_enabled(&new.offload)),
             (
                 "[vxlan] udp-port, while ports are on a simulated e-switch,",
                 ports && old.vxlan.udp_port != new.vxlan.udp_port,

@@ -45,7 +45,10 @@ pub(super) fn commands() -> Vec<Entry> {
 
 fn switch(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let on = args.has("on");
-    shell.switch.offload_mut().switch(on);
+    shell.switch.edit(|config| {
+        config.offload.enabled = on;
+        Ok(())
+    })?;
     let text = match (on, shell.switch.offload().simulated()) {
         (true, None) => {
             "offload is on, but no port is on a device: say offload = \"simulated\" at ports in the config"
