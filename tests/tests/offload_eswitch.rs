@@ -5,8 +5,9 @@
 use serde_json::Value;
 use std::time::Duration;
 use tests::lab::{Lab, Remote, Tenant, vpc};
+use tests::rates::{Node, Window};
 use tests::steady::{Flows, Stream};
-use tests::{Daemon, Family, pair, traffic, wait_for};
+use tests::{Daemon, Family, Workdir, pair, traffic, wait_for};
 
 const SIMULATED: &str = "offload = \"simulated\"\n";
 /// Any flow of some packets a second is hot, and comes back soon.
@@ -21,6 +22,11 @@ struct Hosts {
 
 /// The switch with a tenant and its partner behind the kernel's vxlan device, both on the e-switch.
 fn hosts(underlay: Family, offload: &str) -> Hosts {
+    hosts_with(underlay, offload, "")
+}
+
+/// The same; `vnic` are further lines of the vNIC.
+fn hosts_with(underlay: Family, offload: &str, vnic: &str) -> Hosts {
     let lab = Lab::new(underlay);
     let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
     // Headers of the e-switch are constant: their UDP has no checksum (RFC 6935).
@@ -32,7 +38,7 @@ fn hosts(underlay: Family, offload: &str) -> Hosts {
     let config = [
         lab.uplink(&format!("{zero}{SIMULATED}")),
         vpc("red", pair::VNIS[0], &["10.0.0.0/24", "fd00:1::/64"], ""),
-        red.vnic() + SIMULATED,
+        red.vnic() + SIMULATED + vnic,
         far.location(),
         format!("[offload]\n{EAGER}{offload}"),
     ]
@@ -285,4 +291,31 @@ fn offload_of_one_tenant_outlives_the_port_of_another() {
     wait_empty(&daemon);
     daemon.assert_conserved();
     daemon.stop();
+}
+
+#[test]
+fn offload_eswitch_keeps_to_a_ceiling() {
+    const CEIL: f64 = 20.0;
+    let limit = format!("qos = {{ out = {{ ceil = \"{CEIL}Mbit\" }} }}\n");
+    let hosts = hosts_with(Family::V4, "[offload.simulated]\nrefresh = \"100ms\"\n", &limit);
+    let daemon = &hosts.daemon;
+    let far = hosts.far.address(Family::V4);
+    let dir = Workdir::new("ceiling");
+    let mut server = hosts.far.netns.spawn("iperf3-server", &["iperf3", "-s", "--forceflush"], &dir);
+    server.wait_output("Server listening", Duration::from_secs(10));
+    let args = ["iperf3", "-c", far, "-C", "cubic", "-t", "600", "--forceflush"];
+    let _client = hosts.red.netns.spawn("iperf3", &args, &dir);
+    wait_done(daemon, 100);
+    let begin = figure(daemon, "/done/packets");
+    let window = &Window::over(&[daemon], Duration::from_secs(1), Duration::from_secs(10))[0];
+    let [packets, bytes] = window.sent();
+    // As the vNIC pays: with what a frame costs on the wire, without the tunnel.
+    let sent = window.megabits(bytes + packets * (24 - 50));
+    let [drawn, done] =
+        [window.rate(Node::vnic("red", "out")), (figure(daemon, "/done/packets") - begin) as f64];
+    eprintln!("sent {sent:.3} Mbit/s, paid {drawn:.3}, {done} of {packets} packets by hardware");
+    // What hardware did is paid for later, and what was saved may be spent in the window: 128 KiB, 1 % of it, and twice.
+    assert!(sent <= CEIL * 1.03 && drawn <= CEIL * 1.03, "sent {sent:.3}, paid {drawn:.3} Mbit/s");
+    assert!(sent >= CEIL * 0.5, "a tenant over its rate goes on at its rate: {sent:.3} Mbit/s");
+    hosts.daemon.stop();
 }
