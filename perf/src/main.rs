@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use perf::compare::cases::{Case, Flows, Job, Peer, Traffic};
+use perf::compare::cases::{Flows, Job, Peer, Traffic, Work};
 use perf::compare::ovs::ExactMatchCache;
-use perf::compare::{self, check, frames, report};
+use perf::compare::{self, Outcome, Supply, check, frames, report};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
 use perf::{dcqcn, generator, group, offload, storm};
@@ -86,13 +86,18 @@ fn scenario(name: &str) -> Result<dcqcn::Scenario, String> {
 struct Compare {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
-    /// without the rates of `--qos`: no-qos.
+    /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
     peers: Vec<String>,
-    /// What to do: l2, encap, decap.
+    /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
+    /// one port).
     #[arg(long, value_delimiter = ',', default_value = "l2,encap,decap")]
-    cases: Vec<Case>,
-    /// Numbers of flows, as in 1,1k,100k.
+    cases: Vec<Work>,
+    /// Where frames come from and go to: template (devices that make and swallow them, of a driver that is built
+    /// first) or pcap (files; up to 200k flows, one way, no trunk).
+    #[arg(long, default_value = "template")]
+    frames: Supply,
+    /// Numbers of flows, as in 1,1k,100k,1M.
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
     flows: Vec<Flows>,
     /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
@@ -229,9 +234,10 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     let jobs = given
         .cases
         .iter()
-        .flat_map(|&case| given.flows.iter().map(move |flows| (case, flows.clone())))
-        .map(|(case, flows)| Job {
-            case,
+        .flat_map(|&work| given.flows.iter().map(move |flows| (work, flows.clone())))
+        .map(|(work, flows)| Job {
+            case: work.case,
+            tenants: work.tenants,
             flows,
             inner_bytes: given.inner_bytes,
             traffic: given.traffic,
@@ -246,6 +252,7 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
         vswitch,
         core: given.core,
         exact_match_cache: given.ovs_emc,
+        frames: given.frames,
         keep: given.keep,
     };
     println!("tunnel: {}", check::tunnel_text());
@@ -259,9 +266,12 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     }
     println!("{}", report::table_head());
     let mut rows = Vec::new();
-    let result = compare::run(&options, |row| {
-        println!("{}", report::table_row(&row));
-        rows.push(row);
+    let result = compare::run(&options, |outcome| match outcome {
+        Outcome::Measured(row) => {
+            println!("{}", report::table_row(&row));
+            rows.push(*row);
+        }
+        Outcome::Skipped(skipped) => println!("{}", report::skipped_row(&skipped)),
     });
     // Also when it stopped early: minutes of measurement are not to be lost.
     if let Some(path) = given.json {

@@ -30,6 +30,20 @@ pub enum Case {
     Encap,
     /// Out of a VxLAN tunnel to a tenant's port.
     Decap,
+    /// Into the tunnel and out of it at the same time, half of the packets each.
+    Both,
+}
+
+impl Case {
+    /// The one-way cases that it consists of.
+    pub fn ways(self) -> &'static [Self] {
+        match self {
+            Self::L2 => &[Self::L2],
+            Self::Encap => &[Self::Encap],
+            Self::Decap => &[Self::Decap],
+            Self::Both => &[Self::Encap, Self::Decap],
+        }
+    }
 }
 
 impl fmt::Display for Case {
@@ -38,6 +52,7 @@ impl fmt::Display for Case {
             Self::L2 => "l2",
             Self::Encap => "encap",
             Self::Decap => "decap",
+            Self::Both => "both",
         })
     }
 }
@@ -50,7 +65,36 @@ impl FromStr for Case {
             "l2" => Ok(Self::L2),
             "encap" => Ok(Self::Encap),
             "decap" => Ok(Self::Decap),
-            _ => Err(UnknownName::new("case", given, "l2, encap or decap")),
+            "both" => Ok(Self::Both),
+            _ => Err(UnknownName::new("case", given, Work::EXPECTED)),
+        }
+    }
+}
+
+/// A case, and whose packets they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// The case.
+    pub case: Case,
+    /// So many tenants, each a VLAN of one trunk port, with a VNI and a VTEP of its own; `None` is one with a port.
+    pub tenants: Option<u32>,
+}
+
+/// Tenants of a trunk.
+pub const TENANTS: u32 = 64;
+
+impl Work {
+    const EXPECTED: &str = "l2, encap, decap, both, trunk64 or trunk64-decap";
+}
+
+impl FromStr for Work {
+    type Err = UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, UnknownName> {
+        match given {
+            "trunk64" => Ok(Self { case: Case::Encap, tenants: Some(TENANTS) }),
+            "trunk64-decap" => Ok(Self { case: Case::Decap, tenants: Some(TENANTS) }),
+            _ => Ok(Self { case: given.parse()?, tenants: None }),
         }
     }
 }
@@ -113,15 +157,20 @@ impl fmt::Display for Flows {
 }
 
 /// More flows than this do not fit the frame and buffer pools of a replayed file.
-const MOST_FLOWS: usize = 200_000;
+pub const MOST_REPLAYED: usize = 200_000;
+/// More flows than this are not measured.
+const MOST_FLOWS: usize = 1_000_000;
 
 impl FromStr for Flows {
     type Err = UnknownName;
 
     fn from_str(given: &str) -> Result<Self, UnknownName> {
-        let (digits, unit) = match given.strip_suffix(['k', 'K']) {
-            Some(digits) => (digits, 1000),
-            None => (given, 1),
+        let (digits, unit) = if let Some(digits) = given.strip_suffix(['k', 'K']) {
+            (digits, 1000)
+        } else if let Some(digits) = given.strip_suffix('M') {
+            (digits, 1_000_000)
+        } else {
+            (given, 1)
         };
         digits
             .parse::<usize>()
@@ -132,7 +181,7 @@ impl FromStr for Flows {
             .ok_or(UnknownName::new(
                 "number of flows",
                 given,
-                "1 to 200000, also with k for thousands, as in 1, 1k, 100k",
+                "1 to 1M, with k for thousands, as in 1, 1k, 100k, 1M",
             ))
     }
 }
@@ -152,6 +201,8 @@ pub enum Peer {
     UdpFew,
     /// This switch again, without rates: what the token buckets cost.
     NoQos,
+    /// This switch again, with one tenant on the trunk port: what the others cost.
+    OneTenant,
 }
 
 impl Peer {
@@ -161,14 +212,26 @@ impl Peer {
             Self::Udp => Job { traffic: Traffic::Udp, ..job.clone() },
             Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
             Self::NoQos => Job { qos: false, ..job.clone() },
+            Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard => job.clone(),
+        }
+    }
+
+    /// Why a job is nothing for it; nothing if it is.
+    pub fn objection(self, job: &Job) -> Option<&'static str> {
+        match (self, job.tenants) {
+            (Self::OvsExact | Self::OvsWildcard, Some(_)) => {
+                Some("OVS is not set up for tenants on a trunk port here")
+            }
+            (Self::OneTenant, None) => Some("it takes a trunk case: trunk64 or trunk64-decap"),
+            _ => None,
         }
     }
 
     /// True when it is this switch itself, given something else to do.
     pub fn is_ourselves(self) -> bool {
         match self {
-            Self::Udp | Self::UdpFew | Self::NoQos => true,
+            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant => true,
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
         }
     }
@@ -183,11 +246,12 @@ impl Peer {
             "udp" => Ok(vec![Self::Udp]),
             "udp-few" => Ok(vec![Self::UdpFew]),
             "no-qos" => Ok(vec![Self::NoQos]),
+            "one-tenant" => Ok(vec![Self::OneTenant]),
             _ => Err(UnknownName::new(
                 "peer",
                 given,
                 "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames (udp or \
-                 udp-few) or without rates (no-qos)",
+                 udp-few), without rates (no-qos), or with one tenant on the trunk (one-tenant)",
             )),
         }
     }
@@ -202,6 +266,7 @@ impl fmt::Display for Peer {
             Self::Udp => "udp",
             Self::UdpFew => "udp-few",
             Self::NoQos => "no-qos",
+            Self::OneTenant => "one-tenant",
         })
     }
 }
@@ -211,7 +276,9 @@ impl fmt::Display for Peer {
 pub struct Job {
     /// The work.
     pub case: Case,
-    /// How many flows.
+    /// So many tenants on one trunk port; `None` is one with a port of its own.
+    pub tenants: Option<u32>,
+    /// How many flows, in each direction.
     pub flows: Flows,
     /// Length of the inner Ethernet frame, its 4-byte frame check sequence included.
     pub inner_bytes: usize,
@@ -219,6 +286,17 @@ pub struct Job {
     pub traffic: Traffic,
     /// Whether this switch has rates at every level, so high that nothing waits.
     pub qos: bool,
+}
+
+impl Job {
+    /// What the rows call the work.
+    pub fn label(&self) -> String {
+        match (self.tenants, self.case) {
+            (Some(tenants), Case::Encap) => format!("trunk{tenants}"),
+            (Some(tenants), case) => format!("trunk{tenants}-{case}"),
+            (None, case) => case.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -230,20 +308,21 @@ mod tests {
         let flows: Flows = "1k".parse().unwrap();
         assert_eq!((flows.count, flows.to_string().as_str()), (1000, "1k"));
         assert_eq!("100k".parse::<Flows>().unwrap().count, 100_000);
-        for bad in ["", "k", "0", "-1", "1m", "201k", "1.5k", "99999999999999999999k"] {
+        assert_eq!("1M".parse::<Flows>().unwrap().count, 1_000_000);
+        for bad in ["", "k", "0", "-1", "1m", "2M", "1001k", "1.5k", "99999999999999999999k"] {
             assert!(bad.parse::<Flows>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn names_read_back() {
-        for name in ["l2", "encap", "decap"] {
+        for name in ["l2", "encap", "decap", "both"] {
             assert_eq!(name.parse::<Case>().unwrap().to_string(), name);
         }
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos"] {
+        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos", "one-tenant"] {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
         assert_eq!("roce".parse(), Ok(Traffic::Rocev2));

@@ -1,16 +1,17 @@
 //! The output check: what came out of a switch must be what the case says, frame by frame.
 //!
-//! Every switch plays each input frame once into a file; here the file is taken apart. Outer headers must be those of
-//! the tunnel, inner bytes those of the input, and every frame must come out exactly once.
+//! Where frames come from a file, every switch plays each of them once into another one; here that is taken apart. Outer
+//! headers must be those of the tunnel, inner bytes those of the input, and every frame must come out exactly once.
+//! Where a device makes them, the samples that its counterpart kept are taken apart the same way; `samples.rs`.
 
 use std::collections::{HashMap, HashSet};
 
 use super::cases::{Case, Job, Traffic};
-use super::frames::{Frames, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI, peers};
+use super::frames::{Frames, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, Tenant, UPLINK_MAC, VNI, peers};
 use super::peer::Contender;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
-const OUTER: usize = 50;
+pub(crate) const OUTER: usize = 50;
 
 /// A frame that should not have come out, or one that should have.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -43,6 +44,16 @@ pub enum Wrong {
         /// Their number.
         length: usize,
     },
+    /// There are too few samples, or too few flows among them.
+    #[error("{samples} samples were kept, of {flows} different flows of {wanted}")]
+    Samples {
+        /// Frames kept.
+        samples: usize,
+        /// Flows among them.
+        flows: usize,
+        /// Flows that there are.
+        wanted: usize,
+    },
     /// Flows share too few outer source ports to spread over paths.
     #[error("{flows} flows use only {ports} outer source ports")]
     Entropy {
@@ -69,7 +80,7 @@ pub fn check(job: &Job, contender: Contender, frames: &Frames, output: &[Vec<u8>
     let mut source_ports = HashSet::new();
     for (index, whole) in output.iter().enumerate() {
         let inner = if job.case == Case::Encap && !moves_only {
-            source_ports.insert(outer(index, whole)?);
+            source_ports.insert(outer(index, whole, Tenant(0))?);
             &whole[OUTER..]
         } else {
             whole
@@ -91,8 +102,8 @@ pub fn check(job: &Job, contender: Contender, frames: &Frames, output: &[Vec<u8>
     Ok(())
 }
 
-/// Checks the outer headers of a frame and returns its outer source port.
-fn outer(frame: usize, bytes: &[u8]) -> Result<u16, Wrong> {
+/// Checks the outer headers of a tenant's frame and returns its outer source port.
+pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant) -> Result<u16, Wrong> {
     let wrong = |field, found: String, expected: String| Wrong::Outer { frame, field, found, expected };
     if bytes.len() < OUTER {
         return Err(wrong("length", bytes.len().to_string(), format!("at least {OUTER}")));
@@ -100,15 +111,16 @@ fn outer(frame: usize, bytes: &[u8]) -> Result<u16, Wrong> {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let ip_length = u16::try_from(bytes.len() - 14).unwrap_or(u16::MAX);
-    let vni = VNI.get().to_be_bytes();
+    let vni = tenant.vni().get().to_be_bytes();
+    let vtep = tenant.vtep();
     let expectations: [(&'static str, &[u8], &[u8]); 9] = [
-        ("destination MAC", &bytes[0..6], &REMOTE_VTEP_MAC.0),
+        ("destination MAC", &bytes[0..6], &vtep.0.0),
         ("source MAC", &bytes[6..12], &UPLINK_MAC.0),
         ("EtherType, IP version and header length", &bytes[12..15], &[0x08, 0x00, 0x45]),
         ("IP total length", &bytes[16..18], &ip_length.to_be_bytes()),
         ("IP protocol", &bytes[23..24], &[17]),
         ("source VTEP", &bytes[26..30], &LOCAL_VTEP.octets()),
-        ("destination VTEP", &bytes[30..34], &REMOTE_VTEP.octets()),
+        ("destination VTEP", &bytes[30..34], &vtep.1.octets()),
         ("UDP destination port", &bytes[36..38], &4789_u16.to_be_bytes()),
         ("VxLAN flags, VNI and reserved bits", &bytes[42..50], &[0x08, 0, 0, 0, vni[1], vni[2], vni[3], 0]),
     ];
@@ -145,7 +157,14 @@ mod tests {
     use super::*;
 
     fn job(case: Case) -> Job {
-        Job { case, flows: "40".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Mixed, qos: false }
+        Job {
+            case,
+            tenants: None,
+            flows: "40".parse().unwrap(),
+            inner_bytes: 64,
+            traffic: Traffic::Mixed,
+            qos: false,
+        }
     }
 
     fn encapsulated(made: &Frames) -> Vec<Vec<u8>> {

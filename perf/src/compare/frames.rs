@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use wire::build::Path;
 use wire::{MacAddr, Psn, Qpn, View, Vni, roce, tcp};
 
-use super::cases::{Case, Job, Traffic};
+use super::cases::{Case, Job, TENANTS, Traffic};
 
 /// The tenant network's id.
 pub const VNI: Vni = Vni::truncated(5001);
@@ -41,7 +41,16 @@ const ROCE_HEADERS: usize = 58;
 const RETH: usize = 16;
 /// Where the frames of RoCEv2 go when they are to be plain UDP.
 const OTHER_PORT: u16 = 4792;
-const PORTS: usize = 60_000;
+/// TCP source ports that are used before the destination port changes.
+pub(crate) const TCP_PORTS: usize = 32_768;
+/// UDP source ports of RoCEv2.
+pub(crate) const UDP_PORTS: usize = 16_384;
+/// The first outer source port, and how many there are.
+pub(crate) const OUTER_PORTS: (usize, usize) = (49_152, 16_384);
+/// Counterparts of each tenant of a trunk.
+pub const TRUNK_PEERS: usize = 4;
+/// Bytes of a VLAN tag.
+pub(crate) const TAG: usize = 4;
 
 /// The address of the i-th counterpart.
 pub fn peer_ip(index: usize) -> Ipv4Addr {
@@ -58,6 +67,29 @@ pub fn peers(flows: usize) -> usize {
     flows.min(PEERS)
 }
 
+/// A tenant of a trunk port, or the only one. Tenants have the same addresses, each in its own network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenant(pub u32);
+
+impl Tenant {
+    /// Its network's id.
+    pub fn vni(self) -> Vni {
+        Vni::truncated(VNI.get() + self.0)
+    }
+
+    /// Its VLAN on the trunk.
+    pub fn vlan(self) -> u16 {
+        low_word(100 + self.0 as usize)
+    }
+
+    /// Where its counterparts are.
+    pub fn vtep(self) -> (MacAddr, Ipv4Addr) {
+        let mut mac = REMOTE_VTEP_MAC;
+        mac.0[5] += low_byte(self.0 as usize);
+        (mac, Ipv4Addr::from_bits(REMOTE_VTEP.to_bits() + self.0))
+    }
+}
+
 /// What goes in, and the inner frames that must come out.
 #[derive(Debug)]
 pub struct Frames {
@@ -67,46 +99,132 @@ pub struct Frames {
     pub inner: Vec<Vec<u8>>,
 }
 
-/// Makes the frames of a job.
+/// Makes the frames of a job for a file; a job of one way and with a port for its tenant.
 pub fn frames(job: &Job) -> Frames {
-    let mut inner: Vec<Vec<u8>> = (0..job.flows.count).map(|flow| inner_frame(job, flow)).collect();
+    let mut inner: Vec<Vec<u8>> =
+        (0..job.flows.count).map(|flow| inner_frame(job, job.case, flow, Sent::Replayed)).collect();
     shuffle(&mut inner);
-    let tunnel = Path::v4((REMOTE_VTEP_MAC, REMOTE_VTEP), (UPLINK_MAC, LOCAL_VTEP));
     let input = match job.case {
-        Case::L2 | Case::Encap => inner.clone(),
-        // One source port per flow, as a sender's entropy would choose.
         Case::Decap => inner
             .iter()
             .enumerate()
-            .map(|(index, frame)| tunnel.vxlan(low_word(49_152 + index * 7919 % 16_384), VNI, frame))
+            .map(|(index, frame)| tunnelled(Tenant(0), outer_port(index), frame))
             .collect(),
+        Case::L2 | Case::Encap | Case::Both => inner.clone(),
     };
     Frames { input, inner }
 }
 
-fn inner_frame(job: &Job, flow: usize) -> Vec<u8> {
-    let counterpart = flow % PEERS;
-    let number = flow / PEERS;
-    let far = match job.case {
-        Case::L2 => (SECOND_MAC, peer_ip(counterpart)),
-        Case::Encap | Case::Decap => (peer_mac(counterpart), peer_ip(counterpart)),
-    };
-    let near = (TENANT_MAC, TENANT_IP);
-    let (source, destination) = if job.case == Case::Decap { (far, near) } else { (near, far) };
-    let length = job.inner_bytes - FCS;
-    let path = Path::v4(source, destination);
+/// A source port per flow, as a sender's entropy would choose.
+fn outer_port(flow: usize) -> u16 {
+    low_word(OUTER_PORTS.0 + flow % OUTER_PORTS.1)
+}
+
+/// The frame with the tunnel's headers, as the other end sends it.
+fn tunnelled(tenant: Tenant, source_port: u16, frame: &[u8]) -> Vec<u8> {
+    Path::v4(tenant.vtep(), (UPLINK_MAC, LOCAL_VTEP)).vxlan(source_port, tenant.vni(), frame)
+}
+
+/// Whether a frame comes again and again as it is, or with the next sequence number each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// From a file.
+    Replayed,
+    /// By a device that counts; this is the first.
+    Counted,
+}
+
+/// What a flow's number says about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// With whom.
+    pub counterpart: usize,
+    /// Which of those.
+    pub number: usize,
+    /// Whether it is RDMA.
+    pub roce: bool,
+    /// Source and destination port of TCP.
+    pub tcp: (u16, u16),
+    /// Source port of RoCEv2.
+    pub udp: u16,
+    /// The queue pair that RoCEv2 is for.
+    pub queue_pair: u32,
+}
+
+/// The bits of a flow's number below its number among those with the same addresses: [`PEERS`] counterparts, or
+/// those of a trunk's tenants.
+pub(crate) fn low_bits(job: &Job) -> u32 {
+    if job.tenants.is_some() { TENANTS.ilog2() + TRUNK_PEERS.ilog2() } else { PEERS.ilog2() }
+}
+
+/// Who is who. `program.rs` says the same in shifts and masks.
+pub fn identity(job: &Job, flow: usize) -> Identity {
+    let number = flow >> low_bits(job);
     let roce = match job.traffic {
         Traffic::Tcp => false,
         Traffic::Rocev2 | Traffic::Udp | Traffic::UdpFew => true,
         Traffic::Mixed => number % 2 == 1,
     };
-    let mut frame = if roce {
-        let source_port = if job.traffic == Traffic::UdpFew { 49_152 } else { 49_152 + number % 16_384 };
-        request(&path, low_word(source_port), number, length.saturating_sub(ROCE_HEADERS) / 4 * 4)
+    let udp = if job.traffic == Traffic::UdpFew { 0 } else { number % UDP_PORTS };
+    let udp = low_word(49_152 + udp);
+    match job.tenants {
+        // The destination port tells tenants apart, so that one alone has as many flows.
+        Some(tenants) => Identity {
+            tenant: Tenant(flow as u32 % TENANTS % tenants),
+            counterpart: flow / TENANTS as usize % TRUNK_PEERS,
+            number,
+            roce,
+            tcp: (low_word(1024 + number), low_word(5001 + flow % TENANTS as usize)),
+            udp,
+            queue_pair: (0x100 + flow) as u32,
+        },
+        None => Identity {
+            tenant: Tenant(0),
+            counterpart: flow % PEERS,
+            number,
+            roce,
+            tcp: (low_word(1024 + number % TCP_PORTS), low_word(5001 + number / TCP_PORTS)),
+            udp,
+            queue_pair: (0x100 + number) as u32,
+        },
+    }
+}
+
+/// The frame of a flow as it goes in.
+pub fn input_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
+    let tenant = identity(job, flow).tenant;
+    let mut frame = inner_frame(job, way, flow, sent);
+    match way {
+        Case::Decap => tunnelled(tenant, outer_port(flow), &frame),
+        Case::L2 | Case::Encap | Case::Both => {
+            if job.tenants.is_some() {
+                frame.splice(12..12, tag(tenant));
+            }
+            frame
+        }
+    }
+}
+
+/// The VLAN tag of a tenant.
+pub(crate) fn tag(tenant: Tenant) -> [u8; TAG] {
+    let tci = tenant.vlan().to_be_bytes();
+    [0x81, 0x00, tci[0], tci[1]]
+}
+
+fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
+    let who = identity(job, flow);
+    let far_mac = if way == Case::L2 { SECOND_MAC } else { peer_mac(who.counterpart) };
+    let (near, far) = ((TENANT_MAC, TENANT_IP), (far_mac, peer_ip(who.counterpart)));
+    let (source, destination) = if way == Case::Decap { (far, near) } else { (near, far) };
+    let length = job.inner_bytes - FCS;
+    let path = Path::v4(source, destination);
+    let mut frame = if who.roce {
+        request(&path, who, length.saturating_sub(ROCE_HEADERS) / 4 * 4, sent)
     } else {
-        let (source, destination) = (low_word(1024 + number % PORTS), low_word(5001 + number / PORTS));
         let payload = vec![0; length.saturating_sub(TCP_HEADERS)];
-        path.tcp(source, destination, tcp::flags::ACK | tcp::flags::PSH, &payload)
+        path.tcp(who.tcp.0, who.tcp.1, tcp::flags::ACK | tcp::flags::PSH, &payload)
     };
     if matches!(job.traffic, Traffic::Udp | Traffic::UdpFew) {
         // Ethernet, IPv4 without options, source port. The ICRC covers the port, but nobody reads it here.
@@ -116,18 +234,18 @@ fn inner_frame(job: &Job, flow: usize) -> Vec<u8> {
     frame
 }
 
-/// A request to a queue pair of its own. The same frame comes again and again, so its sequence number never moves on:
+/// A request to a queue pair of its own. A frame that comes again and again has a sequence number that never moves on:
 /// a read of a megabyte is what a switch that does not know the path MTU can claim neither gaps nor repetitions of.
 /// Where its header does not fit, a send, which the switch then counts as repeated.
-fn request(path: &Path, source_port: u16, number: usize, room: usize) -> Vec<u8> {
-    let queue_pair = Qpn::truncated((0x100 + number) as u32);
-    let (opcode, body) = if room >= RETH {
+fn request(path: &Path, who: Identity, room: usize, sent: Sent) -> Vec<u8> {
+    let queue_pair = Qpn::truncated(who.queue_pair);
+    let (opcode, psn, body) = if room >= RETH && sent == Sent::Replayed {
         let reth = roce::Reth::new(0, 1, 1 << 20);
-        (roce::opcode::RC_READ_REQUEST, [reth.bytes(), &vec![0; room - RETH]].concat())
+        (roce::opcode::RC_READ_REQUEST, 1, [reth.bytes(), &vec![0; room - RETH]].concat())
     } else {
-        (roce::opcode::RC_SEND_ONLY, vec![0; room])
+        (roce::opcode::RC_SEND_ONLY, u32::from(sent == Sent::Replayed), vec![0; room])
     };
-    path.roce(source_port, roce::Bth::new(opcode, queue_pair, Psn::truncated(1)), &body)
+    path.roce(who.udp, roce::Bth::new(opcode, queue_pair, Psn::truncated(psn)), &body)
 }
 
 /// Fisher-Yates with a fixed seed: every run and every switch sees the same order.
@@ -157,7 +275,7 @@ mod tests {
     use super::*;
 
     fn job(case: Case, flows: &str, traffic: Traffic) -> Job {
-        Job { case, flows: flows.parse().unwrap(), inner_bytes: 64, traffic, qos: false }
+        Job { case, tenants: None, flows: flows.parse().unwrap(), inner_bytes: 64, traffic, qos: false }
     }
 
     #[test]

@@ -1,30 +1,41 @@
 //! `perf compare`: this switch and its peers on the same frames, ports and core, by turns.
 //!
-//! For each case and flow count every switch first plays the frames once into a file, which is checked; then ours and
-//! each peer run frozen and thawed by turns, one pair of samples after the other, so that a drift of the machine's
-//! speed hits both. Only whole pairs of quiet samples count, and the ratio is taken within a pair.
+//! For each case and flow count ours and each peer run frozen and thawed by turns, one pair of samples after the other,
+//! so that a drift of the machine's speed hits both. Only whole pairs of quiet samples count, and the ratio is taken
+//! within a pair. The frames are made and swallowed by template devices, which keep samples of what comes out; those
+//! are checked before a row counts. Or they are replayed from a file, and each switch first plays it once into another.
 
+pub mod board;
 pub mod cases;
 pub mod check;
 pub mod frames;
+pub mod order;
 pub mod ours;
 pub mod ovs;
 pub mod peer;
+pub mod plugin;
+pub mod program;
 pub mod report;
 pub mod sample;
+pub mod samples;
+pub mod template;
 pub mod testpmd;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cases::{Job, Peer};
+use board::Board;
+use cases::{Case, Job, Peer};
 use frames::Frames;
 use peer::{Contender, Setup, Sink, Source, Switch};
+use plugin::Device;
 use report::{Pair, Row};
+use sample::Counter;
+use template::Program;
 
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, cores, threads, tsc};
+use crate::host::{HostError, cores, io, threads, tsc};
 use crate::pcap::{self, PcapError};
 
 /// What can go wrong in a comparison.
@@ -60,6 +71,16 @@ pub enum CompareError {
         flows: String,
         /// What is wrong.
         wrong: Box<check::Wrong>,
+    },
+    /// Packets are lost in what is to be the steady state.
+    #[error("{switch} lost {lost} of {made} packets in a sample; its rate is not comparable")]
+    Lossy {
+        /// The switch.
+        switch: Contender,
+        /// Packets that did not come out.
+        lost: u64,
+        /// Packets that were made for it.
+        made: u64,
     },
     /// Too few quiet samples.
     #[error(
@@ -103,32 +124,90 @@ pub struct Options {
     pub core: Option<usize>,
     /// Whether OVS uses its exact-match cache.
     pub exact_match_cache: ovs::ExactMatchCache,
+    /// Where frames come from.
+    pub frames: Supply,
     /// Keep the private folder for inspection.
     pub keep: bool,
+}
+
+/// Where frames come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Supply {
+    /// Template devices, of a plugin driver that is built first.
+    Template,
+    /// A pcap file for each flow count. Needs no plugin, holds 200,000 flows, and costs more cycles itself.
+    Pcap,
+}
+
+impl std::str::FromStr for Supply {
+    type Err = cases::UnknownName;
+
+    fn from_str(given: &str) -> Result<Self, cases::UnknownName> {
+        match given {
+            "template" => Ok(Self::Template),
+            "pcap" => Ok(Self::Pcap),
+            _ => Err(cases::UnknownName::new("supply of frames", given, "template or pcap")),
+        }
+    }
+}
+
+impl Supply {
+    /// Why a job cannot have its frames from here; nothing if it can.
+    pub fn objection(self, job: &Job) -> Option<&'static str> {
+        match self {
+            Self::Template => None,
+            Self::Pcap if job.flows.count > cases::MOST_REPLAYED => {
+                Some("a pcap port holds at most 200k flows")
+            }
+            Self::Pcap if job.case == Case::Both => Some("pcap ports play one way only"),
+            Self::Pcap if job.tenants.is_some() => Some("pcap ports play frames without tags only"),
+            Self::Pcap => None,
+        }
+    }
 }
 
 /// Noisy pairs are taken again, up to this many tries per pair asked for.
 const TRIES: usize = 4;
 
+/// Why nothing could be measured of a job and a peer.
+#[derive(Debug, Clone)]
+pub struct Skipped {
+    /// The job.
+    pub job: Job,
+    /// The peer.
+    pub peer: Peer,
+    /// What is missing.
+    pub reason: String,
+}
+
+/// What a job and a peer came to.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Box<Row>),
+    /// It could not be.
+    Skipped(Skipped),
+}
+
+/// How long a switch may take to open its ports.
+const PORTS_LIMIT: Duration = Duration::from_secs(20);
+
 /// Runs the comparison; each finished row is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(Row)) -> Result<(), CompareError> {
+pub fn run(options: &Options, mut finished: impl FnMut(Outcome)) -> Result<(), CompareError> {
     let bench = Bench::prepare(options)?;
     for (number, job) in options.jobs.iter().enumerate() {
-        let files = Files::write(&bench.scratch, number, job)?;
-        if options.vswitch.is_some() {
-            bench.check_output(Contender::Ours, job, &files)?;
-        }
         for &peer in &options.peers {
-            let their_job = peer.job(job);
-            let their_files = if their_job.traffic == job.traffic {
-                files.clone()
-            } else {
-                Files::write(&bench.scratch, number, &their_job)?
+            let objection = bench.objection(job, peer);
+            if let Some(reason) = objection {
+                finished(Outcome::Skipped(Skipped { job: job.clone(), peer, reason }));
+                continue;
+            }
+            let pairs = match options.frames {
+                Supply::Template => bench.made(number, job, peer)?,
+                Supply::Pcap => bench.replayed(number, job, peer)?,
             };
-            bench.check_output(Contender::Peer(peer), &their_job, &their_files)?;
-            let pairs = bench.pairs(peer, (job, &files), (&their_job, &their_files))?;
             if let Some(row) = Row::new(job, peer, &pairs, bench.hertz) {
-                finished(row);
+                finished(Outcome::Measured(Box::new(row)));
             }
         }
     }
@@ -145,15 +224,40 @@ struct Files {
 impl Files {
     fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self, CompareError> {
         let frames = frames::frames(job);
-        let path = scratch.path().join(format!("{number}-{}-{}-{}.pcap", job.case, job.flows, job.traffic));
+        let path =
+            scratch.path().join(format!("{number}-{}-{}-{}.pcap", job.label(), job.flows, job.traffic));
         pcap::write(&path, frames.input.iter().map(Vec::as_slice)).map_err(at(&path))?;
         Ok(Self { frames: frames.into(), path })
+    }
+}
+
+/// What template devices make for a job, by way, and the files that say so.
+struct Programs(Vec<(Case, Program, PathBuf)>);
+
+impl Programs {
+    fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self, CompareError> {
+        let one = |&way: &Case| {
+            let program = program::program(job, way);
+            let name = format!("{number}-{}-{way}-{}-{}.frames", job.label(), job.flows, job.traffic);
+            let path = scratch.path().join(name);
+            let write = std::fs::write(&path, program.text());
+            write.map_err(io(format!("write {}", path.display())))?;
+            Ok((way, program, path))
+        };
+        Ok(Self(job.case.ways().iter().map(one).collect::<Result<_, HostError>>()?))
+    }
+
+    /// Where the frames of a way come in: at the first port, and at the second too if both ways are measured.
+    fn file(&self, port: usize) -> Option<PathBuf> {
+        self.0.get(port).map(|(_, _, path)| path.clone())
     }
 }
 
 /// The machine, made ready.
 struct Bench<'a> {
     options: &'a Options,
+    /// The plugin driver, or why there is none; `None` where none is needed.
+    plugin: Option<Result<PathBuf, String>>,
     core: usize,
     housekeeping: usize,
     hertz: f64,
@@ -170,9 +274,20 @@ impl<'a> Bench<'a> {
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
         let hertz = tsc::hertz()?;
         let scratch = Scratch::create(options.keep)?;
-        let most = options.jobs.iter().map(memory).max().unwrap_or(0);
+        let replayed = options.frames == Supply::Pcap;
+        let plugin = (!replayed).then(|| plugin::build(scratch.path()).map_err(|error| error.to_string()));
+        let most = options.jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
         let hugepages = HugePages::reserve(most, &scratch)?;
-        Ok(Self { options, core, housekeeping, hertz, _hugepages: hugepages, scratch, serial: 0.into() })
+        Ok(Self {
+            options,
+            plugin,
+            core,
+            housekeeping,
+            hertz,
+            _hugepages: hugepages,
+            scratch,
+            serial: 0.into(),
+        })
     }
 
     fn start(
@@ -188,6 +303,7 @@ impl<'a> Bench<'a> {
             job,
             source,
             sink,
+            plugin: self.plugin.as_ref().and_then(|plugin| plugin.clone().ok()),
             core: self.core,
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
@@ -196,6 +312,47 @@ impl<'a> Bench<'a> {
             vswitch: self.options.vswitch.as_deref().unwrap_or(Path::new("vswitch")),
         };
         peer::start(contender, &setup)
+    }
+
+    /// Why a job cannot be measured against a peer here.
+    fn objection(&self, job: &Job, peer: Peer) -> Option<String> {
+        if let Some(Err(reason)) = &self.plugin {
+            return Some(format!("the template device could not be built: {reason}"));
+        }
+        let objection = peer.objection(job).or_else(|| self.options.frames.objection(job));
+        objection.map(str::to_owned)
+    }
+
+    /// The pairs of a row with frames of template devices, after a check of what came out.
+    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Vec<Pair>, CompareError> {
+        let their_job = peer.job(job);
+        let theirs = self.template_runner(Contender::Peer(peer), number, &their_job)?;
+        let ours = match self.options.vswitch {
+            Some(_) => Some(self.template_runner(Contender::Ours, number, job)?),
+            None => None,
+        };
+        self.pairs(ours, theirs)
+    }
+
+    /// The same with frames that are replayed, before which each switch plays them once.
+    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Vec<Pair>, CompareError> {
+        let files = Files::write(&self.scratch, number, job)?;
+        let their_job = peer.job(job);
+        let their_files = if their_job.traffic == job.traffic {
+            files.clone()
+        } else {
+            Files::write(&self.scratch, number, &their_job)?
+        };
+        if self.options.vswitch.is_some() {
+            self.check_output(Contender::Ours, job, &files)?;
+        }
+        self.check_output(Contender::Peer(peer), &their_job, &their_files)?;
+        let theirs = self.runner(Contender::Peer(peer), &their_job, &their_files)?;
+        let ours = match self.options.vswitch {
+            Some(_) => Some(self.runner(Contender::Ours, job, &files)?),
+            None => None,
+        };
+        self.pairs(ours, theirs)
     }
 
     /// Plays the frames once and checks what comes out.
@@ -230,17 +387,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Takes the pairs of a row, by turns and in turning order.
-    fn pairs(
-        &self,
-        peer: Peer,
-        ours: (&Job, &Files),
-        theirs: (&Job, &Files),
-    ) -> Result<Vec<Pair>, CompareError> {
-        let mut theirs = self.runner(Contender::Peer(peer), theirs.0, theirs.1)?;
-        let mut ours = match self.options.vswitch {
-            Some(_) => Some(self.runner(Contender::Ours, ours.0, ours.1)?),
-            None => None,
-        };
+    fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Vec<Pair>, CompareError> {
         let wanted = self.options.pairs;
         let mut pairs = Vec::new();
         let mut worst: f64 = 1.0;
@@ -278,39 +425,105 @@ impl<'a> Bench<'a> {
     }
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
-        let mut switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
+        let switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
+        self.settled(contender, switch, |_| Ok(Counter::default()))
+    }
+
+    fn template_runner(
+        &self,
+        contender: Contender,
+        number: usize,
+        job: &Job,
+    ) -> Result<Runner, CompareError> {
+        let programs = Programs::write(&self.scratch, number, job)?;
+        let board = |port: usize| self.scratch.path().join(format!("run-{}.board{port}", self.serial.get()));
+        let boards = [board(0), board(1)];
+        let [source, sink] =
+            [0, 1].map(|port| Device { frames: programs.file(port), board: boards[port].clone() });
+        let switch = self.start(contender, job, Source::Made(source), Sink::Swallowed(sink))?;
+        self.settled(contender, switch, |switch| {
+            let mut open = None;
+            switch.process().await_that("its ports", PORTS_LIMIT, || {
+                open = boards.iter().map(|path| Board::open(path)).collect::<Result<Vec<_>, _>>().ok();
+                Ok(open.is_some())
+            })?;
+            let counter = Counter { boards: open.unwrap_or_default() };
+            // Two rounds over all flows: none is new any more.
+            let packets = 2 * (job.flows.count * job.case.ways().len()) as u64;
+            // As many as keep samples for the check.
+            counter.await_packets(switch, packets.max(2_000_000))?;
+            check_samples(contender, job, &programs, &counter)?;
+            Ok(counter)
+        })
+    }
+
+    fn settled(
+        &self,
+        contender: Contender,
+        mut switch: Box<dyn Switch>,
+        counter: impl FnOnce(&mut dyn Switch) -> Result<Counter, CompareError>,
+    ) -> Result<Runner, CompareError> {
         switch.process().favour();
         switch.settle()?;
+        let counter = counter(switch.as_mut())?;
         let name = switch.name().to_owned();
         let thread = threads::forwarding(switch.process(), &name, self.core)?;
         switch.process().freeze()?;
-        Ok(Runner { contender, switch, thread })
+        Ok(Runner { contender, switch, counter, thread })
     }
+}
+
+/// Checks the samples that the devices of a switch kept.
+fn check_samples(
+    contender: Contender,
+    job: &Job,
+    programs: &Programs,
+    counter: &Counter,
+) -> Result<(), CompareError> {
+    let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
+    for (port, (way, program, _)) in programs.0.iter().enumerate() {
+        // What comes in at one port leaves at the other.
+        let Some(board) = counter.boards.get(1 - port) else { continue };
+        samples::check(job, *way, moves_only, program, &board.samples()?).map_err(|wrong| {
+            CompareError::Output {
+                switch: contender,
+                case: *way,
+                flows: job.flows.given.clone(),
+                wrong: wrong.into(),
+            }
+        })?;
+    }
+    Ok(())
 }
 
 /// A settled switch, frozen between its samples.
 struct Runner {
     contender: Contender,
     switch: Box<dyn Switch>,
+    counter: Counter,
     thread: u32,
 }
 
 impl Runner {
     fn sample(&mut self, seconds: f64) -> Result<sample::Sample, CompareError> {
-        let sample = sample::take(self.switch.as_mut(), self.thread, seconds)?;
+        let sample = sample::take(self.switch.as_mut(), &self.counter, self.thread, seconds)?;
         if sample.packets == 0 {
             return Err(CompareError::Silent { switch: self.contender, seconds });
+        }
+        let (lost, made) = (sample.lost(), sample.made.unwrap_or(0));
+        if lost * 1000 > made {
+            return Err(CompareError::Lossy { switch: self.contender, lost, made });
         }
         Ok(sample)
     }
 }
 
 /// Huge-page memory for a peer and ours at the same time, in MiB.
-fn memory(job: &Job) -> u64 {
-    let buffers = peer::mbufs(job) as u64 * 2560 / (1024 * 1024);
+fn memory(job: &Job, replayed: bool) -> u64 {
+    let buffers = peer::mbufs(job, replayed) as u64 * 2560 / (1024 * 1024);
     let small = buffers + 128;
-    let peer = small.max(ovs::memory(job) + 64).max(ours::memory(job));
-    peer + ours::memory(job)
+    let peer = small.max(ovs::memory(job, replayed) + 64).max(ours::memory(job, replayed));
+    peer + ours::memory(job, replayed)
 }
 
 fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {

@@ -11,10 +11,9 @@ use serde_json::Value;
 use wire::MacAddr;
 
 use super::CompareError;
-use super::cases::{Case, Job};
+use super::cases::{Case, Job, Traffic};
 use super::frames::{
-    LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
-    peer_mac, peers,
+    LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
 use super::peer::{Setup, Sink, Source, Switch, mbufs};
 use crate::host::HostError;
@@ -82,8 +81,8 @@ impl Switch for Ours {
 }
 
 /// Huge-page memory for packet buffers and tables, in MiB.
-pub(crate) fn memory(job: &Job) -> u64 {
-    256 + mbufs(job) as u64 * 2560 / (1024 * 1024)
+pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
+    256 + mbufs(job, replayed) as u64 * 2560 / (1024 * 1024)
 }
 
 /// Bytes for which classes took tokens, and packets that had to wait, from `show qos`.
@@ -93,23 +92,32 @@ fn paid(answer: &Value) -> Option<(u64, u64)> {
     Some((bytes, answer["counters"]["waited"].as_u64()?))
 }
 
-/// What the config says of rates: the section of the link, and the lines of the VPC and its vNICs.
-struct Rates {
-    link: &'static str,
-    vpc: &'static str,
-    vnic: &'static str,
+/// Rates that are ten times and more what a core can carry, but limits all the same: each packet pays at every level.
+const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
+
+/// A rate, or a tenant's part of it, in both directions.
+fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> String {
+    let megabits = assured * 1000 / u64::from(tenants);
+    let ceil = ceil.map_or_else(String::new, |ceil| format!(", ceil = \"{ceil}Gbit\""));
+    let way = format!("{{ assured = \"{megabits}Mbit\"{ceil} }}");
+    format!("out = {way}, in = {way}")
 }
 
-impl Rates {
-    const NONE: Self = Self { link: "", vpc: "", vnic: "" };
-    /// Ten times and more what a core can carry, but limits all the same: each packet pays at every level.
-    const HIGH: Self = Self {
-        link: "[qos]\nlink = \"400Gbit\"\n\n",
-        vpc: "qos = { out = { assured = \"200Gbit\", ceil = \"300Gbit\" }, in = { assured = \"200Gbit\", ceil = \"300Gbit\" } }\n",
-        vnic: "qos = { out = { assured = \"90Gbit\", ceil = \"200Gbit\" }, in = { assured = \"90Gbit\", ceil = \"200Gbit\" }, \
-               rdma = { out = { assured = \"40Gbit\" }, in = { assured = \"40Gbit\" } }, \
-               tcp = { out = { assured = \"40Gbit\" }, in = { assured = \"40Gbit\" } } }\n",
-    };
+/// The lines of a VPC and of a vNIC; empty without rates.
+fn vpc_rates(job: &Job) -> String {
+    if !job.qos {
+        return String::new();
+    }
+    format!("qos = {{ {} }}\n", both_ways(200, Some(300), job.tenants.unwrap_or(1)))
+}
+
+fn vnic_rates(job: &Job) -> String {
+    if !job.qos {
+        return String::new();
+    }
+    let tenants = job.tenants.unwrap_or(1);
+    let (whole, class) = (both_ways(90, Some(200), tenants), both_ways(40, None, tenants));
+    format!("qos = {{ {whole}, rdma = {{ {class} }}, tcp = {{ {class} }} }}\n")
 }
 
 /// Packets sent by a port, from `show port stats all`.
@@ -118,68 +126,107 @@ fn sent_by(answer: &Value, name: &str) -> Option<u64> {
     port["tx-packets"].as_u64()
 }
 
+/// Entries of the flow table: one per flow and direction and some room.
+fn entries(job: &Job) -> usize {
+    (job.flows.count * job.case.ways().len() * 5 / 4).max(65_536)
+}
+
+/// Room for more queue pairs than there is without asking.
+fn queue_pairs(job: &Job) -> String {
+    if job.traffic == Traffic::Tcp || job.flows.count <= 500_000 {
+        return String::new();
+    }
+    format!("[rcft]\nentries = {}\n\n", job.flows.count * 5 / 4)
+}
+
 fn config(setup: &Setup<'_>, socket: &Path) -> String {
     let job = setup.job;
-    let rates = if job.qos { Rates::HIGH } else { Rates::NONE };
+    let replayed = !setup.source.is_made();
+    let plugins = setup.plugin.iter().map(|path| format!("plugins = [\"{}\"]\n", path.display()));
     let mut text = format!(
-        "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\n\n\
-         [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n[api]\nsocket = \"{}\"\n\n\
-         {}[[vpc]]\nname = \"tenant\"\nvni = {}\n{}\n[[subnet]]\nvpc = \"tenant\"\nprefix = \"10.0.0.0/16\"\n\n",
-        memory(job),
+        "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\n{}\n\
+         [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
+        memory(job, replayed),
         setup.prefix,
-        mbufs(job),
+        mbufs(job, replayed),
+        plugins.collect::<String>(),
         setup.core,
-        (job.flows.count * 2).next_power_of_two().max(65_536),
+        entries(job),
+        queue_pairs(job),
         socket.display(),
-        rates.link,
-        VNI.get(),
-        rates.vpc,
+        if job.qos { LINK_RATE } else { "" },
     );
     let source = source_port(&setup.source);
     let sink = sink_port(&setup.sink);
-    let everybody: Vec<String> =
-        (0..peers(job.flows.count)).map(|index| format!("\"{}\"", peer_ip(index))).collect();
-    match job.case {
-        Case::L2 => {
-            vnic(&mut text, "source", TENANT_MAC, &format!("\"{TENANT_IP}\""), &source, &rates);
-            vnic(&mut text, "sink", SECOND_MAC, &everybody.join(", "), &sink, &rates);
-        }
-        Case::Encap => {
-            vnic(&mut text, "source", TENANT_MAC, &format!("\"{TENANT_IP}\""), &source, &rates);
-            tunnel(&mut text, job, "sink", &sink);
-        }
-        Case::Decap => {
-            vnic(&mut text, "sink", TENANT_MAC, &format!("\"{TENANT_IP}\""), &sink, &rates);
-            tunnel(&mut text, job, "source", &source);
-        }
+    let decap = job.case == Case::Decap;
+    let (near, far) =
+        if decap { (("sink", &sink), ("source", &source)) } else { (("source", &source), ("sink", &sink)) };
+    if job.tenants.is_some() {
+        let _ = write!(text, "[[trunk]]\nname = \"{}\"\nport = {}\n\n", near.0, near.1);
+    }
+    for tenant in (0..job.tenants.unwrap_or(1)).map(Tenant) {
+        network(&mut text, job, tenant);
+        let port = match job.tenants {
+            Some(_) => format!("port = \"{}\"\nvlan = {}", near.0, tenant.vlan()),
+            None => format!("port = {}", near.1),
+        };
+        let name = if job.tenants.is_some() { format!("machine{}", tenant.0) } else { near.0.to_owned() };
+        vnic(&mut text, &name, (tenant, TENANT_MAC), &format!("\"{TENANT_IP}\""), &port, job);
+    }
+    if job.case == Case::L2 {
+        let everybody: Vec<String> =
+            (0..peers(job.flows.count)).map(|index| format!("\"{}\"", peer_ip(index))).collect();
+        let port = format!("port = {}", far.1);
+        vnic(&mut text, far.0, (Tenant(0), SECOND_MAC), &everybody.join(", "), &port, job);
+    } else {
+        tunnel(&mut text, job, far.0, far.1);
     }
     text
 }
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-fn vnic(text: &mut String, name: &str, mac: MacAddr, vips: &str, port: &str, rates: &Rates) {
+fn network(text: &mut String, job: &Job, tenant: Tenant) {
+    let (name, vni) = (format!("tenant{}", tenant.0), tenant.vni().get());
     let _ = write!(
         text,
-        "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\nport = {port}\n{}\n",
-        rates.vnic
+        "[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{}\n[[subnet]]\nvpc = \"{name}\"\nprefix = \"10.0.0.0/16\"\n\n",
+        vpc_rates(job)
+    );
+}
+
+fn vnic(text: &mut String, name: &str, (tenant, mac): (Tenant, MacAddr), vips: &str, port: &str, job: &Job) {
+    let _ = write!(
+        text,
+        "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant{}\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\n{port}\n{}\n",
+        tenant.0,
+        vnic_rates(job)
     );
 }
 
 fn tunnel(text: &mut String, job: &Job, name: &str, port: &str) {
+    let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
+    let neighbours: Vec<String> = tenants()
+        .map(|tenant| format!("{{ ip = \"{}\", mac = \"{}\" }}", tenant.vtep().1, tenant.vtep().0))
+        .collect();
     let _ = write!(
         text,
         "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{UPLINK_MAC}\"\nmtu = 1600\n\
-         neighbours = [{{ ip = \"{REMOTE_VTEP}\", mac = \"{REMOTE_VTEP_MAC}\" }}]\n\n"
+         neighbours = [{}]\n\n",
+        neighbours.join(", ")
     );
-    for index in 0..peers(job.flows.count) {
-        let _ = write!(
-            text,
-            "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{REMOTE_VTEP}\"\n\n",
-            VNI.get(),
-            peer_ip(index),
-            peer_mac(index)
-        );
+    let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
+    for tenant in tenants() {
+        for index in 0..counterparts {
+            let _ = write!(
+                text,
+                "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"\n\n",
+                tenant.vni().get(),
+                peer_ip(index),
+                peer_mac(index),
+                tenant.vtep().1
+            );
+        }
     }
 }
 
@@ -189,6 +236,7 @@ fn source_port(source: &Source) -> String {
             format!("{{ kind = \"pcap\", rx-pcap = \"{}\", infinite-rx = true }}", path.display())
         }
         Source::Once(path) => format!("{{ kind = \"pcap\", rx-pcap = \"{}\" }}", path.display()),
+        Source::Made(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(0)),
     }
 }
 
@@ -197,6 +245,7 @@ fn sink_port(sink: &Sink) -> String {
         // The same device as the peers' sink; kind "null" would also receive.
         Sink::Drop => "{ kind = \"raw\", vdev = \"net_null_sink,no-rx=1\" }".into(),
         Sink::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
+        Sink::Swallowed(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(1)),
     }
 }
 
@@ -205,14 +254,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::compare::cases::Traffic;
 
     fn text(case: Case, qos: bool) -> String {
-        let job = Job { case, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp, qos };
+        text_for(case, qos, None)
+    }
+
+    fn text_for(case: Case, qos: bool, tenants: Option<u32>) -> String {
+        let job =
+            Job { case, tenants, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp, qos };
         let setup = Setup {
             job: &job,
             source: Source::Endless("in.pcap".into()),
             sink: Sink::Drop,
+            plugin: None,
             core: 1,
             housekeeping: 0,
             folder: "folder".into(),
@@ -228,11 +282,18 @@ mod tests {
         let l2 = text(Case::L2, false);
         assert_eq!((l2.matches("[[vnic]]").count(), l2.matches("[[uplink]]").count()), (2, 0));
         assert!(l2.contains("10.0.1.16"));
-        for case in [Case::Encap, Case::Decap] {
+        for case in [Case::Encap, Case::Decap, Case::Both] {
             let text = text(case, false);
             assert_eq!((text.matches("[[vnic]]").count(), text.matches("[[uplink]]").count()), (1, 1));
             assert_eq!(text.matches("[[location]]").count(), 16);
         }
+        let text = text_for(Case::Decap, true, Some(64));
+        let count = |word: &str| text.matches(word).count();
+        assert_eq!((count("[[vnic]]"), count("[[trunk]]"), count("[[location]]")), (64, 1, 256));
+        assert_eq!(
+            (count("port = \"sink\""), count("ip = \"172.16.0."), count("\"1406Mbit\"")),
+            (64, 64, 128)
+        );
     }
 
     #[test]

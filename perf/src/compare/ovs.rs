@@ -23,6 +23,9 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 /// The flow count up to which OVS's exact-match cache (8192 entries) helps it; beyond, it only costs.
 const CACHED_FLOWS: usize = 4096;
 
+/// With more flows than this it needs its limits forced: its own limit ends at 200,000.
+const MOST_UNFORCED: usize = 150_000;
+
 /// A core that no machine has.
 const NO_CORE: usize = 4095;
 
@@ -145,7 +148,10 @@ impl Ovs {
             let answer = control.vsctl(&["get", "Open_vSwitch", ".", "dpdk_initialized"]);
             Ok(answer.is_ok_and(|text| text.trim() == "true"))
         })?;
-        let bridge_of_sink = if setup.job.case == Case::Encap { "br-phys" } else { "br-int" };
+        let bridge_of_sink = match setup.job.case {
+            Case::Encap | Case::Both => "br-phys",
+            Case::L2 | Case::Decap => "br-int",
+        };
         let job = setup.job.clone();
         let ovs = Self {
             daemon,
@@ -167,7 +173,7 @@ impl Ovs {
         }
         self.add_sink(setup)?;
         self.add_rules(setup.job.case)?;
-        let devargs = format!("net_pcap1,{}", setup.source.devargs());
+        let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { "br-phys" } else { "br-int" };
         self.add_port(bridge, "source", 1, &devargs)?;
         if polls_late(&setup.source) { self.set_polling(&core_mask(setup.core)) } else { Ok(()) }
@@ -217,8 +223,7 @@ impl Ovs {
     }
 
     fn add_sink(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
-        let (driver, arguments) = setup.sink.driver();
-        self.add_port(self.bridge_of_sink, "sink", 2, &format!("{driver}2,{arguments}"))
+        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2))
     }
 
     fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str) -> Result<(), CompareError> {
@@ -250,6 +255,12 @@ impl Ovs {
                 self.control.flow("br-phys", "in_port=1,actions=LOCAL")?;
                 self.control.flow("br-int", &format!("in_port=3,actions={cut}output:2"))?;
             }
+            Case::Both => {
+                self.control.flow("br-int", &format!("in_port=1,actions={cut}output:3"))?;
+                self.control.flow("br-int", &format!("in_port=3,actions={cut}output:1"))?;
+                self.control.flow("br-phys", "in_port=LOCAL,actions=output:2")?;
+                self.control.flow("br-phys", "in_port=2,actions=LOCAL")?;
+            }
         }
         Ok(())
     }
@@ -271,12 +282,14 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
     control.vsctl(&["--no-wait", "init"])?;
     let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
-    let per_port = setup.job.flows.count <= CACHED_FLOWS;
-    let extra = format!("--no-pci --in-memory --file-prefix {}", setup.prefix);
+    let replayed = !setup.source.is_made();
+    let per_port = fits_a_port(setup.job, replayed);
+    let plugin = setup.plugin.as_ref().map_or_else(String::new, |path| format!(" -d {}", path.display()));
+    let extra = format!("--no-pci --in-memory --file-prefix {}{plugin}", setup.prefix);
     let words = [
         "dpdk-init=true".to_owned(),
         format!("dpdk-extra=\"{extra}\""),
-        format!("dpdk-socket-mem=\"{}\"", memory(setup.job)),
+        format!("dpdk-socket-mem=\"{}\"", memory(setup.job, replayed)),
         format!("dpdk-lcore-mask={}", core_mask(setup.housekeeping)),
         format!("pmd-cpu-mask={}", core_mask(if polls_late(&setup.source) { NO_CORE } else { setup.core })),
         format!("per-port-memory={per_port}"),
@@ -297,9 +310,14 @@ fn polls_late(source: &Source) -> bool {
     matches!(source, Source::Once(_))
 }
 
+/// Whether the buffers of a port of its own are enough.
+fn fits_a_port(job: &Job, replayed: bool) -> bool {
+    !replayed || job.flows.count <= CACHED_FLOWS
+}
+
 /// Huge-page memory for its packet buffers, in MiB.
-pub(crate) fn memory(job: &Job) -> u64 {
-    if job.flows.count <= CACHED_FLOWS { 256 } else { 1024 }
+pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
+    if fits_a_port(job, replayed) { 256 } else { 1024 }
 }
 
 impl Switch for Ovs {
@@ -317,9 +335,15 @@ impl Switch for Ovs {
     }
 
     fn settle(&mut self) -> Result<(), CompareError> {
-        let flows = self.job.flows.count;
+        let flows = self.job.flows.count * self.job.case.ways().len();
+        let forced = flows > MOST_UNFORCED;
+        if forced {
+            // Its revalidators cannot keep up with so many flows and would throw them out again.
+            self.revalidate_every(600_000)?;
+            self.control.appctl(&["upcall/set-flow-limit", &(2 * flows).to_string()])?;
+        }
         let wanted = if self.megaflows == Megaflows::Exact { flows } else { 1 };
-        if wanted > CACHED_FLOWS {
+        if wanted > CACHED_FLOWS && !forced {
             // The flow limit begins at 10,000 and grows with every round of the revalidators.
             self.revalidate_every(100)?;
         }
@@ -332,8 +356,12 @@ impl Switch for Ovs {
             }
             Ok(enough)
         })?;
-        if wanted > CACHED_FLOWS {
+        if wanted > CACHED_FLOWS && !forced {
             self.revalidate_every(500)?;
+        }
+        if forced {
+            // Listing them would take hundreds of megabytes; what comes out is looked at in any case.
+            return Ok(());
         }
         let dump = self.control.appctl(&["dpctl/dump-flows"])?;
         check_flows(&dump, self.job.case, self.megaflows, flows)
@@ -352,24 +380,26 @@ impl Drop for Ovs {
 
 /// The datapath must do the work that is compared, and in as many flows as the row says.
 fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Result<(), CompareError> {
-    let action = match case {
-        Case::L2 => "actions:",
-        Case::Encap => "tnl_push(",
-        Case::Decap => "tnl_pop(",
+    let actions: &[&str] = match case {
+        Case::L2 => &["actions:"],
+        Case::Encap => &["tnl_push("],
+        Case::Decap => &["tnl_pop("],
+        Case::Both => &["tnl_push(", "tnl_pop("],
     };
     let found = dump.lines().filter(|line| line.contains("in_port(")).count();
     let right_number = match megaflows {
         Megaflows::Exact => found >= flows,
         Megaflows::Wildcard => found <= 8,
     };
-    if dump.contains(action) && right_number {
+    if actions.iter().all(|action| dump.contains(action)) && right_number {
         return Ok(());
     }
     let sample: Vec<&str> = dump.lines().take(4).collect();
     Err(CompareError::Refused {
         switch: "ovs",
         words: format!(
-            "the datapath has {found} flows for {flows}, or none with {action}; it begins\n{}",
+            "the datapath has {found} flows for {flows}, or none with {}; it begins\n{}",
+            actions.join(" and "),
             sample.join("\n")
         ),
     })

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::cases::{Job, Peer};
+use super::plugin::Device;
 use super::{CompareError, ours, ovs, testpmd};
 use crate::host::process::Process;
 
@@ -15,15 +16,23 @@ pub enum Source {
     Endless(PathBuf),
     /// A pcap file once.
     Once(PathBuf),
+    /// A template device.
+    Made(Device),
 }
 
 impl Source {
-    /// The device arguments of the pcap port that plays it.
-    pub(crate) fn devargs(&self) -> String {
+    /// Name, with a number that no other port has, and arguments of the device that gives them.
+    pub(crate) fn device(&self, number: usize) -> String {
         match self {
-            Self::Endless(path) => format!("rx_pcap={},infinite_rx=1", path.display()),
-            Self::Once(path) => format!("rx_pcap={}", path.display()),
+            Self::Endless(path) => format!("net_pcap{number},rx_pcap={},infinite_rx=1", path.display()),
+            Self::Once(path) => format!("net_pcap{number},rx_pcap={}", path.display()),
+            Self::Made(device) => device.text(number),
         }
+    }
+
+    /// Whether a template device makes them.
+    pub(crate) fn is_made(&self) -> bool {
+        matches!(self, Self::Made(_))
     }
 }
 
@@ -34,14 +43,17 @@ pub enum Sink {
     Drop,
     /// Written to a pcap file.
     File(PathBuf),
+    /// Swallowed by a template device, which also makes frames where both ways are measured.
+    Swallowed(Device),
 }
 
 impl Sink {
-    /// Driver and device arguments of the port, which itself never receives anything.
-    pub(crate) fn driver(&self) -> (&'static str, String) {
+    /// Name and arguments of the device. The first two receive nothing.
+    pub(crate) fn device(&self, number: usize) -> String {
         match self {
-            Self::Drop => ("net_null", "no-rx=1".into()),
-            Self::File(path) => ("net_pcap", format!("tx_pcap={}", path.display())),
+            Self::Drop => format!("net_null{number},no-rx=1"),
+            Self::File(path) => format!("net_pcap{number},tx_pcap={}", path.display()),
+            Self::Swallowed(device) => device.text(number),
         }
     }
 }
@@ -55,6 +67,8 @@ pub struct Setup<'a> {
     pub source: Source,
     /// Where they go.
     pub sink: Sink,
+    /// The plugin driver that they need.
+    pub plugin: Option<PathBuf>,
     /// The core that forwards.
     pub core: usize,
     /// The core for everything else.
@@ -103,14 +117,16 @@ impl std::fmt::Display for Contender {
 pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>, CompareError> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),
-        Contender::Peer(Peer::Udp | Peer::UdpFew | Peer::NoQos) => Box::new(ours::Ours::start(setup)?),
+        Contender::Peer(Peer::Udp | Peer::UdpFew | Peer::NoQos | Peer::OneTenant) => {
+            Box::new(ours::Ours::start(setup)?)
+        }
         Contender::Peer(Peer::Testpmd) => Box::new(testpmd::Testpmd::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
     })
 }
 
-/// Packet buffers for the replayed frames, the rings and the caches.
-pub(crate) fn mbufs(job: &Job) -> usize {
-    job.flows.count + 16_384
+/// Packet buffers for the rings and the caches, and for the frames when they are `replayed`.
+pub(crate) fn mbufs(job: &Job, replayed: bool) -> usize {
+    16_384 + if replayed { job.flows.count } else { 0 }
 }

@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+use super::Skipped;
 use super::cases::{Job, Peer};
 use super::sample::Sample;
 
@@ -64,7 +65,7 @@ impl Row {
         let ratios = each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps()));
         let added = each(&|pair| Some(pair.ours?.cycles(hertz) - pair.peer.cycles(hertz)));
         Some(Self {
-            case: job.case.to_string(),
+            case: job.label(),
             flows: job.flows.given.clone(),
             inner_bytes: job.inner_bytes,
             traffic: job.traffic.to_string(),
@@ -97,7 +98,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
 /// The head of the table.
 pub fn table_head() -> String {
     format!(
-        "{:<6} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
+        "{:<13} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
         "case",
         "flows",
         "bytes",
@@ -113,6 +114,13 @@ pub fn table_head() -> String {
     )
 }
 
+/// A row that says why there is none.
+pub fn skipped_row(skipped: &Skipped) -> String {
+    let Skipped { job, peer, reason } = skipped;
+    let (case, traffic) = (job.label(), job.traffic);
+    format!("{case:<13} {:>6} {:>6} {traffic:<7} {peer:<13} skipped: {reason}", job.flows, job.inner_bytes)
+}
+
 /// A row of the table.
 pub fn table_row(row: &Row) -> String {
     let number = |value: Option<f64>, digits: usize| {
@@ -125,7 +133,7 @@ pub fn table_row(row: &Row) -> String {
         number(row.ratio_max, 2)
     );
     format!(
-        "{:<6} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
+        "{:<13} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
         row.case,
         row.flows,
         row.inner_bytes,
@@ -149,6 +157,7 @@ mod tests {
     fn job() -> Job {
         Job {
             case: Case::Encap,
+            tenants: None,
             flows: "1k".parse().unwrap(),
             inner_bytes: 64,
             traffic: Traffic::Tcp,
@@ -157,7 +166,7 @@ mod tests {
     }
 
     fn sample(packets: u64) -> Sample {
-        Sample { packets, cpu: 1.0, wall: 1.0 }
+        Sample { packets, made: None, cpu: 1.0, wall: 1.0 }
     }
 
     fn pairs() -> Vec<Pair> {

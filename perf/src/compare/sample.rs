@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::CompareError;
+use super::board::Board;
 use super::peer::Switch;
 use crate::host::interrupt;
 use crate::host::threads::cpu_seconds;
@@ -22,6 +23,8 @@ const WARM_UP: Duration = Duration::from_millis(150);
 pub struct Sample {
     /// Packets that left the switch.
     pub packets: u64,
+    /// Packets that were made for it, where that is known.
+    pub made: Option<u64>,
     /// CPU time of the forwarding thread, in seconds.
     pub cpu: f64,
     /// Wall-clock time, in seconds.
@@ -44,46 +47,98 @@ impl Sample {
         self.cpu / self.wall
     }
 
+    /// Packets that were made and did not come out, beyond what may have been under way.
+    pub fn lost(&self) -> u64 {
+        const UNDER_WAY: u64 = 8192;
+        self.made.map_or(0, |made| made.saturating_sub(self.packets + UNDER_WAY))
+    }
+
     /// Whether the thread had its core to itself.
     pub fn is_quiet(&self) -> bool {
         self.share() >= QUIET_SHARE
     }
 }
 
+/// Where packets are counted: on the boards of the template devices, or else by the switch.
+#[derive(Debug, Default)]
+pub struct Counter {
+    /// The boards of its two ports; none without template devices.
+    pub boards: Vec<Board>,
+}
+
+impl Counter {
+    /// What left the switch, and what was made for it.
+    fn read(&self, switch: &mut dyn Switch) -> Result<(u64, Option<u64>), CompareError> {
+        if self.boards.is_empty() {
+            return Ok((switch.forwarded()?, None));
+        }
+        let sum = |count: &dyn Fn(&Board) -> Result<u64, _>| self.boards.iter().map(count).sum();
+        let packets: Result<u64, _> = sum(&Board::swallowed);
+        let made: Result<u64, _> = sum(&Board::made);
+        Ok((packets?, Some(made?)))
+    }
+
+    /// Waits until so many packets have left the switch.
+    pub fn await_packets(&self, switch: &mut dyn Switch, wanted: u64) -> Result<(), CompareError> {
+        let boards = &self.boards;
+        let swallowed = || boards.iter().map(Board::swallowed).sum::<Result<u64, _>>();
+        switch.process().await_that("its flows to be installed", PATIENCE, || {
+            interrupt::pause(Duration::from_millis(20))?;
+            Ok(swallowed()? >= wanted)
+        })?;
+        Ok(())
+    }
+}
+
+/// How long the first rounds over all flows may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     packets: u64,
+    made: Option<u64>,
     cpu: f64,
     at: Instant,
 }
 
 /// Thaws the switch, measures it for `seconds`, and freezes it again.
-pub fn take(switch: &mut dyn Switch, thread: u32, seconds: f64) -> Result<Sample, CompareError> {
+pub fn take(
+    switch: &mut dyn Switch,
+    counter: &Counter,
+    thread: u32,
+    seconds: f64,
+) -> Result<Sample, CompareError> {
     switch.process().thaw()?;
-    let sample = measure(switch, thread, seconds);
+    let sample = measure(switch, counter, thread, seconds);
     switch.process().freeze()?;
     sample
 }
 
-fn measure(switch: &mut dyn Switch, thread: u32, seconds: f64) -> Result<Sample, CompareError> {
+fn measure(
+    switch: &mut dyn Switch,
+    counter: &Counter,
+    thread: u32,
+    seconds: f64,
+) -> Result<Sample, CompareError> {
     interrupt::pause(WARM_UP)?;
-    let first = moment(switch, thread)?;
+    let first = moment(switch, counter, thread)?;
     interrupt::pause(Duration::from_secs_f64(seconds))?;
-    let last = moment(switch, thread)?;
+    let last = moment(switch, counter, thread)?;
     Ok(Sample {
         packets: last.packets.saturating_sub(first.packets),
+        made: last.made.zip(first.made).map(|(last, first)| last.saturating_sub(first)),
         cpu: last.cpu - first.cpu,
         wall: last.at.duration_since(first.at).as_secs_f64(),
     })
 }
 
-/// The count is asked for over a pipe or socket; the CPU time and the clock are read around it and averaged.
-fn moment(switch: &mut dyn Switch, thread: u32) -> Result<Moment, CompareError> {
+/// The count may be asked for over a pipe or socket; the CPU time and the clock are read around it and averaged.
+fn moment(switch: &mut dyn Switch, counter: &Counter, thread: u32) -> Result<Moment, CompareError> {
     let pid = switch.process().pid();
     let (before, start) = (cpu_seconds(pid, thread)?, Instant::now());
-    let packets = switch.forwarded()?;
+    let (packets, made) = counter.read(switch)?;
     let (at, after) = (start + start.elapsed() / 2, cpu_seconds(pid, thread)?);
-    Ok(Moment { packets, cpu: f64::midpoint(before, after), at })
+    Ok(Moment { packets, made, cpu: f64::midpoint(before, after), at })
 }
 
 #[cfg(test)]
@@ -92,15 +147,23 @@ mod tests {
 
     #[test]
     fn rates_follow_from_cpu_time_not_wall_time() {
-        let sample = Sample { packets: 10_000_000, cpu: 1.0, wall: 2.0 };
+        let sample = Sample { packets: 10_000_000, made: None, cpu: 1.0, wall: 2.0 };
         assert!((sample.mpps() - 10.0).abs() < 1e-9);
         assert!((sample.cycles(2.5e9) - 250.0).abs() < 1e-9);
         assert!(!sample.is_quiet());
     }
 
     #[test]
+    fn what_was_made_and_did_not_come_out_is_lost() {
+        let sample = Sample { packets: 1_000_000, made: Some(1_008_192), cpu: 1.0, wall: 1.0 };
+        assert_eq!(sample.lost(), 0);
+        assert_eq!(Sample { made: Some(1_100_000), ..sample }.lost(), 91_808);
+        assert_eq!(Sample { made: None, ..sample }.lost(), 0);
+    }
+
+    #[test]
     fn quiet_needs_its_core() {
-        assert!(Sample { packets: 1, cpu: 0.97, wall: 1.0 }.is_quiet());
-        assert!(!Sample { packets: 1, cpu: 0.969, wall: 1.0 }.is_quiet());
+        assert!(Sample { packets: 1, made: None, cpu: 0.97, wall: 1.0 }.is_quiet());
+        assert!(!Sample { packets: 1, made: None, cpu: 0.969, wall: 1.0 }.is_quiet());
     }
 }

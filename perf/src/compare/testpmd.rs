@@ -22,16 +22,17 @@ pub struct Testpmd {
 impl Testpmd {
     /// Starts it and begins forwarding.
     pub fn start(setup: &Setup<'_>) -> Result<Self, CompareError> {
-        let (driver, sink) = setup.sink.driver();
         // Port 0 and port 1 follow the order of the devices.
-        let source = format!("net_pcap0,{}", setup.source.devargs());
-        let sink = format!("{driver}1,{sink}");
+        let (source, sink) = (setup.source.device(0), setup.sink.device(1));
+        let plugin = setup.plugin.as_ref().map(|path| path.display().to_string());
+        let plugin: Vec<&str> = plugin.iter().flat_map(|path| ["-d", path]).collect();
         let cores = format!("{},{}", setup.housekeeping, setup.core);
         let main_core = setup.housekeeping.to_string();
-        let mbufs = mbufs(setup.job).to_string();
+        let mbufs = mbufs(setup.job, !setup.source.is_made()).to_string();
         let arguments = [
             ["-l", &cores, "--main-lcore", &main_core].as_slice(),
             &["--in-memory", "--no-pci", "--no-telemetry", "--file-prefix", &setup.prefix],
+            &plugin,
             &["--vdev", &source, "--vdev", &sink],
             // Without --no-flush-rx it would throw away a file that is played once.
             &["--", "-i", "--forward-mode=io", "--nb-cores=1", "--no-flush-rx", "--total-num-mbufs", &mbufs],

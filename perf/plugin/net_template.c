@@ -1,0 +1,580 @@
+/*
+ * net_template: a DPDK virtual device that makes frames and swallows frames, for measuring what lies between.
+ *
+ * Its receive side hands out frames made from templates by patching fields with the bits of a flow number; flow
+ * numbers come in rounds, each of which visits every flow once, in an order of its own. Its transmit side counts
+ * packets and bytes, keeps every so-many-th packet as a sample, and frees them. Both tell what they did on a
+ * "board", a file mapped into memory, so that it can be read from outside without asking the process.
+ *
+ *   net_template0,frames=FILE,board=FILE     makes frames (and swallows what is sent to it)
+ *   net_template1,board=FILE,sample=N        swallows frames, keeps every N-th
+ *   ,key=N                                   begins with another order
+ *
+ * The file of frames has one line for the number of flows and one per template:
+ *
+ *   flows N
+ *   template LENGTH HEX [OFFSET:WIDTH:SHIFT:MASK:LEFT:BASE]...
+ *
+ * There is a power of two of templates, and flow F is made of template F % their number. Each patch writes WIDTH (2
+ * or 4) bytes at OFFSET, in network order: BASE + ((F >> SHIFT & MASK) << LEFT), where a SHIFT of 32 means the number of
+ * the round instead of the flow's. HEX is the head of the frame; the rest, up to LENGTH, is written into all buffers at the start and not touched for each packet: byte I of a frame is
+ * then I & 255. Checksums are the templates' own. The model in Rust, which tests hold against this, is
+ * src/compare/template.rs.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bus_vdev_driver.h>
+#include <ethdev_driver.h>
+#include <ethdev_vdev.h>
+#include <rte_errno.h>
+#include <rte_kvargs.h>
+#include <rte_malloc.h>
+#include <rte_mbuf.h>
+
+#define HEAD 128
+#define PATCHES 6
+#define MOST_TEMPLATES 4096
+#define TX_QUEUES 16
+#define SLOTS 256
+#define SLOT_BYTES 2048
+
+RTE_LOG_REGISTER_DEFAULT(template_log, NOTICE);
+#define SAY(...) rte_log(RTE_LOG_ERR, template_log, "net_template: " __VA_ARGS__)
+
+struct patch {
+	uint32_t mask, base;
+	uint16_t offset;
+	uint8_t width, shift, left;
+};
+
+struct template {
+	uint8_t head[HEAD];
+	struct patch patches[PATCHES];
+	uint16_t length, head_length, count;
+} __rte_cache_aligned;
+
+/* Rounds over the numbers below `flows`: a full-period generator over the next power of two, its output mixed by a
+ * bijection; what is too large is passed over. The increment, and with it the order, changes with every round. */
+struct order {
+	uint32_t flows, mask, half, state, increment, left, round;
+	uint64_t key;
+};
+
+struct board {
+	uint64_t magic;
+	uint32_t slots, slot_bytes;
+	uint64_t samples;
+	uint64_t padding[5];
+	struct {
+		uint64_t packets, bytes;
+		uint64_t padding[6];
+	} rx, tx[TX_QUEUES];
+	struct {
+		uint32_t length, stored;
+		uint8_t bytes[SLOT_BYTES - 8];
+	} slot[SLOTS];
+};
+#define MAGIC UINT64_C(0x6a616b69726f0001)
+
+struct tx_queue {
+	struct device *device;
+	uint64_t packets, bytes;
+	uint32_t number, until_sample;
+} __rte_cache_aligned;
+
+struct device {
+	struct order order;
+	struct rte_mempool *pool;
+	struct template *templates;
+	uint32_t template_mask;
+	uint16_t port;
+	uint64_t packets, bytes;
+	uint32_t sample;
+	uint16_t longest;
+	struct board *board;
+	struct tx_queue tx[TX_QUEUES];
+	struct rte_ether_addr mac;
+};
+
+static uint64_t
+mixed(uint64_t *key)
+{
+	uint64_t z = (*key += UINT64_C(0x9e3779b97f4a7c15));
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+static void
+order_begin_round(struct order *order)
+{
+	uint64_t word = mixed(&order->key);
+
+	order->increment = (uint32_t)word | 1;
+	order->state = (uint32_t)(word >> 32) & order->mask;
+	order->left = order->mask + 1;
+	order->round++;
+}
+
+static void
+order_begin(struct order *order, uint32_t flows, uint64_t key)
+{
+	uint32_t bits = flows > 1 ? 32 - __builtin_clz(flows - 1) : 0;
+
+	*order = (struct order){ .flows = flows, .key = key };
+	order->mask = (uint32_t)((UINT64_C(1) << bits) - 1);
+	order->half = bits / 2 + 1;
+	order->round = UINT32_MAX;
+	order_begin_round(order);
+}
+
+static inline uint32_t
+order_next(struct order *order)
+{
+	for (;;) {
+		uint32_t x;
+
+		if (unlikely(order->left == 0))
+			order_begin_round(order);
+		order->left--;
+		x = order->state;
+		order->state = (x * 747796405u + order->increment) & order->mask;
+		x ^= x >> order->half;
+		x = (x * 2654435769u) & order->mask;
+		x ^= x >> order->half;
+		if (likely(x < order->flows))
+			return x;
+	}
+}
+
+static inline void
+frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_mbuf *mbuf)
+{
+	uint8_t *data = rte_pktmbuf_mtod(mbuf, uint8_t *);
+	uint16_t i;
+
+	/* Whole blocks, which become a few vector moves; buffers are longer than that. */
+	memcpy(data, t->head, 64);
+	if (t->head_length > 64)
+		memcpy(data + 64, t->head + 64, 64);
+	for (i = 0; i < t->count; i++) {
+		const struct patch *p = &t->patches[i];
+		uint32_t bits = p->shift < 32 ? flow >> p->shift : round;
+		uint32_t value = p->base + ((bits & p->mask) << p->left);
+
+		if (p->width == 2) {
+			uint16_t word = rte_cpu_to_be_16((uint16_t)value);
+			memcpy(data + p->offset, &word, 2);
+		} else {
+			value = rte_cpu_to_be_32(value);
+			memcpy(data + p->offset, &value, 4);
+		}
+	}
+	mbuf->data_len = t->length;
+	mbuf->pkt_len = t->length;
+}
+
+static uint16_t
+rx_none(void *queue __rte_unused, struct rte_mbuf **mbufs __rte_unused, uint16_t n __rte_unused)
+{
+	return 0;
+}
+
+static uint16_t
+rx_make(void *queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	struct device *device = queue;
+	uint64_t bytes = 0;
+	uint16_t i;
+
+	if (rte_pktmbuf_alloc_bulk(device->pool, mbufs, n) != 0)
+		return 0;
+	for (i = 0; i < n; i++) {
+		uint32_t flow = order_next(&device->order);
+		const struct template *t = &device->templates[flow & device->template_mask];
+
+		frame_make(t, device->order.round, flow, mbufs[i]);
+		mbufs[i]->port = device->port;
+		bytes += t->length;
+	}
+	device->packets += n;
+	device->bytes += bytes;
+	device->board->rx.packets = device->packets;
+	device->board->rx.bytes = device->bytes;
+	return n;
+}
+
+static void __attribute__((noinline, cold))
+sample_keep(struct board *board, struct rte_mbuf *mbuf)
+{
+	uint64_t number = __atomic_fetch_add(&board->samples, 1, __ATOMIC_RELAXED) % SLOTS;
+	uint32_t length = rte_pktmbuf_pkt_len(mbuf);
+	uint32_t stored = RTE_MIN(length, (uint32_t)sizeof(board->slot[0].bytes));
+	const void *data;
+
+	__atomic_store_n(&board->slot[number].stored, 0, __ATOMIC_RELEASE);
+	data = rte_pktmbuf_read(mbuf, 0, stored, board->slot[number].bytes);
+	if (data == NULL)
+		return;
+	if (data != board->slot[number].bytes)
+		memcpy(board->slot[number].bytes, data, stored);
+	board->slot[number].length = length;
+	__atomic_store_n(&board->slot[number].stored, stored, __ATOMIC_RELEASE);
+}
+
+static uint16_t
+tx_count(void *queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	struct tx_queue *q = queue;
+	struct board *board = q->device->board;
+	uint64_t bytes = 0;
+	uint16_t i;
+
+	for (i = 0; i < n; i++)
+		bytes += mbufs[i]->pkt_len;
+	if (unlikely(q->until_sample <= n) && q->device->sample != 0) {
+		uint32_t at = q->until_sample;
+
+		for (; at <= n; at += q->device->sample)
+			sample_keep(board, mbufs[at - 1]);
+		q->until_sample = at;
+	}
+	q->until_sample -= n;
+	rte_pktmbuf_free_bulk(mbufs, n);
+	q->packets += n;
+	q->bytes += bytes;
+	board->tx[q->number].packets = q->packets;
+	board->tx[q->number].bytes = q->bytes;
+	return n;
+}
+
+static void
+buffer_fill(struct rte_mempool *pool __rte_unused, void *opaque, void *object, unsigned int number __rte_unused)
+{
+	struct rte_mbuf *mbuf = object;
+	const struct device *device = opaque;
+	uint8_t *data = (uint8_t *)mbuf->buf_addr + RTE_PKTMBUF_HEADROOM;
+	uint32_t i;
+
+	for (i = 0; i < device->longest; i++)
+		data[i] = (uint8_t)i;
+}
+
+static int
+dev_configure(struct rte_eth_dev *dev __rte_unused)
+{
+	return 0;
+}
+
+static int
+dev_start(struct rte_eth_dev *dev)
+{
+	dev->data->dev_link.link_status = RTE_ETH_LINK_UP;
+	return 0;
+}
+
+static int
+dev_stop(struct rte_eth_dev *dev)
+{
+	dev->data->dev_link.link_status = RTE_ETH_LINK_DOWN;
+	return 0;
+}
+
+static int
+dev_infos(struct rte_eth_dev *dev __rte_unused, struct rte_eth_dev_info *info)
+{
+	info->max_mac_addrs = 1;
+	info->max_rx_pktlen = UINT16_MAX;
+	info->max_rx_queues = 1;
+	info->max_tx_queues = TX_QUEUES;
+	info->min_rx_bufsize = 0;
+	info->tx_offload_capa = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	return 0;
+}
+
+static int
+rx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __rte_unused,
+	unsigned int socket __rte_unused, const struct rte_eth_rxconf *config __rte_unused, struct rte_mempool *pool)
+{
+	struct device *device = dev->data->dev_private;
+	uint32_t room = rte_pktmbuf_data_room_size(pool) - RTE_PKTMBUF_HEADROOM;
+
+	if (device->longest > room || room < HEAD) {
+		SAY("frames of %u bytes do not fit buffers of %u\n", device->longest, room);
+		return -EINVAL;
+	}
+	if (device->longest > HEAD)
+		rte_mempool_obj_iter(pool, buffer_fill, device);
+	device->pool = pool;
+	dev->data->rx_queues[number] = device;
+	return 0;
+}
+
+static int
+tx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __rte_unused,
+	unsigned int socket __rte_unused, const struct rte_eth_txconf *config __rte_unused)
+{
+	struct device *device = dev->data->dev_private;
+
+	dev->data->tx_queues[number] = &device->tx[number];
+	return 0;
+}
+
+static int
+link_update(struct rte_eth_dev *dev __rte_unused, int wait __rte_unused)
+{
+	return 0;
+}
+
+static int
+stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
+{
+	const struct device *device = dev->data->dev_private;
+	unsigned int i;
+
+	stats->ipackets = device->packets;
+	stats->ibytes = device->bytes;
+	for (i = 0; i < TX_QUEUES; i++) {
+		stats->opackets += device->tx[i].packets;
+		stats->obytes += device->tx[i].bytes;
+	}
+	return 0;
+}
+
+/* The board goes on counting; nobody here needs counters that begin again. */
+static int
+stats_reset(struct rte_eth_dev *dev __rte_unused)
+{
+	return 0;
+}
+
+static int
+nothing(struct rte_eth_dev *dev __rte_unused)
+{
+	return 0;
+}
+
+static int
+mtu_set(struct rte_eth_dev *dev __rte_unused, uint16_t mtu __rte_unused)
+{
+	return 0;
+}
+
+static int
+mac_set(struct rte_eth_dev *dev __rte_unused, struct rte_ether_addr *mac __rte_unused)
+{
+	return 0;
+}
+
+static int
+dev_close(struct rte_eth_dev *dev)
+{
+	struct device *device = dev->data->dev_private;
+
+	if (rte_eal_process_type() != RTE_PROC_PRIMARY)
+		return 0;
+	if (device->board != NULL)
+		munmap(device->board, sizeof(*device->board));
+	rte_free(device->templates);
+	/* Part of the private data, which is freed by itself. */
+	dev->data->mac_addrs = NULL;
+	return 0;
+}
+
+static const struct eth_dev_ops operations = {
+	.dev_configure = dev_configure,
+	.dev_start = dev_start,
+	.dev_stop = dev_stop,
+	.dev_close = dev_close,
+	.dev_infos_get = dev_infos,
+	.rx_queue_setup = rx_queue_setup,
+	.tx_queue_setup = tx_queue_setup,
+	.link_update = link_update,
+	.stats_get = stats_get,
+	.stats_reset = stats_reset,
+	.promiscuous_enable = nothing,
+	.promiscuous_disable = nothing,
+	.allmulticast_enable = nothing,
+	.allmulticast_disable = nothing,
+	.mtu_set = mtu_set,
+	.mac_addr_set = mac_set,
+};
+
+static int
+parse_template(struct template *t, char *line)
+{
+	char *word, *rest = NULL;
+	unsigned int length, n = 0;
+
+	word = strtok_r(line, " \n", &rest);
+	if (word == NULL || (length = strtoul(word, NULL, 10)) == 0 || length > 9216)
+		return -EINVAL;
+	word = strtok_r(NULL, " \n", &rest);
+	if (word == NULL || strlen(word) % 2 != 0 || strlen(word) > 2 * HEAD)
+		return -EINVAL;
+	t->length = length;
+	t->head_length = strlen(word) / 2;
+	/* What is copied beyond the head belongs to the rest of the frame. */
+	for (; n < HEAD; n++)
+		t->head[n] = (uint8_t)n;
+	for (n = 0; n < t->head_length; n++)
+		if (sscanf(word + 2 * n, "%2hhx", &t->head[n]) != 1)
+			return -EINVAL;
+	while ((word = strtok_r(NULL, " \n", &rest)) != NULL) {
+		struct patch *p = &t->patches[t->count];
+
+		if (t->count == PATCHES ||
+		    sscanf(word, "%hu:%hhu:%hhu:%u:%hhu:%u", &p->offset, &p->width, &p->shift, &p->mask, &p->left,
+			   &p->base) != 6 ||
+		    (p->width != 2 && p->width != 4) || p->offset + p->width > t->head_length || p->shift > 32 ||
+		    p->left > 31)
+			return -EINVAL;
+		t->count++;
+	}
+	return 0;
+}
+
+static int
+parse_frames(struct device *device, const char *path, uint64_t key)
+{
+	FILE *file = fopen(path, "r");
+	char *line = NULL;
+	size_t room = 0;
+	uint32_t flows = 0, count = 0;
+	int result = -EINVAL;
+
+	if (file == NULL) {
+		SAY("cannot open %s\n", path);
+		return -ENOENT;
+	}
+	device->templates = rte_zmalloc("templates", MOST_TEMPLATES * sizeof(*device->templates), 64);
+	if (device->templates == NULL)
+		goto out;
+	while (getline(&line, &room, file) > 0) {
+		if (sscanf(line, "flows %u", &flows) == 1)
+			continue;
+		if (strncmp(line, "template ", 9) != 0 || count == MOST_TEMPLATES ||
+		    parse_template(&device->templates[count], line + 9) != 0) {
+			SAY("%s: bad line: %.40s\n", path, line);
+			goto out;
+		}
+		device->longest = RTE_MAX(device->longest, device->templates[count].length);
+		count++;
+	}
+	if (flows == 0 || flows > UINT32_C(1) << 24 || count == 0 || (count & (count - 1)) != 0) {
+		SAY("%s: %u flows of %u templates\n", path, flows, count);
+		goto out;
+	}
+	device->template_mask = count - 1;
+	order_begin(&device->order, flows, key);
+	result = 0;
+out:
+	free(line);
+	fclose(file);
+	return result;
+}
+
+static struct board *
+board_open(const char *path)
+{
+	struct board *board = MAP_FAILED;
+	int file = open(path, O_RDWR | O_CREAT, 0600);
+
+	if (file >= 0 && ftruncate(file, sizeof(*board)) == 0)
+		board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+	if (file >= 0)
+		close(file);
+	if (board == MAP_FAILED) {
+		SAY("cannot map %s\n", path);
+		return NULL;
+	}
+	memset(board, 0, sizeof(*board));
+	board->slots = SLOTS;
+	board->slot_bytes = SLOT_BYTES;
+	__atomic_store_n(&board->magic, MAGIC, __ATOMIC_RELEASE);
+	return board;
+}
+
+static int
+copy_text(const char *key __rte_unused, const char *value, void *opaque)
+{
+	if (value == NULL || strlen(value) >= PATH_MAX)
+		return -EINVAL;
+	strcpy(opaque, value);
+	return 0;
+}
+
+static int
+template_probe(struct rte_vdev_device *vdev)
+{
+	static const char *const keys[] = { "frames", "board", "sample", "key", NULL };
+	char text[4][PATH_MAX] = { "", "", "0", "1" };
+	const char *arguments = rte_vdev_device_args(vdev);
+	struct rte_kvargs *list = rte_kvargs_parse(arguments == NULL ? "" : arguments, keys);
+	struct rte_eth_dev *dev;
+	struct device *device;
+	unsigned int i;
+	int result = 0;
+
+	if (list == NULL)
+		return -EINVAL;
+	for (i = 0; result == 0 && keys[i] != NULL; i++)
+		result = rte_kvargs_process(list, keys[i], copy_text, text[i]);
+	rte_kvargs_free(list);
+	if (result != 0 || text[1][0] == '\0') {
+		SAY("board=FILE is needed\n");
+		return -EINVAL;
+	}
+	dev = rte_eth_vdev_allocate(vdev, sizeof(*device));
+	if (dev == NULL)
+		return -ENOMEM;
+	device = dev->data->dev_private;
+	memset(device, 0, sizeof(*device));
+	device->port = dev->data->port_id;
+	device->sample = strtoul(text[2], NULL, 10);
+	device->mac = (struct rte_ether_addr){ { 0x02, 0x7e, 0x3f, 0x1a, 0x7e, (uint8_t)device->port } };
+	for (i = 0; i < TX_QUEUES; i++)
+		device->tx[i] = (struct tx_queue){ .device = device, .number = i, .until_sample = 1 };
+	device->board = board_open(text[1]);
+	if (device->board == NULL)
+		result = -EIO;
+	else if (text[0][0] != '\0')
+		result = parse_frames(device, text[0], strtoull(text[3], NULL, 10));
+	dev->data->mac_addrs = &device->mac;
+	dev->data->dev_link = (struct rte_eth_link){ .link_speed = RTE_ETH_SPEED_NUM_100G,
+						     .link_duplex = RTE_ETH_LINK_FULL_DUPLEX,
+						     .link_autoneg = RTE_ETH_LINK_FIXED };
+	dev->data->dev_flags |= RTE_ETH_DEV_AUTOFILL_QUEUE_XSTATS;
+	dev->dev_ops = &operations;
+	dev->rx_pkt_burst = text[0][0] != '\0' ? rx_make : rx_none;
+	dev->tx_pkt_burst = tx_count;
+	if (result != 0) {
+		dev_close(dev);
+		rte_eth_dev_release_port(dev);
+		return result;
+	}
+	rte_eth_dev_probing_finish(dev);
+	return 0;
+}
+
+static int
+template_remove(struct rte_vdev_device *vdev)
+{
+	struct rte_eth_dev *dev = rte_eth_dev_allocated(rte_vdev_device_name(vdev));
+
+	if (dev == NULL)
+		return 0;
+	dev_close(dev);
+	return rte_eth_dev_release_port(dev);
+}
+
+static struct rte_vdev_driver driver = { .probe = template_probe, .remove = template_remove };
+RTE_PMD_REGISTER_VDEV(net_template, driver);
+RTE_PMD_REGISTER_PARAM_STRING(net_template, "frames=<file> board=<file> sample=<n> key=<n>");
