@@ -7,7 +7,8 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use perf::compare::cases::{Flows, Job, Peer, Traffic, Work};
 use perf::compare::ovs::ExactMatchCache;
-use perf::compare::{self, Outcome, Supply, check, frames, report};
+use perf::compare::record::Record;
+use perf::compare::{self, Outcome, Supply, check, frames, report, results};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
 use perf::{dcqcn, generator, group, offload, storm};
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Compare with other switches: same frames, same kind of ports, one core, by turns.
     Compare(Compare),
+    /// Make one page of records of comparisons, with the targets met and missed.
+    Report(Report),
     /// Open queue pairs without end beside a steady neighbour, with and without by turns.
     Storm(Storm),
     /// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.
@@ -83,10 +86,21 @@ fn scenario(name: &str) -> Result<dcqcn::Scenario, String> {
 }
 
 #[derive(Args)]
+struct Report {
+    /// Records, as `perf compare --record` writes them; the last one counts where they have the same row.
+    #[arg(required = true)]
+    records: Vec<PathBuf>,
+    /// The page.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Args)]
 struct Compare {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
-    /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant.
+    /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
+    /// inner frames of 64 bytes: short.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
     peers: Vec<String>,
     /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
@@ -131,6 +145,9 @@ struct Compare {
     /// Write the rows as JSON to this file.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write the rows with everything around them as JSON to this file, for `perf report`.
+    #[arg(long)]
+    record: Option<PathBuf>,
     /// Keep the private folder (configs, frames in and out) and say where it is.
     #[arg(long)]
     keep: bool,
@@ -202,6 +219,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Compare(options) => run_compare(options),
+        Command::Report(options) => run_report(&options),
         Command::Storm(options) => run_storm(options),
         Command::Group(options) => run_group(options),
         Command::Dcqcn(options) => run_dcqcn(options),
@@ -266,18 +284,39 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     }
     println!("{}", report::table_head());
     let mut rows = Vec::new();
+    let mut record = Record::begin(&options);
     let result = compare::run(&options, |outcome| match outcome {
         Outcome::Measured(row) => {
             println!("{}", report::table_row(&row));
+            record.add(&row);
             rows.push(*row);
         }
-        Outcome::Skipped(skipped) => println!("{}", report::skipped_row(&skipped)),
+        Outcome::Skipped(skipped) => {
+            println!("{}", report::skipped_row(&skipped));
+            record.skip(&skipped);
+        }
     });
+    record.end();
     // Also when it stopped early: minutes of measurement are not to be lost.
     if let Some(path) = given.json {
         write_json(&path, &rows)?;
     }
+    if let Some(path) = given.record {
+        write_json(&path, &record)?;
+    }
     Ok(result?)
+}
+
+fn run_report(given: &Report) -> anyhow::Result<()> {
+    let mut records = Vec::new();
+    for path in &given.records {
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let record: Record = serde_json::from_str(&text)
+            .with_context(|| format!("{} is no record of a comparison", path.display()))?;
+        records.push(record);
+    }
+    std::fs::write(&given.out, results::page(&records))
+        .with_context(|| format!("write {}", given.out.display()))
 }
 
 fn run_storm(given: Storm) -> anyhow::Result<()> {

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::host::process;
+
 /// A name on the command line that means nothing here.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 #[error("unknown {kind} `{given}`: {expected}")]
@@ -195,6 +197,8 @@ pub enum Peer {
     OvsExact,
     /// OVS-DPDK with one megaflow for everything.
     OvsWildcard,
+    /// VPP, which is not driven yet: named so that a run says so.
+    Vpp,
     /// This switch again, with [`Traffic::Udp`]: what queue pairs cost over flows.
     Udp,
     /// This switch again, with [`Traffic::UdpFew`]: what the table of queue pairs costs by itself.
@@ -203,6 +207,8 @@ pub enum Peer {
     NoQos,
     /// This switch again, with one tenant on the trunk port: what the others cost.
     OneTenant,
+    /// This switch again, with inner frames of 64 bytes: what longer ones cost.
+    Short,
 }
 
 impl Peer {
@@ -212,8 +218,9 @@ impl Peer {
             Self::Udp => Job { traffic: Traffic::Udp, ..job.clone() },
             Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
             Self::NoQos => Job { qos: false, ..job.clone() },
+            Self::Short => Job { inner_bytes: 64, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => job.clone(),
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Vpp => job.clone(),
         }
     }
 
@@ -223,6 +230,10 @@ impl Peer {
             (Self::OvsExact | Self::OvsWildcard, Some(_)) => {
                 Some("OVS is not set up for tenants on a trunk port here")
             }
+            (Self::Vpp, _) if !process::findable("vpp") => Some("VPP is not installed"),
+            (Self::Vpp, _) => {
+                Some("VPP is installed, but nothing here drives it: it takes no plugin of DPDK")
+            }
             (Self::OneTenant, None) => Some("it takes a trunk case: trunk64 or trunk64-decap"),
             _ => None,
         }
@@ -231,8 +242,8 @@ impl Peer {
     /// True when it is this switch itself, given something else to do.
     pub fn is_ourselves(self) -> bool {
         match self {
-            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant => true,
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
+            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant | Self::Short => true,
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Vpp => false,
         }
     }
 
@@ -247,11 +258,14 @@ impl Peer {
             "udp-few" => Ok(vec![Self::UdpFew]),
             "no-qos" => Ok(vec![Self::NoQos]),
             "one-tenant" => Ok(vec![Self::OneTenant]),
+            "short" => Ok(vec![Self::Short]),
+            "vpp" => Ok(vec![Self::Vpp]),
             _ => Err(UnknownName::new(
                 "peer",
                 given,
-                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames (udp or \
-                 udp-few), without rates (no-qos), or with one tenant on the trunk (one-tenant)",
+                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, vpp, or this switch itself: with other frames (udp or \
+                 udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant) or with \
+                 frames of 64 bytes (short)",
             )),
         }
     }
@@ -267,6 +281,8 @@ impl fmt::Display for Peer {
             Self::UdpFew => "udp-few",
             Self::NoQos => "no-qos",
             Self::OneTenant => "one-tenant",
+            Self::Short => "short",
+            Self::Vpp => "vpp",
         })
     }
 }
@@ -322,7 +338,9 @@ mod tests {
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos", "one-tenant"] {
+        for name in
+            ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos", "one-tenant", "short", "vpp"]
+        {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
         assert_eq!("roce".parse(), Ok(Traffic::Rocev2));

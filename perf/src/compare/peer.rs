@@ -117,12 +117,10 @@ impl std::fmt::Display for Contender {
 pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>, CompareError> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),
-        Contender::Peer(Peer::Udp | Peer::UdpFew | Peer::NoQos | Peer::OneTenant) => {
-            Box::new(ours::Ours::start(setup)?)
-        }
-        Contender::Peer(Peer::Testpmd) => Box::new(testpmd::Testpmd::start(setup)?),
+        Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
+        Contender::Peer(_) => Box::new(testpmd::Testpmd::start(setup)?),
     })
 }
 

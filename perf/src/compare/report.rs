@@ -2,7 +2,7 @@
 //!
 //! Pure arithmetic and text.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Skipped;
 use super::cases::{Job, Peer};
@@ -18,9 +18,9 @@ pub struct Pair {
 }
 
 /// A row of the JSON file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// l2, encap or decap.
+    /// l2, encap, decap, both, or a trunk's.
     pub case: String,
     /// Number of flows, in the words of the command line.
     pub flows: String,
@@ -29,9 +29,9 @@ pub struct Row {
     /// tcp, rocev2, mixed, udp or udp-few.
     pub traffic: String,
     /// Whether we had rates; said only if so.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub qos: bool,
-    /// testpmd, ovs-exact, ovs-wildcard, udp, udp-few or no-qos.
+    /// The peer, as on the command line.
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
     pub ours_mpps: Option<f64>,
@@ -46,14 +46,21 @@ pub struct Row {
     /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching, and
     /// against ourselves with something else to do.
     pub added_cycles: Option<f64>,
-    /// Our median cycles per packet; in the table only.
+    /// What the table has beside that.
     #[serde(skip)]
+    pub more: More,
+}
+
+/// Figures of a row that are in the table and in records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct More {
+    /// Our median cycles per packet.
     pub ours_cycles: Option<f64>,
-    /// The peer's median cycles per packet; in the table only.
-    #[serde(skip)]
+    /// The peer's median cycles per packet.
     pub peer_cycles: f64,
-    /// How many pairs were kept; in the table only.
-    #[serde(skip)]
+    /// The fewest and the most cycles that a pair added.
+    pub added_spread: Option<(f64, f64)>,
+    /// How many pairs were kept.
     pub pairs: usize,
 }
 
@@ -77,9 +84,16 @@ impl Row {
             ratio_median: median(&ratios),
             ratio_max: ratios.iter().copied().reduce(f64::max),
             added_cycles: if peer == Peer::Testpmd || peer.is_ourselves() { median(&added) } else { None },
-            ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
-            peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
-            pairs: pairs.len(),
+            more: More {
+                ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
+                peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
+                added_spread: added
+                    .iter()
+                    .copied()
+                    .reduce(f64::min)
+                    .zip(added.iter().copied().reduce(f64::max)),
+                pairs: pairs.len(),
+            },
         })
     }
 }
@@ -140,12 +154,12 @@ pub fn table_row(row: &Row) -> String {
         row.traffic,
         row.peer,
         number(row.ours_mpps, 2),
-        number(row.ours_cycles, 0),
+        number(row.more.ours_cycles, 0),
         number(Some(row.peer_mpps), 2),
-        number(Some(row.peer_cycles), 0),
+        number(Some(row.more.peer_cycles), 0),
         ratio,
         number(row.added_cycles, 0),
-        row.pairs
+        row.more.pairs
     )
 }
 

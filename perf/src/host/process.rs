@@ -283,7 +283,8 @@ pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) 
     })
 }
 
-fn findable(program: &str) -> bool {
+/// Whether a program is there, by its path or among those of `PATH`.
+pub fn findable(program: &str) -> bool {
     if program.contains('/') {
         return std::path::Path::new(program).is_file();
     }

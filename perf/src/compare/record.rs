@@ -1,0 +1,120 @@
+//! A comparison on record: the machine, the command and every figure, for `perf report`.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::{More, Row};
+use super::{Options, Skipped, Supply};
+use crate::host::{process, tsc};
+
+/// One run of `perf compare`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// Where it ran.
+    pub machine: Machine,
+    /// Its command line, without the program's path.
+    pub command: String,
+    /// Where frames came from.
+    pub frames: String,
+    /// Load of the machine over the last minute, before and after.
+    pub load: (f64, f64),
+    /// Its rows.
+    pub rows: Vec<Figures>,
+    /// What could not be measured: case, flows, peer, reason.
+    pub skipped: Vec<(String, String, String, String)>,
+}
+
+/// A row with all its figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figures {
+    /// As in the file of `--json`.
+    #[serde(flatten)]
+    pub row: Row,
+    /// The others.
+    pub more: More,
+}
+
+/// A machine and its software.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Day of the run.
+    pub date: String,
+    /// Processor, as it names itself.
+    pub processor: String,
+    /// Its cores here.
+    pub cores: usize,
+    /// Ticks of the time stamp counter in a second.
+    pub hertz: f64,
+    /// The kernel.
+    pub kernel: String,
+    /// DPDK.
+    pub dpdk: String,
+    /// Open vSwitch.
+    pub ovs: String,
+    /// This switch.
+    pub vswitch: String,
+}
+
+impl Machine {
+    /// This machine.
+    fn here(vswitch: Option<&Path>) -> Self {
+        let said = |program: &str, arguments: &[&str]| {
+            let text = process::run(program, arguments, &[]).unwrap_or_default();
+            text.lines().next().unwrap_or("not there").to_owned()
+        };
+        let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let named = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Self {
+            date: said("date", &["-u", "+%F"]),
+            processor: named.map_or("unknown", |(_, name)| name).to_owned(),
+            cores: crate::host::cores::available().len(),
+            hertz: tsc::hertz().unwrap_or(0.0),
+            kernel: said("uname", &["-sr"]),
+            dpdk: said("pkg-config", &["--modversion", "libdpdk"]),
+            ovs: said("ovs-vswitchd", &["--version"]),
+            vswitch: vswitch
+                .map_or_else(|| "not run".into(), |path| said(&path.display().to_string(), &["--version"])),
+        }
+    }
+}
+
+impl Record {
+    /// Begins a record.
+    pub fn begin(options: &Options) -> Self {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let frames = match options.frames {
+            Supply::Template => "template",
+            Supply::Pcap => "pcap",
+        };
+        Self {
+            machine: Machine::here(options.vswitch.as_deref()),
+            command: format!("perf {}", words.join(" ")),
+            frames: frames.into(),
+            load: (load(), 0.0),
+            rows: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Adds a row.
+    pub fn add(&mut self, row: &Row) {
+        self.rows.push(Figures { row: row.clone(), more: row.more });
+    }
+
+    /// Adds what was skipped.
+    pub fn skip(&mut self, skipped: &Skipped) {
+        let Skipped { job, peer, reason } = skipped;
+        self.skipped.push((job.label(), job.flows.given.clone(), peer.to_string(), reason.clone()));
+    }
+
+    /// Ends it.
+    pub fn end(&mut self) {
+        self.load.1 = load();
+    }
+}
+
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}

@@ -1,0 +1,259 @@
+//! The report on comparisons: records of runs as one page of Markdown, with the targets met and missed.
+//!
+//! Every figure is of a record; nothing is measured here.
+
+use std::fmt::Write as _;
+
+use super::record::{Figures, Record};
+
+/// What a target bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bound {
+    /// The cycles added to those of the peer, at most.
+    Added(f64),
+    /// The rate, as a multiple of the peer's, at least.
+    Ratio(f64),
+}
+
+/// What the switch is to reach: one worker, 64-byte inner frames unless said otherwise, TCP, rates at every level.
+struct Target {
+    what: &'static str,
+    case: &'static str,
+    flows: &'static str,
+    inner_bytes: usize,
+    peer: &'static str,
+    bound: Bound,
+}
+
+const fn target(
+    what: &'static str,
+    (case, flows, inner_bytes): (&'static str, &'static str, usize),
+    peer: &'static str,
+    bound: Bound,
+) -> Target {
+    Target { what, case, flows, inner_bytes, peer, bound }
+}
+
+const FLOOR: &str = "cycles above the floor";
+const EXACT: &str = "OVS with exact flows";
+const FORCED: &str = "OVS with exact flows, limits forced";
+const WILDCARD: &str = "OVS with one flow for all";
+const TRUNK: &str = "64 tenants beside one";
+const LONG: &str = "1400 bytes beside 64";
+
+const TARGETS: [Target; 18] = [
+    target(FLOOR, ("encap", "1k", 64), "testpmd", Bound::Added(100.0)),
+    target(FLOOR, ("decap", "1k", 64), "testpmd", Bound::Added(100.0)),
+    target(FLOOR, ("encap", "100k", 64), "testpmd", Bound::Added(150.0)),
+    target(FLOOR, ("decap", "100k", 64), "testpmd", Bound::Added(150.0)),
+    target(FLOOR, ("encap", "1M", 64), "testpmd", Bound::Added(250.0)),
+    target(FLOOR, ("decap", "1M", 64), "testpmd", Bound::Added(250.0)),
+    target(EXACT, ("encap", "1k", 64), "ovs-exact", Bound::Ratio(2.5)),
+    target(EXACT, ("decap", "1k", 64), "ovs-exact", Bound::Ratio(4.0)),
+    target(EXACT, ("encap", "100k", 64), "ovs-exact", Bound::Ratio(6.0)),
+    target(EXACT, ("decap", "100k", 64), "ovs-exact", Bound::Ratio(6.0)),
+    target(FORCED, ("encap", "1M", 64), "ovs-exact", Bound::Ratio(4.0)),
+    target(FORCED, ("decap", "1M", 64), "ovs-exact", Bound::Ratio(4.0)),
+    target(WILDCARD, ("encap", "1k", 64), "ovs-wildcard", Bound::Ratio(1.2)),
+    target(WILDCARD, ("decap", "1k", 64), "ovs-wildcard", Bound::Ratio(2.3)),
+    target(TRUNK, ("trunk64", "1k", 64), "one-tenant", Bound::Ratio(0.85)),
+    target(TRUNK, ("trunk64-decap", "1k", 64), "one-tenant", Bound::Ratio(0.85)),
+    target(LONG, ("encap", "1k", 1400), "short", Bound::Ratio(0.9)),
+    target(LONG, ("decap", "1k", 1400), "short", Bound::Ratio(0.9)),
+];
+
+impl Target {
+    /// The row that it is judged by: the last one measured.
+    fn row<'a>(&self, records: &'a [Record]) -> Option<&'a Figures> {
+        let mut rows =
+            records.iter().filter(|record| record.frames == "template").flat_map(|record| &record.rows);
+        rows.rfind(|Figures { row, .. }| {
+            row.qos
+                && row.traffic == "tcp"
+                && (row.case.as_str(), row.flows.as_str()) == (self.case, self.flows)
+                && row.inner_bytes == self.inner_bytes
+                && row.peer == self.peer
+        })
+    }
+
+    /// Wanted, found with its spread, and whether that is enough.
+    fn verdict(&self, figures: &Figures) -> Option<(String, String, bool)> {
+        let row = &figures.row;
+        Some(match self.bound {
+            Bound::Added(most) => {
+                let (low, high) = figures.more.added_spread?;
+                let found = row.added_cycles?;
+                (format!("<= {most:.0}"), format!("**{found:.0}** ({low:.0} to {high:.0})"), found <= most)
+            }
+            Bound::Ratio(least) => {
+                let (low, found, high) = (row.ratio_min?, row.ratio_median?, row.ratio_max?);
+                (
+                    format!(">= {least:.2} x"),
+                    format!("**{found:.2}** ({low:.2} to {high:.2})"),
+                    found >= least,
+                )
+            }
+        })
+    }
+}
+
+/// The page.
+pub fn page(records: &[Record]) -> String {
+    let mut text = String::from(
+        "# Results of `perf compare`\n\n\
+         Written by `perf report`; every figure is a median over pairs of samples, taken by turns, with the smallest and \
+         the largest in brackets. Cycles are ticks of the time stamp counter per packet, of the CPU time of the one \
+         forwarding thread, source and sink of the frames included; `testpmd` in io mode between the same devices shows \
+         what those cost by themselves. Added cycles are ours less the peer's; ratios are ours to the peer's.\n",
+    );
+    machine(&mut text, records);
+    targets(&mut text, records);
+    rows(&mut text, records);
+    text
+}
+
+// Writing into a String cannot fail; the results are dropped for that reason.
+
+fn machine(text: &mut String, records: &[Record]) {
+    let mut seen = Vec::new();
+    text.push_str("\n## Machine and runs\n");
+    for record in records {
+        let machine = &record.machine;
+        if !seen.contains(&machine.vswitch) || seen.is_empty() {
+            seen.push(machine.vswitch.clone());
+            let _ = write!(
+                text,
+                "\n{}, {} cores, TSC {:.0} MHz, {}; DPDK {}, {}, {}; {}.\n",
+                machine.processor,
+                machine.cores,
+                machine.hertz / 1e6,
+                machine.kernel,
+                machine.dpdk,
+                machine.ovs,
+                machine.vswitch,
+                machine.date
+            );
+        }
+    }
+    text.push_str(
+        "\nBuilt with the release profile for x86-64-v3. Load of the machine before and after each run:\n\n",
+    );
+    for record in records {
+        let _ = writeln!(text, "- `{}` ({:.1}, {:.1})", record.command, record.load.0, record.load.1);
+    }
+}
+
+fn targets(text: &mut String, records: &[Record]) {
+    text.push_str(
+        "\n## Targets\n\nOne worker, TCP; guard, exact flow table, table of queue pairs, token buckets (`--qos`) and counters on.\n\n\
+         | target | case | flows | inner bytes | wanted | found | |\n|---|---|---|---|---|---|---|\n",
+    );
+    let mut met = 0;
+    for target in &TARGETS {
+        let verdict = target.row(records).and_then(|figures| target.verdict(figures));
+        let (wanted, found, word) = match verdict {
+            Some((wanted, found, true)) => {
+                met += 1;
+                (wanted, found, "met")
+            }
+            Some((wanted, found, false)) => (wanted, found, "**missed**"),
+            None => ("".into(), "-".into(), "not measured"),
+        };
+        let Target { what, case, flows, inner_bytes, .. } = target;
+        let _ = writeln!(text, "| {what} | {case} | {flows} | {inner_bytes} | {wanted} | {found} | {word} |");
+    }
+    let _ = writeln!(text, "\n{met} of {} met.", TARGETS.len());
+}
+
+fn rows(text: &mut String, records: &[Record]) {
+    text.push_str(
+        "\n## All rows\n\n| case | flows | bytes | traffic | rates | peer | ours Mpps | cycles | peer Mpps | cycles | added | ratio | pairs |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    let number =
+        |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    for Figures { row, more } in records.iter().flat_map(|record| &record.rows) {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {:.2} | {:.0} | {} | {} ({} to {}) | {} |",
+            row.case,
+            row.flows,
+            row.inner_bytes,
+            row.traffic,
+            if row.qos { "yes" } else { "no" },
+            row.peer,
+            number(row.ours_mpps, 2),
+            number(more.ours_cycles, 0),
+            row.peer_mpps,
+            more.peer_cycles,
+            number(row.added_cycles, 0),
+            number(row.ratio_median, 2),
+            number(row.ratio_min, 2),
+            number(row.ratio_max, 2),
+            more.pairs
+        );
+    }
+    let skipped: Vec<_> = records.iter().flat_map(|record| &record.skipped).collect();
+    if !skipped.is_empty() {
+        text.push_str("\nSkipped:\n\n");
+    }
+    for (case, flows, peer, reason) in skipped {
+        let _ = writeln!(text, "- {case}, {flows} flows, {peer}: {reason}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(added: f64) -> Record {
+        let value = json!({
+            "machine": { "date": "2026-01-01", "processor": "P", "cores": 2, "hertz": 2.5e9, "kernel": "K", "dpdk": "22.11",
+                         "ovs": "O", "vswitch": "V" },
+            "command": "perf compare", "frames": "template", "load": [1.0, 2.0],
+            "rows": [{
+                "case": "decap", "flows": "1k", "inner_bytes": 64, "traffic": "tcp", "qos": true, "peer": "testpmd",
+                "ours_mpps": 20.0, "peer_mpps": 100.0, "ratio_min": 0.1, "ratio_median": 0.2, "ratio_max": 0.3,
+                "added_cycles": added,
+                "more": { "ours_cycles": 125.0, "peer_cycles": 25.0, "added_spread": [90.0, 110.0], "pairs": 5 }
+            }],
+            "skipped": [["encap", "1k", "vpp", "VPP is not installed"]]
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_not_measured() {
+        let line =
+            |text: &str| text.lines().find(|line| line.contains("decap | 1k | 64 | <=")).map(str::to_owned);
+        let (met, missed) = (page(&[record(100.0)]), page(&[record(100.1)]));
+        assert!(line(&met).unwrap().ends_with("| **100** (90 to 110) | met |"), "{met}");
+        assert!(line(&missed).unwrap().ends_with("| **missed** |"), "{missed}");
+        assert_eq!(met.matches("| not measured |").count(), 17);
+        assert!(met.contains("1 of 18 met") && missed.contains("0 of 18 met"));
+        assert!(met.contains("- encap, 1k flows, vpp: VPP is not installed"));
+        assert!(line(&page(&[])).is_none());
+    }
+
+    #[test]
+    fn the_last_measurement_counts_and_only_with_everything_on() {
+        let both = page(&[record(120.0), record(80.0)]);
+        assert!(both.contains("| **80** (90 to 110) | met |"), "{both}");
+        let mut bare = record(80.0);
+        bare.rows[0].row.qos = false;
+        assert!(page(&[bare]).contains("0 of 18 met"));
+        let mut replayed = record(80.0);
+        replayed.frames = "pcap".into();
+        assert!(page(&[replayed]).contains("0 of 18 met"));
+    }
+
+    #[test]
+    fn a_record_reads_back() {
+        let record = record(1.0);
+        let text = serde_json::to_string(&record).unwrap();
+        let again: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!((again.rows[0].more.pairs, again.rows[0].row.clone()), (5, record.rows[0].row.clone()));
+    }
+}
