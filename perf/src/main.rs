@@ -11,7 +11,7 @@ use perf::compare::record::Record;
 use perf::compare::{self, Outcome, Supply, check, frames, report, results};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
-use perf::{dcqcn, generator, group, offload, storm};
+use perf::{dcqcn, generator, group, latency, offload, setup, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -33,6 +33,8 @@ enum Command {
     /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
     Dcqcn(Dcqcn),
     Gen(generator::cli::Options),
+    Latency(latency::cli::Options),
+    Setup(setup::cli::Options),
     /// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
     Offload(Offload),
 }
@@ -224,6 +226,16 @@ fn main() -> ExitCode {
         Command::Group(options) => run_group(options),
         Command::Dcqcn(options) => run_dcqcn(options),
         Command::Gen(options) => generator::cli::run(options),
+        Command::Latency(mut options) => options
+            .vswitch
+            .take()
+            .map_or_else(sibling, Ok)
+            .and_then(|vswitch| latency::cli::run(options, vswitch)),
+        Command::Setup(mut options) => options
+            .vswitch
+            .take()
+            .map_or_else(sibling, Ok)
+            .and_then(|vswitch| setup::cli::run(options, vswitch)),
         Command::Offload(options) => run_offload(options),
     };
     match result {

@@ -59,13 +59,17 @@ impl Lane {
                 )?
             }
         };
-        let config =
-            PortConfig { rx_desc: plan.descriptors, tx_desc: plan.descriptors, ..PortConfig::default() };
+        Self::start(runtime, &plan.name, port, plan.descriptors)
+    }
+
+    /// Starts a port that is attached already.
+    pub fn start(runtime: &Runtime, name: &str, port: Port, descriptors: u16) -> Result<Self, LiveError> {
+        let config = PortConfig { rx_desc: descriptors, tx_desc: descriptors, ..PortConfig::default() };
         let (port, mut rx, mut tx) = start_when_served(port, runtime, &config)?;
         let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
-            return Err(LiveError::Silent(format!("port {} has no queues", plan.name)));
+            return Err(LiveError::Silent(format!("port {name} has no queues")));
         };
-        Ok(Self { name: plan.name.clone(), rx, tx, port })
+        Ok(Self { name: name.into(), rx, tx, port })
     }
 
     /// Waits for the other end.

@@ -56,6 +56,8 @@ struct Stream {
     name: String,
     sender: Sender,
     to: usize,
+    /// Frames on their way at a time, at most; 0 for any number.
+    window: u64,
     waiting: Burst,
 }
 
@@ -71,6 +73,9 @@ struct Tally {
     made: u64,
     refused: u64,
     late: u64,
+    /// When something of it came last, and the frames that nobody waits for any more: they leave the window.
+    arrival: u64,
+    written_off: u64,
     /// What came of a capture: its frames have no signature.
     unmarked: (u64, u64),
     delays: Delays,
@@ -85,8 +90,6 @@ struct Sums {
     seen: u64,
     verified: u64,
     damaged: u64,
-    written_off: u64,
-    arrival: u64,
     bin: (u64, u64, u64, u64, u64),
 }
 
@@ -99,7 +102,8 @@ impl Rig {
             let sender = Sender::new(plan, first_flow, generator.seed)?;
             first_flow += plan.flows;
             let waiting = Burst::with_capacity(BURST);
-            streams.push(Stream { name: plan.name.clone(), sender, to: plan.to, waiting });
+            let window = plan.window.unwrap_or(generator.window);
+            streams.push(Stream { name: plan.name.clone(), sender, to: plan.to, window, waiting });
         }
         let mut awaited: Vec<usize> = streams.iter().map(|stream| stream.to).collect();
         awaited.sort_unstable();
@@ -131,7 +135,7 @@ impl Rig {
             .map(|(stream, &rate)| self.tally(stream, rate, hertz, start))
             .collect();
         self.streams.iter_mut().for_each(|stream| stream.sender.begin(hertz, start));
-        let mut sums = Sums { arrival: start, ..Sums::default() };
+        let mut sums = Sums::default();
         let mut burst = Burst::with_capacity(2 * BURST);
         let (end, step) = (start + ticks(demand.seconds), ticks((demand.seconds / BINS).max(0.01)));
         let (mut bins, mut bin_end, mut bin_start) = (Vec::new(), start + step, start);
@@ -139,8 +143,7 @@ impl Rig {
         let mut interrupted = false;
         let mut now = start;
         while now < end {
-            let open = self.open(&tallies, &mut sums, now, patience);
-            let left = self.send_all(runtime, &mut tallies, demand, open, now);
+            let left = self.send_all(runtime, &mut tallies, demand, patience, now);
             self.receive_all(&mut tallies, &mut sums, &mut burst);
             if now >= bin_end {
                 bins.push(bin(&tallies, &mut sums, hertz, (start, bin_start, now)));
@@ -189,6 +192,8 @@ impl Rig {
             made: 0,
             refused: 0,
             late: 0,
+            arrival: start,
+            written_off: 0,
             unmarked: (0, 0),
             delays: Delays::new(),
         }
@@ -198,22 +203,6 @@ impl Rig {
         self.lanes.iter().map(Lane::losses).sum()
     }
 
-    /// How many frames the window lets go.
-    #[inline]
-    fn open(&self, tallies: &[Tally], sums: &mut Sums, now: u64, patience: u64) -> u64 {
-        let window = self.generator.window;
-        if window == 0 {
-            return u64::MAX;
-        }
-        let on_their_way: u64 = tallies.iter().map(|tally| tally.sent.saturating_sub(tally.arrived())).sum();
-        let on_their_way = on_their_way.saturating_sub(sums.written_off);
-        if on_their_way >= window && now.saturating_sub(sums.arrival) > patience {
-            sums.written_off += on_their_way;
-            return window;
-        }
-        window.saturating_sub(on_their_way)
-    }
-
     /// Sends what is due. `false` when no stream has anything left to send.
     #[inline]
     fn send_all(
@@ -221,7 +210,7 @@ impl Rig {
         runtime: &Runtime,
         tallies: &mut [Tally],
         demand: &Demand,
-        mut open: u64,
+        patience: u64,
         now: u64,
     ) -> bool {
         let mut left = false;
@@ -235,6 +224,7 @@ impl Rig {
                 left = true;
             }
             let wanted = due.min(BURST as u64);
+            let open = tally.open(stream.window, now, patience);
             let room = wanted.min(stream.waiting.spare() as u64).min(open);
             let mut made = 0;
             let mut bytes = 0;
@@ -247,7 +237,6 @@ impl Rig {
                 made += 1;
             }
             tally.take(made);
-            open -= made;
             tally.sent_bytes += bytes;
             tally.sent += self.lanes[stream.sender.from].send(&mut stream.waiting) as u64;
             tally.blocked = made < wanted || !stream.waiting.is_empty();
@@ -264,7 +253,6 @@ impl Rig {
             }
             any = true;
             let now = rdtsc();
-            sums.arrival = now;
             for packet in burst.iter() {
                 let frame = whole(packet, &mut self.space);
                 sums.bin.1 += 1;
@@ -278,6 +266,7 @@ impl Rig {
                     let replayed = |stream: &Stream| stream.to == lane && !stream.sender.is_marked();
                     match self.streams.iter().position(replayed) {
                         Some(index) => {
+                            tallies[index].arrival = now;
                             tallies[index].unmarked.0 += 1;
                             tallies[index].unmarked.1 += frame.len() as u64;
                         }
@@ -298,6 +287,7 @@ impl Rig {
                     continue;
                 };
                 sums.misplaced += u64::from(self.streams[index].to != lane);
+                tally.arrival = now;
                 let delay = mark.age(now);
                 tally.delays.record(delay);
                 sums.bin.2 += delay;
@@ -362,6 +352,20 @@ impl Rig {
 impl Tally {
     fn arrived(&self) -> u64 {
         self.ledger.distinct() + self.unmarked.0
+    }
+
+    /// How many frames the window lets go. What does not arrive leaves it after a while.
+    #[inline]
+    fn open(&mut self, window: u64, now: u64, patience: u64) -> u64 {
+        if window == 0 {
+            return u64::MAX;
+        }
+        let on_their_way = self.sent.saturating_sub(self.arrived() + self.written_off);
+        if on_their_way >= window && now.saturating_sub(self.arrival) > patience {
+            self.written_off += on_their_way;
+            return window;
+        }
+        window.saturating_sub(on_their_way)
     }
 
     /// Frames due; what was given up since the last time is somebody's fault.

@@ -68,7 +68,7 @@ pub struct Generator {
     pub mbufs: u32,
     /// What chance begins with.
     pub seed: u64,
-    /// Frames on their way at a time, at most; 0 for any number.
+    /// Frames of a stream that are on their way at a time, at most; 0 for any number.
     pub window: u64,
     /// How many frames it catches up with after it was stopped.
     pub backlog: u64,
@@ -219,6 +219,9 @@ pub struct StreamSpec {
     /// How fast [default: max]. The tests of RFC 2544 keep the ratio of the streams.
     #[serde(default = "max_rate")]
     pub rate: Rate,
+    /// Frames on their way at a time, at most; 0 for any number [default: the generator's].
+    #[serde(default)]
+    pub window: Option<u64>,
     /// Lengths of its frames, frame check sequence included and without the tunnel [default: 64].
     #[serde(default)]
     pub size: Option<Spanned<Size>>,

@@ -19,10 +19,15 @@ pub struct Config(String);
 impl Config {
     /// A daemon with one worker on `core`, which sleeps when idle if it shares that.
     pub fn new(prefix: &str, socket: &Path, core: usize, sleeps: bool) -> Self {
+        Self::with_flows(prefix, socket, core, sleeps, "miss-rate = 0")
+    }
+
+    /// The same with other lines about flows.
+    pub fn with_flows(prefix: &str, socket: &Path, core: usize, sleeps: bool, nft: &str) -> Self {
         let idle = if sleeps { "sleep" } else { "poll" };
         Self(format!(
             "[eal]\nhuge-pages = \"auto\"\nmemory = \"192MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = 32768\n\n\
-             [workers]\ncores = [{core}]\nidle = \"{idle}\"\n\n[nft]\nmiss-rate = 0\n\n\
+             [workers]\ncores = [{core}]\nidle = \"{idle}\"\n\n[nft]\n{nft}\n\n\
              [api]\nsocket = \"{}\"\n\n",
             socket.display()
         ))

@@ -49,6 +49,8 @@ pub struct StreamPlan {
     pub to: usize,
     /// How fast.
     pub rate: Rate,
+    /// Frames on their way at a time, where that is not the generator's.
+    pub window: Option<u64>,
     /// Lengths of frames, frame check sequence included, and their weights.
     pub sizes: Vec<(u32, u32)>,
     /// Flows at a time.
@@ -224,6 +226,7 @@ impl Checker<'_> {
             from: self.port(&spec.from, ports)?,
             to: self.port(&spec.to, ports)?,
             rate: spec.rate,
+            window: spec.window,
             sizes: self.sizes(&content)?,
             flows: flows as u32,
             churn,

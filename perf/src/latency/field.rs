@@ -1,0 +1,264 @@
+//! Who takes part: the switch, testpmd and the empty loop, each with a pair of ports of this process.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use wire::MacAddr;
+
+use super::empty::Empty;
+use super::testpmd::Testpmd;
+use super::{Options, Ports};
+use crate::generator::frame::Shape;
+use crate::generator::ports::{self, Lane};
+use crate::generator::rig::Rig;
+use crate::generator::scenario::check::{Content, Plan, PortPlan, StreamPlan};
+use crate::generator::scenario::{Attachment, Distribution, Generator, Protocol};
+use crate::generator::tuple::Tuples;
+use crate::generator::units::{Macs, Range, Rate};
+use crate::host::daemon::{Daemon, DaemonSetup};
+use crate::host::scratch::{self, Scratch};
+use crate::host::threads::{self, cpu_seconds};
+use crate::host::{HostError, interrupt};
+use crate::live::LiveError;
+use crate::live::config::{Config, await_ports};
+use crate::live::ports::Runtime;
+
+const VNI: u32 = 5001;
+const FLOWS: u32 = 64;
+const MBUFS: u32 = 16_383;
+const RING: u16 = 1024;
+/// Frames on their way at a time: no ring fills because this process was stopped.
+const WINDOW: u64 = 768;
+const SERVED: Duration = Duration::from_secs(20);
+const STATIONS: [(MacAddr, u32); 2] =
+    [(MacAddr([2, 0, 0, 0, 1, 1]), 0x0a00_0001), (MacAddr([2, 0, 0, 0, 1, 2]), 0x0a00_0002)];
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arm {
+    /// This switch.
+    Ours,
+    /// `testpmd io`.
+    Testpmd,
+    /// The empty loop.
+    Empty,
+}
+
+impl Arm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ours, Self::Testpmd, Self::Empty];
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Testpmd => "testpmd",
+            Self::Empty => "empty-loop",
+        }
+    }
+}
+
+/// Everything that takes part. What it holds goes in this order: ports before those who serve them.
+pub struct Field {
+    /// Ports and streams of each arm.
+    pub rigs: Vec<Rig>,
+    empty: Empty,
+    /// The switch.
+    pub ours: Daemon,
+    /// Its forwarding thread.
+    pub ours_thread: u32,
+    testpmd: Testpmd,
+    testpmd_thread: u32,
+    /// DPDK of this process.
+    pub runtime: Runtime,
+}
+
+/// The socket of the memifs in a folder.
+pub fn memif_socket(folder: &Path) -> PathBuf {
+    folder.join("ports.sock")
+}
+
+/// The socket of a vhost-user port in a folder.
+pub fn vhost_socket(folder: &Path, port: usize) -> PathBuf {
+    folder.join(format!("port-{port}.sock"))
+}
+
+impl Field {
+    /// Starts all of them and joins their ports; they are at rest then.
+    pub fn start(
+        options: &Options,
+        scratch: &Scratch,
+        (core, housekeeping): (usize, usize),
+    ) -> Result<Self, LiveError> {
+        let folders = [scratch.folder("ours")?, scratch.folder("testpmd")?];
+        let prefixes = [scratch::file_prefix(1), scratch::file_prefix(2)];
+        let setup = DaemonSetup {
+            program: &options.vswitch,
+            folder: &folders[0],
+            prefix: &prefixes[0],
+            cores: (housekeeping, core),
+        };
+        let mut config = Config::new(&prefixes[0], &setup.socket(), core, false);
+        config.vpc(VNI);
+        for (index, name) in ["a", "b"].into_iter().enumerate() {
+            config.section(&vnic(name, index, options.ports, &folders[0]));
+        }
+        let mut ours = Daemon::start(&setup, config.text())?;
+        ours.process().favour();
+        let mut testpmd = Testpmd::start(&folders[1], options.ports, (housekeeping, core), &prefixes[1])?;
+        testpmd.process().favour();
+        let plan = StreamPlan {
+            name: "probes".into(),
+            from: 0,
+            to: 1,
+            rate: Rate::Max,
+            window: None,
+            sizes: vec![(options.size, 1)],
+            flows: FLOWS,
+            churn: 0,
+            distribution: Distribution::Uniform,
+            exponent: 1.0,
+            content: content(),
+        };
+        let whole = Plan { ports: Vec::new(), streams: vec![plan.clone()] };
+        let runtime = ports::runtime(&whole, housekeeping, MBUFS)?;
+        let (empty, empty_lanes) = Empty::start(&runtime, core)?;
+        let ours_lanes = lanes(&runtime, options.ports, &folders[0], 0)?;
+        await_ports(&mut ours, 2)?;
+        let testpmd_lanes = lanes(&runtime, options.ports, &folders[1], 2)?;
+        testpmd.forward()?;
+        for lane in ours_lanes.iter().chain(&testpmd_lanes) {
+            lane.await_link()?;
+        }
+        let generator = Generator { window: WINDOW, ..Generator::default() };
+        let rigs: Option<Vec<Rig>> = [ours_lanes, testpmd_lanes, empty_lanes]
+            .into_iter()
+            .map(|lanes| Rig::new(lanes, std::slice::from_ref(&plan), &generator))
+            .collect();
+        let rigs = rigs.ok_or_else(|| {
+            LiveError::Silent(format!("frames of {} bytes cannot be made; --size 64 is good", options.size))
+        })?;
+        // Who forwards is told by who is busy: one at a time.
+        testpmd.process().freeze()?;
+        let ours_thread = threads::forwarding(ours.process(), "vswitch", core)?;
+        ours.process().freeze()?;
+        testpmd.process().thaw()?;
+        let testpmd_thread = threads::forwarding(testpmd.process(), "testpmd", core)?;
+        testpmd.process().freeze()?;
+        Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime })
+    }
+
+    /// Lets one of them forward.
+    pub fn wake(&mut self, arm: Arm) -> Result<(), HostError> {
+        match arm {
+            Arm::Ours => self.ours.process().thaw(),
+            Arm::Testpmd => self.testpmd.process().thaw(),
+            Arm::Empty => {
+                self.empty.set_awake(true);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets it rest.
+    pub fn rest(&mut self, arm: Arm) -> Result<(), HostError> {
+        match arm {
+            Arm::Ours => self.ours.process().freeze(),
+            Arm::Testpmd => self.testpmd.process().freeze(),
+            Arm::Empty => {
+                self.empty.set_awake(false);
+                Ok(())
+            }
+        }
+    }
+
+    /// CPU time that its forwarding thread has had.
+    pub fn cpu_seconds(&mut self, arm: Arm) -> Result<f64, HostError> {
+        match arm {
+            Arm::Ours => cpu_seconds(self.ours.process().pid(), self.ours_thread),
+            Arm::Testpmd => cpu_seconds(self.testpmd.process().pid(), self.testpmd_thread),
+            Arm::Empty => cpu_seconds(std::process::id(), self.empty.thread()),
+        }
+    }
+}
+
+impl Drop for Field {
+    /// A port of virtio-user asks its other end before it goes, and who is frozen does not answer.
+    fn drop(&mut self) {
+        for process in [self.ours.process(), self.testpmd.process()] {
+            // A process that is gone needs no thawing.
+            let _ = process.thaw();
+        }
+    }
+}
+
+fn vnic(name: &str, index: usize, ports: Ports, folder: &Path) -> String {
+    let (mac, ip) = STATIONS[index];
+    let vip = std::net::Ipv4Addr::from_bits(ip);
+    let port = match ports {
+        Ports::Memif => {
+            let socket = memif_socket(folder);
+            format!("kind = \"memif\", socket = \"{}\", id = {index}, role = \"server\"", socket.display())
+        }
+        Ports::Vhost => {
+            let socket = vhost_socket(folder, index);
+            format!("kind = \"vhost-user\", path = \"{}\", server = true", socket.display())
+        }
+    };
+    format!(
+        "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1500\nport = {{ {port} }}"
+    )
+}
+
+fn content() -> Content {
+    let [(src_mac, src_ip), (dst_mac, dst_ip)] = STATIONS;
+    let shape = Shape { protocol: Protocol::Udp, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+    let tuples = Tuples {
+        src_mac: Macs::one(src_mac),
+        dst_mac: Macs::one(dst_mac),
+        src_ip: Range::one(src_ip.into()),
+        dst_ip: Range::one(dst_ip.into()),
+        src_port: Some(Range { first: 10_000, count: FLOWS }),
+        dst_port: Range::one(7),
+        qp: Range::one(0),
+        vni: Range::one(0),
+    };
+    Content::Made { shape, tuples: Box::new(tuples), opcodes: vec![0] }
+}
+
+/// Both ports at the other ends of those in a folder.
+fn lanes(runtime: &Runtime, ports: Ports, folder: &Path, first: usize) -> Result<Vec<Lane>, LiveError> {
+    let lane = |port: usize| {
+        let index = first + port;
+        let attachment = match ports {
+            Ports::Memif => {
+                let socket = memif_socket(folder);
+                await_socket(&socket)?;
+                let args =
+                    format!("role=client,id={port},socket={},socket-abstract=no,rsize=10", socket.display());
+                Attachment::Virtual { name: format!("net_memif_lat{index}"), args }
+            }
+            Ports::Vhost => {
+                let socket = vhost_socket(folder, port);
+                await_socket(&socket)?;
+                let args = format!("path={},server=0,queues=1,queue_size={RING}", socket.display());
+                Attachment::Virtual { name: format!("net_virtio_user{index}"), args }
+            }
+        };
+        let plan = PortPlan { name: ["a", "b"][port].into(), attachment, descriptors: RING };
+        Lane::open(runtime, &plan, index)
+    };
+    [0, 1].into_iter().map(lane).collect()
+}
+
+fn await_socket(socket: &Path) -> Result<(), LiveError> {
+    let end = Instant::now() + SERVED;
+    while !socket.exists() {
+        if Instant::now() > end {
+            let what = format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs());
+            return Err(LiveError::Silent(what));
+        }
+        interrupt::pause(Duration::from_millis(20))?;
+    }
+    Ok(())
+}

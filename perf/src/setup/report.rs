@@ -1,0 +1,123 @@
+//! What `perf setup` found.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::latency::capacity::Capacity;
+use crate::live::delay::Quantiles;
+
+/// What the project wants a worker to set up in a second.
+const TARGET: f64 = 1e6;
+
+/// All flows of a round, twice.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Round {
+    /// Flows, each with one packet in either pass.
+    pub flows: u64,
+    /// Flows set up per second of CPU time with packets.
+    pub set_ups_per_second: f64,
+    /// Packets of the second pass that found no flow.
+    pub misses_again: u64,
+    /// Packets of the second pass per second of CPU time with packets.
+    pub hits_per_second: f64,
+}
+
+/// The neighbour, with or without the scanner.
+#[derive(Debug, Clone, Serialize)]
+pub struct Beside {
+    /// With it.
+    pub scanner: bool,
+    /// How long.
+    pub seconds: f64,
+    /// Packets of the neighbour that its port took.
+    pub sent: u64,
+    /// Of those, packets that never came out.
+    pub lost: u64,
+    /// Packets for which the port or the window had no room.
+    pub refused: u64,
+    /// Packets that `perf` was late for.
+    pub late: u64,
+    /// Packets of the neighbour that the switch received.
+    pub taken_by_switch: u64,
+    /// Packets of the neighbour that the switch dropped.
+    pub neighbour_drops: u64,
+    /// Packets of the scanner, each a new flow.
+    pub scanned: u64,
+    /// Of those, packets that came out: flows set up.
+    pub set_up: u64,
+    /// Misses of the flow table.
+    pub misses: u64,
+    /// Packets dropped, by name.
+    pub drops: BTreeMap<String, u64>,
+    /// The neighbour's delay.
+    pub delay: Option<Quantiles>,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The scanner alone.
+    pub rounds: Vec<Round>,
+    /// What the worker can do with the neighbour's packets.
+    pub capacity: Capacity,
+    /// The neighbour's rate.
+    pub neighbour_rate: f64,
+    /// The neighbour.
+    pub beside: Vec<Beside>,
+}
+
+impl Report {
+    /// Packets of the neighbour that were lost beside a scanner.
+    pub fn lost_beside_a_scanner(&self) -> u64 {
+        self.beside.iter().filter(|arm| arm.scanner).map(|arm| arm.lost + arm.neighbour_drops).sum()
+    }
+
+    /// It in lines.
+    pub fn text(&self) -> String {
+        let mut lines = Vec::new();
+        for round in &self.rounds {
+            lines.push(format!(
+                "{} flows set up at {:.3} million per second of CPU time with packets; found again, but for {}, at {:.2} \
+                 million",
+                round.flows,
+                round.set_ups_per_second / 1e6,
+                round.misses_again,
+                round.hits_per_second / 1e6
+            ));
+        }
+        let mut rates: Vec<f64> = self.rounds.iter().map(|round| round.set_ups_per_second).collect();
+        rates.sort_by(f64::total_cmp);
+        if let Some(median) = rates.get(rates.len() / 2) {
+            let word = if *median >= TARGET { "met" } else { "missed" };
+            lines.push(format!(
+                "median {:.3} million, target {:.0} million: {word}",
+                median / 1e6,
+                TARGET / 1e6
+            ));
+        }
+        lines.push(self.capacity.to_string());
+        lines.push(format!(
+            "neighbour at {:.2} million a second\n{:<8} {:>10} {:>6} {:>9} {:>9} {:>11} {:>10} {:>8} {:>9}  drops",
+            self.neighbour_rate / 1e6, "scanner", "sent", "lost", "not taken", "late", "scanned/s", "set up/s", "p50 us", "p99 us"
+        ));
+        for arm in &self.beside {
+            let delay = arm.delay.map_or([f64::NAN; 2], |delay| [delay.p50, delay.p99]);
+            lines.push(format!(
+                "{:<8} {:>10} {:>6} {:>9} {:>9} {:>11.0} {:>10.0} {:>8.1} {:>9.1}  {:?}",
+                if arm.scanner { "with" } else { "without" },
+                arm.sent,
+                arm.lost,
+                arm.refused,
+                arm.late,
+                arm.scanned as f64 / arm.seconds,
+                arm.set_up as f64 / arm.seconds,
+                delay[0],
+                delay[1],
+                arm.drops
+            ));
+        }
+        lines.push(format!("lost by the neighbour beside a scanner: {}", self.lost_beside_a_scanner()));
+        lines.join("\n") + "\n"
+    }
+}
