@@ -48,7 +48,6 @@ impl Manager {
         if self.store.hear(back_end) {
             self.give_up(back_end, self.last_ns);
         }
-        self.know_gates();
     }
 
     fn change<B: BackEnd>(
@@ -75,16 +74,6 @@ impl Manager {
             Update::Same => self.tally.updated += u64::from(changed),
         }
         Ok(())
-    }
-
-    /// Gates by id: a rule that changed or was put back has another.
-    fn know_gates(&mut self) {
-        let Self { flows, store, by_gate, .. } = self;
-        by_gate.clear();
-        for (number, flow) in flows.iter_mut() {
-            let gate = flow.place.installed().and_then(|installed| store.counting(installed));
-            by_gate.extend(gate.map(|gate| (gate, number)));
-        }
     }
 
     /// Compares with the device, and puts back what it has lost. Packets that met half a chain went to software: the
@@ -119,7 +108,6 @@ impl Manager {
         }
         let repaired = self.store.repair(back_end);
         self.tally.repaired += lost as u64;
-        self.know_gates();
         repaired.map(|()| lost)
     }
 
@@ -134,7 +122,6 @@ impl Manager {
         self.store = Store::default();
         self.translator = Translator::default();
         self.classes = Classes::default();
-        self.by_gate.clear();
         self.coming.clear();
         for (_, flow) in self.flows.iter_mut() {
             self.tally.withdrawn += u64::from(matches!(flow.place, Place::Hardware(_)));

@@ -22,9 +22,9 @@ impl Manager {
         self.store.len()
     }
 
-    /// Ways and gates known: with the rules, what would grow if something were left behind.
-    pub fn ways_and_gates(&self) -> (usize, usize) {
-        (self.translator.ways(), self.by_gate.len())
+    /// Ways and bundles of rules known: with the rules, what would grow if something were left behind.
+    pub fn ways_and_bundles(&self) -> (usize, usize) {
+        (self.translator.ways(), self.store.bundles())
     }
 
     /// All flows: where they are, and how fast.

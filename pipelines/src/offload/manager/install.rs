@@ -85,9 +85,6 @@ impl Manager {
                 (Place::Opening(mut installed, since_ns), State::Failed(error))
                     if error.cause == Cause::Again =>
                 {
-                    if let Some(gate) = self.store.counting(&installed) {
-                        self.by_gate.remove(&gate);
-                    }
                     self.store.close(back_end, &mut installed);
                     if late(since_ns) {
                         failed.push((number, Status::Software(Why::NoGap)));
@@ -109,7 +106,6 @@ impl Manager {
                         failed.push((number, because(&error)));
                         Place::Preparing(installed, since_ns)
                     } else {
-                        self.by_gate.extend(self.store.counting(&installed).map(|gate| (gate, number)));
                         Place::Opening(installed, since_ns)
                     }
                 }

@@ -21,9 +21,8 @@ pub use flow::{Pin, Status, Why};
 pub use policy::{Debit, Policy, Sample, States, Tally};
 pub use rate::Rate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use super::hasher::Map;
 use super::store::{State, Store};
 use super::translate::{self, Ask, Tables, Translator};
 use super::{BackEnd, Cause, FlowError, RuleId, Stamp, Usage};
@@ -40,7 +39,6 @@ pub struct Manager {
     flows: Known,
     /// Flows on their way into hardware.
     coming: Vec<Number>,
-    by_gate: Map<RuleId, Number>,
     translator: Translator,
     store: Store,
     tally: Tally,
@@ -66,7 +64,6 @@ impl Manager {
             on: true,
             flows: Known::default(),
             coming: Vec::new(),
-            by_gate: Map::default(),
             translator: Translator::default(),
             store: Store::default(),
             tally: Tally::default(),
@@ -217,15 +214,23 @@ impl Manager {
     fn age<B: BackEnd>(&mut self, back_end: &mut B) {
         let mut aged = Vec::new();
         back_end.aged(&mut aged);
-        for id in aged {
-            let Some(number) = self.by_gate.get(&id).copied() else {
-                self.tally.strangers += 1;
-                continue;
-            };
-            if self.flows.at(number).is_some_and(|flow| flow.pin != Some(Pin::Hardware)) {
-                self.tally.aged += 1;
-                self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
+        if aged.is_empty() {
+            return;
+        }
+        let aged: HashSet<RuleId> = aged.into_iter().collect();
+        let (mut out, mut known) = (Vec::new(), HashSet::new());
+        for (number, flow) in self.flows.iter_mut() {
+            let gate = flow.place.installed().and_then(|installed| self.store.counting(installed));
+            let Some(gate) = gate.filter(|gate| aged.contains(gate)) else { continue };
+            known.insert(gate);
+            if flow.pin != Some(Pin::Hardware) {
+                out.push(number);
             }
+        }
+        self.tally.strangers += (aged.len() - known.len()) as u64;
+        for number in out {
+            self.tally.aged += 1;
+            self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
         }
     }
 
@@ -272,9 +277,6 @@ impl Manager {
         let was_inside = matches!(flow.place, Place::Hardware(_));
         let place = std::mem::replace(&mut flow.place, Place::Software { status, not_before_ns });
         let Some(installed) = place.into_installed() else { return };
-        if let Some(gate) = self.store.counting(&installed) {
-            self.by_gate.remove(&gate);
-        }
         let about = installed.about;
         let usage = self.store.remove(back_end, installed);
         self.settle(number, usage, was_inside, about.leaf);

@@ -10,6 +10,7 @@ mod chain;
 pub use chain::{Installed, Update};
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
 use super::few::Few;
@@ -95,8 +96,8 @@ pub struct Store {
     bundles: Slots<Rules>,
     /// Rules by the hash of what they match.
     by_match: Map<u64, Few<Number>>,
-    /// Rules that are not in force yet.
-    waiting: Map<RuleId, Number>,
+    /// Rules that are not in force yet, in the order in which they were made; and some that are gone since.
+    waiting: VecDeque<(RuleId, Number)>,
     /// Counts up with every rule that is not in force any more and still there.
     changes: u64,
     /// Chains that were prepared and are not open.
@@ -146,6 +147,11 @@ impl Store {
     /// True without any rule.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.bundles.len() == 0
+    }
+
+    /// Bundles in use.
+    pub fn bundles(&self) -> usize {
+        self.bundles.len()
     }
 
     /// Gates that are still to be made.
@@ -250,7 +256,7 @@ impl Store {
                 Entry::Vacant(place) => drop(place.insert(Few::One(number))),
                 Entry::Occupied(mut same) => same.get_mut().insert(number, |_| false),
             }
-            self.waiting.insert(id, number);
+            self.waiting.push_back((id, number));
             return Ok((number, false));
         };
         let changed = self.replace(back_end, number, rule, guard)?;
@@ -285,14 +291,13 @@ impl Store {
             Ok(id) => id,
             Err(error) => return Err((error, rule)),
         };
-        waiting.insert(id, number);
+        waiting.push_back((id, number));
         *changes += 1;
         let last = std::mem::replace(&mut shared.id, id);
         match std::mem::replace(&mut shared.state, State::Waiting) {
             State::InForce => shared.old = Some(last),
             // It was never in force: what it would have replaced still is.
             State::Waiting => {
-                waiting.remove(&last);
                 shared.before = add(shared.before, back_end.destroy(last).unwrap_or_default());
             }
             State::Failed(_) => {}
@@ -309,9 +314,6 @@ impl Store {
             return Usage::default();
         }
         let Some(shared) = self.rules.remove(number) else { return Usage::default() };
-        if shared.state == State::Waiting {
-            self.waiting.remove(&shared.id);
-        }
         if let Entry::Occupied(mut same) = self.by_match.entry(shared.hash)
             && same.get_mut().remove(|other| *other == number)
         {
@@ -363,13 +365,34 @@ impl Store {
         }
     }
 
+    fn waits(&self, id: RuleId, number: Number) -> bool {
+        self.rules.at(number).is_some_and(|shared| shared.id == id && shared.state == State::Waiting)
+    }
+
+    /// The rule that waits under an id; nearly always the first. Those that wait no more are forgotten on the way.
+    fn waited(&mut self, id: RuleId) -> Option<Number> {
+        let mut at = 0;
+        loop {
+            let (first, number) = *self.waiting.get(at)?;
+            let waits = self.waits(first, number);
+            if waits && first != id {
+                at += 1;
+                continue;
+            }
+            self.waiting.remove(at);
+            if waits {
+                return Some(number);
+            }
+        }
+    }
+
     /// Hears from the back end which rules are in force and which have failed. True when any has failed.
     pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
         let mut failed = false;
         let mut results = Vec::new();
         back_end.completed(&mut results);
         for (id, result) in results {
-            let Some(number) = self.waiting.remove(&id) else { continue };
+            let Some(number) = self.waited(id) else { continue };
             let Some(shared) = self.rules.at_mut(number) else { continue };
             failed |= result.is_err();
             shared.state = match result {
@@ -380,6 +403,9 @@ impl Store {
                 shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
             }
         }
+        while self.waiting.front().is_some_and(|(id, number)| !self.waits(*id, *number)) {
+            self.waiting.pop_front();
+        }
         failed
     }
 
@@ -388,13 +414,11 @@ impl Store {
     /// met half a chain are in software.
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> usize {
         let mut lost = 0;
-        let Self { rules, waiting, .. } = self;
-        for (_, shared) in rules.iter_mut() {
+        for (_, shared) in self.rules.iter_mut() {
             if let State::InForce | State::Waiting = shared.state
                 && let Err(error) = back_end.query(shared.id)
                 && error.cause == Cause::Gone
             {
-                waiting.remove(&shared.id);
                 shared.state = State::Failed(error);
                 self.changes += 1;
                 lost += 1;
@@ -415,7 +439,7 @@ impl Store {
             }
             shared.id = back_end.create(&shared.rule)?;
             shared.state = State::Waiting;
-            waiting.insert(shared.id, number);
+            waiting.push_back((shared.id, number));
         }
         Ok(())
     }
