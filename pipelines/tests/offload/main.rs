@@ -5,12 +5,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad;
+mod churn;
 mod differential;
 mod figures;
 mod host;
 mod manager;
 mod model;
 mod order;
+mod queue_pairs;
+mod red;
 mod sim;
 mod store;
 mod translate;

@@ -64,7 +64,8 @@ pub struct Sample {
     pub bytes: u64,
 }
 
-/// What hardware did since the last time, to be added to NFT and RCFT and taken from DHTB.
+/// What hardware did since the last time, to be added to NFT and RCFT and taken from DHTB, there with the bytes that a
+/// frame costs on the wire for each packet. What meters turned away is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debit {
     /// The flow.

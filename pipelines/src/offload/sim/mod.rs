@@ -145,6 +145,12 @@ impl Eswitch {
         self.rules.len() == 0
     }
 
+    /// What it remembers of rules beside the rules: when they come into force, when they age, meters, results that
+    /// nobody has asked for. What would grow if something were left behind.
+    pub fn remembered(&self) -> usize {
+        self.rules.remembered() + self.meters.len() + self.completed.len()
+    }
+
     /// Tells the time, nanoseconds of a clock that does not go back; rules whose time has come are in force.
     pub fn advance(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);

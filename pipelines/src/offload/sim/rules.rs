@@ -52,6 +52,12 @@ impl Rules {
         self.held.len() - self.free.len()
     }
 
+    /// Rules in the lists of those that wait and of those that age, and shapes.
+    pub fn remembered(&self) -> usize {
+        let shapes: usize = self.groups.values().map(Group::shapes).sum();
+        self.waiting.len() + self.ages.len() + shapes
+    }
+
     /// The id of the rule with a number.
     pub fn id(&self, number: Number) -> RuleId {
         let serial = self.get(number).map_or(0, |held| held.serial);

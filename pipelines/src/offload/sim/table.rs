@@ -83,6 +83,11 @@ impl Wanted {
 }
 
 impl Group {
+    /// Shapes that its rules have.
+    pub fn shapes(&self) -> usize {
+        self.order.len()
+    }
+
     /// Puts a rule in.
     pub fn insert(&mut self, pattern: &[Item], slots: &[Slot], rank: Rank, number: Number) -> Spot {
         let mut want = Wanted::default();

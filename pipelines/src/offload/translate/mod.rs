@@ -12,9 +12,10 @@
 //! place of the VLT and how packets go there; a location that moves changes the rules of its ways, and no others.
 //!
 //! Knows no back end and touches no table. Frames longer than the way out are the NIC's to drop (unconfirmed), where
-//! [`Refusal::Mtu`] does not exclude them; meters count no per-packet overhead; rules count what an outer frame has
-//! behind its datagram, which no sender of VxLAN puts there; and what a meter turns away is counted by the flow's rule
-//! before and by software after, and by a rule of its own, so that it can be taken off.
+//! [`Refusal::Mtu`] does not exclude them; rules count what an outer frame has behind its datagram, which no sender of
+//! VxLAN puts there. What a meter turns away is counted by the flow's rule before and by software after, and by a rule
+//! of its own, by which the manager takes it off; it may be overtaken in software by what the meter lets through later.
+//! [`meter`] is in bytes that are paid; what the device's meter sees of them, the manager works out.
 
 mod find;
 mod patterns;

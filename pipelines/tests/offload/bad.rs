@@ -1,0 +1,317 @@
+//! Devices that are full, refuse, fail, forget, count backwards, or go: counted, explained, and traffic goes on in
+//! software.
+
+use std::collections::HashMap;
+
+use pipelines::offload::manager::*;
+use pipelines::offload::sim::{Config, Eswitch, Fate};
+use pipelines::offload::translate::{Ask, Entropy, Tables};
+use pipelines::offload::*;
+use wire::HeapBuf;
+
+use crate::host::*;
+use crate::support::*;
+
+const SYNC_NS: u64 = 100_000_000;
+
+/// An e-switch that misbehaves.
+struct Bad {
+    eswitch: Eswitch,
+    /// Counters read so much less.
+    less: u64,
+    /// Aged rules that nobody has.
+    strangers: Vec<RuleId>,
+    /// So many calls more, and the device is gone.
+    calls: Option<u32>,
+    gone: bool,
+}
+
+impl Bad {
+    fn new(config: Config) -> Self {
+        Self { eswitch: Eswitch::new(config), less: 0, strangers: Vec::new(), calls: None, gone: false }
+    }
+
+    fn call(&mut self) -> Result<(), FlowError> {
+        if let Some(left) = &mut self.calls {
+            self.gone |= *left == 0;
+            *left = left.saturating_sub(1);
+        }
+        let error = || FlowError::new(Cause::NoDevice, Where::Unspecified, "the port is gone");
+        if self.gone { Err(error()) } else { Ok(()) }
+    }
+
+    fn seen(&self, usage: Usage) -> Usage {
+        Usage {
+            packets: usage.packets.saturating_sub(self.less),
+            bytes: usage.bytes.saturating_sub(self.less * 60),
+        }
+    }
+}
+
+impl BackEnd for Bad {
+    fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
+        self.eswitch.validate(rule)
+    }
+
+    fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
+        self.call()?;
+        self.eswitch.create(rule)
+    }
+
+    fn create_gate(&mut self, rule: &FlowRule, guard: &Guard) -> Result<RuleId, FlowError> {
+        self.call()?;
+        self.eswitch.create_gate(rule, guard)
+    }
+
+    fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>) {
+        self.eswitch.completed(results);
+    }
+
+    fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.call()?;
+        self.eswitch.destroy(rule).map(|usage| self.seen(usage))
+    }
+
+    fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
+        self.call()?;
+        self.eswitch.query(rule).map(|usage| self.seen(usage))
+    }
+
+    fn aged(&mut self, rules: &mut Vec<RuleId>) {
+        rules.append(&mut self.strangers);
+        self.eswitch.aged(rules);
+    }
+
+    fn flush(&mut self) -> Result<(), FlowError> {
+        self.call()?;
+        self.eswitch.flush()
+    }
+
+    fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
+        self.call()?;
+        self.eswitch.set_meter(mtr_id, meter)
+    }
+}
+
+struct Lab {
+    host: Host,
+    device: Bad,
+    manager: Manager,
+    now_ns: u64,
+    debited: HashMap<Ask, u64>,
+    /// Packets of all flows that left, by whom.
+    by_hardware: u64,
+    by_software: u64,
+}
+
+fn frame(port: u16) -> Vec<u8> {
+    v4(A, R).tcp(port, 80, 0x10, b"data")
+}
+
+impl Lab {
+    fn new(config: Config) -> Self {
+        let mut host = Host::new(plain());
+        host.options.entropy = Entropy::Hardware;
+        let policy = Policy {
+            packets: 1000,
+            bytes: u64::MAX,
+            rules_per_second: 1_000_000,
+            retry_ns: 2_000_000_000,
+            ..Policy::default()
+        };
+        Self {
+            host,
+            device: Bad::new(config),
+            manager: Manager::new(policy),
+            now_ns: 1_000_000_000,
+            debited: HashMap::new(),
+            by_hardware: 0,
+            by_software: 0,
+        }
+    }
+
+    /// So many tenths of a second, with 200 packets of each of these flows in each; all of them leave.
+    fn run(&mut self, tenths: usize, ports: &[u16]) {
+        for _ in 0..tenths {
+            for port in ports {
+                for _ in 0..200 {
+                    let mut packet = HeapBuf::new(&frame(*port));
+                    // A device that is gone hands everything to software.
+                    let fate = if self.device.gone {
+                        None
+                    } else {
+                        Some(self.device.eswitch.run(&mut packet, dpdk(1)))
+                    };
+                    match fate {
+                        Some(Fate::Out { .. }) => self.by_hardware += 1,
+                        None | Some(Fate::Software { .. }) => {
+                            assert_eq!(self.host.world.run(1, vec![packet]).len(), 1);
+                            self.by_software += 1;
+                        }
+                        Some(fate) => panic!("{fate:?}"),
+                    }
+                }
+            }
+            self.sync();
+        }
+    }
+
+    fn sync(&mut self) {
+        self.now_ns += SYNC_NS;
+        self.device.eswitch.advance(self.now_ns);
+        let entries = self.host.entries();
+        let samples = entries.iter().map(|entry| {
+            let ask = whole(entry.key);
+            let hardware = self.debited.get(&ask).copied().unwrap_or_default();
+            Sample { ask, packets: entry.packets + hardware, bytes: 0 }
+        });
+        let samples: Vec<_> = samples.collect();
+        let tables = Tables {
+            snapshot: &self.host.world.snapshot,
+            tree: self.host.world.worker.overlay.dhtb().tree(),
+            ports: &self.host.ports,
+            options: &self.host.options,
+        };
+        let arrivals = self.device.eswitch.all_arrivals();
+        let quiet =
+            |ask: &Ask| Some(Stamp(arrivals.of(sim::flow_of(ask, sim::Side::of(&tables, &ask.key)?))));
+        for debit in self.manager.sync(&mut self.device, &tables, &samples, quiet, self.now_ns) {
+            *self.debited.entry(debit.ask).or_default() += debit.packets;
+        }
+    }
+
+    fn status(&self, port: u16) -> Status {
+        let key = self.host.entries().iter().map(|entry| entry.key).find(|key| key.ports().0 == port);
+        self.manager.why(&key.expect("a flow"))
+    }
+}
+
+#[test]
+fn bad_devices_without_room_or_will_are_counted_by_their_words() {
+    let room = Config { capacity: 0, ..Config::default() };
+    let will = Config { refuse_all: true, ..Config::default() };
+    let words = "refused: this device takes no rules (unspecified)";
+    for (config, status, refusals) in [
+        (room, "software: no room for its rules", vec![]),
+        (will, words, vec![("this device takes no rules (unspecified)".to_string(), 2)]),
+    ] {
+        let mut lab = Lab::new(config);
+        lab.run(15, &[1, 2]);
+        assert_eq!([1, 2].map(|port| lab.status(port).to_string()), [status; 2]);
+        assert_eq!(lab.manager.refusals(), refusals);
+        assert_eq!((lab.by_hardware, lab.by_software), (0, 15 * 400));
+        assert_eq!((lab.device.eswitch.len(), lab.manager.rules()), (0, 0));
+        let states = lab.manager.states();
+        let expected = if refusals.is_empty() {
+            States { software: 2, ..States::default() }
+        } else {
+            States { refused: 2, ..States::default() }
+        };
+        assert_eq!(states, expected);
+    }
+}
+
+#[test]
+fn bad_rules_that_are_taken_and_fail_leave_nothing_behind() {
+    for fail_one_in in [1, 10] {
+        let mut lab = Lab::new(Config { fail_one_in, ..Config::default() });
+        lab.run(150, &[1, 2, 3]);
+        let tally = lab.manager.tally();
+        assert!(tally.refused_by_device > 0);
+        assert_eq!(lab.manager.refusals()[0].0, "the device failed (unspecified)");
+        // What does not fail gets through, sooner or later; nothing of what failed is there.
+        assert_eq!(lab.by_hardware > 0, fail_one_in > 1, "one in {fail_one_in}: {tally:?}");
+        assert_eq!(lab.manager.rules(), lab.device.eswitch.len());
+        lab.run(60, &[]);
+        assert_eq!((lab.manager.rules(), lab.device.eswitch.len()), (0, 0));
+        assert_eq!(lab.manager.ways_and_bundles(), (0, 0));
+        let debited: u64 = lab.debited.values().sum();
+        assert_eq!(debited, lab.by_hardware, "one in {fail_one_in}");
+    }
+}
+
+/// Rules that are changed in place, and the change fails: their flows go back to software.
+#[test]
+fn bad_changes_that_fail_take_their_flows_out() {
+    // Nine rules for the first flow, one for the second; the first three of the change come, the fourth fails.
+    let mut lab = Lab::new(Config { fail_one_in: 14, ..Config::default() });
+    lab.run(5, &[1, 2]);
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+    let place = lab.host.world.tunnel(0, 3);
+    let destination = pipelines::snapshot::Destination::Mac(R.mac);
+    let slot = lab.host.world.snapshot.location(0, destination).unwrap().slot;
+    lab.host.world.writer.update(slot.slot, place);
+    let tables = Tables {
+        snapshot: &lab.host.world.snapshot,
+        tree: lab.host.world.worker.overlay.dhtb().tree(),
+        ports: &lab.host.ports,
+        options: &lab.host.options,
+    };
+    lab.manager.follow(&mut lab.device, &tables);
+    assert_eq!(
+        [1, 2].map(|port| lab.status(port).to_string()),
+        ["refused: the device failed (unspecified)"; 2]
+    );
+    assert_eq!((lab.manager.rules(), lab.device.eswitch.len()), (0, 0));
+    let before = lab.by_hardware;
+    lab.run(1, &[1, 2]);
+    assert_eq!(lab.by_hardware, before);
+    lab.run(30, &[1, 2]);
+    assert_eq!(lab.status(1), Status::Hardware, "after a while they are tried again");
+}
+
+#[test]
+fn bad_counters_that_go_back_are_counted_and_debit_nothing() {
+    let mut lab = Lab::new(Config { refresh_ns: 0, ..Config::default() });
+    lab.run(10, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    let debited: u64 = lab.debited.values().sum();
+    assert_eq!(debited, lab.by_hardware);
+    lab.device.less = 500;
+    lab.run(1, &[1]);
+    assert_eq!(lab.manager.tally().backwards, 1);
+    assert_eq!(lab.debited.values().sum::<u64>(), debited, "nothing until it goes up again");
+    lab.run(5, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    assert_eq!(lab.debited.values().sum::<u64>(), debited + 5 * 200);
+    assert_eq!(lab.manager.tally().backwards, 1);
+}
+
+#[test]
+fn bad_ages_of_rules_that_nobody_has_are_counted() {
+    let mut lab = Lab::new(Config::default());
+    lab.run(5, &[1]);
+    lab.device.strangers = vec![RuleId(u64::MAX), RuleId(1 << 40), RuleId(u64::MAX)];
+    lab.run(2, &[1]);
+    let tally = lab.manager.tally();
+    assert_eq!((tally.strangers, tally.aged), (2, 0));
+    assert_eq!(lab.status(1), Status::Hardware);
+}
+
+/// The port goes after each number of calls in turn: in the middle of preparing, of opening, of counting.
+#[test]
+fn bad_ports_that_go_in_the_middle_leave_everything_in_software() {
+    for calls in 0..40 {
+        let mut lab = Lab::new(Config::default());
+        lab.run(1, &[1, 2]);
+        lab.device.calls = Some(calls);
+        lab.run(30, &[1, 2]);
+        assert!(lab.device.gone, "after {calls} calls");
+        let words = [1, 2].map(|port| lab.status(port).to_string());
+        if calls < 9 {
+            assert_eq!(words, ["refused: the port is gone (unspecified)"; 2], "after {calls} calls");
+            assert_eq!(lab.manager.rules(), 0, "after {calls} calls");
+        }
+        lab.manager.lost();
+        assert_eq!(lab.manager.states().hardware, 0);
+        assert_eq!((lab.manager.rules(), lab.manager.ways_and_bundles()), (0, (0, 0)));
+        let sent = lab.by_software;
+        lab.run(1, &[1, 2]);
+        assert_eq!(lab.by_software, sent + 400);
+        // Another device comes.
+        lab.device = Bad::new(Config::default());
+        lab.device.eswitch.advance(lab.now_ns);
+        lab.run(30, &[1, 2]);
+        assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+    }
+}
