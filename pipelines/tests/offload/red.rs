@@ -50,6 +50,11 @@ impl Lab {
 
     /// So many tenths of a second with so many packets of each flow in each, evenly; all flows are pinned.
     fn run(&mut self, tenths: u64, packets: u64) {
+        self.run_with(tenths, packets, true);
+    }
+
+    /// The same; where flows are not pinned, they are as hot as software sees them.
+    fn run_with(&mut self, tenths: u64, packets: u64, pinned: bool) {
         for _ in 0..tenths {
             for n in 0..packets {
                 self.eswitch.advance(self.now_ns + SYNC_NS * n / packets);
@@ -72,10 +77,17 @@ impl Lab {
                 options: &self.host.options,
             };
             let asks: Vec<_> = self.flows.iter().map(|flow| flow.2).collect();
-            asks.iter().for_each(|ask| self.manager.pin(*ask, Some(Pin::Hardware), self.now_ns));
+            let to_pin = asks.iter().filter(|_| pinned);
+            to_pin.for_each(|ask| self.manager.pin(*ask, Some(Pin::Hardware), self.now_ns));
+            let in_software = |ask: &Ask| self.seen.get(ask).map_or(0, |seen| seen[2] + seen[3]);
+            let samples: Vec<Sample> = asks
+                .iter()
+                .map(|ask| Sample { ask: *ask, packets: in_software(ask), bytes: in_software(ask) * 400 })
+                .collect();
+            let samples = if pinned { Vec::new() } else { samples };
             let arrivals = self.eswitch.all_arrivals();
             let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
-            let debits = self.manager.sync(&mut self.eswitch, &tables, &[], quiet, self.now_ns);
+            let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(&debits);
         }
     }
@@ -146,4 +158,28 @@ fn red_a_class_gets_its_rate_whatever_the_size_of_its_frames() {
         let off = rate.abs_diff(RATE) * 100 / RATE;
         assert!(off <= 2, "{direction:?}, {inner} bytes: {rate} bits a second instead of {RATE}");
     }
+}
+
+#[test]
+fn red_flows_of_a_class_over_its_rate_come_back_to_where_the_queues_are() {
+    let mut lab = Lab::new(vec![(1, tcp(1, 400)), (1, tcp(2, 400))]);
+    lab.host.limit(Direction::Out, 0, Class::Tcp, 40_000_000);
+    let hot = Policy { packets: 100, rules_per_second: 1_000_000, ..Policy::default() };
+    lab.manager = Manager::new(hot);
+    // Well within its rate: there they stay.
+    lab.run_with(20, 50, false);
+    assert_eq!((lab.manager.states().hardware, lab.manager.tally().over_rate), (2, 0));
+    // Ten times the rate.
+    lab.run_with(5, 5000, false);
+    let asks: Vec<Ask> = lab.flows.iter().map(|flow| flow.2).collect();
+    for ask in &asks {
+        assert_eq!(lab.manager.why(&ask.key), Status::Software(Why::OverRate));
+    }
+    let tally = lab.manager.tally();
+    assert_eq!((tally.over_rate, tally.withdrawn), (2, 2), "{tally:?}");
+    // Not again before the retry time; then they may try.
+    lab.run_with(90, 50, false);
+    assert_eq!(lab.manager.states().hardware, 0);
+    lab.run_with(20, 50, false);
+    assert_eq!(lab.manager.states().hardware, 2);
 }

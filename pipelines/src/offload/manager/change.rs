@@ -29,7 +29,7 @@ impl Manager {
     }
 
     /// Flows that have rules.
-    fn installed(&mut self, chosen: impl Fn(&Flow) -> bool) -> Vec<Number> {
+    pub(super) fn installed(&mut self, chosen: impl Fn(&Flow) -> bool) -> Vec<Number> {
         let installed = |flow: &Flow| flow.place.installed().is_some() && chosen(flow);
         self.flows.iter_mut().filter(|(_, flow)| installed(flow)).map(|(number, _)| number).collect()
     }

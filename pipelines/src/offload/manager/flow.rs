@@ -40,6 +40,8 @@ pub enum Why {
     Off,
     /// Its queue pair is not admitted, or not any more.
     NotAdmitted,
+    /// Its class is over its rate: what a meter turns away has to wait, and only software has queues.
+    OverRate,
 }
 
 impl fmt::Display for Status {
@@ -61,6 +63,7 @@ impl fmt::Display for Status {
             Why::Pinned => write!(f, "pinned"),
             Why::Off => write!(f, "offload is off"),
             Why::NotAdmitted => write!(f, "its queue pair is not admitted"),
+            Why::OverRate => write!(f, "its class is over its rate"),
         }
     }
 }

@@ -110,6 +110,7 @@ impl Manager {
         }
         self.listen(samples, now_ns);
         self.collect(back_end, now_ns);
+        self.ease(back_end, now_ns);
         self.age(back_end);
         self.proceed(back_end, &mut quiet, now_ns);
         let hot = self.judge(back_end, now_ns);

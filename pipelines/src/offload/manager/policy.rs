@@ -104,6 +104,8 @@ pub struct Tally {
     pub aged: u64,
     /// Of those, to make room for hotter ones.
     pub displaced: u64,
+    /// Of those, because their class was over its rate.
+    pub over_rate: u64,
     /// Chains changed in place.
     pub updated: u64,
     /// Flows that are treated otherwise by hardware.

@@ -7,8 +7,12 @@
 //!
 //! What a meter turns away was counted by the gate of its flow, and is counted by software as well: it is taken off the
 //! debits of the class. Of which flows it was nobody can tell: each gives in proportion to what it did.
+//!
+//! A class whose meter turns packets away wants more than it may have. Then some packets of a flow would wait in software
+//! and others overtake them in hardware, so all of its flows come back, and are looked at again later.
 
 use super::Manager;
+use super::flow::{Flow, Pin, Status, Why};
 use super::policy::Debit;
 use crate::offload::hasher::Map;
 use crate::offload::{BackEnd, Meter, Usage};
@@ -95,13 +99,39 @@ impl Classes {
 }
 
 impl Manager {
-    /// Takes off debits, from the one at `from` on, what their classes turned away since the last time.
-    pub(super) fn take_off_red<B: BackEnd>(&mut self, back_end: &mut B, from: usize) {
+    /// Takes flows of classes that are over their rates out of hardware, but for those that are pinned there.
+    pub(super) fn ease<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+        let over = self.hear_red(back_end);
+        if over.is_empty() {
+            return;
+        }
+        let eased = |flow: &Flow| {
+            let leaf = flow.place.installed().and_then(|installed| installed.about.leaf);
+            flow.pin != Some(Pin::Hardware) && leaf.is_some_and(|leaf| over.contains(&leaf))
+        };
+        for number in self.installed(eased) {
+            self.tally.over_rate += 1;
+            self.withdraw(back_end, number, Status::Software(Why::OverRate), now_ns + self.policy.retry_ns);
+        }
+    }
+
+    /// Classes whose meters turned packets away since the last time.
+    fn hear_red<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<Leaf> {
+        let mut over = Vec::new();
         for (id, usage) in self.store.turned_away(back_end) {
             let red = self.classes.red.entry(Leaf(id - 1)).or_default();
             red.packets += usage.packets;
             red.bytes += usage.bytes;
+            if usage.packets > 0 {
+                over.push(Leaf(id - 1));
+            }
         }
+        over
+    }
+
+    /// Takes off debits, from the one at `from` on, what their classes turned away since the last time.
+    pub(super) fn take_off_red<B: BackEnd>(&mut self, back_end: &mut B, from: usize) {
+        self.hear_red(back_end);
         let debits = self.debits.get_mut(from..).unwrap_or_default();
         self.classes.take_off(debits);
         self.debits.retain(|debit| debit.packets > 0);

@@ -89,6 +89,7 @@ fn counts(offload: &Control) -> Vec<(&'static str, u64)> {
         ("withdrawn", tally.withdrawn),
         ("aged", tally.aged),
         ("displaced", tally.displaced),
+        ("over their rates", tally.over_rate),
         ("updated", tally.updated),
         ("refused", tally.refused),
         ("refused by the device", tally.refused_by_device),
