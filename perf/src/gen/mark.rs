@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_from_the_end() {
         for roce in [false, true] {
-            let mark = Mark { roce, run: 250, flow: 0xab_cdef, number: 0x8765_4321, stamp: 0xfedc_ba98_7654 };
+            let mark = Mark { roce, run: 250, flow: 0xab_cdef, number: 0x8765_c321, stamp: 0xfedc_ba98_7654 };
             let mut frame = vec![0; 44];
             frame.extend(mark.bytes());
             if roce {
