@@ -34,8 +34,7 @@ impl Screen {
     pub fn begin(&mut self, title: &str) {
         self.title = title.into();
         self.before.clear();
-        self.at = 0.0;
-        self.lines = 0;
+        (self.at, self.lines, self.next) = (0.0, 0, 0);
     }
 
     /// Whether a second has passed.
@@ -44,8 +43,10 @@ impl Screen {
         if self.second == 0 || now < self.next {
             return false;
         }
+        // The first look shows nothing yet.
+        let first = self.next == 0;
         self.next = now + self.second;
-        true
+        !first
     }
 
     /// Shows how far it has come.
@@ -95,6 +96,17 @@ fn table(title: &str, (from, to): (f64, f64), before: &[(u64, u64)], streams: &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_looked_at_every_second_where_somebody_watches() {
+        let mut screen = Screen::new(true, 1000);
+        assert!(!screen.is_due(1) && !screen.is_due(5000), "nobody watches");
+        screen.second = 1000;
+        let looks: Vec<u64> = (5000..8500).filter(|&now| screen.is_due(now)).collect();
+        assert_eq!(looks, [6000, 7000, 8000]);
+        screen.begin("next");
+        assert!(!screen.is_due(8500) && screen.is_due(9500));
+    }
 
     #[test]
     fn rates_are_those_since_the_last_look() {

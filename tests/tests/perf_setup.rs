@@ -1,0 +1,58 @@
+//! `perf setup` and `perf latency`, short: every packet of a scanner is a new flow that is there afterwards, its neighbour
+//! loses none, and frames with a time stamp come back through whoever forwards them. Nothing is asserted on rates or delays.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use serde_json::Value;
+use tests::{Workdir, binary, process};
+
+fn perf(command: &str, more: &[&str]) -> (Value, String) {
+    process::need_root();
+    let dir = Workdir::new(command);
+    let json = dir.path().join("report.json").display().to_string();
+    let (perf, vswitch) = (binary::release("perf"), binary::release("vswitch"));
+    let (perf, vswitch) = (perf.display().to_string(), vswitch.display().to_string());
+    let words = [&[perf.as_str(), command, "--vswitch", &vswitch, "--json", &json], more].concat();
+    let text = process::run(&words);
+    (serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap(), text)
+}
+
+#[track_caller]
+fn number(row: &Value, name: &str) -> u64 {
+    row[name].as_u64().unwrap_or_else(|| panic!("no {name} in {row:#}"))
+}
+
+#[test]
+fn setup_leaves_every_flow_and_a_scanner_costs_its_neighbour_no_packet() {
+    let more = ["--flows", "200000", "--rounds", "1", "--pairs", "1", "--seconds", "0.5", "--share", "20"];
+    let (report, text) = perf("setup", &more);
+    let round = &report["rounds"][0];
+    assert_eq!((number(round, "flows"), number(round, "misses_again")), (200_000, 0), "{text}");
+    let arms = report["beside"].as_array().unwrap();
+    assert_eq!(arms.len(), 2, "{text}");
+    for arm in arms {
+        assert!(number(arm, "sent") > 1000, "{text}");
+        assert_eq!(number(arm, "taken_by_switch"), number(arm, "sent"), "{text}");
+        assert_eq!((number(arm, "lost"), number(arm, "neighbour_drops")), (0, 0), "{text}");
+    }
+    let scanned = arms.iter().find(|arm| arm["scanner"] == true).unwrap();
+    let refused = number(&scanned["drops"], "miss-limit");
+    assert_eq!(scanned["drops"].as_object().unwrap().len(), 1, "{text}");
+    assert_eq!(number(scanned, "set_up") + refused, number(scanned, "scanned"), "{text}");
+    // The limit is 100,000 a second and vNIC; the flows of the neighbour may have to be found again.
+    assert!(number(scanned, "set_up") > 1000 && refused > 1000, "{text}");
+}
+
+#[test]
+fn latency_is_of_frames_that_all_come_back() {
+    for ports in ["memif", "vhost"] {
+        let more = ["--turns", "1", "--seconds", "0.3", "--loads", "5", "--ports", ports];
+        let (report, text) = perf("latency", &more);
+        let rows = report["rows"].as_array().unwrap();
+        let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
+        assert_eq!(arms, ["ours", "testpmd", "empty-loop"], "{text}");
+        for row in rows {
+            assert_eq!(number(row, "lost"), 0, "{ports}\n{text}");
+            assert!(number(&row["delay"], "packets") > 1000, "{ports}\n{text}");
+        }
+    }
+}
