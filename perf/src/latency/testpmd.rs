@@ -8,6 +8,8 @@ use crate::host::HostError;
 use crate::host::process::{Placement, Process};
 use crate::host::scratch;
 
+/// Free huge pages that are enough for it.
+const HUGE_MB: u64 = 192;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A running testpmd.
@@ -38,11 +40,18 @@ impl Testpmd {
                 format!("net_vhost{port},iface={},queues=1,client=0,tso=0", socket.display())
             }
         });
+        // Without huge pages it would not start, unless told so; either way its memory can be shared with us.
+        let memory: &[&str] = if pmd::hugepage::free_mb() >= HUGE_MB {
+            &["--in-memory", "--single-file-segments"]
+        } else {
+            &["--no-huge", "-m", "256", "--no-shconf"]
+        };
         let cores = format!("{housekeeping},{core}");
         let main_core = housekeeping.to_string();
         let arguments = [
             ["-l", &cores, "--main-lcore", &main_core].as_slice(),
-            &["--in-memory", "--single-file-segments", "--no-pci", "--no-telemetry", "--file-prefix", prefix],
+            memory,
+            &["--no-pci", "--no-telemetry", "--file-prefix", prefix],
             &["--vdev", &devices[0], "--vdev", &devices[1]],
             &["--", "-i", "--forward-mode=io", "--nb-cores=1", "--total-num-mbufs=16384"],
             &["--disable-link-check", "--no-lsc-interrupt", "--rxd=1024", "--txd=1024"],
