@@ -194,9 +194,9 @@ fn a_device_asks_the_driver_where_no_e_switch_is_known() {
     let (second, rx, tx) = attach("net_null0");
     assert_eq!(first.info().unwrap().switch_domain, None);
     let mut device = FlowDevice::new(&first).unwrap();
-    assert!(device.proxy() == first.id() && !device.is_queued() && !device.has(second.id()));
+    assert!(device.proxy() == first.id() && !device.is_queued() && !device.has(second.id().get()));
     device.join(&second).unwrap();
-    assert!(device.has(first.id()) && device.has(second.id()));
+    assert!(device.has(first.id().get()) && device.has(second.id().get()));
 
     let transfer = FlowRule { attr: Attr::transfer(0, 0), ..simple() };
     for rule in [simple(), transfer] {
@@ -212,8 +212,8 @@ fn a_device_asks_the_driver_where_no_e_switch_is_known() {
     // It has no rules: there is nothing that could not be taken away, and nothing that the driver must be asked for.
     device.flush().unwrap();
 
-    device.leave(second.id());
-    assert!(!device.has(second.id()));
+    device.leave(second.id().get());
+    assert!(!device.has(second.id().get()));
     stop(second, rx, tx).detach().unwrap();
     // The port that takes the rules goes first: all of it is refused from then on, and the device can still be dropped.
     let first = stop(first, first_rx, first_tx);

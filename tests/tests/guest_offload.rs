@@ -1,4 +1,5 @@
-//! Rules of rte_flow that a driver takes: a tap on a kernel with the flower classifier, inside a guest.
+//! Rules of rte_flow that a driver takes: a tap on a kernel with the flower classifier, inside a guest; and the failsafe
+//! driver over another tap, which hands them on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use serde_json::Value;
@@ -39,7 +40,8 @@ fn guest_offload_rules_go_into_a_tap_whose_kernel_has_flower() {
         return;
     }
     let dir = Workdir::new("inner");
-    let (parts, plugins) = guest::switch_parts(&dir, &["librte_mempool_ring", "librte_net_tap"]);
+    let (parts, plugins) =
+        guest::switch_parts(&dir, &["librte_mempool_ring", "librte_net_tap", "librte_net_failsafe"]);
     let image = guest::image_with(&parts, &dir.path().join("initrd.cpio"));
     let [mut a, ..] = site::two_tenants();
     a.memory = 768;
@@ -64,11 +66,12 @@ fn guest_offload_rules_go_into_a_tap_whose_kernel_has_flower() {
     let drop = "ingress pattern eth / ipv4 dst is 10.1.0.9 / udp / end actions drop / end";
     let queue = "ingress pattern eth / ipv4 dst is 10.1.0.8 / udp / end actions queue index 0 / end";
     assert!(ctl(&format!("flow validate one {drop}")).contains("would take"));
-    let create = |rule: &str| {
-        let said = ctl(&format!("flow create one {rule}"));
+    let create_on = |port: &str, rule: &str| {
+        let said = ctl(&format!("flow create {port} {rule}"));
         let number = said.strip_prefix("rule ").and_then(|rest| rest.split_once(" created on port"));
         number.unwrap_or_else(|| panic!("{rule}: {said}")).0.parse::<u64>().unwrap()
     };
+    let create = |rule: &str| create_on("one", rule);
     let (first, second) = (create(drop), create(queue));
     let listed = ctl("flow list one");
     assert!(listed.contains(drop) && listed.contains(queue), "{listed}");
@@ -77,16 +80,17 @@ fn guest_offload_rules_go_into_a_tap_whose_kernel_has_flower() {
         "echo 1 >/proc/sys/net/ipv6/conf/one/disable_ipv6; ip address add 10.1.0.2/24 dev one; ip link set one up
          for to in 7 9; do ip neighbour add 10.1.0.$to lladdr 02:00:00:00:0a:09 dev one; done",
     );
-    let received = || -> u64 {
-        let stats = guest.run("vswitch ctl --socket /run/vs.sock --json 'show port stats one'");
+    let received = |port: &str| -> u64 {
+        let stats = guest.run(&format!("vswitch ctl --socket /run/vs.sock --json 'show port stats {port}'"));
         let stats: Value = serde_json::from_str(&stats).unwrap();
         stats[0]["rx-packets"].as_u64().unwrap_or_else(|| panic!("{stats:#}"))
     };
-    let pings = |to: &str| {
-        let before = received();
+    let pings_through = |port: &str, to: &str| {
+        let before = received(port);
         guest.run(&format!("ping -c 5 -i 0.2 -W 1 {to} || true"));
-        received() - before
+        received(port) - before
     };
+    let pings = |to: &str| pings_through("one", to);
     let all = create("ingress pattern eth / ipv4 dst is 10.1.0.9 / end actions drop / end");
     assert_eq!((pings("10.1.0.7"), pings("10.1.0.9")), (5, 0), "with the rule");
     ctl(&format!("flow destroy one rule {all}"));
@@ -110,6 +114,41 @@ fn guest_offload_rules_go_into_a_tap_whose_kernel_has_flower() {
     assert!(first < second && second < third, "{first}, {second}, {third}");
     assert!(ctl("flow flush one").contains("2 rules gone"));
     create(drop);
+    // The failsafe driver gives its rules to the tap that it stands for, and tells that one's words.
+    let said = ctl("port attach fs raw vdev=net_failsafe0,dev(net_tap9,iface=two)");
+    assert!(said.contains("(fs) attached"), "{said}");
+    guest.run(
+        "echo 1 >/proc/sys/net/ipv6/conf/two/disable_ipv6; ip address add 10.2.0.2/24 dev two; ip link set two up
+         for to in 7 9; do ip neighbour add 10.2.0.$to lladdr 02:00:00:00:0a:09 dev two; done",
+    );
+    let pings = |to: &str| pings_through("fs", to);
+    assert_eq!((pings("10.2.0.7"), pings("10.2.0.9")), (5, 5), "without a rule");
+    let drop = "ingress pattern eth / ipv4 dst is 10.2.0.9 / end actions drop / end";
+    assert!(ctl(&format!("flow validate fs {drop}")).contains("would take"));
+    let fourth = create_on("fs", drop);
+    assert!(ctl("flow list fs").contains(drop) && !ctl("flow list one").contains(drop));
+    assert_eq!((pings("10.2.0.7"), pings("10.2.0.9")), (5, 0), "with the rule");
+    refused(&format!("flow create fs {drop}"), "overlapping rules");
+    refused(
+        "flow create fs ingress pattern eth / end actions mark id 1 / end",
+        "Failed to create flow on sub_device 0 (action 0)",
+    );
+    refused(&format!("flow query fs {fourth} count"), "the rule has no count action");
+    assert!(ctl(&format!("flow destroy fs rule {fourth}")).contains("1 rule gone"));
+    assert_eq!(pings("10.2.0.9"), 5, "without it again");
+    // What either takes of the switch's own rules: none, in the tap's words.
+    let shown: Value = serde_json::from_str(
+        &guest.run("vswitch ctl --socket /run/vs.sock --json 'show offload capabilities'"),
+    )
+    .unwrap();
+    for port in shown["ports"].as_array().unwrap() {
+        for answer in port["chains"].as_array().unwrap() {
+            let words = answer["words"].as_str().unwrap_or_default();
+            let of_dpdk = words.contains("cannot match QPs");
+            assert!(of_dpdk || words.contains("transfer is not supported"), "{answer:#}");
+        }
+    }
+    create_on("fs", drop);
     // A switch that ends gives its rules back; the tap goes, and the kernel says nothing.
     let ended = guest.stop(inner);
     assert!(!ended.output.contains("were left at stop"), "{}", ended.output);

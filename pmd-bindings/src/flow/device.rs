@@ -98,14 +98,14 @@ impl FlowDevice {
         Ok(())
     }
 
-    /// Takes a port away. Rules about it are the caller's to destroy before.
-    pub fn leave(&mut self, port: PortId) {
-        self.ports.remove(&port.get());
+    /// Takes a port away, by its number. Rules about it are the caller's to destroy before.
+    pub fn leave(&mut self, port: u16) {
+        self.ports.remove(&port);
     }
 
-    /// True for a port that joined.
-    pub fn has(&self, port: PortId) -> bool {
-        self.ports.contains(&port.get())
+    /// True for a port that joined, by its number.
+    pub fn has(&self, port: u16) -> bool {
+        self.ports.contains(&port)
     }
 
     /// Rules that it holds.

@@ -329,3 +329,28 @@ impl BackEnd for Flows {
         Self::set_meter(self, mtr_id, meter)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_comes_or_goes_is_to_be_asked_again() {
+        for code in [libc::EAGAIN, libc::ENOENT] {
+            assert_eq!(usage(|_, _| -code).unwrap_err().cause, Cause::Again);
+        }
+        assert_eq!(usage(|_, _| -libc::ENOTSUP).unwrap_err().cause, Cause::Unsupported);
+        // Nothing filled in: no figures yet.
+        assert_eq!(usage(|_, _| 0).unwrap_err().cause, Cause::Again);
+        let fill = |data: *mut std::ffi::c_void, _| {
+            let count: *mut sys::rte_flow_query_count = data.cast();
+            // SAFETY: the place that `usage` hands out, for this type.
+            let count = unsafe { &mut *count };
+            count.set_hits_set(1);
+            (count.hits, count.bytes) = (7, 900);
+            0
+        };
+        // Bytes that the driver did not say it has set are none.
+        assert_eq!(usage(fill), Ok(Usage { packets: 7, bytes: 0 }));
+    }
+}

@@ -91,6 +91,8 @@ struct Rule {
     handle: NonNull<sys::rte_flow>,
     /// The device has not said yet what became of it.
     pending: bool,
+    /// Its removal is enqueued.
+    going: bool,
     counter: Counter,
 }
 
@@ -200,6 +202,9 @@ impl FlowQueue {
             )
         })?;
         self.outstanding += 1;
+        if let Some(rule) = self.rules.get_mut(&rule) {
+            rule.going = true;
+        }
         Ok(())
     }
 
@@ -230,8 +235,9 @@ impl FlowQueue {
     fn answered(&mut self, id: RuleId, goes: bool, succeeded: bool) {
         if goes {
             // A rule that the device will not let go stays known, so that it can be tried again.
-            if succeeded {
-                self.rules.remove(&id);
+            match self.rules.get_mut(&id) {
+                Some(rule) if !succeeded => rule.going = false,
+                _ => drop(self.rules.remove(&id)),
             }
             return;
         }
@@ -311,7 +317,7 @@ impl BackEnd for FlowQueue {
             }
         })?;
         self.outstanding += 1;
-        self.rules.insert(id, Rule { handle, pending: true, counter: Counter::of(rule, &[]) });
+        self.rules.insert(id, Rule { handle, pending: true, going: false, counter: Counter::of(rule, &[]) });
         Ok(id)
     }
 
@@ -327,10 +333,22 @@ impl BackEnd for FlowQueue {
         self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.pending))?;
         let port = self.port();
         let known = self.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
+        if known.going {
+            // It came to nothing, and was given back when that was heard.
+            self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.going))?;
+            return Err(no_such_rule());
+        }
         let usage = known.counter.settle(port, known.handle);
         self.wait(|queue| queue.has_room().is_ok())?;
         self.remove(rule)?;
-        self.wait(|queue| !queue.rules.contains_key(&rule))?;
+        self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.going))?;
+        if self.rules.contains_key(&rule) {
+            return Err(FlowError::new(
+                Cause::Other(libc::EIO),
+                Where::Handle,
+                "the device does not let the rule go",
+            ));
+        }
         Ok(usage)
     }
 

@@ -81,14 +81,46 @@ struct Mask([u8; MASK_BYTES]);
 static CONSTANT: Mask = Mask([0xff; MASK_BYTES]);
 static VARIES: Mask = Mask([0; MASK_BYTES]);
 
-/// The list of masks beside a list of actions.
-fn action_masks(shape: &Shape, actions: &[sys::rte_flow_action]) -> Vec<sys::rte_flow_action> {
-    let masks = shape.actions.iter().zip(actions).map(|(part, action)| {
-        let mask = if matches!(part, Part::Constant(_)) { &CONSTANT } else { &VARIES };
-        let conf: *const c_void = if action.conf.is_null() { ptr::null() } else { mask.0.as_ptr().cast() };
-        sys::rte_flow_action { type_: action.type_, conf }
-    });
-    masks.chain([END]).collect()
+/// The list of masks beside a list of actions, and what it points to besides [`CONSTANT`] and [`VARIES`].
+struct ActionMasks {
+    list: Vec<sys::rte_flow_action>,
+    _fields: Vec<sys::rte_flow_action_modify_field>,
+}
+
+impl ActionMasks {
+    fn new(shape: &Shape, actions: &[sys::rte_flow_action]) -> Self {
+        let is_field = |part: &Part| matches!(part, Part::Constant(Action::SetEcn { .. }));
+        let pairs = || shape.actions.iter().zip(actions);
+        let fields = pairs().filter(|(part, _)| is_field(part));
+        // From here on it does not grow: what is pointed to stays where it is.
+        let fields: Vec<_> = fields.map(|(_, action)| field_mask(action.conf.cast())).collect();
+        let mut next = fields.iter();
+        let masks = pairs().map(|(part, action)| {
+            let conf: *const c_void = match part {
+                _ if action.conf.is_null() => ptr::null(),
+                part if is_field(part) => {
+                    next.next().map_or(ptr::null(), |field| ptr::from_ref(field).cast())
+                }
+                Part::Constant(_) => CONSTANT.0.as_ptr().cast(),
+                Part::Varies(..) => VARIES.0.as_ptr().cast(),
+            };
+            sys::rte_flow_action { type_: action.type_, conf }
+        });
+        let list = masks.chain([END]).collect();
+        Self { list, _fields: fields }
+    }
+}
+
+/// The mask of a constant `modify_field`: mlx5 wants the operation and both fields as in the action, all bits of the rest
+/// (its `flow_hw_validate_action_modify_field`; unconfirmed on hardware).
+fn field_mask(conf: *const sys::rte_flow_action_modify_field) -> sys::rte_flow_action_modify_field {
+    let all = CONSTANT.0.as_ptr().cast::<sys::rte_flow_action_modify_field>();
+    // SAFETY: integers and unions of them, smaller than CONSTANT and aligned like it.
+    let mut mask = unsafe { all.read() };
+    // SAFETY: the configuration of an action that the caller lowered, alive with it.
+    let conf = unsafe { &*conf };
+    (mask.operation, mask.dst.field, mask.src.field) = (conf.operation, conf.dst.field, conf.src.field);
+    mask
 }
 
 /// A template table with its templates.
@@ -164,12 +196,12 @@ fn actions_template(
         Direction::Egress => attr.set_egress(1),
         Direction::Transfer => attr.set_transfer(1),
     }
-    let masks = action_masks(shape, first.actions());
+    let masks = ActionMasks::new(shape, first.actions());
     error::pointer(Some(first), |error| {
         let actions = first.actions().as_ptr();
         // SAFETY: a configured port; two lists with an end, of the same actions, which DPDK copies.
         unsafe {
-            sys::rte_flow_actions_template_create(port, &raw const attr, actions, masks.as_ptr(), error)
+            sys::rte_flow_actions_template_create(port, &raw const attr, actions, masks.list.as_ptr(), error)
         }
     })
 }
@@ -251,11 +283,29 @@ mod tests {
     fn constant_actions_are_masked_whole_and_others_not() {
         let rule = rule(1, 0xff_ffff, 1, 2);
         let lowered = Lowered::new(&rule, 1, &[]).unwrap();
-        let masks = action_masks(&Shape::of(&rule).unwrap(), lowered.actions());
+        let masks = ActionMasks::new(&Shape::of(&rule).unwrap(), lowered.actions()).list;
         let types: Vec<_> = lowered.actions().iter().map(|action| action.type_).collect();
         assert_eq!(masks.iter().map(|mask| mask.type_).collect::<Vec<_>>(), types);
         let all: *const c_void = CONSTANT.0.as_ptr().cast();
         assert_eq!((masks[0].conf, masks[2].conf), (VARIES.0.as_ptr().cast(), all));
         assert!(size_of::<sys::rte_flow_action_modify_field>() <= MASK_BYTES);
+    }
+
+    #[test]
+    fn a_constant_field_is_masked_but_for_what_names_it() {
+        let ce = Action::SetEcn { ipv6: true, ecn: wire::Ecn::Ce };
+        let rule = FlowRule { actions: vec![ce, ce], ..rule(1, 0xff_ffff, 1, 2) };
+        let lowered = Lowered::new(&rule, 1, &[]).unwrap();
+        let masks = ActionMasks::new(&Shape::of(&rule).unwrap(), lowered.actions());
+        for (mask, action) in masks.list.iter().zip(lowered.actions()).take(2) {
+            let [mask, conf] = [mask.conf, action.conf].map(|conf| {
+                let conf: *const sys::rte_flow_action_modify_field = conf.cast();
+                // SAFETY: `masks` and `lowered` are alive.
+                unsafe { &*conf }
+            });
+            assert_eq!((mask.operation, mask.dst.field), (conf.operation, sys::RTE_FLOW_FIELD_IPV6_ECN));
+            assert_eq!((mask.src.field, mask.width), (sys::RTE_FLOW_FIELD_VALUE, u32::MAX));
+        }
+        assert!(masks.list[2].conf.is_null());
     }
 }

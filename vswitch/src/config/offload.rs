@@ -12,6 +12,8 @@ use super::units::{self, BitRate};
 pub enum OffloadDevice {
     /// The simulated e-switch, one for all ports that say so: a lab device in front of the workers.
     Simulated,
+    /// The e-switch of the port's NIC, through DPDK's rte_flow: one for all ports that say so.
+    RteFlow,
 }
 
 /// Where the outer UDP source port of offloaded packets comes from.

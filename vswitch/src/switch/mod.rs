@@ -333,8 +333,11 @@ impl Switch {
     fn attach_one(&mut self, name: &str, wanted: &Wanted) -> Result<PortIndex, SwitchError> {
         let front = self.offload.front(wanted.offload, &self.config);
         let index = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted, front)?;
-        if let Some(port) = self.ports.get(index).filter(|_| wanted.offload.is_some()) {
-            self.offload.connect(&self.pool, index, port.port.id().get())?;
+        // With those that came before the port that takes their rules.
+        for (index, port) in self.ports.iter() {
+            if let Some(device) = port.wanted.offload.filter(|_| !self.offload.has(index)) {
+                self.offload.connect(&self.pool, index, device, &port.port)?;
+            }
         }
         self.baseline.begin_port(&self.pool, index, name);
         Ok(index)

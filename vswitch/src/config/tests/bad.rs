@@ -342,3 +342,17 @@ fn a_config_without_text_is_checked_too() {
     let error = config.validate().unwrap_err();
     assert!(error.to_string().starts_with("vnic vm1: VIP 10.9.9.9 is outside"), "{error}");
 }
+
+#[test]
+fn a_switch_has_one_device_for_rules() {
+    let own = "port = { kind = \"tap\", iface = \"vm1\" }\noffload = \"rte-flow\"\n";
+    let text = GOOD.replace("port = \"lab\"\nvlan = 1\n", own);
+    Config::parse(&text, "f.toml").unwrap();
+    let uplink = "addresses = [\"172.16.0.1/24\"]\n";
+    let mixed = text.replace(uplink, &format!("{uplink}offload = \"simulated\"\n"));
+    let errors = errors(&mixed);
+    assert_eq!(errors.len(), 1, "{}", ConfigErrors(errors));
+    for words in ["vnic[0]", "uplink[0]", "give all ports the same"] {
+        assert!(errors[0].message.contains(words), "{}", errors[0]);
+    }
+}

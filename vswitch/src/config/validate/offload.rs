@@ -58,6 +58,19 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         let text = format!("[offload.simulated] ring {} is not in {least} to {most}", simulated.ring);
         faults.push(("simulated.ring", text));
     }
+    let uplinks = checker.config.uplinks.iter().enumerate();
+    let uplinks = uplinks.map(|(at, uplink)| (format!("uplink[{at}]"), uplink.offload));
+    let vnics =
+        checker.config.vnics.iter().enumerate().map(|(at, vnic)| (format!("vnic[{at}]"), vnic.offload));
+    let mut devices = uplinks.chain(vnics).filter_map(|(path, device)| Some((path, device?)));
+    if let Some((first, device)) = devices.next()
+        && let Some((path, _)) = devices.find(|(_, other)| *other != device)
+    {
+        let text = format!(
+            "{path}: its offload is another than that of {first}; a switch has one device: give all ports the same"
+        );
+        checker.fail(format!("{path}.offload"), text);
+    }
     for (key, message) in faults {
         checker.fail(format!("offload.{key}"), message);
     }

@@ -159,9 +159,9 @@ pub(super) fn pin(shell: &mut Shell, args: &Args) -> Result<Output, CommandError
         "hardware" => Some(Pin::Hardware),
         _ => None,
     };
-    if pin == Some(Pin::Hardware) && shell.switch.offload().simulated().is_none() {
+    if pin == Some(Pin::Hardware) && shell.switch.offload().device().is_none() {
         return Err(CommandError::new(
-            "no port is on a device that holds rules; say offload = \"simulated\" at ports in the config",
+            "no port is on a device that holds rules; say offload = \"simulated\" or \"rte-flow\" at ports in the config",
         ));
     }
     let flows = meant(shell, args)?;

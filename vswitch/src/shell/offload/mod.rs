@@ -1,5 +1,6 @@
 //! Commands about what is in hardware, and why.
 
+mod capabilities;
 mod flow;
 mod show;
 
@@ -19,6 +20,11 @@ pub(super) fn commands() -> Vec<Entry> {
             syntax: "show offload flows [<count:uint>]",
             help: "Flows in hardware and busy ones that are not, with the reason, the first 20 or so many",
             run: show::flows,
+        },
+        Entry {
+            syntax: "show offload capabilities [<id:port>]",
+            help: "Which rules the driver of a port (of each port) takes, and its words for those that it refuses",
+            run: capabilities::show,
         },
         Entry {
             syntax: "offload on|off",
@@ -49,9 +55,9 @@ fn switch(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         config.offload.enabled = on;
         Ok(())
     })?;
-    let text = match (on, shell.switch.offload().simulated()) {
+    let text = match (on, shell.switch.offload().device()) {
         (true, None) => {
-            "offload is on, but no port is on a device: say offload = \"simulated\" at ports in the config"
+            "offload is on, but no port is on a device: say offload = \"simulated\" or \"rte-flow\" at ports in the config"
         }
         (true, Some(_)) => "offload is on",
         (false, _) => "offload is off; flows in hardware come back within a turn",

@@ -27,11 +27,18 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let mut line = |name: &str, text: String| {
         table.row([name.to_string(), text]);
     };
-    let device = offload.simulated().map(|_| "simulated");
+    let device = offload.device();
     let on = if offload.is_on() { "on" } else { "off" };
     line(
         "offload",
-        format!("{on}, device: {}", device.map_or("none", |_| "simulated (a lab device, no NIC)")),
+        format!(
+            "{on}, device: {}",
+            match device {
+                Some("simulated") => "simulated (a lab device, no NIC)",
+                Some(other) => other,
+                None => "none",
+            }
+        ),
     );
     let named: Vec<String> = ports.iter().map(|(name, dpdk)| format!("{name} (dpdk {dpdk})")).collect();
     line("ports", if named.is_empty() { "none".into() } else { named.join(", ") });

@@ -8,9 +8,10 @@
 //! Runs on control's turn and never waits for anything but a worker's next look at its mailbox.
 
 mod device;
+mod holder;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pipelines::flow_key::Scope;
@@ -22,9 +23,11 @@ use pipelines::offload::{FlowError, Stamp, Usage};
 use pipelines::qos::{Class, Direction, Leaf};
 use pipelines::rcft::Way;
 use pipelines::snapshot::{PortIndex, Snapshot};
+use pmd::{PortId, StartedPort};
 
 pub use device::Simulated;
 use device::nanos;
+use holder::Holder;
 use watch::Watch;
 
 use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
@@ -40,8 +43,8 @@ pub struct Control {
     config: OffloadConfig,
     options: Options,
     on: bool,
-    /// The simulated e-switch, once a port is on it.
-    simulated: Option<Simulated>,
+    /// What holds the rules, once a port is on it.
+    holder: Option<Holder>,
     /// DPDK port ids of the ports that are on the device.
     ports: Vec<Option<u16>>,
     manager: Manager,
@@ -75,7 +78,7 @@ impl Control {
             config: offload.clone(),
             options: device::options(offload),
             on: offload.enabled,
-            simulated: None,
+            holder: None,
             ports: Vec::new(),
             manager,
             watch: Watch::default(),
@@ -90,26 +93,45 @@ impl Control {
     pub fn front(&mut self, wanted: Option<OffloadDevice>, config: &Config) -> Option<Arc<Device>> {
         match wanted? {
             OffloadDevice::Simulated => {
-                let simulated =
-                    self.simulated.get_or_insert_with(|| Simulated(Arc::new(device::device(config))));
-                Some(simulated.0.clone())
+                let new = || Holder::Simulated(Simulated(Arc::new(device::device(config))));
+                match self.holder.get_or_insert_with(new) {
+                    Holder::Simulated(Simulated(device)) => Some(device.clone()),
+                    Holder::Nic(_) => None,
+                }
             }
+            OffloadDevice::RteFlow => None,
         }
     }
 
-    /// A port of the device is there, with this DPDK port id.
+    /// A port is there that is to be on a device. One that its NIC does not take (yet: the port that takes its rules may
+    /// come later) has its flows in software.
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub fn connect(&mut self, pool: &Pool, port: PortIndex, dpdk_port: u16) -> Result<(), WorkerGone> {
-        let at = usize::from(port);
+    pub fn connect(
+        &mut self,
+        pool: &Pool,
+        port: PortIndex,
+        wanted: OffloadDevice,
+        started: &StartedPort,
+    ) -> Result<(), WorkerGone> {
+        let (at, dpdk_port) = (usize::from(port), started.id().get());
+        match wanted {
+            OffloadDevice::Simulated => match self.simulated() {
+                Some(Simulated(device)) => device.lock().connect(dpdk_port, port),
+                None => return Ok(()),
+            },
+            OffloadDevice::RteFlow => {
+                if let Err(error) = Holder::join(&mut self.holder, started) {
+                    tracing::warn!(port = started.name(), %error, "flows of this port stay in software");
+                    return Ok(());
+                }
+            }
+        }
         if self.ports.len() <= at {
             self.ports.resize(at + 1, None);
         }
         self.ports[at] = Some(dpdk_port);
-        if let Some(Simulated(device)) = &self.simulated {
-            device.lock().connect(dpdk_port, port);
-        }
         self.watch.listen(pool, true)
     }
 
@@ -127,15 +149,24 @@ impl Control {
             return Ok(());
         };
         self.follow(pool, snapshot);
-        if let Some(Simulated(device)) = &self.simulated {
+        if let Some(Simulated(device)) = self.simulated() {
             device.lock().disconnect(dpdk_port);
+        }
+        if self.holder.as_mut().is_some_and(|holder| holder.leave(dpdk_port)) {
+            self.ports.fill(None);
+            self.follow(pool, snapshot);
+            self.holder = None;
+            tracing::warn!(
+                dpdk_port,
+                "the port that takes the rules goes: all flows are in software until another does"
+            );
         }
         self.watch.listen(pool, self.ports.iter().any(Option::is_some))
     }
 
     /// After a change of policy, topology, locations or limits.
     pub fn follow(&mut self, pool: &Pool, snapshot: &Snapshot) {
-        let Self { manager, simulated: Some(device), ports, options, .. } = self else { return };
+        let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
         manager.follow(device, &Tables { snapshot, tree: &pool.tree, ports, options });
     }
 
@@ -144,28 +175,44 @@ impl Control {
     /// # Errors
     /// [`WorkerGone`].
     pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerGone> {
-        let Some(mut device) = self.simulated.clone() else { return Ok(()) };
+        let Some(mut device) = self.holder.take() else { return Ok(()) };
+        let result = self.turn(&mut device, pool, snapshot);
+        self.holder = Some(device);
+        result
+    }
+
+    fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerGone> {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
         let exact = self.options.entropy == pipelines::offload::translate::Entropy::Exact;
         self.watch.hear(now_ns, |ask| if exact { ask } else { Ask { source_port: None, ..ask } });
-        device.0.lock().eswitch.advance(now_ns);
+        if let Holder::Simulated(simulated) = device {
+            simulated.0.lock().eswitch.advance(now_ns);
+        }
         if now_ns.saturating_sub(self.last_sync_ns) < sync_ns {
             return Ok(());
         }
         self.last_sync_ns = now_ns;
         let samples = self.watch.samples(pool)?;
+        // What is on its way to software: the simulated e-switch knows; of a NIC, only what has come is known.
+        let gap = match device {
+            Holder::Simulated(simulated) => Some(simulated.clone()),
+            Holder::Nic(nic) => {
+                nic.look(&samples);
+                None
+            }
+        };
+        let idle = device.idle();
         let Self { manager, ports, options, config, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
-        let left = manager.withdraw_all(&mut device, |ask| !is_admitted(pool, ask), Why::Cold);
+        let left = manager.withdraw_all(device, |ask| !is_admitted(pool, ask), Why::Cold);
         let barrier = config.barrier;
-        let gap = device.clone();
-        let quiet = |ask: &Ask| quiet(pool, &tables, &gap, barrier, ask);
-        let mut debits = manager.sync(&mut device, &tables, &samples, quiet, now_ns);
+        let quiet = |ask: &Ask| quiet(pool, &tables, (gap.as_ref(), &idle), barrier, ask);
+        let mut debits = manager.sync(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
         self.book(pool, snapshot, &debits)?;
         let manager = &self.manager;
-        let inside: std::collections::HashSet<Ask> = manager
+        let inside: HashSet<Ask> = manager
             .flows()
             .filter(|(_, status, _)| matches!(status, Status::Hardware | Status::Installing))
             .map(|(ask, ..)| *ask)
@@ -173,7 +220,7 @@ impl Control {
         self.watch.forget(now_ns.saturating_sub(REMEMBERED * sync_ns), |ask| inside.contains(ask));
         if now_ns.saturating_sub(self.last_audit_ns) >= nanos(self.config.audit_every) {
             self.last_audit_ns = now_ns;
-            self.audited = Some(self.manager.audit(&mut device));
+            self.audited = Some(self.manager.audit(device));
         }
         Ok(())
     }
@@ -205,7 +252,7 @@ impl Control {
     /// # Errors
     /// The device's words when it does not take a rule again.
     pub fn audit(&mut self) -> Result<usize, FlowError> {
-        let Some(device) = &mut self.simulated else { return Ok(0) };
+        let Some(device) = &mut self.holder else { return Ok(0) };
         let result = self.manager.audit(device);
         self.audited = Some(result.clone());
         result
@@ -223,7 +270,20 @@ impl Control {
 
     /// The simulated e-switch, when a port is on it.
     pub fn simulated(&self) -> Option<&Simulated> {
-        self.simulated.as_ref()
+        match self.holder.as_ref()? {
+            Holder::Simulated(simulated) => Some(simulated),
+            Holder::Nic(_) => None,
+        }
+    }
+
+    /// What holds the rules, in a word; `None` while no port is on a device.
+    pub fn device(&self) -> Option<&'static str> {
+        self.holder.as_ref().map(Holder::name)
+    }
+
+    /// The port that takes the rules of a NIC.
+    pub fn proxy(&self) -> Option<PortId> {
+        self.holder.as_ref().and_then(Holder::proxy)
     }
 
     /// True for a port that is on a device.
@@ -238,7 +298,7 @@ impl Control {
 
     /// What the device did with packets and rules.
     pub fn device_stats(&self) -> Option<(sim::Stats, usize)> {
-        let state = self.simulated.as_ref()?.0.lock();
+        let state = self.simulated()?.0.lock();
         Some((state.eswitch.stats(), state.eswitch.len()))
     }
 
@@ -297,7 +357,13 @@ fn is_admitted(pool: &Pool, ask: &Ask) -> bool {
 }
 
 /// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
-fn quiet(pool: &Pool, tables: &Tables, device: &Simulated, barrier: Barrier, ask: &Ask) -> Option<Stamp> {
+fn quiet(
+    pool: &Pool,
+    tables: &Tables,
+    (simulated, idle): (Option<&Simulated>, &HashSet<Ask>),
+    barrier: Barrier,
+    ask: &Ask,
+) -> Option<Stamp> {
     let rdma = ask.key.class() != 0;
     match barrier {
         Barrier::All => {}
@@ -305,10 +371,13 @@ fn quiet(pool: &Pool, tables: &Tables, device: &Simulated, barrier: Barrier, ask
         _ => return Some(device::ANY),
     }
     let flow = flow_of(ask, Side::of(tables, &ask.key)?);
-    let stamp = device.0.lock().drained(flow)?;
+    let stamp = match simulated {
+        Some(Simulated(device)) => Stamp(device.lock().drained(flow)?),
+        None => idle.contains(ask).then_some(device::ANY)?,
+    };
     // Looked at after that: what left the receive side may wait for tokens.
     let leaf = leaf_of(tables, ask, rdma)?;
-    (waiting(pool, leaf) == Some(0)).then_some(Stamp(stamp))
+    (waiting(pool, leaf) == Some(0)).then_some(stamp)
 }
 
 /// Who pays for a flow.
