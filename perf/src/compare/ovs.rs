@@ -297,7 +297,10 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
         // Frozen while the other switch is measured: its flows must not look idle.
         "max-idle=600000".to_owned(),
     ];
-    let words: Vec<String> = words.into_iter().map(|word| format!("other_config:{word}")).collect();
+    let mut words: Vec<String> = words.into_iter().map(|word| format!("other_config:{word}")).collect();
+    if flows(setup.job) > MOST_UNFORCED {
+        words.push(format!("other_config:flow-limit={}", 2 * flows(setup.job)));
+    }
     let mut arguments = vec!["--no-wait", "set", "Open_vSwitch", "."];
     arguments.extend(words.iter().map(String::as_str));
     control.vsctl(&arguments)?;
@@ -308,6 +311,11 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
 /// what comes, which must not happen to frames that are played once. (An endless port does not survive the change.)
 fn polls_late(source: &Source) -> bool {
     matches!(source, Source::Once(_))
+}
+
+/// Flows in all directions.
+fn flows(job: &Job) -> usize {
+    job.flows.count * job.case.ways().len()
 }
 
 /// Whether the buffers of a port of its own are enough.
@@ -335,7 +343,7 @@ impl Switch for Ovs {
     }
 
     fn settle(&mut self) -> Result<(), CompareError> {
-        let flows = self.job.flows.count * self.job.case.ways().len();
+        let flows = flows(&self.job);
         let forced = flows > MOST_UNFORCED;
         if forced {
             // Its revalidators cannot keep up with so many flows and would throw them out again.

@@ -82,7 +82,7 @@ impl Machine {
 impl Record {
     /// Begins a record.
     pub fn begin(options: &Options) -> Self {
-        let words: Vec<String> = std::env::args().skip(1).collect();
+        let words = without_paths(std::env::args().skip(1));
         let frames = match options.frames {
             Supply::Template => "template",
             Supply::Pcap => "pcap",
@@ -114,7 +114,32 @@ impl Record {
     }
 }
 
+/// The words without the options that name files, which say nothing about what was measured.
+fn without_paths(mut words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if ["--vswitch", "--record", "--json"].contains(&word.as_str()) {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept
+}
+
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_paths;
+
+    #[test]
+    fn the_command_is_kept_without_paths() {
+        let words =
+            "compare --vswitch /x/y --qos --json z --flows 1k --record r".split(' ').map(str::to_owned);
+        assert_eq!(without_paths(words), ["compare", "--qos", "--flows", "1k"]);
+    }
 }
