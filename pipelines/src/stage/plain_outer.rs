@@ -1,0 +1,185 @@
+//! plain_outer: the outer packet as nearly all of them are, read in one go: untagged IPv4 without options or fragment,
+//! to a VTEP address of the uplink, UDP without checksum, VxLAN without anything reserved.
+//!
+//! It accepts and never refuses: what is different in any way, wrong or not, is for `outer`, which knows why.
+
+use std::net::Ipv4Addr;
+
+use wire::{ChecksumState, Ecn};
+
+use crate::snapshot::{Settings, Uplink};
+
+/// Bytes in front of the inner frame.
+pub const FRONT: usize = 50;
+/// Where UDP begins.
+const UDP: usize = 34;
+
+/// What packets to an uplink look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    mac: u64,
+    address: u32,
+    vxlan_port: u16,
+}
+
+/// What is to be known of such a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Source VTEP.
+    pub source: Ipv4Addr,
+    /// Network.
+    pub vni: u32,
+    /// Bytes behind the inner frame.
+    pub back: usize,
+    /// Outer ECN.
+    pub ecn: Ecn,
+}
+
+impl Plain {
+    /// Of an uplink; `None` where its packets are all tagged, or not over IPv4.
+    #[inline]
+    pub fn new(uplink: &Uplink, settings: &Settings) -> Option<Self> {
+        if uplink.vlan.is_some() {
+            return None;
+        }
+        let address = uplink.v4.first()?.to_bits();
+        Some(Self { mac: uplink.mac, address, vxlan_port: settings.vxlan_port })
+    }
+
+    /// Reads a packet of `len` bytes that begins with `head`; `None`: look at it closely.
+    #[inline(always)]
+    pub fn read(&self, head: &[u8], len: usize, checksum: ChecksumState) -> Option<Seen> {
+        let head: &[u8; FRONT] = head.first_chunk()?;
+        let [byte14, tos] = [head[14], head[15]];
+        let (total, fragment) = (word(head, 16), word(head, 20));
+        let (source, target) = (long(head, 26), long(head, 30));
+        let (port, udp_len, udp_sum) = (word(head, UDP + 2), word(head, UDP + 4), word(head, UDP + 6));
+        let right = (u64::from(long(head, 0)) << 16 | u64::from(word(head, 4))) == self.mac
+            && word(head, 12) == 0x0800
+            && byte14 == 0x45
+            && usize::from(total) + 14 <= len
+            && fragment & 0x3fff == 0
+            && head[23] == 17
+            && target == self.address
+            && port == self.vxlan_port
+            && usize::from(udp_len) >= FRONT - UDP
+            && usize::from(udp_len) + 20 <= usize::from(total)
+            && udp_sum == 0
+            && long(head, 42) == 0x0800_0000
+            && head[49] == 0;
+        let summed = match checksum {
+            ChecksumState::Good => true,
+            ChecksumState::Bad => false,
+            _ => sums_up(head),
+        };
+        (right && summed).then(|| Seen {
+            source: Ipv4Addr::from_bits(source),
+            vni: long(head, 46) >> 8,
+            back: len - UDP - usize::from(udp_len),
+            ecn: Ecn::from_tos(tos),
+        })
+    }
+}
+
+#[inline(always)]
+fn word(head: &[u8; FRONT], at: usize) -> u16 {
+    u16::from_be_bytes([head[at], head[at + 1]])
+}
+
+#[inline(always)]
+fn long(head: &[u8; FRONT], at: usize) -> u32 {
+    u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+}
+
+/// The checksum of the IPv4 header (RFC 1071).
+#[inline(always)]
+fn sums_up(head: &[u8; FRONT]) -> bool {
+    let sum: u64 = [14, 18, 22, 26, 30].into_iter().map(|at| u64::from(long(head, at))).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::build::Path;
+    use wire::{L3, MacAddr, View, Vni, ipv4, parse::parse, protocol, udp, vxlan};
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x10, 1]);
+    const HERE: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
+    const PLAIN: Plain = Plain { mac: 0x0200_0000_1001, address: HERE.to_bits(), vxlan_port: 4789 };
+
+    fn packet(tos: u8, inner: usize, trailer: usize) -> Vec<u8> {
+        let there = (MacAddr([2, 0, 0, 0, 0x10, 2]), Ipv4Addr::new(172, 16, 0, 2));
+        let path = Path::v4(there, (MAC, HERE)).with_tos(tos);
+        let mut frame = path.vxlan(50_000, Vni::truncated(5001), &vec![7; inner]);
+        frame.resize(frame.len() + trailer, 0);
+        frame
+    }
+
+    /// The same with the house's parser and views, field by field.
+    fn closely(frame: &[u8], checksum: ChecksumState) -> Option<Seen> {
+        let headers = parse(frame, frame.len()).ok()?;
+        let ethernet = headers.ethernet(frame)?;
+        let ip = ipv4::Header::view_at(frame, 14)?;
+        if ethernet.dst != MAC || headers.vlan_count != 0 || headers.l3 != L3::Ipv4 || ip.dst() != HERE {
+            return None;
+        }
+        let sum = match checksum {
+            ChecksumState::Good => true,
+            ChecksumState::Bad => false,
+            _ => ipv4::checksum_ok(&frame[14..usize::from(headers.l4_offset)]),
+        };
+        let fragment = headers.flags.intersects(wire::Flags::FRAGMENT);
+        if !sum || fragment || headers.proto != protocol::UDP || headers.l4_offset != 34 {
+            return None;
+        }
+        let (udp, vxlan) = (udp::Header::view_at(frame, 34)?, vxlan::Header::view_at(frame, 42)?);
+        let end = 34 + usize::from(udp.len.get());
+        let plain =
+            headers.dport == 4789 && udp.checksum.get() == 0 && vxlan.has_vni() && vxlan.reserved_clear();
+        (plain && end >= FRONT).then(|| Seen {
+            source: ip.src(),
+            vni: vxlan.vni().get(),
+            back: frame.len() - end,
+            ecn: Ecn::from_tos(headers.tos),
+        })
+    }
+
+    #[test]
+    fn the_plain_packet_is_accepted_with_what_it_says() {
+        let seen = PLAIN.read(&packet(2, 60, 3), 113, ChecksumState::Unknown);
+        let source = Ipv4Addr::new(172, 16, 0, 2);
+        assert_eq!(seen, Some(Seen { source, vni: 5001, back: 3, ecn: Ecn::Ect0 }));
+        assert_eq!(PLAIN.read(&packet(2, 60, 0), 110, ChecksumState::Bad), None);
+        assert_eq!(PLAIN.read(&packet(2, 60, 0)[..49], 110, ChecksumState::Good), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn reads_what_a_close_look_reads(
+            tos in any::<u8>(),
+            inner in 14usize..100,
+            trailer in 0usize..4,
+            changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3),
+            cut in 0usize..120,
+            good in any::<bool>(),
+        ) {
+            let mut frame = packet(tos, inner, trailer);
+            for (at, value) in changes {
+                frame[at] = value;
+            }
+            // Half of them whole.
+            if cut >= 60 {
+                frame.truncate(cut);
+            }
+            let checksum = if good { ChecksumState::Good } else { ChecksumState::Unknown };
+            prop_assert_eq!(PLAIN.read(&frame, frame.len(), checksum), closely(&frame, checksum));
+        }
+    }
+}
