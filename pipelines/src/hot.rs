@@ -45,7 +45,7 @@ impl Hints {
     #[inline(never)]
     pub(crate) fn pick<P: PacketBuf>(&mut self, burst: &Burst<P>, nft: &Nft) {
         self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let one = (self.chance >> 32) * u64::from(burst.pending.count_ones()) >> 32;
+        let one = ((self.chance >> 32) * u64::from(burst.pending.count_ones())) >> 32;
         let Some(i) = Bits(burst.pending).nth(one as usize) else { return };
         let meta = &burst.metas[i];
         let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == Verdict::Forward;

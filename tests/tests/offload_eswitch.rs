@@ -280,6 +280,11 @@ fn offload_of_one_tenant_outlives_the_port_of_another() {
     wait_for("rules on their way", Duration::from_secs(20), || {
         (figure(&daemon, "/flows/installing") > 0).then_some(())
     });
+    // A rule by hand about the port goes with it.
+    let blue_port = figure(&daemon, "/ports/blue");
+    daemon.ctl(&format!(
+        "flow create blue transfer pattern represented_port ethdev_port_id is {blue_port} / eth type is 0x88b5 / end actions drop / end"
+    ));
     daemon.ctl("vnic del blue");
     drop(blues);
     wait_inside(&daemon, 2 * i64::from(FLOWS));

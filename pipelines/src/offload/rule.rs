@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::actions::Action;
-use super::items::Item;
+use super::items::{Item, Kind, port_id, represented_port};
 
 /// Whose packets a rule sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +46,21 @@ pub struct FlowRule {
 }
 
 impl FlowRule {
+    /// True for a rule about what a DPDK port stands for: packets from there, or to there.
+    pub fn names_port(&self, port: u16) -> bool {
+        let from = |item: &Item| match item.kind() {
+            Kind::RepresentedPort => item.field(represented_port::ETHDEV_PORT_ID).0 == u128::from(port),
+            Kind::PortId => item.field(port_id::ID).0 == u128::from(port),
+            _ => false,
+        };
+        let to = |action: &Action| match *action {
+            Action::RepresentedPort { port: to } | Action::PortRepresentor { port: to } => to == port,
+            Action::PortId { id } => id == u32::from(port),
+            _ => false,
+        };
+        self.pattern.iter().any(from) || self.actions.iter().any(to)
+    }
+
     /// The commands that make testpmd create this rule on a port, one a line.
     pub fn testpmd(&self, port: u16) -> String {
         let encaps = self.actions.iter().filter_map(|action| match action {

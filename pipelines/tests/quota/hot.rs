@@ -31,7 +31,7 @@ fn offload_hints_follow_the_shares_of_flows() {
     let (mut world, queue) = telling(10_000);
     // Of every 20 packets one is of another flow, each time in another place.
     for burst in 0..4000usize {
-        let frame = |n: usize| v4(A, R).udp(if (burst * 7 + n) % 20 == 0 { 2 } else { 1 }, 9, b"x");
+        let frame = |n: usize| v4(A, R).udp(if (burst * 7 + n).is_multiple_of(20) { 2 } else { 1 }, 9, b"x");
         world.run(1, (0..20).map(|n| HeapBuf::new(&frame(n))).collect());
     }
     let mut by_port: HashMap<u16, usize> = HashMap::new();

@@ -200,7 +200,7 @@ mod tests {
     fn a_device_that_can_all_takes_all_and_keeps_nothing() {
         let (report, mut eswitch) = asked(Config::default());
         assert_eq!((refused(&report.features), refused(&report.chains)), (vec![], vec![]));
-        assert!(eswitch.stats().created > 100 && eswitch.len() == 0);
+        assert!(eswitch.stats().created > 100 && eswitch.is_empty());
         assert_eq!(eswitch.set_meter(METER, None).unwrap_err().cause, Cause::Gone);
     }
 

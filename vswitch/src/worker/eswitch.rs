@@ -77,8 +77,9 @@ impl State {
         self.ports[at] = port;
     }
 
-    /// Takes a port away. Rules that lead to it drop packets.
+    /// Takes a port away, with all rules about it.
     pub fn disconnect(&mut self, dpdk_port: u16) {
+        self.eswitch.forget_port(dpdk_port);
         if let Some(port) = self.ports.get_mut(usize::from(dpdk_port)) {
             *port = NO_PORT;
         }

@@ -238,6 +238,13 @@ impl Eswitch {
         self.rules.ids()
     }
 
+    /// A DPDK port is gone: rules about it go with it, whoever made them, as its number may be another port's next.
+    pub fn forget_port(&mut self, port: u16) {
+        for id in self.rules.naming(port) {
+            self.rules.remove(id);
+        }
+    }
+
     /// Loses a rule without telling anybody: for tests of an audit.
     pub fn lose(&mut self, rule: RuleId) -> bool {
         self.rules.remove(rule).is_some()

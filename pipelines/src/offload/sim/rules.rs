@@ -64,6 +64,13 @@ impl Rules {
         RuleId(serial << NUMBER_BITS | u64::from(number))
     }
 
+    /// Rules about what a DPDK port stands for.
+    pub fn naming(&self, port: u16) -> Vec<RuleId> {
+        let used = (0..).zip(&self.held);
+        let naming = used.filter(|(_, held)| held.as_ref().is_some_and(|held| held.rule.names_port(port)));
+        naming.map(|(number, _)| self.id(number)).collect()
+    }
+
     /// All ids.
     pub fn ids(&self) -> Vec<RuleId> {
         let used = (0..).zip(&self.held).filter(|(_, held)| held.is_some());

@@ -1,0 +1,207 @@
+//! What the manager of hot flows costs: rules per second into the simulated e-switch and out of it, without the
+//! artificial latency of the device.
+//!
+//! Flows of one vNIC to another on the same host differ in their ports; they get hot together, have their rules made,
+//! and lose them. Timed are the calls of the manager alone. `pipelines/tests/offload/figures.rs` has the same over
+//! tunnels, with few ways and many.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use perf::compare::report::median;
+use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::offload::Stamp;
+use pipelines::offload::manager::{Manager, Policy, Sample};
+use pipelines::offload::sim::{Config, Eswitch};
+use pipelines::offload::translate::{Ask, Options, Tables};
+use pipelines::qos::{Tree, TreeSize};
+use pipelines::snapshot::{
+    Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Vnic, VnicRow,
+    Vpc,
+};
+use pipelines::vlt::{Place, Vlt};
+use wire::build::Path;
+use wire::{MacAddr, Vni};
+
+const FLOWS: [u64; 2] = [10_000, 100_000];
+const ROUNDS: usize = 8;
+const SYNC_NS: u64 = 100_000_000;
+const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
+
+const fn mac(vnic: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 1, vnic])
+}
+
+const fn address(vnic: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, vnic + 1)
+}
+
+/// Two vNICs of one VPC, on ports 0 and 1.
+fn snapshot() -> Snapshot {
+    let (vlt, mut writer) = Vlt::new(16);
+    let mut snapshot = Snapshot::empty(vlt);
+    snapshot.cells.extend([1; 4]);
+    snapshot.vpcs.push(Some(Arc::new(Vpc {
+        name: "bench".into(),
+        index: 0,
+        vni: Vni::truncated(100),
+        router_mac: ROUTER,
+        flood: false,
+        keep_vlan: false,
+        subnets: vec![Subnet {
+            prefix: Prefix::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 24),
+            gateway: None,
+        }],
+        routes: Vec::new(),
+        vnics: vec![0, 1],
+        flood_slots: Vec::new(),
+        cell: 1,
+        topology_cell: 2,
+    })));
+    for vnic in 0..2u8 {
+        let (index, port) = (u32::from(vnic), PortIndex::from(vnic));
+        snapshot.ports.push(PortRow { role: PortRole::Vnic(index), partner: NO_PORT, ..PortRow::default() });
+        snapshot.vnics.push(Some(Arc::new(Vnic {
+            name: format!("vnic{vnic}"),
+            index,
+            vpc: 0,
+            mac: mac(vnic),
+            vips: vec![address(vnic).into()],
+            mtu: 1500,
+            port,
+            vlan: None,
+            cell: 3,
+        })));
+        snapshot.vnic_rows.push(VnicRow {
+            v6: 0,
+            mac: mac(vnic).to_u64(),
+            router_mac: ROUTER.to_u64(),
+            v4: u32::from(address(vnic)),
+            vpc: 0,
+            port,
+            vlan: 0,
+            mtu: 1500,
+            keep_vlan: 0,
+            more_vips: 0,
+        });
+        if let Some(slot) = writer.allocate(Place::Local { vnic: index }) {
+            let location = Location { slot, mac: mac(vnic) };
+            snapshot.locations.insert((0, Destination::Mac(mac(vnic))), location);
+            snapshot.locations.insert((0, Destination::Ip(address(vnic).into())), location);
+        }
+    }
+    snapshot
+}
+
+struct World {
+    snapshot: Snapshot,
+    tree: Tree,
+    ports: Vec<Option<u16>>,
+    options: Options,
+    eswitch: Eswitch,
+    manager: Manager,
+    asks: Vec<Ask>,
+    tick: u64,
+}
+
+impl World {
+    fn new(flows: u64) -> Self {
+        let frame = Path::v4((mac(0), address(0)), (mac(1), address(1))).tcp(1, 80, 0x10, &[]);
+        let headers = wire::parse::parse(&frame, frame.len()).unwrap_or_default();
+        let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), (0, 0), 0, false);
+        let ask = |n: u64| {
+            let mut words = *base.words();
+            words[4] |= n;
+            Ask { key: FlowKey::from_words(words), qpn: None, source_port: None }
+        };
+        let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
+        Self {
+            snapshot: snapshot(),
+            tree: Tree::new(TreeSize { tenants: 2, vnics: 2 }, &|_, _| {}),
+            ports: vec![Some(10), Some(11)],
+            options: Options::default(),
+            eswitch: Eswitch::new(Config::default()),
+            manager: Manager::new(policy),
+            asks: (0..flows).map(ask).collect(),
+            tick: 0,
+        }
+    }
+
+    fn sync(&mut self) -> Duration {
+        self.tick += 1;
+        let Self { snapshot, tree, ports, options, eswitch, manager, asks, tick } = self;
+        let tables = Tables { snapshot, tree, ports, options };
+        let sample = |ask: &Ask| Sample { ask: *ask, packets: *tick * 1000, bytes: *tick * 64_000 };
+        let samples: Vec<_> = asks.iter().map(sample).collect();
+        let now_ns = *tick * SYNC_NS;
+        eswitch.advance(now_ns);
+        let began = Instant::now();
+        manager.sync(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+        began.elapsed()
+    }
+
+    /// All flows in, and all out: what each took, and rules.
+    fn round(&mut self) -> (Duration, Duration, usize) {
+        let all = self.manager.tally().installed + self.asks.len() as u64;
+        self.manager.switch(true);
+        let mut install = Duration::ZERO;
+        while self.manager.tally().installed < all {
+            install += self.sync();
+            assert!(self.manager.refusals().is_empty(), "{:?}", self.manager.refusals());
+        }
+        let rules = self.manager.rules();
+        self.manager.switch(false);
+        let remove = self.sync();
+        assert!(self.manager.rules() == 0 && self.eswitch.is_empty(), "rules are left");
+        (install, remove, rules)
+    }
+}
+
+fn offload(criterion: &mut Criterion) {
+    for flows in FLOWS {
+        let mut world = World::new(flows);
+        // The first round finds the memory that the others use again.
+        world.round();
+        let mut rates = [const { Vec::new() }; 2];
+        for _ in 0..ROUNDS {
+            let (install, remove, rules) = world.round();
+            rates[0].push(rules as f64 / install.as_secs_f64());
+            rates[1].push(rules as f64 / remove.as_secs_f64());
+        }
+        let [install, remove] = rates.map(|rates| median(&rates).unwrap_or(f64::NAN));
+        println!(
+            "{flows} flows: {install:.0} rules a second installed, {remove:.0} removed, medians of {ROUNDS}"
+        );
+    }
+    let mut group = criterion.benchmark_group("offload");
+    for flows in FLOWS {
+        let mut world = World::new(flows);
+        for (name, which) in [("install", 0), ("remove", 1)] {
+            group.bench_function(BenchmarkId::new(format!("{name}, flow"), flows), |bencher| {
+                bencher.iter_custom(|iterations| {
+                    let rounds = iterations.div_ceil(flows);
+                    let spent: Duration = (0..rounds)
+                        .map(|_| {
+                            let (install, remove, _) = world.round();
+                            if which == 0 { install } else { remove }
+                        })
+                        .sum();
+                    spent.mul_f64(iterations as f64 / (rounds * flows) as f64)
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .sample_size(10);
+    targets = offload
+}
+criterion_main!(benches);
