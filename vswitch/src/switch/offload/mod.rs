@@ -204,11 +204,14 @@ impl Control {
             }
         };
         let idle = device.idle();
-        let Self { manager, ports, options, config, .. } = self;
+        let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let left = manager.withdraw_all(device, |ask| !is_admitted(pool, ask), Why::NotAdmitted);
         let barrier = config.barrier;
-        let quiet = |ask: &Ask| quiet(pool, &tables, (gap.as_ref(), &idle), barrier, ask);
+        let quiet = |ask: &Ask| {
+            let stamp = quiet(pool, &tables, (gap.as_ref(), &idle), barrier, ask)?;
+            begin_anew(pool, watch, ask).then_some(stamp)
+        };
         let mut debits = manager.sync(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
         self.book(pool, snapshot, &debits)?;
@@ -230,10 +233,13 @@ impl Control {
     fn open_gates(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot, now_ns: u64) {
         let Holder::Simulated(gap) = &*device else { return };
         let gap = gap.clone();
-        let Self { manager, ports, options, config, .. } = self;
+        let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let nobody = HashSet::new();
-        let quiet = |ask: &Ask| quiet(pool, &tables, (Some(&gap), &nobody), config.barrier, ask);
+        let quiet = |ask: &Ask| {
+            let stamp = quiet(pool, &tables, (Some(&gap), &nobody), config.barrier, ask)?;
+            begin_anew(pool, watch, ask).then_some(stamp)
+        };
         manager.open_gates(device, quiet, now_ns);
     }
 
@@ -390,6 +396,11 @@ fn quiet(
     // Looked at after that: what left the receive side may wait for tokens.
     let leaf = leaf_of(tables, ask, rdma)?;
     (waiting(pool, leaf) == Some(0)).then_some(stamp)
+}
+
+/// What the view of a queue pair knows of its sequence is void from the moment on from which hardware has its packets.
+fn begin_anew(pool: &Pool, watch: &Watch, ask: &Ask) -> bool {
+    ask.qpn.is_none() || watch.begin_anew(pool, ask).is_ok()
 }
 
 /// Who pays for a flow.

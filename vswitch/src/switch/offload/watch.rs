@@ -112,6 +112,14 @@ impl Watch {
         Ok(())
     }
 
+    /// Has the worker of a queue pair take its next packet for one in sequence, whatever came in between: hardware may
+    /// have the next ones.
+    pub fn begin_anew(&self, pool: &Pool, ask: &Ask) -> Result<(), WorkerGone> {
+        let home = self.flows.get(ask).and_then(|watched| pool.workers.get(watched.worker));
+        let Some(worker) = home else { return Ok(()) };
+        worker.mailbox().ask(|reply| Command::Account(vec![(*ask, Usage::default())], reply)).map(|_| ())
+    }
+
     fn by_worker<T>(&self, pool: &Pool, all: impl Iterator<Item = (usize, T)>) -> Vec<Vec<T>> {
         let mut by_worker: Vec<Vec<T>> = Vec::new();
         by_worker.resize_with(pool.workers.len(), Vec::new);
