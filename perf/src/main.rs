@@ -11,6 +11,7 @@ use perf::compare::record::Record;
 use perf::compare::{self, Outcome, Supply, check, frames, report, results};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
+use perf::live::LiveError;
 use perf::{dcqcn, generator, group, latency, offload, setup, storm};
 
 #[derive(Parser)]
@@ -361,13 +362,7 @@ fn run_storm(given: Storm) -> anyhow::Result<()> {
     let report = storm::run(&options, |arm| println!("{}", storm::report::table_row(arm)))?;
     println!("{}", storm::capacity_line(&report.capacity, report.victim_rate));
     println!("{}", report.verdict());
-    if let Some(path) = given.run.json {
-        write_json(&path, &report)?;
-    }
-    if let Some(stem) = given.run.plot {
-        report.plot(&stem)?;
-        println!("drawn: {} and .png", stem.with_extension("svg").display());
-    }
+    keep(given.run.json, given.run.plot, &report, |stem| report.plot(stem))?;
     anyhow::ensure!(report.lost_with == 0 || report.lost_without > 0, "the storm cost the victim packets");
     Ok(())
 }
@@ -396,13 +391,7 @@ fn run_group(given: Group) -> anyhow::Result<()> {
     };
     let report = group::run(&options)?;
     print!("{}", report.text());
-    if let Some(path) = given.run.json {
-        write_json(&path, &report)?;
-    }
-    if let Some(stem) = given.run.plot {
-        report.plot(&stem)?;
-        println!("drawn: {} and .png", stem.with_extension("svg").display());
-    }
+    keep(given.run.json, given.run.plot, &report, |stem| report.plot(stem))?;
     anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");
     Ok(())
 }
@@ -435,13 +424,7 @@ fn run_offload(given: Offload) -> anyhow::Result<()> {
     println!("{}", offload::report::table_head());
     let report = offload::run(&options, |arm| println!("{}", offload::report::table_row(arm)))?;
     println!("{}", report.verdict());
-    if let Some(path) = given.run.json {
-        write_json(&path, &report)?;
-    }
-    if let Some(stem) = given.run.plot {
-        report.plot(&stem)?;
-        println!("drawn: {} and .png", stem.with_extension("svg").display());
-    }
+    keep(given.run.json, given.run.plot, &report, |stem| report.plot(stem))?;
     anyhow::ensure!(report.is_clean(), "packets were lost, or something was left behind");
     Ok(())
 }
@@ -478,6 +461,23 @@ fn run_dcqcn(given: Dcqcn) -> anyhow::Result<()> {
         }
     }
     anyhow::ensure!(lost == 0, "{lost} packets of queue pairs that obey were dropped");
+    Ok(())
+}
+
+/// Writes a report and draws it, where that is wanted.
+fn keep(
+    json: Option<PathBuf>,
+    plot: Option<PathBuf>,
+    report: &impl serde::Serialize,
+    draw: impl FnOnce(&Path) -> Result<(), LiveError>,
+) -> anyhow::Result<()> {
+    if let Some(path) = json {
+        write_json(&path, report)?;
+    }
+    if let Some(stem) = plot {
+        draw(&stem)?;
+        println!("drawn: {} and .png", stem.with_extension("svg").display());
+    }
     Ok(())
 }
 

@@ -145,7 +145,9 @@ fn guest_offload_rules_go_into_a_tap_whose_kernel_has_flower() {
         for answer in port["chains"].as_array().unwrap() {
             let words = answer["words"].as_str().unwrap_or_default();
             let of_dpdk = words.contains("cannot match QPs");
-            assert!(of_dpdk || words.contains("transfer is not supported"), "{answer:#}");
+            // No rule was asked for yet: the meter that it needs is refused.
+            let of_meter = answer["rule"].is_null() && words.contains("Function not implemented");
+            assert!(of_dpdk || of_meter || words.contains("transfer is not supported"), "{answer:#}");
         }
     }
     create_on("fs", drop);
