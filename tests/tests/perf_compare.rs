@@ -19,7 +19,8 @@ fn compare_makes_frames_and_checks_what_comes_out() {
         let record = dir.path().join(format!("{traffic}.json"));
         let output = Command::new("timeout")
             .args([
-                "120",
+                // The driver's headers may have to be fetched first, for which `perf/plugin/build` takes two minutes at most.
+                "200",
                 &perf.display().to_string(),
                 "compare",
                 "--vswitch",
