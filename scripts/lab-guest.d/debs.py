@@ -16,6 +16,9 @@ def check_tools():
         raise Problem(f"the guest is made of Debian packages, and this machine lacks {', '.join(missing)}")
 
 
+# Asks as if nothing were installed: what is installed here may be a version that no source has any more.
+EMPTY = ["-o", "Dir::State::status=/dev/null"]
+
 # What apt said of a package: name -> fields. Asking it costs most of a second, however many names the question has.
 KNOWN = {}
 
@@ -25,7 +28,7 @@ def learn(wanted):
     unknown = [name for name in wanted if name not in KNOWN]
     if not unknown:
         return
-    done = subprocess.run(["apt-cache", "--no-all-versions", "show", *unknown], capture_output=True, text=True)
+    done = subprocess.run(["apt-cache", *EMPTY, "--no-all-versions", "show", *unknown], capture_output=True, text=True)
     for paragraph in done.stdout.split("\n\n"):
         fields = {}
         for line in paragraph.splitlines():
@@ -100,7 +103,7 @@ def fetch(wanted, store, say):
         partial = store / f"partial.{os.getpid()}"
         partial.mkdir()
         try:
-            done = subprocess.run(["apt-get", "download", "-qq", *missing], cwd=partial, capture_output=True, text=True)
+            done = subprocess.run(["apt-get", *EMPTY, "download", "-qq", *missing], cwd=partial, capture_output=True, text=True)
             for file in partial.iterdir():
                 file.rename(store / file.name)
         finally:
