@@ -110,6 +110,13 @@ impl Daemon {
             .unwrap_or_else(|e| panic!("'{command}' did not answer in JSON ({e}): {text}"))
     }
 
+    /// A number in the JSON form of an answer, by its JSON pointer.
+    #[track_caller]
+    pub fn figure(&self, command: &str, pointer: &str) -> i64 {
+        let shown = self.json(command);
+        shown.pointer(pointer).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {pointer}: {shown:#}"))
+    }
+
     fn run_ctl(&self, options: &[&str], command: &str) -> Result<String, String> {
         let (program, socket) = (self.program.display().to_string(), self.socket.display().to_string());
         let mut args = vec![program.as_str(), "ctl", "--socket", &socket];

@@ -4,15 +4,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use tests::guest::{self, Site, rdma, site};
 use tests::lab::Lab;
 use tests::{Daemon, Family, wait_for};
 
 /// One figure of `show offload`.
 fn figure(daemon: &Daemon, pointer: &str) -> i64 {
-    let shown = daemon.json("show offload");
-    shown.pointer(pointer).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {pointer}: {shown:#}"))
+    daemon.figure("show offload", pointer)
 }
 
 /// Queue pairs in hardware, by the switch's own list.

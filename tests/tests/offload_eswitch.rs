@@ -59,8 +59,7 @@ fn know(near: &Tenant, far: &Remote) {
 
 /// One figure of `show offload`.
 fn figure(daemon: &Daemon, pointer: &str) -> i64 {
-    let shown = daemon.json("show offload");
-    shown.pointer(pointer).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {pointer}: {shown:#}"))
+    daemon.figure("show offload", pointer)
 }
 
 /// Waits until so many flows are in hardware.

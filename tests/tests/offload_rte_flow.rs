@@ -42,8 +42,7 @@ fn hosts(device: &str) -> Hosts {
 
 /// A figure of `show offload`.
 fn figure(daemon: &Daemon, pointer: &str) -> i64 {
-    let shown = daemon.json("show offload");
-    shown.pointer(pointer).and_then(Value::as_i64).unwrap_or_else(|| panic!("no {pointer}: {shown:#}"))
+    daemon.figure("show offload", pointer)
 }
 
 /// The answers of a port, of one kind.

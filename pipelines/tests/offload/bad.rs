@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy, Tables};
+use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::offload::*;
 use wire::HeapBuf;
 
@@ -166,12 +166,7 @@ impl Lab {
             Sample { ask, packets: entry.packets + hardware, bytes: 0 }
         });
         let samples: Vec<_> = samples.collect();
-        let tables = Tables {
-            snapshot: &self.host.world.snapshot,
-            tree: self.host.world.worker.overlay.dhtb().tree(),
-            ports: &self.host.ports,
-            options: &self.host.options,
-        };
+        let tables = self.host.tables();
         let arrivals = self.device.eswitch.all_arrivals();
         let quiet =
             |ask: &Ask| Some(Stamp(arrivals.of(sim::flow_of(ask, sim::Side::of(&tables, &ask.key)?))));
@@ -241,12 +236,7 @@ fn bad_changes_that_fail_take_their_flows_out() {
     let destination = pipelines::snapshot::Destination::Mac(R.mac);
     let slot = lab.host.world.snapshot.location(0, destination).unwrap().slot;
     lab.host.world.writer.update(slot.slot, place);
-    let tables = Tables {
-        snapshot: &lab.host.world.snapshot,
-        tree: lab.host.world.worker.overlay.dhtb().tree(),
-        ports: &lab.host.ports,
-        options: &lab.host.options,
-    };
+    let tables = lab.host.tables();
     lab.manager.follow(&mut lab.device, &tables);
     assert_eq!(
         [1, 2].map(|port| lab.status(port).to_string()),

@@ -46,12 +46,7 @@ fn churn_leaves_nothing() {
         // Now and then flows have ways of their own.
         let entropy = if tenth.is_multiple_of(10) { Entropy::Exact } else { Entropy::Hardware };
         let options = Options { entropy, age, ..Options::default() };
-        let tables = Tables {
-            snapshot: &host.world.snapshot,
-            tree: host.world.worker.overlay.dhtb().tree(),
-            ports: &host.ports,
-            options: &options,
-        };
+        let tables = Tables { options: &options, ..host.tables() };
         let now_ns = tenth * SYNC_NS;
         eswitch.advance(now_ns);
         let mut samples = Vec::new();

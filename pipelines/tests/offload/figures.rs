@@ -59,12 +59,7 @@ fn figures_rules_per_second() {
         (Entropy::Exact, PLACES, 0x4000),
     ] {
         let options = Options { entropy, ..Options::default() };
-        let tables = Tables {
-            snapshot: &host.world.snapshot,
-            tree: host.world.worker.overlay.dhtb().tree(),
-            ports: &host.ports,
-            options: &options,
-        };
+        let tables = Tables { options: &options, ..host.tables() };
         let keys = keys(base, places, ports);
         let mut eswitch = Eswitch::new(Config { capacity: 1 << 20, ..Config::default() });
         let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };

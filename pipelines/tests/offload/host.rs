@@ -22,7 +22,18 @@ pub const fn dpdk(port: PortIndex) -> u16 {
     10 + port
 }
 
+/// What a translation reads.
+fn tables<'a>(world: &'a World, ports: &'a [Option<u16>], options: &'a Options) -> Tables<'a> {
+    let tree = world.worker.overlay.dhtb().tree();
+    Tables { snapshot: &world.snapshot, tree, ports, options }
+}
+
 impl Host {
+    /// What a translation reads.
+    pub fn tables(&self) -> Tables<'_> {
+        tables(&self.world, &self.ports, &self.options)
+    }
+
     pub fn new(world: World) -> Self {
         let ports = (0..world.snapshot.ports.len() as PortIndex).map(|port| Some(dpdk(port))).collect();
         Self { world, translator: Translator::default(), options: Options::default(), ports }
@@ -53,12 +64,7 @@ impl Host {
     }
 
     pub fn chain(&mut self, ask: Ask) -> Result<Chain, Refusal> {
-        let tables = Tables {
-            snapshot: &self.world.snapshot,
-            tree: self.world.worker.overlay.dhtb().tree(),
-            ports: &self.ports,
-            options: &self.options,
-        };
+        let tables = tables(&self.world, &self.ports, &self.options);
         self.translator.chain(&tables, &ask)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use pipelines::offload::Stamp;
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
-use pipelines::offload::translate::{Ask, Entropy, Refusal, Tables};
+use pipelines::offload::translate::{Ask, Entropy, Refusal};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::{Destination, PortIndex};
 use wire::HeapBuf;
@@ -75,12 +75,7 @@ impl Lab {
                 Sample { ask, packets: entry.packets + packets, bytes: entry.bytes + bytes }
             })
             .collect();
-        let tables = Tables {
-            snapshot: &self.host.world.snapshot,
-            tree: self.host.world.worker.overlay.dhtb().tree(),
-            ports: &self.host.ports,
-            options: &self.host.options,
-        };
+        let tables = self.host.tables();
         let arrivals = self.eswitch.all_arrivals();
         // Software is done with a packet at once.
         let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
@@ -93,12 +88,7 @@ impl Lab {
     }
 
     fn follow(&mut self) {
-        let tables = Tables {
-            snapshot: &self.host.world.snapshot,
-            tree: self.host.world.worker.overlay.dhtb().tree(),
-            ports: &self.host.ports,
-            options: &self.host.options,
-        };
+        let tables = self.host.tables();
         self.manager.follow(&mut self.eswitch, &tables);
     }
 

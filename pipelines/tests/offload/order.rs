@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Arrivals, Config, Eswitch, Fate, Side, flow_of};
-use pipelines::offload::translate::{Ask, Entropy, Tables};
+use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::offload::{BackEnd, Stamp};
 use proptest::prelude::*;
 use wire::roce::Bth;
@@ -147,12 +147,7 @@ impl Lab {
     }
 
     fn sync(&mut self, now_ns: u64) {
-        let tables = Tables {
-            snapshot: &self.host.world.snapshot,
-            tree: self.host.world.worker.overlay.dhtb().tree(),
-            ports: &self.host.ports,
-            options: &self.host.options,
-        };
+        let tables = self.host.tables();
         let (arrivals, finished) = (self.eswitch.all_arrivals(), &self.finished);
         let quiet = |ask: &Ask| {
             let flow = flow_of(ask, Side::of(&tables, &ask.key)?);
@@ -230,13 +225,8 @@ fn order_without_the_barrier_packets_are_overtaken() {
 fn order_a_gate_whose_gap_is_over_does_not_open() {
     let mut lab = Lab::new(100 * US, true);
     let key = lab.pairs[0].ask;
-    let tables = Tables {
-        snapshot: &lab.host.world.snapshot,
-        tree: lab.host.world.worker.overlay.dhtb().tree(),
-        ports: &lab.host.ports,
-        options: &lab.host.options,
-    };
-    let chain = lab.host.translator.chain(&tables, &key).unwrap();
+    let chain = lab.host.chain(key).unwrap();
+    let tables = lab.host.tables();
     let (gate, eswitch) = (chain.own.last().unwrap(), &mut lab.eswitch);
     let frame = lab.pairs[0].frame.clone();
     let side = Side::of(&tables, &key.key).unwrap();
@@ -300,12 +290,7 @@ proptest! {
         let mut ask = whole(entry.key);
         (ask.qpn, ask.source_port) = (Some(Qpn::truncated(qpn)), Some(sport));
         let Ok(chain) = host.chain(ask) else { return Ok(()) };
-        let tables = Tables {
-            snapshot: &host.world.snapshot,
-            tree: host.world.worker.overlay.dhtb().tree(),
-            ports: &host.ports,
-            options: &host.options,
-        };
+        let tables = host.tables();
         let flow = flow_of(&ask, Side::of(&tables, &ask.key).unwrap());
         prop_assert_eq!(flow, chain.about.flow);
         // The gate matches the packet; in front of it, it comes to software and is counted.

@@ -7,7 +7,7 @@ use pipelines::flow_key::FlowKey;
 use pipelines::offload::Stamp;
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
-use pipelines::offload::translate::{Ask, Entropy, Tables};
+use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::rcft::{Keeper, Limits, QpKey, Way};
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
@@ -98,12 +98,7 @@ impl Lab {
                 Some(Sample { ask, packets: own.0 + hardware.0, bytes: own.1 + hardware.1 })
             };
             let samples: Vec<_> = QPNS.iter().filter_map(sample).collect();
-            let tables = Tables {
-                snapshot: &self.host.world.snapshot,
-                tree: self.host.world.worker.overlay.dhtb().tree(),
-                ports: &self.host.ports,
-                options: &self.host.options,
-            };
+            let tables = self.host.tables();
             let arrivals = self.eswitch.all_arrivals();
             let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
             let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pipelines::offload::Stamp;
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
-use pipelines::offload::translate::{Ask, Entropy, Tables};
+use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::PortIndex;
 use wire::HeapBuf;
@@ -70,12 +70,7 @@ impl Lab {
             }
             self.now_ns += SYNC_NS;
             self.eswitch.advance(self.now_ns);
-            let tables = Tables {
-                snapshot: &self.host.world.snapshot,
-                tree: self.host.world.worker.overlay.dhtb().tree(),
-                ports: &self.host.ports,
-                options: &self.host.options,
-            };
+            let tables = self.host.tables();
             let asks: Vec<_> = self.flows.iter().map(|flow| flow.2).collect();
             let to_pin = asks.iter().filter(|_| pinned);
             to_pin.for_each(|ask| self.manager.pin(*ask, Some(Pin::Hardware), self.now_ns));

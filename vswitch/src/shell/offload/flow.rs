@@ -11,6 +11,7 @@ use serde_json::json;
 use wire::{Qpn, protocol};
 
 use super::super::Shell;
+use super::super::rcft::read_qpn;
 use super::show::{json_of, what};
 use crate::config::Name;
 use crate::console::{Args, CommandError, Output};
@@ -89,13 +90,7 @@ impl Kind {
         match words[..] {
             ["tcp", source, destination] => ports(protocol::TCP, source, destination),
             ["udp", source, destination] => ports(protocol::UDP, source, destination),
-            ["qp", number] => {
-                let number = match number.strip_prefix("0x") {
-                    Some(hex) => u32::from_str_radix(hex, 16).ok(),
-                    None => number.parse().ok(),
-                };
-                Qpn::new(number?).ok().map(Self::QueuePair)
-            }
+            ["qp", number] => read_qpn(number).map(Self::QueuePair),
             ["roce"] => Some(Self::Roce),
             ["any"] => Some(Self::Any),
             _ => None,

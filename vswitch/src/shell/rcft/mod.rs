@@ -79,14 +79,19 @@ fn vnic<'s>(snapshot: &'s Snapshot, args: &Args) -> Result<&'s Vnic, CommandErro
         .ok_or_else(|| args.error("vnic", format!("no vNIC {name}; `show vnic` lists them")))
 }
 
-/// The number of a queue pair, by the argument `qpn`.
-fn qpn(args: &Args) -> Result<Qpn, CommandError> {
-    let text: String = args.get("qpn")?;
+/// The number of a queue pair, as 17 or 0x11.
+pub(super) fn read_qpn(text: &str) -> Option<Qpn> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     };
-    number.and_then(|number| Qpn::new(number).ok()).ok_or_else(|| {
+    Qpn::new(number?).ok()
+}
+
+/// The number of a queue pair, by the argument `qpn`.
+fn qpn(args: &Args) -> Result<Qpn, CommandError> {
+    let text: String = args.get("qpn")?;
+    read_qpn(&text).ok_or_else(|| {
         let shown = crate::config::error::quote(&text);
         args.error("qpn", format!("{shown} is no number of a queue pair; give 0 to 16777215, as 17 or 0x11"))
     })

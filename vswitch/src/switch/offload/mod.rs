@@ -42,7 +42,6 @@ const REMEMBERED: u64 = 10;
 pub struct Control {
     config: OffloadConfig,
     options: Options,
-    on: bool,
     /// What holds the rules, once a port is on it.
     holder: Option<Holder>,
     /// DPDK port ids of the ports that are on the device.
@@ -77,7 +76,6 @@ impl Control {
         Self {
             config: offload.clone(),
             options: device::options(offload),
-            on: offload.enabled,
             holder: None,
             ports: Vec::new(),
             manager,
@@ -261,7 +259,7 @@ impl Control {
 
     /// Takes all flows back, or lets them go into hardware again.
     pub fn switch(&mut self, on: bool) {
-        self.on = on;
+        self.config.enabled = on;
         self.manager.switch(on);
     }
 
@@ -283,7 +281,7 @@ impl Control {
 
     /// Flows go into hardware.
     pub fn is_on(&self) -> bool {
-        self.on
+        self.config.enabled
     }
 
     /// The simulated e-switch, when a port is on it.
@@ -358,11 +356,6 @@ impl Control {
     /// The flows that the manager knows of, those in hardware among them.
     pub fn flows(&self) -> impl Iterator<Item = FlowState> {
         self.manager.flows().map(|(ask, status, rate)| FlowState { ask: *ask, status, rate })
-    }
-
-    /// Flows that packets were seen of lately.
-    pub fn seen(&self) -> impl Iterator<Item = &Ask> {
-        self.watch.asks()
     }
 }
 

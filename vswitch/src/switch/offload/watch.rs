@@ -130,9 +130,4 @@ impl Watch {
         }
         by_worker
     }
-
-    /// Flows that are looked at.
-    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
-        self.flows.keys()
-    }
 }
