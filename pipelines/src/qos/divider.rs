@@ -104,7 +104,7 @@ impl Divider {
         self.last_ns = now_ns;
         let epoch = (EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64).min(EPOCH_MAX_NS);
         self.due_ns = now_ns + epoch;
-        tree.look_ns.store(epoch / 2, Relaxed);
+        tree.epoch.look_ns.store(epoch / 2, Relaxed);
         self.welcome(tree);
         self.awake.retain_mut(|awake| {
             let node = tree.node(tree.leaf_node(awake.leaf));
@@ -132,7 +132,7 @@ impl Divider {
 
     /// Takes in the classes that woke up.
     fn welcome(&mut self, tree: &Tree) {
-        let mut next = tree.woken.swap(0, Acquire);
+        let mut next = tree.epoch.woken.swap(0, Acquire);
         if next == 0 {
             return;
         }

@@ -17,7 +17,7 @@ mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::EPOCH_NS;
-pub use purse::{Answer, Kind, Law};
+pub use purse::{Answer, Kind, Law, QUANTUM_MAX};
 pub use tree::{Class, Direction, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl<T> Dhtb<T> {
     /// When to look at a class that has to wait so long at its present share. One that waits asks for tokens in every
     /// epoch: that is how the division knows of it.
     fn look(&self, wait: u64) -> u64 {
-        wait.min(self.tree.look_ns.load(Relaxed))
+        wait.min(self.tree.epoch.look_ns.load(Relaxed))
     }
 
     /// The next waiting packet for which there are tokens now, its class, and whether it is to be marked: RDMA that had

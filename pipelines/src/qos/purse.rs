@@ -9,8 +9,8 @@ use crate::mem::Slab;
 
 /// A draw is at most this part of a node's burst ...
 const QUANTUM_PART: u64 = 100;
-/// ... and at most so many bytes.
-const QUANTUM_MAX: u64 = 64 << 10;
+/// ... and at most so many bytes: as many where rates are high.
+pub const QUANTUM_MAX: u64 = 64 << 10;
 
 /// Draws for debts of a class at a time, and the bytes of one at least.
 const SETTLE: u32 = 16;

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crossbeam::utils::CachePadded;
 use zerocopy::FromZeros;
 
 use super::bucket::{BitsPerSec, Bucket, Pace, PaceCell, Stamp};
@@ -168,12 +169,19 @@ pub struct Tree {
     classes: Slab<ClassCell>,
     /// Tenant of each vNIC.
     tenants: Box<[AtomicU32]>,
-    /// Classes that woke up since the division looked: number + 1 of the last, 0: none.
-    pub(super) woken: AtomicU32,
     /// Nodes with a limit: while there is none, nothing is looked up for a packet.
     limits: AtomicU32,
+    /// Written in every epoch, so not beside what is read for every burst.
+    pub(super) epoch: CachePadded<Epoch>,
+}
+
+/// What the division and the classes tell each other.
+#[derive(Debug)]
+pub(super) struct Epoch {
+    /// Classes that woke up since the division looked: number + 1 of the last, 0: none.
+    pub woken: AtomicU32,
     /// Longest time until a class that waits is looked at again, nanoseconds: its share may have grown.
-    pub(super) look_ns: AtomicU64,
+    pub look_ns: AtomicU64,
 }
 
 impl Tree {
@@ -186,9 +194,11 @@ impl Tree {
             nodes,
             classes: Slab::zeroed(4 * size.vnics as usize, advise),
             tenants: (0..size.vnics).map(|_| AtomicU32::new(0)).collect(),
-            woken: AtomicU32::new(0),
             limits: AtomicU32::new(0),
-            look_ns: AtomicU64::new(EPOCH_NS / 2),
+            epoch: CachePadded::new(Epoch {
+                woken: AtomicU32::new(0),
+                look_ns: AtomicU64::new(EPOCH_NS / 2),
+            }),
         }
     }
 
@@ -429,11 +439,15 @@ impl Tree {
         if node.awake.load(Relaxed) != 0 || node.awake.swap(1, Relaxed) != 0 {
             return;
         }
-        let mut last = self.woken.load(Relaxed);
+        let mut last = self.epoch.woken.load(Relaxed);
         loop {
             node.next_woken.store(last, Relaxed);
-            let pushed =
-                self.woken.compare_exchange(last, leaf.0 + 1, std::sync::atomic::Ordering::AcqRel, Relaxed);
+            let pushed = self.epoch.woken.compare_exchange(
+                last,
+                leaf.0 + 1,
+                std::sync::atomic::Ordering::AcqRel,
+                Relaxed,
+            );
             match pushed {
                 Ok(_) => return,
                 Err(now) => last = now,

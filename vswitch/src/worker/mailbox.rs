@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use crossbeam::queue::ArrayQueue;
+use crossbeam::utils::CachePadded;
 use pipelines::hot::HintQueue;
 use pipelines::nft::Entry;
 use pipelines::offload::Usage;
@@ -16,6 +17,9 @@ use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
 
 use super::eswitch::Front;
+
+/// Read by the worker in every turn, so on lines of its own: nothing else that is written is there.
+type Flag = Arc<CachePadded<AtomicBool>>;
 
 /// Requests that a mailbox holds before control waits.
 const DEPTH: usize = 256;
@@ -119,7 +123,7 @@ pub enum Command {
 /// The worker's side.
 pub struct Mailbox {
     pub(super) requests: Receiver<Command>,
-    pub(super) flag: Arc<AtomicBool>,
+    pub(super) flag: Flag,
     pub(super) retired: Arc<ArrayQueue<Arc<Snapshot>>>,
 }
 
@@ -144,7 +148,7 @@ impl Mailbox {
 /// Control's side.
 pub struct Handle {
     requests: Sender<Command>,
-    flag: Arc<AtomicBool>,
+    flag: Flag,
     retired: Arc<ArrayQueue<Arc<Snapshot>>>,
 }
 
@@ -195,7 +199,7 @@ impl Handle {
 /// Both sides of a new mailbox.
 pub fn mailbox() -> (Handle, Mailbox) {
     let (sender, receiver) = bounded(DEPTH);
-    let flag = Arc::new(AtomicBool::new(false));
+    let flag = Flag::default();
     let retired = Arc::new(ArrayQueue::new(RETIRED));
     (
         Handle { requests: sender, flag: flag.clone(), retired: retired.clone() },

@@ -34,6 +34,8 @@ struct Own {
     rings: Vec<Arc<ArrayQueue<Mbuf>>>,
 }
 
+/// On lines of its own: the worker writes it for every packet.
+#[repr(align(128))]
 enum Path {
     None,
     Own(Own),
