@@ -29,6 +29,7 @@ pub mod rows;
 pub mod snapshot;
 pub mod stage;
 pub mod vlt;
+pub mod watch;
 
 /// Length of a tick of the coarse clock ([`Now::tick`]), in milliseconds.
 pub const TICK_MS: u32 = 100;

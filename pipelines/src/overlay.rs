@@ -21,9 +21,11 @@ use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
 use crate::stage::key::Roce;
+use crate::stage::plain::{self, Read};
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, neighbour, outer, parse, rcft, slow_path, underlay,
 };
+use crate::watch::{Stage, Watch};
 use crate::{Now, Sink};
 
 /// Entries that aging looks at per poll.
@@ -130,31 +132,55 @@ impl<P: PacketBuf> Overlay<P> {
         burst: &mut Burst<P>,
         sink: &mut S,
     ) {
+        self.run_watched(snapshot, now, port, burst, sink, &mut ());
+    }
+
+    /// [`run`](Self::run), watched stage by stage.
+    #[inline(always)]
+    pub fn run_watched<S: Sink<P>, W: Watch>(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Now,
+        port: PortIndex,
+        burst: &mut Burst<P>,
+        sink: &mut S,
+        watch: &mut W,
+    ) {
+        watch.start();
         let cx = Cx { snapshot, counters: &self.counters, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
-        let neighbours = match row.role {
-            PortRole::Uplink(index) => from_wire(&cx, burst, (index, row), &self.events, sink),
+        let tables = Reading { fragments: &self.fragments, nft: &self.nft };
+        let roce = match row.role {
+            PortRole::Uplink(index) => {
+                from_wire(&cx, burst, (index, row), tables, &self.events, (&mut *sink, &mut *watch))
+            }
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
-            role => from_vnic(&cx, burst, role, row),
+            role => from_vnic(&cx, burst, (role, row), tables, (&mut *sink, &mut *watch)),
         };
-        if burst.pending == 0 {
+        let n = burst.pending.count_ones();
+        if n == 0 {
             return;
         }
-        neighbour::run(&cx, burst, neighbours, sink);
-        let roce = key::run(&cx, burst, &self.fragments, self.nft.seed());
         let misses = lookup::run(&cx, burst, &self.nft);
+        watch.lap(Stage::Lookup, n);
         if misses != 0 {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
+            watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != Roce::default() {
             rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
+            watch.lap(Stage::Rcft, n);
         }
+        let n = burst.pending.count_ones();
         dhtb::run(&cx, burst, &mut self.dhtb, &self.nft);
+        watch.lap(Stage::Dhtb, n);
         if let Some(hints) = &mut self.hints {
             hints.pick(burst, &self.nft);
         }
+        let n = burst.pending.count_ones();
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
+        watch.lap(Stage::Forward, n);
     }
 
     /// Sends on what has waited for tokens and has them now, at most a burst of it. `true`: there may be more.
@@ -191,6 +217,7 @@ impl<P: PacketBuf> Overlay<P> {
                 dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
             }
             strangers |= u64::from(!parked.is_at_home(&cx)) << n;
+            self.nft.prefetch(parked.meta.hash);
             burst.packets[n] = Some(parked.packet);
             burst.metas[n] = parked.meta;
             n += 1;
@@ -231,46 +258,95 @@ impl<P: PacketBuf> Overlay<P> {
     }
 }
 
-/// Returns the bits of neighbour protocol packets, as its two neighbours do.
+/// What reading a packet takes.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    fragments: &'a Fragments,
+    nft: &'a Nft,
+}
+
+/// From an uplink to the keys of the inner packets. Returns which of them are RoCEv2, as its two neighbours do.
 #[inline]
-fn from_wire<P: PacketBuf, S: Sink<P>>(
+fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     cx: &Cx,
     burst: &mut Burst<P>,
     (index, row): (u16, PortRow),
+    tables: Reading,
     events: &Events,
-    sink: &mut S,
-) -> u64 {
+    (sink, watch): (&mut S, &mut W),
+) -> Roce {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return 0;
+        return Roce::default();
     };
+    let n = burst.pending.count_ones();
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
+    watch.lap(Stage::Outer, n);
     if others != 0 {
         underlay::run(cx, burst, others, (index, uplink), events, sink);
+        watch.lap(Stage::Underlay, others.count_ones());
     }
-    let neighbours = parse::run(cx, burst, row.partial_checksums);
-    outer::finish(cx, burst);
-    neighbours
+    let n = burst.pending.count_ones();
+    let read =
+        if row.partial_checksums { Read::default() } else { plain::from_tunnels(cx, burst, tables.nft) };
+    watch.lap(Stage::Plain, n);
+    let rest = burst.pending & !read.taken;
+    if rest == 0 {
+        return read.roce;
+    }
+    let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
+    outer::finish(cx, burst, rest);
+    read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
 }
 
 #[inline]
-fn from_vnic<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, role: PortRole, row: PortRow) -> u64 {
+fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    (role, row): (PortRole, PortRow),
+    tables: Reading,
+    (sink, watch): (&mut S, &mut W),
+) -> Roce {
+    let n = burst.pending.count_ones();
     bind::run(cx, burst, role);
-    let neighbours = parse::run(cx, burst, row.partial_checksums);
-    guard::run(cx, burst);
-    neighbours
+    watch.lap(Stage::Bind, n);
+    let n = burst.pending.count_ones();
+    let read = if row.partial_checksums { Read::default() } else { plain::from_vnics(cx, burst, tables.nft) };
+    watch.lap(Stage::Plain, n);
+    let rest = burst.pending & !read.taken;
+    if rest == 0 {
+        return read.roce;
+    }
+    let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
+    guard::run(cx, burst, rest);
+    read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
+}
+
+/// Neighbour protocols, and the keys of what was not read at a glance.
+#[inline(never)]
+fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    (rest, neighbours): (u64, u64),
+    tables: Reading,
+    (sink, watch): (&mut S, &mut W),
+) -> Roce {
+    neighbour::run(cx, burst, neighbours, sink);
+    let roce = key::run(cx, burst, rest, tables.fragments, tables.nft);
+    watch.lap(Stage::Parse, rest.count_ones());
+    roce
 }
 
 /// The host's own traffic goes out as it is.
-fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> u64 {
+fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> Roce {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return 0;
+        return Roce::default();
     };
     for i in burst.pending() {
         if let Some(packet) = burst.take(i) {
             sink.send(uplink.port, packet);
         }
     }
-    0
+    Roce::default()
 }

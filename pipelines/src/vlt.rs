@@ -103,6 +103,20 @@ pub enum Hot {
     Other,
 }
 
+/// What a way is, without its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// To a vNIC of this host.
+    Local {
+        /// Index of the vNIC.
+        vnic: u32,
+    },
+    /// Through a tunnel over untagged IPv4.
+    Tunnel4,
+    /// Anything else: [`Vlt::read`] tells. Also a slot of another generation, or one that is being written.
+    Other,
+}
+
 /// What a worker reads of a slot.
 #[derive(Clone, Copy)]
 pub struct Reading {
@@ -183,6 +197,29 @@ impl Vlt {
         };
         fence(Ordering::Acquire);
         if slot.control.load(Ordering::Relaxed) == control { hot } else { Hot::Other }
+    }
+
+    /// [`read_hot`](Self::read_hot) for those who do not need the header.
+    #[inline(always)]
+    pub fn kind(&self, slot: u32, generation: u16) -> Kind {
+        let Some(slot) = self.slots.get(slot as usize) else { return Kind::Other };
+        let control = slot.control.load(Ordering::Acquire);
+        if control >> 48 & 1 != 0 || (control >> 32) as u16 != generation {
+            return Kind::Other;
+        }
+        match ((control >> 24) as u8, (control >> 16) as u8) {
+            (KIND_REMOTE, V4_LEN) => Kind::Tunnel4,
+            (KIND_LOCAL, _) => {
+                let vnic = slot.words[0].load(Ordering::Relaxed) as u32;
+                fence(Ordering::Acquire);
+                if slot.control.load(Ordering::Relaxed) == control {
+                    Kind::Local { vnic }
+                } else {
+                    Kind::Other
+                }
+            }
+            _ => Kind::Other,
+        }
     }
 
     /// Number of slots.

@@ -5,7 +5,8 @@
 //! ```
 //! The index maps a key to an entry slot by bucketed cuckoo hashing with 16-bit tags; `idle` keeps the entries
 //! in order of last use, for aging and for the choice of what goes when the table is full. A worker looks up a
-//! whole burst at once: first all bucket lines are prefetched, then all candidate entries, then keys compared.
+//! whole burst at once: bucket lines are prefetched where keys are made, then all candidate entries, then keys are
+//! compared.
 
 mod entry;
 mod idle;
@@ -100,7 +101,14 @@ impl Nft {
         NftStats { entries: self.config.entries - self.free.len() as u32, ..self.stats }
     }
 
-    /// Looks up the probes whose bits are set in `mask`; returns the bits of those that hit.
+    /// Hints the CPU to load the bucket of a hash that is to be looked up.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Looks up the probes whose bits are set in `mask`; returns the bits of those that hit. Faster after
+    /// [`prefetch`](Self::prefetch) of their hashes.
     #[inline]
     pub fn lookup_burst<P: Probe>(&self, probes: &mut [P], mask: u64) -> u64 {
         self.lookup_burst_if(probes, mask, |_| true)
@@ -115,9 +123,6 @@ impl Nft {
         mask: u64,
         current: impl Fn(&Action) -> bool,
     ) -> u64 {
-        for i in Bits(mask) {
-            self.index.prefetch(probes[i].hash());
-        }
         for i in Bits(mask) {
             let slot = self.index.candidate(probes[i].hash());
             probes[i].set_entry(slot);

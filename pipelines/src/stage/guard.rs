@@ -11,15 +11,16 @@ use super::neighbour::is_neighbour_protocol;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::be64;
+use crate::nft::Bits;
 use crate::snapshot::VnicRow;
 
-/// Drops what is not the vNIC's own, and counts what is.
+/// Drops what is not the vNIC's own among the packets whose bits are in `mask`, and counts what it looks at.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
     // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
     let mut run = Run { vnic: NO_INDEX, packets: 0, bytes: 0 };
     let mut row = &VnicRow::FREE;
-    for i in burst.pending() {
+    for i in Bits(mask & burst.pending) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
         if meta.vnic != run.vnic {

@@ -8,6 +8,7 @@ use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope, be64, fragment_hash};
 use crate::fragments::{FirstFragment, Fragments};
+use crate::nft::{Bits, Nft};
 
 /// Key class of RoCEv2 reliable connection.
 pub const CLASS_RC: u8 = code(Class::Rc);
@@ -41,8 +42,14 @@ pub struct Roce {
 }
 
 impl Roce {
+    /// Those of both.
     #[inline(always)]
-    fn add(&mut self, class: u8, bit: u64, cx: &Cx) {
+    pub(crate) const fn with(self, more: Self) -> Self {
+        Self { reliable: self.reliable | more.reliable, cnp: self.cnp | more.cnp, cm: self.cm | more.cm }
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, class: u8, bit: u64, cx: &Cx) {
         match class {
             CLASS_RC | CLASS_XRC => self.reliable |= bit,
             CLASS_CNP => self.cnp |= bit,
@@ -67,15 +74,16 @@ pub fn class_code(payload: &[u8]) -> u8 {
     }
 }
 
-/// Builds the keys. A frame to the MAC of its VPC's virtual router is routed, every other one bridged.
+/// Builds the keys of the packets whose bits are in `mask`. A frame to the MAC of its VPC's virtual router is routed,
+/// every other one bridged.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, seed: u64) -> Roce {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fragments: &Fragments, nft: &Nft) -> Roce {
     let mut roce = Roce::default();
     let rdma_port = cx.snapshot.settings.rdma_port;
     // The scope and the router's MAC are the same for runs of packets.
     let mut last = (NO_INDEX, NO_INDEX);
     let (mut scope, mut router) = (Scope::Vnic(NO_INDEX), 0);
-    for i in burst.pending() {
+    for i in Bits(mask & burst.pending) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let head = packet.head();
         let meta = &mut burst.metas[i];
@@ -118,7 +126,8 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fragments: &Fragments, s
             cx.counters.vnic(meta.vnic as usize).rdma_rx_packets.add(1);
         }
         meta.key = FlowKey::build(head, &meta.headers, scope, ports, class, routed);
-        meta.hash = meta.key.hash(seed);
+        meta.hash = meta.key.hash(nft.seed());
+        nft.prefetch(meta.hash);
         meta.entropy_port = sport;
     }
     roce

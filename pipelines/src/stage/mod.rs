@@ -14,6 +14,7 @@ pub mod lookup;
 pub mod neighbour;
 pub mod outer;
 pub mod parse;
+pub mod plain;
 pub mod plain_outer;
 pub mod rcft;
 pub mod reply;

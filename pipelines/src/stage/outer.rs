@@ -13,6 +13,7 @@ use super::plain_outer::{FRONT, Plain};
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::ecn;
+use crate::nft::Bits;
 use crate::snapshot::{Uplink, ip_key};
 
 /// What became of an outer packet.
@@ -211,10 +212,10 @@ fn verify_udp<P: PacketBuf>(
     if all && sum.fold() == 0xffff { Ok(()) } else { Err(DropReason::OUTER_CHECKSUM) }
 }
 
-/// After the inner parse: VLAN policy and tunnel ECN (RFC 6040).
+/// After the inner parse of the packets whose bits are in `mask`: VLAN policy and tunnel ECN (RFC 6040).
 #[inline]
-pub fn finish<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>) {
-    for i in burst.pending() {
+pub fn finish<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
+    for i in Bits(mask & burst.pending) {
         let meta = &mut burst.metas[i];
         let outer = Ecn::from_tos(meta.entropy_port as u8);
         if meta.headers.vlan_count > 0 && !cx.snapshot.vpc(meta.vpc).is_some_and(|vpc| vpc.keep_vlan) {

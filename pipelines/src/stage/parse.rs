@@ -8,13 +8,14 @@ use super::Cx;
 use super::neighbour::is_neighbour_protocol;
 use crate::burst::Burst;
 use crate::drops::DropReason;
+use crate::nft::Bits;
 
-/// Parses the pending packets; `fill` says that the port may deliver unfinished checksums unmarked. Returns the
-/// bits of ARP and neighbour discovery packets.
+/// Parses the packets whose bits are in `mask`; `fill` says that the port may deliver unfinished checksums unmarked.
+/// Returns the bits of ARP and neighbour discovery packets.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fill: bool) -> u64 {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fill: bool) -> u64 {
     let mut neighbours = 0;
-    for i in burst.pending() {
+    for i in Bits(mask & burst.pending) {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let meta = &mut burst.metas[i];
         if let Err(malformed) = parse_into(packet.head(), packet.len(), &mut meta.headers) {

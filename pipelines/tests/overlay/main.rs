@@ -6,6 +6,7 @@
 mod support;
 
 mod fragments;
+mod glance;
 mod hostile;
 mod neighbours;
 mod routing;
