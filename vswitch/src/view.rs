@@ -9,6 +9,7 @@ pub mod qps;
 use std::collections::BTreeMap;
 
 use pipelines::drops::DropReason;
+use pipelines::watch::Stage;
 use pmd::PortStats;
 
 use crate::switch::Switch;
@@ -279,6 +280,41 @@ pub fn workers(switch: &Switch) -> Vec<WorkerTotals> {
         }
     };
     switch.pool().workers.iter().enumerate().map(of).collect()
+}
+
+/// What a stage of a worker took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageTotals {
+    /// The stage.
+    pub stage: Stage,
+    /// Packets that it began with.
+    pub packets: u64,
+    /// Bursts in which it had something to do.
+    pub bursts: u64,
+    /// TSC cycles without those of reading the clock.
+    pub cycles: u64,
+}
+
+impl StageTotals {
+    /// TSC cycles for each of so many packets.
+    pub fn cycles_of(&self, packets: u64) -> f64 {
+        self.cycles as f64 / packets.max(1) as f64
+    }
+}
+
+/// What the stages of each worker took since that is watched; `lap_cycles` is what reading the clock takes
+/// ([`crate::worker::laps::own_cycles`]). Stages that never had anything to do are left out.
+pub fn stages(switch: &Switch, lap_cycles: u64) -> Vec<Vec<StageTotals>> {
+    let of = |worker: &crate::worker::pool::WorkerHandle| {
+        let stages = Stage::ALL.into_iter().zip(&worker.stats.stages);
+        let totals = stages.map(|(stage, counter)| {
+            let bursts = counter.laps.get();
+            let cycles = counter.cycles.get().saturating_sub(bursts * lap_cycles);
+            StageTotals { stage, packets: counter.packets.get(), bursts, cycles }
+        });
+        totals.filter(|totals| totals.bursts > 0).collect()
+    };
+    switch.pool().workers.iter().map(of).collect()
 }
 
 /// A zero point of now; with `ports` or `forwarding` left out, those of `old` stay.

@@ -28,6 +28,8 @@ pub struct Shell {
     depth: u32,
     /// Rules of rte_flow made by hand.
     manual: flow::Manual,
+    /// Stages are watched.
+    watching: bool,
     /// Set by `quit`.
     pub quit: bool,
     /// The config file that `config reload` reads.
@@ -49,6 +51,7 @@ impl Shell {
             console: Some(console.clone()),
             depth: 0,
             manual: flow::Manual::default(),
+            watching: false,
             quit: false,
             config_file: None,
         };

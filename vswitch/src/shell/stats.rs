@@ -1,11 +1,12 @@
 //! Commands about the data path as a whole: forwarding statistics, drops, workers, memory.
 
+use pipelines::watch::Stage;
 use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::view;
-use crate::worker::{Mode, WorkerStats};
+use crate::worker::{Command, Mode, WorkerStats, laps};
 
 pub(super) fn commands() -> Vec<Entry> {
     vec![
@@ -20,6 +21,16 @@ pub(super) fn commands() -> Vec<Entry> {
             syntax: "show workers",
             help: "Workers: packets, cycles per packet, idle share, burst sizes",
             run: workers,
+        },
+        Entry {
+            syntax: "runtime on|off",
+            help: "Watch what each stage of the workers takes, from zero on, or no more",
+            run: watch,
+        },
+        Entry {
+            syntax: "show runtime",
+            help: "What each stage takes: packets, bursts, cycles per packet, share (after `runtime on`)",
+            run: runtime,
         },
         Entry {
             syntax: "show version",
@@ -120,6 +131,68 @@ fn workers(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     }
     let text = format!("{table}(columns on the right: bursts received, by size)\n");
     Ok(Output::new(text, json!({ "tsc-hz": shell.switch.pool().clock.hz(), "workers": rows })))
+}
+
+fn watch(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let on = args.has("on");
+    let pool = shell.switch.pool();
+    let posted = pool.post_all(|| Command::Watch(on)).and_then(|()| pool.barrier());
+    posted.map_err(|error| CommandError::new(error.to_string()))?;
+    shell.watching = on;
+    Ok(Output::message(match on {
+        true => "stages are watched; each burst costs a reading of the clock a stage until `runtime off`",
+        false => "stages are not watched any more; `show runtime` shows what was seen",
+    }))
+}
+
+fn runtime(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    let lap_cycles = laps::own_cycles();
+    let mut table =
+        Table::new(["worker", "stage", "packets", "bursts", "packets/burst", "cycles/packet", "%"]);
+    let mut rows = Vec::new();
+    for (number, stages) in view::stages(&shell.switch, lap_cycles).into_iter().enumerate() {
+        // Of all packets, not of those that met the stage: so the column adds up.
+        let received = stages.iter().find(|s| s.stage == Stage::Rx).map_or(0, |s| s.packets);
+        let all: u64 = stages.iter().map(|s| s.cycles).sum();
+        for totals in &stages {
+            let share = totals.cycles as f64 / all.max(1) as f64;
+            table.row([
+                number.to_string(),
+                totals.stage.name().to_string(),
+                totals.packets.to_string(),
+                totals.bursts.to_string(),
+                format!("{:.1}", totals.packets as f64 / totals.bursts as f64),
+                format!("{:.1}", totals.cycles_of(received)),
+                format!("{:.1}", share * 100.0),
+            ]);
+            rows.push(json!({
+                "worker": number, "stage": totals.stage.name(), "packets": totals.packets,
+                "bursts": totals.bursts, "cycles": totals.cycles,
+                "cycles-per-received-packet": totals.cycles_of(received), "share": share,
+            }));
+        }
+        if !stages.is_empty() {
+            let sum = all as f64 / received.max(1) as f64;
+            let blank = String::new();
+            table.row([
+                number.to_string(),
+                "all".to_string(),
+                received.to_string(),
+                blank.clone(),
+                blank.clone(),
+                format!("{sum:.1}"),
+                blank,
+            ]);
+        }
+    }
+    let text = match (rows.is_empty(), shell.watching) {
+        (true, false) => "stages are not watched: say `runtime on`\n".to_string(),
+        (true, true) => "no packet has come since `runtime on`\n".to_string(),
+        _ => format!(
+            "{table}(cycles of all received packets; {lap_cycles} for reading the clock taken off each burst)\n"
+        ),
+    };
+    Ok(Output::new(text, json!({ "watching": shell.watching, "lap-cycles": lap_cycles, "stages": rows })))
 }
 
 fn version(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {

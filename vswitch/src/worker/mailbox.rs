@@ -114,6 +114,8 @@ pub enum Command {
     QpTidy(u32, u32, Sender<Option<u32>>),
     /// Say how many packets and bytes of these classes wait for tokens. Some thousand at a time.
     Depths(Vec<Leaf>, Sender<Vec<(u32, u32)>>),
+    /// Watch what stages take, from zero on, or no more.
+    Watch(bool),
     /// Say that everything before this was done.
     Barrier(Sender<()>),
     /// Hand out all packets and end.

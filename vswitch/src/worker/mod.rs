@@ -8,6 +8,7 @@
 //! ```
 
 pub mod eswitch;
+pub mod laps;
 pub mod mailbox;
 pub mod pool;
 mod run;

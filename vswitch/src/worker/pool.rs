@@ -153,6 +153,7 @@ impl Pool {
                 epoch,
                 mode: Mode::default(),
                 forwarding: false,
+                watching: false,
                 may_sleep: spec.may_sleep,
                 apart: 0,
             };

@@ -7,11 +7,13 @@ use pipelines::burst::Burst;
 use pipelines::hot::Hints;
 use pipelines::overlay::Overlay;
 use pipelines::snapshot::{PortIndex, Snapshot};
+use pipelines::watch::{Stage, Watch};
 use pipelines::{Now, Sink, io};
 use pmd::{Clock, Mbuf, Moment, RxQueue, rdtsc};
 use wire::PacketBuf;
 
 use super::eswitch::Front;
+use super::laps::Laps;
 use super::mailbox::{Command, Mailbox, Mode, NftPage, QpCounts, QpPage, RemovedPort};
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
@@ -38,6 +40,8 @@ pub(super) struct Worker {
     pub(super) mode: Mode,
     pub(super) forwarding: bool,
     pub(super) may_sleep: bool,
+    /// Somebody asks where the cycles go.
+    pub(super) watching: bool,
     /// Cycles of this turn that are not the worker's own.
     pub(super) apart: u64,
 }
@@ -109,12 +113,16 @@ impl Worker {
     #[inline(always)]
     fn receive(&mut self, place: usize, now: Now) -> usize {
         let Rx { port, queue, front } = &mut self.rx[place];
+        let laps = self.watching.then(|| Laps::new(&self.stats.stages));
         let n = queue.receive_into(&mut self.burst.packets[..self.burst_size]);
         if n > 0 {
             let counters = &self.stats.ports[usize::from(*port)];
             counters.rx_packets.add(n as u64);
             let bytes = self.burst.packets[..n].iter().flatten().map(PacketBuf::len).sum::<usize>();
             counters.rx_bytes.add(bytes as u64);
+            if let Some(mut laps) = laps {
+                laps.lap(Stage::Rx, n as u32);
+            }
         }
         match front {
             Some(front) if n > 0 || front.is_busy() => {
@@ -138,6 +146,7 @@ impl Worker {
         self.stats.bursts[WorkerStats::burst_class(n)].add(1);
         self.burst.begin(n);
         match self.mode {
+            Mode::Overlay if self.watching => return self.forward_watched(now, port, n),
             Mode::Overlay => {
                 self.overlay.run(&self.snapshot, now, port, &mut self.burst, &mut self.tx);
             }
@@ -147,6 +156,15 @@ impl Worker {
             }
         }
         self.tx.flush();
+    }
+
+    /// [`forward`](Self::forward) of the overlay, with the time that each stage takes.
+    #[inline(never)]
+    fn forward_watched(&mut self, now: Now, port: PortIndex, n: usize) {
+        let mut laps = Laps::new(&self.stats.stages);
+        self.overlay.run_watched(&self.snapshot, now, port, &mut self.burst, &mut self.tx, &mut laps);
+        self.tx.flush();
+        laps.lap(Stage::Tx, n as u32);
     }
 
     #[inline(always)]
@@ -222,6 +240,12 @@ impl Worker {
                         .iter()
                         .filter(|(ask, usage)| !self.overlay.account(&self.snapshot, ask, *usage, now));
                     let _ = reply.send(unknown.count());
+                }
+                Command::Watch(on) => {
+                    self.watching = on;
+                    if on {
+                        Laps::clear(&self.stats.stages);
+                    }
                 }
                 Command::Barrier(reply) => {
                     let _ = reply.send(());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pipelines::counters::{Counter, PipelineCounters};
 
 use super::MAX_PORTS;
+use super::laps::StageCounters;
 
 /// Classes of the burst-size histogram: 1, 2..=3, 4..=7, 8..=15, 16..=31, 32 and more.
 pub const BURST_CLASSES: usize = 6;
@@ -59,6 +60,8 @@ pub struct WorkerStats {
     pub bursts: [Counter; BURST_CLASSES],
     /// The simulated e-switch.
     pub eswitch: EswitchCounters,
+    /// What stages took, while that is watched.
+    pub stages: StageCounters,
     /// By port.
     pub ports: Box<[PortCounters]>,
 }
@@ -75,6 +78,7 @@ impl WorkerStats {
             sleeps: Counter::default(),
             bursts: Default::default(),
             eswitch: EswitchCounters::default(),
+            stages: StageCounters::default(),
             ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
         }
     }
