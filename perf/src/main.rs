@@ -103,7 +103,7 @@ struct Compare {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
-    /// inner frames of 64 bytes: short.
+    /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
     peers: Vec<String>,
     /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
@@ -127,6 +127,12 @@ struct Compare {
     /// waits.
     #[arg(long)]
     qos: bool,
+    /// After each row, ask this switch what its stages take.
+    #[arg(long, conflicts_with = "peers_alone")]
+    account: bool,
+    /// Another build of the daemon, for the peer `before`.
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Pairs of samples per row.
     #[arg(long, default_value_t = 10)]
     pairs: usize,
@@ -284,6 +290,8 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
         core: given.core,
         exact_match_cache: given.ovs_emc,
         frames: given.frames,
+        before: given.before,
+        account: given.account,
         keep: given.keep,
     };
     println!("tunnel: {}", check::tunnel_text());
@@ -301,6 +309,9 @@ fn run_compare(given: Compare) -> anyhow::Result<()> {
     let result = compare::run(&options, |outcome| match outcome {
         Outcome::Measured(row) => {
             println!("{}", report::table_row(&row));
+            if let Some(line) = report::stages_line(&row) {
+                println!("{line}");
+            }
             record.add(&row);
             rows.push(*row);
         }

@@ -209,6 +209,8 @@ pub enum Peer {
     OneTenant,
     /// This switch again, with inner frames of 64 bytes: what longer ones cost.
     Short,
+    /// Another build of this switch, for the same work: what a change did.
+    Before,
 }
 
 impl Peer {
@@ -220,7 +222,7 @@ impl Peer {
             Self::NoQos => Job { qos: false, ..job.clone() },
             Self::Short => Job { inner_bytes: 64, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Vpp => job.clone(),
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Vpp | Self::Before => job.clone(),
         }
     }
 
@@ -242,7 +244,7 @@ impl Peer {
     /// True when it is this switch itself, given something else to do.
     pub fn is_ourselves(self) -> bool {
         match self {
-            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant | Self::Short => true,
+            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant | Self::Short | Self::Before => true,
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Vpp => false,
         }
     }
@@ -259,13 +261,14 @@ impl Peer {
             "no-qos" => Ok(vec![Self::NoQos]),
             "one-tenant" => Ok(vec![Self::OneTenant]),
             "short" => Ok(vec![Self::Short]),
+            "before" => Ok(vec![Self::Before]),
             "vpp" => Ok(vec![Self::Vpp]),
             _ => Err(UnknownName::new(
                 "peer",
                 given,
                 "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, vpp, or this switch itself: with other frames (udp or \
-                 udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant) or with \
-                 frames of 64 bytes (short)",
+                 udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant), with \
+                 frames of 64 bytes (short) or of another build (before)",
             )),
         }
     }
@@ -282,6 +285,7 @@ impl fmt::Display for Peer {
             Self::NoQos => "no-qos",
             Self::OneTenant => "one-tenant",
             Self::Short => "short",
+            Self::Before => "before",
             Self::Vpp => "vpp",
         })
     }

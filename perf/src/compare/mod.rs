@@ -31,7 +31,7 @@ use cases::{Case, Job, Peer};
 use frames::Frames;
 use peer::{Contender, Setup, Sink, Source, Switch};
 use plugin::Device;
-use report::{Pair, Row};
+use report::{Measured, Pair, Row};
 use sample::Counter;
 use template::Program;
 
@@ -128,6 +128,10 @@ pub struct Options {
     pub exact_match_cache: ovs::ExactMatchCache,
     /// Where frames come from.
     pub frames: Supply,
+    /// Another build of the daemon, for [`Peer::Before`].
+    pub before: Option<PathBuf>,
+    /// Ask this switch what its stages take, after the pairs of a row.
+    pub account: bool,
     /// Keep the private folder for inspection.
     pub keep: bool,
 }
@@ -204,11 +208,11 @@ pub fn run(options: &Options, mut finished: impl FnMut(Outcome)) -> Result<(), C
                 finished(Outcome::Skipped(Skipped { job: job.clone(), peer, reason }));
                 continue;
             }
-            let pairs = match options.frames {
+            let measured = match options.frames {
                 Supply::Template => bench.made(number, job, peer)?,
                 Supply::Pcap => bench.replayed(number, job, peer)?,
             };
-            if let Some(row) = Row::new(job, peer, &pairs, bench.hertz) {
+            if let Some(row) = Row::new(job, peer, measured, bench.hertz) {
                 finished(Outcome::Measured(Box::new(row)));
             }
         }
@@ -301,6 +305,10 @@ impl<'a> Bench<'a> {
     ) -> Result<Box<dyn Switch>, CompareError> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
+        let build = match contender {
+            Contender::Peer(Peer::Before) => self.options.before.as_deref(),
+            _ => self.options.vswitch.as_deref(),
+        };
         let setup = Setup {
             job,
             source,
@@ -311,7 +319,7 @@ impl<'a> Bench<'a> {
             folder: self.scratch.folder(&format!("run-{serial}"))?,
             prefix: scratch::file_prefix(serial),
             exact_match_cache: self.options.exact_match_cache,
-            vswitch: self.options.vswitch.as_deref().unwrap_or(Path::new("vswitch")),
+            vswitch: build.unwrap_or(Path::new("vswitch")),
         };
         peer::start(contender, &setup)
     }
@@ -321,12 +329,15 @@ impl<'a> Bench<'a> {
         if let Some(Err(reason)) = &self.plugin {
             return Some(format!("the template device could not be built: {reason}"));
         }
-        let objection = peer.objection(job).or_else(|| self.options.frames.objection(job));
+        let unnamed = (peer == Peer::Before && self.options.before.is_none())
+            .then_some("name the other build with --before");
+        let objection =
+            unnamed.or_else(|| peer.objection(job)).or_else(|| self.options.frames.objection(job));
         objection.map(str::to_owned)
     }
 
     /// The pairs of a row with frames of template devices, after a check of what came out.
-    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Vec<Pair>, CompareError> {
+    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
         let their_job = peer.job(job);
         let theirs = self.template_runner(Contender::Peer(peer), number, &their_job)?;
         let ours = match self.options.vswitch {
@@ -337,7 +348,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The same with frames that are replayed, before which each switch plays them once.
-    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Vec<Pair>, CompareError> {
+    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
         let files = Files::write(&self.scratch, number, job)?;
         let their_job = peer.job(job);
         let their_files = if their_job.traffic == job.traffic {
@@ -388,8 +399,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Takes the pairs of a row, by turns and in turning order.
-    fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Vec<Pair>, CompareError> {
+    /// Takes the pairs of a row, by turns and in turning order, and then the account of our stages.
+    fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Measured, CompareError> {
         let wanted = self.options.pairs;
         let mut pairs = Vec::new();
         let mut worst: f64 = 1.0;
@@ -423,7 +434,11 @@ impl<'a> Bench<'a> {
                 worst: worst * 100.0,
             });
         }
-        Ok(pairs)
+        let stages = match &mut ours {
+            Some(ours) if self.options.account => ours.account(self.options.seconds)?,
+            _ => Vec::new(),
+        };
+        Ok(Measured { pairs, stages })
     }
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
@@ -517,6 +532,16 @@ impl Runner {
             return Err(CompareError::Lossy { switch: self.contender, lost, made });
         }
         Ok(sample)
+    }
+
+    /// What its stages take, watched for so long.
+    fn account(&mut self, seconds: f64) -> Result<Vec<peer::StageTime>, CompareError> {
+        self.switch.process().thaw()?;
+        self.switch.watch()?;
+        crate::host::interrupt::pause(Duration::from_secs_f64(seconds))?;
+        let stages = self.switch.watched()?;
+        self.switch.process().freeze()?;
+        Ok(stages)
     }
 }
 

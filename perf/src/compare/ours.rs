@@ -15,7 +15,7 @@ use super::cases::{Case, Job, Traffic};
 use super::frames::{
     LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
-use super::peer::{Setup, Sink, Source, Switch, mbufs};
+use super::peer::{Setup, Sink, Source, StageTime, Switch, mbufs};
 use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -78,6 +78,30 @@ impl Switch for Ours {
         }
         Ok(())
     }
+
+    fn watch(&mut self) -> Result<(), CompareError> {
+        self.daemon.ask("runtime on")?;
+        Ok(())
+    }
+
+    fn watched(&mut self) -> Result<Vec<StageTime>, CompareError> {
+        let answer = self.daemon.ask("show runtime")?;
+        self.daemon.ask("runtime off")?;
+        let missing = || HostError::Refused(format!("`show runtime` lacks what stages took: {answer}"));
+        Ok(stage_times(&answer).ok_or_else(missing)?)
+    }
+}
+
+/// The stages of the one worker, from `show runtime`.
+fn stage_times(answer: &Value) -> Option<Vec<StageTime>> {
+    let time = |stage: &Value| {
+        Some(StageTime {
+            stage: stage["stage"].as_str()?.to_owned(),
+            cycles: stage["cycles-per-received-packet"].as_f64()?,
+            burst: stage["packets"].as_f64()? / stage["bursts"].as_f64()?,
+        })
+    };
+    answer["stages"].as_array()?.iter().map(time).collect()
 }
 
 /// Huge-page memory for packet buffers and tables, in MiB.
@@ -315,6 +339,17 @@ mod tests {
         let nodes = [node("link", 99), node("class", 3), node("class", 4)];
         assert_eq!(paid(&json!({ "nodes": nodes, "counters": { "waited": 2 } })), Some((7, 2)));
         assert_eq!(paid(&json!({ "nodes": nodes, "counters": {} })), None);
+    }
+
+    #[test]
+    fn stages_are_those_of_the_worker() {
+        let answer = json!({ "watching": true, "lap-cycles": 60, "stages": [
+            { "worker": 0, "stage": "rx", "packets": 64, "bursts": 2, "cycles": 640,
+              "cycles-per-received-packet": 10.0, "share": 1.0 }
+        ] });
+        let rx = StageTime { stage: "rx".into(), cycles: 10.0, burst: 32.0 };
+        assert_eq!(stage_times(&answer), Some(vec![rx]));
+        assert_eq!(stage_times(&json!({ "stages": [{ "stage": "rx" }] })), None);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::cases::{Job, Peer};
 use super::plugin::Device;
 use super::{CompareError, ours, ovs, testpmd};
@@ -83,6 +85,17 @@ pub struct Setup<'a> {
     pub vswitch: &'a Path,
 }
 
+/// What a stage of a switch takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageTime {
+    /// Its name.
+    pub stage: String,
+    /// TSC cycles for each packet that was received, reading the clock not counted.
+    pub cycles: f64,
+    /// Packets in a burst that it began with.
+    pub burst: f64,
+}
+
 /// A running switch.
 pub trait Switch {
     /// What to call it.
@@ -93,6 +106,14 @@ pub trait Switch {
     fn forwarded(&mut self) -> Result<u64, CompareError>;
     /// Waits until it is in its steady state, and fails if it does something else than it should.
     fn settle(&mut self) -> Result<(), CompareError>;
+    /// Begins to watch what its stages take, where it can tell.
+    fn watch(&mut self) -> Result<(), CompareError> {
+        Ok(())
+    }
+    /// What they took since, and the end of it; nothing where it cannot tell.
+    fn watched(&mut self) -> Result<Vec<StageTime>, CompareError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Which switch.

@@ -99,7 +99,7 @@ impl Record {
 
     /// Adds a row.
     pub fn add(&mut self, row: &Row) {
-        self.rows.push(Figures { row: row.clone(), more: row.more });
+        self.rows.push(Figures { row: row.clone(), more: row.more.clone() });
     }
 
     /// Adds what was skipped.
@@ -118,7 +118,7 @@ impl Record {
 fn without_paths(mut words: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
-        if ["--vswitch", "--record", "--json"].contains(&word.as_str()) {
+        if ["--vswitch", "--before", "--record", "--json"].contains(&word.as_str()) {
             words.next();
         } else {
             kept.push(word);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Skipped;
 use super::cases::{Job, Peer};
+use super::peer::StageTime;
 use super::sample::Sample;
 
 /// Samples of both switches, taken one right after the other.
@@ -15,6 +16,15 @@ pub struct Pair {
     pub ours: Option<Sample>,
     /// The peer's.
     pub peer: Sample,
+}
+
+/// What was measured for a row.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    /// The pairs that count.
+    pub pairs: Vec<Pair>,
+    /// What our stages take, if that was asked for.
+    pub stages: Vec<StageTime>,
 }
 
 /// A row of the JSON file.
@@ -52,7 +62,7 @@ pub struct Row {
 }
 
 /// Figures of a row that are in the table and in records.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct More {
     /// Our median cycles per packet.
     pub ours_cycles: Option<f64>,
@@ -62,11 +72,15 @@ pub struct More {
     pub added_spread: Option<(f64, f64)>,
     /// How many pairs were kept.
     pub pairs: usize,
+    /// What our stages take, where that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageTime>,
 }
 
 impl Row {
     /// Sums up the pairs of a job; `None` if there are none.
-    pub fn new(job: &Job, peer: Peer, pairs: &[Pair], hertz: f64) -> Option<Self> {
+    pub fn new(job: &Job, peer: Peer, measured: Measured, hertz: f64) -> Option<Self> {
+        let Measured { pairs, stages } = measured;
         let each =
             |value: &dyn Fn(&Pair) -> Option<f64>| -> Vec<f64> { pairs.iter().filter_map(value).collect() };
         let ratios = each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps()));
@@ -93,6 +107,7 @@ impl Row {
                     .reduce(f64::min)
                     .zip(added.iter().copied().reduce(f64::max)),
                 pairs: pairs.len(),
+                stages,
             },
         })
     }
@@ -163,6 +178,15 @@ pub fn table_row(row: &Row) -> String {
     )
 }
 
+/// The line below a row that says what our stages take; nothing if that was not asked for.
+pub fn stages_line(row: &Row) -> Option<String> {
+    let stages = &row.more.stages;
+    let sum: f64 = stages.iter().map(|stage| stage.cycles).sum();
+    let each: Vec<String> =
+        stages.iter().map(|stage| format!("{} {:.1}", stage.stage, stage.cycles)).collect();
+    (!each.is_empty()).then(|| format!("  cycles by stage: {} = {sum:.1}", each.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,10 +207,11 @@ mod tests {
         Sample { packets, made: None, cpu: 1.0, wall: 1.0 }
     }
 
-    fn pairs() -> Vec<Pair> {
-        [(10, 5), (9, 10), (12, 6)]
+    fn pairs() -> Measured {
+        let pairs = [(10, 5), (9, 10), (12, 6)]
             .map(|(ours, peer)| Pair { ours: Some(sample(ours * 1_000_000)), peer: sample(peer * 1_000_000) })
-            .into()
+            .into();
+        Measured { pairs, stages: Vec::new() }
     }
 
     #[test]
@@ -199,7 +224,7 @@ mod tests {
 
     #[test]
     fn ratios_are_those_of_pairs() {
-        let row = Row::new(&job(), Peer::OvsExact, &pairs(), 1e9).unwrap();
+        let row = Row::new(&job(), Peer::OvsExact, pairs(), 1e9).unwrap();
         assert_eq!((row.ratio_min, row.ratio_median, row.ratio_max), (Some(0.9), Some(2.0), Some(2.0)));
         assert_eq!((row.ours_mpps, row.peer_mpps), (Some(10.0), 6.0));
         assert_eq!(row.added_cycles, None);
@@ -207,7 +232,7 @@ mod tests {
 
     #[test]
     fn cycles_are_added_to_testpmd_only() {
-        let row = Row::new(&job(), Peer::Testpmd, &pairs(), 1e9).unwrap();
+        let row = Row::new(&job(), Peer::Testpmd, pairs(), 1e9).unwrap();
         // 100 - 200, 111 - 100, 83 - 167: the median is 83 - 167.
         let added = row.added_cycles.unwrap();
         assert!((added - (1e9 / 12e6 - 1e9 / 6e6)).abs() < 1e-6, "{added}");
@@ -215,12 +240,12 @@ mod tests {
 
     #[test]
     fn no_pairs_no_row() {
-        assert_eq!(Row::new(&job(), Peer::Testpmd, &[], 1e9), None);
+        assert_eq!(Row::new(&job(), Peer::Testpmd, Measured::default(), 1e9), None);
     }
 
     #[test]
     fn json_has_exactly_the_agreed_fields() {
-        let row = Row::new(&job(), Peer::OvsWildcard, &pairs(), 1e9).unwrap();
+        let row = Row::new(&job(), Peer::OvsWildcard, pairs(), 1e9).unwrap();
         let value = serde_json::to_value([row]).unwrap();
         let mut names: Vec<&str> = value[0].as_object().unwrap().keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -242,16 +267,28 @@ mod tests {
         assert_eq!(value[0]["flows"], "1k");
         assert_eq!(value[0]["inner_bytes"], 64);
         assert!(value[0]["added_cycles"].is_null());
-        let row = Row::new(&Job { qos: true, ..job() }, Peer::NoQos, &pairs(), 1e9).unwrap();
+        let row = Row::new(&Job { qos: true, ..job() }, Peer::NoQos, pairs(), 1e9).unwrap();
         assert!(serde_json::to_value(row).unwrap()["qos"] == true);
     }
 
     #[test]
     fn a_peer_alone_leaves_our_side_empty() {
-        let alone = [Pair { ours: None, peer: sample(5_000_000) }];
-        let row = Row::new(&job(), Peer::Testpmd, &alone, 1e9).unwrap();
+        let pairs = vec![Pair { ours: None, peer: sample(5_000_000) }];
+        let alone = Measured { pairs, stages: Vec::new() };
+        let row = Row::new(&job(), Peer::Testpmd, alone, 1e9).unwrap();
         assert_eq!((row.ours_mpps, row.ratio_median, row.added_cycles), (None, None, None));
         assert_eq!(row.peer_mpps, 5.0);
         assert!(table_row(&row).contains("- / - / -"));
+    }
+
+    #[test]
+    fn stages_are_told_below_the_row() {
+        let stage = |name: &str, cycles: f64| StageTime { stage: name.to_owned(), cycles, burst: 32.0 };
+        let mut measured = pairs();
+        let bare = Row::new(&job(), Peer::Testpmd, measured.clone(), 1e9).unwrap();
+        assert_eq!(stages_line(&bare), None);
+        measured.stages = vec![stage("rx", 9.96), stage("lookup", 20.0)];
+        let row = Row::new(&job(), Peer::Testpmd, measured, 1e9).unwrap();
+        assert_eq!(stages_line(&row).unwrap(), "  cycles by stage: rx 10.0, lookup 20.0 = 30.0");
     }
 }

@@ -108,6 +108,7 @@ pub fn page(records: &[Record]) -> String {
     );
     machine(&mut text, records);
     targets(&mut text, records);
+    stages(&mut text, records);
     rows(&mut text, records);
     text
 }
@@ -163,6 +164,45 @@ fn targets(text: &mut String, records: &[Record]) {
         let _ = writeln!(text, "| {what} | {case} | {flows} | {inner_bytes} | {wanted} | {found} | {word} |");
     }
     let _ = writeln!(text, "\n{met} of {} met.", TARGETS.len());
+}
+
+/// What stages take, of the rows in which that was asked for.
+fn stages(text: &mut String, records: &[Record]) {
+    let figures = || records.iter().flat_map(|record| &record.rows).filter(|row| !row.more.stages.is_empty());
+    let mut names: Vec<&str> = Vec::new();
+    for stage in figures().flat_map(|figures| &figures.more.stages) {
+        if !names.contains(&stage.stage.as_str()) {
+            names.push(&stage.stage);
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    let _ = write!(
+        text,
+        "\n## Where the cycles go\n\nOur cycles for each packet by stage (`--account`: the clock is read after each stage of a \
+         burst, its own cost taken off), source and sink of the frames in `rx` and `tx`.\n\n\
+         | case | flows | bytes | traffic | {} | all |\n|---|---|---|---|{}---|\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    for Figures { row, more } in figures() {
+        let of = |name: &&str| {
+            let stage = more.stages.iter().find(|stage| stage.stage == **name);
+            stage.map_or("-".into(), |stage| format!("{:.1}", stage.cycles))
+        };
+        let each: Vec<String> = names.iter().map(of).collect();
+        let all: f64 = more.stages.iter().map(|stage| stage.cycles).sum();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {all:.1} |",
+            row.case,
+            row.flows,
+            row.inner_bytes,
+            row.traffic,
+            each.join(" | ")
+        );
+    }
 }
 
 fn rows(text: &mut String, records: &[Record]) {
@@ -247,6 +287,21 @@ mod tests {
         let mut replayed = record(80.0);
         replayed.frames = "pcap".into();
         assert!(page(&[replayed]).contains("0 of 18 met"));
+    }
+
+    #[test]
+    fn stages_have_a_table_where_they_were_asked_for() {
+        assert!(!page(&[record(1.0)]).contains("Where the cycles go"));
+        let mut watched = record(1.0);
+        let stage = |stage: &str, cycles: f64| {
+            serde_json::from_value(json!({ "stage": stage, "cycles": cycles, "burst": 32.0 })).unwrap()
+        };
+        watched.rows[0].more.stages = vec![stage("rx", 10.0), stage("lookup", 20.5)];
+        let page = page(&[record(1.0), watched]);
+        assert!(
+            page.contains("| rx | lookup | all |") && page.contains("| tcp | 10.0 | 20.5 | 30.5 |"),
+            "{page}"
+        );
     }
 
     #[test]
