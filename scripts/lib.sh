@@ -39,3 +39,6 @@ need_rust() {
 
 # Seconds as 1m23s.
 span() { local s=$1; if [ "$s" -ge 60 ]; then printf '%dm%02ds' $((s / 60)) $((s % 60)); else printf '%ds' "$s"; fi; }
+
+# The version of gungraun that the workspace has: gungraun-runner must be of the same.
+gungraun_version() { sed -n '/^name = "gungraun"$/{n;s/^version = "\(.*\)"$/\1/p}' "$1/Cargo.lock"; }

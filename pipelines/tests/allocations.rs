@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "support/mod.rs"]
-mod support;
+mod fixture;
 
 use std::sync::Arc;
 
 use allocation_counter::measure;
+use fixture::support::*;
+use fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
 use pipelines::Sink;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::qos::{Class, Direction, NodeLimits};
 use pipelines::snapshot::PortIndex;
-use support::*;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, Vni};
 
@@ -129,4 +129,26 @@ fn dhtb_packets_are_held_back_without_an_allocation() {
     let tree = world.worker.overlay.dhtb().tree();
     assert!(tree.fate(tree.leaf(Direction::Out, 0, Class::Rdma)).0 > 0, "marked");
     assert!(counters.waited.get() > 0 && counters.waiting.get() > 0 && counters.dropped() > 0);
+}
+
+/// Neither do new flows and queue pairs, refusals, answers, errors, tokens, marks, waiting and hints.
+#[test]
+fn nothing_that_is_benched_allocates() {
+    const BURSTS: usize = 8;
+    let cases = WHOLE.into_iter().chain(SINGLE.into_iter().map(|(name, _, case)| (name, case)));
+    for (name, case) in cases {
+        let mut worker = Whole::busy(case);
+        let mut lanes = worker.lanes(BURSTS);
+        let before = worker.seen();
+        let given_back = worker.given_back();
+        let seen = measure(|| {
+            for lane in &mut lanes {
+                worker.pass(lane);
+                worker.rest();
+            }
+        });
+        worker.check(&before, (BURSTS * BURST) as u64);
+        let freed = (worker.given_back() - given_back) as i64;
+        assert_eq!((seen.count_total, -seen.count_current), (0, freed), "{name}: {case:?}");
+    }
 }

@@ -462,11 +462,17 @@ pub const LOCAL: [(&str, u64); 2] = [("nft-misses", 1), ("local", 1)];
 
 /// Host 1 or 2 with the stations: its own on ports 1, 2, ..., the others behind the tunnel. One VPC, VNI 100.
 pub fn lab(host: u8, underlay: Underlay) -> World {
+    lab_on(host, underlay, false)
+}
+
+/// [`lab`], its own stations on port 1 as VLANs 100, 101, ... if `trunk`.
+pub fn lab_on(host: u8, underlay: Underlay, trunk: bool) -> World {
     let mut world = World::new(host, underlay);
     let vpc = world.add_vpc(100);
+    let trunk = trunk.then(|| world.add_trunk());
     for station in [A, B, C, R, S] {
         if station.host == host {
-            world.add_vnic(vpc, station, None);
+            world.add_vnic(vpc, station, trunk);
         } else {
             let place = world.tunnel(vpc, station.host);
             world.locate_station(vpc, station, place);

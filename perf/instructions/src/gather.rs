@@ -1,0 +1,112 @@
+//! Runs the benches and reads what was counted.
+
+use std::env;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::counted::PACKETS;
+use crate::fixture::{SINGLE, WHOLE};
+use crate::record::Count;
+
+/// By this the program knows that its caller is itself.
+const BENCH: &str = "--output-format=json";
+/// By this it knows that its caller is gungraun's runner.
+const RUN: &str = "--gungraun-run";
+
+/// True when the program was started to be counted.
+pub fn is_bench() -> bool {
+    env::args().nth(1).is_some_and(|first| first == BENCH || first == RUN)
+}
+
+/// What gungraun says of a bench, as far as it matters here.
+#[derive(Deserialize)]
+struct Summary {
+    function_name: String,
+    id: String,
+    profiles: Vec<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    total: Total,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    metrics: Metrics,
+}
+
+#[derive(Deserialize)]
+struct Metrics {
+    #[serde(rename = "Ir")]
+    instructions: Metric,
+}
+
+#[derive(Deserialize)]
+struct Metric {
+    values: Values,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    new: u64,
+}
+
+impl Summary {
+    fn count(&self) -> Option<Count> {
+        let index: usize = self.id.rsplit('_').next()?.parse().ok()?;
+        let name = match self.function_name.as_str() {
+            "stage" => SINGLE.get(index)?.0,
+            _ => WHOLE.get(index)?.0,
+        };
+        let instructions = self.profiles.first()?.data.total.metrics.instructions.values.new;
+        Some(Count {
+            group: self.function_name.clone(),
+            name: name.to_owned(),
+            per_packet: (instructions as f64 * 100.0 / PACKETS as f64).round() / 100.0,
+        })
+    }
+}
+
+/// Counts everything.
+///
+/// # Errors
+/// gungraun's runner or valgrind cannot be run, or a bench failed; what they say about it is on stderr.
+pub fn counts() -> Result<Vec<Count>> {
+    let version = Command::new("valgrind").arg("--version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        bail!("valgrind is missing: run scripts/bootstrap first");
+    }
+    let runner = env::var_os("GUNGRAUN_RUNNER").unwrap_or_else(|| "gungraun-runner".into());
+    if Command::new(runner).arg("--version").output().is_err() {
+        bail!("gungraun-runner is missing: run scripts/bootstrap first");
+    }
+    let program = env::current_exe().context("could not find this program")?;
+    let output = Command::new(program)
+        .args([BENCH, "--test=false", "--callgrind-args=--cache-sim=no", "--parallel=auto"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("could not run the benches")?;
+    if !output.status.success() {
+        bail!("the benches failed: look at the lines above");
+    }
+    let summaries = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Summary>();
+    let counts: Vec<Count> = summaries
+        .map(|summary| {
+            summary.context("gungraun's answer was not understood")?.count().context("an unknown bench")
+        })
+        .collect::<Result<_>>()?;
+    let all = SINGLE.len() + WHOLE.len();
+    if counts.len() != all {
+        bail!("{} of {all} benches were counted", counts.len());
+    }
+    Ok(counts)
+}
