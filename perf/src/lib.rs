@@ -14,5 +14,6 @@ pub mod latency;
 pub mod live;
 pub mod offload;
 pub mod pcap;
+pub mod scale;
 pub mod setup;
 pub mod storm;

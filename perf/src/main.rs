@@ -12,7 +12,7 @@ use perf::compare::{self, Outcome, Supply, check, frames, report, results};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
 use perf::live::LiveError;
-use perf::{dcqcn, generator, group, latency, offload, setup, storm};
+use perf::{dcqcn, generator, group, latency, offload, scale, setup, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -36,6 +36,7 @@ enum Command {
     Gen(generator::cli::Options),
     Latency(latency::cli::Options),
     Setup(setup::cli::Options),
+    Scale(scale::cli::Options),
     /// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
     Offload(Offload),
 }
@@ -233,16 +234,9 @@ fn main() -> ExitCode {
         Command::Group(options) => run_group(options),
         Command::Dcqcn(options) => run_dcqcn(options),
         Command::Gen(options) => generator::cli::run(options),
-        Command::Latency(mut options) => options
-            .vswitch
-            .take()
-            .map_or_else(sibling, Ok)
-            .and_then(|vswitch| latency::cli::run(options, vswitch)),
-        Command::Setup(mut options) => options
-            .vswitch
-            .take()
-            .map_or_else(sibling, Ok)
-            .and_then(|vswitch| setup::cli::run(options, vswitch)),
+        Command::Latency(mut given) => with(given.vswitch.take(), |daemon| latency::cli::run(given, daemon)),
+        Command::Setup(mut given) => with(given.vswitch.take(), |daemon| setup::cli::run(given, daemon)),
+        Command::Scale(mut given) => with(given.vswitch.take(), |daemon| scale::cli::run(given, daemon)),
         Command::Offload(options) => run_offload(options),
     };
     match result {
@@ -495,6 +489,11 @@ fn keep(
 fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
+}
+
+/// Runs a command with the daemon that was named, or the one beside this program.
+fn with(daemon: Option<PathBuf>, run: impl FnOnce(PathBuf) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    run(daemon.map_or_else(sibling, Ok)?)
 }
 
 /// `vswitch` in the folder of this program.

@@ -110,14 +110,14 @@ pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
 }
 
 /// Bytes for which classes took tokens, and packets that had to wait, from `show qos`.
-fn paid(answer: &Value) -> Option<(u64, u64)> {
+pub(crate) fn paid(answer: &Value) -> Option<(u64, u64)> {
     let classes = answer["nodes"].as_array()?.iter().filter(|node| node["level"] == "class");
     let bytes = classes.map(|node| node["drawn"].as_u64()).sum::<Option<u64>>()?;
     Some((bytes, answer["counters"]["waited"].as_u64()?))
 }
 
 /// Rates that are ten times and more what a core can carry, but limits all the same: each packet pays at every level.
-const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
+pub(crate) const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
 
 /// A rate, or a tenant's part of it, in both directions.
 fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> String {
@@ -151,12 +151,12 @@ fn sent_by(answer: &Value, name: &str) -> Option<u64> {
 }
 
 /// Entries of the flow table: one per flow and direction and some room.
-fn entries(job: &Job) -> usize {
+pub(crate) fn entries(job: &Job) -> usize {
     (job.flows.count * job.case.ways().len() * 5 / 4).max(65_536)
 }
 
 /// Room for more queue pairs than there is without asking.
-fn queue_pairs(job: &Job) -> String {
+pub(crate) fn queue_pairs(job: &Job) -> String {
     if job.traffic == Traffic::Tcp || job.flows.count <= 500_000 {
         return String::new();
     }
@@ -210,7 +210,8 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-fn network(text: &mut String, job: &Job, tenant: Tenant) {
+/// The network of a tenant.
+pub(crate) fn network(text: &mut String, job: &Job, tenant: Tenant) {
     let (name, vni) = (format!("tenant{}", tenant.0), tenant.vni().get());
     let _ = write!(
         text,
@@ -219,7 +220,15 @@ fn network(text: &mut String, job: &Job, tenant: Tenant) {
     );
 }
 
-fn vnic(text: &mut String, name: &str, (tenant, mac): (Tenant, MacAddr), vips: &str, port: &str, job: &Job) {
+/// A vNIC of a tenant.
+pub(crate) fn vnic(
+    text: &mut String,
+    name: &str,
+    (tenant, mac): (Tenant, MacAddr),
+    vips: &str,
+    port: &str,
+    job: &Job,
+) {
     let _ = write!(
         text,
         "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant{}\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\n{port}\n{}\n",
