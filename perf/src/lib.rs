@@ -2,7 +2,7 @@
 //!
 //! The binary `perf` is a thin command line over this library. The switches run as processes of their own and are
 //! looked at from outside (their counters, their threads' CPU time, their frames); the data plane is linked by the
-//! benches and the simulation in [`dcqcn`] alone. [`live`] traffic has ports of its own.
+//! benches, the simulation in [`dcqcn`] and the slow path of [`setup`] alone. [`live`] traffic has ports of its own.
 
 pub mod compare;
 pub mod dcqcn;

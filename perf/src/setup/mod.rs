@@ -5,13 +5,16 @@
 //!                                                    +--> vswitch --VxLAN, memif--> perf: counts
 //!   perf: neighbour (flows that are known)  --memif--+
 //! ```
-//! First the scanner alone with the limit of misses off: every packet takes the slow path and leaves a flow, which a second
-//! pass over the same flows proves, for it finds them all. Then the neighbour at a share of the worker's capacity, with and
+//! Before anything else the slow path by itself, in this process and without ports: how long one new flow takes.
+//! Then the scanner alone with the limit of misses off: every packet takes the slow path and leaves a flow, which a second
+//! pass over the same flows proves, for it finds them all. Last the neighbour at a share of the worker's capacity, with and
 //! without a scanner at full rate beside it, and the limit as it is by default.
 
 pub mod cli;
 pub mod field;
+pub mod miss;
 pub mod report;
+pub mod world;
 
 use std::path::PathBuf;
 
@@ -24,6 +27,7 @@ use crate::live::LiveError;
 use crate::live::config::Counted;
 
 use field::{Field, NEIGHBOUR, Streams};
+use miss::Misses;
 use report::{Beside, Report, Round};
 
 /// What to measure and how.
@@ -49,6 +53,8 @@ pub struct Options {
 
 /// A round takes no longer than that.
 const ROUND: f64 = 20.0;
+/// Packets of each kind that are timed on the slow path, at most.
+const TIMED: u32 = 200_000;
 
 /// Runs it.
 pub fn run(options: &Options) -> Result<Report, LiveError> {
@@ -58,6 +64,7 @@ pub fn run(options: &Options) -> Result<Report, LiveError> {
     let scratch = Scratch::create(options.keep)?;
     let _hugepages = hugepages::reserve_or_say(768, &scratch);
     let runtime = field::runtime(options, housekeeping)?;
+    let misses = on_core(core, || Misses::measure(options.flows.min(TIMED), &runtime.clock))?;
     let place = (core, housekeeping);
     // Room for all of a round, so that no flow has to go.
     let entries = options.flows.next_power_of_two().saturating_mul(2);
@@ -93,7 +100,18 @@ pub fn run(options: &Options) -> Result<Report, LiveError> {
             beside.push(arm(&mut field, &runtime, &demand([rate, scanned], options.seconds), scanner)?);
         }
     }
-    Ok(Report { rounds, capacity, neighbour_rate: rate, beside })
+    Ok(Report { misses, rounds, capacity, neighbour_rate: rate, beside })
+}
+
+/// Does something on a thread of its own that stays on a core.
+fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, LiveError> + Send) -> Result<T, LiveError> {
+    let pinned = || {
+        core_affinity::set_for_current(core_affinity::CoreId { id: core });
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(pinned).join()).unwrap_or_else(|_| {
+        Err(LiveError::Silent("the measurement of the slow path came to a bad end".into()))
+    })
 }
 
 /// All flows of the scanner, once as strangers and once as acquaintances.

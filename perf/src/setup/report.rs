@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::miss::Misses;
 use crate::latency::capacity::Capacity;
 use crate::live::delay::Quantiles;
 
@@ -57,6 +58,8 @@ pub struct Beside {
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
+    /// The slow path by itself.
+    pub misses: Misses,
     /// The scanner alone.
     pub rounds: Vec<Round>,
     /// What the worker can do with the neighbour's packets.
@@ -75,7 +78,7 @@ impl Report {
 
     /// It in lines.
     pub fn text(&self) -> String {
-        let mut lines = Vec::new();
+        let mut lines = vec![self.misses.text()];
         for round in &self.rounds {
             lines.push(format!(
                 "{} flows set up at {:.3} million per second of CPU time with packets; found again, but for {}, at {:.2} \
