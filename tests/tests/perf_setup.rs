@@ -25,6 +25,15 @@ fn number(row: &Value, name: &str) -> u64 {
 fn setup_leaves_every_flow_and_a_scanner_costs_its_neighbour_no_packet() {
     let more = ["--flows", "200000", "--rounds", "1", "--pairs", "1", "--seconds", "0.5", "--share", "20"];
     let (report, text) = perf("setup", &more);
+    let kinds = report["misses"]["kinds"].as_array().unwrap();
+    assert_eq!(kinds.len(), 5, "{text}");
+    for kind in kinds {
+        assert_eq!(
+            (number(&kind["miss"], "packets"), number(&kind["hit"], "packets")),
+            (200_000, 200_000),
+            "{text}"
+        );
+    }
     let round = &report["rounds"][0];
     assert_eq!((number(round, "flows"), number(round, "misses_again")), (200_000, 0), "{text}");
     let arms = report["beside"].as_array().unwrap();
@@ -53,6 +62,8 @@ fn latency_is_of_frames_that_all_come_back() {
         for row in rows {
             assert_eq!(number(row, "lost"), 0, "{ports}\n{text}");
             assert!(number(&row["delay"], "packets") > 1000, "{ports}\n{text}");
+            // The empty loop alone can tell of its core.
+            assert_eq!(row["stalls"]["share"].is_number(), row["arm"] == "empty-loop", "{text}");
         }
     }
 }

@@ -1,14 +1,16 @@
 //! The empty loop: a thread of this process on the forwarding core that hands pointers from one ring to another.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use pmd::{Burst, Eal, Port, Ring};
+use pmd::{Burst, Eal, Port, Ring, rdtsc};
 
 use crate::generator::ports::Lane;
 use crate::live::LiveError;
 use crate::live::ports::{BURST, Runtime};
+
+use super::stalls::LEAST;
 
 const RING: u16 = 1023;
 
@@ -17,6 +19,7 @@ const RING: u16 = 1023;
 pub struct Empty {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+    hertz: u64,
 }
 
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ struct State {
     awake: AtomicBool,
     over: AtomicBool,
     thread: AtomicU32,
+    /// Turns that took longer than [`LEAST`], in ticks.
+    stalls: Mutex<Vec<u64>>,
 }
 
 impl Empty {
@@ -39,9 +44,10 @@ impl Empty {
         let lanes = vec![lane("a", none, into)?, lane("b", out, none)?];
         let middle = Lane::start(runtime, "middle", port("middle", into, out)?, RING)?;
         let state = Arc::new(State::default());
-        let (shared, eal) = (Arc::clone(&state), runtime.eal().clone());
-        let thread = std::thread::spawn(move || forward(&shared, &eal, core, middle));
-        Ok((Self { state, thread: Some(thread) }, lanes))
+        let (shared, eal, hertz) = (Arc::clone(&state), runtime.eal().clone(), runtime.clock.hz());
+        let least = (LEAST * hertz as f64 / 1e6) as u64;
+        let thread = std::thread::spawn(move || forward(&shared, &eal, (core, least), middle));
+        Ok((Self { state, thread: Some(thread), hertz }, lanes))
     }
 
     /// Lets it forward, or rest.
@@ -58,6 +64,12 @@ impl Empty {
     pub fn thread(&self) -> u32 {
         self.state.thread.load(Ordering::Relaxed)
     }
+
+    /// For how long it was kept from its core each time since this was last asked, in microseconds.
+    pub fn take_stalls(&self) -> Vec<f64> {
+        let mut stalls = self.state.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        stalls.drain(..).map(|ticks| ticks as f64 * 1e6 / self.hertz as f64).collect()
+    }
 }
 
 impl Drop for Empty {
@@ -71,17 +83,24 @@ impl Drop for Empty {
     }
 }
 
-fn forward(state: &State, eal: &Eal, core: usize, mut middle: Lane) {
+fn forward(state: &State, eal: &Eal, (core, least): (usize, u64), mut middle: Lane) {
     // Without either it forwards all the same, and the share of its core that it had shows it.
     let _registration = pmd::lcore::register_current_thread(eal);
     let _ = pmd::lcore::pin_current_thread(core);
     state.thread.store(own_id().unwrap_or_default(), Ordering::Relaxed);
     let mut burst = Burst::with_capacity(BURST);
+    let mut last = rdtsc();
     while !state.over.load(Ordering::Relaxed) {
         if !state.awake.load(Ordering::Relaxed) {
             std::thread::park();
+            last = rdtsc();
             continue;
         }
+        let now = rdtsc();
+        if now.wrapping_sub(last) > least {
+            state.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(now.wrapping_sub(last));
+        }
+        last = now;
         middle.receive(&mut burst);
         middle.send(&mut burst);
     }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use wire::MacAddr;
 
 use super::empty::Empty;
+use super::stalls::Stalls;
 use super::testpmd::Testpmd;
+use super::witness::Witness;
 use super::{Options, Ports};
 use crate::generator::frame::Shape;
 use crate::generator::ports::{self, Lane};
@@ -71,6 +73,7 @@ pub struct Field {
     testpmd_thread: u32,
     /// DPDK of this process.
     pub runtime: Runtime,
+    core: usize,
 }
 
 /// The socket of the memifs in a folder.
@@ -145,7 +148,7 @@ impl Field {
         testpmd.process().thaw()?;
         let testpmd_thread = threads::forwarding(testpmd.process(), "testpmd", core)?;
         testpmd.process().freeze()?;
-        Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime })
+        Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
     /// Lets one of them forward.
@@ -174,10 +177,27 @@ impl Field {
 
     /// CPU time that its forwarding thread has had.
     pub fn cpu_seconds(&mut self, arm: Arm) -> Result<f64, HostError> {
+        let (pid, thread) = self.forwarder(arm);
+        cpu_seconds(pid, thread)
+    }
+
+    /// What its forwarding thread was kept from, so far.
+    pub fn witness(&mut self, arm: Arm) -> Result<Witness, HostError> {
+        let (pid, thread) = self.forwarder(arm);
+        Witness::of(pid, thread, self.core)
+    }
+
+    /// The stalls of the empty loop since this was last asked, which is so many seconds ago.
+    pub fn take_stalls(&self, seconds: f64) -> Stalls {
+        Stalls::new(self.empty.take_stalls(), seconds)
+    }
+
+    /// Process and thread that forward.
+    fn forwarder(&mut self, arm: Arm) -> (u32, u32) {
         match arm {
-            Arm::Ours => cpu_seconds(self.ours.process().pid(), self.ours_thread),
-            Arm::Testpmd => cpu_seconds(self.testpmd.process().pid(), self.testpmd_thread),
-            Arm::Empty => cpu_seconds(std::process::id(), self.empty.thread()),
+            Arm::Ours => (self.ours.process().pid(), self.ours_thread),
+            Arm::Testpmd => (self.testpmd.process().pid(), self.testpmd_thread),
+            Arm::Empty => (std::process::id(), self.empty.thread()),
         }
     }
 }

@@ -6,14 +6,17 @@
 //!   delays  <- port b <==                <==
 //! ```
 //! All three carry the same frames at the same rates, which are shares of what the switch can do. Every frame bears the
-//! time of its making. The empty loop shows what the machine itself does to such a measurement.
+//! time of its making. The empty loop shows what the machine itself does to such a measurement, and counts how often and for
+//! how long it was kept from its core.
 
 pub mod capacity;
 pub mod cli;
 pub mod empty;
 pub mod field;
 pub mod report;
+pub mod stalls;
 pub mod testpmd;
+pub mod witness;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -130,9 +133,13 @@ fn row(
     loop {
         field.wake(arm)?;
         run_at(field, arm, Some(rate), WARM_UP, &mut screen)?;
-        let (cpu_before, start) = (field.cpu_seconds(arm)?, Instant::now());
+        // Those of the warm-up are of no interest.
+        field.take_stalls(WARM_UP);
+        let (before, cpu_before, start) = (field.witness(arm)?, field.cpu_seconds(arm)?, Instant::now());
         let outcome = run_at(field, arm, Some(rate), seconds, &mut screen)?;
         let (cpu, wall) = (field.cpu_seconds(arm)? - cpu_before, start.elapsed().as_secs_f64());
+        let witness = field.witness(arm)?.since(before);
+        let stalls = (arm == Arm::Empty).then(|| field.take_stalls(wall));
         field.rest(arm)?;
         let share = cpu / wall;
         tries += 1;
@@ -153,6 +160,9 @@ fn row(
             refused: outcome.refused(),
             late: outcome.lateness(),
             core_share: share,
+            witness,
+            stalls: stalls.as_ref().map(stalls::Stalls::figures),
+            stalls_p999: stalls.map(|stalls| stalls.p999(load)),
             delay,
         });
     }
