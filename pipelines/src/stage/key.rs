@@ -44,7 +44,7 @@ pub struct Roce {
 impl Roce {
     /// Those of both.
     #[inline(always)]
-    pub(crate) const fn with(self, more: Self) -> Self {
+    pub const fn with(self, more: Self) -> Self {
         Self { reliable: self.reliable | more.reliable, cnp: self.cnp | more.cnp, cm: self.cm | more.cm }
     }
 
