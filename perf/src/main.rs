@@ -5,14 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use perf::compare::cases::{Flows, Job, Peer, Traffic, Work};
-use perf::compare::ovs::ExactMatchCache;
 use perf::compare::record::Record;
-use perf::compare::{self, Outcome, Supply, check, frames, report, results};
+use perf::compare::{self, results};
 use perf::dcqcn::spread::Spread;
 use perf::host::interrupt;
 use perf::live::LiveError;
-use perf::{dcqcn, generator, group, latency, offload, scale, setup, storm};
+use perf::{dcqcn, generator, group, lab, latency, offload, scale, setup, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -23,8 +21,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compare with other switches: same frames, same kind of ports, one core, by turns.
-    Compare(Compare),
+    Compare(compare::cli::Options),
     /// Make one page of records of comparisons, with the targets met and missed.
     Report(Report),
     /// Open queue pairs without end beside a steady neighbour, with and without by turns.
@@ -34,6 +31,7 @@ enum Command {
     /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
     Dcqcn(Dcqcn),
     Gen(generator::cli::Options),
+    Lab(lab::cli::Options),
     Latency(latency::cli::Options),
     Setup(setup::cli::Options),
     Scale(scale::cli::Options),
@@ -97,70 +95,6 @@ struct Report {
     /// The page.
     #[arg(long)]
     out: PathBuf,
-}
-
-#[derive(Args)]
-struct Compare {
-    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
-    /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
-    /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
-    /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
-    #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
-    peers: Vec<String>,
-    /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
-    /// one port).
-    #[arg(long, value_delimiter = ',', default_value = "l2,encap,decap")]
-    cases: Vec<Work>,
-    /// Where frames come from and go to: template (devices that make and swallow them, of a driver that is built
-    /// first) or pcap (files; up to 200k flows, one way, no trunk).
-    #[arg(long, default_value = "template")]
-    frames: Supply,
-    /// Numbers of flows, as in 1,1k,100k,1M.
-    #[arg(long, value_delimiter = ',', default_value = "1,1k")]
-    flows: Vec<Flows>,
-    /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
-    #[arg(long, default_value_t = 64)]
-    inner_bytes: usize,
-    /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
-    #[arg(long, default_value = "tcp")]
-    traffic: Traffic,
-    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
-    /// waits.
-    #[arg(long)]
-    qos: bool,
-    /// After each row, ask this switch what its stages take.
-    #[arg(long, conflicts_with = "peers_alone")]
-    account: bool,
-    /// Another build of the daemon, for the peer `before`.
-    #[arg(long)]
-    before: Option<PathBuf>,
-    /// Pairs of samples per row.
-    #[arg(long, default_value_t = 10)]
-    pairs: usize,
-    /// Length of a sample in seconds.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    core: Option<usize>,
-    /// The daemon [default: `vswitch` beside this program].
-    #[arg(long, conflicts_with = "peers_alone")]
-    vswitch: Option<PathBuf>,
-    /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
-    #[arg(long, default_value = "auto")]
-    ovs_emc: ExactMatchCache,
-    /// Measure the peers without ours; our fields and the ratios are null.
-    #[arg(long)]
-    peers_alone: bool,
-    /// Write the rows as JSON to this file.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Write the rows with everything around them as JSON to this file, for `perf report`.
-    #[arg(long)]
-    record: Option<PathBuf>,
-    /// Keep the private folder (configs, frames in and out) and say where it is.
-    #[arg(long)]
-    keep: bool,
 }
 
 /// What every command with traffic of its own takes.
@@ -228,7 +162,14 @@ struct Group {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Compare(options) => run_compare(options),
+        Command::Compare(mut options) => {
+            let vswitch = match (options.peers_alone, options.vswitch.take()) {
+                (true, _) => Ok(None),
+                (false, Some(given)) => Ok(Some(given)),
+                (false, None) => sibling().map(Some),
+            };
+            vswitch.and_then(|vswitch| compare::cli::run(options, vswitch))
+        }
         Command::Report(options) => run_report(&options),
         Command::Storm(options) => run_storm(options),
         Command::Group(options) => run_group(options),
@@ -237,6 +178,7 @@ fn main() -> ExitCode {
         Command::Latency(mut given) => with(given.vswitch.take(), |daemon| latency::cli::run(given, daemon)),
         Command::Setup(mut given) => with(given.vswitch.take(), |daemon| setup::cli::run(given, daemon)),
         Command::Scale(mut given) => with(given.vswitch.take(), |daemon| scale::cli::run(given, daemon)),
+        Command::Lab(mut given) => with(given.vswitch.take(), |daemon| lab::cli::run(&given, daemon)),
         Command::Offload(options) => run_offload(options),
     };
     match result {
@@ -246,83 +188,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn run_compare(given: Compare) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        frames::INNER_BYTES.contains(&given.inner_bytes),
-        "--inner-bytes {} is not in {} to {}",
-        given.inner_bytes,
-        frames::INNER_BYTES.start(),
-        frames::INNER_BYTES.end()
-    );
-    anyhow::ensure!(given.pairs > 0, "--pairs 0 measures nothing; 10 is a good number");
-    anyhow::ensure!((0.1..=60.0).contains(&given.seconds), "--seconds {} is not in 0.1 to 60", given.seconds);
-    interrupt::install()?;
-    let vswitch = if given.peers_alone { None } else { Some(given.vswitch.map_or_else(sibling, Ok)?) };
-    let peers: Vec<Vec<Peer>> =
-        given.peers.iter().map(|word| Peer::parse_word(word)).collect::<Result<_, _>>()?;
-    let jobs = given
-        .cases
-        .iter()
-        .flat_map(|&work| given.flows.iter().map(move |flows| (work, flows.clone())))
-        .map(|(work, flows)| Job {
-            case: work.case,
-            tenants: work.tenants,
-            flows,
-            inner_bytes: given.inner_bytes,
-            traffic: given.traffic,
-            qos: given.qos,
-        })
-        .collect();
-    let options = compare::Options {
-        jobs,
-        peers: peers.concat(),
-        pairs: given.pairs,
-        seconds: given.seconds,
-        vswitch,
-        core: given.core,
-        exact_match_cache: given.ovs_emc,
-        frames: given.frames,
-        before: given.before,
-        account: given.account,
-        keep: given.keep,
-    };
-    println!("tunnel: {}", check::tunnel_text());
-    println!(
-        "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
-    );
-    if given.qos {
-        println!(
-            "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
-        );
-    }
-    println!("{}", report::table_head());
-    let mut rows = Vec::new();
-    let mut record = Record::begin(&options);
-    let result = compare::run(&options, |outcome| match outcome {
-        Outcome::Measured(row) => {
-            println!("{}", report::table_row(&row));
-            if let Some(line) = report::stages_line(&row) {
-                println!("{line}");
-            }
-            record.add(&row);
-            rows.push(*row);
-        }
-        Outcome::Skipped(skipped) => {
-            println!("{}", report::skipped_row(&skipped));
-            record.skip(&skipped);
-        }
-    });
-    record.end();
-    // Also when it stopped early: minutes of measurement are not to be lost.
-    if let Some(path) = given.json {
-        write_json(&path, &rows)?;
-    }
-    if let Some(path) = given.record {
-        write_json(&path, &record)?;
-    }
-    Ok(result?)
 }
 
 fn run_report(given: &Report) -> anyhow::Result<()> {

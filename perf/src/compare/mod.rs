@@ -8,6 +8,8 @@
 pub mod board;
 pub mod cases;
 pub mod check;
+pub mod cli;
+pub mod error;
 pub mod frames;
 pub mod order;
 pub mod ours;
@@ -22,12 +24,14 @@ pub mod sample;
 pub mod samples;
 pub mod template;
 pub mod testpmd;
+pub mod vpp;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use board::Board;
 use cases::{Case, Job, Peer};
+pub use error::CompareError;
 use frames::Frames;
 use peer::{Contender, Setup, Sink, Source, Switch};
 use plugin::Device;
@@ -39,75 +43,6 @@ use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, cores, io, threads, tsc};
 use crate::pcap::{self, PcapError};
-
-/// What can go wrong in a comparison.
-#[derive(Debug, thiserror::Error)]
-pub enum CompareError {
-    /// The machine around it.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A frame file.
-    #[error("{path}: {reason}")]
-    Pcap {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: PcapError,
-    },
-    /// A switch did not take its set-up.
-    #[error("{switch} does not do what it was set up for: {words}")]
-    Refused {
-        /// The switch.
-        switch: &'static str,
-        /// What it said or shows.
-        words: String,
-    },
-    /// The frames that came out are wrong.
-    #[error("{switch}, {case} with {flows} flows: {wrong}; its output is not comparable")]
-    Output {
-        /// The switch.
-        switch: Contender,
-        /// The case.
-        case: cases::Case,
-        /// Flows as given.
-        flows: String,
-        /// What is wrong.
-        wrong: Box<check::Wrong>,
-    },
-    /// Packets are lost in what is to be the steady state.
-    #[error("{switch} lost {lost} of {made} packets in a sample; its rate is not comparable")]
-    Lossy {
-        /// The switch.
-        switch: Contender,
-        /// Packets that did not come out.
-        lost: u64,
-        /// Packets that were made for it.
-        made: u64,
-    },
-    /// Too few quiet samples.
-    #[error(
-        "only {kept} of {wanted} pairs were quiet: in the others a forwarding thread had less than 97 % of core {core}, \
-         at worst {worst:.0} %; stop what else runs on that core, or choose another with --core"
-    )]
-    Noisy {
-        /// Quiet pairs.
-        kept: usize,
-        /// Pairs asked for.
-        wanted: usize,
-        /// The core.
-        core: usize,
-        /// The smallest share seen, in percent.
-        worst: f64,
-    },
-    /// A switch that should forward does not.
-    #[error("{switch} forwarded nothing in {seconds} s, although its output was right before")]
-    Silent {
-        /// The switch.
-        switch: Contender,
-        /// Length of the sample.
-        seconds: f64,
-    },
-}
 
 /// What to compare and how.
 #[derive(Debug, Clone)]
@@ -122,6 +57,8 @@ pub struct Options {
     pub seconds: f64,
     /// The daemon's binary; `None` measures the peers alone.
     pub vswitch: Option<PathBuf>,
+    /// The folder that VPP is in; `PATH` is searched if not given.
+    pub vpp: Option<PathBuf>,
     /// The core that forwards; the last one if not given.
     pub core: Option<usize>,
     /// Whether OVS uses its exact-match cache.
@@ -262,6 +199,8 @@ impl Programs {
 /// The machine, made ready.
 struct Bench<'a> {
     options: &'a Options,
+    /// VPP, where it takes part.
+    vpp: Option<vpp::Programs>,
     /// The plugin driver, or why there is none; `None` where none is needed.
     plugin: Option<Result<PathBuf, String>>,
     core: usize,
@@ -275,6 +214,8 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn prepare(options: &'a Options) -> Result<Self, CompareError> {
+        let wanted = options.peers.iter().any(|peer| peer.has_own_generator());
+        let vpp = wanted.then(|| vpp::find(options.vpp.as_deref())).transpose()?;
         let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
@@ -283,9 +224,11 @@ impl<'a> Bench<'a> {
         let replayed = options.frames == Supply::Pcap;
         let plugin = (!replayed).then(|| plugin::build(scratch.path()).map_err(|error| error.to_string()));
         let most = options.jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
+        let most = if wanted { most + vpp::MEMORY } else { most };
         let hugepages = HugePages::reserve(most, &scratch)?;
         Ok(Self {
             options,
+            vpp,
             plugin,
             core,
             housekeeping,
@@ -315,6 +258,9 @@ impl<'a> Bench<'a> {
             sink,
             plugin: self.plugin.as_ref().and_then(|plugin| plugin.clone().ok()),
             core: self.core,
+            more_cores: &[],
+            offload: None,
+            vpp: self.vpp.as_ref(),
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
             prefix: scratch::file_prefix(serial),
@@ -339,7 +285,13 @@ impl<'a> Bench<'a> {
     /// The pairs of a row with frames of template devices, after a check of what came out.
     fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
         let their_job = peer.job(job);
-        let theirs = self.template_runner(Contender::Peer(peer), number, &their_job)?;
+        let theirs = if peer.has_own_generator() {
+            let files = Files::write(&self.scratch, number, &their_job)?;
+            self.check_output(Contender::Peer(peer), &their_job, &files)?;
+            self.runner(Contender::Peer(peer), &their_job, &files)?
+        } else {
+            self.template_runner(Contender::Peer(peer), number, &their_job)?
+        };
         let ours = match self.options.vswitch {
             Some(_) => Some(self.template_runner(Contender::Ours, number, job)?),
             None => None,
@@ -546,7 +498,7 @@ impl Runner {
 }
 
 /// Huge-page memory for a peer and ours at the same time, in MiB.
-fn memory(job: &Job, replayed: bool) -> u64 {
+pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
     let buffers = peer::mbufs(job, replayed) as u64 * 2560 / (1024 * 1024);
     let small = buffers + 128;
     let peer = small.max(ovs::memory(job, replayed) + 64).max(ours::memory(job, replayed));

@@ -15,7 +15,7 @@ use super::cases::{Case, Job, Traffic};
 use super::frames::{
     LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
-use super::peer::{Setup, Sink, Source, StageTime, Switch, mbufs};
+use super::peer::{Attached, Setup, Sink, Source, StageTime, Switch, mbufs};
 use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -165,23 +165,24 @@ pub(crate) fn queue_pairs(job: &Job) -> String {
 
 fn config(setup: &Setup<'_>, socket: &Path) -> String {
     let job = setup.job;
-    let replayed = !setup.source.is_made();
+    let replayed = setup.source.is_replayed();
     let plugins = setup.plugin.iter().map(|path| format!("plugins = [\"{}\"]\n", path.display()));
     let mut text = format!(
         "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\n{}\n\
-         [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
+         [workers]\ncores = {:?}\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
         memory(job, replayed),
         setup.prefix,
         mbufs(job, replayed),
         plugins.collect::<String>(),
-        setup.core,
+        setup.cores(),
         entries(job),
         queue_pairs(job),
         socket.display(),
         if job.qos { LINK_RATE } else { "" },
     );
-    let source = source_port(&setup.source);
-    let sink = sink_port(&setup.sink);
+    let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
+    let source = source_port(&setup.source) + &offload;
+    let sink = sink_port(&setup.sink) + &offload;
     let decap = job.case == Case::Decap;
     let (near, far) =
         if decap { (("sink", &sink), ("source", &source)) } else { (("source", &source), ("sink", &sink)) };
@@ -203,7 +204,9 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
         let port = format!("port = {}", far.1);
         vnic(&mut text, far.0, (Tenant(0), SECOND_MAC), &everybody.join(", "), &port, job);
     } else {
-        tunnel(&mut text, job, far.0, far.1);
+        // More than an Ethernet has is for devices of our own.
+        let attached = matches!(setup.sink, Sink::Attached(_));
+        tunnel(&mut text, job, far, if attached { 1500 } else { 1600 });
     }
     text
 }
@@ -237,14 +240,14 @@ pub(crate) fn vnic(
     );
 }
 
-fn tunnel(text: &mut String, job: &Job, name: &str, port: &str) {
+fn tunnel(text: &mut String, job: &Job, (name, port): (&str, &String), mtu: u16) {
     let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
     let neighbours: Vec<String> = tenants()
         .map(|tenant| format!("{{ ip = \"{}\", mac = \"{}\" }}", tenant.vtep().1, tenant.vtep().0))
         .collect();
     let _ = write!(
         text,
-        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{UPLINK_MAC}\"\nmtu = 1600\n\
+        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{UPLINK_MAC}\"\nmtu = {mtu}\n\
          neighbours = [{}]\n\n",
         neighbours.join(", ")
     );
@@ -270,6 +273,19 @@ fn source_port(source: &Source) -> String {
         }
         Source::Once(path) => format!("{{ kind = \"pcap\", rx-pcap = \"{}\" }}", path.display()),
         Source::Made(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(0)),
+        Source::Attached(port) => attached_port(port),
+    }
+}
+
+fn attached_port(port: &Attached) -> String {
+    match port {
+        Attached::Virtual(device) => format!("{{ kind = \"raw\", vdev = \"{device}\" }}"),
+        Attached::Pci(device) => match device.split_once(',') {
+            Some((address, more)) => {
+                format!("{{ kind = \"pci\", address = \"{address}\", devargs = \"{more}\" }}")
+            }
+            None => format!("{{ kind = \"pci\", address = \"{device}\" }}"),
+        },
     }
 }
 
@@ -279,6 +295,7 @@ fn sink_port(sink: &Sink) -> String {
         Sink::Drop => "{ kind = \"raw\", vdev = \"net_null_sink,no-rx=1\" }".into(),
         Sink::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
         Sink::Swallowed(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(1)),
+        Sink::Attached(port) => attached_port(port),
     }
 }
 
@@ -301,6 +318,9 @@ mod tests {
             sink: Sink::Drop,
             plugin: None,
             core: 1,
+            more_cores: &[],
+            offload: None,
+            vpp: None,
             housekeeping: 0,
             folder: "folder".into(),
             prefix: "prefix".into(),

@@ -175,8 +175,8 @@ impl Ovs {
         self.add_rules(setup.job.case)?;
         let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { "br-phys" } else { "br-int" };
-        self.add_port(bridge, "source", 1, &devargs)?;
-        if polls_late(&setup.source) { self.set_polling(&core_mask(setup.core)) } else { Ok(()) }
+        self.add_port(bridge, "source", 1, (&devargs, setup.cores().len()))?;
+        if polls_late(&setup.source) { self.set_polling(&core_mask(&setup.cores())) } else { Ok(()) }
     }
 
     fn add_bridge(&self, name: &str) -> Result<(), CompareError> {
@@ -223,14 +223,21 @@ impl Ovs {
     }
 
     fn add_sink(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
-        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2))
+        self.add_port(self.bridge_of_sink, "sink", 2, (&setup.sink.device(2), setup.cores().len()))
     }
 
-    fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str) -> Result<(), CompareError> {
+    fn add_port(
+        &self,
+        bridge: &str,
+        name: &str,
+        number: u32,
+        (devargs, queues): (&str, usize),
+    ) -> Result<(), CompareError> {
         // The commas of the device arguments must not split the option.
         let devargs = format!("options:dpdk-devargs=\"{devargs}\"");
         let number = format!("ofport_request={number}");
-        let interface = ["--", "set", "Interface", name, "type=dpdk", &number, &devargs];
+        let queues = format!("options:n_rxq={queues}");
+        let interface = ["--", "set", "Interface", name, "type=dpdk", &number, &devargs, &queues];
         self.control.vsctl(&[["add-port", bridge, name].as_slice(), &interface].concat())?;
         let error = self.control.vsctl(&["get", "Interface", name, "error"])?;
         if error.trim() != "[]" {
@@ -282,16 +289,19 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
     control.vsctl(&["--no-wait", "init"])?;
     let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
-    let replayed = !setup.source.is_made();
+    let replayed = setup.source.is_replayed();
     let per_port = fits_a_port(setup.job, replayed);
     let plugin = setup.plugin.as_ref().map_or_else(String::new, |path| format!(" -d {}", path.display()));
-    let extra = format!("--no-pci --in-memory --file-prefix {}{plugin}", setup.prefix);
+    let extra = format!("{} --in-memory --file-prefix {}{plugin}", setup.bus_words().join(" "), setup.prefix);
     let words = [
         "dpdk-init=true".to_owned(),
         format!("dpdk-extra=\"{extra}\""),
         format!("dpdk-socket-mem=\"{}\"", memory(setup.job, replayed)),
-        format!("dpdk-lcore-mask={}", core_mask(setup.housekeeping)),
-        format!("pmd-cpu-mask={}", core_mask(if polls_late(&setup.source) { NO_CORE } else { setup.core })),
+        format!("dpdk-lcore-mask={}", core_mask(&[setup.housekeeping])),
+        format!(
+            "pmd-cpu-mask={}",
+            if polls_late(&setup.source) { core_mask(&[NO_CORE]) } else { core_mask(&setup.cores()) }
+        ),
         format!("per-port-memory={per_port}"),
         format!("emc-insert-inv-prob={exact_match_cache}"),
         // Frozen while the other switch is measured: its flows must not look idle.
@@ -413,9 +423,14 @@ fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Re
     })
 }
 
-/// The mask of one core, in hexadecimal.
-fn core_mask(core: usize) -> String {
-    format!("0x{}{}", 1 << (core % 4), "0".repeat(core / 4))
+/// The mask of cores, in hexadecimal.
+fn core_mask(cores: &[usize]) -> String {
+    let digits = cores.iter().max().map_or(1, |most| most / 4 + 1);
+    let digit = |place: usize| {
+        let here = cores.iter().filter(|core| *core / 4 == place).map(|core| 1u32 << (core % 4));
+        char::from_digit(here.fold(0, |all, bit| all | bit), 16).unwrap_or('0')
+    };
+    format!("0x{}", (0..digits).rev().map(digit).collect::<String>())
 }
 
 /// The number of flows in `upcall/show`.
@@ -453,7 +468,9 @@ mod tests {
 
     #[test]
     fn masks_reach_beyond_64_cores() {
-        assert_eq!([0, 1, 7, 68].map(core_mask), ["0x1", "0x2", "0x80", "0x100000000000000000"]);
+        let mask = |core| core_mask(&[core]);
+        assert_eq!([0, 1, 7, 68].map(mask), ["0x1", "0x2", "0x80", "0x100000000000000000"]);
+        assert_eq!(core_mask(&[2, 3, 9]), "0x20c");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
 use super::plugin::Device;
-use super::{CompareError, ours, ovs, testpmd};
+use super::{CompareError, ours, ovs, testpmd, vpp};
 use crate::host::process::Process;
 
 /// Where the frames come from.
@@ -20,6 +20,25 @@ pub enum Source {
     Once(PathBuf),
     /// A template device.
     Made(Device),
+    /// A port with somebody else at its other end.
+    Attached(Attached),
+}
+
+/// A port of a device under test, by its name in DPDK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attached {
+    /// On the PCI bus: the address, and the driver's own arguments behind a comma.
+    Pci(String),
+    /// A virtual device: the name, and its arguments behind a comma.
+    Virtual(String),
+}
+
+impl Attached {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Pci(text) | Self::Virtual(text) => text,
+        }
+    }
 }
 
 impl Source {
@@ -29,12 +48,13 @@ impl Source {
             Self::Endless(path) => format!("net_pcap{number},rx_pcap={},infinite_rx=1", path.display()),
             Self::Once(path) => format!("net_pcap{number},rx_pcap={}", path.display()),
             Self::Made(device) => device.text(number),
+            Self::Attached(port) => port.text().to_owned(),
         }
     }
 
-    /// Whether a template device makes them.
-    pub(crate) fn is_made(&self) -> bool {
-        matches!(self, Self::Made(_))
+    /// Whether they are replayed from a file.
+    pub(crate) fn is_replayed(&self) -> bool {
+        matches!(self, Self::Endless(_) | Self::Once(_))
     }
 }
 
@@ -47,6 +67,8 @@ pub enum Sink {
     File(PathBuf),
     /// Swallowed by a template device, which also makes frames where both ways are measured.
     Swallowed(Device),
+    /// A port with somebody else at its other end, who may also send.
+    Attached(Attached),
 }
 
 impl Sink {
@@ -56,6 +78,7 @@ impl Sink {
             Self::Drop => format!("net_null{number},no-rx=1"),
             Self::File(path) => format!("net_pcap{number},tx_pcap={}", path.display()),
             Self::Swallowed(device) => device.text(number),
+            Self::Attached(port) => port.text().to_owned(),
         }
     }
 }
@@ -73,16 +96,46 @@ pub struct Setup<'a> {
     pub plugin: Option<PathBuf>,
     /// The core that forwards.
     pub core: usize,
+    /// Further cores that forward.
+    pub more_cores: &'a [usize],
+    /// What holds rules of this switch's ports; nothing if not given.
+    pub offload: Option<&'a str>,
     /// The core for everything else.
     pub housekeeping: usize,
     /// A folder of its own.
     pub folder: PathBuf,
     /// A name no other switch has, for EAL file prefixes.
     pub prefix: String,
+    /// Where VPP is, if it takes part.
+    pub vpp: Option<&'a vpp::Programs>,
     /// A choice for OVS.
     pub exact_match_cache: ovs::ExactMatchCache,
     /// The daemon's binary.
     pub vswitch: &'a Path,
+}
+
+impl Setup<'_> {
+    /// All cores that forward.
+    pub(crate) fn cores(&self) -> Vec<usize> {
+        [&[self.core], self.more_cores].concat()
+    }
+
+    /// EAL's words about the PCI bus: its ports' devices and no others.
+    pub(crate) fn bus_words(&self) -> Vec<String> {
+        let attached = [
+            match &self.source {
+                Source::Attached(Attached::Pci(device)) => Some(device),
+                _ => None,
+            },
+            match &self.sink {
+                Sink::Attached(Attached::Pci(device)) => Some(device),
+                _ => None,
+            },
+        ];
+        let allowed = attached.into_iter().flatten().flat_map(|device| ["-a".to_owned(), device.clone()]);
+        let allowed: Vec<String> = allowed.collect();
+        if allowed.is_empty() { vec!["--no-pci".into()] } else { allowed }
+    }
 }
 
 /// What a stage of a switch takes.
@@ -141,6 +194,8 @@ pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>,
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
+        Contender::Peer(Peer::VppPlain) => Box::new(vpp::Vpp::start(setup, false)?),
+        Contender::Peer(Peer::VppAcl) => Box::new(vpp::Vpp::start(setup, true)?),
         Contender::Peer(_) => Box::new(testpmd::Testpmd::start(setup)?),
     })
 }

@@ -58,7 +58,7 @@ pub struct Machine {
 
 impl Machine {
     /// This machine.
-    fn here(vswitch: Option<&Path>) -> Self {
+    pub(crate) fn here(vswitch: Option<&Path>) -> Self {
         let said = |program: &str, arguments: &[&str]| {
             let text = process::run(program, arguments, &[]).unwrap_or_default();
             text.lines().next().unwrap_or("not there").to_owned()

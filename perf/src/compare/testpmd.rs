@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::CompareError;
-use super::peer::{Setup, Switch, mbufs};
+use super::peer::{Attached, Setup, Sink, Source, Switch, mbufs};
 use crate::host::process::{Placement, Process};
 use crate::host::scratch;
 
@@ -24,18 +24,36 @@ impl Testpmd {
     pub fn start(setup: &Setup<'_>) -> Result<Self, CompareError> {
         // Port 0 and port 1 follow the order of the devices.
         let (source, sink) = (setup.source.device(0), setup.sink.device(1));
+        let bus = setup.bus_words();
+        let mut devices: Vec<&str> = bus.iter().map(String::as_str).collect();
+        if !matches!(setup.source, Source::Attached(Attached::Pci(_))) {
+            devices.extend(["--vdev", &source]);
+        }
+        if !matches!(setup.sink, Sink::Attached(Attached::Pci(_))) {
+            devices.extend(["--vdev", &sink]);
+        }
         let plugin = setup.plugin.as_ref().map(|path| path.display().to_string());
         let plugin: Vec<&str> = plugin.iter().flat_map(|path| ["-d", path]).collect();
-        let cores = format!("{},{}", setup.housekeeping, setup.core);
+        let forwarding = setup.cores();
+        let cores: Vec<String> =
+            [setup.housekeeping].iter().chain(&forwarding).map(usize::to_string).collect();
+        let cores = cores.join(",");
+        let workers = [("nb-cores", true), ("rxq", false), ("txq", false)]
+            .into_iter()
+            .filter(|(_, always)| *always || forwarding.len() > 1)
+            .map(|(name, _)| format!("--{name}={}", forwarding.len()));
+        let workers: Vec<String> = workers.collect();
+        let workers: Vec<&str> = workers.iter().map(String::as_str).collect();
         let main_core = setup.housekeeping.to_string();
-        let mbufs = mbufs(setup.job, !setup.source.is_made()).to_string();
+        let mbufs = mbufs(setup.job, setup.source.is_replayed()).to_string();
         let arguments = [
             ["-l", &cores, "--main-lcore", &main_core].as_slice(),
-            &["--in-memory", "--no-pci", "--no-telemetry", "--file-prefix", &setup.prefix],
+            &["--in-memory", "--no-telemetry", "--file-prefix", &setup.prefix],
             &plugin,
-            &["--vdev", &source, "--vdev", &sink],
+            &devices,
             // Without --no-flush-rx it would throw away a file that is played once.
-            &["--", "-i", "--forward-mode=io", "--nb-cores=1", "--no-flush-rx", "--total-num-mbufs", &mbufs],
+            &["--", "-i", "--forward-mode=io", "--no-flush-rx", "--total-num-mbufs", &mbufs],
+            &workers,
         ]
         .concat();
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();

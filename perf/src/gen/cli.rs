@@ -1,6 +1,6 @@
 //! `perf gen` on the command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -11,9 +11,9 @@ use crate::host::interrupt;
 /// Generate what a scenario file says, over any DPDK port, and measure what comes back.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The scenario (perf/scenarios has examples).
+    /// The scenario (perf/scenarios has examples); `-` reads it from the standard input.
     scenario: PathBuf,
-    /// Write everything as JSON to this file.
+    /// Write everything as JSON to this file; `-` prints it in one line, in place of the text.
     #[arg(long)]
     json: Option<PathBuf>,
     /// Write a page with tables and plots to this file; it needs nothing else.
@@ -50,8 +50,13 @@ pub fn run(given: Options) -> anyhow::Result<()> {
     interrupt::install()?;
     let name = given.scenario.display().to_string();
     let report = super::run(&name, &scenario, &plan, given.quiet)?;
-    print!("{}", report::text(&report));
-    if let Some(path) = given.json {
+    let printed = given.json.as_deref() == Some(Path::new("-"));
+    if printed {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report::text(&report));
+    }
+    if let Some(path) = given.json.filter(|_| !printed) {
         let text = serde_json::to_string_pretty(&report)?;
         std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
     }

@@ -8,7 +8,7 @@ use super::rfc2544::{Findings, Trial};
 use crate::live::LiveError;
 use crate::live::plot::{self, Panel, Series};
 
-const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
+pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right}\
 th{background:#f3f3f3}td:first-child,th:first-child{text-align:left}.limit{background:#ffe9c7;padding:.6em}\
 svg{max-width:100%;height:auto}";
@@ -124,6 +124,17 @@ fn findings_section(findings: &Findings, page: &mut String) -> Result<(), LiveEr
         });
         table(page, &["stream", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us"], rows);
     }
+    if !findings.loads.is_empty() {
+        page.push_str("<h3>Delay by load</h3>\n");
+        let rows = findings.loads.iter().flat_map(|loaded| {
+            loaded.outcome.streams.iter().map(move |stream| {
+                let delay = stream.delay.map_or([f64::NAN; 5], |d| [d.p50, d.p90, d.p99, d.p999, d.max]);
+                let label = format!("{} at {}", stream.name, rate_text(loaded.rate));
+                std::iter::once(label).chain(delay.iter().map(|value| micros(*value))).collect()
+            })
+        });
+        table(page, &["stream", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us"], rows);
+    }
     if let Some(curve) = &findings.frame_loss {
         page.push_str("<h3>Frame loss rate, section 26.3</h3>\n");
         trials(page, curve);
@@ -167,7 +178,8 @@ fn trials(page: &mut String, trials: &[Trial]) {
     table(page, &["asked for", "offered", "received", "lost %", "generator late %"], rows);
 }
 
-fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+/// A table, its cells escaped.
+pub(crate) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     let cells = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
         cells.map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect::<String>()
     };
@@ -178,10 +190,12 @@ fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String
     page.push_str("</table>\n");
 }
 
-fn micros(value: f64) -> String {
+/// Microseconds, or a dash for none.
+pub(crate) fn micros(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}") } else { "-".into() }
 }
 
-fn escape(text: &str) -> String {
+/// A text as HTML has it.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -43,14 +43,18 @@ use screen::Screen;
 /// Packets that the loopback of the calibration holds.
 const LOOPBACK: u16 = 4096;
 
+/// Huge pages of a generator, in MiB.
+pub fn memory(generator: &Generator) -> u64 {
+    96 + u64::from(generator.mbufs) * 2600 / (1 << 20)
+}
+
 /// Runs the tests of a scenario. What was done before the user ended it is in the report.
 pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<Report, LiveError> {
     let core = choose_core(&cores::available(), scenario.generator.core)?;
     core_affinity::set_for_current(core_affinity::CoreId { id: core });
     process::favour_this();
     let scratch = Scratch::create(false)?;
-    let mebibytes = 96 + u64::from(scenario.generator.mbufs) * 2600 / (1 << 20);
-    let _hugepages = hugepages::reserve_or_say(mebibytes, &scratch);
+    let _hugepages = hugepages::reserve_or_say(memory(&scenario.generator), &scratch);
     let _run_folder = RunFolder;
     let runtime = ports::runtime(plan, core, scenario.generator.mbufs)?;
     let screen = Screen::new(quiet, runtime.clock.hz());
@@ -233,6 +237,7 @@ fn tests(bench: &mut Bench<'_>, findings: &mut Findings) -> Result<(), LiveError
     if wanted.contains(&Test::Latency) && rate > 0.0 {
         findings.latency = Some(bench.latency(rate)?);
     }
+    findings.loads = bench.loads(rate)?;
     if wanted.contains(&Test::FrameLoss) {
         findings.frame_loss = Some(bench.frame_loss()?);
     }

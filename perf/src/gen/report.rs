@@ -204,6 +204,19 @@ fn findings_text(findings: &Findings, out: &mut String) -> std::fmt::Result {
             }
         }
     }
+    for loaded in &findings.loads {
+        let rate = rate_text(loaded.rate);
+        for stream in &loaded.outcome.streams {
+            match &stream.delay {
+                Some(delay) => writeln!(
+                    out,
+                    "  at {rate}, {}: p50 {:.2} p90 {:.2} p99 {:.2} p99.9 {:.2} max {:.1} us; lost {}",
+                    stream.name, delay.p50, delay.p90, delay.p99, delay.p999, delay.max, stream.lost
+                )?,
+                None => writeln!(out, "  at {rate}, {}: nothing arrived", stream.name)?,
+            }
+        }
+    }
     for trial in findings.frame_loss.iter().flatten() {
         writeln!(
             out,

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::outcome::{Outcome, rate_text};
 use super::rig::{Demand, Rig};
-use super::scenario::Run;
+use super::scenario::{Load, Run};
 use super::screen::Screen;
 use super::search::{self, Verdict};
+use super::units::Rate;
 use crate::live::LiveError;
 use crate::live::delay::Quantiles;
 use crate::live::ports::Runtime;
@@ -44,6 +45,8 @@ pub struct Findings {
     pub throughput: Option<Throughput>,
     /// Section 26.2.
     pub latency: Option<Latency>,
+    /// Delays at the loads that the scenario names.
+    pub loads: Vec<Loaded>,
     /// Section 26.3.
     pub frame_loss: Option<Vec<Trial>>,
     /// Section 26.4.
@@ -68,6 +71,15 @@ pub struct Latency {
     pub rate: f64,
     /// Microseconds from making a frame to reading it, of each stream, run by run.
     pub runs: Vec<Vec<(String, Option<Quantiles>)>>,
+}
+
+/// A trial at a load, in full.
+#[derive(Debug, Clone, Serialize)]
+pub struct Loaded {
+    /// Frames per second asked for.
+    pub rate: f64,
+    /// What came of it.
+    pub outcome: Outcome,
 }
 
 /// RFC 2544 section 26.4.
@@ -157,6 +169,17 @@ impl Bench<'_> {
             runs.push(outcome.streams.into_iter().map(|stream| (stream.name, stream.delay)).collect());
         }
         Ok(Latency { rate, runs })
+    }
+
+    /// Delays at each load, where the throughput is known to be `rate`.
+    pub fn loads(&mut self, rate: f64) -> Result<Vec<Loaded>, LiveError> {
+        let loads = self.run.loads.clone();
+        let rates = loads.into_iter().filter_map(|load| match load {
+            Load::Share(percent) => Some(rate * percent / 100.0).filter(|rate| *rate > 0.0),
+            Load::Rate(Rate::Packets(packets)) => Some(packets),
+            Load::Rate(_) => None,
+        });
+        rates.map(|rate| Ok(Loaded { rate, outcome: self.trial(rate)?.1 })).collect()
     }
 
     /// Section 26.3: what is lost at each rate from the highest down.

@@ -122,6 +122,18 @@ pub struct Run {
     pub max_rate: Option<Rate>,
     /// How often a failed trial is tried again before its rate counts as too high.
     pub retries: u32,
+    /// Delays at these loads after the test of the throughput, each for a trial [default: none].
+    pub loads: Vec<Load>,
+}
+
+/// A load at which delays are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "percents of the throughput (50) or frames a second (\"800kpps\")")]
+pub enum Load {
+    /// Percent of the throughput.
+    Share(f64),
+    /// A rate of all streams together.
+    Rate(Rate),
 }
 
 impl Default for Run {
@@ -136,6 +148,7 @@ impl Default for Run {
             resolution: 1.0,
             max_rate: None,
             retries: 0,
+            loads: Vec::new(),
         }
     }
 }
@@ -290,6 +303,22 @@ pub struct Source {
 }
 
 impl Source {
+    /// The text of a file.
+    pub fn new(path: String, text: String) -> Self {
+        Self { path, text }
+    }
+
+    /// What the text says, with the line of what is wrong in it.
+    pub fn read<T: serde::de::DeserializeOwned>(self) -> Result<(T, Self), ScenarioError> {
+        match toml::from_str(&self.text) {
+            Ok(value) => Ok((value, self)),
+            Err(error) => {
+                let at = error.span().map_or(0, |span| span.start);
+                Err(self.error(at, error.message().replace('\n', " ")))
+            }
+        }
+    }
+
     /// An error at a byte of the text.
     pub fn error(&self, at: usize, what: impl Into<String>) -> ScenarioError {
         let at = at.min(self.text.len());
@@ -305,23 +334,19 @@ impl Source {
 }
 
 impl Scenario {
-    /// Reads a file.
+    /// Reads a file; `-` is the standard input.
     pub fn load(path: &Path) -> Result<(Self, Source), ScenarioError> {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|reason| ScenarioError::Read { path: name.clone(), reason })?;
+        let (name, text) = if path == Path::new("-") {
+            ("standard input".to_owned(), std::io::read_to_string(std::io::stdin()))
+        } else {
+            (path.display().to_string(), std::fs::read_to_string(path))
+        };
+        let text = text.map_err(|reason| ScenarioError::Read { path: name.clone(), reason })?;
         Self::parse(name, text)
     }
 
     /// Reads a text.
     pub fn parse(path: String, text: String) -> Result<(Self, Source), ScenarioError> {
-        let source = Source { path, text };
-        match toml::from_str::<Self>(&source.text) {
-            Ok(scenario) => Ok((scenario, source)),
-            Err(error) => {
-                let at = error.span().map_or(0, |span| span.start);
-                Err(source.error(at, error.message().replace('\n', " ")))
-            }
-        }
+        Source::new(path, text).read()
     }
 }

@@ -125,6 +125,11 @@ impl Process {
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(io(format!("type into {}", self.name)))
     }
 
+    /// Closes its input.
+    pub fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
     /// Waits until `find` makes something of the output since it was last forgotten.
     pub fn await_output<T>(
         &mut self,

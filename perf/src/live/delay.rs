@@ -1,7 +1,7 @@
 //! Delays: a histogram of ticks, read as microseconds.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Longer delays count as this long (in ticks; some seconds).
 const LONGEST: u64 = 1 << 34;
@@ -63,7 +63,7 @@ impl Delays {
 }
 
 /// Delays in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     /// How many packets were timed.
     pub packets: u64,

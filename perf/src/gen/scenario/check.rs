@@ -6,7 +6,9 @@ use toml::Spanned;
 use wire::MacAddr;
 use wire::roce::{Operation, opcode};
 
-use super::{Attachment, Distribution, Protocol, Scenario, ScenarioError, Size, Source, StreamSpec};
+use super::{
+    Attachment, Distribution, Load, Protocol, Scenario, ScenarioError, Size, Source, StreamSpec, Test,
+};
 use crate::generator::frame::{FCS, Outer, Shape, TUNNEL, Template};
 use crate::generator::tuple::Tuples;
 use crate::generator::units::{Addresses, Macs, Numbers, Range, Rate};
@@ -162,6 +164,19 @@ impl Scenario {
         }
         if !(0.0..=100.0).contains(&self.run.loss) || !(0.01..=50.0).contains(&self.run.resolution) {
             return whole("[run] loss is not in 0 to 100 or resolution not in 0.01 to 50 percent");
+        }
+        let sensible = |load: &Load| match *load {
+            Load::Share(percent) => percent > 0.0 && percent <= 100.0,
+            Load::Rate(rate) => matches!(rate, Rate::Packets(_)),
+        };
+        let searched = self.run.tests.iter().any(|test| matches!(test, Test::Throughput | Test::Latency));
+        if !self.run.loads.is_empty() && !searched {
+            return whole("[run] loads go with tests = [\"throughput\"], which says what they are shares of");
+        }
+        if !self.run.loads.iter().all(sensible) {
+            return whole(
+                "[run] loads are percents of the throughput, over 0 to 100, or frames a second, as in \"800kpps\"",
+            );
         }
         if !(1023..=4_194_303).contains(&self.generator.mbufs) {
             return whole("[generator] mbufs is not in 1023 to 4194303; 32767 is a good number");

@@ -1,0 +1,495 @@
+//! What the machine must be like before anything is measured: programs, ports, cores, memory.
+//!
+//! Reads sysfs and procfs and asks programs for their versions; changes nothing. What fails stops a run; what is poor
+//! makes figures worse and is told with them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::file::{Arm, Lab};
+use super::{Options, generator, memory, said};
+use crate::compare::cases::Peer;
+use crate::compare::peer::Attached;
+use crate::host::{HostError, process};
+
+/// Drivers of the kernel that hand a device to user space, and those that DPDK's own driver works beside.
+const BOUND: [&str; 8] =
+    ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv_generic", "mlx5_core", "mlx4_core", "mana", "bnxt_re"];
+const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// It will do, but the figures suffer.
+    Poor,
+    /// It will not do.
+    Failed,
+}
+
+/// A check.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub what: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was found, and what to do where that is not good.
+    pub found: String,
+}
+
+impl Check {
+    fn new(what: impl Into<String>, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { what: what.into(), verdict, found: found.into() }
+    }
+
+    /// A line for a terminal.
+    pub fn line(&self) -> String {
+        let word = match self.verdict {
+            Verdict::Good => "ok",
+            Verdict::Poor => "POOR",
+            Verdict::Failed => "FAILED",
+        };
+        format!("{word:<7} {:<28} {}", self.what, self.found)
+    }
+}
+
+/// Everything that can be looked at before the first frame.
+pub fn all(lab: &Lab, options: &Options) -> Vec<Check> {
+    let system = System { sys: PathBuf::from("/sys"), proc: PathBuf::from("/proc") };
+    let mut checks = programs(lab, options);
+    checks.extend(system.ports(lab));
+    checks.extend(system.cores(lab));
+    checks.push(system.hugepages(memory(lab)));
+    checks
+}
+
+fn programs(lab: &Lab, options: &Options) -> Vec<Check> {
+    let asked = |what: &str, found: Result<String, HostError>| match found {
+        Ok(version) => Check::new(what, Verdict::Good, version),
+        Err(error) => Check::new(what, Verdict::Failed, error.to_string()),
+    };
+    let there = |what: &str, program: &str| match process::findable(program) {
+        true => Check::new(what, Verdict::Good, program),
+        false => Check::new(what, Verdict::Failed, format!("{program} is not installed: scripts/bootstrap")),
+    };
+    let mut checks = Vec::new();
+    // The probe forwards with testpmd, whoever is measured.
+    checks.push(there("testpmd", "dpdk-testpmd"));
+    checks.push(asked("DPDK", said(Path::new("pkg-config"), &["--modversion", "libdpdk"])));
+    checks.push(asked("kernel", said(Path::new("uname"), &["-sr"])));
+    if lab.device.arms.contains(&Arm::Ours) {
+        checks.push(asked("vswitch", said(&options.vswitch, &["--version"])));
+    }
+    if lab.device.arms.iter().any(|arm| matches!(arm, Arm::Peer(Peer::OvsExact | Peer::OvsWildcard))) {
+        checks.push(if process::findable(OVS) {
+            asked("OVS", said(Path::new("ovs-vswitchd"), &["--version"]))
+        } else {
+            there("OVS", OVS)
+        });
+    }
+    let own = format!("perf {}", env!("CARGO_PKG_VERSION"));
+    let theirs = generator::command(&lab.generator).and_then(|words| {
+        let arguments: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--version"]).collect();
+        said(Path::new(&words[0]), &arguments)
+    });
+    checks.push(match theirs {
+        Ok(version) if version == own => Check::new("generator", Verdict::Good, version),
+        Ok(version) => Check::new(
+            "generator",
+            Verdict::Poor,
+            format!("it is `{version}` and this is `{own}`; install the same on both sides"),
+        ),
+        Err(error) => Check::new("generator", Verdict::Failed, error.to_string()),
+    });
+    checks
+}
+
+/// The kernel's view of the machine.
+struct System {
+    sys: PathBuf,
+    proc: PathBuf,
+}
+
+impl System {
+    fn word(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.sys.join(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn ports(&self, lab: &Lab) -> Vec<Check> {
+        let names = ["device near", "device far", "generator near", "generator far"];
+        // Ports of another machine are that machine's business.
+        let theirs: &[Attached] = if lab.generator.via.is_empty() { &lab.generator.ports } else { &[] };
+        let owner = |index: usize| {
+            if index < 2 { &lab.device.cores[..] } else { std::slice::from_ref(&lab.generator.core) }
+        };
+        let ports = names.into_iter().zip(lab.device.ports.iter().chain(theirs)).enumerate();
+        ports.flat_map(|(index, (name, port))| self.port(name, port, owner(index))).collect()
+    }
+
+    fn port(&self, name: &str, port: &Attached, cores: &[usize]) -> Vec<Check> {
+        let device = match port {
+            Attached::Virtual(device) => {
+                let device = device.split(',').next().unwrap_or_default();
+                return vec![Check::new(
+                    name,
+                    Verdict::Poor,
+                    format!("{device}: no NIC; figures are of software"),
+                )];
+            }
+            Attached::Pci(device) => device.split(',').next().unwrap_or_default(),
+        };
+        let folder = format!("bus/pci/devices/{device}");
+        if !self.sys.join(&folder).exists() {
+            let found = format!("there is no {device}; `lspci -D` lists the devices");
+            return vec![Check::new(name, Verdict::Failed, found)];
+        }
+        let target = fs::read_link(self.sys.join(&folder).join("driver")).ok();
+        let driver =
+            target.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        let mut checks = vec![match driver.as_deref() {
+            Some(driver) if BOUND.contains(&driver) => {
+                Check::new(name, Verdict::Good, format!("{device}, driver {driver}"))
+            }
+            other => Check::new(
+                name,
+                Verdict::Failed,
+                format!(
+                    "{device} has the driver {}, which DPDK does not work with; \
+                     `dpdk-devbind.py --bind=vfio-pci {device}` (its kernel interface goes away)",
+                    other.unwrap_or("none")
+                ),
+            ),
+        }];
+        if driver.as_deref() == Some("vfio-pci") {
+            let group = self.sys.join(&folder).join("iommu_group").exists();
+            checks.push(if group {
+                Check::new(format!("{name}, IOMMU"), Verdict::Good, "in a group of its own or with others")
+            } else {
+                let found = "in no group: switch it on (intel_iommu=on or amd_iommu=on, iommu=pt), or allow \
+                             enable_unsafe_noiommu_mode of the module vfio";
+                Check::new(format!("{name}, IOMMU"), Verdict::Poor, found)
+            });
+        }
+        checks.push(self.node_of_port(name, &folder, cores));
+        checks.extend(self.slot(name, &folder));
+        checks.extend(self.interfaces(name, &folder));
+        checks
+    }
+
+    fn node_of_port(&self, name: &str, folder: &str, cores: &[usize]) -> Check {
+        let node = self.word(&format!("{folder}/numa_node")).and_then(|word| word.parse::<i64>().ok());
+        let far: Vec<usize> = match node {
+            Some(node) if node >= 0 => {
+                cores.iter().copied().filter(|&core| !self.on_node(core, node)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let what = format!("{name}, NUMA");
+        match node {
+            Some(node) if far.is_empty() => {
+                Check::new(what, Verdict::Good, format!("node {node}, as its cores"))
+            }
+            Some(node) => {
+                let found =
+                    format!("node {node}, but cores {far:?} are on another; choose cores of node {node}");
+                Check::new(what, Verdict::Poor, found)
+            }
+            None => Check::new(what, Verdict::Poor, "the kernel does not say its node"),
+        }
+    }
+
+    fn on_node(&self, core: usize, node: i64) -> bool {
+        self.sys.join(format!("devices/system/cpu/cpu{core}/node{node}")).exists()
+    }
+
+    /// A slot that is slower than the NIC bounds everything.
+    fn slot(&self, name: &str, folder: &str) -> Option<Check> {
+        let [speed, best, width, widest] =
+            ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"]
+                .map(|file| self.word(&format!("{folder}/{file}")));
+        let (speed, best, width, widest) = (speed?, best?, width?, widest?);
+        let what = format!("{name}, slot");
+        Some(if speed == best && width == widest {
+            Check::new(what, Verdict::Good, format!("{speed}, {width} lanes"))
+        } else {
+            let found =
+                format!("{speed} and {width} lanes of {best} and {widest}; use a better slot, or riser");
+            Check::new(what, Verdict::Poor, found)
+        })
+    }
+
+    /// Link and firmware, where the kernel has an interface beside DPDK's driver.
+    fn interfaces(&self, name: &str, folder: &str) -> Vec<Check> {
+        let Ok(entries) = fs::read_dir(self.sys.join(folder).join("net")) else { return Vec::new() };
+        let mut checks = Vec::new();
+        for interface in entries.flatten() {
+            let interface = interface.file_name().to_string_lossy().into_owned();
+            let up = self.word(&format!("class/net/{interface}/carrier")).as_deref() == Some("1");
+            checks.push(if up {
+                let speed = self.word(&format!("class/net/{interface}/speed")).unwrap_or_default();
+                Check::new(format!("{name}, link"), Verdict::Good, format!("up, {speed} Mbit/s"))
+            } else {
+                let found = format!("down: look at the cable, then `ip link set {interface} up`");
+                Check::new(format!("{name}, link"), Verdict::Failed, found)
+            });
+            let text = process::run("ethtool", &["-i", &interface], &[]).unwrap_or_default();
+            let version = text.lines().find_map(|line| line.strip_prefix("firmware-version: "));
+            checks.extend(
+                version.map(|version| Check::new(format!("{name}, firmware"), Verdict::Good, version)),
+            );
+        }
+        checks
+    }
+
+    fn cores(&self, lab: &Lab) -> Vec<Check> {
+        let mut busy = lab.device.cores.clone();
+        if lab.generator.via.is_empty() {
+            busy.push(lab.generator.core);
+        }
+        let folder = |core: usize| format!("devices/system/cpu/cpu{core}");
+        let absent: Vec<usize> = busy
+            .iter()
+            .chain([&lab.device.control_core])
+            .copied()
+            .filter(|&core| !self.sys.join(folder(core)).exists())
+            .collect();
+        if !absent.is_empty() {
+            return vec![Check::new(
+                "cores",
+                Verdict::Failed,
+                format!("there are no cores {absent:?}; `lscpu -e` lists them"),
+            )];
+        }
+        let judged = |what: &str, poor: Vec<usize>, good: &str, remedy: &str| {
+            if poor.is_empty() {
+                Check::new(what, Verdict::Good, good)
+            } else {
+                Check::new(what, Verdict::Poor, format!("cores {poor:?} {remedy}"))
+            }
+        };
+        let mut checks = Vec::new();
+        if lab.generator.via.is_empty() && lab.device.cores.contains(&lab.generator.core) {
+            let found = format!("core {} forwards and generates; give each its own", lab.generator.core);
+            checks.push(Check::new("cores", Verdict::Failed, found));
+        }
+        let isolated = set(&self.word("devices/system/cpu/isolated").unwrap_or_default());
+        checks.push(judged(
+            "isolated cores",
+            busy.iter().copied().filter(|core| !isolated.contains(core)).collect(),
+            "the kernel runs nothing else on them",
+            "are not isolated; boot with isolcpus, nohz_full and rcu_nocbs for them",
+        ));
+        let shares = |core: usize| {
+            let siblings = set(&self
+                .word(&format!("{}/topology/thread_siblings_list", folder(core)))
+                .unwrap_or_default());
+            siblings.iter().any(|other| *other != core && busy.contains(other))
+        };
+        checks.push(judged(
+            "hyperthreads",
+            busy.iter().copied().filter(|&core| shares(core)).collect(),
+            "no two share a core",
+            "share a core with another of them; use one hyperthread of each core",
+        ));
+        let slow = |core: usize| {
+            self.word(&format!("{}/cpufreq/scaling_governor", folder(core)))
+                .is_some_and(|word| word != "performance")
+        };
+        checks.push(judged(
+            "frequency",
+            busy.iter().copied().filter(|&core| slow(core)).collect(),
+            "governor performance, or none",
+            "have another governor than `performance`; `cpupower frequency-set -g performance`",
+        ));
+        checks
+    }
+
+    fn hugepages(&self, mebibytes: u64) -> Check {
+        let wanted = mebibytes.div_ceil(2);
+        let free = self
+            .word("kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+            .and_then(|word| word.parse::<u64>().ok())
+            .unwrap_or(0);
+        if free >= wanted {
+            return Check::new("huge pages", Verdict::Good, format!("{free} free, {wanted} needed"));
+        }
+        let memory = fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
+        let kibibytes = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemFree:"))
+            .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+        let found = format!("{free} free of {wanted} needed");
+        if kibibytes.unwrap_or(0) / 1024 > mebibytes {
+            return Check::new(
+                "huge pages",
+                Verdict::Good,
+                format!("{found}; the rest is reserved for the run"),
+            );
+        }
+        Check::new(
+            "huge pages",
+            Verdict::Failed,
+            format!("{found}, and too little memory is free; boot with hugepages={wanted}"),
+        )
+    }
+}
+
+/// A list of cores as the kernel writes it: `0-3,8`.
+fn set(list: &str) -> BTreeSet<usize> {
+    let range = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    list.split(',').filter_map(|word| range(word.trim())).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A machine made of files, with all that the lab file of the tests needs.
+    struct Machine(PathBuf);
+
+    impl Machine {
+        fn new(name: &str) -> Self {
+            let machine = Self(std::env::temp_dir().join(format!("perf-lab-{name}-{}", std::process::id())));
+            let pci = "sys/bus/pci/devices/0000:41:00.0";
+            for core in 0..4 {
+                machine.write(
+                    &format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"),
+                    &core.to_string(),
+                );
+                machine.write(&format!("sys/devices/system/cpu/cpu{core}/node0/x"), "");
+                machine.write(
+                    &format!("sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor"),
+                    "performance",
+                );
+            }
+            machine.write("sys/devices/system/cpu/isolated", "1-3");
+            for (file, text) in [
+                ("numa_node", "0"),
+                ("current_link_speed", "16.0 GT/s"),
+                ("max_link_speed", "16.0 GT/s"),
+                ("current_link_width", "16"),
+                ("max_link_width", "16"),
+                ("iommu_group/type", "DMA"),
+            ] {
+                machine.write(&format!("{pci}/{file}"), text);
+            }
+            machine.bind("vfio-pci");
+            machine.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100");
+            machine.write("proc/meminfo", "MemTotal: 9 kB\nMemFree:         1048576 kB\n");
+            machine
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+
+        fn bind(&self, driver: &str) {
+            let link = self.0.join("sys/bus/pci/devices/0000:41:00.0/driver");
+            let _ = fs::remove_file(&link);
+            symlink(format!("../../drivers/{driver}"), link).unwrap();
+        }
+
+        fn system(&self) -> System {
+            System { sys: self.0.join("sys"), proc: self.0.join("proc") }
+        }
+
+        fn checks(&self) -> Vec<Check> {
+            let text = super::super::file::tests::TEXT.replace("41:00.1,dv_flow_en=2", "0000:41:00.0");
+            let lab = Lab::parse("lab.toml".into(), text).unwrap();
+            let system = self.system();
+            [system.ports(&lab), system.cores(&lab)].concat()
+        }
+
+        /// The checks that did not come out well, after a change.
+        fn after(&self, path: &str, text: &str) -> Vec<String> {
+            let before = fs::read_to_string(self.0.join(path)).unwrap();
+            self.write(path, text);
+            let bad = self
+                .checks()
+                .iter()
+                .filter(|check| check.verdict != Verdict::Good)
+                .map(Check::line)
+                .collect();
+            self.write(path, before.trim());
+            bad
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_good_machine_has_nothing_to_say_and_each_fault_one_line() {
+        let machine = Machine::new("good");
+        let bad: Vec<_> =
+            machine.checks().into_iter().filter(|check| check.verdict != Verdict::Good).collect();
+        assert!(bad.is_empty(), "{bad:?}");
+        let pci = "sys/bus/pci/devices/0000:41:00.0";
+        for (path, text, lines, word) in [
+            ("sys/devices/system/cpu/isolated".to_owned(), "2-3", 1, "[1] are not isolated"),
+            (
+                "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor".to_owned(),
+                "powersave",
+                1,
+                "[2] have another governor",
+            ),
+            (
+                "sys/devices/system/cpu/cpu1/topology/thread_siblings_list".to_owned(),
+                "1-2",
+                1,
+                "hyperthreads",
+            ),
+            (format!("{pci}/current_link_width"), "8", 2, "8 lanes of 16.0 GT/s and 16"),
+            (format!("{pci}/numa_node"), "1", 2, "cores [1, 2] are on another"),
+        ] {
+            let bad = machine.after(&path, text);
+            assert!(bad.len() == lines && bad[0].contains(word), "{path}: {bad:?}");
+        }
+    }
+
+    #[test]
+    fn ports_that_dpdk_cannot_have_fail() {
+        let machine = Machine::new("ports");
+        machine.bind("ice");
+        let failed = |checks: Vec<Check>| -> Vec<String> {
+            checks.iter().filter(|check| check.verdict == Verdict::Failed).map(Check::line).collect()
+        };
+        let lines = failed(machine.checks());
+        assert!(lines.len() == 2 && lines[0].contains("driver ice"), "{lines:?}");
+        fs::remove_dir_all(machine.0.join("sys/bus/pci/devices/0000:41:00.0")).unwrap();
+        let lines = failed(machine.checks());
+        assert!(lines.len() == 2 && lines[0].contains("there is no 0000:41:00.0"), "{lines:?}");
+    }
+
+    #[test]
+    fn memory_is_free_or_can_be_had() {
+        let machine = Machine::new("memory");
+        let verdict = |mebibytes| machine.system().hugepages(mebibytes).verdict;
+        assert_eq!(
+            (verdict(200), verdict(900), verdict(2000)),
+            (Verdict::Good, Verdict::Good, Verdict::Failed)
+        );
+    }
+
+    #[test]
+    fn lists_of_cores() {
+        assert_eq!(set("0-2,7").into_iter().collect::<Vec<_>>(), [0, 1, 2, 7]);
+        assert!(set("").is_empty());
+    }
+}

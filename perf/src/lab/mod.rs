@@ -1,0 +1,407 @@
+//! `perf lab`: the cases of `perf compare` over ports that have somebody at their other ends: NICs, or any device of DPDK.
+//!
+//! ```text
+//!   perf gen (here, or over ssh)                 this machine
+//!   near ===== cable, memif, ... ===== near [ vswitch | testpmd | OVS ] far
+//!   far  =============================================================> far
+//! ```
+//! First the machine is looked at, then a probe shows that frames come through, then each measurement is taken of each arm
+//! by turns: RFC 2544 throughput, and delays at shares of the first arm's throughput, at the same rates for all.
+//! `perf compare` starts the switches, `perf gen` makes and judges the frames; here is what lies between them.
+
+pub mod checks;
+pub mod cli;
+pub mod file;
+pub mod generator;
+pub mod page;
+pub mod report;
+pub mod traffic;
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::compare::cases::{Case, Job, Peer, Traffic};
+use crate::compare::ovs::ExactMatchCache;
+use crate::compare::peer::{self, Attached, Contender, Setup, Sink, Source, Switch};
+use crate::compare::{self, CompareError};
+use crate::generator::outcome::rate_text;
+use crate::generator::scenario::{self, Scenario, ScenarioError};
+use crate::host::hugepages::HugePages;
+use crate::host::scratch::{self, Scratch};
+use crate::host::{HostError, interrupt};
+use crate::live::LiveError;
+
+use file::{Arm, Lab};
+use generator::{Found, Running};
+use report::{Report, Row};
+
+/// What can go wrong in a lab.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The machine around it, or the generator.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A switch.
+    #[error(transparent)]
+    Switch(#[from] CompareError),
+    /// The lab file.
+    #[error(transparent)]
+    File(#[from] ScenarioError),
+    /// A plot.
+    #[error(transparent)]
+    Plot(#[from] LiveError),
+    /// The machine is not as the file says.
+    #[error(
+        "{missing} of the checks failed; see to what the lines with `FAILED` say, then try `perf lab --check` again"
+    )]
+    Checks {
+        /// How many.
+        missing: usize,
+    },
+    /// The generator answered something that is not understood.
+    #[error("the generator's report is not understood ({reason}); is its `perf` of this version?")]
+    Answer {
+        /// Why.
+        reason: String,
+    },
+    /// No frame came through.
+    #[error(
+        "{stream}: {sent} frames were sent and {frames} came out at the other port; look at the cables: near to near, far to far"
+    )]
+    Cabling {
+        /// The direction.
+        stream: String,
+        /// Frames that the generator sent.
+        sent: u64,
+        /// Frames that it received.
+        frames: u64,
+    },
+    /// The work was not done, or done wrong.
+    #[error("{arm}, {what}: {wrong}; its output is not comparable")]
+    Work {
+        /// Who forwarded.
+        arm: Arm,
+        /// The measurement.
+        what: String,
+        /// What is wrong.
+        wrong: String,
+    },
+}
+
+/// What a measurement is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Throughput, and delays at loads.
+    Rate,
+    /// Throughput with so many workers.
+    Scaling(usize),
+    /// Throughput where every packet is of a new flow.
+    SetUp,
+}
+
+/// A job, and what is taken of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measurement {
+    /// The work.
+    pub job: Job,
+    /// What is taken.
+    pub kind: Kind,
+}
+
+impl Measurement {
+    /// Cores that forward.
+    fn workers(&self) -> usize {
+        match self.kind {
+            Kind::Scaling(workers) => workers,
+            Kind::Rate | Kind::SetUp => 1,
+        }
+    }
+
+    /// What it is called.
+    pub fn label(&self) -> String {
+        let Job { case, flows, inner_bytes, traffic, .. } = &self.job;
+        match self.kind {
+            Kind::Rate => format!("{case}, {flows} flows, {inner_bytes} bytes, {traffic}"),
+            Kind::Scaling(workers) => {
+                format!("{case}, {flows} flows, {inner_bytes} bytes, {traffic}, {workers} workers")
+            }
+            Kind::SetUp => format!("{case}, new flows only, {inner_bytes} bytes"),
+        }
+    }
+}
+
+/// Everything a lab file asks for, in order.
+pub fn measurements(lab: &Lab) -> Vec<Measurement> {
+    let jobs = &lab.run.jobs;
+    let mut all: Vec<Measurement> =
+        jobs.iter().map(|job| Measurement { job: job.clone(), kind: Kind::Rate }).collect();
+    let Some(first) = jobs.first() else { return all };
+    // A port with flows of one kind only would leave workers without packets.
+    let spread = jobs.iter().find(|job| job.flows.count >= 1000).unwrap_or(first);
+    if lab.run.scaling && lab.device.cores.len() > 1 {
+        all.extend(
+            (1..=lab.device.cores.len())
+                .map(|workers| Measurement { job: spread.clone(), kind: Kind::Scaling(workers) }),
+        );
+    }
+    if lab.run.setup {
+        let flows = jobs.iter().max_by_key(|job| job.flows.count).unwrap_or(first).flows.clone();
+        for case in [Case::Encap, Case::Decap] {
+            let job = Job { case, traffic: Traffic::Udp, flows: flows.clone(), ..first.clone() };
+            all.push(Measurement { job, kind: Kind::SetUp });
+        }
+    }
+    all
+}
+
+/// How it is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The daemon's binary.
+    pub vswitch: PathBuf,
+    /// Keep the private folder.
+    pub keep: bool,
+}
+
+/// A lab with what it needs of the machine.
+pub struct Bench<'a> {
+    lab: &'a Lab,
+    options: &'a Options,
+    // Given back before the folder goes, because its note is in there.
+    _hugepages: HugePages,
+    scratch: Scratch,
+    serial: usize,
+}
+
+/// An arm on its turn: whoever forwards goes after the generator.
+struct Turn {
+    generator: Running,
+    switch: Box<dyn Switch>,
+}
+
+impl Turn {
+    /// Waits for the steady state; what is not there yet may come until `end`.
+    fn settle(&mut self, end: Instant) -> Result<(), LabError> {
+        loop {
+            match self.switch.settle() {
+                Ok(()) => return Ok(()),
+                Err(CompareError::Refused { .. }) if Instant::now() < end => {
+                    interrupt::pause(Duration::from_millis(100))?;
+                }
+                Err(error) => {
+                    // Whoever is to forward has the better explanation, if it has ended.
+                    self.switch.process().check_alive()?;
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Reserves what all measurements need.
+    pub fn prepare(lab: &'a Lab, options: &'a Options) -> Result<Self, LabError> {
+        core_affinity::set_for_current(core_affinity::CoreId { id: lab.device.control_core });
+        let scratch = Scratch::create(options.keep)?;
+        let hugepages = HugePages::reserve(memory(lab), &scratch)?;
+        Ok(Self { lab, options, _hugepages: hugepages, scratch, serial: 0 })
+    }
+
+    /// Starts an arm, and the generator at its other side.
+    fn turn(&mut self, arm: Arm, measurement: &Measurement, scenario: &str) -> Result<Turn, LabError> {
+        let device = &self.lab.device;
+        let serial = self.serial;
+        self.serial += 1;
+        let [near, far] = device.ports.clone();
+        // What comes in at the source leaves at the sink, and the other way round.
+        let (source, sink) = if measurement.job.case == Case::Decap { (far, near) } else { (near, far) };
+        let setup = Setup {
+            job: &measurement.job,
+            source: Source::Attached(source),
+            sink: Sink::Attached(sink),
+            plugin: None,
+            core: device.cores[0],
+            more_cores: &device.cores[1..measurement.workers()],
+            offload: device.offload.as_deref().filter(|_| arm == Arm::Offloaded),
+            housekeeping: device.control_core,
+            folder: self.scratch.folder(&format!("turn-{serial}"))?,
+            prefix: scratch::file_prefix(serial),
+            vpp: None,
+            exact_match_cache: ExactMatchCache::Auto,
+            vswitch: &self.options.vswitch,
+        };
+        let contender = match arm {
+            Arm::Ours | Arm::Offloaded => Contender::Ours,
+            Arm::Peer(peer) => Contender::Peer(peer),
+        };
+        remove_sockets(&device.ports);
+        let mut switch = peer::start(contender, &setup)?;
+        switch.process().favour();
+        let generator = Running::start(&self.lab.generator, scenario)?;
+        Ok(Turn { generator, switch })
+    }
+
+    /// Sends a few frames through testpmd, both ways: whether the ports are joined as the file says.
+    pub fn probe(&mut self) -> Result<(), LabError> {
+        let job = Job { case: Case::L2, qos: false, ..self.lab.run.jobs[0].clone() };
+        let measurement = Measurement { job, kind: Kind::Rate };
+        let mut turn = self.turn(Arm::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
+        let answer = turn.generator.answer(Duration::from_secs(60))?;
+        let streams = answer.traffic.map(|outcome| outcome.streams).unwrap_or_default();
+        for stream in streams {
+            if stream.frames * 2 < stream.sent || stream.frames == 0 {
+                let (sent, frames) = (stream.sent, stream.frames);
+                return Err(LabError::Cabling { stream: stream.name, sent, frames });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a measurement of an arm; `loads` are rates at which delays are taken.
+    fn measure(
+        &mut self,
+        arm: Arm,
+        measurement: &Measurement,
+        loads: &[String],
+    ) -> Result<(Found, bool), LabError> {
+        let run = &self.lab.run;
+        let scenario = traffic::scenario(self.lab, measurement, loads);
+        let warm = Duration::from_secs_f64(run.warm_up);
+        // A search has at most so many trials, each tried again as often as the file says.
+        let trials = (100.0 / run.resolution).log2().ceil() + 2.0;
+        let seconds = (trials * f64::from(run.retries + 1) + loads.len() as f64 + 1.0) * (run.trial + 1.0);
+        let limit = Duration::from_secs_f64(seconds * 2.0 + 120.0) + warm;
+        let mut turn = self.turn(arm, measurement, &scenario)?;
+        let start = Instant::now();
+        if measurement.kind != Kind::SetUp {
+            // While the generator warms it up; new flows only never settle.
+            turn.settle(start + warm)?;
+        }
+        let settled = start.elapsed() <= warm + Duration::from_secs(2);
+        let mut answer = match turn.generator.answer(limit) {
+            Ok(answer) => answer,
+            Err(error) => {
+                turn.switch.process().check_alive()?;
+                return Err(error);
+            }
+        };
+        let found = answer.findings.pop().ok_or(LabError::Answer { reason: "it has no findings".into() })?;
+        let damaged: u64 = found.loads.iter().map(|loaded| loaded.outcome.damaged).sum();
+        let wrong = if damaged > 0 {
+            Some(format!("{damaged} frames have a wrong checksum or ICRC"))
+        } else {
+            let mut streams = found.loads.iter().flat_map(|loaded| &loaded.outcome.streams);
+            streams.find_map(|stream| stream.wrong_length(arm))
+        };
+        match wrong {
+            Some(wrong) => Err(LabError::Work { arm, what: measurement.label(), wrong }),
+            None => Ok((found, settled)),
+        }
+    }
+
+    /// Takes all measurements; each row is handed to `finished` at once.
+    pub fn run(&mut self, report: &mut Report, mut finished: impl FnMut(&Row)) -> Result<(), LabError> {
+        let lab = self.lab;
+        for measurement in measurements(lab) {
+            // The rates of the delays are shares of what the first arm can do, and the same for all arms and rounds.
+            let mut rates: Option<Vec<String>> = None;
+            let mut gone = Vec::new();
+            for round in 0..lab.run.rounds {
+                let mut arms = lab.device.arms.clone();
+                let turned = round % arms.len();
+                arms.rotate_left(turned);
+                for arm in arms {
+                    if gone.contains(&arm) {
+                        continue;
+                    }
+                    let with_loads = measurement.kind == Kind::Rate;
+                    let loads = match &rates {
+                        _ if !with_loads => Vec::new(),
+                        Some(rates) => rates.clone(),
+                        None => lab.run.loads.iter().map(|load| format!("{load:?}")).collect(),
+                    };
+                    let (found, settled) = match self.measure(arm, &measurement, &loads) {
+                        Ok(found) => found,
+                        Err(error) => {
+                            // Hours of other measurements are not to be lost for it.
+                            interrupt::check()?;
+                            report.skip(&measurement, arm, &error.to_string());
+                            gone.push(arm);
+                            continue;
+                        }
+                    };
+                    if rates.is_none() && with_loads {
+                        rates = Some(
+                            found.loads.iter().map(|loaded| format!("\"{:.0}pps\"", loaded.rate)).collect(),
+                        );
+                    }
+                    let row = Row::new(&measurement, arm, round, &found, settled);
+                    finished(&row);
+                    report.rows.push(row);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Huge pages for whoever forwards, one at a time, and for a generator on this machine, in MiB.
+pub fn memory(lab: &Lab) -> u64 {
+    let jobs = measurements(lab);
+    let device = jobs.iter().map(|measurement| compare::memory(&measurement.job, false)).max().unwrap_or(0);
+    let is_here = lab.generator.via.is_empty();
+    device + if is_here { crate::generator::memory(&scenario::Generator::default()) } else { 0 }
+}
+
+/// Takes away the sockets that a switch before left behind: the next one could not bind to them.
+fn remove_sockets(ports: &[Attached]) {
+    for port in ports {
+        let arguments = || port.text().split(',').skip(1);
+        if arguments().any(|argument| argument == "role=server") {
+            let paths = arguments().filter_map(|argument| argument.strip_prefix("socket="));
+            let is_socket = |path: &&str| {
+                std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+            };
+            // Whoever starts next says so if one could not be removed.
+            paths.filter(is_socket).for_each(|path| drop(std::fs::remove_file(path)));
+        }
+    }
+}
+
+/// Whether the generator can make all that a lab asks for.
+pub fn check(lab: &Lab) -> Result<(), LabError> {
+    for measurement in measurements(lab) {
+        let name = format!("scenario of `{}`", measurement.label());
+        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, &measurement, &[]))?;
+        scenario.check(&source)?;
+    }
+    Ok(())
+}
+
+/// What will be run, for people.
+pub fn intention(lab: &Lab) -> String {
+    let (all, run) = (measurements(lab), &lab.run);
+    let arms: Vec<String> = lab.device.arms.iter().map(Arm::to_string).collect();
+    let searches = (100.0 / run.resolution).log2().ceil() + 1.0;
+    let each = (searches + run.loads.len() as f64) * run.trial + run.warm_up + 5.0;
+    format!(
+        "{} measurements of {} ({}), {} rounds: about {:.0} minutes at most",
+        all.len(),
+        arms.join(", "),
+        if run.jobs.iter().any(|job| job.qos) { "with rates" } else { "without rates" },
+        run.rounds,
+        each * (all.len() * arms.len() * run.rounds) as f64 / 60.0
+    )
+}
+
+/// The daemon's version line, or why there is none.
+pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, HostError> {
+    let text = crate::host::process::run(&program.display().to_string(), arguments, &[])?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// A rate for a table.
+pub(crate) fn rate_or_none(rate: f64) -> String {
+    if rate > 0.0 { rate_text(rate) } else { "none".into() }
+}

@@ -1,0 +1,374 @@
+//! What a lab found: rows as they were taken, medians over the rounds, and what the arms are to each other.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::checks::{Check, Verdict};
+use super::file::Arm;
+use super::generator::Found;
+use super::{Kind, Measurement, rate_or_none};
+use crate::compare::record::Machine;
+use crate::compare::report::median;
+use crate::live::delay::Quantiles;
+
+/// Everything.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The lab file.
+    pub lab: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What was looked at before.
+    pub checks: Vec<Check>,
+    /// Turn by turn.
+    pub rows: Vec<Row>,
+    /// Medians over the rounds.
+    pub summary: Vec<Summary>,
+    /// What could not be taken: measurement, arm, reason.
+    pub skipped: Vec<(String, String, String)>,
+}
+
+/// An arm's turn at a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The measurement.
+    pub what: String,
+    /// rate, scaling or setup.
+    pub kind: &'static str,
+    /// Cores that forward.
+    pub workers: usize,
+    /// Who forwards.
+    pub arm: String,
+    /// Which round.
+    pub round: usize,
+    /// Frames per second without more loss than is allowed (RFC 2544 section 26.1), of all streams.
+    pub throughput: f64,
+    /// The generator set that limit.
+    pub generator_is_the_limit: bool,
+    /// The arm was in its steady state before the first trial; otherwise `warm-up` is too short for it.
+    pub settled: bool,
+    /// Delays at loads.
+    pub loads: Vec<LoadRow>,
+}
+
+/// Delays of a stream at a load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LoadRow {
+    /// The stream.
+    pub stream: String,
+    /// Frames per second of all streams together.
+    pub rate: f64,
+    /// Frames sent and lost.
+    pub sent: u64,
+    /// Frames that never came.
+    pub lost: u64,
+    /// Bytes that a frame has more than when it was sent.
+    pub growth: Option<f64>,
+    /// Microseconds from making a frame to reading it.
+    pub delay: Option<Quantiles>,
+}
+
+/// An arm at a measurement, over the rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// The measurement.
+    pub what: String,
+    /// rate, scaling or setup.
+    pub kind: &'static str,
+    /// Cores that forward.
+    pub workers: usize,
+    /// Who forwards.
+    pub arm: String,
+    /// Rounds.
+    pub rounds: usize,
+    /// Median, least and highest throughput, in frames per second.
+    pub throughput: (f64, f64, f64),
+    /// The first arm's throughput as a multiple of this one's: median over the rounds.
+    pub first_to_this: Option<f64>,
+    /// Throughput per worker beside that with one; only of scaling.
+    pub efficiency: Option<f64>,
+    /// In some round the generator was the limit, or the arm was not settled.
+    pub doubtful: Option<&'static str>,
+    /// Rate in frames per second, medians of p50 and p99.9 in microseconds over rounds and streams; by load.
+    pub delays: Vec<(f64, f64, f64)>,
+}
+
+impl Row {
+    /// What a turn came to.
+    pub fn new(measurement: &Measurement, arm: Arm, round: usize, found: &Found, settled: bool) -> Self {
+        let loads = found.loads.iter().flat_map(|loaded| {
+            loaded.outcome.streams.iter().map(|stream| LoadRow {
+                stream: stream.name.clone(),
+                rate: loaded.rate,
+                sent: stream.sent,
+                lost: stream.lost,
+                growth: stream.growth(),
+                delay: stream.delay,
+            })
+        });
+        Self {
+            what: measurement.label(),
+            kind: match measurement.kind {
+                Kind::Rate => "rate",
+                Kind::Scaling(_) => "scaling",
+                Kind::SetUp => "setup",
+            },
+            workers: measurement.workers(),
+            arm: arm.to_string(),
+            round,
+            throughput: found.throughput.map_or(0.0, |throughput| throughput.rate),
+            generator_is_the_limit: found
+                .throughput
+                .is_some_and(|throughput| throughput.generator_is_the_limit),
+            settled,
+            loads: loads.collect(),
+        }
+    }
+}
+
+impl Report {
+    /// A report with nothing measured yet.
+    pub fn new(lab: &str, vswitch: &Path, checks: Vec<Check>) -> Self {
+        Self {
+            lab: lab.into(),
+            machine: Machine::here(Some(vswitch)),
+            checks,
+            rows: Vec::new(),
+            summary: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Notes what could not be taken.
+    pub fn skip(&mut self, measurement: &Measurement, arm: Arm, reason: &str) {
+        self.skipped.push((measurement.label(), arm.to_string(), reason.into()));
+    }
+
+    /// Puts the rows together.
+    pub fn sum_up(&mut self) {
+        let mut keys: Vec<(&str, &str)> = Vec::new();
+        for row in &self.rows {
+            if !keys.contains(&(&row.what, &row.arm)) {
+                keys.push((&row.what, &row.arm));
+            }
+        }
+        self.summary = keys.iter().filter_map(|(what, arm)| self.summary_of(what, arm)).collect();
+        let alone: Vec<(String, f64)> = self
+            .summary
+            .iter()
+            .filter(|summary| summary.kind == "scaling" && summary.workers == 1)
+            .map(|summary| (summary.arm.clone(), summary.throughput.0))
+            .collect();
+        for summary in self.summary.iter_mut().filter(|summary| summary.kind == "scaling") {
+            let one = alone.iter().find(|(arm, _)| *arm == summary.arm).map(|(_, rate)| *rate);
+            summary.efficiency = one
+                .filter(|rate| *rate > 0.0)
+                .map(|rate| summary.throughput.0 / rate / summary.workers as f64);
+        }
+    }
+
+    fn summary_of(&self, what: &str, arm: &str) -> Option<Summary> {
+        let of = |arm: &str| -> Vec<&Row> {
+            self.rows.iter().filter(|row| row.what == what && row.arm == arm).collect()
+        };
+        let own = of(arm);
+        let first = own.first()?;
+        let rates: Vec<f64> = own.iter().map(|row| row.throughput).collect();
+        // The first arm of the file; in later rounds others begin.
+        let leader = self.rows.iter().find(|row| row.what == what && row.round == 0)?;
+        let ratios: Vec<f64> = of(&leader.arm)
+            .iter()
+            .filter_map(|ours| {
+                let theirs = own.iter().find(|row| row.round == ours.round)?;
+                Some(ours.throughput / theirs.throughput).filter(|ratio| ratio.is_finite())
+            })
+            .collect();
+        let mut loads: Vec<f64> = own.iter().flat_map(|row| &row.loads).map(|load| load.rate).collect();
+        loads.sort_by(f64::total_cmp);
+        // Rates of the first round are shares of a throughput, those of the others the same, rounded.
+        loads.dedup_by(|one, other| (*one - *other).abs() < 1.0);
+        let delay = |rate: f64, value: fn(&Quantiles) -> f64| {
+            let near = own.iter().flat_map(|row| &row.loads).filter(|load| (load.rate - rate).abs() < 1.0);
+            median(&near.filter_map(|load| load.delay.as_ref().map(value)).collect::<Vec<_>>())
+        };
+        let delays = loads.into_iter().filter_map(|rate| {
+            Some((rate, delay(rate, |delay| delay.p50)?, delay(rate, |delay| delay.p999)?))
+        });
+        Some(Summary {
+            what: what.into(),
+            kind: first.kind,
+            workers: first.workers,
+            arm: arm.into(),
+            rounds: own.len(),
+            throughput: (
+                median(&rates)?,
+                rates.iter().copied().reduce(f64::min)?,
+                rates.iter().copied().reduce(f64::max)?,
+            ),
+            first_to_this: if leader.arm == arm { None } else { median(&ratios) },
+            efficiency: None,
+            doubtful: if own.iter().any(|row| row.generator_is_the_limit) {
+                Some("the generator is the limit")
+            } else if own.iter().any(|row| !row.settled) {
+                Some("not settled: raise warm-up")
+            } else {
+                None
+            },
+            delays: delays.collect(),
+        })
+    }
+
+    /// The summary in lines.
+    pub fn text(&self) -> String {
+        let mut lines = vec![format!(
+            "\nmedians over the rounds\n{:<46} {:<16} {:>12} {:>8}  delay p50 (p99.9), us, by load",
+            "measurement", "arm", "throughput", "first/it"
+        )];
+        for summary in &self.summary {
+            let delays: Vec<String> =
+                summary.delays.iter().map(|(_, p50, p999)| format!("{p50:.2} ({p999:.1})")).collect();
+            lines.push(format!(
+                "{:<46} {:<16} {:>12} {:>8}  {}{}{}",
+                summary.what,
+                summary.arm,
+                rate_or_none(summary.throughput.0),
+                summary.first_to_this.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+                delays.join(", "),
+                summary
+                    .efficiency
+                    .map_or_else(String::new, |share| format!("{:.0} % a worker", share * 100.0)),
+                summary.doubtful.map_or_else(String::new, |why| format!(" [{why}]"))
+            ));
+        }
+        for (what, arm, reason) in &self.skipped {
+            lines.push(format!("{what:<46} {arm:<16} left out: {reason}"));
+        }
+        let poor = self.checks.iter().filter(|check| check.verdict == Verdict::Poor).count();
+        if poor > 0 {
+            lines.push(format!("{poor} checks of the machine are poor: the figures are worse for it"));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+/// The head of the rows.
+pub fn table_head() -> String {
+    format!("{:<46} {:<16} {:>5} {:>12}  {}", "measurement", "arm", "round", "throughput", "notes")
+}
+
+/// A row.
+pub fn table_row(row: &Row) -> String {
+    let mut notes = Vec::new();
+    if row.generator_is_the_limit {
+        notes.push("the generator is the limit".to_owned());
+    }
+    if !row.settled {
+        notes.push("not settled: raise warm-up".to_owned());
+    }
+    let lost: u64 = row.loads.iter().map(|load| load.lost).sum();
+    if lost > 0 {
+        let sent: u64 = row.loads.iter().map(|load| load.sent).sum();
+        notes.push(format!("lost {lost} of {sent} at the loads"));
+    }
+    format!(
+        "{:<46} {:<16} {:>5} {:>12}  {}",
+        row.what,
+        row.arm,
+        row.round,
+        rate_or_none(row.throughput),
+        notes.join(", ")
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn row(what: &str, arm: &str, round: usize, throughput: f64, workers: usize) -> Row {
+        let delay =
+            |p50: f64| Quantiles { packets: 9, p50, p90: p50, p99: p50, p999: 10.0 * p50, max: 20.0 * p50 };
+        let load = |rate: f64, p50| LoadRow {
+            stream: "encap tcp".into(),
+            rate,
+            sent: 10,
+            lost: 0,
+            growth: Some(50.0),
+            delay: Some(delay(p50)),
+        };
+        Row {
+            what: what.into(),
+            kind: if what == "scaled" || what == "alone" { "scaling" } else { "rate" },
+            workers,
+            arm: arm.into(),
+            round,
+            throughput,
+            generator_is_the_limit: false,
+            settled: true,
+            loads: vec![load(1e5 + 0.4 * (round % 2) as f64, 2.0 + round as f64), load(5e5, 5.0)],
+        }
+    }
+
+    pub(crate) fn report() -> Report {
+        let machine: Machine = serde_json::from_value(serde_json::json!({
+            "date": "2026-01-01", "processor": "P", "cores": 8, "hertz": 2.5e9, "kernel": "K", "dpdk": "D", "ovs": "O",
+            "vswitch": "V"
+        }))
+        .unwrap();
+        let checks = vec![Check {
+            what: "isolated cores".into(),
+            verdict: Verdict::Poor,
+            found: "[1] <are> not".into(),
+        }];
+        let mut report = Report {
+            lab: "lab.toml".into(),
+            machine,
+            checks,
+            rows: Vec::new(),
+            summary: Vec::new(),
+            skipped: vec![("encap".into(), "vswitch-offload".into(), "no rules".into())],
+        };
+        report.rows = vec![
+            row("encap", "vswitch", 0, 4e6, 1),
+            row("encap", "testpmd", 0, 8e6, 1),
+            row("encap", "testpmd", 1, 6e6, 1),
+            row("encap", "vswitch", 1, 6e6, 1),
+            row("encap", "vswitch", 2, 5e6, 1),
+            row("encap", "testpmd", 2, 20e6, 1),
+            row("alone", "vswitch", 0, 4e6, 1),
+            row("scaled", "vswitch", 0, 6e6, 2),
+        ];
+        report.sum_up();
+        report
+    }
+
+    #[test]
+    fn rounds_come_down_to_medians_and_ratios_within_a_round() {
+        let report = report();
+        let of = |what: &str, arm: &str| {
+            report.summary.iter().find(|summary| summary.what == what && summary.arm == arm).unwrap()
+        };
+        let (ours, testpmd) = (of("encap", "vswitch"), of("encap", "testpmd"));
+        assert_eq!((ours.throughput, ours.first_to_this), ((5e6, 4e6, 6e6), None));
+        // 0.5, 1.0 and 0.25.
+        assert_eq!((testpmd.throughput.0, testpmd.first_to_this), (8e6, Some(0.5)));
+        assert_eq!(ours.delays.len(), 2);
+        assert!((ours.delays[0].1 - 3.0).abs() < 1e-9 && (ours.delays[1].2 - 50.0).abs() < 1e-9, "{ours:?}");
+        assert_eq!(of("scaled", "vswitch").efficiency, Some(0.75));
+        assert!(
+            report.text().contains("75 % a worker")
+                && report.text().contains("1 checks of the machine are poor")
+        );
+    }
+
+    #[test]
+    fn doubts_are_told() {
+        let mut report = report();
+        report.rows[0].generator_is_the_limit = true;
+        report.rows[1].settled = false;
+        report.sum_up();
+        assert_eq!(report.summary[0].doubtful, Some("the generator is the limit"));
+        assert!(report.summary[1].doubtful.unwrap().contains("warm-up"));
+        assert!(table_row(&report.rows[0]).contains("generator is the limit"));
+    }
+}

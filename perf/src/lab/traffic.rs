@@ -1,0 +1,170 @@
+//! What the generator is told: a measurement as a scenario of `perf gen`.
+//!
+//! Addresses are those that all switches are set up for (`compare/frames.rs`); every frame is signed, so what comes out
+//! can be told from what went in, whoever forwards.
+
+use std::fmt::Write as _;
+
+use super::file::Lab;
+use super::{Kind, Measurement};
+use crate::compare::cases::{Case, Traffic};
+use crate::compare::frames::{
+    LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
+    peer_mac, peers,
+};
+use crate::compare::peer::Attached;
+
+/// Flows of the set-up at a time, each replaced before its turn comes again.
+const PLACES: usize = 4096;
+/// The shortest frame of RoCEv2 with a signature; longer ones come in steps of 4.
+const ROCE: usize = 94;
+/// New flows a second: more than there are packets.
+const CHURN: &str = "50M";
+
+// Writing into a String cannot fail; the results are dropped for that reason.
+
+/// The scenario of a measurement; `loads` are rates at which delays are taken.
+pub fn scenario(lab: &Lab, measurement: &Measurement, loads: &[String]) -> String {
+    let (run, generator) = (&lab.run, &lab.generator);
+    let mut text = format!(
+        "[generator]\ncore = {}\nwindow = {}\n\n[run]\ntests = [\"throughput\"]\ntrial = {:?}\nwarm-up = {:?}\n\
+         loss = {:?}\nresolution = {:?}\nretries = {}\nloads = [{}]\n",
+        generator.core,
+        generator.window,
+        run.trial,
+        run.warm_up,
+        run.loss,
+        run.resolution,
+        run.retries,
+        loads.join(", ")
+    );
+    if let Some(rate) = &run.max_rate {
+        let _ = writeln!(text, "max-rate = \"{rate}\"");
+    }
+    ports(&mut text, lab);
+    streams(&mut text, measurement);
+    text
+}
+
+/// A scenario that shows whether frames come through at all: a few of them, both ways, unchanged.
+pub fn probe(lab: &Lab) -> String {
+    let mut text = format!(
+        "[generator]\ncore = {}\ncalibrate = 0.0\n\n[run]\nseconds = 0.5\nwarm-up = 0.0\n",
+        lab.generator.core
+    );
+    ports(&mut text, lab);
+    for (name, from, to) in [("there", "near", "far"), ("back", "far", "near")] {
+        let _ = write!(
+            text,
+            "\n[[stream]]\nname = \"{name}\"\nfrom = \"{from}\"\nto = \"{to}\"\nprotocol = \"udp\"\nrate = \"1kpps\"\n"
+        );
+    }
+    text
+}
+
+fn ports(text: &mut String, lab: &Lab) {
+    for (name, port) in ["near", "far"].into_iter().zip(&lab.generator.ports) {
+        let device = match port {
+            Attached::Virtual(device) => format!("kind = \"vdev\"\nvdev = \"{device}\""),
+            Attached::Pci(device) => match device.split_once(',') {
+                Some((address, more)) => {
+                    format!("kind = \"pci\"\naddress = \"{address}\"\ndevargs = \"{more}\"")
+                }
+                None => format!("kind = \"pci\"\naddress = \"{device}\""),
+            },
+        };
+        let _ = write!(text, "\n[[port]]\nname = \"{name}\"\n{device}\n");
+    }
+}
+
+fn streams(text: &mut String, measurement: &Measurement) {
+    let job = &measurement.job;
+    let kinds: &[&str] = match job.traffic {
+        Traffic::Tcp => &["tcp"],
+        Traffic::Rocev2 => &["roce-rc"],
+        Traffic::Mixed => &["tcp", "roce-rc"],
+        Traffic::Udp | Traffic::UdpFew => &["udp"],
+    };
+    for &way in job.case.ways() {
+        for &kind in kinds {
+            stream(text, measurement, way, (kind, job.flows.count.div_ceil(kinds.len())));
+        }
+    }
+}
+
+fn stream(text: &mut String, measurement: &Measurement, way: Case, (kind, flows): (&str, usize)) {
+    let count = peers(flows);
+    let far_mac = match way {
+        Case::L2 => SECOND_MAC.to_string(),
+        _ => format!("{}..{}", peer_mac(0), peer_mac(count - 1)),
+    };
+    let near = (TENANT_MAC.to_string(), TENANT_IP.to_string());
+    let far = (far_mac, format!("{}..{}", peer_ip(0), peer_ip(count - 1)));
+    let ((from, src), (to, dst)) =
+        if way == Case::Decap { (("far", far), ("near", near)) } else { (("near", near), ("far", far)) };
+    let size = match measurement.job.inner_bytes {
+        bytes if kind == "roce-rc" && bytes > ROCE => bytes - (bytes - ROCE) % 4,
+        bytes => bytes,
+    };
+    let _ = write!(
+        text,
+        "\n[[stream]]\nname = \"{way} {kind}\"\nfrom = \"{from}\"\nto = \"{to}\"\nprotocol = \"{kind}\"\n\
+         size = {size}\nsrc-mac = \"{}\"\nsrc-ip = \"{}\"\ndst-mac = \"{}\"\ndst-ip = \"{}\"\n",
+        src.0, src.1, dst.0, dst.1
+    );
+    let _ = match (measurement.kind, kind) {
+        (Kind::SetUp, _) => write!(
+            text,
+            "flows = {PLACES}\nchurn = \"{CHURN}\"\ndistribution = \"in-turn\"\nsrc-port = \"1024..61023\"\n\
+             dst-port = \"1024..61023\"\n"
+        ),
+        (_, "roce-rc") => write!(text, "flows = {flows}\nqp = \"0x100..{}\"\n", 0x100 + flows),
+        _ => write!(text, "flows = {flows}\nsrc-port = \"1024..33791\"\ndst-port = \"5001..5004\"\n"),
+    };
+    if way == Case::Decap {
+        let _ = writeln!(
+            text,
+            "vxlan = {{ vni = {}, src-ip = \"{REMOTE_VTEP}\", dst-ip = \"{LOCAL_VTEP}\", src-mac = \"{REMOTE_VTEP_MAC}\", \
+             dst-mac = \"{UPLINK_MAC}\" }}",
+            VNI.get()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::scenario::Scenario;
+
+    #[test]
+    fn the_generator_takes_every_scenario() {
+        let lab = Lab::parse("lab.toml".into(), super::super::file::tests::TEXT.into()).unwrap();
+        let mut measurements = super::super::measurements(&lab);
+        assert!(measurements.len() > 48);
+        for traffic in [Traffic::Udp, Traffic::Mixed] {
+            for case in [Case::L2, Case::Both] {
+                let mut more = measurements[0].clone();
+                (more.job.traffic, more.job.case) = (traffic, case);
+                measurements.push(more);
+            }
+        }
+        let takes = |text: String| {
+            let (scenario, source) =
+                Scenario::parse("s".into(), text).unwrap_or_else(|error| panic!("{error}"));
+            scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
+        };
+        for measurement in &measurements {
+            let plan = takes(scenario(&lab, measurement, &["10".into(), "\"5kpps\"".into()]));
+            let kinds = if measurement.job.traffic == Traffic::Mixed { 2 } else { 1 };
+            assert_eq!(plan.streams.len(), measurement.job.case.ways().len() * kinds);
+            let flows: u32 = plan.streams.iter().map(|stream| stream.flows).sum();
+            if measurement.kind == Kind::Rate {
+                assert_eq!(
+                    flows as usize,
+                    measurement.job.flows.count.max(kinds) * measurement.job.case.ways().len()
+                );
+            }
+        }
+        assert_eq!(takes(probe(&lab)).streams.len(), 2);
+    }
+}
