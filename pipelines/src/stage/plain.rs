@@ -47,9 +47,8 @@ pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Rea
             run = Run { vnic: meta.vnic, packets: 0, bytes: 0, rdma: 0 };
             row = cx.snapshot.row(meta.vnic);
         }
-        let source = (long(head, 26), mac_at(head, 6));
         let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
-        if source != (row.v4, row.mac) || row.v4 == 0 {
+        if (long(head, 26), mac_at(head, 6)) != (row.v4, row.mac) || row.v4 == 0 {
             continue;
         }
         run.packets += 1;
@@ -131,7 +130,9 @@ impl Seen {
         let (total, fragment, proto) = (word(head, 16), word(head, 20), head[23]);
         let left = packet.len() - L3_AT;
         let end = usize::from(total);
-        let ip = long(head, 12) >> 8 == 0x0008_0045 && fragment & 0x3fff == 0 && end <= left;
+        if long(head, 12) >> 8 != 0x0008_0045 || fragment & 0x3fff != 0 || end > left {
+            return None;
+        }
         let (sport, dport) = (word(head, 34), word(head, 36));
         let (l4_len, tcp_flags, class) = match proto {
             protocol::TCP => {
@@ -183,7 +184,7 @@ impl Seen {
             tcp_flags,
             ip_id: u32::from(word(head, 18)),
         };
-        ip.then_some(Self { headers, class })
+        Some(Self { headers, class })
     }
 
     /// Writes it down, and the key with it.
