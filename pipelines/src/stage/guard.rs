@@ -18,14 +18,14 @@ use crate::snapshot::VnicRow;
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
     // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
-    let mut run = Run { vnic: NO_INDEX, packets: 0, bytes: 0 };
+    let mut run = Run::of(NO_INDEX);
     let mut row = &VnicRow::FREE;
     for i in Bits(mask & burst.pending) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
         if meta.vnic != run.vnic {
             run.count(cx);
-            run = Run { vnic: meta.vnic, packets: 0, bytes: 0 };
+            run = Run::of(meta.vnic);
             row = cx.snapshot.row(meta.vnic);
         }
         run.packets += 1;
@@ -39,19 +39,29 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
 }
 
 /// Packets in a row from one vNIC.
-struct Run {
-    vnic: u32,
-    packets: u64,
-    bytes: u64,
+pub(super) struct Run {
+    pub(super) vnic: u32,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// Those of them that are RoCEv2, as far as that is known here.
+    pub(super) rdma: u64,
 }
 
 impl Run {
     #[inline(always)]
-    fn count(&self, cx: &Cx) {
+    pub(super) const fn of(vnic: u32) -> Self {
+        Self { vnic, packets: 0, bytes: 0, rdma: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self, cx: &Cx) {
         if self.packets > 0 {
             let counters = cx.counters.vnic(self.vnic as usize);
             counters.rx_packets.add(self.packets);
             counters.rx_bytes.add(self.bytes);
+            if self.rdma > 0 {
+                counters.rdma_rx_packets.add(self.rdma);
+            }
         }
     }
 }

@@ -8,7 +8,9 @@
 use wire::{ChecksumState, Ecn, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::Cx;
+use super::guard::Run;
 use super::key::{CLASS_OTHER, Roce, class_code};
+use super::plain_outer::{long, word};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::ecn;
 use crate::flow_key::{FlowKey, Scope};
@@ -36,7 +38,7 @@ pub struct Read {
 pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
     let rdma_port = cx.snapshot.settings.rdma_port;
-    let mut run = Run { vnic: NO_INDEX, packets: 0, bytes: 0, rdma: 0 };
+    let mut run = Run::of(NO_INDEX);
     let mut row = &VnicRow::FREE;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
@@ -44,7 +46,7 @@ pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Rea
         let Some(head) = head_of(packet) else { continue };
         if meta.vnic != run.vnic {
             run.count(cx);
-            run = Run { vnic: meta.vnic, packets: 0, bytes: 0, rdma: 0 };
+            run = Run::of(meta.vnic);
             row = cx.snapshot.row(meta.vnic);
         }
         let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
@@ -92,28 +94,6 @@ impl Read {
         self.taken |= 1 << i;
         if class != 0 {
             self.roce.add(class, 1 << i, cx);
-        }
-    }
-}
-
-/// Packets in a row from one vNIC.
-struct Run {
-    vnic: u32,
-    packets: u64,
-    bytes: u64,
-    rdma: u64,
-}
-
-impl Run {
-    #[inline(always)]
-    fn count(&self, cx: &Cx) {
-        if self.packets > 0 {
-            let counters = cx.counters.vnic(self.vnic as usize);
-            counters.rx_packets.add(self.packets);
-            counters.rx_bytes.add(self.bytes);
-            if self.rdma > 0 {
-                counters.rdma_rx_packets.add(self.rdma);
-            }
         }
     }
 }
@@ -214,14 +194,4 @@ fn head_of<P: PacketBuf>(packet: &P) -> Option<&[u8; FRONT]> {
 #[inline(always)]
 fn mac_at(head: &[u8; FRONT], at: usize) -> u64 {
     u64::from(long(head, at)) << 16 | u64::from(word(head, at + 4))
-}
-
-#[inline(always)]
-fn word(head: &[u8; FRONT], at: usize) -> u16 {
-    u16::from_be_bytes([head[at], head[at + 1]])
-}
-
-#[inline(always)]
-fn long(head: &[u8; FRONT], at: usize) -> u32 {
-    u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }

@@ -81,13 +81,15 @@ impl Plain {
     }
 }
 
+/// Two bytes of a head, most significant first.
 #[inline(always)]
-fn word(head: &[u8; FRONT], at: usize) -> u16 {
+pub(super) fn word<const N: usize>(head: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes([head[at], head[at + 1]])
 }
 
+/// Four of them.
 #[inline(always)]
-fn long(head: &[u8; FRONT], at: usize) -> u32 {
+pub(super) fn long<const N: usize>(head: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
