@@ -291,6 +291,15 @@ pub enum Destination {
     Mac(MacAddr),
 }
 
+/// (VPC index, destination) -> location. A persistent map: a changed snapshot shares what did not change. Its hash is
+/// taken once or twice for each new flow.
+pub type Locations = imbl::GenericHashMap<
+    (u32, Destination),
+    Location,
+    foldhash::quality::RandomState,
+    imbl::shared_ptr::DefaultSharedPtr,
+>;
+
 /// A known destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -372,8 +381,8 @@ pub struct Snapshot {
     pub vteps: FlatMap,
     /// Trunk ports: VLAN id -> vNIC index.
     pub trunks: Vec<Arc<FlatMap>>,
-    /// (VPC index, destination) -> location. A persistent map: a changed snapshot shares what did not change.
-    pub locations: imbl::HashMap<(u32, Destination), Location>,
+    /// Where destinations are.
+    pub locations: Locations,
     /// Generations of decisions, by cell.
     pub cells: Vec<u32>,
     /// The table that slots of locations refer to.
@@ -403,7 +412,7 @@ impl Snapshot {
             uplinks: Vec::new(),
             vteps: FlatMap::default(),
             trunks: Vec::new(),
-            locations: imbl::HashMap::new(),
+            locations: Locations::default(),
             cells: Vec::new(),
             vlt,
         }

@@ -171,7 +171,23 @@ pub enum Position {
 
 impl Operation {
     /// The operation of an opcode; `None` for opcodes that the standard does not assign to its transport.
+    #[inline(always)]
     pub const fn of(opcode: u8) -> Option<Self> {
+        /// [`Operation::assigned`] of every opcode: the fast path asks for every packet.
+        static TABLE: [Option<Operation>; 256] = {
+            let mut table = [None; 256];
+            let mut opcode = 0;
+            while opcode < table.len() {
+                table[opcode] = Operation::assigned(opcode as u8);
+                opcode += 1;
+            }
+            table
+        };
+        TABLE[opcode as usize]
+    }
+
+    /// The table of the standard (IBTA volume 1, section 9.2.1), with the CNP of annex A17.
+    const fn assigned(opcode: u8) -> Option<Self> {
         use Operation as Op;
         let operation = match opcode & 0x1f {
             _ if opcode == CNP => return Some(Op::Cnp),
