@@ -7,7 +7,7 @@
 
 use zerocopy::FromZeros;
 
-use crate::mem::{Slab, prefetch};
+use crate::mem::{Slab, equal_lanes, prefetch};
 
 /// No slot.
 pub const NONE: u32 = u32::MAX;
@@ -27,14 +27,16 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Bucket {
-    /// Bit mask of the ways whose tag is `tag`.
+    /// The ways whose tag is `tag`, as [`equal_lanes`] has them.
     #[inline(always)]
     fn matches(&self, tag: u16) -> u32 {
-        let mut mask = 0;
-        for (way, &t) in self.tags.iter().enumerate() {
-            mask |= u32::from(t == tag) << way;
-        }
-        mask
+        equal_lanes(self.tags, tag)
+    }
+
+    /// The slot of the first way in a mask of [`matches`](Self::matches).
+    #[inline(always)]
+    fn first(&self, mask: u32) -> u32 {
+        self.slots[(mask.trailing_zeros() as usize / 2) & (WAYS - 1)]
     }
 }
 
@@ -96,7 +98,7 @@ impl Index {
         let bucket = &self.buckets[self.primary(hash)];
         match bucket.matches(tag_of(hash)) {
             0 => NONE,
-            mask => bucket.slots[mask.trailing_zeros() as usize & (WAYS - 1)],
+            mask => bucket.first(mask),
         }
     }
 
@@ -109,7 +111,7 @@ impl Index {
             let bucket = &self.buckets[bucket];
             let mut mask = bucket.matches(tag);
             while mask != 0 {
-                let slot = bucket.slots[mask.trailing_zeros() as usize & (WAYS - 1)];
+                let slot = bucket.first(mask);
                 if is_it(slot) {
                     return slot;
                 }

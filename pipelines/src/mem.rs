@@ -1,4 +1,5 @@
-//! Memory for the fast path: prefetch hints and zeroed slabs, on cache lines of their own, large ones on huge pages.
+//! Memory for the fast path: prefetch hints, words compared at once, and zeroed slabs, on cache lines of their own, large
+//! ones on huge pages.
 //!
 //! The only file of this crate with unsafe code. A [`Slab`] is allocated once, at its final size, and its pages
 //! are not touched by the allocation: whoever builds a table may first give the operating system an advice on
@@ -31,6 +32,30 @@ pub fn prefetch<T>(value: &T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
+}
+
+/// Which of eight words have a value: bit `2n` for word `n`.
+#[inline(always)]
+pub(crate) fn equal_lanes(words: [u16; 8], value: u16) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe {
+        equal_lanes_sse2(words, value)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        words.iter().rev().fold(0, |bits, &word| bits << 2 | u32::from(word == value))
+    }
+}
+
+/// Five instructions; from a loop over the words compilers make six times as many.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse2")]
+#[inline]
+fn equal_lanes_sse2(words: [u16; 8], value: u16) -> u32 {
+    use std::arch::x86_64::{__m128i, _mm_cmpeq_epi16, _mm_movemask_epi8, _mm_set1_epi16};
+    let words: __m128i = zerocopy::transmute!(words);
+    _mm_movemask_epi8(_mm_cmpeq_epi16(words, _mm_set1_epi16(value as i16))) as u32 & 0x5555
 }
 
 /// A fixed-size array of `T`, zeroed, aligned to two cache lines and, from [`HUGE_PAGE`] bytes on, to huge pages.
@@ -125,6 +150,19 @@ impl<T> Drop for Slab<T> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn equal_lanes_are_those_that_are_equal() {
+        for pattern in 0..256u32 {
+            let words =
+                std::array::from_fn(|n| if pattern >> n & 1 != 0 { 0x8001 } else { 0x8000 + 2 * n as u16 });
+            let found = super::equal_lanes(words, 0x8001);
+            assert_eq!(
+                found,
+                (0..8).filter(|n| pattern >> n & 1 != 0).fold(0, |bits, n| bits | 1 << (2 * n))
+            );
+        }
+    }
+
     use super::*;
 
     /// Pages of this process that are in memory, of 4096 bytes (proc(5), statm).
