@@ -50,6 +50,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     action.cell = if fixed { own_cell } else { vpc.topology_cell };
     action.generation = snapshot.generation(action.cell);
     action.rcft = u8::from(is_reliable(key.class()));
+    action.entropy = key.entropy();
     action
 }
 

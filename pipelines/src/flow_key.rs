@@ -103,6 +103,25 @@ impl FlowKey {
         Self { words }
     }
 
+    /// [`build`](Self::build) of an untagged IPv4 packet from its fields as they stand in it: both addresses, both
+    /// ports, protocol and class, and the destination MAC of a bridged packet.
+    #[inline(always)]
+    pub(crate) const fn v4(
+        addresses: u64,
+        scope: Scope,
+        ports: u32,
+        (proto, class): (u8, RoceClassCode),
+        target: Option<u64>,
+    ) -> Self {
+        let ports = if class == 0 { ports } else { ports & 0xffff };
+        let (mac, routed) = match target {
+            Some(mac) => (mac << 16, 0),
+            None => (0, ROUTED),
+        };
+        let kind = proto as u64 | (class as u64) << 8 | (L3::Ipv4 as u64) << 16 | routed;
+        Self { words: [addresses, 0, 0, 0, (scope.raw() as u64) << 32 | ports as u64, mac, kind] }
+    }
+
     /// The words, for display and persistence.
     pub const fn words(&self) -> &[u64; 7] {
         &self.words
@@ -124,17 +143,17 @@ impl FlowKey {
         mix(hash, K2)
     }
 
-    /// Hash of the flow that chooses the outer UDP source port: a pure function of addresses, protocol and
-    /// ports of the inner packet (for RoCEv2 with the inner source port, which the key leaves out).
-    #[inline(always)]
-    pub fn entropy(&self, sport: u16) -> u64 {
+    /// What [`outer_source_port`] needs of a flow: a hash of addresses, protocol and ports, and of nothing that one
+    /// host knows and another does not.
+    #[inline]
+    pub fn entropy(&self) -> u16 {
         let w = &self.words;
-        let ports = (w[4] & 0xffff) | u64::from(sport) << 16;
+        let ports = w[4] & 0xffff_ffff;
         let mut hash = mix(w[0] ^ K0, ports ^ (w[6] & 0xff) << 32 ^ K1);
         if w[1] | w[2] | w[3] != 0 {
             hash ^= mix(w[1] ^ K2, w[2] ^ K0) ^ mix(w[3] ^ K1, K2);
         }
-        hash
+        (hash >> 48) as u16
     }
 
     /// Who sent the packet.
@@ -236,10 +255,13 @@ pub fn fragment_hash(frame: &[u8], headers: &Headers, scope: Scope) -> u64 {
     mix(key.hash(K1) ^ u64::from(headers.ip_id), K2) | 1
 }
 
-/// The outer UDP source port for a flow: 49152..=65535 (RFC 7348 section 5, RFC 6335 dynamic range).
+/// The outer UDP source port: 49152..=65535 (RFC 7348 section 5, RFC 6335 dynamic range). Of a flow's
+/// [`entropy`](FlowKey::entropy) and the inner source port, which the key of RoCEv2 leaves out: queue pairs between the
+/// same two hosts differ in it alone.
 #[inline(always)]
-pub const fn outer_source_port(entropy: u64) -> u16 {
-    0xc000 | ((entropy >> 48) as u16 & 0x3fff)
+pub const fn outer_source_port(entropy: u16, sport: u16) -> u16 {
+    let spread = (sport as u32).wrapping_mul(K0 as u32) >> 16;
+    0xc000 | (entropy ^ spread as u16) & 0x3fff
 }
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;

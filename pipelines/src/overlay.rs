@@ -279,6 +279,10 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
         bind::run(cx, burst, PortRole::Unbound);
         return Roce::default();
     };
+    // A NIC writes to memory, or to a cache far from the core; what vNICs send, the core has copied itself.
+    for packet in burst.pending().filter_map(|i| burst.packets[i].as_ref()) {
+        packet.prefetch();
+    }
     let n = burst.pending.count_ones();
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
     watch.lap(Stage::Outer, n);

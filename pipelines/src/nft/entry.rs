@@ -40,8 +40,8 @@ pub struct Action {
     pub src_mac: [u8; 6],
     /// New destination MAC when rewritten.
     pub dst_mac: [u8; 6],
-    /// DHTB leaf.
-    pub leaf: u32,
+    /// [`FlowKey::entropy`] of the flow.
+    pub entropy: u16,
     /// Which generation cell this decision depends on.
     pub cell: u32,
     /// The value of that cell when this was computed.

@@ -111,8 +111,7 @@ fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, 
     }
     let place = cx.snapshot.vlt.read(location.slot.slot).place;
     let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
-    let flow =
-        forward::Flow { tos: meta.headers.tos, entropy: meta.key.entropy(meta.entropy_port), roce: true };
+    let flow = forward::Flow::of(&meta);
     if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
         cx.counters.drop(reason);
     }

@@ -9,7 +9,7 @@ use wire::{L3, MacAddr, PacketBuf, View, ipv4, ipv6};
 
 use super::icmp_error::{self, Complaint};
 use super::neighbour::send_back;
-use super::tunnel::{self, Patch};
+use super::tunnel::{self, OuterTos, Patch};
 use super::{Cx, bind, reply};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -35,10 +35,21 @@ pub struct Origin {
 pub struct Flow {
     /// Inner TOS byte.
     pub tos: u8,
-    /// Hash that chooses the outer source port.
-    pub entropy: u64,
+    /// Outer source port.
+    pub source_port: u16,
     /// The packet is RoCEv2.
     pub roce: bool,
+}
+
+impl Flow {
+    /// Of a packet with a key.
+    pub(super) fn of(meta: &Meta) -> Self {
+        Self {
+            tos: meta.headers.tos,
+            source_port: outer_source_port(meta.key.entropy(), meta.entropy_port),
+            roce: meta.key.class() != 0,
+        }
+    }
 }
 
 /// Counters of the common ways, added once a burst, those of a vNIC once for each run of packets to it.
@@ -88,6 +99,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    let toses = OuterTos::new(&cx.snapshot.settings);
     let mut tally = Tally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
@@ -104,7 +116,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             && action.rewrite == 0
             && match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
                 Hot::Tunnel4 { uplink, words } if meta.vnic != NO_INDEX => {
-                    let way = encapsulate(cx, packet, meta, (uplink, words));
+                    let way = encapsulate(cx, packet, meta, (action.entropy, toses), (uplink, words));
                     tally.encapsulated += u64::from(way.is_some());
                     depart(burst, i, way, sink)
                 }
@@ -144,16 +156,16 @@ fn encapsulate<P: PacketBuf>(
     cx: &Cx,
     packet: &mut P,
     meta: &Meta,
+    (entropy, toses): (u16, OuterTos),
     (uplink, words): (u16, [u64; V4_WORDS]),
 ) -> Option<PortIndex> {
     let uplink = cx.snapshot.uplink(uplink)?;
     if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
         return None;
     }
-    let tos = if meta.headers.is_ip() { meta.headers.tos } else { 0 };
     let patch = Patch {
-        tos: tunnel::outer_tos(&cx.snapshot.settings, tos),
-        source_port: outer_source_port(meta.key.entropy(meta.entropy_port)),
+        tos: toses.of(meta.headers.tos),
+        source_port: outer_source_port(entropy, meta.entropy_port),
         zero_checksum6: false,
     };
     tunnel::encapsulate_v4(packet, words, patch).then_some(uplink.port)
@@ -239,11 +251,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
         }
     }
     let origin = Origin { vnic: meta.vnic, from_tunnel: meta.vnic == NO_INDEX };
-    let flow = Flow {
-        tos: if meta.headers.is_ip() { meta.headers.tos } else { 0 },
-        entropy: meta.key.entropy(meta.entropy_port),
-        roce: meta.key.class() != 0,
-    };
+    let flow = Flow::of(&meta);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
         refused(cx, burst, i, (reason, packet, reading.place), limits, sink);
@@ -278,7 +286,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             }
             let patch = Patch {
                 tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
-                source_port: outer_source_port(flow.entropy),
+                source_port: flow.source_port,
                 zero_checksum6: uplink.udp6_zero_checksum,
             };
             if !tunnel::encapsulate(&mut packet, &tunnel, patch) {
@@ -445,11 +453,7 @@ fn flood<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink
     };
     let from_tunnel = meta.vnic == NO_INDEX;
     let origin = Origin { vnic: meta.vnic, from_tunnel };
-    let flow = Flow {
-        tos: if meta.headers.is_ip() { meta.headers.tos } else { 0 },
-        entropy: meta.key.entropy(meta.entropy_port),
-        roce: meta.key.class() != 0,
-    };
+    let flow = Flow::of(&meta);
     let remote: &[SlotRef] = if from_tunnel { &[] } else { &vpc.flood_slots };
     let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
     let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();

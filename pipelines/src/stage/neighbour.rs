@@ -13,6 +13,7 @@ use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
+use crate::flow_key::outer_source_port;
 use crate::nft::Bits;
 use crate::snapshot::{Destination, Vpc};
 use crate::vlt::Place;
@@ -86,7 +87,7 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
             return;
         }
         let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
-        let flow = forward::Flow { tos: 0, entropy: u64::from(meta.vpc) << 48, roce: false };
+        let flow = forward::Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
         if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
             cx.counters.drop(reason);
         }

@@ -13,7 +13,7 @@ use super::key::{CLASS_OTHER, Roce, class_code};
 use super::plain_outer::{long, word};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::ecn;
-use crate::flow_key::{FlowKey, Scope};
+use crate::flow_key::{FlowKey, Scope, be64};
 use crate::nft::Nft;
 use crate::snapshot::VnicRow;
 
@@ -49,15 +49,18 @@ pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Rea
             run = Run::of(meta.vnic);
             row = cx.snapshot.row(meta.vnic);
         }
-        let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
-        if (long(head, 26), mac_at(head, 6)) != (row.v4, row.mac) || row.v4 == 0 {
+        if (long(head, 26), be64(head, 6) >> 16) != (row.v4, row.mac) || row.v4 == 0 {
             continue;
         }
+        let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
         run.packets += 1;
         run.bytes += packet.len() as u64;
-        run.rdma += u64::from(seen.class != 0);
+        read.taken |= 1 << i;
+        if seen.class != 0 {
+            run.rdma += 1;
+            read.roce.add(seen.class, 1 << i, cx);
+        }
         seen.leave(meta, head, Scope::Vnic(run.vnic), row.router_mac, nft);
-        read.take(i, seen.class, cx);
     }
     run.count(cx);
     read
@@ -74,58 +77,71 @@ pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> R
         let meta = &mut burst.metas[i];
         let Some(head) = head_of(packet) else { continue };
         let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
-        let inner = Ecn::from_tos(seen.headers.tos);
-        if ecn::decap(inner, Ecn::from_tos(meta.entropy_port as u8)) != Some(inner) || inner == Ecn::Ce {
+        if !says_the_same(head[15], meta.entropy_port as u8) {
             continue;
         }
         if meta.vpc != vpc {
             vpc = meta.vpc;
             router = cx.snapshot.vpc(vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
         }
+        read.taken |= 1 << i;
+        if seen.class != 0 {
+            read.roce.add(seen.class, 1 << i, cx);
+        }
         seen.leave(meta, head, Scope::Vpc(vpc), router, nft);
-        read.take(i, seen.class, cx);
     }
     read
 }
 
-impl Read {
-    #[inline(always)]
-    fn take(&mut self, i: usize, class: u8, cx: &Cx) {
-        self.taken |= 1 << i;
-        if class != 0 {
-            self.roce.add(class, 1 << i, cx);
+/// True when the inner ECN field says nothing of congestion and the outer one leaves it as it is.
+#[inline(always)]
+fn says_the_same(inner: u8, outer: u8) -> bool {
+    /// A bit for each pair of fields, the inner one times four.
+    const PAIRS: u16 = {
+        let (mut pairs, mut pair) = (0, 0);
+        while pair < 16 {
+            let (inner, outer) = (Ecn::from_tos(pair >> 2), Ecn::from_tos(pair));
+            if !matches!(inner, Ecn::Ce)
+                && matches!(ecn::decap(inner, outer), Some(after) if after as u8 == inner as u8)
+            {
+                pairs |= 1 << pair;
+            }
+            pair += 1;
         }
-    }
+        pairs
+    };
+    PAIRS >> ((inner & 3) << 2 | outer & 3) & 1 != 0
 }
 
-/// What is to be known of a frame.
+/// What the checks of a frame find out. Everything else is read where it is written down, so that little has to be kept
+/// at hand in between.
 struct Seen {
-    headers: Headers,
     class: u8,
+    l4_len: u8,
+    padded: bool,
 }
 
 impl Seen {
     #[inline(always)]
     fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> Option<Self> {
-        let (total, fragment, proto) = (word(head, 16), word(head, 20), head[23]);
         let left = packet.len() - L3_AT;
-        let end = usize::from(total);
-        if long(head, 12) >> 8 != 0x0008_0045 || fragment & 0x3fff != 0 || end > left {
+        let end = usize::from(word(head, 16));
+        let ours = word(head, 12) == 0x0800 && head[14] == 0x45 && word(head, 20) & 0x3fff == 0;
+        if !ours || end > left {
             return None;
         }
-        let (sport, dport) = (word(head, 34), word(head, 36));
-        let (l4_len, tcp_flags, class) = match proto {
+        let (l4_len, class) = match head[23] {
             protocol::TCP => {
                 let len = usize::from(head[46] >> 4) * 4;
                 let whole = len >= 20 && len + (L4_AT - L3_AT) <= end && L4_AT + len <= packet.head().len();
-                (whole.then_some(len as u8)?, head[47], 0)
+                (whole.then_some(len as u8)?, 0)
             }
             protocol::UDP => {
                 let len = usize::from(word(head, 38));
                 if len < 8 || len + (L4_AT - L3_AT) > end {
                     return None;
                 }
-                let class = if dport != rdma_port {
+                let class = if word(head, 36) != rdma_port {
                     0
                 } else if end >= FRONT - L3_AT {
                     match class_code(&head[42..]) {
@@ -135,49 +151,43 @@ impl Seen {
                 } else {
                     return None;
                 };
-                (8, 0, class)
+                (8, class)
             }
             _ => return None,
         };
-        let mut flags = Flags::L4;
-        if fragment & 0x4000 != 0 {
-            flags |= Flags::DF;
-        }
-        if left > end {
-            flags |= Flags::PADDED;
-        }
-        let headers = Headers {
+        Some(Self { class, l4_len, padded: left > end })
+    }
+
+    /// Writes the key and the headers of the frame down.
+    #[inline(always)]
+    fn leave(&self, meta: &mut Meta, head: &[u8; FRONT], scope: Scope, router: u64, nft: &Nft) {
+        let (proto, ports) = (head[23], long(head, 34));
+        let (target, addresses) = (be64(head, 0) >> 16, be64(head, 26));
+        let target = if target == router { None } else { Some(target) };
+        meta.key = FlowKey::v4(addresses, scope, ports, (proto, self.class), target);
+        meta.hash = meta.key.hash(nft.seed());
+        nft.prefetch(meta.hash);
+        let (sport, dont_fragment) = ((ports >> 16) as u16, word(head, 20) >> 14 & 1);
+        let flags = Flags::L4.0 + Flags::DF.0 * dont_fragment + Flags::PADDED.0 * u16::from(self.padded);
+        meta.headers = Headers {
             l3_offset: L3_AT as u8,
             vlan_count: 0,
             l3: L3::Ipv4,
             proto,
             l4_offset: L4_AT as u16,
-            l3_len: total,
+            l3_len: word(head, 16),
             ethertype: 0x0800,
             vlan_tci: [0; 2],
             sport,
-            dport,
+            dport: ports as u16,
             tos: head[15],
             ttl: head[22],
-            flags,
-            l4_len,
-            tcp_flags,
+            flags: Flags(flags),
+            l4_len: self.l4_len,
+            tcp_flags: if proto == protocol::TCP { head[47] } else { 0 },
             ip_id: u32::from(word(head, 18)),
         };
-        Some(Self { headers, class })
-    }
-
-    /// Writes it down, and the key with it.
-    #[inline(always)]
-    fn leave(&self, meta: &mut Meta, head: &[u8; FRONT], scope: Scope, router: u64, nft: &Nft) {
-        let headers = &self.headers;
-        let routed = mac_at(head, 0) == router;
-        let ports = (headers.sport, headers.dport);
-        meta.key = FlowKey::build(head, headers, scope, ports, self.class, routed);
-        meta.hash = meta.key.hash(nft.seed());
-        nft.prefetch(meta.hash);
-        meta.headers = *headers;
-        meta.entropy_port = headers.sport;
+        meta.entropy_port = sport;
     }
 }
 
@@ -189,9 +199,4 @@ fn head_of<P: PacketBuf>(packet: &P) -> Option<&[u8; FRONT]> {
         return None;
     }
     packet.head().first_chunk()
-}
-
-#[inline(always)]
-fn mac_at(head: &[u8; FRONT], at: usize) -> u64 {
-    u64::from(long(head, at)) << 16 | u64::from(word(head, at + 4))
 }

@@ -5,8 +5,9 @@
 
 use std::net::Ipv4Addr;
 
-use wire::{ChecksumState, Ecn};
+use wire::{ChecksumState, Ecn, protocol};
 
+use crate::flow_key::be64;
 use crate::snapshot::{Settings, Uplink};
 
 /// Bytes in front of the inner frame.
@@ -50,33 +51,37 @@ impl Plain {
     #[inline(always)]
     pub fn read(&self, head: &[u8], len: usize, checksum: ChecksumState) -> Option<Seen> {
         let head: &[u8; FRONT] = head.first_chunk()?;
-        let [byte14, tos] = [head[14], head[15]];
-        let (total, fragment) = (word(head, 16), word(head, 20));
-        let (source, target) = (long(head, 26), long(head, 30));
-        let (port, udp_len, udp_sum) = (word(head, UDP + 2), word(head, UDP + 4), word(head, UDP + 6));
-        let right = (u64::from(long(head, 0)) << 16 | u64::from(word(head, 4))) == self.mac
+        let total = usize::from(word(head, 16));
+        let udp_len = usize::from(word(head, UDP + 4));
+        let right = be64(head, 0) >> 16 == self.mac
             && word(head, 12) == 0x0800
-            && byte14 == 0x45
-            && usize::from(total) + 14 <= len
-            && fragment & 0x3fff == 0
-            && head[23] == 17
-            && target == self.address
-            && port == self.vxlan_port
-            && usize::from(udp_len) >= FRONT - UDP
-            && usize::from(udp_len) + 20 <= usize::from(total)
-            && udp_sum == 0
+            && head[14] == 0x45
+            && total + 14 <= len
+            && word(head, 20) & 0x3fff == 0
+            && head[23] == protocol::UDP
+            && long(head, 30) == self.address
+            && word(head, UDP + 2) == self.vxlan_port
+            && udp_len >= FRONT - UDP
+            && udp_len + 20 <= total
+            && word(head, UDP + 6) == 0
             && long(head, 42) == 0x0800_0000
             && head[49] == 0;
-        let summed = match checksum {
-            ChecksumState::Good => true,
-            ChecksumState::Bad => false,
-            _ => sums_up(head),
-        };
-        (right && summed).then(|| Seen {
-            source: Ipv4Addr::from_bits(source),
+        if !right {
+            return None;
+        }
+        // Checksum and source address.
+        let middle = be64(head, 22);
+        match checksum {
+            ChecksumState::Good => {}
+            ChecksumState::Bad => return None,
+            _ if sums_up(be64(head, 14), middle, self.address) => {}
+            _ => return None,
+        }
+        Some(Seen {
+            source: Ipv4Addr::from_bits(middle as u32),
             vni: long(head, 46) >> 8,
-            back: len - UDP - usize::from(udp_len),
-            ecn: Ecn::from_tos(tos),
+            back: len - UDP - udp_len,
+            ecn: Ecn::from_tos(head[15]),
         })
     }
 }
@@ -93,14 +98,13 @@ pub(super) fn long<const N: usize>(head: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-/// The checksum of the IPv4 header (RFC 1071).
+/// True when the checksum of an IPv4 header is right: the words of the header, of any size, add up to a multiple of
+/// 0xffff (RFC 1071 sections 1 and 2), and to more than nothing, for the first byte is 0x45.
 #[inline(always)]
-fn sums_up(head: &[u8; FRONT]) -> bool {
-    let sum: u64 = [14, 18, 22, 26, 30].into_iter().map(|at| u64::from(long(head, at))).sum();
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum & 0xffff) + (sum >> 16) == 0xffff
+fn sums_up(front: u64, middle: u64, back: u32) -> bool {
+    let sum = u128::from(front) + u128::from(middle) + u128::from(back);
+    let sum = (sum as u64 & 0xffff_ffff) + (sum as u64 >> 32) + (sum >> 64) as u64;
+    sum.is_multiple_of(0xffff)
 }
 
 #[cfg(test)]

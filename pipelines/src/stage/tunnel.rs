@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{Ecn, MacAddr, PacketBuf, Vni, checksum, protocol};
 
+use crate::snapshot::{DscpPolicy, Settings};
 use crate::vlt::{TEMPLATE_BYTES, Tunnel, V4_WORDS};
 
 /// Bytes of UDP and VxLAN.
@@ -201,12 +202,58 @@ fn patch_v6<P: PacketBuf>(packet: &mut P, ip: usize, len: usize, inner: usize, p
 }
 
 /// The outer TOS byte for an inner one.
-#[inline(always)]
-pub fn outer_tos(settings: &crate::snapshot::Settings, inner_tos: u8) -> u8 {
+pub fn outer_tos(settings: &Settings, inner_tos: u8) -> u8 {
     let ecn = settings.ecn_encap.outer(Ecn::from_tos(inner_tos));
     let dscp = match settings.dscp {
-        crate::snapshot::DscpPolicy::Copy => inner_tos & 0xfc,
-        crate::snapshot::DscpPolicy::Fixed(dscp) => dscp << 2,
+        DscpPolicy::Copy => inner_tos & 0xfc,
+        DscpPolicy::Fixed(dscp) => dscp << 2,
     };
     ecn.into_tos(dscp)
+}
+
+/// [`outer_tos`] for a burst of packets: what the settings say, made ready once.
+#[derive(Clone, Copy, Debug)]
+pub struct OuterTos {
+    /// The outer byte without DSCP for each inner ECN field.
+    ecn: [u8; 4],
+    /// Bits of the inner byte that stay.
+    keep: u8,
+}
+
+impl OuterTos {
+    /// Of these settings.
+    #[inline]
+    pub fn new(settings: &Settings) -> Self {
+        let (keep, dscp) = match settings.dscp {
+            DscpPolicy::Copy => (0xfc, 0),
+            DscpPolicy::Fixed(dscp) => (0, dscp << 2),
+        };
+        let ecn = [0, 1, 2, 3].map(|inner| settings.ecn_encap.outer(Ecn::from_tos(inner)).into_tos(dscp));
+        Self { ecn, keep }
+    }
+
+    /// The outer TOS byte for an inner one.
+    #[inline(always)]
+    pub fn of(&self, inner_tos: u8) -> u8 {
+        self.ecn[usize::from(inner_tos & 3)] | inner_tos & self.keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ecn::EcnEncap;
+
+    #[test]
+    fn a_burst_is_told_what_each_packet_would_be() {
+        for ecn_encap in [EcnEncap::Rfc6040, EcnEncap::Rfc3168, EcnEncap::Rfc6040Compat] {
+            for dscp in [DscpPolicy::Copy, DscpPolicy::Fixed(0), DscpPolicy::Fixed(46)] {
+                let settings = Settings { ecn_encap, dscp, ..Settings::default() };
+                let ready = OuterTos::new(&settings);
+                for tos in 0..=u8::MAX {
+                    assert_eq!(ready.of(tos), outer_tos(&settings, tos), "{settings:?}, {tos:#x}");
+                }
+            }
+        }
+    }
 }

@@ -243,7 +243,7 @@ impl Translator {
         let way = Way {
             slot: SlotRef { slot: found.decision.slot, generation: found.decision.slot_generation },
             from_tunnel: found.tunnel.is_some(),
-            source_port: inner_port.filter(|_| exact).map(|port| outer_source_port(ask.key.entropy(port))),
+            source_port: inner_port.filter(|_| exact).map(|port| outer_source_port(ask.key.entropy(), port)),
             macs: found.decision.macs(),
             ipv6: found.family.is_v6(),
         };
