@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tests::{Workdir, binary, process};
 
-const ARMS: [&str; 2] = ["vswitch", "testpmd"];
+const ARMS: [&str; 3] = ["vswitch", "testpmd", "ovs-wildcard"];
 
 /// The generator is run as one on another machine would be.
 fn lab(socket: &Path, perf: &str) -> String {
@@ -106,7 +106,7 @@ fn lab_takes_every_arm_through_every_measurement() {
     assert_eq!(summary.len(), 3 * ARMS.len(), "{text}");
     assert!(summary[1]["first_to_this"].as_f64().unwrap() > 0.0, "{text}");
     let page = std::fs::read_to_string(&page).unwrap();
-    assert!(page.matches("<svg").count() == 1 && page.contains("testpmd"), "{page}");
+    assert!(page.matches("<svg").count() == 1 && page.contains("ovs-wildcard"), "{page}");
 }
 
 #[test]

@@ -259,7 +259,12 @@ pub fn calibrate(
     seconds: f64,
     screen: &mut Screen,
 ) -> Result<Outcome, LiveError> {
-    let port = PortPlan { name: "loopback".into(), attachment: Attachment::Loopback, descriptors: LOOPBACK };
+    let port = PortPlan {
+        name: "loopback".into(),
+        attachment: Attachment::Loopback,
+        descriptors: LOOPBACK,
+        rx_queues: 1,
+    };
     // Rings of ports are numbered from 0 on.
     let lane = Lane::open(runtime, &port, usize::from(u16::MAX))?;
     let streams: Vec<StreamPlan> =

@@ -1,4 +1,4 @@
-//! The ports of a scenario, opened: each with one queue to send and one to receive.
+//! The ports of a scenario, opened: each with one queue to send, and those to receive that the other end may use.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime, LiveErro
 pub struct Lane {
     /// What streams call it.
     pub name: String,
-    rx: RxQueue,
+    rx: Vec<RxQueue>,
     tx: TxQueue,
     port: StartedPort,
 }
@@ -59,14 +59,21 @@ impl Lane {
                 )?
             }
         };
-        Self::start(runtime, &plan.name, port, plan.descriptors)
+        Self::start(runtime, &plan.name, port, plan.descriptors, plan.rx_queues)
     }
 
     /// Starts a port that is attached already.
-    pub fn start(runtime: &Runtime, name: &str, port: Port, descriptors: u16) -> Result<Self, LiveError> {
-        let config = PortConfig { rx_desc: descriptors, tx_desc: descriptors, ..PortConfig::default() };
-        let (port, mut rx, mut tx) = start_when_served(port, runtime, &config)?;
-        let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
+    pub fn start(
+        runtime: &Runtime,
+        name: &str,
+        port: Port,
+        descriptors: u16,
+        rx_queues: u16,
+    ) -> Result<Self, LiveError> {
+        let config =
+            PortConfig { rx_queues, rx_desc: descriptors, tx_desc: descriptors, ..PortConfig::default() };
+        let (port, rx, mut tx) = start_when_served(port, runtime, &config)?;
+        let Some(tx) = tx.pop().filter(|_| !rx.is_empty()) else {
             return Err(LiveError::Silent(format!("port {name} has no queues")));
         };
         Ok(Self { name: name.into(), rx, tx, port })
@@ -114,7 +121,7 @@ impl Lane {
     /// Receives into the burst's spare room.
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst) -> usize {
-        self.rx.receive(burst)
+        self.rx.iter_mut().map(|queue| if burst.is_full() { 0 } else { queue.receive(burst) }).sum()
     }
 }
 

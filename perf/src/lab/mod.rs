@@ -266,7 +266,7 @@ impl<'a> Bench<'a> {
         loads: &[String],
     ) -> Result<(Found, bool), LabError> {
         let run = &self.lab.run;
-        let scenario = traffic::scenario(self.lab, measurement, loads);
+        let scenario = traffic::scenario(self.lab, arm, measurement, loads);
         let warm = Duration::from_secs_f64(run.warm_up);
         // A search has at most so many trials, each tried again as often as the file says.
         let trials = (100.0 / run.resolution).log2().ceil() + 2.0;
@@ -373,7 +373,7 @@ fn remove_sockets(ports: &[Attached]) {
 pub fn check(lab: &Lab) -> Result<(), LabError> {
     for measurement in measurements(lab) {
         let name = format!("scenario of `{}`", measurement.label());
-        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, &measurement, &[]))?;
+        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, Arm::Ours, &measurement, &[]))?;
         scenario.check(&source)?;
     }
     Ok(())

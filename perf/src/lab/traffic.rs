@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::file::Lab;
+use super::file::{Arm, Lab};
 use super::{Kind, Measurement};
-use crate::compare::cases::{Case, Traffic};
+use crate::compare::cases::{Case, Peer, Traffic};
 use crate::compare::frames::{
     LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
     peer_mac, peers,
@@ -23,8 +23,8 @@ const CHURN: &str = "50M";
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-/// The scenario of a measurement; `loads` are rates at which delays are taken.
-pub fn scenario(lab: &Lab, measurement: &Measurement, loads: &[String]) -> String {
+/// The scenario of a measurement of an arm; `loads` are rates at which delays are taken.
+pub fn scenario(lab: &Lab, arm: Arm, measurement: &Measurement, loads: &[String]) -> String {
     let (run, generator) = (&lab.run, &lab.generator);
     let mut text = format!(
         "[generator]\ncore = {}\nwindow = {}\n\n[run]\ntests = [\"throughput\"]\ntrial = {:?}\nwarm-up = {:?}\n\
@@ -41,7 +41,7 @@ pub fn scenario(lab: &Lab, measurement: &Measurement, loads: &[String]) -> Strin
     if let Some(rate) = &run.max_rate {
         let _ = writeln!(text, "max-rate = \"{rate}\"");
     }
-    ports(&mut text, lab);
+    ports(&mut text, lab, queues(arm, measurement));
     streams(&mut text, measurement);
     text
 }
@@ -52,7 +52,7 @@ pub fn probe(lab: &Lab) -> String {
         "[generator]\ncore = {}\ncalibrate = 0.0\n\n[run]\nseconds = 0.5\nwarm-up = 0.0\n",
         lab.generator.core
     );
-    ports(&mut text, lab);
+    ports(&mut text, lab, 1);
     for (name, from, to) in [("there", "near", "far"), ("back", "far", "near")] {
         let _ = write!(
             text,
@@ -62,7 +62,16 @@ pub fn probe(lab: &Lab) -> String {
     text
 }
 
-fn ports(text: &mut String, lab: &Lab) {
+/// Queues that an arm sends on: one for each worker, and in OVS one for its main thread too, the first. Over memif both
+/// ends must have the same rings: what is sent on one that the other end has not is lost, and one too many is refused.
+fn queues(arm: Arm, measurement: &Measurement) -> usize {
+    match arm {
+        Arm::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
+        _ => measurement.workers(),
+    }
+}
+
+fn ports(text: &mut String, lab: &Lab, queues: usize) {
     for (name, port) in ["near", "far"].into_iter().zip(&lab.generator.ports) {
         let device = match port {
             Attached::Virtual(device) => format!("kind = \"vdev\"\nvdev = \"{device}\""),
@@ -74,6 +83,9 @@ fn ports(text: &mut String, lab: &Lab) {
             },
         };
         let _ = write!(text, "\n[[port]]\nname = \"{name}\"\n{device}\n");
+        if matches!(port, Attached::Virtual(device) if device.starts_with("net_memif")) {
+            let _ = writeln!(text, "queues = {queues}");
+        }
     }
 }
 
@@ -154,7 +166,8 @@ mod tests {
             scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
         };
         for measurement in &measurements {
-            let plan = takes(scenario(&lab, measurement, &["10".into(), "\"5kpps\"".into()]));
+            let loads = ["10".into(), "\"5kpps\"".into()];
+            let plan = takes(scenario(&lab, Arm::Ours, measurement, &loads));
             let kinds = if measurement.job.traffic == Traffic::Mixed { 2 } else { 1 };
             assert_eq!(plan.streams.len(), measurement.job.case.ways().len() * kinds);
             let flows: u32 = plan.streams.iter().map(|stream| stream.flows).sum();

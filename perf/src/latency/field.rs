@@ -265,7 +265,7 @@ fn lanes(runtime: &Runtime, ports: Ports, folder: &Path, first: usize) -> Result
                 Attachment::Virtual { name: format!("net_virtio_user{index}"), args }
             }
         };
-        let plan = PortPlan { name: ["a", "b"][port].into(), attachment, descriptors: RING };
+        let plan = PortPlan { name: ["a", "b"][port].into(), attachment, descriptors: RING, rx_queues: 1 };
         Lane::open(runtime, &plan, index)
     };
     [0, 1].into_iter().map(lane).collect()

@@ -96,7 +96,11 @@ impl Field {
         let lane = |id: usize| {
             let args = format!("role=client,id={id},socket={},socket-abstract=no,rsize=12", socket.display());
             let attachment = Attachment::Virtual { name: format!("net_memif_{name}{id}"), args };
-            Lane::open(runtime, &PortPlan { name: format!("port {id}"), attachment, descriptors: 4096 }, id)
+            Lane::open(
+                runtime,
+                &PortPlan { name: format!("port {id}"), attachment, descriptors: 4096, rx_queues: 1 },
+                id,
+            )
         };
         let lanes = [0, 1, UPLINK].into_iter().map(lane).collect::<Result<Vec<_>, _>>()?;
         for lane in &lanes {

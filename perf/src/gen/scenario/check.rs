@@ -38,6 +38,8 @@ pub struct PortPlan {
     pub attachment: Attachment,
     /// Descriptors of its queues.
     pub descriptors: u16,
+    /// Queues that are received from.
+    pub rx_queues: u16,
 }
 
 /// A stream.
@@ -131,7 +133,8 @@ impl Scenario {
                 return Err(source.at(&port.name, format!("there is a port `{name}` already; rename one")));
             }
             let attachment = port.attachment(index, source)?;
-            ports.push(PortPlan { name, attachment, descriptors: port.descriptors() });
+            let (descriptors, rx_queues) = (port.descriptors(), port.rx_queues());
+            ports.push(PortPlan { name, attachment, descriptors, rx_queues });
         }
         let mut streams: Vec<StreamPlan> = Vec::new();
         for spec in &self.streams {

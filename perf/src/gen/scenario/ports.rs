@@ -33,6 +33,9 @@ pub struct PortSpec {
     pub vdev: Option<Spanned<String>>,
     /// Descriptors of its queues [default: 1024; memif: 4096].
     pub ring: Option<Spanned<u16>>,
+    /// memif, pci, vdev: queues that are received from [default: 1]. Over shared memory a peer that sends on more than
+    /// one, as OVS does on one for each of its threads, reaches only those that are there.
+    pub queues: Option<Spanned<u16>>,
 }
 
 /// What a port is.
@@ -90,6 +93,11 @@ impl PortSpec {
         self.ring.as_ref().map_or(usual, |ring| *ring.get_ref())
     }
 
+    /// Queues that are received from.
+    pub fn rx_queues(&self) -> u16 {
+        self.queues.as_ref().map_or(1, |queues| *queues.get_ref())
+    }
+
     /// Whether nothing but software is behind it, so that what it sends may wait in rings.
     pub fn waits_for_its_peer(&self) -> bool {
         !matches!(self.kind.get_ref(), Kind::Pci | Kind::Vdev | Kind::Loopback)
@@ -104,6 +112,12 @@ impl PortSpec {
             && !(64..=16_384).contains(ring.get_ref())
         {
             return Err(source.at(ring, "`ring` is not in 64 to 16384 descriptors; 4096 is a good number"));
+        }
+        if let Some(queues) = &self.queues
+            && !(1..=64).contains(queues.get_ref())
+        {
+            let what = "`queues` is not in 1 to 64; write as many as the other end sends on";
+            return Err(source.at(queues, what));
         }
         let queue_size = self.descriptors();
         Ok(match self.kind.get_ref() {
@@ -193,14 +207,15 @@ impl PortSpec {
             ("address", start(&self.address)),
             ("devargs", start(&self.devargs)),
             ("vdev", start(&self.vdev)),
+            ("queues", self.queues.as_ref().map(|queues| queues.span().start)),
         ];
         let own: &[&str] = match self.kind.get_ref() {
-            Kind::Memif => &["socket", "id", "role"],
+            Kind::Memif => &["socket", "id", "role", "queues"],
             Kind::VhostUser | Kind::VirtioUser => &["path", "server"],
             Kind::AfPacket | Kind::Tap => &["iface"],
             Kind::Loopback => &[],
-            Kind::Pci => &["address", "devargs"],
-            Kind::Vdev => &["vdev"],
+            Kind::Pci => &["address", "devargs", "queues"],
+            Kind::Vdev => &["vdev", "queues"],
         };
         for (key, at) in given {
             if let Some(at) = at.filter(|_| !own.contains(&key)) {

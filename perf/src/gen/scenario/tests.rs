@@ -108,6 +108,12 @@ fn ports_refuse_what_is_not_theirs() {
     refused(&with("kind = \"loopback\"", "kind = \"loopback\"\niface = \"x\""), "iface", &["none", "remove"]);
     refused(&with("kind = \"loopback\"", "kind = \"vdev\"\nvdev = \"memif0\""), "vdev = ", &["net_ring0"]);
     refused(&with("kind = \"loopback\"", "kind = \"loopback\"\nring = 1"), "ring = 1", &["64 to 16384"]);
+    refused(
+        &with("kind = \"loopback\"", "kind = \"loopback\"\nqueues = 2"),
+        "queues = 2",
+        &["no key `queues`"],
+    );
+    refused(&with("kind = \"memif\"", "kind = \"memif\"\nqueues = 0"), "queues = 0", &["1 to 64"]);
     let twice = with("name = \"b\"", "name = \"a\"");
     assert!(check(&twice).unwrap_err().starts_with("x.toml:7: "), "{:?}", check(&twice));
 }
