@@ -160,7 +160,7 @@ fn vlt(criterion: &mut Criterion) {
         bursts(&mut group, ("hot", parameter, places), |slots| {
             slots.iter().for_each(|&slot| vlt.prefetch(slot));
             let read = slots.iter().map(|&slot| match vlt.read_hot(slot, 0) {
-                Hot::Tunnel4 { words, .. } => words[0] & 0xffff_ffff,
+                Hot::Tunnel4(header) => header.word::<0>() & 0xffff_ffff,
                 _ => 0,
             });
             read.sum()

@@ -82,39 +82,50 @@ pub struct Vlt {
 }
 
 /// Words of an untagged IPv4 header: 50 bytes.
-pub const V4_WORDS: usize = 7;
+const V4_WORDS: usize = 7;
 
 /// What nearly every packet needs of a slot, small enough to stay in registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hot {
+#[derive(Clone, Copy)]
+pub enum Hot<'a> {
     /// A vNIC of this host.
     Local {
         /// Index of the vNIC.
         vnic: u32,
     },
     /// Behind a VTEP over untagged IPv4.
-    Tunnel4 {
-        /// Index of the uplink.
-        uplink: u16,
-        /// The header, as words of its bytes in memory order.
-        words: [u64; V4_WORDS],
-    },
+    Tunnel4(Header4<'a>),
     /// Anything else: [`Vlt::read`] tells. Also a slot of another generation, or one that is being written.
     Other,
 }
 
-/// What a way is, without its header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// To a vNIC of this host.
-    Local {
-        /// Index of the vNIC.
-        vnic: u32,
-    },
-    /// Through a tunnel over untagged IPv4.
-    Tunnel4,
-    /// Anything else: [`Vlt::read`] tells. Also a slot of another generation, or one that is being written.
-    Other,
+/// The way through a tunnel over untagged IPv4, not yet read.
+#[derive(Clone, Copy)]
+pub struct Header4<'a> {
+    slot: &'a Slot,
+    control: u64,
+}
+
+impl Header4<'_> {
+    /// Index of the uplink.
+    #[inline(always)]
+    pub const fn uplink(&self) -> u16 {
+        self.control as u16
+    }
+
+    /// A word of the header, its bytes in memory order. It counts only if the header [`is_still`](Self::is_still) there
+    /// afterwards.
+    #[inline(always)]
+    pub fn word<const I: usize>(&self) -> u64 {
+        const { assert!(I < V4_WORDS) };
+        self.slot.words[I].load(Ordering::Relaxed)
+    }
+
+    /// True when the slot was not written since it was found.
+    #[inline(always)]
+    pub fn is_still(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.slot.control.load(Ordering::Relaxed) == self.control
+    }
 }
 
 /// What a worker reads of a slot.
@@ -181,44 +192,20 @@ impl Vlt {
 
     /// The quick reading of a slot that a flow of that generation points to.
     #[inline(always)]
-    pub fn read_hot(&self, slot: u32, generation: u16) -> Hot {
+    pub fn read_hot(&self, slot: u32, generation: u16) -> Hot<'_> {
         let Some(slot) = self.slots.get(slot as usize) else { return Hot::Other };
         let control = slot.control.load(Ordering::Acquire);
         if control >> 48 & 1 != 0 || (control >> 32) as u16 != generation {
             return Hot::Other;
         }
-        let hot = match ((control >> 24) as u8, (control >> 16) as u8) {
-            (KIND_REMOTE, V4_LEN) => Hot::Tunnel4 {
-                uplink: control as u16,
-                words: std::array::from_fn(|word| slot.words[word].load(Ordering::Relaxed)),
-            },
-            (KIND_LOCAL, _) => Hot::Local { vnic: slot.words[0].load(Ordering::Relaxed) as u32 },
-            _ => return Hot::Other,
-        };
-        fence(Ordering::Acquire);
-        if slot.control.load(Ordering::Relaxed) == control { hot } else { Hot::Other }
-    }
-
-    /// [`read_hot`](Self::read_hot) for those who do not need the header.
-    #[inline(always)]
-    pub fn kind(&self, slot: u32, generation: u16) -> Kind {
-        let Some(slot) = self.slots.get(slot as usize) else { return Kind::Other };
-        let control = slot.control.load(Ordering::Acquire);
-        if control >> 48 & 1 != 0 || (control >> 32) as u16 != generation {
-            return Kind::Other;
-        }
         match ((control >> 24) as u8, (control >> 16) as u8) {
-            (KIND_REMOTE, V4_LEN) => Kind::Tunnel4,
+            (KIND_REMOTE, V4_LEN) => Hot::Tunnel4(Header4 { slot, control }),
             (KIND_LOCAL, _) => {
                 let vnic = slot.words[0].load(Ordering::Relaxed) as u32;
                 fence(Ordering::Acquire);
-                if slot.control.load(Ordering::Relaxed) == control {
-                    Kind::Local { vnic }
-                } else {
-                    Kind::Other
-                }
+                if slot.control.load(Ordering::Relaxed) == control { Hot::Local { vnic } } else { Hot::Other }
             }
-            _ => Kind::Other,
+            _ => Hot::Other,
         }
     }
 
@@ -328,12 +315,26 @@ mod tests {
         let slots = [plain, remote(9), Place::Local { vnic: 7 }, Place::Unresolved { uplink: 0 }]
             .map(|place| writer.allocate(place).unwrap());
         let hot = slots.map(|slot| table.read_hot(slot.slot, slot.generation));
-        let Hot::Tunnel4 { uplink: 3, words } = hot[0] else { panic!("{:?}", hot[0]) };
+        let Hot::Tunnel4(found) = hot[0] else { panic!("not a tunnel") };
+        assert_eq!(found.uplink(), 3);
+        let words = [
+            found.word::<0>(),
+            found.word::<1>(),
+            found.word::<2>(),
+            found.word::<3>(),
+            found.word::<4>(),
+            found.word::<5>(),
+            found.word::<6>(),
+        ];
+        assert!(found.is_still());
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(bytes[..50], header[..50]);
-        assert_eq!(hot[1..], [Hot::Other, Hot::Local { vnic: 7 }, Hot::Other]);
-        assert_eq!(table.read_hot(slots[0].slot, slots[0].generation.wrapping_add(1)), Hot::Other);
-        assert_eq!(table.read_hot(99, 0), Hot::Other);
+        assert!(matches!(hot[1..], [Hot::Other, Hot::Local { vnic: 7 }, Hot::Other]));
+        let generation = slots[0].generation.wrapping_add(1);
+        assert!(matches!(table.read_hot(slots[0].slot, generation), Hot::Other));
+        assert!(matches!(table.read_hot(99, 0), Hot::Other));
+        writer.update(slots[0].slot, plain);
+        assert!(!found.is_still());
     }
 
     #[test]

@@ -260,6 +260,14 @@ impl Nft {
 #[derive(Clone, Copy)]
 pub struct Bits(pub u64);
 
+impl Bits {
+    /// What [`next`](Iterator::next) will return.
+    #[inline(always)]
+    pub const fn peek(&self) -> Option<usize> {
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
+    }
+}
+
 impl Iterator for Bits {
     type Item = usize;
 

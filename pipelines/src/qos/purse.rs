@@ -181,9 +181,11 @@ impl Purses {
     #[inline(always)]
     pub fn spend(&mut self, leaf: Leaf, n: u64) -> bool {
         let purse = &mut self.purses[leaf.0 as usize];
-        let enough = *purse >= n;
-        *purse -= if enough { n } else { 0 };
-        enough
+        if *purse < n {
+            return false;
+        }
+        *purse -= n;
+        true
     }
 
     /// A packet of `n` bytes for which the purse did not suffice.

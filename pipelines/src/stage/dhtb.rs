@@ -13,7 +13,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::nft::{NONE, Nft, Verdict as Decision};
 use crate::qos::{Class, Dhtb, Direction, Kind, Leaf, Offer, Tree, Verdict};
-use crate::vlt::{self, Place};
+use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
 pub struct Parked<P> {
@@ -96,10 +96,10 @@ fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<Crossing> {
         Decision::Flood => return flooded(cx, meta),
         _ => return None,
     }
-    let local = match cx.snapshot.vlt.kind(action.slot, action.slot_generation) {
-        vlt::Kind::Tunnel4 => return Crossing::out(meta.vnic, V4_TUNNEL),
-        vlt::Kind::Local { vnic } => Some(vnic),
-        vlt::Kind::Other => match cx.snapshot.vlt.read(action.slot).place {
+    let local = match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
+        Hot::Tunnel4(_) => return Crossing::out(meta.vnic, V4_TUNNEL),
+        Hot::Local { vnic } => Some(vnic),
+        Hot::Other => match cx.snapshot.vlt.read(action.slot).place {
             Place::Local { vnic } => Some(vnic),
             Place::Remote(tunnel) => return Crossing::out(meta.vnic, u32::from(tunnel.len)),
             Place::Unresolved { .. } | Place::Empty => None,

@@ -19,7 +19,7 @@ use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
 use crate::nft::{Action, Nft, Verdict};
 use crate::snapshot::{NO_PORT, PortIndex, Vpc, mac_from};
-use crate::vlt::{Hot, Place, SlotRef, V4_WORDS};
+use crate::vlt::{Header4, Hot, Place, SlotRef};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug)]
@@ -101,53 +101,50 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
 ) {
     let toses = OuterTos::new(&cx.snapshot.settings);
     let mut tally = Tally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
+    let mut sent = 0;
     for i in burst.pending() {
-        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let Some(mut packet) = burst.packets[i].take() else { continue };
         let meta = &burst.metas[i];
         let Some(entry) = nft.entry_mut(meta.entry) else {
-            by_decision(cx, burst, i, decide(cx.snapshot, &meta.key), limits, sink);
+            let action = decide(cx.snapshot, &meta.key);
+            burst.packets[i] = Some(packet);
+            by_decision(cx, burst, i, action, limits, sink);
             continue;
         };
         entry.packets += 1;
         entry.bytes += packet.len() as u64;
         entry.last_seen = cx.now.tick;
         let action = &entry.action;
-        let sent = action.verdict == Verdict::Forward
-            && action.rewrite == 0
-            && match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
-                Hot::Tunnel4 { uplink, words } if meta.vnic != NO_INDEX => {
-                    let way = encapsulate(cx, packet, meta, (action.entropy, toses), (uplink, words));
+        let way = if action.verdict == Verdict::Forward && action.rewrite == 0 {
+            match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
+                Hot::Tunnel4(header) if meta.vnic != NO_INDEX => {
+                    let way = encapsulate(cx, &mut packet, meta, (action.entropy, &toses), header);
                     tally.encapsulated += u64::from(way.is_some());
-                    depart(burst, i, way, sink)
+                    way
                 }
                 Hot::Local { vnic } if vnic != meta.vnic => {
-                    let way = deliver(cx, packet, meta, vnic, &mut tally);
+                    let way = deliver(cx, &mut packet, meta, vnic, &mut tally);
                     tally.local += u64::from(way.is_some() && meta.vnic != NO_INDEX);
-                    depart(burst, i, way, sink)
+                    way
                 }
-                _ => false,
-            };
-        if !sent {
-            uncommon(cx, burst, i, nft, limits, sink);
+                _ => None,
+            }
+        } else {
+            None
+        };
+        match way {
+            Some(port) => {
+                sent |= 1 << i;
+                sink.send(port, packet);
+            }
+            None => {
+                burst.packets[i] = Some(packet);
+                uncommon(cx, burst, i, nft, limits, sink);
+            }
         }
     }
+    burst.pending &= !sent;
     tally.flush(cx);
-}
-
-/// Sends a packet that is ready; `false` when it is not.
-#[inline(always)]
-fn depart<P, S: Sink<P>>(burst: &mut Burst<P>, i: usize, port: Option<PortIndex>, sink: &mut S) -> bool {
-    match (port, burst.packets[i].take()) {
-        (Some(port), Some(packet)) => {
-            burst.pending &= !(1 << i);
-            sink.send(port, packet);
-            true
-        }
-        (_, packet) => {
-            burst.packets[i] = packet;
-            false
-        }
-    }
 }
 
 /// Puts an untagged IPv4 header in front; `None` (and no change) when the packet is not for the common way.
@@ -156,10 +153,10 @@ fn encapsulate<P: PacketBuf>(
     cx: &Cx,
     packet: &mut P,
     meta: &Meta,
-    (entropy, toses): (u16, OuterTos),
-    (uplink, words): (u16, [u64; V4_WORDS]),
+    (entropy, toses): (u16, &OuterTos),
+    header: Header4,
 ) -> Option<PortIndex> {
-    let uplink = cx.snapshot.uplink(uplink)?;
+    let uplink = cx.snapshot.uplink(header.uplink())?;
     if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
         return None;
     }
@@ -168,7 +165,7 @@ fn encapsulate<P: PacketBuf>(
         source_port: outer_source_port(entropy, meta.entropy_port),
         zero_checksum6: false,
     };
-    tunnel::encapsulate_v4(packet, words, patch).then_some(uplink.port)
+    tunnel::encapsulate_v4(packet, header, patch).then_some(uplink.port)
 }
 
 /// Readies a packet for a vNIC of this host; `None` (and no change) when the packet is not for the common way.

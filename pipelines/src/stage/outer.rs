@@ -28,40 +28,38 @@ enum Outer {
 /// deliver unfinished checksums unmarked.
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial: bool) -> u64 {
-    let mut others = 0;
-    let mut decapsulated = 0;
     let plain = Plain::new(uplink, &cx.snapshot.settings);
+    let taken = plain.map_or(0, |plain| at_a_glance(cx, burst, plain));
+    cx.counters.decapsulated.add(u64::from(taken.count_ones()));
+    let rest = burst.pending & !taken;
+    if rest == 0 { 0 } else { closely(cx, burst, rest, uplink, partial) }
+}
+
+/// The short way for plain packets of known VTEPs and networks; returns the bits of those that took it.
+#[inline(always)]
+fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
     // Source and network are the same for runs of packets.
     let mut last = Known { source: std::net::Ipv4Addr::UNSPECIFIED, vni: u32::MAX, vpc: NO_INDEX };
+    let mut taken = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
-        let meta = &mut burst.metas[i];
-        meta.vnic = NO_INDEX;
-        meta.vpc = NO_INDEX;
-        let at_a_glance = plain.and_then(|plain| glance(cx, packet, &plain, &mut last));
-        let result = match at_a_glance {
-            Some(inner) => Ok(inner),
-            None => match parse_into(packet.head(), packet.len(), &mut meta.headers) {
-                Ok(()) => examine(cx, packet, &meta.headers, uplink, partial),
-                Err(malformed) => Err(malformed.into()),
-            },
+        let Some(seen) = plain.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum) else {
+            continue;
         };
-        match result {
-            Ok(Outer::Inner { vpc, front, back, ecn }) => {
-                meta.vpc = vpc;
-                meta.entropy_port = u16::from(ecn as u8);
-                if back > 0 && !packet.trim_back(back) || !packet.trim_front(front) {
-                    burst.drop(i, DropReason::NO_BUFFER, cx.counters);
-                    continue;
-                }
-                decapsulated += 1;
-            }
-            Ok(Outer::Other) => others |= 1 << i,
-            Err(reason) => burst.drop(i, reason, cx.counters),
+        if (seen.source, seen.vni) != (last.source, last.vni) {
+            let known = cx.snapshot.vteps.get(ip_key(seen.source.into())).is_some();
+            let Some(vpc) = cx.snapshot.vnis.get(u128::from(seen.vni)).filter(|_| known) else { continue };
+            last = Known { source: seen.source, vni: seen.vni, vpc };
         }
+        if seen.back > 0 || !packet.trim_front(FRONT) {
+            continue;
+        }
+        let meta = &mut burst.metas[i];
+        (meta.vnic, meta.vpc) = (NO_INDEX, last.vpc);
+        meta.entropy_port = u16::from(seen.ecn as u8);
+        taken |= 1 << i;
     }
-    cx.counters.decapsulated.add(decapsulated);
-    others
+    taken
 }
 
 /// A VTEP that is known, and a network that is.
@@ -71,16 +69,33 @@ struct Known {
     vpc: u32,
 }
 
-/// The short way for plain packets of known VTEPs and networks; `None`: look closely.
-#[inline(always)]
-fn glance<P: PacketBuf>(cx: &Cx, packet: &P, plain: &Plain, last: &mut Known) -> Option<Outer> {
-    let seen = plain.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum)?;
-    if (seen.source, seen.vni) != (last.source, last.vni) {
-        cx.snapshot.vteps.get(ip_key(seen.source.into()))?;
-        let vpc = cx.snapshot.vnis.get(u128::from(seen.vni))?;
-        *last = Known { source: seen.source, vni: seen.vni, vpc };
+/// The long way, for the packets in `rest`; returns the bits of those that are not VxLAN.
+#[inline(never)]
+fn closely<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, rest: u64, uplink: &Uplink, partial: bool) -> u64 {
+    let mut others = 0;
+    for i in Bits(rest) {
+        let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let meta = &mut burst.metas[i];
+        (meta.vnic, meta.vpc) = (NO_INDEX, NO_INDEX);
+        let result = match parse_into(packet.head(), packet.len(), &mut meta.headers) {
+            Ok(()) => examine(cx, packet, &meta.headers, uplink, partial),
+            Err(malformed) => Err(malformed.into()),
+        };
+        match result {
+            Ok(Outer::Inner { vpc, front, back, ecn }) => {
+                meta.vpc = vpc;
+                meta.entropy_port = u16::from(ecn as u8);
+                if back > 0 && !packet.trim_back(back) || !packet.trim_front(front) {
+                    burst.drop(i, DropReason::NO_BUFFER, cx.counters);
+                    continue;
+                }
+                cx.counters.decapsulated.add(1);
+            }
+            Ok(Outer::Other) => others |= 1 << i,
+            Err(reason) => burst.drop(i, reason, cx.counters),
+        }
     }
-    Some(Outer::Inner { vpc: last.vpc, front: FRONT, back: seen.back, ecn: seen.ecn })
+    others
 }
 
 #[inline(always)]

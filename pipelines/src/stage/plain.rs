@@ -5,7 +5,7 @@
 //! It accepts and never refuses: what is different in any way, wrong or not, is for `parse`, `guard`, `outer` and `key`,
 //! which know why. What it accepts, they would find the same of.
 
-use wire::{ChecksumState, Ecn, Flags, Headers, L3, PacketBuf, protocol};
+use wire::{Ecn, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::Cx;
 use super::guard::Run;
@@ -14,8 +14,7 @@ use super::plain_outer::{long, word};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::ecn;
 use crate::flow_key::{FlowKey, Scope, be64};
-use crate::nft::Nft;
-use crate::snapshot::VnicRow;
+use crate::nft::{Bits, Nft};
 
 /// Bytes that are read: up to the end of TCP's fixed header, or of the BTH.
 const FRONT: usize = 54;
@@ -37,60 +36,119 @@ pub struct Read {
 #[inline]
 pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
-    let rdma_port = cx.snapshot.settings.rdma_port;
-    let mut run = Run::of(NO_INDEX);
-    let mut row = &VnicRow::FREE;
-    for i in burst.pending() {
-        let Some(packet) = burst.packets[i].as_ref() else { continue };
-        let meta = &mut burst.metas[i];
-        let Some(head) = head_of(packet) else { continue };
-        if meta.vnic != run.vnic {
-            run.count(cx);
-            run = Run::of(meta.vnic);
-            row = cx.snapshot.row(meta.vnic);
-        }
-        if (long(head, 26), be64(head, 6) >> 16) != (row.v4, row.mac) || row.v4 == 0 {
-            continue;
-        }
-        let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
-        run.packets += 1;
-        run.bytes += packet.len() as u64;
-        read.taken |= 1 << i;
-        if seen.class != 0 {
-            run.rdma += 1;
-            read.roce.add(seen.class, 1 << i, cx);
-        }
-        seen.leave(meta, head, Scope::Vnic(run.vnic), row.router_mac, nft);
+    let rdma = some_from_vnics::<P, false>(cx, burst, burst.pending, nft, &mut read);
+    if rdma != 0 {
+        some_from_vnics::<P, true>(cx, burst, rdma, nft, &mut read);
     }
-    run.count(cx);
     read
+}
+
+/// Reads those in `mask` that are not RoCEv2 and returns the bits of those that are, which `ROCE` reads then: two loops,
+/// so that what RoCEv2 takes burdens nothing else.
+#[inline(always)]
+fn some_from_vnics<P: PacketBuf, const ROCE: bool>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    mask: u64,
+    nft: &Nft,
+    read: &mut Read,
+) -> u64 {
+    let rdma_port = cx.snapshot.settings.rdma_port;
+    let (mut taken, mut rdma) = (0u64, 0);
+    let mut left = Bits(mask);
+    while let Some(first) = left.peek() {
+        // Bursts come from one vNIC, but for trunk ports.
+        let vnic = burst.metas[first].vnic;
+        let row = cx.snapshot.row(vnic);
+        let (before, mut bytes) = (taken, 0);
+        while let Some(i) = left.peek()
+            && burst.metas[i].vnic == vnic
+        {
+            left.next();
+            let Some(packet) = burst.packets[i].as_ref() else { continue };
+            let Some(head) = head_of(packet) else { continue };
+            let look = if ROCE {
+                Seen::read_rdma(head, packet)
+            } else if (long(head, 26), be64(head, 6) >> 16) != (row.v4, row.mac) || row.v4 == 0 {
+                Look::Odd
+            } else {
+                Seen::read(head, packet, rdma_port)
+            };
+            let seen = match look {
+                Look::Plain(seen) => seen,
+                Look::Rdma => {
+                    rdma |= 1 << i;
+                    continue;
+                }
+                Look::Odd => continue,
+            };
+            bytes += packet.len() as u64;
+            taken |= 1 << i;
+            if ROCE {
+                read.roce.add(seen.class, 1 << i, cx);
+            }
+            seen.leave::<ROCE>(&mut burst.metas[i], head, Scope::Vnic(vnic), row.router_mac, nft);
+        }
+        let packets = u64::from((taken ^ before).count_ones());
+        Run { vnic, packets, bytes, rdma: if ROCE { packets } else { 0 } }.count(cx);
+    }
+    read.taken |= taken;
+    rdma
 }
 
 /// Reads what came out of tunnels; the outer ECN field stands where `outer` leaves it.
 #[inline]
 pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
+    let rdma = some_from_tunnels::<P, false>(cx, burst, burst.pending, nft, &mut read);
+    if rdma != 0 {
+        some_from_tunnels::<P, true>(cx, burst, rdma, nft, &mut read);
+    }
+    read
+}
+
+#[inline(always)]
+fn some_from_tunnels<P: PacketBuf, const ROCE: bool>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    mask: u64,
+    nft: &Nft,
+    read: &mut Read,
+) -> u64 {
     let rdma_port = cx.snapshot.settings.rdma_port;
+    let (mut taken, mut rdma) = (0, 0);
     let (mut vpc, mut router) = (NO_INDEX, 0);
-    for i in burst.pending() {
+    for i in Bits(mask) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &mut burst.metas[i];
         let Some(head) = head_of(packet) else { continue };
-        let Some(seen) = Seen::read(head, packet, rdma_port) else { continue };
-        if !says_the_same(head[15], meta.entropy_port as u8) {
-            continue;
-        }
+        let look = if ROCE {
+            Seen::read_rdma(head, packet)
+        } else if says_the_same(head[15], meta.entropy_port as u8) {
+            Seen::read(head, packet, rdma_port)
+        } else {
+            Look::Odd
+        };
+        let seen = match look {
+            Look::Plain(seen) => seen,
+            Look::Rdma => {
+                rdma |= 1 << i;
+                continue;
+            }
+            Look::Odd => continue,
+        };
         if meta.vpc != vpc {
             vpc = meta.vpc;
             router = cx.snapshot.vpc(vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
         }
-        read.taken |= 1 << i;
-        if seen.class != 0 {
+        taken |= 1 << i;
+        if ROCE {
             read.roce.add(seen.class, 1 << i, cx);
         }
-        seen.leave(meta, head, Scope::Vpc(vpc), router, nft);
+        seen.leave::<ROCE>(meta, head, Scope::Vpc(vpc), router, nft);
     }
-    read
+    read.taken |= taken;
+    rdma
 }
 
 /// True when the inner ECN field says nothing of congestion and the outer one leaves it as it is.
@@ -113,9 +171,19 @@ fn says_the_same(inner: u8, outer: u8) -> bool {
     PAIRS >> ((inner & 3) << 2 | outer & 3) & 1 != 0
 }
 
+/// What a frame is at a first look.
+enum Look {
+    Plain(Seen),
+    /// To the port of RoCEv2.
+    Rdma,
+    /// For a closer look.
+    Odd,
+}
+
 /// What the checks of a frame find out. Everything else is read where it is written down, so that little has to be kept
 /// at hand in between.
 struct Seen {
+    /// Of RoCEv2, else 0.
     class: u8,
     l4_len: u8,
     padded: bool,
@@ -123,48 +191,64 @@ struct Seen {
 
 impl Seen {
     #[inline(always)]
-    fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> Option<Self> {
+    fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> Look {
         let left = packet.len() - L3_AT;
         let end = usize::from(word(head, 16));
         let ours = word(head, 12) == 0x0800 && head[14] == 0x45 && word(head, 20) & 0x3fff == 0;
         if !ours || end > left {
-            return None;
+            return Look::Odd;
         }
-        let (l4_len, class) = match head[23] {
+        let padded = left > end;
+        match head[23] {
             protocol::TCP => {
-                let len = usize::from(head[46] >> 4) * 4;
+                let l4_len = head[46] >> 4 << 2;
+                let len = usize::from(l4_len);
                 let whole = len >= 20 && len + (L4_AT - L3_AT) <= end && L4_AT + len <= packet.head().len();
-                (whole.then_some(len as u8)?, 0)
+                if whole { Look::Plain(Self { class: 0, l4_len, padded }) } else { Look::Odd }
             }
             protocol::UDP => {
                 let len = usize::from(word(head, 38));
                 if len < 8 || len + (L4_AT - L3_AT) > end {
-                    return None;
-                }
-                let class = if word(head, 36) != rdma_port {
-                    0
-                } else if end >= FRONT - L3_AT {
-                    match class_code(&head[42..]) {
-                        CLASS_OTHER => return None,
-                        class => class,
-                    }
+                    Look::Odd
+                } else if word(head, 36) == rdma_port {
+                    Look::Rdma
                 } else {
-                    return None;
-                };
-                (8, class)
+                    Look::Plain(Self { class: 0, l4_len: 8, padded })
+                }
             }
-            _ => return None,
-        };
-        Some(Self { class, l4_len, padded: left > end })
+            _ => Look::Odd,
+        }
+    }
+
+    /// A second look at what is [`Rdma`](Look::Rdma) at the first.
+    #[inline(always)]
+    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], packet: &P) -> Look {
+        let left = packet.len() - L3_AT;
+        let end = usize::from(word(head, 16));
+        if end < FRONT - L3_AT {
+            return Look::Odd;
+        }
+        match class_code(&head[42..]) {
+            CLASS_OTHER => Look::Odd,
+            class => Look::Plain(Self { class, l4_len: 8, padded: left > end }),
+        }
     }
 
     /// Writes the key and the headers of the frame down.
     #[inline(always)]
-    fn leave(&self, meta: &mut Meta, head: &[u8; FRONT], scope: Scope, router: u64, nft: &Nft) {
+    fn leave<const ROCE: bool>(
+        &self,
+        meta: &mut Meta,
+        head: &[u8; FRONT],
+        scope: Scope,
+        router: u64,
+        nft: &Nft,
+    ) {
         let (proto, ports) = (head[23], long(head, 34));
         let (target, addresses) = (be64(head, 0) >> 16, be64(head, 26));
         let target = if target == router { None } else { Some(target) };
-        meta.key = FlowKey::v4(addresses, scope, ports, (proto, self.class), target);
+        let class = if ROCE { self.class } else { 0 };
+        meta.key = FlowKey::v4(addresses, scope, ports, (proto, class), target);
         meta.hash = meta.key.hash(nft.seed());
         nft.prefetch(meta.hash);
         let (sport, dont_fragment) = ((ports >> 16) as u16, word(head, 20) >> 14 & 1);
@@ -194,9 +278,5 @@ impl Seen {
 /// The bytes that are read, of a packet about which its receiver has nothing left to do.
 #[inline(always)]
 fn head_of<P: PacketBuf>(packet: &P) -> Option<&[u8; FRONT]> {
-    let facts = packet.rx_facts();
-    if facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial {
-        return None;
-    }
-    packet.head().first_chunk()
+    if packet.is_unfinished() { None } else { packet.head().first_chunk() }
 }

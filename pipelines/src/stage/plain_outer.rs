@@ -102,8 +102,8 @@ pub(super) fn long<const N: usize>(head: &[u8; N], at: usize) -> u32 {
 /// 0xffff (RFC 1071 sections 1 and 2), and to more than nothing, for the first byte is 0x45.
 #[inline(always)]
 fn sums_up(front: u64, middle: u64, back: u32) -> bool {
-    let sum = u128::from(front) + u128::from(middle) + u128::from(back);
-    let sum = (sum as u64 & 0xffff_ffff) + (sum as u64 >> 32) + (sum >> 64) as u64;
+    let halves = |word: u64| (word >> 32) + (word & 0xffff_ffff);
+    let sum = halves(front) + halves(middle) + u64::from(back);
     sum.is_multiple_of(0xffff)
 }
 

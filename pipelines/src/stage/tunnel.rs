@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Ecn, MacAddr, PacketBuf, Vni, checksum, protocol};
 
 use crate::snapshot::{DscpPolicy, Settings};
-use crate::vlt::{TEMPLATE_BYTES, Tunnel, V4_WORDS};
+use crate::vlt::{Header4, TEMPLATE_BYTES, Tunnel};
 
 /// Bytes of UDP and VxLAN.
 const UDP_VXLAN: usize = 16;
@@ -129,9 +129,10 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     }
 }
 
-/// [`encapsulate`] for an untagged IPv4 header that is at hand as words: patched in registers, stored once.
+/// [`encapsulate`] for an untagged IPv4 header: read, patched and stored word by word. `false` (and no change) also when
+/// the header was written meanwhile.
 #[inline(always)]
-pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, mut words: [u64; V4_WORDS], patch: Patch) -> bool {
+pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patch) -> bool {
     let inner = packet.len();
     let Some(head) = packet.prepend(V4_LEN) else { return false };
     let Some((outer, _)) = head.split_first_chunk_mut::<V4_LEN>() else { return false };
@@ -140,19 +141,21 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, mut words: [u64; V4_WORDS], 
     let [t0, t1] = total.to_be_bytes();
     let [l0, l1] = ((inner + UDP_VXLAN) as u16).to_be_bytes();
     let [s0, s1] = patch.source_port.to_be_bytes();
-    let [b0, b1, ..] = words[3].to_ne_bytes();
+    let [b0, b1, b2, b3, b4, b5, b6, b7] = header.word::<3>().to_ne_bytes();
     let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
-    words[1] |= u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos]);
-    words[2] |= u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0]);
-    words[3] &= u64::from_ne_bytes([0, 0, 255, 255, 255, 255, 255, 255]);
-    words[3] |= u64::from_ne_bytes([c0, c1, 0, 0, 0, 0, 0, 0]);
-    words[4] |= u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1]);
-    let (chunks, rest) = outer.as_chunks_mut::<8>();
-    for (chunk, word) in chunks.iter_mut().zip(words) {
-        *chunk = word.to_ne_bytes();
+    let (words, rest) = outer.as_chunks_mut::<8>();
+    let [w0, w1, w2, w3, w4, w5] = words else { return false };
+    *w0 = header.word::<0>().to_ne_bytes();
+    *w1 = (header.word::<1>() | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
+    *w2 = (header.word::<2>() | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
+    *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
+    *w4 = (header.word::<4>() | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
+    *w5 = header.word::<5>().to_ne_bytes();
+    rest.copy_from_slice(&header.word::<6>().to_ne_bytes()[..V4_LEN % 8]);
+    header.is_still() || {
+        packet.trim_front(V4_LEN);
+        false
     }
-    rest.copy_from_slice(&words[V4_WORDS - 1].to_ne_bytes()[..V4_LEN % 8]);
-    true
 }
 
 /// The checksum of a header from the folded sum of its constant fields.

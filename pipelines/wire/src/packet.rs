@@ -100,6 +100,13 @@ pub trait PacketBuf: Sized {
     /// What the receiving device said.
     fn rx_facts(&self) -> RxFacts;
 
+    /// True when the receiver left something to do: fields of a checksum to fill in, or a segment of several packets.
+    #[inline]
+    fn is_unfinished(&self) -> bool {
+        let facts = self.rx_facts();
+        facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial
+    }
+
     /// Asks the transmitting device for checksums or segmentation.
     fn request_tx(&mut self, request: TxRequest);
 

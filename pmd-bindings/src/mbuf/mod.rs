@@ -170,6 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn unfinished_is_what_the_facts_say() {
+        let pool = pool("unfinished");
+        let packet = pool.alloc_from(b"x").unwrap();
+        packet.segment().set_tx_offload(1448 << 24);
+        let sums = [0, flags::RX_L4_GOOD, flags::RX_L4_BAD, flags::RX_L4_NONE];
+        for bits in sums.into_iter().flat_map(|sum| [sum, sum | flags::RX_LRO, sum | flags::RX_RSS_HASH]) {
+            packet.segment().set_flags(bits);
+            let facts = packet.rx_facts();
+            let wanted = facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial;
+            assert_eq!(packet.is_unfinished(), wanted, "{bits:#x}");
+        }
+    }
+
+    #[test]
     fn a_request_replaces_the_one_before() {
         let pool = pool("request");
         let mut packet = pool.alloc_from(b"x").unwrap();

@@ -105,6 +105,12 @@ impl PacketBuf for Mbuf {
     }
 
     #[inline]
+    fn is_unfinished(&self) -> bool {
+        let bits = self.segment().flags();
+        bits & flags::RX_LRO != 0 || bits & flags::RX_L4_MASK == flags::RX_L4_NONE
+    }
+
+    #[inline]
     fn request_tx(&mut self, request: TxRequest) {
         let segment = self.segment();
         let (flags, lengths) = encode(request);

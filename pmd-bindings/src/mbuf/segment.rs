@@ -213,10 +213,8 @@ impl Segment {
     #[inline]
     pub(crate) fn is_writable(self) -> bool {
         let flags = self.flags();
-        if flags & INDIRECT != 0 || self.refcnt() != 1 {
-            return false;
-        }
-        flags & EXTERNAL == 0 || self.external_refcnt() == 1
+        let usual = flags & (INDIRECT | EXTERNAL) == 0;
+        self.refcnt() == 1 && (usual || flags & INDIRECT == 0 && self.external_refcnt() == 1)
     }
 
     /// References to the external buffer: 1 in a driver that hands out slices of its own memory (mlx5's
