@@ -38,18 +38,22 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial
 /// The short way for plain packets of known VTEPs and networks; returns the bits of those that took it.
 #[inline(always)]
 fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
-    // Source and network are the same for runs of packets.
-    let mut last = Known { source: std::net::Ipv4Addr::UNSPECIFIED, vni: u32::MAX, vpc: NO_INDEX };
+    // Source and network are often those of the packet before.
+    let mut last = Known { source: u64::MAX, vni: u32::MAX, vpc: NO_INDEX };
     let mut taken = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let Some(seen) = plain.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum) else {
             continue;
         };
-        if (seen.source, seen.vni) != (last.source, last.vni) {
-            let known = cx.snapshot.vteps.get(ip_key(seen.source.into())).is_some();
-            let Some(vpc) = cx.snapshot.vnis.get(u128::from(seen.vni)).filter(|_| known) else { continue };
-            last = Known { source: seen.source, vni: seen.vni, vpc };
+        let source = u64::from(seen.source.to_bits());
+        if source != last.source {
+            let Some(_) = cx.snapshot.vteps.get(ip_key(seen.source.into())) else { continue };
+            last.source = source;
+        }
+        if seen.vni != last.vni {
+            let Some(vpc) = cx.snapshot.vnis.get(u128::from(seen.vni)) else { continue };
+            (last.vni, last.vpc) = (seen.vni, vpc);
         }
         if seen.back > 0 || !packet.trim_front(FRONT) {
             continue;
@@ -62,9 +66,9 @@ fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64
     taken
 }
 
-/// A VTEP that is known, and a network that is.
+/// The last VTEP that was known, and the last network; at first what no packet says.
 struct Known {
-    source: std::net::Ipv4Addr,
+    source: u64,
     vni: u32,
     vpc: u32,
 }

@@ -1,5 +1,8 @@
 //! What arrives at the uplink and is not what it should be.
 
+use std::net::Ipv4Addr;
+
+use wire::build::Pair;
 use wire::{HeapBuf, MacAddr, Vni, vxlan};
 
 use crate::support::*;
@@ -39,6 +42,30 @@ fn the_outer_packet_must_be_for_us_and_from_a_known_vtep() {
             let frame = good.clone().tagged(0x6000).vxlan(50_000, vni(), &inner());
             world.one(UPLINK, &frame, &[("nft-hits", 1), ("decapsulated", 1)]);
         }
+    }
+}
+
+/// Whatever came before it in the burst.
+#[test]
+fn each_packet_is_asked_for_its_vtep_and_its_network() {
+    let mut world = plain();
+    let known = outer(2, 1, Underlay::default());
+    let mut nobody = known.clone();
+    nobody.ip = Pair::V4(Ipv4Addr::UNSPECIFIED, host_v4(1));
+    let sources = [known, nobody, outer(10, 1, Underlay::default())];
+    world.one(UPLINK, &sources[0].vxlan(50_000, vni(), &inner()), &DECAP);
+    for (first, then) in (0..36).map(|n| (n / 6, n % 6)) {
+        let kinds = [first, then, first];
+        let frames = kinds.map(|kind| {
+            let vni = Vni::new(100 + kind as u32 % 2).unwrap();
+            sources[kind / 2].vxlan(50_000, vni, &inner())
+        });
+        let of =
+            |wanted: std::ops::Range<usize>| kinds.iter().filter(|kind| wanted.contains(kind)).count() as u64;
+        let mut moved = vec![("decapsulated", of(0..1)), ("nft-hits", of(0..1))];
+        moved.extend([("unknown-vni", of(1..2)), ("unknown-vtep", of(2..6))]);
+        moved.retain(|(_, times)| *times > 0);
+        assert_eq!(world.expect(UPLINK, &frames, &moved).len() as u64, of(0..1));
     }
 }
 
