@@ -338,6 +338,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_still_there_is_no_half_of_a_write() {
+        let (table, mut writer) = Vlt::new(1);
+        let plain = |fill: u8| {
+            let mut header = [0; TEMPLATE_BYTES];
+            header[..50].fill(fill);
+            Place::Remote(Tunnel { uplink: u16::from(fill), len: 50, header })
+        };
+        let slot = writer.allocate(plain(1)).unwrap();
+        let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let Hot::Tunnel4(header) = table.read_hot(slot.slot, slot.generation) else { continue };
+                    let words = [header.word::<0>(), header.word::<3>(), header.word::<5>()];
+                    if header.is_still() {
+                        let fill = u64::from_ne_bytes([header.uplink() as u8; 8]);
+                        assert_eq!(words, [fill; 3]);
+                        seen.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            let mut round = 0u32;
+            while round < 200_000 || seen.load(Ordering::Relaxed) < 1000 {
+                round = round.wrapping_add(1);
+                writer.update(slot.slot, plain(round as u8));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
     fn readers_never_see_half_a_write() {
         let (table, mut writer) = Vlt::new(1);
         let slot = writer.allocate(remote(1)).unwrap().slot;

@@ -309,8 +309,7 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
     ];
     let mut words: Vec<String> = words.into_iter().map(|word| format!("other_config:{word}")).collect();
     if flows(setup.job) > CACHED_FLOWS {
-        // Its own ends at 200,000.
-        words.push(format!("other_config:flow-limit={}", 2 * flows(setup.job)));
+        words.push(format!("other_config:flow-limit={}", limit(flows(setup.job))));
     }
     let mut arguments = vec!["--no-wait", "set", "Open_vSwitch", "."];
     arguments.extend(words.iter().map(String::as_str));
@@ -327,6 +326,11 @@ fn polls_late(source: &Source) -> bool {
 /// Flows in all directions.
 fn flows(job: &Job) -> usize {
     job.flows.count * job.case.ways().len()
+}
+
+/// The limit of its flows: never below its own, which is 200,000.
+fn limit(flows: usize) -> usize {
+    (2 * flows).max(200_000)
 }
 
 /// Whether the buffers of a port of its own are enough.
@@ -360,10 +364,13 @@ impl Switch for Ovs {
             // A round of its revalidators that takes long, because the flows are too many or because the switch is frozen
             // in the middle of it, lowers the limit, and flows are thrown out again.
             self.revalidate_every(600_000)?;
-            self.control.appctl(&["upcall/set-flow-limit", &(2 * flows).to_string()])?;
         }
         let control = &self.control;
         self.daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {
+            if flows > CACHED_FLOWS {
+                // A round under way may lower it once more at its end.
+                control.appctl(&["upcall/set-flow-limit", &limit(flows).to_string()])?;
+            }
             let text = control.appctl(&["upcall/show"])?;
             let enough = installed(&text).is_some_and(|count| count >= wanted);
             if !enough {

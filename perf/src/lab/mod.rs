@@ -371,9 +371,11 @@ fn remove_sockets(ports: &[Attached]) {
 
 /// Whether the generator can make all that a lab asks for.
 pub fn check(lab: &Lab) -> Result<(), LabError> {
-    for measurement in measurements(lab) {
+    for (measurement, arm) in
+        measurements(lab).iter().flat_map(|one| lab.device.arms.iter().map(move |arm| (one, *arm)))
+    {
         let name = format!("scenario of `{}`", measurement.label());
-        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, Arm::Ours, &measurement, &[]))?;
+        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, arm, measurement, &[]))?;
         scenario.check(&source)?;
     }
     Ok(())

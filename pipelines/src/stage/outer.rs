@@ -35,7 +35,8 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial
     if rest == 0 { 0 } else { closely(cx, burst, rest, uplink, partial) }
 }
 
-/// The short way for plain packets of known VTEPs and networks; returns the bits of those that took it.
+/// The short way for plain packets of known VTEPs and networks, with nothing behind the inner frame; returns the bits of
+/// those that took it.
 #[inline(always)]
 fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
     // Source and network are often those of the packet before.

@@ -244,8 +244,44 @@ impl OuterTos {
 
 #[cfg(test)]
 mod tests {
+    use wire::HeapBuf;
+
     use super::*;
     use crate::ecn::EcnEncap;
+    use crate::vlt::{Hot, Place, Vlt};
+
+    #[test]
+    fn a_header_that_was_written_meanwhile_is_not_used() {
+        let (table, mut writer) = Vlt::new(1);
+        let ends = Ends::V4(Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
+        let (src_mac, next_hop) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let spec = TemplateSpec {
+            uplink: 3,
+            src_mac,
+            next_hop,
+            vlan: None,
+            ends,
+            ttl: 64,
+            udp_port: 4789,
+            vni: Vni::truncated(7),
+        };
+        let tunnel = template(&spec);
+        let slot = writer.allocate(Place::Remote(tunnel)).unwrap();
+        let patch = Patch { tos: 2, source_port: 50_000, zero_checksum6: false };
+        let inner: Vec<u8> = (0..70).collect();
+
+        let mut whole = HeapBuf::new(&inner);
+        assert!(encapsulate(&mut whole, &tunnel, patch));
+        let Hot::Tunnel4(header) = table.read_hot(slot.slot, slot.generation) else { panic!("no tunnel") };
+        let mut packet = HeapBuf::new(&inner);
+        assert!(encapsulate_v4(&mut packet, header, patch));
+        assert_eq!(packet.to_vec(), whole.to_vec());
+
+        writer.update(slot.slot, Place::Remote(tunnel));
+        let mut packet = HeapBuf::new(&inner);
+        assert!(!encapsulate_v4(&mut packet, header, patch));
+        assert_eq!(packet.to_vec(), inner);
+    }
 
     #[test]
     fn a_burst_is_told_what_each_packet_would_be() {

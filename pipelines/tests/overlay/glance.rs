@@ -148,6 +148,61 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Runs of vNICs, and RoCEv2 among other packets: a burst is read as its packets are one by one.
+    #[test]
+    fn a_glance_at_many_sees_what_glances_at_each_see(
+        packets in prop::collection::vec((frames(), 0u32..2), 1..64),
+        tunnel in prop::option::of(0u8..4),
+    ) {
+        let world = crate::support::plain();
+        let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
+        let from = tunnel.map_or(From::Vnic, From::Tunnel);
+        let read = |cx: &Cx, burst: &mut Burst<HeapBuf>| {
+            let read = match from {
+                From::Vnic => plain::from_vnics(cx, burst, &nft),
+                From::Tunnel(_) => plain::from_tunnels(cx, burst, &nft),
+            };
+            (read.taken, read.roce)
+        };
+        let bound = |one: &mut One, i: usize, index: u32| {
+            let meta = &mut one.burst.metas[i];
+            (meta.vnic, meta.vpc) = if from == From::Vnic { (index, 0) } else { (NO_INDEX, index) };
+            meta.entropy_port = u16::from(tunnel.unwrap_or_default());
+        };
+        let of = |frame: &Vec<u8>| HeapBuf::new(frame);
+        let mut many = One::new(&of(&packets[0].0), from);
+        many.burst.fill(packets.iter().map(|(frame, _)| of(frame)));
+        packets.iter().enumerate().for_each(|(i, (_, index))| bound(&mut many, i, *index));
+        let (taken, roce) = many.run(&world.snapshot, read);
+
+        let mut sum = One::new(&of(&packets[0].0), from);
+        let (mut each_taken, mut each_roce) = (0, Roce::default());
+        for (i, (frame, index)) in packets.iter().enumerate() {
+            sum.burst.fill([of(frame)]);
+            sum.burst.metas[0] = Meta::default();
+            bound(&mut sum, 0, *index);
+            let (taken, roce) = sum.run(&world.snapshot, read);
+            each_taken |= taken << i;
+            let Roce { reliable, cnp, cm } = roce;
+            each_roce = each_roce.with(Roce { reliable: reliable << i, cnp: cnp << i, cm: cm << i });
+            if taken != 0 {
+                let (one, among) = (&sum.burst.metas[0], &many.burst.metas[i]);
+                let all = |meta: &Meta| (meta.key, meta.hash, meta.headers, meta.vnic, meta.vpc, meta.entropy_port);
+                prop_assert_eq!(all(one), all(among));
+            }
+        }
+        prop_assert_eq!((taken, roce), (each_taken, each_roce));
+        prop_assert_eq!(many.counters.scalars(), sum.counters.scalars());
+        for vnic in 0..2 {
+            let of = |one: &One| format!("{:?}", one.counters.vnic(vnic));
+            prop_assert_eq!(of(&many), of(&sum));
+        }
+    }
+}
+
 #[test]
 fn plain_frames_are_taken_at_a_glance() {
     let world = crate::support::plain();
