@@ -161,15 +161,7 @@ fn vlt(criterion: &mut Criterion) {
             slots.iter().for_each(|&slot| vlt.prefetch(slot));
             let read = slots.iter().map(|&slot| match vlt.read_hot(slot, 0) {
                 Hot::Tunnel4(header) => {
-                    let [first, ..] = black_box([
-                        header.word::<0>(),
-                        header.word::<1>(),
-                        header.word::<2>(),
-                        header.word::<3>(),
-                        header.word::<4>(),
-                        header.word::<5>(),
-                        header.word::<6>(),
-                    ]);
+                    let [first, ..] = black_box(std::array::from_fn::<_, 7, _>(|n| header.word(n)));
                     if header.is_still() { first & 0xffff_ffff } else { 0 }
                 }
                 _ => 0,

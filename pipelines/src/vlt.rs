@@ -81,9 +81,6 @@ pub struct Vlt {
     slots: Box<[Slot]>,
 }
 
-/// Words of an untagged IPv4 header: 50 bytes.
-const V4_WORDS: usize = 7;
-
 /// What nearly every packet needs of a slot, small enough to stay in registers.
 #[derive(Clone, Copy)]
 pub enum Hot<'a> {
@@ -112,12 +109,11 @@ impl Header4<'_> {
         self.control as u16
     }
 
-    /// A word of the header, its bytes in memory order. It counts only if the header [`is_still`](Self::is_still) there
-    /// afterwards.
+    /// The n-th word of the header, of seven, its bytes in memory order. It counts only if the header
+    /// [`is_still`](Self::is_still) there afterwards.
     #[inline(always)]
-    pub fn word<const I: usize>(&self) -> u64 {
-        const { assert!(I < V4_WORDS) };
-        self.slot.words[I].load(Ordering::Relaxed)
+    pub fn word(&self, n: usize) -> u64 {
+        self.slot.words[n].load(Ordering::Relaxed)
     }
 
     /// True when the slot was not written since it was found.
@@ -317,15 +313,7 @@ mod tests {
         let hot = slots.map(|slot| table.read_hot(slot.slot, slot.generation));
         let Hot::Tunnel4(found) = hot[0] else { panic!("not a tunnel") };
         assert_eq!(found.uplink(), 3);
-        let words = [
-            found.word::<0>(),
-            found.word::<1>(),
-            found.word::<2>(),
-            found.word::<3>(),
-            found.word::<4>(),
-            found.word::<5>(),
-            found.word::<6>(),
-        ];
+        let words = std::array::from_fn::<_, 7, _>(|n| found.word(n));
         assert!(found.is_still());
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(bytes[..50], header[..50]);
@@ -351,7 +339,7 @@ mod tests {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let Hot::Tunnel4(header) = table.read_hot(slot.slot, slot.generation) else { continue };
-                    let words = [header.word::<0>(), header.word::<3>(), header.word::<5>()];
+                    let words = [header.word(0), header.word(3), header.word(5)];
                     if header.is_still() {
                         let fill = u64::from_ne_bytes([header.uplink() as u8; 8]);
                         assert_eq!(words, [fill; 3]);

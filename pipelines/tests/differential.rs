@@ -276,6 +276,7 @@ impl Lab {
         self.world.vpc(vnic.vpc).vnics.retain(|&other| other as usize != index);
         self.world.snapshot.vnics[index] = None;
         self.world.snapshot.bump(vnic.cell);
+        self.world.snapshot.touch_vpc(vnic.vpc);
         self.world.snapshot.vnic_rows[index] = VnicRow { port, ..VnicRow::FREE };
         // Locations that say it is here go; one that moved away stays.
         let vlt = self.world.snapshot.vlt.clone();
@@ -467,5 +468,24 @@ proptest! {
             lab.change(step);
             lab.packet(step)?;
         }
+    }
+}
+
+/// An index that goes to a vNIC of another VPC with an address of before: nothing that was decided for the first holds.
+#[test]
+fn differential_reused_index_in_another_vpc() {
+    let to_a = |kind| Step::Packet { from: 7, to: 0, kind, sport: 1, tunnel: false, ttl: 64, tos: 0 };
+    let steps = [
+        Step::RemoveVnic { index: 0 },
+        Step::AddVnic { vpc: 1, station: 1 },
+        to_a(151),
+        Step::RemoveVnic { index: 2 },
+        Step::AddVnic { vpc: 1, station: 2 },
+        to_a(135),
+    ];
+    let mut lab = Lab::new(UNDERLAYS[0], 256);
+    for step in &steps {
+        lab.change(step);
+        lab.packet(step).unwrap();
     }
 }

@@ -165,9 +165,10 @@ mod tests {
                 Scenario::parse("s".into(), text).unwrap_or_else(|error| panic!("{error}"));
             scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
         };
-        for measurement in &measurements {
+        let arms = [Arm::Ours, Arm::Peer(Peer::OvsExact)];
+        for (measurement, arm) in measurements.iter().flat_map(|one| arms.map(|arm| (one, arm))) {
             let loads = ["10".into(), "\"5kpps\"".into()];
-            let plan = takes(scenario(&lab, Arm::Ours, measurement, &loads));
+            let plan = takes(scenario(&lab, arm, measurement, &loads));
             let kinds = if measurement.job.traffic == Traffic::Mixed { 2 } else { 1 };
             assert_eq!(plan.streams.len(), measurement.job.case.ways().len() * kinds);
             let flows: u32 = plan.streams.iter().map(|stream| stream.flows).sum();

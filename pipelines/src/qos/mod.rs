@@ -130,8 +130,7 @@ impl<T> Dhtb<T> {
     /// Pays for a packet out of the purse. `false`: it is for [`Self::offer`] to say.
     #[inline(always)]
     pub fn pays(&mut self, leaf: Leaf, bytes: u32) -> bool {
-        let waits = self.queues.waiting() != 0 && self.queues.has(leaf);
-        !waits && self.purses.spend(leaf, u64::from(bytes))
+        !self.queues.has(leaf) && self.purses.spend(leaf, u64::from(bytes))
     }
 
     /// Decides about a packet that the purse did not pay for.

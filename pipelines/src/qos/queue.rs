@@ -75,7 +75,7 @@ impl<T> Queues<T> {
     /// True when a class has packets waiting.
     #[inline(always)]
     pub fn has(&self, leaf: Leaf) -> bool {
-        self.queues[leaf.0 as usize].packets != 0
+        self.waiting != 0 && self.queues[leaf.0 as usize].packets != 0
     }
 
     /// Packets and bytes of a class that wait.

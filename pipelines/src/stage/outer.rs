@@ -40,7 +40,8 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial
 #[inline(always)]
 fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
     // Source and network are often those of the packet before.
-    let mut last = Known { source: u64::MAX, vni: u32::MAX, vpc: NO_INDEX };
+    // At first they are what no packet says.
+    let (mut last_source, mut last_vni, mut vpc) = (u64::MAX, u32::MAX, NO_INDEX);
     let mut taken = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
@@ -48,30 +49,23 @@ fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64
             continue;
         };
         let source = u64::from(seen.source.to_bits());
-        if source != last.source {
+        if source != last_source {
             let Some(_) = cx.snapshot.vteps.get(ip_key(seen.source.into())) else { continue };
-            last.source = source;
+            last_source = source;
         }
-        if seen.vni != last.vni {
-            let Some(vpc) = cx.snapshot.vnis.get(u128::from(seen.vni)) else { continue };
-            (last.vni, last.vpc) = (seen.vni, vpc);
+        if seen.vni != last_vni {
+            let Some(found) = cx.snapshot.vnis.get(u128::from(seen.vni)) else { continue };
+            (last_vni, vpc) = (seen.vni, found);
         }
         if seen.back > 0 || !packet.trim_front(FRONT) {
             continue;
         }
         let meta = &mut burst.metas[i];
-        (meta.vnic, meta.vpc) = (NO_INDEX, last.vpc);
+        (meta.vnic, meta.vpc) = (NO_INDEX, vpc);
         meta.entropy_port = u16::from(seen.ecn as u8);
         taken |= 1 << i;
     }
     taken
-}
-
-/// The last VTEP that was known, and the last network; at first what no packet says.
-struct Known {
-    source: u64,
-    vni: u32,
-    vpc: u32,
 }
 
 /// The long way, for the packets in `rest`; returns the bits of those that are not VxLAN.

@@ -11,10 +11,11 @@ use super::Cx;
 use super::guard::Run;
 use super::key::{CLASS_OTHER, Roce, class_code};
 use super::plain_outer::{long, word};
-use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::burst::{Burst, Meta};
 use crate::ecn;
 use crate::flow_key::{FlowKey, Scope, be64};
 use crate::nft::{Bits, Nft};
+use crate::snapshot::VnicRow;
 
 /// Bytes that are read: up to the end of TCP's fixed header, or of the BTH.
 const FRONT: usize = 54;
@@ -35,10 +36,100 @@ pub struct Read {
 /// Reads what comes from vNICs; they are bound.
 #[inline]
 pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
+    from::<P, Sender>(cx, burst, nft)
+}
+
+/// Reads what came out of tunnels; the outer ECN field stands where `outer` leaves it.
+#[inline]
+pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
+    from::<P, Network>(cx, burst, nft)
+}
+
+/// Where packets come from: what those that follow each other have in common.
+trait Side<'a>: Sized {
+    /// That of a packet.
+    fn of(cx: &Cx<'a>, meta: &Meta) -> Self;
+    /// True for a packet that has the same.
+    fn has(&self, meta: &Meta) -> bool;
+    /// True for a frame that may be taken at a glance, coming from there.
+    fn takes(&self, head: &[u8; FRONT], meta: &Meta) -> bool;
+    /// Who the sender is to the key, and the MAC of its virtual router.
+    fn scope(&self) -> (Scope, u64);
+    /// Counts so many packets and bytes that were taken; RoCEv2 all of them, or none.
+    fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool);
+}
+
+/// A vNIC.
+struct Sender<'a> {
+    vnic: u32,
+    row: &'a VnicRow,
+}
+
+impl<'a> Side<'a> for Sender<'a> {
+    #[inline(always)]
+    fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
+        Self { vnic: meta.vnic, row: cx.snapshot.row(meta.vnic) }
+    }
+
+    #[inline(always)]
+    fn has(&self, meta: &Meta) -> bool {
+        meta.vnic == self.vnic
+    }
+
+    #[inline(always)]
+    fn takes(&self, head: &[u8; FRONT], _: &Meta) -> bool {
+        (long(head, 26), be64(head, 6) >> 16) == (self.row.v4, self.row.mac) && self.row.v4 != 0
+    }
+
+    #[inline(always)]
+    fn scope(&self) -> (Scope, u64) {
+        (Scope::Vnic(self.vnic), self.row.router_mac)
+    }
+
+    #[inline(always)]
+    fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool) {
+        Run { vnic: self.vnic, packets, bytes, rdma: if roce { packets } else { 0 } }.count(cx);
+    }
+}
+
+/// A VPC, out of the tunnel.
+struct Network {
+    vpc: u32,
+    router: u64,
+}
+
+impl<'a> Side<'a> for Network {
+    #[inline(always)]
+    fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
+        let router = cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
+        Self { vpc: meta.vpc, router }
+    }
+
+    #[inline(always)]
+    fn has(&self, meta: &Meta) -> bool {
+        meta.vpc == self.vpc
+    }
+
+    #[inline(always)]
+    fn takes(&self, head: &[u8; FRONT], meta: &Meta) -> bool {
+        says_the_same(head[15], meta.entropy_port as u8)
+    }
+
+    #[inline(always)]
+    fn scope(&self) -> (Scope, u64) {
+        (Scope::Vpc(self.vpc), self.router)
+    }
+
+    #[inline(always)]
+    fn count(&self, _: &Cx, _: u64, _: u64, _: bool) {}
+}
+
+#[inline(always)]
+fn from<'a, P: PacketBuf, S: Side<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
-    let rdma = some_from_vnics::<P, false>(cx, burst, burst.pending, nft, &mut read);
+    let rdma = some_from::<P, S, false>(cx, burst, burst.pending, nft, &mut read);
     if rdma != 0 {
-        some_from_vnics::<P, true>(cx, burst, rdma, nft, &mut read);
+        some_from::<P, S, true>(cx, burst, rdma, nft, &mut read);
     }
     read
 }
@@ -46,8 +137,8 @@ pub fn from_vnics<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Rea
 /// Reads those in `mask` that are not RoCEv2 and returns the bits of those that are, which `ROCE` reads then: two loops,
 /// so that what RoCEv2 takes burdens nothing else.
 #[inline(always)]
-fn some_from_vnics<P: PacketBuf, const ROCE: bool>(
-    cx: &Cx,
+fn some_from<'a, P: PacketBuf, S: Side<'a>, const ROCE: bool>(
+    cx: &Cx<'a>,
     burst: &mut Burst<P>,
     mask: u64,
     nft: &Nft,
@@ -57,22 +148,22 @@ fn some_from_vnics<P: PacketBuf, const ROCE: bool>(
     let (mut taken, mut rdma) = (0u64, 0);
     let mut left = Bits(mask);
     while let Some(first) = left.peek() {
-        // Bursts come from one vNIC, but for trunk ports.
-        let vnic = burst.metas[first].vnic;
-        let row = cx.snapshot.row(vnic);
+        // Most bursts come from one side as a whole.
+        let side = S::of(cx, &burst.metas[first]);
         let (before, mut bytes) = (taken, 0);
         while let Some(i) = left.peek()
-            && burst.metas[i].vnic == vnic
+            && side.has(&burst.metas[i])
         {
             left.next();
             let Some(packet) = burst.packets[i].as_ref() else { continue };
             let Some(head) = head_of(packet) else { continue };
+            let meta = &mut burst.metas[i];
             let look = if ROCE {
                 Seen::read_rdma(head, packet)
-            } else if (long(head, 26), be64(head, 6) >> 16) != (row.v4, row.mac) || row.v4 == 0 {
-                Look::Odd
-            } else {
+            } else if side.takes(head, meta) {
                 Seen::read(head, packet, rdma_port)
+            } else {
+                Look::Odd
             };
             let seen = match look {
                 Look::Plain(seen) => seen,
@@ -87,65 +178,10 @@ fn some_from_vnics<P: PacketBuf, const ROCE: bool>(
             if ROCE {
                 read.roce.add(seen.class, 1 << i, cx);
             }
-            seen.leave::<ROCE>(&mut burst.metas[i], head, Scope::Vnic(vnic), row.router_mac, nft);
+            let (scope, router) = side.scope();
+            seen.leave::<ROCE>(meta, head, scope, router, nft);
         }
-        let packets = u64::from((taken ^ before).count_ones());
-        Run { vnic, packets, bytes, rdma: if ROCE { packets } else { 0 } }.count(cx);
-    }
-    read.taken |= taken;
-    rdma
-}
-
-/// Reads what came out of tunnels; the outer ECN field stands where `outer` leaves it.
-#[inline]
-pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> Read {
-    let mut read = Read::default();
-    let rdma = some_from_tunnels::<P, false>(cx, burst, burst.pending, nft, &mut read);
-    if rdma != 0 {
-        some_from_tunnels::<P, true>(cx, burst, rdma, nft, &mut read);
-    }
-    read
-}
-
-#[inline(always)]
-fn some_from_tunnels<P: PacketBuf, const ROCE: bool>(
-    cx: &Cx,
-    burst: &mut Burst<P>,
-    mask: u64,
-    nft: &Nft,
-    read: &mut Read,
-) -> u64 {
-    let rdma_port = cx.snapshot.settings.rdma_port;
-    let (mut taken, mut rdma) = (0, 0);
-    let (mut vpc, mut router) = (NO_INDEX, 0);
-    for i in Bits(mask) {
-        let Some(packet) = burst.packets[i].as_ref() else { continue };
-        let meta = &mut burst.metas[i];
-        let Some(head) = head_of(packet) else { continue };
-        let look = if ROCE {
-            Seen::read_rdma(head, packet)
-        } else if says_the_same(head[15], meta.entropy_port as u8) {
-            Seen::read(head, packet, rdma_port)
-        } else {
-            Look::Odd
-        };
-        let seen = match look {
-            Look::Plain(seen) => seen,
-            Look::Rdma => {
-                rdma |= 1 << i;
-                continue;
-            }
-            Look::Odd => continue,
-        };
-        if meta.vpc != vpc {
-            vpc = meta.vpc;
-            router = cx.snapshot.vpc(vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
-        }
-        taken |= 1 << i;
-        if ROCE {
-            read.roce.add(seen.class, 1 << i, cx);
-        }
-        seen.leave::<ROCE>(meta, head, Scope::Vpc(vpc), router, nft);
+        side.count(cx, u64::from((taken ^ before).count_ones()), bytes, ROCE);
     }
     read.taken |= taken;
     rdma

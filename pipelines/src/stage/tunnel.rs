@@ -141,17 +141,17 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patc
     let [t0, t1] = total.to_be_bytes();
     let [l0, l1] = ((inner + UDP_VXLAN) as u16).to_be_bytes();
     let [s0, s1] = patch.source_port.to_be_bytes();
-    let [b0, b1, b2, b3, b4, b5, b6, b7] = header.word::<3>().to_ne_bytes();
+    let [b0, b1, b2, b3, b4, b5, b6, b7] = header.word(3).to_ne_bytes();
     let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
     let (words, rest) = outer.as_chunks_mut::<8>();
     let [w0, w1, w2, w3, w4, w5] = words else { return false };
-    *w0 = header.word::<0>().to_ne_bytes();
-    *w1 = (header.word::<1>() | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
-    *w2 = (header.word::<2>() | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
+    *w0 = header.word(0).to_ne_bytes();
+    *w1 = (header.word(1) | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
+    *w2 = (header.word(2) | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
     *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
-    *w4 = (header.word::<4>() | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
-    *w5 = header.word::<5>().to_ne_bytes();
-    rest.copy_from_slice(&header.word::<6>().to_ne_bytes()[..V4_LEN % 8]);
+    *w4 = (header.word(4) | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
+    *w5 = header.word(5).to_ne_bytes();
+    rest.copy_from_slice(&header.word(6).to_ne_bytes()[..V4_LEN % 8]);
     header.is_still() || {
         packet.trim_front(V4_LEN);
         false

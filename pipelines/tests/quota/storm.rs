@@ -79,6 +79,15 @@ impl Source {
     }
 }
 
+/// A worker that knows hundreds of thousands of queue pairs.
+fn world() -> World {
+    let mut world = plain();
+    let config = RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
+    world.rcft = RcftShared::new(config, &|_, _| {});
+    world.worker = Worker::new(256, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
+    world
+}
+
 /// A worker with the victim's queue pairs, and nobody beside it.
 struct Peace {
     world: World,
@@ -91,12 +100,7 @@ struct Peace {
 
 impl Peace {
     fn new() -> Self {
-        let mut world = plain();
-        world.rcft =
-            RcftShared::new(RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 }, &|_, _| {});
-        world.worker =
-            Worker::new(256, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
-        Self { world, made: 0, took: VecDeque::new(), asked: 0 }
+        Self { world: world(), made: 0, took: VecDeque::new(), asked: 0 }
     }
 
     /// What a burst takes these days: looked at every eighth time.
@@ -136,11 +140,7 @@ struct Run {
 
 impl Run {
     fn new(quota_of_storm: u32) -> Self {
-        let mut world = plain();
-        let config = RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
-        world.rcft = RcftShared::new(config, &|_, _| {});
-        world.worker =
-            Worker::new(256, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
+        let world = world();
         quota(&world, 1, quota_of_storm);
         Self { world, peace: Peace::new(), now: 1.0, took: HashMap::new() }
     }

@@ -5,7 +5,7 @@
 
 use wire::parse::parse_into;
 use wire::roce::BTH_LEN;
-use wire::{ChecksumState, Flags, Headers, L3, PacketBuf, protocol, vxlan};
+use wire::{Flags, Headers, L3, PacketBuf, protocol, vxlan};
 
 use crate::offload::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
 use crate::offload::{FlowError, Item, Kind, Where, back_end::Cause};
@@ -155,8 +155,7 @@ impl Layers {
     /// checksum, not finished, or larger than a packet of the wire. Hardware would know some of these by an integrity
     /// item (unconfirmed).
     pub fn of<P: PacketBuf>(packet: &P, ports: UdpPorts) -> Option<Self> {
-        let facts = packet.rx_facts();
-        if facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial {
+        if packet.is_unfinished() {
             return None;
         }
         let head = packet.head();
