@@ -13,6 +13,22 @@ use crate::mempool::HEADROOM;
 pub(crate) const HEAD_BYTES: usize = 256;
 
 impl Mbuf {
+    /// True when the chain has as many segments and bytes as its first segment says, all inside their buffers.
+    pub(crate) fn is_sound(&self) -> bool {
+        let head = self.segment();
+        let (mut segments, mut bytes) = (0, 0);
+        let mut next = Some(head);
+        while let Some(segment) = next {
+            if segments == head.nb_segs() || !segment.is_inside() {
+                return false;
+            }
+            segments += 1;
+            bytes += u64::from(segment.data_len());
+            next = segment.next();
+        }
+        segments == head.nb_segs() && bytes == u64::from(head.pkt_len())
+    }
+
     /// Moves bytes of later segments to the first until it holds `wanted` of them, or the whole packet.
     /// `false` when there is no room, the data is shared, or the chain is broken; the packet is then still
     /// whole.

@@ -15,8 +15,8 @@ pub(crate) const REFCNT: usize = sys::DPDK_SYS_MBUF_REFCNT as usize;
 pub(crate) const NB_SEGS: usize = sys::DPDK_SYS_MBUF_NB_SEGS as usize;
 const PORT: usize = sys::DPDK_SYS_MBUF_PORT as usize;
 const OL_FLAGS: usize = sys::DPDK_SYS_MBUF_OL_FLAGS as usize;
-const PKT_LEN: usize = sys::DPDK_SYS_MBUF_PKT_LEN as usize;
-const DATA_LEN: usize = sys::DPDK_SYS_MBUF_DATA_LEN as usize;
+pub(crate) const PKT_LEN: usize = sys::DPDK_SYS_MBUF_PKT_LEN as usize;
+pub(crate) const DATA_LEN: usize = sys::DPDK_SYS_MBUF_DATA_LEN as usize;
 const VLAN_TCI: usize = sys::DPDK_SYS_MBUF_VLAN_TCI as usize;
 const HASH_RSS: usize = sys::DPDK_SYS_MBUF_HASH_RSS as usize;
 const BUF_LEN: usize = sys::DPDK_SYS_MBUF_BUF_LEN as usize;
@@ -180,6 +180,12 @@ impl Segment {
     pub(crate) unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
         // SAFETY: as for `bytes`, and exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data(), usize::from(self.data_len())) }
+    }
+
+    /// True when the data lies inside the segment's buffer.
+    pub(crate) fn is_inside(self) -> bool {
+        let end = usize::from(self.data_off()) + usize::from(self.data_len());
+        end <= usize::from(self.get::<u16>(BUF_LEN))
     }
 
     /// Free bytes behind the data.

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
@@ -14,8 +15,11 @@ use dpdk_sys as sys;
 
 use crate::burst::Burst;
 use crate::error::{Errno, PortError};
-use crate::mbuf::{HEAD_BYTES, Mbuf, NB_SEGS, REFCNT};
+use crate::mbuf::{DATA_LEN, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
+
+/// Most packets of one [`RxQueue::receive_into`].
+const AT_ONCE: usize = 64;
 
 /// One receive queue of a started port.
 #[derive(Debug)]
@@ -103,14 +107,20 @@ impl RxQueue {
         burst.len() - old
     }
 
-    /// Receives into the leading `None`s of `slots` and returns how many of them hold a packet now.
+    /// Receives into the leading `None`s of `slots`, up to 64, and returns how many of them hold a packet now.
     #[inline]
     pub fn receive_into(&mut self, slots: &mut [Option<Mbuf>]) -> usize {
-        let room = slots.iter().take_while(|slot| slot.is_none()).count();
+        let room = slots.iter().take(AT_ONCE).take_while(|slot| slot.is_none()).count();
+        // Not into the slots themselves: drivers leave what they like behind the packets that they return. The
+        // vector receive of NICs does, and net_vhost leaves packets there that it has freed.
+        let mut scratch = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; AT_ONCE];
+        let taken = scratch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: `scratch` has room for `room` pointers.
+        let received = unsafe { self.burst(taken, room) };
         let raw = slots.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Option<Mbuf>` is a pointer, `room` of them are `None`, and the driver writes valid
-        // packets that it gives up.
-        let received = unsafe { self.burst(raw, room) };
+        // SAFETY: the driver wrote `received` valid packets and gave them up; an `Option<Mbuf>` is a pointer, so
+        // many slots are `None`, and nothing else of `scratch` is looked at.
+        unsafe { raw.copy_from_nonoverlapping(taken, received) };
         if !self.looks {
             return received;
         }
@@ -130,7 +140,8 @@ impl RxQueue {
         kept
     }
 
-    /// One burst straight from the driver.
+    /// One burst straight from the driver: the first so many pointers are packets, at most `count`; whatever is
+    /// behind them is not to be looked at.
     ///
     /// # Safety
     /// `slots` has room for `count` pointers.
@@ -146,22 +157,24 @@ impl RxQueue {
         // SAFETY: the driver's own function with its own queue, room for `count`, on the one thread that polls.
         let received = unsafe { receive(queue, slots, count) };
         if callback.is_null() {
-            return usize::from(received);
+            return usize::from(received.min(count));
         }
         let port = self.end.port.get();
         // SAFETY: as the C inline does it; the callbacks get the same packets and may reduce them.
         let received =
             unsafe { sys::rte_eth_call_rx_callbacks(port, self.end.queue, slots, received, count, callback) };
-        usize::from(received)
+        usize::from(received.min(count))
     }
 
-    /// A packet that is not of one segment with one owner: gathers its headers, or drops and counts it.
+    /// A packet that is not of one segment with one owner: gathers its headers, or drops and counts it. One whose
+    /// segments are not what its first one says is dropped, too: nobody behind here doubts a length.
     #[cold]
     fn admit(&mut self, packet: Mbuf) -> Option<Mbuf> {
-        let admitted = match packet.segment().refcnt() {
-            1 => Some(packet),
-            _ => packet.unshared(),
-        };
+        let admitted =
+            Some(packet).filter(Mbuf::is_sound).and_then(|packet| match packet.segment().refcnt() {
+                1 => Some(packet),
+                _ => packet.unshared(),
+            });
         let admitted = admitted.and_then(|mut packet| packet.pull_up(HEAD_BYTES).then_some(packet));
         self.split_drops += u64::from(admitted.is_none());
         admitted
@@ -180,7 +193,7 @@ impl RxQueue {
     }
 
     /// Packets that were dropped as `header-split`: their headers were spread over segments and could not be
-    /// gathered.
+    /// gathered, or their segments were not as many or as long as they said.
     #[inline]
     pub fn header_split_drops(&self) -> u64 {
         self.split_drops
@@ -191,7 +204,7 @@ impl RxQueue {
     }
 }
 
-/// True for a packet of one segment with one owner: nearly all of them.
+/// True for a packet of one segment with one owner, whose two lengths agree: nearly all of them.
 ///
 /// # Safety
 /// `slot` holds a valid mbuf.
@@ -206,7 +219,13 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
     let segments = packet.wrapping_byte_add(NB_SEGS).cast::<u16>();
     // SAFETY: a field of a valid mbuf.
     let segments = unsafe { segments.read() };
-    (owners.load(Ordering::Relaxed) == 1) & (segments == 1)
+    let length = packet.wrapping_byte_add(DATA_LEN).cast::<u16>();
+    // SAFETY: as above.
+    let length = unsafe { length.read() };
+    let total = packet.wrapping_byte_add(PKT_LEN).cast::<u32>();
+    // SAFETY: as above.
+    let total = unsafe { total.read() };
+    (owners.load(Ordering::Relaxed) == 1) & (segments == 1) & (total == u32::from(length))
 }
 
 impl TxQueue {
@@ -264,12 +283,13 @@ impl TxQueue {
         if !callback.is_null() {
             let port = self.end.port.get();
             // SAFETY: as the C inline does it; the callbacks free what they take away and close the gaps.
-            left = unsafe { sys::rte_eth_call_tx_callbacks(port, self.end.queue, slots, left, callback) };
+            let kept = unsafe { sys::rte_eth_call_tx_callbacks(port, self.end.queue, slots, left, callback) };
+            left = kept.min(left);
         }
         // SAFETY: the driver's own function with its own queue and `left` packets, on the one thread that
         // sends.
         let sent = unsafe { send(queue, slots, left) };
-        (usize::from(sent), usize::from(left))
+        (usize::from(sent.min(left)), usize::from(left))
     }
 
     /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
@@ -283,7 +303,7 @@ impl TxQueue {
         let (queue, _) = unsafe { queue_data(&ops.txq, self.end.queue) };
         // SAFETY: the driver's own function with its own queue; it changes headers and keeps no packet.
         let ready = unsafe { prepare(queue, burst.slots(), offered as u16) };
-        usize::from(ready)
+        usize::from(ready.min(offered as u16))
     }
 
     /// Asks the driver to free packets that were sent. Returns how many it freed.
@@ -317,116 +337,4 @@ impl TxQueue {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ffi::c_void;
-
-    use wire::PacketBuf;
-
-    use super::*;
-    use crate::testing::{pool, ring};
-
-    #[test]
-    fn a_header_with_two_owners_is_replaced_on_receive() {
-        let pool = pool("two-owners");
-        let (port, mut rx, mut tx) = ring("net_ring_a", &pool);
-        let packet = pool.alloc_from(b"whose is it").unwrap();
-        let raw = packet.segment().as_ptr();
-        // SAFETY: a valid mbuf; the second reference is given up below.
-        unsafe { sys::dpdk_sys_mbuf_refcnt_update(raw, 1) };
-        let mut burst = Burst::with_capacity(4);
-        burst.push(packet).unwrap();
-        burst.push(pool.alloc_from(b"mine").unwrap()).unwrap();
-        assert_eq!(tx.send(&mut burst), 2);
-        assert_eq!(rx.receive(&mut burst), 2);
-        let first = &mut burst.as_mut_slice()[0];
-        assert!(first.segment().as_ptr() != raw && !first.is_shared());
-        assert_eq!(first.head_mut(), b"whose is it");
-        assert_eq!((burst.as_slice()[1].head(), rx.header_split_drops()), (&b"mine"[..], 0));
-        assert_eq!(pool.in_use(), 3);
-        // SAFETY: the second owner lets go.
-        unsafe { sys::dpdk_sys_mbuf_free(raw) };
-        drop(burst);
-        assert_eq!(pool.in_use(), 0);
-        port.stop(vec![rx], vec![tx]).map_err(|(_, _, _, error)| error).unwrap();
-    }
-
-    /// Frees packets whose first byte is odd, as a filter would.
-    unsafe extern "C" fn drop_odd(
-        _port: u16,
-        _queue: u16,
-        packets: *mut *mut sys::rte_mbuf,
-        count: u16,
-        _user: *mut c_void,
-    ) -> u16 {
-        // SAFETY: DPDK hands over so many packets.
-        let packets = unsafe { std::slice::from_raw_parts_mut(packets, count.into()) };
-        let mut kept = 0;
-        for index in 0..packets.len() {
-            let raw = packets[index];
-            // SAFETY: a valid packet, ours for the moment.
-            let packet = unsafe { Mbuf::from_raw(NonNull::new(raw).unwrap()) };
-            if packet.head()[0] & 1 == 0 {
-                packets[kept] = packet.into_raw().as_ptr();
-                kept += 1;
-            }
-        }
-        kept as u16
-    }
-
-    unsafe extern "C" fn drop_odd_received(
-        port: u16,
-        queue: u16,
-        packets: *mut *mut sys::rte_mbuf,
-        count: u16,
-        _most: u16,
-        user: *mut c_void,
-    ) -> u16 {
-        // SAFETY: the same contract.
-        unsafe { drop_odd(port, queue, packets, count, user) }
-    }
-
-    fn heads(burst: &Burst) -> Vec<u8> {
-        burst.iter().map(|packet| packet.head()[0]).collect()
-    }
-
-    #[test]
-    fn callbacks_see_every_burst_and_may_take_packets_away() {
-        let pool = pool("callbacks");
-        let (port, mut rx, mut tx) = ring("net_ring_b", &pool);
-        let id = port.id().get();
-        let fill = |burst: &mut Burst, numbers: std::ops::Range<u8>| {
-            for number in numbers {
-                burst.push(pool.alloc_from(&[number; 60]).unwrap()).unwrap();
-            }
-        };
-        let mut burst = Burst::with_capacity(16);
-
-        // SAFETY: a queue of a started port; the callback is removed below.
-        let filter = unsafe { sys::rte_eth_add_tx_callback(id, 0, Some(drop_odd), std::ptr::null_mut()) };
-        assert!(!filter.is_null());
-        fill(&mut burst, 0..9);
-        assert_eq!((tx.send(&mut burst), burst.len(), pool.in_use()), (9, 0, 5));
-        let mut slots: Vec<_> = (9..12).map(|number| pool.alloc_from(&[number; 60])).collect();
-        assert_eq!(tx.send_from(&mut slots), 3);
-        assert!(slots.iter().all(Option::is_none));
-        // SAFETY: the callback that was added; its memory stays, as DPDK wants while queues may run.
-        assert_eq!(unsafe { sys::rte_eth_remove_tx_callback(id, 0, filter) }, 0);
-        assert_eq!(rx.receive(&mut burst), 6);
-        assert_eq!(heads(&burst), [0, 2, 4, 6, 8, 10]);
-        burst.clear();
-
-        // SAFETY: as above.
-        let filter =
-            unsafe { sys::rte_eth_add_rx_callback(id, 0, Some(drop_odd_received), std::ptr::null_mut()) };
-        assert!(!filter.is_null());
-        fill(&mut burst, 1..8);
-        assert_eq!(tx.send(&mut burst), 7);
-        assert_eq!(rx.receive(&mut burst), 3);
-        assert_eq!((heads(&burst), pool.in_use()), (vec![2, 4, 6], 3));
-        // SAFETY: as above.
-        assert_eq!(unsafe { sys::rte_eth_remove_rx_callback(id, 0, filter) }, 0);
-        drop(burst);
-        port.stop(vec![rx], vec![tx]).map_err(|(_, _, _, error)| error).unwrap();
-        assert_eq!(pool.in_use(), 0);
-    }
-}
+mod tests;
