@@ -65,6 +65,13 @@ pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
     route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged()
 }
 
+/// Where a VPC's virtual router sends packets to an address, and the MAC that they get; `None` when it does not.
+pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRef, MacAddr)> {
+    let (action, _) = route(snapshot, vpc, address);
+    let slot = SlotRef { slot: action.slot, generation: action.slot_generation };
+    (action.verdict == Verdict::Forward).then_some((slot, MacAddr(action.dst_mac)))
+}
+
 /// The second value is false when a new location in the VPC could change the decision.
 fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (Action, bool) {
     let flood = Action { verdict: Verdict::Flood, ..Action::default() };

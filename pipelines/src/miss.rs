@@ -10,24 +10,27 @@ const TOLERANCE_NS: u64 = 50_000_000;
 
 /// Rate limits of one worker, by vNIC and by VPC.
 pub struct MissLimits {
-    vnics: Rows<u64>,
-    vpcs: Rows<u64>,
+    vnics: Rows<Due>,
+    vpcs: Rows<Due>,
+    errors: Rows<Due>,
     interval_ns: u64,
 }
 
 impl MissLimits {
     /// Limits for that many vNICs and VPCs.
     pub fn new(vnics: usize, vpcs: usize) -> Self {
-        Self { vnics: Rows::new(vnics, || 0), vpcs: Rows::new(vpcs, || 0), interval_ns: 0 }
+        Self {
+            vnics: Rows::new(vnics, Due::default),
+            vpcs: Rows::new(vpcs, Due::default),
+            errors: Rows::new(vnics, Due::default),
+            interval_ns: 0,
+        }
     }
 
     /// Sets the rate of every source, in packets per second; 0: no limit.
     #[inline]
     pub fn set_rate(&mut self, per_second: u32) {
-        self.interval_ns = match per_second {
-            0 => 0,
-            rate => (1_000_000_000 / u64::from(rate)).max(1),
-        };
+        self.interval_ns = interval_ns(per_second);
     }
 
     /// True when a source may use the slow path now; then it has used it.
@@ -37,11 +40,35 @@ impl MissLimits {
             Scope::Vnic(index) => self.vnics.at_mut(index),
             Scope::Vpc(index) => self.vpcs.at_mut(index),
         };
-        let start = (*due).max(now_ns);
+        due.admit(self.interval_ns, now_ns)
+    }
+
+    /// True when one of so many ICMP errors a second (0: no limit) about a vNIC may be sent now; then it counts as sent.
+    #[inline]
+    pub fn admit_error(&mut self, vnic: u32, per_second: u32, now_ns: u64) -> bool {
+        self.errors.at_mut(vnic).admit(interval_ns(per_second), now_ns)
+    }
+}
+
+const fn interval_ns(per_second: u32) -> u64 {
+    match per_second {
+        0 => 0,
+        rate => 1_000_000_000 / rate as u64,
+    }
+}
+
+/// When what was used is paid for, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Due(u64);
+
+impl Due {
+    #[inline]
+    fn admit(&mut self, cost_ns: u64, now_ns: u64) -> bool {
+        let start = self.0.max(now_ns);
         if start - now_ns > TOLERANCE_NS {
             return false;
         }
-        *due = start + self.interval_ns;
+        self.0 = start.saturating_add(cost_ns);
         true
     }
 }

@@ -23,7 +23,7 @@ use crate::stage::dhtb::Parked;
 use crate::stage::key::Roce;
 use crate::stage::plain::{self, Read};
 use crate::stage::{
-    Cx, bind, dhtb, forward, guard, key, lookup, neighbour, outer, parse, rcft, slow_path, underlay,
+    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, underlay,
 };
 use crate::watch::{Stage, Watch};
 use crate::{Now, Sink};
@@ -156,7 +156,10 @@ impl<P: PacketBuf> Overlay<P> {
                 from_wire(&cx, burst, (index, row), tables, &self.events, (&mut *sink, &mut *watch))
             }
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
-            role => from_vnic(&cx, burst, (role, row), tables, (&mut *sink, &mut *watch)),
+            role => {
+                let limits = &mut self.limits;
+                from_vnic(&cx, burst, (role, row), tables, limits, (&mut *sink, &mut *watch))
+            }
         };
         let n = burst.pending.count_ones();
         if n == 0 {
@@ -309,6 +312,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     burst: &mut Burst<P>,
     (role, row): (PortRole, PortRow),
     tables: Reading,
+    limits: &mut MissLimits,
     (sink, watch): (&mut S, &mut W),
 ) -> Roce {
     let n = burst.pending.count_ones();
@@ -323,6 +327,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     }
     let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
     guard::run(cx, burst, rest);
+    mtu::run(cx, burst, rest, limits, sink);
     read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
 }
 

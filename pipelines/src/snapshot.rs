@@ -336,6 +336,8 @@ pub struct Settings {
     pub miss_budget: u32,
     /// Slow-path packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
     pub miss_rate: u32,
+    /// ICMP errors per second and vNIC that they are about (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)); 0: no limit.
+    pub error_rate: u32,
     /// How RDMA over its rates is marked and bounded.
     pub law: Law,
     /// How much of a class may wait on a worker.
@@ -352,6 +354,7 @@ impl Default for Settings {
             dscp: DscpPolicy::default(),
             miss_budget: 32,
             miss_rate: 100_000,
+            error_rate: 1000,
             law: Law::default(),
             queues: QueueLimits::default(),
         }

@@ -100,15 +100,38 @@ fn packets_grow_and_shrink_at_both_ends() {
     assert_eq!(packet.prepend(headroom).unwrap().len(), packet.len());
     assert_eq!((packet.headroom(), packet.tailroom()), (0, 0));
 
-    // In a chain, the front is the first segment's and the end the last one's.
+    // In a chain, the front is the first segment's and new bytes go into the last one.
     let bytes = frame(1, pool.segment_room() + 10);
     let mut chain = pool.alloc_from(&bytes).unwrap();
-    assert!(!chain.trim_back(11) && chain.trim_back(10));
+    assert!(!chain.trim_back(bytes.len() + 1) && chain.trim_back(12));
     chain.append(2).unwrap().copy_from_slice(b"yz");
     assert!(chain.trim_front(1));
-    let mut expected = bytes[1..pool.segment_room()].to_vec();
+    let mut expected = bytes[1..pool.segment_room() - 2].to_vec();
     expected.extend(b"yz");
     assert_eq!((chain.len(), chain.to_vec()), (expected.len(), expected));
+}
+
+#[test]
+fn repair_the_end_of_a_chain_is_taken_off_over_segments() {
+    let eal = eal();
+    let pool = pool(&eal, 63);
+    let room = pool.segment_room();
+    let bytes = frame(1, 3 * room + 10);
+    for keep in [2, 3, room - 1, room, room + 1, 3 * room, 3 * room + 1, 3 * room + 10] {
+        let mut chain = pool.alloc_from(&bytes).unwrap();
+        assert!(chain.trim_back(bytes.len() - keep));
+        assert_eq!((chain.len(), chain.to_vec()), (keep, bytes[..keep].to_vec()));
+        assert_eq!(pool.in_use(), keep.div_ceil(room).max(1), "segments of {keep} bytes");
+        // A copy shares the data, not the headers: either may be cut.
+        let mut copy = chain.try_clone().unwrap();
+        assert!(copy.trim_back(keep / 2));
+        assert_eq!(
+            (copy.to_vec(), chain.to_vec()),
+            (bytes[..keep - keep / 2].to_vec(), bytes[..keep].to_vec())
+        );
+        drop((chain, copy));
+        assert_eq!(pool.in_use(), 0);
+    }
 }
 
 #[test]

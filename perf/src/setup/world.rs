@@ -68,6 +68,7 @@ impl World {
         let (vlt, mut writer) = Vlt::new(16);
         let mut snapshot = Snapshot::empty(vlt);
         snapshot.settings.miss_rate = 0;
+        snapshot.settings.error_rate = 0;
         snapshot.settings.miss_budget = 64;
         let roles = [PortRole::Uplink(0), PortRole::Vnic(0), PortRole::Vnic(1)];
         snapshot.ports = roles.map(|role| PortRow { role, partner: NO_PORT, ..PortRow::default() }).into();

@@ -3,11 +3,9 @@
 //! Facts of the single packet are checked here and never cached: TTL, length, ECN, whether source and
 //! destination are the same vNIC.
 
-use std::net::IpAddr;
+use wire::{L3, PacketBuf, View, ipv4, ipv6};
 
-use wire::{L3, MacAddr, PacketBuf, View, ipv4, ipv6};
-
-use super::icmp_error::{self, Complaint};
+use super::icmp_error::{Complaint, complain};
 use super::neighbour::send_back;
 use super::tunnel::{self, OuterTos, Patch};
 use super::{Cx, bind, reply};
@@ -18,7 +16,7 @@ use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
 use crate::nft::{Action, Nft, Verdict};
-use crate::snapshot::{NO_PORT, PortIndex, Vpc, mac_from};
+use crate::snapshot::{NO_PORT, PortIndex};
 use crate::vlt::{Header4, Hot, Place, SlotRef};
 
 /// Where a packet came from.
@@ -237,7 +235,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     }
     if action.rewrite != 0 {
         if meta.headers.ttl <= 1 {
-            complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), limits, sink);
+            complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), None, limits, sink);
             return;
         }
         let rewritten =
@@ -344,7 +342,8 @@ fn rewrite<P: PacketBuf>(packet: &mut P, action: &Action, headers: &wire::Header
     }
 }
 
-/// A packet that could not be sent: dropped by name, and its sender told where that helps.
+/// A packet that could not be sent: dropped by name, and its sender told where that helps, through the tunnel if it
+/// came out of one: who sends does not know the MTU of a vNIC on another host.
 #[cold]
 #[inline(never)]
 fn refused<P: PacketBuf, S: Sink<P>>(
@@ -361,6 +360,10 @@ fn refused<P: PacketBuf, S: Sink<P>>(
         burst.drop(i, reason, cx.counters);
         return;
     }
+    let receiver = match place {
+        Place::Local { vnic } => Some(vnic),
+        _ => None,
+    };
     let mtu = match place {
         Place::Local { vnic } => cx.snapshot.row(vnic).mtu,
         Place::Remote(tunnel) => {
@@ -371,44 +374,7 @@ fn refused<P: PacketBuf, S: Sink<P>>(
         }
         Place::Unresolved { .. } | Place::Empty => 0,
     };
-    complain(cx, burst, i, (Complaint::TooBig(mtu), reason), limits, sink);
-}
-
-/// Drops a packet and, within the source's slow-path rate, tells its vNIC why.
-#[cold]
-#[inline(never)]
-fn complain<P: PacketBuf, S: Sink<P>>(
-    cx: &Cx,
-    burst: &mut Burst<P>,
-    i: usize,
-    (complaint, reason): (Complaint, DropReason),
-    limits: &mut MissLimits,
-    sink: &mut S,
-) {
-    let meta = burst.metas[i];
-    let vpc = cx.snapshot.vpc(meta.vpc);
-    let to = mac_from(cx.snapshot.row(meta.vnic).mac);
-    let told = meta.vnic != NO_INDEX
-        && limits.admit(meta.key.scope(), cx.now.ns)
-        && burst.packets[i].as_mut().is_some_and(|packet| {
-            icmp_error::make(packet, &meta.headers, complaint, router_of(vpc, &meta.key), to)
-        });
-    if !told {
-        burst.drop(i, reason, cx.counters);
-        return;
-    }
-    // The packet is dropped by name; what takes its place is a new one.
-    cx.counters.drop(reason);
-    cx.counters.originated.add(1);
-    send_back(cx, burst, i, sink);
-}
-
-/// Address and MAC with which the virtual router speaks to the source of a flow.
-fn router_of(vpc: Option<&Vpc>, key: &crate::flow_key::FlowKey) -> (Option<IpAddr>, MacAddr) {
-    let Some(vpc) = vpc else { return (None, MacAddr::ZERO) };
-    let source = key.addresses().map(|(source, _)| source);
-    let gateway = source.and_then(|source| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
-    (gateway, vpc.router_mac)
+    complain(cx, burst, i, (Complaint::TooBig(mtu), reason), receiver, limits, sink);
 }
 
 /// Verdicts other than forwarding.

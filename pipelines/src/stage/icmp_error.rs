@@ -1,15 +1,32 @@
-//! ICMP errors to a vNIC: too big (RFC 1191, RFC 4443 section 3.2), time exceeded (RFC 792, RFC 4443 3.3).
+//! ICMP errors: too big (RFC 1191, RFC 4443 section 3.2), time exceeded (RFC 792, RFC 4443 3.3).
 //!
 //! Made in place of the packet that caused them, which is quoted; none is made about an error, a later fragment
 //! or a group address (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+//!
+//! A vNIC of this host hears from the virtual router: its address in the subnet of the sender, or where there is none the
+//! destination's. A sender behind a tunnel hears, of what is too big for a vNIC of this host, from the vNIC's own address:
+//! every host on the way knows that address to be behind this VTEP, the virtual router's is everywhere.
 
 use std::net::IpAddr;
 
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, checksum, icmp, icmpv6, ipv4, ipv6, protocol};
 
+use super::Cx;
+use super::forward::{Flow, Origin, to_place};
+use super::neighbour::send_back;
+use super::outer::addresses;
+use crate::Sink;
+use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::decide::way_to;
+use crate::drops::DropReason;
+use crate::flow_key::outer_source_port;
+use crate::miss::MissLimits;
+use crate::snapshot::{Destination, mac_from};
+use crate::vlt::Place;
+
 /// What to complain about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Complaint {
+pub(super) enum Complaint {
     /// Larger than this MTU of the way out.
     TooBig(u16),
     /// TTL or hop limit ran out.
@@ -23,10 +40,90 @@ const QUOTE_V6: usize = ipv6::MIN_MTU - 48;
 /// Longest layer 2 header: Ethernet and two tags.
 const MAX_L2: usize = 22;
 
+/// Drops a packet and tells its sender why, as often as the vNIC that it is about may cause errors: the one that sent it,
+/// or `receiver`, a vNIC of this host, of a packet out of a tunnel.
+#[cold]
+#[inline(never)]
+pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    (complaint, reason): (Complaint, DropReason),
+    receiver: Option<u32>,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    let meta = burst.metas[i];
+    let from_tunnel = meta.vnic == NO_INDEX;
+    let about = if from_tunnel { receiver } else { Some(meta.vnic) };
+    let Some((packet, about)) = burst.packets[i].as_mut().zip(about) else {
+        return burst.drop(i, reason, cx.counters);
+    };
+    let (source, destination) = addresses(packet.head(), &meta.headers);
+    // What is said to nobody costs nothing of the rate.
+    let sayable = allowed(packet.head(), &meta.headers) && is_station(source) && is_station(destination);
+    let way = if from_tunnel { way_back(cx, &meta, packet.head(), source) } else { None };
+    let (speaker, to) = if from_tunnel {
+        let to = way.map(|(_, mac)| mac);
+        ((None, mac_from(cx.snapshot.row(about).mac)), to)
+    } else {
+        let vpc = cx.snapshot.vpc(meta.vpc);
+        let gateway = vpc.and_then(|vpc| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
+        let mac = vpc.map_or(MacAddr::ZERO, |vpc| vpc.router_mac);
+        ((gateway, mac), Some(mac_from(cx.snapshot.row(about).mac)))
+    };
+    let told = sayable
+        && to.is_some_and(|to| {
+            limits.admit_error(about, cx.snapshot.settings.error_rate, cx.now.ns)
+                && make(packet, &meta.headers, complaint, speaker, to)
+        });
+    if !told {
+        return burst.drop(i, reason, cx.counters);
+    }
+    // The packet is dropped by name; what takes its place is a new one.
+    cx.counters.drop(reason);
+    cx.counters.originated.add(1);
+    match way {
+        Some((place, _)) => {
+            let Some(packet) = burst.take(i) else { return };
+            let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+            let flow = Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
+            if let Err((reason, _)) = to_place(cx, sink, packet, place, origin, flow) {
+                cx.counters.drop(reason);
+            }
+        }
+        None => {
+            cx.counters.vnic(meta.vnic as usize).drops.add(1);
+            send_back(cx, burst, i, sink);
+        }
+    }
+}
+
+/// Where the sender of a packet out of a tunnel is, and its MAC: the station that has the frame's source MAC, or where that
+/// is a router's, the source address. `None` for one that says it is a vNIC of this host.
+fn way_back(cx: &Cx, meta: &Meta, head: &[u8], source: IpAddr) -> Option<(Place, MacAddr)> {
+    let vpc = cx.snapshot.vpc(meta.vpc)?;
+    let mac = meta.headers.ethernet(head)?.src;
+    let bridged =
+        cx.snapshot.location(meta.vpc, Destination::Mac(mac)).map(|location| (location.slot, location.mac));
+    let (slot, mac) = bridged.or_else(|| way_to(cx.snapshot, vpc, source))?;
+    let reading = cx.snapshot.vlt.read(slot.slot);
+    let remote = reading.generation == slot.generation && matches!(reading.place, Place::Remote(_));
+    remote.then_some((reading.place, mac))
+}
+
+/// True for an address that one station may have: errors go to no other, and are made about no packet to another.
+fn is_station(address: IpAddr) -> bool {
+    !address.is_unspecified()
+        && !address.is_multicast()
+        && !address.is_loopback()
+        && !matches!(address, IpAddr::V4(address) if address.is_broadcast())
+}
+
 /// Turns a packet into an error to its sender, whose MAC is `to` (the packet's own source MAC may be rewritten by
 /// now). `router` is the address and MAC that complains; without an address of its own the switch uses the
 /// destination's. `false`: the packet must be dropped silently.
-pub fn make<P: PacketBuf>(
+fn make<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
@@ -64,9 +161,9 @@ fn build<P: PacketBuf>(
         L3::Ipv4 => (QUOTE_V4, 28),
         _ => (QUOTE_V6, 48),
     };
-    let quote = usize::from(headers.l3_len).min(limit);
-    // A packet of several segments gives up its last ones only as far as the last segment goes.
     packet.trim_front(l3).then_some(())?;
+    // Of a packet of several segments, what the first one holds: all headers.
+    let quote = usize::from(headers.l3_len).min(limit).min(packet.head().len());
     packet.trim_back(packet.len().checked_sub(quote)?).then_some(())?;
     let mut prefix = [0u8; 48];
     let quoted = packet.head().get(..quote)?;

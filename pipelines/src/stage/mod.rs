@@ -11,6 +11,7 @@ pub mod guard;
 pub mod icmp_error;
 pub mod key;
 pub mod lookup;
+pub mod mtu;
 pub mod neighbour;
 pub mod outer;
 pub mod parse;

@@ -1,5 +1,5 @@
 //! plain: inner frames as nearly all of them are, read in one go from their bytes to their key: untagged IPv4 without
-//! options or fragment, TCP, UDP or RoCEv2, from a vNIC with its own addresses or out of a tunnel that says the same
+//! options or fragment, TCP, UDP or RoCEv2, from a vNIC with its own addresses and within its MTU, or out of a tunnel that says the same
 //! about congestion.
 //!
 //! It accepts and never refuses: what is different in any way, wrong or not, is for `parse`, `guard`, `outer` and `key`,
@@ -78,7 +78,9 @@ impl<'a> Side<'a> for Sender<'a> {
 
     #[inline(always)]
     fn takes(&self, head: &[u8; FRONT], _: &Meta) -> bool {
-        (long(head, 26), be64(head, 6) >> 16) == (self.row.v4, self.row.mac) && self.row.v4 != 0
+        (long(head, 26), be64(head, 6) >> 16) == (self.row.v4, self.row.mac)
+            && self.row.v4 != 0
+            && word(head, 16) <= self.row.mtu
     }
 
     #[inline(always)]

@@ -190,6 +190,7 @@ impl World {
         let mut snapshot = Snapshot::empty(vlt);
         snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
         snapshot.settings.miss_rate = 0;
+        snapshot.settings.error_rate = 0;
         snapshot.settings.miss_budget = 64;
         snapshot.uplinks.push(Arc::new(Uplink {
             name: "up".into(),

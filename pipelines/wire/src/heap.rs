@@ -91,15 +91,16 @@ impl PacketBuf for HeapBuf {
     }
 
     fn trim_back(&mut self, n: usize) -> bool {
-        let (last, floor) = match self.tail.last_mut() {
-            Some(segment) => (segment, 0),
-            None => (&mut self.bytes, self.start),
-        };
-        let fits = n <= last.len() - floor;
-        if fits {
-            last.truncate(last.len() - n);
+        let Some(mut left) = self.len().checked_sub(n) else { return false };
+        let first = left.min(self.bytes.len() - self.start);
+        self.bytes.truncate(self.start + first);
+        left -= first;
+        for segment in &mut self.tail {
+            segment.truncate(left);
+            left -= segment.len();
         }
-        fits
+        self.tail.retain(|segment| !segment.is_empty());
+        true
     }
 
     fn append(&mut self, n: usize) -> Option<&mut [u8]> {
@@ -143,12 +144,26 @@ mod tests {
     fn grows_and_shrinks_at_both_ends() {
         let mut buf = HeapBuf::segmented(b"head", &[b"body", b"tail"]);
         assert_eq!(buf.len(), 12);
-        assert!(buf.trim_back(3) && !buf.trim_back(2));
+        assert!(buf.trim_back(3) && !buf.trim_back(10));
         assert!(buf.trim_front(2) && !buf.trim_front(3));
         buf.prepend(2).unwrap()[..2].copy_from_slice(b"HE");
         buf.append(1).unwrap().copy_from_slice(b"!");
         assert_eq!(buf.to_vec(), b"HEadbodyt!");
         assert!(buf.prepend(HEADROOM + 1).is_none());
+    }
+
+    #[test]
+    fn repair_the_end_is_taken_off_over_segments() {
+        let bytes = b"headbodytail";
+        for n in 0..=bytes.len() {
+            let mut buf = HeapBuf::segmented(b"head", &[b"body", b"tail"]);
+            assert!(buf.trim_back(n));
+            assert_eq!((buf.to_vec().as_slice(), buf.len()), (&bytes[..bytes.len() - n], bytes.len() - n));
+            assert!(buf.segments().skip(1).all(|segment| !segment.is_empty()));
+        }
+        let mut buf = HeapBuf::segmented(b"head", &[b"body"]);
+        assert!(!buf.trim_back(9));
+        assert_eq!(buf.to_vec(), b"headbody");
     }
 
     #[test]

@@ -84,7 +84,8 @@ pub trait PacketBuf: Sized {
     /// Removes `n` bytes at the front. `false` (and no change) when the first segment is shorter.
     fn trim_front(&mut self, n: usize) -> bool;
 
-    /// Removes `n` bytes at the end. `false` (and no change) when the last segment is shorter.
+    /// Removes `n` bytes at the end, and with them the segments that lie there as a whole. `false` (and no change)
+    /// when the packet is shorter, or when the segment in which it would end has other owners.
     fn trim_back(&mut self, n: usize) -> bool;
 
     /// Grows the packet by `n` bytes at the end of its last segment and returns those bytes (unspecified

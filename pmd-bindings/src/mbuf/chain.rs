@@ -70,6 +70,32 @@ impl Mbuf {
         true
     }
 
+    /// Ends the packet behind its first `keep` bytes, which it has, and gives the segments behind them back. `false` (and
+    /// no change) when the segment in which it would end has other owners, or the chain is broken.
+    pub(crate) fn cut_to(&mut self, keep: u32) -> bool {
+        let head = self.segment();
+        let (mut end, mut left, mut segments) = (head, keep, 1);
+        while left > u32::from(end.data_len()) {
+            let Some(next) = end.next() else { return false };
+            left -= u32::from(end.data_len());
+            (end, segments) = (next, segments + 1);
+        }
+        if end.refcnt() != 1 {
+            return false;
+        }
+        let rest = end.next();
+        // `left` is at most data_len, a u16.
+        end.set_data_len(left as u16);
+        end.set_next(None);
+        head.set_nb_segs(segments);
+        head.set_pkt_len(keep);
+        if let Some(rest) = rest {
+            // SAFETY: the segments were just unlinked: they are ours, and part of no packet.
+            unsafe { sys::dpdk_sys_mbuf_free(rest.as_ptr()) };
+        }
+        true
+    }
+
     /// A packet of our own with the same bytes, in place of one whose header others use too. `None` when the
     /// pool is exhausted; the original is given up either way.
     pub(crate) fn unshared(self) -> Option<Self> {

@@ -61,15 +61,9 @@ impl PacketBuf for Mbuf {
 
     #[inline]
     fn trim_back(&mut self, n: usize) -> bool {
-        let (head, last) = (self.segment(), self.segment().last());
-        let Ok(bytes) = u16::try_from(n) else { return false };
-        let Some(length) = last.data_len().checked_sub(bytes) else { return false };
-        if last.refcnt() != 1 {
-            return false;
-        }
-        last.set_data_len(length);
-        head.set_pkt_len(head.pkt_len() - u32::from(bytes));
-        true
+        let head = self.segment();
+        let keep = u32::try_from(n).ok().and_then(|n| head.pkt_len().checked_sub(n));
+        keep.is_some_and(|keep| self.cut_to(keep))
     }
 
     #[inline]

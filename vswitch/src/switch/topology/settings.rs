@@ -22,6 +22,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         },
         miss_budget: u32::from(config.nft.miss_budget),
         miss_rate: config.nft.miss_rate,
+        error_rate: Settings::default().error_rate,
         law: Law {
             kmin: config.qos.kmin.bytes(),
             kmax: config.qos.kmax.bytes(),
