@@ -4,7 +4,7 @@
 //! Depends on `base` and `ledger` alone, so that loom can check them together (`tests/rcft_loom`).
 
 use super::base::Ordering;
-use super::ledger::{Acknowledged, GONE, Ledger, Limits, Word};
+use super::ledger::{Acknowledged, GONE, Ledger, Limits, Row, Word};
 use super::slot::{BORN, Kind, NEXT, NONE, SEEN, STATE, Slot, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -63,7 +63,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         let interval = if limits.new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(limits.new_rate) };
         row.interval.store(interval, Relaxed);
         row.reject.store(u32::from(limits.reject), Relaxed);
-        row.changes.fetch_add(1, AcqRel);
+        anew(row);
     }
 
     /// Workers note the time of last use in steps of `2^shift` ticks.
@@ -76,6 +76,26 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         match self.ledger.find(key) {
             Some((number, state)) if is(state, Kind::Admitted) => self.mark(number),
             _ => false,
+        }
+    }
+
+    /// As [`remove`](Self::remove), if `leave` holds for it as it is now.
+    pub fn remove_if(&mut self, key: &[u64; 3], leave: impl FnOnce(&Seen) -> bool) -> bool {
+        self.get(key).is_some_and(|seen| leave(&seen)) && self.remove(key)
+    }
+
+    /// How many queue pairs of a vNIC were refused for its quota since this was asked last, or since a place came
+    /// free: whoever waits then asks again and counts again.
+    pub fn take_wanted(&self, vnic: u32) -> u32 {
+        let wanted = &self.ledger.row(vnic).wanted;
+        // The line is the workers': written only when there is something to take.
+        if wanted.load(Relaxed) == 0 { 0 } else { wanted.swap(0, Relaxed) }
+    }
+
+    /// Says whether queue pairs of a vNIC would give way to new ones.
+    pub fn set_yields(&self, vnic: u32, yields: bool) {
+        if self.ledger.yields(vnic) != yields {
+            self.ledger.row(vnic).yields.store(u32::from(yields), Relaxed);
         }
     }
 
@@ -126,6 +146,21 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
             }
         }
         (found, None)
+    }
+
+    /// Shows `look_at` the admitted queue pairs in up to `budget` slots from slot `from` on; where to go on, `None` at the
+    /// end.
+    pub fn visit(&self, from: u32, budget: u32, mut look_at: impl FnMut(Seen)) -> Option<u32> {
+        let end = self.ledger.fresh.load(Acquire);
+        let stop = from.saturating_add(budget).min(end);
+        for number in from + 1..=stop {
+            let Some(slot) = self.ledger.linked(number) else { break };
+            let state = slot[STATE].load(Acquire);
+            if is(state, Kind::Admitted) {
+                look_at(look(slot, number - 1, state));
+            }
+        }
+        (stop < end).then_some(stop)
     }
 
     /// A queue pair by its key.
@@ -186,7 +221,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
             }
         }
         row.leaving.fetch_sub(1, AcqRel);
-        row.changes.fetch_add(1, AcqRel);
+        anew(row);
     }
 
     /// Takes a slot out of its chain. Workers only ever put slots in front, so that all others stay in place.
@@ -213,6 +248,12 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
             }
         }
     }
+}
+
+/// Refusals do not hold any more: whoever was refused is refused anew, and counted anew, or gets in.
+fn anew(row: &Row) {
+    row.wanted.store(0, Relaxed);
+    row.changes.fetch_add(1, AcqRel);
 }
 
 fn look(slot: &Slot, position: u32, state: u32) -> Seen {

@@ -116,6 +116,10 @@ pub(super) struct Row {
     pub(super) reject: AtomicU32,
     /// Queue pairs that count but are on their way out.
     pub(super) leaving: AtomicU32,
+    /// Queue pairs refused for the quota since control looked last or a place came free.
+    pub(super) wanted: AtomicU32,
+    /// Some of its queue pairs are silent for so long that they give way to new ones.
+    pub(super) yields: AtomicU32,
 }
 
 /// How far a worker is with the round under way.
@@ -166,6 +170,8 @@ impl Ledger {
             changes: AtomicU32::new(0),
             reject: AtomicU32::new(0),
             leaving: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            yields: AtomicU32::new(0),
         };
         Self {
             seed: config.seed,
@@ -238,6 +244,17 @@ impl Ledger {
     #[inline]
     pub fn changes(&self, vnic: u32) -> u32 {
         self.row(vnic).changes.load(Acquire)
+    }
+
+    /// Notes that a queue pair of a vNIC was refused for its quota: control makes room where it can. Once for each
+    /// refusal that is remembered, not for each packet.
+    pub fn want(&self, vnic: u32) {
+        self.row(vnic).wanted.fetch_add(1, Relaxed);
+    }
+
+    /// True while control has seen queue pairs of a vNIC that would give way to new ones.
+    pub fn yields(&self, vnic: u32) -> bool {
+        self.row(vnic).yields.load(Relaxed) != 0
     }
 
     /// Admits a queue pair of a vNIC if it is not admitted already. `returning` says whether it went idle lately:

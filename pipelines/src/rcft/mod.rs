@@ -110,9 +110,10 @@ impl RcftShared {
         self.times.grace.store(grace.min(Grace::LONGEST), Relaxed);
     }
 
-    /// By how many ticks a time of last use in the ledger may lag: an eighth of the idle timeout at most.
-    pub fn sync_shift(idle_ticks: u32) -> u32 {
-        (idle_ticks / 8).max(1).ilog2().min(7)
+    /// By how many ticks, as a power of two, a time of last use in the ledger may lag: an eighth at most of the shortest
+    /// silence that matters.
+    pub fn sync_shift(shortest_ticks: u32) -> u32 {
+        (shortest_ticks / 8).max(1).ilog2().min(7)
     }
 
     /// Remembers a queue pair that is taken out for idleness.
@@ -318,6 +319,9 @@ impl Rcft {
             Answer::Quota => DropReason::QP_QUOTA,
             Answer::Full => DropReason::QP_TABLE_FULL,
         };
+        if reason == DropReason::QP_QUOTA {
+            ledger.want(vnic);
+        }
         let again = self.refusals.find(hash, changes, now.tick) == Some(reason);
         self.refusals.store(hash, changes, now.tick, reason);
         if again { Outcome::Refused(reason) } else { Outcome::RefusedNew(reason) }

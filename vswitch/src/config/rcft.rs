@@ -210,7 +210,11 @@ pub struct RcftConfig {
     /// A queue pair without packets for so long gives its place back.
     #[serde(with = "units::duration")]
     pub idle_timeout: Duration,
-    /// The same for queue pairs that only the far side has spoken of.
+    /// When a vNIC has all the queue pairs that it may have and wants another, the one that was silent for longest,
+    /// and for longer than this, gives its place up. Longer than the idle timeout: none does.
+    #[serde(with = "units::duration")]
+    pub silent_after: Duration,
+    /// The idle timeout of queue pairs that only the far side has spoken of.
     #[serde(with = "units::duration")]
     pub half_open_timeout: Duration,
     /// A queue pair that went idle and returns within this time is admitted before new ones.
@@ -226,6 +230,8 @@ impl RcftConfig {
     pub const MIN_ENTRIES: u32 = 1024;
     /// The most entries: 2 GB of table.
     pub const MAX_ENTRIES: u32 = 8_000_000;
+    /// The shortest silence after which a queue pair gives way.
+    pub const MIN_SILENT_AFTER: Duration = Duration::from_secs(1);
 }
 
 impl Default for RcftConfig {
@@ -236,6 +242,7 @@ impl Default for RcftConfig {
             new_rate: 0,
             refuse: Refuse::Drop,
             idle_timeout: Duration::from_secs(600),
+            silent_after: Duration::from_secs(30),
             half_open_timeout: Duration::from_secs(5),
             grace: Duration::from_secs(60),
             restart_grace: Duration::from_secs(30),

@@ -281,6 +281,7 @@ fn process() {
     said("[eal]\npci = [\"x,y=1\"]\n", (2, 8), &["\"x\" is not a PCI address"]);
     said("[rcft]\nentries = 1023\n", (2, 11), &["entries 1023", "1024..=8000000"]);
     said("[rcft]\nidle-timeout = \"0s\"\n", (2, 16), &["idle-timeout is 0", "\"10min\""]);
+    said("[rcft]\nsilent-after = \"900ms\"\n", (2, 16), &["silent-after is below 1s", "\"30s\""]);
     said("[rcft]\nhalf-open-timeout = \"0s\"\n", (2, 21), &["half-open-timeout is 0", "\"5s\""]);
     let socket = format!("[api]\nsocket = \"/{}\"\n", "x".repeat(200));
     said(&socket, (2, 10), &["201 bytes", "at most 107"]);

@@ -44,10 +44,11 @@ fn rcft() -> impl Strategy<Value = RcftConfig> {
         (0..=RcftConfig::MIN_ENTRIES).prop_map(|count| Some(count.into())),
         (1u32..=1_000_000).prop_map(|ppm| Some(share(ppm))),
     ];
-    let times = [1..u64::MAX, 1..u64::MAX, 0..u64::MAX, 0..u64::MAX];
+    let times = [1..u64::MAX, 1_000_000_000..u64::MAX, 1..u64::MAX, 0..u64::MAX, 0..u64::MAX];
     (entries, quota, any::<u32>(), any::<bool>(), times).prop_map(
         |(entries, quota, new_rate, reject, times)| {
-            let [idle_timeout, half_open_timeout, grace, restart_grace] = times.map(Duration::from_nanos);
+            let [idle_timeout, silent_after, half_open_timeout, grace, restart_grace] =
+                times.map(Duration::from_nanos);
             let refuse = if reject { Refuse::Reject } else { Refuse::Drop };
             RcftConfig {
                 entries,
@@ -55,6 +56,7 @@ fn rcft() -> impl Strategy<Value = RcftConfig> {
                 new_rate,
                 refuse,
                 idle_timeout,
+                silent_after,
                 half_open_timeout,
                 grace,
                 restart_grace,

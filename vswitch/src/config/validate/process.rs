@@ -182,4 +182,10 @@ fn rcft(checker: &mut Checker<'_>) {
             checker.fail(format!("rcft.{key}"), message);
         }
     }
+    if config.silent_after < RcftConfig::MIN_SILENT_AFTER {
+        checker.fail(
+            "rcft.silent-after",
+            "[rcft] silent-after is below 1s; queue pairs that are in use pause for longer; write for example \"30s\"",
+        );
+    }
 }

@@ -11,6 +11,7 @@
 pub mod connections;
 mod purge;
 pub mod saved;
+mod silent;
 mod store;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::config::{Config, Refuse};
 use connections::Connections;
 use purge::Purge;
 use saved::Saved;
+use silent::Silent;
 use store::Store;
 
 /// Milliseconds between two turns of [`Control::advance`] while something is on its way out.
@@ -58,6 +60,7 @@ pub struct Control {
     open_share: u32,
     connections: Connections,
     purge: Purge,
+    silent: Silent,
     /// vNICs of which it was said that their quota is reached.
     full: HashSet<u32>,
     /// When a refusal of a vNIC was logged last.
@@ -117,6 +120,7 @@ impl Control {
             open_share: u32::MAX,
             connections: Connections::default(),
             purge: Purge::default(),
+            silent: Silent::default(),
             full: HashSet::new(),
             logged: HashMap::new(),
             looked: 0,
@@ -157,7 +161,11 @@ impl Control {
         self.times.idle = ms(rcft.idle_timeout).max(1);
         self.times.restart_grace = ms(rcft.restart_grace);
         self.shared.set_times(self.times.idle, ms(rcft.half_open_timeout), ms(rcft.grace));
-        self.keeper.set_sync_shift(RcftShared::sync_shift(self.times.idle));
+        let silent_after = ms(rcft.silent_after);
+        let shift = RcftShared::sync_shift(self.times.idle.min(silent_after));
+        self.keeper.set_sync_shift(shift);
+        // What hardware did is known after its counters came back, and the turn under way then may miss them once.
+        self.silent.configure(silent_after, (1 << shift) + 2 * ms(config.offload.sync_every));
         let configured: HashMap<&str, _> =
             config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
         let mut limits = HashMap::new();
@@ -217,6 +225,7 @@ impl Control {
             self.connections.forget(vnic);
             self.full.remove(&vnic);
             self.logged.remove(&vnic);
+            self.silent.forget(vnic);
         }
         if let Some(saved) = self.store.pending.take() {
             self.restore(saved, after, now, events);
@@ -264,6 +273,7 @@ impl Control {
     /// One turn, every [`super::TEND_EVERY_MS`]. `opened` is how many queue pairs the workers have admitted so far.
     pub fn tend(&mut self, snapshot: &Snapshot, now: Now, opened: u64, events: &mut EventLog) {
         self.sweep(snapshot, now, events);
+        self.make_room(snapshot, now, events);
         self.advance();
         if now.tick.wrapping_sub(self.looked) >= SECOND {
             self.looked = now.tick;
@@ -276,7 +286,7 @@ impl Control {
 
     /// True while something is on its way out: then [`advance`](Self::advance) wants to be called more often.
     pub fn is_busy(&self) -> bool {
-        self.keeper.is_busy() || self.purge.is_under_way()
+        self.keeper.is_busy() || self.purge.is_under_way() || self.silent.is_under_way()
     }
 
     /// Goes on with what is on its way out.
@@ -290,12 +300,15 @@ impl Control {
         if self.purge.is_under_way() {
             self.sweep(snapshot, now, events);
         }
+        if self.silent.is_under_way() {
+            self.make_room(snapshot, now, events);
+        }
         self.advance();
     }
 
     /// Takes out what was idle for too long or is forbidden now: a slice of the table.
     fn sweep(&mut self, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
-        let Self { keeper, shared, purge, times, .. } = self;
+        let Self { keeper, shared, purge, times, silent, limits, .. } = self;
         let leave = |seen: &pipelines::rcft::Seen, purge: &mut Purge| {
             if purge.takes(seen, snapshot) {
                 return true;
@@ -329,7 +342,16 @@ impl Control {
             return;
         }
         let slice = (shared.config().entries / TURNS + 1).max(MIN_SLICE);
-        keeper.sweep(slice, |seen| leave(seen, purge));
+        let (_, turned) = keeper.sweep(slice, |seen| {
+            let leaves = leave(seen, purge);
+            if !leaves {
+                silent.pass(seen, now.tick);
+            }
+            leaves
+        });
+        if turned {
+            silent.turned(keeper, limits.keys().copied());
+        }
     }
 
     /// The indices of gone vNICs that can be used again: nothing of theirs is left.

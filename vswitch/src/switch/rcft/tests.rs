@@ -1,5 +1,7 @@
 //! Control of queue pairs against a worker's own table and a topology, without DPDK. Time is what the test says.
 
+mod repair;
+
 use std::path::PathBuf;
 
 use super::*;
