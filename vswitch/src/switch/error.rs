@@ -3,7 +3,7 @@
 use super::ports::PortsError;
 use super::topology::TopologyError;
 use crate::config::ConfigErrors;
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::pool::PoolError;
 
 /// An error of the switch. The message says what to do.
@@ -18,12 +18,15 @@ pub enum SwitchError {
     /// No packet buffers.
     #[error(transparent)]
     Mempool(#[from] pmd::MempoolError),
+    /// The watchdog did not start.
+    #[error("cannot start the watchdog's thread: {0}")]
+    Watchdog(std::io::Error),
     /// Workers did not start.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A worker ended.
     #[error(transparent)]
-    Worker(#[from] WorkerGone),
+    Worker(#[from] WorkerError),
     /// A port.
     #[error(transparent)]
     Ports(#[from] PortsError),

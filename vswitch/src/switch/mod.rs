@@ -37,6 +37,7 @@ use underlay::Neighbours;
 
 use crate::config::{Config, ForwardMode, Idle};
 use crate::rdma;
+use crate::worker::watchdog::Watchdog;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
 
 /// Milliseconds between two turns of [`Switch::tend`].
@@ -59,7 +60,9 @@ pub struct Switch {
     saved: Option<std::path::PathBuf>,
     baseline: crate::view::Baseline,
     stopped: bool,
-    watched: Vec<tend::Watched>,
+    watchdog: Watchdog,
+    /// It was said that offload stands still.
+    offload_stands: bool,
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
     rcft: rcft::Control,
@@ -96,6 +99,8 @@ impl Switch {
             shaped_packets: (mempool.capacity() / 10 / cores_in_use).clamp(256, 16_384) as u32,
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
+        let watchdog = Watchdog::start(pool.workers.iter().map(|worker| (worker.core, worker.stats.clone())))
+            .map_err(SwitchError::Watchdog)?;
         let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
         let qos = qos::Control::new(pool.tree.clone());
         let offload = offload::Control::new(&config);
@@ -124,7 +129,8 @@ impl Switch {
             saved: None,
             baseline: crate::view::Baseline::default(),
             stopped: false,
-            watched: Vec::new(),
+            watchdog,
+            offload_stands: false,
             rdma,
             rcft,
             qos,
@@ -448,7 +454,11 @@ impl Switch {
         }
         self.rcft.save_all(self.topology.snapshot());
         self.ports.detach_all(&self.pool);
-        self.pool.stop();
+        if let Err(error) = self.pool.stop() {
+            // It may still use every table and every buffer: nothing can be taken down in order any more.
+            tracing::error!(%error, "the process ends with a worker running");
+            std::process::exit(1);
+        }
         let left = self.mempool.in_use();
         if left > 0 {
             tracing::warn!(left, "packet buffers were not given back");

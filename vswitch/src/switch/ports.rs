@@ -177,7 +177,7 @@ pub enum PortsError {
     AlreadySo(String, &'static str),
     /// Workers are gone.
     #[error(transparent)]
-    Worker(#[from] crate::worker::mailbox::WorkerGone),
+    Worker(#[from] crate::worker::mailbox::WorkerError),
 }
 
 /// The table of attached ports, by index.

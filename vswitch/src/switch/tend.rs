@@ -1,34 +1,26 @@
-//! What the switch does by itself, a few times a second: it resolves next hops, takes in what workers report, frees
-//! old snapshots and looks whether workers are alive.
+//! What the switch does by itself, a few times a second: it resolves next hops, takes in what workers and the watchdog
+//! report, and frees old snapshots.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pipelines::event::Event;
 use pipelines::snapshot::mac_from;
+use serde_json::json;
 use wire::build::control;
 
 use super::Switch;
 use super::underlay::Probe;
 use crate::worker::Command;
-
-/// A worker that has not turned its loop for so long is reported.
-const STALLED: Duration = Duration::from_secs(2);
+use crate::worker::watchdog::Who;
 
 /// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
 
-/// What the watchdog remembers of a worker.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Watched {
-    beats: u64,
-    since: Instant,
-    stalled: bool,
-}
-
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
+        self.take_reports();
         let mut moved = false;
         // Tenants make some of them faster than they can be read.
         for _ in 0..EVENTS {
@@ -59,7 +51,9 @@ impl Switch {
         if moved {
             self.offload.follow(&self.pool, self.topology.snapshot());
         }
-        if let Err(error) = self.offload.tend(&self.pool, self.topology.snapshot()) {
+        let result = self.offload.tend(&self.pool, self.topology.snapshot());
+        let stood = std::mem::replace(&mut self.offload_stands, result.is_err());
+        if let (Err(error), false) = (result, stood) {
             tracing::error!(%error, "offload stands still");
         }
         for probe in probes {
@@ -68,7 +62,6 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
-        self.watch(now);
     }
 
     fn tend_queue_pairs(&mut self) {
@@ -99,25 +92,16 @@ impl Switch {
         self.rcft.hurry(self.topology.snapshot(), self.pool.now(), &mut self.events);
     }
 
-    /// Reports a worker that does not turn its loop any more, once, and when it does again.
-    fn watch(&mut self, now: Instant) {
-        self.watched.resize(self.pool.workers.len(), Watched { beats: 0, since: now, stalled: false });
-        for (number, (worker, watched)) in self.pool.workers.iter().zip(&mut self.watched).enumerate() {
-            let beats = worker.stats.polls.get();
-            if beats != watched.beats {
-                if std::mem::take(&mut watched.stalled) {
-                    tracing::info!(worker = number, core = worker.core, "the worker is back");
-                }
-                (watched.beats, watched.since) = (beats, now);
-            } else if !watched.stalled && now.saturating_duration_since(watched.since) > STALLED {
-                watched.stalled = true;
-                tracing::error!(
-                    worker = number,
-                    core = worker.core,
-                    alive = worker.is_alive(),
-                    "the worker stands still: is its core taken by something else?"
-                );
-            }
+    /// Takes in what the watchdog has seen.
+    fn take_reports(&mut self) {
+        self.watchdog.turn();
+        for report in self.watchdog.reports() {
+            let worker = match report.who {
+                Who::Worker(worker, core) => json!({ "worker": worker, "core": core }),
+                Who::Control => json!({ "thread": "control" }),
+            };
+            let kind = if report.stalled.is_some() { "stalled" } else { "stalled-no-more" };
+            self.events.add(kind, report.to_string(), worker);
         }
     }
 

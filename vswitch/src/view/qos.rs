@@ -9,7 +9,7 @@ use pipelines::qos::{Class, Direction, Leaf, NodeId, NodeLimits, NodeView, Tree}
 use pipelines::snapshot::Vnic;
 
 use crate::switch::Switch;
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
 
 /// Classes of one request.
@@ -97,7 +97,7 @@ impl Node {
 }
 
 /// What waits, by class; classes without anything are left out.
-fn depths(pool: &Pool, leaves: &[Leaf]) -> Result<HashMap<Leaf, (u64, u64)>, WorkerGone> {
+fn depths(pool: &Pool, leaves: &[Leaf]) -> Result<HashMap<Leaf, (u64, u64)>, WorkerError> {
     let mut found: HashMap<Leaf, (u64, u64)> = HashMap::new();
     for page in leaves.chunks(PAGE) {
         for worker in &pool.workers {
@@ -125,8 +125,8 @@ fn leaves<'v>(tree: &Tree, vnics: impl Iterator<Item = &'v Vnic>) -> Vec<Leaf> {
 /// the workers' clock.
 ///
 /// # Errors
-/// [`WorkerGone`].
-pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerGone> {
+/// [`WorkerError`].
+pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerError> {
     let (qos, snapshot) = (switch.qos(), switch.snapshot());
     let tree = qos.tree();
     let mut vnics: Vec<&Vnic> = snapshot.vnics.iter().flatten().map(AsRef::as_ref).collect();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
 
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
 
 /// Queue pairs read from a worker at a time.
@@ -20,8 +20,8 @@ pub type Views = HashMap<QpKey, QpView>;
 /// All queue pairs of one direction that `keep` holds for.
 ///
 /// # Errors
-/// [`WorkerGone`].
-pub fn all(pool: &Pool, way: Way, keep: impl Fn(&QpKey) -> bool) -> Result<Views, WorkerGone> {
+/// [`WorkerError`].
+pub fn all(pool: &Pool, way: Way, keep: impl Fn(&QpKey) -> bool) -> Result<Views, WorkerError> {
     let mut views = Views::new();
     for worker in &pool.workers {
         let mut from = Some(0);
@@ -37,8 +37,8 @@ pub fn all(pool: &Pool, way: Way, keep: impl Fn(&QpKey) -> bool) -> Result<Views
 /// These queue pairs of one direction, as far as a worker has seen them.
 ///
 /// # Errors
-/// [`WorkerGone`].
-pub fn of(pool: &Pool, way: Way, keys: &[QpKey]) -> Result<Views, WorkerGone> {
+/// [`WorkerError`].
+pub fn of(pool: &Pool, way: Way, keys: &[QpKey]) -> Result<Views, WorkerError> {
     let mut views = Views::new();
     for worker in &pool.workers {
         for keys in keys.chunks(KEYS) {
@@ -53,8 +53,8 @@ pub fn of(pool: &Pool, way: Way, keys: &[QpKey]) -> Result<Views, WorkerGone> {
 /// counts twice.
 ///
 /// # Errors
-/// [`WorkerGone`].
-pub fn counts(pool: &Pool) -> Result<(RcftStats, Vec<u32>), WorkerGone> {
+/// [`WorkerError`].
+pub fn counts(pool: &Pool) -> Result<(RcftStats, Vec<u32>), WorkerError> {
     let (mut sum, mut guests) = (RcftStats::default(), Vec::new());
     for worker in &pool.workers {
         let counts = worker.mailbox().ask(Command::QpCounts)?;

@@ -2,9 +2,10 @@
 //! bursts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 use pipelines::hot::HintQueue;
@@ -23,6 +24,9 @@ type Flag = Arc<CachePadded<AtomicBool>>;
 
 /// Requests that a mailbox holds before control waits.
 const DEPTH: usize = 256;
+/// How long control waits for a worker: control stands still meanwhile, so it is short for people and long for workers,
+/// whose longest requests take some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Snapshots that wait to be freed by control.
 const RETIRED: usize = 256;
 
@@ -124,9 +128,10 @@ pub enum Command {
 
 /// The worker's side.
 pub struct Mailbox {
-    pub(super) requests: Receiver<Command>,
-    pub(super) flag: Flag,
+    requests: Receiver<Command>,
+    flag: Flag,
     pub(super) retired: Arc<ArrayQueue<Arc<Snapshot>>>,
+    turns: Arc<AtomicU64>,
 }
 
 impl Mailbox {
@@ -136,8 +141,9 @@ impl Mailbox {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// The next request. Clears the mark before it looks, so that none is overlooked.
+    /// The next request; whatever was asked before is done. Clears the mark before it looks, so that none is overlooked.
     pub(super) fn next(&self) -> Option<Command> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
         self.flag.store(false, Ordering::SeqCst);
         let request = self.requests.try_recv().ok();
         if !self.requests.is_empty() {
@@ -149,33 +155,77 @@ impl Mailbox {
 
 /// Control's side.
 pub struct Handle {
+    worker: usize,
+    core: usize,
+    patience: Duration,
     requests: Sender<Command>,
     flag: Flag,
     retired: Arc<ArrayQueue<Arc<Snapshot>>>,
+    /// How often the worker has looked for requests, and how often it had when it was waited for in vain.
+    turns: Arc<AtomicU64>,
+    missed: AtomicU64,
 }
 
-/// The worker is gone.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the worker thread has ended; restart the switch")]
-pub struct WorkerGone;
+/// A worker does not do what control asks.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WorkerError {
+    /// Its thread has ended.
+    #[error("worker {worker} on core {core} has ended; restart the switch")]
+    Gone {
+        /// The worker.
+        worker: usize,
+        /// Its core.
+        core: usize,
+    },
+    /// It does not answer in time.
+    #[error(
+        "worker {worker} on core {core} does not answer; the others go on. If something else keeps its core busy, stop \
+         that and try again; else restart the switch"
+    )]
+    Stuck {
+        /// The worker.
+        worker: usize,
+        /// Its core.
+        core: usize,
+    },
+}
 
 impl Handle {
-    /// Posts a request; waits while the mailbox is full.
+    fn gone(&self) -> WorkerError {
+        WorkerError::Gone { worker: self.worker, core: self.core }
+    }
+
+    fn stuck(&self) -> WorkerError {
+        self.missed.store(self.turns.load(Ordering::Relaxed), Ordering::Relaxed);
+        WorkerError::Stuck { worker: self.worker, core: self.core }
+    }
+
+    /// How long it is worth to wait. A worker that was waited for in vain and has not moved since costs control nothing
+    /// more.
+    fn patience(&self) -> Duration {
+        if self.missed.load(Ordering::Relaxed) == self.turns.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            self.patience
+        }
+    }
+
+    /// Posts a request; waits a while when the mailbox is full.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn post(&self, command: Command) -> Result<(), WorkerGone> {
-        let result = self.requests.send(command).map_err(|_| WorkerGone);
+    /// [`WorkerError`].
+    pub fn post(&self, command: Command) -> Result<(), WorkerError> {
+        let result = self.requests.send_timeout(command, self.patience());
         self.flag.store(true, Ordering::SeqCst);
-        result
+        result.map_err(|error| match error {
+            SendTimeoutError::Timeout(_) => self.stuck(),
+            SendTimeoutError::Disconnected(_) => self.gone(),
+        })
     }
 
     /// Posts a request unless the mailbox is full; then it is given up. For packets that may be lost.
     pub fn offer(&self, command: Command) -> bool {
-        let sent = !matches!(
-            self.requests.try_send(command),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
-        );
+        let sent = self.requests.try_send(command).is_ok();
         self.flag.store(true, Ordering::SeqCst);
         sent
     }
@@ -183,11 +233,22 @@ impl Handle {
     /// Posts a request that is answered, and waits for the answer.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Command) -> Result<T, WorkerGone> {
+    /// [`WorkerError`].
+    pub fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Command) -> Result<T, WorkerError> {
         let (reply, answer) = bounded(1);
         self.post(request(reply))?;
-        answer.recv().map_err(|_| WorkerGone)
+        self.wait(&answer)
+    }
+
+    /// Waits for the answer to a request that was posted.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn wait<T>(&self, answer: &Receiver<T>) -> Result<T, WorkerError> {
+        answer.recv_timeout(self.patience()).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.stuck(),
+            RecvTimeoutError::Disconnected => self.gone(),
+        })
     }
 
     /// Frees the snapshots that the worker has finished with.
@@ -198,13 +259,80 @@ impl Handle {
     }
 }
 
-/// Both sides of a new mailbox.
-pub fn mailbox() -> (Handle, Mailbox) {
-    let (sender, receiver) = bounded(DEPTH);
+/// Both sides of a new mailbox: that of worker `worker` on core `core`.
+pub fn mailbox(worker: usize, core: usize) -> (Handle, Mailbox) {
+    with_patience((worker, core), PATIENCE)
+}
+
+fn with_patience((worker, core): (usize, usize), patience: Duration) -> (Handle, Mailbox) {
+    let (requests, receiver) = bounded(DEPTH);
     let flag = Flag::default();
     let retired = Arc::new(ArrayQueue::new(RETIRED));
-    (
-        Handle { requests: sender, flag: flag.clone(), retired: retired.clone() },
-        Mailbox { requests: receiver, flag, retired },
-    )
+    // It begins at one, so that zero stands for never missed.
+    let turns = Arc::new(AtomicU64::new(1));
+    let mailbox =
+        Mailbox { requests: receiver, flag: flag.clone(), retired: retired.clone(), turns: turns.clone() };
+    (Handle { worker, core, patience, requests, flag, retired, turns, missed: AtomicU64::new(0) }, mailbox)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Answers all barriers that wait.
+    fn serve(mailbox: &Mailbox) -> usize {
+        let mut served = 0;
+        while let Some(command) = mailbox.next() {
+            if let Command::Barrier(reply) = command {
+                let _ = reply.send(());
+            }
+            served += 1;
+        }
+        served
+    }
+
+    #[test]
+    fn repair_a_stuck_worker_is_named_and_waited_for_once() {
+        let (handle, mailbox) = with_patience((3, 7), Duration::from_millis(200));
+        let stuck = Err(WorkerError::Stuck { worker: 3, core: 7 });
+        let start = Instant::now();
+        assert_eq!(handle.ask(Command::Barrier), stuck);
+        let first = start.elapsed();
+        assert!(first >= Duration::from_millis(200), "{first:?}");
+        // Its mailbox fills up; nobody waits for it again.
+        let start = Instant::now();
+        for _ in 0..2 * DEPTH {
+            assert_eq!(handle.ask(Command::Barrier), stuck);
+        }
+        assert_eq!(handle.post(Command::NftClear), stuck);
+        assert!(start.elapsed() < first * 2, "{:?}", start.elapsed());
+        let text = stuck.unwrap_err().to_string();
+        assert!(text.contains("worker 3 on core 7") && text.contains("restart"), "{text}");
+        // It comes back, does what waits for it, and is asked as before.
+        assert_eq!(serve(&mailbox), DEPTH);
+        let worker = std::thread::spawn(move || {
+            while serve(&mailbox) == 0 {
+                std::thread::yield_now();
+            }
+            mailbox
+        });
+        assert_eq!(handle.ask(Command::Barrier), Ok(()));
+        drop(worker.join().unwrap());
+        assert_eq!(handle.ask(Command::Barrier), Err(WorkerError::Gone { worker: 3, core: 7 }));
+    }
+
+    /// A worker that dies with a request in its hands.
+    #[test]
+    fn repair_a_worker_that_ends_is_not_waited_for() {
+        let (handle, mailbox) = with_patience((0, 1), Duration::from_secs(60));
+        let worker = std::thread::spawn(move || {
+            while mailbox.next().is_none() {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(handle.ask(Command::Barrier), Err(WorkerError::Gone { worker: 0, core: 1 }));
+        worker.join().unwrap();
+    }
 }

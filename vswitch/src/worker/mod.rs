@@ -14,6 +14,7 @@ pub mod pool;
 mod run;
 pub mod stats;
 pub mod tx;
+pub mod watchdog;
 
 pub use mailbox::{Command, Mode, RemovedPort};
 pub use pool::{Pool, WorkerSpec};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pipelines::Now;
 use pipelines::burst::{Burst, MAX_BURST};
@@ -16,7 +16,7 @@ use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
 use pmd::{Clock, Eal, Moment, rdtsc};
 
-use super::mailbox::{Command, Handle, Mode, WorkerGone, mailbox};
+use super::mailbox::{Command, Handle, Mode, WorkerError, mailbox};
 use super::run::Worker;
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
@@ -26,6 +26,8 @@ use super::{MAX_VNICS, MAX_VPCS};
 const FRAGMENTS: usize = 16_384;
 /// How long the TSC is compared with the system's clock.
 const CALIBRATION: Duration = Duration::from_millis(20);
+/// How long workers may take to end: what they hold goes out first.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// How workers are made.
 #[derive(Clone, Debug)]
@@ -134,7 +136,7 @@ impl Pool {
         for (number, &core) in spec.cores.iter().enumerate() {
             let counters = Arc::new(PipelineCounters::new(MAX_VNICS));
             let stats = Arc::new(WorkerStats::new(counters.clone()));
-            let (handle, mailbox) = mailbox();
+            let (handle, mailbox) = mailbox(number, core);
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
             let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, number == 0, seed ^ number as u64);
@@ -168,52 +170,71 @@ impl Pool {
         Now::from_ns(self.clock.nanos(rdtsc().saturating_sub(self.epoch)))
     }
 
-    /// Posts one request to every worker.
+    /// Posts one request to every worker, also behind one that does not take it.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn post_all(&self, mut request: impl FnMut() -> Command) -> Result<(), WorkerGone> {
-        self.workers.iter().try_for_each(|worker| worker.handle.post(request()))
+    /// [`WorkerError`] of the first that did not.
+    pub fn post_all(&self, mut request: impl FnMut() -> Command) -> Result<(), WorkerError> {
+        self.of_all(|handle| handle.post(request()))
     }
 
     /// Waits until every worker has done what was posted so far.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn barrier(&self) -> Result<(), WorkerGone> {
-        self.workers.iter().try_for_each(|worker| worker.handle.ask(Command::Barrier))
+    /// [`WorkerError`] of the first that has not.
+    pub fn barrier(&self) -> Result<(), WorkerError> {
+        self.of_all(|handle| handle.ask(Command::Barrier))
     }
 
     /// Publishes a configuration; when this returns, no worker uses an older one.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn publish(&self, snapshot: &Arc<Snapshot>) -> Result<(), WorkerGone> {
-        self.post_all(|| Command::Snapshot(snapshot.clone()))?;
-        self.barrier()?;
+    /// [`WorkerError`]: that worker may use the older one, all others have the new one.
+    pub fn publish(&self, snapshot: &Arc<Snapshot>) -> Result<(), WorkerError> {
+        let posted = self.post_all(|| Command::Snapshot(snapshot.clone()));
+        let done = self.barrier();
         self.workers.iter().for_each(|worker| worker.handle.free_retired());
-        Ok(())
+        posted.and(done)
     }
 
-    /// Ends all workers and waits for them.
-    pub fn stop(&mut self) {
-        for worker in &self.workers {
-            let _ = worker.handle.post(Command::Exit);
-        }
-        for worker in &mut self.workers {
-            if let Some(thread) = worker.thread.take()
+    /// Does it for every worker; the first error.
+    fn of_all(&self, mut each: impl FnMut(&Handle) -> Result<(), WorkerError>) -> Result<(), WorkerError> {
+        self.workers.iter().map(|worker| each(&worker.handle)).fold(Ok(()), Result::and)
+    }
+
+    /// Ends all workers and waits for them, but not for ever.
+    ///
+    /// # Errors
+    /// [`WorkerError`]: that worker runs on, so that nothing it uses may go away.
+    pub fn stop(&mut self) -> Result<(), WorkerError> {
+        let mut result = self.of_all(|handle| match handle.post(Command::Exit) {
+            // One that ended by itself is no trouble here.
+            Err(WorkerError::Gone { .. }) => Ok(()),
+            posted => posted,
+        });
+        let until = Instant::now() + ENDING;
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            while worker.is_alive() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if worker.is_alive() {
+                result = result.and(Err(WorkerError::Stuck { worker: number, core: worker.core }));
+            } else if let Some(thread) = worker.thread.take()
                 && thread.join().is_err()
             {
                 tracing::error!(core = worker.core, "a worker ended by a panic");
             }
             worker.handle.free_retired();
         }
+        result
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.stop();
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "a worker did not end");
+        }
     }
 }
 

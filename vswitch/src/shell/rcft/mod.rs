@@ -22,7 +22,7 @@ use crate::console::{Args, CommandError, Output, Table};
 use crate::switch::{Switch, SwitchError};
 use crate::view;
 use crate::view::qps::{self, Views};
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 
 /// Queue pairs of each direction that a list shows.
 const LISTED: usize = 1000;
@@ -64,8 +64,8 @@ pub(super) fn commands() -> Vec<Entry> {
     ]
 }
 
-impl From<WorkerGone> for CommandError {
-    fn from(error: WorkerGone) -> Self {
+impl From<WorkerError> for CommandError {
+    fn from(error: WorkerError) -> Self {
         Self::new(error.to_string())
     }
 }

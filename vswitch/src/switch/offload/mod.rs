@@ -32,7 +32,7 @@ use watch::Watch;
 
 use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
 use crate::worker::eswitch::Device;
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
@@ -105,14 +105,14 @@ impl Control {
     /// come later) has its flows in software.
     ///
     /// # Errors
-    /// [`WorkerGone`].
+    /// [`WorkerError`].
     pub fn connect(
         &mut self,
         pool: &Pool,
         port: PortIndex,
         wanted: OffloadDevice,
         started: &StartedPort,
-    ) -> Result<(), WorkerGone> {
+    ) -> Result<(), WorkerError> {
         let (at, dpdk_port) = (usize::from(port), started.id().get());
         match wanted {
             OffloadDevice::Simulated => match self.simulated() {
@@ -136,13 +136,13 @@ impl Control {
     /// A port is about to go: its flows are in software from now on.
     ///
     /// # Errors
-    /// [`WorkerGone`].
+    /// [`WorkerError`].
     pub fn disconnect(
         &mut self,
         pool: &Pool,
         snapshot: &Snapshot,
         port: PortIndex,
-    ) -> Result<(), WorkerGone> {
+    ) -> Result<(), WorkerError> {
         let Some(dpdk_port) = self.ports.get_mut(usize::from(port)).and_then(Option::take) else {
             return Ok(());
         };
@@ -171,15 +171,15 @@ impl Control {
     /// One turn.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerGone> {
+    /// [`WorkerError`].
+    pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let Some(mut device) = self.holder.take() else { return Ok(()) };
         let result = self.turn(&mut device, pool, snapshot);
         self.holder = Some(device);
         result
     }
 
-    fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerGone> {
+    fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
         let exact = self.options.entropy == pipelines::offload::translate::Entropy::Exact;
@@ -242,7 +242,7 @@ impl Control {
     }
 
     /// Has everybody pay and count what hardware did.
-    fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerGone> {
+    fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let mut done: HashMap<Ask, Usage> = HashMap::new();
         for &Debit { ask, packets, bytes, leaf } in debits {

@@ -10,7 +10,7 @@ use pipelines::offload::Usage;
 use pipelines::offload::manager::Sample;
 use pipelines::offload::translate::Ask;
 
-use crate::worker::mailbox::WorkerGone;
+use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
 
 /// Hints of a worker that wait.
@@ -42,7 +42,7 @@ struct Watched {
 
 impl Watch {
     /// Has the workers tell, or no longer.
-    pub fn listen(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerGone> {
+    pub fn listen(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerError> {
         if on != self.queues.is_empty() {
             return Ok(());
         }
@@ -75,19 +75,19 @@ impl Watch {
     }
 
     /// How much there was of each flow.
-    pub fn samples(&self, pool: &Pool) -> Result<Vec<Sample>, WorkerGone> {
+    pub fn samples(&self, pool: &Pool) -> Result<Vec<Sample>, WorkerError> {
         let by_worker = self.by_worker(pool, self.flows.iter().map(|(ask, watched)| (watched.worker, *ask)));
-        let mut pages: Vec<Page> = Vec::new();
+        let mut pages: Vec<(usize, Page)> = Vec::new();
         for (worker, asks) in by_worker.iter().enumerate() {
             for slice in asks.chunks(SLICE) {
                 let (reply, answer) = bounded(1);
                 pool.workers[worker].mailbox().post(Command::Usage(slice.to_vec(), reply))?;
-                pages.push((slice.to_vec(), answer));
+                pages.push((worker, (slice.to_vec(), answer)));
             }
         }
         let mut samples = Vec::new();
-        for (asks, answer) in pages {
-            let usages = answer.recv().map_err(|_| WorkerGone)?;
+        for (worker, (asks, answer)) in pages {
+            let usages = pool.workers[worker].mailbox().wait(&answer)?;
             let known = asks.into_iter().zip(usages).filter_map(|(ask, usage)| Some((ask, usage?)));
             samples.extend(known.map(|(ask, Usage { packets, bytes })| Sample { ask, packets, bytes }));
         }
@@ -95,7 +95,7 @@ impl Watch {
     }
 
     /// Has workers count what hardware did of their flows.
-    pub fn account(&mut self, pool: &Pool, done: &[(Ask, Usage)]) -> Result<(), WorkerGone> {
+    pub fn account(&mut self, pool: &Pool, done: &[(Ask, Usage)]) -> Result<(), WorkerError> {
         let home = |ask: &Ask| self.flows.get(ask).map_or(0, |watched| watched.worker);
         let by_worker = self.by_worker(pool, done.iter().map(|(ask, usage)| (home(ask), (*ask, *usage))));
         let mut answers = Vec::new();
@@ -103,18 +103,18 @@ impl Watch {
             for slice in done.chunks(SLICE) {
                 let (reply, answer) = bounded(1);
                 pool.workers[worker].mailbox().post(Command::Account(slice.to_vec(), reply))?;
-                answers.push(answer);
+                answers.push((worker, answer));
             }
         }
-        for answer in answers {
-            self.unknown += answer.recv().map_err(|_| WorkerGone)? as u64;
+        for (worker, answer) in answers {
+            self.unknown += pool.workers[worker].mailbox().wait(&answer)? as u64;
         }
         Ok(())
     }
 
     /// Has the worker of a queue pair take its next packet for one in sequence, whatever came in between: hardware may
     /// have the next ones.
-    pub fn begin_anew(&self, pool: &Pool, ask: &Ask) -> Result<(), WorkerGone> {
+    pub fn begin_anew(&self, pool: &Pool, ask: &Ask) -> Result<(), WorkerError> {
         let home = self.flows.get(ask).and_then(|watched| pool.workers.get(watched.worker));
         let Some(worker) = home else { return Ok(()) };
         worker.mailbox().ask(|reply| Command::Account(vec![(*ask, Usage::default())], reply)).map(|_| ())
