@@ -106,10 +106,16 @@ fn console_ctrl_c_at_a_terminal_ends_no_switch() {
 }
 
 #[test]
-fn console_quit_ends_the_switch_cleanly() {
+fn console_shutdown_ends_the_switch_cleanly_and_nothing_less_does() {
     let mut scene = Scene::start(Family::V4, "", "");
     scene.inbound(&["to_red()"]).assert_passed();
-    let _ = scene.daemon.try_ctl("quit");
+    for word in ["quit", "qu", "q", "exit", "shutdow", "shut", "stop now"] {
+        let error = scene.daemon.try_ctl(word).unwrap_err();
+        assert!(error.len() > 20, "{word}: {error}");
+    }
+    assert!(scene.daemon.try_ctl("quit").unwrap_err().contains("`shutdown` ends the switch"));
+    scene.inbound(&["to_red()"]).assert_passed();
+    let _ = scene.daemon.try_ctl("shutdown");
     scene.daemon.assert_clean_end();
 }
 

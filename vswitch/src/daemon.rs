@@ -12,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::config::Config;
 use crate::console::repl;
+use crate::control::guard::caught;
 use crate::control::protocol::answer;
 use crate::control::server::{Call, Caller, Server};
 use crate::shell::Shell;
@@ -31,7 +32,7 @@ pub struct Options {
     pub config: Config,
     /// Its file, for reloads.
     pub file: Option<PathBuf>,
-    /// A console on this terminal; the switch ends with it.
+    /// A console on this terminal.
     pub interactive: bool,
 }
 
@@ -70,34 +71,55 @@ async fn control(options: Options) -> anyhow::Result<()> {
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;
     }
-    let serving = tokio::spawn(server.serve(calls));
+    let mut serving = tokio::spawn(server.serve(calls));
+    let mut deaf = false;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             Some(call) = requests.recv() => {
-                let reply = answer(&console, &mut shell, &call.request);
+                let reply = answer(&console, &mut shell, &call.request, Shell::suspect);
                 let _ = call.reply.send(reply);
-                if shell.quit {
+                if shell.shutdown {
                     tokio::time::sleep(FAREWELL).await;
                     break;
                 }
             }
-            _ = clock.tick() => shell.switch.tend(Instant::now()),
+            _ = clock.tick() => turn(&mut shell, "a turn of control", |switch| switch.tend(Instant::now())),
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
-                shell.switch.hurry();
+                turn(&mut shell, "a turn of queue pairs", Switch::hurry);
+            }
+            ended = &mut serving, if !deaf => {
+                // Consoles cannot connect any more; everything else goes on, and signals still end it in order.
+                tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
+                deaf = true;
             }
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            _ = hangup.recv() => reload(&mut shell),
-            Some(()) = console_ended.recv() => break,
+            _ = hangup.recv() => {
+                if let Err(fault) = caught("a reload", || reload(&mut shell)) {
+                    shell.suspect(&fault);
+                }
+            }
+            Some(()) = console_ended.recv() => {
+                tracing::info!("the console was left; the switch runs on until SIGTERM or Ctrl-C");
+            }
         }
     }
     tracing::info!("the switch ends");
     shell.switch.stop();
-    serving.abort();
-    let _ = serving.await;
+    if !deaf {
+        serving.abort();
+        let _ = serving.await;
+    }
     Ok(())
+}
+
+/// Does one of control's own tasks, whatever becomes of it.
+fn turn(shell: &mut Shell, what: &str, work: impl FnOnce(&mut Switch)) {
+    if let Err(fault) = caught(what, || work(&mut shell.switch)) {
+        shell.suspect(&fault);
+    }
 }
 
 fn reload(shell: &mut Shell) {

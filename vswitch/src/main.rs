@@ -1,6 +1,6 @@
 //! `vswitch`: the daemon, its console and its tools.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ enum Verb {
         /// Config file (TOML); without one the switch starts empty
         #[arg(long)]
         config: Option<PathBuf>,
-        /// Console on this terminal; the switch ends with it
+        /// Console on this terminal; `quit` leaves it, `shutdown` or Ctrl-C after that ends the switch
         #[arg(short, long)]
         interactive: bool,
     },
@@ -55,18 +55,28 @@ enum Verb {
         /// The answer in JSON
         #[arg(long)]
         json: bool,
-        /// The command
-        #[arg(required = true, trailing_var_arg = true)]
+        /// The command; options may stand before and behind it
+        #[arg(required = true)]
         command: Vec<String>,
     },
 }
+
+/// What a shell shows of a program that SIGPIPE ended: 128 and the signal's number.
+const PIPE_CLOSED: u8 = 128 + 13;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("vswitch: {}", told(&error));
+            if error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+            {
+                // Whoever read the answer has had enough of it: as the signal would have ended this.
+                return ExitCode::from(PIPE_CLOSED);
+            }
+            let _ = writeln!(std::io::stderr(), "vswitch: {}", told(&error));
             ExitCode::FAILURE
         }
     }
@@ -91,18 +101,21 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Check { config } => {
             let parsed = daemon::read_config(&config)?;
-            println!(
+            let mut out = std::io::stdout().lock();
+            writeln!(
+                out,
                 "{}: good; {} uplinks, {} VPCs, {} vNICs, {} locations",
                 config.display(),
                 parsed.uplinks.len(),
                 parsed.vpcs.len(),
                 parsed.vnics.len(),
                 parsed.locations.len()
-            );
+            )?;
             for (whose, quota) in vswitch::rdma::shares(&parsed) {
-                println!(
+                writeln!(
+                    out,
                     "note: {whose} = \"{quota}\": which number that is, the device says when the switch runs"
-                );
+                )?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -123,13 +136,13 @@ fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitC
         let place = reply.column.map(|column| format!("column {column}: ")).unwrap_or_default();
         anyhow::bail!("{place}{error}");
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&reply.json)?);
-    } else if reply.text.ends_with('\n') || reply.text.is_empty() {
-        print!("{}", reply.text);
-    } else {
-        println!("{}", reply.text);
+    let mut text = if json { serde_json::to_string_pretty(&reply.json)? } else { reply.text };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
     }
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,7 +13,8 @@ pub type Run<C> = fn(&mut C, &Args) -> Result<Output, CommandError>;
 /// One entry of a command table.
 ///
 /// A syntax is keywords, choices `a|b`, arguments `<name:type>`, optional parts `[...]` and, at the end, a
-/// repeated argument `<name:type>...`. An argument may have alternatives: types first, then words, as in
+/// repeated argument `<name:type>...`. A `!` behind it all: its keywords cannot be abbreviated, nor do they make other
+/// abbreviations ambiguous. An argument may have alternatives: types first, then words, as in
 /// `<id:port|all>`, or words only, as in `<mode:overlay|io|mac>`.
 pub struct Command<C> {
     /// How it is written.

@@ -52,7 +52,7 @@ pub(super) fn at_end(programs: &[&Program], line: &str, values: &dyn Fn(&str) ->
     };
     for thread in &threads {
         match thread.step(programs) {
-            Step::Keyword(words) => words.iter().for_each(|word| add(word, false)),
+            Step::Keyword(words) | Step::Full(words) => words.iter().for_each(|word| add(word, false)),
             Step::Arg(arg) => {
                 arg.words.iter().for_each(|word| add(word, false));
                 for source in arg.kinds.iter().map(|kind| kind.name()).chain([arg.name]) {

@@ -48,6 +48,8 @@ impl Arg {
 pub enum Step {
     /// Takes one of these keywords.
     Keyword(Vec<&'static str>),
+    /// The same, written in full.
+    Full(Vec<&'static str>),
     /// Takes a value.
     Arg(Arg),
     /// Goes on with the next step and with that one.
@@ -59,15 +61,28 @@ pub enum Step {
 /// A compiled syntax; always ends with [`Step::Done`].
 pub type Program = Vec<Step>;
 
+/// A syntax as it is shown: without the mark that its keywords must be written in full.
+pub fn shown(syntax: &'static str) -> &'static str {
+    syntax.strip_suffix('!').unwrap_or(syntax)
+}
+
 /// Compiles a syntax.
 ///
 /// # Errors
 /// [`SyntaxError`] says what is wrong with it.
 pub fn compile(syntax: &'static str) -> Result<Program, SyntaxError> {
-    let mut compiler = Compiler { syntax, rest: syntax, program: Vec::new(), names: HashSet::new() };
+    let (rest, full) = (shown(syntax), shown(syntax) != syntax);
+    let mut compiler = Compiler { syntax, rest, program: Vec::new(), names: HashSet::new() };
     compiler.sequence(0)?;
     compiler.program.push(Step::Done);
-    if !matches!(compiler.program.first(), Some(Step::Keyword(_))) {
+    if full {
+        for step in &mut compiler.program {
+            if let Step::Keyword(words) = step {
+                *step = Step::Full(std::mem::take(words));
+            }
+        }
+    }
+    if !matches!(compiler.program.first(), Some(Step::Keyword(_) | Step::Full(_))) {
         return Err(compiler.error("must begin with a keyword"));
     }
     Ok(compiler.program)

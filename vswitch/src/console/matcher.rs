@@ -97,8 +97,9 @@ pub(super) fn advance(
     let mut candidates = BTreeSet::new();
     let mut complaints = BTreeSet::new();
     for thread in threads {
-        let (words, arg): (&[&'static str], Option<&Arg>) = match thread.step(programs) {
-            Step::Keyword(words) => (words, None),
+        let step = thread.step(programs);
+        let (words, arg): (&[&'static str], Option<&Arg>) = match step {
+            Step::Keyword(words) | Step::Full(words) => (words, None),
             Step::Arg(arg) => (&arg.words, Some(arg)),
             Step::Fork(_) | Step::Done => continue,
         };
@@ -106,7 +107,7 @@ pub(super) fn advance(
             let next = || took_word(thread, arg, word, token);
             if *word == token.text {
                 exact.push(next());
-            } else if word.starts_with(token.text.as_str()) {
+            } else if word.starts_with(token.text.as_str()) && !matches!(step, Step::Full(_)) {
                 candidates.insert(*word);
                 short.push(next());
             }
@@ -164,7 +165,9 @@ fn expectations(programs: &[&Program], threads: &[Thread]) -> Vec<String> {
     let mut done = false;
     for thread in threads {
         match thread.step(programs) {
-            Step::Keyword(keywords) => words.extend(keywords.iter().map(|word| (*word).to_owned())),
+            Step::Keyword(keywords) | Step::Full(keywords) => {
+                words.extend(keywords.iter().map(|word| (*word).to_owned()))
+            }
             Step::Arg(arg) => {
                 words.extend(arg.words.iter().map(|word| (*word).to_owned()));
                 if !arg.kinds.is_empty() {

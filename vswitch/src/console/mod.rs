@@ -58,11 +58,11 @@ impl<C> Console<C> {
             action: Action::Help,
         }];
         for Command { syntax, help, run } in commands {
-            if entries.iter().any(|entry| entry.syntax == syntax) {
+            if entries.iter().any(|entry| entry.syntax == grammar::shown(syntax)) {
                 return Err(SyntaxError::new(syntax, "is there twice"));
             }
             entries.push(Entry {
-                syntax,
+                syntax: grammar::shown(syntax),
                 help,
                 program: grammar::compile(syntax)?,
                 action: Action::Run(run),

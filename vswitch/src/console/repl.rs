@@ -1,8 +1,8 @@
 //! The interactive end: reads lines from a terminal or a pipe, shows answers.
 //!
 //! Speaks to a [`Session`]: a switch in this process or behind its socket, the same to a user. On a terminal
-//! there are history, completion and hints; on a pipe lines are read with a bound. `exit` leaves the console
-//! and nothing else; all other words are the switch's.
+//! there are history, completion and hints; on a pipe lines are read with a bound. `quit` and `exit`, in full, leave
+//! the console and nothing else; all other words are the switch's.
 
 use std::cell::RefCell;
 use std::fs::DirBuilder;
@@ -120,7 +120,7 @@ pub fn on_pipe<S: Session>(
     while next_line(input, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim();
-        if text == "exit" {
+        if leaves(text) {
             break;
         }
         match run_line(&mut session, options, text, output, errors)? {
@@ -131,6 +131,11 @@ pub fn on_pipe<S: Session>(
         }
     }
     Ok(Ending::Clean)
+}
+
+/// True for the words that end the console and nothing else.
+fn leaves(line: &str) -> bool {
+    matches!(line, "quit" | "exit")
 }
 
 enum Done {
@@ -225,7 +230,7 @@ fn on_terminal<S: Session>(session: S, options: &Options) -> io::Result<Ending> 
     }
     let ending = loop {
         match editor.readline("vswitch> ") {
-            Ok(line) if line.trim() == "exit" => break Ending::Clean,
+            Ok(line) if leaves(line.trim()) => break Ending::Clean,
             Ok(line) => {
                 let mut session = session.borrow_mut();
                 let done =
@@ -236,7 +241,7 @@ fn on_terminal<S: Session>(session: S, options: &Options) -> io::Result<Ending> 
                     Done::Well | Done::Badly => {}
                 }
             }
-            Err(ReadlineError::Interrupted) => println!("(exit or Ctrl-D leaves the console)"),
+            Err(ReadlineError::Interrupted) => writeln!(io::stdout(), "(quit or Ctrl-D leaves the console)")?,
             Err(ReadlineError::Eof) => break Ending::Clean,
             Err(error) => return Err(other(error)),
         }

@@ -44,6 +44,7 @@ fn table() -> Vec<Command<Switch>> {
             },
         },
         Command { syntax: "show vnic [<name:name>]", help: "Show vNICs", run: |s, _| ran(s, "vnic".into()) },
+        Command { syntax: "shutdown!", help: "End it all", run: |s, _| ran(s, "shutdown".into()) },
         Command { syntax: "show vpc", help: "Show VPCs", run: |s, _| ran(s, "vpc".into()) },
         Command { syntax: "port start <id:port>", help: "Start a port", run: |s, _| ran(s, "start".into()) },
         Command { syntax: "port stop <id:port>", help: "Stop a port", run: |s, _| ran(s, "stop".into()) },
@@ -227,4 +228,23 @@ proptest! {
             }
         }
     }
+}
+
+/// What ends everything is written in full, and is in nobody's way.
+#[test]
+fn repair_some_commands_cannot_be_abbreviated() {
+    let console = Console::new(table()).unwrap();
+    let mut switch = Switch::default();
+    for short in ["shu", "shut", "shutdow"] {
+        let error = console.execute(&mut switch, short).unwrap_err();
+        assert!(error.message.contains("does not fit here"), "{short}: {error}");
+    }
+    console.execute(&mut switch, "sh vn").unwrap();
+    assert_eq!(switch.ran, ["vnic"], "sh is show, as ever");
+    console.execute(&mut switch, "shutdown").unwrap();
+    assert_eq!(switch.ran.last().unwrap(), "shutdown");
+    let help = console.execute(&mut switch, "help").unwrap();
+    assert!(help.text.contains("shutdown ") && !help.text.contains('!'), "{}", help.text);
+    let offered = console.complete(&switch, "sh").candidates;
+    assert!(offered.iter().any(|candidate| candidate.text == "shutdown"));
 }

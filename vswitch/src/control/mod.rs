@@ -1,9 +1,12 @@
 //! The control socket: how consoles and `vswitch ctl` reach a running switch.
 //!
 //! `protocol` is what goes over the socket, `server` the daemon's end, `client` the console's. None of them
-//! knows a command: lines go to whoever owns the switch, and answers come back.
+//! knows a command: lines go to whoever owns the switch, and answers come back. `guard` keeps control alive when
+//! something of its own panics.
 
 pub mod client;
+pub mod guard;
+mod places;
 pub mod protocol;
 pub mod server;
 

@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::error::tidy;
+use super::guard::{Fault, caught};
+use crate::config::error::{quote, tidy};
 use crate::console::{CommandError, Completion, Console};
 
 /// The longest request line, in bytes, without its newline.
@@ -112,9 +113,30 @@ impl From<CommandError> for Reply {
     }
 }
 
-/// Answers a request with a console: what the owner of the switch does with each [`Request`].
-pub fn answer<C>(console: &Console<C>, context: &mut C, request: &Request) -> Reply {
-    let reply = match &request.ask {
+/// Answers a request with a console: what the owner of the switch does with each [`Request`]. One that panics is
+/// answered, too, and `suspect` is told of it.
+pub fn answer<C>(
+    console: &Console<C>,
+    context: &mut C,
+    request: &Request,
+    suspect: impl FnOnce(&mut C, &Fault),
+) -> Reply {
+    let what = match &request.ask {
+        // What follows may be secret.
+        Ask::Command(line) => quote(&line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")),
+        Ask::Complete(_) => "completion".to_owned(),
+    };
+    match caught(&what, || reply(console, context, request)) {
+        Ok(reply) => Reply { id: request.id, ..reply },
+        Err(fault) => {
+            suspect(context, &fault);
+            Reply::error(request.id, fault.to_string())
+        }
+    }
+}
+
+fn reply<C>(console: &Console<C>, context: &mut C, request: &Request) -> Reply {
+    match &request.ask {
         Ask::Command(line) => match console.execute(context, line) {
             Ok(output) if request.json => Reply { ok: true, json: output.json, ..Reply::default() },
             Ok(output) => Reply { ok: true, text: output.text, ..Reply::default() },
@@ -125,8 +147,7 @@ pub fn answer<C>(console: &Console<C>, context: &mut C, request: &Request) -> Re
             let json = serde_json::to_value(completion).unwrap_or_default();
             Reply { ok: true, json, ..Reply::default() }
         }
-    };
-    Reply { id: request.id, ..reply }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Listens, reads lines of bounded length, and hands each request to the owner of the switch over a channel;
 //! the answer comes back over a oneshot. Each client is a task of its own that waits for nobody else's
-//! answers: a slow, silent or dead one costs a few kilobytes and, when it takes no answers, its connection.
+//! answers: a slow, silent or dead one costs a few kilobytes and, when it takes no answers, its connection. When all
+//! places are taken, the client that has asked nothing for longest makes room for the next one ([`super::places`]).
 //! Runs on the control thread's runtime; knows no command.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
@@ -10,22 +11,23 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use super::places::{Place, Places};
 use super::protocol::{Ask, MAX_REQUEST, Reply, Request};
 
 /// Connections at a time.
-const MAX_CLIENTS: usize = 64;
-/// A client that takes no byte of its answer for so long is cut off.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const MAX_CLIENTS: usize = 64;
+/// A client that does not take its answer within this time, and a second for each of so many bytes, is cut off.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+const WRITE_RATE: usize = 1 << 20;
 /// How long to wait for another process that is starting on the same socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -129,13 +131,13 @@ impl Server {
     /// When the runtime cannot take the socket.
     pub async fn serve(self, calls: mpsc::Sender<Call>) -> io::Result<()> {
         let listener = UnixListener::from_std(self.listener)?;
-        let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+        let mut places = Places::default();
         // Dropping the set ends all clients with the server.
         let mut clients = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                Some(_) = clients.join_next() => continue,
+                Some(_) = clients.join_next() => continue, // a panic in one of them, too, is its own end
                 () = calls.closed() => return Ok(()),
             };
             let stream = match accepted {
@@ -147,16 +149,19 @@ impl Server {
                     continue;
                 }
             };
-            match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
+            if places.is_full() {
+                // Those that have hung up leave first.
+                tokio::task::yield_now().await;
+            }
+            match places.take() {
+                Some(place) => {
                     let calls = calls.clone();
                     clients.spawn(async move {
-                        let result = client(stream, calls).await;
+                        let result = client(stream, calls, &place).await;
                         debug!(?result, "a console is gone");
-                        drop(place);
                     });
                 }
-                Err(_) => refuse(stream),
+                None => refuse(stream),
             }
         }
     }
@@ -164,7 +169,7 @@ impl Server {
 
 /// Tells a client too many so, if it takes it at once.
 fn refuse(stream: UnixStream) {
-    let message = format!("there are {MAX_CLIENTS} consoles already; close one");
+    let message = format!("there are {MAX_CLIENTS} consoles already, all at work; close one, or try again");
     let told = stream.into_std().and_then(|mut stream| stream.write(&Reply::error(0, message).to_line()));
     if let Err(error) = told {
         debug!(%error, "a console too many did not listen");
@@ -235,12 +240,24 @@ fn make_way(path: &Path) -> Result<(), BindError> {
 }
 
 /// Serves one client to its end.
-async fn client(stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
+async fn client(stream: UnixStream, calls: mpsc::Sender<Call>, place: &Place) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let mut line = Vec::new();
     loop {
-        let reply = match next_line(&mut read, &mut line).await? {
+        place.idle();
+        let read_line = tokio::select! {
+            read_line = next_line(&mut read, &mut line) => read_line?,
+            () = place.given_away() => {
+                let message = format!(
+                    "there are {MAX_CLIENTS} consoles, and this one has asked nothing for longest: another has its place; \
+                     connect anew"
+                );
+                return send(&mut write, &Reply::error(0, message).to_line()).await;
+            }
+        };
+        place.busy();
+        let reply = match read_line {
             Line::End => return Ok(()),
             Line::TooLong => Reply::error(0, too_long()),
             Line::Whole if line.trim_ascii().is_empty() => continue,
@@ -270,16 +287,10 @@ async fn ask(calls: &mpsc::Sender<Call>, request: Request) -> Reply {
     }
 }
 
-/// Writes all of `bytes`, as long as some of them go.
-async fn send(write: &mut OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let sent = tokio::time::timeout(WRITE_TIMEOUT, write.write(bytes)).await??;
-        if sent == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        bytes = &bytes[sent..];
-    }
-    Ok(())
+/// Writes all of `bytes`, unless they are taken too slowly.
+async fn send(write: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
+    let limit = WRITE_TIMEOUT + Duration::from_secs((bytes.len() / WRITE_RATE) as u64);
+    tokio::time::timeout(limit, write.write_all(bytes)).await?
 }
 
 enum Line {

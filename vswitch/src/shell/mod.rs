@@ -13,9 +13,14 @@ mod rdma;
 mod stats;
 mod tenant;
 
+use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use crate::console::{Command, CommandError, Console, SyntaxError};
+use crate::control::guard::Fault;
 use crate::switch::{Switch, SwitchError};
 
 /// What commands work on.
@@ -30,8 +35,10 @@ pub struct Shell {
     manual: flow::Manual,
     /// Stages are watched.
     watching: bool,
-    /// Set by `quit`.
-    pub quit: bool,
+    /// Set by `shutdown`.
+    pub shutdown: bool,
+    /// Faults of control, and when the last one was told, by what they were in.
+    faults: HashMap<String, Instant>,
     /// The config file that `config reload` reads.
     pub config_file: Option<std::path::PathBuf>,
 }
@@ -52,12 +59,37 @@ impl Shell {
             depth: 0,
             manual: flow::Manual::default(),
             watching: false,
-            quit: false,
+            shutdown: false,
+            faults: HashMap::new(),
             config_file: None,
         };
         Ok((shell, console))
     }
 }
+
+impl Shell {
+    /// Something of control panicked: it is told, though not with every turn of a clock.
+    pub fn suspect(&mut self, fault: &Fault) {
+        // A file of commands that was under way is so no more.
+        self.depth = 0;
+        let now = Instant::now();
+        if self.faults.len() >= FAULTS {
+            self.faults.clear();
+        }
+        let told = self.faults.get(&fault.what);
+        if told.is_some_and(|told| now.saturating_duration_since(*told) < TOLD_EVERY) {
+            return;
+        }
+        self.faults.insert(fault.what.clone(), now);
+        tracing::error!("{fault}");
+        self.switch.note("fault", fault.to_string(), json!({ "in": fault.what, "message": fault.message }));
+    }
+}
+
+/// Faults that are kept apart.
+const FAULTS: usize = 64;
+/// Between two times that the same fault is told.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The console of the switch.
 ///

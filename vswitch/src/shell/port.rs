@@ -12,7 +12,12 @@ pub(super) fn commands() -> Vec<Entry> {
     vec![
         Entry { syntax: "start", help: "Receive packets", run: start },
         Entry { syntax: "stop", help: "Receive no packets; those on their way go out", run: stop },
-        Entry { syntax: "quit", help: "End the switch: drain, detach all ports, leave", run: quit },
+        Entry { syntax: "quit", help: "Leave the console; the switch runs on", run: quit },
+        Entry {
+            syntax: "shutdown!",
+            help: "End the switch: drain, detach all ports; typed in full only",
+            run: shutdown,
+        },
         Entry { syntax: "set fwd <mode:overlay|io|mac>", help: "Choose the forwarding mode", run: set_fwd },
         Entry { syntax: "port list", help: "List the ports", run: list },
         Entry {
@@ -45,8 +50,15 @@ fn stop(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     Ok(Output::message("stopped"))
 }
 
-fn quit(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
-    shell.quit = true;
+/// A console takes this word itself: here it comes from `ctl`, from a file, or abbreviated.
+fn quit(_: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    Err(CommandError::new(
+        "nothing was done: in a console, quit (in full) leaves the console; `shutdown` ends the switch",
+    ))
+}
+
+fn shutdown(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
+    shell.shutdown = true;
     Ok(Output::message("the switch ends"))
 }
 

@@ -211,6 +211,11 @@ impl Switch {
         &self.events
     }
 
+    /// Remembers that something happened.
+    pub fn note(&mut self, kind: &'static str, text: String, facts: serde_json::Value) {
+        self.events.add(kind, text, facts);
+    }
+
     /// DPDK.
     pub fn eal(&self) -> &Eal {
         &self.eal

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::client::{Client, ClientError};
+use super::guard::Fault;
 use super::protocol::{Ask, MAX_REQUEST, answer};
 use super::server::{BindError, Call, Caller, Server};
 use crate::console::repl::{self, Ending, Options, Session};
@@ -61,6 +62,7 @@ fn console() -> Console<u64> {
                 Ok(Output::message("x".repeat(size)))
             },
         },
+        Command { syntax: "panic", help: "Go wrong", run: |_, _| panic!("a fault") },
         Command { syntax: "fail", help: "Fail", run: |_, _| Err(CommandError::new("as you asked")) },
     ])
     .unwrap()
@@ -85,7 +87,8 @@ impl Daemon {
                 let owner = async move {
                     let (console, mut count) = (console(), 0);
                     while let Some(Call { request, reply }) = waiting.recv().await {
-                        let _ = reply.send(answer(&console, &mut count, &request));
+                        let suspect = |count: &mut u64, _: &Fault| *count += 1000;
+                        let _ = reply.send(answer(&console, &mut count, &request, suspect));
                     }
                 };
                 tokio::select! {
@@ -313,20 +316,65 @@ fn two_clients_at_once_and_one_in_the_process() {
     assert_eq!(daemon.caller.call(Ask::Command("count".into()), false).text, "401");
 }
 
+/// A handler that panics: an error for whoever asked, and the next request is answered as ever.
 #[test]
-fn clients_too_many_are_told_so() {
+fn repair_a_handler_that_panics_ends_nothing() {
     let folder = Folder::new();
     let _daemon = Daemon::start(&folder.socket());
-    let mut first = Client::connect(&folder.socket()).unwrap();
-    assert!(first.command("count", false).unwrap().ok);
-    let others: Vec<_> = (0..63).map(|_| raw(&folder.socket())).collect();
+    let mut client = Client::connect(&folder.socket()).unwrap();
+    assert_eq!(client.command("count", false).unwrap().text, "1");
+    for _ in 0..3 {
+        let reply = client.command("panic", false).unwrap();
+        let error = reply.error.unwrap();
+        assert!(
+            !reply.ok && error.contains("a fault of the switch itself in \"panic\" (a fault)"),
+            "{error}"
+        );
+    }
+    assert_eq!(client.command("count", false).unwrap().text, "3002", "the owner was told each time");
+}
+
+/// Consoles that ask nothing lock nobody out: the one that was silent for longest makes room, and is told.
+#[test]
+fn repair_idle_clients_make_room() {
+    let folder = Folder::new();
+    let _daemon = Daemon::start(&folder.socket());
+    let mut silent: Vec<_> = (0..64).map(|_| raw(&folder.socket())).collect();
+    // In the order of their places; half a request is none.
+    silent[0].get_mut().write_all(b"{\"id\": 1, \"comm").unwrap();
+    let count = b"{\"id\": 9, \"command\": \"count\"}\n";
+    exchange(&mut silent[1], count);
+    for n in 0..3 {
+        let reply = Client::connect(&folder.socket()).unwrap().command("count", false).unwrap();
+        assert!(reply.ok, "{n}: {reply:?}");
+    }
+    let mut told = String::new();
+    silent[0].read_line(&mut told).unwrap();
+    assert!(told.contains("asked nothing for longest") && told.contains("connect anew"), "{told}");
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "and the connection is closed");
+    assert_eq!(exchange(&mut silent[1], count)["ok"], true, "the one that spoke later is there");
+}
+
+#[test]
+fn clients_too_many_at_work_are_told_so() {
+    let folder = Folder::new();
+    let _daemon = Daemon::start(&folder.socket());
+    // At work as long as they take nothing of a long answer.
+    let mut others: Vec<_> = (0..64).map(|_| raw(&folder.socket())).collect();
+    for other in &mut others {
+        other.get_mut().write_all(b"{\"id\": 1, \"command\": \"big 512KiB\"}\n").unwrap();
+        other.get_ref().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert!(!other.fill_buf().unwrap().is_empty(), "its answer has begun");
+    }
     let mut many = raw(&folder.socket());
     let mut told = String::new();
     many.read_line(&mut told).unwrap();
-    assert!(told.contains("64 consoles already"), "{told}");
+    assert!(told.contains("64 consoles already, all at work"), "{told}");
     assert_eq!(many.read(&mut [0]).unwrap(), 0, "and the connection is closed");
-    assert!(first.command("count", false).unwrap().ok);
-    drop(others);
+    let mut line = String::new();
+    others[0].read_line(&mut line).unwrap();
+    assert!(line.len() > 512 << 10);
+    assert_eq!(exchange(&mut others[0], b"{\"id\": 9, \"command\": \"count\"}\n")["ok"], true);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_console_on_a_terminal() {
     terminal.press("big ");
     terminal.wait_for("<size>");
     terminal.press("\x03");
-    terminal.wait_for("exit or Ctrl-D leaves");
+    terminal.wait_for("quit or Ctrl-D leaves");
     // Keys pressed between two prompts go to the terminal's own line editing; wait for each prompt.
     terminal.wait_for("vswitch> ");
     terminal.press("fail\r");
