@@ -8,7 +8,11 @@ use tests::{Daemon, Netns, Workdir, binary, process};
 
 /// The switch between a tenant's memif and an uplink's: both ends of them are the generator's.
 fn switch(socket: &str) -> String {
-    let memif = |id| format!("{{ kind = \"memif\", socket = \"{socket}\", id = {id}, role = \"server\" }}");
+    let memif = |id| {
+        format!(
+            "{{ kind = \"memif\", socket = \"{socket}\", id = {id}, role = \"server\", trusted-peer = true }}"
+        )
+    };
     let (tenant, uplink) = (memif(0), memif(1));
     format!(
         r#"

@@ -279,7 +279,9 @@ fn source_port(source: &Source) -> String {
 
 fn attached_port(port: &Attached) -> String {
     match port {
-        Attached::Virtual(device) => format!("{{ kind = \"raw\", vdev = \"{device}\" }}"),
+        Attached::Virtual(device) => {
+            format!("{{ kind = \"raw\", vdev = \"{device}\", trusted-peer = true }}")
+        }
         Attached::Pci(device) => match device.split_once(',') {
             Some((address, more)) => {
                 format!("{{ kind = \"pci\", address = \"{address}\", devargs = \"{more}\" }}")

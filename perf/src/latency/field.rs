@@ -218,7 +218,10 @@ fn vnic(name: &str, index: usize, ports: Ports, folder: &Path) -> String {
     let port = match ports {
         Ports::Memif => {
             let socket = memif_socket(folder);
-            format!("kind = \"memif\", socket = \"{}\", id = {index}, role = \"server\"", socket.display())
+            format!(
+                "kind = \"memif\", socket = \"{}\", id = {index}, role = \"server\", trusted-peer = true",
+                socket.display()
+            )
         }
         Ports::Vhost => {
             let socket = vhost_socket(folder, index);

@@ -58,7 +58,7 @@ impl Config {
         let _ = write!(
             self.0,
             "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1450\n\
-             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"server\" }}\n{more}\n\n",
+             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"server\", trusted-peer = true }}\n{more}\n\n",
             socket.display()
         );
         self

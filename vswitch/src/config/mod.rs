@@ -18,6 +18,7 @@ pub mod port_spec;
 pub mod process;
 pub mod qos;
 pub mod rcft;
+pub mod secret;
 pub mod units;
 pub mod validate;
 

@@ -13,6 +13,7 @@ use wire::MacAddr;
 
 use super::error::quote;
 use super::fields;
+use super::secret::Secret;
 
 /// A PCI device (a NIC, or any other that a DPDK driver takes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +62,9 @@ pub struct VirtioUserPort {
     /// Queue pairs.
     #[serde(default = "one")]
     pub queues: u16,
+    /// The peer may read and write all memory of the switch, and is trusted not to: vNICs need it.
+    #[serde(default)]
+    pub trusted_peer: bool,
 }
 
 /// A kernel tap interface.
@@ -138,7 +142,10 @@ pub struct MemifPort {
     pub role: MemifRole,
     /// A word both ends must know.
     #[serde(default)]
-    pub secret: Option<String>,
+    pub secret: Option<Secret>,
+    /// The peer may read and write what the switch shares with it, and is trusted not to: vNICs need it.
+    #[serde(default)]
+    pub trusted_peer: bool,
 }
 
 /// libpcap files and interfaces, for the lab.
@@ -195,6 +202,9 @@ pub struct NullPort {
 pub struct RawPort {
     /// `net_x0,key=value`.
     pub vdev: String,
+    /// The peer is trusted with memory of the switch: vNICs on net_memif and net_virtio_user need it.
+    #[serde(default)]
+    pub trusted_peer: bool,
 }
 
 const fn yes() -> bool {
@@ -268,6 +278,23 @@ kinds! {
 
 fn unknown_kind(kind: &str) -> String {
     format!("unknown port kind {}; the kinds are {}", quote(kind), PortSpec::KINDS.join(", "))
+}
+
+impl PortSpec {
+    /// What a peer behind this port could do to memory of the switch, where DPDK does not keep it from that and the config
+    /// does not say that it is trusted.
+    pub(super) fn untrusted_reach(&self) -> Option<&'static str> {
+        const SHARED: &str = "DPDK's memif checks neither region nor offset of what a peer writes, so that it can read and write memory of the \
+             switch";
+        const ALL: &str = "a virtio-user port maps all packet memory of the switch into its peer";
+        match self {
+            Self::Memif(memif) if !memif.trusted_peer => Some(SHARED),
+            Self::VirtioUser(virtio) if !virtio.trusted_peer => Some(ALL),
+            Self::Raw(raw) if !raw.trusted_peer && raw.vdev.starts_with("net_memif") => Some(SHARED),
+            Self::Raw(raw) if !raw.trusted_peer && raw.vdev.starts_with("net_virtio_user") => Some(ALL),
+            _ => None,
+        }
+    }
 }
 
 /// The value of `kind`, checked while its own place in the text is at hand.

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::error::OpenError;
+use crate::config::secret::HIDDEN;
 
 /// `key=value,key=value`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,14 @@ impl Devargs {
     pub(super) fn text(self, key: &str, name: &'static str, value: &str) -> Result<Self, OpenError> {
         check(name, value)?;
         Ok(self.number(key, value))
+    }
+
+    /// As [`text`](Self::text), but no error shows the value.
+    pub(super) fn secret(self, key: &str, name: &'static str, value: &str) -> Result<Self, OpenError> {
+        self.text(key, name, value).map_err(|error| match error {
+            OpenError::Value { key, why, .. } => OpenError::Value { key, value: HIDDEN.into(), why },
+            other => other,
+        })
     }
 
     /// Adds a path from the config, where it is called `name`.
@@ -72,6 +81,8 @@ mod tests {
             let error = Devargs::default().text("iface", "iface", value).unwrap_err();
             assert!(matches!(error, OpenError::Value { key: "iface", .. }), "{value:?}: {error}");
         }
+        let error = Devargs::default().secret("secret", "secret", "word,id=1").unwrap_err();
+        assert!(!error.to_string().contains("word"), "{error}");
         let path = Path::new("/run/a,client=1");
         assert!(Devargs::default().path("iface", "path", path).is_err());
     }

@@ -36,7 +36,7 @@ fn args(spec: &MemifPort) -> Result<Devargs, OpenError> {
         .path("socket", "socket", &spec.socket)?
         .number("socket-abstract", "no");
     match &spec.secret {
-        Some(secret) => args.text("secret", "secret", secret),
+        Some(secret) => args.secret("secret", "secret", secret.reveal()),
         None => Ok(args),
     }
 }
@@ -47,8 +47,13 @@ mod tests {
 
     #[test]
     fn arguments() {
-        let mut spec =
-            MemifPort { socket: "/run/m.sock".into(), id: 7, role: MemifRole::Client, secret: None };
+        let mut spec = MemifPort {
+            socket: "/run/m.sock".into(),
+            id: 7,
+            role: MemifRole::Client,
+            secret: None,
+            trusted_peer: true,
+        };
         assert_eq!(args(&spec).unwrap().finish(), "role=client,id=7,socket=/run/m.sock,socket-abstract=no");
         (spec.role, spec.secret) = (MemifRole::Server, Some("word".into()));
         let golden = "role=server,id=7,socket=/run/m.sock,socket-abstract=no,secret=word";

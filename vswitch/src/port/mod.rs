@@ -28,7 +28,7 @@ use std::path::PathBuf;
 
 use pmd::{Eal, Port, PortError, PortInfo};
 
-use crate::config::PortSpec;
+use crate::config::{PortSpec, secret};
 use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
@@ -191,12 +191,24 @@ pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
 fn attach(eal: &Eal, device: Device, unique: u32) -> Result<Port, (Option<&'static str>, PortError)> {
     match device {
         Device::Virtual { driver, args } => {
-            Port::attach(eal, &format!("net_{driver}{unique}"), &args).map_err(|error| (Some(driver), error))
+            let attached = Port::attach(eal, &format!("net_{driver}{unique}"), &args);
+            attached.map_err(|error| (Some(driver), discreet(error, &args)))
         }
-        Device::Named { name, args } => Port::attach(eal, &name, &args).map_err(|error| (None, error)),
-        Device::Pci(devargs) => Port::open(eal, &devargs).map_err(|error| (None, error)),
+        Device::Named { name, args } => {
+            Port::attach(eal, &name, &args).map_err(|error| (None, discreet(error, &args)))
+        }
+        Device::Pci(devargs) => Port::open(eal, &devargs).map_err(|error| (None, discreet(error, &devargs))),
         Device::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
     }
+}
+
+/// An error about a port with these arguments, without their secrets.
+fn discreet(error: PortError, given: &str) -> PortError {
+    let PortError::Attach { name, args, errno, mut words } = error else { return error };
+    for value in secret::values(given) {
+        words.0.iter_mut().for_each(|line| *line = line.replace(value, secret::HIDDEN));
+    }
+    PortError::Attach { name: secret::hide(&name), args: secret::hide(&args), errno, words }
 }
 
 /// A driver that is not loaded is told from one that refuses by what is mapped into this process.
@@ -252,8 +264,14 @@ mod tests {
 
     #[test]
     fn only_a_virtio_user_server_blocks() {
-        let virtio =
-            |server| PortSpec::VirtioUser(VirtioUserPort { path: "/run/v".into(), server, queues: 1 });
+        let virtio = |server| {
+            PortSpec::VirtioUser(VirtioUserPort {
+                path: "/run/v".into(),
+                server,
+                queues: 1,
+                trusted_peer: true,
+            })
+        };
         assert!(may_block(&virtio(true)) && !may_block(&virtio(false)));
     }
 

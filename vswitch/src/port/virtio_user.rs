@@ -39,7 +39,8 @@ mod tests {
 
     #[test]
     fn arguments() {
-        let spec = VirtioUserPort { path: "/run/v.sock".into(), server: false, queues: 1 };
+        let spec =
+            VirtioUserPort { path: "/run/v.sock".into(), server: false, queues: 1, trusted_peer: true };
         assert_eq!(args(&spec).unwrap().finish(), "path=/run/v.sock,server=0,queues=1,queue_size=512");
     }
 }

@@ -15,7 +15,11 @@ const MAX_FILE: u64 = 16 << 20;
 
 pub(super) fn commands() -> Vec<Entry> {
     vec![
-        Entry { syntax: "show config", help: "The running config, as TOML", run: show },
+        Entry {
+            syntax: "show config",
+            help: "The running config, as TOML, without its secrets (save writes them, too)",
+            run: show,
+        },
         Entry {
             syntax: "config load <file:path>",
             help: "Go over to another config, all or nothing",
@@ -32,7 +36,7 @@ pub(super) fn commands() -> Vec<Entry> {
 }
 
 fn show(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
-    let config = shell.switch.config();
+    let config = shell.switch.config().without_secrets();
     let text = config.to_toml().map_err(|error| CommandError::new(error.to_string()))?;
     let json = serde_json::to_value(&config).map_err(|error| CommandError::new(error.to_string()))?;
     Ok(Output::new(text, json))

@@ -150,7 +150,12 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
         }),
         1 => PortSpec::Representor(RepresentorPort { pf: "0000:01:00.0".into(), vf: n }),
         2 => PortSpec::VhostUser(VhostUserPort { path: format!("/run/v{n}").into(), server: flag, queues }),
-        3 => PortSpec::VirtioUser(VirtioUserPort { path: format!("/run/u{n}").into(), server: flag, queues }),
+        3 => PortSpec::VirtioUser(VirtioUserPort {
+            path: format!("/run/u{n}").into(),
+            server: flag,
+            queues,
+            trusted_peer: true,
+        }),
         4 => PortSpec::Tap(TapPort {
             iface: format!("t{n}"),
             queues,
@@ -169,6 +174,7 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
             id: n.into(),
             role: if flag { MemifRole::Client } else { MemifRole::Server },
             secret: flag.then(|| "word".into()),
+            trusted_peer: true,
         }),
         8 => PortSpec::Pcap(PcapPort {
             rx_pcap: Some("in.pcap".into()),
@@ -178,7 +184,7 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
         }),
         9 => PortSpec::Ring(RingPort { name: flag.then(|| format!("r{n}")), peer: None }),
         10 => PortSpec::Null(NullPort { size: 64 + n % 1000, copy: flag }),
-        _ => PortSpec::Raw(RawPort { vdev: format!("net_ring{n},a=1") }),
+        _ => PortSpec::Raw(RawPort { vdev: format!("net_ring{n},a=1"), trusted_peer: flag }),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::error::quote;
 use super::super::network::VnicPort;
 use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort};
+use super::super::secret::hide;
 use super::Checker;
 
 /// The longest name of a kernel interface (IFNAMSIZ less the closing zero).
@@ -25,11 +26,13 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
     for (index, trunk) in config.trunks.iter().enumerate() {
         specs.push((format!("trunk[{index}]"), format!("trunk {}", trunk.name), &trunk.port));
+        trust(checker, &format!("trunk[{index}]"), &format!("trunk {}", trunk.name), &trunk.port);
         queues(checker, &format!("trunk[{index}]"), trunk.rx_queues, trunk.tx_queues);
     }
     for (index, vnic) in config.vnics.iter().enumerate() {
         if let VnicPort::Own(spec) = &vnic.port {
             specs.push((format!("vnic[{index}]"), format!("vnic {}", vnic.name), spec));
+            trust(checker, &format!("vnic[{index}]"), &format!("vnic {}", vnic.name), spec);
         }
         if vnic.queues == Some(0) {
             checker.fail(format!("vnic[{index}].queues"), "queues is 0; a port needs at least one");
@@ -56,6 +59,17 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 taken.insert(resource, (who.clone(), format!("{path}.port")));
             }
         }
+    }
+}
+
+/// Tenants are never trusted unless the config says so.
+fn trust(checker: &mut Checker<'_>, path: &str, who: &str, spec: &PortSpec) {
+    if let Some(reach) = spec.untrusted_reach() {
+        let message = format!(
+            "{who}: {reach}. Tenants take vhost-user, which checks every address; if this peer is as trusted as the switch \
+             itself, write trusted-peer = true beside kind"
+        );
+        checker.fail(format!("{path}.port"), message);
     }
 }
 
@@ -132,10 +146,14 @@ impl Found {
 fn memif_problems(memif: &MemifPort, found: &mut Found) {
     found.check("socket", check_device_socket(&memif.socket));
     if let Some(secret) = &memif.secret {
-        found.check("secret", check_value(secret));
-        if secret.len() > LONGEST_SECRET {
-            let problem =
-                format!("is {} bytes long; a memif secret has at most {LONGEST_SECRET}", secret.len());
+        // It is not quoted: errors are read by more people than the config.
+        if check_value(secret.reveal()).is_err() {
+            let problem = "is empty or has a comma, a bracket or a control character, which device arguments cannot carry";
+            found.check("secret", Err(problem.into()));
+        }
+        let length = secret.reveal().len();
+        if length > LONGEST_SECRET {
+            let problem = format!("is {length} bytes long; a memif secret has at most {LONGEST_SECRET}");
             found.check("secret", Err(problem));
         }
     }
@@ -291,7 +309,7 @@ fn check_queues(queues: u16) -> Result<(), String> {
 /// Arguments a driver reads, `key=value,key=value`.
 fn check_arguments(text: &str) -> Result<(), String> {
     if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err(format!("{} has blanks or control characters; remove them", quote(text)));
+        return Err(format!("{} has blanks or control characters; remove them", quote(&hide(text))));
     }
     Ok(())
 }
@@ -301,7 +319,8 @@ fn check_vdev(text: &str) -> Result<(), String> {
     let name = text.split(',').next().unwrap_or_default();
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.len() > 63 || !name.starts_with("net_") || !name.chars().all(good) {
-        return Err(format!("{} is not a network device such as net_ring0 or net_x0,key=value", quote(text)));
+        let shown = quote(&hide(text));
+        return Err(format!("{shown} is not a network device such as net_ring0 or net_x0,key=value"));
     }
     check_arguments(text)
 }
