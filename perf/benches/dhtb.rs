@@ -206,6 +206,7 @@ fn snapshot(vnics: usize) -> Snapshot {
         ttl: 64,
         udp_port: 4789,
         vni,
+        vtep: 2,
     }));
     if let Some(slot) = writer.allocate(tunnel) {
         for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {

@@ -4,6 +4,7 @@ use crate::counters::PipelineCounters;
 use crate::drops::DropReason;
 use crate::flow_key::FlowKey;
 use crate::nft::{self, Bits, Probe};
+use crate::vtep::Vtep;
 use wire::Headers;
 
 /// Most packets in a burst.
@@ -30,6 +31,8 @@ pub struct Meta {
     pub vnic: u32,
     /// VPC.
     pub vpc: u32,
+    /// VTEP that sent it, when it came out of a tunnel.
+    pub vtep: Vtep,
     /// UDP or TCP source port that chooses the outer source port.
     pub entropy_port: u16,
 }

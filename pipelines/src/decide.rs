@@ -12,6 +12,7 @@ use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Action, Verdict};
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
+use crate::vtep::Source;
 
 use crate::stage::key::is_reliable;
 
@@ -54,6 +55,19 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     action
 }
 
+/// [`decide`] for a flow whose packets may come from `source`. That a source has no location may change with the next
+/// one that comes.
+pub fn decide_from(snapshot: &Snapshot, key: &FlowKey, source: Source) -> Action {
+    let mut action = Action { source, ..decide(snapshot, key) };
+    if let (false, Scope::Vpc(index)) = (source.has_location(), key.scope())
+        && let Some(vpc) = snapshot.vpc(index)
+    {
+        action.cell = vpc.topology_cell;
+        action.generation = snapshot.generation(action.cell);
+    }
+    action
+}
+
 /// True when a vNIC's packets to an address go somewhere: routed, or bridged to the station that has the address, or
 /// flooded because nobody knows that.
 pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
@@ -93,9 +107,7 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) 
     if vpc.subnet_of(destination).is_some() {
         return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
     }
-    let target =
-        vpc.routes.iter().find(|(prefix, _)| prefix.contains(destination)).map(|&(_, target)| target);
-    match target {
+    match vpc.route_to(destination) {
         Some(RouteTarget::Gateway { slot, mac }) => (rewrite(forward(slot), vpc.router_mac, mac), true),
         Some(RouteTarget::Peer(peer)) => match snapshot.vpc(peer) {
             Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),

@@ -120,6 +120,10 @@ drop_reasons! {
     TX_HANDOFF_FULL = "tx-handoff-full",
     /// The forwarding mode has no partner for the port.
     NO_PARTNER = "no-partner",
+    /// The inner source is not behind the VTEP that sent the packet, or is a vNIC of this host.
+    INNER_SOURCE = "inner-source",
+    /// The inner source MAC is a group address.
+    GROUP_SOURCE = "group-source-mac",
 }
 
 impl DropReason {
@@ -157,7 +161,6 @@ mod tests {
         let names: HashSet<_> = DropReason::all().map(DropReason::name).collect();
         assert_eq!(names.len(), DropReason::COUNT);
         assert_eq!(DropReason::PORT_UNBOUND.name(), "port-unbound");
-        assert_eq!(DropReason::NO_PARTNER.name(), "no-partner");
         for (index, malformed) in Malformed::ALL.iter().enumerate() {
             assert_eq!(DropReason::from(*malformed).index(), index);
         }

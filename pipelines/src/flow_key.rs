@@ -186,9 +186,24 @@ impl FlowKey {
         }
     }
 
+    /// True for an error of ICMP (RFC 1122 section 3.2.2) or ICMPv6 (RFC 4443 section 2.1).
+    pub fn is_icmp_error(&self) -> bool {
+        let kind = (self.ports().0 >> 8) as u8;
+        match (self.l3(), self.proto()) {
+            (L3::Ipv4, wire::protocol::ICMP) => wire::icmp::is_error(kind),
+            (L3::Ipv6, wire::protocol::ICMPV6) => kind < wire::icmpv6::kind::ECHO_REQUEST,
+            _ => false,
+        }
+    }
+
     /// True when the packet was sent to the virtual router.
     pub const fn routed(&self) -> bool {
         self.words[6] & ROUTED != 0
+    }
+
+    /// Source MAC of a packet that is not IP.
+    pub const fn src_mac(&self) -> MacAddr {
+        crate::snapshot::mac_from(self.words[0] & 0xffff_ffff_ffff)
     }
 
     /// Destination MAC of a bridged packet.

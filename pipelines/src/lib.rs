@@ -25,10 +25,12 @@ pub mod offload;
 pub mod overlay;
 pub mod qos;
 pub mod rcft;
+pub mod reverse_path;
 pub mod rows;
 pub mod snapshot;
 pub mod stage;
 pub mod vlt;
+pub mod vtep;
 pub mod watch;
 
 /// Length of a tick of the coarse clock ([`Now::tick`]), in milliseconds.

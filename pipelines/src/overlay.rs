@@ -151,6 +151,7 @@ impl<P: PacketBuf> Overlay<P> {
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
         let tables = Reading { fragments: &self.fragments, nft: &self.nft };
+        let tunnels = matches!(row.role, PortRole::Uplink(_));
         let roce = match row.role {
             PortRole::Uplink(index) => {
                 from_wire(&cx, burst, (index, row), tables, &self.events, (&mut *sink, &mut *watch))
@@ -165,7 +166,7 @@ impl<P: PacketBuf> Overlay<P> {
         if n == 0 {
             return;
         }
-        let misses = lookup::run(&cx, burst, &self.nft);
+        let misses = lookup::run(&cx, burst, &self.nft, tunnels);
         watch.lap(Stage::Lookup, n);
         if misses != 0 {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
@@ -233,7 +234,7 @@ impl<P: PacketBuf> Overlay<P> {
         for i in (0..n).filter(|i| strangers & 1 << i != 0) {
             burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
         }
-        let misses = lookup::run(&cx, burst, &self.nft);
+        let misses = lookup::run(&cx, burst, &self.nft, true);
         if misses != 0 {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
         }

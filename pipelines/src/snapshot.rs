@@ -12,14 +12,15 @@
 //! |---|---|
 //! | a location moves (VTEP, next hop, this host) | nothing: update its VLT slot in place |
 //! | a location comes | [`Snapshot::touch_topology`] of its VPC |
-//! | a location goes | publish the snapshot without it, then free the slot |
+//! | a location goes | [`Snapshot::touch_sources`] of its VPC; publish the snapshot without it, then free the slot |
 //! | a location changes its MAC | [`Snapshot::touch_vpc`] of its VPC and of those that route to it |
 //! | a vNIC comes | its VIPs and MAC are locations that come |
 //! | a vNIC goes | [`Snapshot::bump`] its cell and `touch_vpc`: its index may be used again, by another VPC even; its locations go |
 //! | subnets, routes, peers, flooding, VLAN policy of a VPC | `touch_vpc` |
 //! | router MAC of a VPC | `touch_vpc` of it and of those that route to it |
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
-//! | settings, uplinks, ports, VTEPs, MTUs | nothing: never remembered |
+//! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
+//! | settings, uplinks, ports, MTUs | nothing: never remembered |
 //!
 //! The count of a cell is never set back while workers run.
 
@@ -32,6 +33,7 @@ use crate::ecn::EcnEncap;
 use crate::flat::FlatMap;
 use crate::qos::{Law, QueueLimits};
 use crate::vlt::{Place, SlotRef, Vlt};
+use crate::vtep::Vteps;
 
 /// Dense index of a port within the switch (not the DPDK port id).
 pub type PortIndex = u16;
@@ -240,6 +242,11 @@ impl Vpc {
         self.subnets.iter().find(|subnet| subnet.prefix.contains(address))
     }
 
+    /// The longest route that holds an address. Subnets come before routes.
+    pub fn route_to(&self, address: IpAddr) -> Option<RouteTarget> {
+        self.routes.iter().find(|(prefix, _)| prefix.contains(address)).map(|&(_, target)| target)
+    }
+
     /// True when the virtual router has this address.
     pub fn is_gateway(&self, address: IpAddr) -> bool {
         self.subnets.iter().any(|subnet| subnet.gateway == Some(address))
@@ -380,8 +387,10 @@ pub struct Snapshot {
     pub vnis: FlatMap,
     /// Uplinks by index.
     pub uplinks: Vec<Arc<Uplink>>,
-    /// Addresses of known remote VTEPs (value unused).
-    pub vteps: FlatMap,
+    /// Known remote VTEPs.
+    pub vteps: Vteps,
+    /// MAC addresses of this host's vNICs ([`Snapshot::local_mac`]): to their indices.
+    pub local_macs: FlatMap,
     /// Trunk ports: VLAN id -> vNIC index.
     pub trunks: Vec<Arc<FlatMap>>,
     /// Where destinations are.
@@ -413,7 +422,8 @@ impl Snapshot {
             vpcs: Vec::new(),
             vnis: FlatMap::default(),
             uplinks: Vec::new(),
-            vteps: FlatMap::default(),
+            vteps: Vteps::default(),
+            local_macs: FlatMap::default(),
             trunks: Vec::new(),
             locations: Locations::default(),
             cells: Vec::new(),
@@ -442,6 +452,19 @@ impl Snapshot {
     #[inline(always)]
     pub fn uplink(&self, index: u16) -> Option<&Uplink> {
         self.uplinks.get(usize::from(index)).map(Arc::as_ref)
+    }
+
+    /// A MAC address within a VPC as a key of [`Snapshot::local_macs`].
+    #[inline(always)]
+    pub const fn local_mac(vpc: u32, mac: u64) -> u128 {
+        (vpc as u128) << 48 | mac as u128
+    }
+
+    /// Enters the MAC addresses of this host's vNICs into [`Snapshot::local_macs`].
+    pub fn index_local_macs(&mut self) {
+        let vnics = self.vnics.iter().flatten();
+        let macs = vnics.map(|vnic| (Self::local_mac(vnic.vpc, vnic.mac.to_u64()), vnic.index));
+        self.local_macs = FlatMap::new(macs);
     }
 
     /// A location.
@@ -475,6 +498,23 @@ impl Snapshot {
         };
         let cells: Vec<u32> = self.vpcs.iter().flatten().filter(peers).map(|vpc| vpc.topology_cell).collect();
         cells.into_iter().for_each(|cell| self.bump(cell));
+    }
+
+    /// To be called when a location goes out of a VPC: packets out of the tunnel were accepted for it, there and in the
+    /// VPCs that have a route to it.
+    pub fn touch_sources(&mut self, vpc: u32) {
+        let related = |other: &&Arc<Vpc>| {
+            other.index == vpc || other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc))
+        };
+        let related: Vec<u32> =
+            self.vpcs.iter().flatten().filter(related).map(|related| related.index).collect();
+        related.into_iter().for_each(|vpc| self.touch_strangers(vpc));
+    }
+
+    /// To be called when other VTEPs may send into a VPC without a location of the sender.
+    pub fn touch_strangers(&mut self, vpc: u32) {
+        let cells = self.vpc(vpc).map(|vpc| [vpc.cell, vpc.topology_cell]);
+        cells.into_iter().flatten().for_each(|cell| self.bump(cell));
     }
 
     /// To be called when the policy of a VPC changed: all decisions in it are stale.

@@ -6,7 +6,7 @@
 //! included, fit one cache line together with the slot's control word.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a header template: Ethernet 14, VLAN 4, IPv6 40, UDP 8, VxLAN 8, rounded up to words.
 pub const TEMPLATE_BYTES: usize = WORDS * 8;
@@ -28,7 +28,20 @@ pub enum Place {
     Unresolved {
         /// Index of the uplink.
         uplink: u16,
+        /// Number of the VTEP.
+        vtep: u32,
     },
+}
+
+impl Place {
+    /// The number of the VTEP, 0 without one.
+    const fn vtep(&self) -> u32 {
+        match self {
+            Self::Remote(tunnel) => tunnel.vtep,
+            Self::Unresolved { vtep, .. } => *vtep,
+            Self::Empty | Self::Local { .. } => 0,
+        }
+    }
 }
 
 /// The way to a VTEP: the outer header up to and including VxLAN.
@@ -38,6 +51,8 @@ pub struct Tunnel {
     pub uplink: u16,
     /// Length of the header in bytes.
     pub len: u8,
+    /// Number of the VTEP.
+    pub vtep: u32,
     /// The header, with zero lengths, source port and checksums; rest zero.
     pub header: [u8; TEMPLATE_BYTES],
 }
@@ -79,6 +94,9 @@ const fn pack(sequence: u16, generation: u16, kind: u8, len: u8, uplink: u16) ->
 /// The shared table. Readers use [`Vlt::read`]; [`VltWriter`] changes it.
 pub struct Vlt {
     slots: Box<[Slot]>,
+    /// Number of the VTEP behind which the destination is, or 0; beside the slots, because every packet out of a tunnel
+    /// reads that of its source and nothing else of it.
+    vteps: Box<[AtomicU32]>,
 }
 
 /// What nearly every packet needs of a slot, small enough to stay in registers.
@@ -140,6 +158,7 @@ impl Vlt {
             slots: (0..slots)
                 .map(|_| Slot { control: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] })
                 .collect(),
+            vteps: (0..slots).map(|_| AtomicU32::new(0)).collect(),
         });
         let writer = VltWriter { table: table.clone(), free: (0..slots).collect() };
         (table, writer)
@@ -153,10 +172,25 @@ impl Vlt {
         }
     }
 
+    /// The number of the VTEP behind which a slot's destination is; 0 for a vNIC of this host, a free slot, and past the
+    /// end.
+    #[inline(always)]
+    pub fn vtep_of(&self, slot: u32) -> u32 {
+        self.vteps.get(slot as usize).map_or(0, |vtep| vtep.load(Ordering::Relaxed))
+    }
+
+    /// Hints the CPU to load what [`vtep_of`](Self::vtep_of) reads.
+    #[inline(always)]
+    pub fn prefetch_vtep(&self, slot: u32) {
+        if let Some(vtep) = self.vteps.get(slot as usize) {
+            crate::mem::prefetch(vtep);
+        }
+    }
+
     /// A consistent reading of a slot. An index past the end reads as empty.
     #[inline(always)]
-    pub fn read(&self, slot: u32) -> Reading {
-        let Some(slot) = self.slots.get(slot as usize) else {
+    pub fn read(&self, index: u32) -> Reading {
+        let Some(slot) = self.slots.get(index as usize) else {
             return Reading { generation: 0, place: Place::Empty };
         };
         loop {
@@ -173,10 +207,10 @@ impl Vlt {
                     for (bytes, word) in header.chunks_exact_mut(8).zip(&slot.words[..used]) {
                         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
                     }
-                    Place::Remote(Tunnel { uplink, len, header })
+                    Place::Remote(Tunnel { uplink, len, vtep: self.vtep_of(index), header })
                 }
                 KIND_LOCAL => Place::Local { vnic: slot.words[0].load(Ordering::Relaxed) as u32 },
-                KIND_UNRESOLVED => Place::Unresolved { uplink },
+                KIND_UNRESOLVED => Place::Unresolved { uplink, vtep: self.vtep_of(index) },
                 _ => Place::Empty,
             };
             fence(Ordering::Acquire);
@@ -256,13 +290,16 @@ impl VltWriter {
         slot.control
             .store(old & !(0xffff << 48) | u64::from(sequence.wrapping_add(1)) << 48, Ordering::Relaxed);
         fence(Ordering::Release);
+        if let Some(vtep) = self.table.vteps.get(index as usize) {
+            vtep.store(place.vtep(), Ordering::Relaxed);
+        }
         let (kind, len, uplink) = match place {
             Place::Empty => (KIND_EMPTY, 0, 0),
             Place::Local { vnic } => {
                 slot.words[0].store(u64::from(vnic), Ordering::Relaxed);
                 (KIND_LOCAL, 0, 0)
             }
-            Place::Unresolved { uplink } => (KIND_UNRESOLVED, 0, uplink),
+            Place::Unresolved { uplink, .. } => (KIND_UNRESOLVED, 0, uplink),
             Place::Remote(tunnel) => {
                 for (word, bytes) in slot.words.iter().zip(tunnel.header.as_chunks::<8>().0) {
                     word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -282,7 +319,7 @@ mod tests {
     fn remote(fill: u8) -> Place {
         let mut header = [0; TEMPLATE_BYTES];
         header[..70].fill(fill);
-        Place::Remote(Tunnel { uplink: u16::from(fill), len: 70, header })
+        Place::Remote(Tunnel { uplink: u16::from(fill), len: 70, vtep: u32::from(fill), header })
     }
 
     #[test]
@@ -292,9 +329,9 @@ mod tests {
         let b = writer.allocate(Place::Local { vnic: 9 }).unwrap();
         assert!(writer.allocate(Place::Empty).is_none());
         assert_eq!(table.read(a.slot).place, remote(3));
-        writer.update(a.slot, Place::Unresolved { uplink: 1 });
+        writer.update(a.slot, Place::Unresolved { uplink: 1, vtep: 5 });
         assert_eq!(table.read(a.slot).generation, a.generation);
-        assert_eq!(table.read(a.slot).place, Place::Unresolved { uplink: 1 });
+        assert_eq!(table.read(a.slot).place, Place::Unresolved { uplink: 1, vtep: 5 });
         writer.free(b.slot);
         assert_ne!(table.read(b.slot).generation, b.generation);
         assert_eq!(table.read(b.slot).place, Place::Empty);
@@ -307,8 +344,9 @@ mod tests {
         let (table, mut writer) = Vlt::new(4);
         let mut header = [0; TEMPLATE_BYTES];
         header[..50].copy_from_slice(&std::array::from_fn::<u8, 50, _>(|i| i as u8 + 1));
-        let plain = Place::Remote(Tunnel { uplink: 3, len: 50, header });
-        let slots = [plain, remote(9), Place::Local { vnic: 7 }, Place::Unresolved { uplink: 0 }]
+        let plain = Place::Remote(Tunnel { uplink: 3, len: 50, vtep: 3, header });
+        let unresolved = Place::Unresolved { uplink: 0, vtep: 1 };
+        let slots = [plain, remote(9), Place::Local { vnic: 7 }, unresolved]
             .map(|place| writer.allocate(place).unwrap());
         let hot = slots.map(|slot| table.read_hot(slot.slot, slot.generation));
         let Hot::Tunnel4(found) = hot[0] else { panic!("not a tunnel") };
@@ -331,7 +369,7 @@ mod tests {
         let plain = |fill: u8| {
             let mut header = [0; TEMPLATE_BYTES];
             header[..50].fill(fill);
-            Place::Remote(Tunnel { uplink: u16::from(fill), len: 50, header })
+            Place::Remote(Tunnel { uplink: u16::from(fill), len: 50, vtep: 1, header })
         };
         let slot = writer.allocate(plain(1)).unwrap();
         let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -366,7 +404,7 @@ mod tests {
                 while !stop.load(Ordering::Relaxed) {
                     let Place::Remote(tunnel) = table.read(slot).place else { panic!("not remote") };
                     let fill = tunnel.header[0];
-                    assert_eq!(u16::from(fill), tunnel.uplink);
+                    assert_eq!((u16::from(fill), u32::from(fill)), (tunnel.uplink, tunnel.vtep));
                     assert!(tunnel.header[..70].iter().all(|&byte| byte == fill));
                 }
             });

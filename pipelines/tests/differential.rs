@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use pipelines::Now;
-use pipelines::decide::decide;
+use pipelines::decide::decide_from;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::nft::NONE;
@@ -265,6 +265,7 @@ impl Lab {
         self.world.snapshot.vnic_rows[index] =
             VnicRow { vpc, mac, router_mac, v4, v6, keep_vlan, mtu: 1500, ..old };
         self.world.snapshot.vnics[index] = Some(Arc::new(vnic));
+        self.world.snapshot.index_local_macs();
         self.world.snapshot.bump(cell);
         self.world.vpc(vpc).vnics.push(index32);
         self.world.locate_station(vpc, station, Place::Local { vnic: index32 });
@@ -275,6 +276,7 @@ impl Lab {
         let port = vnic.port;
         self.world.vpc(vnic.vpc).vnics.retain(|&other| other as usize != index);
         self.world.snapshot.vnics[index] = None;
+        self.world.snapshot.index_local_macs();
         self.world.snapshot.bump(vnic.cell);
         self.world.snapshot.touch_vpc(vnic.vpc);
         self.world.snapshot.vnic_rows[index] = VnicRow { port, ..VnicRow::FREE };
@@ -404,7 +406,7 @@ impl Lab {
         if fresh.overlay.nft().stats().entries > 0 && meta.entry != NONE {
             let entry = self.world.worker.overlay.nft().entry(meta.entry);
             if entry.key == meta.key {
-                prop_assert_eq!(entry.action, decide(snapshot, &meta.key));
+                prop_assert_eq!(entry.action, decide_from(snapshot, &meta.key, entry.action.source));
                 let vnic = matches!(meta.key.scope(), Scope::Vnic(_));
                 prop_assert_eq!(vnic, port != UPLINK);
             }

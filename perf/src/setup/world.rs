@@ -13,10 +13,11 @@ use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, RouteTarget, Snapshot, Subnet,
-    Uplink, Vnic, VnicRow, Vpc, ip_key,
+    Uplink, Vnic, VnicRow, Vpc,
 };
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use pipelines::vlt::{Place, Vlt, VltWriter};
+use pipelines::vtep::{Vtep, Vteps};
 use wire::{HeapBuf, MacAddr, Vni};
 
 /// Someone with an address.
@@ -38,6 +39,8 @@ pub const VTEPS: [Station; 2] = [
 /// The port of the uplink; those of the vNICs follow.
 pub const UPLINK: PortIndex = 0;
 const VNI: u32 = 5001;
+/// The number of the VTEP at the other end.
+const FAR_VTEP: u32 = 2;
 /// Entries of either table: more than flows and queue pairs are made, so that nothing has to go for another.
 const ENTRIES: u32 = 1 << 20;
 const SEED: u64 = 0x5eed;
@@ -73,7 +76,8 @@ impl World {
         let roles = [PortRole::Uplink(0), PortRole::Vnic(0), PortRole::Vnic(1)];
         snapshot.ports = roles.map(|role| PortRow { role, partner: NO_PORT, ..PortRow::default() }).into();
         snapshot.uplinks.push(Arc::new(uplink()));
-        snapshot.vteps = FlatMap::new([(ip_key(VTEPS[1].1.into()), 0)]);
+        let vtep = Vtep::new(FAR_VTEP, false)?;
+        snapshot.vteps = Vteps::new([(VTEPS[1].1.into(), vtep)], [(FAR_VTEP, VNI, 0)]);
         snapshot.vnis = FlatMap::new([(u128::from(VNI), 0)]);
         // One generation cell for each vNIC and two for the VPC.
         snapshot.cells = vec![1; 4];
@@ -96,6 +100,7 @@ impl World {
             snapshot.vnic_rows.push(VnicRow { vpc: 0, port, mtu: 1450, ..row });
             locate(&mut snapshot, &mut writer, (mac, ip), Place::Local { vnic: index })?;
         }
+        snapshot.index_local_macs();
         locate(&mut snapshot, &mut writer, REMOTE, tunnel())?;
         let gateway = RouteTarget::Gateway { slot: writer.allocate(tunnel())?, mac: REMOTE.0 };
         snapshot.vpcs.push(Some(Arc::new(vpc(vec![(Prefix::new(FAR.into(), 10), gateway)]))));
@@ -137,6 +142,7 @@ fn tunnel() -> Place {
         ttl: 64,
         udp_port: 4789,
         vni: vni(),
+        vtep: FAR_VTEP,
     }))
 }
 

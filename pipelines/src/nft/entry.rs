@@ -4,6 +4,7 @@ use wire::MacAddr;
 use zerocopy::FromZeros;
 
 use crate::flow_key::FlowKey;
+use crate::vtep::Source;
 
 /// What becomes of the packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
@@ -46,6 +47,8 @@ pub struct Action {
     pub cell: u32,
     /// The value of that cell when this was computed.
     pub generation: u32,
+    /// From where the packets of a flow out of the tunnel may come.
+    pub source: Source,
 }
 
 impl Action {

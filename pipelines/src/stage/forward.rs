@@ -11,7 +11,7 @@ use super::tunnel::{self, OuterTos, Patch};
 use super::{Cx, bind, reply};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
-use crate::decide::decide;
+use crate::decide::{decide, decide_from};
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
@@ -205,7 +205,7 @@ fn uncommon<P: PacketBuf, S: Sink<P>>(
         && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
     {
         // The location went away after the decision: decide again, on what the snapshot knows now.
-        entry.action = decide(cx.snapshot, &meta.key);
+        entry.action = decide_from(cx.snapshot, &meta.key, entry.action.source);
         cx.counters.nft_stale.add(1);
     }
     let action = entry.action;

@@ -1,16 +1,31 @@
 //! lookup: the burst against the NFT; what hits and is up to date goes on, the rest takes the slow path.
+//!
+//! So does a packet out of the tunnel whose VTEP is not the one behind which the flow's source is now.
 
 use super::Cx;
-use crate::burst::Burst;
-use crate::nft::Nft;
+use crate::burst::{Burst, NO_INDEX};
+use crate::nft::{Bits, Nft};
 
-/// Looks up the pending packets and returns the bits of those that need the slow path.
+/// Looks up the pending packets and returns the bits of those that need the slow path. `tunnels`: some of them may have
+/// come out of a tunnel.
 #[inline]
-pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> u64 {
-    let hits = nft.lookup_burst_if(&mut burst.metas[..], burst.pending, |action| {
-        cx.snapshot.vlt.prefetch(action.slot);
+pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft, tunnels: bool) -> u64 {
+    let vlt = &cx.snapshot.vlt;
+    let mut hits = nft.lookup_burst_if(&mut burst.metas[..], burst.pending, |action| {
+        vlt.prefetch(action.slot);
+        if tunnels {
+            action.source.prefetch(vlt);
+        }
         action.generation == cx.snapshot.generation(action.cell)
     });
+    if tunnels {
+        for i in Bits(hits) {
+            let meta = &burst.metas[i];
+            if meta.vnic == NO_INDEX && !nft.entry(meta.entry).action.source.admits(vlt, meta.vtep) {
+                hits &= !(1 << i);
+            }
+        }
+    }
     cx.counters.nft_hits.add(u64::from(hits.count_ones()));
     burst.pending & !hits
 }

@@ -15,6 +15,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::nft::Bits;
+use crate::reverse_path;
 use crate::snapshot::{Destination, Vpc};
 use crate::vlt::Place;
 
@@ -106,10 +107,19 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
 
 fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Outcome::Drop(DropReason::PORT_UNBOUND) };
-    if meta.vnic != NO_INDEX
-        && let Err(reason) = own(cx, meta, message)
-    {
-        return Outcome::Drop(reason);
+    let claim = match message {
+        Message::Question(q) => Some((q.asker, q.asker_mac)),
+        Message::Answer(answer) => Some((answer.address, answer.mac)),
+        Message::Other => None,
+    };
+    if let Some(claim) = claim {
+        if meta.vnic == NO_INDEX {
+            if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep) {
+                return Outcome::Drop(DropReason::INNER_SOURCE);
+            }
+        } else if let Err(reason) = own(cx, meta, claim) {
+            return Outcome::Drop(reason);
+        }
     }
     match message {
         // Duplicate address detection and announcements: the answer is silence.
@@ -127,12 +137,7 @@ fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {
 }
 
 /// A vNIC speaks for its own addresses only.
-fn own(cx: &Cx, meta: &Meta, message: Message) -> Result<(), DropReason> {
-    let (address, mac) = match message {
-        Message::Question(q) => (q.asker, q.asker_mac),
-        Message::Answer(answer) => (answer.address, answer.mac),
-        Message::Other => return Ok(()),
-    };
+fn own(cx: &Cx, meta: &Meta, (address, mac): (IpAddr, MacAddr)) -> Result<(), DropReason> {
     if mac.to_u64() != cx.snapshot.row(meta.vnic).mac {
         return Err(DropReason::GUARD_MAC);
     }

@@ -13,13 +13,15 @@ use super::plain_outer::{FRONT, Plain};
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::ecn;
+use crate::flow_key::be64;
 use crate::nft::Bits;
-use crate::snapshot::{Uplink, ip_key};
+use crate::snapshot::{Snapshot, Uplink};
+use crate::vtep::Vtep;
 
 /// What became of an outer packet.
 enum Outer {
-    /// VxLAN for a VPC: index of it, bytes in front of the inner frame, bytes behind it, outer ECN.
-    Inner { vpc: u32, front: usize, back: usize, ecn: Ecn },
+    /// VxLAN for a VPC: its sender, index of the VPC, bytes in front of the inner frame, bytes behind it, outer ECN.
+    Inner { vtep: Vtep, vpc: u32, front: usize, back: usize, ecn: Ecn },
     /// Not VxLAN: for the underlay stage.
     Other,
 }
@@ -41,31 +43,38 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial
 fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
     // Source and network are often those of the packet before.
     // At first they are what no packet says.
-    let (mut last_source, mut last_vni, mut vpc) = (u64::MAX, u32::MAX, NO_INDEX);
+    let (mut last, mut vtep, mut vpc) = (u64::MAX, Vtep::NONE, NO_INDEX);
     let mut taken = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
         let Some(seen) = plain.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum) else {
             continue;
         };
-        let source = u64::from(seen.source.to_bits());
-        if source != last_source {
-            let Some(_) = cx.snapshot.vteps.get(ip_key(seen.source.into())) else { continue };
-            last_source = source;
-        }
-        if seen.vni != last_vni {
-            let Some(found) = cx.snapshot.vnis.get(u128::from(seen.vni)) else { continue };
-            (last_vni, vpc) = (seen.vni, found);
+        let from = u64::from(seen.source.to_bits()) << 32 | u64::from(seen.vni);
+        if from != last {
+            let Ok(found) = heard(cx.snapshot, seen.source.into(), seen.vni) else { continue };
+            (last, (vtep, vpc)) = (from, found);
         }
         if seen.back > 0 || !packet.trim_front(FRONT) {
             continue;
         }
         let meta = &mut burst.metas[i];
-        (meta.vnic, meta.vpc) = (NO_INDEX, vpc);
+        (meta.vnic, meta.vpc, meta.vtep) = (NO_INDEX, vpc, vtep);
         meta.entropy_port = u16::from(seen.ecn as u8);
         taken |= 1 << i;
     }
     taken
+}
+
+/// The sender and the VPC of a packet; or why not.
+#[inline(always)]
+fn heard(snapshot: &Snapshot, source: IpAddr, vni: u32) -> Result<(Vtep, u32), DropReason> {
+    let vtep = snapshot.vteps.find(source).ok_or(DropReason::UNKNOWN_VTEP)?;
+    match snapshot.vteps.network(vtep, vni, &snapshot.vnis) {
+        Some(vpc) => Ok((vtep, vpc)),
+        None if snapshot.vnis.get(u128::from(vni)).is_some() => Err(DropReason::UNKNOWN_VTEP),
+        None => Err(DropReason::UNKNOWN_VNI),
+    }
 }
 
 /// The long way, for the packets in `rest`; returns the bits of those that are not VxLAN.
@@ -81,8 +90,8 @@ fn closely<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, rest: u64, uplink: &Upli
             Err(malformed) => Err(malformed.into()),
         };
         match result {
-            Ok(Outer::Inner { vpc, front, back, ecn }) => {
-                meta.vpc = vpc;
+            Ok(Outer::Inner { vtep, vpc, front, back, ecn }) => {
+                (meta.vpc, meta.vtep) = (vpc, vtep);
                 meta.entropy_port = u16::from(ecn as u8);
                 if back > 0 && !packet.trim_back(back) || !packet.trim_front(front) {
                     burst.drop(i, DropReason::NO_BUFFER, cx.counters);
@@ -137,7 +146,7 @@ fn examine<P: PacketBuf>(
         return Err(DropReason::OUTER_FRAGMENT);
     }
     check_sums(packet, headers, uplink, partial)?;
-    if cx.snapshot.vteps.get(ip_key(source)).is_none() {
+    if cx.snapshot.vteps.find(source).is_none() {
         return Err(DropReason::UNKNOWN_VTEP);
     }
     let l4 = usize::from(headers.l4_offset);
@@ -154,12 +163,8 @@ fn examine<P: PacketBuf>(
     if cx.snapshot.settings.vxlan_strict && !vxlan.reserved_clear() {
         return Err(DropReason::VXLAN_RESERVED);
     }
-    match cx.snapshot.vnis.get(u128::from(vxlan.vni().get())) {
-        Some(vpc) => {
-            Ok(Outer::Inner { vpc, front, back: packet.len() - end, ecn: Ecn::from_tos(headers.tos) })
-        }
-        None => Err(DropReason::UNKNOWN_VNI),
-    }
+    let (vtep, vpc) = heard(cx.snapshot, source, vxlan.vni().get())?;
+    Ok(Outer::Inner { vtep, vpc, front, back: packet.len() - end, ecn: Ecn::from_tos(headers.tos) })
 }
 
 /// Source and destination address of an IP packet; unspecified where the bytes are not there.
@@ -226,11 +231,27 @@ fn verify_udp<P: PacketBuf>(
     if all && sum.fold() == 0xffff { Ok(()) } else { Err(DropReason::OUTER_CHECKSUM) }
 }
 
-/// After the inner parse of the packets whose bits are in `mask`: VLAN policy and tunnel ECN (RFC 6040).
+/// True for a source MAC that no frame out of a tunnel for a VPC has: a group, or a vNIC of this host.
+#[inline(always)]
+pub(super) fn source_mac_is_wrong(snapshot: &Snapshot, vpc: u32, mac: u64) -> Option<DropReason> {
+    if mac >> 40 & 1 != 0 {
+        return Some(DropReason::GROUP_SOURCE);
+    }
+    let local = snapshot.local_macs.get(Snapshot::local_mac(vpc, mac));
+    local.map(|_| DropReason::INNER_SOURCE)
+}
+
+/// After the inner parse of the packets whose bits are in `mask`: source MAC, VLAN policy and tunnel ECN (RFC 6040).
 #[inline]
 pub fn finish<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
     for i in Bits(mask & burst.pending) {
         let meta = &mut burst.metas[i];
+        let head = burst.packets[i].as_ref().map_or(&[][..], |packet| packet.head());
+        let mac = be64(head, 4) & 0xffff_ffff_ffff;
+        if let Some(reason) = source_mac_is_wrong(cx.snapshot, meta.vpc, mac) {
+            burst.drop(i, reason, cx.counters);
+            continue;
+        }
         let outer = Ecn::from_tos(meta.entropy_port as u8);
         if meta.headers.vlan_count > 0 && !cx.snapshot.vpc(meta.vpc).is_some_and(|vpc| vpc.keep_vlan) {
             burst.drop(i, DropReason::INNER_VLAN, cx.counters);

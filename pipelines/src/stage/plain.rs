@@ -10,12 +10,13 @@ use wire::{Ecn, Flags, Headers, L3, PacketBuf, protocol};
 use super::Cx;
 use super::guard::Run;
 use super::key::{CLASS_OTHER, Roce, class_code};
+use super::outer::source_mac_is_wrong;
 use super::plain_outer::{long, word};
 use crate::burst::{Burst, Meta};
 use crate::ecn;
 use crate::flow_key::{FlowKey, Scope, be64};
 use crate::nft::{Bits, Nft};
-use crate::snapshot::VnicRow;
+use crate::snapshot::{Snapshot, VnicRow};
 
 /// Bytes that are read: up to the end of TCP's fixed header, or of the BTH.
 const FRONT: usize = 54;
@@ -52,7 +53,7 @@ trait Side<'a>: Sized {
     /// True for a packet that has the same.
     fn has(&self, meta: &Meta) -> bool;
     /// True for a frame that may be taken at a glance, coming from there.
-    fn takes(&self, head: &[u8; FRONT], meta: &Meta) -> bool;
+    fn takes(&mut self, head: &[u8; FRONT], meta: &Meta) -> bool;
     /// Who the sender is to the key, and the MAC of its virtual router.
     fn scope(&self) -> (Scope, u64);
     /// Counts so many packets and bytes that were taken; RoCEv2 all of them, or none.
@@ -77,7 +78,7 @@ impl<'a> Side<'a> for Sender<'a> {
     }
 
     #[inline(always)]
-    fn takes(&self, head: &[u8; FRONT], _: &Meta) -> bool {
+    fn takes(&mut self, head: &[u8; FRONT], _: &Meta) -> bool {
         (long(head, 26), be64(head, 6) >> 16) == (self.row.v4, self.row.mac)
             && self.row.v4 != 0
             && word(head, 16) <= self.row.mtu
@@ -95,16 +96,19 @@ impl<'a> Side<'a> for Sender<'a> {
 }
 
 /// A VPC, out of the tunnel.
-struct Network {
+struct Network<'a> {
+    snapshot: &'a Snapshot,
     vpc: u32,
     router: u64,
+    /// The source MAC of the packet before, which may be one; at first what no packet says.
+    last_mac: u64,
 }
 
-impl<'a> Side<'a> for Network {
+impl<'a> Side<'a> for Network<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         let router = cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
-        Self { vpc: meta.vpc, router }
+        Self { snapshot: cx.snapshot, vpc: meta.vpc, router, last_mac: u64::MAX }
     }
 
     #[inline(always)]
@@ -113,7 +117,14 @@ impl<'a> Side<'a> for Network {
     }
 
     #[inline(always)]
-    fn takes(&self, head: &[u8; FRONT], meta: &Meta) -> bool {
+    fn takes(&mut self, head: &[u8; FRONT], meta: &Meta) -> bool {
+        let mac = be64(head, 6) >> 16;
+        if mac != self.last_mac {
+            if source_mac_is_wrong(self.snapshot, self.vpc, mac).is_some() {
+                return false;
+            }
+            self.last_mac = mac;
+        }
         says_the_same(head[15], meta.entropy_port as u8)
     }
 
@@ -151,7 +162,7 @@ fn some_from<'a, P: PacketBuf, S: Side<'a>, const ROCE: bool>(
     let mut left = Bits(mask);
     while let Some(first) = left.peek() {
         // Most bursts come from one side as a whole.
-        let side = S::of(cx, &burst.metas[first]);
+        let mut side = S::of(cx, &burst.metas[first]);
         let (before, mut bytes) = (taken, 0);
         while let Some(i) = left.peek()
             && side.has(&burst.metas[i])

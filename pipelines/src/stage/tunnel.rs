@@ -54,6 +54,8 @@ pub struct TemplateSpec {
     pub udp_port: u16,
     /// Network.
     pub vni: Vni,
+    /// Number of the VTEP at the other end.
+    pub vtep: u32,
 }
 
 /// Bytes that a tunnel adds in front of a frame.
@@ -99,7 +101,7 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
     put(&[0, 0, 0, 0]);
     put(&[0x08, 0, 0, 0]);
     put(&(spec.vni.get() << 8).to_be_bytes());
-    Tunnel { uplink: spec.uplink, len: at as u8, header }
+    Tunnel { uplink: spec.uplink, len: at as u8, vtep: spec.vtep, header }
 }
 
 /// What changes from packet to packet.
@@ -264,6 +266,7 @@ mod tests {
             ttl: 64,
             udp_port: 4789,
             vni: Vni::truncated(7),
+            vtep: 1,
         };
         let tunnel = template(&spec);
         let slot = writer.allocate(Place::Remote(tunnel)).unwrap();

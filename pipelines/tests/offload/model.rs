@@ -179,6 +179,7 @@ fn outer(ends: Ends, vlan: Option<u16>) -> Vec<u8> {
         ttl: 64,
         udp_port: 4789,
         vni: Vni::new(100).unwrap(),
+        vtep: 2,
     };
     let tunnel = template(&spec);
     tunnel.header[..usize::from(tunnel.len)].to_vec()

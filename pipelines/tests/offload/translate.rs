@@ -233,7 +233,7 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     refused(none, 1, &v4(A, R).udp(1000, 4789, b"a network of their own"), Refusal::Tunnel);
     let unresolved = |host: &mut Host| {
         let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
-        host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0 });
+        host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0, vtep: 2 });
     };
     refused(unresolved, 1, &tcp, Refusal::Unresolved);
     let vnic_ceiling = |host: &mut Host| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pipelines::Now;
+use pipelines::snapshot::{Prefix, RouteTarget};
 use wire::HeapBuf;
 use wire::build::Path;
 
@@ -133,6 +134,10 @@ fn icmp_errors_travel_with_what_they_quote() {
     let error = v4(A, R).ip(1, &[[3, 3, 0, 0, 0, 0, 0, 0].as_slice(), quoted].concat());
     assert_eq!(open(&world.one(1, &error, &ENCAP).1).inner, error);
     let quoted = &v4(A, R).udp(1, 2, b"question")[14..];
+    let slot = world.writer.allocate(world.tunnel(0, 2)).unwrap();
+    let gateway = RouteTarget::Gateway { slot, mac: R.mac };
+    world.vpc(0).routes = vec![(Prefix::new(ip("0.0.0.0"), 0), gateway)];
+    world.snapshot.touch_vpc(0);
     let mut path = v4(R, A);
     path.ip = wire::build::Pair::V4("192.0.2.1".parse().unwrap(), A.v4);
     let error = path.ip(1, &[[3, 4, 0, 0, 0, 0, 5, 0].as_slice(), quoted].concat());

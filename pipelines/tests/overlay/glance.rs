@@ -9,7 +9,7 @@ use pipelines::stage::key::Roce;
 use pipelines::stage::{Cx, guard, key, outer, parse, plain};
 use proptest::prelude::*;
 use wire::build::Path;
-use wire::{ChecksumState, HeapBuf, PacketBuf, Psn, Qpn, RxFacts, roce};
+use wire::{ChecksumState, HeapBuf, MacAddr, PacketBuf, Psn, Qpn, RxFacts, roce};
 
 use crate::support::*;
 
@@ -211,8 +211,14 @@ fn plain_frames_are_taken_at_a_glance() {
     router.dont_fragment = false;
     for path in [v4(A, R), v4(A, R).with_tos(2), router] {
         for frame in [path.tcp(1, 2, 0x18, b"abc"), path.udp(1, 2, &[0; 20]), path.roce(9, bth, &[1; 64])] {
-            for from in [From::Vnic, From::Tunnel(0)] {
-                assert!(agrees(&world, &HeapBuf::new(&frame), from), "{from:?} {frame:02x?}");
+            assert!(agrees(&world, &HeapBuf::new(&frame), From::Vnic), "{frame:02x?}");
+            let mut inward = frame;
+            inward[6..12].copy_from_slice(&R.mac.0);
+            assert!(agrees(&world, &HeapBuf::new(&inward), From::Tunnel(0)), "{inward:02x?}");
+            // A source MAC that nobody out there has is for a close look.
+            for mac in [B.mac, MacAddr([3, 0, 0, 0, 1, 9])] {
+                inward[6..12].copy_from_slice(&mac.0);
+                assert!(!agrees(&world, &HeapBuf::new(&inward), From::Tunnel(0)), "{inward:02x?}");
             }
         }
     }

@@ -11,6 +11,7 @@ mod hostile;
 mod neighbours;
 mod repair_mtu;
 mod routing;
+mod sources;
 mod state;
 mod tenants;
 mod tunnel;

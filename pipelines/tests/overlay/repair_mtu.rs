@@ -112,7 +112,7 @@ fn a_sender_behind_a_tunnel_is_told_the_mtu_of_the_vnic() {
         let bth = Bth::new(0x0a, Qpn::truncated(0x11), Psn::truncated(1));
         let error = [&[3, 4, 0, 0, 0, 0, 5, 0], &v4(A, R).udp(1, 2, &[0; 1400])[14..]].concat();
         for (inner, reason) in [
-            (of_length(&v4(B, A), 1301), "mtu-exceeded"),
+            (of_length(&v4(B, A), 1301), "inner-source"),
             (v4(R, A).ip(1, &error), "mtu-exceeded"),
             (v4(R, A).roce(1, bth, &[0; 1400]), "mtu-roce"),
         ] {

@@ -1,7 +1,9 @@
 //! Flow state under pressure: limits, a table that is too small, aging, hash collisions.
 
 use pipelines::Now;
-use pipelines::decide::decide;
+use pipelines::decide::decide_from;
+use pipelines::flow_key::Scope;
+use pipelines::vtep::Source;
 use wire::HeapBuf;
 
 use crate::support::open::open;
@@ -107,7 +109,9 @@ fn entries_hold_what_the_slow_path_decides() {
     let (entries, end) = world.worker.overlay.nft().scan(0, 1000);
     assert_eq!((entries.len(), end), (120, None));
     for entry in entries {
-        assert_eq!(entry.action, decide(&world.snapshot, &entry.key));
+        assert_eq!(entry.action, decide_from(&world.snapshot, &entry.key, entry.action.source));
+        let inward = matches!(entry.key.scope(), Scope::Vpc(_));
+        assert_eq!(entry.action.source != Source::default(), inward);
         assert_eq!((entry.packets, entry.last_seen), (1, world.now.tick));
     }
 }

@@ -23,6 +23,7 @@ use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
+use pipelines::vtep::{Vtep, Vteps};
 use pipelines::{Now, Sink};
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, PacketBuf, Vni};
@@ -106,6 +107,14 @@ pub fn host_v6(host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd16, 0, 0, 0, 0, 0, 0, u16::from(host))
 }
 
+/// The number of a host's VTEP.
+pub fn vtep_number(vtep: IpAddr) -> u32 {
+    match vtep {
+        IpAddr::V4(vtep) => u32::from(vtep.octets()[3]),
+        IpAddr::V6(vtep) => 16 + u32::from(vtep.octets()[15]),
+    }
+}
+
 /// Records what leaves, and counts it as sent.
 pub struct Out {
     pub sent: Vec<(PortIndex, HeapBuf)>,
@@ -181,6 +190,8 @@ pub struct World {
     pub rcft: Arc<RcftShared>,
     pub events: Events,
     pub now: Now,
+    /// The config lists the other hosts' VTEPs.
+    pub listed: bool,
 }
 
 impl World {
@@ -204,17 +215,13 @@ impl World {
             punt: NO_PORT,
             punt_mtu: 1500,
         }));
-        let vteps = (1..=9).filter(|&n| n != host);
-        snapshot.vteps = FlatMap::new(
-            vteps.flat_map(|n| [(ip_key(host_v4(n).into()), 0), (ip_key(host_v6(n).into()), 0)]),
-        );
         let fragments = Arc::new(Fragments::new(64));
         let events = Events::new(16);
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});
         rcft.set_times(6000, 50, 600);
         let worker = Worker::new(256, fragments.clone(), (rcft.clone(), 0), events.clone());
-        Self {
+        let mut world = Self {
             host,
             underlay,
             snapshot,
@@ -224,7 +231,22 @@ impl World {
             rcft,
             events,
             now: Now::from_ns(5_000_000_000),
-        }
+            listed: false,
+        };
+        world.index_vteps();
+        world
+    }
+
+    /// Makes every other host's VTEP known to every VPC, or listed in the config.
+    pub fn index_vteps(&mut self) {
+        let others =
+            || (1..=9).filter(|&n| n != self.host).flat_map(|n| [host_v4(n).into(), host_v6(n).into()]);
+        let listed = self.listed;
+        let numbered = others().map(|vtep| (vtep, Vtep::new(vtep_number(vtep), listed).unwrap()));
+        let vpcs = || self.snapshot.vpcs.iter().flatten();
+        let networks =
+            others().flat_map(|vtep| vpcs().map(move |vpc| (vtep_number(vtep), vpc.vni.get(), vpc.index)));
+        self.snapshot.vteps = Vteps::new(numbered, networks);
     }
 
     pub fn uplink(&mut self) -> &mut Uplink {
@@ -279,6 +301,7 @@ impl World {
     pub fn index_vnis(&mut self) {
         let vpcs = self.snapshot.vpcs.iter().flatten();
         self.snapshot.vnis = FlatMap::new(vpcs.map(|vpc| (u128::from(vpc.vni.get()), vpc.index)));
+        self.index_vteps();
     }
 
     /// The tunnel to a host, for a VPC.
@@ -297,6 +320,7 @@ impl World {
             ttl: 64,
             udp_port: 4789,
             vni: self.snapshot.vpc(vpc).unwrap().vni,
+            vtep: vtep_number(if self.underlay.v6 { host_v6(host).into() } else { host_v4(host).into() }),
         }))
     }
 
@@ -318,6 +342,7 @@ impl World {
     /// Takes an address away: first from the snapshot, then from the VLT.
     pub fn forget(&mut self, vpc: u32, destination: Destination) {
         if let Some(location) = self.snapshot.locations.remove(&(vpc, destination)) {
+            self.snapshot.touch_sources(vpc);
             self.writer.free(location.slot.slot);
         }
     }
@@ -355,6 +380,7 @@ impl World {
             keep_vlan,
             more_vips: 0,
         });
+        self.snapshot.index_local_macs();
         self.vpc(vpc).vnics.push(index);
         self.locate_station(vpc, station, Place::Local { vnic: index });
         if trunk.is_some() {

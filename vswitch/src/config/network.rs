@@ -70,7 +70,8 @@ pub struct UplinkConfig {
     /// The largest IP packet of the underlay.
     #[serde(default = "ethernet_mtu")]
     pub mtu: u16,
-    /// VTEPs besides those of locations whose tunnel packets are accepted.
+    /// VTEPs whose tunnel packets are accepted in every VPC, also from stations without a location. Those of a VPC's
+    /// locations and gateways are accepted there anyway.
     #[serde(default, deserialize_with = "fields::list")]
     pub peers: Vec<IpAddr>,
     /// The VLAN of the underlay; absent: untagged.

@@ -35,7 +35,7 @@ use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{Found, From, find, roce_of};
-use patterns::{Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
+use patterns::{Family, Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
 pub use shared::meter;
 use shared::{classes, guards, roots, unassigned, ways};
 
@@ -378,7 +378,8 @@ impl Plan {
             pattern.push(from(found.from));
             if let Some(tunnel) = &found.tunnel {
                 let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
-                pattern.extend([eth, tunnel.outer.any(), udp, in_vni(tunnel.vni)]);
+                // The root lets in every VTEP of a chain: that of this flow's source is for its own rules to match.
+                pattern.extend([eth, Family::sent_by(tunnel.ends.0), udp, in_vni(tunnel.vni)]);
             }
             flow(&self.ask.key, found.router, source_port, listens, &mut pattern).ok_or(Refusal::Protocol)?;
             pattern.extend(roce.and_then(Roce::item));

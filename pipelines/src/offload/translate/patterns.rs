@@ -76,6 +76,14 @@ impl Family {
         })
     }
 
+    /// Any packet from an address.
+    pub fn sent_by(source: IpAddr) -> Item {
+        match source {
+            IpAddr::V4(source) => Item::with(ipv4::SRC, u32::from(source)),
+            IpAddr::V6(_) => Item::with(ipv6::SRC, bits(source)),
+        }
+    }
+
     /// The EtherType.
     pub const fn ethertype(self) -> u16 {
         match self {

@@ -129,6 +129,7 @@ impl Topology {
     pub(super) fn drop_location(&mut self, vpc: u32, vip: IpAddr) {
         self.draft.locations.remove(&(vpc, vip));
         if let Some(found) = self.draft.next.locations.remove(&(vpc, Destination::Ip(vip))) {
+            self.draft.next.touch_sources(vpc);
             self.forget_mac(vpc, vip, found);
             self.drop_slot(found.slot.slot);
         }

@@ -61,6 +61,11 @@ struct Draft {
     free_cells: Vec<u32>,
     uplinks: Vec<config::UplinkConfig>,
     tunnel: (u16, u8),
+    /// Numbers of the VTEPs that are known, by address. A number is never given to another address.
+    vteps: HashMap<IpAddr, u32>,
+    last_vtep: u32,
+    /// VTEPs that the config lists.
+    listed: BTreeSet<IpAddr>,
     /// Slots by next hop; no set is empty.
     hops: HashMap<(u16, IpAddr), HashSet<u32>>,
 }
@@ -95,6 +100,9 @@ impl Topology {
             free_cells: Vec::new(),
             uplinks: Vec::new(),
             tunnel: (4789, 64),
+            vteps: HashMap::new(),
+            last_vtep: 0,
+            listed: BTreeSet::new(),
             hops: HashMap::new(),
         };
         Self { writer, current: Arc::new(empty), draft, version: 0, fresh: Vec::new() }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use pipelines::snapshot::mac_from;
 use pipelines::stage::tunnel::{self, Ends, TemplateSpec};
 use pipelines::vlt::{Place, SlotRef};
+use pipelines::vtep::Vtep;
 
 use super::uplinks::is_configured;
 use super::{Draft, Topology, TopologyError};
@@ -64,16 +65,26 @@ impl Topology {
         });
     }
 
+    /// The number of a VTEP. A change that fails gives it back; no slot was written and no worker has seen it then.
+    pub(super) fn vtep_number(&mut self, vtep: IpAddr) -> u32 {
+        let Draft { vteps, last_vtep, .. } = &mut self.draft;
+        *vteps.entry(vtep).or_insert_with(|| {
+            *last_vtep = (*last_vtep % Vtep::MAX) + 1;
+            *last_vtep
+        })
+    }
+
     /// Writes the present way to a slot's VTEP into it.
     fn refresh(&mut self, slot: u32, neighbours: &mut Neighbours) {
         self.unhop(slot);
         let Some(&remote) = self.draft.remotes.get(&slot) else { return };
+        let vtep = self.vtep_number(remote.vtep);
         let place = match underlay::route(&self.draft.uplinks, remote.vtep) {
             Some(hop) => {
                 let key = (hop.uplink, hop.address);
                 self.draft.hops.entry(key).or_default().insert(slot);
                 self.draft.remotes.insert(slot, Remote { hop: Some(key), ..remote });
-                self.place(hop, remote, neighbours)
+                self.place(hop, (remote, vtep), neighbours)
             }
             None => Place::Empty,
         };
@@ -82,8 +93,8 @@ impl Topology {
         }
     }
 
-    fn place(&self, hop: NextHop, remote: Remote, neighbours: &mut Neighbours) -> Place {
-        let unresolved = Place::Unresolved { uplink: hop.uplink };
+    fn place(&self, hop: NextHop, (remote, vtep): (Remote, u32), neighbours: &mut Neighbours) -> Place {
+        let unresolved = Place::Unresolved { uplink: hop.uplink, vtep };
         let Some(next_hop) = neighbours.want(hop) else { return unresolved };
         let Some(ends) = Ends::new(hop.source, remote.vtep) else { return unresolved };
         let Some(uplink) = self.draft.next.uplinks.get(usize::from(hop.uplink)) else { return unresolved };
@@ -97,6 +108,7 @@ impl Topology {
             ttl: self.draft.tunnel.1,
             udp_port: self.draft.tunnel.0,
             vni: vpc.vni,
+            vtep,
         }))
     }
 

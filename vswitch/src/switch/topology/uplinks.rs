@@ -2,12 +2,12 @@
 //!
 //! Takes names, addresses and MACs from the config and the ports; resolves nothing itself.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use pipelines::flat::FlatMap;
-use pipelines::snapshot::{NO_PORT, Uplink, ip_key};
+use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
+use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
 use super::{Ports, Topology};
@@ -43,10 +43,46 @@ impl Topology {
         }
     }
 
+    /// Which VTEPs are heard, and in which VPCs: those of locations, flood lists and gateways there, those of the
+    /// locations of VPCs that it has a route to, and everywhere those that the config lists.
     pub(super) fn rebuild_vteps(&mut self, config: &Config) {
-        let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied());
-        let remotes = self.draft.remotes.values().map(|remote| remote.vtep);
-        self.draft.next.vteps = FlatMap::new(peers.chain(remotes).map(|vtep| (ip_key(vtep), 1)));
+        let listed: BTreeSet<IpAddr> =
+            config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied()).collect();
+        let mut networks: BTreeSet<(IpAddr, u32)> =
+            self.draft.remotes.values().map(|remote| (remote.vtep, remote.vpc)).collect();
+        let peers = self.draft.next.vpcs.iter().flatten().flat_map(|vpc| {
+            vpc.routes.iter().filter_map(|(_, target)| match target {
+                RouteTarget::Peer(peer) => Some((*peer, vpc.index)),
+                RouteTarget::Gateway { .. } => None,
+            })
+        });
+        let peers: BTreeSet<(u32, u32)> = peers.collect();
+        let through: Vec<_> = networks
+            .iter()
+            .flat_map(|&(vtep, vpc)| {
+                peers.range((vpc, 0)..=(vpc, u32::MAX)).map(move |&(_, related)| (vtep, related))
+            })
+            .collect();
+        networks.extend(through);
+        let known: BTreeSet<IpAddr> =
+            listed.iter().copied().chain(networks.iter().map(|&(vtep, _)| vtep)).collect();
+        self.draft.vteps.retain(|vtep, _| known.contains(vtep));
+        let numbered: Vec<(IpAddr, u32)> =
+            known.into_iter().map(|vtep| (vtep, self.vtep_number(vtep))).collect();
+        let vteps = numbered
+            .iter()
+            .filter_map(|&(address, number)| Some((address, Vtep::new(number, listed.contains(&address))?)));
+        let networks = networks.iter().filter_map(|&(vtep, vpc)| {
+            let number = *self.draft.vteps.get(&vtep)?;
+            Some((number, self.draft.next.vpc(vpc)?.vni.get(), vpc))
+        });
+        self.draft.next.vteps = Vteps::new(vteps, networks);
+        if self.draft.listed != listed {
+            // Their stations need no locations.
+            let all: Vec<u32> = self.draft.next.vpcs.iter().flatten().map(|vpc| vpc.index).collect();
+            all.into_iter().for_each(|vpc| self.draft.next.touch_strangers(vpc));
+            self.draft.listed = listed;
+        }
     }
 }
 

@@ -143,6 +143,7 @@ impl Topology {
             None => VnicRow::FREE,
         });
         self.draft.next.vnic_rows = rows.collect();
+        self.draft.next.index_local_macs();
         for vpc in self.draft.next.vpcs.iter_mut().flatten() {
             let vnics = members.remove(&vpc.index).unwrap_or_default();
             if vpc.vnics != vnics {

@@ -130,12 +130,15 @@ impl Topology {
             }
             let Some(current) = self.draft.next.vpcs[index as usize].as_mut() else { continue };
             let new_routes = current.routes != routes;
-            if new_routes || current.flood_slots != flood_slots {
+            let new_list = current.flood_slots != flood_slots;
+            if new_routes || new_list {
                 let vpc = Arc::make_mut(current);
                 (vpc.routes, vpc.flood_slots) = (routes, flood_slots);
             }
             if new_routes {
                 self.draft.next.touch_vpc(index);
+            } else if new_list {
+                self.draft.next.touch_strangers(index);
             }
         }
         let unused: Vec<_> =

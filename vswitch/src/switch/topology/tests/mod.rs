@@ -6,6 +6,7 @@ mod cells;
 mod failures;
 mod history;
 mod slots;
+mod vteps;
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use pipelines::decide::decide;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::nft::{Action, Verdict};
 use pipelines::snapshot::Destination;
-use pipelines::vlt::Place;
+use pipelines::vlt::{Place, Tunnel};
 use wire::{L3, MacAddr, Vni};
 
 use super::*;
@@ -152,13 +153,22 @@ fn keys(snapshot: &Snapshot) -> Vec<(String, FlowKey)> {
     keys
 }
 
+fn address_of(lab: &Lab, number: u32) -> Option<IpAddr> {
+    lab.topology.draft.vteps.iter().find(|(_, known)| **known == number).map(|(address, _)| *address)
+}
+
 fn tell(lab: &Lab, action: &Action) -> String {
     let place = match action.verdict {
         Verdict::Forward => match lab.topology.writer.table().read(action.slot).place {
             Place::Local { vnic } => {
                 format!("{:?}", lab.topology.snapshot().vnic(vnic).map(|vnic| &vnic.name))
             }
-            place => format!("{place:?}"),
+            // The numbers of VTEPs depend on the history.
+            Place::Unresolved { uplink, vtep } => format!("{uplink}, behind {:?}", address_of(lab, vtep)),
+            Place::Remote(tunnel) => {
+                format!("{:?}, behind {:?}", Tunnel { vtep: 0, ..tunnel }, address_of(lab, tunnel.vtep))
+            }
+            Place::Empty => "nowhere".into(),
         },
         _ => String::new(),
     };

@@ -1,0 +1,99 @@
+//! The reverse path of what comes out of the tunnel: the source of an inner packet must be behind the VTEP that sent
+//! it (RFC 3704 calls this strict reverse path forwarding).
+//!
+//! A source that has a location is accepted from the VTEP of that location and from no other, and never when the
+//! location is a vNIC of this host. Locations of a peered VPC count where the VPC has a route to them. A source without
+//! a location is accepted
+//!
+//! - outside the VPC's subnets, from the VTEPs of its gateways;
+//! - where the VPC floods, from the VTEPs of its flood list: stations without locations are what flooding is for;
+//! - from the VTEPs that the config lists (`[[uplink]] peers`).
+//!
+//! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here once for a flow; each hit asks
+//! [`Source::admits`] again, for a location may have moved meanwhile.
+
+use std::net::IpAddr;
+
+use wire::MacAddr;
+
+use crate::burst::{Meta, NO_INDEX};
+use crate::flow_key::FlowKey;
+use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
+use crate::vtep::{Source, Vtep};
+
+/// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
+/// to judge.
+pub fn of_packet(snapshot: &Snapshot, meta: &Meta) -> Option<Source> {
+    if meta.vnic != NO_INDEX {
+        return Some(Source::default());
+    }
+    of_flow(snapshot, snapshot.vpc(meta.vpc)?, &meta.key, meta.vtep)
+}
+
+/// The same of a flow of a VPC, from a VTEP.
+pub fn of_flow(snapshot: &Snapshot, vpc: &Vpc, key: &FlowKey, vtep: Vtep) -> Option<Source> {
+    match key.addresses() {
+        Some((source, _)) if vpc.is_gateway(source) && key.is_icmp_error() => Some(Source::vtep(vtep)),
+        Some((source, _)) => of_address(snapshot, vpc, source, vtep),
+        None => of_mac(snapshot, vpc, key.src_mac(), vtep),
+    }
+}
+
+/// The same of an IP address.
+pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) -> Option<Source> {
+    if vpc.is_gateway(source) {
+        return None;
+    }
+    if let Some(location) = locate(snapshot, vpc, source) {
+        return behind(snapshot, location, vtep);
+    }
+    let outside = vpc.subnet_of(source).is_none();
+    let gateway = || {
+        outside
+            && vpc.routes.iter().any(|(_, target)| match target {
+                RouteTarget::Gateway { slot, .. } => snapshot.vlt.vtep_of(slot.slot) == vtep.number(),
+                RouteTarget::Peer(_) => false,
+            })
+    };
+    (stranger_may(snapshot, vpc, vtep) || gateway()).then_some(Source::vtep(vtep))
+}
+
+/// The same of a MAC address, for what is not IP.
+pub fn of_mac(snapshot: &Snapshot, vpc: &Vpc, source: MacAddr, vtep: Vtep) -> Option<Source> {
+    match snapshot.location(vpc.index, Destination::Mac(source)) {
+        Some(location) => behind(snapshot, location, vtep),
+        None => stranger_may(snapshot, vpc, vtep).then_some(Source::vtep(vtep)),
+    }
+}
+
+/// True when a station behind a VTEP may say that it has an address and a MAC (ARP, neighbour discovery).
+pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, (address, mac): (IpAddr, MacAddr), vtep: Vtep) -> bool {
+    if address.is_unspecified() {
+        return of_mac(snapshot, vpc, mac, vtep).is_some();
+    }
+    let others = |location: &Location| location.mac != mac;
+    !locate(snapshot, vpc, address).is_some_and(others) && of_address(snapshot, vpc, address, vtep).is_some()
+}
+
+fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source> {
+    let source = Source::location(location.slot.slot);
+    source.admits(&snapshot.vlt, vtep).then_some(source)
+}
+
+/// The location of an address as the VPC would route to it.
+fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a Location> {
+    let own = snapshot.location(vpc.index, Destination::Ip(address));
+    if own.is_some() || vpc.subnet_of(address).is_some() {
+        return own;
+    }
+    match vpc.route_to(address)? {
+        RouteTarget::Peer(peer) => snapshot.location(peer, Destination::Ip(address)),
+        RouteTarget::Gateway { .. } => None,
+    }
+}
+
+/// True where sources without a location are accepted.
+fn stranger_may(snapshot: &Snapshot, vpc: &Vpc, vtep: Vtep) -> bool {
+    let on_list = || vpc.flood_slots.iter().any(|slot| snapshot.vlt.vtep_of(slot.slot) == vtep.number());
+    vtep.is_listed() || vpc.flood && on_list()
+}
