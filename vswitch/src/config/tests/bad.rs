@@ -256,7 +256,7 @@ fn ports() {
     port(r#"{ kind = "tap", iface = "a,b" }"#, 32, &["port p: iface \"a,b\"", "comma"]);
     port(r#"{ kind = "tap", iface = "sixteen-letters-" }"#, 32, &["at most 15"]);
     port(r#"{ kind = "vhost-user", path = "/a,b" }"#, 38, &["path \"/a,b\"", "comma"]);
-    port(r#"{ kind = "memif", socket = "/a", secret = "a\nb" }"#, 50, &["secret", "\\n"]);
+    port(r#"{ kind = "memif", socket = "/a", secret = "a\nb" }"#, 50, &["secret", "control character"]);
     port(r#"{ kind = "tap", iface = "t", queues = 0 }"#, 46, &["queues is 0"]);
     port(r#"{ kind = "pci", address = "01:00" }"#, 34, &["\"01:00\"", "0000:01:00.0"]);
     port(r#"{ kind = "pcap" }"#, 17, &["source or a sink"]);
@@ -355,5 +355,36 @@ fn a_switch_has_one_device_for_rules() {
     assert_eq!(errors.len(), 1, "{}", ConfigErrors(errors));
     for words in ["vnic[0]", "uplink[0]", "give all ports the same"] {
         assert!(errors[0].message.contains(words), "{}", errors[0]);
+    }
+}
+
+/// Peers that share memory with the switch unchecked are no tenants, unless the config trusts them; uplinks are the operator's.
+#[test]
+fn repair_tenants_share_no_memory_unless_trusted() {
+    let trunk = r#"port = { kind = "tap", iface = "lab0" }"#;
+    let uplink = r#"port = { kind = "tap", iface = "up0" }"#;
+    for spec in [
+        r#"kind = "memif", socket = "/run/m""#,
+        r#"kind = "virtio-user", path = "/run/v""#,
+        r#"kind = "raw", vdev = "net_memif7,socket=/run/m""#,
+        r#"kind = "raw", vdev = "net_virtio_user7,path=/run/v""#,
+    ] {
+        let with = |place: &str, more: &str| GOOD.replacen(place, &format!("port = {{ {spec}{more} }}"), 1);
+        let vnic = |more: &str| {
+            let text =
+                GOOD.replacen("port = \"lab\"\nvlan = 1\n", &format!("port = {{ {spec}{more} }}\n"), 1);
+            assert_ne!(text, GOOD);
+            text
+        };
+        for text in [with(trunk, ""), vnic("")] {
+            let found = errors(&text);
+            assert_eq!(found.len(), 1, "{spec}: {}", ConfigErrors(found));
+            for word in ["memory of the switch", "vhost-user", "trusted-peer = true"] {
+                assert!(found[0].message.contains(word), "{}", found[0]);
+            }
+        }
+        for text in [with(trunk, ", trusted-peer = true"), vnic(", trusted-peer = true"), with(uplink, "")] {
+            assert!(text != GOOD && Config::parse(&text, "f.toml").is_ok(), "{text}");
+        }
     }
 }
