@@ -134,7 +134,7 @@ fn snapshot(vnics: usize) -> Snapshot {
     let mut snapshot = Snapshot::empty(vlt);
     snapshot.settings.miss_rate = 0;
     snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
-    snapshot.uplinks.push(Arc::new(Uplink {
+    snapshot.uplinks.push(Some(Arc::new(Uplink {
         name: "up".into(),
         port: UPLINK,
         mac: MacAddr([2, 0, 0, 0, 0x77, 1]).to_u64(),
@@ -145,7 +145,7 @@ fn snapshot(vnics: usize) -> Snapshot {
         udp6_zero_checksum: false,
         punt: NO_PORT,
         punt_mtu: 1500,
-    }));
+    })));
     snapshot.cells = vec![1; 2 + vnics];
     let vni = Vni::truncated(100);
     snapshot.vpcs.push(Some(Arc::new(Vpc {

@@ -385,8 +385,8 @@ pub struct Snapshot {
     pub vpcs: Vec<Option<Arc<Vpc>>>,
     /// VNI -> VPC index.
     pub vnis: FlatMap,
-    /// Uplinks by index.
-    pub uplinks: Vec<Arc<Uplink>>,
+    /// Uplinks by index; an index stays with its uplink, so there may be gaps.
+    pub uplinks: Vec<Option<Arc<Uplink>>>,
     /// Known remote VTEPs.
     pub vteps: Vteps,
     /// MAC addresses of this host's vNICs ([`Snapshot::local_mac`]): to their indices.
@@ -451,7 +451,16 @@ impl Snapshot {
     /// An uplink by index.
     #[inline(always)]
     pub fn uplink(&self, index: u16) -> Option<&Uplink> {
-        self.uplinks.get(usize::from(index)).map(Arc::as_ref)
+        self.uplinks.get(usize::from(index))?.as_deref()
+    }
+
+    /// True while a port is for something here, or something here leads to it. Its index must not be given to another
+    /// port before every worker has left the snapshot.
+    pub fn uses_port(&self, port: PortIndex) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|row| row.role != PortRole::Unbound)
+            || self.ports.iter().any(|row| row.partner == port)
+            || self.vnic_rows.iter().any(|row| row.port == port)
+            || self.uplinks.iter().flatten().any(|uplink| uplink.port == port || uplink.punt == port)
     }
 
     /// A MAC address within a VPC as a key of [`Snapshot::local_macs`].

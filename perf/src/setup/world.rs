@@ -75,7 +75,7 @@ impl World {
         snapshot.settings.miss_budget = 64;
         let roles = [PortRole::Uplink(0), PortRole::Vnic(0), PortRole::Vnic(1)];
         snapshot.ports = roles.map(|role| PortRow { role, partner: NO_PORT, ..PortRow::default() }).into();
-        snapshot.uplinks.push(Arc::new(uplink()));
+        snapshot.uplinks.push(Some(Arc::new(uplink())));
         let vtep = Vtep::new(FAR_VTEP, false)?;
         snapshot.vteps = Vteps::new([(VTEPS[1].1.into(), vtep)], [(FAR_VTEP, VNI, 0)]);
         snapshot.vnis = FlatMap::new([(u128::from(VNI), 0)]);

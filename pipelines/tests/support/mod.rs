@@ -203,7 +203,7 @@ impl World {
         snapshot.settings.miss_rate = 0;
         snapshot.settings.error_rate = 0;
         snapshot.settings.miss_budget = 64;
-        snapshot.uplinks.push(Arc::new(Uplink {
+        snapshot.uplinks.push(Some(Arc::new(Uplink {
             name: "up".into(),
             port: UPLINK,
             mac: host_mac(host).to_u64(),
@@ -214,7 +214,7 @@ impl World {
             udp6_zero_checksum: underlay.zero_checksum6,
             punt: NO_PORT,
             punt_mtu: 1500,
-        }));
+        })));
         let fragments = Arc::new(Fragments::new(64));
         let events = Events::new(16);
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
@@ -250,7 +250,7 @@ impl World {
     }
 
     pub fn uplink(&mut self) -> &mut Uplink {
-        Arc::make_mut(&mut self.snapshot.uplinks[0])
+        Arc::make_mut(self.snapshot.uplinks[0].as_mut().unwrap())
     }
 
     pub fn vpc(&mut self, index: u32) -> &mut Vpc {

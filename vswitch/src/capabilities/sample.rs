@@ -156,8 +156,8 @@ fn flows() -> Vec<Flow> {
 /// In words; not with the network above.
 pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
     let config = Config::parse(NETWORK, "sample").map_err(|errors| errors.to_string())?;
-    let (mut topology, mut neighbours) = (Topology::new(64), Neighbours::default());
-    topology.rebuild(&config, &Names, &mut neighbours).map_err(|error| error.to_string())?;
+    let (mut topology, neighbours) = (Topology::new(64), Neighbours::default());
+    topology.rebuild(&config, &Names, &neighbours).map_err(|error| error.to_string())?;
     let snapshot = topology.commit();
     let vnic = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == PORTS[usize::from(ONE)]);
     let (vnic, vpc) = vnic.map(|vnic| (vnic.index, vnic.vpc)).ok_or("the sample has no vNIC")?;

@@ -148,8 +148,9 @@ fn uplinks(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let config = shell.switch.config();
     let mut table = Table::new(["name", "mac", "addresses", "mtu", "vlan", "peers"]);
     let mut rows = Vec::new();
-    for (index, uplink) in config.uplinks.iter().enumerate() {
-        let mac = shell.switch.snapshot().uplink(index as u16).map(|up| mac_from(up.mac).to_string());
+    for uplink in &config.uplinks {
+        let mut known = shell.switch.snapshot().uplinks.iter().flatten();
+        let mac = known.find(|up| up.name == uplink.name.as_str()).map(|up| mac_from(up.mac).to_string());
         let mac = mac.unwrap_or_default();
         let addresses: Vec<String> = uplink.addresses.iter().map(|net| net.to_string()).collect();
         let peers: Vec<String> = uplink.peers.iter().map(|peer| peer.to_string()).collect();

@@ -12,7 +12,6 @@ use crate::config::{
     BothWays, InnerVlan, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VnicQos, VpcConfig,
 };
 use crate::console::{Args, CommandError, Output, Table};
-use crate::switch::underlay;
 use crate::view;
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -246,7 +245,7 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             Some(Place::Local { .. }) => "local",
             Some(Place::Empty) | None => "no route",
         };
-        let hop = underlay::route(&config.uplinks, location.vtep).map(|hop| hop.address.to_string());
+        let hop = shell.switch.topology().route(location.vtep).map(|hop| hop.address.to_string());
         let place = format!("vtep {}", location.vtep);
         add(location.vni, location.vip, location.mac, place, hop.unwrap_or_default(), state);
     }

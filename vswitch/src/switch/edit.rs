@@ -191,7 +191,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`].
     pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
-        self.topology.set_location(&self.config, location, &mut self.neighbours)?;
+        self.topology.set_location(&self.config, location, &self.neighbours)?;
         self.publish_locations()
     }
 
@@ -200,7 +200,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`].
     pub fn remove_location(&mut self, vni: Vni, vip: IpAddr) -> Result<(), SwitchError> {
-        if !self.topology.remove_location(&self.config, vni, vip, &mut self.neighbours)? {
+        if !self.topology.remove_location(&self.config, vni, vip, &self.neighbours)? {
             let name = format!("{vni} {vip}");
             return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
         }

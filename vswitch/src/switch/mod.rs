@@ -366,7 +366,7 @@ impl Switch {
     /// Builds and publishes the snapshot of a config.
     fn publish(&mut self, config: &Config) -> Result<(), SwitchError> {
         let quotas = rdma::quotas(config, &self.rdma)?;
-        self.topology.rebuild(config, &self.ports, &mut self.neighbours)?;
+        self.topology.rebuild(config, &self.ports, &self.neighbours)?;
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
         for vnic in snapshot.vnics.iter().flatten() {
@@ -384,7 +384,7 @@ impl Switch {
     /// Gives the workers a snapshot in place of `before`, and takes out what it forbids.
     fn hand_out(&mut self, before: &Arc<Snapshot>, snapshot: &Arc<Snapshot>) -> Result<(), SwitchError> {
         self.pool.publish(snapshot)?;
-        self.topology.release();
+        self.topology.settle(&mut self.neighbours);
         self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(before, snapshot, self.pool.workers.len());

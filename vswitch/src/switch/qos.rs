@@ -263,9 +263,10 @@ mod tests {
                 Ok(config) => config,
                 Err(errors) => panic!("{errors}\n{text}"),
             };
-            self.topology.rebuild(&config, &Names(&[]), &mut self.neighbours).unwrap();
+            self.topology.rebuild(&config, &Names(&[]), &self.neighbours).unwrap();
             let snapshot = self.topology.commit();
             self.control.configure(&config, &snapshot);
+            self.topology.settle(&mut self.neighbours);
         }
 
         fn index(&self, vnic: &str) -> u32 {

@@ -36,10 +36,13 @@ pub struct NextHop {
 }
 
 /// Chooses the way to an address: the longest matching prefix among connected networks, static routes and
-/// gateways of all uplinks.
-pub fn route(uplinks: &[UplinkConfig], destination: IpAddr) -> Option<NextHop> {
+/// gateways of all uplinks, each with its index.
+pub fn route<'a>(
+    uplinks: impl IntoIterator<Item = (u16, &'a UplinkConfig)>,
+    destination: IpAddr,
+) -> Option<NextHop> {
     let mut best: Option<(u8, NextHop)> = None;
-    for (index, uplink) in uplinks.iter().enumerate() {
+    for (index, uplink) in uplinks {
         let connected = |address: IpAddr| uplink.addresses.iter().find(|net| net.contains(&address));
         let source = |via: IpAddr| {
             let same = |net: &&IpNet| net.addr().is_ipv4() == via.is_ipv4();
@@ -58,7 +61,7 @@ pub fn route(uplinks: &[UplinkConfig], destination: IpAddr) -> Option<NextHop> {
                 && better
                 && let Some(source) = source(via)
             {
-                best = Some((net.prefix_len(), NextHop { uplink: index as u16, address: via, source }));
+                best = Some((net.prefix_len(), NextHop { uplink: index, address: via, source }));
             }
         }
     }
@@ -126,6 +129,11 @@ impl Neighbours {
         let neighbour = self.table.entry((hop.uplink, hop.address)).or_insert(fresh);
         neighbour.source = hop.source;
         neighbour.mac()
+    }
+
+    /// The MAC of a next hop, when known; asks for nothing.
+    pub fn mac(&self, hop: NextHop) -> Option<MacAddr> {
+        self.table.get(&(hop.uplink, hop.address)).and_then(Neighbour::mac)
     }
 
     /// Adds or changes a configured neighbour.
@@ -220,7 +228,8 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins() {
         let uplinks = uplinks();
-        let via = |to| route(&uplinks, ip(to)).map(|hop| (hop.uplink, hop.address, hop.source));
+        let indexed = || uplinks.iter().enumerate().map(|(index, uplink)| (index as u16, uplink));
+        let via = |to| route(indexed(), ip(to)).map(|hop| (hop.uplink, hop.address, hop.source));
         assert_eq!(via("172.16.0.2"), Some((0, ip("172.16.0.2"), ip("172.16.0.1"))));
         assert_eq!(via("10.9.0.1"), Some((0, ip("172.16.0.9"), ip("172.16.0.1"))));
         assert_eq!(via("10.1.2.3"), Some((1, ip("10.1.2.3"), ip("10.1.0.1"))));

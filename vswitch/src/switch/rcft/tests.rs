@@ -87,12 +87,12 @@ impl World {
     /// Goes over to a config as the switch does.
     fn change(&mut self, text: &str) {
         let config = Config::parse(text, "test").unwrap();
-        self.topology.rebuild(&config, &PORTS, &mut self.neighbours).unwrap();
+        self.topology.rebuild(&config, &PORTS, &self.neighbours).unwrap();
         let before = self.topology.snapshot().clone();
         let after = self.topology.commit();
         let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();
         self.control.configure(&config, &quotas, &after);
-        self.topology.release();
+        self.topology.settle(&mut self.neighbours);
         self.config = config;
         self.follow(&before);
     }
@@ -315,7 +315,7 @@ fn a_vnic_that_goes_leaves_nothing_to_the_next_one() {
     let renamed = text("", "qp-quota = 3").replace("\"one\"", "\"uno\"");
     // Both at once: its index is not used again before the places are free.
     let config = Config::parse(&renamed, "test").unwrap();
-    world.topology.rebuild(&config, &PORTS, &mut world.neighbours).unwrap();
+    world.topology.rebuild(&config, &PORTS, &world.neighbours).unwrap();
     let before = world.topology.snapshot().clone();
     let after = world.topology.commit();
     let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();

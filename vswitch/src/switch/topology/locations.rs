@@ -14,7 +14,7 @@ use wire::{MacAddr, Vni};
 use super::slots::Remote;
 use super::{Topology, TopologyError};
 use crate::config::{Config, LocationConfig};
-use crate::switch::underlay::{self, Neighbours};
+use crate::switch::underlay::Neighbours;
 
 impl Topology {
     /// Makes the locations those of a config.
@@ -38,7 +38,8 @@ impl Topology {
         Ok(())
     }
 
-    /// Adds, changes or moves one location, ready to [`commit`](Self::commit).
+    /// Adds, changes or moves one location, ready to [`commit`](Self::commit). One that moves does so when the change is
+    /// [settled](Self::settle).
     ///
     /// # Errors
     /// [`TopologyError`], with nothing changed.
@@ -46,7 +47,7 @@ impl Topology {
         &mut self,
         config: &Config,
         location: &LocationConfig,
-        neighbours: &mut Neighbours,
+        neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
         self.version += 1;
         self.check_vtep(location.vtep)?;
@@ -62,7 +63,7 @@ impl Topology {
         self.put_location(location)?;
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);
-        self.write_stale(neighbours);
+        self.write_fresh(neighbours);
         Ok(())
     }
 
@@ -72,7 +73,7 @@ impl Topology {
         config: &Config,
         vni: Vni,
         vip: IpAddr,
-        neighbours: &mut Neighbours,
+        neighbours: &Neighbours,
     ) -> Result<bool, TopologyError> {
         let Some(vpc) = self.draft.next.vnis.get(u128::from(vni.get())) else { return Ok(false) };
         if !self.draft.locations.contains_key(&(vpc, vip)) {
@@ -82,7 +83,7 @@ impl Topology {
         self.drop_location(vpc, vip);
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);
-        self.write_stale(neighbours);
+        self.write_fresh(neighbours);
         Ok(true)
     }
 
@@ -170,9 +171,9 @@ impl Topology {
         if vtep.is_multicast() || vtep.is_unspecified() || vtep.is_loopback() {
             return Err(TopologyError::NotUnicast(vtep));
         }
-        if self.draft.uplinks.iter().any(|uplink| uplink.addresses.iter().any(|net| net.addr() == vtep)) {
+        if self.draft.uplinks.iter().any(|(_, uplink)| uplink.addresses.iter().any(|net| net.addr() == vtep)) {
             return Err(TopologyError::OwnVtep(vtep));
         }
-        underlay::route(&self.draft.uplinks, vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
+        self.route(vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
     }
 }

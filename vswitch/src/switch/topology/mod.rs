@@ -5,6 +5,11 @@
 //! its VLT slot in place and bumps nothing. A change that fails leaves everything as it was: it is drafted whole
 //! before the first slot is written.
 //!
+//! Workers adopt a snapshot one after another, so for a while two are in use. Two rules keep them apart. An index (of a
+//! VPC, a vNIC, an uplink, a slot) that the snapshot in force uses is given to nobody else by the next one. And nothing
+//! that workers read beside the snapshot (slots in use, the neighbours behind them) is written before every worker has
+//! the snapshot that goes with it: [`Topology::settle`] does so, after the publishing.
+//!
 //! This file has the order of a change; each kind of thing in it has its own.
 
 mod cells;
@@ -33,7 +38,7 @@ pub use ports::Ports;
 use slots::Remote;
 pub use uplinks::{punt_mtu, punt_name};
 
-use super::underlay::Neighbours;
+use super::underlay::{self, Neighbours};
 use crate::config::{self, Config, LocationConfig};
 
 /// The state behind the next snapshot. A change works on it and puts the one of before back when it fails.
@@ -59,7 +64,9 @@ struct Draft {
     stale: Vec<u32>,
     /// Generation cells of what is gone, for what comes.
     free_cells: Vec<u32>,
-    uplinks: Vec<config::UplinkConfig>,
+    uplink_index: HashMap<String, u32>,
+    /// In the order of the config, with their indices.
+    uplinks: Vec<(u16, config::UplinkConfig)>,
     tunnel: (u16, u8),
     /// Numbers of the VTEPs that are known, by address. A number is never given to another address.
     vteps: HashMap<IpAddr, u32>,
@@ -78,6 +85,8 @@ pub struct Topology {
     version: u32,
     /// Slots taken by the change in progress, which no worker has seen.
     fresh: Vec<u32>,
+    /// The uplinks whose neighbours are in the table, until the change in progress is settled.
+    settled_uplinks: Vec<(u16, config::UplinkConfig)>,
 }
 
 impl Topology {
@@ -98,6 +107,7 @@ impl Topology {
             to_free: Vec::new(),
             stale: Vec::new(),
             free_cells: Vec::new(),
+            uplink_index: HashMap::new(),
             uplinks: Vec::new(),
             tunnel: (4789, 64),
             vteps: HashMap::new(),
@@ -105,7 +115,8 @@ impl Topology {
             listed: BTreeSet::new(),
             hops: HashMap::new(),
         };
-        Self { writer, current: Arc::new(empty), draft, version: 0, fresh: Vec::new() }
+        let (fresh, settled_uplinks) = (Vec::new(), Vec::new());
+        Self { writer, current: Arc::new(empty), draft, version: 0, fresh, settled_uplinks }
     }
 
     /// The snapshot in force.
@@ -131,9 +142,17 @@ impl Topology {
         self.current.clone()
     }
 
-    /// Frees the slots that no worker's snapshot refers to any more. Call after every worker has the snapshot of
-    /// the last [`commit`](Self::commit).
-    pub fn release(&mut self) {
+    /// The way to a VTEP, if an uplink has one.
+    pub fn route(&self, vtep: IpAddr) -> Option<underlay::NextHop> {
+        underlay::route(self.draft.uplinks.iter().map(|(index, uplink)| (*index, uplink)), vtep)
+    }
+
+    /// Ends a change that every worker has, in the snapshot of the last [`commit`](Self::commit), and none an older one:
+    /// writes the slots whose way changed, makes the neighbours those of the uplinks, and frees what was given up.
+    pub fn settle(&mut self, neighbours: &mut Neighbours) {
+        uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
+        self.settled_uplinks.clone_from(&self.draft.uplinks);
+        self.write_stale(neighbours);
         for slot in std::mem::take(&mut self.draft.to_free) {
             self.writer.free(slot);
         }
@@ -149,7 +168,8 @@ impl Topology {
         self.draft.held.remove(&index);
     }
 
-    /// Rebuilds ports, uplinks, VPCs, vNICs and settings from a config (which was validated).
+    /// Rebuilds ports, uplinks, VPCs, vNICs and settings from a config (which was validated). What the workers use is
+    /// left alone.
     ///
     /// # Errors
     /// [`TopologyError`], with nothing changed.
@@ -157,7 +177,7 @@ impl Topology {
         &mut self,
         config: &Config,
         ports: &dyn Ports,
-        neighbours: &mut Neighbours,
+        neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
         self.version += 1;
         self.fresh.clear();
@@ -170,9 +190,8 @@ impl Topology {
             }
             return Err(error);
         }
-        uplinks::renew_neighbours(&before.uplinks, &config.uplinks, neighbours);
         self.draft.stale = self.draft.remotes.keys().copied().collect();
-        self.write_stale(neighbours);
+        self.write_fresh(neighbours);
         Ok(())
     }
 
@@ -180,7 +199,6 @@ impl Topology {
     fn draft_config(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
         self.draft.next.settings = settings::settings(config);
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
-        self.draft.uplinks.clone_from(&config.uplinks);
         self.rebuild_uplinks(config, ports);
         self.rebuild_vpcs(config);
         self.rebuild_vnics(config, ports)?;
@@ -192,10 +210,12 @@ impl Topology {
     }
 }
 
-/// The lowest index that is neither taken nor held.
-fn free_index(indices: &HashMap<String, u32>, held: &BTreeSet<u32>) -> u32 {
+/// The lowest index that nothing of the draft has, that is not held, and that no worker knows as somebody's: the rows
+/// of the snapshot in force are `in_use`.
+fn free_index<T>(indices: &HashMap<String, u32>, held: &BTreeSet<u32>, in_use: &[Option<T>]) -> u32 {
     let taken: HashSet<u32> = indices.values().chain(held).copied().collect();
-    (0..).find(|index| !taken.contains(index)).unwrap_or_default()
+    let known = |index: u32| in_use.get(index as usize).is_some_and(Option::is_some);
+    (0..).find(|index| !taken.contains(index) && !known(*index)).unwrap_or_default()
 }
 
 fn put<T: Clone>(rows: &mut Vec<Option<T>>, index: u32, value: Option<T>) {

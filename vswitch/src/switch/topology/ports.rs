@@ -42,9 +42,9 @@ impl Topology {
                 row.role = role;
             }
         };
-        for (index, uplink) in config.uplinks.iter().enumerate() {
-            assign(&uplink.name, PortRole::Uplink(index as u16));
-            assign(&punt_name(&uplink.name), PortRole::Punt(index as u16));
+        for (index, uplink) in &self.draft.uplinks {
+            assign(&uplink.name, PortRole::Uplink(*index));
+            assign(&punt_name(&uplink.name), PortRole::Punt(*index));
         }
         self.draft.next.trunks.clear();
         for (index, trunk) in config.trunks.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! VLT slots behind VTEPs, and the next hops that their headers need.
 //!
-//! Slots are written in place here and nowhere else; a slot that was given up keeps its content until no worker's
-//! snapshot refers to it any more.
+//! Slots are written in place here and nowhere else, once every worker has the snapshot that goes with the new content;
+//! a slot that was given up keeps its content until no worker's snapshot refers to it any more.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,11 @@ use pipelines::snapshot::mac_from;
 use pipelines::stage::tunnel::{self, Ends, TemplateSpec};
 use pipelines::vlt::{Place, SlotRef};
 use pipelines::vtep::Vtep;
+use wire::MacAddr;
 
 use super::uplinks::is_configured;
 use super::{Draft, Topology, TopologyError};
-use crate::switch::underlay::{self, Neighbours, NextHop};
+use crate::switch::underlay::{Neighbours, NextHop};
 
 /// A destination behind a VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +54,29 @@ impl Topology {
         }
     }
 
-    /// Ends a change that cannot fail any more: writes the slots it concerns, and forgets neighbours that no slot
-    /// needs.
+    /// Writes the slots that the change in progress took: no worker knows them yet, and each must lead somewhere when the
+    /// first one does.
+    pub(super) fn write_fresh(&mut self, neighbours: &Neighbours) {
+        for slot in self.fresh.clone() {
+            let Some(&remote) = self.draft.remotes.get(&slot) else { continue };
+            let vtep = self.vtep_number(remote.vtep);
+            let place = match self.route(remote.vtep) {
+                Some(hop) => self.place(hop, (remote, vtep), self.mac_of(hop, neighbours)),
+                None => Place::Empty,
+            };
+            self.writer.update(slot, place);
+        }
+    }
+
+    /// The MAC address of a next hop as far as it is known now.
+    fn mac_of(&self, hop: NextHop, neighbours: &Neighbours) -> Option<MacAddr> {
+        let (_, uplink) = self.draft.uplinks.iter().find(|(index, _)| *index == hop.uplink)?;
+        let configured = uplink.neighbours.iter().find(|neighbour| neighbour.ip == hop.address);
+        configured.map(|neighbour| neighbour.mac).or_else(|| neighbours.mac(hop))
+    }
+
+    /// Writes the slots that a change concerns, and forgets neighbours that no slot needs. Only when every worker has the
+    /// change.
     pub(super) fn write_stale(&mut self, neighbours: &mut Neighbours) {
         for slot in std::mem::take(&mut self.draft.stale) {
             self.refresh(slot, neighbours);
@@ -79,12 +101,12 @@ impl Topology {
         self.unhop(slot);
         let Some(&remote) = self.draft.remotes.get(&slot) else { return };
         let vtep = self.vtep_number(remote.vtep);
-        let place = match underlay::route(&self.draft.uplinks, remote.vtep) {
+        let place = match self.route(remote.vtep) {
             Some(hop) => {
                 let key = (hop.uplink, hop.address);
                 self.draft.hops.entry(key).or_default().insert(slot);
                 self.draft.remotes.insert(slot, Remote { hop: Some(key), ..remote });
-                self.place(hop, (remote, vtep), neighbours)
+                self.place(hop, (remote, vtep), neighbours.want(hop))
             }
             None => Place::Empty,
         };
@@ -93,11 +115,11 @@ impl Topology {
         }
     }
 
-    fn place(&self, hop: NextHop, (remote, vtep): (Remote, u32), neighbours: &mut Neighbours) -> Place {
+    fn place(&self, hop: NextHop, (remote, vtep): (Remote, u32), next_hop: Option<MacAddr>) -> Place {
         let unresolved = Place::Unresolved { uplink: hop.uplink, vtep };
-        let Some(next_hop) = neighbours.want(hop) else { return unresolved };
+        let Some(next_hop) = next_hop else { return unresolved };
         let Some(ends) = Ends::new(hop.source, remote.vtep) else { return unresolved };
-        let Some(uplink) = self.draft.next.uplinks.get(usize::from(hop.uplink)) else { return unresolved };
+        let Some(uplink) = self.draft.next.uplink(hop.uplink) else { return unresolved };
         let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return Place::Empty };
         Place::Remote(tunnel::template(&TemplateSpec {
             uplink: hop.uplink,

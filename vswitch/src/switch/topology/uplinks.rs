@@ -1,5 +1,7 @@
 //! Uplinks in the snapshot, and the configured neighbours behind them.
 //!
+//! An uplink keeps its index while its name is in the config, whatever comes or goes beside it.
+//!
 //! Takes names, addresses and MACs from the config and the ports; resolves nothing itself.
 
 use std::collections::{BTreeSet, HashSet};
@@ -10,14 +12,27 @@ use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
-use super::{Ports, Topology};
+use super::{Ports, Topology, free_index, put};
 use crate::config::{Config, UplinkConfig};
 use crate::switch::underlay::{Neighbours, State};
 
 impl Topology {
     pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {
+        let wanted: HashSet<&str> = config.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
+        self.draft.uplink_index.retain(|name, _| wanted.contains(name.as_str()));
         self.draft.next.uplinks.clear();
+        self.draft.uplinks.clear();
         for uplink in &config.uplinks {
+            let index = match self.draft.uplink_index.get(uplink.name.as_str()) {
+                Some(&index) => index,
+                None => {
+                    let indices = &self.draft.uplink_index;
+                    let index = free_index(indices, &BTreeSet::new(), &self.current.uplinks);
+                    self.draft.uplink_index.insert(uplink.name.to_string(), index);
+                    index
+                }
+            };
+            self.draft.uplinks.push((index as u16, uplink.clone()));
             let (port, own) = ports.find(&uplink.name).unwrap_or((NO_PORT, MacAddr::ZERO));
             let mac = uplink.mac.unwrap_or(own);
             let mut v6: Vec<Ipv6Addr> = vec![link_local(mac)];
@@ -28,7 +43,7 @@ impl Topology {
                     IpAddr::V6(address) => v6.push(address),
                 }
             }
-            self.draft.next.uplinks.push(Arc::new(Uplink {
+            let row = Uplink {
                 name: uplink.name.to_string(),
                 port,
                 mac: mac.to_u64(),
@@ -39,7 +54,8 @@ impl Topology {
                 udp6_zero_checksum: uplink.udp6_zero_checksum,
                 punt: ports.find(&punt_name(&uplink.name)).map_or(NO_PORT, |(port, _)| port),
                 punt_mtu: punt_mtu(uplink.mtu),
-            }));
+            };
+            put(&mut self.draft.next.uplinks, index, Some(Arc::new(row)));
         }
     }
 
@@ -86,13 +102,21 @@ impl Topology {
     }
 }
 
+/// An uplink of an index.
+fn uplink_of(uplinks: &[(u16, UplinkConfig)], index: u16) -> Option<&UplinkConfig> {
+    uplinks.iter().find(|(known, _)| *known == index).map(|(_, uplink)| uplink)
+}
+
 /// Makes the neighbours what the new uplinks say: forgets configured ones that are configured no more and all those
-/// of an index that another uplink has now, enters the new ones.
-pub(super) fn renew_neighbours(old: &[UplinkConfig], new: &[UplinkConfig], neighbours: &mut Neighbours) {
-    let same_link = |index: u16| {
-        let name =
-            |uplinks: &'_ [UplinkConfig]| uplinks.get(usize::from(index)).map(|uplink| uplink.name.clone());
-        name(old) == name(new)
+/// of an uplink that is gone or on another link now, enters the new ones.
+pub(super) fn renew_neighbours(
+    old: &[(u16, UplinkConfig)],
+    new: &[(u16, UplinkConfig)],
+    neighbours: &mut Neighbours,
+) {
+    let same_link = |index: u16| match (uplink_of(old, index), uplink_of(new, index)) {
+        (Some(old), Some(new)) => old.name == new.name && old.port == new.port && old.vlan == new.vlan,
+        _ => false,
     };
     let gone: HashSet<(u16, IpAddr)> = neighbours
         .list()
@@ -104,17 +128,16 @@ pub(super) fn renew_neighbours(old: &[UplinkConfig], new: &[UplinkConfig], neigh
         .map(|(uplink, address, _)| (uplink, address))
         .collect();
     neighbours.retain(|uplink, address| !gone.contains(&(uplink, address)));
-    for (index, uplink) in new.iter().enumerate() {
+    for (index, uplink) in new {
         for neighbour in &uplink.neighbours {
-            neighbours.set_static(index as u16, neighbour.ip, neighbour.mac);
+            neighbours.set_static(*index, neighbour.ip, neighbour.mac);
         }
     }
 }
 
 /// True for a neighbour that is written in the config.
-pub(super) fn is_configured(uplinks: &[UplinkConfig], uplink: u16, address: IpAddr) -> bool {
-    let uplink = uplinks.get(usize::from(uplink));
-    uplink.is_some_and(|uplink| uplink.neighbours.iter().any(|neighbour| neighbour.ip == address))
+pub(super) fn is_configured(uplinks: &[(u16, UplinkConfig)], uplink: u16, address: IpAddr) -> bool {
+    uplink_of(uplinks, uplink).is_some_and(|uplink| uplink.neighbours.iter().any(|neighbour| neighbour.ip == address))
 }
 
 /// Name of the port that takes an uplink's non-VTEP traffic.

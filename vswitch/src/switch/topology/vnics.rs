@@ -34,7 +34,7 @@ impl Topology {
             let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
                 Some(&index) => index,
                 None => {
-                    let index = free_index(&self.draft.vnic_index, &self.draft.held);
+                    let index = free_index(&self.draft.vnic_index, &self.draft.held, &self.current.vnics);
                     if index as usize >= MAX_VNICS {
                         return Err(TopologyError::TooManyVnics);
                     }

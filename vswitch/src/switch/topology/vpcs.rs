@@ -26,7 +26,7 @@ impl Topology {
         }
         for vpc in &config.vpcs {
             if !self.draft.vpc_index.contains_key(vpc.name.as_str()) {
-                let index = free_index(&self.draft.vpc_index, &BTreeSet::new());
+                let index = free_index(&self.draft.vpc_index, &BTreeSet::new(), &self.current.vpcs);
                 self.draft.vpc_index.insert(vpc.name.to_string(), index);
                 put(&mut self.draft.next.vpcs, index, None);
             }
@@ -85,7 +85,7 @@ impl Topology {
                 self.drop_slot(slot.slot);
             }
         }
-        // Before it goes: its index may be used again at once.
+        // Before it goes: its index is another VPC's one day.
         self.touch_related(index);
         if let Some(vpc) = self.draft.next.vpcs[index as usize].take() {
             self.draft.free_cells.extend([vpc.cell, vpc.topology_cell]);

@@ -15,7 +15,12 @@ fn indices_and_cells_are_stable_and_reused_ones_inherit_nothing() {
         .map(|(who, key)| (who, decide(lab.topology.snapshot(), &key)))
         .filter(|(who, _)| who.contains("vpc b") || who.contains("vnic vb"))
         .collect();
-    lab.set(&config(&[vpc("a", 1, ""), vpc("c", 3, ""), vnic("va", "a", 1), vnic("vc", "c", 1)]));
+    let other = config(&[vpc("a", 1, ""), vpc("c", 3, ""), vnic("va", "a", 1), vnic("vc", "c", 1)]);
+    lab.set(&other);
+    assert_ne!(lab.vpc("c").index, b.index, "workers still know the index as that of b");
+    lab.set(&with(&[]));
+    lab.set(&config(&[]));
+    lab.set(&other);
     assert_eq!(lab.vpc("c").index, b.index, "the index is used again");
     for (who, action) in cached {
         assert!(!valid(&lab, &action), "{who} outlived its owner");

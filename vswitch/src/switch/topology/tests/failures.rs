@@ -46,7 +46,7 @@ fn a_change_that_fails_changes_nothing() {
     lab.set(&flood);
     let (before, used) = (lab.decisions(), lab.used());
     let more = with(&[location(1, b'a', 3, 3, 4)]).locations.remove(2);
-    let error = lab.topology.set_location(&flood, &more, &mut lab.neighbours).unwrap_err();
+    let error = lab.topology.set_location(&flood, &more, &lab.neighbours).unwrap_err();
     assert_eq!(error, TopologyError::VltFull(6));
     lab.topology.commit();
     assert_eq!((lab.decisions(), lab.used()), (before, used));

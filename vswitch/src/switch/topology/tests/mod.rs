@@ -5,6 +5,7 @@
 mod cells;
 mod failures;
 mod history;
+mod repair;
 mod slots;
 mod vteps;
 
@@ -68,9 +69,9 @@ impl Lab {
         Self { topology: Topology::new(entries), neighbours: Neighbours::default() }
     }
     fn try_set(&mut self, config: &Config) -> Result<(), TopologyError> {
-        self.topology.rebuild(config, &PORTS, &mut self.neighbours)?;
+        self.topology.rebuild(config, &PORTS, &self.neighbours)?;
         self.topology.commit();
-        self.topology.release();
+        self.topology.settle(&mut self.neighbours);
         Ok(())
     }
     fn set(&mut self, config: &Config) {

@@ -8,10 +8,10 @@ fn slots_are_freed_by_release_and_all_come_back() {
     lab.set(&with(&[location(1, b'a', 3, 3, 4)]));
     let used = lab.used();
     let without = with(&[]);
-    lab.topology.rebuild(&without, &PORTS, &mut lab.neighbours).unwrap();
+    lab.topology.rebuild(&without, &PORTS, &lab.neighbours).unwrap();
     lab.topology.commit();
     assert_eq!(lab.used(), used);
-    lab.topology.release();
+    lab.topology.settle(&mut lab.neighbours);
     assert_eq!(lab.used(), used - 1);
     // The remote location becomes a vNIC of this host, and goes back.
     let (before, used) = (lab.decisions(), lab.used());
@@ -54,7 +54,9 @@ fn next_hops_change_the_slots_behind_them_and_only_those() {
     assert_eq!(slots(&lab), start);
     // Nobody needs the neighbour of a location that is gone.
     let vni = Vni::new(2).unwrap();
-    assert!(lab.topology.remove_location(&with(&[]), vni, ip(b'b', 2), &mut lab.neighbours).unwrap());
+    assert!(lab.topology.remove_location(&with(&[]), vni, ip(b'b', 2), &lab.neighbours).unwrap());
+    lab.topology.commit();
+    lab.topology.settle(&mut lab.neighbours);
     assert_eq!(lab.neighbours.list().iter().map(|n| n.1).collect::<Vec<_>>(), [vtep(2)]);
 }
 
@@ -66,9 +68,9 @@ fn single_locations_decide_as_a_whole_config_and_floods_follow_the_vni() {
     lab.set(&flood(1));
     for text in &places {
         let one = config(&[vpc("a", 1, ""), text.clone()]).locations.remove(0);
-        lab.topology.set_location(&flood(1), &one, &mut lab.neighbours).unwrap();
+        lab.topology.set_location(&flood(1), &one, &lab.neighbours).unwrap();
         lab.topology.commit();
-        lab.topology.release();
+        lab.topology.settle(&mut lab.neighbours);
     }
     let mut whole = flood(1);
     whole.locations = lab.topology.locations().cloned().collect();
