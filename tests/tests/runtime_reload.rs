@@ -142,12 +142,6 @@ fn runtime_reload_refuses_what_it_cannot_do_whole() {
         ),
         (
             r.with(&format!(
-                "{good}{port}[[port]]\nname = \"zzz\"\nport = {{ kind = \"af-packet\", iface = \"nosuch0\" }}\n"
-            )),
-            vec!["nosuch0"],
-        ),
-        (
-            r.with(&format!(
                 "{good}{port}[[port]]\nname = \"zzz\"\nport = {{ kind = \"af-packet\", iface = \"up0\" }}\n"
             )),
             vec!["up0"],

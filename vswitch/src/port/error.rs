@@ -203,6 +203,21 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// True when the interface, folder, device or peer is not there now and may come.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::NoInterface { .. }
+            | Self::InterfaceDown { .. }
+            | Self::NoDeviceFile { .. }
+            | Self::NoFolder { .. }
+            | Self::NobodyListens { .. } => true,
+            Self::Device { source, .. } => matches!(**source, PortError::NotFound { .. }),
+            _ => false,
+        }
+    }
+}
+
 fn elsewhere(namespaces: &[String], iface: &str) -> String {
     match namespaces {
         [] => "`ip link` lists those there are".into(),

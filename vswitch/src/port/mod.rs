@@ -15,6 +15,7 @@ mod null;
 mod pcap;
 mod pci;
 mod preflight;
+mod presence;
 mod raw;
 mod representor;
 mod ring;
@@ -32,6 +33,7 @@ use crate::config::{PortSpec, secret};
 use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
+pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
 
 /// What a port is opened with, beside its kind.
@@ -56,6 +58,8 @@ pub struct Opened {
     pub traits: Traits,
     /// What is left to do when the device is gone.
     pub cleanup: Cleanup,
+    /// Whether what the kernel has of it is still there.
+    pub presence: Presence,
 }
 
 /// What a kind's plan is made with.
@@ -173,7 +177,7 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened,
         (MtuControl::Device, Some(wanted)) => check_mtu(spec.kind(), request.name, wanted, &info)?,
         _ => {}
     }
-    Ok(Opened { port, traits, cleanup })
+    Ok(Opened { port, traits, cleanup, presence: Presence::of(spec) })
 }
 
 /// Closes a stopped port: detaches its device, and removes what it made.

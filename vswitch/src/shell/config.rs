@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{Entry, Shell};
 use crate::config::Config;
 use crate::console::{Args, CommandError, Output};
+use crate::switch::Missing;
 
 /// A command file may load others, so deep.
 const MAX_DEPTH: u32 = 8;
@@ -65,7 +66,7 @@ impl Shell {
         let text = read(path)?;
         let config = Config::parse(&text, &path.display().to_string())
             .map_err(|errors| CommandError::new(errors.to_string()))?;
-        Ok(self.switch.go_over(config)?)
+        Ok(self.switch.go_over(config, Missing::Awaited)?)
     }
 }
 

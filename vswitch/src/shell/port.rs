@@ -82,7 +82,13 @@ pub(super) fn port_of(shell: &Shell, args: &Args, name: &str) -> Result<u16, Com
     shell.switch.ports().resolve(&text).map_err(|error| args.error(name, error.to_string()))
 }
 
+/// The name of a port, be it attached or not.
 fn name_of(shell: &Shell, args: &Args, argument: &str) -> Result<String, CommandError> {
+    if let Ok(PortRef::Name(name)) = args.get::<PortRef>(argument)
+        && shell.switch.ports().absent().any(|(absent, _)| absent == name)
+    {
+        return Ok(name);
+    }
     let index = port_of(shell, args, argument)?;
     Ok(shell.switch.ports().get(index).map(|port| port.name.clone()).unwrap_or_default())
 }
@@ -124,6 +130,18 @@ fn list(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
             "tx-workers": port.tx_workers, "state": state,
         }));
     }
+    for (name, port) in shell.switch.ports().absent() {
+        let kind = port.wanted.spec.kind();
+        let state = match &port.reason {
+            Some(reason) => format!("{}: {reason}", port.state()),
+            None => port.state().into(),
+        };
+        let none = || "-".to_owned();
+        table.row([none(), name.into(), kind.into(), none(), none(), none(), none(), none(), state]);
+        rows.push(json!({
+            "id": null, "name": name, "kind": kind, "state": port.state(), "reason": port.reason,
+        }));
+    }
     Ok(Output::table(&table, json!(rows)))
 }
 
@@ -153,7 +171,11 @@ fn attach(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let name: Name = args.get("name")?;
     let port = spec_of(&args.get::<String>("spec")?)?;
     shell.switch.add_port(PortConfig { name: name.clone(), port, rx_queues: None, tx_queues: None })?;
-    let index = shell.switch.ports().index(&name).unwrap_or_default();
+    let Some(index) = shell.switch.ports().index(&name) else {
+        let text =
+            format!("port {name} is pending: it comes up when its device is ready or its peer is there");
+        return Ok(Output::new(text.clone(), json!({ "message": text, "id": null, "name": name.as_str() })));
+    };
     let text = format!("port {index} ({name}) attached");
     Ok(Output::new(text.clone(), json!({ "message": text, "id": index, "name": name.as_str() })))
 }

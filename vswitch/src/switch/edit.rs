@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{Qpn, Vni};
 
-use super::{Switch, SwitchError};
+use super::{Missing, Switch, SwitchError};
 use crate::config::{
     Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig, VnicPort,
     VpcConfig,
@@ -22,15 +22,15 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         let mut config = self.config();
         change(&mut config)?;
-        self.go_over(config)
+        self.go_over(config, Missing::Refused)
     }
 
     /// Goes over to another config, as [`apply`](Self::apply), and saves it where changes are saved.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn go_over(&mut self, config: Config) -> Result<(), SwitchError> {
-        self.apply(config)?;
+    pub fn go_over(&mut self, config: Config, missing: Missing) -> Result<(), SwitchError> {
+        self.apply(config, missing)?;
         self.save_state()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Every change goes through here, on the one control thread, and is all or nothing: it is checked, prepared,
 //! published to the workers as a new snapshot, and only then does what it replaces go away. Workers never stop for
-//! it.
+//! it. How ports come and go with it is told in `plug`.
 
 pub mod events;
 pub mod offload;
@@ -14,6 +14,8 @@ pub mod underlay;
 
 mod edit;
 mod error;
+mod opening;
+mod plug;
 mod start;
 mod tend;
 mod tidy;
@@ -21,17 +23,18 @@ mod tidy;
 #[cfg(test)]
 mod testing;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pipelines::snapshot::{PortIndex, Snapshot};
+use pipelines::snapshot::Snapshot;
 use pmd::{Eal, Mempool};
 
 pub use error::SwitchError;
 use events::EventLog;
-use ports::{PortTable, Wanted};
+pub use plug::Missing;
+use plug::Plan;
+use ports::PortTable;
 use topology::Topology;
 use underlay::Neighbours;
 
@@ -70,6 +73,8 @@ pub struct Switch {
     offload: offload::Control,
     tidying: tidy::Tidying,
     events: EventLog,
+    /// When interfaces were last looked for.
+    looked: Instant,
 }
 
 impl Switch {
@@ -137,9 +142,10 @@ impl Switch {
             offload,
             tidying: tidy::Tidying::default(),
             events: EventLog::default(),
+            looked: Instant::now(),
         };
         switch.set_mode(mode)?;
-        switch.apply(config)?;
+        switch.apply(config, Missing::Tolerated)?;
         if auto_start {
             switch.set_forwarding(true)?;
         }
@@ -277,37 +283,18 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was.
-    pub fn apply(&mut self, new: Config) -> Result<(), SwitchError> {
+    pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
         new.validate()?;
         self.refuse_fixed(&new)?;
         self.rdma.learn(&new)?;
         rdma::quotas(&new, &self.rdma)?;
         let old = self.config();
-        let (have, want) = (ports::wanted(&old), ports::wanted(&new));
-        let added: BTreeMap<&String, &Wanted> =
-            want.iter().filter(|(name, spec)| have.get(*name) != Some(*spec)).collect();
-        // What changes its device, or leaves it to a port of another name, must go before that can come.
-        let replaced: Vec<&String> = have
-            .iter()
-            .filter(|(name, old)| match want.get(*name) {
-                Some(new) => new != *old,
-                None => added.values().any(|new| new.spec == old.spec),
-            })
-            .map(|(name, _)| name)
-            .collect();
-        for name in &replaced {
-            self.detach_now(name)?;
-        }
-        let mut attached: Vec<String> = Vec::new();
-        let result = self.attach_all(&added, &mut attached).and_then(|()| self.publish(&new));
-        if let Err(error) = result {
-            self.roll_back(&old, &attached, &replaced, &have);
-            return Err(error);
-        }
-        for name in &attached {
-            if let Some(index) = self.ports.index(name) {
-                self.ports.poll(&self.pool, index)?;
+        let plan = Plan::new(&old, &new);
+        if let Err(error) = self.bring_in(&plan, &old, missing).and_then(|()| self.publish(&new)) {
+            if let Err(error) = self.bring_back(&plan, &old) {
+                tracing::error!(%error, "the configuration of before could not be restored");
             }
+            return Err(error);
         }
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
@@ -315,51 +302,12 @@ impl Switch {
         if mode != self.mode {
             self.set_mode(mode)?;
         }
-        for name in have.keys().filter(|name| !want.contains_key(*name)) {
-            self.detach_now(name)?;
-        }
-        let (ports, vnics) = (&want, &self.config.vnics);
+        self.carry_out(&plan)?;
+        let (ports, vnics) = (ports::wanted(&self.config), &self.config.vnics);
         self.baseline.retain(
             |name| ports.contains_key(name),
             |name| vnics.iter().any(|vnic| vnic.name.as_str() == name),
         );
-        // Indices of partners may have changed with the last detach.
-        let config = self.config();
-        self.publish(&config)
-    }
-
-    fn attach_all(
-        &mut self,
-        added: &BTreeMap<&String, &Wanted>,
-        attached: &mut Vec<String>,
-    ) -> Result<(), SwitchError> {
-        for (name, wanted) in added {
-            self.attach_one(name, wanted)?;
-            attached.push((*name).clone());
-            tracing::info!(port = name.as_str(), kind = wanted.spec.kind(), "port attached");
-        }
-        Ok(())
-    }
-
-    fn attach_one(&mut self, name: &str, wanted: &Wanted) -> Result<PortIndex, SwitchError> {
-        let front = self.offload.front(wanted.offload, &self.config);
-        let index = self.ports.attach((&self.eal, &self.pool, &self.mempool), name, wanted, front)?;
-        // With those that came before the port that takes their rules.
-        for (index, port) in self.ports.iter() {
-            if let Some(device) = port.wanted.offload.filter(|_| !self.offload.has(index)) {
-                self.offload.connect(&self.pool, index, device, &port.port)?;
-            }
-        }
-        self.baseline.begin_port(&self.pool, index, name);
-        Ok(index)
-    }
-
-    fn detach_now(&mut self, name: &str) -> Result<(), SwitchError> {
-        if let Some(index) = self.ports.index(name) {
-            self.offload.disconnect(&self.pool, self.topology.snapshot(), index)?;
-            self.ports.detach(&self.pool, index)?;
-            tracing::info!(port = name, "port detached");
-        }
         Ok(())
     }
 
@@ -388,34 +336,8 @@ impl Switch {
         self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(before, snapshot, self.pool.workers.len());
-        self.tend(Instant::now());
+        self.tend_network(Instant::now());
         Ok(())
-    }
-
-    /// After a failed change: the ports and the snapshot of before.
-    fn roll_back(
-        &mut self,
-        old: &Config,
-        attached: &[String],
-        replaced: &[&String],
-        have: &BTreeMap<String, Wanted>,
-    ) {
-        for name in attached {
-            if let Err(error) = self.detach_now(name) {
-                tracing::error!(port = name.as_str(), %error, "a new port could not be taken back");
-            }
-        }
-        for name in replaced {
-            let Some(wanted) = have.get(*name) else { continue };
-            let result = self.attach_one(name, wanted);
-            match result.and_then(|index| Ok(self.ports.poll(&self.pool, index)?)) {
-                Ok(()) => {}
-                Err(error) => tracing::error!(port = name.as_str(), %error, "a port could not be restored"),
-            }
-        }
-        if let Err(error) = self.publish(old) {
-            tracing::error!(%error, "the configuration of before could not be restored");
-        }
     }
 
     /// What cannot change while the switch runs.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::queue::ArrayQueue;
-use pipelines::snapshot::{NO_PORT, PortIndex};
-use pmd::{Eal, Mempool, PortConfig as StartConfig, RxQueue, StartedPort, TxQueue};
+use pipelines::snapshot::{NO_PORT, PortIndex, Snapshot};
+use pmd::{Eal, Mempool, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
+use super::opening::{Done, Opener, Order, Ready};
 use super::topology::{Ports, punt_mtu, punt_name};
 use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicPort};
-use crate::port::{self, OpenError, Opened, QueueError, Request, Traits};
+use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
 use crate::worker::eswitch::{Device, Front};
 use crate::worker::tx::HAND_OFF_SLOTS;
 use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
@@ -88,10 +89,15 @@ pub struct Attached {
     pub tx_workers: Vec<usize>,
     /// False after `port stop`: it is not polled.
     pub running: bool,
+    /// Not polled yet.
+    fresh: bool,
+    /// The next snapshot is made without it.
+    leaving: bool,
     mac: MacAddr,
     /// What stands in front of its receive queues.
     front: Option<Arc<Device>>,
-    cleanup: port::Cleanup,
+    presence: Presence,
+    cleanup: Cleanup,
     /// Queues that no worker has yet.
     idle_rx: Vec<RxQueue>,
     /// Transmit queues beyond the number of workers.
@@ -104,6 +110,11 @@ impl Attached {
     /// Its MAC address.
     pub fn mac(&self) -> MacAddr {
         self.mac
+    }
+
+    /// Why its interface is not there any more; `None` while it is.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.presence.fault()
     }
 }
 
@@ -140,7 +151,7 @@ pub enum PortsError {
         wanted: u16,
     },
     /// Its peer did not come.
-    #[error("port {name}: no peer connected within {seconds} s; start the peer, then attach the port again")]
+    #[error("port {name}: no peer connected within {seconds} s; start the peer, the port comes up then")]
     NoPeer {
         /// The port.
         name: String,
@@ -163,12 +174,12 @@ pub enum PortsError {
         /// Why.
         source: pmd::PortError,
     },
+    /// It is in the config and not there.
+    #[error("port {0} is not attached: `port list` says why; it is tried again until it comes up")]
+    NotThere(String),
     /// There is no such port.
     #[error("no port {0:?}; `port list` shows the ports")]
     Unknown(String),
-    /// A name is taken.
-    #[error("there is a port {0:?} already; detach it first or choose another name")]
-    Duplicate(String),
     /// No more ports.
     #[error("the switch has its largest number of ports, {MAX_PORTS}; put tenants on a trunk port, by VLAN")]
     TooMany,
@@ -180,6 +191,17 @@ pub enum PortsError {
     Worker(#[from] crate::worker::mailbox::WorkerError),
 }
 
+impl PortsError {
+    /// True when what the port stands for is not there now and may come.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Open { source, .. } => source.is_absence(),
+            Self::NoPeer { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// The table of attached ports, by index.
 #[derive(Default)]
 pub struct PortTable {
@@ -188,12 +210,45 @@ pub struct PortTable {
     unique: u32,
     /// Partners for the `io` and `mac` modes.
     partners: Vec<PortIndex>,
+    /// Those that the config wants and that are not there, by name.
+    absent: BTreeMap<String, Absent>,
+    opener: Opener,
+    /// Of attempts to open a port, never used twice.
+    tickets: u64,
 }
+
+/// A port that the config wants and that is not there (yet).
+#[derive(Clone, Debug)]
+pub struct Absent {
+    /// What is wanted.
+    pub wanted: Wanted,
+    /// Why it is not there; `None` before the first attempt has ended.
+    pub reason: Option<String>,
+    /// The attempt under way.
+    pub(super) ticket: Option<u64>,
+    /// When it is tried again.
+    retry: Option<Instant>,
+    /// How long after the next failure.
+    pause: Duration,
+}
+
+impl Absent {
+    /// In a word: `pending` before the first attempt has ended, then `down`.
+    pub fn state(&self) -> &'static str {
+        if self.reason.is_some() { "down" } else { "pending" }
+    }
+}
+
+/// Between the first two attempts to open a port that is not there; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Between two attempts at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 impl Ports for PortTable {
     fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)> {
         let index = self.index(name)?;
-        Some((index, self.get(index)?.mac))
+        let port = self.get(index)?;
+        (!port.leaving).then_some((index, port.mac))
     }
 
     fn partial_checksums(&self, port: PortIndex) -> bool {
@@ -231,9 +286,60 @@ impl PortTable {
     /// [`PortsError::Unknown`].
     pub fn resolve(&self, text: &str) -> Result<PortIndex, PortsError> {
         let by_number = || text.parse().ok().filter(|&index| self.get(index).is_some());
-        self.index(text)
-            .or_else(by_number)
-            .ok_or_else(|| PortsError::Unknown(text.chars().take(64).collect()))
+        self.index(text).or_else(by_number).ok_or_else(|| match self.absent.contains_key(text) {
+            true => PortsError::NotThere(text.into()),
+            false => PortsError::Unknown(text.chars().take(64).collect()),
+        })
+    }
+
+    /// The ports that the config wants and that are not there, by name.
+    pub fn absent(&self) -> impl Iterator<Item = (&str, &Absent)> {
+        self.absent.iter().map(|(name, absent)| (name.as_str(), absent))
+    }
+
+    /// What came of an attempt to open or close a port, if one has ended.
+    pub(super) fn done(&mut self, now: Instant) -> Option<Done> {
+        self.opener.poll(now)
+    }
+
+    /// Closes a port that runs and that nobody wants any more.
+    pub(super) fn discard(&mut self, ready: Ready) {
+        self.opener.close(ready);
+    }
+
+    /// The absent port that an attempt was for, unless it was given up.
+    pub(super) fn awaited(&self, name: &str, ticket: u64) -> Option<&Absent> {
+        self.absent.get(name).filter(|absent| absent.ticket == Some(ticket))
+    }
+
+    /// An absent port is wanted no more.
+    pub(super) fn forget(&mut self, name: &str) {
+        if let Some(ticket) = self.absent.remove(name).and_then(|absent| absent.ticket) {
+            self.opener.cancel(ticket);
+        }
+    }
+
+    /// A port is not there, and why; it is tried again after a while, and after a longer one each time. True when that is
+    /// news.
+    pub(super) fn down(&mut self, name: &str, wanted: &Wanted, reason: &str, now: Instant) -> bool {
+        let fresh =
+            || Absent { wanted: wanted.clone(), reason: None, ticket: None, retry: None, pause: FIRST_PAUSE };
+        let absent = self.absent.entry(name.to_owned()).or_insert_with(fresh);
+        (absent.ticket, absent.retry) = (None, Some(now + absent.pause));
+        absent.pause = (absent.pause * 2).min(LONGEST_PAUSE);
+        absent.reason.replace(reason.to_owned()).as_deref() != Some(reason)
+    }
+
+    /// The absent ports whose time has come to be tried again.
+    pub(super) fn due(&self, now: Instant) -> Vec<(String, Wanted)> {
+        let due = self.absent.iter().filter(|(_, absent)| absent.retry.is_some_and(|at| at <= now));
+        due.map(|(name, absent)| (name.clone(), absent.wanted.clone())).collect()
+    }
+
+    /// True while a port is on its way that is likely to be there soon, or one on its way out.
+    pub(super) fn is_busy(&self) -> bool {
+        let soon = |absent: &Absent| absent.reason.is_none() && !crate::port::may_block(&absent.wanted.spec);
+        self.opener.is_closing() || self.absent.values().any(soon)
     }
 
     /// All ports, in order of their indices.
@@ -243,7 +349,8 @@ impl PortTable {
 
     /// Pairs ports in order for `io` and `mac`: 0-1, 2-3, ...; an odd one sends back to itself, as testpmd does.
     pub fn pair(&mut self) {
-        let ports: Vec<PortIndex> = self.iter().map(|(index, _)| index).collect();
+        let stay = self.iter().filter(|(_, port)| !port.leaving);
+        let ports: Vec<PortIndex> = stay.map(|(index, _)| index).collect();
         self.partners = vec![NO_PORT; self.slots.len()];
         for pair in ports.chunks(2) {
             let (a, b) = (pair[0], pair[pair.len() - 1]);
@@ -252,39 +359,90 @@ impl PortTable {
         }
     }
 
-    /// Opens and starts a port and gives its tx queues to workers. It is polled after [`poll`](Self::poll).
-    ///
-    /// # Errors
-    /// [`PortsError`], with nothing left behind.
-    pub fn attach(
+    /// Has a port opened, under this name; until it runs it is [absent](Self::absent).
+    pub(super) fn request(
         &mut self,
         (eal, pool, mempool): (&Eal, &Pool, &Mempool),
         name: &str,
         wanted: &Wanted,
+    ) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let fresh =
+            Absent { wanted: wanted.clone(), reason: None, ticket: None, retry: None, pause: FIRST_PAUSE };
+        let absent = self.absent.entry(name.to_owned()).or_insert(fresh);
+        (absent.ticket, absent.retry) = (Some(ticket), None);
+        self.unique += 1;
+        self.opener.open(Order {
+            ticket,
+            name: name.to_owned(),
+            unique: self.unique,
+            wanted: wanted.clone(),
+            workers: pool.workers.len() as u16,
+            eal: eal.clone(),
+            mempool: mempool.clone(),
+        });
+    }
+
+    /// Gives a port that runs an index, and its tx queues to workers. It is polled after [`poll`](Self::poll). The index
+    /// is one that no worker knows, as far as the snapshot in force goes.
+    ///
+    /// # Errors
+    /// [`PortsError`]; the port is closed again.
+    pub(super) fn place(
+        &mut self,
+        pool: &Pool,
+        snapshot: &Snapshot,
+        ready: Ready,
         front: Option<Arc<Device>>,
     ) -> Result<PortIndex, PortsError> {
-        if self.index(name).is_some() {
-            return Err(PortsError::Duplicate(name.into()));
-        }
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if slot >= MAX_PORTS {
+        let free = |index: &usize| {
+            self.slots.get(*index).is_none_or(Option::is_none) && !snapshot.uses_port(*index as PortIndex)
+        };
+        let Some(slot) = (0..MAX_PORTS).find(free) else {
+            self.opener.close(ready);
             return Err(PortsError::TooMany);
-        }
-        self.unique += 1;
-        let workers = pool.workers.len() as u16;
-        let queues = wanted.rx_queues.unwrap_or(workers).max(wanted.tx_queues.unwrap_or(workers));
-        let opened = open(eal, wanted, name, (self.unique, queues))?;
-        let (rx, tx, mut attached) = start(opened, name, wanted, workers, mempool)?;
+        };
         let index = slot as PortIndex;
-        attached.idle_rx = rx;
-        attached.front = front;
-        (attached.tx_workers, attached.idle_tx) = give_tx(pool, index, tx)?;
-        if slot == self.slots.len() {
-            self.slots.push(None);
+        let Ready { name, wanted, traits, port, presence, cleanup, rx, tx } = ready;
+        let (tx_workers, idle_tx) = give_tx(pool, index, tx)?;
+        self.absent.remove(&name);
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
         }
-        self.slots[slot] = Some(attached);
+        self.slots[slot] = Some(Attached {
+            mac: port.mac(),
+            name,
+            wanted,
+            traits,
+            port,
+            rx_workers: Vec::new(),
+            tx_workers,
+            running: false,
+            fresh: true,
+            leaving: false,
+            front,
+            presence,
+            cleanup,
+            idle_rx: rx,
+            idle_tx,
+            parked: Vec::new(),
+        });
         self.pair();
         Ok(index)
+    }
+
+    /// The ports that were placed and not polled yet.
+    pub(super) fn fresh(&self) -> Vec<PortIndex> {
+        self.iter().filter(|(_, port)| port.fresh).map(|(index, _)| index).collect()
+    }
+
+    /// A port is about to go, or stays after all: the next snapshot is made without it, or with it.
+    pub(super) fn leave(&mut self, name: &str, leaving: bool) {
+        for port in self.slots.iter_mut().flatten().filter(|port| port.name == name) {
+            port.leaving = leaving;
+        }
+        self.pair();
     }
 
     /// Gives the rx queues of a new (or stopped) port to the workers that have fewest.
@@ -307,7 +465,7 @@ impl PortTable {
             let front = port.front.clone().map(|device| Box::new(Front::new(device, port.port.id().get())));
             pool.workers[worker].mailbox().post(Command::AddRx(index, queue, front))?;
         }
-        port.running = true;
+        (port.running, port.fresh) = (true, false);
         Ok(())
     }
 
@@ -328,19 +486,31 @@ impl PortTable {
         Ok(())
     }
 
-    /// Takes a port away: its queues from the workers, itself from DPDK, its traces from the machine.
+    /// Takes a port from the workers, and has it closed. No snapshot that a worker uses leads to it any more.
     ///
     /// # Errors
-    /// [`PortsError`].
-    pub fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
+    /// [`PortsError::Worker`].
+    pub(super) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
         let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else { return Ok(()) };
         self.pair();
-        let mut queues = RemovedPort { rx: port.idle_rx, tx: port.idle_tx };
-        queues.rx.extend(port.parked);
+        let Attached {
+            name,
+            wanted,
+            traits,
+            port,
+            presence,
+            cleanup,
+            tx_workers,
+            idle_rx,
+            idle_tx,
+            parked,
+            ..
+        } = port;
+        let mut queues = RemovedPort { rx: idle_rx, tx: idle_tx };
+        queues.rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
-        let owners: Vec<usize> = port.tx_workers.clone();
-        let others = (0..pool.workers.len()).filter(|worker| !owners.contains(worker));
-        let order: Vec<usize> = others.chain(owners.iter().copied()).collect();
+        let others = (0..pool.workers.len()).filter(|worker| !tx_workers.contains(worker));
+        let order: Vec<usize> = others.chain(tx_workers.iter().copied()).collect();
         let mut asked = vec![false; pool.workers.len()];
         for worker in order {
             if std::mem::replace(&mut asked[worker], true) {
@@ -350,122 +520,20 @@ impl PortTable {
             queues.rx.extend(removed.rx);
             queues.tx.extend(removed.tx);
         }
-        let name = port.name;
-        let stopped = port
-            .port
-            .stop(queues.rx, queues.tx)
-            .map_err(|(.., source)| PortsError::Ethdev { name: name.clone(), source })?;
-        port::close(stopped, port.cleanup).map_err(|source| PortsError::Open { name, source })
+        let RemovedPort { rx, tx } = queues;
+        self.opener.close(Ready { name, wanted, traits, port, presence, cleanup, rx, tx });
+        Ok(())
     }
 
     /// Takes all ports away; goes on after errors, which are logged.
     pub fn detach_all(&mut self, pool: &Pool) {
+        self.absent.clear();
         for index in 0..self.slots.len() {
             if let Err(error) = self.detach(pool, index as PortIndex) {
                 tracing::error!(%error, "a port could not be removed");
             }
         }
-    }
-}
-
-/// How long an attachment may wait for the port's peer.
-const PEER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Opens a port; one that waits for its peer does so on a thread of its own, and no longer than
-/// [`PEER_TIMEOUT`].
-fn open(eal: &Eal, wanted: &Wanted, name: &str, (unique, queues): (u32, u16)) -> Result<Opened, PortsError> {
-    let wrong = |source| PortsError::Open { name: name.into(), source };
-    if !port::may_block(&wanted.spec) {
-        let request = Request { name, unique, queues, mtu: wanted.mtu };
-        return port::open(eal, &wanted.spec, &request).map_err(wrong);
-    }
-    let (done, result) = crossbeam::channel::bounded(0);
-    let (eal, spec, mtu, own_name) = (eal.clone(), wanted.spec.clone(), wanted.mtu, name.to_string());
-    let body = move || {
-        let request = Request { name: &own_name, unique, queues, mtu };
-        let opened = port::open(&eal, &spec, &request);
-        // Nobody waits any more: the port must not stay half attached.
-        if let Err(crossbeam::channel::SendError(Ok(Opened { port, cleanup, .. }))) = done.send(opened)
-            && let Err(error) = port::close(port, cleanup)
-        {
-            tracing::warn!(port = own_name, %error, "a port that came too late could not be removed");
-        }
-    };
-    std::thread::Builder::new()
-        .name("attach".into())
-        .spawn(body)
-        .map_err(|source| PortsError::Thread { name: name.into(), source })?;
-    match result.recv_timeout(PEER_TIMEOUT) {
-        Ok(opened) => opened.map_err(wrong),
-        Err(_) => {
-            // Else the waiting thread would keep every other port from being attached.
-            port::give_up(&wanted.spec);
-            Err(PortsError::NoPeer { name: name.into(), seconds: PEER_TIMEOUT.as_secs() })
-        }
-    }
-}
-
-fn start(
-    opened: Opened,
-    name: &str,
-    wanted: &Wanted,
-    workers: u16,
-    mempool: &Mempool,
-) -> Result<(Vec<RxQueue>, Vec<TxQueue>, Attached), PortsError> {
-    let Opened { port, traits, cleanup } = opened;
-    if mempool.segment_room() < usize::from(traits.min_segment) {
-        let (room, wanted) = (mempool.segment_room(), traits.min_segment);
-        discard(name, port, cleanup);
-        return Err(PortsError::SmallBuffers { name: name.into(), room, wanted });
-    }
-    let (rx_queues, tx_queues) = match traits.queues(wanted.rx_queues, wanted.tx_queues, workers) {
-        Ok(queues) => queues,
-        Err(source) => {
-            discard(name, port, cleanup);
-            return Err(PortsError::Queues { name: name.into(), source });
-        }
-    };
-    let config = StartConfig {
-        rx_queues,
-        tx_queues,
-        rx_desc: traits.rx_desc,
-        tx_desc: traits.tx_desc,
-        mtu: traits.start_mtu(wanted.mtu),
-        promiscuous: true,
-        rss: (rx_queues > 1).then(Default::default),
-        ..StartConfig::default()
-    };
-    match port.start(&config, mempool) {
-        Ok((port, rx, tx)) => {
-            let mac = port.mac();
-            let attached = Attached {
-                name: name.into(),
-                wanted: wanted.clone(),
-                traits,
-                port,
-                rx_workers: Vec::new(),
-                tx_workers: Vec::new(),
-                running: false,
-                mac,
-                front: None,
-                cleanup,
-                idle_rx: Vec::new(),
-                idle_tx: Vec::new(),
-                parked: Vec::new(),
-            };
-            Ok((rx, tx, attached))
-        }
-        Err((port, source)) => {
-            discard(name, port, cleanup);
-            Err(PortsError::Ethdev { name: name.into(), source })
-        }
-    }
-}
-
-/// Takes back a port that did not start.
-fn discard(name: &str, port: pmd::Port, cleanup: port::Cleanup) {
-    if let Err(error) = port::close(port, cleanup) {
-        tracing::warn!(port = name, %error, "the port that did not start could not be removed");
+        self.opener.finish();
     }
 }
 

@@ -20,6 +20,12 @@ const EVENTS: usize = 8192;
 impl Switch {
     /// One turn. Called every [`super::TEND_EVERY_MS`].
     pub fn tend(&mut self, now: Instant) {
+        self.tend_ports(now);
+        self.tend_network(now);
+    }
+
+    /// All of a turn but the ports that come and go: also done while a change waits for those.
+    pub(super) fn tend_network(&mut self, now: Instant) {
         self.take_reports();
         let mut moved = false;
         // Tenants make some of them faster than they can be read.

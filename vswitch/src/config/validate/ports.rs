@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::super::error::quote;
-use super::super::network::VnicPort;
+use super::super::network::{HostTraffic, UplinkConfig, VnicPort};
 use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort};
 use super::super::secret::hide;
 use super::Checker;
@@ -43,6 +43,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         queues(checker, &format!("port[{index}]"), port.rx_queues, port.tx_queues);
     }
 
+    number(checker, &specs);
     let rings: HashSet<&str> = specs.iter().filter_map(|(_, _, spec)| ring_name(spec)).collect();
     let mut taken: HashMap<String, (String, String)> = HashMap::new();
     for (path, who, spec) in &specs {
@@ -68,6 +69,21 @@ fn trust(checker: &mut Checker<'_>, path: &str, who: &str, spec: &PortSpec) {
         let message = format!(
             "{who}: {reach}. Tenants take vhost-user, which checks every address; if this peer is as trusted as the switch \
              itself, write trusted-peer = true beside kind"
+        );
+        checker.fail(format!("{path}.port"), message);
+    }
+}
+
+/// DPDK has room for so many ports, one device each.
+fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
+    let punting = |uplink: &&UplinkConfig| uplink.host == Some(HostTraffic::Punt);
+    let punts = checker.config.uplinks.iter().filter(punting).count();
+    let (all, limit) = (specs.len() + punts, pmd::port::limit());
+    if let Some((path, who, _)) = specs.get(limit.saturating_sub(punts)) {
+        let with = if punts > 0 { ", with those that take the host's share of an uplink" } else { "" };
+        let message = format!(
+            "{who}: the config has {all} ports{with}; each is one device of DPDK, which was built for {limit} \
+             (RTE_MAX_ETHPORTS): put tenants on a trunk port, by VLAN"
         );
         checker.fail(format!("{path}.port"), message);
     }

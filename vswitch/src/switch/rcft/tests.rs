@@ -264,12 +264,8 @@ fn what_is_forbidden_leaves_at_once() {
     world.opens("three", "10.0.0.77", 5..6);
     world.opens("two", "10.0.0.77", 5..6);
     let before = world.topology.snapshot().clone();
-    let gone = world.topology.remove_location(
-        &world.config,
-        wire::Vni::new(1).unwrap(),
-        ip(FAR),
-        &mut world.neighbours,
-    );
+    let gone =
+        world.topology.remove_location(&world.config, wire::Vni::new(1).unwrap(), ip(FAR), &world.neighbours);
     assert!(gone.unwrap());
     world.topology.commit();
     world.follow(&before);

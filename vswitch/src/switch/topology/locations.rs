@@ -171,7 +171,8 @@ impl Topology {
         if vtep.is_multicast() || vtep.is_unspecified() || vtep.is_loopback() {
             return Err(TopologyError::NotUnicast(vtep));
         }
-        if self.draft.uplinks.iter().any(|(_, uplink)| uplink.addresses.iter().any(|net| net.addr() == vtep)) {
+        if self.draft.uplinks.iter().any(|(_, uplink)| uplink.addresses.iter().any(|net| net.addr() == vtep))
+        {
             return Err(TopologyError::OwnVtep(vtep));
         }
         self.route(vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))

@@ -137,7 +137,8 @@ pub(super) fn renew_neighbours(
 
 /// True for a neighbour that is written in the config.
 pub(super) fn is_configured(uplinks: &[(u16, UplinkConfig)], uplink: u16, address: IpAddr) -> bool {
-    uplink_of(uplinks, uplink).is_some_and(|uplink| uplink.neighbours.iter().any(|neighbour| neighbour.ip == address))
+    uplink_of(uplinks, uplink)
+        .is_some_and(|uplink| uplink.neighbours.iter().any(|neighbour| neighbour.ip == address))
 }
 
 /// Name of the port that takes an uplink's non-VTEP traffic.

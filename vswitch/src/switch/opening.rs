@@ -1,0 +1,307 @@
+//! Opening and closing of ports, on a thread of its own: a driver's probing, or a server that waits for its client, may
+//! take seconds, and control goes on meanwhile.
+//!
+//! One port at a time, since DPDK attaches one device at a time. What closes goes first, for it may hold the device that
+//! the next one wants; what may wait for a peer goes last, and gives way when others come.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
+use pmd::{Eal, Mempool, PortConfig as StartConfig, RxQueue, StartedPort, TxQueue};
+
+use super::ports::{PortsError, Wanted};
+use crate::port::{self, Cleanup, Opened, Presence, Request, Traits};
+
+/// How long an attachment may wait for the port's peer.
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may while other ports wait for it.
+const PEER_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(500);
+/// Between two attempts to end a wait.
+const GIVE_UP_EVERY: Duration = Duration::from_millis(100);
+/// How long the end of the switch waits for what is under way.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// A port that is to be opened and started.
+pub(super) struct Order {
+    /// Tells this attempt from others under the same name.
+    pub ticket: u64,
+    pub name: String,
+    /// A number that no device name has had.
+    pub unique: u32,
+    pub wanted: Wanted,
+    pub workers: u16,
+    pub eal: Eal,
+    pub mempool: Mempool,
+}
+
+/// A port that runs, and that no worker knows yet.
+pub(super) struct Ready {
+    pub name: String,
+    pub wanted: Wanted,
+    pub traits: Traits,
+    pub port: StartedPort,
+    pub presence: Presence,
+    pub cleanup: Cleanup,
+    pub rx: Vec<RxQueue>,
+    pub tx: Vec<TxQueue>,
+}
+
+enum Job {
+    Open(Box<Order>),
+    Close(Box<Ready>),
+}
+
+/// What came of a job.
+pub(super) enum Done {
+    /// The ticket, the name, and the port.
+    Opened(u64, String, Result<Box<Ready>, PortsError>),
+    /// The name of a port that is gone.
+    Closed(String, Result<(), PortsError>),
+}
+
+struct Helper {
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
+}
+
+/// What the helper does now.
+struct Running {
+    name: String,
+    /// Of an order, and what it waits for.
+    order: Option<(u64, Wanted)>,
+    since: Instant,
+    gave_up: Option<Instant>,
+    cancelled: bool,
+}
+
+impl Running {
+    fn may_wait(&self) -> bool {
+        self.order.as_ref().is_some_and(|(_, wanted)| port::may_block(&wanted.spec))
+    }
+
+    fn failed(self, source: io::Error) -> Done {
+        let result = PortsError::Thread { name: self.name.clone(), source };
+        match self.order {
+            Some((ticket, _)) => Done::Opened(ticket, self.name, Err(result)),
+            None => Done::Closed(self.name, Err(result)),
+        }
+    }
+}
+
+/// The thread that opens and closes ports, and what waits for it.
+#[derive(Default)]
+pub(super) struct Opener {
+    helper: Option<Helper>,
+    waiting: VecDeque<Job>,
+    running: Option<Running>,
+}
+
+impl Opener {
+    /// Has a port opened and started; [`poll`](Self::poll) tells what came of it.
+    pub fn open(&mut self, order: Order) {
+        self.waiting.push_back(Job::Open(Box::new(order)));
+    }
+
+    /// Has a port stopped and closed. No worker has a queue of it any more.
+    pub fn close(&mut self, port: Ready) {
+        self.waiting.push_back(Job::Close(Box::new(port)));
+    }
+
+    /// Nobody wants the port of this ticket any more: it is not opened, or closed again.
+    pub fn cancel(&mut self, ticket: u64) {
+        self.waiting.retain(|job| !matches!(job, Job::Open(order) if order.ticket == ticket));
+        if let Some(running) = &mut self.running
+            && running.order.as_ref().is_some_and(|(running, _)| *running == ticket)
+        {
+            running.cancelled = true;
+        }
+    }
+
+    /// True with nothing to do and nothing under way.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none() && self.waiting.is_empty()
+    }
+
+    /// True while a port is on its way out.
+    pub fn is_closing(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.order.is_none() || running.cancelled)
+            || self.waiting.iter().any(|job| matches!(job, Job::Close(_)))
+    }
+
+    /// Goes on without waiting: the next result, if there is one.
+    pub fn poll(&mut self, now: Instant) -> Option<Done> {
+        loop {
+            if let Some(failed) = self.feed(now) {
+                return Some(failed);
+            }
+            let done = match self.helper.as_ref()?.done.try_recv() {
+                Ok(done) => done,
+                Err(TryRecvError::Empty) => {
+                    self.press(now);
+                    return None;
+                }
+                Err(TryRecvError::Disconnected) => {
+                    self.helper = None;
+                    let ended = io::Error::other("the thread that opens ports ended; the log may say why");
+                    return Some(self.running.take()?.failed(ended));
+                }
+            };
+            let Some(running) = self.running.take() else { continue };
+            match done {
+                // Too late: nobody wants it.
+                Done::Opened(_, _, Ok(ready)) if running.cancelled => self.close(*ready),
+                Done::Opened(..) if running.cancelled => {}
+                Done::Opened(ticket, name, Err(_)) if running.gave_up.is_some() => {
+                    let seconds = running.since.elapsed().as_secs();
+                    let no_peer = PortsError::NoPeer { name: name.clone(), seconds };
+                    return Some(Done::Opened(ticket, name, Err(no_peer)));
+                }
+                done => return Some(done),
+            }
+        }
+    }
+
+    /// Gives the helper its next job when it has none.
+    fn feed(&mut self, now: Instant) -> Option<Done> {
+        if self.running.is_some() {
+            return None;
+        }
+        let rank = |job: &Job| match job {
+            Job::Close(_) => 0,
+            Job::Open(order) if !port::may_block(&order.wanted.spec) => 1,
+            Job::Open(_) => 2,
+        };
+        let first = (0..self.waiting.len()).min_by_key(|&at| rank(&self.waiting[at]))?;
+        let job = self.waiting.remove(first)?;
+        let (name, order) = match &job {
+            Job::Open(order) => (order.name.clone(), Some((order.ticket, order.wanted.clone()))),
+            Job::Close(port) => (port.name.clone(), None),
+        };
+        let running = Running { name, order, since: now, gave_up: None, cancelled: false };
+        if self.helper.is_none() {
+            match helper() {
+                Ok(helper) => self.helper = Some(helper),
+                Err(error) => return Some(running.failed(error)),
+            }
+        }
+        self.running = Some(running);
+        if let Some(helper) = &self.helper {
+            // Should the helper have ended, the missing answer tells.
+            let _ = helper.jobs.send(job);
+        }
+        None
+    }
+
+    /// Ends a wait for a peer that has lasted long enough.
+    fn press(&mut self, now: Instant) {
+        let others = !self.waiting.is_empty();
+        let Some(running) = self.running.as_mut().filter(|running| running.may_wait()) else { return };
+        let limit = if others { PEER_TIMEOUT_WITH_OTHERS } else { PEER_TIMEOUT };
+        let over = running.cancelled || now.saturating_duration_since(running.since) >= limit;
+        let asked = running.gave_up.is_some_and(|at| now.saturating_duration_since(at) < GIVE_UP_EVERY);
+        if let Some((_, wanted)) = running.order.as_ref().filter(|_| over && !asked) {
+            port::give_up(&wanted.spec);
+            running.gave_up = Some(now);
+        }
+    }
+
+    /// Closes what is to be closed, opens nothing more, and waits for the end of that.
+    pub fn finish(&mut self) {
+        self.waiting.retain(|job| matches!(job, Job::Close(_)));
+        if let Some(running) = &mut self.running {
+            running.cancelled |= running.order.is_some();
+        }
+        let began = Instant::now();
+        while !self.is_idle() && began.elapsed() < FAREWELL {
+            match self.poll(Instant::now()) {
+                Some(Done::Closed(_, Err(error))) => tracing::error!(%error, "a port could not be removed"),
+                Some(_) => {}
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+fn helper() -> io::Result<Helper> {
+    let (jobs, work) = bounded::<Job>(1);
+    let (report, done) = bounded(1);
+    std::thread::Builder::new().name("ports".into()).spawn(move || {
+        while let Ok(job) = work.recv() {
+            let done = match job {
+                Job::Open(order) => {
+                    let (ticket, name) = (order.ticket, order.name.clone());
+                    Done::Opened(ticket, name, open(*order).map(Box::new))
+                }
+                Job::Close(port) => Done::Closed(port.name.clone(), close(*port)),
+            };
+            if report.send(done).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(Helper { jobs, done })
+}
+
+fn open(order: Order) -> Result<Ready, PortsError> {
+    let Order { name, unique, wanted, workers, eal, mempool, .. } = order;
+    let queues = wanted.rx_queues.unwrap_or(workers).max(wanted.tx_queues.unwrap_or(workers));
+    let request = Request { name: &name, unique, queues, mtu: wanted.mtu };
+    let opened = port::open(&eal, &wanted.spec, &request)
+        .map_err(|source| PortsError::Open { name: name.clone(), source })?;
+    start(opened, name, wanted, workers, &mempool)
+}
+
+fn start(
+    opened: Opened,
+    name: String,
+    wanted: Wanted,
+    workers: u16,
+    mempool: &Mempool,
+) -> Result<Ready, PortsError> {
+    let Opened { port, traits, cleanup, presence } = opened;
+    if mempool.segment_room() < usize::from(traits.min_segment) {
+        let (room, wanted) = (mempool.segment_room(), traits.min_segment);
+        discard(&name, port, cleanup);
+        return Err(PortsError::SmallBuffers { name, room, wanted });
+    }
+    let (rx_queues, tx_queues) = match traits.queues(wanted.rx_queues, wanted.tx_queues, workers) {
+        Ok(queues) => queues,
+        Err(source) => {
+            discard(&name, port, cleanup);
+            return Err(PortsError::Queues { name, source });
+        }
+    };
+    let config = StartConfig {
+        rx_queues,
+        tx_queues,
+        rx_desc: traits.rx_desc,
+        tx_desc: traits.tx_desc,
+        mtu: traits.start_mtu(wanted.mtu),
+        promiscuous: true,
+        rss: (rx_queues > 1).then(Default::default),
+        ..StartConfig::default()
+    };
+    match port.start(&config, mempool) {
+        Ok((port, rx, tx)) => Ok(Ready { name, wanted, traits, port, presence, cleanup, rx, tx }),
+        Err((port, source)) => {
+            discard(&name, port, cleanup);
+            Err(PortsError::Ethdev { name, source })
+        }
+    }
+}
+
+/// Takes back a port that did not start.
+fn discard(name: &str, port: pmd::Port, cleanup: Cleanup) {
+    if let Err(error) = port::close(port, cleanup) {
+        tracing::warn!(port = name, %error, "the port that did not start could not be removed");
+    }
+}
+
+fn close(port: Ready) -> Result<(), PortsError> {
+    let Ready { name, port, cleanup, rx, tx, .. } = port;
+    let stopped =
+        port.stop(rx, tx).map_err(|(.., source)| PortsError::Ethdev { name: name.clone(), source })?;
+    port::close(stopped, cleanup).map_err(|source| PortsError::Open { name, source })
+}

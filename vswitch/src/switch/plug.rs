@@ -1,0 +1,279 @@
+//! Ports come and go: the order in which that happens, so that no packet ever meets a port of somebody else.
+//!
+//! Workers adopt a snapshot one after another, and until the last one has, the old one counts. So a port leaves in three
+//! steps: a snapshot without it is published, every worker has it, and only then its queues are taken back and its device
+//! is closed. A port comes in three, too: it is opened and gets an index that no snapshot in use leads to, a snapshot with
+//! it is published, and then it is polled. A port that changes its device does both, one after the other.
+//!
+//! Opening and closing happen on a thread of their own. A change waits for them a little, so that whoever asked hears of a
+//! fault at once, and goes on meanwhile with everything but requests; what takes longer is `pending` and comes when it is
+//! there. A port that is not there is `down`, and tried again for as long as the config wants it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::opening::{Done, Ready};
+use super::ports::{PortsError, Wanted, wanted};
+use super::{Switch, SwitchError};
+use crate::config::Config;
+
+/// How long a change waits for ports that are likely to come or go soon.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long the start does.
+const START_GRACE: Duration = Duration::from_secs(10);
+/// Between two looks for interfaces that were deleted.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Between two turns while a change waits.
+const TURN: Duration = Duration::from_millis(2);
+
+/// What becomes of a change when a port that it adds cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The change is refused: somebody who waits for the answer asked for this port.
+    Refused,
+    /// A port whose interface, folder or peer is not there is `down` and tried again; other faults refuse the change.
+    Awaited,
+    /// A port is `down` and tried again, whatever it is: a start goes on with what there is.
+    Tolerated,
+}
+
+impl Missing {
+    fn takes(self, error: &PortsError) -> bool {
+        match self {
+            Self::Refused => false,
+            Self::Awaited => error.is_absence(),
+            Self::Tolerated => true,
+        }
+    }
+}
+
+/// The ports of a change.
+pub(super) struct Plan {
+    /// Those that come, and those that change their device.
+    pub added: BTreeMap<String, Wanted>,
+    /// Those that go before others can come.
+    pub first: Vec<String>,
+    /// Those that go when the others have come.
+    pub last: Vec<String>,
+}
+
+impl Plan {
+    pub fn new(old: &Config, new: &Config) -> Self {
+        let (have, want) = (wanted(old), wanted(new));
+        let differs = |(name, spec): &(&String, &Wanted)| have.get(*name) != Some(*spec);
+        let added: BTreeMap<String, Wanted> =
+            want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
+        // DPDK's ports may not be enough for both at once.
+        let crowded = have.len() + added.len() > pmd::port::limit();
+        // What changes its device, or leaves it to a port of another name, must go before that can come.
+        let makes_room = |name: &String, old: &Wanted| match want.get(name) {
+            Some(new) => new != old,
+            None => crowded || added.values().any(|new| new.spec == old.spec),
+        };
+        let (first, rest): (Vec<_>, Vec<_>) = have.iter().partition(|(name, old)| makes_room(name, old));
+        let first = first.into_iter().map(|(name, _)| name.clone()).collect();
+        let gone = rest.into_iter().filter(|(name, _)| !want.contains_key(*name));
+        Self { added, first, last: gone.map(|(name, _)| name.clone()).collect() }
+    }
+}
+
+impl Switch {
+    /// The first half of a change: makes room, and opens what comes.
+    pub(super) fn bring_in(
+        &mut self,
+        plan: &Plan,
+        old: &Config,
+        missing: Missing,
+    ) -> Result<(), SwitchError> {
+        self.take_out(&plan.first, old)?;
+        for (name, wanted) in &plan.added {
+            self.ports.request((&self.eal, &self.pool, &self.mempool), name, wanted);
+        }
+        let grace = if missing == Missing::Tolerated { START_GRACE } else { GRACE };
+        self.await_ports(grace, missing)?;
+        plan.last.iter().for_each(|name| self.ports.leave(name, true));
+        Ok(())
+    }
+
+    /// The second half, when every worker has the new snapshot: polls what came, and lets go what went.
+    pub(super) fn carry_out(&mut self, plan: &Plan) -> Result<(), SwitchError> {
+        self.poll_fresh()?;
+        for name in &plan.last {
+            self.let_go(name)?;
+        }
+        self.await_ports(GRACE, Missing::Tolerated)
+    }
+
+    /// After a change that failed: the ports of before. No worker has a snapshot with what came.
+    pub(super) fn bring_back(&mut self, plan: &Plan, old: &Config) -> Result<(), SwitchError> {
+        plan.last.iter().for_each(|name| self.ports.leave(name, false));
+        for name in plan.added.keys() {
+            self.let_go(name)?;
+        }
+        let have = wanted(old);
+        let mut gone = false;
+        for (name, wanted) in plan.first.iter().filter_map(|name| have.get_key_value(name)) {
+            if self.ports.index(name).is_none() {
+                self.ports.request((&self.eal, &self.pool, &self.mempool), name, wanted);
+                gone = true;
+            }
+            self.ports.leave(name, false);
+        }
+        if gone {
+            self.await_ports(GRACE, Missing::Tolerated)?;
+            self.publish(old)?;
+            self.poll_fresh()?;
+        }
+        Ok(())
+    }
+
+    /// Ports go: first out of the snapshot, then from the workers.
+    fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
+        names.iter().for_each(|name| self.ports.leave(name, true));
+        if names.iter().any(|name| self.ports.index(name).is_some()) {
+            self.publish(config)?;
+        }
+        names.iter().try_for_each(|name| self.let_go(name))
+    }
+
+    /// Takes a port that no snapshot leads to from the workers, or ends the attempts to open it.
+    fn let_go(&mut self, name: &str) -> Result<(), SwitchError> {
+        self.ports.forget(name);
+        if let Some(index) = self.ports.index(name) {
+            self.offload.disconnect(&self.pool, self.topology.snapshot(), index)?;
+            self.ports.detach(&self.pool, index)?;
+            tracing::info!(port = name, "port detached");
+        }
+        Ok(())
+    }
+
+    fn poll_fresh(&mut self) -> Result<(), SwitchError> {
+        for index in self.ports.fresh() {
+            self.ports.poll(&self.pool, index)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for ports that are likely to come or go soon; everything but requests goes on.
+    fn await_ports(&mut self, grace: Duration, missing: Missing) -> Result<(), SwitchError> {
+        let began = Instant::now();
+        let mut tended = began;
+        loop {
+            let now = Instant::now();
+            while let Some(done) = self.ports.done(now) {
+                self.take_in(done, missing, now)?;
+            }
+            if !self.ports.is_busy() || now.saturating_duration_since(began) >= grace {
+                return Ok(());
+            }
+            if now.saturating_duration_since(tended) >= Duration::from_millis(super::TEND_EVERY_MS) {
+                tended = now;
+                self.tend_network(now);
+            }
+            std::thread::sleep(TURN);
+        }
+    }
+
+    /// Takes in that a port was opened or closed, or was not. True when one came.
+    fn take_in(&mut self, done: Done, missing: Missing, now: Instant) -> Result<bool, SwitchError> {
+        match done {
+            Done::Closed(name, result) => {
+                if let Err(error) = result {
+                    tracing::error!(port = name, %error, "a port did not close cleanly");
+                }
+                Ok(false)
+            }
+            Done::Opened(ticket, name, result) => {
+                let Some(absent) = self.ports.awaited(&name, ticket).cloned() else {
+                    if let Ok(ready) = result {
+                        self.ports.discard(*ready);
+                    }
+                    return Ok(false);
+                };
+                match result {
+                    Ok(ready) => {
+                        self.place(*ready)?;
+                        if let Some(reason) = absent.reason {
+                            let text = format!("port {name} is up again; it was down: {reason}");
+                            tracing::info!(port = name, "the port is up again");
+                            self.events.add("port-up", text, json!({ "port": name }));
+                        }
+                        Ok(true)
+                    }
+                    Err(error) if missing.takes(&error) => {
+                        self.port_down(&name, &absent.wanted, &error.to_string(), now);
+                        Ok(false)
+                    }
+                    Err(error) => {
+                        self.ports.forget(&name);
+                        Err(error.into())
+                    }
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, ready: Ready) -> Result<(), SwitchError> {
+        let (name, kind) = (ready.name.clone(), ready.wanted.spec.kind());
+        let front = self.offload.front(ready.wanted.offload, &self.config);
+        let index = self.ports.place(&self.pool, self.topology.snapshot(), ready, front)?;
+        // With those that came before the port that takes their rules.
+        for (index, port) in self.ports.iter() {
+            if let Some(device) = port.wanted.offload.filter(|_| !self.offload.has(index)) {
+                self.offload.connect(&self.pool, index, device, &port.port)?;
+            }
+        }
+        self.baseline.begin_port(&self.pool, index, &name);
+        tracing::info!(port = name, kind, "port attached");
+        Ok(())
+    }
+
+    fn port_down(&mut self, name: &str, wanted: &Wanted, reason: &str, now: Instant) {
+        let prefix = format!("port {name}: ");
+        let reason = reason.strip_prefix(&prefix).unwrap_or(reason);
+        if self.ports.down(name, wanted, reason, now) {
+            tracing::warn!(port = name, reason, "the port is down; it is tried again until it comes up");
+            let text = format!("port {name} is down: {reason}");
+            self.events.add("port-down", text, json!({ "port": name, "reason": reason }));
+        }
+    }
+
+    /// One turn: takes in ports that came up late, tries again those that are down, and takes out those whose interface
+    /// was deleted.
+    pub(super) fn tend_ports(&mut self, now: Instant) {
+        if let Err(error) = self.turn_ports(now) {
+            tracing::error!(%error, "a port that came or went was not taken in");
+        }
+    }
+
+    fn turn_ports(&mut self, now: Instant) -> Result<(), SwitchError> {
+        let mut came = false;
+        while let Some(done) = self.ports.done(now) {
+            came |= self.take_in(done, Missing::Tolerated, now)?;
+        }
+        for (name, wanted) in self.ports.due(now) {
+            self.ports.request((&self.eal, &self.pool, &self.mempool), &name, &wanted);
+        }
+        let mut gone = Vec::new();
+        if now.saturating_duration_since(self.looked) >= LOOK_EVERY {
+            self.looked = now;
+            let fault =
+                |port: &super::ports::Attached| Some((port.name.clone(), port.wanted.clone(), port.fault()?));
+            gone = self.ports.iter().filter_map(|(_, port)| fault(port)).collect();
+        }
+        if !came && gone.is_empty() {
+            return Ok(());
+        }
+        gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
+        let config = self.config();
+        self.publish(&config)?;
+        self.poll_fresh()?;
+        for (name, wanted, reason) in gone {
+            self.let_go(&name)?;
+            self.port_down(&name, &wanted, &reason, now);
+        }
+        Ok(())
+    }
+}
