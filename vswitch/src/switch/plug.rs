@@ -121,7 +121,8 @@ impl Switch {
             }
             self.ports.leave(name, false);
         }
-        if gone {
+        // Also when the new snapshot went out, and some worker did not say in time that it has it.
+        if gone || self.topology.is_unsettled() {
             self.await_ports(GRACE, Missing::Tolerated)?;
             self.publish(old)?;
             self.poll_fresh()?;
@@ -218,7 +219,7 @@ impl Switch {
     fn place(&mut self, ready: Ready) -> Result<(), SwitchError> {
         let (name, kind) = (ready.name.clone(), ready.wanted.spec.kind());
         let front = self.offload.front(ready.wanted.offload, &self.config);
-        let index = self.ports.place(&self.pool, self.topology.snapshot(), ready, front)?;
+        let index = self.ports.place(&self.pool, &self.topology, ready, front)?;
         // With those that came before the port that takes their rules.
         for (index, port) in self.ports.iter() {
             if let Some(device) = port.wanted.offload.filter(|_| !self.offload.has(index)) {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::queue::ArrayQueue;
-use pipelines::snapshot::{NO_PORT, PortIndex, Snapshot};
+use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, Mempool, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
 use super::opening::{Done, Opener, Order, Ready};
-use super::topology::{Ports, punt_mtu, punt_name};
+use super::topology::{Ports, Topology, punt_mtu, punt_name};
 use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicPort};
 use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
 use crate::worker::eswitch::{Device, Front};
@@ -385,19 +385,19 @@ impl PortTable {
     }
 
     /// Gives a port that runs an index, and its tx queues to workers. It is polled after [`poll`](Self::poll). The index
-    /// is one that no worker knows, as far as the snapshot in force goes.
+    /// is one that no worker knows, as far as the snapshots in use go.
     ///
     /// # Errors
     /// [`PortsError`]; the port is closed again.
     pub(super) fn place(
         &mut self,
         pool: &Pool,
-        snapshot: &Snapshot,
+        topology: &Topology,
         ready: Ready,
         front: Option<Arc<Device>>,
     ) -> Result<PortIndex, PortsError> {
         let free = |index: &usize| {
-            self.slots.get(*index).is_none_or(Option::is_none) && !snapshot.uses_port(*index as PortIndex)
+            self.slots.get(*index).is_none_or(Option::is_none) && !topology.uses_port(*index as PortIndex)
         };
         let Some(slot) = (0..MAX_PORTS).find(free) else {
             self.opener.close(ready);

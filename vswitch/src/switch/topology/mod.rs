@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pipelines::snapshot::Snapshot;
+use pipelines::snapshot::{PortIndex, Snapshot};
 use pipelines::vlt::{SlotRef, Vlt, VltWriter};
 use wire::MacAddr;
 
@@ -85,6 +85,8 @@ pub struct Topology {
     version: u32,
     /// Slots taken by the change in progress, which no worker has seen.
     fresh: Vec<u32>,
+    /// Snapshots before the one in force that some worker may still have.
+    unsettled: Vec<Arc<Snapshot>>,
     /// The uplinks whose neighbours are in the table, until the change in progress is settled.
     settled_uplinks: Vec<(u16, config::UplinkConfig)>,
 }
@@ -115,8 +117,15 @@ impl Topology {
             listed: BTreeSet::new(),
             hops: HashMap::new(),
         };
-        let (fresh, settled_uplinks) = (Vec::new(), Vec::new());
-        Self { writer, current: Arc::new(empty), draft, version: 0, fresh, settled_uplinks }
+        Self {
+            writer,
+            current: Arc::new(empty),
+            draft,
+            version: 0,
+            fresh: Vec::new(),
+            unsettled: Vec::new(),
+            settled_uplinks: Vec::new(),
+        }
     }
 
     /// The snapshot in force.
@@ -138,8 +147,24 @@ impl Topology {
     pub fn commit(&mut self) -> Arc<Snapshot> {
         self.fresh.clear();
         self.draft.next.version = self.version;
-        self.current = Arc::new(self.draft.next.clone());
+        let next = Arc::new(self.draft.next.clone());
+        self.unsettled.push(std::mem::replace(&mut self.current, next));
         self.current.clone()
+    }
+
+    /// The snapshots that workers may have: the one in force, and others until a change is [settled](Self::settle).
+    fn in_use(&self) -> impl Iterator<Item = &Snapshot> {
+        std::iter::once(&self.current).chain(&self.unsettled).map(Arc::as_ref)
+    }
+
+    /// True while not every worker is known to have the snapshot in force.
+    pub fn is_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// True while a worker may have a snapshot that leads to a port. No other port gets its index.
+    pub fn uses_port(&self, port: PortIndex) -> bool {
+        self.in_use().any(|snapshot| snapshot.uses_port(port))
     }
 
     /// The way to a VTEP, if an uplink has one.
@@ -153,6 +178,7 @@ impl Topology {
         uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
         self.settled_uplinks.clone_from(&self.draft.uplinks);
         self.write_stale(neighbours);
+        self.unsettled.clear();
         for slot in std::mem::take(&mut self.draft.to_free) {
             self.writer.free(slot);
         }
@@ -210,12 +236,15 @@ impl Topology {
     }
 }
 
-/// The lowest index that nothing of the draft has, that is not held, and that no worker knows as somebody's: the rows
-/// of the snapshot in force are `in_use`.
-fn free_index<T>(indices: &HashMap<String, u32>, held: &BTreeSet<u32>, in_use: &[Option<T>]) -> u32 {
+/// The lowest index that nothing of the draft has, that is not held, and that no worker knows as somebody's.
+fn free_index(indices: &HashMap<String, u32>, held: &BTreeSet<u32>, is_known: impl Fn(usize) -> bool) -> u32 {
     let taken: HashSet<u32> = indices.values().chain(held).copied().collect();
-    let known = |index: u32| in_use.get(index as usize).is_some_and(Option::is_some);
-    (0..).find(|index| !taken.contains(index) && !known(*index)).unwrap_or_default()
+    (0..).find(|&index| !taken.contains(&index) && !is_known(index as usize)).unwrap_or_default()
+}
+
+/// True for an index that has a row.
+fn has<T>(rows: &[Option<T>], index: usize) -> bool {
+    rows.get(index).is_some_and(Option::is_some)
 }
 
 fn put<T: Clone>(rows: &mut Vec<Option<T>>, index: u32, value: Option<T>) {

@@ -12,7 +12,7 @@ use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
-use super::{Ports, Topology, free_index, put};
+use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::switch::underlay::{Neighbours, State};
 
@@ -27,7 +27,9 @@ impl Topology {
                 Some(&index) => index,
                 None => {
                     let indices = &self.draft.uplink_index;
-                    let index = free_index(indices, &BTreeSet::new(), &self.current.uplinks);
+                    let index = free_index(indices, &BTreeSet::new(), |index| {
+                        self.in_use().any(|snapshot| has(&snapshot.uplinks, index))
+                    });
                     self.draft.uplink_index.insert(uplink.name.to_string(), index);
                     index
                 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pipelines::snapshot::{Destination, Location, NO_PORT, Vnic, VnicRow, Vpc};
 use pipelines::vlt::Place;
 
-use super::{Ports, Topology, TopologyError, free_index, put};
+use super::{Ports, Topology, TopologyError, free_index, has, put};
 use crate::config::{Config, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
 
@@ -34,7 +34,9 @@ impl Topology {
             let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
                 Some(&index) => index,
                 None => {
-                    let index = free_index(&self.draft.vnic_index, &self.draft.held, &self.current.vnics);
+                    let index = free_index(&self.draft.vnic_index, &self.draft.held, |index| {
+                        self.in_use().any(|snapshot| has(&snapshot.vnics, index))
+                    });
                     if index as usize >= MAX_VNICS {
                         return Err(TopologyError::TooManyVnics);
                     }

@@ -11,7 +11,7 @@ use pipelines::snapshot::{Prefix, RouteTarget, Subnet, Vpc};
 use pipelines::vlt::{Place, SlotRef};
 
 use super::slots::Remote;
-use super::{Topology, TopologyError, free_index, put};
+use super::{Topology, TopologyError, free_index, has, put};
 use crate::config::{self, Config, InnerVlan};
 
 impl Topology {
@@ -26,7 +26,9 @@ impl Topology {
         }
         for vpc in &config.vpcs {
             if !self.draft.vpc_index.contains_key(vpc.name.as_str()) {
-                let index = free_index(&self.draft.vpc_index, &BTreeSet::new(), &self.current.vpcs);
+                let index = free_index(&self.draft.vpc_index, &BTreeSet::new(), |index| {
+                    self.in_use().any(|snapshot| has(&snapshot.vpcs, index))
+                });
                 self.draft.vpc_index.insert(vpc.name.to_string(), index);
                 put(&mut self.draft.next.vpcs, index, None);
             }

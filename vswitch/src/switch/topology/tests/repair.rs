@@ -308,10 +308,9 @@ impl Site {
     }
 
     fn place(&mut self, name: &str) {
-        let snapshot = self.topology.snapshot().clone();
-        let slots = &self.plugs.slots;
+        let (slots, topology) = (&self.plugs.slots, &self.topology);
         let free =
-            |at: &usize| slots.get(*at).is_none_or(Option::is_none) && !snapshot.uses_port(*at as PortIndex);
+            |at: &usize| slots.get(*at).is_none_or(Option::is_none) && !topology.uses_port(*at as PortIndex);
         let at = (0..64).find(free).unwrap();
         if self.plugs.slots.len() <= at {
             self.plugs.slots.resize(at + 1, None);
