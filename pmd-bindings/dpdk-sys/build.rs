@@ -25,6 +25,7 @@ const LIBRARIES: &[&str] = &[
     "rte_meter",
     "rte_net",
     "rte_net_ring",
+    "rte_net_vhost",
     "rte_ring",
     "rte_telemetry",
 ];

@@ -37,7 +37,7 @@ pub use flow::{FlowDevice, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
-    Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssConfig, RssReport, RssTypes, RxOffloads,
-    StartedPort, TxOffloads,
+    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, QueueEvent, Ring, RssConfig,
+    RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
 };
 pub use queue::{RxQueue, TxQueue};

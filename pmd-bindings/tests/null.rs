@@ -3,7 +3,7 @@
 mod common;
 
 use common::{eal, pool, start, stop};
-use pmd::{Burst, Port, PortConfig, lcore};
+use pmd::{Burst, Port, PortConfig, RssConfig, RssTypes, lcore};
 use wire::PacketBuf;
 
 #[test]
@@ -34,4 +34,24 @@ fn a_worker_thread_moves_bursts() {
     stop(port, rx, tx).detach().unwrap();
     drop(eal);
     assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn repair_rss_is_configured_with_what_the_port_has_and_only_for_several_queues() {
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    for queues in [1, 2, 4] {
+        let port = Port::attach(&eal, &format!("net_null{queues}"), "").unwrap();
+        let offered = port.info().unwrap().rss_types;
+        assert!(!offered.is_empty(), "a driver that has RSS");
+        let rss = (queues > 1).then(RssConfig::usual);
+        let config = PortConfig { rx_queues: queues, tx_queues: queues, rss, ..PortConfig::default() };
+        let (port, rx, tx) = start(port, &config, &pool);
+        let configured = port.configured_rss().unwrap();
+        assert_eq!(configured.spreads, queues > 1, "{queues} queues");
+        let wanted = (RssTypes::IP | RssTypes::UDP | RssTypes::TCP).and(offered);
+        let wanted = if queues > 1 { wanted } else { RssTypes::NONE };
+        assert_eq!(configured.types, wanted, "{queues} queues: {:?}", configured.types.names());
+        stop(port, rx, tx).detach().unwrap();
+    }
 }

@@ -129,3 +129,40 @@ fn without_checksum_offloads_the_driver_finishes_them_itself() {
     drop(received);
     pair.end();
 }
+
+#[test]
+fn repair_the_queues_that_a_guest_enables_are_told() {
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let socket = std::env::temp_dir().join(format!("pmd-queues-{}.sock", std::process::id()));
+    let path = socket.display();
+    let vhost = Port::attach(&eal, "net_vhost0", &format!("iface={path},queues=2")).unwrap();
+    let two = PortConfig { rx_queues: 2, tx_queues: 2, ..PortConfig::default() };
+    let (vhost, rx, tx) = start(vhost, &two, &pool);
+    assert!(vhost.has_queue_events() && vhost.queue_event().is_none(), "nobody is there yet");
+    for queues in [1u16, 2] {
+        let args = format!("path={path},queue_size=256,queues=2,cq=1");
+        let guest = Port::attach(&eal, "net_virtio_user0", &args).unwrap();
+        let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
+        let config = PortConfig { rx_desc: 256, tx_desc: 256, ..config };
+        let (guest, guest_rx, guest_tx) = start(guest, &config, &pool);
+        let mut enabled = [false; 2];
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let wanted = [true, queues == 2];
+        while (enabled != wanted || !vhost.link().unwrap().up) && Instant::now() < deadline {
+            while let Some(event) = vhost.queue_event() {
+                if !event.rx {
+                    enabled[usize::from(event.queue)] = event.enabled;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(enabled, wanted, "the guest uses {queues} pairs");
+        stop(guest, guest_rx, guest_tx).detach().unwrap();
+        while vhost.link().unwrap().up && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    stop(vhost, rx, tx).detach().unwrap();
+    assert_eq!(pool.in_use(), 0);
+}

@@ -25,6 +25,9 @@
 #if __has_include(<rte_eth_ring.h>)
 #include <rte_eth_ring.h>
 #endif
+#if __has_include(<rte_eth_vhost.h>)
+#include <rte_eth_vhost.h>
+#endif
 #include "shim.h"
 
 enum {

@@ -184,6 +184,8 @@ pub(super) struct Plan {
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
     pub(super) looks_at_packets: bool,
+    /// The driver tells which queues its peer uses.
+    pub(super) is_vhost: bool,
     pub(super) flow_queues: Option<FlowQueues>,
 }
 
@@ -227,7 +229,9 @@ impl Plan {
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
         let flow_queues = config.flow_queues;
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets: !fills, flow_queues })
+        let is_vhost = info.driver == "net_vhost";
+        let looks_at_packets = !fills;
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets, is_vhost, flow_queues })
     }
 
     fn spreads(&self) -> bool {

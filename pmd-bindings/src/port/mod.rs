@@ -12,6 +12,7 @@ mod rings;
 mod rss;
 mod running;
 mod stats;
+mod vring;
 
 use std::fmt;
 
@@ -20,10 +21,11 @@ pub use config::PortConfig;
 pub use info::{DescriptorLimits, PortInfo};
 pub use offload::{RxOffloads, TxOffloads};
 pub use rings::Ring;
-pub use rss::{RssConfig, RssReport, RssTypes};
+pub use rss::{ConfiguredRss, RssConfig, RssReport, RssTypes};
 pub(crate) use running::Running;
 pub use running::{Link, StartedPort};
 pub use stats::PortStats;
+pub use vring::QueueEvent;
 
 /// DPDK's number of a port. Numbers are used again after a port was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

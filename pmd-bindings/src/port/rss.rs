@@ -6,8 +6,8 @@ use std::ops::BitOr;
 
 use dpdk_sys as sys;
 
-use super::PortInfo;
-use crate::error::PortError;
+use super::{PortId, PortInfo};
+use crate::error::{Errno, PortError};
 
 /// A set of header fields to hash on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +113,35 @@ pub struct RssReport {
     pub refused: RssTypes,
 }
 
+/// What DPDK has configured, as it tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfiguredRss {
+    /// The receive mode has RSS (`mq_mode`).
+    pub spreads: bool,
+    /// What it was configured to hash on.
+    pub types: RssTypes,
+}
+
+impl ConfiguredRss {
+    pub(super) fn of(id: PortId) -> Result<Self, Errno> {
+        // SAFETY: integers, enums and pointers, for all of which zero is a value.
+        let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid place; the function checks the id.
+        let ret = unsafe { sys::rte_eth_dev_conf_get(id.get(), &raw mut conf) };
+        Errno::check(ret).map(|_| Self {
+            spreads: conf.rxmode.mq_mode & sys::RTE_ETH_MQ_RX_RSS_FLAG != 0,
+            types: RssTypes::from_bits(conf.rx_adv_conf.rss_conf.rss_hf),
+        })
+    }
+}
+
 impl RssConfig {
+    /// What a switch wants of any port with several queues: addresses and ports of IP, UDP and TCP, as far as the
+    /// port has them. On an uplink UDP's ports spread the tunnels.
+    pub fn usual() -> Self {
+        Self { types: RssTypes::IP | RssTypes::UDP | RssTypes::TCP, key: None, adjust: true }
+    }
+
     /// Checks this against a port.
     pub(super) fn check(&self, info: &PortInfo) -> Result<RssReport, PortError> {
         let refused = self.types.without(info.rss_types);

@@ -7,7 +7,7 @@ use wire::MacAddr;
 
 use super::attach::Claim;
 use super::config::Plan;
-use super::{Port, PortId, PortInfo, PortStats, RssReport, info, stats};
+use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
 use crate::flow::{FlowQueues, Held};
 use crate::log;
@@ -24,6 +24,7 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
+    vhost: bool,
     _pool: Mempool,
     flow_queues: Option<FlowQueues>,
     flow: Mutex<Held>,
@@ -39,6 +40,7 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
+            vhost: plan.is_vhost,
             _pool: pool,
             flow_queues: plan.flow_queues,
             flow: Mutex::default(),
@@ -49,6 +51,11 @@ impl Running {
     /// Whether receive queues look at each packet for a short head or a second owner.
     pub(crate) fn looks_at_packets(&self) -> bool {
         self.looks
+    }
+
+    /// Whether the driver tells which queues its peer uses.
+    pub(super) fn is_vhost(&self) -> bool {
+        self.vhost
     }
 
     pub(crate) fn id(&self) -> PortId {
@@ -219,6 +226,15 @@ impl StartedPort {
     /// What became of the RSS configuration.
     pub fn rss(&self) -> RssReport {
         self.running.rss
+    }
+
+    /// How DPDK has configured the port to spread packets: what is in force, not what was asked for.
+    ///
+    /// # Errors
+    /// [`PortError::Operation`].
+    pub fn configured_rss(&self) -> Result<ConfiguredRss, PortError> {
+        ConfiguredRss::of(self.running.id)
+            .map_err(|errno| self.running.error("read the configuration", errno))
     }
 
     /// Counters that every driver has.
