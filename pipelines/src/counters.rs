@@ -191,9 +191,11 @@ impl PipelineCounters {
     /// The conservation law: received + originated + offloaded + copies - sent - drops - consumed - queued -
     /// waiting. Zero whenever the worker is between bursts.
     pub fn imbalance(&self) -> i64 {
-        let in_ = self.received.get() + self.originated.get() + self.offloaded.get() + self.copies.get();
-        let out =
-            self.sent.get() + self.dropped() + self.consumed.get() + self.queued.get() + self.waiting.get();
+        let sum = |terms: [u64; 4]| terms.into_iter().fold(0, u64::wrapping_add);
+        let in_ = sum([self.received.get(), self.originated.get(), self.offloaded.get(), self.copies.get()]);
+        // What a worker has queued is less than nothing when it took it out of others' rings.
+        let held = self.queued.get().wrapping_add(self.waiting.get());
+        let out = sum([self.sent.get(), self.dropped(), self.consumed.get(), held]);
         in_.wrapping_sub(out) as i64
     }
 }

@@ -114,7 +114,7 @@ drop_reasons! {
     NOT_LOCAL = "not-local",
     /// The tx queue of the port was full.
     TX_FULL = "tx-full",
-    /// The tx queue took nothing for a while: the first packet in the way was given up.
+    /// The tx queue took nothing for a while: what waited was given up, and what comes is tried once.
     TX_STALLED = "tx-stalled",
     /// The hand-over ring to the worker that owns the tx queue was full.
     TX_HANDOFF_FULL = "tx-handoff-full",
@@ -124,6 +124,12 @@ drop_reasons! {
     INNER_SOURCE = "inner-source",
     /// The inner source MAC is a group address.
     GROUP_SOURCE = "group-source-mac",
+    /// The port has no link, or nobody is there to read from it.
+    LINK_DOWN = "link-down",
+    /// The driver took the packets behind this one, and not this one.
+    TX_REFUSED = "tx-refused",
+    /// Headers spread over buffers that could not be gathered, or buffers that are not what the first one says.
+    HEADER_SPLIT = "header-split",
 }
 
 impl DropReason {
