@@ -224,6 +224,20 @@ pub fn driver(switch: &Switch, index: u16) -> PortStats {
     switch.ports().get(index).and_then(|port| port.port.stats().ok()).unwrap_or_default()
 }
 
+/// What the drivers of all ports together lost or failed to send, before the switch saw it or after: it is outside the
+/// conservation law, and shown beside it.
+pub fn drivers(switch: &Switch) -> [(&'static str, u64); 4] {
+    let stats: Vec<PortStats> =
+        switch.ports().iter().filter_map(|(_, port)| port.port.stats().ok()).collect();
+    let sum = |of: fn(&PortStats) -> u64| stats.iter().map(of).fold(0, u64::wrapping_add);
+    [
+        ("rx-nombuf", sum(|stats| stats.rx_no_mbuf)),
+        ("imissed", sum(|stats| stats.rx_missed)),
+        ("ierrors", sum(|stats| stats.rx_errors)),
+        ("oerrors", sum(|stats| stats.tx_errors)),
+    ]
+}
+
 /// A vNIC's traffic since it is there.
 pub fn vnic(switch: &Switch, index: u32) -> VnicTotals {
     let now = raw_vnic(switch.pool(), index);

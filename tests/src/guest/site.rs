@@ -134,12 +134,13 @@ pub fn vpcs(more: &str) -> String {
 }
 
 /// Why a switch may drop packets in any scenario with guests, through no fault of its own.
-const HARMLESS: [&str; 4] = [
+const HARMLESS: [&str; 5] = [
     // Guests report their multicast groups unasked, and their VPCs do not flood.
     "bum-disabled",
     // A guest that is emulated may not empty its ring in time.
     "tx-full",
     "tx-stalled",
+    "link-down",
     // The kernels of the hosts speak of their own on the underlay (IPv6 neighbours and groups).
     "underlay-other",
 ];

@@ -22,7 +22,8 @@ pub(super) fn plan(spec: &MemifPort, opening: &mut Opening<'_>) -> Result<Plan, 
             preflight::socket_to_await(&spec.socket)?;
         }
     }
-    Ok(Plan::virtual_device("memif", args, Traits::up_to(opening.request.queues)))
+    let traits = Traits { tells_link: true, ..Traits::up_to(opening.request.queues) };
+    Ok(Plan::virtual_device("memif", args, traits))
 }
 
 fn args(spec: &MemifPort) -> Result<Devargs, OpenError> {

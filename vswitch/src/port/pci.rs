@@ -29,7 +29,14 @@ pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<Plan, Op
 
 /// What holds for any NIC: queues and MTU as the device reports them.
 pub(super) fn traits() -> Traits {
-    Traits { rx_desc: 1024, tx_desc: 1024, mtu: MtuControl::Device, ..Traits::up_to(u16::MAX) }
+    Traits {
+        rx_desc: 1024,
+        tx_desc: 1024,
+        mtu: MtuControl::Device,
+        tells_link: true,
+        is_nic: true,
+        ..Traits::up_to(u16::MAX)
+    }
 }
 
 /// The address with its domain, in lower case.

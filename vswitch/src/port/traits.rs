@@ -3,6 +3,7 @@
 use pmd::{PortInfo, StartedPort};
 
 use super::error::{OpenError, QueueError};
+use super::preflight;
 
 /// Who keeps a port's MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,10 @@ pub struct Traits {
     pub tx_desc: u16,
     /// Who keeps the MTU.
     pub mtu: MtuControl,
+    /// Its link is that of its peer, and cheap to ask for. A tap's is not: it may be in another network namespace.
+    pub tells_link: bool,
+    /// A device of its own on some bus, which is expected to spread packets over its queues.
+    pub is_nic: bool,
     /// Bytes that a segment of the port's pool must have room for (`Mempool::segment_room`).
     pub min_segment: u16,
     /// Buffers of the pool that the driver may keep for good when the port is closed.
@@ -55,6 +60,8 @@ impl Default for Traits {
             rx_desc: 512,
             tx_desc: 512,
             mtu: MtuControl::Nobody,
+            tells_link: false,
+            is_nic: false,
             min_segment: 64,
             kept_buffers: 0,
         }
@@ -89,6 +96,19 @@ impl Traits {
     /// The MTU to start the device with, out of the one that is wanted: none where the device does not keep it.
     pub fn start_mtu(&self, wanted: Option<u16>) -> Option<u16> {
         wanted.filter(|_| self.mtu == MtuControl::Device)
+    }
+
+    /// The longest frame that the driver of a started port takes, as far as it has such a limit.
+    pub fn max_frame(&self, port: &StartedPort) -> Option<u32> {
+        /// Ethernet header and two VLAN tags.
+        const DEVICE: u32 = 22;
+        /// Ethernet header and the one VLAN tag that the kernel lets through beyond the MTU.
+        const KERNEL: u32 = 18;
+        match &self.mtu {
+            MtuControl::Nobody => None,
+            MtuControl::Device => port.mtu().ok().map(|mtu| u32::from(mtu) + DEVICE),
+            MtuControl::Interface(iface) => preflight::interface_mtu(iface).ok().map(|mtu| mtu + KERNEL),
+        }
     }
 
     /// The numbers of receive and transmit queues to start with: those asked for, else one for each of so many

@@ -16,7 +16,8 @@ pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<Pl
     } else {
         preflight::socket_to_await(&spec.path)?;
     }
-    let mut plan = Plan::virtual_device("vhost", args, Traits::exactly(spec.queues));
+    let traits = Traits { tells_link: true, ..Traits::exactly(spec.queues) };
+    let mut plan = Plan::virtual_device("vhost", args, traits);
     plan.socket = spec.server.then(|| spec.path.clone());
     Ok(plan)
 }

@@ -18,8 +18,13 @@ pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<P
     } else {
         preflight::socket_to_join(&spec.path)?;
     }
-    let traits =
-        Traits { rx_desc: RING, tx_desc: RING, mtu: MtuControl::Device, ..Traits::exactly(spec.queues) };
+    let traits = Traits {
+        rx_desc: RING,
+        tx_desc: RING,
+        mtu: MtuControl::Device,
+        tells_link: true,
+        ..Traits::exactly(spec.queues)
+    };
     let mut plan = Plan::virtual_device("virtio_user", args, traits);
     plan.socket = spec.server.then(|| spec.path.clone());
     Ok(plan)

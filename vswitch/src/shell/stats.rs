@@ -61,6 +61,10 @@ fn fwd_stats(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     for (name, value) in totals.drops.iter().filter(|(_, value)| **value > 0) {
         table.row([format!("  {name}"), value.to_string()]);
     }
+    let drivers = view::drivers(switch);
+    for (name, value) in drivers {
+        table.row([format!("{name} of ports"), value.to_string()]);
+    }
     let (used, all) = (switch.mempool().in_use(), switch.mempool().capacity());
     table.row(["packet buffers in use".to_string(), format!("{used} of {all}")]);
     let mut object = serde_json::Map::new();
@@ -71,6 +75,9 @@ fn fwd_stats(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     }
     object.insert("dropped".into(), json!(totals.dropped()));
     object.insert("drops".into(), json!(nonzero(&totals)));
+    let drivers: serde_json::Map<_, _> =
+        drivers.into_iter().map(|(name, value)| (name.into(), json!(value))).collect();
+    object.insert("ports".into(), drivers.into());
     object.insert("mbufs".into(), json!({ "in-use": used, "capacity": all }));
     Ok(Output::new(format!("mode {mode}, {state}\n{table}"), object.into()))
 }

@@ -16,9 +16,11 @@ mod edit;
 mod error;
 mod opening;
 mod plug;
+mod queues;
 mod start;
 mod tend;
 mod tidy;
+mod wanted;
 
 #[cfg(test)]
 mod testing;
@@ -296,6 +298,7 @@ impl Switch {
             }
             return Err(error);
         }
+        self.ports.follow_mtus(&ports::wanted(&new));
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
         self.config = Config { locations: Vec::new(), ..new };

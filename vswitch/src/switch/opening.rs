@@ -9,7 +9,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
-use pmd::{Eal, Mempool, PortConfig as StartConfig, RxQueue, StartedPort, TxQueue};
+use pmd::{Eal, Mempool, PortConfig as StartConfig, RssConfig, RxQueue, StartedPort, TxQueue};
 
 use super::ports::{PortsError, Wanted};
 use crate::port::{self, Cleanup, Opened, Presence, Request, Traits};
@@ -273,22 +273,32 @@ fn start(
             return Err(PortsError::Queues { name, source });
         }
     };
-    let config = StartConfig {
-        rx_queues,
-        tx_queues,
-        rx_desc: traits.rx_desc,
-        tx_desc: traits.tx_desc,
-        mtu: traits.start_mtu(wanted.mtu),
-        promiscuous: true,
-        rss: (rx_queues > 1).then(Default::default),
-        ..StartConfig::default()
-    };
+    let config = start_config(&traits, wanted.mtu, (rx_queues, tx_queues));
     match port.start(&config, mempool) {
-        Ok((port, rx, tx)) => Ok(Ready { name, wanted, traits, port, presence, cleanup, rx, tx }),
+        Ok((port, rx, tx)) => {
+            if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
+                tracing::warn!(port = name, rx_queues, "the device cannot spread packets over its queues");
+            }
+            Ok(Ready { name, wanted, traits, port, presence, cleanup, rx, tx })
+        }
         Err((port, source)) => {
             discard(&name, port, cleanup);
             Err(PortsError::Ethdev { name, source })
         }
+    }
+}
+
+/// What a port is started with.
+fn start_config(traits: &Traits, mtu: Option<u16>, (rx_queues, tx_queues): (u16, u16)) -> StartConfig {
+    StartConfig {
+        rx_queues,
+        tx_queues,
+        rx_desc: traits.rx_desc,
+        tx_desc: traits.tx_desc,
+        mtu: traits.start_mtu(mtu),
+        promiscuous: true,
+        rss: (rx_queues > 1).then(RssConfig::usual),
+        ..StartConfig::default()
     }
 }
 

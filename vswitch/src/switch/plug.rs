@@ -62,14 +62,15 @@ pub(super) struct Plan {
 impl Plan {
     pub fn new(old: &Config, new: &Config) -> Self {
         let (have, want) = (wanted(old), wanted(new));
-        let differs = |(name, spec): &(&String, &Wanted)| have.get(*name) != Some(*spec);
+        let differs =
+            |(name, new): &(&String, &Wanted)| !have.get(*name).is_some_and(|old| new.is_device_of(old));
         let added: BTreeMap<String, Wanted> =
             want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
         // DPDK's ports may not be enough for both at once.
         let crowded = have.len() + added.len() > pmd::port::limit();
         // What changes its device, or leaves it to a port of another name, must go before that can come.
         let makes_room = |name: &String, old: &Wanted| match want.get(name) {
-            Some(new) => new != old,
+            Some(new) => !new.is_device_of(old),
             None => crowded || added.values().any(|new| new.spec == old.spec),
         };
         let (first, rest): (Vec<_>, Vec<_>) = have.iter().partition(|(name, old)| makes_room(name, old));

@@ -4,74 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam::queue::ArrayQueue;
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, Mempool, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
 use super::opening::{Done, Opener, Order, Ready};
-use super::topology::{Ports, Topology, punt_mtu, punt_name};
-use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicPort};
+use super::queues::TxQueues;
+use super::topology::{Ports, Topology};
+pub use super::wanted::{Wanted, wanted};
 use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
 use crate::worker::eswitch::{Device, Front};
-use crate::worker::tx::HAND_OFF_SLOTS;
 use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
-
-/// A port that the config wants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// What stands behind it.
-    pub spec: PortSpec,
-    /// Receive queues, where given.
-    pub rx_queues: Option<u16>,
-    /// Transmit queues, where given.
-    pub tx_queues: Option<u16>,
-    /// Largest IP packet, where the config says.
-    pub mtu: Option<u16>,
-    /// What holds its rules.
-    pub offload: Option<OffloadDevice>,
-}
-
-/// The ports that a config wants, by name.
-pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
-    let mut ports = BTreeMap::new();
-    for uplink in &config.uplinks {
-        let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
-        let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
-        ports.insert(uplink.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu, offload });
-        if uplink.host == Some(HostTraffic::Punt) {
-            let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
-            let tap = crate::config::port_spec::TapPort { iface, queues: 1, mac: uplink.mac, persist: false };
-            let wanted = Wanted {
-                spec: PortSpec::Tap(tap),
-                rx_queues: Some(1),
-                tx_queues: Some(1),
-                mtu: Some(punt_mtu(uplink.mtu)),
-                offload: None,
-            };
-            ports.insert(punt_name(&uplink.name), wanted);
-        }
-    }
-    for trunk in &config.trunks {
-        let spec = trunk.port.clone();
-        let (rx_queues, tx_queues) = (trunk.rx_queues, trunk.tx_queues);
-        ports.insert(trunk.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None });
-    }
-    for vnic in &config.vnics {
-        if let VnicPort::Own(spec) = &vnic.port {
-            let queues = vnic.queues;
-            let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
-            let wanted = Wanted { spec, rx_queues: queues, tx_queues: queues, mtu, offload };
-            ports.insert(vnic.name.to_string(), wanted);
-        }
-    }
-    for port in &config.ports {
-        let spec = port.port.clone();
-        let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
-        ports.insert(port.name.to_string(), Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None });
-    }
-    ports
-}
 
 /// An attached port.
 pub struct Attached {
@@ -87,6 +30,8 @@ pub struct Attached {
     pub rx_workers: Vec<usize>,
     /// Worker of each transmit queue.
     pub tx_workers: Vec<usize>,
+    /// The transmit queues, and who hands over to whom.
+    tx: TxQueues,
     /// False after `port stop`: it is not polled.
     pub running: bool,
     /// Not polled yet.
@@ -405,7 +350,7 @@ impl PortTable {
         };
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx } = ready;
-        let (tx_workers, idle_tx) = give_tx(pool, index, tx)?;
+        let (tx, idle_tx) = TxQueues::give(pool, index, tx, (&port, &traits))?;
         self.absent.remove(&name);
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
@@ -417,7 +362,8 @@ impl PortTable {
             traits,
             port,
             rx_workers: Vec::new(),
-            tx_workers,
+            tx_workers: tx.owners(),
+            tx,
             running: false,
             fresh: true,
             leaving: false,
@@ -493,29 +439,12 @@ impl PortTable {
     pub(super) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
         let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else { return Ok(()) };
         self.pair();
-        let Attached {
-            name,
-            wanted,
-            traits,
-            port,
-            presence,
-            cleanup,
-            tx_workers,
-            idle_rx,
-            idle_tx,
-            parked,
-            ..
-        } = port;
+        let Attached { name, wanted, traits, port, presence, cleanup, tx, idle_rx, idle_tx, parked, .. } =
+            port;
         let mut queues = RemovedPort { rx: idle_rx, tx: idle_tx };
         queues.rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
-        let others = (0..pool.workers.len()).filter(|worker| !tx_workers.contains(worker));
-        let order: Vec<usize> = others.chain(tx_workers.iter().copied()).collect();
-        let mut asked = vec![false; pool.workers.len()];
-        for worker in order {
-            if std::mem::replace(&mut asked[worker], true) {
-                continue;
-            }
+        for worker in tx.removal_order() {
             let removed = pool.workers[worker].mailbox().ask(|reply| Command::RemovePort(index, reply))?;
             queues.rx.extend(removed.rx);
             queues.tx.extend(removed.tx);
@@ -523,6 +452,36 @@ impl PortTable {
         let RemovedPort { rx, tx } = queues;
         self.opener.close(Ready { name, wanted, traits, port, presence, cleanup, rx, tx });
         Ok(())
+    }
+
+    /// Gives trunks that stay the MTU of the vNICs that they carry now.
+    pub(super) fn follow_mtus(&mut self, wanted: &BTreeMap<String, Wanted>) {
+        for (name, absent) in &mut self.absent {
+            if let Some(new) = wanted.get(name) {
+                absent.wanted.mtu = new.mtu;
+            }
+        }
+        for port in self.slots.iter_mut().flatten() {
+            let Some(mtu) = wanted.get(&port.name).map(|new| new.mtu).filter(|mtu| *mtu != port.wanted.mtu)
+            else {
+                continue;
+            };
+            port.wanted.mtu = mtu;
+            if let Some(Err(error)) = mtu.map(|mtu| port.traits.set_mtu(&port.port, mtu)) {
+                tracing::warn!(port = port.name, %error, "longer frames than before are dropped as mtu-exceeded");
+            }
+            port.tx.mtu_changed(&port.port, &port.traits);
+        }
+    }
+
+    /// Looks after links, and after the queues that peers read. Called a few times a second.
+    pub(super) fn tend(&mut self, pool: &Pool) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(port) = slot else { continue };
+            if let Err(error) = port.tx.tend(pool, index as PortIndex, &port.port) {
+                tracing::error!(port = port.name, %error, "queues could not be given to workers");
+            }
+        }
     }
 
     /// Takes all ports away; goes on after errors, which are logged.
@@ -535,28 +494,4 @@ impl PortTable {
         }
         self.opener.finish();
     }
-}
-
-/// One owner per tx queue; workers without a queue of their own hand over to the owner of queue (worker mod
-/// queues).
-fn give_tx(
-    pool: &Pool,
-    index: PortIndex,
-    mut tx: Vec<TxQueue>,
-) -> Result<(Vec<usize>, Vec<TxQueue>), PortsError> {
-    // More queues than workers: the others rest.
-    let idle = tx.split_off(tx.len().min(pool.workers.len()));
-    let count = tx.len();
-    let mut rings: Vec<Vec<Arc<ArrayQueue<pmd::Mbuf>>>> = vec![Vec::new(); count];
-    for (number, worker) in pool.workers.iter().enumerate().skip(count) {
-        let ring = Arc::new(ArrayQueue::new(HAND_OFF_SLOTS));
-        rings[number % count].push(ring.clone());
-        worker.mailbox().post(Command::AddHandOff(index, ring))?;
-    }
-    let mut owners = Vec::new();
-    for (number, (queue, rings)) in tx.into_iter().zip(rings).enumerate() {
-        pool.workers[number].mailbox().post(Command::AddTx(index, queue, rings))?;
-        owners.push(number);
-    }
-    Ok((owners, idle))
 }

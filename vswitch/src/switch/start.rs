@@ -6,9 +6,12 @@ use pmd::MempoolConfig;
 use super::{SwitchError, ports};
 use crate::config::{Config, ForwardMode, HugePages};
 use crate::worker::Mode;
+use crate::worker::tx::MAX_WAITING;
 
-/// Packet buffers when the config does not say.
+/// Packet buffers when the config does not say, and its ports need no more.
 const DEFAULT_MBUFS: u32 = 32_767;
+/// Buffers that the driver of any kind of port may hold for each queue: descriptors of a NIC, one way.
+const QUEUE_BUFFERS: u32 = 1024;
 /// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
 const BUFFER_EXTRA: u32 = 128 + 128;
 /// Largest frame that one buffer is made for; longer ones use several.
@@ -88,13 +91,34 @@ pub(super) fn mempool(config: &Config, workers: usize) -> MempoolConfig {
     // Three quarters of the memory are for buffers; each has about 192 bytes of bookkeeping.
     let fitting = (memory / 4 * 3 / u64::from(room + 192)).min(u64::from(u32::MAX)) as u32;
     let cache = if workers > 4 { 256 } else { 512 };
-    MempoolConfig {
-        name: "packets".into(),
-        mbufs: config.eal.mbufs.unwrap_or(DEFAULT_MBUFS.min(fitting)),
-        cache,
-        data_room: room as u16,
-        numa: None,
+    let needed = needed_buffers(config, workers as u32, cache);
+    let mbufs = config.eal.mbufs.unwrap_or(DEFAULT_MBUFS.max(needed).min(fitting));
+    if mbufs < needed {
+        let remedy = if config.eal.mbufs.is_some() { "raise [eal] mbufs" } else { "raise [eal] memory" };
+        tracing::warn!(
+            mbufs,
+            needed,
+            "ports at their busiest may need more packet buffers than there are: {remedy}"
+        );
     }
+    MempoolConfig { name: "packets".into(), mbufs, cache, data_room: room as u16, numa: None }
+}
+
+/// The packet buffers that the ports of a config and its workers hold at their busiest.
+fn needed_buffers(config: &Config, workers: u32, cache: u32) -> u32 {
+    let of_port = |port: &ports::Wanted| {
+        let queues = |given: Option<u16>| given.map_or(workers, u32::from).max(1);
+        // Only devices with rings of their own keep buffers in them; other kinds copy.
+        let has_rings = matches!(port.spec.kind(), "pci" | "representor" | "af-xdp" | "virtio-user" | "raw");
+        let rings = if has_rings { QUEUE_BUFFERS } else { 64 };
+        let rings = (queues(port.rx_queues) + queues(port.tx_queues)).saturating_mul(rings);
+        rings.saturating_add(MAX_WAITING as u32)
+    };
+    let ports = ports::wanted(config).values().map(of_port).fold(0, u32::saturating_add);
+    // Caches overflow at one and a half times their size; two bursts are in a worker's hands.
+    let in_hand = (workers + 1).saturating_mul(cache / 2 * 3 + 2 * 64);
+    // And a tenth of all may wait for tokens.
+    ports.saturating_add(in_hand).saturating_mul(10) / 9
 }
 
 /// The flow tables.
@@ -108,4 +132,39 @@ pub(super) fn nft(config: &Config) -> NftConfig {
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_vnics(vnics: usize, eal: &str) -> Config {
+        use std::fmt::Write;
+        let mut text = format!("{eal}\n[[vpc]]\nname = \"red\"\nvni = 7\n");
+        text += "[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/16\"\n";
+        for n in 1..=vnics {
+            let port = format!("{{ kind = \"vhost-user\", path = \"/run/v{n}.sock\" }}");
+            let _ = writeln!(
+                text,
+                "[[vnic]]\nname = \"v{n}\"\nvpc = \"red\"\nmac = \"52:54:00:00:00:{n:02x}\"\nvips = [\"10.0.0.{n}\"]\n\
+                 port = {port}\n"
+            );
+        }
+        Config::parse(&text, "test.toml").unwrap()
+    }
+
+    #[test]
+    fn repair_the_pool_grows_with_what_may_wait() {
+        let few = with_vnics(1, "");
+        assert_eq!(mempool(&few, 2).mbufs, DEFAULT_MBUFS);
+        for workers in [1, 2, 16] {
+            let many = with_vnics(31, "[eal]\nmemory = \"4GiB\"");
+            let waiting = 31 * MAX_WAITING as u32;
+            assert!(mempool(&many, workers).mbufs > waiting, "{workers} workers");
+        }
+        let needed = |workers| needed_buffers(&with_vnics(31, ""), workers, 512);
+        assert!(needed(16) > needed(2), "workers hold some, too");
+        let given = with_vnics(31, "[eal]\nmbufs = 4096");
+        assert_eq!(mempool(&given, 2).mbufs, 4096, "what is said is done");
+    }
 }

@@ -68,6 +68,7 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
+        self.ports.tend(&self.pool);
     }
 
     fn tend_queue_pairs(&mut self) {

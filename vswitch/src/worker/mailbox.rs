@@ -18,6 +18,7 @@ use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
 
 use super::eswitch::Front;
+use super::tx::{OwnQueue, Ring};
 
 /// Read by the worker in every turn, so on lines of its own: nothing else that is written is there.
 type Flag = Arc<CachePadded<AtomicBool>>;
@@ -83,10 +84,14 @@ pub enum Command {
     Snapshot(Arc<Snapshot>),
     /// Poll this queue, from behind the simulated e-switch where there is one.
     AddRx(PortIndex, RxQueue, Option<Box<Front>>),
-    /// Send through this queue, and for other workers from these rings.
-    AddTx(PortIndex, TxQueue, Vec<Arc<ArrayQueue<Mbuf>>>),
+    /// Send through this queue, and for other workers from its rings.
+    AddTx(PortIndex, OwnQueue),
     /// Send by handing over to the worker that owns the queue.
-    AddHandOff(PortIndex, Arc<ArrayQueue<Mbuf>>),
+    AddHandOff(PortIndex, Ring),
+    /// Send for one more worker, from this ring.
+    AddRing(PortIndex, Ring),
+    /// Hand over instead of sending through the own queue, which nobody reads; or send through it again.
+    Divert(PortIndex, Option<Ring>),
     /// Stop polling a port, but keep sending to it.
     RemoveRx(PortIndex, Sender<RemovedPort>),
     /// Give back the queues of a port.

@@ -238,6 +238,31 @@ impl Drop for Pool {
     }
 }
 
+/// The status of a process that ends because a worker has (`EX_SOFTWARE` of sysexits.h).
+pub const WORKER_PANICKED: i32 = 70;
+
+/// Runs a worker. One that panics ends the process: its queues would be dead, its ports deaf, and others would wait
+/// for it; a supervisor that starts the switch again brings all of it back.
+fn guard(number: usize, core: usize, body: impl FnOnce()) {
+    let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) else { return };
+    let words = panic.downcast_ref::<&str>().copied();
+    let what = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+    // Straight to the terminal or the journal, too: the log may be filtered, and nothing comes after this.
+    eprintln!(
+        "vswitch: worker {number} on core {core} panicked: {what}; the switch ends with status {WORKER_PANICKED}, \
+         start it again"
+    );
+    tracing::error!(
+        worker = number,
+        core,
+        what,
+        status = WORKER_PANICKED,
+        "a worker panicked: the switch ends"
+    );
+    // Nothing is put in order on the way: other workers are still at it.
+    pmd::process::exit_now(WORKER_PANICKED)
+}
+
 /// Starts a worker's thread and waits until it has its core.
 fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<JoinHandle<()>, PoolError> {
     let (ready, is_ready) = crossbeam::channel::bounded::<Result<(), String>>(1);
@@ -248,7 +273,7 @@ fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<J
         match (registered, pinned) {
             (Ok(registration), Ok(())) => {
                 let _ = ready.send(Ok(()));
-                worker.run();
+                guard(number, core, || worker.run());
                 drop(registration);
             }
             (Err(reason), _) | (_, Err(reason)) => {
@@ -264,5 +289,52 @@ fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<J
         Ok(Ok(())) => Ok(thread),
         Ok(Err(reason)) => Err(PoolError::Core { worker: number, reason }),
         Err(_) => Err(PoolError::Core { worker: number, reason: "the thread ended at once".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set for the child process of a test.
+    const CHILD: &str = "VSWITCH_TEST_PANICKING_WORKER";
+
+    #[test]
+    fn repair_a_worker_that_panics_ends_the_process_and_says_why() {
+        if std::env::var_os(CHILD).is_some() {
+            let thread = std::thread::spawn(|| {
+                guard(3, 17, || {
+                    let empty: Vec<u32> = Vec::new();
+                    assert_eq!(empty.len(), 1, "the table is torn");
+                });
+            });
+            let _ = thread.join();
+            // Not reached: the process has ended.
+            std::process::exit(0);
+        }
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "worker::pool::tests::repair_a_worker_that_panics_ends_the_process_and_says_why",
+            ])
+            .arg("--nocapture")
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(WORKER_PANICKED), "{told}");
+        assert!(
+            told.contains("worker 3 on core 17 panicked") && told.contains("the table is torn"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn repair_a_worker_that_ends_in_order_leaves_the_process_alone() {
+        let mut ran = false;
+        guard(0, 0, || ran = true);
+        assert!(ran);
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Rx {
     queue: RxQueue,
     /// What packets pass first.
     front: Option<Box<Front>>,
+    /// Packets whose headers could not be gathered, as far as they are booked.
+    split: u64,
 }
 
 impl Worker {
@@ -66,6 +68,7 @@ impl Worker {
                 break;
             }
             let now = self.now(last);
+            self.tx.begin(now);
             let received = if self.forwarding { self.poll(now) } else { 0 };
             let more = self.overlay.release(&self.snapshot, now, &mut self.tx);
             let taken_over = self.tx.take_over();
@@ -112,9 +115,14 @@ impl Worker {
     /// Packets from a queue into the first places of the burst.
     #[inline(always)]
     fn receive(&mut self, place: usize, now: Now) -> usize {
-        let Rx { port, queue, front } = &mut self.rx[place];
+        let Rx { port, queue, front, split } = &mut self.rx[place];
         let laps = self.watching.then(|| Laps::new(&self.stats.stages));
         let n = queue.receive_into(&mut self.burst.packets[..self.burst_size]);
+        let dropped = queue.header_split_drops() - *split;
+        if dropped > 0 {
+            *split += dropped;
+            self.stats.dropped_on_receive(*port, dropped);
+        }
         if n > 0 {
             let counters = &self.stats.ports[usize::from(*port)];
             counters.rx_packets.add(n as u64);
@@ -185,9 +193,14 @@ impl Worker {
         while let Some(command) = self.mailbox.next() {
             match command {
                 Command::Snapshot(snapshot) => self.adopt(snapshot),
-                Command::AddRx(port, queue, front) => self.rx.push(Rx { port, queue, front }),
-                Command::AddTx(port, queue, rings) => self.tx.own(port, queue, rings),
+                Command::AddRx(port, queue, front) => {
+                    let split = queue.header_split_drops();
+                    self.rx.push(Rx { port, queue, front, split });
+                }
+                Command::AddTx(port, own) => self.tx.own(port, own),
                 Command::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
+                Command::AddRing(port, ring) => self.tx.add_ring(port, ring),
+                Command::Divert(port, to) => self.tx.divert(port, to),
                 Command::RemoveRx(port, reply) => {
                     let _ = reply.send(RemovedPort { rx: self.remove_rx(port), tx: Vec::new() });
                 }
@@ -299,6 +312,7 @@ impl Worker {
     /// The last packets go out as far as their queues take them within a bounded number of attempts.
     fn drain(&mut self) {
         let now = self.now(rdtsc());
+        self.tx.begin(now);
         self.overlay.flush(&self.snapshot, now, &mut self.tx);
         for _ in 0..64 {
             self.tx.take_over();

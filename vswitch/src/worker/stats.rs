@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use pipelines::counters::{Counter, PipelineCounters};
+use pipelines::drops::DropReason;
+use pipelines::snapshot::PortIndex;
 
 use super::MAX_PORTS;
 use super::laps::StageCounters;
@@ -81,6 +83,15 @@ impl WorkerStats {
             stages: StageCounters::default(),
             ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
         }
+    }
+
+    /// Packets that a receive queue dropped because their headers could not be gathered: they came, and did not get
+    /// as far as the pipeline.
+    #[cold]
+    pub(super) fn dropped_on_receive(&self, port: PortIndex, packets: u64) {
+        self.pipeline.received.add(packets);
+        self.pipeline.drop_many(DropReason::HEADER_SPLIT, packets);
+        self.ports[usize::from(port)].rx_packets.add(packets);
     }
 
     /// The histogram class of a burst size above zero.

@@ -2,36 +2,109 @@
 //!
 //! A tx queue has one owner. A port with fewer tx queues than workers is reached by the others through one
 //! bounded ring per (worker, queue); the owner empties the rings between its own bursts, so that packets of one
-//! flow, which one worker handles, stay in order.
+//! flow, which one worker handles, stay in order. A queue that the port's peer has not enabled is *diverted*: its
+//! owner hands over to the owner of an enabled one, as the others do.
+//!
+//! What waits for a port is bounded per port, whatever the number of workers ([`MAX_WAITING`]), and nothing waits
+//! where nobody reads: without a link, or after [`STALL_NS`] in which a queue took nothing, packets are dropped at
+//! once, by name. `refusal.rs` has what becomes of packets that a queue does not take.
+
+mod refusal;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crossbeam::queue::ArrayQueue;
-use pipelines::Sink;
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
+use pipelines::{Now, Sink};
 use pmd::{Burst, Mbuf, TxQueue};
 use wire::PacketBuf;
 
 use super::MAX_PORTS;
 use super::stats::WorkerStats;
+use refusal::Refusal;
+pub use refusal::STALL_NS;
 
-/// Packets that wait for a tx queue before the port's packets are dropped as `tx-full`.
-const BUFFER: usize = 256;
-/// Attempts in a row after which the first packet of a buffer is given up: some drivers never take a packet that
-/// they cannot send (net_tap, one over the interface's MTU), and it must not hold up the others for ever.
-const MAX_REFUSALS: u32 = 20_000;
-/// Slots of a hand-over ring.
-pub const HAND_OFF_SLOTS: usize = 1024;
+/// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
+/// each of many queues has room for [`MIN_BUFFER`].
+const BUFFERS: usize = 128;
+/// Packets that the buffer of each queue has room for at least.
+const MIN_BUFFER: usize = 32;
+/// Slots of all rings to a port that are in use at a time.
+const HAND_OFFS: usize = 512;
+/// Packets that wait for a port of up to four queues at most, whatever the number of workers; each further queue
+/// may have [`MIN_BUFFER`] more.
+pub const MAX_WAITING: usize = BUFFERS + HAND_OFFS;
+
+/// A ring to the worker that owns a queue.
+pub type Ring = Arc<ArrayQueue<Mbuf>>;
+
+/// A ring to a port that so many workers hand packets over to.
+pub fn ring(workers: usize) -> Ring {
+    Arc::new(ArrayQueue::new((HAND_OFFS / workers.max(1)).max(1)))
+}
+
+/// What control knows of a port and its workers want to know.
+#[derive(Debug)]
+pub struct PortState {
+    /// False without a link, or without a peer.
+    link: AtomicBool,
+    /// The longest frame that the driver takes.
+    max_frame: AtomicU32,
+}
+
+impl PortState {
+    /// A port with a link, for frames of up to so many bytes.
+    pub fn new(max_frame: u32) -> Self {
+        Self { link: AtomicBool::new(true), max_frame: AtomicU32::new(max_frame) }
+    }
+
+    /// Tells whether somebody is there to read.
+    pub fn set_link(&self, up: bool) {
+        self.link.store(up, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is there to read.
+    pub fn link(&self) -> bool {
+        self.link.load(Ordering::Relaxed)
+    }
+
+    /// Sets the longest frame.
+    pub fn set_max_frame(&self, bytes: u32) {
+        self.max_frame.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The longest frame.
+    pub fn max_frame(&self) -> u32 {
+        self.max_frame.load(Ordering::Relaxed)
+    }
+}
+
+/// A transmit queue for the worker that is to own it.
+pub struct OwnQueue {
+    /// The queue.
+    pub queue: TxQueue,
+    /// The rings in which other workers have packets for it.
+    pub rings: Vec<Ring>,
+    /// The port.
+    pub port: Arc<PortState>,
+    /// Transmit queues of the port that workers own.
+    pub queues: usize,
+}
 
 struct Own {
     queue: TxQueue,
     buffer: Burst,
     /// Bytes in the buffer.
     bytes: u64,
-    /// Attempts in a row in which the queue took nothing.
-    refusals: u32,
-    rings: Vec<Arc<ArrayQueue<Mbuf>>>,
+    /// The longest frame, as it was when the buffer was last flushed.
+    max_frame: usize,
+    refusal: Refusal,
+    rings: Vec<Ring>,
+    port: Arc<PortState>,
 }
 
 /// On lines of its own: the worker writes it for every packet.
@@ -39,7 +112,9 @@ struct Own {
 enum Path {
     None,
     Own(Own),
-    HandOff(Arc<ArrayQueue<Mbuf>>),
+    /// An own queue that the peer does not read; its packets go to the owner of one that it does.
+    Diverted(Own, Ring),
+    HandOff(Ring),
 }
 
 /// The ways out of one worker, by port.
@@ -51,6 +126,8 @@ pub struct TxPaths {
     with_rings: u64,
     /// Packets in buffers and rings, less those taken out of other workers' rings; published once a burst.
     queued: u64,
+    /// The time of this turn.
+    now_ns: u64,
     stats: Arc<WorkerStats>,
 }
 
@@ -63,52 +140,69 @@ impl TxPaths {
             dirty: 0,
             with_rings: 0,
             queued: 0,
+            now_ns: 0,
             stats,
         }
     }
 
-    pub(super) fn own(&mut self, port: PortIndex, queue: TxQueue, rings: Vec<Arc<ArrayQueue<Mbuf>>>) {
+    /// A turn begins.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, now: Now) {
+        self.now_ns = now.ns;
+    }
+
+    pub(super) fn own(&mut self, port: PortIndex, own: OwnQueue) {
+        let OwnQueue { queue, rings, port: state, queues } = own;
         if !rings.is_empty() {
             self.with_rings |= 1 << port;
         }
-        let buffer = Burst::with_capacity(BUFFER);
-        self.paths[usize::from(port)] = Path::Own(Own { queue, buffer, bytes: 0, refusals: 0, rings });
+        let buffer = Burst::with_capacity((BUFFERS / queues.max(1)).max(MIN_BUFFER));
+        let max_frame = state.max_frame() as usize;
+        let refusal = Refusal::default();
+        self.paths[usize::from(port)] =
+            Path::Own(Own { queue, buffer, bytes: 0, max_frame, refusal, rings, port: state });
     }
 
-    pub(super) fn hand_off(&mut self, port: PortIndex, ring: Arc<ArrayQueue<Mbuf>>) {
+    pub(super) fn hand_off(&mut self, port: PortIndex, ring: Ring) {
         self.paths[usize::from(port)] = Path::HandOff(ring);
+    }
+
+    /// One more ring for the owner of a queue.
+    pub(super) fn add_ring(&mut self, port: PortIndex, ring: Ring) {
+        if let Path::Own(own) | Path::Diverted(own, _) = &mut self.paths[usize::from(port)] {
+            own.rings.push(ring);
+            self.with_rings |= 1 << port;
+        }
+    }
+
+    /// Hands packets for an own queue over to another owner, or no more.
+    pub(super) fn divert(&mut self, port: PortIndex, to: Option<Ring>) {
+        let path = &mut self.paths[usize::from(port)];
+        *path = match (std::mem::replace(path, Path::None), to) {
+            (Path::Own(own) | Path::Diverted(own, _), Some(ring)) => Path::Diverted(own, ring),
+            (Path::Own(own) | Path::Diverted(own, _), None) => Path::Own(own),
+            (other, _) => other,
+        };
+        self.flush_port(port);
     }
 
     /// Gives up the way to a port. What still waits for it is sent if the queue takes it, else dropped by name.
     pub(super) fn remove(&mut self, port: PortIndex) -> Option<TxQueue> {
-        // A ring holds more than the buffer: what the queue refuses is given up, so that all of the ring gets its turn.
-        let mut lost = 0;
+        // The rings hold more than the buffer, and may find it full: what the queue refuses is given up, until nothing
+        // is left in any of them.
         loop {
             let taken = self.drain_rings(port);
             self.flush_port(port);
-            if taken == 0 {
+            let lost = self.give_up(port, DropReason::PORT_DOWN);
+            if taken == 0 && lost == 0 {
                 break;
             }
-            if let Path::Own(own) = &mut self.paths[usize::from(port)]
-                && own.buffer.is_full()
-            {
-                lost += own.buffer.len() as u64;
-                own.buffer.clear();
-                own.bytes = 0;
-            }
         }
+        self.stats.pipeline.queued.set(self.queued);
         self.dirty &= !(1 << port);
         self.with_rings &= !(1 << port);
         match std::mem::replace(&mut self.paths[usize::from(port)], Path::None) {
-            Path::Own(mut own) => {
-                lost += own.buffer.len() as u64;
-                own.buffer.clear();
-                self.queued = self.queued.wrapping_sub(lost);
-                self.stats.pipeline.queued.set(self.queued);
-                self.stats.pipeline.drop_many(DropReason::PORT_DOWN, lost);
-                self.stats.ports[usize::from(port)].tx_drops.add(lost);
-                Some(own.queue)
-            }
+            Path::Own(own) | Path::Diverted(own, _) => Some(own.queue),
             Path::HandOff(_) | Path::None => None,
         }
     }
@@ -127,30 +221,37 @@ impl TxPaths {
 
     #[inline]
     fn flush_port(&mut self, port: PortIndex) {
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let own = match &mut self.paths[usize::from(port)] {
+            Path::Own(own) => own,
+            Path::Diverted(..) => return self.pass_on(port),
+            Path::HandOff(_) | Path::None => return,
+        };
         let waiting = own.buffer.len();
         if waiting == 0 {
             self.dirty &= !(1 << port);
             return;
         }
+        own.max_frame = own.port.max_frame() as usize;
         let sent = own.queue.send(&mut own.buffer);
-        own.refusals = if sent == 0 { own.refusals + 1 } else { 0 };
-        if own.refusals > MAX_REFUSALS {
-            own.refusals = 0;
-            own.buffer.as_mut_slice().rotate_left(1);
-            drop(own.buffer.pop());
-            self.queued = self.queued.wrapping_sub(1);
-            self.stats.pipeline.drop_many(DropReason::TX_STALLED, 1);
-            self.stats.ports[usize::from(port)].tx_drops.add(1);
+        self.sent(port, sent);
+        if sent < waiting {
+            self.refused(port, sent);
         }
+    }
+
+    /// Books the first `sent` packets of a buffer, which have left it.
+    #[inline]
+    fn sent(&mut self, port: PortIndex, sent: usize) {
+        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
         let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
         let counters = &self.stats.ports[usize::from(port)];
         counters.tx_packets.add(sent as u64);
-        counters.tx_bytes.add(if sent == 0 { 0 } else { own.bytes - left });
+        counters.tx_bytes.add(own.bytes - left);
         own.bytes = left;
         self.stats.pipeline.sent.add(sent as u64);
         self.queued = self.queued.wrapping_sub(sent as u64);
         if own.buffer.is_empty() {
+            own.refusal.over();
             self.dirty &= !(1 << port);
         }
     }
@@ -169,20 +270,29 @@ impl TxPaths {
     }
 
     fn drain_rings(&mut self, port: PortIndex) -> usize {
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return 0 };
-        let mut taken = 0;
+        let (Path::Own(own) | Path::Diverted(own, _)) = &mut self.paths[usize::from(port)] else { return 0 };
+        own.max_frame = own.port.max_frame() as usize;
+        let (mut taken, mut too_long) = (0, 0);
         for ring in &own.rings {
             // No more than the buffer holds: the ring keeps the rest, and its bound does the dropping.
-            while own.buffer.len() < BUFFER
+            while !own.buffer.is_full()
                 && let Some(packet) = ring.pop()
             {
                 taken += 1;
+                if packet.len() > own.max_frame {
+                    too_long += 1;
+                    continue;
+                }
                 self.dirty |= 1 << port;
                 own.bytes += packet.len() as u64;
                 if own.buffer.push(packet).is_err() {
                     break;
                 }
             }
+        }
+        if too_long > 0 {
+            self.queued = self.queued.wrapping_sub(too_long);
+            self.count_drops(port, DropReason::MTU_EXCEEDED, too_long);
         }
         taken
     }
@@ -191,46 +301,60 @@ impl TxPaths {
     pub(super) fn is_waiting(&self) -> bool {
         self.dirty != 0
             || self.paths.iter().any(|path| match path {
-                Path::Own(own) => own.rings.iter().any(|ring| !ring.is_empty()),
+                Path::Own(own) | Path::Diverted(own, _) => own.rings.iter().any(|ring| !ring.is_empty()),
                 Path::HandOff(_) | Path::None => false,
             })
+    }
+
+    fn count_drops(&self, port: PortIndex, reason: DropReason, packets: u64) {
+        self.stats.pipeline.drop_many(reason, packets);
+        if let Some(counters) = self.stats.ports.get(usize::from(port)) {
+            counters.tx_drops.add(packets);
+        }
     }
 
     #[cold]
     fn refuse(&self, port: PortIndex, packet: Mbuf, reason: DropReason) {
         drop(packet);
-        self.stats.pipeline.drop_many(reason, 1);
-        self.stats.ports[usize::from(port)].tx_drops.add(1);
+        self.count_drops(port, reason, 1);
     }
-}
 
-impl TxPaths {
     /// Everything but a packet for an own queue with room in its buffer.
     #[inline(never)]
     fn send_uncommon(&mut self, port: PortIndex, packet: Mbuf) {
         match self.paths.get_mut(usize::from(port)) {
-            Some(Path::Own(_)) => {
-                self.flush_port(port);
-                let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
-                let len = packet.len() as u64;
-                match own.buffer.push(packet) {
-                    Ok(()) => {
-                        own.bytes += len;
-                        self.dirty |= 1 << port;
-                        self.queued = self.queued.wrapping_add(1);
-                    }
-                    Err(packet) => self.refuse(port, packet, DropReason::TX_FULL),
+            Some(Path::Own(own)) if packet.len() > own.max_frame => {
+                own.max_frame = own.port.max_frame() as usize;
+                if packet.len() > own.max_frame {
+                    return self.refuse(port, packet, DropReason::MTU_EXCEEDED);
                 }
+                self.send_own(port, packet);
             }
-            Some(Path::HandOff(ring)) => match ring.push(packet) {
+            Some(Path::Own(_)) => self.send_own(port, packet),
+            Some(Path::HandOff(ring) | Path::Diverted(_, ring)) => match ring.push(packet) {
                 Ok(()) => self.queued = self.queued.wrapping_add(1),
                 Err(packet) => self.refuse(port, packet, DropReason::TX_HANDOFF_FULL),
             },
-            Some(Path::None) => self.refuse(port, packet, DropReason::PORT_DOWN),
-            None => {
-                drop(packet);
-                self.stats.pipeline.drop_many(DropReason::PORT_DOWN, 1);
+            Some(Path::None) | None => self.refuse(port, packet, DropReason::PORT_DOWN),
+        }
+    }
+
+    /// A packet for an own queue whose buffer may be full.
+    fn send_own(&mut self, port: PortIndex, packet: Mbuf) {
+        if let Some(Path::Own(own)) = self.paths.get(usize::from(port))
+            && own.buffer.is_full()
+        {
+            self.flush_port(port);
+        }
+        let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
+        let len = packet.len() as u64;
+        match own.buffer.push(packet) {
+            Ok(()) => {
+                own.bytes += len;
+                self.dirty |= 1 << port;
+                self.queued = self.queued.wrapping_add(1);
             }
+            Err(packet) => self.refuse(port, packet, DropReason::TX_FULL),
         }
     }
 }
@@ -240,15 +364,17 @@ impl Sink<Mbuf> for TxPaths {
     fn send(&mut self, port: PortIndex, packet: Mbuf) {
         let mut packet = packet;
         if let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) {
-            let len = packet.len() as u64;
-            match own.buffer.push(packet) {
-                Ok(()) => {
-                    own.bytes += len;
-                    self.dirty |= 1 << port;
-                    self.queued = self.queued.wrapping_add(1);
-                    return;
+            let len = packet.len();
+            if len <= own.max_frame {
+                match own.buffer.push(packet) {
+                    Ok(()) => {
+                        own.bytes += len as u64;
+                        self.dirty |= 1 << port;
+                        self.queued = self.queued.wrapping_add(1);
+                        return;
+                    }
+                    Err(back) => packet = back,
                 }
-                Err(back) => packet = back,
             }
         }
         self.send_uncommon(port, packet);

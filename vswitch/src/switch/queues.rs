@@ -1,0 +1,185 @@
+//! The transmit queues of a port: who owns which, who hands over to whom, and what of it changes while packets flow.
+//!
+//! One worker owns a queue for as long as the port is there; workers without one hand over to an owner. Where the
+//! peer says which queues it reads (the guest behind a vhost-user port enables pairs), the owner of a queue that it
+//! does not read hands over, too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pipelines::snapshot::PortIndex;
+use pmd::{StartedPort, TxQueue};
+
+use crate::port::Traits;
+use crate::worker::mailbox::WorkerError;
+use crate::worker::tx::{OwnQueue, PortState, Ring, ring};
+use crate::worker::{Command, Pool};
+
+/// The transmit queues of a port.
+pub struct TxQueues {
+    /// What workers want to know of the port.
+    state: Arc<PortState>,
+    /// Whether its link is asked for.
+    tells_link: bool,
+    /// Whether the peer reads a queue, by its owner's number: worker n owns queue n.
+    enabled: Vec<bool>,
+    /// Workers of the switch.
+    workers: usize,
+    /// Rings that were made so far, by worker and queue.
+    rings: BTreeMap<(usize, usize), Ring>,
+    /// The owner that a worker hands over to now, unless it sends into a queue of its own.
+    handed: Vec<Option<usize>>,
+}
+
+impl TxQueues {
+    /// Gives queues to the workers, one each; returns those that are left over.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn give(
+        pool: &Pool,
+        index: PortIndex,
+        mut tx: Vec<TxQueue>,
+        port: (&StartedPort, &Traits),
+    ) -> Result<(Self, Vec<TxQueue>), WorkerError> {
+        let workers = pool.workers.len();
+        let idle = tx.split_off(tx.len().min(workers));
+        let count = tx.len();
+        let (port, traits) = port;
+        let state = Arc::new(PortState::new(max_frame(port, traits)));
+        state.set_link(!traits.tells_link || is_up(port));
+        let mut queues = Self {
+            state,
+            tells_link: traits.tells_link,
+            enabled: vec![true; count],
+            workers,
+            rings: BTreeMap::new(),
+            handed: vec![None; workers],
+        };
+        for (number, queue) in tx.into_iter().enumerate() {
+            let own = OwnQueue { queue, rings: Vec::new(), port: queues.state.clone(), queues: count };
+            pool.workers[number].mailbox().post(Command::AddTx(index, own))?;
+        }
+        if port.has_queue_events() {
+            queues.peer_left();
+        }
+        queues.hand_over(pool, index)?;
+        Ok((queues, idle))
+    }
+
+    /// Owners of the queues.
+    pub fn owners(&self) -> Vec<usize> {
+        (0..self.enabled.len()).collect()
+    }
+
+    /// Workers in the order in which they give up the port, so that no ring is filled after its owner has left: those
+    /// that hand over, and then those who own what is read.
+    pub fn removal_order(&self) -> Vec<usize> {
+        let (handing, owning): (Vec<usize>, Vec<usize>) =
+            (0..self.workers).partition(|&worker| self.handed.get(worker).is_some_and(Option::is_some));
+        handing.into_iter().chain(owning).collect()
+    }
+
+    /// Without a peer, or before it has said anything: the first queue is the one that any peer reads.
+    fn peer_left(&mut self) {
+        for (number, enabled) in self.enabled.iter_mut().enumerate() {
+            *enabled = number == 0;
+        }
+    }
+
+    /// Looks after link, peer and its queues. Called a few times a second.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    pub fn tend(&mut self, pool: &Pool, index: PortIndex, port: &StartedPort) -> Result<(), WorkerError> {
+        if !self.tells_link {
+            return Ok(());
+        }
+        let (was, up) = (self.state.link(), is_up(port));
+        self.state.set_link(up);
+        if !port.has_queue_events() {
+            return Ok(());
+        }
+        let before = self.enabled.clone();
+        if was && !up {
+            self.peer_left();
+        }
+        while let Some(event) = port.queue_event() {
+            if let Some(enabled) = self.enabled.get_mut(usize::from(event.queue)).filter(|_| !event.rx) {
+                *enabled = event.enabled;
+            }
+        }
+        // Packets must have somewhere to go, if only to be counted as refused.
+        if !self.enabled.contains(&true) {
+            self.peer_left();
+        }
+        if self.enabled == before {
+            return Ok(());
+        }
+        let queues: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
+        tracing::info!(port = port.name(), ?queues, "the peer reads these queues");
+        self.hand_over(pool, index)
+    }
+
+    /// Has every worker send into its own queue, or hand over to an owner, as it should be now.
+    fn hand_over(&mut self, pool: &Pool, index: PortIndex) -> Result<(), WorkerError> {
+        let read: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
+        let to = |worker: usize| match self.enabled.get(worker) {
+            Some(true) => None,
+            _ => read.get(worker % read.len().max(1)).copied(),
+        };
+        let wanted: Vec<Option<usize>> = (0..self.workers).map(to).collect();
+        let handing = wanted.iter().flatten().count();
+        // First who sends into its own queue again: others may begin to hand over to it.
+        for turn in [true, false] {
+            for (worker, &owner) in wanted.iter().enumerate().filter(|(_, owner)| owner.is_none() == turn) {
+                if owner == self.handed[worker] {
+                    continue;
+                }
+                let ring = match owner {
+                    None => None,
+                    Some(owner) => Some(self.ring_to(pool, index, (worker, owner), handing)?),
+                };
+                let command = match ring {
+                    Some(ring) if worker >= self.enabled.len() => Command::AddHandOff(index, ring),
+                    ring => Command::Divert(index, ring),
+                };
+                pool.workers[worker].mailbox().post(command)?;
+                self.handed[worker] = owner;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ring of a worker to the owner of a queue, who knows of it before the worker does.
+    fn ring_to(
+        &mut self,
+        pool: &Pool,
+        index: PortIndex,
+        (worker, owner): (usize, usize),
+        handing: usize,
+    ) -> Result<Ring, WorkerError> {
+        if let Some(ring) = self.rings.get(&(worker, owner)) {
+            return Ok(ring.clone());
+        }
+        let ring = ring(handing);
+        pool.workers[owner].mailbox().post(Command::AddRing(index, ring.clone()))?;
+        self.rings.insert((worker, owner), ring.clone());
+        Ok(ring)
+    }
+
+    /// The port's MTU has changed.
+    pub fn mtu_changed(&self, port: &StartedPort, traits: &Traits) {
+        self.state.set_max_frame(max_frame(port, traits));
+    }
+}
+
+/// A driver that does not know is taken to have a link: its refusals are then counted as such.
+fn is_up(port: &StartedPort) -> bool {
+    port.link().map_or(true, |link| link.up)
+}
+
+/// The longest frame that a port's driver takes; what is longer would stay at the head of its queue.
+fn max_frame(port: &StartedPort, traits: &Traits) -> u32 {
+    traits.max_frame(port).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,129 @@
+//! The ports that a config asks for.
+
+use std::collections::BTreeMap;
+
+use super::topology::{punt_mtu, punt_name};
+use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicConfig, VnicPort};
+
+/// A port that the config wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What stands behind it.
+    pub spec: PortSpec,
+    /// Receive queues, where given.
+    pub rx_queues: Option<u16>,
+    /// Transmit queues, where given.
+    pub tx_queues: Option<u16>,
+    /// Largest IP packet, where the config says.
+    pub mtu: Option<u16>,
+    /// What holds its rules.
+    pub offload: Option<OffloadDevice>,
+    /// It carries vNICs that come and go; its MTU follows them while it runs.
+    pub trunk: bool,
+}
+
+impl Wanted {
+    /// True when a port of `old` can stay and be this one, but for its MTU.
+    pub fn is_device_of(&self, old: &Self) -> bool {
+        let same_mtu = self.mtu == old.mtu || self.trunk && old.trunk;
+        same_mtu && Self { mtu: old.mtu, ..self.clone() } == *old
+    }
+}
+
+/// The ports that a config wants, by name.
+pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
+    let mut ports = BTreeMap::new();
+    for uplink in &config.uplinks {
+        let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
+        let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
+        ports.insert(
+            uplink.name.to_string(),
+            Wanted { spec, rx_queues, tx_queues, mtu, offload, trunk: false },
+        );
+        if uplink.host == Some(HostTraffic::Punt) {
+            let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
+            let tap = crate::config::port_spec::TapPort { iface, queues: 1, mac: uplink.mac, persist: false };
+            let wanted = Wanted {
+                spec: PortSpec::Tap(tap),
+                rx_queues: Some(1),
+                tx_queues: Some(1),
+                mtu: Some(punt_mtu(uplink.mtu)),
+                offload: None,
+                trunk: false,
+            };
+            ports.insert(punt_name(&uplink.name), wanted);
+        }
+    }
+    for trunk in &config.trunks {
+        let spec = trunk.port.clone();
+        let (rx_queues, tx_queues) = (trunk.rx_queues, trunk.tx_queues);
+        let mtu = trunk_mtu(config, &trunk.name);
+        ports.insert(
+            trunk.name.to_string(),
+            Wanted { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true },
+        );
+    }
+    for vnic in &config.vnics {
+        if let VnicPort::Own(spec) = &vnic.port {
+            let queues = vnic.queues;
+            let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
+            let wanted = Wanted { spec, rx_queues: queues, tx_queues: queues, mtu, offload, trunk: false };
+            ports.insert(vnic.name.to_string(), wanted);
+        }
+    }
+    for port in &config.ports {
+        let spec = port.port.clone();
+        let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
+        ports.insert(
+            port.name.to_string(),
+            Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None, trunk: false },
+        );
+    }
+    ports
+}
+
+/// The MTU of a trunk: the largest of the vNICs on it.
+fn trunk_mtu(config: &Config, trunk: &str) -> Option<u16> {
+    let on_it = |vnic: &&VnicConfig| matches!(&vnic.port, VnicPort::Trunk(name) if *name == trunk);
+    config.vnics.iter().filter(on_it).map(|vnic| vnic.mtu).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(mtus: [u16; 2]) -> Config {
+        let mut text = String::from(
+            "[[trunk]]\nname = \"lab\"\nport = { kind = \"tap\", iface = \"lab0\" }\n\
+             [[trunk]]\nname = \"bare\"\nport = { kind = \"tap\", iface = \"lab1\" }\n\
+             [[vpc]]\nname = \"red\"\nvni = 7\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n",
+        );
+        for (n, mtu) in mtus.into_iter().enumerate() {
+            text += &format!(
+                "[[vnic]]\nname = \"v{n}\"\nvpc = \"red\"\nmac = \"52:54:00:00:00:0{n}\"\nvips = [\"10.0.0.1{n}\"]\n\
+                 mtu = {mtu}\nport = \"lab\"\nvlan = 1{n}\n"
+            );
+        }
+        Config::parse(&text, "test.toml").unwrap()
+    }
+
+    #[test]
+    fn repair_a_trunk_has_the_largest_mtu_of_its_vnics() {
+        let ports = wanted(&config([1400, 4200]));
+        assert_eq!((ports["lab"].mtu, ports["bare"].mtu), (Some(4200), None));
+    }
+
+    #[test]
+    fn repair_a_trunk_stays_when_the_mtu_of_its_vnics_changes() {
+        let (old, new) = (wanted(&config([1400, 1500])), wanted(&config([1400, 1400])));
+        assert_ne!(old["lab"], new["lab"]);
+        assert!(new["lab"].is_device_of(&old["lab"]));
+        let other = Wanted { rx_queues: Some(2), ..new["lab"].clone() };
+        assert!(!other.is_device_of(&old["lab"]));
+        let own = Wanted { trunk: false, ..new["lab"].clone() };
+        assert!(
+            !own.is_device_of(&Wanted { trunk: false, ..old["lab"].clone() }),
+            "a vNIC's own port is replaced"
+        );
+    }
+}

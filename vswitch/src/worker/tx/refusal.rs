@@ -1,0 +1,119 @@
+//! Packets that a queue does not take: for want of room, of a reader, or for their own sake.
+//!
+//! | what | becomes of it |
+//! |---|---|
+//! | the queue is full | packets wait in the buffer; more are dropped as `tx-full` |
+//! | no link, no peer | all that waits is dropped at once as `link-down` |
+//! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
+//! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused` |
+//!
+//! The last is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
+//! burst for ever (net_tap does so with long frames, net_vhost with frames for which a guest's buffers are too small).
+
+use pipelines::drops::DropReason;
+use pipelines::snapshot::PortIndex;
+
+use super::{Path, TxPaths};
+
+/// A queue that takes nothing for so long is stalled.
+pub const STALL_NS: u64 = 50_000_000;
+/// After so long it is asked whether it is the first packet that it does not like.
+const DOUBT_NS: u64 = 1_000_000;
+
+/// Since when a queue takes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refusal {
+    /// The time of the first refusal in a row.
+    since: Option<u64>,
+    stalled: bool,
+}
+
+impl Refusal {
+    /// The queue took packets.
+    #[inline(always)]
+    pub(super) fn over(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl TxPaths {
+    /// A queue took `sent` packets, and others not.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refused(&mut self, port: PortIndex, sent: usize) {
+        let now = self.now_ns;
+        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        if sent > 0 {
+            return own.refusal.over();
+        }
+        if !own.port.link() {
+            own.refusal.over();
+            self.give_up(port, DropReason::LINK_DOWN);
+            return;
+        }
+        let for_ns = now.saturating_sub(*own.refusal.since.get_or_insert(now));
+        if own.refusal.stalled || for_ns > STALL_NS {
+            own.refusal.stalled = true;
+            self.give_up(port, DropReason::TX_STALLED);
+            return;
+        }
+        if for_ns > DOUBT_NS && own.buffer.len() > 1 {
+            self.pass_by_first(port);
+        }
+    }
+
+    /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken.
+    fn pass_by_first(&mut self, port: PortIndex) {
+        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        own.buffer.as_mut_slice().rotate_left(1);
+        let behind = own.queue.send(&mut own.buffer);
+        own.buffer.as_mut_slice().rotate_right(1);
+        if behind == 0 {
+            return;
+        }
+        own.refusal.over();
+        let own_turn = if own.buffer.is_empty() { 0 } else { own.queue.send(&mut own.buffer) };
+        self.sent(port, behind + own_turn);
+        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        if own_turn > 0 || own.buffer.is_empty() {
+            return;
+        }
+        own.buffer.as_mut_slice().rotate_left(1);
+        drop(own.buffer.pop());
+        own.bytes = super::bytes_of(&own.buffer);
+        if own.buffer.is_empty() {
+            self.dirty &= !(1 << port);
+        }
+        self.queued = self.queued.wrapping_sub(1);
+        self.count_drops(port, DropReason::TX_REFUSED, 1);
+    }
+
+    /// Drops all that waits in a buffer. Returns how many packets that were.
+    pub(super) fn give_up(&mut self, port: PortIndex, reason: DropReason) -> u64 {
+        let (Path::Own(own) | Path::Diverted(own, _)) = &mut self.paths[usize::from(port)] else { return 0 };
+        let lost = own.buffer.len() as u64;
+        own.buffer.clear();
+        own.bytes = 0;
+        self.dirty &= !(1 << port);
+        self.queued = self.queued.wrapping_sub(lost);
+        self.count_drops(port, reason, lost);
+        lost
+    }
+
+    /// Moves what waits for a diverted queue into the ring to the other owner.
+    #[cold]
+    pub(super) fn pass_on(&mut self, port: PortIndex) {
+        let Path::Diverted(own, ring) = &mut self.paths[usize::from(port)] else { return };
+        let mut lost = 0;
+        for packet in own.buffer.drain() {
+            lost += u64::from(ring.push(packet).is_err());
+        }
+        own.bytes = 0;
+        own.refusal.over();
+        self.dirty &= !(1 << port);
+        if lost > 0 {
+            self.queued = self.queued.wrapping_sub(lost);
+            self.count_drops(port, DropReason::TX_HANDOFF_FULL, lost);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Ways out over real queues: rings that fill, links that go, drivers that refuse.
+
+use pipelines::counters::PipelineCounters;
+use pmd::{Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
+
+use super::*;
+
+/// Packets that a port of rings takes before it is full.
+const RING: usize = 1023;
+
+/// A port whose packets come back on its receive queues, and what a worker has of it.
+struct Rig {
+    pool: Mempool,
+    _port: StartedPort,
+    rx: Vec<RxQueue>,
+    tx: Vec<TxQueue>,
+    state: Arc<PortState>,
+}
+
+impl Rig {
+    fn new(queues: u16) -> Self {
+        let file_prefix = format!("tx-test-{}", std::process::id());
+        let config =
+            EalConfig { file_prefix, memory_mb: 64, hugepages: Hugepages::Never, ..EalConfig::default() };
+        let eal = Eal::init(&config).unwrap();
+        let config = MempoolConfig { mbufs: 8191, cache: 0, ..MempoolConfig::default() };
+        let pool = Mempool::new(&eal, &config).unwrap();
+        let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
+        let port = Port::attach(&eal, "net_ring0", "").unwrap();
+        let (port, rx, tx) = port.start(&config, &pool).map_err(|(_, error)| error).unwrap();
+        Self { pool, _port: port, rx, tx, state: Arc::new(PortState::new(u32::MAX)) }
+    }
+
+    /// A worker that owns the next queue.
+    fn worker(&mut self, rings: Vec<Ring>) -> TxPaths {
+        let mut paths = worker();
+        let queues = self.rx.len();
+        let own = OwnQueue { queue: self.tx.remove(0), rings, port: self.state.clone(), queues };
+        paths.own(0, own);
+        paths
+    }
+
+    fn packet(&self, length: usize) -> Mbuf {
+        self.pool.alloc_from(&vec![7; length]).unwrap()
+    }
+
+    /// Fills a queue.
+    fn saturate(&self, paths: &mut TxPaths) {
+        for _ in 0..RING {
+            send(paths, self.packet(60));
+        }
+        assert_eq!((paths.stats.pipeline.sent.get(), paths.queued), (RING as u64, 0));
+    }
+
+    /// Takes out what has arrived.
+    fn arrived(&mut self) -> usize {
+        self.rx.iter_mut().map(|queue| queue.receive(&mut Burst::with_capacity(RING))).sum()
+    }
+}
+
+fn worker() -> TxPaths {
+    TxPaths::new(Arc::new(WorkerStats::new(Arc::new(PipelineCounters::new(1)))))
+}
+
+/// A turn of the worker with one packet, which the pipeline received.
+fn send(paths: &mut TxPaths, packet: Mbuf) {
+    paths.stats.pipeline.received.add(1);
+    paths.send(0, packet);
+    paths.take_over();
+    paths.flush();
+}
+
+fn turn_at(paths: &mut TxPaths, ns: u64) {
+    paths.begin(Now::from_ns(ns));
+    paths.take_over();
+    paths.flush();
+}
+
+/// Nothing is lost without a name, over all workers.
+fn assert_balance(workers: &[&TxPaths]) {
+    let imbalance: i64 = workers.iter().map(|paths| paths.stats.pipeline.imbalance()).sum();
+    assert_eq!(imbalance, 0, "the conservation law");
+}
+
+fn drops(paths: &TxPaths, reason: DropReason) -> u64 {
+    paths.stats.pipeline.drops(reason)
+}
+
+#[test]
+fn repair_a_saturated_port_that_is_removed_loses_nothing_without_a_name() {
+    let mut rig = Rig::new(1);
+    let ring = ring(1);
+    let mut owner = rig.worker(vec![ring.clone()]);
+    let mut other = worker();
+    other.hand_off(0, ring.clone());
+    rig.saturate(&mut owner);
+    for _ in 0..BUFFERS {
+        send(&mut owner, rig.packet(60));
+    }
+    for _ in 0..HAND_OFFS + 3 {
+        send(&mut other, rig.packet(60));
+    }
+    assert_eq!((owner.queued, other.queued), (BUFFERS as u64, HAND_OFFS as u64));
+    assert_eq!(drops(&other, DropReason::TX_HANDOFF_FULL), 3);
+    assert_eq!(rig.pool.in_use(), RING + MAX_WAITING, "no more than this waits for a port");
+    assert!(other.remove(0).is_none());
+    let queue = owner.remove(0).unwrap();
+    assert_eq!(drops(&owner, DropReason::PORT_DOWN), MAX_WAITING as u64);
+    assert_eq!(owner.queued.wrapping_add(other.queued), 0, "nothing is queued any more");
+    assert_balance(&[&owner, &other]);
+    assert_eq!((ring.len(), rig.pool.in_use(), rig.arrived()), (0, RING, RING));
+    drop(queue);
+}
+
+#[test]
+fn repair_nothing_waits_for_a_port_without_a_link() {
+    let mut rig = Rig::new(1);
+    let ring = ring(1);
+    let mut owner = rig.worker(vec![ring.clone()]);
+    let mut other = worker();
+    other.hand_off(0, ring);
+    rig.saturate(&mut owner);
+    rig.state.set_link(false);
+    for _ in 0..1000 {
+        send(&mut other, rig.packet(60));
+        send(&mut owner, rig.packet(60));
+    }
+    assert_eq!(rig.pool.in_use(), RING, "nothing is kept");
+    assert_eq!(drops(&owner, DropReason::LINK_DOWN), 2000);
+    assert_balance(&[&owner, &other]);
+    rig.state.set_link(true);
+    assert_eq!(rig.arrived(), RING);
+    send(&mut owner, rig.packet(60));
+    assert_eq!(rig.arrived(), 1, "and goes on when it is back");
+}
+
+#[test]
+fn repair_a_stalled_port_keeps_nothing_and_goes_on_when_it_is_read() {
+    let mut rig = Rig::new(1);
+    let mut owner = rig.worker(Vec::new());
+    rig.saturate(&mut owner);
+    turn_at(&mut owner, 1);
+    send(&mut owner, rig.packet(60));
+    send(&mut owner, rig.packet(60));
+    turn_at(&mut owner, STALL_NS);
+    assert_eq!((owner.queued, drops(&owner, DropReason::TX_STALLED)), (2, 0), "patience for a while");
+    turn_at(&mut owner, STALL_NS + 2);
+    assert_eq!((owner.queued, drops(&owner, DropReason::TX_STALLED)), (0, 2));
+    for _ in 0..10 {
+        send(&mut owner, rig.packet(60));
+    }
+    assert_eq!((owner.queued, drops(&owner, DropReason::TX_STALLED)), (0, 12), "what comes is tried once");
+    assert_eq!(rig.arrived(), RING);
+    for _ in 0..10 {
+        send(&mut owner, rig.packet(60));
+    }
+    assert_eq!((rig.arrived(), drops(&owner, DropReason::TX_STALLED)), (10, 12));
+    assert_balance(&[&owner]);
+}
+
+#[test]
+fn repair_a_frame_over_the_limit_of_the_driver_is_dropped_at_once() {
+    let mut rig = Rig::new(1);
+    rig.state.set_max_frame(1522);
+    let ring = ring(1);
+    let mut owner = rig.worker(vec![ring.clone()]);
+    let mut other = worker();
+    other.hand_off(0, ring);
+    for length in [60, 1523, 1522, 9000] {
+        send(&mut owner, rig.packet(length));
+        send(&mut other, rig.packet(length));
+    }
+    turn_at(&mut owner, 0);
+    assert_eq!((rig.arrived(), drops(&owner, DropReason::MTU_EXCEEDED)), (4, 4));
+    assert_balance(&[&owner, &other]);
+    rig.state.set_max_frame(9000);
+    send(&mut owner, rig.packet(9000));
+    assert_eq!(rig.arrived(), 1, "a limit that grows counts at once");
+    rig.state.set_max_frame(100);
+    send(&mut owner, rig.packet(60));
+    send(&mut owner, rig.packet(101));
+    assert_eq!((rig.arrived(), drops(&owner, DropReason::MTU_EXCEEDED)), (1, 5), "one that shrinks, too");
+    assert_balance(&[&owner]);
+}
+
+#[test]
+fn repair_a_diverted_queue_hands_over_and_takes_back() {
+    let mut rig = Rig::new(2);
+    let mut first = rig.worker(Vec::new());
+    let mut second = rig.worker(Vec::new());
+    // A third worker hands over to the second, whose queue then is not read any more.
+    let (third_ring, to_first) = (ring(2), ring(2));
+    second.add_ring(0, third_ring.clone());
+    let mut third = worker();
+    third.hand_off(0, third_ring);
+    for _ in 0..RING + 5 {
+        send(&mut second, rig.packet(60));
+    }
+    send(&mut third, rig.packet(61));
+    assert_eq!(second.queued, 5, "the queue is full");
+    first.add_ring(0, to_first.clone());
+    second.divert(0, Some(to_first));
+    send(&mut second, rig.packet(62));
+    turn_at(&mut first, 0);
+    assert_eq!(first.stats.pipeline.sent.get(), 7, "what waited goes there, too");
+    assert_eq!(rig.arrived(), RING + 7);
+    assert_eq!(first.queued.wrapping_add(second.queued).wrapping_add(third.queued), 0);
+    second.divert(0, None);
+    send(&mut second, rig.packet(63));
+    assert_eq!((rig.arrived(), second.stats.pipeline.sent.get()), (1, RING as u64 + 1));
+    assert_balance(&[&first, &second, &third]);
+    assert!(second.remove(0).is_some() && first.remove(0).is_some());
+    assert_eq!(rig.pool.in_use(), 0);
+}
+
+#[test]
+fn repair_what_waits_for_a_port_is_bounded_whatever_the_number_of_workers() {
+    for workers in 2..=64 {
+        let slots: usize = (1..workers).map(|_| ring(workers - 1).capacity()).sum();
+        assert!(slots <= HAND_OFFS, "{workers} workers: {slots}");
+    }
+}
