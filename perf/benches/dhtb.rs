@@ -293,7 +293,7 @@ impl World {
                 vnics: 16_384,
                 vpcs: 256,
             },
-            Arc::new(Fragments::new(64)),
+            Arc::new(Fragments::new(64, 5)),
             (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, true, 0x5eed)),
             Events::new(16),
             counters.clone(),

@@ -49,7 +49,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     };
     // A decision that rests on something being absent may change when a location comes.
     action.cell = if fixed { own_cell } else { vpc.topology_cell };
-    action.generation = snapshot.generation(action.cell);
+    action.generation = generation(snapshot, &action);
     action.rcft = u8::from(is_reliable(key.class()));
     action.entropy = key.entropy();
     action
@@ -63,9 +63,16 @@ pub fn decide_from(snapshot: &Snapshot, key: &FlowKey, source: Source) -> Action
         && let Some(vpc) = snapshot.vpc(index)
     {
         action.cell = vpc.topology_cell;
-        action.generation = snapshot.generation(action.cell);
+        action.generation = generation(snapshot, &action);
     }
     action
+}
+
+/// The generation that a decision is of.
+fn generation(snapshot: &Snapshot, action: &Action) -> u32 {
+    let now = snapshot.generation(action.cell);
+    // Never up to date: each packet of a flood meets the slow path, which bounds its copies.
+    if action.verdict == Verdict::Flood { now.wrapping_sub(1) } else { now }
 }
 
 /// True when a vNIC's packets to an address go somewhere: routed, or bridged to the station that has the address, or

@@ -130,6 +130,10 @@ drop_reasons! {
     TX_REFUSED = "tx-refused",
     /// Headers spread over buffers that could not be gathered, or buffers that are not what the first one says.
     HEADER_SPLIT = "header-split",
+    /// The burst had made as many copies of flooded packets as one burst may.
+    FLOOD_BUDGET = "flood-budget",
+    /// The vNIC (or out of the tunnel, the VPC) floods more copies than it may.
+    FLOOD_LIMIT = "flood-limit",
 }
 
 impl DropReason {

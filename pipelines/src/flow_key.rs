@@ -259,15 +259,15 @@ impl std::fmt::Debug for FlowKey {
 }
 
 /// Identity of a fragmented datagram: addresses, protocol (IPv4 only: in IPv6 the protocol of a later fragment
-/// may differ from its first one's), VLAN and id under a scope. Never zero.
+/// may differ from its first one's), VLAN and id under a scope; the id stands where ports stand.
 #[inline]
-pub fn fragment_hash(frame: &[u8], headers: &Headers, scope: Scope) -> u64 {
+pub fn fragment_key(frame: &[u8], headers: &Headers, scope: Scope) -> FlowKey {
     let mut probe = *headers;
     if probe.l3 == L3::Ipv6 {
         probe.proto = 0;
     }
-    let key = FlowKey::build(frame, &probe, scope, (0, 0), 0, true);
-    mix(key.hash(K1) ^ u64::from(headers.ip_id), K2) | 1
+    let id = probe.ip_id;
+    FlowKey::build(frame, &probe, scope, ((id >> 16) as u16, id as u16), 0, true)
 }
 
 /// The outer UDP source port: 49152..=65535 (RFC 7348 section 5, RFC 6335 dynamic range). Of a flow's

@@ -1,4 +1,5 @@
-//! How much slow path each vNIC may use: a rate limit per source, so that a scanner starves only itself.
+//! How much slow path each vNIC may use, how many copies it may flood and how many ICMP errors be told: rate limits per
+//! source, so that a scanner or a storm starves only itself.
 //!
 //! The generic cell rate algorithm (ITU-T I.371): one word per source, no timer.
 
@@ -13,6 +14,7 @@ pub struct MissLimits {
     vnics: Rows<Due>,
     vpcs: Rows<Due>,
     errors: Rows<Due>,
+    floods: Floods,
     interval_ns: u64,
 }
 
@@ -23,6 +25,7 @@ impl MissLimits {
             vnics: Rows::new(vnics, Due::default),
             vpcs: Rows::new(vpcs, Due::default),
             errors: Rows::new(vnics, Due::default),
+            floods: Floods { vnics: Rows::new(vnics, Due::default), vpcs: Rows::new(vpcs, Due::default) },
             interval_ns: 0,
         }
     }
@@ -43,11 +46,27 @@ impl MissLimits {
         due.admit(self.interval_ns, now_ns)
     }
 
+    /// True when a source may flood so many copies now, at so many a second (0: no limit); then it has.
+    #[inline]
+    pub fn admit_flood(&mut self, scope: Scope, copies: u32, per_second: u32, now_ns: u64) -> bool {
+        let due = match scope {
+            Scope::Vnic(index) => self.floods.vnics.at_mut(index),
+            Scope::Vpc(index) => self.floods.vpcs.at_mut(index),
+        };
+        due.admit(interval_ns(per_second).saturating_mul(u64::from(copies)), now_ns)
+    }
+
     /// True when one of so many ICMP errors a second (0: no limit) about a vNIC may be sent now; then it counts as sent.
     #[inline]
     pub fn admit_error(&mut self, vnic: u32, per_second: u32, now_ns: u64) -> bool {
         self.errors.at_mut(vnic).admit(interval_ns(per_second), now_ns)
     }
+}
+
+/// Limits of flooding, by vNIC and by VPC.
+struct Floods {
+    vnics: Rows<Due>,
+    vpcs: Rows<Due>,
 }
 
 const fn interval_ns(per_second: u32) -> u64 {

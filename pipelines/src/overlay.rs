@@ -69,7 +69,7 @@ impl<P: PacketBuf> Overlay<P> {
         advise: &dyn Fn(usize, usize),
     ) -> Self {
         Self {
-            nft: Nft::new(config.nft, advise),
+            nft: Nft::new(config.nft, advise).shared_by(config.vnics, config.vpcs),
             fragments,
             limits: MissLimits::new(config.vnics, config.vpcs),
             rcft,
@@ -169,7 +169,7 @@ impl<P: PacketBuf> Overlay<P> {
         let misses = lookup::run(&cx, burst, &self.nft, tunnels);
         watch.lap(Stage::Lookup, n);
         if misses != 0 {
-            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
+            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses, false);
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != Roce::default() {
@@ -236,7 +236,7 @@ impl<P: PacketBuf> Overlay<P> {
         }
         let misses = lookup::run(&cx, burst, &self.nft, true);
         if misses != 0 {
-            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses);
+            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses, true);
         }
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
         n == MAX_BURST

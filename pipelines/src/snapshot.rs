@@ -345,6 +345,10 @@ pub struct Settings {
     pub miss_rate: u32,
     /// ICMP errors per second and vNIC that they are about (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)); 0: no limit.
     pub error_rate: u32,
+    /// Copies of flooded packets per burst; the first packet that a burst floods gets all of its own.
+    pub flood_budget: u32,
+    /// Copies of flooded packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
+    pub flood_rate: u32,
     /// How RDMA over its rates is marked and bounded.
     pub law: Law,
     /// How much of a class may wait on a worker.
@@ -362,6 +366,8 @@ impl Default for Settings {
             miss_budget: 32,
             miss_rate: 100_000,
             error_rate: 1000,
+            flood_budget: 256,
+            flood_rate: 100_000,
             law: Law::default(),
             queues: QueueLimits::default(),
         }

@@ -72,6 +72,7 @@ impl World {
         let mut snapshot = Snapshot::empty(vlt);
         snapshot.settings.miss_rate = 0;
         snapshot.settings.error_rate = 0;
+        snapshot.settings.flood_rate = 0;
         snapshot.settings.miss_budget = 64;
         let roles = [PortRole::Uplink(0), PortRole::Vnic(0), PortRole::Vnic(1)];
         snapshot.ports = roles.map(|role| PortRow { role, partner: NO_PORT, ..PortRow::default() }).into();
@@ -182,6 +183,6 @@ fn overlay(counters: Arc<PipelineCounters>) -> Overlay<HeapBuf> {
     let rcft = Rcft::new(shared, 0, &advise);
     let tree = Arc::new(Tree::new(TreeSize { tenants: 1, vnics: LOCAL.len() as u32 }, &advise));
     let dhtb = Dhtb::new(tree, 1024, true, SEED);
-    let fragments = Arc::new(Fragments::new(64));
+    let fragments = Arc::new(Fragments::new(64, 5));
     Overlay::new(&config, fragments, (rcft, dhtb), Events::new(64), counters, &advise)
 }

@@ -13,14 +13,19 @@ mod idle;
 
 pub use entry::{Action, Entry, Verdict};
 
-use crate::flow_key::FlowKey;
+use crate::flow_key::{FlowKey, Scope};
 use crate::index::Index;
 pub use crate::index::NONE;
 use crate::mem::{Slab, prefetch};
+use crate::rows::Rows;
 use idle::IdleWheel;
 
 /// How full the index gets.
 const INDEX_PERCENT: usize = 60;
+/// In a full table, a source with more than one of so many entries makes room among its own.
+const SHARES: u32 = 8;
+/// Entries that the search for one of a source looks at: of one that has its share, eight are among them on average.
+const OWN_STEPS: u32 = 64;
 
 /// Size and aging of an NFT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,7 @@ pub struct Nft {
     entries: Slab<Entry>,
     free: Vec<u32>,
     idle: IdleWheel,
+    owners: Owners,
     stats: NftStats,
 }
 
@@ -81,8 +87,16 @@ impl Nft {
             entries,
             free: (0..config.entries).rev().collect(),
             idle: IdleWheel::new(config.idle_ticks),
+            owners: Owners::new(1, 1, u32::MAX),
             stats: NftStats::default(),
         }
+    }
+
+    /// The table, empty as it is, for so many vNICs and VPCs, none of which may turn it over for the others: when it is full,
+    /// a source that has its share loses its own entries to its new ones.
+    pub fn shared_by(mut self, vnics: usize, vpcs: usize) -> Self {
+        self.owners = Owners::new(vnics, vpcs, self.config.entries.div_ceil(SHARES));
+        self
     }
 
     /// The seed for [`FlowKey::hash`].
@@ -165,13 +179,18 @@ impl Nft {
         self.entries.get_mut(slot as usize)
     }
 
-    /// Inserts a key that is not in the table; makes room by removing the entry idle for longest. The slot of the
-    /// new entry: earlier slots may have lost theirs. ([`NONE`] would mean that the index lost count; callers
-    /// treat it as a flow that is not cached.)
+    /// Inserts a key that is not in the table; makes room by removing the entry idle for longest, of the same source where
+    /// that has its share of the table. The slot of the new entry: earlier slots may have lost theirs. [`NONE`] for a flow
+    /// that is not cached, because no entry of its source was found at once (or the index lost count).
     pub fn insert(&mut self, key: FlowKey, hash: u64, action: Action, now: u32) -> u32 {
         if self.free.is_empty() {
-            let oldest = self.idle.oldest(&mut self.entries);
-            self.evict(oldest);
+            let scope = key.scope();
+            let victim = if *self.owners.of(scope) >= self.owners.share {
+                self.one_of(scope)
+            } else {
+                self.idle.oldest(&mut self.entries)
+            };
+            self.evict(victim);
         }
         let Some(slot) = self.free.pop() else { return NONE };
         if !self.index.insert(hash, slot) {
@@ -189,13 +208,31 @@ impl Nft {
         }
         self.entries[slot as usize] = Entry { key, action, last_seen: now, ..Entry::default() };
         self.idle.push(&mut self.entries, slot, now);
+        *self.owners.of(key.scope()) += 1;
         self.stats.inserted += 1;
         slot
     }
 
     fn evict(&mut self, slot: u32) {
-        self.remove(slot);
-        self.stats.evicted += 1;
+        if slot != NONE {
+            self.remove(slot);
+            self.stats.evicted += 1;
+        }
+    }
+
+    /// Of some entries of a source, the one used longest ago; [`NONE`] when none was met.
+    fn one_of(&mut self, scope: Scope) -> u32 {
+        let (mut best, mut best_seen) = (NONE, u32::MAX);
+        for _ in 0..OWN_STEPS.min(self.config.entries) {
+            let slot = self.owners.hand;
+            self.owners.hand = (slot + 1) % self.config.entries;
+            let entry = &self.entries[slot as usize];
+            if entry.used != 0 && entry.key.scope() == scope && (best == NONE || entry.last_seen < best_seen)
+            {
+                (best, best_seen) = (slot, entry.last_seen);
+            }
+        }
+        best
     }
 
     /// Removes the entry in `slot`.
@@ -205,6 +242,8 @@ impl Nft {
             return;
         }
         let hash = entry.key.hash(self.config.seed);
+        let owned = self.owners.of(entry.key.scope());
+        *owned = owned.saturating_sub(1);
         self.index.remove(hash, slot);
         self.idle.unlink(&mut self.entries, slot);
         self.entries[slot as usize] = Entry::default();
@@ -253,6 +292,29 @@ impl Nft {
             }
         }
         (found, (end < self.config.entries).then_some(end))
+    }
+}
+
+/// Who has how many entries.
+struct Owners {
+    vnics: Rows<u32>,
+    vpcs: Rows<u32>,
+    /// Entries from which on a source makes room among its own.
+    share: u32,
+    /// Where the search for one of them goes on.
+    hand: u32,
+}
+
+impl Owners {
+    fn new(vnics: usize, vpcs: usize, share: u32) -> Self {
+        Self { vnics: Rows::new(vnics, || 0), vpcs: Rows::new(vpcs, || 0), share, hand: 0 }
+    }
+
+    fn of(&mut self, scope: Scope) -> &mut u32 {
+        match scope {
+            Scope::Vnic(index) => self.vnics.at_mut(index),
+            Scope::Vpc(index) => self.vpcs.at_mut(index),
+        }
     }
 }
 

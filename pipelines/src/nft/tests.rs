@@ -358,3 +358,34 @@ fn an_entry_moved_on_keeps_its_place_before_younger_ones() {
     assert_eq!(nft.find(&key(1), key(1).hash(SEED)), NONE);
     assert_ne!(nft.find(&key(2), key(2).hash(SEED)), NONE);
 }
+
+#[test]
+fn repair_a_scanner_turns_nobody_else_over() {
+    let of = |vnic: u32, n: u32| {
+        let scope = Scope::Vnic(vnic).raw();
+        FlowKey::from_words([u64::from(n), 0, 0, 0, u64::from(scope) << 32, 0, 6])
+    };
+    let config = NftConfig { entries: 1024, idle_ticks: 300, seed: SEED };
+    let mut nft = Nft::new(config, &|_, _| {}).shared_by(8, 4);
+    let mut insert =
+        |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), Action::default(), now);
+    for n in 0..100 {
+        assert_ne!(insert(&mut nft, of(1, n), 1), NONE);
+    }
+    // Flows of the others are the ones idle for longest.
+    for n in 0..100_000 {
+        insert(&mut nft, of(0, n), 2 + n / 1000);
+    }
+    for n in 0..100 {
+        assert_ne!(nft.find(&of(1, n), of(1, n).hash(SEED)), NONE, "flow {n} of the quiet one");
+    }
+    assert_eq!(nft.stats().entries, 1024);
+    // The newest of the scanner's own are there, and whoever has no share yet gets room from it.
+    assert_ne!(nft.find(&of(0, 99_999), of(0, 99_999).hash(SEED)), NONE);
+    for n in 0..100 {
+        assert_ne!(insert(&mut nft, of(2, n), 150), NONE);
+    }
+    // Removal gives shares back: the table may be filled and emptied for ever.
+    nft.clear();
+    assert!(Scope::Vnic(0) == of(0, 0).scope() && (0..8).all(|vnic| *nft.owners.of(Scope::Vnic(vnic)) == 0));
+}

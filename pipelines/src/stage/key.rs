@@ -6,7 +6,7 @@ use wire::{Flags, Headers, L3, PacketBuf, View, protocol};
 use super::Cx;
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, Scope, be64, fragment_hash};
+use crate::flow_key::{FlowKey, Scope, be64, fragment_key};
 use crate::fragments::{FirstFragment, Fragments};
 use crate::nft::{Bits, Nft};
 
@@ -142,14 +142,14 @@ fn fragment(
     scope: Scope,
     class: u8,
 ) -> Option<FirstFragment> {
-    let hash = fragment_hash(head, headers, scope);
+    let key = fragment_key(head, headers, scope);
     if headers.is(Flags::FRAGMENT_LATER) {
-        let first = fragments.find(hash, cx.now.tick)?;
+        let first = fragments.find(&key, cx.now.tick)?;
         cx.counters.fragments.add(1);
         headers.proto = first.proto;
         return Some(first);
     }
     let first = FirstFragment { sport: headers.sport, dport: headers.dport, proto: headers.proto, class };
-    fragments.store(hash, first, cx.now.tick);
+    fragments.store(&key, first, cx.now.tick);
     Some(first)
 }

@@ -1,62 +1,44 @@
 //! slow path: decides for flows that the NFT does not know (or knows from an older configuration), and installs.
 //!
 //! What comes out of the tunnel is judged by its source first ([`crate::reverse_path`]), packet by packet: the entry of a
-//! flow is its owner's, whoever else sends under its name. New flows are bounded per burst and rate-limited per source, so that a scanner starves only itself.
+//! flow is its owner's, whoever else sends under its name. New flows, and copies of flooded packets, are bounded per burst and rate-limited per source, so that a scanner or a storm
+//! starves only itself.
 
 use wire::PacketBuf;
 
 use super::Cx;
-use crate::burst::Burst;
+use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::decide_from;
 use crate::drops::DropReason;
 use crate::miss::MissLimits;
-use crate::nft::{Bits, NONE, Nft};
+use crate::nft::{Bits, NONE, Nft, Verdict};
 use crate::reverse_path;
 
 /// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
 /// its own flow's entry, or none where the table is too small to hold them all: such a packet is decided alone.
+/// `waited`: they have been here before, and wait no more.
 #[cold]
 #[inline(never)]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &mut Nft, limits: &mut MissLimits, misses: u64) {
+pub fn run<P: PacketBuf>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    misses: u64,
+    waited: bool,
+) {
     let mut budget = cx.snapshot.settings.miss_budget;
+    let mut copies = Copies::default();
     limits.set_rate(cx.snapshot.settings.miss_rate);
     for i in Bits(misses) {
-        let meta = &mut burst.metas[i];
-        let Some(source) = reverse_path::of_packet(cx.snapshot, meta) else {
-            burst.drop(i, DropReason::INNER_SOURCE, cx.counters);
-            continue;
-        };
-        // An earlier packet of the same burst may have installed the flow.
-        let slot = nft.find(&meta.key, meta.hash);
-        if slot != NONE {
-            let action = &nft.entry(slot).action;
-            if action.generation == cx.snapshot.generation(action.cell) && action.source == source {
-                meta.entry = slot;
-                cx.counters.nft_hits.add(1);
-                continue;
-            }
+        let resolved = one(cx, &mut burst.metas[i], nft, limits, &mut budget);
+        let admitted = resolved.and_then(|verdict| match verdict {
+            Verdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
+            _ => Ok(()),
+        });
+        if let Err(reason) = admitted {
+            burst.drop(i, reason, cx.counters);
         }
-        // A flow that is known already costs no more than the burst is long, and no source can cause it: a
-        // change of configuration must not cost it packets.
-        if slot != NONE {
-            cx.counters.nft_stale.add(1);
-            meta.entry = slot;
-            if let Some(entry) = nft.entry_mut(slot) {
-                entry.action = decide_from(cx.snapshot, &meta.key, source);
-            }
-            continue;
-        }
-        if budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
-            burst.drop(i, DropReason::MISS_LIMIT, cx.counters);
-            continue;
-        }
-        budget -= 1;
-        let action = decide_from(cx.snapshot, &meta.key, source);
-        cx.counters.nft_misses.add(1);
-        if meta.vnic != crate::burst::NO_INDEX {
-            cx.counters.vnic(meta.vnic as usize).misses.add(1);
-        }
-        meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
     }
     // Room for new flows may have been made by removing entries that other packets of this burst have hit.
     for i in burst.pending() {
@@ -64,5 +46,70 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &mut Nft, limits: &
         if meta.entry != NONE && nft.entry(meta.entry).key != meta.key {
             meta.entry = NONE;
         }
+    }
+}
+
+/// Finds, renews or makes the entry of a packet.
+fn one(
+    cx: &Cx,
+    meta: &mut Meta,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    budget: &mut u32,
+) -> Result<Verdict, DropReason> {
+    let source = reverse_path::of_packet(cx.snapshot, meta).ok_or(DropReason::INNER_SOURCE)?;
+    // An earlier packet of the same burst may have installed the flow.
+    let slot = nft.find(&meta.key, meta.hash);
+    if let Some(entry) = nft.entry_mut(slot) {
+        meta.entry = slot;
+        let current = entry.action.generation == cx.snapshot.generation(entry.action.cell);
+        if current && entry.action.source == source {
+            cx.counters.nft_hits.add(1);
+            return Ok(entry.action.verdict);
+        }
+        // A flow that is known already costs no more than the burst is long, and no source can cause it: a
+        // change of configuration must not cost it packets.
+        let action = decide_from(cx.snapshot, &meta.key, source);
+        let still_floods = action.verdict == Verdict::Flood && action == entry.action;
+        let counter = if still_floods { &cx.counters.nft_hits } else { &cx.counters.nft_stale };
+        counter.add(1);
+        entry.action = action;
+        return Ok(action.verdict);
+    }
+    if *budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
+        return Err(DropReason::MISS_LIMIT);
+    }
+    *budget -= 1;
+    let action = decide_from(cx.snapshot, &meta.key, source);
+    cx.counters.nft_misses.add(1);
+    if meta.vnic != NO_INDEX {
+        cx.counters.vnic(meta.vnic as usize).misses.add(1);
+    }
+    meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
+    Ok(action.verdict)
+}
+
+/// Copies of flooded packets that a burst has made.
+#[derive(Default)]
+struct Copies(u32);
+
+impl Copies {
+    /// Lets a packet flood, or tells why not: a source that floods too much, or a burst that has. So a burst makes no more
+    /// copies than its budget, or than one packet takes where that is more, and a storm into many VTEPs leaves queues,
+    /// buffers and time to the packets of others.
+    fn admit(&mut self, cx: &Cx, meta: &Meta, limits: &mut MissLimits) -> Result<(), DropReason> {
+        let settings = &cx.snapshot.settings;
+        let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Ok(()) };
+        let remote = if meta.vnic == NO_INDEX { 0 } else { vpc.flood_slots.len() };
+        let copies = u32::try_from(vpc.vnics.len() + remote).unwrap_or(u32::MAX);
+        let all = self.0.saturating_add(copies);
+        if self.0 != 0 && all > settings.flood_budget {
+            return Err(DropReason::FLOOD_BUDGET);
+        }
+        if !limits.admit_flood(meta.key.scope(), copies, settings.flood_rate, cx.now.ns) {
+            return Err(DropReason::FLOOD_LIMIT);
+        }
+        self.0 = all;
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pipelines::Now;
+use pipelines::flow_key::FlowKey;
 use pipelines::snapshot::{Prefix, RouteTarget};
 use wire::HeapBuf;
 use wire::build::Path;
@@ -83,13 +84,13 @@ fn two_workers_share_what_first_fragments_say() {
     assert_eq!(other.run(&world.snapshot, earlier, 1, vec![HeapBuf::new(&pieces[2])]).len(), 1);
     assert_eq!(other.counters.fragments.get(), 2);
     // Both at once, on threads of their own: found, or unknown; never mistaken for another datagram's.
-    let table = Arc::new(pipelines::fragments::Fragments::new(8));
+    let table = Arc::new(pipelines::fragments::Fragments::new(8, 5));
     std::thread::scope(|scope| {
         for worker in 0..2u16 {
             let table = table.clone();
             scope.spawn(move || {
                 for n in 0..200_000u64 {
-                    let hash = (n % 64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                    let key = FlowKey::from_words([n % 64, 0, 0, 0, (n % 64) << 32, 0, 17]);
                     let port = (n % 64) as u16;
                     let first = pipelines::fragments::FirstFragment {
                         sport: port,
@@ -98,8 +99,8 @@ fn two_workers_share_what_first_fragments_say() {
                         class: 0,
                     };
                     if n % 3 == 0 {
-                        table.store(hash, first, 100);
-                    } else if let Some(found) = table.find(hash, 100) {
+                        table.store(&key, first, 100);
+                    } else if let Some(found) = table.find(&key, 100) {
                         assert_eq!(found.sport, port);
                     }
                 }

@@ -60,7 +60,7 @@ impl One {
 /// True when the packet was taken at a glance, and then like that.
 fn agrees(world: &World, packet: &HeapBuf, from: From) -> bool {
     let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
-    let fragments = Fragments::new(4);
+    let fragments = Fragments::new(4, 5);
     let mut glance = One::new(packet, from);
     let (taken, roce) = glance.run(&world.snapshot, |cx, burst| {
         let read = match from {

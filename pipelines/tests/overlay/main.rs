@@ -9,6 +9,7 @@ mod fragments;
 mod glance;
 mod hostile;
 mod neighbours;
+mod repair_flood;
 mod repair_mtu;
 mod routing;
 mod sources;

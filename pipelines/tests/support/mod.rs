@@ -202,6 +202,7 @@ impl World {
         snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
         snapshot.settings.miss_rate = 0;
         snapshot.settings.error_rate = 0;
+        snapshot.settings.flood_rate = 0;
         snapshot.settings.miss_budget = 64;
         snapshot.uplinks.push(Some(Arc::new(Uplink {
             name: "up".into(),
@@ -215,7 +216,7 @@ impl World {
             punt: NO_PORT,
             punt_mtu: 1500,
         })));
-        let fragments = Arc::new(Fragments::new(64));
+        let fragments = Arc::new(Fragments::new(64, 5));
         let events = Events::new(16);
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});

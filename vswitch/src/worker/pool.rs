@@ -112,7 +112,7 @@ impl Pool {
     /// [`PoolError`].
     pub fn start(eal: &Eal, spec: &WorkerSpec, snapshot: &Arc<Snapshot>) -> Result<Self, PoolError> {
         let events = Events::new(4096);
-        let fragments = Arc::new(Fragments::new(FRAGMENTS));
+        let fragments = Arc::new(Fragments::new(FRAGMENTS, spec.nft.seed.rotate_left(47)));
         let clock = Clock::calibrate(CALIBRATION);
         let advise = |start, len| {
             if let Err(error) = pmd::hugepage::advise_range(start, len) {

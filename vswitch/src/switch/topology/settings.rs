@@ -7,6 +7,7 @@ use pipelines::snapshot::{DscpPolicy, Settings};
 use crate::config::{self, Config};
 
 pub(super) fn settings(config: &Config) -> Settings {
+    let defaults = Settings::default();
     Settings {
         vxlan_port: config.vxlan.udp_port,
         rdma_port: config.rdma.udp_port,
@@ -22,7 +23,9 @@ pub(super) fn settings(config: &Config) -> Settings {
         },
         miss_budget: u32::from(config.nft.miss_budget),
         miss_rate: config.nft.miss_rate,
-        error_rate: Settings::default().error_rate,
+        error_rate: defaults.error_rate,
+        flood_budget: defaults.flood_budget,
+        flood_rate: defaults.flood_rate,
         law: Law {
             kmin: config.qos.kmin.bytes(),
             kmax: config.qos.kmax.bytes(),

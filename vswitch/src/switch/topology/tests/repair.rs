@@ -105,7 +105,7 @@ impl Worker {
         let parts = (Rcft::new(shared, 0, &|_, _| {}), Dhtb::new(tree, 64, true, 1));
         let overlay = Overlay::new(
             &OverlayConfig { nft, vnics: 64, vpcs: 8 },
-            Arc::new(Fragments::new(64)),
+            Arc::new(Fragments::new(64, 5)),
             parts,
             Events::new(64),
             counters.clone(),
