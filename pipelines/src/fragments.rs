@@ -20,10 +20,12 @@ const OWN: usize = 4;
 const WORDS: usize = 7;
 /// The word of a key whose upper half is its scope.
 const SCOPE_WORD: usize = 4;
+/// The word of a key whose upper part, a MAC, fragments leave zero: a cell has the time there.
+const TIME_WORD: usize = 5;
 /// A datagram's fragments must arrive within this time (ticks; RFC 8200 section 4.5 and Linux: 30 to 60 s).
-const LIFETIME_TICKS: u16 = 300;
+const LIFETIME_TICKS: u32 = 300;
 /// By how much the clocks of two workers may differ.
-const SKEW_TICKS: u16 = 16;
+const SKEW_TICKS: u32 = 16;
 
 /// What later fragments need of their first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub struct FirstFragment {
 #[repr(align(64))]
 struct Cell {
     key: [AtomicU64; WORDS],
-    /// Ports, protocol, class and time; 0: free.
+    /// Ports, protocol, class, and a part of the time; 0: free.
     value: AtomicU64,
 }
 
@@ -54,32 +56,47 @@ impl Cell {
         mix(value ^ 0x9e37_79b9_7f4a_7c15, word as u64 ^ 0xd6e8_feb8_6659_fd93)
     }
 
-    /// The value, when the cell holds this key.
-    fn value_of(&self, key: &FlowKey) -> Option<u64> {
+    /// A word of the key, as of when the value was this.
+    fn word(&self, value: u64, word: usize) -> u64 {
+        self.key[word].load(Relaxed) ^ Self::mask(value, word)
+    }
+
+    /// The value and its time, when the cell holds this key.
+    fn value_of(&self, key: &FlowKey) -> Option<(u64, u32)> {
         let value = self.value.load(Relaxed);
-        let words = self.key.iter().zip(key.words()).enumerate();
-        let same =
-            words.fold(
-                value,
-                |same, (i, (stored, word))| {
-                    if stored.load(Relaxed) ^ Self::mask(value, i) == *word { same } else { 0 }
-                },
-            );
-        (same != 0).then_some(value)
+        let time = (self.word(value, TIME_WORD) >> 16) as u32;
+        let words = key.words().iter().enumerate();
+        let differs = words.fold(0, |differs, (i, word)| {
+            let time = if i == TIME_WORD { u64::from(time) << 16 } else { 0 };
+            differs | self.word(value, i) ^ word ^ time
+        });
+        (value != 0 && differs == 0 && value as u16 == time as u16).then_some((value, time))
     }
 
     fn scope(&self) -> Option<Scope> {
         let value = self.value.load(Relaxed);
-        let word = self.key[SCOPE_WORD].load(Relaxed) ^ Self::mask(value, SCOPE_WORD);
-        (value != 0).then(|| Scope::from_raw((word >> 32) as u32))
+        (value != 0).then(|| Scope::from_raw((self.word(value, SCOPE_WORD) >> 32) as u32))
     }
 
-    fn store(&self, key: &FlowKey, value: u64) {
+    fn age(&self, tick: u32) -> Option<u32> {
+        let value = self.value.load(Relaxed);
+        (value != 0).then(|| age((self.word(value, TIME_WORD) >> 16) as u32, tick))
+    }
+
+    fn store(&self, key: &FlowKey, value: u64, tick: u32) {
         self.value.store(value, Relaxed);
         for (i, (stored, word)) in self.key.iter().zip(key.words()).enumerate() {
-            stored.store(word ^ Self::mask(value, i), Relaxed);
+            let time = if i == TIME_WORD { u64::from(tick) << 16 } else { 0 };
+            stored.store((word | time) ^ Self::mask(value, i), Relaxed);
         }
     }
+}
+
+/// Ticks from one moment to a later one.
+fn age(then: u32, tick: u32) -> u32 {
+    let age = tick.wrapping_sub(then);
+    // Workers read the clock each for itself: a first fragment may be a little younger than "now".
+    if age > u32::MAX - SKEW_TICKS { 0 } else { age }
 }
 
 /// The shared table.
@@ -99,12 +116,6 @@ impl Fragments {
         &self.cells[(key.hash(self.seed) >> 20) as usize & (self.cells.len() - 1)]
     }
 
-    fn age(value: u64, tick: u32) -> u16 {
-        let age = (tick as u16).wrapping_sub(value as u16);
-        // Workers read the clock each for itself: a first fragment may be a little younger than "now".
-        if age > u16::MAX - SKEW_TICKS { 0 } else { age }
-    }
-
     /// Remembers a first fragment. The oldest datagram of the set gives way, of the same source where that has its part.
     pub fn store(&self, key: &FlowKey, first: FirstFragment, tick: u32) {
         let value = u64::from(first.sport) << 48
@@ -114,10 +125,7 @@ impl Fragments {
             | u64::from(tick as u16);
         let set = self.set(key);
         let own = |cell: &&Cell| cell.scope() == Some(key.scope());
-        let age = |cell: &&Cell| match cell.value.load(Relaxed) {
-            0 => u32::MAX,
-            value => u32::from(Self::age(value, tick)),
-        };
+        let age = |cell: &&Cell| cell.age(tick).unwrap_or(u32::MAX);
         let same = set.iter().find(|cell| cell.value_of(key).is_some());
         let cell = same.or_else(|| {
             if set.iter().filter(own).count() >= OWN {
@@ -127,14 +135,14 @@ impl Fragments {
             }
         });
         if let Some(cell) = cell {
-            cell.store(key, value);
+            cell.store(key, value, tick);
         }
     }
 
     /// The first fragment of a datagram, when it was seen lately.
     pub fn find(&self, key: &FlowKey, tick: u32) -> Option<FirstFragment> {
-        let value = self.set(key).iter().find_map(|cell| cell.value_of(key))?;
-        (Self::age(value, tick) <= LIFETIME_TICKS).then_some(FirstFragment {
+        let (value, then) = self.set(key).iter().find_map(|cell| cell.value_of(key))?;
+        (age(then, tick) <= LIFETIME_TICKS).then_some(FirstFragment {
             sport: (value >> 48) as u16,
             dport: (value >> 32) as u16,
             proto: (value >> 24) as u8,
@@ -173,12 +181,25 @@ mod tests {
     }
 
     #[test]
+    fn repair_an_old_datagram_is_not_taken_for_a_new_one_when_sixteen_bits_of_time_wrap() {
+        let table = Fragments::new(64, 5);
+        for start in [1_000, u32::MAX - 100] {
+            table.store(&key(1, 7), FIRST, start);
+            assert_eq!(table.find(&key(1, 7), start.wrapping_add(300)), Some(FIRST));
+            assert_eq!(table.find(&key(1, 7), start.wrapping_sub(3)), Some(FIRST));
+            for later in [301, 1 << 16, (1 << 16) + 50, 1 << 24, 1 << 31] {
+                assert_eq!(table.find(&key(1, 7), start.wrapping_add(later)), None, "{later} ticks later");
+            }
+        }
+    }
+
+    #[test]
     fn repair_every_word_of_a_key_is_compared() {
         let table = Fragments::new(1, 5);
         let known = FlowKey::from_words([1, 2, 3, 4, 5, 6, 7]);
         table.store(&known, FIRST, 1);
         for word in 0..WORDS {
-            for bit in 0..64 {
+            for bit in 0..if word == TIME_WORD { 16 } else { 64 } {
                 let mut words = *known.words();
                 words[word] ^= 1 << bit;
                 assert_eq!(table.find(&FlowKey::from_words(words), 1), None, "word {word}, bit {bit}");
@@ -212,13 +233,15 @@ mod tests {
             table.store(&one, FIRST, 1);
             let cell = &table.cells[0][WAYS - 1];
             let cell = if cell.value_of(&one).is_some() { cell } else { &table.cells[0][0] };
-            let value = cell.value.load(Relaxed) ^ 1;
+            // The other one has written its value and so many words.
+            let value = cell.value.load(Relaxed) ^ 3;
             cell.value.store(value, Relaxed);
             for word in 0..torn {
-                cell.key[word].store(two.words()[word] ^ Cell::mask(value, word), Relaxed);
+                let time = if word == TIME_WORD { 2 << 16 } else { 0 };
+                cell.key[word].store((two.words()[word] | time) ^ Cell::mask(value, word), Relaxed);
             }
             assert_eq!(table.find(&one, 1), None, "{torn} words");
-            assert_eq!(table.find(&two, 1).is_some(), torn == WORDS);
+            assert_eq!(table.find(&two, 2).is_some(), torn == WORDS);
         }
     }
 }

@@ -5,14 +5,17 @@
 //! longest. Aging and eviction are therefore exact to one slice and cost nothing per hit. A bit per list says
 //! whether it holds anything, so finding the oldest costs the same after a long pause as after a short one.
 //!
-//! Ticks must not go back; after they wrap (13 years) nothing ages any more, nothing else breaks.
+//! Ticks must not go back. They wrap after 13 years; the wheel counts slices of a time that does not, to which each tick is
+//! extended by its distance from the latest.
 
 use super::{Entry, NONE};
 
 /// Lists of the wheel; must exceed the slices of an idle timeout.
-const SLICES: u32 = 64;
+const SLICES: u64 = 64;
 /// Most slices per idle timeout.
 const PER_TIMEOUT: u32 = 32;
+/// By how many ticks a time may be ahead of the latest, or the latest go back.
+const SKEW: u32 = 1 << 10;
 /// Most entries that one eviction looks at.
 const MAX_STEPS: usize = 64;
 
@@ -24,9 +27,11 @@ pub(super) struct IdleWheel {
     idle: u32,
     slice_ticks: u32,
     /// `idle` in slices, rounded up.
-    timeout: u32,
+    timeout: u64,
     /// No entry is queued under an earlier slice, nor under one `SLICES` or more later.
-    cursor: u32,
+    cursor: u64,
+    /// The latest tick, extended.
+    now: u64,
 }
 
 /// What [`IdleWheel::next_expired`] found.
@@ -42,33 +47,59 @@ pub(super) enum Expired {
 impl IdleWheel {
     pub(super) fn new(idle: u32) -> Self {
         let slice_ticks = idle.div_ceil(PER_TIMEOUT).max(1);
-        let timeout = idle.div_ceil(slice_ticks);
-        Self { heads: [NONE; SLICES as usize], occupied: 0, idle, slice_ticks, timeout, cursor: 0 }
+        let timeout = u64::from(idle.div_ceil(slice_ticks));
+        Self { heads: [NONE; SLICES as usize], occupied: 0, idle, slice_ticks, timeout, cursor: 0, now: 0 }
+    }
+
+    /// The time of an entry, extended: it is past, or a little ahead where clocks differ.
+    #[inline(always)]
+    fn extend(&self, tick: u32) -> u64 {
+        let back = (self.now as u32).wrapping_sub(tick);
+        match back.wrapping_neg() {
+            ahead if ahead < SKEW => self.now + u64::from(ahead),
+            _ => self.now.saturating_sub(u64::from(back)),
+        }
     }
 
     #[inline(always)]
-    fn slice(&self, tick: u32) -> u32 {
-        tick / self.slice_ticks
+    fn slice(&self, tick: u32) -> u64 {
+        self.extend(tick) / u64::from(self.slice_ticks)
+    }
+
+    /// Takes note of the time: later than before, or earlier by a little, which changes nothing.
+    #[inline(always)]
+    fn hear(&mut self, tick: u32) {
+        let ahead = tick.wrapping_sub(self.now as u32);
+        if self.occupied == 0 || ahead.wrapping_neg() >= SKEW || ahead == 0 {
+            self.now += u64::from(ahead);
+        }
     }
 
     /// The oldest slice with an entry, and the first entry of its list.
     #[inline(always)]
-    fn first(&self) -> Option<(u32, u32)> {
+    fn first(&self) -> Option<(u64, u32)> {
         if self.occupied == 0 {
             return None;
         }
-        let ahead = self.occupied.rotate_right(self.cursor % SLICES).trailing_zeros();
-        let slice = self.cursor.wrapping_add(ahead);
+        let ahead = self.occupied.rotate_right((self.cursor % SLICES) as u32).trailing_zeros();
+        let slice = self.cursor + u64::from(ahead);
         Some((slice, self.heads[(slice % SLICES) as usize]))
     }
 
+    /// Queues an entry that is used now.
+    pub(super) fn push(&mut self, entries: &mut [Entry], slot: u32, now: u32) {
+        self.hear(now);
+        self.queue(entries, slot, now);
+    }
+
     /// Queues an entry under the time of its last use.
-    pub(super) fn push(&mut self, entries: &mut [Entry], slot: u32, tick: u32) {
+    fn queue(&mut self, entries: &mut [Entry], slot: u32, tick: u32) {
         let slice = self.slice(tick);
         // The oldest slice there is, this one included: an entry that is moved on may be older than all others. It
         // goes back no further than keeps the newest one on the wheel.
         self.cursor = self.first().map_or(slice, |(first, _)| {
-            let span = (SLICES - 1) - self.occupied.rotate_right(first % SLICES).leading_zeros();
+            let last = self.occupied.rotate_right((first % SLICES) as u32).leading_zeros();
+            let span = (SLICES - 1) - u64::from(last);
             slice.clamp((first + span).saturating_sub(SLICES - 1).min(first), first)
         });
         // A time before the oldest goes where it is looked at next, one beyond the wheel (aging is behind) where
@@ -80,7 +111,7 @@ impl IdleWheel {
             next.prev = slot;
         }
         let entry = &mut entries[slot as usize];
-        entry.used = 1 + list;
+        entry.used = 1 + list as u32;
         entry.prev = NONE;
         entry.next = head;
         self.heads[list as usize] = slot;
@@ -107,12 +138,14 @@ impl IdleWheel {
 
     /// The next entry that is due at `now_tick`. Each call looks at one entry.
     pub(super) fn next_expired(&mut self, entries: &mut [Entry], now_tick: u32) -> Expired {
+        self.hear(now_tick);
         let Some((first, slot)) = self.first() else { return Expired::None };
         // Of a slice that is due, every entry is, unless it was used since.
-        if first.saturating_add(self.timeout) >= self.slice(now_tick) {
+        if first + self.timeout >= self.slice(now_tick) {
             return Expired::None;
         }
-        if now_tick.saturating_sub(entries[slot as usize].last_seen) > self.idle {
+        let seen = self.extend(entries[slot as usize].last_seen);
+        if self.extend(now_tick).saturating_sub(seen) > u64::from(self.idle) {
             return Expired::Entry(slot);
         }
         self.requeue(entries, slot);
@@ -133,11 +166,11 @@ impl IdleWheel {
     /// The entry idle for longest, or [`NONE`] in an empty table. Where more entries were refreshed than one call
     /// may look at (and [`tidy`](Self::tidy) did not keep up), the one used longest ago among those it saw.
     pub(super) fn oldest(&mut self, entries: &mut [Entry]) -> u32 {
-        let (mut best, mut best_seen) = (NONE, u32::MAX);
+        let (mut best, mut best_seen) = (NONE, u64::MAX);
         for _ in 0..MAX_STEPS {
             let Some((first, slot)) = self.first() else { break };
-            let seen = entries[slot as usize].last_seen;
-            if self.slice(seen) <= first {
+            let seen = self.extend(entries[slot as usize].last_seen);
+            if seen / u64::from(self.slice_ticks) <= first {
                 return slot;
             }
             if seen < best_seen {
@@ -150,6 +183,6 @@ impl IdleWheel {
 
     fn requeue(&mut self, entries: &mut [Entry], slot: u32) {
         self.unlink(entries, slot);
-        self.push(entries, slot, entries[slot as usize].last_seen);
+        self.queue(entries, slot, entries[slot as usize].last_seen);
     }
 }

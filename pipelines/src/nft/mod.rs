@@ -186,7 +186,7 @@ impl Nft {
         if self.free.is_empty() {
             let scope = key.scope();
             let victim = if *self.owners.of(scope) >= self.owners.share {
-                self.one_of(scope)
+                self.one_of(scope, now)
             } else {
                 self.idle.oldest(&mut self.entries)
             };
@@ -196,8 +196,10 @@ impl Nft {
         if !self.index.insert(hash, slot) {
             // Both buckets of the key, and all that could be moved out of them, are full: the entry of the
             // primary bucket that was used longest ago gives way, which frees a way there.
-            if let Some(victim) =
-                self.index.slots_of(hash).min_by_key(|&s| self.entries[s as usize].last_seen)
+            if let Some(victim) = self
+                .index
+                .slots_of(hash)
+                .max_by_key(|&s| now.wrapping_sub(self.entries[s as usize].last_seen))
             {
                 self.evict(victim);
             }
@@ -221,15 +223,15 @@ impl Nft {
     }
 
     /// Of some entries of a source, the one used longest ago; [`NONE`] when none was met.
-    fn one_of(&mut self, scope: Scope) -> u32 {
-        let (mut best, mut best_seen) = (NONE, u32::MAX);
+    fn one_of(&mut self, scope: Scope, now: u32) -> u32 {
+        let (mut best, mut longest) = (NONE, 0);
         for _ in 0..OWN_STEPS.min(self.config.entries) {
             let slot = self.owners.hand;
             self.owners.hand = (slot + 1) % self.config.entries;
             let entry = &self.entries[slot as usize];
-            if entry.used != 0 && entry.key.scope() == scope && (best == NONE || entry.last_seen < best_seen)
-            {
-                (best, best_seen) = (slot, entry.last_seen);
+            let unused = now.wrapping_sub(entry.last_seen);
+            if entry.used != 0 && entry.key.scope() == scope && (best == NONE || unused > longest) {
+                (best, longest) = (slot, unused);
             }
         }
         best

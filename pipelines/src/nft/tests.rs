@@ -367,8 +367,7 @@ fn repair_a_scanner_turns_nobody_else_over() {
     };
     let config = NftConfig { entries: 1024, idle_ticks: 300, seed: SEED };
     let mut nft = Nft::new(config, &|_, _| {}).shared_by(8, 4);
-    let mut insert =
-        |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), Action::default(), now);
+    let insert = |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), Action::default(), now);
     for n in 0..100 {
         assert_ne!(insert(&mut nft, of(1, n), 1), NONE);
     }
@@ -388,4 +387,42 @@ fn repair_a_scanner_turns_nobody_else_over() {
     // Removal gives shares back: the table may be filled and emptied for ever.
     nft.clear();
     assert!(Scope::Vnic(0) == of(0, 0).scope() && (0..8).all(|vnic| *nft.owners.of(Scope::Vnic(vnic)) == 0));
+}
+
+#[test]
+fn repair_entries_age_where_ticks_wrap() {
+    for idle_ticks in [7, 300, 6000] {
+        let mut nft = Nft::new(NftConfig { entries: 64, idle_ticks, seed: SEED }, &|_, _| {});
+        let key = |n: u32| FlowKey::from_words([u64::from(n), 0, 0, 0, 0, 0, 6]);
+        let hash = |n| key(n).hash(SEED);
+        // One flow stays in use over the wrap, others come and go before, at and after it.
+        let start = 0u32.wrapping_sub(idle_ticks * 5 / 2);
+        let kept = nft.insert(key(0), hash(0), Action::default(), start);
+        for step in 0..idle_ticks * 10 {
+            let now = start.wrapping_add(step);
+            if step % (idle_ticks / 3).max(1) == 0 {
+                nft.entry_mut(kept).unwrap().last_seen = now;
+                nft.insert(key(1 + step), hash(1 + step), Action::default(), now);
+            }
+            nft.age(now, 8);
+            assert!(
+                nft.stats().entries <= 8,
+                "{} entries at step {step} of {idle_ticks}",
+                nft.stats().entries
+            );
+            assert_eq!(nft.find(&key(0), hash(0)), kept, "at step {step} of {idle_ticks}");
+        }
+        assert!(nft.stats().aged >= 25, "{:?}", nft.stats());
+        // Unused, it goes as well; and what makes room in a full table is what was idle for longest.
+        let now = start.wrapping_add(idle_ticks * 14);
+        (0..20).for_each(|_| nft.age(now, 8));
+        assert_eq!(nft.stats().entries, 0);
+    }
+    let mut nft = Nft::new(NftConfig { entries: 8, idle_ticks: 300, seed: SEED }, &|_, _| {});
+    for n in 0..100u32 {
+        let key = FlowKey::from_words([u64::from(n), 0, 0, 0, 0, 0, 6]);
+        nft.insert(key, key.hash(SEED), Action::default(), 0u32.wrapping_sub(500).wrapping_add(n * 10));
+        let oldest = FlowKey::from_words([u64::from(n.saturating_sub(7)), 0, 0, 0, 0, 0, 6]);
+        assert_ne!(nft.find(&oldest, oldest.hash(SEED)), NONE, "flow {n} pushed out a younger one");
+    }
 }

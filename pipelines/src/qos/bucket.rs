@@ -2,7 +2,8 @@
 //!
 //! The bucket of rate r and burst b holds `min(b, (now - due) * r)` tokens; taking n tokens moves `due` by n / r.
 //! Nothing has to be refilled, any number of workers may take, and a change of rate or burst is a store. Times are
-//! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them.
+//! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them; they wrap after 834 days, and are therefore compared
+//! by their difference only. What is due [`FARTHEST`] ahead or later was due before, and is paid for.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,8 +14,11 @@ const GRAIN_SHIFT: u32 = 8;
 /// Costs are in 2^-12 grains a byte.
 const COST_SHIFT: u32 = 12;
 
-/// A time in grains.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// The most that a bucket may be in debt, in grains: nearly five hours.
+const FARTHEST: i64 = 1 << 52;
+
+/// A time in grains, modulo 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp(u64);
 
 impl Stamp {
@@ -48,7 +52,8 @@ impl Pace {
         }
         let per_second = 8_000_000_000u128 << (GRAIN_SHIFT + COST_SHIFT);
         let cost = u64::try_from(per_second / u128::from(rate)).unwrap_or(u64::MAX).max(1);
-        Self { cost, burst: grains(burst, cost) }
+        // No more than a debt may be: both together stay far below what wraps.
+        Self { cost, burst: grains(burst, cost).min(FARTHEST.cast_unsigned()) }
     }
 
     /// True without a limit.
@@ -120,10 +125,19 @@ impl PaceCell {
 #[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
 pub struct Bucket {
+    /// 0: full, whatever the time.
     due: AtomicU64,
 }
 
 impl Bucket {
+    /// By how much the time at which all is paid for is ahead of now: at least the burst behind it.
+    #[inline(always)]
+    fn ahead(due: u64, pace: Pace, now: Stamp) -> i64 {
+        let floor = -(pace.burst as i64);
+        let ahead = due.wrapping_sub(now.0) as i64;
+        if due == 0 || ahead > FARTHEST { floor } else { ahead.max(floor) }
+    }
+
     /// How long until `n` tokens are there, in nanoseconds; 0: now. More than the burst are there when the bucket is
     /// full.
     #[inline(always)]
@@ -131,9 +145,9 @@ impl Bucket {
         if pace.is_free() {
             return 0;
         }
-        let start = self.due.load(Relaxed).max(now.0.saturating_sub(pace.burst));
-        let ready = start + grains(n, pace.cost).min(pace.burst);
-        ready.saturating_sub(now.0).div_ceil(1 << GRAIN_SHIFT)
+        let ahead = Self::ahead(self.due.load(Relaxed), pace, now);
+        let ready = ahead.saturating_add_unsigned(grains(n, pace.cost).min(pace.burst));
+        ready.max(0).cast_unsigned().div_ceil(1 << GRAIN_SHIFT)
     }
 
     /// Takes `n` tokens, there or not.
@@ -142,10 +156,11 @@ impl Bucket {
         if pace.is_free() {
             return;
         }
-        let (floor, price) = (now.0.saturating_sub(pace.burst), grains(n, pace.cost));
+        let price = grains(n, pace.cost);
         let mut due = self.due.load(Relaxed);
         loop {
-            let next = due.max(floor).saturating_add(price);
+            let ahead = Self::ahead(due, pace, now).saturating_add_unsigned(price).min(FARTHEST);
+            let next = now.0.wrapping_add_signed(ahead).max(1);
             match self.due.compare_exchange_weak(due, next, Relaxed, Relaxed) {
                 Ok(_) => return,
                 Err(changed) => due = changed,
@@ -163,12 +178,9 @@ impl Bucket {
         if pace.is_free() {
             return 0;
         }
-        let due = self.due.load(Relaxed).max(now.0.saturating_sub(pace.burst));
-        if due <= now.0 {
-            bytes(now.0 - due, pace.cost).min(i64::MAX as u64) as i64
-        } else {
-            -(bytes(due - now.0, pace.cost).min(i64::MAX as u64) as i64)
-        }
+        let ahead = Self::ahead(self.due.load(Relaxed), pace, now);
+        let tokens = bytes(ahead.unsigned_abs(), pace.cost).min(i64::MAX as u64) as i64;
+        if ahead <= 0 { tokens } else { -tokens }
     }
 }
 
@@ -186,6 +198,54 @@ mod tests {
             assert!(pace.burst().abs_diff(100_000) < 100);
         }
         assert_eq!(Pace::new(0, 5), Pace::FREE);
+    }
+
+    /// The time at which grains wrap.
+    const WRAP_NS: u64 = 1 << (64 - GRAIN_SHIFT);
+
+    #[test]
+    fn repair_dhtb_a_rate_holds_where_the_clock_wraps() {
+        let pace = Pace::new(1_000_000_000, 100_000);
+        for start in [WRAP_NS - 500_000_000, WRAP_NS - 1, WRAP_NS, 2 * WRAP_NS - 500_000_000] {
+            let bucket = Bucket::default();
+            let mut granted = 0;
+            for step in 0..1_000_000 {
+                let now = Stamp::from_ns(start + step * 1_000);
+                if bucket.wait(1_000, pace, now) == 0 {
+                    bucket.take(1_000, pace, now);
+                    granted += 1_000;
+                }
+                assert!(bucket.level(pace, now).abs() <= 100_000);
+            }
+            assert!(
+                (125_000_000..=125_102_000).contains(&granted),
+                "{granted} bytes in a second from {start}"
+            );
+        }
+    }
+
+    #[test]
+    fn repair_dhtb_neither_debt_nor_rest_is_forgotten_over_a_wrap() {
+        let (pace, bucket) = (Pace::new(8_000_000, 10_000), Bucket::default());
+        let before = Stamp::from_ns(WRAP_NS - 1_000_000);
+        bucket.take(1_010_000, pace, before);
+        assert_eq!(bucket.level(pace, before), -1_000_000);
+        assert!(bucket.level(pace, Stamp::from_ns(WRAP_NS + 499_000_000)).abs_diff(-500_000) < 2);
+        assert!(bucket.wait(1, pace, Stamp::from_ns(WRAP_NS + 499_000_000)).abs_diff(500_000_000) < 10_000);
+        // Unused for a year, or two: full.
+        for days in [1, 400, 500, 700, 833] {
+            let later = Stamp::from_ns(WRAP_NS + days * 86_400_000_000_000);
+            assert_eq!(
+                (bucket.level(pace, later), bucket.wait(9_999, pace, later)),
+                (10_000, 0),
+                "{days} days"
+            );
+        }
+        // A debt beyond all measure is the most there is, not none.
+        bucket.take(u64::MAX >> 3, pace, before);
+        assert!(bucket.wait(1, pace, before) > 17_000_000_000_000);
+        bucket.fill();
+        assert_eq!(bucket.level(pace, before), 10_000);
     }
 
     proptest! {
