@@ -29,6 +29,9 @@ fn main() -> io::Result<()> {
         let choice = [(message.attribute() - 0x10) as u8];
         save(&seeds.join("mad"), &format!("{}-body", message.name()), &[&choice, &frame[86..318]].concat())?;
     }
+    for (name, input) in fuzz::overlay::seeds() {
+        save(&seeds.join("overlay"), &name, &input)?;
+    }
     for (number, sequence) in sequences().iter().enumerate() {
         save(&seeds.join("rcft"), &format!("sequence-{number}"), sequence)?;
     }

@@ -4,5 +4,10 @@
 //! The targets in `fuzz_targets/` only hand over the bytes; `examples/seeds.rs` makes the inputs to begin with.
 
 pub mod mad;
+pub mod overlay;
 pub mod rcft;
 pub mod roce;
+
+/// The hosts of the pipeline's own tests.
+#[path = "../../tests/support/mod.rs"]
+mod support;
