@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::protocol::answer;
@@ -56,12 +56,14 @@ async fn control(options: Options) -> anyhow::Result<()> {
     // The socket next: a second daemon must not touch the ports of the first.
     let server = Server::bind(&options.config.api.socket)?;
     let state_file = options.config.control.state.clone();
+    let file = options.file.as_deref().map(Source::load).transpose()?;
     let config = match &state_file {
-        Some(path) => state::restore(options.config, path)?,
+        Some(path) => state::restore(options.config, file.as_ref(), path)?,
         None => options.config,
     };
     let mut switch = Switch::start(config)?;
     switch.set_state_file(state_file.as_deref());
+    switch.set_config_file(file);
     let (mut shell, console) = Shell::new(switch)?;
     shell.config_file = options.file;
     tracing::info!(socket = %server.path().display(), "the switch runs");
@@ -127,7 +129,7 @@ fn reload(shell: &mut Shell) {
         tracing::warn!("SIGHUP: the switch was started without a config file");
         return;
     };
-    match shell.load_config(&path) {
+    match shell.reload_config(&path) {
         Ok(()) => tracing::info!(file = %path.display(), "config reloaded"),
         Err(error) => tracing::error!(%error, "the config was not reloaded; the switch runs on as it was"),
     }

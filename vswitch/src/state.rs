@@ -1,19 +1,23 @@
 //! Saved state: what was changed through the console or the API, kept over a restart or a crash.
 //!
-//! The file is a whole config, replaced atomically after each change. At start its networks take the place of the
-//! config file's; what belongs to the process (memory, workers, sockets) always comes from the config file.
+//! The file is a whole config, replaced atomically after each change, with the config file as it was last applied in
+//! comments behind it. At start the two are compared with the config file of now (`config::merge`): where that says
+//! something new, it wins; everything else is as it was. What belongs to the process (memory, workers, sockets) always
+//! comes from the config file.
 
 use std::path::Path;
 
 use anyhow::Context;
 
 use crate::config::Config;
+use crate::config::merge::{Occasion, Source, merge};
 
-/// The config to start with: `config`, with the networks of the state file if there is one.
+/// The config to start with: that of the state file, if there is one, with what is new in the config file; without one,
+/// `config`, which is that of the config file.
 ///
 /// # Errors
-/// A state file that cannot be read or is not valid.
-pub fn restore(config: Config, path: &Path) -> anyhow::Result<Config> {
+/// A state file that cannot be read or is not valid, and what it and the config file do not agree on.
+pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Result<Config> {
     let shown = path.display().to_string();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -24,17 +28,10 @@ pub fn restore(config: Config, path: &Path) -> anyhow::Result<Config> {
         format!("the state file {shown} is not valid; mend it, or remove it to start from the config")
     })?;
     tracing::info!(file = shown, "networks restored from the state file; remove it to start from the config");
-    Ok(Config {
-        eal: config.eal,
-        workers: config.workers,
-        forward: config.forward,
-        api: config.api,
-        control: config.control,
-        nft: config.nft,
-        vlt: config.vlt,
-        vxlan: config.vxlan,
-        rdma: config.rdma,
-        rcft: config.rcft,
-        ..saved
-    })
+    let Some(file) = file else {
+        let Config { eal, workers, forward, api, control, nft, vlt, vxlan, rdma, rcft, .. } = config;
+        return Ok(Config { eal, workers, forward, api, control, nft, vlt, vxlan, rdma, rcft, ..saved });
+    };
+    merge(&saved, Source::kept_in(&text).as_ref(), file, Occasion::Restart)
+        .with_context(|| format!("the config and the state file {shown} do not go together"))
 }

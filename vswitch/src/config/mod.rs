@@ -10,6 +10,7 @@ pub mod datapath;
 pub mod document;
 pub mod error;
 pub mod fields;
+pub mod merge;
 pub mod name;
 pub mod network;
 pub mod offload;
@@ -28,6 +29,7 @@ pub use datapath::{EcnEncap, NftConfig, RdmaConfig, ReservedBits, VltConfig, Vxl
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
 pub use fields::DscpPolicy;
+pub use merge::Source;
 pub use name::Name;
 pub use network::{
     HostTraffic, InnerVlan, LocationConfig, PortConfig, RouteTarget, StaticNeighbour, SubnetConfig,

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{Entry, Shell};
-use crate::config::Config;
+use crate::config::Source;
 use crate::console::{Args, CommandError, Output};
-use crate::switch::Missing;
 
 /// A command file may load others, so deep.
 const MAX_DEPTH: u32 = 8;
@@ -23,10 +22,14 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "config load <file:path>",
-            help: "Go over to another config, all or nothing",
+            help: "Go over to another config, all or nothing: what was made at run time goes",
             run: load_config,
         },
-        Entry { syntax: "config reload", help: "Read the config file again (as SIGHUP does)", run: reload },
+        Entry {
+            syntax: "config reload",
+            help: "Read the config file again (as SIGHUP does); what was made at run time stays",
+            run: reload,
+        },
         Entry { syntax: "save <file:path>", help: "Write the running config to a file", run: save },
         Entry {
             syntax: "load <file:path>",
@@ -58,16 +61,26 @@ fn read(path: &Path) -> Result<String, CommandError> {
 }
 
 impl Shell {
-    /// Goes over to the config in a file.
+    /// Goes over to the config in a file, whole.
     ///
     /// # Errors
     /// What is wrong with the file or with the change; the switch is as it was.
     pub fn load_config(&mut self, path: &Path) -> Result<(), CommandError> {
-        let text = read(path)?;
-        let config = Config::parse(&text, &path.display().to_string())
-            .map_err(|errors| CommandError::new(errors.to_string()))?;
-        Ok(self.switch.go_over(config, Missing::Awaited)?)
+        Ok(self.switch.load_file(source(path)?)?)
     }
+
+    /// Applies the config in a file again; what was made at run time stays.
+    ///
+    /// # Errors
+    /// What is wrong with the file or with the change; the switch is as it was.
+    pub fn reload_config(&mut self, path: &Path) -> Result<(), CommandError> {
+        Ok(self.switch.reload_file(source(path)?)?)
+    }
+}
+
+fn source(path: &Path) -> Result<Source, CommandError> {
+    Source::parse(&read(path)?, &path.display().to_string())
+        .map_err(|errors| CommandError::new(errors.to_string()))
 }
 
 fn load_config(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
@@ -82,7 +95,7 @@ fn reload(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
             "the switch was started without a config file; use `config load <file>`",
         ));
     };
-    shell.load_config(&path)?;
+    shell.reload_config(&path)?;
     Ok(Output::message(format!("running the config of {}", path.display())))
 }
 

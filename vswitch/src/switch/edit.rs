@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use wire::{Qpn, Vni};
 
 use super::{Missing, Switch, SwitchError};
+use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
     Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig, VnicPort,
     VpcConfig,
@@ -25,11 +26,32 @@ impl Switch {
         self.go_over(config, Missing::Refused)
     }
 
+    /// Goes over to the config of a file, whole: what was made at run time goes.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
+        self.apply(file.config.clone(), Missing::Awaited)?;
+        self.file = Some(file);
+        self.save_state()
+    }
+
+    /// Applies a config file again: what it names is as it says, what was made at run time stays.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
+        let config = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload)?;
+        self.apply(config, Missing::Awaited)?;
+        self.file = Some(file);
+        self.save_state()
+    }
+
     /// Goes over to another config, as [`apply`](Self::apply), and saves it where changes are saved.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn go_over(&mut self, config: Config, missing: Missing) -> Result<(), SwitchError> {
+    fn go_over(&mut self, config: Config, missing: Missing) -> Result<(), SwitchError> {
         self.apply(config, missing)?;
         self.save_state()
     }
@@ -260,7 +282,13 @@ impl Switch {
 
     fn save_state(&self) -> Result<(), SwitchError> {
         let Some(path) = self.saved.as_deref() else { return Ok(()) };
-        self.save(path).map_err(|error| SwitchError::NotSaved(Box::new(error)))
+        let save = || -> Result<(), SwitchError> {
+            let mut text = self.config().to_toml()?;
+            text.extend(self.file.as_ref().map(Source::keep));
+            write_whole(path, &text)
+                .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
+        };
+        save().map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 }
 

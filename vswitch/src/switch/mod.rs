@@ -40,7 +40,7 @@ use ports::PortTable;
 use topology::Topology;
 use underlay::Neighbours;
 
-use crate::config::{Config, ForwardMode, Idle};
+use crate::config::{Config, ForwardMode, Idle, Source};
 use crate::rdma;
 use crate::worker::watchdog::Watchdog;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
@@ -63,6 +63,8 @@ pub struct Switch {
     forwarding: bool,
     started: Instant,
     saved: Option<std::path::PathBuf>,
+    /// The config file as it was last applied: what is not in it was made at run time.
+    file: Option<Source>,
     baseline: crate::view::Baseline,
     stopped: bool,
     watchdog: Watchdog,
@@ -134,6 +136,7 @@ impl Switch {
             forwarding: false,
             started: Instant::now(),
             saved: None,
+            file: None,
             baseline: crate::view::Baseline::default(),
             stopped: false,
             watchdog,
@@ -372,6 +375,11 @@ impl Switch {
     /// Where changes made through the console are saved, if anywhere.
     pub fn set_state_file(&mut self, path: Option<&Path>) {
         self.saved = path.map(Path::to_owned);
+    }
+
+    /// The config file that the running config began with; it is saved with the state.
+    pub fn set_config_file(&mut self, file: Option<Source>) {
+        self.file = file;
     }
 
     /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine.

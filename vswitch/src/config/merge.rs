@@ -1,0 +1,376 @@
+//! A config file that was read again, and what was changed at run time: one config of both.
+//!
+//! What the file names, the file decides; what it does not name is left as it is. Which objects are the file's is told by
+//! the file as it was last applied ([`Source`]): an object that was in it and is no more goes, and a key that it named and
+//! names no more has its default again. An object that was never in it was made at run time, and stays.
+//!
+//! At a restart the file is not applied anew but compared with itself: where it says what it said, what was changed at run
+//! time holds, for that was acknowledged.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::document::Document;
+use super::error::{ConfigError, ConfigErrors};
+use super::{Config, validate};
+
+/// Sections that are lists of objects, with the keys that tell one from another.
+const LISTS: &[(&str, &[&str])] = &[
+    ("uplink", &["name"]),
+    ("vpc", &["name"]),
+    ("subnet", &["vpc", "prefix"]),
+    ("trunk", &["name"]),
+    ("vnic", &["name"]),
+    ("location", &["vni", "vip"]),
+    ("port", &["name"]),
+];
+/// Sections of the process: at a restart they come from the file alone.
+const PROCESS: &[&str] =
+    &["eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft"];
+/// In front of each line of a file that is kept in the saved state.
+const KEPT: &str = "#| ";
+
+/// A config file: its text, and what it comes to.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its config.
+    pub config: Config,
+    text: String,
+    origin: String,
+}
+
+/// When a file is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// The switch runs, and somebody wants what the file says.
+    Reload,
+    /// The switch starts with what it saved.
+    Restart,
+}
+
+impl Source {
+    /// Reads and checks a text; `origin` is the name its errors give it.
+    ///
+    /// # Errors
+    /// Everything wrong with it.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+        let config = Config::parse(text, origin)?;
+        Ok(Self { config, text: text.to_owned(), origin: origin.to_owned() })
+    }
+
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, and everything wrong with it.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let origin = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            fault(&origin, format!("cannot read the config: {error}; give its path with --config"))
+        })?;
+        Self::parse(&text, &origin)
+    }
+
+    /// The text as comments of a saved state, which [`kept_in`](Self::kept_in) finds there.
+    pub fn keep(&self) -> String {
+        let mut kept = String::from(
+            "\n# The config file as it was last applied: what is not in it was made at run time.\n",
+        );
+        for line in self.text.lines() {
+            kept.push_str(KEPT);
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        kept
+    }
+
+    /// The file that a saved state was made with, if it says so and the file was good.
+    pub fn kept_in(state: &str) -> Option<Self> {
+        let lines: Vec<&str> = state
+            .lines()
+            .filter_map(|line| line.strip_prefix(KEPT).or_else(|| (line == KEPT.trim_end()).then_some("")))
+            .collect();
+        if lines.is_empty() && !state.contains("# The config file as it was last applied") {
+            return None;
+        }
+        Self::parse(&lines.join("\n"), "the config file as last applied").ok()
+    }
+
+    fn named(&self) -> Table {
+        self.text.parse().unwrap_or_default()
+    }
+}
+
+/// The config of a file and of what was changed at run time. `before` is the file as it was last applied; without it,
+/// nothing is known to have been in it.
+///
+/// # Errors
+/// What the file and the run time say differently of one object, or do not allow of each other, each with its place.
+pub fn merge(
+    running: &Config,
+    before: Option<&Source>,
+    file: &Source,
+    occasion: Occasion,
+) -> Result<Config, ConfigErrors> {
+    let document = Document::parse(&file.text, &file.origin)?;
+    let merger = Merger {
+        running: table(running, &file.origin)?,
+        file: table(&file.config, &file.origin)?,
+        named: file.named(),
+        before: match before {
+            Some(before) => Some((table(&before.config, &before.origin)?, before.named())),
+            None => None,
+        },
+        occasion,
+    };
+    let mut merged = Table::new();
+    let mut errors = Vec::new();
+    let sections = merger.running.keys().chain(merger.file.keys());
+    for section in sections {
+        if merged.contains_key(section) {
+            continue;
+        }
+        let value = match LISTS.iter().find(|(list, _)| list == section) {
+            Some((list, keys)) => Value::Array(merger.list(list, keys, &mut |at, id| {
+                let message = format!(
+                    "{list} {id} was added at run time and says something else there; remove it with its command, \
+                     or take it out of the file"
+                );
+                errors.push(document.places.error(&format!("{list}[{at}]"), message));
+            })),
+            None => match merger.section(section) {
+                Some(value) => value,
+                None => continue,
+            },
+        };
+        merged.insert(section.clone(), value);
+    }
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    let text = toml::to_string(&merged).map_err(|error| fault(&file.origin, error.to_string()))?;
+    let config = Document::read(&text, &file.origin)?.config;
+    // The file's objects come first, so their places are those of the file; what has none was added at run time.
+    validate::all(&config, &document.places).map_err(|ConfigErrors(errors)| {
+        let told = errors.into_iter().map(|mut error| {
+            let whose = if error.place.is_some() { "in the file" } else { "added at run time" };
+            error.message = format!(
+                "{} ({whose}; the file and what was added at run time do not go together)",
+                error.message
+            );
+            error
+        });
+        ConfigErrors(told.collect())
+    })?;
+    Ok(config)
+}
+
+fn fault(origin: &str, message: String) -> ConfigErrors {
+    ConfigErrors(vec![ConfigError { origin: origin.to_owned(), place: None, message }])
+}
+
+fn table(config: &Config, origin: &str) -> Result<Table, ConfigErrors> {
+    Table::try_from(config).map_err(|error| fault(origin, format!("cannot be written as TOML: {error}")))
+}
+
+struct Merger {
+    running: Table,
+    /// What the file comes to, defaults included, and what it names.
+    file: Table,
+    named: Table,
+    /// The same of the file as it was last applied.
+    before: Option<(Table, Table)>,
+    occasion: Occasion,
+}
+
+impl Merger {
+    fn section(&self, name: &str) -> Option<Value> {
+        let empty = Table::new();
+        let of = |table: &Table| table.get(name).and_then(Value::as_table).cloned().unwrap_or_default();
+        let was = self.before.as_ref().map_or(&empty, |(_, named)| named);
+        if self.occasion == Occasion::Restart && PROCESS.contains(&name) {
+            return self.file.get(name).cloned();
+        }
+        Some(Value::Table(self.keys(&of(&self.running), &of(&self.file), &of(&self.named), &of(was))))
+    }
+
+    /// One table of both.
+    fn keys(&self, running: &Table, file: &Table, named: &Table, was: &Table) -> Table {
+        let mut merged = Table::new();
+        for key in running.keys().chain(file.keys()) {
+            if merged.contains_key(key) {
+                continue;
+            }
+            let unchanged = named.contains_key(key) && named.get(key) == was.get(key);
+            let parts = [running.get(key), file.get(key), named.get(key), was.get(key)];
+            let value = match parts {
+                // What stands behind a port is one thing.
+                [Some(Value::Table(running)), Some(Value::Table(file)), Some(Value::Table(named)), was]
+                    if key != "port" =>
+                {
+                    let empty = Table::new();
+                    let was = was.and_then(Value::as_table).unwrap_or(&empty);
+                    Some(Value::Table(self.keys(running, file, named, was)))
+                }
+                [running, ..] if unchanged && self.occasion == Occasion::Restart => running.cloned(),
+                [_, file, Some(_), _] => file.cloned(),
+                [_, file, None, Some(_)] => file.cloned(),
+                [running, ..] => running.cloned(),
+            };
+            if let Some(value) = value {
+                merged.insert(key.clone(), value);
+            }
+        }
+        merged
+    }
+
+    /// One list of both, the file's objects first and in its order.
+    fn list(&self, name: &str, keys: &[&str], differs: &mut dyn FnMut(usize, &str)) -> Vec<Value> {
+        let running = objects(&self.running, name, keys);
+        let file = objects(&self.file, name, keys);
+        let named = elements(&self.named, name);
+        let (before, was) = match &self.before {
+            Some((config, named)) => (objects(config, name, keys), elements(named, name)),
+            None => (Vec::new(), Vec::new()),
+        };
+        let before: HashMap<&str, Option<&Table>> =
+            before.iter().enumerate().map(|(at, (id, _))| (id.as_str(), was.get(at).copied())).collect();
+        let empty = Table::new();
+        let mut merged = Vec::new();
+        for (at, (id, object)) in file.iter().enumerate() {
+            let names = named.get(at).copied().unwrap_or(&empty);
+            let was = before.get(id.as_str()).copied();
+            match running.iter().find(|(other, _)| other == id) {
+                Some((_, now)) if self.before.is_some() && was.is_none() && now != object => differs(at, id),
+                Some((_, now)) => {
+                    merged.push(Value::Table(self.keys(now, object, names, was.flatten().unwrap_or(&empty))));
+                }
+                // Removed at run time, and the file says what it said.
+                None if self.occasion == Occasion::Restart && was == Some(Some(names)) => {}
+                None => merged.push(Value::Table((*object).clone())),
+            }
+        }
+        let known = |id: &str| file.iter().any(|(other, _)| other == id) || before.contains_key(id);
+        let added = running.iter().filter(|(id, _)| !known(id));
+        merged.extend(added.map(|(_, object)| Value::Table((*object).clone())));
+        merged
+    }
+}
+
+fn elements<'t>(table: &'t Table, list: &str) -> Vec<&'t Table> {
+    let list = table.get(list).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_table).collect()
+}
+
+/// The objects of a list, each with what tells it from the others.
+fn objects<'t>(table: &'t Table, list: &str, keys: &[&str]) -> Vec<(String, &'t Table)> {
+    let id = |object: &Table| {
+        let words = keys.iter().map(|key| match object.get(*key) {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => String::new(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    elements(table, list).into_iter().map(|object| (id(object), object)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str =
+        "[[vpc]]\nname = \"red\"\nvni = 1\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n";
+
+    fn source(text: &str) -> Source {
+        Source::parse(text, "f.toml").unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    }
+
+    fn names(config: &Config) -> Vec<&str> {
+        config.vpcs.iter().map(|vpc| vpc.name.as_str()).collect()
+    }
+
+    /// The running config after `more` was added at run time.
+    fn running(more: &str) -> Config {
+        source(&format!("{FILE}{more}")).config
+    }
+
+    #[test]
+    fn repair_what_was_added_at_run_time_stays_and_what_the_file_drops_goes() {
+        let green = "[[vpc]]\nname = \"green\"\nvni = 3\n";
+        let before = source(&format!("{FILE}[[vpc]]\nname = \"old\"\nvni = 9\n"));
+        let now = running(&format!("[[vpc]]\nname = \"old\"\nvni = 9\n{green}"));
+        let file = source(&format!("{FILE}[[vpc]]\nname = \"new\"\nvni = 8\n"));
+        let merged = merge(&now, Some(&before), &file, Occasion::Reload).unwrap();
+        assert_eq!(names(&merged), ["red", "new", "green"]);
+        // Again, with the file that is now the one of before: nothing changes.
+        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Reload).unwrap(), merged);
+        assert_eq!(merge(&merged, Some(&file), &file, Occasion::Restart).unwrap(), merged);
+        // Nothing is known of before: nothing goes.
+        let merged = merge(&now, None, &file, Occasion::Reload).unwrap();
+        assert_eq!(names(&merged), ["red", "new", "old", "green"]);
+    }
+
+    #[test]
+    fn repair_the_files_keys_win_and_others_stay() {
+        let before = source(&format!("[offload]\nhot-packets = 10\n{FILE}"));
+        let mut now = before.config.clone();
+        now.offload.enabled = !now.offload.enabled;
+        now.vpcs[0].flood = true;
+        let file = source(&format!("[offload]\nhot-packets = 20\n{FILE}"));
+        for occasion in [Occasion::Reload, Occasion::Restart] {
+            let merged = merge(&now, Some(&before), &file, occasion).unwrap();
+            assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
+            assert_eq!(merged.offload.enabled, now.offload.enabled, "the file does not name it");
+            assert!(merged.vpcs[0].flood, "nor this");
+        }
+        // A state of nobody knows which file: the file wins all the same.
+        let merged = merge(&now, None, &file, Occasion::Restart).unwrap();
+        assert_eq!(merged.offload.hot_packets, file.config.offload.hot_packets);
+        // Named no more: the default again.
+        let merged = merge(&now, Some(&before), &source(FILE), Occasion::Reload).unwrap();
+        assert_eq!(merged.offload.hot_packets, Config::default().offload.hot_packets);
+    }
+
+    #[test]
+    fn repair_a_removal_at_run_time_outlives_a_restart_but_not_a_reload() {
+        let file = source(FILE);
+        let now = Config::default();
+        let back = merge(&now, Some(&file), &file, Occasion::Reload).unwrap();
+        assert_eq!(names(&back), ["red"]);
+        let gone = merge(&now, Some(&file), &file, Occasion::Restart).unwrap();
+        assert_eq!(gone, now);
+    }
+
+    #[test]
+    fn repair_conflicts_name_both_places() {
+        let before = source(FILE);
+        let now = running("[[vpc]]\nname = \"green\"\nvni = 3\n");
+        // The same name, otherwise.
+        let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 4\n"));
+        let error = merge(&now, Some(&before), &file, Occasion::Reload).unwrap_err().to_string();
+        for word in ["f.toml:7", "vpc green", "run time"] {
+            assert!(error.contains(word), "'{word}' is missing: {error}");
+        }
+        // The same VNI under another name.
+        let file = source(&format!("{FILE}[[vpc]]\nname = \"violet\"\nvni = 3\n"));
+        let error = merge(&now, Some(&before), &file, Occasion::Reload).unwrap_err().to_string();
+        for word in ["green", "violet", "line ", "run time"] {
+            assert!(error.contains(word), "'{word}' is missing: {error}");
+        }
+        // The same in both: it is the file's from now on.
+        let file = source(&format!("{FILE}[[vpc]]\nname = \"green\"\nvni = 3\n"));
+        assert_eq!(merge(&now, Some(&before), &file, Occasion::Reload).unwrap(), now);
+    }
+
+    #[test]
+    fn repair_a_state_keeps_the_file_it_was_made_with() {
+        let file = source(&format!("# A word.\n\n{FILE}"));
+        let state = format!("{}{}", file.config.to_toml().unwrap(), file.keep());
+        assert_eq!(Config::parse(&state, "state").unwrap(), file.config);
+        assert_eq!(Source::kept_in(&state).unwrap().config, file.config);
+        assert_eq!(Source::kept_in(&source("").keep()).unwrap().config, Config::default());
+        assert!(Source::kept_in(&file.config.to_toml().unwrap()).is_none());
+    }
+}
