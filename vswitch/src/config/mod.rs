@@ -6,6 +6,7 @@
 //! a file other than the config, or a socket; what only the machine can answer (which cores there are) is
 //! asked of the caller.
 
+pub mod buffers;
 pub mod datapath;
 pub mod document;
 pub mod error;

@@ -15,6 +15,9 @@ pub enum SwitchError {
     /// DPDK did not start.
     #[error(transparent)]
     Eal(#[from] pmd::EalError),
+    /// More packet buffers than memory.
+    #[error("{0}")]
+    Memory(String),
     /// No packet buffers.
     #[error(transparent)]
     Mempool(#[from] pmd::MempoolError),

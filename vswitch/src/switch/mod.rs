@@ -40,7 +40,7 @@ use ports::PortTable;
 use topology::Topology;
 use underlay::Neighbours;
 
-use crate::config::{Config, ForwardMode, Idle, Source};
+use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::worker::watchdog::Watchdog;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
@@ -95,7 +95,10 @@ impl Switch {
         let eal = Eal::init(&start::eal(&config, &cores))?;
         let kind = if eal.uses_hugepages() { "huge pages" } else { "ordinary pages (--no-huge)" };
         tracing::info!(dpdk = Eal::dpdk_version(), memory = kind, "DPDK is up");
-        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len()))?;
+        if let Some(problem) = buffers::problem(&config, eal.uses_hugepages()) {
+            return Err(SwitchError::Memory(problem));
+        }
+        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len(), eal.uses_hugepages()))?;
         let topology = Topology::new(config.vlt.entries);
         let cores_in_use = cores.len().max(1);
         let spec = WorkerSpec {

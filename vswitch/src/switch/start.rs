@@ -4,7 +4,7 @@ use pipelines::nft::NftConfig;
 use pmd::MempoolConfig;
 
 use super::{SwitchError, ports};
-use crate::config::{Config, ForwardMode, HugePages};
+use crate::config::{Config, ForwardMode, HugePages, buffers};
 use crate::worker::Mode;
 use crate::worker::tx::MAX_WAITING;
 
@@ -12,12 +12,7 @@ use crate::worker::tx::MAX_WAITING;
 const DEFAULT_MBUFS: u32 = 32_767;
 /// Buffers that the driver of any kind of port may hold for each queue: descriptors of a NIC, one way.
 const QUEUE_BUFFERS: u32 = 1024;
-/// Bytes in front of and behind a frame in a buffer: headroom, tunnel headers, tags.
-const BUFFER_EXTRA: u32 = 128 + 128;
-/// Largest frame that one buffer is made for; longer ones use several.
-const LARGEST_BUFFER: u32 = 12_288;
-/// Ethernet header with two tags, and what an af_packet ring keeps in front of a frame.
-const LINK_AND_RING: u32 = 22 + 80;
+
 /// The workers' mode of a forwarding mode.
 pub(super) fn mode(mode: ForwardMode) -> Mode {
     match mode {
@@ -78,18 +73,11 @@ fn pci_access(config: &Config) -> pmd::PciAccess {
     }
 }
 
-/// The pool of packet buffers.
-pub(super) fn mempool(config: &Config, workers: usize) -> MempoolConfig {
-    let uplinks = config.uplinks.iter().map(|uplink| uplink.mtu);
-    let largest = uplinks.chain(config.vnics.iter().map(|vnic| vnic.mtu)).max().unwrap_or(1500);
-    // Whole pages beyond the usual 2 KiB: af_packet rings have frames of that size.
-    let room = match u32::from(largest) + LINK_AND_RING {
-        small if small <= 2048 => 2048,
-        large => large.next_multiple_of(4096).min(LARGEST_BUFFER),
-    } + BUFFER_EXTRA;
-    let memory = config.eal.memory.bytes();
-    // Three quarters of the memory are for buffers; each has about 192 bytes of bookkeeping.
-    let fitting = (memory / 4 * 3 / u64::from(room + 192)).min(u64::from(u32::MAX)) as u32;
+/// The pool of packet buffers, in memory on huge pages or not.
+pub(super) fn mempool(config: &Config, workers: usize, huge_pages: bool) -> MempoolConfig {
+    let room = buffers::room(config);
+    // Three quarters of what fits: ports have rings and tables in the same memory.
+    let fitting = buffers::most(config, huge_pages) / 4 * 3;
     let cache = if workers > 4 { 256 } else { 512 };
     let needed = needed_buffers(config, workers as u32, cache);
     let mbufs = config.eal.mbufs.unwrap_or(DEFAULT_MBUFS.max(needed).min(fitting));
@@ -156,15 +144,15 @@ mod tests {
     #[test]
     fn repair_the_pool_grows_with_what_may_wait() {
         let few = with_vnics(1, "");
-        assert_eq!(mempool(&few, 2).mbufs, DEFAULT_MBUFS);
+        assert_eq!(mempool(&few, 2, true).mbufs, DEFAULT_MBUFS);
         for workers in [1, 2, 16] {
             let many = with_vnics(31, "[eal]\nmemory = \"4GiB\"");
             let waiting = 31 * MAX_WAITING as u32;
-            assert!(mempool(&many, workers).mbufs > waiting, "{workers} workers");
+            assert!(mempool(&many, workers, true).mbufs > waiting, "{workers} workers");
         }
         let needed = |workers| needed_buffers(&with_vnics(31, ""), workers, 512);
         assert!(needed(16) > needed(2), "workers hold some, too");
         let given = with_vnics(31, "[eal]\nmbufs = 4096");
-        assert_eq!(mempool(&given, 2).mbufs, 4096, "what is said is done");
+        assert_eq!(mempool(&given, 2, true).mbufs, 4096, "what is said is done");
     }
 }

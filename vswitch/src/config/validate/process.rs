@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use super::super::buffers;
 use super::super::datapath::{NftConfig, VltConfig};
 use super::super::error::quote;
 use super::super::name::Name;
@@ -87,6 +88,9 @@ fn eal(checker: &mut Checker<'_>) {
     }
     if eal.mbufs == Some(0) {
         checker.fail("eal.mbufs", "[eal] mbufs is 0; give at least some hundreds per port, or leave it out");
+    }
+    if let Some(problem) = buffers::problem(checker.config, buffers::may_have_huge_pages(checker.config)) {
+        checker.fail("eal.mbufs", problem);
     }
     for (index, plugin) in eal.plugins.iter().enumerate() {
         let text = plugin.to_string_lossy();
