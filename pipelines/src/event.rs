@@ -32,6 +32,18 @@ pub enum Event {
         /// Why not.
         reason: DropReason,
     },
+    /// A connection that a vNIC asked for, or was asked for, was answered with a reject: its quota is used up. At most
+    /// one a second for each vNIC and worker, those of [`QpRefused`](Self::QpRefused) included.
+    ConnectionRejected {
+        /// The vNIC.
+        vnic: u32,
+        /// The other end.
+        peer: IpAddr,
+        /// The vNIC asked.
+        asked: bool,
+        /// The queue pair of whoever asked.
+        qpn: Qpn,
+    },
     /// A message of the connection manager, as a vNIC of this host sent or got it. A claim, not a fact.
     Cm {
         /// The vNIC.

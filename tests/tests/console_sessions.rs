@@ -106,7 +106,7 @@ fn console_ctrl_c_at_a_terminal_ends_no_switch() {
 }
 
 #[test]
-fn console_shutdown_ends_the_switch_cleanly_and_nothing_less_does() {
+fn repair_console_shutdown_ends_the_switch_and_nothing_less_does() {
     let mut scene = Scene::start(Family::V4, "", "");
     scene.inbound(&["to_red()"]).assert_passed();
     for word in ["quit", "qu", "q", "exit", "shutdow", "shut", "stop now"] {

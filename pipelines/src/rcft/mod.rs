@@ -437,6 +437,16 @@ impl Rcft {
         self.into.retain(from, budget, keep, |vnic| leave(guests.at_mut(vnic)))
     }
 
+    /// Forgets a queue pair from the wire, if it is known here.
+    pub fn forget(&mut self, key: &QpKey) {
+        let slot = self.into.find(key, self.into.hash(key));
+        if let Some(line) = self.into.line_mut(slot) {
+            let vnic = line.ledger;
+            self.into.remove(key);
+            leave(self.guests.at_mut(vnic));
+        }
+    }
+
     /// Entries from the wire, by vNIC.
     pub fn guests(&self) -> &[u32] {
         self.guests.all()

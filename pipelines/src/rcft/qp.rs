@@ -132,6 +132,8 @@ const REQUEST_KNOWN: u32 = 1 << 24;
 const RESPONSE_KNOWN: u32 = 1 << 25;
 /// Path MTU: 0 unknown, else 1 + log2(MTU / 256) in three bits.
 const MTU_SHIFT: u32 = 26;
+/// Hardware took packets of which nobody knows what they were.
+const HARDWARE: u32 = 1 << 29;
 
 /// What happened to one direction of a queue pair beside data in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
@@ -166,8 +168,10 @@ pub struct QpView {
     pub bytes: u64,
     /// Packets.
     pub packets: u64,
-    /// Acknowledgements among them.
+    /// Acknowledgements among those of them that software saw.
     pub acks: u64,
+    /// Hardware took some of the packets: there may be more acknowledgements, and more of all that only software sees.
+    pub in_part: bool,
     /// Opcode of the last packet.
     pub last_opcode: u8,
     /// Time of the last packet (ticks).
@@ -187,6 +191,7 @@ impl Line {
             bytes: self.bytes,
             packets: self.packets,
             acks: self.acks,
+            in_part: self.request & HARDWARE != 0,
             last_opcode: (self.response >> 24) as u8,
             last_seen: self.last_seen,
             path_mtu: self.path_mtu(),
@@ -226,6 +231,9 @@ impl Line {
         self.bytes = self.bytes.wrapping_add(bytes);
         self.last_seen = tick;
         self.request &= !(REQUEST_KNOWN | RESPONSE_KNOWN);
+        if packets > 0 {
+            self.request |= HARDWARE;
+        }
     }
 
     /// Acknowledgements coalesce: their PSNs are never gaps.

@@ -356,6 +356,28 @@ fn rcft_spraying_uses_up_nothing() {
     assert_eq!(worker.view(Way::In, &from_wire(3)).unwrap().packets, 60);
 }
 
+/// What came from the wire is forgotten when its connection ends, and gives its share back; what hardware took is said.
+#[test]
+fn repair_ended_queue_pairs_from_the_wire_are_forgotten() {
+    let mut worker = Rcft::new(shared(4096, 1), 0, &|_, _| {});
+    let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
+    for qpn in [2, 3] {
+        let hash = worker.prefetch(Way::In, &from_wire(qpn));
+        worker.received(&from_wire(qpn), hash, &write(0), at(1), || Some(0));
+    }
+    assert!(!worker.view(Way::In, &from_wire(3)).unwrap().in_part);
+    worker.account(Way::In, &from_wire(3), 0, 0, 1);
+    assert!(!worker.view(Way::In, &from_wire(3)).unwrap().in_part);
+    worker.account(Way::In, &from_wire(3), 7, 700, 1);
+    let view = worker.view(Way::In, &from_wire(3)).unwrap();
+    assert!(view.in_part && view.packets == 8);
+    for _ in 0..2 {
+        worker.forget(&from_wire(2));
+        assert_eq!((worker.stats().into, worker.guests()[0]), (1, 1));
+    }
+    assert!(worker.view(Way::In, &from_wire(2)).is_none());
+}
+
 /// Four threads offer the same queue pairs in different orders while control removes some: at every moment at most
 /// the quota is admitted, and in the end exactly it.
 #[test]

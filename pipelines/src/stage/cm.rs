@@ -55,9 +55,14 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             // The packet is dropped by name; what takes its place is a new one.
             let counters = cx.counters.vnic(full.vnic as usize);
             counters.qps_rejected.add(1);
+            counters.qps_refused.add(1);
             counters.drops.add(1);
             cx.counters.drop(DropReason::QP_QUOTA);
             cx.counters.originated.add(1);
+            if rcft.may_report(full.vnic, cx.now.tick) {
+                let End { vnic, peer, sends: asked } = *full;
+                events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
+            }
             if meta.vnic == NO_INDEX {
                 return_to(cx, burst, i, addresses.0, sink);
             } else {

@@ -91,6 +91,7 @@ fn quota_requests_of_a_full_vnic_are_rejected() {
         assert_eq!(port, UPLINK);
         is_reject(&open::open(&answer).inner, (address(A), A.mac), R);
         assert_eq!(world.worker.counters.vnic(0).qps_rejected.get(), 5);
+        assert_eq!(world.worker.counters.vnic(0).qps_refused.get(), 5, "a reject is a refusal");
         assert_eq!(world.worker.counters.vnic(0).cm_messages.get(), 1);
     }
 }
@@ -169,4 +170,24 @@ fn quota_a_flood_of_requests_stays_bounded() {
     assert_eq!(std::iter::from_fn(|| world.events.pop()).count(), 16);
     assert_eq!(frame[42..].len(), wire::cm::UDP_PAYLOAD_LEN);
     assert!(wire::roce::Bth::view(&frame[42..]).is_some());
+}
+
+/// A reject is told, once a second; and where a silent queue pair would give way the request passes.
+#[test]
+fn repair_rejects_are_told_and_not_given_where_somebody_gives_way() {
+    let mut world = plain();
+    rejecting(&world, 0, 1);
+    let frame = v4(A, R).cm(9, &req(A, R, Transport::Rc));
+    world.one(1, &write(v4(A, R), 10, 0), &FIRST);
+    while world.events.pop().is_some() {}
+    for _ in 0..3 {
+        world.pass(1, &frame);
+    }
+    let told: Vec<Event> = std::iter::from_fn(|| world.events.pop()).collect();
+    let [Event::ConnectionRejected { vnic: 0, peer, asked: true, .. }] = told[..] else { panic!("{told:?}") };
+    assert_eq!(peer, IpAddr::from(R.v4));
+    keeper(&world).set_yields(0, true);
+    let sent = world.pass(1, &frame);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(world.worker.counters.vnic(0).qps_rejected.get(), 3, "it was let through");
 }

@@ -22,12 +22,13 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry {
             syntax: "config load <file:path>",
-            help: "Go over to another config, all or nothing: what was made at run time goes",
+            help: "Go over to another config, all or nothing: what was made at run time goes; `config reload` and SIGHUP \
+                   read that file from then on, a start the one that it names",
             run: load_config,
         },
         Entry {
             syntax: "config reload",
-            help: "Read the config file again (as SIGHUP does); what was made at run time stays",
+            help: "Read the config file again, the one that was loaded last (as SIGHUP does); what was made at run time stays",
             run: reload,
         },
         Entry { syntax: "save <file:path>", help: "Write the running config to a file", run: save },
@@ -86,7 +87,12 @@ fn source(path: &Path) -> Result<Source, CommandError> {
 fn load_config(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let path: PathBuf = args.get("file")?;
     shell.load_config(&path)?;
-    Ok(Output::message(format!("running the config of {}", path.display())))
+    // Whatever folder the switch is in later, it is this file.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let text =
+        format!("running the config of {}; `config reload` and SIGHUP read it from now on", path.display());
+    shell.config_file = Some(path);
+    Ok(Output::message(text))
 }
 
 fn reload(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {

@@ -39,7 +39,7 @@ pub struct Shell {
     pub shutdown: bool,
     /// Faults of control, and when the last one was told, by what they were in.
     faults: HashMap<String, Instant>,
-    /// The config file that `config reload` reads.
+    /// The config file that `config reload` and SIGHUP read: the one of the start, or the one that was loaded last.
     pub config_file: Option<std::path::PathBuf>,
 }
 

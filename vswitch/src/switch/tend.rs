@@ -5,14 +5,20 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use pipelines::event::Event;
+use pipelines::flow_key::Scope;
+use pipelines::rcft::QpKey;
 use pipelines::snapshot::mac_from;
 use serde_json::json;
+use wire::Qpn;
 use wire::build::control;
 
 use super::Switch;
 use super::underlay::Probe;
 use crate::worker::Command;
 use crate::worker::watchdog::Who;
+
+/// Queue pairs that a worker forgets between two bursts.
+const FORGOTTEN: usize = 64;
 
 /// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
@@ -27,7 +33,7 @@ impl Switch {
     /// All of a turn but the ports that come and go: also done while a change waits for those.
     pub(super) fn tend_network(&mut self, now: Instant) {
         self.take_reports();
-        let mut moved = false;
+        let (mut moved, mut ended) = (false, Vec::new());
         // Tenants make some of them faster than they can be read.
         for _ in 0..EVENTS {
             let Some(event) = self.pool.events.pop() else { break };
@@ -43,9 +49,18 @@ impl Switch {
                     let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
                     self.rcft.refused((vnic, peer, qpn, reason), snapshot, now, &mut self.events);
                 }
-                Event::Cm { vnic, peer, sends, message } => self.rcft.heard(vnic, peer, sends, &message),
+                Event::ConnectionRejected { vnic, peer, asked, qpn } => {
+                    let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
+                    self.rcft.rejected((vnic, peer, asked, qpn), snapshot, now, &mut self.events);
+                }
+                Event::Cm { vnic, peer, sends, message } => {
+                    if let Some(own) = self.rcft.heard(vnic, peer, sends, &message) {
+                        ended.push((vnic, own));
+                    }
+                }
             }
         }
+        self.forget_ended(&ended);
         self.tend_queue_pairs();
         self.qos.tend(self.pool.now().ns);
         let (probes, lost) = self.neighbours.tick(now);
@@ -69,6 +84,24 @@ impl Switch {
             worker.mailbox().free_retired();
         }
         self.ports.tend(&self.pool);
+    }
+
+    /// Has workers forget what they counted from the wire of queue pairs whose connections have ended: a list of them
+    /// would look alive for as long as the idle timeout. What is lost in a full mailbox ages as ever.
+    fn forget_ended(&self, ended: &[(u32, Qpn)]) {
+        let snapshot = self.topology.snapshot();
+        let keys: Vec<QpKey> = ended
+            .iter()
+            .filter_map(|(vnic, qpn)| Some((snapshot.vnic(*vnic)?, *qpn)))
+            .flat_map(|(vnic, qpn)| {
+                vnic.vips.iter().map(move |vip| QpKey::new(Scope::Vpc(vnic.vpc), *vip, qpn))
+            })
+            .collect();
+        for worker in &self.pool.workers {
+            for keys in keys.chunks(FORGOTTEN) {
+                worker.mailbox().offer(Command::QpForget(keys.to_vec()));
+            }
+        }
     }
 
     fn tend_queue_pairs(&mut self) {

@@ -83,6 +83,7 @@ pub fn merge(a: &QpView, b: &QpView) -> QpView {
         bytes: a.bytes + b.bytes,
         packets: a.packets + b.packets,
         acks: a.acks + b.acks,
+        in_part: a.in_part || b.in_part,
         path_mtu: a.path_mtu.max(b.path_mtu),
         ..*later
     };
@@ -113,6 +114,7 @@ mod tests {
             bytes: packets * 100,
             packets,
             acks: 1,
+            in_part: false,
             last_opcode: opcode,
             last_seen: last,
             path_mtu: (packets > 5).then_some(1024),

@@ -121,6 +121,8 @@ pub enum Command {
     /// Forget queue pairs from the wire whose address is no longer that of their vNIC, from this line on, so many
     /// lines; the answer is where to go on.
     QpTidy(u32, u32, Sender<Option<u32>>),
+    /// Forget these queue pairs from the wire: their connections have ended. A few at a time.
+    QpForget(Vec<QpKey>),
     /// Say how many packets and bytes of these classes wait for tokens. Some thousand at a time.
     Depths(Vec<Leaf>, Sender<Vec<(u32, u32)>>),
     /// Watch what stages take, from zero on, or no more.

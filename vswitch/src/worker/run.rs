@@ -238,6 +238,7 @@ impl Worker {
                 Command::QpTidy(from, budget, reply) => {
                     let _ = reply.send(self.overlay.rcft_mut().tidy(&self.snapshot, from, budget));
                 }
+                Command::QpForget(keys) => keys.iter().for_each(|key| self.overlay.rcft_mut().forget(key)),
                 Command::Depths(leaves, reply) => {
                     let dhtb = self.overlay.dhtb();
                     let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());

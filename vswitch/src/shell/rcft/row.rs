@@ -119,9 +119,14 @@ impl Row {
             return cells;
         };
         let events = &view.events;
-        let counts = [view.packets, view.bytes, view.acks, naks(events)];
         let rare = [events.rnr, events.cnp, events.ce, events.gaps, events.retransmissions];
-        cells.extend(counts.iter().map(u64::to_string).chain(rare.iter().map(u32::to_string)));
+        cells.extend([
+            view.packets.to_string(),
+            view.bytes.to_string(),
+            acks(view),
+            naks(events).to_string(),
+        ]);
+        cells.extend(rare.iter().map(u32::to_string));
         cells.push(format!("{last:.1}"));
         cells
     }
@@ -141,6 +146,8 @@ impl Row {
             for (name, count) in [("packets", view.packets), ("bytes", view.bytes), ("acks", view.acks)] {
                 put(name, json!(count));
             }
+            // Hardware counts packets, but not what they are.
+            put("hardware-took-some", json!(view.in_part));
             for (name, count) in [
                 ("ce", events.ce),
                 ("cnp", events.cnp),
@@ -183,7 +190,13 @@ impl Row {
             ("bytes", view.bytes.to_string()),
             ("ce", events.ce.to_string()),
             ("cnp", events.cnp.to_string()),
-            ("acks", view.acks.to_string()),
+            (
+                "acks",
+                match view.in_part {
+                    true => format!("{} or more: hardware took packets, of which it does not say what they were", view.acks),
+                    false => view.acks.to_string(),
+                },
+            ),
             (
                 "naks",
                 format!(
@@ -234,4 +247,9 @@ mod tests {
         assert_eq!(row.json()["admitted-seconds"], 1.5);
         assert!(row.json().get("packets").is_none());
     }
+}
+
+/// Acknowledgements, with a mark where hardware took packets that software did not see: there may be more.
+fn acks(view: &QpView) -> String {
+    format!("{}{}", view.acks, if view.in_part { "+" } else { "" })
 }

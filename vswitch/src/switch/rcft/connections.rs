@@ -38,6 +38,8 @@ pub struct Connection {
 #[derive(Debug, Default)]
 pub struct Connections {
     vnics: HashMap<u32, Table>,
+    /// What the last message ended, as far as it was known.
+    ended: Option<Connection>,
 }
 
 /// What is known of one vNIC.
@@ -60,9 +62,8 @@ impl Connections {
     pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) -> Option<Qpn> {
         if let (true, Message::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
             // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection.
-            if let Some(table) = self.vnics.get_mut(&vnic) {
-                table.forget((peer, *remote_comm_id), *local_comm_id);
-            }
+            let table = self.vnics.get_mut(&vnic);
+            self.ended = table.and_then(|table| table.forget((peer, *remote_comm_id), *local_comm_id));
             return Some(*remote_qpn);
         }
         if !matches!(message, Message::Req(_) | Message::Rep { .. } | Message::Drep { .. }) {
@@ -100,11 +101,17 @@ impl Connections {
                 }
             }
             (true, Message::Drep { local_comm_id, remote_comm_id }) => {
-                return table.forget((peer, remote_comm_id), local_comm_id);
+                self.ended = table.forget((peer, remote_comm_id), local_comm_id);
+                return self.ended.map(|connection| connection.peer_qpn);
             }
             _ => {}
         }
         None
+    }
+
+    /// The vNIC's own queue pair of the connection that the last message ended; once.
+    pub fn ended(&mut self) -> Option<Qpn> {
+        self.ended.take().map(|connection| connection.own_qpn)
     }
 
     /// The connections of a vNIC.
@@ -119,10 +126,10 @@ impl Connections {
 }
 
 impl Table {
-    /// Ends a connection if both ids are its own; the peer's queue pair.
-    fn forget(&mut self, id: Id, own_id: u32) -> Option<Qpn> {
+    /// Ends a connection if both ids are its own.
+    fn forget(&mut self, id: Id, own_id: u32) -> Option<Connection> {
         self.known.get(&id).filter(|connection| connection.own_id == own_id)?;
-        self.known.take(&id).map(|connection| connection.peer_qpn)
+        self.known.take(&id)
     }
 }
 
@@ -219,7 +226,9 @@ mod tests {
         let mut all = answered();
         assert_eq!(all.of(7).count(), 1);
         assert_eq!(all.heard(7, PEER, false, &dreq(9, 5, 0x21)), None, "a request alone ends nothing");
+        assert_eq!(all.ended(), None);
         assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        assert_eq!((all.ended(), all.ended()), (Some(Qpn::truncated(0x21)), None), "its own one, once");
         assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), None, "once");
         assert_eq!(all.of(7).count(), 0);
     }

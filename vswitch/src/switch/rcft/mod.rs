@@ -371,12 +371,9 @@ impl Control {
         events: &mut EventLog,
     ) {
         let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        if let Some(at) = self.logged.get(&vnic)
-            && now.tick.wrapping_sub(*at) < SECOND
-        {
+        if !self.may_log(vnic, now) {
             return;
         }
-        self.logged.insert(vnic, now.tick);
         self.look(vnic, snapshot, events);
         let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
         let (reason, number) = (reason.name(), qpn.get());
@@ -408,11 +405,51 @@ impl Control {
         events.add("quota-reached", text, json!({ "vnic": name, "in-use": used, "quota": quota }));
     }
 
-    /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only.
-    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) {
-        if let Some(qpn) = self.connections.heard(vnic, peer, sends, message) {
-            self.keeper.remove(key_of(vnic, peer, qpn).words());
+    /// A request for a connection was answered with a reject.
+    pub fn rejected(
+        &mut self,
+        (vnic, peer, asked, qpn): (u32, IpAddr, bool, Qpn),
+        snapshot: &Snapshot,
+        now: Now,
+        events: &mut EventLog,
+    ) {
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        if !self.may_log(vnic, now) {
+            return;
         }
+        self.look(vnic, snapshot, events);
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        let (reason, number) = (DropReason::QP_QUOTA.name(), qpn.get());
+        tracing::warn!(vnic = name, %peer, asked, qpn = number, used, quota, "connection rejected");
+        let who = if asked {
+            format!("{name} (qp {number:#x}) was refused a connection to {peer}")
+        } else {
+            format!("{peer} (qp {number:#x}) was refused a connection to {name}")
+        };
+        let text =
+            format!("{who}: {reason}, its request was answered with a reject; {used} in use, quota {quota}");
+        let facts = json!({
+            "vnic": name, "peer": peer, "asked": asked, "qpn": number, "reason": reason, "answer": "reject",
+            "in-use": used, "quota": quota,
+        });
+        events.add("qp-refused", text, facts);
+    }
+
+    /// True when a refusal of a vNIC may be told again.
+    fn may_log(&mut self, vnic: u32, now: Now) -> bool {
+        let due = self.logged.get(&vnic).is_none_or(|at| now.tick.wrapping_sub(*at) >= SECOND);
+        if due {
+            self.logged.insert(vnic, now.tick);
+        }
+        due
+    }
+
+    /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only. The
+    /// vNIC's own queue pair, where the message ended a known connection of it.
+    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) -> Option<Qpn> {
+        let qpn = self.connections.heard(vnic, peer, sends, message)?;
+        self.keeper.remove(key_of(vnic, peer, qpn).words());
+        self.connections.ended()
     }
 
     /// Takes a queue pair out. `false` when it is not admitted.
