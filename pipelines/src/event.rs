@@ -9,6 +9,16 @@ use wire::{MacAddr, Qpn};
 
 use crate::drops::DropReason;
 
+/// What a message that names the MAC of a neighbour is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// It replaces another MAC: ARP of any kind (RFC 826), a solicitation (RFC 4861 section 7.2.3), an advertisement
+    /// with the override flag (7.2.5).
+    pub overrides: bool,
+    /// It shows that the neighbour is reachable: ARP of any kind, a solicited advertisement.
+    pub confirms: bool,
+}
+
 /// Something that control should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -20,6 +30,8 @@ pub enum Event {
         address: IpAddr,
         /// Its MAC.
         mac: MacAddr,
+        /// What that is worth.
+        claim: Claim,
     },
     /// A vNIC was refused a queue pair. At most one a second for each vNIC and worker.
     QpRefused {

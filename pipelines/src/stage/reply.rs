@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use crate::event::Claim;
 use wire::checksum;
 use wire::icmpv6::{self, Neighbour};
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, arp, icmp, ipv4, ipv6, protocol};
@@ -17,6 +18,8 @@ pub struct Question {
     pub asker: IpAddr,
     /// The MAC that the asker names as its own.
     pub asker_mac: MacAddr,
+    /// What that is worth to who knew another MAC; a solicitation without the option says nothing.
+    pub claim: Claim,
 }
 
 /// An answer that ARP or neighbour discovery brings.
@@ -26,6 +29,8 @@ pub struct Answer {
     pub address: IpAddr,
     /// Its MAC.
     pub mac: MacAddr,
+    /// What that is worth to who knew another MAC.
+    pub claim: Claim,
 }
 
 /// What an ARP or neighbour discovery packet says.
@@ -48,6 +53,9 @@ pub fn read(head: &[u8], headers: &Headers) -> Message {
     }
 }
 
+/// Any ARP packet updates an entry that is there (RFC 826, "Packet Reception").
+const ARP: Claim = Claim { overrides: true, confirms: true };
+
 fn read_arp(head: &[u8], headers: &Headers) -> Message {
     let Some(packet) = arp::Packet::view_at(head, usize::from(headers.l3_offset)) else {
         return Message::Other;
@@ -57,8 +65,11 @@ fn read_arp(head: &[u8], headers: &Headers) -> Message {
             target: packet.target().into(),
             asker: packet.sender().into(),
             asker_mac: packet.sender_mac,
+            claim: ARP,
         }),
-        arp::REPLY => Message::Answer(Answer { address: packet.sender().into(), mac: packet.sender_mac }),
+        arp::REPLY => {
+            Message::Answer(Answer { address: packet.sender().into(), mac: packet.sender_mac, claim: ARP })
+        }
         _ => Message::Other,
     }
 }
@@ -79,16 +90,26 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
         return None;
     }
     let ethernet_source = headers.ethernet(head)?.src;
+    let said = |option| options.link_address(option);
     match message.header.kind {
-        icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(Message::Question(Question {
-            target: message.target().into(),
-            asker: ip.src().into(),
-            asker_mac: options.link_address(icmpv6::option::SOURCE_LINK_ADDRESS).unwrap_or(ethernet_source),
-        })),
-        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(Message::Answer(Answer {
-            address: message.target().into(),
-            mac: options.link_address(icmpv6::option::TARGET_LINK_ADDRESS).unwrap_or(ethernet_source),
-        })),
+        icmpv6::kind::NEIGHBOUR_SOLICITATION => {
+            let said = said(icmpv6::option::SOURCE_LINK_ADDRESS);
+            Some(Message::Question(Question {
+                target: message.target().into(),
+                asker: ip.src().into(),
+                asker_mac: said.unwrap_or(ethernet_source),
+                claim: Claim { overrides: said.is_some(), confirms: false },
+            }))
+        }
+        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => {
+            let said = said(icmpv6::option::TARGET_LINK_ADDRESS);
+            let overrides = said.is_some() && message.has(Neighbour::OVERRIDE);
+            Some(Message::Answer(Answer {
+                address: message.target().into(),
+                mac: said.unwrap_or(ethernet_source),
+                claim: Claim { overrides, confirms: message.has(Neighbour::SOLICITED) },
+            }))
+        }
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use super::reply::{self, Message};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
-use crate::event::{Event, Events};
+use crate::event::{Claim, Event, Events};
 use crate::nft::Bits;
 use crate::snapshot::{NO_PORT, Uplink, mac_from};
 
@@ -32,11 +32,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
                 Kind::Question(question) => {
-                    learn(events, index, question.asker, question.asker_mac);
+                    learn(events, (index, uplink), (question.asker, question.asker_mac, question.claim));
                     reply::answer(packet, &headers, mac_of(uplink), false)
                 }
+                Kind::Overheard(question) => {
+                    learn(events, (index, uplink), (question.asker, question.asker_mac, question.claim));
+                    false
+                }
                 Kind::Answer(answer) => {
-                    learn(events, index, answer.address, answer.mac);
+                    learn(events, (index, uplink), (answer.address, answer.mac, answer.claim));
                     if uplink.punt == NO_PORT {
                         burst.take(i);
                         cx.counters.consumed.add(1);
@@ -65,7 +69,10 @@ fn longest_frame(headers: &wire::Headers, mtu: u16) -> usize {
 }
 
 enum Kind {
+    /// For us.
     Question(reply::Question),
+    /// For somebody else, or an announcement: it says where the asker is all the same.
+    Overheard(reply::Question),
     Answer(reply::Answer),
     Echo,
     Other,
@@ -75,6 +82,7 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
             Message::Question(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => Kind::Question(q),
+            Message::Question(q) if !q.asker.is_unspecified() => Kind::Overheard(q),
             // A host behind a punt port asks for its own neighbours: it sees the answers too.
             Message::Answer(answer) => Kind::Answer(answer),
             _ => Kind::Other,
@@ -86,9 +94,14 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
     Kind::Other
 }
 
-fn learn(events: &Events, uplink: u16, address: std::net::IpAddr, mac: MacAddr) {
-    if mac.is_station() {
-        events.push(Event::Neighbour { uplink, address, mac });
+/// Tells control, which knows whose MAC addresses matter: nobody becomes a neighbour by speaking.
+fn learn(
+    events: &Events,
+    (index, uplink): (u16, &Uplink),
+    (address, mac, claim): (std::net::IpAddr, MacAddr, Claim),
+) {
+    if mac.is_station() && !uplink.owns(address) {
+        events.push(Event::Neighbour { uplink: index, address, mac, claim });
     }
 }
 

@@ -10,6 +10,7 @@ mod glance;
 mod hostile;
 mod neighbours;
 mod repair_flood;
+mod repair_garp;
 mod repair_mtu;
 mod routing;
 mod sources;

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use pipelines::event::Event;
+use pipelines::event::{Claim, Event};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation};
 use wire::icmpv6::Neighbour;
@@ -10,6 +10,9 @@ use wire::{MacAddr, Vni, arp};
 
 use crate::support::open::open;
 use crate::support::*;
+
+/// What ARP is worth, and a solicited advertisement with the override flag.
+const ANSWER: Claim = Claim { overrides: true, confirms: true };
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
 
@@ -162,7 +165,8 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (port, to, reply.sender_mac, reply.sender()),
             (UPLINK, host_mac(2), host_mac(1), host_v4(1))
         );
-        let learnt = |address| Some(Event::Neighbour { uplink: 0, address, mac: host_mac(2) });
+        let learnt = |address| Some(Event::Neighbour { uplink: 0, address, mac: host_mac(2), claim: ANSWER });
+        let asks = Claim { overrides: true, confirms: false };
         assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
         let (_, frame) =
             world.one(UPLINK, &tag(neighbour_solicitation((host_mac(2), host_v6(2)), host_v6(1), None)), &[]);
@@ -172,7 +176,8 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (message.target(), link, message.has(Neighbour::ROUTER)),
             (host_v6(1), Some(host_mac(1)), false)
         );
-        assert_eq!(world.events.pop(), learnt(host_v6(2).into()));
+        let asked = Event::Neighbour { uplink: 0, address: host_v6(2).into(), mac: host_mac(2), claim: asks };
+        assert_eq!(world.events.pop(), Some(asked));
         // Answers are taken in and reported.
         let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));
         let headers = wire::parse::parse(&question, question.len()).unwrap();
@@ -184,8 +189,9 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         let solicited = tag(neighbour_advertisement(&headers, &question, host_mac(2), false).unwrap());
         world.expect(UPLINK, &[solicited], &[("consumed", 1)]);
         assert_eq!(world.events.pop(), learnt(host_v6(2).into()));
-        // Questions for others are not ours; in another VLAN nothing is.
+        // Questions for others are not ours, and say where the asker is; in another VLAN nothing is ours.
         world.expect(UPLINK, &[tag(arp_request(asker, host_v4(3)))], &[("underlay-other", 1)]);
+        assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
         let strange =
             [&arp_request(asker, host_v4(1))[..12], &[0x81, 0, 0, 99], &arp_request(asker, host_v4(1))[12..]]
                 .concat();

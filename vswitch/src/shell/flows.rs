@@ -125,6 +125,7 @@ fn neighbours(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
             State::Static(_) => "static",
             State::Incomplete => "incomplete",
             State::Reachable(_) => "reachable",
+            State::Stale(_) => "stale",
         };
         let mac = neighbour.mac().map(|mac| mac.to_string()).unwrap_or_default();
         let heard = neighbour.heard.map(|heard| heard.elapsed().as_secs());

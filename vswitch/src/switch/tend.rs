@@ -38,8 +38,8 @@ impl Switch {
         for _ in 0..EVENTS {
             let Some(event) = self.pool.events.pop() else { break };
             match event {
-                Event::Neighbour { uplink, address, mac } => {
-                    if self.neighbours.heard(uplink, address, mac, now) {
+                Event::Neighbour { uplink, address, mac, claim } => {
+                    if self.neighbours.heard(uplink, (address, mac, claim), now) {
                         tracing::info!(uplink, %address, %mac, "underlay neighbour resolved");
                         self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
                         moved = true;
@@ -152,10 +152,13 @@ impl Switch {
         let mut frame = match (probe.source, probe.target) {
             (IpAddr::V4(source), IpAddr::V4(target)) => control::arp_request((mac, source), target),
             (IpAddr::V6(source), IpAddr::V6(target)) => {
-                control::neighbour_solicitation((mac, source), target, None)
+                control::neighbour_solicitation((mac, source), target, probe.to)
             }
             _ => return,
         };
+        if let (Some(to), true) = (probe.to, probe.target.is_ipv4()) {
+            frame[..6].copy_from_slice(&to.0);
+        }
         if let Some(vlan) = uplink.vlan {
             let [high, low] = vlan.to_be_bytes();
             frame.splice(12..12, [0x81, 0x00, high, low]);

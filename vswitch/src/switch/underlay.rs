@@ -1,7 +1,8 @@
 //! The underlay as control knows it: routes to VTEPs, and the MAC addresses of next hops.
 //!
 //! Next hops in use are resolved before the first packet needs them: asked for once a second until they answer,
-//! confirmed every half minute after, forgotten when they stop answering. Control alone holds this; workers see
+//! confirmed every half minute after, by unicast first, forgotten when they stop answering. A next hop that says where it
+//! is now is believed at once (RFC 826; RFC 4861 section 7.2), and asked again where it need not be true. Control alone holds this; workers see
 //! its result in the VLT and report what they hear.
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use pipelines::event::Claim;
 use wire::MacAddr;
 
 use crate::config::UplinkConfig;
@@ -19,6 +21,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const FIRST_TRIES: u32 = 3;
 /// Between those.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Requests of one turn that go to the known MAC, before everybody is asked.
+const UNICAST_TRIES: u32 = 3;
 /// A neighbour that was heard of in this time is not asked again.
 const CONFIRMED: Duration = Duration::from_secs(30);
 /// A neighbour that was not heard of for this time is gone.
@@ -77,6 +81,8 @@ pub enum State {
     Incomplete,
     /// Resolved.
     Reachable(MacAddr),
+    /// Resolved, and in doubt: used, and asked for.
+    Stale(MacAddr),
 }
 
 /// A next hop.
@@ -98,7 +104,7 @@ impl Neighbour {
     /// The MAC, when known.
     pub fn mac(&self) -> Option<MacAddr> {
         match self.state {
-            State::Static(mac) | State::Reachable(mac) => Some(mac),
+            State::Static(mac) | State::Reachable(mac) | State::Stale(mac) => Some(mac),
             State::Incomplete => None,
         }
     }
@@ -113,6 +119,8 @@ pub struct Probe {
     pub target: IpAddr,
     /// Asks this one.
     pub source: IpAddr,
+    /// The question goes to this MAC; absent: to all.
+    pub to: Option<MacAddr>,
 }
 
 /// The next hops in use.
@@ -148,18 +156,35 @@ impl Neighbours {
         self.table.retain(|&(uplink, address), _| keep(uplink, address));
     }
 
-    /// Takes in an answer. True when the MAC is new: what depends on it must be updated. Addresses that nobody
+    /// Takes in that an address has a MAC. True when the MAC is new: what depends on it must be updated. Addresses that nobody
     /// wants are not remembered, so that strangers fill nothing.
-    pub fn heard(&mut self, uplink: u16, address: IpAddr, mac: MacAddr, now: Instant) -> bool {
+    pub fn heard(
+        &mut self,
+        uplink: u16,
+        (address, mac, claim): (IpAddr, MacAddr, Claim),
+        now: Instant,
+    ) -> bool {
         let Some(neighbour) = self.table.get_mut(&(uplink, address)) else { return false };
-        if matches!(neighbour.state, State::Static(_)) {
-            return false;
+        let known = match neighbour.state {
+            State::Static(_) => return false,
+            State::Incomplete => None,
+            State::Reachable(known) | State::Stale(known) => Some(known),
+        };
+        match known {
+            Some(known) if known == mac && !claim.confirms => return false,
+            // Whoever is right is asked (RFC 4861 section 7.2.5); what is in use stays in use.
+            Some(known) if known != mac && !claim.overrides => {
+                if neighbour.state == State::Reachable(known) {
+                    neighbour.state = State::Stale(known);
+                    (neighbour.asked, neighbour.tries) = (None, 0);
+                }
+                return false;
+            }
+            _ => {}
         }
-        neighbour.heard = Some(now);
-        neighbour.tries = 0;
-        let changed = neighbour.state != State::Reachable(mac);
-        neighbour.state = State::Reachable(mac);
-        changed
+        (neighbour.heard, neighbour.asked, neighbour.tries) = (Some(now), None, 0);
+        neighbour.state = if claim.confirms { State::Reachable(mac) } else { State::Stale(mac) };
+        known != Some(mac)
     }
 
     /// What to ask now, and which neighbours were just lost.
@@ -169,10 +194,10 @@ impl Neighbours {
             let since = |time: Option<Instant>| time.map(|time| now.saturating_duration_since(time));
             let due = match neighbour.state {
                 State::Static(_) => false,
-                State::Incomplete => true,
+                State::Incomplete | State::Stale(_) => true,
                 State::Reachable(_) => since(neighbour.heard).is_none_or(|age| age >= CONFIRMED),
             };
-            if matches!(neighbour.state, State::Reachable(_))
+            if matches!(neighbour.state, State::Reachable(_) | State::Stale(_))
                 && since(neighbour.heard).is_none_or(|age| age >= LOST)
             {
                 neighbour.state = State::Incomplete;
@@ -180,9 +205,10 @@ impl Neighbours {
             }
             let pause = if neighbour.tries < FIRST_TRIES { FIRST_RETRY } else { RETRY };
             if due && since(neighbour.asked).is_none_or(|age| age >= pause) {
+                let to = neighbour.mac().filter(|_| neighbour.tries < UNICAST_TRIES);
                 neighbour.asked = Some(now);
                 neighbour.tries = neighbour.tries.saturating_add(1);
-                probes.push(Probe { uplink, target, source: neighbour.source });
+                probes.push(Probe { uplink, target, source: neighbour.source, to });
             }
         }
         (probes, lost)
@@ -204,6 +230,8 @@ mod tests {
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
+
+    const ANSWER: Claim = Claim { overrides: true, confirms: true };
 
     fn uplinks() -> Vec<UplinkConfig> {
         #[derive(serde::Deserialize)]
@@ -250,9 +278,9 @@ mod tests {
             (0..40).filter(|i| !table.tick(at(i * 50)).0.is_empty()).map(|i| i * 50).collect();
         assert_eq!(asked, [0, 100, 200, 1200]);
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
-        assert!(table.heard(0, hop.address, mac, at(2000)));
-        assert!(!table.heard(0, hop.address, mac, at(2000)));
-        assert!(!table.heard(0, ip("172.16.0.77"), mac, at(2000)), "strangers are not remembered");
+        assert!(table.heard(0, (hop.address, mac, ANSWER), at(2000)));
+        assert!(!table.heard(0, (hop.address, mac, ANSWER), at(2000)));
+        assert!(!table.heard(0, (ip("172.16.0.77"), mac, ANSWER), at(2000)), "strangers are not remembered");
         assert_eq!(table.want(hop), Some(mac));
         assert!(table.tick(at(20_000)).0.is_empty());
         assert_eq!(table.tick(at(32_000)).0.len(), 1);
@@ -268,8 +296,62 @@ mod tests {
         table.set_static(0, ip("172.16.0.2"), mac);
         let now = Instant::now();
         assert!(table.tick(now).0.is_empty());
-        assert!(!table.heard(0, ip("172.16.0.2"), MacAddr([2, 0, 0, 0, 0, 2]), now));
+        assert!(!table.heard(0, (ip("172.16.0.2"), MacAddr([2, 0, 0, 0, 0, 2]), ANSWER), now));
         let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
         assert_eq!(table.want(hop), Some(mac));
+    }
+
+    /// A table with one neighbour that answered at `start`.
+    fn resolved(start: Instant) -> (Neighbours, NextHop, MacAddr) {
+        let mut table = Neighbours::default();
+        let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        table.want(hop);
+        assert!(table.heard(0, (hop.address, mac, ANSWER), start));
+        (table, hop, mac)
+    }
+
+    #[test]
+    fn repair_a_next_hop_that_says_where_it_is_is_believed_at_once() {
+        let start = Instant::now();
+        let (mut table, hop, _) = resolved(start);
+        let there = MacAddr([2, 0, 0, 0, 0, 10]);
+        assert!(table.heard(0, (hop.address, there, ANSWER), start));
+        assert_eq!(table.want(hop), Some(there));
+        assert!(table.tick(start).0.is_empty(), "ARP needs no second opinion");
+        // A solicitation says it too, and is asked whether it is true.
+        let back = MacAddr([2, 0, 0, 0, 0, 11]);
+        assert!(table.heard(0, (hop.address, back, Claim { overrides: true, confirms: false }), start));
+        assert_eq!(table.want(hop), Some(back));
+        assert_eq!(table.tick(start).0[0].to, Some(back));
+    }
+
+    #[test]
+    fn repair_an_advertisement_without_override_replaces_nothing_and_raises_doubt() {
+        let start = Instant::now();
+        let (mut table, hop, mac) = resolved(start);
+        let claim = Claim { overrides: false, confirms: true };
+        assert!(!table.heard(0, (hop.address, MacAddr([2, 0, 0, 0, 0, 66]), claim), start));
+        assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), State::Stale(mac)));
+        let (probes, lost) = table.tick(start);
+        assert_eq!((probes[0].to, lost.len()), (Some(mac), 0), "who is known is asked");
+        assert!(!table.heard(0, (hop.address, mac, claim), start));
+        assert_eq!(table.list()[0].2.state, State::Reachable(mac));
+        assert!(table.tick(start).0.is_empty());
+        // An unsolicited word of the same MAC confirms nothing.
+        let later = start + CONFIRMED;
+        assert!(!table.heard(0, (hop.address, mac, Claim { overrides: true, confirms: false }), later));
+        assert_eq!(table.tick(later).0.len(), 1);
+    }
+
+    #[test]
+    fn repair_neighbours_are_confirmed_by_unicast_and_then_by_asking_all() {
+        let start = Instant::now();
+        let (mut table, _, mac) = resolved(start);
+        let asked: Vec<Option<MacAddr>> = (0..80)
+            .flat_map(|i| table.tick(start + CONFIRMED + Duration::from_millis(i * 50)).0)
+            .map(|probe| probe.to)
+            .collect();
+        assert_eq!(asked[..5], [Some(mac), Some(mac), Some(mac), None, None]);
     }
 }

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use pipelines::decide::decide;
+use pipelines::event::Claim;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::nft::{Action, Verdict};
 use pipelines::snapshot::Destination;
@@ -22,6 +23,8 @@ use wire::{L3, MacAddr, Vni};
 use super::*;
 use crate::switch::testing::Names;
 
+/// What an answer is worth.
+const ANSWER: Claim = Claim { overrides: true, confirms: true };
 /// No cell.
 const NONE: [u32; 0] = [];
 
@@ -79,7 +82,7 @@ impl Lab {
     }
     fn hear(&mut self, host: u8, mac: u8) {
         let (address, mac) = (vtep(host), MacAddr([2, 0, 0, 0, 2, mac]));
-        if self.neighbours.heard(0, address, mac, Instant::now()) {
+        if self.neighbours.heard(0, (address, mac, ANSWER), Instant::now()) {
             self.topology.next_hop_changed(0, address, &mut self.neighbours);
         }
     }

@@ -1,0 +1,60 @@
+//! What the underlay says of itself without being asked: announcements, and advertisements that claim little.
+
+use pipelines::event::{Claim, Event};
+use wire::build::Path;
+use wire::build::control::{arp_reply, arp_request};
+use wire::icmpv6::{LinkAddress, Neighbour, option};
+use wire::{MacAddr, View};
+
+use crate::support::*;
+
+#[test]
+fn repair_garp_tells_control_where_a_next_hop_is_now() {
+    let mut world = plain();
+    let mac = MacAddr([2, 0, 0, 0, 0x78, 2]);
+    let claim = Claim { overrides: true, confirms: true };
+    let moved = Some(Event::Neighbour { uplink: 0, address: host_v4(2).into(), mac, claim });
+    // A gratuitous request, a gratuitous reply, a question for somebody else.
+    let request = arp_request((mac, host_v4(2)), host_v4(2));
+    let headers = wire::parse::parse(&request, request.len()).unwrap();
+    let mut reply = arp_reply(&headers, &request, mac).unwrap();
+    reply[..6].fill(0xff);
+    for (frame, counted) in [
+        (request, "underlay-other"),
+        (reply, "consumed"),
+        (arp_request((mac, host_v4(2)), host_v4(9)), "underlay-other"),
+    ] {
+        world.expect(UPLINK, &[frame], &[(counted, 1)]);
+        assert_eq!(world.events.pop(), moved);
+    }
+    // A probe (RFC 5227) claims nothing, nobody speaks for our own address, and a group is no station.
+    for (mac, address) in
+        [(mac, "0.0.0.0".parse().unwrap()), (mac, host_v4(1)), (MacAddr::BROADCAST, host_v4(2))]
+    {
+        world.pass(UPLINK, &arp_request((mac, address), host_v4(3)));
+        assert_eq!(world.events.pop(), None);
+    }
+}
+
+#[test]
+fn repair_advertisements_are_worth_what_their_flags_say() {
+    let mut world = plain();
+    let (mac, here) = (host_mac(2), (host_mac(1), host_v6(1)));
+    for (flags, linked, overrides, confirms) in [
+        (Neighbour::SOLICITED | Neighbour::OVERRIDE, true, true, true),
+        (Neighbour::SOLICITED, true, false, true),
+        (Neighbour::OVERRIDE, true, true, false),
+        (0, true, false, false),
+        // Without the option there is no address to replace another one with.
+        (Neighbour::SOLICITED | Neighbour::OVERRIDE, false, false, true),
+    ] {
+        let message = Neighbour::advertisement(host_v6(2), flags);
+        let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
+        let body = if linked { [message.bytes(), link.bytes()].concat() } else { message.bytes().to_vec() };
+        let frame = Path::v6((mac, host_v6(2)), here).with_ttl(255).ip(58, &body);
+        world.expect(UPLINK, &[frame], &[("consumed", 1)]);
+        let claim = Claim { overrides, confirms };
+        let told = Event::Neighbour { uplink: 0, address: host_v6(2).into(), mac, claim };
+        assert_eq!(world.events.pop(), Some(told));
+    }
+}
