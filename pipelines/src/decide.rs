@@ -9,6 +9,7 @@ use wire::{L3, MacAddr};
 
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope};
+use crate::martian::is_martian;
 use crate::nft::{Action, Verdict};
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
@@ -42,6 +43,9 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
     }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
+        (true, Some((source, _))) if is_martian(source) && !has_host_route(vpc, source) => {
+            (Action::drop(DropReason::MARTIAN), true)
+        }
         (true, Some((_, destination))) => route(snapshot, vpc, destination),
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (Action::drop(DropReason::TO_ROUTER), true),
@@ -96,6 +100,9 @@ pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRe
 /// The second value is false when a new location in the VPC could change the decision.
 fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (Action, bool) {
     let flood = Action { verdict: Verdict::Flood, ..Action::default() };
+    if is_reserved(mac) {
+        return (Action::drop(DropReason::RESERVED_MAC), true);
+    }
     if mac.is_group() {
         return (if vpc.flood { flood } else { Action::drop(DropReason::BUM) }, true);
     }
@@ -107,14 +114,34 @@ fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (A
     }
 }
 
+/// Addresses between a station and the bridge next to it, which no bridge forwards (IEEE 802.1Q section 8.6.3).
+const fn is_reserved(mac: MacAddr) -> bool {
+    matches!(mac.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
+}
+
+/// True when the VPC has a route for this address alone: such a route means what it says, as for a metadata service.
+fn has_host_route(vpc: &Vpc, address: IpAddr) -> bool {
+    let whole = if address.is_ipv4() { 32 } else { 128 };
+    vpc.routes.iter().any(|(prefix, _)| prefix.len() == whole && prefix.contains(address))
+}
+
 fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) {
     if vpc.is_gateway(destination) {
         return (Action { verdict: Verdict::Router, ..Action::default() }, true);
+    }
+    if is_martian(destination) && !has_host_route(vpc, destination) {
+        return (Action::drop(DropReason::MARTIAN), true);
     }
     if vpc.subnet_of(destination).is_some() {
         return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
     }
     match vpc.route_to(destination) {
+        // A tenant's packets reach the underlay in a tunnel, never the switch itself.
+        Some(RouteTarget::Gateway { .. })
+            if snapshot.uplinks.iter().flatten().any(|uplink| uplink.owns(destination)) =>
+        {
+            (Action::drop(DropReason::MARTIAN), true)
+        }
         Some(RouteTarget::Gateway { slot, mac }) => (rewrite(forward(slot), vpc.router_mac, mac), true),
         Some(RouteTarget::Peer(peer)) => match snapshot.vpc(peer) {
             Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),

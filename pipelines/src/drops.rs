@@ -134,6 +134,15 @@ drop_reasons! {
     FLOOD_BUDGET = "flood-budget",
     /// The vNIC (or out of the tunnel, the VPC) floods more copies than it may.
     FLOOD_LIMIT = "flood-limit",
+    /// A routed packet with a source or destination that no router forwards (RFC 1812 section 5.3.7), or to an underlay
+    /// address of this switch.
+    MARTIAN = "martian",
+    /// To one of the addresses 01:80:c2:00:00:00 to 0f, which no bridge forwards.
+    RESERVED_MAC = "reserved-mac",
+    /// The outer TTL or hop limit is 0.
+    OUTER_TTL = "outer-ttl",
+    /// Outer IPv4 options, or an IPv6 routing header.
+    OUTER_OPTIONS = "outer-options",
 }
 
 impl DropReason {

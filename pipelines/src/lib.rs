@@ -18,6 +18,7 @@ pub mod fragments;
 pub mod hot;
 mod index;
 pub mod io;
+pub mod martian;
 pub mod mem;
 pub mod miss;
 pub mod nft;

@@ -20,7 +20,8 @@
 //! | router MAC of a VPC | `touch_vpc` of it and of those that route to it |
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
-//! | settings, uplinks, ports, MTUs | nothing: never remembered |
+//! | addresses of uplinks | `touch_vpc` of all: gateways do not lead to them |
+//! | settings, other facts of uplinks, ports, MTUs | nothing: never remembered |
 //!
 //! The count of a cell is never set back while workers run.
 

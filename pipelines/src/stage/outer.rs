@@ -146,6 +146,12 @@ fn examine<P: PacketBuf>(
         return Err(DropReason::OUTER_FRAGMENT);
     }
     check_sums(packet, headers, uplink, partial)?;
+    if headers.ttl == 0 {
+        return Err(DropReason::OUTER_TTL);
+    }
+    if headers.flags.intersects(Flags::IP_OPTIONS | Flags::SOURCE_ROUTED) {
+        return Err(DropReason::OUTER_OPTIONS);
+    }
     if cx.snapshot.vteps.find(source).is_none() {
         return Err(DropReason::UNKNOWN_VTEP);
     }

@@ -58,6 +58,7 @@ impl Plain {
             && head[14] == 0x45
             && total + 14 <= len
             && word(head, 20) & 0x3fff == 0
+            && head[22] != 0
             && head[23] == protocol::UDP
             && long(head, 30) == self.address
             && word(head, UDP + 2) == self.vxlan_port
@@ -139,7 +140,7 @@ mod tests {
             ChecksumState::Bad => false,
             _ => ipv4::checksum_ok(&frame[14..usize::from(headers.l4_offset)]),
         };
-        let fragment = headers.flags.intersects(wire::Flags::FRAGMENT);
+        let fragment = headers.ttl == 0 || headers.flags.intersects(wire::Flags::FRAGMENT);
         if !sum || fragment || headers.proto != protocol::UDP || headers.l4_offset != 34 {
             return None;
         }

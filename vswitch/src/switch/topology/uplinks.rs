@@ -20,8 +20,8 @@ impl Topology {
     pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {
         let wanted: HashSet<&str> = config.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
         self.draft.uplink_index.retain(|name, _| wanted.contains(name.as_str()));
-        self.draft.next.uplinks.clear();
         self.draft.uplinks.clear();
+        let before = std::mem::take(&mut self.draft.next.uplinks);
         for uplink in &config.uplinks {
             let index = match self.draft.uplink_index.get(uplink.name.as_str()) {
                 Some(&index) => index,
@@ -58,6 +58,14 @@ impl Topology {
                 punt_mtu: punt_mtu(uplink.mtu),
             };
             put(&mut self.draft.next.uplinks, index, Some(Arc::new(row)));
+        }
+        let addresses = |uplinks: &[Option<Arc<Uplink>>]| -> Vec<_> {
+            uplinks.iter().flatten().map(|uplink| (uplink.v4.clone(), uplink.v6.clone())).collect()
+        };
+        if addresses(&before) != addresses(&self.draft.next.uplinks) {
+            // No gateway leads to them.
+            let all: Vec<u32> = self.draft.next.vpcs.iter().flatten().map(|vpc| vpc.index).collect();
+            all.into_iter().for_each(|vpc| self.draft.next.touch_vpc(vpc));
         }
     }
 
