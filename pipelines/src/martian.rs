@@ -7,10 +7,7 @@ use std::net::IpAddr;
 pub fn is_martian(address: IpAddr) -> bool {
     match address {
         // This network, loopback, link-local; multicast, reserved, broadcast.
-        IpAddr::V4(address) => match address.octets() {
-            [0 | 127 | 224..=255, ..] | [169, 254, ..] => true,
-            _ => false,
-        },
+        IpAddr::V4(address) => matches!(address.octets(), [0 | 127 | 224..=255, ..] | [169, 254, ..]),
         IpAddr::V6(address) => {
             address.is_unspecified()
                 || address.is_loopback()

@@ -287,7 +287,7 @@ impl Site {
         self.stir();
         for (uplink, address, neighbour) in self.neighbours.list() {
             if neighbour.state == State::Incomplete
-                && self.neighbours.heard(uplink, address, hop_mac(address), Instant::now())
+                && self.neighbours.heard(uplink, (address, hop_mac(address), ANSWER), Instant::now())
             {
                 self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
             }
