@@ -227,6 +227,11 @@ fn opcode_name(opcode: u8) -> String {
     }
 }
 
+/// Acknowledgements, with a mark where hardware took packets that software did not see: there may be more.
+fn acks(view: &QpView) -> String {
+    format!("{}{}", view.acks, if view.in_part { "+" } else { "" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,9 +252,4 @@ mod tests {
         assert_eq!(row.json()["admitted-seconds"], 1.5);
         assert!(row.json().get("packets").is_none());
     }
-}
-
-/// Acknowledgements, with a mark where hardware took packets that software did not see: there may be more.
-fn acks(view: &QpView) -> String {
-    format!("{}{}", view.acks, if view.in_part { "+" } else { "" })
 }
