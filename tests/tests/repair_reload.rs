@@ -50,6 +50,6 @@ fn repair_reload_keeps_what_was_made_at_run_time() {
     daemon.rewrite_config(&hot_base);
     daemon.ctl(&format!("config load {}", daemon.config().display()));
     assert!(!has(&daemon, "green"));
-    daemon.settled();
-    daemon.stop();
+    daemon.process().signal("TERM");
+    daemon.assert_clean_end();
 }
