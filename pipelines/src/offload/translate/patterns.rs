@@ -111,11 +111,19 @@ impl Family {
 
     /// TTL or hop limit 0 or 1: what a router does not pass on.
     pub fn expiring(self) -> Item {
-        let field = match self {
+        self.any().masked(self.ttl_field(), 0u8, 0xfe)
+    }
+
+    /// TTL or hop limit 0: what nobody may have sent.
+    pub fn expired(self) -> Item {
+        self.any().is(self.ttl_field(), 0u8)
+    }
+
+    const fn ttl_field(self) -> Field {
+        match self {
             Self::V4 => ipv4::TTL,
             Self::V6 => ipv6::HOP,
-        };
-        self.any().masked(field, 0u8, 0xfe)
+        }
     }
 
     /// A whole packet, without options or extension headers, from one address to another.

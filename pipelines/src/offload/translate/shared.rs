@@ -180,6 +180,7 @@ pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
         rules.push(guard([&[port], &outside[..], &[to_router, found.family.expiring()]].concat()));
     }
     if let Some(tunnel) = &found.tunnel {
+        rules.push(guard([&[port], &under(tables, tunnel.outer.expired())[..]].concat()));
         // Congestion that the sender cannot hear of: dropped by name (RFC 6040).
         let marked = under(tables, tunnel.outer.tos(Ecn::Ce as u8, BOTH_BITS));
         let deaf = found.family.tos(Ecn::NotEct as u8, BOTH_BITS);
