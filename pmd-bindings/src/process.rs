@@ -27,6 +27,13 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// Gives the kernel back what was freed and the C library keeps for later. It takes milliseconds: for work that needs
+/// much memory once, such as reading a large config again.
+pub fn trim_heap() {
+    // SAFETY: releases free memory only; other threads may allocate meanwhile. The answer is whether there was any.
+    unsafe { libc::malloc_trim(0) };
+}
+
 /// True for the superuser.
 pub fn is_root() -> bool {
     effective_uid() == 0
