@@ -3,7 +3,7 @@
 //! Listens, reads lines of bounded length, and hands each request to the owner of the switch over a channel;
 //! the answer comes back over a oneshot. Each client is a task of its own that waits for nobody else's
 //! answers: a slow, silent or dead one costs a few kilobytes and, when it takes no answers, its connection. When all
-//! places are taken, the client that has asked nothing for longest makes room for the next one ([`super::places`]).
+//! places are taken, the client that has asked nothing for longest makes room for the next one (`places`).
 //! Runs on the control thread's runtime; knows no command.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};

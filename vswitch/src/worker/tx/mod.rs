@@ -36,7 +36,7 @@ const MIN_BUFFER: usize = 32;
 /// Slots of all rings to a port that are in use at a time.
 const HAND_OFFS: usize = 512;
 /// Packets that wait for a port of up to four queues at most, whatever the number of workers; each further queue
-/// may have [`MIN_BUFFER`] more.
+/// may have `MIN_BUFFER` more.
 pub const MAX_WAITING: usize = BUFFERS + HAND_OFFS;
 
 /// A ring to the worker that owns a queue.
