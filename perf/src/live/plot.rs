@@ -17,6 +17,8 @@ const FONTS: [&str; 4] = [
     "/usr/share/fonts/dejavu-sans-fonts/DejaVuSans.ttf",
 ];
 const SIZE: (u32, u32) = (1100, 300);
+/// A series with at most this many points has a mark at each.
+const MARKED: usize = 20;
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 181), RGBColor(220, 50, 32), RGBColor(30, 130, 60), RGBColor(120, 80, 160)];
 
@@ -144,6 +146,11 @@ impl Content<'_> {
                 chart.draw_series(LineSeries::new(run, colour.stroke_width(1)))?;
             }
             let colour = *colour;
+            // Few points are seen one by one: a line of one point, or along the axis, would not be seen at all.
+            if series.points.len() <= MARKED {
+                let finite = series.points.iter().filter(|point| point.1.is_finite());
+                chart.draw_series(finite.map(|&(x, y)| Circle::new((x, scale(y)), 3, colour.filled())))?;
+            }
             let empty = std::iter::empty::<(f64, f64)>();
             chart
                 .draw_series(LineSeries::new(empty, colour.stroke_width(2)))?
@@ -164,6 +171,23 @@ impl Content<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repair_a_line_of_one_point_is_seen() {
+        if font().is_err() {
+            eprintln!("no font on this machine: not drawn");
+            return;
+        }
+        let series = |points| vec![Series { name: "lost".into(), points }];
+        let drawn = |points| {
+            let panel = Panel { title: "lost".into(), series: series(points), logarithmic: false };
+            svg("loss", "offered", &[panel]).unwrap()
+        };
+        assert_eq!(drawn(vec![(1.0, 0.0)]).matches("<circle").count(), 1);
+        assert_eq!(drawn(vec![(1.0, f64::NAN), (2.0, 0.0)]).matches("<circle").count(), 1);
+        let many = (0..50).map(|x| (f64::from(x), 1.0)).collect();
+        assert_eq!(drawn(many).matches("<circle").count(), 0);
+    }
 
     #[test]
     fn draws_both_files_with_every_name_in_them() {
