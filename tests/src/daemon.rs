@@ -7,12 +7,15 @@ use crate::{Counters, Netns, Process, Workdir, binary, process, wait_for};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a start may take: EAL start, ports and, without hugepages, touching all memory.
 const START: Duration = Duration::from_secs(30);
 /// How long a clean stop may take.
 const STOP: Duration = Duration::from_secs(15);
+/// How long next hops of the underlay may take to say where they are. The switch asks four times in this time; one that
+/// says nothing by then is not there.
+const RESOLVE: Duration = Duration::from_millis(1300);
 
 /// A running switch.
 #[derive(Debug)]
@@ -30,11 +33,20 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the switch in a namespace and waits until it answers.
+    /// Starts the switch in a namespace and waits until it answers and knows the next hops of its underlay: packets before
+    /// that are dropped as `no-neighbour`, as they should be.
     ///
     /// `body` is the config without `[eal]` and `[api]`; `[workers]` is added when it has none.
     #[track_caller]
     pub fn start(netns: &Netns, body: &str) -> Daemon {
+        let mut daemon = Self::start_alone(netns, body);
+        daemon.wait_until_resolved();
+        daemon
+    }
+
+    /// As `start`, without waiting for next hops: nobody is there yet who could say where they are.
+    #[track_caller]
+    pub fn start_alone(netns: &Netns, body: &str) -> Daemon {
         let program = binary::release("vswitch");
         let dir = Workdir::new("vswitch");
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -67,6 +79,21 @@ impl Daemon {
         self.process = launch(netns, &self.program, &self.config, &self.dir);
         self.stopped = false;
         self.wait_until_it_answers();
+        self.wait_until_resolved();
+    }
+
+    /// Waits until no next hop of the underlay is being resolved, or as long as one may take. `start` has done so; of two
+    /// switches the first one does when the second is there.
+    pub fn wait_until_resolved(&mut self) {
+        let end = Instant::now() + RESOLVE;
+        let resolving = |daemon: &Daemon| {
+            let shown = daemon.json("show neigh");
+            shown.as_array().is_some_and(|rows| rows.iter().any(|row| row["state"] == "incomplete"))
+        };
+        while resolving(self) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.buffers_at_start = self.buffers_in_use();
     }
 
     #[track_caller]

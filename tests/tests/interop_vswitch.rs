@@ -33,8 +33,9 @@ fn interop(underlay: Family, inner: Family) {
         location(underlay.local_vtep(), pair::VNIS[1], pair::MACS[1], &pair::NEAR),
     ]
     .concat();
-    let here = Daemon::start(&lab.host, &here_config);
+    let mut here = Daemon::start_alone(&lab.host, &here_config);
     let over_there = Daemon::start(&lab.peer, &there_config);
+    here.wait_until_resolved();
     for tenant in [&red, &blue] {
         tenant.plug(&lab.host);
     }

@@ -36,8 +36,9 @@ fn two_switches(here_port: &str, there_port: &str, held: i64) {
         macs,
         &pair::NEAR,
     );
-    let here = Daemon::start(&lab.host, &here_config);
+    let mut here = Daemon::start_alone(&lab.host, &here_config);
     let over_there = Daemon::start(&lab.peer, &there_config);
+    here.wait_until_resolved();
     for tenant in [&red, &blue] {
         tenant.plug(&lab.host);
     }

@@ -194,10 +194,11 @@ impl Site {
         if !there.is_empty() {
             lab.peer.ip("addr flush dev up0");
             let uplink = lab.reversed().uplink("");
-            switches.push(Daemon::start(&lab.peer, &config(uplink, there, here, family.local_vtep())));
+            switches.push(Daemon::start_alone(&lab.peer, &config(uplink, there, here, family.local_vtep())));
         }
         switches
             .insert(0, Daemon::start(&lab.host, &config(lab.uplink(""), here, there, family.remote_vtep())));
+        switches.iter_mut().for_each(Daemon::wait_until_resolved);
         let vms: Vec<Vm> = here.iter().chain(there).cloned().collect();
         let plug = |vm: &Vm| {
             let plug = dir.path().join(format!("{}.plug", vm.name));

@@ -20,11 +20,12 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pipelines::Now;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, Limits, QpKey, RcftShared, ticks};
+use pipelines::rcft::{Keeper, Ledger, Limits, QpKey, RcftShared, Seen, ticks};
 use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
@@ -84,6 +85,26 @@ fn age(now: u32, then: u32) -> u32 {
         ahead if ahead > u32::MAX / 2 => 0,
         age => age,
     }
+}
+
+/// True for a queue pair that is purged, was idle for too long, or came back with a restart and was not used since.
+fn leaves(
+    seen: &Seen,
+    snapshot: &Snapshot,
+    now: Now,
+    (shared, purge, times): (&RcftShared, &mut Purge, &Times),
+) -> bool {
+    if purge.takes(seen, snapshot) {
+        return true;
+    }
+    // The time of last use lags by up to a step of the ledger's coarse clock.
+    let limit = times.idle.saturating_add(1 << shared.ledger.sync_shift());
+    if age(now.tick, seen.seen) > limit {
+        shared.went_idle(&seen.key, now.tick);
+        return true;
+    }
+    let unused = |at: u32| seen.born == at && seen.seen == at && age(now.tick, at) > times.restart_grace;
+    times.restored.is_some_and(unused)
 }
 
 /// The vNIC that an admitted key is of.
@@ -308,42 +329,13 @@ impl Control {
 
     /// Takes out what was idle for too long or is forbidden now: a slice of the table.
     fn sweep(&mut self, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
-        let Self { keeper, shared, purge, times, silent, limits, .. } = self;
-        let leave = |seen: &pipelines::rcft::Seen, purge: &mut Purge| {
-            if purge.takes(seen, snapshot) {
-                return true;
-            }
-            // The time of last use lags by up to a step of the ledger's coarse clock.
-            let limit = times.idle.saturating_add(1 << shared.ledger.sync_shift());
-            if age(now.tick, seen.seen) > limit {
-                shared.went_idle(&seen.key, now.tick);
-                return true;
-            }
-            let unused =
-                |at: u32| seen.born == at && seen.seen == at && age(now.tick, at) > times.restart_grace;
-            times.restored.is_some_and(unused)
-        };
-        if purge.is_under_way() {
-            let began = std::time::Instant::now();
-            while purge.is_under_way() {
-                let (_, turned) = keeper.sweep(purge::SLICE, |seen| leave(seen, purge));
-                purge.swept(turned);
-                if began.elapsed() > purge::PATIENCE {
-                    return;
-                }
-            }
-            for (vnic, name, cause, count) in purge.end() {
-                let text = format!("{count} queue pairs of {name} were taken out: {cause}");
-                tracing::info!(vnic = name.as_str(), count, "{text}");
-                let facts = json!({ "vnic": name, "count": count, "cause": cause.name() });
-                events.add("qps-purged", text, facts);
-                self.full.remove(&vnic);
-            }
-            return;
+        if self.purge.is_under_way() {
+            return self.go_on_purging(purge::PATIENCE, snapshot, now, events);
         }
+        let Self { keeper, shared, purge, times, silent, limits, .. } = self;
         let slice = (shared.config().entries / TURNS + 1).max(MIN_SLICE);
         let (_, turned) = keeper.sweep(slice, |seen| {
-            let leaves = leave(seen, purge);
+            let leaves = leaves(seen, snapshot, now, (shared, purge, times));
             if !leaves {
                 silent.pass(seen, now.tick);
             }
@@ -351,6 +343,31 @@ impl Control {
         });
         if turned {
             silent.turned(keeper, limits.keys().copied());
+        }
+    }
+
+    /// Takes out what must leave at once, for so long, and at least a slice; says at the end what it was.
+    fn go_on_purging(&mut self, patience: Duration, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
+        let Self { keeper, shared, purge, times, .. } = self;
+        let began = std::time::Instant::now();
+        loop {
+            let (_, turned) =
+                keeper.sweep(purge::SLICE, |seen| leaves(seen, snapshot, now, (shared, purge, times)));
+            purge.swept(turned);
+            // The end is told however late the last slice was: nobody comes back to a purge that is over.
+            if !purge.is_under_way() {
+                break;
+            }
+            if began.elapsed() > patience {
+                return;
+            }
+        }
+        for (vnic, name, cause, count) in purge.end() {
+            let text = format!("{count} queue pairs of {name} were taken out: {cause}");
+            tracing::info!(vnic = name.as_str(), count, "{text}");
+            let facts = json!({ "vnic": name, "count": count, "cause": cause.name() });
+            events.add("qps-purged", text, facts);
+            self.full.remove(&vnic);
         }
     }
 

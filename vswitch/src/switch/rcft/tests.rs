@@ -376,6 +376,21 @@ fn large_tables_are_purged_in_slices() {
     assert_eq!((&facts["count"], &facts["cause"]), (&json!(60_000), &json!("evicted")));
 }
 
+/// A busy machine: the time for a turn is over after every slice, the last one too.
+#[test]
+fn repair_a_purge_ends_and_is_told_however_late_its_last_slice_is() {
+    let mut world = World::new("", "");
+    world.opens("one", FAR, 10..15);
+    let (one, tick) = (world.index("one"), world.tick);
+    world.control.purge.evict(one, "one".into(), tick);
+    let (snapshot, now) = (world.topology.snapshot().clone(), world.now());
+    while world.control.purge.is_under_way() {
+        world.control.go_on_purging(std::time::Duration::ZERO, &snapshot, now, &mut world.events);
+    }
+    world.settle();
+    assert_eq!((world.used("one"), world.kinds()), (0, vec!["qps-purged"]));
+}
+
 #[test]
 fn refusals_and_full_quotas_are_told_once_in_a_while() {
     let mut world = World::new("", "qp-quota = 2");
