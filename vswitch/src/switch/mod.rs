@@ -34,8 +34,7 @@ use pmd::{Eal, Mempool};
 
 pub use error::SwitchError;
 use events::EventLog;
-pub use plug::Missing;
-use plug::Plan;
+pub use plug::{Missing, Plan};
 use ports::PortTable;
 use topology::Topology;
 use underlay::Neighbours;

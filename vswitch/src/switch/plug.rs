@@ -49,8 +49,8 @@ impl Missing {
     }
 }
 
-/// The ports of a change.
-pub(super) struct Plan {
+/// The ports of a change, in the order of the steps.
+pub struct Plan {
     /// Those that come, and those that change their device.
     pub added: BTreeMap<String, Wanted>,
     /// Those that go before others can come.
@@ -60,6 +60,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The ports of the change from `old` to `new`.
     pub fn new(old: &Config, new: &Config) -> Self {
         let (have, want) = (wanted(old), wanted(new));
         let differs =
