@@ -40,14 +40,42 @@ pub fn no_ping(from: &Netns, to: &str) {
     );
 }
 
+/// Pings one packet of `length` bytes, IP header included, that nobody may cut; the MTU that the answer names, or `None` when
+/// the echo came back. Fails the test when there is silence.
+#[track_caller]
+pub fn ping_whole(from: &Netns, to: &str, length: u32) -> Option<u32> {
+    let headers = if to.contains(':') { 40 + 8 } else { 20 + 8 };
+    let size = (length - headers).to_string();
+    let output = from.try_run(&["ping", "-n", "-M", "do", "-c", "1", "-W", "3", "-s", &size, to]);
+    let text = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned()).concat();
+    // "Frag needed and DF set (mtu = 1450)", "Packet too big: mtu=1450", and of the sender's own kernel "too long, mtu=1450".
+    let named = text.split("mtu").nth(1).map(|rest| {
+        let digits = rest.trim_start_matches([' ', '=', ':']);
+        digits.chars().take_while(char::is_ascii_digit).collect::<String>()
+    });
+    if output.status.success() {
+        return None;
+    }
+    let mtu = named.and_then(|digits| digits.parse().ok());
+    Some(mtu.unwrap_or_else(|| {
+        panic!("no answer to {length} bytes from {} to {to}:\n{text}", from.name());
+    }))
+}
+
 /// Sends `bytes` random bytes by TCP and by UDP from `client` to `server`, which sends them back; both compare every byte.
 #[track_caller]
 pub fn transfer(client: &Netns, server: &Netns, address: &str, bytes: u32) {
+    transfer_by(&["tcp", "udp"], client, server, address, bytes);
+}
+
+/// As `transfer`, by some of the protocols.
+#[track_caller]
+pub fn transfer_by(protocols: &[&str], client: &Netns, server: &Netns, address: &str, bytes: u32) {
     let dir = Workdir::new("transfer");
     let helper = script::path("transfer.py").display().to_string();
-    for protocol in ["tcp", "udp"] {
+    for protocol in protocols {
         let bytes = bytes.to_string();
-        let args = [script::PYTHON, &helper, "serve", protocol, address, &bytes];
+        let args = [script::PYTHON, &helper, "serve", *protocol, address, &bytes];
         let mut process = server.spawn(&format!("serve-{protocol}"), &args, &dir);
         process.wait_output("ready", Duration::from_secs(10));
         client.run(&[script::PYTHON, &helper, "send", protocol, address, &bytes]);
