@@ -3,7 +3,8 @@
 //! The bucket of rate r and burst b holds `min(b, (now - due) * r)` tokens; taking n tokens moves `due` by n / r.
 //! Nothing has to be refilled, any number of workers may take, and a change of rate or burst is a store. Times are
 //! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them; they wrap after 834 days, and are therefore compared
-//! by their difference only. What is due [`FARTHEST`] ahead or later was due before, and is paid for.
+//! by their difference only. What is due [`FARTHEST`] ahead or later was due before, and is paid for. So that a bucket which
+//! nobody used for 834 days does not look like one in debt, control passes all of them now and then ([`Bucket::rest`]).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -173,6 +174,15 @@ impl Bucket {
         self.due.store(0, Relaxed);
     }
 
+    /// Forgets the time at which it became full, if it is: a time that is not looked at for too long cannot be told from
+    /// one that is to come. Whoever takes just now is right all the same.
+    pub fn rest(&self, pace: Pace, now: Stamp) {
+        let due = self.due.load(Relaxed);
+        if due != 0 && Self::ahead(due, pace, now) <= -(pace.burst as i64) {
+            let _ = self.due.compare_exchange(due, 0, Relaxed, Relaxed);
+        }
+    }
+
     /// Tokens now; negative: taken ahead of time.
     pub fn level(&self, pace: Pace, now: Stamp) -> i64 {
         if pace.is_free() {
@@ -221,6 +231,38 @@ mod tests {
                 (125_000_000..=125_102_000).contains(&granted),
                 "{granted} bytes in a second from {start}"
             );
+        }
+    }
+
+    #[test]
+    fn repair_dhtb_a_bucket_that_rests_is_full_whenever_it_is_used_again() {
+        const DAY: u64 = 86_400_000_000_000;
+        let pace = Pace::new(8_000_000, 10_000);
+        for start in [1, DAY, WRAP_NS - DAY / 2, WRAP_NS - 1, WRAP_NS, WRAP_NS + 1] {
+            let bucket = Bucket::default();
+            bucket.take(10_000, pace, Stamp::from_ns(start));
+            // Passed once, before its time can be taken for one that is to come.
+            bucket.rest(pace, Stamp::from_ns(start + DAY));
+            for days in 1..2_000 {
+                let now = Stamp::from_ns(start + days * DAY);
+                assert_eq!(
+                    bucket.level(pace, now),
+                    Bucket::default().level(pace, now),
+                    "{days} days after {start}"
+                );
+            }
+            for before_wrap in [1, DAY / 24, 2 * DAY / 24, 4 * DAY / 24] {
+                let now = Stamp::from_ns(start + WRAP_NS - before_wrap);
+                assert_eq!(bucket.wait(1_000, pace, now), 0, "{before_wrap} ns before the clock has wrapped");
+            }
+        }
+        // A debt, or what is saved up but not full, stays.
+        let (bucket, now) = (Bucket::default(), Stamp::from_ns(DAY));
+        for taken in [5_000, 20_000] {
+            bucket.take(taken, pace, now);
+            let level = bucket.level(pace, now);
+            bucket.rest(pace, now);
+            assert_eq!(bucket.level(pace, now), level);
         }
     }
 

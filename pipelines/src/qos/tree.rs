@@ -126,12 +126,19 @@ pub(super) struct Node {
 impl Node {
     fn forget(&self) {
         self.share.set(Pace::FREE);
-        for bucket in [&self.ceil_bucket, &self.assured_bucket, &self.share_bucket] {
-            bucket.fill();
-        }
+        self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
         for count in [&self.debt, &self.drawn, &self.held_back] {
             count.store(0, Relaxed);
         }
+    }
+
+    /// Its buckets, each with its pace.
+    fn buckets(&self) -> [(&Bucket, Pace); 3] {
+        [
+            (&self.ceil_bucket, self.ceil.get()),
+            (&self.assured_bucket, self.assured.get()),
+            (&self.share_bucket, self.share.get()),
+        ]
     }
 
     fn has_limit(&self) -> bool {
@@ -208,6 +215,20 @@ impl Tree {
     /// Bytes of all that is shared.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.nodes) + size_of_val(&*self.classes) + size_of_val(&*self.tenants)
+    }
+
+    /// Lets the buckets of one place [rest](Bucket::rest); which place is next. To be called again and again: they all
+    /// want to be passed within a year.
+    pub fn rest(&self, place: usize, now_ns: u64) -> usize {
+        let now = Stamp::from_ns(now_ns);
+        if let Some(node) = self.nodes.get(place) {
+            node.buckets().iter().for_each(|(bucket, pace)| bucket.rest(*pace, now));
+        }
+        if let Some(class) = self.classes.get(place) {
+            class.control_bucket.rest(class.control.get(), now);
+        }
+        // There are more nodes than classes.
+        if place + 1 < self.nodes.len() { place + 1 } else { 0 }
     }
 
     /// Number of classes, numbered from 0.

@@ -106,7 +106,6 @@ impl RcftShared {
     pub fn set_times(&self, idle: u32, half_open: u32, grace: u32) {
         self.times.idle.store(idle, Relaxed);
         self.times.half_open.store(half_open, Relaxed);
-        // Ages are kept in sixteen bits.
         self.times.grace.store(grace.min(Grace::LONGEST), Relaxed);
     }
 
@@ -119,6 +118,11 @@ impl RcftShared {
     /// Remembers a queue pair that is taken out for idleness.
     pub fn went_idle(&self, key: &[u64; 3], tick: u32) {
         self.grace.store(base::hash(key, self.ledger.seed()), tick);
+    }
+
+    /// Forgets what went idle too long ago, a place at a time; which is next.
+    pub fn forget_idle(&self, place: usize, tick: u32) -> usize {
+        self.grace.forget(place, tick, self.times.grace.load(Relaxed))
     }
 
     /// Bytes of memory of this and of the tables of `config.workers` workers.

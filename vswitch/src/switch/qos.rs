@@ -23,6 +23,8 @@ pub struct Control {
     /// Nodes of what is there now, in no particular order.
     nodes: Vec<NodeId>,
     samples: Samples,
+    /// Where letting buckets rest goes on.
+    hand: usize,
 }
 
 /// A vNIC in the tree.
@@ -82,6 +84,7 @@ impl Control {
             vnics: HashMap::new(),
             nodes: Vec::new(),
             samples: Samples::default(),
+            hand: 0,
         }
     }
 
@@ -199,7 +202,8 @@ impl Control {
 
     /// Measures rates. To be called a few times a second.
     pub fn tend(&mut self, now_ns: u64) {
-        let Self { tree, nodes, samples, .. } = self;
+        let Self { tree, nodes, samples, hand, .. } = self;
+        *hand = tree.rest(*hand, now_ns);
         let elapsed = now_ns.saturating_sub(samples.at_ns);
         if tree.is_free() {
             samples.rates.clear();
@@ -288,6 +292,29 @@ mod tests {
             let now = 1_000_000_000_000;
             (0..1_000_000).take_while(|_| tree.may_control(leaf, 100, now)).count() as u64 * 100
         }
+    }
+
+    #[test]
+    fn repair_dhtb_buckets_are_full_after_834_days_of_rest() {
+        use pipelines::qos::{Class, Direction};
+        let mut lab = Lab::new();
+        lab.go(
+            "link = { out = \"1Gbit\" }",
+            &[("a", "")],
+            &[("va", "a", "qos = { out = { ceil = \"8Mbit\" } }")],
+        );
+        let tree = lab.control.tree.clone();
+        let leaf = tree.leaf(Direction::Out, 0, Class::Rdma);
+        tree.set_control_rate(Direction::Out, 0, 8_000_000);
+        let start = 1_000_000_000;
+        while tree.may_control(leaf, 1_500, start) {}
+        let day = 86_400_000_000_000;
+        // All of them are passed within an hour of turns of 20 ms.
+        for turn in 0..50 * 3_600 {
+            lab.control.tend(start + day + turn * 20_000_000);
+        }
+        // The clock of buckets wraps after 2^56 ns; four hours before, the bucket would be in debt for four hours.
+        assert!(tree.may_control(leaf, 1_500, start + (1 << 56) - 4 * 3_600_000_000_000));
     }
 
     #[test]

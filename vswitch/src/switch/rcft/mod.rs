@@ -47,6 +47,8 @@ const TURNS: u32 = 1000 / super::TEND_EVERY_MS as u32;
 const MIN_SLICE: u32 = 64;
 /// Ticks between two log lines about refusals of one vNIC, and between two looks at quotas.
 const SECOND: u32 = ticks(1000);
+/// The sweep has passed the whole table in this time, however busy the machine.
+const PASSED: u32 = ticks(60_000);
 /// The least that a vNIC without a quota may have.
 const LEAST_OPEN: u32 = 1024;
 
@@ -67,6 +69,8 @@ pub struct Control {
     /// When a refusal of a vNIC was logged last.
     logged: HashMap<u32, u32>,
     looked: u32,
+    /// Where forgetting what went idle long ago goes on.
+    hand: usize,
     store: Store,
 }
 
@@ -145,6 +149,7 @@ impl Control {
             full: HashSet::new(),
             logged: HashMap::new(),
             looked: 0,
+            hand: 0,
             store: Store { path, pending, ..Store::default() },
         }
     }
@@ -296,6 +301,11 @@ impl Control {
         self.sweep(snapshot, now, events);
         self.make_room(snapshot, now, events);
         self.advance();
+        self.hand = self.shared.forget_idle(self.hand, now.tick);
+        // The sweep has passed what came back with the restart: one that is admitted at that tick of a clock that
+        // wrapped was not restored.
+        let over = self.times.restart_grace.saturating_add(PASSED);
+        self.times.restored = self.times.restored.filter(|at| age(now.tick, *at) <= over);
         if now.tick.wrapping_sub(self.looked) >= SECOND {
             self.looked = now.tick;
             for vnic in snapshot.vnics.iter().flatten() {

@@ -91,10 +91,12 @@ impl Silent {
     /// Begins a search for those who wait, if anybody does and something may be silent for long enough.
     fn begin(&mut self, keeper: &Keeper<std::sync::Arc<Ledger>>, snapshot: &Snapshot, tick: u32) {
         let ledger = keeper.ledger();
+        // A time that has come is forgotten: years later it would be one that is to come.
+        self.not_before.retain(|_, at| age(*at, tick) > 0);
         let mut vnics = HashMap::new();
         for vnic in snapshot.vnics.iter().flatten().map(|vnic| vnic.index) {
             let waiting = keeper.take_wanted(vnic);
-            if waiting == 0 || self.not_before.get(&vnic).is_some_and(|at| age(*at, tick) > 0) {
+            if waiting == 0 || self.not_before.contains_key(&vnic) {
                 continue;
             }
             let (staying, quota) = (ledger.staying(vnic), ledger.limits(vnic).quota);
