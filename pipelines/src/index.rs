@@ -73,6 +73,12 @@ impl Index {
         ((u64::from(hash as u32) * self.count) >> 32) as usize
     }
 
+    /// The other bucket of a hash.
+    #[cfg(test)]
+    pub(crate) fn alternate(&self, hash: u64) -> usize {
+        self.other(self.primary(hash), tag_of(hash))
+    }
+
     /// The other bucket of a tag: what is left of a number made of the tag, modulo the count, or half way round
     /// where that is the bucket itself; either way its own inverse.
     #[inline(always)]
@@ -187,9 +193,12 @@ impl Index {
         }
     }
 
-    /// The slots in the primary bucket of a hash.
+    /// The slots in both buckets of a hash.
     pub(crate) fn slots_of(&self, hash: u64) -> impl Iterator<Item = u32> {
-        let bucket = self.buckets[self.primary(hash)];
-        (0..WAYS).filter(move |&way| bucket.tags[way] != 0).map(move |way| bucket.slots[way])
+        let primary = self.primary(hash);
+        [primary, self.other(primary, tag_of(hash))].into_iter().flat_map(|at| {
+            let bucket = self.buckets[at];
+            (0..WAYS).filter(move |&way| bucket.tags[way] != 0).map(move |way| bucket.slots[way])
+        })
     }
 }

@@ -185,7 +185,7 @@ impl Nft {
     pub fn insert(&mut self, key: FlowKey, hash: u64, action: Action, now: u32) -> u32 {
         if self.free.is_empty() {
             let scope = key.scope();
-            let victim = if *self.owners.of(scope) >= self.owners.share {
+            let victim = if self.owners.count(scope) >= self.owners.share {
                 self.one_of(scope, now)
             } else {
                 self.idle.oldest(&mut self.entries)
@@ -194,15 +194,8 @@ impl Nft {
         }
         let Some(slot) = self.free.pop() else { return NONE };
         if !self.index.insert(hash, slot) {
-            // Both buckets of the key, and all that could be moved out of them, are full: the entry of the
-            // primary bucket that was used longest ago gives way, which frees a way there.
-            if let Some(victim) = self
-                .index
-                .slots_of(hash)
-                .max_by_key(|&s| now.wrapping_sub(self.entries[s as usize].last_seen))
-            {
-                self.evict(victim);
-            }
+            // Both buckets of the key, and all that could be moved out of them, are full.
+            self.evict(self.in_the_way(hash, key.scope(), now));
             if !self.index.insert(hash, slot) {
                 self.free.push(slot);
                 return NONE;
@@ -220,6 +213,21 @@ impl Nft {
             self.remove(slot);
             self.stats.evicted += 1;
         }
+    }
+
+    /// Of the entries in both buckets of a hash, the one that gives way to a new one of a source: of those of sources that
+    /// have more than their share if there are any, else of all, the one used longest ago. A source that has its share takes
+    /// the place of nobody who has not: then it may be [`NONE`].
+    fn in_the_way(&self, hash: u64, scope: Scope, now: u32) -> u32 {
+        let has_its_share = self.owners.count(scope) >= self.owners.share;
+        let candidates = self.index.slots_of(hash).filter_map(|slot| {
+            let entry = &self.entries[slot as usize];
+            let owner = entry.key.scope();
+            let has_more = self.owners.count(owner) > self.owners.share;
+            let may = !has_its_share || has_more || owner == scope;
+            may.then(|| ((has_more, now.wrapping_sub(entry.last_seen)), slot))
+        });
+        candidates.max().map_or(NONE, |(_, slot)| slot)
     }
 
     /// Of some entries of a source, the one used longest ago; [`NONE`] when none was met.
@@ -316,6 +324,13 @@ impl Owners {
         match scope {
             Scope::Vnic(index) => self.vnics.at_mut(index),
             Scope::Vpc(index) => self.vpcs.at_mut(index),
+        }
+    }
+
+    fn count(&self, scope: Scope) -> u32 {
+        match scope {
+            Scope::Vnic(index) => *self.vnics.at(index),
+            Scope::Vpc(index) => *self.vpcs.at(index),
         }
     }
 }

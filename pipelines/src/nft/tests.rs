@@ -389,6 +389,56 @@ fn repair_a_scanner_turns_nobody_else_over() {
     assert!(Scope::Vnic(0) == of(0, 0).scope() && (0..8).all(|vnic| *nft.owners.of(Scope::Vnic(vnic)) == 0));
 }
 
+/// Flows of some vNICs whose hashes fall into one pair of buckets, so that room is made there and not in the table.
+fn colliding(nft: &Nft, vnics: u32, each: usize) -> Vec<Vec<FlowKey>> {
+    let key =
+        |vnic: u32, n: u64| FlowKey::from_words([n, 0, 0, 0, u64::from(Scope::Vnic(vnic).raw()) << 32, 0, 6]);
+    let pair = |key: &FlowKey| {
+        let primary = nft.index.primary(key.hash(SEED));
+        (primary, nft.index.alternate(key.hash(SEED)))
+    };
+    let (one, other) = pair(&key(0, 0));
+    let same = |key: &FlowKey| [(one, other), (other, one)].contains(&pair(key));
+    (0..vnics).map(|vnic| (0..).map(|n| key(vnic, n)).filter(same).take(each).collect()).collect()
+}
+
+proptest! {
+    /// Whoever has his share takes nothing from those who have no more than theirs, also where a bucket is full.
+    #[test]
+    fn repair_a_full_bucket_respects_the_shares(
+        entries in 24u32..100,
+        steps in prop::collection::vec((0u32..3, 0usize..24, 0u32..3), 1..200),
+    ) {
+        // Sixteen places, of which three shares are more or less.
+        let config = NftConfig { entries, idle_ticks: 100_000, seed: SEED };
+        let mut nft = Nft::new(config, &|_, _| {}).shared_by(4, 1);
+        let keys = colliding(&nft, 3, 24);
+        let share = nft.owners.share;
+        let held = |nft: &Nft| [0, 1, 2].map(|vnic| nft.owners.count(Scope::Vnic(vnic)));
+        let mut now = 1;
+        for (vnic, n, pause) in steps {
+            now += pause;
+            let key = keys[vnic as usize][n];
+            let slot = nft.find(&key, key.hash(SEED));
+            if let Some(entry) = nft.entry_mut(slot) {
+                entry.last_seen = now;
+                continue;
+            }
+            let before = held(&nft);
+            nft.insert(key, key.hash(SEED), Action::default(), now);
+            let after = held(&nft);
+            for other in (0..3).filter(|other| *other != vnic as usize) {
+                let lost = after[other] < before[other];
+                prop_assert!(
+                    !lost || before[vnic as usize] < share || before[other] > share,
+                    "vNIC {} with {} took from vNIC {} with {}", vnic, before[vnic as usize], other, before[other]
+                );
+            }
+            prop_assert_eq!(after.iter().sum::<u32>(), nft.stats().entries);
+        }
+    }
+}
+
 #[test]
 fn repair_entries_age_where_ticks_wrap() {
     for idle_ticks in [7, 300, 6000] {
