@@ -131,13 +131,14 @@ mod tests {
 
     /// Bytes of one of DPDK's structures.
     fn bytes_of<T>(value: &T) -> Vec<u8> {
-        // SAFETY: a value that was zeroed whole before its fields were set, so that all its bytes are initialised.
+        // SAFETY: a value that was zeroed in its place, of which only fields were set since: its padding is zero too.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }.to_vec()
     }
 
-    fn zeroed<T>() -> T {
+    /// In a place of its own: a value that is moved may leave its padding behind.
+    fn zeroed<T>() -> Box<T> {
         // SAFETY: used here for DPDK's structures of integers only, for which zero is a value.
-        unsafe { std::mem::zeroed() }
+        unsafe { Box::new_zeroed().assume_init() }
     }
 
     #[track_caller]
@@ -149,44 +150,44 @@ mod tests {
 
     #[test]
     fn flags_are_the_bits_that_the_compiler_chose() {
-        let mut eth: sys::rte_flow_item_eth = zeroed();
+        let mut eth = zeroed::<sys::rte_flow_item_eth>();
         eth.set_has_vlan(1);
-        same(Item::with(items::eth::HAS_VLAN, 1u8), &eth);
-        let mut vlan: sys::rte_flow_item_vlan = zeroed();
+        same(Item::with(items::eth::HAS_VLAN, 1u8), &*eth);
+        let mut vlan = zeroed::<sys::rte_flow_item_vlan>();
         vlan.set_has_more_vlan(1);
-        same(Item::with(items::vlan::HAS_MORE_VLAN, 1u8), &vlan);
-        let mut ipv6: sys::rte_flow_item_ipv6 = zeroed();
+        same(Item::with(items::vlan::HAS_MORE_VLAN, 1u8), &*vlan);
+        let mut ipv6 = zeroed::<sys::rte_flow_item_ipv6>();
         ipv6.set_has_frag_ext(1);
-        same(Item::with(items::ipv6::HAS_FRAG_EXT, 1u8), &ipv6);
+        same(Item::with(items::ipv6::HAS_FRAG_EXT, 1u8), &*ipv6);
     }
 
     #[test]
     fn numbers_are_this_machines_and_headers_the_wires() {
-        let mut tag: sys::rte_flow_item_tag = zeroed();
+        let mut tag = zeroed::<sys::rte_flow_item_tag>();
         (tag.data, tag.index) = (0x0102_0304, 7);
         let item = Item::with(items::tag::DATA, 0x0102_0304u32).is(items::tag::INDEX, 7u8);
-        same(item, &tag);
-        let mut mark: sys::rte_flow_item_mark = zeroed();
+        same(item, &*tag);
+        let mut mark = zeroed::<sys::rte_flow_item_mark>();
         mark.id = 0x0a0b_0c0d;
-        same(Item::with(items::mark::ID, 0x0a0b_0c0du32), &mark);
-        let mut port: sys::rte_flow_item_ethdev = zeroed();
+        same(Item::with(items::mark::ID, 0x0a0b_0c0du32), &*mark);
+        let mut port = zeroed::<sys::rte_flow_item_ethdev>();
         port.port_id = 0x0102;
-        same(Item::with(items::represented_port::ETHDEV_PORT_ID, 0x0102u16), &port);
-        let mut port: sys::rte_flow_item_port_id = zeroed();
+        same(Item::with(items::represented_port::ETHDEV_PORT_ID, 0x0102u16), &*port);
+        let mut port = zeroed::<sys::rte_flow_item_port_id>();
         port.id = 0x0102_0304;
-        same(Item::with(items::port_id::ID, 0x0102_0304u32), &port);
-        let mut meter: sys::rte_flow_item_meter_color = zeroed();
+        same(Item::with(items::port_id::ID, 0x0102_0304u32), &*port);
+        let mut meter = zeroed::<sys::rte_flow_item_meter_color>();
         meter.color = sys::RTE_COLOR_RED;
-        same(Item::with(items::meter_color::COLOR, 2u8), &meter);
-        let mut udp: sys::rte_flow_item_udp = zeroed();
+        same(Item::with(items::meter_color::COLOR, 2u8), &*meter);
+        let mut udp = zeroed::<sys::rte_flow_item_udp>();
         (udp.hdr.src_port, udp.hdr.dst_port) = (0x1234u16.to_be(), 4791u16.to_be());
-        same(Item::with(items::udp::SRC, 0x1234u16).is(items::udp::DST, 4791u16), &udp);
-        let mut ipv4: sys::rte_flow_item_ipv4 = zeroed();
+        same(Item::with(items::udp::SRC, 0x1234u16).is(items::udp::DST, 4791u16), &*udp);
+        let mut ipv4 = zeroed::<sys::rte_flow_item_ipv4>();
         (ipv4.hdr.time_to_live, ipv4.hdr.dst_addr) = (64, 0x0a00_0001u32.to_be());
-        same(Item::with(items::ipv4::TTL, 64u8).is(items::ipv4::DST, 0x0a00_0001u32), &ipv4);
-        let mut tcp: sys::rte_flow_item_tcp = zeroed();
+        same(Item::with(items::ipv4::TTL, 64u8).is(items::ipv4::DST, 0x0a00_0001u32), &*ipv4);
+        let mut tcp = zeroed::<sys::rte_flow_item_tcp>();
         (tcp.hdr.tcp_flags, tcp.hdr.dst_port) = (0x12, 443u16.to_be());
-        same(Item::with(items::tcp::FLAGS, 0x12u8).is(items::tcp::DST, 443u16), &tcp);
+        same(Item::with(items::tcp::FLAGS, 0x12u8).is(items::tcp::DST, 443u16), &*tcp);
     }
 
     #[test]
