@@ -235,7 +235,8 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     }
     if action.rewrite != 0 {
         if meta.headers.ttl <= 1 {
-            complain(cx, burst, i, (Complaint::TimeExceeded, DropReason::TTL_EXPIRED), None, limits, sink);
+            let error = (Complaint::TimeExceeded, DropReason::TTL_EXPIRED);
+            complain(cx, burst, i, error, receiver_of(reading.place), limits, sink);
             return;
         }
         let rewritten =
@@ -360,10 +361,7 @@ fn refused<P: PacketBuf, S: Sink<P>>(
         burst.drop(i, reason, cx.counters);
         return;
     }
-    let receiver = match place {
-        Place::Local { vnic } => Some(vnic),
-        _ => None,
-    };
+    let receiver = receiver_of(place);
     let mtu = match place {
         Place::Local { vnic } => cx.snapshot.row(vnic).mtu,
         Place::Remote(tunnel) => {
@@ -375,6 +373,14 @@ fn refused<P: PacketBuf, S: Sink<P>>(
         Place::Unresolved { .. } | Place::Empty => 0,
     };
     complain(cx, burst, i, (Complaint::TooBig(mtu), reason), receiver, limits, sink);
+}
+
+/// The vNIC of this host that a packet was for.
+fn receiver_of(place: Place) -> Option<u32> {
+    match place {
+        Place::Local { vnic } => Some(vnic),
+        Place::Remote(_) | Place::Unresolved { .. } | Place::Empty => None,
+    }
 }
 
 /// Verdicts other than forwarding.

@@ -4,8 +4,8 @@
 //! or a group address (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
 //!
 //! A vNIC of this host hears from the virtual router: its address in the subnet of the sender, or where there is none the
-//! destination's. A sender behind a tunnel hears, of what is too big for a vNIC of this host, from the vNIC's own address:
-//! every host on the way knows that address to be behind this VTEP, the virtual router's is everywhere.
+//! destination's. A sender behind a tunnel hears of what is for a vNIC of this host from the vNIC's own address: every host
+//! on the way knows that address to be behind this VTEP, the virtual router's is everywhere.
 
 use std::net::IpAddr;
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use pipelines::snapshot::{Destination, Prefix, RouteTarget};
 use pipelines::vlt::Place;
 use wire::build::Path;
-use wire::{HeapBuf, MacAddr};
+use wire::{HeapBuf, MacAddr, Vni};
 
 use crate::support::open::open;
 use crate::support::*;
@@ -86,6 +86,34 @@ fn time_exceeded_goes_back_to_the_sender() {
     }
 }
 
+/// Whoever traces the way from another host has its packets routed here last, and hears of it through the tunnel.
+#[test]
+fn repair_time_exceeded_goes_back_into_the_tunnel() {
+    for underlay in UNDERLAYS {
+        let mut world = lab(1, underlay);
+        let wrap = |inner: &[u8]| outer(2, 1, underlay).vxlan(50_000, Vni::new(100).unwrap(), inner);
+        for (path, kind) in [(routed(v4(R, C)), 11u16), (routed(v6(R, C)), 3)] {
+            let inner = path.with_ttl(1).udp(1, 2, b"x");
+            let moved = [
+                ("nft-misses", 1),
+                ("decapsulated", 1),
+                ("ttl-expired", 1),
+                ("originated", 1),
+                ("encapsulated", 1),
+            ];
+            let (port, frame) = world.one(UPLINK, &wrap(&inner), &moved);
+            let opened = open(&frame);
+            assert_eq!((port, opened.vni, opened.dst_mac), (UPLINK, 100, host_mac(2).0));
+            let headers = sound(&opened.inner);
+            assert_eq!((headers.ethernet(&opened.inner).unwrap().dst, headers.sport), (R.mac, kind << 8));
+            assert!(headers.payload(&opened.inner).starts_with(&inner[14..]), "the packet is quoted");
+        }
+        // What says it is from a vNIC of this host is not answered.
+        let ours = routed(v4(B, C)).with_ttl(1).udp(1, 2, b"x");
+        assert!(world.pass(UPLINK, &wrap(&ours)).is_empty());
+    }
+}
+
 #[test]
 fn no_errors_about_errors_fragments_and_strangers() {
     let mut world = plain();
@@ -101,9 +129,6 @@ fn no_errors_about_errors_fragments_and_strangers() {
     let fragments = path.fragments(47, &[0; 800], 5, 420);
     let moved = [("nft-misses", 1), ("nft-hits", 1), ("fragments", 1), ("ttl-expired", 2), ("originated", 1)];
     assert_eq!(world.expect(1, &fragments, &moved).len(), 1);
-    // Out of the tunnel: the sender is not ours to tell.
-    let inward = tunnelled(&Path { dst_mac: ROUTER, ..v4(R, C) }.with_ttl(1).udp(1, 2, b"x"));
-    world.expect(UPLINK, &[inward], &[("nft-misses", 1), ("decapsulated", 1), ("ttl-expired", 1)]);
     // Errors are limited: 1,000 a second, 50 at once.
     world.snapshot.settings.error_rate = 1000;
     world.now = pipelines::Now::from_ns(60_000_000_000);

@@ -267,6 +267,23 @@ fn ports() {
     port(&format!(r#"{{ kind = "vhost-user", path = "{socket}" }}"#), 38, &["120 bytes", "at most 107"]);
 }
 
+/// A port may not negotiate what the switch has to drop.
+#[test]
+fn repair_mtu_super_frames_are_let_in_by_no_port() {
+    for tso in ["tso=1", "queues=2,tso=1", "tso=yes"] {
+        let text = format!(
+            r#"[[port]]
+name = "p"
+port = {{ kind = "raw", vdev = "net_vhost7,iface=/run/v.sock,{tso}" }}"#
+        );
+        let error = Config::parse(&text, "test").unwrap_err().to_string();
+        assert!(error.contains("super-frames") && error.contains("remove tso"), "{error}");
+    }
+    let text =
+        "[[port]]\nname = \"p\"\nport = { kind = \"raw\", vdev = \"net_vhost7,iface=/run/v.sock,tso=0\" }";
+    Config::parse(text, "test").unwrap();
+}
+
 #[test]
 fn process() {
     said("[workers]\ncores = [1, 2, 1]\n", (2, 16), &["core 1 is listed twice"]);
