@@ -178,6 +178,7 @@ fn snapshot(vnics: usize) -> Snapshot {
                 vpc: 0,
                 mac: mac(vnic),
                 vips: vec![IpAddr::V4(address(vnic))],
+                learns: false,
                 mtu: 1450,
                 port,
                 vlan: Some(vlan),
@@ -295,7 +296,7 @@ impl World {
             },
             Arc::new(Fragments::new(64, 5)),
             (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, true, 0x5eed)),
-            Events::new(16),
+            Events::new(16, 0),
             counters.clone(),
             &advise,
         );

@@ -69,6 +69,7 @@ fn snapshot() -> Snapshot {
             vpc: 0,
             mac: mac(vnic),
             vips: vec![address(vnic).into()],
+            learns: false,
             mtu: 1500,
             port,
             vlan: None,

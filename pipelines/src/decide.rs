@@ -11,6 +11,7 @@ use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope};
 use crate::martian::is_martian;
 use crate::nft::{Action, Verdict};
+use crate::reverse_path::is_link_local;
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 use crate::vtep::Source;
@@ -43,7 +44,11 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
     }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
-        (true, Some((source, _))) if is_martian(source) && !has_host_route(vpc, source) => {
+        (true, Some((source, destination)))
+            if is_martian(source)
+                && !has_host_route(vpc, source)
+                && !is_on_link(vpc, source, destination) =>
+        {
             (Action::drop(DropReason::MARTIAN), true)
         }
         (true, Some((_, destination))) => route(snapshot, vpc, destination),
@@ -123,6 +128,11 @@ const fn is_reserved(mac: MacAddr) -> bool {
 fn has_host_route(vpc: &Vpc, address: IpAddr) -> bool {
     let whole = if address.is_ipv4() { 32 } else { 128 };
     vpc.routes.iter().any(|(prefix, _)| prefix.len() == whole && prefix.contains(address))
+}
+
+/// True for what a station says to the virtual router from its link-local address: nothing to be routed.
+fn is_on_link(vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
+    is_link_local(source) && vpc.is_gateway(destination)
 }
 
 fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) {

@@ -40,6 +40,11 @@ drop_reasons! {
     GUARD_MAC = "guard-mac",
     /// The source address is not one of the vNIC's VIPs.
     GUARD_VIP = "guard-vip",
+    /// A router advertisement or a redirect of a vNIC: the virtual router alone routes (RFC 6105).
+    GUARD_RA = "guard-ra",
+    /// Neighbour discovery that its receiver must discard: unsound (RFC 4861 section 7.1), with a fragment header
+    /// (RFC 6980), or with link-layer addresses that contradict each other.
+    NEIGHBOUR_UNSOUND = "neighbour-unsound",
     /// A super-frame larger than its segments, on a port that did not negotiate them.
     GSO = "gso-unsupported",
     /// The slow path had no budget left for this vNIC or VNI.

@@ -1,7 +1,8 @@
 //! What a worker tells control: bounded, without waiting; when nobody listens, events are lost, not packets.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use wire::cm::Message;
@@ -76,13 +77,17 @@ pub struct Events {
     /// Messages that vNICs of this host sent, and messages that they got, so that what can be caused at will does
     /// not crowd out the rest.
     messages: [Arc<ArrayQueue<Event>>; 2],
+    /// Of each vNIC, the interface identifier of the link-local address that it asked for last; 0: none. A vNIC that asks
+    /// often overwrites its own request only.
+    wished: Arc<[AtomicU64]>,
 }
 
 impl Events {
-    /// Queues that hold up to `capacity` events each.
-    pub fn new(capacity: usize) -> Self {
+    /// Queues that hold up to `capacity` events each, of a host with up to `vnics` vNICs.
+    pub fn new(capacity: usize, vnics: usize) -> Self {
         let queue = || Arc::new(ArrayQueue::new(capacity));
-        Self { queue: queue(), messages: [queue(), queue()] }
+        let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
+        Self { queue: queue(), messages: [queue(), queue()], wished }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -97,8 +102,66 @@ impl Events {
         let _ = self.messages[usize::from(!sent)].push(event);
     }
 
+    /// Tells control that a vNIC would have a link-local address as its own, which [may be learned](may_be_learned).
+    pub fn wish(&self, vnic: u32, address: Ipv6Addr) {
+        if let Some(slot) = self.wished.get(vnic as usize) {
+            slot.store(address.to_bits() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The link-local address that a vNIC asked for last, once.
+    pub fn wished(&self, vnic: u32) -> Option<Ipv6Addr> {
+        let slot = self.wished.get(vnic as usize)?;
+        if slot.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let id = slot.swap(0, Ordering::Relaxed);
+        (id != 0).then(|| Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(id)))
+    }
+
     /// The oldest event.
     pub fn pop(&self) -> Option<Event> {
         self.queue.pop().or_else(|| self.messages.iter().find_map(|queue| queue.pop()))
+    }
+}
+
+/// True for a link-local address that a station may have besides the one that follows from its MAC: of fe80::/64 (RFC 4291
+/// section 2.5.6), not one that follows from another MAC, and none of the reserved anycast identifiers (RFC 2526, RFC 4291
+/// section 2.6.1).
+pub fn may_be_learned(address: Ipv6Addr) -> bool {
+    let id = address.to_bits() as u64;
+    address.to_bits() >> 64 == 0xfe80 << 48
+        && id != 0
+        && id >> 7 != 0xfdff_ffff_ffff_ff80 >> 7
+        && MacAddr::of_link_local(address).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repair_a_wish_is_of_one_vnic_and_the_last_one_counts() {
+        let events = Events::new(1, 2);
+        let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        (1..=1000u64).for_each(|id| events.wish(0, Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(id))));
+        events.wish(1, address("fe80::b"));
+        events.wish(2, address("fe80::c"));
+        assert_eq!(events.wished(0), Some(address("fe80::3e8")));
+        assert_eq!(
+            (events.wished(0), events.wished(1), events.wished(2)),
+            (None, Some(address("fe80::b")), None)
+        );
+    }
+
+    #[test]
+    fn repair_what_may_be_learned_is_link_local_and_nobodys_by_its_mac() {
+        let may = |text: &str| may_be_learned(text.parse().unwrap());
+        assert!(may("fe80::1") && may("fe80::8d3c:1234:5678:9abc") && may("fe80::fdff:ffff:ffff:ff7f"));
+        for other in ["fe80::", "fe80:1::1", "febf::1", "fd00::1", "::1", "ff02::1", "fe80::200:5eff:fe00:1"]
+        {
+            assert!(!may(other), "{other}");
+        }
+        assert!(!may("fe80::fdff:ffff:ffff:ff80") && !may("fe80::fdff:ffff:ffff:ffff"));
     }
 }

@@ -150,12 +150,10 @@ impl<P: PacketBuf> Overlay<P> {
         let cx = Cx { snapshot, counters: &self.counters, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
-        let tables = Reading { fragments: &self.fragments, nft: &self.nft };
+        let tables = Reading { fragments: &self.fragments, nft: &self.nft, events: &self.events };
         let tunnels = matches!(row.role, PortRole::Uplink(_));
         let roce = match row.role {
-            PortRole::Uplink(index) => {
-                from_wire(&cx, burst, (index, row), tables, &self.events, (&mut *sink, &mut *watch))
-            }
+            PortRole::Uplink(index) => from_wire(&cx, burst, (index, row), tables, (&mut *sink, &mut *watch)),
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
             role => {
                 let limits = &mut self.limits;
@@ -267,6 +265,7 @@ impl<P: PacketBuf> Overlay<P> {
 struct Reading<'a> {
     fragments: &'a Fragments,
     nft: &'a Nft,
+    events: &'a Events,
 }
 
 /// From an uplink to the keys of the inner packets. Returns which of them are RoCEv2, as its two neighbours do.
@@ -276,7 +275,6 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     burst: &mut Burst<P>,
     (index, row): (u16, PortRow),
     tables: Reading,
-    events: &Events,
     (sink, watch): (&mut S, &mut W),
 ) -> Roce {
     let Some(uplink) = cx.snapshot.uplink(index) else {
@@ -291,7 +289,7 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
     watch.lap(Stage::Outer, n);
     if others != 0 {
-        underlay::run(cx, burst, others, (index, uplink), events, sink);
+        underlay::run(cx, burst, others, (index, uplink), tables.events, sink);
         watch.lap(Stage::Underlay, others.count_ones());
     }
     let n = burst.pending.count_ones();
@@ -341,7 +339,7 @@ fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
     tables: Reading,
     (sink, watch): (&mut S, &mut W),
 ) -> Roce {
-    neighbour::run(cx, burst, neighbours, sink);
+    neighbour::run(cx, burst, neighbours, tables.events, sink);
     let roce = key::run(cx, burst, rest, tables.fragments, tables.nft);
     watch.lap(Stage::Parse, rest.count_ones());
     roce

@@ -6,6 +6,8 @@
 //! a location is accepted
 //!
 //! - outside the VPC's subnets, from the VTEPs of its gateways;
+//! - when it is a link-local address, from any VTEP of the VPC: which ones its stations have beside those that follow from
+//!   their MACs, their host knows;
 //! - where the VPC floods, from the VTEPs of its flood list: stations without locations are what flooding is for;
 //! - from the VTEPs that the config lists (`[[uplink]] peers`).
 //!
@@ -44,6 +46,10 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
     if vpc.is_gateway(source) {
         return None;
     }
+    if is_link_local(source) {
+        let own = snapshot.location(vpc.index, Destination::Ip(source));
+        return own.map_or_else(|| Some(Source::vtep(vtep)), |own| behind(snapshot, own, vtep));
+    }
     if let Some(location) = locate(snapshot, vpc, source) {
         return behind(snapshot, location, vtep);
     }
@@ -56,6 +62,11 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
             })
     };
     (stranger_may(snapshot, vpc, vtep) || gateway()).then_some(Source::vtep(vtep))
+}
+
+/// True for an IPv6 link-local unicast address (RFC 4291 section 2.5.6).
+pub fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// The same of a MAC address, for what is not IP.
@@ -72,7 +83,9 @@ pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, (address, mac): (IpAddr, MacAdd
         return of_mac(snapshot, vpc, mac, vtep).is_some();
     }
     let others = |location: &Location| location.mac != mac;
-    !locate(snapshot, vpc, address).is_some_and(others) && of_address(snapshot, vpc, address, vtep).is_some()
+    !locate(snapshot, vpc, address).is_some_and(others)
+        && of_address(snapshot, vpc, address, vtep).is_some()
+        && (!is_link_local(address) || of_mac(snapshot, vpc, mac, vtep).is_some())
 }
 
 fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source> {

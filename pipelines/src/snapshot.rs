@@ -132,8 +132,10 @@ pub struct Vnic {
     pub vpc: u32,
     /// MAC address.
     pub mac: MacAddr,
-    /// Virtual IP addresses.
+    /// Virtual IP addresses, and link-local addresses that were learned; see [`Vnic::addresses`].
     pub vips: Vec<IpAddr>,
+    /// Link-local addresses that it asks for become its own.
+    pub learns: bool,
     /// Largest IP packet.
     pub mtu: u16,
     /// Port, or [`NO_PORT`].
@@ -142,6 +144,18 @@ pub struct Vnic {
     pub vlan: Option<u16>,
     /// Generation cell of decisions for packets from this vNIC.
     pub cell: u32,
+}
+
+impl Vnic {
+    /// Every address that is its own: the VIPs, and the link-local address that follows from its MAC.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.vips.iter().copied().chain([self.mac.link_local().into()])
+    }
+
+    /// True when the address is its own.
+    pub fn has(&self, address: IpAddr) -> bool {
+        address == self.mac.link_local() || self.vips.contains(&address)
+    }
 }
 
 /// An address prefix.
@@ -248,9 +262,10 @@ impl Vpc {
         self.routes.iter().find(|(prefix, _)| prefix.contains(address)).map(|&(_, target)| target)
     }
 
-    /// True when the virtual router has this address.
+    /// True when the virtual router has this address: that of a subnet, or the link-local one of its MAC.
     pub fn is_gateway(&self, address: IpAddr) -> bool {
         self.subnets.iter().any(|subnet| subnet.gateway == Some(address))
+            || address == self.router_mac.link_local()
     }
 }
 
@@ -483,9 +498,19 @@ impl Snapshot {
         self.local_macs = FlatMap::new(macs);
     }
 
-    /// A location.
+    /// A location. The link-local address that follows from a MAC (RFC 4291 appendix A) is where the MAC is.
     pub fn location(&self, vpc: u32, destination: Destination) -> Option<&Location> {
-        self.locations.get(&(vpc, destination))
+        let found = self.locations.get(&(vpc, destination));
+        if found.is_some() {
+            return found;
+        }
+        let Destination::Ip(IpAddr::V6(address)) = destination else { return None };
+        self.locations.get(&(vpc, Destination::Mac(MacAddr::of_link_local(address)?)))
+    }
+
+    /// True when the virtual router or a known station of the VPC has the address.
+    pub fn is_held(&self, vpc: &Vpc, address: IpAddr) -> bool {
+        vpc.is_gateway(address) || self.location(vpc.index, Destination::Ip(address)).is_some()
     }
 
     /// The vNIC of this host that has an address in a VPC.

@@ -253,6 +253,7 @@ impl Lab {
             vpc,
             mac: station.mac,
             vips,
+            learns: false,
             mtu: 1500,
             port: old.port,
             vlan: None,

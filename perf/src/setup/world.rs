@@ -91,6 +91,7 @@ impl World {
                 vpc: 0,
                 mac,
                 vips: vec![ip.into()],
+                learns: false,
                 mtu: 1450,
                 port,
                 vlan: None,
@@ -184,5 +185,5 @@ fn overlay(counters: Arc<PipelineCounters>) -> Overlay<HeapBuf> {
     let tree = Arc::new(Tree::new(TreeSize { tenants: 1, vnics: LOCAL.len() as u32 }, &advise));
     let dhtb = Dhtb::new(tree, 1024, true, SEED);
     let fragments = Arc::new(Fragments::new(64, 5));
-    Overlay::new(&config, fragments, (rcft, dhtb), Events::new(64), counters, &advise)
+    Overlay::new(&config, fragments, (rcft, dhtb), Events::new(64, 0), counters, &advise)
 }

@@ -4,10 +4,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{L3, PacketBuf};
+use wire::{Flags, Headers, L3, PacketBuf, icmpv6, protocol};
 
 use super::Cx;
-use super::neighbour::is_neighbour_protocol;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::be64;
@@ -88,23 +87,39 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
             if source == row.v6 && source != 0 {
                 return Ok(());
             }
-            if link_scope(head, l3, is_neighbour_protocol(&meta.headers)) {
-                return Ok(());
+            let address = Ipv6Addr::from(source);
+            if source == 0 || address.is_unicast_link_local() {
+                return link_scope(cx, meta, address);
             }
-            other_vip(cx, meta, row, Ipv6Addr::from(source).into())
+            other_vip(cx, meta, row, address.into())
         }
         L3::Arp | L3::None => Ok(()),
     }
 }
 
-/// Link-local source to a link-scope destination: multicast listener reports and the like (RFC 4291 2.5.6).
-/// Neighbour discovery may ask any address from there.
+/// From a link-local address that nobody of the VPC has, and from none, a vNIC may only ask and join groups: duplicate
+/// address detection (RFC 4862 section 5.4) and what comes before it.
 #[cold]
-fn link_scope(head: &[u8], l3: usize, discovery: bool) -> bool {
-    let link_local = |at: usize| be64(head, at) >> 54 == 0xfe80 >> 6;
-    let unspecified = be64(head, l3 + 8) | be64(head, l3 + 16) == 0;
-    (link_local(l3 + 8) || unspecified)
-        && (discovery || link_local(l3 + 24) || be64(head, l3 + 24) >> 48 == 0xff02)
+fn link_scope(cx: &Cx, meta: &Meta, source: Ipv6Addr) -> Result<(), DropReason> {
+    if cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.has(source.into())) {
+        return Ok(());
+    }
+    let held = cx.snapshot.vpc(meta.vpc).is_none_or(|vpc| cx.snapshot.is_held(vpc, source.into()));
+    if !held && asks(&meta.headers) { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+}
+
+/// True for router and neighbour solicitations (RFC 4861), and for reports of a multicast listener (RFC 2710, RFC 3810).
+fn asks(headers: &Headers) -> bool {
+    headers.proto == protocol::ICMPV6
+        && headers.is(Flags::L4)
+        && matches!(
+            (headers.sport >> 8) as u8,
+            icmpv6::kind::ROUTER_SOLICITATION
+                | icmpv6::kind::NEIGHBOUR_SOLICITATION
+                | icmpv6::kind::LISTENER_REPORT
+                | icmpv6::kind::LISTENER_DONE
+                | icmpv6::kind::LISTENER_REPORT_V2
+        )
 }
 
 #[cold]

@@ -13,9 +13,10 @@ use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
+use crate::event::{Events, may_be_learned};
 use crate::flow_key::outer_source_port;
 use crate::nft::Bits;
-use crate::reverse_path;
+use crate::reverse_path::{self, is_link_local};
 use crate::snapshot::{Destination, Vpc};
 use crate::vlt::Place;
 
@@ -35,9 +36,15 @@ pub fn is_neighbour_protocol(headers: &Headers) -> bool {
 
 /// Answers questions; takes in or passes on the rest. `neighbours`: the bits that parsing found.
 #[inline]
-pub fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, neighbours: u64, sink: &mut S) {
+pub fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    neighbours: u64,
+    events: &Events,
+    sink: &mut S,
+) {
     for i in Bits(neighbours & burst.pending) {
-        one(cx, burst, i, sink);
+        one(cx, burst, i, events, sink);
     }
 }
 
@@ -50,11 +57,11 @@ enum Outcome {
 
 #[cold]
 #[inline(never)]
-fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, events: &Events, sink: &mut S) {
     let meta = burst.metas[i];
     let Some(packet) = burst.packets[i].as_mut() else { return };
     let message = reply::read(packet.head(), &meta.headers);
-    match outcome(cx, &meta, message) {
+    match outcome(cx, &meta, message, events) {
         Outcome::Flood => {}
         Outcome::Consume => {
             burst.take(i);
@@ -105,47 +112,82 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
     sink.send(row.port, packet);
 }
 
-fn outcome(cx: &Cx, meta: &Meta, message: Message) -> Outcome {
+fn outcome(cx: &Cx, meta: &Meta, message: Message, events: &Events) -> Outcome {
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Outcome::Drop(DropReason::PORT_UNBOUND) };
     let claim = match message {
         Message::Question(q) => Some((q.asker, q.asker_mac)),
         Message::Answer(answer) => Some((answer.address, answer.mac)),
-        Message::Other => None,
+        Message::Routers(asker, mac) => Some((asker, mac)),
+        Message::Route(_) | Message::Other | Message::Unsound => None,
     };
     if let Some(claim) = claim {
         if meta.vnic == NO_INDEX {
             if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep) {
                 return Outcome::Drop(DropReason::INNER_SOURCE);
             }
-        } else if let Err(reason) = own(cx, meta, claim) {
+        } else if let Err(reason) = own(cx, meta, vpc, claim, !matches!(message, Message::Answer(_))) {
             return Outcome::Drop(reason);
         }
     }
     match message {
-        // Duplicate address detection and announcements: the answer is silence.
-        Message::Question(q) if q.asker == q.target || q.asker.is_unspecified() => Outcome::Consume,
-        Message::Question(q) => match find(cx, vpc, meta, &q) {
-            Some((mac, router)) => Outcome::Reply(mac, router),
-            None if vpc.flood => Outcome::Flood,
-            None => Outcome::Drop(DropReason::ARP_UNKNOWN),
-        },
+        Message::Question(q) if q.asker == q.target || q.asker.is_unspecified() => {
+            // Duplicate address detection and announcements: the answer is silence.
+            wish(cx, meta, vpc, q.target, events);
+            Outcome::Consume
+        }
+        Message::Question(q) => {
+            wish(cx, meta, vpc, q.asker, events);
+            match find(cx, vpc, meta, &q) {
+                Some((mac, router)) => Outcome::Reply(mac, router),
+                None if vpc.flood => Outcome::Flood,
+                None => Outcome::Drop(DropReason::ARP_UNKNOWN),
+            }
+        }
         Message::Answer(_) if vpc.flood => Outcome::Flood,
         Message::Answer(_) => Outcome::Consume,
-        Message::Other if vpc.flood && meta.headers.l3 != L3::Arp => Outcome::Flood,
-        Message::Other => Outcome::Drop(DropReason::BUM),
+        Message::Unsound => Outcome::Drop(DropReason::NEIGHBOUR_UNSOUND),
+        Message::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
+            Outcome::Drop(DropReason::GUARD_RA)
+        }
+        Message::Routers(..) | Message::Route(_) if vpc.flood => Outcome::Flood,
+        Message::Routers(..) | Message::Route(_) | Message::Other => Outcome::Drop(DropReason::BUM),
     }
 }
 
-/// A vNIC speaks for its own addresses only.
-fn own(cx: &Cx, meta: &Meta, (address, mac): (IpAddr, MacAddr)) -> Result<(), DropReason> {
+/// A vNIC speaks for its own addresses only. It may ask from a link-local address that nobody has.
+fn own(
+    cx: &Cx,
+    meta: &Meta,
+    vpc: &Vpc,
+    (address, mac): (IpAddr, MacAddr),
+    asks: bool,
+) -> Result<(), DropReason> {
     if mac.to_u64() != cx.snapshot.row(meta.vnic).mac {
         return Err(DropReason::GUARD_MAC);
     }
-    let link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     let owned = address.is_unspecified()
-        || link_local
-        || cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.vips.contains(&address));
+        || cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.has(address))
+        || asks && is_link_local(address) && !cx.snapshot.is_held(vpc, address);
     if owned { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+}
+
+/// Tells control of a link-local address that a vNIC would have as its own, and that nobody has.
+fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, address: IpAddr, events: &Events) {
+    if let IpAddr::V6(wished) = address
+        && may_be_learned(wished)
+        && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.learns)
+        && !cx.snapshot.is_held(vpc, address)
+    {
+        events.wish(meta.vnic, wished);
+    }
+}
+
+/// True when a router advertisement or a redirect comes from a vNIC, of this host or of another one. A router is a station
+/// without a location, behind a VTEP that may have such.
+fn is_of_a_station(cx: &Cx, meta: &Meta, vpc: &Vpc, source: IpAddr) -> bool {
+    meta.vnic != NO_INDEX
+        || reverse_path::of_address(cx.snapshot, vpc, source, meta.vtep)
+            .is_none_or(|source| source.has_location())
 }
 
 /// The MAC of an address of the VPC, and whether it is the virtual router's.

@@ -40,15 +40,21 @@ pub enum Message {
     Question(Question),
     /// This address has that MAC.
     Answer(Answer),
-    /// Anything else, unsound packets included.
+    /// Is there a router? From this address and MAC.
+    Routers(IpAddr, MacAddr),
+    /// A router advertisement or a redirect, from this address.
+    Route(IpAddr),
+    /// ARP of another operation than request and reply.
     Other,
+    /// A packet that its receiver must discard (RFC 4861 sections 6.1, 7.1; RFC 6980), or cannot read.
+    Unsound,
 }
 
 /// Reads an ARP or neighbour discovery packet.
 pub fn read(head: &[u8], headers: &Headers) -> Message {
     match headers.l3 {
         L3::Arp => read_arp(head, headers),
-        L3::Ipv6 => read_nd(head, headers).unwrap_or(Message::Other),
+        L3::Ipv6 => read_nd(head, headers).unwrap_or(Message::Unsound),
         L3::Ipv4 | L3::None => Message::Other,
     }
 }
@@ -74,42 +80,57 @@ fn read_arp(head: &[u8], headers: &Headers) -> Message {
     }
 }
 
-/// RFC 4861 section 7.1: hop limit 255, code 0, right checksum.
+/// `None` for what fails RFC 4861 sections 6.1.1 and 7.1 (hop limit 255, code 0, right checksum, sound options), for what
+/// has a fragment header (RFC 6980), and for link-layer addresses that contradict each other, of which receivers would
+/// believe the one or the other.
 fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
     let ip = ipv6::Header::view_at(head, usize::from(headers.l3_offset))?;
     let packet = head.get(usize::from(headers.l4_offset)..headers.l3_end())?;
-    let (message, options) = Neighbour::view(packet)?;
+    let (header, _) = icmpv6::Header::view(packet)?;
+    if matches!(header.kind, icmpv6::kind::ROUTER_ADVERTISEMENT | icmpv6::kind::REDIRECT) {
+        return Some(Message::Route(ip.src().into()));
+    }
     let mut sum =
         checksum::pseudo_v6(&ip.src().octets(), &ip.dst().octets(), protocol::ICMPV6, packet.len() as u32);
     sum.add(packet);
-    if headers.ttl != icmpv6::ND_HOP_LIMIT || message.header.code != 0 || sum.fold() != 0xffff {
+    let whole = !headers.is(Flags::FRAGMENT_HEADER);
+    if !whole || headers.ttl != icmpv6::ND_HOP_LIMIT || header.code != 0 || sum.fold() != 0xffff {
         return None;
     }
-    let options = icmpv6::NdOptions::new(options);
-    if !options.is_sound() {
-        return None;
-    }
+    let fixed = match header.kind {
+        icmpv6::kind::ROUTER_SOLICITATION => icmpv6::HEADER_LEN,
+        _ => size_of::<Neighbour>(),
+    };
+    let options = icmpv6::NdOptions::new(packet.get(fixed..)?);
     let ethernet_source = headers.ethernet(head)?.src;
-    let said = |option| options.link_address(option);
-    match message.header.kind {
-        icmpv6::kind::NEIGHBOUR_SOLICITATION => {
-            let said = said(icmpv6::option::SOURCE_LINK_ADDRESS);
-            Some(Message::Question(Question {
-                target: message.target().into(),
-                asker: ip.src().into(),
-                asker_mac: said.unwrap_or(ethernet_source),
-                claim: Claim { overrides: said.is_some(), confirms: false },
-            }))
-        }
-        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => {
-            let said = said(icmpv6::option::TARGET_LINK_ADDRESS);
-            let overrides = said.is_some() && message.has(Neighbour::OVERRIDE);
-            Some(Message::Answer(Answer {
-                address: message.target().into(),
-                mac: said.unwrap_or(ethernet_source),
-                claim: Claim { overrides, confirms: message.has(Neighbour::SOLICITED) },
-            }))
-        }
+    let said = options.link_address(match header.kind {
+        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => icmpv6::option::TARGET_LINK_ADDRESS,
+        _ => icmpv6::option::SOURCE_LINK_ADDRESS,
+    });
+    let mac = said.unwrap_or(ethernet_source);
+    if !options.is_sound() || options.link_addresses().any(|other| other != Some(mac)) {
+        return None;
+    }
+    if header.kind == icmpv6::kind::ROUTER_SOLICITATION {
+        return Some(Message::Routers(ip.src().into(), mac));
+    }
+    let (message, _) = Neighbour::view(packet)?;
+    let overrides = said.is_some();
+    match header.kind {
+        icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(Message::Question(Question {
+            target: message.target().into(),
+            asker: ip.src().into(),
+            asker_mac: mac,
+            claim: Claim { overrides, confirms: false },
+        })),
+        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(Message::Answer(Answer {
+            address: message.target().into(),
+            mac,
+            claim: Claim {
+                overrides: overrides && message.has(Neighbour::OVERRIDE),
+                confirms: message.has(Neighbour::SOLICITED),
+            },
+        })),
         _ => None,
     }
 }

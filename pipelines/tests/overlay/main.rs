@@ -11,6 +11,7 @@ mod hostile;
 mod neighbours;
 mod repair_flood;
 mod repair_garp;
+mod repair_link_local;
 mod repair_martian;
 mod repair_mtu;
 mod routing;

@@ -93,10 +93,10 @@ fn neighbour_solicitations_are_answered_from_locations() {
     sound(&frame);
     // Wrong hop limit or checksum: not neighbour discovery, and not passed on.
     let wrong = v6(A, R).with_ttl(254).ip(58, wire::View::bytes(&Neighbour::solicitation(R.v6)));
-    world.expect(1, &[wrong], &[("bum-disabled", 1)]);
+    world.expect(1, &[wrong], &[("neighbour-unsound", 1)]);
     let mut wrong = short.clone();
     wrong[14 + 40 + 2] ^= 1;
-    world.expect(1, &[wrong], &[("bum-disabled", 1)]);
+    world.expect(1, &[wrong], &[("neighbour-unsound", 1)]);
     // An advertisement for oneself is taken in, one for another is refused.
     let question = neighbour_solicitation((B.mac, B.v6), A.v6, None);
     let headers = wire::parse::parse(&question, question.len()).unwrap();
@@ -112,6 +112,8 @@ fn neighbour_solicitations_are_answered_from_locations() {
     let advertisement = path.ip(58, &[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     world.flood(0, &[]);
     world.expect(1, &[advertisement], &[("guard-vip", 1)]);
+    let advertisement = v6(A, B).with_ttl(255).ip(58, &[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+    world.expect(1, &[advertisement], &[("guard-ra", 1)]);
 }
 
 #[test]

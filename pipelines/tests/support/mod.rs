@@ -217,7 +217,7 @@ impl World {
             punt_mtu: 1500,
         })));
         let fragments = Arc::new(Fragments::new(64, 5));
-        let events = Events::new(16);
+        let events = Events::new(16, 64);
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});
         rcft.set_times(6000, 50, 600);
@@ -363,6 +363,7 @@ impl World {
             vpc,
             mac: station.mac,
             vips: vec![station.v4.into(), station.v6.into()],
+            learns: true,
             mtu: 1500,
             port,
             vlan,

@@ -50,8 +50,10 @@ impl Flags {
     pub const SOURCE_ROUTED: Self = Self(1 << 8);
     /// IPv6 hop-by-hop options are present.
     pub const HOP_BY_HOP: Self = Self(1 << 9);
+    /// An IPv6 fragment header is present, be it around a whole packet (RFC 6946).
+    pub const FRAGMENT_HEADER: Self = Self(1 << 10);
 
-    const NAMES: [&'static str; 10] = [
+    const NAMES: [&'static str; 11] = [
         "ip-options",
         "ext-headers",
         "fragment",
@@ -62,6 +64,7 @@ impl Flags {
         "padded",
         "source-routed",
         "hop-by-hop",
+        "fragment-header",
     ];
 
     /// True when all of `other` are set.
@@ -289,6 +292,7 @@ mod tests {
             Flags::PADDED,
             Flags::SOURCE_ROUTED,
             Flags::HOP_BY_HOP,
+            Flags::FRAGMENT_HEADER,
         ];
         for (bit, flag) in all.into_iter().enumerate() {
             assert_eq!(flag.0, 1 << bit);

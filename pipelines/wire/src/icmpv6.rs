@@ -30,6 +30,10 @@ pub mod kind {
     pub const ECHO_REQUEST: u8 = 128;
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
+    /// Report of a multicast listener (RFC 2710).
+    pub const LISTENER_REPORT: u8 = 131;
+    /// The last listener of a multicast group leaves (RFC 2710).
+    pub const LISTENER_DONE: u8 = 132;
     /// Router solicitation.
     pub const ROUTER_SOLICITATION: u8 = 133;
     /// Router advertisement.
@@ -40,6 +44,8 @@ pub mod kind {
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
+    /// Report of a multicast listener, version 2 (RFC 3810).
+    pub const LISTENER_REPORT_V2: u8 = 143;
 }
 
 /// Types of neighbour discovery options.
@@ -255,6 +261,18 @@ impl<'a> NdOptions<'a> {
         let mut same = self.filter(|option| option.kind == kind && option.bytes.len() == LinkAddress::LEN);
         same.find_map(|option| Some(LinkAddress::view(option.bytes)?.0.mac))
     }
+
+    /// What each link-layer address option says, of either type; `None` for one that is not as long as Ethernet's.
+    /// Receivers differ in which of several they believe.
+    pub fn link_addresses(self) -> impl Iterator<Item = Option<MacAddr>> {
+        let link_layer = |option: &NdOption<'_>| {
+            matches!(option.kind, option::SOURCE_LINK_ADDRESS | option::TARGET_LINK_ADDRESS)
+        };
+        self.filter(link_layer).map(|option| {
+            let (address, behind) = LinkAddress::view(option.bytes)?;
+            behind.is_empty().then_some(address.mac)
+        })
+    }
 }
 
 impl<'a> Iterator for NdOptions<'a> {
@@ -345,6 +363,7 @@ mod tests {
         assert!(options.is_sound());
         assert_eq!(options.link_address(option::SOURCE_LINK_ADDRESS), Some(mac));
         assert_eq!(options.link_address(option::TARGET_LINK_ADDRESS), None);
+        assert_eq!(options.link_addresses().collect::<Vec<_>>(), [Some(mac)]);
         for cut in 0..bytes.len() {
             assert_eq!(NdOptions::new(&bytes[..cut]).count(), cut / 8);
             assert_eq!(NdOptions::new(&bytes[..cut]).is_sound(), cut % 8 == 0);

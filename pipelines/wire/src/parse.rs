@@ -207,6 +207,7 @@ fn extensions(head: &[u8], h: &mut Headers) -> Parsed {
             protocol::FRAGMENT if fragment_seen => return Err(Malformed::Ipv6ExtensionOrder),
             protocol::FRAGMENT => {
                 fragment_seen = true;
+                h.flags |= Flags::FRAGMENT_HEADER;
                 let Some(header) = ipv6::Fragment::view_at(seen, at) else { return Err(short) };
                 h.ip_id = header.id.get();
                 let (offset, more) = (header.offset(), header.more());

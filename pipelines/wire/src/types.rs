@@ -1,6 +1,7 @@
 //! Checked newtypes. A value of one of these is in range; the error says which field was not, in its terms.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -45,7 +46,32 @@ impl MacAddr {
         let m = self.0;
         u64::from_be_bytes([0, 0, m[0], m[1], m[2], m[3], m[4], m[5]])
     }
+
+    /// The interface identifier that follows from the address: modified EUI-64 (RFC 4291 appendix A).
+    #[inline(always)]
+    pub const fn eui64(self) -> u64 {
+        let m = self.0;
+        u64::from_be_bytes([m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]])
+    }
+
+    /// The link-local address that follows from the address (RFC 4862 section 5.3).
+    pub const fn link_local(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits((LINK_LOCAL as u128) << 64 | self.eui64() as u128)
+    }
+
+    /// The MAC address from which a link-local address follows; `None` for any other kind of interface identifier.
+    pub const fn of_link_local(address: Ipv6Addr) -> Option<Self> {
+        let bits = address.to_bits();
+        let id = (bits as u64).to_be_bytes();
+        if (bits >> 64) as u64 != LINK_LOCAL || id[3] != 0xff || id[4] != 0xfe {
+            return None;
+        }
+        Some(Self([id[0] ^ 2, id[1], id[2], id[5], id[6], id[7]]))
+    }
 }
+
+/// The first half of every link-local address, fe80::/64 (RFC 4291 section 2.5.6).
+const LINK_LOCAL: u64 = 0xfe80 << 48;
 
 impl fmt::Display for MacAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,6 +230,21 @@ impl Ecn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repair_link_local_addresses_follow_from_macs_and_back() {
+        let mac: MacAddr = "02:00:5e:10:20:30".parse().unwrap();
+        let address: Ipv6Addr = "fe80::5eff:fe10:2030".parse().unwrap();
+        assert_eq!((mac.link_local(), MacAddr::of_link_local(address)), (address, Some(mac)));
+        let mac: MacAddr = "50:6b:4b:01:02:ff".parse().unwrap();
+        assert_eq!(mac.link_local(), "fe80::526b:4bff:fe01:2ff".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(MacAddr::of_link_local(mac.link_local()), Some(mac));
+        for other in
+            ["fe80::1", "fe80::", "fe80:1::5eff:fe10:2030", "febf::5eff:fe10:2030", "fd00::5eff:fe10:2030"]
+        {
+            assert_eq!(MacAddr::of_link_local(other.parse().unwrap()), None, "{other}");
+        }
+    }
 
     #[test]
     fn bounds_hold() {

@@ -33,8 +33,8 @@ pub use fields::DscpPolicy;
 pub use merge::Source;
 pub use name::Name;
 pub use network::{
-    HostTraffic, InnerVlan, LocationConfig, PortConfig, RouteTarget, StaticNeighbour, SubnetConfig,
-    TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
+    HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTarget, StaticNeighbour,
+    SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
 pub use offload::{Barrier, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};
 pub use port_spec::PortSpec;

@@ -298,6 +298,24 @@ impl<'de> Deserialize<'de> for VnicPort {
     }
 }
 
+/// Which link-local addresses of IPv6 are a vNIC's own, besides those among its VIPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkLocal {
+    /// The one that follows from its MAC (RFC 4291 appendix A).
+    Eui64,
+    /// That one, and a few that it asks for by duplicate address detection (RFC 7217, RFC 8981).
+    #[default]
+    Learn,
+}
+
+impl LinkLocal {
+    /// True when addresses that it asks for become its own.
+    pub const fn learns(self) -> bool {
+        matches!(self, Self::Learn)
+    }
+}
+
 /// `[[vnic]]`: a tenant's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -312,6 +330,9 @@ pub struct VnicConfig {
     /// Its virtual addresses.
     #[serde(default, deserialize_with = "fields::list")]
     pub vips: Vec<IpAddr>,
+    /// Its link-local addresses of IPv6.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub link_local: LinkLocal,
     /// The largest IP packet of the tenant.
     #[serde(default = "tunnel_mtu")]
     pub mtu: u16,

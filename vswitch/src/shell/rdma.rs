@@ -44,8 +44,8 @@ fn vips(snapshot: &Snapshot) -> Vips {
     for vnic in snapshot.vnics.iter().flatten() {
         let vpc = snapshot.vpcs.get(vnic.vpc as usize).and_then(Option::as_ref);
         let vpc = vpc.map(|vpc| vpc.name.clone()).unwrap_or_default();
-        for vip in &vnic.vips {
-            vips.entry(*vip).or_default().push((vnic.name.clone(), vpc.clone()));
+        for address in vnic.addresses() {
+            vips.entry(address).or_default().push((vnic.name.clone(), vpc.clone()));
         }
     }
     vips

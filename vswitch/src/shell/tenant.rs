@@ -9,7 +9,8 @@ use wire::{MacAddr, Vni};
 
 use super::{Entry, Shell, port};
 use crate::config::{
-    BothWays, InnerVlan, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VnicQos, VpcConfig,
+    BothWays, InnerVlan, LinkLocal, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VnicQos,
+    VpcConfig,
 };
 use crate::console::{Args, CommandError, Output, Table};
 use crate::view;
@@ -187,6 +188,7 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         vpc: args.get("vpc")?,
         mac: args.get("mac")?,
         vips,
+        link_local: LinkLocal::default(),
         mtu: small("mtu")?.unwrap_or(1450),
         port,
         vlan: small("vlan")?,

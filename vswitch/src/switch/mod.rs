@@ -78,6 +78,8 @@ pub struct Switch {
     events: EventLog,
     /// When interfaces were last looked for.
     looked: Instant,
+    /// When link-local addresses were last learned.
+    learned: Instant,
 }
 
 impl Switch {
@@ -150,6 +152,7 @@ impl Switch {
             tidying: tidy::Tidying::default(),
             events: EventLog::default(),
             looked: Instant::now(),
+            learned: Instant::now(),
         };
         switch.set_mode(mode)?;
         switch.apply(config, Missing::Tolerated)?;

@@ -2,7 +2,7 @@
 //! report, and frees old snapshots.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pipelines::event::Event;
 use pipelines::flow_key::Scope;
@@ -14,11 +14,14 @@ use wire::build::control;
 
 use super::Switch;
 use super::underlay::Probe;
-use crate::worker::Command;
 use crate::worker::watchdog::Who;
+use crate::worker::{Command, MAX_VNICS};
 
 /// Queue pairs that a worker forgets between two bursts.
 const FORGOTTEN: usize = 64;
+
+/// How often link-local addresses are learned.
+const LEARN_EVERY: Duration = Duration::from_secs(1);
 
 /// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
@@ -84,6 +87,32 @@ impl Switch {
             worker.mailbox().free_retired();
         }
         self.ports.tend(&self.pool);
+        self.learn_link_local(now);
+    }
+
+    /// Gives vNICs the link-local addresses that they asked for: of each the last one, once a second, so that no guest makes
+    /// more snapshots than that.
+    fn learn_link_local(&mut self, now: Instant) {
+        if now.duration_since(self.learned) < LEARN_EVERY {
+            return;
+        }
+        self.learned = now;
+        let mut any = false;
+        // Of every index, so that none inherits what a vNIC before it asked for.
+        for vnic in 0..MAX_VNICS as u32 {
+            let Some(address) = self.pool.events.wished(vnic) else { continue };
+            if self.topology.learn(vnic, address) {
+                tracing::debug!(vnic, %address, "link-local address learned");
+                any = true;
+            }
+        }
+        if any {
+            let before = self.snapshot().clone();
+            let snapshot = self.topology.commit();
+            if let Err(error) = self.hand_out(&before, &snapshot) {
+                tracing::error!(%error, "link-local addresses that vNICs asked for are not in use");
+            }
+        }
     }
 
     /// Has workers forget what they counted from the wire of queue pairs whose connections have ended: a list of them
@@ -94,7 +123,7 @@ impl Switch {
             .iter()
             .filter_map(|(vnic, qpn)| Some((snapshot.vnic(*vnic)?, *qpn)))
             .flat_map(|(vnic, qpn)| {
-                vnic.vips.iter().map(move |vip| QpKey::new(Scope::Vpc(vnic.vpc), *vip, qpn))
+                vnic.addresses().map(move |address| QpKey::new(Scope::Vpc(vnic.vpc), address, qpn))
             })
             .collect();
         for worker in &self.pool.workers {

@@ -111,7 +111,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError`].
     pub fn start(eal: &Eal, spec: &WorkerSpec, snapshot: &Arc<Snapshot>) -> Result<Self, PoolError> {
-        let events = Events::new(4096);
+        let events = Events::new(4096, MAX_VNICS);
         let fragments = Arc::new(Fragments::new(FRAGMENTS, spec.nft.seed.rotate_left(47)));
         let clock = Clock::calibrate(CALIBRATION);
         let advise = |start, len| {

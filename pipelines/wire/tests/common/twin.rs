@@ -150,6 +150,7 @@ fn v6(b: &Bytes, at: usize, left: usize, mut h: Headers) -> Result<Headers, Malf
         set(&mut h, Flags::HOP_BY_HOP, next == 0);
         set(&mut h, Flags::SOURCE_ROUTED, next == 43 && b.u8(here + 3) > 0);
         walked.push(next);
+        set(&mut h, Flags::FRAGMENT_HEADER, next == 44);
         let kind = next;
         next = b.u8(here);
         here += len;

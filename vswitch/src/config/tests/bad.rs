@@ -405,3 +405,15 @@ fn repair_tenants_share_no_memory_unless_trusted() {
         }
     }
 }
+
+#[test]
+fn repair_link_local_vips_are_of_nobodys_mac_but_ones_own() {
+    let vips = |vip: &str| GOOD.replacen("\"10.0.0.1\"", &format!("\"10.0.0.1\", \"{vip}\""), 1);
+    for good in ["fe80::1", "fe80::5054:ff:fe00:1"] {
+        assert!(Config::parse(&vips(good), "f.toml").is_ok(), "{good}");
+    }
+    let words = ["follows from MAC 52:54:00:00:00:02", "52:54:00:00:00:01 is fe80::5054:ff:fe00:1"];
+    said(&vips("fe80::5054:ff:fe00:2"), (20, 21), &words);
+    let there = "[[location]]\nvni = 100\nvip = \"fe80::5054:ff:fe00:8\"\nmac = \"52:54:00:00:00:09\"\nvtep = \"172.16.0.2\"\n";
+    added(there, (25, 7), &["follows from MAC 52:54:00:00:00:08"]);
+}

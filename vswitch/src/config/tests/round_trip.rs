@@ -256,6 +256,7 @@ fn networks() -> impl Strategy<Value = Config> {
                         vpc: vpc.clone(),
                         mac: station(m as u32 + 1),
                         vips: vec![Ipv4Addr::new(10, 0, 0, m as u8 + 1).into()],
+                        link_local: if flag { LinkLocal::Eui64 } else { LinkLocal::Learn },
                         mtu: 1450,
                         port: match own {
                             true => VnicPort::Own(port(pick(m), id, flag)),

@@ -204,6 +204,10 @@ fn check_mtu(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig) {
 fn check_vip(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vip: IpAddr) {
     let config = checker.config;
     let who = format!("vnic {}", vnic.name);
+    if is_link_local(vip) {
+        check_link_local(checker, path, &who, vip, vnic.mac);
+        return;
+    }
     let mut subnets = config.subnets.iter().filter(|subnet| subnet.vpc == vnic.vpc);
     let Some(subnet) = subnets.clone().find(|subnet| subnet.prefix.contains(&vip)) else {
         let known = subnets.by_ref().take(8).map(|subnet| subnet.prefix.to_string()).collect::<Vec<_>>();
@@ -222,6 +226,23 @@ fn check_vip(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig, vip: IpAd
         let message = format!("{who}: VIP {vip} is not a host's address in subnet {}", subnet.prefix);
         checker.fail(path, message);
     }
+}
+
+/// A link-local address that follows from a MAC is that station's, here and on every other host.
+fn check_link_local(checker: &mut Checker<'_>, path: &str, who: &str, vip: IpAddr, own: MacAddr) {
+    let IpAddr::V6(address) = vip else { return };
+    if let Some(mac) = MacAddr::of_link_local(address).filter(|&mac| mac != own) {
+        let message = format!(
+            "{who}: VIP {vip} is the link-local address that follows from MAC {mac}; the one of MAC {own} is {}, and is known \
+             without configuration",
+            own.link_local()
+        );
+        checker.fail(path, message);
+    }
+}
+
+fn is_link_local(vip: IpAddr) -> bool {
+    matches!(vip, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn check_binding<'c>(
@@ -303,6 +324,7 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
         if !is_unicast(location.vip) {
             checker.fail(format!("{path}.vip"), format!("{who}: the VIP is not a unicast address"));
         }
+        check_link_local(checker, &format!("{path}.vip"), &who, location.vip, location.mac);
         if !location.mac.is_station() {
             let message = format!("{who}: {} is not the address of one station", location.mac);
             checker.fail(format!("{path}.mac"), message);

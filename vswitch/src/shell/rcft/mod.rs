@@ -193,7 +193,7 @@ fn admitted(switch: &Switch, limit: usize, keep: impl Fn(u32, &QpKey) -> bool) -
 
 /// True for keys of packets from the wire to a vNIC.
 fn is_to(vnic: &Vnic, key: &QpKey) -> bool {
-    key.scope() == Scope::Vpc(vnic.vpc) && vnic.vips.contains(&key.address())
+    key.scope() == Scope::Vpc(vnic.vpc) && vnic.has(key.address())
 }
 
 fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {

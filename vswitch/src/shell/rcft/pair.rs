@@ -153,7 +153,7 @@ impl Look<'_> {
             Scope::Vpc(_) => None,
         };
         let toward = |of: u32, key: &QpKey| {
-            of == self.vnic.index && sender.is_none_or(|sender| sender.vips.contains(&key.address()))
+            of == self.vnic.index && sender.is_none_or(|sender| sender.has(key.address()))
         };
         let (sent, count) = admitted(self.switch, 1, toward);
         let (Some(seen), 1) = (sent.first(), count) else { return Ok((None, None)) };
@@ -168,8 +168,8 @@ impl Look<'_> {
 
     /// What comes to the vNIC's own queue pair of this number: from the wire, and from vNICs of this host.
     fn received(&self, own: Qpn) -> Result<Vec<(Row, Qpn)>, CommandError> {
-        let key = |vip: &IpAddr| QpKey::new(Scope::Vpc(self.vnic.vpc), *vip, own);
-        let keys: Vec<QpKey> = self.vnic.vips.iter().map(key).collect();
+        let key = |address| QpKey::new(Scope::Vpc(self.vnic.vpc), address, own);
+        let keys: Vec<QpKey> = self.vnic.addresses().map(key).collect();
         let wire = qps::of(self.switch.pool(), Way::In, &keys)?;
         let mut rows: Vec<(Row, Qpn)> =
             wire.values().map(|view| (Row::from_wire(&self.vnic.name, view, self.now), own)).collect();
@@ -182,7 +182,7 @@ impl Look<'_> {
 
     /// True when what vNIC `of` sends under this key is for our vNIC.
     fn is_from(&self, of: u32, key: &QpKey) -> bool {
-        self.vnic.vips.contains(&key.address())
+        self.vnic.has(key.address())
             && of != self.vnic.index
             && local(self.snapshot, of, key.address()) == Some(self.vnic.index)
     }

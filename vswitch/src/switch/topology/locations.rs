@@ -53,13 +53,15 @@ impl Topology {
         self.check_vtep(location.vtep)?;
         let vpc = self.vpc_of(location)?;
         // What it may need is looked for first, so that nothing is half done when the table is full.
-        let known = self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
+        let learned = self.learner(vpc, location.vip).is_some();
+        let known = !learned && self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
         let floods = self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood);
         let flood_slot = floods && !self.draft.vtep_slots.contains_key(&(vpc, location.vtep));
         let (used, capacity) = self.vlt_usage();
         if used + usize::from(!known) + usize::from(flood_slot) > capacity {
             return Err(TopologyError::VltFull(capacity));
         }
+        self.unlearn(vpc, location.vip);
         self.put_location(location)?;
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);

@@ -14,6 +14,7 @@
 
 mod cells;
 mod error;
+mod link_local;
 mod locations;
 mod ports;
 mod settings;
@@ -26,7 +27,7 @@ mod vpcs;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use pipelines::snapshot::{PortIndex, Snapshot};
@@ -50,6 +51,8 @@ struct Draft {
     /// Indices of vNICs that are gone, whose traces elsewhere have not been cleared yet.
     held: BTreeSet<u32>,
     vnic_slots: HashMap<u32, SlotRef>,
+    /// Link-local addresses that vNICs asked for, oldest first.
+    learned: BTreeMap<u32, Vec<Ipv6Addr>>,
     /// Slots behind VTEPs, by slot.
     remotes: HashMap<u32, Remote>,
     /// Slots of VTEPs themselves (flooding, gateways), by VPC and VTEP.
@@ -102,6 +105,7 @@ impl Topology {
             vnic_index: HashMap::new(),
             held: BTreeSet::new(),
             vnic_slots: HashMap::new(),
+            learned: BTreeMap::new(),
             remotes: HashMap::new(),
             vtep_slots: HashMap::new(),
             locations: BTreeMap::new(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pipelines::snapshot::{Destination, Location, NO_PORT, Vnic, VnicRow, Vpc};
 use pipelines::vlt::Place;
 
+use super::link_local::Given;
 use super::{Ports, Topology, TopologyError, free_index, has, put};
 use crate::config::{Config, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
@@ -29,6 +30,7 @@ impl Topology {
                 self.forget_vnic(index);
             }
         }
+        let given = Given::of(config);
         for vnic in &config.vnics {
             let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
             let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
@@ -54,12 +56,14 @@ impl Topology {
                 Some(old) => old.cell,
                 None => self.new_cell(),
             };
+            let learned = self.still_learned(vnic, index, &given);
             let new = Vnic {
                 name: vnic.name.to_string(),
                 index,
                 vpc,
                 mac: vnic.mac,
-                vips: vnic.vips.clone(),
+                vips: vnic.vips.iter().copied().chain(learned).collect(),
+                learns: vnic.link_local.learns(),
                 mtu: vnic.mtu,
                 port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
                 vlan: vnic.vlan,
@@ -130,12 +134,13 @@ impl Topology {
             self.draft.next.bump(vnic.cell);
             self.draft.free_cells.push(vnic.cell);
         }
+        self.draft.learned.remove(&index);
         if let Some(slot) = self.draft.vnic_slots.remove(&index) {
             self.drop_slot(slot.slot);
         }
     }
 
-    fn rebuild_rows(&mut self) {
+    pub(super) fn rebuild_rows(&mut self) {
         let mut members: HashMap<u32, Vec<u32>> = HashMap::new();
         let rows = self.draft.next.vnics.iter().map(|vnic| match vnic {
             Some(vnic) => {

@@ -5,6 +5,7 @@
 mod cells;
 mod failures;
 mod history;
+mod link_local;
 mod repair;
 mod slots;
 mod vteps;

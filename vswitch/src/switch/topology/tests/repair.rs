@@ -107,7 +107,7 @@ impl Worker {
             &OverlayConfig { nft, vnics: 64, vpcs: 8 },
             Arc::new(Fragments::new(64, 5)),
             parts,
-            Events::new(64),
+            Events::new(64, 0),
             counters.clone(),
             &|_, _| {},
         );
