@@ -1,9 +1,11 @@
 //! Two guests with soft-RoCE, on one host and on two: the part of the guest scenarios that every run has time for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
+use std::time::Duration;
 use tests::Family;
 use tests::guest::{self, Site, rdma, site, wire};
 use tests::lab::Lab;
+use tests::wait_for;
 
 /// Pings, a connection over TCP and one through the connection manager, both families, TCP beside it.
 #[track_caller]
@@ -23,9 +25,32 @@ fn talk(site: &Site) -> i64 {
             packets += tool.packets;
         }
     }
+    packets += link_local(site);
     let path = rdma::Path::new(site, "a", "b", false);
     rdma::run(&path, &rdma::iperf3(&path, 5201, 1));
     packets
+}
+
+/// Over link-local addresses: the one that follows from the MAC, which is a RoCE device's first GID and needs no
+/// configuration, and one that the guest takes by duplicate address detection.
+fn link_local(site: &Site) -> i64 {
+    let mut path = rdma::Path::new(site, "b", "a", true);
+    path.gids = [0, 0];
+    let tool = rdma::rc_pingpong(&path, 18516, 4096, 50);
+    rdma::run(&path, &tool);
+    for (number, (from, to)) in [("a", "b"), ("b", "a")].into_iter().enumerate() {
+        let peer = site.guest(to).run("cat /sys/class/infiniband/rxe0/ports/1/gids/0");
+        let own = format!("fe80::8d3c:1234:5678:{}", number + 1);
+        // The image goes without the second that it takes.
+        site.guest(from).run("echo 1 >/proc/sys/net/ipv6/conf/eth0/accept_dad");
+        site.guest(from).run(&format!("ip address add {own}/64 dev eth0"));
+        wait_for("the switch to have heard of the address", Duration::from_secs(60), || {
+            site.switches.iter().find(|switch| switch.ctl("show vnic").contains(&own))
+        });
+        site.guest(from).until("[ -z \"$(ip address show dev eth0 tentative)\" ]", Duration::from_secs(60));
+        site.guest(from).run(&format!("ping -c 3 -i 0.2 -W 10 -I {own} {}%eth0", peer.trim()));
+    }
+    tool.packets
 }
 
 #[test]
