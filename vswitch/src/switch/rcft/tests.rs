@@ -1,6 +1,7 @@
 //! Control of queue pairs against a worker's own table and a topology, without DPDK. Time is what the test says.
 
 mod repair;
+mod wraps;
 
 use std::path::PathBuf;
 
@@ -121,7 +122,7 @@ impl World {
 
     /// Lets so many ticks pass; the whole table is looked at more than once.
     fn pass(&mut self, ticks: u32) {
-        self.tick += ticks;
+        self.tick = self.tick.wrapping_add(ticks);
         for _ in 0..2 * TURNS {
             let (snapshot, now) = (self.topology.snapshot().clone(), self.now());
             self.control.tend(&snapshot, now, 0, &mut self.events);
