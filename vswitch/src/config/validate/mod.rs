@@ -16,9 +16,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Config;
 use super::error::{ConfigError, ConfigErrors};
 use super::places::Places;
+use super::{Config, LocationConfig};
 
 /// Runs every check.
 ///
@@ -43,6 +43,17 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
 pub fn cores(config: &Config, places: &Places, available: &[usize]) -> Result<(), ConfigErrors> {
     let mut checker = Checker { config, places, errors: Vec::new() };
     process::check_cores(&mut checker, available);
+    checker.finish()
+}
+
+/// Checks one location that is not in the config yet. What it may be depends on the uplinks; whether its network is there
+/// and its address is free is not asked.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn location(config: &Config, location: &LocationConfig) -> Result<(), ConfigErrors> {
+    let mut checker = Checker { config, places: &Places::default(), errors: Vec::new() };
+    networks::check_location(&mut checker, "location", location);
     checker.finish()
 }
 

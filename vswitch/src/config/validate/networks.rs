@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
 use super::super::error::quote;
-use super::super::network::{RouteTarget, VnicConfig, VnicPort, VpcConfig};
+use super::super::network::{LocationConfig, RouteTarget, VnicConfig, VnicPort, VpcConfig};
 use super::underlay::own_addresses;
 use super::{Checker, is_reserved_in, is_unicast, is_vlan};
 
@@ -321,15 +321,7 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
                 format!("{who}: there is no VPC with VNI {}; add a [[vpc]] that has it", location.vni);
             checker.fail(format!("{path}.vni"), message);
         }
-        if !is_unicast(location.vip) {
-            checker.fail(format!("{path}.vip"), format!("{who}: the VIP is not a unicast address"));
-        }
-        check_link_local(checker, &format!("{path}.vip"), &who, location.vip, location.mac);
-        if !location.mac.is_station() {
-            let message = format!("{who}: {} is not the address of one station", location.mac);
-            checker.fail(format!("{path}.mac"), message);
-        }
-        check_vtep(checker, &format!("{path}.vtep"), &who, location.vtep);
+        check_location(checker, &path, location);
         let key = (location.vni, location.vip);
         if let Some(vnic) = local.get(&key) {
             let message =
@@ -344,4 +336,18 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             );
         }
     }
+}
+
+/// What must hold of a location whatever else there is.
+pub(super) fn check_location(checker: &mut Checker<'_>, path: &str, location: &LocationConfig) {
+    let who = format!("location {} of VNI {}", location.vip, location.vni);
+    if !is_unicast(location.vip) {
+        checker.fail(format!("{path}.vip"), format!("{who}: the VIP is not a unicast address"));
+    }
+    check_link_local(checker, &format!("{path}.vip"), &who, location.vip, location.mac);
+    if !location.mac.is_station() {
+        let message = format!("{who}: {} is not the address of one station", location.mac);
+        checker.fail(format!("{path}.mac"), message);
+    }
+    check_vtep(checker, &format!("{path}.vtep"), &who, location.vtep);
 }

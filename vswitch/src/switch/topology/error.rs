@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use wire::Vni;
 
+use crate::config::ConfigErrors;
 use crate::worker::MAX_VNICS;
 
 /// Why a topology cannot be built.
@@ -23,6 +24,9 @@ pub enum TopologyError {
         /// Its VNI.
         vni: Vni,
     },
+    /// What no config may have: it could not be read back from the saved state.
+    #[error(transparent)]
+    Location(#[from] ConfigErrors),
     /// The address belongs to a vNIC of this host.
     #[error("{vip} in VNI {vni} is an address of vNIC {vnic} on this host; remove the vNIC first")]
     LocalVip {

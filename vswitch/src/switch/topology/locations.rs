@@ -13,7 +13,7 @@ use wire::{MacAddr, Vni};
 
 use super::slots::Remote;
 use super::{Topology, TopologyError};
-use crate::config::{Config, LocationConfig};
+use crate::config::{Config, LocationConfig, validate};
 use crate::switch::underlay::Neighbours;
 
 impl Topology {
@@ -50,6 +50,7 @@ impl Topology {
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
         self.version += 1;
+        validate::location(config, location)?;
         self.check_vtep(location.vtep)?;
         let vpc = self.vpc_of(location)?;
         // What it may need is looked for first, so that nothing is half done when the table is full.

@@ -52,3 +52,29 @@ fn a_change_that_fails_changes_nothing() {
     assert_eq!((lab.decisions(), lab.used()), (before, used));
     assert_eq!(lab.topology.locations().count(), 2);
 }
+
+/// What a config may not have, no command may make: it would be saved and could not be read back.
+#[test]
+fn repair_a_location_that_no_file_may_have_is_refused_at_run_time() {
+    let mut lab = Lab::new(64);
+    let now = with(&[]);
+    lab.set(&now);
+    let good = LocationConfig { vip: ip(b'a', 7), ..now.locations[0].clone() };
+    let mut wrong = Vec::new();
+    for vip in ["224.0.0.5", "127.0.0.1", "0.0.0.0", "255.255.255.255", "ff02::1", "::1"] {
+        wrong.push(LocationConfig { vip: vip.parse().unwrap(), ..good.clone() });
+    }
+    for mac in [MacAddr::BROADCAST, MacAddr::ZERO, MacAddr([1, 0, 0, 0, 0, 2])] {
+        wrong.push(LocationConfig { mac, ..good.clone() });
+    }
+    for vtep in ["255.255.255.255", "172.16.0.1", "224.0.0.1", "fd16::2"] {
+        wrong.push(LocationConfig { vtep: vtep.parse().unwrap(), ..good.clone() });
+    }
+    for location in &wrong {
+        let config = Config { locations: vec![location.clone()], ..now.clone() };
+        assert!(config.validate().is_err(), "a file may have {location:?}");
+        let error = lab.topology.set_location(&now, location, &lab.neighbours).unwrap_err();
+        assert!(matches!(error, TopologyError::Location(_)), "{location:?}: {error}");
+    }
+    lab.topology.set_location(&now, &good, &lab.neighbours).unwrap();
+}
