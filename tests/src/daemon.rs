@@ -36,7 +36,8 @@ impl Daemon {
     /// Starts the switch in a namespace and waits until it answers and knows the next hops of its underlay: packets before
     /// that are dropped as `no-neighbour`, as they should be.
     ///
-    /// `body` is the config without `[eal]` and `[api]`; `[workers]` is added when it has none.
+    /// `body` is the config without `[api]`; `[workers]` is added when it has none, and `[eal]` holds keys beside the
+    /// harness's own.
     #[track_caller]
     pub fn start(netns: &Netns, body: &str) -> Daemon {
         let mut daemon = Self::start_alone(netns, body);
@@ -315,8 +316,10 @@ fn launch(netns: &Netns, program: &Path, config: &Path, dir: &Workdir) -> Proces
 fn whole_config(body: &str, prefix: &str, socket: &Path) -> String {
     // Both cores are shared with the traffic here, so an idle worker sleeps.
     let workers = if body.contains("[workers]") { "" } else { "[workers]\ncores = [1]\nidle = \"sleep\"\n" };
+    let (before, eal) = body.split_once("[eal]\n").unwrap_or((body, ""));
+    let (eal, after) = eal.split_at(eal.find('[').unwrap_or(eal.len()));
     format!(
-        "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n\n[api]\nsocket = \"{}\"\n\n{workers}\n{body}",
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n{eal}\n[api]\nsocket = \"{}\"\n\n{workers}\n{before}{after}",
         socket.display()
     )
 }

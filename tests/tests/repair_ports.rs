@@ -3,19 +3,17 @@
 
 use std::fmt::Write as _;
 use tests::runtime::TWO_WORKERS;
-use tests::{Family, Scene};
+use tests::{Family, Scene, Workdir};
 
-const VNICS: i64 = 20;
 const FRAMES: i64 = 200;
 
-#[test]
-fn repair_vnics_without_a_peer_take_nothing_from_others() {
-    let folder = std::env::temp_dir().join(format!("vswitch-peerless-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let mut more = TWO_WORKERS.to_owned();
+/// `vnics` vhost-user vNICs whose guests never came, all sent to at once; `eal` are further lines of `[eal]`.
+fn peerless(vnics: i64, eal: &str) {
+    let folder = Workdir::new("peerless");
+    let mut more = format!("[eal]\n{eal}{TWO_WORKERS}");
     let mut floods = Vec::new();
-    for n in 1..=VNICS {
-        let socket = folder.join(format!("{n}.sock"));
+    for n in 1..=vnics {
+        let socket = folder.path().join(format!("{n}.sock"));
         let _ = writeln!(
             more,
             "[[vnic]]\nname = \"idle{n}\"\nvpc = \"red\"\nmac = \"02:00:00:00:02:{n:02x}\"\nvips = [\"10.0.0.{}\"]\n\
@@ -32,14 +30,24 @@ fn repair_vnics_without_a_peer_take_nothing_from_others() {
     let in_use = |scene: &Scene| scene.daemon.json("show fwd stats all")["mbufs"]["in-use"].as_i64().unwrap();
     let before = in_use(&scene);
     let flood = scene.outbound(&floods);
-    assert_eq!(flood.sent, VNICS * FRAMES);
+    assert_eq!(flood.sent, vnics * FRAMES);
     assert_eq!(flood.all_drops(), [("link-down".to_owned(), flood.sent)], "each is dropped, by this name");
     let held = in_use(&scene) - before;
-    assert!(held < VNICS * 32, "{held} packet buffers wait for nobody");
+    assert!(held < vnics * 32, "{held} packet buffers wait for nobody");
     let outcome = scene.outbound(&["[from_red(datagram('y', sport=2000 + n)) for n in range(100)]"]);
     assert_eq!((outcome.seen.len(), outcome.all_drops()), (100, Vec::new()), "the others lose nothing");
     let ports = scene.daemon.json("show fwd stats all")["ports"].clone();
     assert_eq!(ports["rx-nombuf"], 0, "{ports}");
     scene.stop();
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// As many as there may be beside the other ports of the scene.
+#[test]
+fn repair_ports_without_a_peer_take_nothing_from_others() {
+    peerless(27, "");
+}
+
+#[test]
+fn repair_ports_without_a_peer_take_nothing_of_few_packet_buffers() {
+    peerless(4, "mbufs = 4096\n");
 }
