@@ -361,7 +361,7 @@ pub struct Settings {
     pub miss_rate: u32,
     /// ICMP errors per second and vNIC that they are about (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 (f)); 0: no limit.
     pub error_rate: u32,
-    /// Copies of flooded packets per burst; the first packet that a burst floods gets all of its own.
+    /// Copies of flooded packets per burst; a packet that needs more is not flooded at all.
     pub flood_budget: u32,
     /// Copies of flooded packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
     pub flood_rate: u32,

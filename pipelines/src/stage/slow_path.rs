@@ -95,15 +95,16 @@ struct Copies(u32);
 
 impl Copies {
     /// Lets a packet flood, or tells why not: a source that floods too much, or a burst that has. So a burst makes no more
-    /// copies than its budget, or than one packet takes where that is more, and a storm into many VTEPs leaves queues,
-    /// buffers and time to the packets of others.
+    /// copies than its budget, and neither a storm nor one packet into many VTEPs takes queues, buffers and time from the
+    /// packets of others. A packet gets all of its copies or none: whoever misses one must not depend on the order of a
+    /// list.
     fn admit(&mut self, cx: &Cx, meta: &Meta, limits: &mut MissLimits) -> Result<(), DropReason> {
         let settings = &cx.snapshot.settings;
         let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Ok(()) };
         let remote = if meta.vnic == NO_INDEX { 0 } else { vpc.flood_slots.len() };
         let copies = u32::try_from(vpc.vnics.len() + remote).unwrap_or(u32::MAX);
         let all = self.0.saturating_add(copies);
-        if self.0 != 0 && all > settings.flood_budget {
+        if all > settings.flood_budget {
             return Err(DropReason::FLOOD_BUDGET);
         }
         if !limits.admit_flood(meta.key.scope(), copies, settings.flood_rate, cx.now.ns) {

@@ -20,6 +20,10 @@ pub struct NftConfig {
     pub miss_rate: u32,
     /// Slow-path packets per burst.
     pub miss_budget: u16,
+    /// Copies of flooded packets per second and vNIC; 0 is no limit.
+    pub flood_rate: u32,
+    /// Copies of flooded packets per burst. A packet that needs more is not flooded.
+    pub flood_budget: u16,
 }
 
 impl NftConfig {
@@ -29,7 +33,14 @@ impl NftConfig {
 
 impl Default for NftConfig {
     fn default() -> Self {
-        Self { entries: 65_536, idle_timeout: Duration::from_secs(30), miss_rate: 100_000, miss_budget: 32 }
+        Self {
+            entries: 65_536,
+            idle_timeout: Duration::from_secs(30),
+            miss_rate: 100_000,
+            miss_budget: 32,
+            flood_rate: 100_000,
+            flood_budget: 256,
+        }
     }
 }
 

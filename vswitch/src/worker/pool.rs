@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::{Receiver, RecvTimeoutError};
 use pipelines::Now;
 use pipelines::burst::{Burst, MAX_BURST};
 use pipelines::counters::PipelineCounters;
@@ -28,6 +29,9 @@ const FRAGMENTS: usize = 16_384;
 const CALIBRATION: Duration = Duration::from_millis(20);
 /// How long workers may take to end: what they hold goes out first.
 const ENDING: Duration = Duration::from_secs(5);
+
+/// How long a worker may take to have its core.
+const LAUNCH: Duration = Duration::from_secs(10);
 
 /// How workers are made.
 #[derive(Clone, Debug)]
@@ -272,7 +276,10 @@ fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<J
         let pinned = pmd::lcore::pin_current_thread(core).map_err(|error| error.to_string());
         match (registered, pinned) {
             (Ok(registration), Ok(())) => {
-                let _ = ready.send(Ok(()));
+                if ready.send(Ok(())).is_err() {
+                    // Too late: nobody waits for it any more.
+                    return;
+                }
                 guard(number, core, || worker.run());
                 drop(registration);
             }
@@ -285,10 +292,26 @@ fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<J
         .name(format!("worker-{number}"))
         .spawn(body)
         .map_err(|source| PoolError::Thread { worker: number, source })?;
-    match is_ready.recv() {
-        Ok(Ok(())) => Ok(thread),
-        Ok(Err(reason)) => Err(PoolError::Core { worker: number, reason }),
-        Err(_) => Err(PoolError::Core { worker: number, reason: "the thread ended at once".into() }),
+    match await_core(&is_ready, core, LAUNCH) {
+        Ok(()) => Ok(thread),
+        Err(reason) => Err(PoolError::Core { worker: number, reason }),
+    }
+}
+
+/// Waits until a worker says that it has its core, but not for ever.
+fn await_core(
+    is_ready: &Receiver<Result<(), String>>,
+    core: usize,
+    patience: Duration,
+) -> Result<(), String> {
+    match is_ready.recv_timeout(patience) {
+        Ok(answer) => answer,
+        Err(RecvTimeoutError::Disconnected) => Err("the thread ended at once".into()),
+        Err(RecvTimeoutError::Timeout) => Err(format!(
+            "core {core} did not run it within {} s; something of a higher priority keeps the core, or it is offline: \
+             choose another core in `[workers] cores`",
+            patience.as_secs()
+        )),
     }
 }
 
@@ -297,6 +320,21 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    /// A core that something else keeps for itself: the start ends, and says which.
+    #[test]
+    fn repair_a_worker_that_gets_no_core_ends_the_start() {
+        let (ready, is_ready) = crossbeam::channel::bounded(1);
+        let wait = Duration::from_millis(20);
+        let error = await_core(&is_ready, 7, wait).unwrap_err();
+        assert!(error.contains("core 7") && error.contains("[workers] cores"), "{error}");
+        ready.send(Ok(())).unwrap();
+        assert_eq!(await_core(&is_ready, 7, wait), Ok(()));
+        ready.send(Err("no such core".into())).unwrap();
+        assert_eq!(await_core(&is_ready, 7, wait).unwrap_err(), "no such core");
+        drop(ready);
+        assert!(await_core(&is_ready, 7, LAUNCH).unwrap_err().contains("ended"));
+    }
 
     /// Set for the child process of a test.
     const CHILD: &str = "VSWITCH_TEST_PANICKING_WORKER";

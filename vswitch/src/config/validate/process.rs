@@ -137,6 +137,12 @@ fn tables(checker: &mut Checker<'_>) {
             "[nft] miss-budget is 0; no flow would ever be learned; the default is 32",
         );
     }
+    if config.nft.flood_budget == 0 {
+        checker.fail(
+            "nft.flood-budget",
+            "[nft] flood-budget is 0; nothing would be flooded; the default is 256, and a VPC floods only with flood = true",
+        );
+    }
     for (section, port) in [("vxlan", config.vxlan.udp_port), ("rdma", config.rdma.udp_port)] {
         if port == 0 {
             checker.fail(format!("{section}.udp-port"), format!("[{section}] udp-port 0 is not a UDP port"));

@@ -24,8 +24,8 @@ pub(super) fn settings(config: &Config) -> Settings {
         miss_budget: u32::from(config.nft.miss_budget),
         miss_rate: config.nft.miss_rate,
         error_rate: defaults.error_rate,
-        flood_budget: defaults.flood_budget,
-        flood_rate: defaults.flood_rate,
+        flood_budget: u32::from(config.nft.flood_budget),
+        flood_rate: config.nft.flood_rate,
         law: Law {
             kmin: config.qos.kmin.bytes(),
             kmax: config.qos.kmax.bytes(),
@@ -43,5 +43,23 @@ pub(super) fn settings(config: &Config) -> Settings {
             bytes: u32::try_from(config.qos.queue_bytes.bytes()).unwrap_or(u32::MAX / 2),
             time_ns: u64::try_from(config.qos.queue_time.as_nanos()).unwrap_or(u64::MAX),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repair_flood_limits_are_those_of_the_config() {
+        let of = |text: &str| {
+            let settings = settings(&Config::parse(text, "test").unwrap());
+            (settings.flood_budget, settings.flood_rate)
+        };
+        assert_eq!(of("[nft]\nflood-budget = 2000\nflood-rate = 0\n"), (2000, 0));
+        let defaults = Settings::default();
+        assert_eq!(of(""), (defaults.flood_budget, defaults.flood_rate));
+        let error = Config::parse("[nft]\nflood-budget = 0\n", "test").unwrap_err().to_string();
+        assert!(error.contains("flood-budget") && error.contains("256"), "{error}");
     }
 }
