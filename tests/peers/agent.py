@@ -13,7 +13,9 @@ import struct
 import sys
 
 from scapy.all import (  # noqa: F401  (the expressions use them)
-    ARP, ICMP, IP, TCP, UDP, Dot1Q, Ether, ICMPv6EchoRequest, ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, IPv6, IPv6ExtHdrFragment, Raw, conf, fragment, fragment6,
+    ARP, ICMP, IP, TCP, UDP, Dot1Q, Ether, ICMPv6EchoRequest, ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6ND_Redirect,
+    ICMPv6NDOptDstLLAddr, ICMPv6NDOptPrefixInfo, ICMPv6NDOptSrcLLAddr, IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, Raw, conf,
+    fragment, fragment6,
 )
 from roce import icrc
 from wires import Wire

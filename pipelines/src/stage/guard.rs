@@ -1,4 +1,4 @@
-//! guard: a vNIC sends from its own MAC and its own VIPs, nothing else.
+//! guard: a vNIC sends from its own MAC and its own addresses, nothing else.
 //!
 //! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]).
 
@@ -11,7 +11,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::flow_key::be64;
 use crate::nft::Bits;
-use crate::snapshot::VnicRow;
+use crate::snapshot::{VnicRow, mac_from};
 
 /// Drops what is not the vNIC's own among the packets whose bits are in `mask`, and counts what it looks at.
 #[inline]
@@ -88,6 +88,10 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
                 return Ok(());
             }
             let address = Ipv6Addr::from(source);
+            // RDMA's first GID.
+            if address == mac_from(row.mac).link_local() {
+                return Ok(());
+            }
             if source == 0 || address.is_unicast_link_local() {
                 return link_scope(cx, meta, address);
             }
