@@ -217,7 +217,7 @@ impl Tree {
         size_of_val(&*self.nodes) + size_of_val(&*self.classes) + size_of_val(&*self.tenants)
     }
 
-    /// Lets the buckets of one place [rest](Bucket::rest); which place is next. To be called again and again: they all
+    /// Lets the buckets of one place rest; which place is next. To be called again and again: they all
     /// want to be passed within a year.
     pub fn rest(&self, place: usize, now_ns: u64) -> usize {
         let now = Stamp::from_ns(now_ns);
