@@ -7,6 +7,8 @@ use super::devargs;
 use super::{Device, MtuControl, OpenError, Opening, Plan, Traits};
 use crate::config::port_spec::PciPort;
 
+/// Where the kernel shows what is on the PCI bus.
+pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 /// Kernel drivers that hand a device to user space.
 const USER_SPACE: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv_generic"];
 /// Kernel drivers that DPDK's own driver works beside.
@@ -58,7 +60,7 @@ pub(super) fn full_address(address: &str) -> Result<String, OpenError> {
 
 /// The device is there, and with a driver that lets DPDK have it.
 pub(super) fn check_bound(address: &str) -> Result<(), OpenError> {
-    check_bound_under(Path::new("/sys/bus/pci/devices"), address)
+    check_bound_under(Path::new(DEVICES), address)
 }
 
 fn check_bound_under(devices: &Path, address: &str) -> Result<(), OpenError> {

@@ -57,9 +57,11 @@ impl Attached {
         self.mac
     }
 
-    /// Why its interface is not there any more; `None` while it is.
+    /// Why its interface or device is not there any more; `None` while it is.
     pub(super) fn fault(&self) -> Option<String> {
-        self.presence.fault()
+        let removed =
+            || self.port.is_removed().then(|| "its driver says that the device was removed".to_owned());
+        self.presence.fault().or_else(removed)
     }
 }
 
