@@ -154,8 +154,14 @@ impl Vnic {
 
     /// True when the address is its own.
     pub fn has(&self, address: IpAddr) -> bool {
-        address == self.mac.link_local() || self.vips.contains(&address)
+        self.vips.contains(&address) || follows_from(self.mac, address)
     }
+}
+
+/// True for the link-local address of a MAC.
+#[inline]
+fn follows_from(mac: MacAddr, address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address == mac.link_local())
 }
 
 /// An address prefix.
@@ -265,7 +271,7 @@ impl Vpc {
     /// True when the virtual router has this address: that of a subnet, or the link-local one of its MAC.
     pub fn is_gateway(&self, address: IpAddr) -> bool {
         self.subnets.iter().any(|subnet| subnet.gateway == Some(address))
-            || address == self.router_mac.link_local()
+            || follows_from(self.router_mac, address)
     }
 }
 
