@@ -18,7 +18,7 @@ use super::{Path, TxPaths};
 /// A queue that takes nothing for so long is stalled.
 pub const STALL_NS: u64 = 50_000_000;
 /// After so long it is asked whether it is the first packet that it does not like.
-const DOUBT_NS: u64 = 1_000_000;
+pub(super) const DOUBT_NS: u64 = 1_000_000;
 
 /// Since when a queue takes nothing.
 #[derive(Clone, Copy, Debug, Default)]

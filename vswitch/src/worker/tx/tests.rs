@@ -3,6 +3,7 @@
 use pipelines::counters::PipelineCounters;
 use pmd::{Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
 
+use super::refusal::DOUBT_NS;
 use super::*;
 
 /// Packets that a port of rings takes before it is full.
@@ -19,6 +20,10 @@ struct Rig {
 
 impl Rig {
     fn new(queues: u16) -> Self {
+        Self::on("net_ring0", "", queues)
+    }
+
+    fn on(device: &str, args: &str, queues: u16) -> Self {
         let file_prefix = format!("tx-test-{}", std::process::id());
         let config =
             EalConfig { file_prefix, memory_mb: 64, hugepages: Hugepages::Never, ..EalConfig::default() };
@@ -26,7 +31,7 @@ impl Rig {
         let config = MempoolConfig { mbufs: 8191, cache: 0, ..MempoolConfig::default() };
         let pool = Mempool::new(&eal, &config).unwrap();
         let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
-        let port = Port::attach(&eal, "net_ring0", "").unwrap();
+        let port = Port::attach(&eal, device, args).unwrap();
         let (port, rx, tx) = port.start(&config, &pool).map_err(|(_, error)| error).unwrap();
         Self { pool, _port: port, rx, tx, state: Arc::new(PortState::new(u32::MAX)) }
     }
@@ -180,6 +185,32 @@ fn repair_a_frame_over_the_limit_of_the_driver_is_dropped_at_once() {
     send(&mut owner, rig.packet(60));
     send(&mut owner, rig.packet(101));
     assert_eq!((rig.arrived(), drops(&owner, DropReason::MTU_EXCEEDED)), (1, 5), "one that shrinks, too");
+    assert_balance(&[&owner]);
+}
+
+/// A tap's driver leaves a frame that is longer than its MTU at the head of the burst for ever, with all that is behind it.
+#[test]
+fn repair_a_frame_that_a_driver_refuses_lets_those_behind_it_pass() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
+    let mut rig = Rig::on("net_tap0", "iface=refuses", 1);
+    let mut owner = rig.worker(Vec::new());
+    turn_at(&mut owner, 0);
+    for length in [60, 9000, 60, 60, 60] {
+        send(&mut owner, rig.packet(length));
+    }
+    let sent = |paths: &TxPaths| paths.stats.pipeline.sent.get();
+    assert_eq!((sent(&owner), owner.queued), (1, 4), "the long one is at the head");
+    turn_at(&mut owner, DOUBT_NS);
+    assert_eq!(sent(&owner), 1, "a queue may be full for a while");
+    turn_at(&mut owner, DOUBT_NS + 1);
+    assert_eq!((sent(&owner), owner.queued, drops(&owner, DropReason::TX_REFUSED)), (4, 0, 1));
+    // Alone, it goes with those that come after it.
+    send(&mut owner, rig.packet(9000));
+    turn_at(&mut owner, 3 * DOUBT_NS);
+    send(&mut owner, rig.packet(60));
+    turn_at(&mut owner, 5 * DOUBT_NS);
+    turn_at(&mut owner, 7 * DOUBT_NS);
+    assert_eq!((sent(&owner), owner.queued, drops(&owner, DropReason::TX_REFUSED)), (5, 0, 2));
     assert_balance(&[&owner]);
 }
 
