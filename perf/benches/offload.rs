@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::compare::report::median;
 use pipelines::flow_key::{FlowKey, Scope};
-use pipelines::offload::Stamp;
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Ask, Options, Tables};
@@ -22,6 +21,7 @@ use pipelines::snapshot::{
     Vpc,
 };
 use pipelines::vlt::{Place, Vlt};
+use rules::Stamp;
 use wire::build::Path;
 use wire::{MacAddr, Vni};
 

@@ -18,12 +18,12 @@ use crate::burst::{Burst, Meta};
 use crate::counters::PipelineCounters;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Bits, NONE, Nft, Verdict};
-use crate::offload::Usage;
 use crate::offload::translate::Ask;
 use crate::rcft::{QpKey, Rcft, Way};
 use crate::snapshot::Snapshot;
 use crate::stage::key::{CLASS_CM, CLASS_CNP, CLASS_OTHER, is_reliable};
 use crate::vlt::Place;
+use rules::Usage;
 
 /// Where hints of one worker go. What finds it full is not told.
 pub type HintQueue = Arc<ArrayQueue<Ask>>;

@@ -14,7 +14,6 @@ use crate::fragments::Fragments;
 use crate::hot::{self, Hints};
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
-use crate::offload::Usage;
 use crate::offload::translate::Ask;
 use crate::qos::{Dhtb, Law, Leaf};
 use crate::rcft::Rcft;
@@ -27,6 +26,7 @@ use crate::stage::{
 };
 use crate::watch::{Stage, Watch};
 use crate::{Now, Sink};
+use rules::Usage;
 
 /// Entries that aging looks at per poll.
 const AGE_BUDGET: usize = 8;

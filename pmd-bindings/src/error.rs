@@ -367,7 +367,7 @@ pub enum PortError {
         /// The port.
         name: String,
         /// The driver's refusal.
-        error: pipelines::offload::FlowError,
+        error: rules::FlowError,
     },
     /// A queue of another port was handed in at stop.
     #[error("port {name:?} cannot stop: {count} of the queues handed in are not its own")]

@@ -6,10 +6,10 @@
 mod common;
 
 use common::{eal, in_own_namespace, pool, start, stop};
-use pipelines::offload::{
+use pmd::{FlowDevice, FlowQueues, Flows, Port, PortConfig, PortError};
+use rules::{
     Action, Attr, BackEnd, Cause, Direction, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
 };
-use pmd::{FlowDevice, FlowQueues, Flows, Port, PortConfig, PortError};
 
 fn ingress(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
     FlowRule { attr: Attr { group: 0, priority: 0, direction: Direction::Ingress }, pattern, actions }

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use pipelines::offload::{Action, Attr, Encap, FlowRule, Item, Kind, items};
+use rules::{Action, Attr, Encap, FlowRule, Item, Kind, items};
 use wire::{Ecn, MacAddr};
 
 /// What testpmd made of commands; one that is done counts as neither.

@@ -7,6 +7,7 @@ use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::offload::*;
+use rules::*;
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -168,8 +169,9 @@ impl Lab {
         let samples: Vec<_> = samples.collect();
         let tables = self.host.tables();
         let arrivals = self.device.eswitch.all_arrivals();
-        let quiet =
-            |ask: &Ask| Some(Stamp(arrivals.of(sim::flow_of(ask, sim::Side::of(&tables, &ask.key)?))));
+        let quiet = |ask: &Ask| {
+            Some(Stamp(arrivals.of(arrival::flow_of(ask, arrival::FlowOrigin::of(&tables, &ask.key)?))))
+        };
         for debit in self.manager.sync(&mut self.device, &tables, &samples, quiet, self.now_ns) {
             *self.debited.entry(debit.ask).or_default() += debit.packets;
         }

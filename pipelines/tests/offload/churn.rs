@@ -2,11 +2,12 @@
 //! them is left, and nothing grows meanwhile.
 
 use pipelines::flow_key::FlowKey;
+use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{Manager, Policy, Sample};
-use pipelines::offload::sim::{Config, Eswitch, Side, flow_of};
+use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Ask, Entropy, Options, Tables};
-use pipelines::offload::{BackEnd, Stamp};
 use pipelines::qos::{Class, Direction};
+use rules::{BackEnd, Stamp};
 
 use crate::host::*;
 use crate::support::*;
@@ -62,7 +63,7 @@ fn churn_leaves_nothing() {
             }));
         }
         let arrivals = eswitch.all_arrivals();
-        let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
+        let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
         manager.sync(&mut eswitch, &tables, &samples, quiet, now_ns);
         let (ways, bundles) = manager.ways_and_bundles();
         let now = [manager.flows().count(), eswitch.len() + eswitch.remembered(), ways, bundles];

@@ -10,7 +10,7 @@ use pipelines::drops::DropReason;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
-use pipelines::offload::{Cause, FlowError, Installed, State, Store, Usage};
+use pipelines::offload::{Installed, State, Store};
 use pipelines::qos::{Class, Direction};
 use pipelines::rcft::{QpKey, Way};
 use pipelines::snapshot::{Destination, PortIndex};
@@ -18,6 +18,7 @@ use pipelines::vlt::Place;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
+use rules::{Cause, FlowError, Usage};
 use wire::roce::Bth;
 use wire::{Dscp, HeapBuf, Psn, Qpn, Vni};
 

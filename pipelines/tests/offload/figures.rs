@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use pipelines::flow_key::{FlowKey, outer_source_port};
-use pipelines::offload::Stamp;
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Entropy, Options, Tables};
+use rules::Stamp;
 
 use crate::host::*;
 use crate::support::*;

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use pipelines::offload::Stamp;
+use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy, Refusal};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::{Destination, PortIndex};
+use rules::Stamp;
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -78,7 +79,7 @@ impl Lab {
         let tables = self.host.tables();
         let arrivals = self.eswitch.all_arrivals();
         // Software is done with a packet at once.
-        let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
+        let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
         let quiet = |ask: &Ask| stamp(ask).filter(|_| self.quiet);
         let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
         for Debit { ask, packets, bytes, .. } in debits {

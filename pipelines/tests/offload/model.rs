@@ -1,12 +1,10 @@
 //! The rule model: normalisation, and what testpmd is told.
 
-use pipelines::offload::items::{
-    ITEM_BYTES, eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp,
-};
-use pipelines::offload::items::{udp, vlan, vxlan};
-use pipelines::offload::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, Kind};
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use proptest::prelude::*;
+use rules::items::{ITEM_BYTES, eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp};
+use rules::items::{udp, vlan, vxlan};
+use rules::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, Kind};
 use wire::{Ecn, MacAddr, Vni};
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -34,7 +32,7 @@ fn item() -> impl Strategy<Value = Item> {
 }
 
 fn number(text: &str, field: Field) -> u128 {
-    use pipelines::offload::Format;
+    use rules::Format;
     match field.format {
         Format::Mac => text.parse::<MacAddr>().unwrap().to_u64().into(),
         Format::Ipv4 => u32::from(text.parse::<std::net::Ipv4Addr>().unwrap()).into(),

@@ -3,11 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use pipelines::offload::arrival::{Arrivals, FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Arrivals, Config, Eswitch, Fate, Side, flow_of};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
-use pipelines::offload::{BackEnd, Stamp};
 use proptest::prelude::*;
+use rules::{BackEnd, Stamp};
 use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
 
@@ -150,7 +151,7 @@ impl Lab {
         let tables = self.host.tables();
         let (arrivals, finished) = (self.eswitch.all_arrivals(), &self.finished);
         let quiet = |ask: &Ask| {
-            let flow = flow_of(ask, Side::of(&tables, &ask.key)?);
+            let flow = flow_of(ask, FlowOrigin::of(&tables, &ask.key)?);
             let arrived = arrivals.of(flow);
             (finished.of(flow) == arrived).then_some(Stamp(arrived))
         };
@@ -229,13 +230,10 @@ fn order_a_gate_whose_gap_is_over_does_not_open() {
     let tables = lab.host.tables();
     let (gate, eswitch) = (chain.own.last().unwrap(), &mut lab.eswitch);
     let frame = lab.pairs[0].frame.clone();
-    let side = Side::of(&tables, &key.key).unwrap();
+    let side = FlowOrigin::of(&tables, &key.key).unwrap();
     assert_eq!(flow_of(&key, side), chain.about.flow);
     let mut made = |between: bool, now_us: u64| {
-        let guard = pipelines::offload::Guard {
-            flow: chain.about.flow,
-            stamp: Stamp(eswitch.arrivals(chain.about.flow)),
-        };
+        let guard = rules::Guard { flow: chain.about.flow, stamp: Stamp(eswitch.arrivals(chain.about.flow)) };
         let id = eswitch.create_gate(gate, &guard).unwrap();
         eswitch.advance((now_us + 99) * US);
         if between {
@@ -247,7 +245,7 @@ fn order_a_gate_whose_gap_is_over_does_not_open() {
         assert_eq!(results.len(), 1);
         (results[0].0 == id, results.remove(0).1.map_err(|error| error.cause))
     };
-    assert_eq!(made(true, 0), (true, Err(pipelines::offload::Cause::Again)));
+    assert_eq!(made(true, 0), (true, Err(rules::Cause::Again)));
     assert_eq!(made(false, 100), (true, Ok(())));
 }
 
@@ -291,7 +289,7 @@ proptest! {
         (ask.qpn, ask.source_port) = (Some(Qpn::truncated(qpn)), Some(sport));
         let Ok(chain) = host.chain(ask) else { return Ok(()) };
         let tables = host.tables();
-        let flow = flow_of(&ask, Side::of(&tables, &ask.key).unwrap());
+        let flow = flow_of(&ask, FlowOrigin::of(&tables, &ask.key).unwrap());
         prop_assert_eq!(flow, chain.about.flow);
         // The gate matches the packet; in front of it, it comes to software and is counted.
         let mut eswitch = Eswitch::new(Config::default());

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 
 use pipelines::flow_key::FlowKey;
-use pipelines::offload::Stamp;
+use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::rcft::{Keeper, Limits, QpKey, Way};
+use rules::Stamp;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
 
@@ -100,7 +101,8 @@ impl Lab {
             let samples: Vec<_> = QPNS.iter().filter_map(sample).collect();
             let tables = self.host.tables();
             let arrivals = self.eswitch.all_arrivals();
-            let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
+            let quiet =
+                |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
             let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(debits);
         }

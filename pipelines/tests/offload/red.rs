@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 
-use pipelines::offload::Stamp;
+use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate, Side, flow_of};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::PortIndex;
+use rules::Stamp;
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -81,7 +82,8 @@ impl Lab {
                 .collect();
             let samples = if pinned { Vec::new() } else { samples };
             let arrivals = self.eswitch.all_arrivals();
-            let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, Side::of(&tables, &ask.key)?))));
+            let quiet =
+                |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
             let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(&debits);
         }

@@ -1,11 +1,11 @@
 //! The simulated e-switch: what rules do to packets, and what the device does not do.
 
-use pipelines::offload::items::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, RuleId, Where};
 use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
+use rules::items::*;
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, RuleId, Where};
 use wire::roce::Bth;
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
@@ -430,7 +430,7 @@ fn sim_refusals_name_what_they_are_about() {
         assert_eq!(error.at, *at, "{rule}: {error}");
         assert_eq!(strict.validate(rule), Err(error));
     }
-    let egress = pipelines::offload::Direction::Egress;
+    let egress = rules::Direction::Egress;
     let mut wrong = rule(0, 0, &[any], &[Action::Drop]);
     wrong.attr.direction = egress;
     assert_eq!(strict.create(&wrong).unwrap_err().at, Where::AttrEgress);

@@ -4,6 +4,7 @@ use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Chain};
 use pipelines::offload::*;
 use pipelines::qos::{Class, Direction};
+use rules::*;
 use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
 

@@ -5,10 +5,11 @@
 use std::path::Path as File;
 
 use pipelines::offload::translate::{Ask, Chain, Entropy, Refusal};
-use pipelines::offload::{BackEnd, sim::Config, sim::Eswitch};
+use pipelines::offload::{sim::Config, sim::Eswitch};
 use pipelines::qos::{Class, Direction};
 use pipelines::snapshot::{Destination, DscpPolicy, PortIndex};
 use pipelines::vlt::Place;
+use rules::BackEnd;
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn, Vni};
@@ -21,7 +22,7 @@ use crate::support::*;
 fn golden(name: &str, chain: &Chain) {
     let mut text: String = chain.rules().iter().map(|rule| rule.testpmd(0)).collect();
     if let Some((id, meter)) = chain.meter {
-        let pipelines::offload::Meter { cir, cbs, eir, ebs } = meter;
+        let rules::Meter { cir, cbs, eir, ebs } = meter;
         text = format!("# meter {id}: cir {cir} cbs {cbs} eir {eir} ebs {ebs} (bytes)\n{text}");
     }
     let file = File::new(env!("CARGO_MANIFEST_DIR")).join("tests/offload/golden").join(format!("{name}.txt"));

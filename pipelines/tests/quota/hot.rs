@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crossbeam::queue::ArrayQueue;
 use pipelines::Now;
 use pipelines::hot::Hints;
-use pipelines::offload::Usage;
 use pipelines::offload::translate::Ask;
 use pipelines::rcft::{QpKey, Way};
+use rules::Usage;
 use wire::{HeapBuf, Qpn};
 
 use super::*;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use crate::port::{PortId, StartedPort};
 

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char};
 
 use dpdk_sys as sys;
-use pipelines::offload::{Cause, FlowError, Where};
+use rules::{Cause, FlowError, Where};
 
 use super::lower::Lowered;
 use crate::error::{Errno, Words};
@@ -100,7 +100,7 @@ fn place(error: &sys::rte_flow_error, lowered: Option<&Lowered>) -> Where {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipelines::offload::{Action, Attr, FlowRule, Item, items};
+    use rules::{Action, Attr, FlowRule, Item, items};
 
     fn lowered() -> Lowered {
         let rule = FlowRule {

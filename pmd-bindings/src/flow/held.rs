@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dpdk_sys as sys;
-use pipelines::offload::{Action, Cause, FlowError, FlowRule, RuleId, Usage, Where};
+use rules::{Action, Cause, FlowError, FlowRule, RuleId, Usage, Where};
 
 use super::error;
 use super::meter::Meters;

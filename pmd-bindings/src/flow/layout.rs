@@ -5,7 +5,7 @@
 //! way, the tests' raising the other.
 
 use dpdk_sys as sys;
-use pipelines::offload::Kind;
+use rules::Kind;
 
 /// Bytes of the largest structure, rounded up.
 const STRUCTURE_BYTES: usize = 48;
@@ -127,7 +127,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipelines::offload::{Item, items};
+    use rules::{Item, items};
 
     /// Bytes of one of DPDK's structures.
     fn bytes_of<T>(value: &T) -> Vec<u8> {

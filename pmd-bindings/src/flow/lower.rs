@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use dpdk_sys as sys;
-use pipelines::offload::{Action, Cause, Direction, FlowError, FlowRule, Item, Where};
+use rules::{Action, Cause, Direction, FlowError, FlowRule, Item, Where};
 
 use super::layout::{self, Structure};
 
@@ -115,7 +115,7 @@ fn index_in<T>(slice: &[T], pointer: *const c_void) -> Option<usize> {
 
 fn refusal(item: &Item, index: usize) -> FlowError {
     let what = match item.kind() {
-        pipelines::offload::Kind::IbBth => "match QPs (it has no item ib_bth; 23.07 and later have)",
+        rules::Kind::IbBth => "match QPs (it has no item ib_bth; 23.07 and later have)",
         _ => "match this item",
     };
     FlowError::new(

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use dpdk_sys as sys;
-use pipelines::offload::{Action, Attr, Cause, FlowError, FlowRule, Meter, Where};
+use rules::{Action, Attr, Cause, FlowError, FlowRule, Meter, Where};
 
 use super::error;
 use super::lower::{END, Lowered};

@@ -1,4 +1,4 @@
-//! rte_flow: rules of the switch's own model ([`pipelines::offload`]) given to a port.
+//! rte_flow: rules of the switch's own model ([`rules`]) given to a port.
 //!
 //! ```text
 //!   FlowRule -- lower.rs (layout.rs) --> attr, items, actions -- port.rs, queue.rs --> rte_flow

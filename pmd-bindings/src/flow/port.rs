@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use dpdk_sys as sys;
-use pipelines::offload::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use super::error;
 use super::held::{self, Counter, Rule};

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
-use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
 use super::error;
 use super::held::{self, Counter, Held};

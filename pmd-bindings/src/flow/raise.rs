@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::flow::error;
-use pipelines::offload::{Attr, Encap, Kind};
 use proptest::prelude::*;
 use proptest::sample::select;
+use rules::{Attr, Encap, Kind};
 use wire::{Ecn, MacAddr};
 
 /// A place of type `T` that DPDK or we wrote.
@@ -246,7 +246,7 @@ proptest! {
 
 #[test]
 fn a_dpdk_without_queue_pairs_refuses_them_by_name() {
-    let qp = Item::with(pipelines::offload::items::ib_bth::DST_QP, 17u8);
+    let qp = Item::with(rules::items::ib_bth::DST_QP, 17u8);
     let rule = FlowRule {
         attr: Attr::transfer(1, 0),
         pattern: vec![Item::any(Kind::Udp), qp],

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
-use pipelines::offload::{Action, Attr, Cause, Direction, FlowError, FlowRule, Item, Kind, Where};
+use rules::{Action, Attr, Cause, Direction, FlowError, FlowRule, Item, Kind, Where};
 
 use super::error;
 use super::lower::{END, Lowered};
@@ -250,7 +250,7 @@ fn warn_left(port: u16, what: &'static str, gone: Result<i32, FlowError>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipelines::offload::items;
+    use rules::items;
 
     fn rule(vni: u32, mask: u128, id: u32, group: u32) -> FlowRule {
         FlowRule {

@@ -9,9 +9,7 @@
 
 pub mod sample;
 
-use pipelines::offload::{
-    Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
-};
+use rules::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items};
 use wire::{Ecn, MacAddr, Qpn};
 
 use sample::Sample;

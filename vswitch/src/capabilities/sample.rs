@@ -5,10 +5,10 @@
 
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::offload::translate::{Ask, Options, Tables, Translator};
-use pipelines::offload::{FlowRule, Meter};
 use pipelines::qos::{Class, Direction, NodeLimits, Tree, TreeSize};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::stage::key::class_code;
+use rules::{FlowRule, Meter};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn};
@@ -198,7 +198,7 @@ fn key(frame: &[u8], scope: Scope, rdma_port: u16) -> Result<FlowKey, String> {
 mod tests {
     use super::*;
     use pipelines::offload::sim::{Config as SimConfig, Eswitch};
-    use pipelines::offload::{Action, BackEnd, Item, Kind, items};
+    use rules::{Action, BackEnd, Item, Kind, items};
 
     #[test]
     fn every_sample_is_a_chain_that_an_e_switch_takes() {

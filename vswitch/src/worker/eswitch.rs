@@ -13,7 +13,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pipelines::counters::PipelineCounters;
-use pipelines::offload::sim::{ARRIVAL_SLOTS, Config, Eswitch, Fate, arrival_slot};
+use pipelines::offload::arrival::{ARRIVAL_SLOTS, arrival_slot};
+use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::{Now, Sink};
 use pmd::Mbuf;

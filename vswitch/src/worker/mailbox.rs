@@ -10,12 +10,12 @@ use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 use pipelines::hot::HintQueue;
 use pipelines::nft::Entry;
-use pipelines::offload::Usage;
 use pipelines::offload::translate::Ask;
 use pipelines::qos::Leaf;
 use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
+use rules::Usage;
 
 use super::eswitch::Front;
 use super::tx::{OwnQueue, Ring};

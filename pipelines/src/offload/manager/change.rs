@@ -9,7 +9,7 @@ use super::rate::{Meter, Rate};
 use super::red::Classes;
 use crate::offload::store::{State, Store, Update};
 use crate::offload::translate::{Ask, Tables, Translator};
-use crate::offload::{BackEnd, Cause, FlowError};
+use rules::{BackEnd, Cause, FlowError};
 
 impl Manager {
     /// Takes flows out of hardware at once: those of queue pairs that are not admitted any more, say. What hardware did

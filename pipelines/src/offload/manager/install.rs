@@ -9,7 +9,7 @@ use super::{Manager, NANO, because};
 use crate::offload::hasher::Map;
 use crate::offload::store::{Bundle, State};
 use crate::offload::translate::{Ask, Path, PathRules, Plan, Refusal, Tables, Way};
-use crate::offload::{BackEnd, Cause, FlowError, FlowRule, Stamp};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Stamp};
 
 /// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same way or path.
 #[derive(Default)]

@@ -25,12 +25,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::store::{State, Store};
 use super::translate::{self, Ask, Tables, Translator};
-use super::{BackEnd, Cause, FlowError, RuleId, Stamp, Usage};
 use crate::qos::Leaf;
 use flow::{Flow, Place};
 use known::{Known, Number};
 use rate::Meter;
 use red::Classes;
+use rules::{BackEnd, Cause, FlowError, RuleId, Stamp, Usage};
 
 /// Decides which flows are in hardware, and keeps them there.
 pub struct Manager {

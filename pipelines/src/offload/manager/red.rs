@@ -15,8 +15,8 @@ use super::Manager;
 use super::flow::{Flow, Pin, Status, Why};
 use super::policy::Debit;
 use crate::offload::hasher::Map;
-use crate::offload::{BackEnd, Meter, Usage};
 use crate::qos::Leaf;
+use rules::{BackEnd, Meter, Usage};
 
 /// What is known of the classes.
 #[derive(Default)]

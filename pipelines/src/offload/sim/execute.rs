@@ -4,8 +4,8 @@ use wire::{Ecn, L3, PacketBuf, ipv4, ipv6};
 
 use super::Eswitch;
 use super::layers::{Layers, Registers};
-use crate::offload::{Action, Encap};
 use crate::stage::outer::set_ecn;
+use rules::{Action, Encap};
 
 /// Jumps after which a packet is given up to software: rules that lead in a circle.
 const MAX_JUMPS: usize = 32;

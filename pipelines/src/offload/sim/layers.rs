@@ -7,8 +7,8 @@ use wire::parse::parse_into;
 use wire::roce::BTH_LEN;
 use wire::{Flags, Headers, L3, PacketBuf, protocol, vxlan};
 
-use crate::offload::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
-use crate::offload::{FlowError, Item, Kind, Where, back_end::Cause};
+use rules::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
+use rules::{Cause, FlowError, Item, Kind, Where};
 
 /// Tag registers.
 pub const TAGS: usize = 4;

@@ -1,21 +1,9 @@
 //! A meter's buckets: a two-rate three-colour marker as in RFC 4115, or with one rate as in RFC 2697; colour-blind.
 
-use crate::offload::Meter;
+use rules::{Colour, Meter};
 
 /// Nanoseconds in a second: buckets count billionths of a byte, so that no refill is lost to rounding.
 const NANO: u64 = 1_000_000_000;
-
-/// What a meter says of a packet, as the `meter` item matches it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Colour {
-    /// Within the committed rate.
-    Green = 0,
-    /// Within the excess.
-    Yellow = 1,
-    /// Beyond both.
-    Red = 2,
-}
 
 /// A meter and what it has saved up.
 #[derive(Clone, Copy, Debug)]

@@ -12,24 +12,23 @@ mod execute;
 mod layers;
 mod meter;
 mod refuse;
-mod rules;
+mod rule_set;
 mod table;
 
-pub use arrival::{ARRIVAL_SLOTS, Arrivals, Side, arrival_slot, flow_of};
 pub use execute::Fate;
 pub use layers::UdpPorts;
-pub use meter::Colour;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use wire::PacketBuf;
 
-use super::back_end::{BackEnd, Cause, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
-use super::rule::FlowRule;
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage, Where};
+
+use super::arrival::Arrivals;
 use layers::{Layers, Places, Registers};
 use meter::Metered;
-use rules::Rules;
+use rule_set::Rules;
 
 /// What the device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

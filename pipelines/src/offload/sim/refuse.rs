@@ -2,8 +2,8 @@
 
 use super::Config;
 use super::layers::TAGS;
-use crate::offload::back_end::{Cause, FlowError, Where};
-use crate::offload::{Action, Direction, FlowRule, Kind};
+use rules::{Action, Direction, FlowRule, Kind};
+use rules::{Cause, FlowError, Where};
 
 /// Checks a rule, room aside.
 pub fn check(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {

@@ -5,11 +5,11 @@ use std::collections::hash_map::Entry;
 
 use super::layers::{MAX_ITEMS, Slot};
 use crate::flow_key::mix;
-use crate::offload::Item;
 use crate::offload::few::Few;
 use crate::offload::hasher::Map;
-use crate::offload::items::{ITEM_BYTES, ItemBytes};
 use crate::offload::slots::Slots;
+use rules::Item;
+use rules::items::{ITEM_BYTES, ItemBytes};
 
 /// Number of a rule in the store of the e-switch.
 pub type Number = u32;

@@ -2,7 +2,7 @@
 
 use super::{Bundle, Number, Shared, State, Store};
 use crate::offload::translate::{About, Chain};
-use crate::offload::{BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Stamp, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Stamp, Usage, Where};
 
 /// The last rule of a chain.
 #[derive(Debug)]

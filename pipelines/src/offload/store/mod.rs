@@ -16,8 +16,8 @@ use std::collections::hash_map::Entry;
 use super::few::Few;
 use super::hasher::Map;
 use super::slots::Slots;
-use super::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 use crate::flow_key::mix;
+use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
 /// A rule in use, by number.
 type Number = u32;

@@ -27,15 +27,15 @@ pub use refusal::Refusal;
 use wire::roce::Class as RoceClass;
 use wire::{Dscp, MacAddr, Qpn, protocol};
 
+use super::arrival::{FlowOrigin, flow_of};
 use super::hasher::Map;
-use super::sim::{Side, flow_of};
-use super::{Action, Attr, FlowRule, Item, Kind, Meter};
 use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{Found, From, find, roce_of};
 use patterns::{Family, Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
+use rules::{Action, Attr, FlowRule, Item, Kind, Meter};
 pub use shared::meter;
 use shared::{classes, guards, roots, unassigned, ways};
 
@@ -248,7 +248,8 @@ impl Translator {
             ipv6: found.family.is_v6(),
         };
         let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
-        let side = found.tunnel.as_ref().map_or(Side::Port(found.from), |tunnel| Side::Vni(tunnel.vni));
+        let side =
+            found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
         let path = Path {
             scope: ask.key.scope(),
             from: found.from,

@@ -6,11 +6,9 @@ use wire::roce::{Class, QP_GSI, opcode};
 use wire::{MacAddr, Qpn, protocol};
 
 use crate::flow_key::FlowKey;
-use crate::offload::items::{
-    eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan,
-};
-use crate::offload::sim::Colour;
-use crate::offload::{Field, Item, Kind};
+use rules::Colour;
+use rules::items::{eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan};
+use rules::{Field, Item, Kind};
 
 /// IPv4 without options; 0x2000 is "more fragments", the rest of the field's low bits the offset.
 const NO_OPTIONS: u8 = 0x45;

@@ -6,13 +6,13 @@ use wire::{Ecn, MacAddr, Qpn, protocol};
 use super::find::Found;
 use super::patterns::{Family, Roce, TAG_CE, TAG_CLASS, TAG_WAY, coloured, from, tagged, to_udp};
 use super::{Refusal, Tables, Way, group, rule, to_software};
-use crate::offload::items::eth;
-use crate::offload::sim::Colour;
-use crate::offload::{Action, Encap, FlowRule, Item, Kind, Meter};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
 use crate::vlt::{Place, Tunnel};
+use rules::Colour;
+use rules::items::eth;
+use rules::{Action, Encap, FlowRule, Item, Kind, Meter};
 
 const BOTH_BITS: u8 = 3;
 

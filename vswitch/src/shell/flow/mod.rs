@@ -7,8 +7,8 @@ mod read;
 
 use std::collections::BTreeMap;
 
-use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, RuleId};
 use pmd::Flows;
+use rules::{BackEnd, Cause, FlowError, FlowRule, RuleId};
 use serde_json::json;
 
 use super::port::port_of;

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::{FromStr, SplitWhitespace};
 
-use pipelines::offload::{Action, Attr, Direction, Encap, Field, FlowRule, Format, Item, Kind, items};
+use rules::{Action, Attr, Direction, Encap, Field, FlowRule, Format, Item, Kind, items};
 use wire::{Ecn, MacAddr};
 
 /// Headers that `raw_encap index N` puts in front.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pipelines::offload::manager::Policy;
 use pipelines::offload::sim::{self, UdpPorts};
 use pipelines::offload::translate::{self, Options};
-use pipelines::offload::{BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage};
+use rules::{BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage};
 use wire::Dscp;
 
 use crate::config::{Config, Entropy, OffloadConfig};

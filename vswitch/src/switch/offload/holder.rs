@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use pipelines::offload::manager::Sample;
 use pipelines::offload::translate::Ask;
-use pipelines::offload::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 use pmd::{FlowDevice, PortId, StartedPort};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
 use super::Simulated;
 use crate::capabilities;

@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 use pipelines::flow_key::Scope;
 use pipelines::hot::queue_pair;
+use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{Debit, Manager, Pin, Rate, States, Status, Tally, Why};
-use pipelines::offload::sim::{self, Side, flow_of};
+use pipelines::offload::sim;
 use pipelines::offload::translate::{Ask, Options, Tables};
-use pipelines::offload::{FlowError, Stamp, Usage};
 use pipelines::qos::{Class, Direction, Leaf};
 use pipelines::rcft::Way;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
+use rules::{FlowError, Stamp, Usage};
 
 pub use device::Simulated;
 use device::nanos;
@@ -381,7 +382,7 @@ fn quiet(
         Barrier::Rdma if rdma => {}
         _ => return Some(device::ANY),
     }
-    let flow = flow_of(ask, Side::of(tables, &ask.key)?);
+    let flow = flow_of(ask, FlowOrigin::of(tables, &ask.key)?);
     let stamp = match simulated {
         Some(Simulated(device)) => Stamp(device.lock().drained(flow)?),
         None => idle.contains(ask).then_some(device::ANY)?,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crossbeam::channel::{Receiver, bounded};
 use crossbeam::queue::ArrayQueue;
 use pipelines::hot::HintQueue;
-use pipelines::offload::Usage;
 use pipelines::offload::manager::Sample;
 use pipelines::offload::translate::Ask;
+use rules::Usage;
 
 use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};

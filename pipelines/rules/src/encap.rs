@@ -7,8 +7,10 @@ use std::fmt;
 use thiserror::Error;
 use wire::protocol;
 
-use super::items::{Item, Kind, eth, ipv4, ipv6, vlan};
-use crate::vlt::TEMPLATE_BYTES;
+use crate::items::{Item, Kind, eth, ipv4, ipv6, vlan};
+
+/// The longest header: Ethernet 14, VLAN 4, IPv6 40, UDP 8, VxLAN 8.
+const MAX_BYTES: usize = 74;
 
 /// Bytes that are no header to encapsulate with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -32,7 +34,7 @@ pub enum EncapError {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Encap {
     len: u8,
-    bytes: [u8; TEMPLATE_BYTES],
+    bytes: [u8; MAX_BYTES],
 }
 
 impl Encap {
@@ -42,7 +44,7 @@ impl Encap {
     /// # Errors
     /// When it is no such header.
     pub fn new(bytes: &[u8]) -> Result<Self, EncapError> {
-        let mut encap = Self { len: 0, bytes: [0; TEMPLATE_BYTES] };
+        let mut encap = Self { len: 0, bytes: [0; MAX_BYTES] };
         let Some(copy) = encap.bytes.get_mut(..bytes.len()) else {
             return Err(EncapError::Length(bytes.len()));
         };
@@ -50,7 +52,7 @@ impl Encap {
         encap.len = bytes.len() as u8;
         let ip = encap.ip_offset();
         let header = &mut encap.bytes;
-        let clear = |header: &mut [u8; TEMPLATE_BYTES], from: usize, to: usize| header[from..to].fill(0);
+        let clear = |header: &mut [u8; MAX_BYTES], from: usize, to: usize| header[from..to].fill(0);
         let udp = match (&header[ip - 2..ip], header[ip] >> 4) {
             ([0x08, 0x00], 4) if header[ip] == 0x45 && header[ip + 9] == protocol::UDP => {
                 clear(header, ip + 2, ip + 4);

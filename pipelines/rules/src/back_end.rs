@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::rule::FlowRule;
+use crate::rule::FlowRule;
 
 /// A rule that a back end holds. Never used again, even after the rule is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub struct Stamp(pub u64);
 /// What a gate asks for when it comes into force: that no packet of its flow came to software since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The flow, as [`super::sim::flow_of`] numbers it.
+    /// The number by which the back end tells it from others.
     pub flow: u64,
     /// When everything of the flow had left software.
     pub stamp: Stamp,
@@ -46,6 +46,18 @@ pub struct Meter {
     pub eir: u64,
     /// Excess burst, bytes.
     pub ebs: u64,
+}
+
+/// What a meter says of a packet, as the `meter` item matches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Colour {
+    /// Within the committed rate.
+    Green = 0,
+    /// Within the excess.
+    Yellow = 1,
+    /// Beyond both.
+    Red = 2,
 }
 
 /// What an error is about; the names are those of rte_flow's error types.

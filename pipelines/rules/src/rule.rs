@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::actions::Action;
-use super::items::{Item, Kind, port_id, represented_port};
+use crate::actions::Action;
+use crate::items::{Item, Kind, port_id, represented_port};
 
 /// Whose packets a rule sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

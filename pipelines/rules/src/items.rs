@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::field::{Field, Format};
+use crate::field::Field;
 
 /// Bytes of the longest item.
 pub const ITEM_BYTES: usize = 41;
@@ -24,7 +24,7 @@ macro_rules! items {
 
         $($(#[$doc])*
         pub mod $module {
-            use super::{Field, Format, Kind};
+            use crate::{Field, Format, Kind};
             $($(#[$fdoc])* pub const $field: Field = Field::new(Kind::$kind, $name, $bit, $bits, Format::$format);)*
             pub(super) const FIELDS: &[Field] = &[$($field),*];
         })*
@@ -273,7 +273,7 @@ impl Item {
     }
 
     /// Mask and values, filled up with zeros.
-    pub(super) const fn bytes(&self) -> (ItemBytes, ItemBytes) {
+    pub const fn bytes(&self) -> (ItemBytes, ItemBytes) {
         (self.mask, self.spec)
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use wire::{Ecn, MacAddr};
 
-use super::encap::Encap;
+use crate::encap::Encap;
 
 /// One action of a rule. They are carried out in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

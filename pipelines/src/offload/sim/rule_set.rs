@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::layers::{Layers, Places, Registers};
 use super::table::{Group, Number, Rank, Spot};
 use super::{Config, gone};
-use crate::offload::back_end::{Cause, FlowError, Guard, RuleId, Usage, Where};
 use crate::offload::hasher::Map;
-use crate::offload::{Action, FlowRule};
+use rules::{Action, FlowRule};
+use rules::{Cause, FlowError, Guard, RuleId, Usage, Where};
 
 /// A rule in the store.
 pub struct Held {

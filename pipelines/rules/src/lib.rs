@@ -1,0 +1,18 @@
+//! Rules of a NIC's embedded switch in the terms of rte_flow and testpmd, and the trait of what takes them.
+//!
+//! A [`FlowRule`] is the project's own form of a rule. Nothing here knows DPDK or the tables of the pipeline: a port lowers
+//! a rule to C arrays behind [`BackEnd`], the simulated e-switch executes it as it is, the console reads and writes it.
+
+pub mod actions;
+pub mod back_end;
+pub mod encap;
+pub mod field;
+pub mod items;
+pub mod rule;
+
+pub use actions::Action;
+pub use back_end::{BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
+pub use encap::{Encap, EncapError};
+pub use field::{Field, Format};
+pub use items::{Item, Kind};
+pub use rule::{Attr, Direction, FlowRule};
