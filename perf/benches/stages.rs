@@ -1,17 +1,14 @@
 //! How long each stage of the overlay takes for a packet, and the whole of it: bursts of 32 in a small switch that has
-//! been running for a while (`pipelines/tests/fixture`). Caches are warm; what tables cost when they are not is in `tables`.
+//! been running for a while (`pipelines/testkit/src/fixture`). Caches are warm; what tables cost when they are not is in `tables`.
 //!
 //! Packets come to a stage through the stages before it, outside the clock. Counts of instructions for the same, which
 //! do not drift with the machine, are in `perf/instructions`.
 
-#[path = "../../pipelines/tests/fixture/mod.rs"]
-#[allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // shared with tests
-mod fixture;
 
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fixture::{BURST, Lane, SINGLE, Stages, WHOLE, Whole, Worker};
+use testkit::fixture::{BURST, Lane, SINGLE, Stages, WHOLE, Whole, Worker};
 
 /// Bursts that are timed as one: few enough for the second level of the cache.
 const LANES: usize = 16;

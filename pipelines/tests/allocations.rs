@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-mod fixture;
 
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use fixture::support::*;
-use fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
+use testkit::*;
+use testkit::fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
 use pipelines::Sink;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;

@@ -6,8 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "support/mod.rs"]
-mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -20,7 +18,7 @@ use pipelines::nft::NONE;
 use pipelines::snapshot::*;
 use pipelines::vlt::Place;
 use proptest::prelude::*;
-use support::*;
+use testkit::*;
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, Vni};
 

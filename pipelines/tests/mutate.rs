@@ -4,11 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "support/mod.rs"]
-mod support;
 
 use pipelines::Now;
-use support::*;
+use testkit::*;
 use wire::build::control::{arp_request, neighbour_solicitation};
 use wire::{HeapBuf, Qpn, Vni, roce};
 

@@ -3,7 +3,7 @@
 
 use gungraun::prelude::*;
 
-use crate::fixture::{BURST, Lane, SINGLE, Stage, Stages, WHOLE, Whole, Worker};
+use testkit::fixture::{BURST, Lane, SINGLE, Stage, Stages, WHOLE, Whole, Worker};
 
 /// Bursts of a count: what only some of them pay (a quantum of tokens, for one) is spread over all.
 const LANES: usize = 8;

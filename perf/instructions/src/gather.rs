@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::counted::PACKETS;
-use crate::fixture::{SINGLE, WHOLE};
+use testkit::fixture::{SINGLE, WHOLE};
 use crate::record::Count;
 
 /// By this the program knows that its caller is itself.

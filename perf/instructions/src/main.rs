@@ -4,10 +4,6 @@
 //! The program is its own bench: it runs itself with the arguments of gungraun's runner, which runs it under callgrind.
 
 mod counted;
-#[path = "../../../pipelines/tests/fixture/mod.rs"]
-#[allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// shared with tests
-mod fixture;
 mod gather;
 mod record;
 

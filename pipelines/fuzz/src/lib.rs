@@ -8,6 +8,3 @@ pub mod overlay;
 pub mod rcft;
 pub mod roce;
 
-/// The hosts of the pipeline's own tests.
-#[path = "../../tests/support/mod.rs"]
-mod support;

@@ -10,7 +10,7 @@ use wire::build::control::{arp_request, neighbour_solicitation};
 use wire::roce::Bth;
 use wire::{ChecksumState, HeapBuf, MacAddr, Psn, Qpn, RxFacts, Vni};
 
-use crate::support::{
+use testkit::{
     A, B, C, R, S, Station, UNDERLAYS, UPLINK, Underlay, World, host_mac, host_v4, host_v6, lab, outer,
     routed, v4, v6,
 };

@@ -11,7 +11,7 @@ use rules::*;
 use wire::HeapBuf;
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const SYNC_NS: u64 = 100_000_000;
 

@@ -10,7 +10,7 @@ use pipelines::qos::{Class, Direction};
 use rules::{BackEnd, Stamp};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const SYNC_NS: u64 = 100_000_000;
 /// New flows in a tenth of a second.

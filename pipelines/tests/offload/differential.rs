@@ -23,7 +23,7 @@ use wire::roce::Bth;
 use wire::{Dscp, HeapBuf, Psn, Qpn, Vni};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 /// Queue pairs in use.
 const QPNS: [u32; 2] = [17, 18];

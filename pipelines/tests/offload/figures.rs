@@ -12,7 +12,7 @@ use pipelines::offload::translate::{Entropy, Options, Tables};
 use rules::Stamp;
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const FLOWS: usize = 100_000;
 const ROUNDS: usize = 5;

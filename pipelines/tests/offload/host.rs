@@ -7,7 +7,7 @@ use pipelines::qos::{Class, Direction, NodeLimits, Tree};
 use pipelines::snapshot::PortIndex;
 use wire::Qpn;
 
-use crate::support::*;
+use testkit::*;
 
 /// A world, its translator, and which of its ports are on the e-switch: port `n` as DPDK port `10 + n`.
 pub struct Host {

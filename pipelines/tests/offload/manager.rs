@@ -12,7 +12,7 @@ use rules::Stamp;
 use wire::HeapBuf;
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const SYNC_NS: u64 = 100_000_000;
 

@@ -13,7 +13,7 @@ use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const US: u64 = 1000;
 /// How long software has a packet, at least.

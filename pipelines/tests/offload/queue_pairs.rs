@@ -14,7 +14,7 @@ use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 const SYNC_NS: u64 = 100_000_000;
 const QPNS: [u32; 3] = [17, 18, 19];

@@ -9,7 +9,7 @@ use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, Ru
 use wire::roce::Bth;
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
-use crate::support::*;
+use testkit::*;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -9,7 +9,7 @@ use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 /// An e-switch through which a frame is sent after each rule that comes or goes.
 struct Probed {

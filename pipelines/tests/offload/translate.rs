@@ -15,7 +15,7 @@ use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn, Vni};
 
 use crate::host::*;
-use crate::support::*;
+use testkit::*;
 
 /// Compares the commands of a chain with a file, and has the simulated e-switch take them.
 #[track_caller]

@@ -8,8 +8,8 @@ use pipelines::snapshot::{Prefix, RouteTarget};
 use wire::HeapBuf;
 use wire::build::Path;
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 /// A UDP datagram of 1000 bytes in fragments of 400, of both families.
 fn fragments(path: &Path, id: u32) -> Vec<Vec<u8>> {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use wire::build::Path;
 use wire::{ChecksumState, HeapBuf, MacAddr, PacketBuf, Psn, Qpn, RxFacts, roce};
 
-use crate::support::*;
+use testkit::*;
 
 /// Where a packet comes from, as far as the stages know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ proptest! {
             gso_size: if state == 1 { 1400 } else { 0 },
             ..RxFacts::default()
         });
-        agrees(&crate::support::plain(), &packet.with_facts(facts), tunnel.map_or(From::Vnic, From::Tunnel));
+        agrees(&testkit::plain(), &packet.with_facts(facts), tunnel.map_or(From::Vnic, From::Tunnel));
     }
 }
 
@@ -157,7 +157,7 @@ proptest! {
         packets in prop::collection::vec((frames(), 0u32..2), 1..64),
         tunnel in prop::option::of(0u8..4),
     ) {
-        let world = crate::support::plain();
+        let world = testkit::plain();
         let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
         let from = tunnel.map_or(From::Vnic, From::Tunnel);
         let read = |cx: &Cx, burst: &mut Burst<HeapBuf>| {
@@ -205,7 +205,7 @@ proptest! {
 
 #[test]
 fn plain_frames_are_taken_at_a_glance() {
-    let world = crate::support::plain();
+    let world = testkit::plain();
     let bth = roce::Bth::new(0x04, Qpn::truncated(5), Psn::truncated(1));
     let mut router = routed(v4(A, S));
     router.dont_fragment = false;

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use wire::build::Pair;
 use wire::{HeapBuf, MacAddr, Vni, vxlan};
 
-use crate::support::*;
+use testkit::*;
 
 fn vni() -> Vni {
     Vni::new(100).unwrap()

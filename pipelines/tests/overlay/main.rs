@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "../support/mod.rs"]
-mod support;
 
 mod fragments;
 mod glance;

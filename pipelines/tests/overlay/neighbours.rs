@@ -8,8 +8,8 @@ use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neig
 use wire::icmpv6::Neighbour;
 use wire::{MacAddr, Vni, arp};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 /// What ARP is worth, and a solicited advertisement with the override flag.
 const ANSWER: Claim = Claim { overrides: true, confirms: true };

@@ -6,8 +6,8 @@ use pipelines::Now;
 use pipelines::snapshot::PortIndex;
 use wire::{HeapBuf, MacAddr};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 fn broadcast(n: u8) -> Vec<u8> {
     let mut path = v4(A, R);

@@ -6,7 +6,7 @@ use wire::build::control::{arp_reply, arp_request};
 use wire::icmpv6::{LinkAddress, Neighbour, option};
 use wire::{MacAddr, View};
 
-use crate::support::*;
+use testkit::*;
 
 #[test]
 fn repair_garp_tells_control_where_a_next_hop_is_now() {

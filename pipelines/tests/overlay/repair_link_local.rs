@@ -10,7 +10,7 @@ use wire::build::control::{neighbour_advertisement, neighbour_solicitation};
 use wire::icmpv6::{LinkAddress, Neighbour, kind, option};
 use wire::{MacAddr, View, ipv6};
 
-use crate::support::*;
+use testkit::*;
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

@@ -4,7 +4,7 @@ use pipelines::snapshot::{Prefix, RouteTarget};
 use wire::build::Path;
 use wire::{MacAddr, Vni};
 
-use crate::support::*;
+use testkit::*;
 
 const MARTIAN: [(&str, u64); 2] = [("nft-misses", 1), ("martian", 1)];
 

@@ -7,8 +7,8 @@ use wire::build::{Pair, Path};
 use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn, Vni};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 /// The MTU that an error names, who says it to whom, and the quoted bytes.
 fn too_big(frame: &[u8]) -> (u32, IpAddr, IpAddr, Vec<u8>) {

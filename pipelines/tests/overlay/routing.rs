@@ -7,8 +7,8 @@ use pipelines::vlt::Place;
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, Vni};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 const COMPLAINT: [(&str, u64); 2] = [("nft-misses", 1), ("originated", 1)];
 

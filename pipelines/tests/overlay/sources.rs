@@ -9,7 +9,7 @@ use wire::build::Path;
 use wire::build::control::{arp_request, neighbour_solicitation};
 use wire::{MacAddr, Vni};
 
-use crate::support::*;
+use testkit::*;
 
 const REFUSED: [(&str, u64); 2] = [("decapsulated", 1), ("inner-source", 1)];
 const HIT: [(&str, u64); 2] = [("nft-hits", 1), ("decapsulated", 1)];

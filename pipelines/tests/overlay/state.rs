@@ -6,8 +6,8 @@ use pipelines::flow_key::Scope;
 use pipelines::vtep::Source;
 use wire::HeapBuf;
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 #[test]
 fn new_flows_are_limited_per_burst_and_known_ones_are_not() {

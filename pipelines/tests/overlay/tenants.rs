@@ -7,8 +7,8 @@ use pipelines::snapshot::{NO_PORT, PortRole};
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 const OTHER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 1, 77]);
 

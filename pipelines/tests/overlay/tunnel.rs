@@ -6,8 +6,8 @@ use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
-use crate::support::open::open;
-use crate::support::*;
+use testkit::open::open;
+use testkit::*;
 
 /// A frame of each kind that tenants send, from A to R.
 fn inner_frames() -> Vec<Vec<u8>> {

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "../support/mod.rs"]
-mod support;
 
 mod cm;
 mod hot;
@@ -19,7 +17,7 @@ use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{Psn, Qpn};
 
-use support::*;
+use testkit::*;
 
 /// A WRITE Only of 16 bytes to queue pair `qpn`.
 pub fn write(path: Path, qpn: u32, psn: u32) -> Vec<u8> {

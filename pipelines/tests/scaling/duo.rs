@@ -18,7 +18,7 @@ use pipelines::snapshot::PortIndex;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn};
 
-use super::support::*;
+use testkit::*;
 use super::trace::PACKETS as PACKETS_FILE;
 
 /// Names the file in which the child announces itself.

@@ -9,8 +9,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "../support/mod.rs"]
-mod support;
 
 mod duo;
 mod trace;

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-#[path = "../support/mod.rs"]
-mod support;
 
 use pipelines::Now;
 use pipelines::drops::DropReason;
@@ -12,7 +10,7 @@ use pipelines::qos::{Class, Direction, NodeLimits, QueueLimits};
 use wire::roce::{Aeth, Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, View};
 
-use support::*;
+use testkit::*;
 
 const MBIT: u64 = 1_000_000;
 
