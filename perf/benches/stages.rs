@@ -4,7 +4,6 @@
 //! Packets come to a stage through the stages before it, outside the clock. Counts of instructions for the same, which
 //! do not drift with the machine, are in `perf/instructions`.
 
-
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use testkit::*;
-use testkit::fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
 use pipelines::Sink;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::qos::{Class, Direction, NodeLimits};
 use pipelines::snapshot::PortIndex;
+use testkit::fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
+use testkit::*;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, Vni};
 

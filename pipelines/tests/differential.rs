@@ -6,7 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 

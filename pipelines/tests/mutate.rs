@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 use pipelines::Now;
 use testkit::*;
 use wire::build::control::{arp_request, neighbour_solicitation};

@@ -12,5 +12,6 @@ pub mod rdma;
 pub mod shell;
 pub mod state;
 pub mod switch;
+pub mod topology;
 pub mod view;
 pub mod worker;

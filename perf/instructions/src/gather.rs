@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::counted::PACKETS;
-use testkit::fixture::{SINGLE, WHOLE};
 use crate::record::Count;
+use testkit::fixture::{SINGLE, WHOLE};
 
 /// By this the program knows that its caller is itself.
 const BENCH: &str = "--output-format=json";

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 mod fragments;
 mod glance;
 mod hostile;

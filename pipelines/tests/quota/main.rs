@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 mod cm;
 mod hot;
 mod lines;

@@ -18,8 +18,8 @@ use pipelines::snapshot::PortIndex;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn};
 
-use testkit::*;
 use super::trace::PACKETS as PACKETS_FILE;
+use testkit::*;
 
 /// Names the file in which the child announces itself.
 pub const CHILD: &str = "VSWITCH_SCALING";

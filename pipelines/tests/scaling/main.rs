@@ -9,7 +9,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 mod duo;
 mod trace;
 

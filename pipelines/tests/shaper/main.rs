@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
-
 use pipelines::Now;
 use pipelines::drops::DropReason;
 use pipelines::qos::{Class, Direction, NodeLimits, QueueLimits};

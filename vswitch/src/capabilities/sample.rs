@@ -14,8 +14,8 @@ use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn};
 
 use crate::config::Config;
-use crate::switch::topology::{Ports, Topology};
-use crate::switch::underlay::Neighbours;
+use crate::topology::underlay::Neighbours;
+use crate::topology::{Ports, Topology};
 
 const NETWORK: &str = r#"
 [[uplink]]

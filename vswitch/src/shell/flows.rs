@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
-use crate::switch::underlay::State;
+use crate::topology::underlay::State;
 use crate::view::flow::Ends;
 use crate::worker::Command;
 

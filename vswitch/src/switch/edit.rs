@@ -96,7 +96,7 @@ impl Switch {
     pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let unknown = SwitchError::Unknown { what: "port", name: name.into(), list: "port list" };
         self.edit(|config| {
-            let punting = |uplink: &&UplinkConfig| super::topology::punt_name(&uplink.name) == name;
+            let punting = |uplink: &&UplinkConfig| crate::topology::punt_name(&uplink.name) == name;
             if let Some(uplink) = config.uplinks.iter().find(punting) {
                 let by = format!("uplink {} (host = \"punt\")", uplink.name);
                 return Err(SwitchError::InUse { what: "port", name: name.into(), by });

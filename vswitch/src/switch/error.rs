@@ -1,8 +1,8 @@
 //! What can go wrong with a switch, each with what to do about it.
 
 use super::ports::PortsError;
-use super::topology::TopologyError;
 use crate::config::ConfigErrors;
+use crate::topology::TopologyError;
 use crate::worker::mailbox::WorkerError;
 use crate::worker::pool::PoolError;
 

@@ -9,8 +9,6 @@ pub mod offload;
 pub mod ports;
 pub mod qos;
 pub mod rcft;
-pub mod topology;
-pub mod underlay;
 
 mod edit;
 mod error;
@@ -21,9 +19,6 @@ mod start;
 mod tend;
 mod tidy;
 mod wanted;
-
-#[cfg(test)]
-mod testing;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,11 +31,11 @@ pub use error::SwitchError;
 use events::EventLog;
 pub use plug::{Missing, Plan};
 use ports::PortTable;
-use topology::Topology;
-use underlay::Neighbours;
 
 use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
+use crate::topology::Topology;
+use crate::topology::underlay::Neighbours;
 use crate::worker::watchdog::Watchdog;
 use crate::worker::{Command, Mode, Pool, WorkerSpec};
 

@@ -10,9 +10,9 @@ use wire::MacAddr;
 
 use super::opening::{Done, Opener, Order, Ready};
 use super::queues::TxQueues;
-use super::topology::{Ports, Topology};
 pub use super::wanted::{Wanted, wanted};
 use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
+use crate::topology::{Ports, Topology};
 use crate::worker::eswitch::{Device, Front};
 use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
 

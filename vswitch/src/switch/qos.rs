@@ -230,9 +230,9 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::switch::testing::Names;
-    use crate::switch::topology::Topology;
-    use crate::switch::underlay::Neighbours;
+    use crate::topology::Topology;
+    use crate::topology::testing::Names;
+    use crate::topology::underlay::Neighbours;
     use pipelines::qos::TreeSize;
 
     struct Lab {

@@ -13,7 +13,7 @@ use wire::Qpn;
 use wire::build::control;
 
 use super::Switch;
-use super::underlay::Probe;
+use crate::topology::underlay::Probe;
 use crate::worker::watchdog::Who;
 use crate::worker::{Command, MAX_VNICS};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::topology::{punt_mtu, punt_name};
 use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicConfig, VnicPort};
+use crate::topology::{punt_mtu, punt_name};
 
 /// A port that the config wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,8 +19,8 @@ use vswitch::config::{
     VpcConfig,
 };
 use vswitch::switch::Plan;
-use vswitch::switch::topology::{Ports, Topology};
-use vswitch::switch::underlay::Neighbours;
+use vswitch::topology::underlay::Neighbours;
+use vswitch::topology::{Ports, Topology};
 use wire::{MacAddr, Vni};
 
 /// Slots of the VLT: few enough that a config may need more.

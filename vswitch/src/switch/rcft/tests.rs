@@ -6,9 +6,9 @@ mod wraps;
 use std::path::PathBuf;
 
 use super::*;
-use crate::switch::testing::Names;
-use crate::switch::topology::Topology;
-use crate::switch::underlay::Neighbours;
+use crate::topology::Topology;
+use crate::topology::testing::Names;
+use crate::topology::underlay::Neighbours;
 use pipelines::rcft::{Outcome, Rcft, RcftConfig, Said, Way};
 use wire::roce::opcode;
 

@@ -13,7 +13,7 @@ use wire::MacAddr;
 
 use super::uplinks::is_configured;
 use super::{Draft, Topology, TopologyError};
-use crate::switch::underlay::{Neighbours, NextHop};
+use crate::topology::underlay::{Neighbours, NextHop};
 
 /// A destination behind a VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use wire::MacAddr;
 
-use super::topology::Ports;
+use super::Ports;
 
 /// Ports of these names, in this order; they carry nothing.
-pub(super) struct Names(pub &'static [&'static str]);
+pub(crate) struct Names(pub &'static [&'static str]);
 
 impl Ports for Names {
     fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)> {

@@ -23,8 +23,8 @@ use wire::HeapBuf;
 use wire::build::Path;
 
 use super::*;
-use crate::switch::plug::Plan;
-use crate::switch::underlay::State;
+use crate::switch::Plan;
+use crate::topology::underlay::State;
 
 const WORKERS: usize = 3;
 

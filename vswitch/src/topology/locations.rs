@@ -14,7 +14,7 @@ use wire::{MacAddr, Vni};
 use super::slots::Remote;
 use super::{Topology, TopologyError};
 use crate::config::{Config, LocationConfig, validate};
-use crate::switch::underlay::Neighbours;
+use crate::topology::underlay::Neighbours;
 
 impl Topology {
     /// Makes the locations those of a config.

@@ -19,10 +19,13 @@ mod locations;
 mod ports;
 mod settings;
 mod slots;
+pub mod underlay;
 mod uplinks;
 mod vnics;
 mod vpcs;
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -39,8 +42,8 @@ pub use ports::Ports;
 use slots::Remote;
 pub use uplinks::{punt_mtu, punt_name};
 
-use super::underlay::{self, Neighbours};
 use crate::config::{self, Config, LocationConfig};
+use underlay::Neighbours;
 
 /// The state behind the next snapshot. A change works on it and puts the one of before back when it fails.
 #[derive(Clone)]

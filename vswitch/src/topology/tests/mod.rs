@@ -22,7 +22,7 @@ use pipelines::vlt::{Place, Tunnel};
 use wire::{L3, MacAddr, Vni};
 
 use super::*;
-use crate::switch::testing::Names;
+use crate::topology::testing::Names;
 
 /// What an answer is worth.
 const ANSWER: Claim = Claim { overrides: true, confirms: true };

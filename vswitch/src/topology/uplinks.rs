@@ -14,7 +14,7 @@ use wire::MacAddr;
 
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
-use crate::switch::underlay::{Neighbours, State};
+use crate::topology::underlay::{Neighbours, State};
 
 impl Topology {
     pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::switch::underlay::State;
+use crate::topology::underlay::State;
 
 /// A config from numbers: few names, few MAC addresses and VTEPs, so that they meet.
 fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
