@@ -7,4 +7,3 @@ pub mod mad;
 pub mod overlay;
 pub mod rcft;
 pub mod roce;
-
