@@ -9,7 +9,7 @@ use super::scenario::Attachment;
 use super::scenario::check::{Plan, PortPlan};
 use crate::host::{interrupt, scratch};
 use crate::live::LiveError;
-use crate::live::ports::{Runtime, start_when_served};
+use crate::live::ports::{self, Runtime};
 
 /// How long a link may take.
 const LINK: Duration = Duration::from_secs(30);
@@ -59,7 +59,9 @@ impl Lane {
                 )?
             }
         };
-        Self::start(runtime, &plan.name, port, plan.descriptors, plan.rx_queues)
+        let connects =
+            matches!(&plan.attachment, Attachment::Virtual { name, args } if ports::connects(name, args));
+        Self::start(runtime, &plan.name, port, plan.descriptors, plan.rx_queues, connects)
     }
 
     /// Starts a port that is attached already.
@@ -69,10 +71,11 @@ impl Lane {
         port: Port,
         descriptors: u16,
         rx_queues: u16,
+        connects: bool,
     ) -> Result<Self, LiveError> {
         let config =
             PortConfig { rx_queues, rx_desc: descriptors, tx_desc: descriptors, ..PortConfig::default() };
-        let (port, rx, mut tx) = start_when_served(port, runtime, &config)?;
+        let (port, rx, mut tx) = ports::start_when_served(port, runtime, &config, connects)?;
         let Some(tx) = tx.pop().filter(|_| !rx.is_empty()) else {
             return Err(LiveError::Silent(format!("port {name} has no queues")));
         };

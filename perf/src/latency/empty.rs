@@ -40,9 +40,9 @@ impl Empty {
         let port = |name: &str, rx: &Ring, tx: &Ring| {
             Port::from_rings(runtime.eal(), name, std::slice::from_ref(rx), std::slice::from_ref(tx))
         };
-        let lane = |name: &str, rx, tx| Lane::start(runtime, name, port(name, rx, tx)?, RING, 1);
+        let lane = |name: &str, rx, tx| Lane::start(runtime, name, port(name, rx, tx)?, RING, 1, false);
         let lanes = vec![lane("a", none, into)?, lane("b", out, none)?];
-        let middle = Lane::start(runtime, "middle", port("middle", into, out)?, RING, 1)?;
+        let middle = Lane::start(runtime, "middle", port("middle", into, out)?, RING, 1, false)?;
         let state = Arc::new(State::default());
         let (shared, eal, hertz) = (Arc::clone(&state), runtime.eal().clone(), runtime.clock.hz());
         let least = (LEAST * hertz as f64 / 1e6) as u64;

@@ -16,6 +16,8 @@ pub const BURST: usize = 32;
 const LINK: Duration = Duration::from_secs(10);
 /// How long a port is kept after its last use.
 const PARTING: Duration = Duration::from_millis(50);
+/// How long a server that listens may take to answer.
+const ANSWER: Duration = Duration::from_millis(300);
 
 /// DPDK in this process: started once, on one core.
 #[derive(Debug)]
@@ -110,7 +112,8 @@ impl Memif {
             args.push_str(&format!(",rsize={ring}"));
         }
         let port = pmd::Port::attach(&runtime.eal, &format!("net_memif_{name}"), &args)?;
-        let (port, mut rx, mut tx) = start_when_served(port, runtime, &PortConfig::default())?;
+        let (port, mut rx, mut tx) =
+            start_when_served(port, runtime, &PortConfig::default(), role == Role::Client)?;
         let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
             return Err(LiveError::NoLink { id, socket, seconds: 0 });
         };
@@ -169,19 +172,46 @@ impl Drop for Memif {
     }
 }
 
-/// A client starts only while its server listens, which a daemon does some time after it answers.
+/// Whether a driver's port is the end that connects, once, when it starts.
+pub(crate) fn connects(driver_name: &str, args: &str) -> bool {
+    driver_name.starts_with("net_memif") && !args.split(',').any(|argument| argument == "role=server")
+}
+
+/// Starts a port. A client starts only while its server listens, which a daemon does some time after it answers; and a
+/// server that listens but has not started this port yet hangs up. The driver does not call again, so this does.
 pub(crate) fn start_when_served(
     mut port: pmd::Port,
     runtime: &Runtime,
     config: &PortConfig,
+    connects: bool,
 ) -> Result<(StartedPort, Vec<RxQueue>, Vec<TxQueue>), LiveError> {
     let end = Instant::now() + LINK;
     loop {
         match port.start(config, &runtime.pool) {
-            Ok(started) => return Ok(started),
+            Ok((started, rx, tx)) => {
+                // Whoever waits for the link says that there is none.
+                if !connects || is_up_within(&started, ANSWER)? || Instant::now() > end {
+                    return Ok((started, rx, tx));
+                }
+                port = started.stop(rx, tx).map_err(|(.., error)| error)?;
+            }
             Err((_, error)) if Instant::now() > end => return Err(error.into()),
             Err((back, _)) => port = back,
         }
         interrupt::pause(Duration::from_millis(20))?;
+    }
+}
+
+/// Waits for a link, but not longer than `limit`.
+fn is_up_within(port: &StartedPort, limit: Duration) -> Result<bool, LiveError> {
+    let end = Instant::now() + limit;
+    loop {
+        if port.link()?.up {
+            return Ok(true);
+        }
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        interrupt::pause(Duration::from_millis(2))?;
     }
 }
