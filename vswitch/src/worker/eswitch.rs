@@ -12,14 +12,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pipelines::counters::PipelineCounters;
 use pipelines::offload::arrival::{ARRIVAL_SLOTS, arrival_slot};
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::{Now, Sink};
-use pmd::Mbuf;
+use pmd::{Mbuf, rdtsc};
 
-use super::stats::EswitchCounters;
+use super::stats::WorkerStats;
 use super::tx::TxPaths;
 
 /// The device.
@@ -130,16 +129,18 @@ impl Front {
         !(self.ring.is_empty() && self.given.is_empty())
     }
 
-    /// Takes the first `n` packets of a burst; what it leaves there for the pipeline, from the first place on. All
-    /// that it left before has gone through the pipeline by now.
+    /// Takes the first `n` packets of a burst; how many it leaves there for the pipeline, from the first place on, and
+    /// the TSC cycles that it took. All that it left before has gone through the pipeline by now.
     pub fn pass(
         &mut self,
         packets: &mut [Option<Mbuf>],
         n: usize,
         now: Now,
         tx: &mut TxPaths,
-        (pipeline, counters): (&PipelineCounters, &EswitchCounters),
-    ) -> usize {
+        stats: &WorkerStats,
+    ) -> (usize, u64) {
+        let begin = rdtsc();
+        let counters = &stats.eswitch;
         let Self { device, dpdk_port, ring, given, out } = self;
         let mut state = device.lock();
         let State { eswitch, ports, left } = &mut *state;
@@ -164,10 +165,14 @@ impl Front {
             }
         }
         drop(state);
-        pipeline.offloaded.add(out.len() as u64);
+        stats.pipeline.offloaded.add(out.len() as u64);
         counters.sent.add(out.len() as u64);
         out.drain(..).for_each(|(port, packet)| tx.send(port, packet));
-        self.take(packets, now.ns)
+        tx.flush();
+        let left = self.take(packets, now.ns);
+        let cycles = rdtsc().wrapping_sub(begin);
+        counters.cycles.add(cycles);
+        (left, cycles)
     }
 
     /// Packets that have waited long enough, into the first places.

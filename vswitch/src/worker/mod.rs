@@ -7,11 +7,13 @@
 //!   control --Command--> mailbox --> [ rx burst -> overlay -> tx buffers -> tx burst ]* --> idle
 //! ```
 
+mod command;
 pub mod eswitch;
 pub mod laps;
 pub mod mailbox;
 pub mod pool;
 mod run;
+mod rx;
 pub mod stats;
 pub mod tx;
 pub mod watchdog;

@@ -19,6 +19,7 @@ use pmd::{Clock, Eal, Moment, rdtsc};
 
 use super::mailbox::{Command, Handle, Mode, WorkerError, mailbox};
 use super::run::Worker;
+use super::rx::RxPaths;
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 use super::{MAX_VNICS, MAX_VPCS};
@@ -151,7 +152,7 @@ impl Pool {
                 overlay: Overlay::new(&config, fragments.clone(), (rcft, dhtb), events, counters, &advise),
                 stats: stats.clone(),
                 tx: TxPaths::new(stats.clone()),
-                rx: Vec::with_capacity(super::MAX_PORTS),
+                rx: RxPaths::new(stats.clone()),
                 burst: Burst::default(),
                 burst_size: spec.burst.clamp(1, MAX_BURST),
                 clock,
@@ -161,7 +162,6 @@ impl Pool {
                 forwarding: false,
                 watching: false,
                 may_sleep: spec.may_sleep,
-                apart: 0,
             };
             let thread = launch(eal, worker, (number, core))?;
             pool.workers.push(WorkerHandle { core, stats, handle, thread: Some(thread) });

@@ -1,0 +1,120 @@
+//! What control asks of a worker, done between two bursts.
+
+use std::sync::Arc;
+
+use pipelines::Sink as _;
+use pipelines::hot::Hints;
+use pipelines::snapshot::{PortIndex, Snapshot};
+use pmd::{RxQueue, rdtsc};
+
+use super::laps::Laps;
+use super::mailbox::{Command, NftPage, QpCounts, QpPage, RemovedPort};
+use super::run::Worker;
+use super::rx::RxPath;
+
+impl Worker {
+    /// Does what control asks. `false`: exit.
+    #[cold]
+    pub(super) fn obey(&mut self) -> bool {
+        while let Some(command) = self.mailbox.next() {
+            match command {
+                Command::Snapshot(snapshot) => self.adopt(snapshot),
+                Command::AddRx(port, queue, front) => self.rx.add(port, queue, front),
+                Command::AddTx(port, own) => self.tx.own(port, own),
+                Command::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
+                Command::AddRing(port, ring) => self.tx.add_ring(port, ring),
+                Command::Divert(port, to) => self.tx.divert(port, to),
+                Command::RemoveRx(port, reply) => {
+                    let _ = reply.send(RemovedPort { rx: self.remove_rx(port), tx: Vec::new() });
+                }
+                Command::RemovePort(port, reply) => {
+                    let rx = self.remove_rx(port);
+                    let tx = self.tx.remove(port).into_iter().collect();
+                    let _ = reply.send(RemovedPort { rx, tx });
+                }
+                Command::Forward(on) => self.forwarding = on,
+                Command::Mode(mode) => self.mode = mode,
+                Command::Inject(port, packet) => {
+                    self.stats.pipeline.originated.add(1);
+                    self.tx.send(port, packet);
+                }
+                Command::Nft(from, limit, reply) => {
+                    let (entries, next) = self.overlay.nft().scan(from, limit);
+                    let tick = self.now(rdtsc()).tick;
+                    let _ = reply.send(NftPage { entries, next, tick });
+                }
+                Command::Qps(way, from, limit, reply) => {
+                    let (entries, next) = self.overlay.rcft().scan(way, from, limit);
+                    let _ = reply.send(QpPage { entries, next });
+                }
+                Command::QpsOf(way, keys, reply) => {
+                    let rcft = self.overlay.rcft();
+                    let entries = keys.iter().filter_map(|key| rcft.view(way, key)).collect();
+                    let _ = reply.send(QpPage { entries, next: None });
+                }
+                Command::QpCounts(reply) => {
+                    let rcft = self.overlay.rcft();
+                    let used = rcft.guests().iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
+                    let guests = rcft.guests()[..used].to_vec();
+                    let _ = reply.send(QpCounts { stats: rcft.stats(), guests });
+                }
+                Command::QpTidy(from, budget, reply) => {
+                    let _ = reply.send(self.overlay.rcft_mut().tidy(&self.snapshot, from, budget));
+                }
+                Command::QpForget(keys) => keys.iter().for_each(|key| self.overlay.rcft_mut().forget(key)),
+                Command::Depths(leaves, reply) => {
+                    let dhtb = self.overlay.dhtb();
+                    let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
+                }
+                Command::NftClear => self.overlay.nft_mut().clear(),
+                Command::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
+                Command::Usage(asks, reply) => {
+                    let _ = reply.send(asks.iter().map(|ask| self.overlay.usage(ask)).collect());
+                }
+                Command::Account(done, reply) => {
+                    let now = self.now(rdtsc());
+                    let unknown = done
+                        .iter()
+                        .filter(|(ask, usage)| !self.overlay.account(&self.snapshot, ask, *usage, now));
+                    let _ = reply.send(unknown.count());
+                }
+                Command::Watch(on) => {
+                    self.watching = on;
+                    if on {
+                        Laps::clear(&self.stats.stages);
+                    }
+                }
+                Command::Barrier(reply) => {
+                    let _ = reply.send(());
+                }
+                Command::Exit => return false,
+            }
+        }
+        true
+    }
+
+    /// Control frees the old snapshot: freeing never falls on a worker.
+    fn adopt(&mut self, snapshot: Arc<Snapshot>) {
+        let mut old = std::mem::replace(&mut self.snapshot, snapshot);
+        while let Err(back) = self.mailbox.retired.push(old) {
+            old = back;
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes the receive queues of a port away; what waits in front of them goes on its way first.
+    fn remove_rx(&mut self, port: PortIndex) -> Vec<RxQueue> {
+        let mut gone = self.rx.remove(port);
+        for path in &mut gone {
+            let now = self.now(rdtsc());
+            loop {
+                let n = path.empty_front(&mut self.burst.packets[..self.burst_size]);
+                if n == 0 {
+                    break;
+                }
+                self.forward(now, port, n);
+            }
+        }
+        gone.into_iter().map(RxPath::into_queue).collect()
+    }
+}
