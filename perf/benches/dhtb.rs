@@ -21,7 +21,7 @@ use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Class, Dhtb, Direction, EPOCH_NS, NodeLimits, Tree, TreeSize};
+use pipelines::qos::{Class, Dhtb, Direction, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
@@ -101,8 +101,11 @@ struct World {
     now: Now,
     /// Between two bursts.
     step_ns: u64,
-    /// Time of each call of [`Overlay::idle`], in which one worker divides the rates, while that is of interest.
+    /// Divides the rates, beside the worker.
+    divider: Divider,
+    /// Time of each of its calls, and of each turn of the worker, while that is of interest.
     pauses: Option<Vec<Duration>>,
+    turns: Vec<Duration>,
     /// The longest of them when all vNICs began to send.
     awakening: Duration,
     /// What is sent in a round, and into which port.
@@ -288,6 +291,7 @@ impl World {
         let config = RcftConfig { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &advise);
         rcft.set_times(6000, 6000, 600);
+        let divider = Divider::new(tree.clone());
         let overlay = Overlay::new(
             &OverlayConfig {
                 nft: NftConfig { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
@@ -295,7 +299,7 @@ impl World {
                 vpcs: 256,
             },
             Arc::new(Fragments::new(64, 5)),
-            (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, true, 0x5eed)),
+            (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, 0x5eed)),
             Events::new(16, 0),
             counters.clone(),
             &advise,
@@ -314,7 +318,9 @@ impl World {
             out: Out::default(),
             now: Now::from_ns(START_NS),
             step_ns: step_ns / 10,
+            divider,
             pauses: Some(Vec::new()),
+            turns: Vec::new(),
             awakening: Duration::ZERO,
             bursts,
         };
@@ -325,6 +331,7 @@ impl World {
         let mut left = each * vnics * 10 / 9;
         for (port, frames) in world.bursts.clone().iter().cycle() {
             world.send(*port, frames.iter().map(|frame| HeapBuf::new(frame)).collect());
+            world.beside();
             world.out.0.clear();
             left = left.saturating_sub(frames.len());
             if left == 0 {
@@ -350,13 +357,15 @@ impl World {
         self.burst.fill(packets);
         self.overlay.run(&self.snapshot, self.now, port, &mut self.burst, &mut self.out);
         while self.overlay.release(&self.snapshot, self.now, &mut self.out) {}
-        match &mut self.pauses {
-            None => self.overlay.idle(self.now),
-            Some(pauses) => {
-                let start = Instant::now();
-                self.overlay.idle(self.now);
-                pauses.push(start.elapsed());
-            }
+        self.overlay.idle(self.now);
+    }
+
+    /// What goes on beside the worker.
+    fn beside(&mut self) {
+        let start = Instant::now();
+        self.divider.tick(self.now.ns);
+        if let Some(pauses) = &mut self.pauses {
+            pauses.push(start.elapsed());
         }
     }
 
@@ -370,7 +379,12 @@ impl World {
             let packets: Vec<HeapBuf> = frames.iter().map(|frame| HeapBuf::new(frame)).collect();
             let start = Instant::now();
             self.send(*port, packets);
-            spent += start.elapsed();
+            let turn = start.elapsed();
+            spent += turn;
+            if self.pauses.is_some() {
+                self.turns.push(turn);
+            }
+            self.beside();
             black_box(&self.out.0);
             self.out.0.clear();
         }
@@ -383,19 +397,22 @@ impl World {
         self.round().as_nanos() as f64 / self.per_round() as f64
     }
 
-    /// How long packets wait for a division of the rates, microseconds; the middle of the longest calls.
-    fn division(&mut self) -> f64 {
+    /// What a division of the rates takes, and how long a turn of the worker is, microseconds; of both the middle of the
+    /// longest.
+    fn longest(&mut self) -> [f64; 2] {
         let start_ns = self.now.ns;
         self.pauses = Some(Vec::new());
+        self.turns.clear();
         // Twenty of the longest epochs, those of 10,000 classes.
         while self.now.ns < start_ns + 20 * 6 * EPOCH_NS {
             self.round();
         }
-        let mut pauses = self.pauses.take().unwrap_or_default();
-        pauses.sort_unstable();
-        let longest: Vec<f64> =
-            pauses.iter().rev().take(20).map(|pause| pause.as_nanos() as f64 / 1e3).collect();
-        median(&longest).unwrap_or(f64::NAN)
+        [self.pauses.take().unwrap_or_default(), std::mem::take(&mut self.turns)].map(|mut times| {
+            times.sort_unstable();
+            let longest: Vec<f64> =
+                times.iter().rev().take(20).map(|time| time.as_nanos() as f64 / 1e3).collect();
+            median(&longest).unwrap_or(f64::NAN)
+        })
     }
 
     /// That the limits do what is to be timed.
@@ -458,9 +475,10 @@ fn by_turns() {
             );
             for (limits, world) in [(Limits::Pays, &mut pays), (Limits::Over, &mut over)] {
                 let first = world.awakening.as_nanos() as f64 / 1e3;
+                let [division, turn] = world.longest();
                 println!(
-                    "  {limits}: a division stops the worker for {:.1} us, the first one of all vNICs for {first:.1} us",
-                    world.division()
+                    "  {limits}: a turn takes the worker {turn:.1} us at most, a division beside it {division:.1} us, the \
+                     first one of all vNICs {first:.1} us",
                 );
             }
             // With thousands of vNICs it is the memory that is timed.

@@ -256,7 +256,6 @@ impl<P: PacketBuf> Overlay<P> {
     pub fn idle(&mut self, now: Now) {
         self.nft.age(now.tick, AGE_BUDGET);
         self.rcft.tend(now);
-        self.dhtb.tend(now.ns);
     }
 }
 

@@ -115,6 +115,7 @@ fn dhtb_packets_are_held_back_without_an_allocation() {
             overlay.run(&world.snapshot, world.now, 1, &mut burst, &mut sink);
             while overlay.release(&world.snapshot, world.now, &mut sink) {}
             overlay.idle(world.now);
+            world.worker.divider.tick(world.now.ns);
         });
         if round > 0 {
             calls += seen.count_total;

@@ -35,6 +35,9 @@ fn runtime_stages_are_counted_from_on_to_off() {
     assert!(!seen.contains_key("rcft"), "no queue pair is here: {seen:?}");
     let text = scene.daemon.ctl("show runtime");
     assert!(text.contains("cycles/packet") && text.contains("forward") && text.contains("all"), "{text}");
+    let polls = scene.daemon.json("show runtime")["polls"].clone();
+    assert!(polls[0]["longest-gap-us"].as_f64().unwrap() > 0.0 && polls[0]["long-gaps"].is_u64(), "{polls}");
+    assert!(text.contains("us between two polls"), "{text}");
     scene.daemon.ctl("runtime off");
     let before = stages(&scene);
     scene.outbound(&["from_red(datagram())".to_owned()]).assert_passed();

@@ -331,6 +331,26 @@ pub fn stages(switch: &Switch, lap_cycles: u64) -> Vec<Vec<StageTotals>> {
     switch.pool().workers.iter().map(of).collect()
 }
 
+/// The longest time between two polls of a worker, and how often it was longer than
+/// [`LONG_TURN_NS`](crate::worker::stats::LONG_TURN_NS), since that is watched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gaps {
+    /// Microseconds.
+    pub longest_us: f64,
+    /// How often.
+    pub long: u64,
+}
+
+/// The gaps of each worker.
+pub fn gaps(switch: &Switch) -> Vec<Gaps> {
+    let pool = switch.pool();
+    let of = |stats: &crate::worker::WorkerStats| Gaps {
+        longest_us: pool.clock.nanos(stats.longest_turn.get()) as f64 / 1e3,
+        long: stats.long_turns.get(),
+    };
+    pool.workers.iter().map(|worker| of(&worker.stats)).collect()
+}
+
 /// A zero point of now; with `ports` or `forwarding` left out, those of `old` stay.
 pub fn baseline(switch: &Switch, ports: bool, forwarding: bool) -> Baseline {
     let mut baseline = switch.baseline().clone();

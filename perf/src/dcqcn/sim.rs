@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pipelines::qos::{
-    Class, Dhtb, Direction, Kind, Law, NodeLimits, Offer, QueueLimits, Tree, TreeSize, Verdict,
+    Class, Dhtb, Direction, Divider, Kind, Law, NodeLimits, Offer, QueueLimits, Tree, TreeSize, Verdict,
 };
 
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
@@ -132,7 +132,8 @@ pub fn run(setup: &Setup) -> Vec<Trace> {
         .map(|(n, flow)| start + flow.from_ns + jitter(setup.seed, n as u64))
         .collect();
     let mut sim = Sim {
-        dhtb: Dhtb::new(tree.clone(), 16_384, true, setup.seed.wrapping_mul(2) | 1),
+        divider: Divider::new(tree.clone()),
+        dhtb: Dhtb::new(tree.clone(), 16_384, setup.seed.wrapping_mul(2) | 1),
         tree,
         states: setup.flows.iter().zip(&begins).map(|(flow, begins)| state(setup, flow, *begins)).collect(),
         traces: vec![Trace::default(); setup.flows.len()],
@@ -176,6 +177,7 @@ struct Sim<'a> {
     setup: &'a Setup,
     tree: Arc<Tree>,
     dhtb: Dhtb<usize>,
+    divider: Divider,
     states: Vec<State>,
     traces: Vec<Trace>,
     /// When each sender begins.
@@ -220,7 +222,7 @@ impl Sim<'_> {
         while let Some((n, _, marked)) = self.dhtb.release(&self.setup.law, self.now_ns) {
             self.left(n, marked);
         }
-        self.dhtb.tend(self.now_ns);
+        self.divider.tick(self.now_ns);
     }
 
     fn window_allows(&mut self, n: usize) -> bool {

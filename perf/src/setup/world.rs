@@ -183,7 +183,7 @@ fn overlay(counters: Arc<PipelineCounters>) -> Overlay<HeapBuf> {
     shared.set_times(6000, 6000, 600);
     let rcft = Rcft::new(shared, 0, &advise);
     let tree = Arc::new(Tree::new(TreeSize { tenants: 1, vnics: LOCAL.len() as u32 }, &advise));
-    let dhtb = Dhtb::new(tree, 1024, true, SEED);
+    let dhtb = Dhtb::new(tree, 1024, SEED);
     let fragments = Arc::new(Fragments::new(64, 5));
     Overlay::new(&config, fragments, (rcft, dhtb), Events::new(64, 0), counters, &advise)
 }

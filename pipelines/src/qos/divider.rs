@@ -1,8 +1,10 @@
-//! Every epoch, the rates of the tree are divided anew among the classes that are in use. One worker does it.
+//! Every epoch, the rates of the tree are divided anew among the classes that are in use. It takes hundreds of
+//! microseconds with thousands of classes, so no worker does it: whoever owns the [`Divider`] has a thread for it.
 //!
 //! Only classes that are in use cost anything: they announce themselves ([`Tree::wake`]) and are forgotten when
 //! they have been quiet for a while.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::bucket::{Pace, Stamp};
@@ -12,10 +14,12 @@ use super::tree::{Direction, Leaf, Node, NodeId, Tree};
 
 /// Time between two divisions.
 pub const EPOCH_NS: u64 = 1_000_000;
-/// More of it for each class in use: with many, dividing must not take the worker's time.
+/// More of it for each class in use: with many, dividing must not take all of a core.
 const EPOCH_PER_CLASS_NS: u64 = 500;
 /// But what was lent must be back in time.
 const EPOCH_MAX_NS: u64 = 8_000_000;
+/// Time between two looks at a tree without any limit.
+const REST_NS: u64 = 10_000_000;
 /// A class without a packet for so many epochs is forgotten.
 const QUIET_EPOCHS: u32 = 64;
 /// A class that was not held back is expected to use what it used, or this part of what was expected before: what it
@@ -63,8 +67,10 @@ impl Tunnels {
     }
 }
 
-/// What one worker needs to divide.
-pub(super) struct Divider {
+/// Divides the rates of a tree. A tree has one, and nobody waits for it: workers take tokens meanwhile, at the rates of
+/// the last epoch.
+pub struct Divider {
+    tree: Arc<Tree>,
     /// By direction.
     tunnels: [Tunnels; 2],
     /// Sorted by direction, tenant, vNIC, class.
@@ -78,9 +84,11 @@ pub(super) struct Divider {
 }
 
 impl Divider {
-    pub fn new(leaves: u32) -> Self {
-        let room = leaves as usize;
+    /// The one of a tree, with room for all of its classes: dividing allocates nothing.
+    pub fn new(tree: Arc<Tree>) -> Self {
+        let room = tree.leaves() as usize;
         Self {
+            tree,
             tunnels: [Tunnels::default(); 2],
             awake: Vec::with_capacity(room),
             claims: [Vec::with_capacity(room), Vec::with_capacity(room), Vec::with_capacity(room)],
@@ -90,20 +98,22 @@ impl Divider {
         }
     }
 
-    /// Divides if it is time.
-    #[inline(always)]
-    pub fn tick(&mut self, tree: &Tree, now_ns: u64) {
+    /// Divides if it is time. Returns when it will be, nanoseconds of the workers' clock as `now_ns` is: an epoch, longer
+    /// with many classes in use.
+    pub fn tick(&mut self, now_ns: u64) -> u64 {
         if now_ns >= self.due_ns || now_ns < self.last_ns {
-            self.run(tree, now_ns);
+            let tree = self.tree.clone();
+            self.run(&tree, now_ns);
         }
+        self.due_ns
     }
 
-    #[cold]
     fn run(&mut self, tree: &Tree, now_ns: u64) {
         let elapsed = now_ns.saturating_sub(self.last_ns).clamp(1, 100 * EPOCH_NS) as f64;
         self.last_ns = now_ns;
         let epoch = (EPOCH_NS + EPOCH_PER_CLASS_NS * self.awake.len() as u64).min(EPOCH_MAX_NS);
-        self.due_ns = now_ns + epoch;
+        let resting = self.awake.is_empty() && tree.is_free();
+        self.due_ns = now_ns + if resting { REST_NS } else { epoch };
         tree.epoch.look_ns.store(epoch / 2, Relaxed);
         self.welcome(tree);
         self.awake.retain_mut(|awake| {

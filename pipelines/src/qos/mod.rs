@@ -6,7 +6,7 @@
 //!                                                 v
 //!                         RDMA: sent in debt, marked by its size      TCP: queue, looked at when tokens are due
 //! ```
-//! Every epoch one worker divides the rates anew among the classes in use, so that what one leaves the others have.
+//! Every epoch the [`Divider`] divides the rates anew among the classes in use, so that what one leaves the others have.
 
 mod bucket;
 mod divide;
@@ -16,7 +16,7 @@ mod queue;
 mod tree;
 
 pub use bucket::BitsPerSec;
-pub use divider::EPOCH_NS;
+pub use divider::{Divider, EPOCH_NS};
 pub use purse::{Answer, Kind, Law, QUANTUM_MAX};
 pub use tree::{Class, Direction, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
-use divider::Divider;
 use purse::{Need, Purses};
 use queue::{Full, Queues};
 
@@ -90,19 +89,13 @@ pub struct Dhtb<T> {
     tree: Arc<Tree>,
     purses: Purses,
     queues: Queues<Waiting<T>>,
-    divider: Option<Divider>,
 }
 
 impl<T> Dhtb<T> {
-    /// The part of a worker, which keeps up to `packets` packets waiting. Exactly one worker divides.
-    pub fn new(tree: Arc<Tree>, packets: u32, divides: bool, seed: u64) -> Self {
+    /// The part of a worker, which keeps up to `packets` packets waiting.
+    pub fn new(tree: Arc<Tree>, packets: u32, seed: u64) -> Self {
         let leaves = tree.leaves();
-        Self {
-            purses: Purses::new(leaves, seed),
-            queues: Queues::new(leaves, packets),
-            divider: divides.then(|| Divider::new(leaves)),
-            tree,
-        }
+        Self { purses: Purses::new(leaves, seed), queues: Queues::new(leaves, packets), tree }
     }
 
     /// The tree.
@@ -213,14 +206,6 @@ impl<T> Dhtb<T> {
             }
         }
         None
-    }
-
-    /// Work between bursts: divides, on the worker that does.
-    #[inline(always)]
-    pub fn tend(&mut self, now_ns: u64) {
-        if let Some(divider) = &mut self.divider {
-            divider.tick(&self.tree, now_ns);
-        }
     }
 }
 

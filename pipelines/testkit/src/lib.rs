@@ -19,7 +19,7 @@ use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Dhtb, Tree, TreeSize};
+use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
@@ -135,6 +135,8 @@ pub struct Worker {
     pub out: Out,
     pub counters: Arc<PipelineCounters>,
     pub burst: Burst<HeapBuf>,
+    /// Of the rates of this worker's tree; nobody but the test calls it.
+    pub divider: Divider,
 }
 
 impl Worker {
@@ -150,10 +152,10 @@ impl Worker {
             OverlayConfig { nft: NftConfig { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
         let rcft = Rcft::new(rcft, number, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
-        let dhtb = Dhtb::new(tree, 1024, number == 0, 0x5eed);
+        let (divider, dhtb) = (Divider::new(tree.clone()), Dhtb::new(tree, 1024, 0x5eed));
         let overlay = Overlay::new(&config, fragments, (rcft, dhtb), events, counters.clone(), &|_, _| {});
         let out = Out { sent: Vec::new(), counters: counters.clone() };
-        Self { overlay, out, counters, burst: Burst::default() }
+        Self { overlay, out, counters, burst: Burst::default(), divider }
     }
 
     /// Runs packets (one burst) and returns what left.

@@ -12,7 +12,7 @@ use pipelines::counters::PipelineCounters;
 use pipelines::hot::Hints;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Class, Dhtb, Direction, EPOCH_NS, NodeLimits, Tree, TreeSize};
+use pipelines::qos::{Class, Dhtb, Direction, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::PortIndex;
 use wire::roce::{Bth, opcode};
@@ -83,6 +83,8 @@ struct Pages<T>(T);
 struct Duo {
     world: World,
     tree: Arc<Tree>,
+    /// Beside the workers: its steps are of no phase.
+    divider: Divider,
     workers: Vec<Box<Pages<Worker>>>,
     /// By worker.
     bursts: [Vec<(PortIndex, Vec<HeapBuf>)>; 2],
@@ -136,14 +138,15 @@ impl Duo {
             };
             label.set(["queue pairs of worker 0", "queue pairs of worker 1"][number as usize]);
             let rcft = Rcft::new(shared.clone(), number, &advise);
-            let dhtb = Dhtb::new(tree.clone(), 1024, number == 0, 3 + u64::from(number));
+            let dhtb = Dhtb::new(tree.clone(), 1024, 3 + u64::from(number));
             label.set(["flow table of worker 0", "flow table of worker 1"][number as usize]);
             let (fragments, events) = (world.fragments.clone(), world.events.clone());
             let mut overlay =
                 Overlay::new(&config, fragments, (rcft, dhtb), events, counters.clone(), &advise);
             overlay.set_hints(Some(Hints::new(Arc::new(ArrayQueue::new(64)))));
             let out = Out { sent: Vec::with_capacity(4096), counters: counters.clone() };
-            Box::new(Pages(Worker { overlay, out, counters, burst: Burst::default() }))
+            let divider = Divider::new(tree.clone());
+            Box::new(Pages(Worker { overlay, out, counters, burst: Burst::default(), divider }))
         });
         let workers: Vec<_> = workers.collect();
         let stations = if scenario == Scenario::OneVnic { [A, A] } else { [A, B] };
@@ -162,7 +165,8 @@ impl Duo {
                 .collect()
         });
         *announced += &lines.borrow();
-        Self { world, tree, workers, bursts }
+        let divider = Divider::new(tree.clone());
+        Self { world, tree, divider, workers, bursts }
     }
 
     /// Where its packets are, headroom and all.
@@ -190,6 +194,7 @@ impl Duo {
                 assert_eq!(out.sent.len(), count, "all of them go on");
                 out.sent.clear();
             }
+            self.divider.tick(now);
         }
         for worker in &self.workers {
             let counters = &worker.0.counters;

@@ -27,6 +27,7 @@ fn released(world: &mut World) -> Vec<Vec<u8>> {
     let worker = &mut world.worker;
     while worker.overlay.release(&world.snapshot, world.now, &mut worker.out) {}
     worker.overlay.idle(world.now);
+    worker.divider.tick(world.now.ns);
     assert_eq!(worker.counters.imbalance(), 0, "conservation");
     std::mem::take(&mut worker.out.sent).into_iter().map(|(_, packet)| packet.to_vec()).collect()
 }

@@ -192,14 +192,34 @@ fn runtime(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
             ]);
         }
     }
+    let gaps = view::gaps(&shell.switch);
+    let told: Vec<String> = gaps
+        .iter()
+        .enumerate()
+        .map(|(number, gaps)| {
+            let view::Gaps { longest_us, long } = gaps;
+            format!(
+                "worker {number}: at most {longest_us:.1} us between two polls, {long} times over 100 us\n"
+            )
+        })
+        .collect();
+    let gaps: Vec<_> = gaps
+        .iter()
+        .enumerate()
+        .map(|(number, gaps)| {
+            json!({ "worker": number, "longest-gap-us": gaps.longest_us, "long-gaps": gaps.long })
+        })
+        .collect();
     let text = match (rows.is_empty(), shell.watching) {
         (true, false) => "stages are not watched: say `runtime on`\n".to_string(),
         (true, true) => "no packet has come since `runtime on`\n".to_string(),
         _ => format!(
-            "{table}(cycles of all received packets; {lap_cycles} for reading the clock taken off each burst)\n"
+            "{table}(cycles of all received packets; {lap_cycles} for reading the clock taken off each burst)\n{}",
+            told.concat()
         ),
     };
-    Ok(Output::new(text, json!({ "watching": shell.watching, "lap-cycles": lap_cycles, "stages": rows })))
+    let json = json!({ "watching": shell.watching, "lap-cycles": lap_cycles, "stages": rows, "polls": gaps });
+    Ok(Output::new(text, json))
 }
 
 fn version(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {

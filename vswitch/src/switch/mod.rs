@@ -107,8 +107,8 @@ impl Switch {
             shaped_packets: (mempool.capacity() / 10 / cores_in_use).clamp(256, 16_384) as u32,
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
-        let watchdog = Watchdog::start(pool.workers.iter().map(|worker| (worker.core, worker.stats.clone())))
-            .map_err(SwitchError::Watchdog)?;
+        let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
+        let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
         let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
         let qos = qos::Control::new(pool.tree.clone());
         let offload = offload::Control::new(&config);

@@ -167,6 +167,7 @@ impl Switch {
         for report in self.watchdog.reports() {
             let worker = match report.who {
                 Who::Worker(worker, core) => json!({ "worker": worker, "core": core }),
+                Who::Divider => json!({ "thread": "divider" }),
                 Who::Control => json!({ "thread": "control" }),
             };
             let kind = if report.stalled.is_some() { "stalled" } else { "stalled-no-more" };

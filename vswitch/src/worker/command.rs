@@ -7,7 +7,6 @@ use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{RxQueue, rdtsc};
 
-use super::laps::Laps;
 use super::mailbox::{Command, NftPage, QpCounts, QpPage, RemovedPort};
 use super::run::Worker;
 use super::rx::RxPath;
@@ -81,7 +80,7 @@ impl Worker {
                 Command::Watch(on) => {
                     self.watching = on;
                     if on {
-                        Laps::clear(&self.stats.stages);
+                        self.stats.watch_anew();
                     }
                 }
                 Command::Barrier(reply) => {

@@ -1,13 +1,15 @@
 //! Workers: the poll-mode threads that move packets.
 //!
 //! A worker owns its rx queues, its tx queues, its NFT and its counters; nothing on the packet path is shared but
-//! read-only snapshots and hand-over rings. Control reaches it through a [`mailbox`], looked at between bursts.
+//! read-only snapshots and hand-over rings. Control reaches it through a [`mailbox`], looked at between bursts. What
+//! takes longer than a burst may, the division of rates, is a thread of its own ([`divider`]).
 //!
 //! ```text
 //!   control --Command--> mailbox --> [ rx burst -> overlay -> tx buffers -> tx burst ]* --> idle
 //! ```
 
 mod command;
+pub mod divider;
 pub mod eswitch;
 pub mod laps;
 pub mod mailbox;

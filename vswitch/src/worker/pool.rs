@@ -12,11 +12,12 @@ use pipelines::event::Events;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Dhtb, Tree, TreeSize};
+use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
 use pmd::{Clock, Eal, Moment, rdtsc};
 
+use super::divider::DividerThread;
 use super::mailbox::{Command, Handle, Mode, WorkerError, mailbox};
 use super::run::Worker;
 use super::rx::RxPaths;
@@ -85,11 +86,13 @@ pub struct Pool {
     pub tree: Arc<Tree>,
     /// The calibrated TSC.
     pub clock: Clock,
+    /// Divides the tree's rates.
+    pub divider: DividerThread,
     /// When the workers' time began.
     epoch: u64,
 }
 
-/// A worker thread could not be started.
+/// A thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The thread was not created.
@@ -100,6 +103,9 @@ pub enum PoolError {
         /// Why.
         source: std::io::Error,
     },
+    /// The thread that divides rates was not created.
+    #[error("cannot start the thread that divides rates: {0}")]
+    Divider(std::io::Error),
     /// The thread could not take its core.
     #[error("worker {worker}: {reason}")]
     Core {
@@ -136,15 +142,24 @@ impl Pool {
         let tree = Arc::new(Tree::new(size, &advise));
         let began = Moment::now();
         let epoch = clock.tsc_at(began);
-        let mut pool =
-            Self { workers: Vec::new(), events, rcft: rcft.clone(), tree: tree.clone(), clock, epoch };
+        let divider = DividerThread::start(Divider::new(tree.clone()), move || time(clock, epoch).ns)
+            .map_err(PoolError::Divider)?;
+        let mut pool = Self {
+            workers: Vec::new(),
+            events,
+            rcft: rcft.clone(),
+            tree: tree.clone(),
+            clock,
+            divider,
+            epoch,
+        };
         for (number, &core) in spec.cores.iter().enumerate() {
             let counters = Arc::new(PipelineCounters::new(MAX_VNICS));
             let stats = Arc::new(WorkerStats::new(counters.clone()));
             let (handle, mailbox) = mailbox(number, core);
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
-            let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, number == 0, seed ^ number as u64);
+            let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, seed ^ number as u64);
             let events = pool.events.clone();
             let worker = Worker {
                 mailbox,
@@ -171,7 +186,7 @@ impl Pool {
 
     /// The time as the workers have it.
     pub fn now(&self) -> Now {
-        Now::from_ns(self.clock.nanos(rdtsc().saturating_sub(self.epoch)))
+        time(self.clock, self.epoch)
     }
 
     /// Posts one request to every worker, also behind one that does not take it.
@@ -234,6 +249,11 @@ impl Pool {
     }
 }
 
+/// The time since a count of the TSC.
+fn time(clock: Clock, epoch: u64) -> Now {
+    Now::from_ns(clock.nanos(rdtsc().saturating_sub(epoch)))
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
@@ -245,24 +265,17 @@ impl Drop for Pool {
 /// The status of a process that ends because a worker has (`EX_SOFTWARE` of sysexits.h).
 pub const WORKER_PANICKED: i32 = 70;
 
-/// Runs a worker. One that panics ends the process: its queues would be dead, its ports deaf, and others would wait
-/// for it; a supervisor that starts the switch again brings all of it back.
-fn guard(number: usize, core: usize, body: impl FnOnce()) {
+/// Runs the body of a thread that the switch cannot be without. A worker that panics ends the process: its queues would
+/// be dead, its ports deaf, and others would wait for it; a supervisor that starts the switch again brings all of it back.
+pub(super) fn guard(who: &str, body: impl FnOnce()) {
     let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) else { return };
     let words = panic.downcast_ref::<&str>().copied();
     let what = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
     // Straight to the terminal or the journal, too: the log may be filtered, and nothing comes after this.
     eprintln!(
-        "vswitch: worker {number} on core {core} panicked: {what}; the switch ends with status {WORKER_PANICKED}, \
-         start it again"
+        "vswitch: {who} panicked: {what}; the switch ends with status {WORKER_PANICKED}, start it again"
     );
-    tracing::error!(
-        worker = number,
-        core,
-        what,
-        status = WORKER_PANICKED,
-        "a worker panicked: the switch ends"
-    );
+    tracing::error!(who, what, status = WORKER_PANICKED, "a thread panicked: the switch ends");
     // Nothing is put in order on the way: other workers are still at it.
     pmd::process::exit_now(WORKER_PANICKED)
 }
@@ -280,7 +293,7 @@ fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<J
                     // Too late: nobody waits for it any more.
                     return;
                 }
-                guard(number, core, || worker.run());
+                guard(&format!("worker {number} on core {core}"), || worker.run());
                 drop(registration);
             }
             (Err(reason), _) | (_, Err(reason)) => {
@@ -343,7 +356,7 @@ mod tests {
     fn repair_a_worker_that_panics_ends_the_process_and_says_why() {
         if std::env::var_os(CHILD).is_some() {
             let thread = std::thread::spawn(|| {
-                guard(3, 17, || {
+                guard("worker 3 on core 17", || {
                     let empty: Vec<u32> = Vec::new();
                     assert_eq!(empty.len(), 1, "the table is torn");
                 });
@@ -372,7 +385,7 @@ mod tests {
     #[test]
     fn repair_a_worker_that_ends_in_order_leaves_the_process_alone() {
         let mut ran = false;
-        guard(0, 0, || ran = true);
+        guard("worker 0 on core 0", || ran = true);
         assert!(ran);
     }
 }

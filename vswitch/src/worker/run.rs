@@ -62,7 +62,11 @@ impl Worker {
             self.overlay.idle(now);
             let end = rdtsc();
             let worked = received + taken_over != 0;
-            self.account(worked, end.wrapping_sub(last));
+            let cycles = end.wrapping_sub(last);
+            self.account(worked, cycles);
+            if self.watching {
+                self.stats.watch_turn(cycles, self.clock.nanos(cycles));
+            }
             last = end;
             quiet = if worked || more { 0 } else { quiet.saturating_add(1) };
             if self.may_sleep && quiet > SPIN && !self.tx.is_waiting() && !self.rx.is_busy() {

@@ -12,6 +12,9 @@ use super::laps::StageCounters;
 /// Classes of the burst-size histogram: 1, 2..=3, 4..=7, 8..=15, 16..=31, 32 and more.
 pub const BURST_CLASSES: usize = 6;
 
+/// A turn that takes longer than this is counted: at 10 Gbit/s, 1,488 of the smallest packets come meanwhile.
+pub const LONG_TURN_NS: u64 = 100_000;
+
 /// Traffic of one port on one worker.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -64,6 +67,10 @@ pub struct WorkerStats {
     pub eswitch: EswitchCounters,
     /// What stages took, while that is watched.
     pub stages: StageCounters,
+    /// TSC cycles of the longest turn, and turns of more than [`LONG_TURN_NS`], since that is watched.
+    pub longest_turn: Counter,
+    /// See [`Self::longest_turn`].
+    pub long_turns: Counter,
     /// By port.
     pub ports: Box<[PortCounters]>,
 }
@@ -81,6 +88,8 @@ impl WorkerStats {
             bursts: Default::default(),
             eswitch: EswitchCounters::default(),
             stages: StageCounters::default(),
+            longest_turn: Counter::default(),
+            long_turns: Counter::default(),
             ports: (0..MAX_PORTS).map(|_| PortCounters::default()).collect(),
         }
     }
@@ -92,6 +101,23 @@ impl WorkerStats {
         self.pipeline.received.add(packets);
         self.pipeline.drop_many(DropReason::HEADER_SPLIT, packets);
         self.ports[usize::from(port)].rx_packets.add(packets);
+    }
+
+    /// A turn of the loop took so long, while that is watched.
+    pub(super) fn watch_turn(&self, cycles: u64, nanos: u64) {
+        if cycles > self.longest_turn.get() {
+            self.longest_turn.set(cycles);
+        }
+        if nanos > LONG_TURN_NS {
+            self.long_turns.add(1);
+        }
+    }
+
+    /// What is watched begins at zero. The worker's own call.
+    pub(super) fn watch_anew(&self) {
+        super::laps::Laps::clear(&self.stages);
+        self.longest_turn.set(0);
+        self.long_turns.set(0);
     }
 
     /// The histogram class of a burst size above zero.

@@ -26,6 +26,8 @@ const REPORTS: usize = 64;
 pub enum Who {
     /// A worker, by its number, on its core.
     Worker(usize, usize),
+    /// The thread that divides rates.
+    Divider,
     /// The control thread.
     Control,
 }
@@ -34,6 +36,7 @@ impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Worker(worker, core) => write!(f, "worker {worker} on core {core}"),
+            Self::Divider => f.write_str("the thread that divides rates"),
             Self::Control => f.write_str("the control thread"),
         }
     }
@@ -54,7 +57,7 @@ impl fmt::Display for Report {
         match stalled {
             Some(time) => {
                 let why = match who {
-                    Who::Worker(..) => "is its core taken by something else?",
+                    Who::Worker(..) | Who::Divider => "is its core taken by something else?",
                     Who::Control => {
                         "a port or a file keeps it waiting, or its core is taken by something else;"
                     }
@@ -76,16 +79,21 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches these workers (core and counters, in order of their numbers), and the caller.
+    /// Watches these workers (core and counters, in order of their numbers), the thread that divides rates (its turns),
+    /// and the caller.
     ///
     /// # Errors
     /// When the system starts no thread.
-    pub fn start(workers: impl Iterator<Item = (usize, Arc<WorkerStats>)>) -> std::io::Result<Self> {
+    pub fn start(
+        workers: impl Iterator<Item = (usize, Arc<WorkerStats>)>,
+        divider: Arc<AtomicU64>,
+    ) -> std::io::Result<Self> {
         let control = Arc::new(AtomicU64::new(0));
         let reports = Arc::new(ArrayQueue::new(REPORTS));
         let (stop, stopped) = bounded(0);
         let of_control = control.clone();
         let mut watched = vec![Watched::new(Who::Control, move || of_control.load(Ordering::Relaxed))];
+        watched.push(Watched::new(Who::Divider, move || divider.load(Ordering::Relaxed)));
         for (number, (core, stats)) in workers.enumerate() {
             watched.push(Watched::new(Who::Worker(number, core), move || stats.polls.get()));
         }
@@ -182,18 +190,18 @@ mod tests {
     /// Control itself may be what stands still: the thread is its own.
     #[test]
     fn repair_the_watchdog_lives_beside_control() {
-        let watchdog = Watchdog::start(std::iter::empty()).unwrap();
+        let watchdog = Watchdog::start(std::iter::empty(), Arc::default()).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let mut seen = Vec::new();
         while seen.is_empty() && Instant::now() < until {
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports());
+            seen.extend(watchdog.reports().filter(|report| report.who == Who::Control));
         }
         assert_eq!(seen[0].who, Who::Control);
         while seen.len() < 2 && Instant::now() < until {
             watchdog.turn();
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports());
+            seen.extend(watchdog.reports().filter(|report| report.who == Who::Control));
         }
         assert_eq!(seen[1], Report { who: Who::Control, stalled: None });
     }

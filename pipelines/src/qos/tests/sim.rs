@@ -76,6 +76,7 @@ impl Sender {
 pub struct Sim {
     pub tree: Arc<Tree>,
     pub workers: Vec<Dhtb<usize>>,
+    pub divider: Divider,
     pub senders: Vec<Sender>,
     pub law: Law,
     pub limits: QueueLimits,
@@ -92,10 +93,11 @@ pub struct Sim {
 impl Sim {
     pub fn new(workers: usize, seed: u64) -> Self {
         let tree = Arc::new(Tree::new(TreeSize { tenants: 64, vnics: 128 }, &|_, _| {}));
-        let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, n == 0, seed + n as u64)).collect();
+        let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, seed + n as u64)).collect();
         let (law, limits) = (Law::default(), QueueLimits::default());
         let now_ns = 1_000_000_000 + seed % 1_000_000;
         Self {
+            divider: Divider::new(tree.clone()),
             tree,
             workers,
             senders: Vec::new(),
@@ -207,8 +209,8 @@ impl Sim {
             while let Some((n, _, marked)) = self.workers[worker].release(&self.law, now_ns) {
                 self.sent(n, marked);
             }
-            self.workers[worker].tend(now_ns);
         }
+        self.divider.tick(self.now_ns);
     }
 
     /// Runs for so many milliseconds; what each sender got, in bits per second.

@@ -102,7 +102,7 @@ impl Worker {
         let nft = NftConfig { entries: 512, idle_ticks: 300, seed: number as u64 };
         let shared = RcftShared::new(RcftConfig { entries: 64, vnics: 64, workers: 1, seed: 1 }, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
-        let parts = (Rcft::new(shared, 0, &|_, _| {}), Dhtb::new(tree, 64, true, 1));
+        let parts = (Rcft::new(shared, 0, &|_, _| {}), Dhtb::new(tree, 64, 1));
         let overlay = Overlay::new(
             &OverlayConfig { nft, vnics: 64, vpcs: 8 },
             Arc::new(Fragments::new(64, 5)),
