@@ -11,19 +11,6 @@ use tests::{Workdir, binary, process};
 const RUNS: [(&str, &str); 2] = [("both", "mixed"), ("trunk64,trunk64-decap", "tcp")];
 
 #[test]
-fn compare_wants_a_vpp_that_is_there() {
-    process::need_root();
-    let perf = binary::release("perf");
-    let ask = ["compare", "--peers-alone", "--peers", "vpp", "--vpp", "/nowhere"];
-    let output = Command::new(perf).args(ask).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && said.contains("`vpp` and `vppctl`") && said.contains("--vpp"),
-        "{said}"
-    );
-}
-
-#[test]
 fn compare_makes_frames_and_checks_what_comes_out() {
     process::need_root();
     let dir = Workdir::new("compare");

@@ -195,10 +195,6 @@ pub enum Peer {
     OvsExact,
     /// OVS-DPDK with one megaflow for everything.
     OvsWildcard,
-    /// VPP, without state of flows.
-    VppPlain,
-    /// VPP with a stateful access list.
-    VppAcl,
     /// This switch again, with [`Traffic::Udp`]: what queue pairs cost over flows.
     Udp,
     /// This switch again, with [`Traffic::UdpFew`]: what the table of queue pairs costs by itself.
@@ -222,12 +218,7 @@ impl Peer {
             Self::NoQos => Job { qos: false, ..job.clone() },
             Self::Short => Job { inner_bytes: 64, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
-            Self::Testpmd
-            | Self::OvsExact
-            | Self::OvsWildcard
-            | Self::VppPlain
-            | Self::VppAcl
-            | Self::Before => job.clone(),
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Before => job.clone(),
         }
     }
 
@@ -236,15 +227,6 @@ impl Peer {
         match (self, job.tenants) {
             (Self::OvsExact | Self::OvsWildcard, Some(_)) => {
                 Some("OVS is not set up for tenants on a trunk port here")
-            }
-            (Self::VppPlain | Self::VppAcl, Some(_)) => {
-                Some("VPP is not set up for tenants on a trunk port here")
-            }
-            (Self::VppPlain | Self::VppAcl, _) if job.case == Case::Both => {
-                Some("VPP's packet generator plays one way only here")
-            }
-            (Self::VppPlain | Self::VppAcl, _) if job.flows.count > MOST_REPLAYED => {
-                Some("VPP's packet generator plays frames from memory, at most 200k flows")
             }
             (Self::OneTenant, None) => Some("it takes a trunk case: trunk64 or trunk64-decap"),
             _ => None,
@@ -255,17 +237,11 @@ impl Peer {
     pub fn is_ourselves(self) -> bool {
         match self {
             Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant | Self::Short | Self::Before => true,
-            Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::VppPlain | Self::VppAcl => false,
+            Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
         }
     }
 
-    /// True when frames come from a generator of its own, whatever the others get theirs from.
-    pub fn has_own_generator(self) -> bool {
-        matches!(self, Self::VppPlain | Self::VppAcl)
-    }
-
-    /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows, `vpp` for
-    /// both with and without a stateful access list.
+    /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
     pub fn parse_word(given: &str) -> Result<Vec<Self>, UnknownName> {
         match given {
             "testpmd" => Ok(vec![Self::Testpmd]),
@@ -278,13 +254,10 @@ impl Peer {
             "one-tenant" => Ok(vec![Self::OneTenant]),
             "short" => Ok(vec![Self::Short]),
             "before" => Ok(vec![Self::Before]),
-            "vpp" => Ok(vec![Self::VppPlain, Self::VppAcl]),
-            "vpp-plain" => Ok(vec![Self::VppPlain]),
-            "vpp-acl" => Ok(vec![Self::VppAcl]),
             _ => Err(UnknownName::new(
                 "peer",
                 given,
-                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, vpp (both kinds), vpp-plain, vpp-acl, or this switch itself: with other frames (udp or \
+                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames (udp or \
                  udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant), with \
                  frames of 64 bytes (short) or of another build (before)",
             )),
@@ -304,8 +277,6 @@ impl fmt::Display for Peer {
             Self::OneTenant => "one-tenant",
             Self::Short => "short",
             Self::Before => "before",
-            Self::VppPlain => "vpp-plain",
-            Self::VppAcl => "vpp-acl",
         })
     }
 }
@@ -361,23 +332,13 @@ mod tests {
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in [
-            "testpmd",
-            "ovs-exact",
-            "ovs-wildcard",
-            "udp",
-            "udp-few",
-            "no-qos",
-            "one-tenant",
-            "short",
-            "vpp-plain",
-            "vpp-acl",
-        ] {
+        for name in
+            ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos", "one-tenant", "short"]
+        {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
         assert_eq!("roce".parse(), Ok(Traffic::Rocev2));
         assert_eq!(Peer::parse_word("ovs").unwrap(), [Peer::OvsExact, Peer::OvsWildcard]);
-        assert_eq!(Peer::parse_word("vpp").unwrap(), [Peer::VppPlain, Peer::VppAcl]);
         assert!("l3".parse::<Case>().is_err() && Peer::parse_word("snabb").is_err());
     }
 }

@@ -7,14 +7,13 @@ use anyhow::Context;
 use super::cases::{Flows, Job, Peer, Traffic, Work};
 use super::ovs::ExactMatchCache;
 use super::record::Record;
-use super::{Outcome, Supply, check, frames, report, vpp};
+use super::{Outcome, Supply, check, frames, report};
 use crate::host::interrupt;
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard, vpp (with and without a
-    /// stateful access list, where it is installed), vpp-plain, vpp-acl; or the switch itself
+    /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
     /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
@@ -59,9 +58,6 @@ pub struct Options {
     /// The daemon [default: `vswitch` beside this program].
     #[arg(long, conflicts_with = "peers_alone")]
     pub vswitch: Option<PathBuf>,
-    /// The folder that `vpp` and `vppctl` are in, for the peers of that name [default: PATH].
-    #[arg(long)]
-    vpp: Option<PathBuf>,
     /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
     #[arg(long, default_value = "auto")]
     ovs_emc: ExactMatchCache,
@@ -112,7 +108,6 @@ pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
         pairs: given.pairs,
         seconds: given.seconds,
         vswitch,
-        vpp: given.vpp,
         core: given.core,
         exact_match_cache: given.ovs_emc,
         frames: given.frames,
@@ -128,9 +123,6 @@ pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
         println!(
             "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
         );
-    }
-    if options.peers.iter().any(|peer| peer.has_own_generator()) {
-        println!("{}", vpp::METHOD);
     }
     println!("{}", report::table_head());
     let mut rows = Vec::new();

@@ -24,7 +24,6 @@ pub mod sample;
 pub mod samples;
 pub mod template;
 pub mod testpmd;
-pub mod vpp;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,8 +56,6 @@ pub struct Options {
     pub seconds: f64,
     /// The daemon's binary; `None` measures the peers alone.
     pub vswitch: Option<PathBuf>,
-    /// The folder that VPP is in; `PATH` is searched if not given.
-    pub vpp: Option<PathBuf>,
     /// The core that forwards; the last one if not given.
     pub core: Option<usize>,
     /// Whether OVS uses its exact-match cache.
@@ -199,8 +196,6 @@ impl Programs {
 /// The machine, made ready.
 struct Bench<'a> {
     options: &'a Options,
-    /// VPP, where it takes part.
-    vpp: Option<vpp::Programs>,
     /// The plugin driver, or why there is none; `None` where none is needed.
     plugin: Option<Result<PathBuf, String>>,
     core: usize,
@@ -214,8 +209,6 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn prepare(options: &'a Options) -> Result<Self, CompareError> {
-        let wanted = options.peers.iter().any(|peer| peer.has_own_generator());
-        let vpp = wanted.then(|| vpp::find(options.vpp.as_deref())).transpose()?;
         let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
@@ -224,11 +217,9 @@ impl<'a> Bench<'a> {
         let replayed = options.frames == Supply::Pcap;
         let plugin = (!replayed).then(|| plugin::build(scratch.path()).map_err(|error| error.to_string()));
         let most = options.jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
-        let most = if wanted { most + vpp::MEMORY } else { most };
         let hugepages = HugePages::reserve(most, &scratch)?;
         Ok(Self {
             options,
-            vpp,
             plugin,
             core,
             housekeeping,
@@ -260,7 +251,6 @@ impl<'a> Bench<'a> {
             core: self.core,
             more_cores: &[],
             offload: None,
-            vpp: self.vpp.as_ref(),
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
             prefix: scratch::file_prefix(serial),
@@ -284,14 +274,7 @@ impl<'a> Bench<'a> {
 
     /// The pairs of a row with frames of template devices, after a check of what came out.
     fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
-        let their_job = peer.job(job);
-        let theirs = if peer.has_own_generator() {
-            let files = Files::write(&self.scratch, number, &their_job)?;
-            self.check_output(Contender::Peer(peer), &their_job, &files)?;
-            self.runner(Contender::Peer(peer), &their_job, &files)?
-        } else {
-            self.template_runner(Contender::Peer(peer), number, &their_job)?
-        };
+        let theirs = self.template_runner(Contender::Peer(peer), number, &peer.job(job))?;
         let ours = match self.options.vswitch {
             Some(_) => Some(self.template_runner(Contender::Ours, number, job)?),
             None => None,

@@ -322,7 +322,6 @@ mod tests {
             core: 1,
             more_cores: &[],
             offload: None,
-            vpp: None,
             housekeeping: 0,
             folder: "folder".into(),
             prefix: "prefix".into(),

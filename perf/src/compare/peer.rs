@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
 use super::plugin::Device;
-use super::{CompareError, ours, ovs, testpmd, vpp};
+use super::{CompareError, ours, ovs, testpmd};
 use crate::host::process::Process;
 
 /// Where the frames come from.
@@ -106,8 +106,6 @@ pub struct Setup<'a> {
     pub folder: PathBuf,
     /// A name no other switch has, for EAL file prefixes.
     pub prefix: String,
-    /// Where VPP is, if it takes part.
-    pub vpp: Option<&'a vpp::Programs>,
     /// A choice for OVS.
     pub exact_match_cache: ovs::ExactMatchCache,
     /// The daemon's binary.
@@ -194,8 +192,6 @@ pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>,
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
-        Contender::Peer(Peer::VppPlain) => Box::new(vpp::Vpp::start(setup, false)?),
-        Contender::Peer(Peer::VppAcl) => Box::new(vpp::Vpp::start(setup, true)?),
         Contender::Peer(_) => Box::new(testpmd::Testpmd::start(setup)?),
     })
 }

@@ -259,7 +259,7 @@ mod tests {
                 "added_cycles": added,
                 "more": { "ours_cycles": 125.0, "peer_cycles": 25.0, "added_spread": [90.0, 110.0], "pairs": 5 }
             }],
-            "skipped": [["encap", "1k", "vpp", "VPP is not installed"]]
+            "skipped": [["encap", "1k", "ovs-exact", "OVS is not installed"]]
         });
         serde_json::from_value(value).unwrap()
     }
@@ -273,7 +273,7 @@ mod tests {
         assert!(line(&missed).unwrap().ends_with("| **missed** |"), "{missed}");
         assert_eq!(met.matches("| not measured |").count(), 17);
         assert!(met.contains("1 of 18 met") && missed.contains("0 of 18 met"));
-        assert!(met.contains("- encap, 1k flows, vpp: VPP is not installed"));
+        assert!(met.contains("- encap, 1k flows, ovs-exact: OVS is not installed"));
         assert!(line(&page(&[])).is_none());
     }
 

@@ -227,7 +227,6 @@ impl<'a> Bench<'a> {
             housekeeping: device.control_core,
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
-            vpp: None,
             exact_match_cache: ExactMatchCache::Auto,
             vswitch: &self.options.vswitch,
         };
