@@ -60,7 +60,6 @@ const PEER: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0xee, 1]), Ipv4Addr::new
 const VTEPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
 const UPLINK: PortIndex = 0;
 
-/// What the tree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limits {
     /// Nothing: it has no limits.
@@ -99,7 +98,6 @@ struct World {
     burst: Burst<HeapBuf>,
     out: Out,
     now: Now,
-    /// Between two bursts.
     step_ns: u64,
     /// Divides the rates, beside the worker.
     divider: Divider,

@@ -116,7 +116,6 @@ impl World {
         passed
     }
 
-    /// One burst from the wire.
     #[inline(never)]
     fn received(&mut self, keys: &[QpKey], psn: u32) {
         let mut hashes = [0; BURST];

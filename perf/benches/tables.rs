@@ -21,7 +21,6 @@ use wire::MacAddr;
 
 /// Packets of a burst.
 const BURST: usize = 32;
-/// All of them.
 const MASK: u64 = (1 << BURST) - 1;
 /// Bursts of look-ups that are timed as one: few enough for their keys to stay in the second level of the cache.
 const ROUND: usize = 64;

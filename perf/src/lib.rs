@@ -4,6 +4,11 @@
 //! looked at from outside (their counters, their threads' CPU time, their frames); the data plane is linked by the
 //! benches, the simulation in [`dcqcn`] and the slow path of [`setup`] alone. [`live`] traffic has ports of its own.
 
+#![allow(
+    missing_docs,
+    reason = "its items are used by this program alone; what a name does not say has a line"
+)]
+
 pub mod compare;
 pub mod dcqcn;
 #[path = "gen/mod.rs"] // `gen` is a word of the language
@@ -14,7 +19,10 @@ pub mod lab;
 pub mod latency;
 pub mod live;
 pub mod offload;
+pub mod options;
+pub mod page;
 pub mod pcap;
 pub mod scale;
 pub mod setup;
 pub mod storm;
+pub mod table;

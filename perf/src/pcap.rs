@@ -1,114 +1,83 @@
-//! Reading and writing capture files of the classic pcap format (Ethernet link type).
-//!
-//! Only what frames for and from a switch need: whole frames, both time resolutions, both byte orders when reading.
-//! Time stamps are written as zero and ignored.
+//! Capture files of the classic pcap format with whole Ethernet frames; time stamps are written as zero and ignored.
 
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::BufWriter;
 use std::path::Path;
+use std::time::Duration;
 
-const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
-const LINK_ETHERNET: u32 = 1;
-const FILE_HEADER: usize = 24;
-const RECORD_HEADER: usize = 16;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapParser, PcapWriter};
+use pcap_file::{DataLink, Endianness};
+
 /// The longest frame that is taken for a frame and not for a damaged file.
 const LONGEST: u32 = 262_144;
 
-/// What is wrong with a capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum PcapError {
-    /// It could not be read or written.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It does not begin as a pcap file does.
-    #[error("not a pcap file (it begins with {0:#010x})")]
-    Magic(u32),
-    /// It holds something else than Ethernet frames.
+    #[error("not a pcap file, or a damaged one ({0})")]
+    Damaged(#[from] pcap_file::PcapError),
     #[error("link type {0} instead of 1 (Ethernet)")]
     Link(u32),
-    /// A record has an impossible length.
     #[error("record {index} claims {length} bytes")]
-    Length {
-        /// Which record, from 0.
-        index: usize,
-        /// The length it claims.
-        length: u32,
-    },
+    Length { index: usize, length: u32 },
     /// A frame was cut by the capture.
     #[error("record {index} holds {captured} of {length} bytes")]
-    Cut {
-        /// Which record, from 0.
-        index: usize,
-        /// Bytes in the file.
-        captured: u32,
-        /// Bytes of the frame.
-        length: u32,
-    },
+    Cut { index: usize, captured: u32, length: u32 },
 }
 
 /// Writes `frames` into a new file.
 pub fn write<'a>(path: &Path, frames: impl IntoIterator<Item = &'a [u8]>) -> Result<(), PcapError> {
-    let mut file = BufWriter::new(std::fs::File::create(path)?);
-    for word in [MAGIC_MICROSECONDS, 0x0004_0002, 0, 0, LONGEST, LINK_ETHERNET] {
-        file.write_all(&word.to_le_bytes())?;
-    }
-    for (index, frame) in frames.into_iter().enumerate() {
+    let file = BufWriter::new(std::fs::File::create(path)?);
+    let endianness = Endianness::Little;
+    let datalink = DataLink::ETHERNET;
+    let header = PcapHeader { snaplen: LONGEST, datalink, endianness, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(file, header)?;
+    for frame in frames {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        if length > LONGEST {
-            return Err(PcapError::Length { index, length });
-        }
-        for word in [0, 0, length, length] {
-            file.write_all(&word.to_le_bytes())?;
-        }
-        file.write_all(frame)?;
+        writer.write_packet(&PcapPacket::new(Duration::ZERO, length, frame))?;
     }
-    file.flush()?;
+    std::io::Write::flush(&mut writer.into_writer())?;
     Ok(())
 }
 
-/// Reads all whole frames of a file.
-///
-/// A record that is not complete yet (a file still being written) ends the list.
+/// Reads all whole frames of a file. A record that is not complete yet (a file still being written) ends the list.
 pub fn read(path: &Path) -> Result<Vec<Vec<u8>>, PcapError> {
-    let mut bytes = Vec::new();
-    BufReader::new(std::fs::File::open(path)?).read_to_end(&mut bytes)?;
-    parse(&bytes)
+    parse(&std::fs::read(path)?)
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>, PcapError> {
-    let Some((header, mut rest)) = bytes.split_at_checked(FILE_HEADER) else { return Ok(Vec::new()) };
-    let raw = word(header, 0, false);
-    let swapped = match raw {
-        MAGIC_MICROSECONDS | MAGIC_NANOSECONDS => false,
-        _ if [MAGIC_MICROSECONDS, MAGIC_NANOSECONDS].contains(&raw.swap_bytes()) => true,
-        _ => return Err(PcapError::Magic(raw)),
+    let (mut rest, parser) = match PcapParser::new(bytes) {
+        Err(pcap_file::PcapError::IncompleteBuffer) => return Ok(Vec::new()),
+        other => other?,
     };
-    let link = word(header, 20, swapped);
-    if link != LINK_ETHERNET {
-        return Err(PcapError::Link(link));
+    let (link, endianness) = (parser.header().datalink, parser.header().endianness);
+    if link != DataLink::ETHERNET {
+        return Err(PcapError::Link(link.into()));
     }
     let mut frames = Vec::new();
-    while let Some((record, tail)) = rest.split_at_checked(RECORD_HEADER) {
-        let (captured, length) = (word(record, 8, swapped), word(record, 12, swapped));
-        let index = frames.len();
-        if length > LONGEST || captured > length {
-            return Err(PcapError::Length { index, length: captured.max(length) });
-        }
-        if captured < length {
+    loop {
+        let (tail, packet) = match parser.next_packet(rest) {
+            Err(pcap_file::PcapError::IncompleteBuffer) => {
+                // The rest is awaited; more than a frame can be is not.
+                let claimed = rest.get(8..12).and_then(<[u8]>::first_chunk).map(|bytes| match endianness {
+                    Endianness::Little => u32::from_le_bytes(*bytes),
+                    Endianness::Big => u32::from_be_bytes(*bytes),
+                });
+                return match claimed.filter(|length| *length > LONGEST) {
+                    Some(length) => Err(PcapError::Length { index: frames.len(), length }),
+                    None => Ok(frames),
+                };
+            }
+            other => other?,
+        };
+        let captured = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        if captured < packet.orig_len {
+            let (index, length) = (frames.len(), packet.orig_len);
             return Err(PcapError::Cut { index, captured, length });
         }
-        let Some((frame, tail)) = tail.split_at_checked(length as usize) else { break };
-        frames.push(frame.to_vec());
+        frames.push(packet.data.into_owned());
         rest = tail;
     }
-    Ok(frames)
-}
-
-fn word(bytes: &[u8], at: usize, swapped: bool) -> u32 {
-    let mut array = [0; 4];
-    array.copy_from_slice(&bytes[at..at + 4]);
-    let value = u32::from_le_bytes(array);
-    if swapped { value.swap_bytes() } else { value }
 }
 
 #[cfg(test)]
@@ -133,7 +102,7 @@ mod tests {
     fn an_unfinished_record_ends_the_list_wherever_it_is_cut() {
         let bytes = image(&[&[1; 60], &[2; 60]]);
         for cut in 0..bytes.len() {
-            let whole = cut.saturating_sub(FILE_HEADER) / (RECORD_HEADER + 60);
+            let whole = cut.saturating_sub(24) / (16 + 60);
             assert_eq!(parse(&bytes[..cut]).unwrap().len(), whole, "cut at {cut}");
         }
     }
@@ -141,7 +110,7 @@ mod tests {
     #[test]
     fn reads_the_other_byte_order_and_resolution() {
         let mut bytes = Vec::new();
-        for word in [MAGIC_NANOSECONDS, 0x0002_0004, 0, 0, 65_535, LINK_ETHERNET, 1, 2, 3, 3] {
+        for word in [0xa1b2_3c4d_u32, 0x0002_0004, 0, 0, 65_535, 1, 1, 2, 3, 3] {
             bytes.extend(word.to_be_bytes());
         }
         bytes.extend([9, 8, 7]);
@@ -156,9 +125,11 @@ mod tests {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             parse(&bytes).unwrap_err()
         };
-        assert!(matches!(with(0, 0x0a0d_0d0a), PcapError::Magic(0x0a0d_0d0a)));
+        assert!(matches!(with(0, 0x0a0d_0d0a), PcapError::Damaged(_)));
         assert!(matches!(with(20, 113), PcapError::Link(113)));
-        assert!(matches!(with(FILE_HEADER + 12, u32::MAX), PcapError::Length { index: 0, length: u32::MAX }));
-        assert!(matches!(with(FILE_HEADER + 12, 61), PcapError::Cut { index: 0, captured: 60, length: 61 }));
+        let long = with(24 + 8, u32::MAX);
+        assert!(matches!(long, PcapError::Length { index: 0, length: u32::MAX }), "{long}");
+        assert!(matches!(with(24 + 12, u32::MAX), PcapError::Damaged(_)));
+        assert!(matches!(with(24 + 12, 61), PcapError::Cut { index: 0, captured: 60, length: 61 }));
     }
 }

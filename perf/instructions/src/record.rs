@@ -13,7 +13,6 @@ const HEAD: &str = "\
 # Written by: cargo run --release -p instructions -- --write
 ";
 
-/// Instructions for a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Count {
     /// What was counted: `stage` or `whole`.
@@ -27,29 +26,23 @@ pub struct Count {
 /// What counts hang on beside the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// The compiler's name and version.
     pub rustc: String,
     /// Instruction sets that it may use.
     pub features: String,
 }
 
 impl Built {
-    /// How this program was made.
     pub fn this() -> Self {
         Self { rustc: env!("RUSTC_VERSION").to_owned(), features: env!("TARGET_FEATURES").to_owned() }
     }
 }
 
-/// Counts of one build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The build.
     pub built: Built,
-    /// The counts.
     pub counts: Vec<Count>,
 }
 
-/// The file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -91,7 +84,6 @@ impl Record {
     }
 }
 
-/// One line of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,
@@ -99,7 +91,6 @@ struct Row {
     now: Option<f64>,
 }
 
-/// What a line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Same,
@@ -121,10 +112,8 @@ impl Row {
     }
 }
 
-/// Two records side by side.
 pub struct Comparison {
     rows: Vec<Row>,
-    /// Why the two cannot be compared.
     other: Option<String>,
 }
 

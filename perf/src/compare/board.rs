@@ -14,7 +14,6 @@ const LINE: u64 = 64;
 const TX_QUEUES: u64 = 16;
 const RECORD_HEADER: usize = 8;
 
-/// An open board.
 #[derive(Debug)]
 pub struct Board {
     file: File,
@@ -50,7 +49,6 @@ impl Board {
         Ok(board)
     }
 
-    /// Packets that the device made.
     pub fn made(&self) -> Result<u64, HostError> {
         self.word(HEADER)
     }
@@ -60,7 +58,6 @@ impl Board {
         (0..TX_QUEUES).map(|queue| self.word(HEADER + LINE * (1 + queue))).sum()
     }
 
-    /// The samples it holds.
     pub fn samples(&self) -> Result<Vec<Kept>, HostError> {
         let count = self.word(16)?.min(self.slots);
         let start = HEADER + LINE * (1 + TX_QUEUES);

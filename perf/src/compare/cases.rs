@@ -21,12 +21,10 @@ impl UnknownName {
     }
 }
 
-/// The work a switch does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// From one local port to another, frames unchanged.
     L2,
-    /// From a tenant's port into a VxLAN tunnel.
     Encap,
     /// Out of a VxLAN tunnel to a tenant's port.
     Decap,
@@ -74,7 +72,6 @@ impl FromStr for Case {
 /// A case, and whose packets they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// The case.
     pub case: Case,
     /// So many tenants, each a VLAN of one trunk port, with a VNI and a VTEP of its own; `None` is one with a port.
     pub tenants: Option<u32>,
@@ -99,7 +96,6 @@ impl FromStr for Work {
     }
 }
 
-/// What the inner frames carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
     /// TCP segments; a flow is a 5-tuple.
@@ -146,7 +142,6 @@ impl FromStr for Traffic {
 pub struct Flows {
     /// As given.
     pub given: String,
-    /// How many.
     pub count: usize,
 }
 
@@ -186,14 +181,12 @@ impl FromStr for Flows {
     }
 }
 
-/// A switch to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// `dpdk-testpmd` in io mode: moves packets and looks at nothing; the floor of every case.
     Testpmd,
     /// OVS-DPDK with one megaflow per 5-tuple.
     OvsExact,
-    /// OVS-DPDK with one megaflow for everything.
     OvsWildcard,
     /// This switch again, with [`Traffic::Udp`]: what queue pairs cost over flows.
     Udp,
@@ -284,15 +277,12 @@ impl fmt::Display for Peer {
 /// One line of the comparison, without the switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The work.
     pub case: Case,
     /// So many tenants on one trunk port; `None` is one with a port of its own.
     pub tenants: Option<u32>,
-    /// How many flows, in each direction.
     pub flows: Flows,
     /// Length of the inner Ethernet frame, its 4-byte frame check sequence included.
     pub inner_bytes: usize,
-    /// What it carries.
     pub traffic: Traffic,
     /// Whether this switch has rates at every level, so high that nothing waits.
     pub qos: bool,

@@ -16,14 +16,8 @@ pub(crate) const OUTER: usize = 50;
 /// A frame that should not have come out, or one that should have.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Wrong {
-    /// The numbers differ.
     #[error("{out} frames came out for {input} that went in")]
-    Count {
-        /// Frames in the output.
-        out: usize,
-        /// Frames in the input.
-        input: usize,
-    },
+    Count { out: usize, input: usize },
     /// An outer header is not the tunnel's.
     #[error("output frame {frame}: {field} is {found} instead of {expected}")]
     Outer {
@@ -31,9 +25,7 @@ pub enum Wrong {
         frame: usize,
         /// The field, in the words of its RFC.
         field: &'static str,
-        /// What the frame has.
         found: String,
-        /// What it should have.
         expected: String,
     },
     /// The inner bytes are none of the input's, or come once too often.
@@ -41,27 +33,14 @@ pub enum Wrong {
     Inner {
         /// Which output frame, from 0.
         frame: usize,
-        /// Their number.
         length: usize,
     },
     /// There are too few samples, or too few flows among them.
     #[error("{samples} samples were kept, of {flows} different flows of {wanted}")]
-    Samples {
-        /// Frames kept.
-        samples: usize,
-        /// Flows among them.
-        flows: usize,
-        /// Flows that there are.
-        wanted: usize,
-    },
+    Samples { samples: usize, flows: usize, wanted: usize },
     /// Flows share too few outer source ports to spread over paths.
     #[error("{flows} flows use only {ports} outer source ports")]
-    Entropy {
-        /// Inner flows.
-        flows: usize,
-        /// Distinct outer source ports.
-        ports: usize,
-    },
+    Entropy { flows: usize, ports: usize },
 }
 
 /// Checks the frames that came out.

@@ -1,14 +1,14 @@
 //! `perf compare` on the command line.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::Context;
+use std::path::PathBuf;
 
 use super::cases::{Flows, Job, Peer, Traffic, Work};
+use super::frames::INNER_BYTES;
 use super::ovs::ExactMatchCache;
 use super::record::Record;
-use super::{Outcome, Supply, check, frames, report};
+use super::{Outcome, Supply, check, report};
 use crate::host::interrupt;
+use crate::options::{Common, within, write_json};
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
     flows: Vec<Flows>,
     /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
     inner_bytes: usize,
     /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
     #[arg(long, default_value = "tcp")]
@@ -47,45 +47,29 @@ pub struct Options {
     #[arg(long)]
     before: Option<PathBuf>,
     /// Pairs of samples per row.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = within::<usize>(1, 1000))]
     pairs: usize,
     /// Length of a sample in seconds.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 60.0))]
     seconds: f64,
     /// The core that forwards [default: the last one].
     #[arg(long)]
     core: Option<usize>,
-    /// The daemon [default: `vswitch` beside this program].
-    #[arg(long, conflicts_with = "peers_alone")]
-    pub vswitch: Option<PathBuf>,
     /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
     #[arg(long, default_value = "auto")]
     ovs_emc: ExactMatchCache,
     /// Measure the peers without ours; our fields and the ratios are null.
-    #[arg(long)]
-    pub peers_alone: bool,
-    /// Write the rows as JSON to this file.
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[arg(long, conflicts_with = "vswitch")]
+    peers_alone: bool,
     /// Write the rows with everything around them as JSON to this file, for `perf report`.
     #[arg(long)]
     record: Option<PathBuf>,
-    /// Keep the private folder (configs, frames in and out) and say where it is.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    pub common: Common,
 }
 
-/// Runs it with the daemon that was found; without one the peers are measured alone.
-pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        frames::INNER_BYTES.contains(&given.inner_bytes),
-        "--inner-bytes {} is not in {} to {}",
-        given.inner_bytes,
-        frames::INNER_BYTES.start(),
-        frames::INNER_BYTES.end()
-    );
-    anyhow::ensure!(given.pairs > 0, "--pairs 0 measures nothing; 10 is a good number");
-    anyhow::ensure!((0.1..=60.0).contains(&given.seconds), "--seconds {} is not in 0.1 to 60", given.seconds);
+pub fn run(given: Options) -> anyhow::Result<()> {
+    let vswitch = if given.peers_alone { None } else { Some(given.common.vswitch()?) };
     interrupt::install()?;
     let peers: Vec<Vec<Peer>> =
         given.peers.iter().map(|word| Peer::parse_word(word)).collect::<Result<_, _>>()?;
@@ -113,7 +97,7 @@ pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
         frames: given.frames,
         before: given.before,
         account: given.account,
-        keep: given.keep,
+        keep: given.common.keep,
     };
     println!("tunnel: {}", check::tunnel_text());
     println!(
@@ -124,12 +108,12 @@ pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
             "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
         );
     }
-    println!("{}", report::table_head());
+    println!("{}", report::TABLE.head());
     let mut rows = Vec::new();
     let mut record = Record::begin(&options);
     let result = super::run(&options, |outcome| match outcome {
         Outcome::Measured(row) => {
-            println!("{}", report::table_row(&row));
+            println!("{}", report::TABLE.row(&row));
             if let Some(line) = report::stages_line(&row) {
                 println!("{line}");
             }
@@ -143,16 +127,9 @@ pub fn run(given: Options, vswitch: Option<PathBuf>) -> anyhow::Result<()> {
     });
     record.end();
     // Also when it stopped early: minutes of measurement are not to be lost.
-    if let Some(path) = given.json {
-        write_json(&path, &rows)?;
-    }
+    given.common.write(&rows)?;
     if let Some(path) = given.record {
         write_json(&path, &record)?;
     }
     Ok(result?)
-}
-
-fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
 }

@@ -23,7 +23,6 @@ pub const UPLINK_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x01]);
 pub const REMOTE_VTEP_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x02]);
 /// The address of the tenant port that sends (l2, encap) or receives (decap).
 pub const TENANT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Its MAC address.
 pub const TENANT_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x01]);
 /// The MAC address of the second local port (l2), which holds all the other addresses there.
 pub const SECOND_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x02]);
@@ -72,12 +71,10 @@ pub fn peers(flows: usize) -> usize {
 pub struct Tenant(pub u32);
 
 impl Tenant {
-    /// Its network's id.
     pub fn vni(self) -> Vni {
         Vni::truncated(VNI.get() + self.0)
     }
 
-    /// Its VLAN on the trunk.
     pub fn vlan(self) -> u16 {
         low_word(100 + self.0 as usize)
     }
@@ -128,7 +125,6 @@ fn tunnelled(tenant: Tenant, source_port: u16, frame: &[u8]) -> Vec<u8> {
 /// Whether a frame comes again and again as it is, or with the next sequence number each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// From a file.
     Replayed,
     /// By a device that counts; this is the first.
     Counted,
@@ -137,15 +133,12 @@ pub enum Sent {
 /// What a flow's number says about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Whose it is.
     pub tenant: Tenant,
-    /// With whom.
     pub counterpart: usize,
     /// Which of those.
     pub number: usize,
     /// Whether it is RDMA.
     pub roce: bool,
-    /// Source and destination port of TCP.
     pub tcp: (u16, u16),
     /// Source port of RoCEv2.
     pub udp: u16,

@@ -38,17 +38,16 @@ use report::{Measured, Pair, Row};
 use sample::Counter;
 use template::Program;
 
+use crate::host::cores::{self, Cores};
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, cores, io, threads, tsc};
+use crate::host::{HostError, io, threads, tsc};
 use crate::pcap::{self, PcapError};
 
-/// What to compare and how.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The rows' cases, flow counts, lengths and traffic.
     pub jobs: Vec<Job>,
-    /// The other switches.
     pub peers: Vec<Peer>,
     /// Pairs of samples per row.
     pub pairs: usize,
@@ -66,7 +65,6 @@ pub struct Options {
     pub before: Option<PathBuf>,
     /// Ask this switch what its stages take, after the pairs of a row.
     pub account: bool,
-    /// Keep the private folder for inspection.
     pub keep: bool,
 }
 
@@ -112,18 +110,14 @@ const TRIES: usize = 4;
 /// Why nothing could be measured of a job and a peer.
 #[derive(Debug, Clone)]
 pub struct Skipped {
-    /// The job.
     pub job: Job,
-    /// The peer.
     pub peer: Peer,
-    /// What is missing.
     pub reason: String,
 }
 
 /// What a job and a peer came to.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// It was measured.
     Measured(Box<Row>),
     /// It could not be.
     Skipped(Skipped),
@@ -193,7 +187,6 @@ impl Programs {
     }
 }
 
-/// The machine, made ready.
 struct Bench<'a> {
     options: &'a Options,
     /// The plugin driver, or why there is none; `None` where none is needed.
@@ -209,7 +202,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn prepare(options: &'a Options) -> Result<Self, CompareError> {
-        let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
+        let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
         let hertz = tsc::hertz()?;

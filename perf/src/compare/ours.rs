@@ -21,7 +21,6 @@ use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::host::process::Process;
 
-/// The running daemon.
 #[derive(Debug)]
 pub struct Ours {
     daemon: Daemon,
@@ -39,7 +38,7 @@ impl Ours {
             program: setup.vswitch,
             folder: &setup.folder,
             prefix: &setup.prefix,
-            cores: (setup.housekeeping, setup.core),
+            cores: setup.main_cores(),
         };
         let text = config(setup, &daemon.socket());
         // What stays on the host crosses no link and pays nothing.
@@ -213,7 +212,6 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-/// The network of a tenant.
 pub(crate) fn network(text: &mut String, job: &Job, tenant: Tenant) {
     let (name, vni) = (format!("tenant{}", tenant.0), tenant.vni().get());
     let _ = write!(
@@ -223,7 +221,6 @@ pub(crate) fn network(text: &mut String, job: &Job, tenant: Tenant) {
     );
 }
 
-/// A vNIC of a tenant.
 pub(crate) fn vnic(
     text: &mut String,
     name: &str,

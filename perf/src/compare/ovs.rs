@@ -35,7 +35,6 @@ pub enum ExactMatchCache {
     /// Where it makes OVS faster: up to 4096 flows.
     #[default]
     Auto,
-    /// Always.
     On,
     /// Never: every packet is looked up among the megaflows.
     Off,
@@ -71,11 +70,9 @@ impl ExactMatchCache {
 pub enum Megaflows {
     /// One per 5-tuple, as a rule that hashes the 5-tuple brings about.
     Exact,
-    /// One for everything.
     Wildcard,
 }
 
-/// A running OVS.
 #[derive(Debug)]
 pub struct Ovs {
     // Dropped in this order: the switch before its database.
@@ -323,7 +320,6 @@ fn polls_late(source: &Source) -> bool {
     matches!(source, Source::Once(_))
 }
 
-/// Flows in all directions.
 fn flows(job: &Job) -> usize {
     job.flows.count * job.case.ways().len()
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::cases::{Job, Peer};
 use super::plugin::Device;
 use super::{CompareError, ours, ovs, testpmd};
+use crate::host::cores::Cores;
 use crate::host::process::Process;
 
 /// Where the frames come from.
@@ -18,7 +19,6 @@ pub enum Source {
     Endless(PathBuf),
     /// A pcap file once.
     Once(PathBuf),
-    /// A template device.
     Made(Device),
     /// A port with somebody else at its other end.
     Attached(Attached),
@@ -61,9 +61,7 @@ impl Source {
 /// Where they go.
 #[derive(Debug, Clone)]
 pub enum Sink {
-    /// Counted and dropped by a null port.
     Drop,
-    /// Written to a pcap file.
     File(PathBuf),
     /// Swallowed by a template device, which also makes frames where both ways are measured.
     Swallowed(Device),
@@ -86,34 +84,30 @@ impl Sink {
 /// Everything a switch needs to know to start.
 #[derive(Debug)]
 pub struct Setup<'a> {
-    /// The work.
     pub job: &'a Job,
     /// Where frames come from.
     pub source: Source,
     /// Where they go.
     pub sink: Sink,
-    /// The plugin driver that they need.
     pub plugin: Option<PathBuf>,
-    /// The core that forwards.
     pub core: usize,
-    /// Further cores that forward.
     pub more_cores: &'a [usize],
     /// What holds rules of this switch's ports; nothing if not given.
     pub offload: Option<&'a str>,
-    /// The core for everything else.
     pub housekeeping: usize,
-    /// A folder of its own.
     pub folder: PathBuf,
     /// A name no other switch has, for EAL file prefixes.
     pub prefix: String,
-    /// A choice for OVS.
     pub exact_match_cache: ovs::ExactMatchCache,
-    /// The daemon's binary.
     pub vswitch: &'a Path,
 }
 
 impl Setup<'_> {
-    /// All cores that forward.
+    /// The first core that forwards, and the other one.
+    pub(crate) fn main_cores(&self) -> Cores {
+        Cores { forwarding: self.core, housekeeping: self.housekeeping }
+    }
+
     pub(crate) fn cores(&self) -> Vec<usize> {
         [&[self.core], self.more_cores].concat()
     }
@@ -139,19 +133,14 @@ impl Setup<'_> {
 /// What a stage of a switch takes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTime {
-    /// Its name.
     pub stage: String,
     /// TSC cycles for each packet that was received, reading the clock not counted.
     pub cycles: f64,
-    /// Packets in a burst that it began with.
     pub burst: f64,
 }
 
-/// A running switch.
 pub trait Switch {
-    /// What to call it.
     fn name(&self) -> &str;
-    /// Its process.
     fn process(&mut self) -> &mut Process;
     /// Packets that went out of the sink port so far.
     fn forwarded(&mut self) -> Result<u64, CompareError>;
@@ -170,9 +159,7 @@ pub trait Switch {
 /// Which switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// This project's.
     Ours,
-    /// Another one.
     Peer(Peer),
 }
 
@@ -185,7 +172,6 @@ impl std::fmt::Display for Contender {
     }
 }
 
-/// Starts it.
 pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>, CompareError> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),

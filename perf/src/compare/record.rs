@@ -19,7 +19,6 @@ pub struct Record {
     pub frames: String,
     /// Load of the machine over the last minute, before and after.
     pub load: (f64, f64),
-    /// Its rows.
     pub rows: Vec<Figures>,
     /// What could not be measured: case, flows, peer, reason.
     pub skipped: Vec<(String, String, String, String)>,
@@ -31,33 +30,24 @@ pub struct Figures {
     /// As in the file of `--json`.
     #[serde(flatten)]
     pub row: Row,
-    /// The others.
     pub more: More,
 }
 
-/// A machine and its software.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Day of the run.
     pub date: String,
     /// Processor, as it names itself.
     pub processor: String,
-    /// Its cores here.
     pub cores: usize,
     /// Ticks of the time stamp counter in a second.
     pub hertz: f64,
-    /// The kernel.
     pub kernel: String,
-    /// DPDK.
     pub dpdk: String,
-    /// Open vSwitch.
     pub ovs: String,
-    /// This switch.
     pub vswitch: String,
 }
 
 impl Machine {
-    /// This machine.
     pub(crate) fn here(vswitch: Option<&Path>) -> Self {
         let said = |program: &str, arguments: &[&str]| {
             let text = process::run(program, arguments, &[]).unwrap_or_default();
@@ -80,7 +70,6 @@ impl Machine {
 }
 
 impl Record {
-    /// Begins a record.
     pub fn begin(options: &Options) -> Self {
         let words = without_paths(std::env::args().skip(1));
         let frames = match options.frames {
@@ -97,18 +86,15 @@ impl Record {
         }
     }
 
-    /// Adds a row.
     pub fn add(&mut self, row: &Row) {
         self.rows.push(Figures { row: row.clone(), more: row.more.clone() });
     }
 
-    /// Adds what was skipped.
     pub fn skip(&mut self, skipped: &Skipped) {
         let Skipped { job, peer, reason } = skipped;
         self.skipped.push((job.label(), job.flows.given.clone(), peer.to_string(), reason.clone()));
     }
 
-    /// Ends it.
     pub fn end(&mut self) {
         self.load.1 = load();
     }

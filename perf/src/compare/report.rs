@@ -8,20 +8,19 @@ use super::Skipped;
 use super::cases::{Job, Peer};
 use super::peer::StageTime;
 use super::sample::Sample;
+use crate::table::{Table, column, number};
 
 /// Samples of both switches, taken one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
     /// Ours; `None` when the peer was measured alone.
     pub ours: Option<Sample>,
-    /// The peer's.
     pub peer: Sample,
 }
 
 /// What was measured for a row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
-    /// The pairs that count.
     pub pairs: Vec<Pair>,
     /// What our stages take, if that was asked for.
     pub stages: Vec<StageTime>,
@@ -45,13 +44,11 @@ pub struct Row {
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
     pub ours_mpps: Option<f64>,
-    /// The peer's.
     pub peer_mpps: f64,
     /// The smallest ratio of a pair, ours to the peer's.
     pub ratio_min: Option<f64>,
     /// The median ratio.
     pub ratio_median: Option<f64>,
-    /// The largest ratio.
     pub ratio_max: Option<f64>,
     /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching, and
     /// against ourselves with something else to do.
@@ -70,7 +67,6 @@ pub struct More {
     pub peer_cycles: f64,
     /// The fewest and the most cycles that a pair added.
     pub added_spread: Option<(f64, f64)>,
-    /// How many pairs were kept.
     pub pairs: usize,
     /// What our stages take, where that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,58 +120,29 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper))
 }
 
-/// The head of the table.
-pub fn table_head() -> String {
-    format!(
-        "{:<13} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
-        "case",
-        "flows",
-        "bytes",
-        "traffic",
-        "peer",
-        "ours Mpps",
-        "cyc",
-        "peer Mpps",
-        "cyc",
-        "ratio min/median/max",
-        "added",
-        "pairs"
-    )
-}
+/// A row of the table.
+pub const TABLE: Table<Row> = Table(&[
+    column("case", -13, |row| row.case.clone()),
+    column("flows", 6, |row| row.flows.clone()),
+    column("bytes", 6, |row| row.inner_bytes.to_string()),
+    column("traffic", -7, |row| row.traffic.clone()),
+    column("peer", -13, |row| row.peer.clone()),
+    column("ours Mpps", 10, |row| number(row.ours_mpps, 2)),
+    column("cyc", 6, |row| number(row.more.ours_cycles, 0)),
+    column("peer Mpps", 10, |row| number(row.peer_mpps, 2)),
+    column("cyc", 6, |row| number(row.more.peer_cycles, 0)),
+    column("ratio min/median/max", 23, |row| {
+        [row.ratio_min, row.ratio_median, row.ratio_max].map(|ratio| number(ratio, 2)).join(" / ")
+    }),
+    column("added", 7, |row| number(row.added_cycles, 0)),
+    column("pairs", 6, |row| row.more.pairs.to_string()),
+]);
 
 /// A row that says why there is none.
 pub fn skipped_row(skipped: &Skipped) -> String {
     let Skipped { job, peer, reason } = skipped;
     let (case, traffic) = (job.label(), job.traffic);
     format!("{case:<13} {:>6} {:>6} {traffic:<7} {peer:<13} skipped: {reason}", job.flows, job.inner_bytes)
-}
-
-/// A row of the table.
-pub fn table_row(row: &Row) -> String {
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
-    };
-    let ratio = format!(
-        "{} / {} / {}",
-        number(row.ratio_min, 2),
-        number(row.ratio_median, 2),
-        number(row.ratio_max, 2)
-    );
-    format!(
-        "{:<13} {:>6} {:>6} {:<7} {:<13} {:>10} {:>6} {:>10} {:>6} {:>23} {:>7} {:>6}",
-        row.case,
-        row.flows,
-        row.inner_bytes,
-        row.traffic,
-        row.peer,
-        number(row.ours_mpps, 2),
-        number(row.more.ours_cycles, 0),
-        number(Some(row.peer_mpps), 2),
-        number(Some(row.more.peer_cycles), 0),
-        ratio,
-        number(row.added_cycles, 0),
-        row.more.pairs
-    )
 }
 
 /// The line below a row that says what our stages take; nothing if that was not asked for.
@@ -278,7 +245,7 @@ mod tests {
         let row = Row::new(&job(), Peer::Testpmd, alone, 1e9).unwrap();
         assert_eq!((row.ours_mpps, row.ratio_median, row.added_cycles), (None, None, None));
         assert_eq!(row.peer_mpps, 5.0);
-        assert!(table_row(&row).contains("- / - / -"));
+        assert!(TABLE.row(&row).contains("- / - / -"));
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 
 use super::record::{Figures, Record};
 
-/// What a target bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
     /// The cycles added to those of the peer, at most.
@@ -97,7 +96,6 @@ impl Target {
     }
 }
 
-/// The page.
 pub fn page(records: &[Record]) -> String {
     let mut text = String::from(
         "# Results of `perf compare`\n\n\

@@ -21,7 +21,6 @@ const WARM_UP: Duration = Duration::from_millis(150);
 /// What one look at a running switch gives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Packets that left the switch.
     pub packets: u64,
     /// Packets that were made for it, where that is known.
     pub made: Option<u64>,

@@ -13,7 +13,6 @@ pub const HEAD: usize = 128;
 pub enum Bits {
     /// The flow's number, from this bit on.
     Flow(u32),
-    /// The number of the round.
     Round,
 }
 
@@ -24,13 +23,10 @@ pub struct Patch {
     pub offset: usize,
     /// 2 or 4 bytes.
     pub width: usize,
-    /// What varies.
     pub bits: Bits,
-    /// How much of it.
     pub mask: u32,
     /// How far it is shifted up.
     pub left: u32,
-    /// What it is added to.
     pub base: u32,
 }
 
@@ -56,14 +52,12 @@ pub struct Template {
     pub length: usize,
     /// How it begins, at most [`HEAD`] bytes.
     pub head: Vec<u8>,
-    /// What is patched.
     pub patches: Vec<Patch>,
 }
 
 /// What a device makes: so many flows, from a power of two of templates by turns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Number of flows.
     pub flows: u32,
     /// Flow F is of template F modulo their number.
     pub templates: Vec<Template>,

@@ -12,7 +12,6 @@ use crate::host::scratch;
 const LIMIT: Duration = Duration::from_secs(20);
 const SINK_PORT: &str = "1";
 
-/// A running testpmd.
 #[derive(Debug)]
 pub struct Testpmd {
     process: Process,
@@ -20,7 +19,6 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it and begins forwarding.
     pub fn start(setup: &Setup<'_>) -> Result<Self, CompareError> {
         // Port 0 and port 1 follow the order of the devices.
         let (source, sink) = (setup.source.device(0), setup.sink.device(1));

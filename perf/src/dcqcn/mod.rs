@@ -3,6 +3,7 @@
 //!
 //! Every figure is the same on every machine.
 
+pub mod cli;
 pub mod reaction;
 pub mod sim;
 pub mod spread;
@@ -25,10 +26,8 @@ const SETTLED: f64 = 0.1;
 /// How long a scenario lasts, in nanoseconds.
 const LENGTH_NS: u64 = 300_000_000;
 
-/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Four queue pairs under a ceiling.
     Alone,
     /// RDMA against TCP of one vNIC, weights 1:1.
     Even,
@@ -39,10 +38,8 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Alone, Self::Even, Self::ThreeToOne, Self::Storm];
 
-    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -52,7 +49,6 @@ impl Scenario {
         }
     }
 
-    /// What it shows.
     pub const fn about(self) -> &'static str {
         match self {
             Self::Alone => "4 queue pairs under a ceiling of 5 Gbit/s",
@@ -128,11 +124,8 @@ impl Scenario {
 /// What came out of a scenario.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Its name.
     pub scenario: &'static str,
-    /// What it shows.
     pub about: &'static str,
-    /// The senders.
     pub flows: Vec<FlowOutcome>,
     /// RDMA in all, Gbit/s, of tenant A.
     pub rdma_gbit: f64,
@@ -142,7 +135,6 @@ pub struct Outcome {
     pub total_gbit: f64,
     /// Jain's index of the queue pairs that obey (Jain, Chiu, Hawe 1984): 1 is fair.
     pub jain_rdma: Option<f64>,
-    /// Jain's index of the TCPs.
     pub jain_tcp: Option<f64>,
     /// RDMA packets of senders that obey that were dropped.
     pub rdma_lost: u64,
@@ -150,26 +142,19 @@ pub struct Outcome {
     traces: Vec<Trace>,
 }
 
-/// A sender.
 #[derive(Debug, Serialize)]
 pub struct FlowOutcome {
-    /// What it is.
     pub kind: &'static str,
-    /// Its vNIC.
     pub vnic: u32,
     /// Its mean rate once settled, Gbit/s.
     pub gbit: f64,
-    /// Packets dropped.
     pub dropped: u64,
-    /// Packets that waited.
     pub waited: u64,
-    /// Notifications.
     pub notified: u64,
     /// Packets marked, per second, once settled.
     pub marks: f64,
 }
 
-/// Jain's fairness index.
 fn jain(rates: &[f64]) -> Option<f64> {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
@@ -230,7 +215,6 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
 }
 
 impl Outcome {
-    /// A line for the table.
     pub fn line(&self) -> String {
         let index = |jain: Option<f64>| jain.map_or_else(|| "-".into(), |jain| format!("{jain:.3}"));
         format!(
@@ -246,7 +230,6 @@ impl Outcome {
         )
     }
 
-    /// The head of the table.
     pub fn head() -> String {
         format!(
             "{:<13} {:>9} {:>8} {:>9} {:>10} {:>9} {:>9}",

@@ -8,19 +8,14 @@ pub struct Parameters {
     pub cnp_interval_ns: u64,
     /// Without notifications alpha decays this often.
     pub alpha_timer_ns: u64,
-    /// Weight of a notification in alpha.
     pub g: f64,
-    /// Steps of fast recovery.
     pub fast_recovery: u32,
-    /// Additive increase.
     pub additive: f64,
     /// Hyper increase, per step.
     pub hyper: f64,
-    /// The rate grows this often ...
     pub increase_timer_ns: u64,
     /// ... and every so many bytes.
     pub increase_bytes: u64,
-    /// The least rate.
     pub min_rate: f64,
 }
 
@@ -40,7 +35,6 @@ impl Default for Parameters {
     }
 }
 
-/// A sender's rate.
 #[derive(Clone, Debug)]
 pub struct ReactionPoint {
     parameters: Parameters,
@@ -77,7 +71,6 @@ impl ReactionPoint {
         self.rate
     }
 
-    /// A notification came.
     pub fn notified(&mut self, now_ns: u64) {
         self.target = self.rate;
         self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.parameters.min_rate);
@@ -97,7 +90,6 @@ impl ReactionPoint {
         }
     }
 
-    /// Lets the timers run.
     pub fn tick(&mut self, now_ns: u64) {
         while now_ns >= self.alpha_due {
             self.alpha_due += self.parameters.alpha_timer_ns;

@@ -21,23 +21,17 @@ const SAMPLE_NS: u64 = 500_000;
 /// The most by which a seed moves the beginning of a sender.
 pub const JITTER_NS: u64 = 2_000_000;
 
-/// What a sender is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
-    /// A queue pair under DCQCN.
     Rdma,
-    /// A queue pair that ignores notifications.
     Blind(f64),
-    /// A TCP.
     Tcp,
 }
 
-/// A sender of a vNIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     /// vNIC; its number is its tenant's, too.
     pub vnic: u32,
-    /// What it is.
     pub source: Source,
     /// When it begins.
     pub from_ns: u64,
@@ -46,30 +40,21 @@ pub struct Flow {
 /// Limits of a part of the tree.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// The link.
     Link(NodeLimits),
-    /// A tenant.
     Tenant(u32, NodeLimits),
-    /// A class of a vNIC.
     Class(u32, Class, NodeLimits),
 }
 
-/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The tree.
     pub limits: Vec<Limit>,
-    /// The senders.
     pub flows: Vec<Flow>,
     /// How long it runs.
     pub length_ns: u64,
     /// Rate at which queue pairs start, bits per second.
     pub line_rate: f64,
-    /// How marks are set.
     pub law: Law,
-    /// How senders react.
     pub parameters: Parameters,
-    /// Round trip of TCP.
     pub tcp_rtt_ns: u64,
     /// The chances of marks, and by how much each sender begins late, up to [`JITTER_NS`]; 0: nobody does.
     pub seed: u64,
@@ -84,11 +69,8 @@ pub struct Trace {
     pub marks: Vec<(f64, f64)>,
     /// (seconds, bytes that wait, or are owed, at the end of the sample) of its class.
     pub held: Vec<(f64, f64)>,
-    /// Packets that were dropped.
     pub dropped: u64,
-    /// Packets that had to wait.
     pub waited: u64,
-    /// Notifications.
     pub notified: u64,
     bytes: u64,
     marked: u64,

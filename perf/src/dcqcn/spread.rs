@@ -6,12 +6,9 @@ use serde::Serialize;
 
 use super::{Outcome, Scenario, run};
 
-/// The worst over some seeds.
 #[derive(Debug, Default, Serialize)]
 pub struct Spread {
-    /// The scenario.
     pub scenario: &'static str,
-    /// How many seeds.
     pub seeds: u64,
     /// How far everything together was over its ceiling, percent; negative: under it.
     pub over_ceil: Option<f64>,
@@ -66,7 +63,6 @@ impl Spread {
         }
     }
 
-    /// The head of the table.
     pub fn head() -> String {
         format!(
             "{:<13} {:>5} {:>11} {:>12} {:>13} {:>10} {:>9} {:>9} {:>15}",
@@ -82,7 +78,6 @@ impl Spread {
         )
     }
 
-    /// A line for the table.
     pub fn line(&self) -> String {
         let number = |value: Option<f64>, digits: usize| {
             value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 /// Bytes of a segment's frame.
 pub const FRAME: u32 = 1514;
 
-/// A sender.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     window: f64,
@@ -19,7 +18,6 @@ pub struct Tcp {
     /// Losses before this belong to the same event.
     recovered_ns: u64,
     rtt_ns: u64,
-    /// Packets that were dropped.
     pub dropped: u64,
 }
 
@@ -63,12 +61,10 @@ impl Tcp {
         may
     }
 
-    /// A packet left the switch.
     pub fn left(&mut self, now_ns: u64) {
         self.acks.push_back(now_ns + self.rtt_ns);
     }
 
-    /// A packet was dropped there.
     pub fn lost(&mut self, now_ns: u64) {
         self.dropped += 1;
         self.losses.push_back(now_ns + self.rtt_ns);

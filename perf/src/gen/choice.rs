@@ -37,7 +37,6 @@ const fn scale(bits: u32, bound: u32) -> u32 {
     ((bits as u64 * bound as u64) >> 32) as u32
 }
 
-/// Draws flows.
 #[derive(Debug, Clone)]
 pub struct Flows {
     count: u32,
@@ -56,14 +55,13 @@ impl Flows {
     /// Draws from flows 0 to `count - 1`.
     pub fn new(count: u32, distribution: Distribution, exponent: f64) -> Self {
         let how = match distribution {
-            Distribution::InTurn => How::InTurn(0),
+            Distribution::InTurn | Distribution::New => How::InTurn(0),
             Distribution::Uniform => How::Uniform,
             Distribution::Zipf => How::Alias(alias(count, |rank| f64::from(rank + 1).powf(-exponent))),
         };
         Self { count, how }
     }
 
-    /// The next flow.
     #[inline]
     pub fn draw(&mut self, dice: &mut Dice) -> u32 {
         match &mut self.how {
@@ -120,7 +118,6 @@ impl Lengths {
         Self { row, next: 0 }
     }
 
-    /// The next place.
     #[inline]
     pub fn draw(&mut self) -> usize {
         let Some(&place) = self.row.get(self.next) else { return 0 };

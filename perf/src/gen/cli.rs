@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-
 use super::scenario::Scenario;
 use super::{html, report};
 use crate::host::interrupt;
+use crate::options::{Page, write_json};
 
 /// Generate what a scenario file says, over any DPDK port, and measure what comes back.
 #[derive(Debug, clap::Args)]
@@ -16,9 +15,8 @@ pub struct Options {
     /// Write everything as JSON to this file; `-` prints it in one line, in place of the text.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Write a page with tables and plots to this file; it needs nothing else.
-    #[arg(long)]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    page: Page,
     /// Share of frames that may be lost at the throughput, in percent [default: what the scenario says].
     #[arg(long)]
     loss: Option<f64>,
@@ -33,7 +31,6 @@ pub struct Options {
     check: bool,
 }
 
-/// Runs it.
 pub fn run(given: Options) -> anyhow::Result<()> {
     let (mut scenario, source) = Scenario::load(&given.scenario)?;
     if let Some(loss) = given.loss {
@@ -57,13 +54,9 @@ pub fn run(given: Options) -> anyhow::Result<()> {
         print!("{}", report::text(&report));
     }
     if let Some(path) = given.json.filter(|_| !printed) {
-        let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+        write_json(&path, &report)?;
     }
-    if let Some(path) = given.html {
-        std::fs::write(&path, html::page(&report)?).with_context(|| format!("write {}", path.display()))?;
-        println!("page: {}", path.display());
-    }
+    given.page.write(|| html::page(&report))?;
     anyhow::ensure!(!report.interrupted, "interrupted; the report holds what was done until then");
     Ok(())
 }

@@ -28,22 +28,17 @@ pub struct Shape {
     pub protocol: Protocol,
     /// IPv6.
     pub v6: bool,
-    /// TOS or traffic class.
     pub tos: u8,
-    /// VLAN id.
     pub vlan: Option<u16>,
     /// TCP: SYN.
     pub syn: bool,
-    /// The tunnel.
     pub tunnel: Option<Outer>,
 }
 
 /// The outer headers of a tunnel.
 #[derive(Debug, Clone, Copy)]
 pub struct Outer {
-    /// Source station.
     pub src: (MacAddr, Ipv4Addr),
-    /// Destination station.
     pub dst: (MacAddr, Ipv4Addr),
 }
 
@@ -141,9 +136,7 @@ pub struct Template {
 /// What a packet has for itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Serial {
-    /// Its number in the flow.
     pub number: u32,
-    /// Its packet sequence number.
     pub psn: u32,
 }
 

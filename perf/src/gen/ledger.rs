@@ -16,7 +16,6 @@ pub struct Received {
     pub frames: u64,
     /// Bytes of them in memory.
     pub bytes: u64,
-    /// Frames that had arrived before.
     pub duplicates: u64,
     /// Frames that came after a later one of their flow.
     pub reordered: u64,
@@ -26,27 +25,21 @@ pub struct Received {
     pub gaps: u64,
     /// Jumps of the packet sequence number of a queue pair.
     pub psn_gaps: u64,
-    /// Packet sequence numbers that went back.
     pub psn_back: u64,
 }
 
-/// A flow at the receiver.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
-    /// The next number awaited.
     next: u32,
-    /// The next packet sequence number awaited.
     psn: u32,
     /// Bit n: number `next - 1 - n` has arrived.
     seen: u64,
 }
 
-/// The flows of a stream.
 #[derive(Debug)]
 pub struct Ledger {
     first_flow: u32,
     flows: Vec<Flow>,
-    /// The sums.
     pub received: Received,
 }
 

@@ -12,7 +12,6 @@ const PLAIN: u16 = 0x6a76;
 const ROCE: u16 = 0x6a72;
 const STAMP: u64 = (1 << 48) - 1;
 
-/// What a signature says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// It is of a RoCEv2 packet.
@@ -21,7 +20,6 @@ pub struct Mark {
     pub run: u8,
     /// The flow, over all streams; 24 bits.
     pub flow: u32,
-    /// The frame's number in its flow.
     pub number: u32,
     /// When it was made: the low 48 bits of the time stamp counter.
     pub stamp: u64,

@@ -158,7 +158,7 @@ impl Session<'_> {
         let mut rig = self.rig(lanes, streams)?;
         self.warm_up(&mut rig, rates.clone())?;
         self.screen.begin("traffic");
-        let demand = Demand { rates, seconds: self.scenario.run.seconds, frames: None };
+        let demand = Demand::new(rates, self.scenario.run.seconds);
         let outcome = rig.run(self.runtime, &demand, &mut self.screen)?;
         self.report.interrupted |= outcome.interrupted;
         self.report.judge_traffic(outcome, ceiling);
@@ -170,7 +170,7 @@ impl Session<'_> {
         let seconds = self.scenario.run.warm_up;
         if seconds > 0.0 {
             self.screen.begin("warm-up");
-            rig.run(self.runtime, &Demand { rates, seconds, frames: None }, &mut self.screen)?;
+            rig.run(self.runtime, &Demand::new(rates, seconds), &mut self.screen)?;
         }
         Ok(crate::host::interrupt::check()?)
     }
@@ -247,7 +247,8 @@ fn tests(bench: &mut Bench<'_>, findings: &mut Findings) -> Result<(), LiveError
     Ok(())
 }
 
-fn unmade() -> LiveError {
+/// What is said where the frames of a plan cannot be made, which a check should have told.
+pub fn unmade() -> LiveError {
     LiveError::Silent("the frames of this program are not what it expects".into())
 }
 
@@ -270,6 +271,6 @@ pub fn calibrate(
     let streams: Vec<StreamPlan> =
         streams.iter().map(|stream| StreamPlan { from: 0, to: 0, ..stream.clone() }).collect();
     let mut rig = Rig::new(vec![lane], &streams, generator).ok_or_else(unmade)?;
-    let demand = Demand { rates: vec![None; streams.len()], seconds, frames: None };
+    let demand = Demand::new(vec![None; streams.len()], seconds);
     rig.run(runtime, &demand, screen)
 }

@@ -5,14 +5,11 @@ use serde::Serialize;
 use super::ledger::Received;
 use crate::live::delay::Quantiles;
 
-/// A run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// How long it sent, in seconds.
     pub seconds: f64,
-    /// The user ended it.
     pub interrupted: bool,
-    /// The streams.
     pub streams: Vec<StreamOutcome>,
     /// Frames that are none of the streams'.
     pub foreign: u64,
@@ -22,20 +19,14 @@ pub struct Outcome {
     pub stale: u64,
     /// Frames of which the checksums or the ICRC were looked at.
     pub verified: u64,
-    /// Of those, frames with a wrong one.
     pub damaged: u64,
-    /// What the drivers say they lost on receiving.
     pub driver_losses: u64,
-    /// How it went.
     pub bins: Vec<Bin>,
 }
 
-/// A stream in a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamOutcome {
-    /// Its name.
     pub name: String,
-    /// Frames that the port took.
     pub sent: u64,
     /// Frames that were due while the port had no room: offered, and not taken.
     pub refused: u64,
@@ -43,18 +34,30 @@ pub struct StreamOutcome {
     pub late: u64,
     /// Frames sent and never received.
     pub lost: u64,
-    /// New flows begun.
     pub new_flows: u64,
-    /// What arrived.
     #[serde(flatten)]
     pub received: Received,
     /// Bytes sent and received per frame on average, in memory.
     pub sent_bytes: u64,
     /// From making a frame to reading it, in microseconds.
     pub delay: Option<Quantiles>,
+    /// Over time, where that was asked for.
+    #[serde(skip)]
+    pub series: Vec<StreamBin>,
 }
 
-/// A stretch of time.
+/// A stream in a stretch of time.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamBin {
+    /// Its end, in seconds from the beginning.
+    pub at: f64,
+    /// Frames sent per second.
+    pub sent: f64,
+    /// Frames received per second, repetitions not counted.
+    pub received: f64,
+    pub delay: Option<Quantiles>,
+}
+
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Bin {
     /// Its end, in seconds from the beginning.
@@ -74,7 +77,6 @@ impl Outcome {
         self.streams.iter().map(of).sum()
     }
 
-    /// Frames that ports took.
     pub fn sent(&self) -> u64 {
         self.sum(|stream| stream.sent)
     }

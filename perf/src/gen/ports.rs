@@ -6,7 +6,7 @@ use pmd::{Burst, Mbuf, MempoolConfig, PciAccess, Port, PortConfig, Ring, RxQueue
 use wire::PacketBuf;
 
 use super::scenario::Attachment;
-use super::scenario::check::{Plan, PortPlan};
+use super::scenario::check::{Plan, PortPlan, StreamPlan};
 use crate::host::{interrupt, scratch};
 use crate::live::LiveError;
 use crate::live::ports::{self, Runtime};
@@ -19,7 +19,7 @@ const HEADROOM: usize = 128;
 
 /// Starts DPDK with buffers for the frames of a plan, and with its PCI devices.
 pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime, LiveError> {
-    let longest = plan.streams.iter().map(super::scenario::check::StreamPlan::longest).max().unwrap_or(0);
+    let longest = plan.streams.iter().map(StreamPlan::longest).max().unwrap_or(0);
     let usual = MempoolConfig::default();
     let room = (longest + HEADROOM).next_multiple_of(64).max(usual.data_room.into());
     let devices = plan.ports.iter().filter_map(|port| match &port.attachment {
@@ -32,10 +32,13 @@ pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime, LiveErro
     Runtime::start_with(&scratch::file_prefix(0), core, buffers, pci)
 }
 
-/// A port with its queues.
+/// A plan without ports, for [`runtime`], which then has buffers for the frames of these streams.
+pub fn plan_of(streams: &[StreamPlan]) -> Plan {
+    Plan { ports: Vec::new(), streams: streams.to_vec() }
+}
+
 #[derive(Debug)]
 pub struct Lane {
-    /// What streams call it.
     pub name: String,
     rx: Vec<RxQueue>,
     tx: TxQueue,
@@ -82,7 +85,6 @@ impl Lane {
         Ok(Self { name: name.into(), rx, tx, port })
     }
 
-    /// Waits for the other end.
     pub fn await_link(&self) -> Result<(), LiveError> {
         let end = Instant::now() + LINK;
         while !self.port.link()?.up {

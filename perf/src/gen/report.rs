@@ -12,34 +12,25 @@ const NEAR: f64 = 0.9;
 /// A generator that is late for more than this share is the limit.
 const LATE: f64 = 0.01;
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The scenario's file.
     pub scenario: String,
-    /// This program's version.
     pub version: &'static str,
-    /// DPDK's version.
     pub dpdk: String,
-    /// The processor.
     pub processor: String,
-    /// The generator's core.
     pub core: usize,
     /// Ticks of the time stamp counter per second.
     pub hertz: u64,
     /// What the generator can do against itself, by frame size (0: the streams' own).
     pub ceilings: Vec<Ceiling>,
-    /// Plain traffic.
     pub traffic: Option<Outcome>,
     /// RFC 2544, by frame size.
     pub findings: Vec<Findings>,
     /// Why plain traffic says nothing of the device under test.
     pub generator_is_the_limit: Option<String>,
-    /// The user ended it.
     pub interrupted: bool,
 }
 
-/// A calibration.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ceiling {
     /// Frame size, 0 for the streams' own.
@@ -87,12 +78,10 @@ impl Report {
     }
 }
 
-/// Size of frames in words.
 pub fn size_text(size: u32) -> String {
     if size == 0 { "own".into() } else { size.to_string() }
 }
 
-/// The report for a terminal.
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
@@ -248,6 +237,7 @@ mod tests {
             received: super::super::ledger::Received { frames: sent, ..Default::default() },
             sent_bytes: 0,
             delay: None,
+            series: Vec::new(),
         };
         Outcome {
             seconds: 1.0,

@@ -21,7 +21,6 @@ const LATE: f64 = 0.01;
 /// How often the latency and the burst are measured.
 const REPEATS: usize = 3;
 
-/// A trial at a rate.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Trial {
     /// Frames per second asked for.
@@ -45,7 +44,6 @@ pub struct Findings {
     pub throughput: Option<Throughput>,
     /// Section 26.2.
     pub latency: Option<Latency>,
-    /// Delays at the loads that the scenario names.
     pub loads: Vec<Loaded>,
     /// Section 26.3.
     pub frame_loss: Option<Vec<Trial>>,
@@ -60,7 +58,6 @@ pub struct Throughput {
     pub rate: f64,
     /// The generator, not the device under test, set the limit.
     pub generator_is_the_limit: bool,
-    /// The trials.
     pub trials: Vec<Trial>,
 }
 
@@ -78,7 +75,6 @@ pub struct Latency {
 pub struct Loaded {
     /// Frames per second asked for.
     pub rate: f64,
-    /// What came of it.
     pub outcome: Outcome,
 }
 
@@ -91,19 +87,13 @@ pub struct BackToBack {
     pub mean: f64,
 }
 
-/// What the tests need.
 pub struct Bench<'a> {
-    /// The ports and streams.
     pub rig: &'a mut Rig,
-    /// DPDK.
     pub runtime: &'a Runtime,
-    /// The screen.
     pub screen: &'a mut Screen,
-    /// What the scenario says.
     pub run: &'a Run,
     /// The share of each stream.
     pub shares: Vec<f64>,
-    /// The highest rate, of all streams.
     pub most: f64,
     /// What the generator can do against itself.
     pub ceiling: Option<f64>,
@@ -112,7 +102,7 @@ pub struct Bench<'a> {
 impl Bench<'_> {
     fn demand(&self, rate: f64) -> Demand {
         let rates = self.shares.iter().map(|share| Some(rate * share)).collect();
-        Demand { rates, seconds: self.run.trial, frames: None }
+        Demand::new(rates, self.run.trial)
     }
 
     /// Runs a trial; `Err` when the user ended it.

@@ -9,11 +9,10 @@ use pmd::{Burst, rdtsc};
 use super::frame::checksums_right;
 use super::ledger::Ledger;
 use super::mark::Mark;
-use super::outcome::{Bin, Outcome, StreamOutcome};
+use super::outcome::{Bin, Outcome, StreamBin, StreamOutcome};
 use super::ports::{Lane, whole};
 use super::scenario::Generator;
 use super::scenario::check::StreamPlan;
-use super::screen::Screen;
 use super::sender::Sender;
 use crate::host::interrupt;
 use crate::live::LiveError;
@@ -28,8 +27,57 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Stretches of time that a run is told in.
 const BINS: f64 = 100.0;
 
+/// Somebody who looks at a run while it goes on, from its thread.
+pub trait Observer {
+    /// Whether it wants to look, at tick `now`.
+    fn is_due(&mut self, now: u64) -> bool;
+
+    /// Looks, so many seconds after the beginning; `false` ends the run.
+    fn look(&mut self, seconds: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError>;
+}
+
+/// Nobody looks.
+impl Observer for () {
+    #[inline]
+    fn is_due(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn look(&mut self, _: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
+        Ok(true)
+    }
+}
+
+/// Looks every so many ticks, the first time at once.
+pub struct Every<F> {
+    ticks: u64,
+    next: u64,
+    look: F,
+}
+
+impl<F: FnMut(f64) -> Result<bool, LiveError>> Every<F> {
+    pub fn new(ticks: u64, look: F) -> Self {
+        Self { ticks, next: 0, look }
+    }
+}
+
+impl<F: FnMut(f64) -> Result<bool, LiveError>> Observer for Every<F> {
+    #[inline]
+    fn is_due(&mut self, now: u64) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + self.ticks;
+        }
+        due
+    }
+
+    fn look(&mut self, seconds: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
+        (self.look)(seconds)
+    }
+}
+
 /// What a run is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Demand {
     /// Frames per second of each stream; `None` for as fast as it goes.
     pub rates: Vec<Option<f64>>,
@@ -37,9 +85,17 @@ pub struct Demand {
     pub seconds: f64,
     /// How many frames of each stream at most.
     pub frames: Option<u64>,
+    /// Tell each stream over time, in steps of so many seconds; it costs a second histogram.
+    pub series: Option<f64>,
 }
 
-/// Ports and streams.
+impl Demand {
+    /// Streams at these rates for so long.
+    pub fn new(rates: Vec<Option<f64>>, seconds: f64) -> Self {
+        Self { rates, seconds, ..Self::default() }
+    }
+}
+
 #[derive(Debug)]
 pub struct Rig {
     lanes: Vec<Lane>,
@@ -61,6 +117,20 @@ struct Stream {
     waiting: Burst,
 }
 
+/// The counter of a run: its ticks a second, and where the run began.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    hertz: u64,
+    start: u64,
+}
+
+/// Ticks from one end of a bin to the other.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    from: u64,
+    to: u64,
+}
+
 /// The counts of a stream while it runs.
 #[derive(Debug)]
 struct Tally {
@@ -79,9 +149,19 @@ struct Tally {
     /// What came of a capture: its frames have no signature.
     unmarked: (u64, u64),
     delays: Delays,
+    /// The step under way of the series, and the steps before it; nothing where it is not asked for.
+    step: Option<Step>,
+    series: Vec<StreamBin>,
 }
 
-/// The counts of a run.
+/// A step of a series: what there was at its beginning, and the delays in it.
+#[derive(Debug, Default)]
+struct Step {
+    sent: u64,
+    arrived: u64,
+    delays: Delays,
+}
+
 #[derive(Debug, Default)]
 struct Sums {
     foreign: u64,
@@ -111,17 +191,15 @@ impl Rig {
         Some(Self { lanes, streams, awaited, generator: generator.clone(), run: 0, space: Vec::new() })
     }
 
-    /// Gives back the lanes.
     pub fn into_lanes(self) -> Vec<Lane> {
         self.lanes
     }
 
-    /// Runs the streams.
     pub fn run(
         &mut self,
         runtime: &Runtime,
         demand: &Demand,
-        screen: &mut Screen,
+        observer: &mut impl Observer,
     ) -> Result<Outcome, LiveError> {
         self.run = if self.run == u8::MAX { 1 } else { self.run + 1 };
         let losses_before = self.driver_losses()?;
@@ -132,12 +210,13 @@ impl Rig {
             .streams
             .iter()
             .zip(&demand.rates)
-            .map(|(stream, &rate)| self.tally(stream, rate, hertz, start))
+            .map(|(stream, &rate)| self.tally(stream, rate, demand.series, Time { hertz, start }))
             .collect();
         self.streams.iter_mut().for_each(|stream| stream.sender.begin(hertz, start));
         let mut sums = Sums::default();
         let mut burst = Burst::with_capacity(2 * BURST);
-        let (end, step) = (start + ticks(demand.seconds), ticks((demand.seconds / BINS).max(0.01)));
+        let step = demand.series.unwrap_or((demand.seconds / BINS).max(0.01));
+        let (end, step) = (start + ticks(demand.seconds), ticks(step));
         let (mut bins, mut bin_end, mut bin_start) = (Vec::new(), start + step, start);
         let patience = runtime.clock.cycles(PATIENCE);
         let mut interrupted = false;
@@ -146,15 +225,22 @@ impl Rig {
             let left = self.send_all(runtime, &mut tallies, demand, patience, now);
             self.receive_all(&mut tallies, &mut sums, &mut burst);
             if now >= bin_end {
-                bins.push(bin(&tallies, &mut sums, hertz, (start, bin_start, now)));
+                let stretch = Stretch { from: bin_start, to: now };
+                bins.push(bin(&tallies, &mut sums, Time { hertz, start }, stretch));
+                for tally in &mut tallies {
+                    tally.end_step(Time { hertz, start }, stretch);
+                }
                 (bin_start, bin_end) = (now, now + step);
                 interrupted = interrupt::check().is_err();
                 if interrupted {
                     break;
                 }
             }
-            if screen.is_due(now) {
-                screen.show((now - start) as f64 / hertz as f64, &self.snapshot(&tallies, hertz));
+            if observer.is_due(now) {
+                let seconds = (now - start) as f64 / hertz as f64;
+                if !observer.look(seconds, &self.snapshot(&tallies, hertz))? {
+                    break;
+                }
             }
             now = rdtsc();
             if !left {
@@ -177,7 +263,8 @@ impl Rig {
         })
     }
 
-    fn tally(&self, stream: &Stream, rate: Option<f64>, hertz: u64, start: u64) -> Tally {
+    fn tally(&self, stream: &Stream, rate: Option<f64>, series: Option<f64>, time: Time) -> Tally {
+        let Time { hertz, start } = time;
         // In thousandths of a frame, so that slow rates are exact.
         let pace = rate.map(|rate| {
             Pace::new((rate * 1000.0) as u64, hertz.saturating_mul(1000), start, self.generator.backlog)
@@ -196,6 +283,8 @@ impl Rig {
             written_off: 0,
             unmarked: (0, 0),
             delays: Delays::new(),
+            step: series.map(|_| Step::default()),
+            series: Vec::new(),
         }
     }
 
@@ -290,6 +379,9 @@ impl Rig {
                 tally.arrival = now;
                 let delay = mark.age(now);
                 tally.delays.record(delay);
+                if let Some(step) = &mut tally.step {
+                    step.delays.record(delay);
+                }
                 sums.bin.2 += delay;
                 sums.bin.3 = sums.bin.3.max(delay);
                 sums.bin.4 += 1;
@@ -343,6 +435,7 @@ impl Rig {
                 received,
                 sent_bytes: tally.sent_bytes,
                 delay: tally.delays.quantiles(hertz),
+                series: tally.series.clone(),
             }
         };
         self.streams.iter().zip(tallies).map(outcome).collect()
@@ -385,6 +478,21 @@ impl Tally {
         due
     }
 
+    /// Ends a step of the series, if there is one.
+    fn end_step(&mut self, time: Time, stretch: Stretch) {
+        let (sent, arrived) = (self.sent, self.arrived());
+        let Some(step) = &mut self.step else { return };
+        let seconds = (stretch.to - stretch.from).max(1) as f64 / time.hertz as f64;
+        self.series.push(StreamBin {
+            at: (stretch.to - time.start) as f64 / time.hertz as f64,
+            sent: (sent - step.sent) as f64 / seconds,
+            received: (arrived - step.arrived) as f64 / seconds,
+            delay: step.delays.quantiles(time.hertz),
+        });
+        (step.sent, step.arrived) = (sent, arrived);
+        step.delays.clear();
+    }
+
     #[inline]
     fn take(&mut self, made: u64) {
         self.made += made;
@@ -394,7 +502,8 @@ impl Tally {
     }
 }
 
-fn bin(tallies: &[Tally], sums: &mut Sums, hertz: u64, (start, from, to): (u64, u64, u64)) -> Bin {
+fn bin(tallies: &[Tally], sums: &mut Sums, time: Time, stretch: Stretch) -> Bin {
+    let (Time { hertz, start }, Stretch { from, to }) = (time, stretch);
     let sent: u64 = tallies.iter().map(|tally| tally.sent).sum();
     let (sent_before, received, delay, longest, timed) = sums.bin;
     sums.bin = (sent, 0, 0, 0, 0);

@@ -20,53 +20,36 @@ pub use ports::{Attachment, PortSpec};
 pub enum ScenarioError {
     /// It could not be read.
     #[error("{path}: {reason}")]
-    Read {
-        /// The file.
-        path: String,
-        /// The system's reason.
-        reason: std::io::Error,
-    },
-    /// Something in it is wrong.
+    Read { path: String, reason: std::io::Error },
     #[error("{path}:{line}: {source_line}: {what}")]
     At {
-        /// The file.
         path: String,
         /// The line, from 1.
         line: usize,
-        /// The line's text, with the key.
         source_line: String,
-        /// What is wrong and what to do.
         what: String,
     },
 }
 
-/// A whole scenario.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// How the generator itself runs.
     #[serde(default)]
     pub generator: Generator,
-    /// What is done with the streams.
     #[serde(default)]
     pub run: Run,
-    /// The ports.
     #[serde(rename = "port")]
     pub ports: Vec<PortSpec>,
-    /// The traffic.
     #[serde(rename = "stream")]
     pub streams: Vec<StreamSpec>,
 }
 
-/// How the generator itself runs.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Generator {
     /// Its core [default: the first].
     pub core: Option<usize>,
-    /// Packet buffers.
     pub mbufs: u32,
-    /// What chance begins with.
     pub seed: u64,
     /// Frames of a stream that are on their way at a time, at most; 0 for any number.
     pub window: u64,
@@ -84,7 +67,6 @@ impl Default for Generator {
     }
 }
 
-/// A test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
@@ -100,7 +82,6 @@ pub enum Test {
     BackToBack,
 }
 
-/// What is done.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Run {
@@ -132,7 +113,6 @@ pub struct Run {
 pub enum Load {
     /// Percent of the throughput.
     Share(f64),
-    /// A rate of all streams together.
     Rate(Rate),
 }
 
@@ -157,9 +137,7 @@ impl Default for Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// UDP datagrams.
     Udp,
-    /// TCP segments of no connection.
     Tcp,
     /// RoCEv2, reliable connections.
     RoceRc,
@@ -180,22 +158,21 @@ impl Protocol {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// One after the other.
     InTurn,
     /// Each as likely as any other.
     #[default]
     Uniform,
     /// The n-th with a likelihood of 1/n^s.
     Zipf,
+    /// Every frame is of the next flow that the ranges hold; `flows` says only in how many rows they are counted.
+    New,
 }
 
 /// Lengths of frames.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "a length in bytes, \"imix\", or a list of [bytes, weight]")]
 pub enum Size {
-    /// All alike.
     One(u32),
-    /// A mixture with a name.
     Named(String),
     /// Lengths and their weights.
     Mixed(Vec<(u32, u32)>),
@@ -207,13 +184,9 @@ pub enum Size {
 pub struct Tunnel {
     /// The tenant networks; flows spread over them.
     pub vni: Spanned<Numbers>,
-    /// Outer source address.
     pub src_ip: Spanned<Addresses>,
-    /// Outer destination address.
     pub dst_ip: Spanned<Addresses>,
-    /// Outer source MAC address.
     pub src_mac: Macs,
-    /// Outer destination MAC address.
     pub dst_mac: Macs,
 }
 
@@ -221,13 +194,10 @@ pub struct Tunnel {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StreamSpec {
-    /// Its name.
     pub name: Spanned<String>,
-    /// The port that sends it.
     pub from: Spanned<String>,
     /// The port at which it is awaited.
     pub to: Spanned<String>,
-    /// What it is.
     pub protocol: Spanned<Protocol>,
     /// How fast [default: max]. The tests of RFC 2544 keep the ratio of the streams.
     #[serde(default = "max_rate")]
@@ -256,37 +226,28 @@ pub struct StreamSpec {
     /// Destination MAC addresses, one per destination address.
     #[serde(default)]
     pub dst_mac: Option<Macs>,
-    /// Source addresses.
     #[serde(default)]
     pub src_ip: Option<Spanned<Addresses>>,
-    /// Destination addresses.
     #[serde(default)]
     pub dst_ip: Option<Spanned<Addresses>>,
-    /// Source ports.
     #[serde(default)]
     pub src_port: Option<Spanned<Numbers>>,
-    /// Destination ports.
     #[serde(default)]
     pub dst_port: Option<Spanned<Numbers>>,
-    /// Destination queue pairs.
     #[serde(default)]
     pub qp: Option<Spanned<Numbers>>,
     /// What each queue pair sends, again and again [default: write-only].
     #[serde(default)]
     pub opcodes: Option<Spanned<Vec<String>>>,
-    /// TOS or traffic class.
     #[serde(default)]
     pub tos: u8,
-    /// VLAN id.
     #[serde(default)]
     pub vlan: Option<Spanned<u16>>,
     /// TCP segments begin a connection (SYN), rather than carry data of one.
     #[serde(default)]
     pub syn: bool,
-    /// The capture file.
     #[serde(default)]
     pub file: Option<Spanned<PathBuf>>,
-    /// The tunnel it is sent in.
     #[serde(default)]
     pub vxlan: Option<Tunnel>,
 }
@@ -303,7 +264,6 @@ pub struct Source {
 }
 
 impl Source {
-    /// The text of a file.
     pub fn new(path: String, text: String) -> Self {
         Self { path, text }
     }
@@ -327,7 +287,6 @@ impl Source {
         ScenarioError::At { path: self.path.clone(), line, source_line, what: what.into() }
     }
 
-    /// An error at a value.
     pub fn at<T>(&self, value: &Spanned<T>, what: impl Into<String>) -> ScenarioError {
         self.error(value.span().start, what)
     }
@@ -345,7 +304,6 @@ impl Scenario {
         Self::parse(name, text)
     }
 
-    /// Reads a text.
     pub fn parse(path: String, text: String) -> Result<(Self, Source), ScenarioError> {
         Source::new(path, text).read()
     }

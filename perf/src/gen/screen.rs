@@ -1,10 +1,12 @@
 //! The live screen: a small table, written anew every second. Nothing of it where nobody watches.
 
 use std::io::{IsTerminal, Write as _};
+use std::ops::Range;
 
 use super::outcome::{StreamOutcome, rate_text};
+use super::rig::Observer;
+use crate::live::LiveError;
 
-/// The screen.
 #[derive(Debug)]
 pub struct Screen {
     /// Ticks of a second; 0 where nobody watches.
@@ -36,10 +38,12 @@ impl Screen {
         self.before.clear();
         (self.at, self.lines, self.next) = (0.0, 0, 0);
     }
+}
 
+impl Observer for Screen {
     /// Whether a second has passed.
     #[inline]
-    pub fn is_due(&mut self, now: u64) -> bool {
+    fn is_due(&mut self, now: u64) -> bool {
         if self.second == 0 || now < self.next {
             return false;
         }
@@ -50,11 +54,11 @@ impl Screen {
     }
 
     /// Shows how far it has come.
-    pub fn show(&mut self, at: f64, streams: &[StreamOutcome]) {
+    fn look(&mut self, at: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError> {
         if self.before.is_empty() {
             self.before = vec![(0, 0); streams.len()];
         }
-        let text = table(&self.title, (self.at, at), &self.before, streams);
+        let text = table(&self.title, self.at..at, &self.before, streams);
         let up = match self.lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}A"),
@@ -65,15 +69,16 @@ impl Screen {
         self.lines = text.lines().count();
         self.before = streams.iter().map(|stream| (stream.sent, stream.received.frames)).collect();
         self.at = at;
+        Ok(true)
     }
 }
 
-fn table(title: &str, (from, to): (f64, f64), before: &[(u64, u64)], streams: &[StreamOutcome]) -> String {
+fn table(title: &str, time: Range<f64>, before: &[(u64, u64)], streams: &[StreamOutcome]) -> String {
     let mut text = format!(
-        "{title}, {to:.0} s\n{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
-        "stream", "sent/s", "received/s", "on the way", "not taken", "p50 us", "p99 us"
+        "{title}, {:.0} s\n{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
+        time.end, "stream", "sent/s", "received/s", "on the way", "not taken", "p50 us", "p99 us"
     );
-    let seconds = (to - from).max(1e-3);
+    let seconds = (time.end - time.start).max(1e-3);
     for (stream, before) in streams.iter().zip(before) {
         let rate = |now: u64, before: u64| rate_text(now.saturating_sub(before) as f64 / seconds);
         let delay = |of: fn(&crate::live::delay::Quantiles) -> f64| {
@@ -120,8 +125,9 @@ mod tests {
             received: super::super::ledger::Received { frames: 2_500_000, ..Default::default() },
             sent_bytes: 0,
             delay: None,
+            series: Vec::new(),
         };
-        let text = table("traffic", (1.0, 3.0), &[(1_000_000, 500_000)], &[stream]);
+        let text = table("traffic", 1.0..3.0, &[(1_000_000, 500_000)], &[stream]);
         let row = text.lines().nth(2).unwrap();
         let words: Vec<_> = row.split_whitespace().collect();
         assert_eq!(words, ["one", "1.000", "Mpps", "1.000", "Mpps", "7", "5", "-", "-"]);

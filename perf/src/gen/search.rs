@@ -5,13 +5,11 @@
 pub enum Verdict {
     /// No more was lost than may be.
     Passed,
-    /// Too much was lost.
     Failed,
     /// The generator did not bring forth what was asked for: nothing is known of the device.
     Unfair,
 }
 
-/// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Found {
     /// The highest value that passed; 0 when none did.
@@ -67,7 +65,6 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// A device of known capacity.
     fn device(capacity: f64) -> impl FnMut(f64) -> Result<Verdict, Infallible> {
         move |rate| Ok(if rate <= capacity { Verdict::Passed } else { Verdict::Failed })
     }

@@ -6,8 +6,8 @@ use wire::PacketBuf;
 use super::choice::{Dice, Flows, Lengths};
 use super::frame::{Serial, Template};
 use super::mark::Mark;
-use super::scenario::Protocol;
 use super::scenario::check::{Content, StreamPlan};
+use super::scenario::{Distribution, Protocol};
 use super::tuple::Tuples;
 use crate::live::pace::Pace;
 
@@ -17,10 +17,8 @@ pub const fn first_psn(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e_3779) & 0xff_ffff
 }
 
-/// A stream.
 #[derive(Debug)]
 pub struct Sender {
-    /// The port that sends it.
     pub from: usize,
     /// The number of its first flow over all streams.
     pub first_flow: u32,
@@ -33,10 +31,11 @@ pub struct Sender {
     /// Which tuple each flow has now.
     tuples: Vec<u32>,
     next_tuple: u64,
+    /// Each frame takes the next tuple.
+    all_new: bool,
     next_slot: u32,
     churn: u64,
     churn_pace: Pace,
-    /// Flows begun since the run began.
     pub begun: u64,
 }
 
@@ -82,7 +81,8 @@ impl Sender {
             made,
             numbers: vec![0; plan.flows as usize],
             tuples: (0..plan.flows).collect(),
-            next_tuple: plan.flows.into(),
+            next_tuple: if plan.distribution == Distribution::New { 0 } else { plan.flows.into() },
+            all_new: plan.distribution == Distribution::New,
             next_slot: 0,
             churn: plan.churn,
             churn_pace: Pace::new(0, 1, 0, 0),
@@ -90,7 +90,6 @@ impl Sender {
         })
     }
 
-    /// Next number of each flow.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers
     }
@@ -142,7 +141,15 @@ impl Sender {
                 let code = if *opcodes == 1 { 0 } else { number % *opcodes };
                 let template = &templates[self.lengths.draw() * *opcodes as usize + code as usize];
                 let frame = packet.append(template.len())?;
-                let tuple = tuples.at(self.tuples[flow as usize]);
+                let tuple = if self.all_new {
+                    let tuple = tuples.at(self.next_tuple as u32);
+                    let capacity = tuples.capacity().min(1 << 32);
+                    self.next_tuple = if self.next_tuple + 1 >= capacity { 0 } else { self.next_tuple + 1 };
+                    self.begun += 1;
+                    tuple
+                } else {
+                    tuples.at(self.tuples[flow as usize])
+                };
                 let flow_over_all = self.first_flow + flow;
                 let psn = first_psn(flow_over_all).wrapping_add(number) & 0xff_ffff;
                 let mark = Mark { roce: *roce, run, flow: flow_over_all, number, stamp: now };

@@ -8,56 +8,37 @@ use super::units::{Macs, Range};
 /// What the flows of a stream are made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuples {
-    /// Source MAC addresses, by source address.
     pub src_mac: Macs,
-    /// Destination MAC addresses, by destination address.
     pub dst_mac: Macs,
-    /// Source addresses.
     pub src_ip: Range,
-    /// Destination addresses.
     pub dst_ip: Range,
     /// Source ports; `None` for those of RoCEv2, which follow from queue pairs.
     pub src_port: Option<Range>,
-    /// Destination ports.
     pub dst_port: Range,
-    /// Destination queue pairs.
     pub qp: Range,
-    /// Tenant networks of the tunnel.
     pub vni: Range,
 }
 
-/// A flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
-    /// Source MAC address.
     pub src_mac: [u8; 6],
-    /// Destination MAC address.
     pub dst_mac: [u8; 6],
-    /// Source address.
     pub src_ip: u128,
-    /// Destination address.
     pub dst_ip: u128,
-    /// Source port.
     pub src_port: u16,
-    /// Destination port.
     pub dst_port: u16,
-    /// Destination queue pair.
     pub qp: u32,
-    /// Tenant network.
     pub vni: u32,
-    /// What tells flows apart in the tunnel's headers.
     pub entropy: u16,
 }
 
 impl Tuples {
-    /// How many flows there are.
     pub fn capacity(&self) -> u64 {
         let ranges = [Some(self.src_ip), Some(self.dst_ip), self.src_port, Some(self.dst_port)];
         let ranges = ranges.into_iter().flatten().chain([self.qp, self.vni]);
         ranges.fold(1, |product: u64, range| product.saturating_mul(range.count.into()))
     }
 
-    /// The flow of a number.
     #[inline]
     pub fn at(&self, number: u32) -> Tuple {
         let mut rest = number;

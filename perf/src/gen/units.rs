@@ -28,7 +28,6 @@ pub fn count(text: &str) -> Result<u64, String> {
     value.and_then(|value| value.checked_mul(factor)).ok_or_else(wrong)
 }
 
-/// How fast.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
     /// Frames per second.
@@ -92,14 +91,11 @@ impl Rate {
 /// Numbers or addresses in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The first.
     pub first: u128,
-    /// How many.
     pub count: u32,
 }
 
 impl Range {
-    /// One value.
     pub const fn one(value: u128) -> Self {
         Self { first: value, count: 1 }
     }
@@ -110,7 +106,6 @@ impl Range {
         self.first.wrapping_add(index as u128)
     }
 
-    /// The last value.
     pub const fn last(self) -> u128 {
         self.first + (self.count - 1) as u128
     }
@@ -131,7 +126,6 @@ impl Range {
     }
 }
 
-/// A range of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers(pub Range);
 
@@ -144,7 +138,6 @@ pub struct Addresses {
     pub range: Range,
 }
 
-/// A range of MAC addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Macs(pub Range);
 
@@ -173,7 +166,6 @@ impl Addresses {
         }
     }
 
-    /// The first address.
     pub fn first(self) -> IpAddr {
         if self.v6 {
             IpAddr::V6(Ipv6Addr::from_bits(self.range.first))
@@ -190,12 +182,10 @@ impl Macs {
         Range::parse(text, "MAC address", value).map(Self)
     }
 
-    /// One address.
     pub fn one(mac: MacAddr) -> Self {
         Self(Range::one(u128::from(mac.to_u64())))
     }
 
-    /// The address at a place.
     pub fn at(self, index: u32) -> MacAddr {
         let [_, _, bytes @ ..] = (self.0.at(index) as u64).to_be_bytes();
         MacAddr(bytes)

@@ -1,29 +1,27 @@
 //! The field of the group: the daemons and their configs, and this process as all members.
 
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path as FsPath, PathBuf};
 
 use serde_json::Value;
-use wire::MacAddr;
 use wire::build::Path;
 
 use super::members::station;
+use super::port::Memif;
+use super::verbs::{Kind, Template};
 use super::{Layout, MEMBERS, Options};
 use crate::host::HostError;
+use crate::host::cores::Cores;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::scratch::{self, Scratch};
 use crate::live::LiveError;
-use crate::live::config::{Config, Counted, await_ports};
-use crate::live::ports::{Memif, Role, Runtime};
-use crate::live::verbs::{Kind, Template};
+use crate::live::config::{Config, Counted, MemifEnd, await_ports};
+use crate::live::ports::Runtime;
+use crate::live::testbed::{Station, vtep};
 
 const VNI: u32 = 5002;
-/// Packets of a ring, as a power of two: a whole round fits.
-const RING: u8 = 10;
 
-const fn vtep(switch: usize) -> (MacAddr, Ipv4Addr) {
-    let n = switch as u8 + 1;
-    (MacAddr([2, 0, 0, 0, 0x10, n]), Ipv4Addr::new(172, 16, 0, n))
+const fn end(switch: usize) -> Station {
+    vtep(switch as u8 + 1)
 }
 
 /// The name of a member's vNIC.
@@ -34,25 +32,17 @@ pub fn name(member: usize) -> String {
 /// Templates of one ordered pair of members.
 #[derive(Debug)]
 pub struct Templates {
-    /// The row.
     pub write: Template,
-    /// The answer to the other's.
     pub ack: Template,
-    /// The datagram.
     pub datagram: Template,
 }
 
-/// Everything that takes part.
 pub struct Field {
-    /// The switches.
     pub daemons: Vec<Daemon>,
-    /// Ours.
     pub runtime: Runtime,
-    /// Each member's port.
     pub members: Vec<Memif>,
     /// By sender, then receiver; none to itself.
     pub templates: Vec<Vec<Option<Templates>>>,
-    /// Switches.
     pub switches: usize,
     /// Two memifs that are each other's far end, for the floor.
     pub direct: (Memif, Memif),
@@ -65,7 +55,12 @@ pub const fn home(member: usize, switches: usize) -> usize {
 
 impl Field {
     /// Starts the daemons and joins their ports.
-    pub fn start(options: &Options, scratch: &Scratch, layout: &Layout) -> Result<Self, LiveError> {
+    pub fn start(
+        options: &Options,
+        vswitch: &FsPath,
+        scratch: &Scratch,
+        layout: &Layout,
+    ) -> Result<Self, LiveError> {
         let switches = options.switches;
         let folders: Vec<PathBuf> = (0..switches)
             .map(|switch| scratch.folder(&format!("switch-{switch}")))
@@ -74,23 +69,24 @@ impl Field {
         for (switch, folder) in folders.iter().enumerate() {
             let prefix = scratch::file_prefix(switch);
             let setup = DaemonSetup {
-                program: &options.vswitch,
+                program: vswitch,
                 folder,
                 prefix: &prefix,
-                cores: (layout.own, layout.workers[switch]),
+                cores: Cores { forwarding: layout.workers[switch], housekeeping: layout.own },
             };
             let mut config = Config::new(&prefix, &setup.socket(), layout.workers[switch], layout.shared);
             config.section("[rcft]\nentries = 65536").vpc(VNI);
             let socket = folder.join("ports.sock");
             for member in (0..MEMBERS).filter(|&member| home(member, switches) == switch) {
-                config.vnic(&name(member), station(member), (&socket, member as u32), "");
+                let end = MemifEnd { socket: &socket, id: member as u32, role: "server" };
+                config.vnic(&name(member), station(member), &end, "");
             }
             if switches > 1 {
                 let other = 1 - switch;
                 let (tunnel, role) = (scratch.path().join("tunnel.sock"), ["server", "client"][switch]);
-                config.uplink((&tunnel, 0, role), vtep(switch), vtep(other), "");
+                config.uplink(&MemifEnd { socket: &tunnel, id: 0, role }, end(switch), end(other), "");
                 for member in (0..MEMBERS).filter(|&member| home(member, switches) == other) {
-                    config.location(VNI, station(member), vtep(other).1);
+                    config.location(VNI, station(member), end(other).1);
                 }
             }
             let mut daemon = Daemon::start(&setup, config.text())?;
@@ -103,12 +99,16 @@ impl Field {
         let members: Vec<Memif> = (0..MEMBERS)
             .map(|member| {
                 let socket = folders[home(member, switches)].join("ports.sock");
-                Memif::open(&runtime, &name(member), (&socket, member as u32), Role::Client, RING)
+                Memif::open(
+                    &runtime,
+                    &name(member),
+                    &MemifEnd { socket: &socket, id: member as u32, role: "client" },
+                )
             })
             .collect::<Result<_, LiveError>>()?;
         let direct = scratch.path().join("direct.sock");
-        let near = Memif::open(&runtime, "near", (&direct, 0), Role::Server, RING)?;
-        let far = Memif::open(&runtime, "far", (&direct, 0), Role::Client, RING)?;
+        let near = Memif::open(&runtime, "near", &MemifEnd { socket: &direct, id: 0, role: "server" })?;
+        let far = Memif::open(&runtime, "far", &MemifEnd { socket: &direct, id: 0, role: "client" })?;
         for port in members.iter().chain([&near, &far]) {
             port.await_link()?;
         }

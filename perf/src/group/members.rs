@@ -1,11 +1,10 @@
 //! The members: their addresses and queue pairs, the sequence numbers on both sides, and what is checked of a frame.
 
-use std::net::Ipv4Addr;
-
-use wire::{MacAddr, Qpn};
+use wire::Qpn;
 
 use super::MEMBERS;
-use crate::live::verbs::{Kind, Seen};
+use super::verbs::{Kind, Seen};
+use crate::live::testbed::{self, Station};
 
 /// Sequence numbers are so many bits.
 const PSN: u32 = 0xff_ffff;
@@ -14,10 +13,8 @@ const RC: u32 = 0x100;
 /// The queue pair for datagrams.
 const UD: u32 = 0x90;
 
-/// A member's station.
-pub const fn station(member: usize) -> (MacAddr, Ipv4Addr) {
-    let n = member as u8 + 1;
-    (MacAddr([2, 0, 0, 0, 1, n]), Ipv4Addr::new(10, 0, 0, n))
+pub const fn station(member: usize) -> Station {
+    testbed::station(member as u8 + 1)
 }
 
 /// The queue pair that `owner` has for its connection with `peer`.
@@ -36,7 +33,6 @@ pub const fn destination(kind: Kind, from: usize, to: usize) -> Qpn {
 /// What is wrong with a frame that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is for somebody else.
     Stray,
     /// Its sequence number is not the next one.
     Gap,
@@ -73,7 +69,7 @@ impl Sequences {
     pub fn check(&mut self, seen: &Seen, to: usize) -> Result<usize, Fault> {
         let from = match seen.kind {
             Kind::Ack => (seen.qpn.wrapping_sub(RC) as usize) % MEMBERS,
-            Kind::Write | Kind::Datagram => seen.mark.1 as usize,
+            Kind::Write | Kind::Datagram => seen.mark.serial as usize,
         };
         if from >= MEMBERS || from == to || destination(seen.kind, from, to).get() != seen.qpn {
             return Err(Fault::Stray);
@@ -89,6 +85,7 @@ impl Sequences {
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::verbs::Mark;
     use super::*;
 
     #[test]
@@ -105,7 +102,7 @@ mod tests {
             kind,
             qpn: destination(kind, from, to).get(),
             psn: sequences.next(kind, from, to),
-            mark: (0, from as u64),
+            mark: Mark { stamp: 0, serial: from as u64 },
         };
         for kind in [Kind::Write, Kind::Datagram] {
             let first = seen(&mut sequences, kind, 1, 2);
@@ -115,7 +112,8 @@ mod tests {
             let (_lost, after) = (seen(&mut sequences, kind, 1, 2), seen(&mut sequences, kind, 1, 2));
             assert_eq!(sequences.check(&after, 2), Err(Fault::Gap));
         }
-        let ack = Seen { kind: Kind::Ack, qpn: destination(Kind::Ack, 3, 4).get(), psn: 0, mark: (0, 0) };
+        let ack =
+            Seen { kind: Kind::Ack, qpn: destination(Kind::Ack, 3, 4).get(), psn: 0, mark: Mark::default() };
         assert_eq!(sequences.check(&ack, 4), Ok(3));
         assert_eq!(sequences.check(&Seen { psn: 2, ..ack }, 4), Err(Fault::Gap));
         assert_eq!(sequences.check(&Seen { qpn: 5, ..ack }, 4), Err(Fault::Stray));

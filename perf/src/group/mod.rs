@@ -10,44 +10,48 @@
 
 pub mod field;
 pub mod members;
+pub mod port;
 pub mod report;
 pub mod run;
+pub mod verbs;
 
-use std::path::PathBuf;
-
-use crate::host::scratch::Scratch;
-use crate::host::{cores, hugepages, process};
+use crate::host::cores::{self, Cores};
+use crate::host::interrupt;
 use crate::live::LiveError;
+use crate::live::testbed::Bench;
+use crate::options::{Common, Plot, within};
 
 use field::Field;
-use report::Report;
+use report::{Report, SwitchReport};
 
 /// Members of the group.
 pub const MEMBERS: usize = 8;
 
-/// What to do.
-#[derive(Debug, Clone)]
+/// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// Switches: 1 or 2.
+    /// Switches: 2 (joined by VxLAN) or 1.
+    #[arg(long, default_value_t = 2, value_parser = within::<usize>(1, 2))]
     pub switches: usize,
-    /// How long.
+    /// How long, in seconds.
+    #[arg(long, default_value_t = 10.0, value_parser = within::<f64>(0.1, 600.0))]
     pub seconds: f64,
     /// Rounds per second.
+    #[arg(long, default_value_t = 1000, value_parser = within::<u64>(1, 1_000_000))]
     pub rounds: u64,
-    /// Bytes of a row, 16 to 64.
+    /// Bytes of a member's row, 16 to 64.
+    #[arg(long, default_value_t = 32, value_parser = within::<usize>(16, 64))]
     pub row: usize,
-    /// Keep the private folder.
-    pub keep: bool,
+    #[command(flatten)]
+    plot: Plot,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Who runs where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Of this process.
     pub own: usize,
-    /// Of each switch's worker.
     pub workers: Vec<usize>,
     /// Whether workers share a core, and sleep when idle for that reason.
     pub shared: bool,
@@ -56,7 +60,7 @@ pub struct Layout {
 impl Layout {
     /// A core for each as far as there are some; else the workers share the last.
     pub fn new(cores: &[usize], switches: usize) -> Result<Self, LiveError> {
-        let (last, own) = cores::choose(cores, None)?;
+        let Cores { forwarding: last, housekeeping: own } = cores::choose(cores, None)?;
         let mut others = cores.iter().copied().filter(|&core| core != own);
         let workers: Vec<usize> = others.by_ref().take(switches).collect();
         if workers.len() == switches {
@@ -66,20 +70,28 @@ impl Layout {
     }
 }
 
-/// Runs it.
-pub fn run(options: &Options) -> Result<Report, LiveError> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
     let layout = Layout::new(&cores::available(), options.switches)?;
-    core_affinity::set_for_current(core_affinity::CoreId { id: layout.own });
-    process::favour_this();
-    let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(192 * options.switches as u64 + 160, &scratch);
-    let mut field = Field::start(options, &scratch, &layout)?;
+    let cores = Cores { forwarding: layout.workers[0], housekeeping: layout.own };
+    let bench = Bench::on(cores, 192 * options.switches as u64 + 160, options.common.keep)?;
+    let mut field = Field::start(options, &vswitch, &bench.scratch, &layout)?;
     let floor = run::direct_loop(&mut field)?;
     let before = field.counted()?;
     let outcome = run::rounds(&mut field, options)?;
     let after = field.counted()?;
     let queue_pairs = field.queue_pairs()?;
-    Ok(Report::new(options, &layout, floor, outcome, (before, after), queue_pairs, field.runtime.clock.hz()))
+    let tsc_hz = field.runtime.clock.hz();
+    drop(field);
+    let counted =
+        before.into_iter().zip(after).map(|(before, after)| SwitchReport::new(before, after)).collect();
+    let report = Report::new(options, &layout, floor, outcome, counted, &queue_pairs, tsc_hz);
+    print!("{}", report.text());
+    options.common.write(&report)?;
+    options.plot.draw(|stem| report.plot(stem))?;
+    anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");
+    Ok(())
 }
 
 #[cfg(test)]

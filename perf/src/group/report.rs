@@ -11,24 +11,21 @@ use crate::live::LiveError;
 use crate::live::config::Counted;
 use crate::live::delay::Quantiles;
 use crate::live::plot::{self, Panel, Series};
+use crate::table::by_name;
 
 /// A step of the time series.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bin {
     /// Seconds since the start, at its end.
     pub at: f64,
-    /// Delays between members of one switch.
     pub local: Option<Quantiles>,
-    /// Delays across the tunnel.
     pub remote: Option<Quantiles>,
 }
 
-/// What the members saw.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Outcome {
     /// How long it took.
     pub seconds: f64,
-    /// Rounds begun.
     pub rounds: u64,
     /// Rounds that were due while another one was under way.
     pub late_rounds: u64,
@@ -36,50 +33,44 @@ pub struct Outcome {
     pub sent: u64,
     /// Packets that found no room or buffer here.
     pub unsent: u64,
-    /// Packets received.
     pub received: u64,
     /// Packets that did not come within their round's time.
     pub lost: u64,
-    /// Packets out of sequence.
     pub gaps: u64,
-    /// Packets for somebody else.
     pub strays: u64,
     /// Packets whose ICRC is wrong, or that are cut.
     pub damaged: u64,
     /// Delays of writes and datagrams between members of one switch.
     pub local: Option<Quantiles>,
-    /// And across the tunnel, through both switches.
     pub remote: Option<Quantiles>,
     /// From the first packet of a round to its last acknowledgement.
     pub round_time: Option<Quantiles>,
-    /// Over time.
     #[serde(skip)]
     pub bins: Vec<Bin>,
 }
 
-/// What a switch counted.
 #[derive(Debug, Clone, Serialize)]
 pub struct SwitchReport {
-    /// Its counters before the first round.
     pub before: Counted,
-    /// And after the last.
     pub after: Counted,
     /// What it dropped meanwhile, by name.
     pub drops: BTreeMap<String, u64>,
 }
 
+impl SwitchReport {
+    pub fn new(before: Counted, after: Counted) -> Self {
+        Self { drops: after.drops_since(&before), before, after }
+    }
+}
+
 /// The switches' own view of the queue pairs, summed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct QpSums {
-    /// Queue pairs that the members have in use.
     pub in_use: u64,
     /// Entries toward the wire.
     pub out: u64,
-    /// Entries from the wire.
     pub from_wire: u64,
-    /// Packets in all of them.
     pub packets: u64,
-    /// Gaps that the switches saw.
     pub gaps: u64,
     /// Repetitions that they saw.
     pub retransmissions: u64,
@@ -103,12 +94,9 @@ impl QpSums {
     }
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Switches.
     pub switches: usize,
-    /// Members.
     pub members: usize,
     /// Bytes of a row.
     pub row: usize,
@@ -118,7 +106,6 @@ pub struct Report {
     pub shared_core: bool,
     /// Delays without any switch.
     pub floor: Quantiles,
-    /// What the members saw.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// The switch's own delay: the one measured less the middle one without a switch.
@@ -127,29 +114,21 @@ pub struct Report {
     pub own_remote: Option<Quantiles>,
     /// Ticks of the time stamp counter per second.
     pub tsc_hz: u64,
-    /// The switches' view of the queue pairs.
     pub queue_pairs: QpSums,
-    /// What the switches counted.
     pub counted: Vec<SwitchReport>,
 }
 
 impl Report {
-    /// Sums up.
     pub fn new(
         options: &Options,
         layout: &Layout,
         floor: Quantiles,
         outcome: Outcome,
-        (before, after): (Vec<Counted>, Vec<Counted>),
-        queue_pairs: Vec<Value>,
+        counted: Vec<SwitchReport>,
+        queue_pairs: &[Value],
         tsc_hz: u64,
     ) -> Self {
         let own = |delay: Option<Quantiles>| delay.map(|delay| delay.less(floor.p50));
-        let counted = before
-            .into_iter()
-            .zip(after)
-            .map(|(before, after)| SwitchReport { drops: after.drops_since(&before), before, after })
-            .collect();
         Self {
             switches: options.switches,
             members: MEMBERS,
@@ -161,7 +140,7 @@ impl Report {
             floor,
             outcome,
             tsc_hz,
-            queue_pairs: QpSums::of(&queue_pairs),
+            queue_pairs: QpSums::of(queue_pairs),
             counted,
         }
     }
@@ -176,7 +155,6 @@ impl Report {
             && self.counted.iter().all(|switch| switch.drops.is_empty())
     }
 
-    /// The report for people.
     pub fn text(&self) -> String {
         let outcome = &self.outcome;
         let mut text = format!(
@@ -200,10 +178,7 @@ impl Report {
             sums.in_use, sums.packets, sums.gaps, sums.retransmissions
         ));
         for (index, switch) in self.counted.iter().enumerate() {
-            let drops: Vec<String> =
-                switch.drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
-            let drops = if drops.is_empty() { "none".into() } else { drops.join(", ") };
-            text.push_str(&format!("drops of switch {index}: {drops}\n"));
+            text.push_str(&format!("drops of switch {index}: {}\n", by_name(&switch.drops)));
         }
         text.push_str(&format!(
             "{:<34} {:>9} {:>8} {:>8} {:>9}\n",

@@ -5,14 +5,15 @@ use wire::{PacketBuf, Qpn, icrc};
 
 use super::field::{Field, home};
 use super::members::{self, Fault, Sequences};
+use super::port::Memif;
 use super::report::{Bin, Outcome};
+use super::verbs::{self, Kind, Mark, Seen};
 use super::{MEMBERS, Options};
 use crate::host::interrupt;
 use crate::live::LiveError;
 use crate::live::delay::{Delays, Quantiles};
 use crate::live::pace::Pace;
-use crate::live::ports::{BURST, Memif};
-use crate::live::verbs::{self, Kind, Seen};
+use crate::live::ports::BURST;
 
 /// How long a round may take before what is missing counts as lost.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -23,7 +24,6 @@ const DIRECT: (usize, usize) = (22_000, 2_000);
 /// Packets that one member sends to another at the start of a round.
 const AT_ONCE: usize = 2;
 
-/// What is under way.
 struct Play {
     sequences: Sequences,
     outcome: Outcome,
@@ -119,7 +119,7 @@ impl Play {
                         Kind::Write => &mut templates.write,
                         _ => &mut templates.datagram,
                     };
-                    let frame = template.fill(qpn, psn, (rdtsc(), from as u64));
+                    let frame = template.fill(qpn, psn, Mark { stamp: rdtsc(), serial: from as u64 });
                     self.push(&mut field.members[from], frame);
                 }
                 self.look_around(field, burst);
@@ -178,7 +178,7 @@ impl Play {
             if seen.kind == Kind::Ack {
                 continue;
             }
-            let delay = now.saturating_sub(seen.mark.0);
+            let delay = now.saturating_sub(seen.mark.stamp);
             if home(from, field.switches) == home(member, field.switches) {
                 self.local.record(delay);
                 self.bin_local.record(delay);
@@ -193,7 +193,7 @@ impl Play {
         burst.clear();
         for (to, qpn, psn) in std::mem::take(&mut self.acks) {
             let Some(templates) = &mut field.templates[member][to] else { continue };
-            let frame = templates.ack.fill(qpn, psn, (0, 0));
+            let frame = templates.ack.fill(qpn, psn, Mark::default());
             self.push(&mut field.members[member], frame);
         }
     }
@@ -221,7 +221,11 @@ pub fn direct_loop(field: &mut Field) -> Result<Quantiles, LiveError> {
     for turn in 0..DIRECT.0 {
         let (from, to) = if turn % 2 == 0 { (&mut *near, &mut *far) } else { (&mut *far, &mut *near) };
         for psn in 0..AT_ONCE {
-            let frame = templates.write.fill(members::queue_pair(1, 0), psn as u32, (rdtsc(), 0));
+            let frame = templates.write.fill(
+                members::queue_pair(1, 0),
+                psn as u32,
+                Mark { stamp: rdtsc(), serial: 0 },
+            );
             from.push(frame);
         }
         // A client hands its server room to send into when it is polled.
@@ -235,7 +239,7 @@ pub fn direct_loop(field: &mut Field) -> Result<Quantiles, LiveError> {
                 if let Some(seen) = whole(packet.head())
                     && turn >= DIRECT.1
                 {
-                    delays.record(now.saturating_sub(seen.mark.0));
+                    delays.record(now.saturating_sub(seen.mark.stamp));
                 }
             }
             burst.clear();

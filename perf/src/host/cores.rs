@@ -2,13 +2,22 @@
 
 use super::HostError;
 
+/// The two cores of a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cores {
+    /// It belongs to the thread that is measured.
+    pub forwarding: usize,
+    /// Everything else runs here.
+    pub housekeeping: usize,
+}
+
 /// The cores that this process may use.
 pub fn available() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
 /// The core that forwards (the one asked for, else the last) and another one.
-pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<(usize, usize), HostError> {
+pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores, HostError> {
     let core = match wanted {
         Some(core) if cores.contains(&core) => core,
         Some(core) => {
@@ -26,17 +35,18 @@ pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<(usize, usize), 
         what: "there is one core only".into(),
         remedy: "a measurement needs two: one forwards, the other does everything else",
     })?;
-    Ok((core, *housekeeping))
+    Ok(Cores { forwarding: core, housekeeping: *housekeeping })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::choose;
+    use super::{Cores, choose};
 
     #[test]
     fn one_core_forwards_and_another_does_the_rest() {
-        assert_eq!(choose(&[0, 1], None).unwrap(), (1, 0));
-        assert_eq!(choose(&[0, 1], Some(0)).unwrap(), (0, 1));
+        let chosen = |wanted| choose(&[0, 1], wanted).unwrap();
+        assert_eq!(chosen(None), Cores { forwarding: 1, housekeeping: 0 });
+        assert_eq!(chosen(Some(0)), Cores { forwarding: 0, housekeeping: 1 });
         assert!(choose(&[0, 1], Some(2)).is_err());
         assert!(choose(&[0], None).is_err());
         assert!(choose(&[], None).is_err());

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::cores::Cores;
 use super::process::{Placement, Process};
 use super::{HostError, io, scratch};
 
@@ -19,14 +20,12 @@ const REMEDY: &str = "build it (cargo build --release -p vswitch) or name it wit
 /// Where and as whom a daemon runs.
 #[derive(Debug)]
 pub struct DaemonSetup<'a> {
-    /// Its binary.
     pub program: &'a Path,
-    /// A folder of its own.
     pub folder: &'a Path,
     /// Its EAL file prefix, which no other process has.
     pub prefix: &'a str,
     /// The cores it may use: one for its control thread, one for its worker.
-    pub cores: (usize, usize),
+    pub cores: Cores,
 }
 
 impl DaemonSetup<'_> {
@@ -36,7 +35,6 @@ impl DaemonSetup<'_> {
     }
 }
 
-/// The running daemon.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
@@ -65,7 +63,6 @@ impl Daemon {
         Ok(Self { process, control: BufReader::new(stream), socket, prefix: setup.prefix.to_owned() })
     }
 
-    /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

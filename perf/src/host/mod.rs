@@ -17,63 +17,29 @@ pub mod tsc;
 pub enum HostError {
     /// A file or folder could not be read or written.
     #[error("{what}: {reason}")]
-    Io {
-        /// What was being done, with the path.
-        what: String,
-        /// The system's reason.
-        reason: std::io::Error,
-    },
+    Io { what: String, reason: std::io::Error },
     /// A program could not be started.
     #[error("cannot start {program}: {reason}; {remedy}")]
-    Start {
-        /// The program.
-        program: String,
-        /// The system's reason.
-        reason: std::io::Error,
-        /// What to do about it.
-        remedy: &'static str,
-    },
-    /// A program ended although it was still needed.
+    Start { program: String, reason: std::io::Error, remedy: &'static str },
     #[error("{program} ended early ({status}); its last words:\n{words}")]
-    Ended {
-        /// The program.
-        program: String,
-        /// Its exit status.
-        status: String,
-        /// The end of its output.
-        words: String,
-    },
+    Ended { program: String, status: String, words: String },
     /// A helper program reported failure.
     #[error("`{command}` failed: {words}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// Its output.
-        words: String,
-    },
+    Command { command: String, words: String },
     /// The daemon refused a command, or answered something that is not understood.
     #[error("vswitch does not do what it was set up for: {0}")]
     Refused(String),
     /// The forwarding thread could not be told from the others.
     #[error("{switch} has {found} busy threads pinned to core {core} alone; exactly one was expected")]
-    Threads {
-        /// The switch.
-        switch: String,
-        /// The core.
-        core: usize,
-        /// How many were found.
-        found: usize,
-    },
+    Threads { switch: String, core: usize, found: usize },
     /// Something did not happen in time.
     #[error("waited {seconds} s for {what}; the last words of {program}:\n{words}")]
     Late {
-        /// What was waited for.
         what: String,
         /// How long.
         seconds: u64,
         /// The program that did not answer.
         program: String,
-        /// The end of its output.
         words: String,
     },
     /// There are not enough huge pages, and no more could be had.
@@ -81,21 +47,10 @@ pub enum HostError {
         "{wanted} huge pages of 2 MiB are needed and only {got} could be reserved; free memory, or reserve them at boot \
          with hugepages={wanted} on the kernel command line, and run as root"
     )]
-    HugePages {
-        /// Pages needed.
-        wanted: u64,
-        /// Pages that are there.
-        got: u64,
-    },
+    HugePages { wanted: u64, got: u64 },
     /// The machine cannot say what is asked of it.
     #[error("{what}; {remedy}")]
-    Missing {
-        /// What is missing.
-        what: String,
-        /// What to do about it.
-        remedy: &'static str,
-    },
-    /// The user asked to stop.
+    Missing { what: String, remedy: &'static str },
     #[error("interrupted; everything started has been taken down")]
     Interrupted,
 }

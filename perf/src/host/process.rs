@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::cores::Cores;
 use super::{HostError, interrupt, io};
 
 /// How many lines of output are kept for a reader or an error message.
@@ -20,12 +21,11 @@ const KEPT_LINES: usize = 4096;
 /// Where a child runs and how.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Placement {
-    /// In a network namespace of its own.
     pub own_network: bool,
     /// With line-buffered output (for programs that buffer on a pipe).
     pub line_buffered: bool,
     /// On these two cores, for programs that take no core that they were not given; otherwise where we are.
-    pub cores: Option<(usize, usize)>,
+    pub cores: Option<Cores>,
 }
 
 /// A running child; dropping it kills it and waits for its end.
@@ -73,7 +73,7 @@ impl Process {
         remedy: &'static str,
     ) -> Result<Self, HostError> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
-        let cores = placement.cores.map(|(first, second)| format!("{first},{second}"));
+        let cores = placement.cores.map(|cores| format!("{},{}", cores.housekeeping, cores.forwarding));
         if let Some(cores) = &cores {
             words.extend(["taskset", "-c", cores]);
         }
@@ -109,23 +109,19 @@ impl Process {
         Ok(Self { name: program.rsplit('/').next().unwrap_or(program).to_owned(), child, stdin, output })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Forgets the output so far.
     pub fn forget_output(&mut self) {
         self.output.lock().clear();
     }
 
-    /// Types a line.
     pub fn type_line(&mut self, line: &str) -> Result<(), HostError> {
         let Some(stdin) = self.stdin.as_mut() else { return Ok(()) };
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(io(format!("type into {}", self.name)))
     }
 
-    /// Closes its input.
     pub fn end_input(&mut self) {
         self.stdin = None;
     }
@@ -198,12 +194,10 @@ impl Process {
         favour_group(self.pid(), &self.name);
     }
 
-    /// Freezes all its threads.
     pub fn freeze(&self) -> Result<(), HostError> {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// Lets it go on.
     pub fn thaw(&self) -> Result<(), HostError> {
         self.signal(Signal::SIGCONT)
     }

@@ -52,7 +52,6 @@ impl Scratch {
         &self.path
     }
 
-    /// A new folder inside.
     pub fn folder(&self, name: &str) -> Result<PathBuf, HostError> {
         let path = self.path.join(name);
         std::fs::DirBuilder::new()

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::file::{Arm, Lab};
-use super::{Options, generator, memory, said};
+use super::{generator, memory, said};
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
 use crate::host::{HostError, process};
@@ -20,24 +20,19 @@ const BOUND: [&str; 8] =
     ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv_generic", "mlx5_core", "mlx4_core", "mana", "bnxt_re"];
 const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
-/// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// It will do, but the figures suffer.
     Poor,
     /// It will not do.
     Failed,
 }
 
-/// A check.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
-    /// What was looked at.
     pub what: String,
-    /// How it came out.
     pub verdict: Verdict,
     /// What was found, and what to do where that is not good.
     pub found: String,
@@ -48,7 +43,6 @@ impl Check {
         Self { what: what.into(), verdict, found: found.into() }
     }
 
-    /// A line for a terminal.
     pub fn line(&self) -> String {
         let word = match self.verdict {
             Verdict::Good => "ok",
@@ -60,16 +54,16 @@ impl Check {
 }
 
 /// Everything that can be looked at before the first frame.
-pub fn all(lab: &Lab, options: &Options) -> Vec<Check> {
+pub fn all(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let system = System { sys: PathBuf::from("/sys"), proc: PathBuf::from("/proc") };
-    let mut checks = programs(lab, options);
+    let mut checks = programs(lab, vswitch);
     checks.extend(system.ports(lab));
     checks.extend(system.cores(lab));
     checks.push(system.hugepages(memory(lab)));
     checks
 }
 
-fn programs(lab: &Lab, options: &Options) -> Vec<Check> {
+fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let asked = |what: &str, found: Result<String, HostError>| match found {
         Ok(version) => Check::new(what, Verdict::Good, version),
         Err(error) => Check::new(what, Verdict::Failed, error.to_string()),
@@ -84,7 +78,7 @@ fn programs(lab: &Lab, options: &Options) -> Vec<Check> {
     checks.push(asked("DPDK", said(Path::new("pkg-config"), &["--modversion", "libdpdk"])));
     checks.push(asked("kernel", said(Path::new("uname"), &["-sr"])));
     if lab.device.arms.contains(&Arm::Ours) {
-        checks.push(asked("vswitch", said(&options.vswitch, &["--version"])));
+        checks.push(asked("vswitch", said(vswitch, &["--version"])));
     }
     if lab.device.arms.iter().any(|arm| matches!(arm, Arm::Peer(Peer::OvsExact | Peer::OvsWildcard))) {
         checks.push(if process::findable(OVS) {

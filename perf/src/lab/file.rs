@@ -94,14 +94,10 @@ impl Default for WrittenRun {
     }
 }
 
-/// Who forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
-    /// This switch.
     Ours,
-    /// This switch with flows in hardware.
     Offloaded,
-    /// Another one.
     Peer(Peer),
 }
 
@@ -115,7 +111,6 @@ impl std::fmt::Display for Arm {
     }
 }
 
-/// The device under test.
 #[derive(Debug, Clone)]
 pub struct Device {
     /// Its port on the side of the tenants, and the one on the underlay.
@@ -124,18 +119,14 @@ pub struct Device {
     pub control_core: usize,
     /// The cores that forward: the first of them with one worker.
     pub cores: Vec<usize>,
-    /// Who forwards, by turns.
     pub arms: Vec<Arm>,
-    /// What holds rules of its ports.
     pub offload: Option<String>,
 }
 
-/// The generator.
 #[derive(Debug, Clone)]
 pub struct Generator {
     /// Its ports: at the other ends of the device's.
     pub ports: [Attached; 2],
-    /// Its core.
     pub core: usize,
     /// Words in front of its command, as `ssh generator`; none on this machine.
     pub via: Vec<String>,
@@ -145,10 +136,8 @@ pub struct Generator {
     pub window: u64,
 }
 
-/// How it is measured.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The work.
     pub jobs: Vec<Job>,
     /// How often each arm has its turn.
     pub rounds: usize,
@@ -172,19 +161,14 @@ pub struct Run {
     pub setup: bool,
 }
 
-/// A lab.
 #[derive(Debug, Clone)]
 pub struct Lab {
-    /// The device under test.
     pub device: Device,
-    /// The generator.
     pub generator: Generator,
-    /// What is run.
     pub run: Run,
 }
 
 impl Lab {
-    /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -192,7 +176,6 @@ impl Lab {
         Self::parse(name, text)
     }
 
-    /// Reads a text.
     pub fn parse(path: String, text: String) -> Result<Self, ScenarioError> {
         let (written, source): (Written, Source) = Source::new(path, text).read()?;
         let run = run(&written.run, &source)?;

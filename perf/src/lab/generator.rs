@@ -18,64 +18,50 @@ const TUNNEL: f64 = 50.0;
 /// What is read of the generator's report.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Answer {
-    /// Plain traffic.
     pub traffic: Option<Outcome>,
     /// RFC 2544.
     pub findings: Vec<Found>,
 }
 
-/// What the tests found.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Found {
     /// RFC 2544 section 26.1.
     pub throughput: Option<Throughput>,
-    /// Delays at loads.
     pub loads: Vec<Loaded>,
 }
 
-/// A throughput.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Throughput {
     /// Frames per second.
     pub rate: f64,
-    /// The generator set the limit.
     pub generator_is_the_limit: bool,
 }
 
-/// A trial at a load.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Loaded {
     /// Frames per second.
     pub rate: f64,
-    /// What came of it.
     pub outcome: Outcome,
 }
 
-/// What came of a trial.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// The streams.
     pub streams: Vec<Stream>,
     /// Frames with a wrong checksum or ICRC, of those that were looked at.
     pub damaged: u64,
 }
 
-/// A stream of a trial.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Stream {
-    /// Its name.
     pub name: String,
-    /// Frames that the port took.
     pub sent: u64,
     /// Bytes of them.
     pub sent_bytes: u64,
     /// Frames that never came.
     pub lost: u64,
-    /// Frames that came.
     pub frames: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Delays.
     pub delay: Option<Quantiles>,
 }
 
@@ -100,12 +86,10 @@ impl Stream {
     }
 }
 
-/// A generator at work.
 #[derive(Debug)]
 pub struct Running(Process);
 
 impl Running {
-    /// Starts it with a scenario.
     pub fn start(generator: &Generator, scenario: &str) -> Result<Self, LabError> {
         let words =
             [&command(generator)?[..], &["gen", "-", "--json", "-", "--quiet"].map(str::to_owned)].concat();
@@ -115,7 +99,6 @@ impl Running {
         Ok(Self(process))
     }
 
-    /// Waits for its report.
     pub fn answer(&mut self, limit: Duration) -> Result<Answer, LabError> {
         let mut line = self.line(limit);
         if matches!(line, Err(HostError::Ended { .. })) {

@@ -18,7 +18,7 @@ pub mod report;
 pub mod traffic;
 
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::compare::cases::{Case, Job, Peer, Traffic};
@@ -39,62 +39,34 @@ use report::{Report, Row};
 /// What can go wrong in a lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The machine around it, or the generator.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A switch.
     #[error(transparent)]
     Switch(#[from] CompareError),
-    /// The lab file.
     #[error(transparent)]
     File(#[from] ScenarioError),
-    /// A plot.
     #[error(transparent)]
     Plot(#[from] LiveError),
     /// The machine is not as the file says.
     #[error(
         "{missing} of the checks failed; see to what the lines with `FAILED` say, then try `perf lab --check` again"
     )]
-    Checks {
-        /// How many.
-        missing: usize,
-    },
+    Checks { missing: usize },
     /// The generator answered something that is not understood.
     #[error("the generator's report is not understood ({reason}); is its `perf` of this version?")]
-    Answer {
-        /// Why.
-        reason: String,
-    },
-    /// No frame came through.
+    Answer { reason: String },
     #[error(
         "{stream}: {sent} frames were sent and {frames} came out at the other port; look at the cables: near to near, far to far"
     )]
-    Cabling {
-        /// The direction.
-        stream: String,
-        /// Frames that the generator sent.
-        sent: u64,
-        /// Frames that it received.
-        frames: u64,
-    },
+    Cabling { stream: String, sent: u64, frames: u64 },
     /// The work was not done, or done wrong.
     #[error("{arm}, {what}: {wrong}; its output is not comparable")]
-    Work {
-        /// Who forwarded.
-        arm: Arm,
-        /// The measurement.
-        what: String,
-        /// What is wrong.
-        wrong: String,
-    },
+    Work { arm: Arm, what: String, wrong: String },
 }
 
-/// What a measurement is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Throughput, and delays at loads.
     Rate,
-    /// Throughput with so many workers.
     Scaling(usize),
     /// Throughput where every packet is of a new flow.
     SetUp,
@@ -103,14 +75,11 @@ pub enum Kind {
 /// A job, and what is taken of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measurement {
-    /// The work.
     pub job: Job,
-    /// What is taken.
     pub kind: Kind,
 }
 
 impl Measurement {
-    /// Cores that forward.
     fn workers(&self) -> usize {
         match self.kind {
             Kind::Scaling(workers) => workers,
@@ -118,7 +87,6 @@ impl Measurement {
         }
     }
 
-    /// What it is called.
     pub fn label(&self) -> String {
         let Job { case, flows, inner_bytes, traffic, .. } = &self.job;
         match self.kind {
@@ -155,19 +123,10 @@ pub fn measurements(lab: &Lab) -> Vec<Measurement> {
     all
 }
 
-/// How it is run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// Keep the private folder.
-    pub keep: bool,
-}
-
 /// A lab with what it needs of the machine.
 pub struct Bench<'a> {
     lab: &'a Lab,
-    options: &'a Options,
+    vswitch: &'a Path,
     // Given back before the folder goes, because its note is in there.
     _hugepages: HugePages,
     scratch: Scratch,
@@ -200,12 +159,11 @@ impl Turn {
 }
 
 impl<'a> Bench<'a> {
-    /// Reserves what all measurements need.
-    pub fn prepare(lab: &'a Lab, options: &'a Options) -> Result<Self, LabError> {
+    pub fn prepare(lab: &'a Lab, vswitch: &'a Path, keep: bool) -> Result<Self, LabError> {
         core_affinity::set_for_current(core_affinity::CoreId { id: lab.device.control_core });
-        let scratch = Scratch::create(options.keep)?;
+        let scratch = Scratch::create(keep)?;
         let hugepages = HugePages::reserve(memory(lab), &scratch)?;
-        Ok(Self { lab, options, _hugepages: hugepages, scratch, serial: 0 })
+        Ok(Self { lab, vswitch, _hugepages: hugepages, scratch, serial: 0 })
     }
 
     /// Starts an arm, and the generator at its other side.
@@ -228,7 +186,7 @@ impl<'a> Bench<'a> {
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
             exact_match_cache: ExactMatchCache::Auto,
-            vswitch: &self.options.vswitch,
+            vswitch: self.vswitch,
         };
         let contender = match arm {
             Arm::Ours | Arm::Offloaded => Contender::Ours,
@@ -402,7 +360,6 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, HostErr
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// A rate for a table.
 pub(crate) fn rate_or_none(rate: f64) -> String {
     if rate > 0.0 { rate_text(rate) } else { "none".into() }
 }

@@ -1,34 +1,28 @@
-//! The report as one page, in the manner of `perf gen`'s: tables, and plots as SVG in the page itself.
+//! The report of a lab as a page.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
 use super::checks::{Check, Verdict};
 use super::rate_or_none;
 use super::report::{Report, Summary};
-use crate::generator::html::{STYLE, escape, micros, table};
 use crate::live::LiveError;
-use crate::live::plot::{self, Panel, Series};
+use crate::live::plot::{Panel, Series};
+use crate::page;
+use crate::table::number;
 
-/// The page.
 pub fn page(report: &Report) -> Result<String, LiveError> {
     let machine = &report.machine;
-    // Writing into a String cannot fail; the results are dropped for that reason.
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><link rel=\"icon\" href=\"data:,\">\
-         <title>{0}</title><style>{STYLE}</style></head>\n<body><h1>{0}</h1>\n\
-         <p>{1}, {2} cores, TSC {3:.0} MHz, {4}; DPDK {5}, {6}; {7}; {8}</p>\n",
-        escape(&report.lab),
-        escape(&machine.processor),
+    let mhz = machine.hertz / 1e6;
+    let about = format!(
+        "{}, {} cores, TSC {mhz:.0} MHz, {}; DPDK {}, {}; {}; {}",
+        machine.processor,
         machine.cores,
-        machine.hertz / 1e6,
-        escape(&machine.kernel),
-        escape(&machine.dpdk),
-        escape(&machine.ovs),
-        escape(&machine.vswitch),
-        escape(&machine.date)
+        machine.kernel,
+        machine.dpdk,
+        machine.ovs,
+        machine.vswitch,
+        machine.date
     );
-    checks(&mut page, &report.checks);
-    page.push_str("<h2>Throughput, medians over the rounds</h2>\n");
     let rows = report.summary.iter().map(|summary| {
         let (middle, least, most) = summary.throughput;
         vec![
@@ -37,86 +31,79 @@ pub fn page(report: &Report) -> Result<String, LiveError> {
             summary.workers.to_string(),
             rate_or_none(middle),
             format!("{} to {}", rate_or_none(least), rate_or_none(most)),
-            summary.first_to_this.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+            number(summary.first_to_this, 2),
             summary.doubtful.unwrap_or_default().to_owned(),
         ]
     });
-    table(
-        &mut page,
-        &["measurement", "arm", "workers", "throughput", "spread", "first arm to it", "doubt"],
-        rows,
-    );
-    delays(&mut page, &report.summary)?;
-    scaling(&mut page, &report.summary)?;
-    if !report.skipped.is_empty() {
-        page.push_str("<h2>Left out</h2>\n");
-        let rows = report.skipped.iter().map(|(what, arm, why)| vec![what.clone(), arm.clone(), why.clone()]);
-        table(&mut page, &["measurement", "arm", "why"], rows);
-    }
-    page.push_str("</body></html>\n");
-    Ok(page)
+    let head = ["measurement", "arm", "workers", "throughput", "spread", "first arm to it", "doubt"];
+    let skipped = report.skipped.iter().map(|(what, arm, why)| vec![what.clone(), arm.clone(), why.clone()]);
+    let body = html! {
+        (checks(&report.checks))
+        h2 { "Throughput, medians over the rounds" }
+        (page::table(&head, rows))
+        (delays(&report.summary)?)
+        (scaling(&report.summary)?)
+        @if !report.skipped.is_empty() {
+            h2 { "Left out" }
+            (page::table(&["measurement", "arm", "why"], skipped))
+        }
+    };
+    Ok(page::document(&report.lab, &about, &body))
 }
 
-fn checks(page: &mut String, checks: &[Check]) {
+fn checks(checks: &[Check]) -> Markup {
     let poor = checks.iter().filter(|check| check.verdict != Verdict::Good).count();
-    if poor > 0 {
-        let _ = writeln!(
-            page,
-            "<p class=\"limit\">{poor} checks of the machine are poor: the figures are worse for it.</p>"
-        );
-    }
     let rows = checks.iter().map(|check| {
         let word = if check.verdict == Verdict::Good { "ok" } else { "poor" };
         vec![check.what.clone(), word.into(), check.found.clone()]
     });
-    table(page, &["check", "", "found"], rows);
+    html! {
+        @if poor > 0 {
+            (page::limit(&format!("{poor} checks of the machine are poor: the figures are worse for it.")))
+        }
+        (page::table(&["check", "", "found"], rows))
+    }
 }
 
-fn delays(page: &mut String, summary: &[Summary]) -> Result<(), LiveError> {
+fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
     let measured = || summary.iter().filter(|summary| !summary.delays.is_empty());
-    if measured().next().is_none() {
-        return Ok(());
-    }
-    page.push_str("<h2>Delay by load</h2>\n");
     let rows = measured().flat_map(|summary| {
         summary.delays.iter().map(|(rate, p50, p999)| {
-            vec![summary.what.clone(), summary.arm.clone(), rate_or_none(*rate), micros(*p50), micros(*p999)]
+            let figures = [rate_or_none(*rate), number(*p50, 2), number(*p999, 2)];
+            [summary.what.clone(), summary.arm.clone()].into_iter().chain(figures).collect()
         })
     });
-    table(page, &["measurement", "arm", "load", "p50 us", "p99.9 us"], rows);
-    let mut seen: Vec<&str> = Vec::new();
+    let mut kinds: Vec<&str> = Vec::new();
+    let mut plots = Vec::new();
     for what in measured().map(|summary| summary.what.as_str()) {
-        if seen.contains(&what) {
+        if kinds.contains(&what) {
             continue;
         }
-        seen.push(what);
-        let lines = |of: fn(&(f64, f64, f64)) -> f64| -> Vec<Series> {
-            measured()
-                .filter(|summary| summary.what == what)
-                .map(|summary| Series {
-                    name: summary.arm.clone(),
-                    points: summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect(),
-                })
-                .collect()
+        kinds.push(what);
+        let panel = |title: &str, of: fn(&(f64, f64, f64)) -> f64| {
+            let line = |summary: &Summary| Series {
+                name: summary.arm.clone(),
+                points: summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect(),
+            };
+            let series = measured().filter(|summary| summary.what == what).map(line).collect();
+            Panel { title: title.into(), series, logarithmic: true }
         };
         let panels = [
-            Panel {
-                title: "median delay, microseconds".into(),
-                series: lines(|delay| delay.1),
-                logarithmic: true,
-            },
-            Panel {
-                title: "99.9th percentile, microseconds".into(),
-                series: lines(|delay| delay.2),
-                logarithmic: true,
-            },
+            panel("median delay, microseconds", |delay| delay.1),
+            panel("99.9th percentile, microseconds", |delay| delay.2),
         ];
-        page.push_str(&plot::svg(what, "frames a second, millions", &panels)?);
+        plots.push(page::svg(what, "frames a second, millions", &panels)?);
     }
-    Ok(())
+    Ok(html! {
+        @if !plots.is_empty() {
+            h2 { "Delay by load" }
+            (page::table(&["measurement", "arm", "load", "p50 us", "p99.9 us"], rows))
+            @for plot in plots { (plot) }
+        }
+    })
 }
 
-fn scaling(page: &mut String, summary: &[Summary]) -> Result<(), LiveError> {
+fn scaling(summary: &[Summary]) -> Result<Markup, LiveError> {
     let mut series: Vec<Series> = Vec::new();
     for one in summary.iter().filter(|one| one.kind == "scaling") {
         let point = (one.workers as f64, one.throughput.0 / 1e6);
@@ -126,12 +113,11 @@ fn scaling(page: &mut String, summary: &[Summary]) -> Result<(), LiveError> {
         }
     }
     if series.is_empty() {
-        return Ok(());
+        return Ok(html! {});
     }
-    page.push_str("<h2>Scaling</h2>\n");
     let panel = Panel { title: "frames a second, millions".into(), series, logarithmic: false };
-    page.push_str(&plot::svg("throughput by workers", "workers", &[panel])?);
-    Ok(())
+    let plot = page::svg("throughput by workers", "workers", &[panel])?;
+    Ok(html! { h2 { "Scaling" } (plot) })
 }
 
 #[cfg(test)]

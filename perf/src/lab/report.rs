@@ -11,17 +11,14 @@ use super::{Kind, Measurement, rate_or_none};
 use crate::compare::record::Machine;
 use crate::compare::report::median;
 use crate::live::delay::Quantiles;
+use crate::table::{Table, column};
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The lab file.
     pub lab: String,
     /// Where it ran.
     pub machine: Machine,
-    /// What was looked at before.
     pub checks: Vec<Check>,
-    /// Turn by turn.
     pub rows: Vec<Row>,
     /// Medians over the rounds.
     pub summary: Vec<Summary>,
@@ -32,34 +29,26 @@ pub struct Report {
 /// An arm's turn at a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The measurement.
     pub what: String,
-    /// rate, scaling or setup.
     pub kind: &'static str,
-    /// Cores that forward.
     pub workers: usize,
-    /// Who forwards.
     pub arm: String,
     /// Which round.
     pub round: usize,
     /// Frames per second without more loss than is allowed (RFC 2544 section 26.1), of all streams.
     pub throughput: f64,
-    /// The generator set that limit.
     pub generator_is_the_limit: bool,
     /// The arm was in its steady state before the first trial; otherwise `warm-up` is too short for it.
     pub settled: bool,
-    /// Delays at loads.
     pub loads: Vec<LoadRow>,
 }
 
 /// Delays of a stream at a load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadRow {
-    /// The stream.
     pub stream: String,
     /// Frames per second of all streams together.
     pub rate: f64,
-    /// Frames sent and lost.
     pub sent: u64,
     /// Frames that never came.
     pub lost: u64,
@@ -72,15 +61,10 @@ pub struct LoadRow {
 /// An arm at a measurement, over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// The measurement.
     pub what: String,
-    /// rate, scaling or setup.
     pub kind: &'static str,
-    /// Cores that forward.
     pub workers: usize,
-    /// Who forwards.
     pub arm: String,
-    /// Rounds.
     pub rounds: usize,
     /// Median, least and highest throughput, in frames per second.
     pub throughput: (f64, f64, f64),
@@ -95,7 +79,6 @@ pub struct Summary {
 }
 
 impl Row {
-    /// What a turn came to.
     pub fn new(measurement: &Measurement, arm: Arm, round: usize, found: &Found, settled: bool) -> Self {
         let loads = found.loads.iter().flat_map(|loaded| {
             loaded.outcome.streams.iter().map(|stream| LoadRow {
@@ -145,7 +128,6 @@ impl Report {
         self.skipped.push((measurement.label(), arm.to_string(), reason.into()));
     }
 
-    /// Puts the rows together.
     pub fn sum_up(&mut self) {
         let mut keys: Vec<(&str, &str)> = Vec::new();
         for row in &self.rows {
@@ -219,7 +201,6 @@ impl Report {
         })
     }
 
-    /// The summary in lines.
     pub fn text(&self) -> String {
         let mut lines = vec![format!(
             "\nmedians over the rounds\n{:<46} {:<16} {:>12} {:>8}  delay p50 (p99.9), us, by load",
@@ -252,13 +233,16 @@ impl Report {
     }
 }
 
-/// The head of the rows.
-pub fn table_head() -> String {
-    format!("{:<46} {:<16} {:>5} {:>12}  {}", "measurement", "arm", "round", "throughput", "notes")
-}
+/// A turn on a line.
+pub const TABLE: Table<Row> = Table(&[
+    column("measurement", -46, |row| row.what.clone()),
+    column("arm", -16, |row| row.arm.clone()),
+    column("round", 5, |row| row.round.to_string()),
+    column("throughput", 12, |row| rate_or_none(row.throughput)),
+    column(" notes", 0, |row| format!(" {}", notes(row))),
+]);
 
-/// A row.
-pub fn table_row(row: &Row) -> String {
+fn notes(row: &Row) -> String {
     let mut notes = Vec::new();
     if row.generator_is_the_limit {
         notes.push("the generator is the limit".to_owned());
@@ -271,14 +255,7 @@ pub fn table_row(row: &Row) -> String {
         let sent: u64 = row.loads.iter().map(|load| load.sent).sum();
         notes.push(format!("lost {lost} of {sent} at the loads"));
     }
-    format!(
-        "{:<46} {:<16} {:>5} {:>12}  {}",
-        row.what,
-        row.arm,
-        row.round,
-        rate_or_none(row.throughput),
-        notes.join(", ")
-    )
+    notes.join(", ")
 }
 
 #[cfg(test)]
@@ -369,6 +346,6 @@ pub(crate) mod tests {
         report.sum_up();
         assert_eq!(report.summary[0].doubtful, Some("the generator is the limit"));
         assert!(report.summary[1].doubtful.unwrap().contains("warm-up"));
-        assert!(table_row(&report.rows[0]).contains("generator is the limit"));
+        assert!(TABLE.row(&report.rows[0]).contains("generator is the limit"));
     }
 }

@@ -14,12 +14,8 @@ use crate::compare::frames::{
 };
 use crate::compare::peer::Attached;
 
-/// Flows of the set-up at a time, each replaced before its turn comes again.
-const PLACES: usize = 4096;
 /// The shortest frame of RoCEv2 with a signature; longer ones come in steps of 4.
 const ROCE: usize = 94;
-/// New flows a second: more than there are packets.
-const CHURN: &str = "50M";
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
@@ -99,12 +95,12 @@ fn streams(text: &mut String, measurement: &Measurement) {
     };
     for &way in job.case.ways() {
         for &kind in kinds {
-            stream(text, measurement, way, (kind, job.flows.count.div_ceil(kinds.len())));
+            stream(text, measurement, way, kind, job.flows.count.div_ceil(kinds.len()));
         }
     }
 }
 
-fn stream(text: &mut String, measurement: &Measurement, way: Case, (kind, flows): (&str, usize)) {
+fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, flows: usize) {
     let count = peers(flows);
     let far_mac = match way {
         Case::L2 => SECOND_MAC.to_string(),
@@ -125,11 +121,9 @@ fn stream(text: &mut String, measurement: &Measurement, way: Case, (kind, flows)
         src.0, src.1, dst.0, dst.1
     );
     let _ = match (measurement.kind, kind) {
-        (Kind::SetUp, _) => write!(
-            text,
-            "flows = {PLACES}\nchurn = \"{CHURN}\"\ndistribution = \"in-turn\"\nsrc-port = \"1024..61023\"\n\
-             dst-port = \"1024..61023\"\n"
-        ),
+        (Kind::SetUp, _) => {
+            write!(text, "distribution = \"new\"\nsrc-port = \"1024..61023\"\ndst-port = \"1024..61023\"\n")
+        }
         (_, "roce-rc") => write!(text, "flows = {flows}\nqp = \"0x100..{}\"\n", 0x100 + flows),
         _ => write!(text, "flows = {flows}\nsrc-port = \"1024..33791\"\ndst-port = \"5001..5004\"\n"),
     };

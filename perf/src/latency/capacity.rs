@@ -13,12 +13,10 @@ pub const SETTLE: f64 = 0.3;
 /// Seconds of traffic that are measured.
 pub const SECONDS: f64 = 1.0;
 
-/// What the worker can do.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Capacity {
     /// Packets per second in which it has nothing but packets.
     pub packets_per_second: f64,
-    /// Packets that were counted.
     pub packets: u64,
     /// The share of its time that it had packets.
     pub busy_share: f64,

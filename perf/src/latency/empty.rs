@@ -24,6 +24,8 @@ pub struct Empty {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Ticks of the shortest stall that counts.
+    least: u64,
     awake: AtomicBool,
     over: AtomicBool,
     thread: AtomicU32,
@@ -43,14 +45,13 @@ impl Empty {
         let lane = |name: &str, rx, tx| Lane::start(runtime, name, port(name, rx, tx)?, RING, 1, false);
         let lanes = vec![lane("a", none, into)?, lane("b", out, none)?];
         let middle = Lane::start(runtime, "middle", port("middle", into, out)?, RING, 1, false)?;
-        let state = Arc::new(State::default());
+        let least = (LEAST * runtime.clock.hz() as f64 / 1e6) as u64;
+        let state = Arc::new(State { least, ..State::default() });
         let (shared, eal, hertz) = (Arc::clone(&state), runtime.eal().clone(), runtime.clock.hz());
-        let least = (LEAST * hertz as f64 / 1e6) as u64;
-        let thread = std::thread::spawn(move || forward(&shared, &eal, (core, least), middle));
+        let thread = std::thread::spawn(move || forward(&shared, &eal, core, middle));
         Ok((Self { state, thread: Some(thread), hertz }, lanes))
     }
 
-    /// Lets it forward, or rest.
     pub fn set_awake(&self, awake: bool) {
         self.state.awake.store(awake, Ordering::Relaxed);
         if let Some(thread) = &self.thread {
@@ -83,7 +84,7 @@ impl Drop for Empty {
     }
 }
 
-fn forward(state: &State, eal: &Eal, (core, least): (usize, u64), mut middle: Lane) {
+fn forward(state: &State, eal: &Eal, core: usize, mut middle: Lane) {
     // Without either it forwards all the same, and the share of its core that it had shows it.
     let _registration = pmd::lcore::register_current_thread(eal);
     let _ = pmd::lcore::pin_current_thread(core);
@@ -97,7 +98,7 @@ fn forward(state: &State, eal: &Eal, (core, least): (usize, u64), mut middle: La
             continue;
         }
         let now = rdtsc();
-        if now.wrapping_sub(last) > least {
+        if now.wrapping_sub(last) > state.least {
             state.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(now.wrapping_sub(last));
         }
         last = now;

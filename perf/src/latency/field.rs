@@ -3,51 +3,41 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use wire::MacAddr;
-
 use super::empty::Empty;
 use super::stalls::Stalls;
 use super::testpmd::Testpmd;
 use super::witness::Witness;
 use super::{Options, Ports};
-use crate::generator::frame::Shape;
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
-use crate::generator::scenario::check::{Content, Plan, PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Distribution, Generator, Protocol};
-use crate::generator::tuple::Tuples;
-use crate::generator::units::{Macs, Range, Rate};
+use crate::generator::scenario::check::{PortPlan, StreamPlan};
+use crate::generator::scenario::{Attachment, Distribution, Generator};
+use crate::generator::units::Range;
 use crate::host::daemon::{Daemon, DaemonSetup};
-use crate::host::scratch::{self, Scratch};
+use crate::host::scratch;
 use crate::host::threads::{self, cpu_seconds};
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
-use crate::live::config::{Config, await_ports};
+use crate::live::config::{Config, MemifEnd, await_ports};
 use crate::live::ports::Runtime;
+use crate::live::testbed::{Bench, VNI, station, stream};
 
-const VNI: u32 = 5001;
 const FLOWS: u32 = 64;
 const MBUFS: u32 = 16_383;
 const RING: u16 = 1024;
 /// Frames on their way at a time: no ring fills because this process was stopped.
 const WINDOW: u64 = 768;
 const SERVED: Duration = Duration::from_secs(20);
-const STATIONS: [(MacAddr, u32); 2] =
-    [(MacAddr([2, 0, 0, 0, 1, 1]), 0x0a00_0001), (MacAddr([2, 0, 0, 0, 1, 2]), 0x0a00_0002)];
 
-/// Whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
-    /// This switch.
     Ours,
     /// `testpmd io`.
     Testpmd,
-    /// The empty loop.
     Empty,
 }
 
 impl Arm {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Ours, Self::Testpmd, Self::Empty];
 
     /// Its name in reports.
@@ -65,13 +55,10 @@ pub struct Field {
     /// Ports and streams of each arm.
     pub rigs: Vec<Rig>,
     empty: Empty,
-    /// The switch.
     pub ours: Daemon,
-    /// Its forwarding thread.
     pub ours_thread: u32,
     testpmd: Testpmd,
     testpmd_thread: u32,
-    /// DPDK of this process.
     pub runtime: Runtime,
     core: usize,
 }
@@ -88,19 +75,12 @@ pub fn vhost_socket(folder: &Path, port: usize) -> PathBuf {
 
 impl Field {
     /// Starts all of them and joins their ports; they are at rest then.
-    pub fn start(
-        options: &Options,
-        scratch: &Scratch,
-        (core, housekeeping): (usize, usize),
-    ) -> Result<Self, LiveError> {
+    pub fn start(options: &Options, vswitch: &Path, bench: &Bench) -> Result<Self, LiveError> {
+        let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
         let folders = [scratch.folder("ours")?, scratch.folder("testpmd")?];
         let prefixes = [scratch::file_prefix(1), scratch::file_prefix(2)];
-        let setup = DaemonSetup {
-            program: &options.vswitch,
-            folder: &folders[0],
-            prefix: &prefixes[0],
-            cores: (housekeeping, core),
-        };
+        let setup =
+            DaemonSetup { program: vswitch, folder: &folders[0], prefix: &prefixes[0], cores: bench.cores };
         let mut config = Config::new(&prefixes[0], &setup.socket(), core, false);
         config.vpc(VNI);
         for (index, name) in ["a", "b"].into_iter().enumerate() {
@@ -108,23 +88,18 @@ impl Field {
         }
         let mut ours = Daemon::start(&setup, config.text())?;
         ours.process().favour();
-        let mut testpmd = Testpmd::start(&folders[1], options.ports, (housekeeping, core), &prefixes[1])?;
+        let mut testpmd = Testpmd::start(&folders[1], options.ports, bench.cores, &prefixes[1])?;
         testpmd.process().favour();
-        let plan = StreamPlan {
-            name: "probes".into(),
-            from: 0,
-            to: 1,
-            rate: Rate::Max,
-            window: None,
+        let probes = stream("probes", 0, 1, station(1), station(2)).with_flows(FLOWS, |_, tuples| {
+            tuples.src_port = Some(Range { first: 10_000, count: FLOWS });
+        });
+        let plan = [StreamPlan {
+            window: Some(WINDOW),
             sizes: vec![(options.size, 1)],
-            flows: FLOWS,
-            churn: 0,
             distribution: Distribution::Uniform,
-            exponent: 1.0,
-            content: content(),
-        };
-        let whole = Plan { ports: Vec::new(), streams: vec![plan.clone()] };
-        let runtime = ports::runtime(&whole, housekeeping, MBUFS)?;
+            ..probes
+        }];
+        let runtime = ports::runtime(&ports::plan_of(&plan), bench.cores.housekeeping, MBUFS)?;
         let (empty, empty_lanes) = Empty::start(&runtime, core)?;
         let ours_lanes = lanes(&runtime, options.ports, &folders[0], 0)?;
         await_ports(&mut ours, 2)?;
@@ -133,10 +108,9 @@ impl Field {
         for lane in ours_lanes.iter().chain(&testpmd_lanes) {
             lane.await_link()?;
         }
-        let generator = Generator { window: WINDOW, ..Generator::default() };
         let rigs: Option<Vec<Rig>> = [ours_lanes, testpmd_lanes, empty_lanes]
             .into_iter()
-            .map(|lanes| Rig::new(lanes, std::slice::from_ref(&plan), &generator))
+            .map(|lanes| Rig::new(lanes, &plan, &Generator::default()))
             .collect();
         let rigs = rigs.ok_or_else(|| {
             LiveError::Silent(format!("frames of {} bytes cannot be made; --size 64 is good", options.size))
@@ -151,7 +125,6 @@ impl Field {
         Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
-    /// Lets one of them forward.
     pub fn wake(&mut self, arm: Arm) -> Result<(), HostError> {
         match arm {
             Arm::Ours => self.ours.process().thaw(),
@@ -163,7 +136,6 @@ impl Field {
         }
     }
 
-    /// Lets it rest.
     pub fn rest(&mut self, arm: Arm) -> Result<(), HostError> {
         match arm {
             Arm::Ours => self.ours.process().freeze(),
@@ -192,7 +164,6 @@ impl Field {
         Stalls::new(self.empty.take_stalls(), seconds)
     }
 
-    /// Process and thread that forward.
     fn forwarder(&mut self, arm: Arm) -> (u32, u32) {
         match arm {
             Arm::Ours => (self.ours.process().pid(), self.ours_thread),
@@ -213,15 +184,11 @@ impl Drop for Field {
 }
 
 fn vnic(name: &str, index: usize, ports: Ports, folder: &Path) -> String {
-    let (mac, ip) = STATIONS[index];
-    let vip = std::net::Ipv4Addr::from_bits(ip);
+    let (mac, vip) = station(index as u8 + 1);
     let port = match ports {
         Ports::Memif => {
-            let socket = memif_socket(folder);
-            format!(
-                "kind = \"memif\", socket = \"{}\", id = {index}, role = \"server\", trusted-peer = true",
-                socket.display()
-            )
+            let end = MemifEnd { socket: &memif_socket(folder), id: index as u32, role: "server" };
+            format!("kind = \"memif\", {end}, trusted-peer = true")
         }
         Ports::Vhost => {
             let socket = vhost_socket(folder, index);
@@ -231,22 +198,6 @@ fn vnic(name: &str, index: usize, ports: Ports, folder: &Path) -> String {
     format!(
         "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1500\nport = {{ {port} }}"
     )
-}
-
-fn content() -> Content {
-    let [(src_mac, src_ip), (dst_mac, dst_ip)] = STATIONS;
-    let shape = Shape { protocol: Protocol::Udp, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
-    let tuples = Tuples {
-        src_mac: Macs::one(src_mac),
-        dst_mac: Macs::one(dst_mac),
-        src_ip: Range::one(src_ip.into()),
-        dst_ip: Range::one(dst_ip.into()),
-        src_port: Some(Range { first: 10_000, count: FLOWS }),
-        dst_port: Range::one(7),
-        qp: Range::one(0),
-        vni: Range::one(0),
-    };
-    Content::Made { shape, tuples: Box::new(tuples), opcodes: vec![0] }
 }
 
 /// Both ports at the other ends of those in a folder.

@@ -10,7 +10,6 @@
 //! how long it was kept from its core.
 
 pub mod capacity;
-pub mod cli;
 pub mod empty;
 pub mod field;
 pub mod report;
@@ -18,15 +17,14 @@ pub mod stalls;
 pub mod testpmd;
 pub mod witness;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
-use crate::generator::screen::Screen;
-use crate::host::scratch::Scratch;
-use crate::host::{HostError, cores, hugepages, interrupt, process};
+use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
+use crate::live::testbed::Bench;
+use crate::options::{Common, within};
 
 use capacity::Capacity;
 use field::{Arm, Field};
@@ -42,25 +40,29 @@ pub enum Ports {
     Vhost,
 }
 
-/// What to measure and how.
-#[derive(Debug, Clone)]
+/// The switch's own delay at shares of its capacity, beside testpmd and an empty loop.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// The forwarding core; the last one if not given.
-    pub core: Option<usize>,
-    /// The ports.
-    pub ports: Ports,
-    /// Loads, as shares of the switch's capacity.
-    pub loads: Vec<f64>,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
+    /// memif to memif, or vhost-user to virtio-user.
+    #[arg(long, value_enum, default_value = "memif")]
+    ports: Ports,
+    /// Loads, in percent of the switch's capacity.
+    #[arg(long, value_delimiter = ',', default_value = "10,50,90", value_parser = within::<f64>(0.1, 100.0))]
+    loads: Vec<f64>,
     /// Turns at each load.
-    pub turns: usize,
+    #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
+    turns: usize,
     /// Length of a turn in seconds.
-    pub seconds: f64,
+    #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 600.0))]
+    seconds: f64,
     /// Frame size, frame check sequence included.
-    pub size: u32,
-    /// Keep the private folder.
-    pub keep: bool,
+    #[arg(long, default_value_t = 64, value_parser = within::<u32>(64, 1518))]
+    size: u32,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// A forwarding thread must have had this share of its core.
@@ -69,74 +71,73 @@ const QUIET: f64 = 0.97;
 const AGAIN: usize = 3;
 const WARM_UP: f64 = 0.1;
 
-/// Runs it; each finished row is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(&Row)) -> Result<Report, LiveError> {
-    let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
-    core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
-    process::favour_this();
-    let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(768, &scratch);
-    let mut field = Field::start(options, &scratch, (core, housekeeping))?;
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
+    println!("{}", report::TABLE.head());
+    let bench = Bench::prepare(options.core, 768, options.common.keep)?;
+    let mut field = Field::start(options, &vswitch, &bench)?;
     let capacity = measure(&mut field)?;
+    let loads: Vec<f64> = options.loads.iter().map(|load| load / 100.0).collect();
     let mut rows = Vec::new();
-    for &load in &options.loads {
-        let rate = capacity.packets_per_second * load;
+    for &load in &loads {
         for turn in 0..options.turns {
             // Who goes first changes from turn to turn.
             let mut arms = Arm::ALL;
             arms.rotate_left(turn % Arm::ALL.len());
             for arm in arms {
-                let row = row(&mut field, arm, (load, rate), turn, options.seconds)?;
-                finished(&row);
+                let rate = capacity.packets_per_second * load;
+                let row = row(&mut field, Turn { arm, load, turn, rate, seconds: options.seconds })?;
+                println!("{}", report::TABLE.row(&row));
                 rows.push(row);
             }
         }
     }
-    Ok(Report::new(options, capacity, rows))
+    drop(field);
+    let report = Report::new(options.ports, options.size, &loads, capacity, rows);
+    print!("{}", report.text());
+    options.common.write(&report)
+}
+
+/// An arm's turn at a load, which is so many packets a second.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    arm: Arm,
+    load: f64,
+    turn: usize,
+    rate: f64,
+    seconds: f64,
 }
 
 /// Measures what the worker can do.
 fn measure(field: &mut Field) -> Result<Capacity, LiveError> {
-    let mut screen = Screen::new(true, field.runtime.clock.hz());
     field.wake(Arm::Ours)?;
-    run_at(field, Arm::Ours, None, capacity::SETTLE, &mut screen)?;
+    run_at(field, Arm::Ours, None, capacity::SETTLE)?;
     let Field { rigs, runtime, ours, ours_thread, .. } = field;
-    let demand = Demand { rates: vec![None], seconds: capacity::SECONDS, frames: None };
-    let (capacity, _) =
-        capacity::of(ours, *ours_thread, || rigs[Arm::Ours as usize].run(runtime, &demand, &mut screen))?;
+    let demand = Demand::new(vec![None], capacity::SECONDS);
+    let run = || rigs[Arm::Ours as usize].run(runtime, &demand, &mut ());
+    let (capacity, _) = capacity::of(ours, *ours_thread, run)?;
     field.rest(Arm::Ours)?;
     Ok(capacity)
 }
 
-fn run_at(
-    field: &mut Field,
-    arm: Arm,
-    rate: Option<f64>,
-    seconds: f64,
-    screen: &mut Screen,
-) -> Result<Outcome, LiveError> {
-    let demand = Demand { rates: vec![rate], seconds, frames: None };
-    let outcome = field.rigs[arm as usize].run(&field.runtime, &demand, screen)?;
+fn run_at(field: &mut Field, arm: Arm, rate: Option<f64>, seconds: f64) -> Result<Outcome, LiveError> {
+    let demand = Demand::new(vec![rate], seconds);
+    let outcome = field.rigs[arm as usize].run(&field.runtime, &demand, &mut ())?;
     interrupt::check()?;
     Ok(outcome)
 }
 
-fn row(
-    field: &mut Field,
-    arm: Arm,
-    (load, rate): (f64, f64),
-    turn: usize,
-    seconds: f64,
-) -> Result<Row, LiveError> {
-    let mut screen = Screen::new(true, field.runtime.clock.hz());
+fn row(field: &mut Field, at: Turn) -> Result<Row, LiveError> {
+    let Turn { arm, load, turn, rate, seconds } = at;
     let mut tries = 0;
     loop {
         field.wake(arm)?;
-        run_at(field, arm, Some(rate), WARM_UP, &mut screen)?;
+        run_at(field, arm, Some(rate), WARM_UP)?;
         // Those of the warm-up are of no interest.
         field.take_stalls(WARM_UP);
         let (before, cpu_before, start) = (field.witness(arm)?, field.cpu_seconds(arm)?, Instant::now());
-        let outcome = run_at(field, arm, Some(rate), seconds, &mut screen)?;
+        let outcome = run_at(field, arm, Some(rate), seconds)?;
         let (cpu, wall) = (field.cpu_seconds(arm)? - cpu_before, start.elapsed().as_secs_f64());
         let witness = field.witness(arm)?.since(before);
         let stalls = (arm == Arm::Empty).then(|| field.take_stalls(wall));

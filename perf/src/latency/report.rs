@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use super::Ports;
 use super::capacity::Capacity;
 use super::stalls::Figures;
 use super::witness::Witness;
-use super::{Options, Ports};
 use crate::live::delay::Quantiles;
+use crate::table::{Table, column, number, percent};
 
 /// What the project wants to add at the median at 10 % load, in microseconds.
 const ADDED: f64 = 1.28;
@@ -15,10 +16,8 @@ const TAIL: f64 = 20.0;
 /// A rate is told as not reached when the generator was late for more than this share.
 const LATE: f64 = 0.01;
 
-/// An arm at a load.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Row {
-    /// Who forwarded.
     pub arm: &'static str,
     /// Share of the switch's capacity.
     pub load: f64,
@@ -28,7 +27,6 @@ pub struct Row {
     pub asked: f64,
     /// Frames per second offered.
     pub offered: f64,
-    /// Frames lost.
     pub lost: u64,
     /// Frames that the port had no room for.
     pub refused: u64,
@@ -53,15 +51,12 @@ pub struct Summary {
     pub load: f64,
     /// Median delay through the switch.
     pub ours_p50: f64,
-    /// Through testpmd.
     pub testpmd_p50: f64,
-    /// Through the empty loop.
     pub empty_p50: f64,
     /// What the switch adds to testpmd: the median of the differences within the turns.
     pub added_p50: f64,
     /// The 99.9th percentile through the switch.
     pub ours_p999: f64,
-    /// Through testpmd.
     pub testpmd_p999: f64,
     /// Through the empty loop: the machine's own doing.
     pub empty_p999: f64,
@@ -79,26 +74,20 @@ pub struct Summary {
     pub late: f64,
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The ports.
     pub ports: Ports,
     /// Frame size, frame check sequence included.
     pub size: u32,
-    /// What the worker can do.
     pub capacity: Capacity,
-    /// The rows.
     pub rows: Vec<Row>,
-    /// By load.
     pub summary: Vec<Summary>,
 }
 
 impl Report {
-    /// Puts the rows together.
-    pub fn new(options: &Options, capacity: Capacity, rows: Vec<Row>) -> Self {
-        let summary = options.loads.iter().map(|&load| summary(&rows, load)).collect();
-        Self { ports: options.ports, size: options.size, capacity, rows, summary }
+    pub fn new(ports: Ports, size: u32, loads: &[f64], capacity: Capacity, rows: Vec<Row>) -> Self {
+        let summary = loads.iter().map(|&load| summary(&rows, load)).collect();
+        Self { ports, size, capacity, rows, summary }
     }
 
     /// What the tail at a load is worth.
@@ -121,29 +110,8 @@ impl Report {
         }
     }
 
-    /// The summary in lines.
     pub fn text(&self) -> String {
-        let mut lines = vec![
-            self.capacity.to_string(),
-            format!(
-                "medians, us: {:>5} {:>9} {:>9} {:>9} {:>9} | p99.9 {:>9} {:>9} {:>9} {:>9}",
-                "load", "ours", "testpmd", "empty", "added", "ours", "testpmd", "empty", "stalls"
-            ),
-        ];
-        for row in &self.summary {
-            lines.push(format!(
-                "             {:>4.0}% {:>9.2} {:>9.2} {:>9.2} {:>9.2} |       {:>9.1} {:>9.1} {:>9.1} {:>9.1}",
-                row.load * 100.0,
-                row.ours_p50,
-                row.testpmd_p50,
-                row.empty_p50,
-                row.added_p50,
-                row.ours_p999,
-                row.testpmd_p999,
-                row.empty_p999,
-                row.stalls_p999
-            ));
-        }
+        let mut lines = vec![self.capacity.to_string(), SUMMARY.text(&self.summary).trim_end().to_owned()];
         lines.push(
             "(stalls: the p99.9 of a switch that is at once with every packet, on a core with the stalls that the empty loop saw)"
                 .into(),
@@ -223,60 +191,45 @@ fn summary(rows: &[Row], load: f64) -> Summary {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[count / 2],
-        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
-    }
+/// Of nothing it is not a number.
+fn median(values: Vec<f64>) -> f64 {
+    crate::compare::report::median(&values).unwrap_or(f64::NAN)
 }
 
-/// The head of the rows.
-pub fn table_head() -> String {
-    format!(
-        "{:<10} {:>5} {:>4} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7} {:>9} {:>6} {:>6} {:>8} {:>9} {:>11}",
-        "arm",
-        "load",
-        "turn",
-        "Mpps",
-        "p50 us",
-        "p90 us",
-        "p99 us",
-        "p99.9 us",
-        "max us",
-        "lost",
-        "not taken",
-        "late %",
-        "core %",
-        "put off",
-        "stolen ms",
-        "stalls>20/s"
-    )
-}
+/// The medians over the turns at a load on a line.
+const SUMMARY: Table<Summary> = Table(&[
+    column("medians, us:", -12, |_| String::new()),
+    column("load", 5, |row| percent(row.load, 0)),
+    column("ours", 9, |row| number(row.ours_p50, 2)),
+    column("testpmd", 9, |row| number(row.testpmd_p50, 2)),
+    column("empty", 9, |row| number(row.empty_p50, 2)),
+    column("added", 9, |row| number(row.added_p50, 2)),
+    column("| p99.9", 7, |_| "|".into()),
+    column("ours", 9, |row| number(row.ours_p999, 1)),
+    column("testpmd", 9, |row| number(row.testpmd_p999, 1)),
+    column("empty", 9, |row| number(row.empty_p999, 1)),
+    column("stalls", 9, |row| number(row.stalls_p999, 1)),
+]);
 
-/// A row.
-pub fn table_row(row: &Row) -> String {
-    format!(
-        "{:<10} {:>4.0}% {:>4} {:>8.3} {:>8.2} {:>8.2} {:>8.2} {:>9.1} {:>9.1} {:>7} {:>9} {:>6.1} {:>6.1} {:>8} {:>9} {:>11}",
-        row.arm,
-        row.load * 100.0,
-        row.turn,
-        row.offered / 1e6,
-        row.delay.p50,
-        row.delay.p90,
-        row.delay.p99,
-        row.delay.p999,
-        row.delay.max,
-        row.lost,
-        row.refused,
-        row.late * 100.0,
-        row.core_share * 100.0,
-        row.witness.preempted,
-        row.witness.stolen_ms,
-        row.stalls.map_or("-".into(), |stalls| format!("{:.0}", stalls.over_20))
-    )
-}
+/// A row on a line.
+pub const TABLE: Table<Row> = Table(&[
+    column("arm", -10, |row| row.arm.into()),
+    column("load", 5, |row| percent(row.load, 0)),
+    column("turn", 4, |row| row.turn.to_string()),
+    column("Mpps", 8, |row| number(row.offered / 1e6, 3)),
+    column("p50 us", 8, |row| number(row.delay.p50, 2)),
+    column("p90 us", 8, |row| number(row.delay.p90, 2)),
+    column("p99 us", 8, |row| number(row.delay.p99, 2)),
+    column("p99.9 us", 9, |row| number(row.delay.p999, 1)),
+    column("max us", 9, |row| number(row.delay.max, 1)),
+    column("lost", 7, |row| row.lost.to_string()),
+    column("not taken", 9, |row| row.refused.to_string()),
+    column("late %", 6, |row| number(row.late * 100.0, 1)),
+    column("core %", 6, |row| number(row.core_share * 100.0, 1)),
+    column("put off", 8, |row| row.witness.preempted.to_string()),
+    column("stolen ms", 9, |row| row.witness.stolen_ms.to_string()),
+    column("stalls>20/s", 11, |row| number(row.stalls.map(|stalls| stalls.over_20), 0)),
+]);
 
 #[cfg(test)]
 mod tests {
@@ -302,19 +255,6 @@ mod tests {
         }
     }
 
-    fn options(load: f64) -> Options {
-        Options {
-            vswitch: "x".into(),
-            core: None,
-            ports: Ports::Memif,
-            loads: vec![load],
-            turns: 1,
-            seconds: 1.0,
-            size: 64,
-            keep: false,
-        }
-    }
-
     const CAPACITY: Capacity = Capacity { packets_per_second: 1.0, packets: 1, busy_share: 1.0 };
 
     #[test]
@@ -336,7 +276,7 @@ mod tests {
             Row { witness: stolen, ..half("ours", 2, 70.0, None) },
             half("empty-loop", 2, 0.3, quiet()),
         ];
-        let text = |rows: &[Row]| Report::new(&options(0.5), CAPACITY, rows.to_vec()).text();
+        let text = |rows: &[Row]| Report::new(Ports::Memif, 64, &[0.5], CAPACITY, rows.to_vec()).text();
         assert!(text(&rows).contains("met with 15.0 in the 1 of 3 turns"), "{}", text(&rows));
         // A bad tail in a quiet turn is the switch's.
         rows.push(half("ours", 3, 9.0, None));
@@ -367,7 +307,7 @@ mod tests {
     fn targets_are_told_as_met_or_missed() {
         let text = |ours: f64| {
             let rows = vec![row("ours", 0, ours), row("testpmd", 0, 1.0)];
-            Report::new(&options(0.1), CAPACITY, rows).text()
+            Report::new(Ports::Memif, 64, &[0.1], CAPACITY, rows).text()
         };
         assert!(text(2.2).contains("target 1.28: met") && text(2.3).contains("target 1.28: missed"));
     }

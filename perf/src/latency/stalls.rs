@@ -14,7 +14,6 @@ pub struct Stalls {
     seconds: f64,
 }
 
-/// Stalls in figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// Stalls of over 5 microseconds a second.
@@ -37,7 +36,6 @@ impl Stalls {
         Self { micros, seconds }
     }
 
-    /// Their figures.
     pub fn figures(&self) -> Figures {
         let over = |limit: f64| {
             let count = self.micros.iter().filter(|length| **length > limit).count();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Ports;
 use crate::host::HostError;
+use crate::host::cores::Cores;
 use crate::host::process::{Placement, Process};
 use crate::host::scratch;
 
@@ -12,7 +13,6 @@ use crate::host::scratch;
 const HUGE_MB: u64 = 192;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A running testpmd.
 #[derive(Debug)]
 pub struct Testpmd {
     process: Process,
@@ -21,12 +21,7 @@ pub struct Testpmd {
 
 impl Testpmd {
     /// Starts it, serving two sockets in `folder`.
-    pub fn start(
-        folder: &Path,
-        ports: Ports,
-        (housekeeping, core): (usize, usize),
-        prefix: &str,
-    ) -> Result<Self, HostError> {
+    pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Self, HostError> {
         let devices = [0, 1].map(|port| match ports {
             Ports::Memif => {
                 let socket = super::field::memif_socket(folder);
@@ -46,8 +41,8 @@ impl Testpmd {
         } else {
             &["--no-huge", "-m", "256", "--no-shconf"]
         };
-        let cores = format!("{housekeeping},{core}");
-        let main_core = housekeeping.to_string();
+        let main_core = cores.housekeeping.to_string();
+        let cores = format!("{main_core},{}", cores.forwarding);
         let arguments = [
             ["-l", &cores, "--main-lcore", &main_core].as_slice(),
             memory,
@@ -68,7 +63,6 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Begins forwarding.
     pub fn forward(&mut self) -> Result<(), HostError> {
         self.process.type_line("start")?;
         self.process.await_output("`start` to forward", LIMIT, |lines| {
@@ -76,7 +70,6 @@ impl Testpmd {
         })
     }
 
-    /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

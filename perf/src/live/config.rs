@@ -5,10 +5,26 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use serde_json::Value;
-use wire::MacAddr;
 
 use super::LiveError;
+use super::testbed::Station;
 use crate::host::daemon::Daemon;
+
+/// A memif of the daemon.
+#[derive(Debug, Clone, Copy)]
+pub struct MemifEnd<'a> {
+    pub socket: &'a Path,
+    pub id: u32,
+    /// `server` or `client`.
+    pub role: &'a str,
+}
+
+impl std::fmt::Display for MemifEnd<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { socket, id, role } = self;
+        write!(formatter, "socket = \"{}\", id = {id}, role = \"{role}\"", socket.display())
+    }
+}
 
 /// Text of a config in the making.
 #[derive(Debug, Default)]
@@ -33,7 +49,6 @@ impl Config {
         ))
     }
 
-    /// Anything.
     pub fn section(&mut self, text: &str) -> &mut Self {
         self.0.push_str(text);
         self.0.push_str("\n\n");
@@ -48,50 +63,35 @@ impl Config {
     }
 
     /// A vNIC on a memif that the daemon serves; `more` are further lines.
-    pub fn vnic(
-        &mut self,
-        name: &str,
-        (mac, vip): (MacAddr, Ipv4Addr),
-        (socket, id): (&Path, u32),
-        more: &str,
-    ) -> &mut Self {
+    pub fn vnic(&mut self, name: &str, station: Station, end: &MemifEnd<'_>, more: &str) -> &mut Self {
+        let (mac, vip) = station;
         let _ = write!(
             self.0,
             "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1450\n\
-             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"server\", trusted-peer = true }}\n{more}\n\n",
-            socket.display()
+             port = {{ kind = \"memif\", {end}, trusted-peer = true }}\n{more}\n\n"
         );
         self
     }
 
-    /// The uplink on a memif.
-    pub fn uplink(
-        &mut self,
-        (socket, id, role): (&Path, u32, &str),
-        (mac, vtep): (MacAddr, Ipv4Addr),
-        neighbour: (MacAddr, Ipv4Addr),
-        more: &str,
-    ) -> &mut Self {
+    pub fn uplink(&mut self, end: &MemifEnd<'_>, own: Station, neighbour: Station, more: &str) -> &mut Self {
+        let (mac, vtep) = own;
         let _ = write!(
             self.0,
             "[[uplink]]\nname = \"up\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = 1600\n\
              neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\
-             port = {{ kind = \"memif\", socket = \"{}\", id = {id}, role = \"{role}\" }}\n{more}\n\n",
-            neighbour.1,
-            neighbour.0,
-            socket.display()
+             port = {{ kind = \"memif\", {end} }}\n{more}\n\n",
+            neighbour.1, neighbour.0
         );
         self
     }
 
-    /// A station behind another VTEP.
-    pub fn location(&mut self, vni: u32, (mac, vip): (MacAddr, Ipv4Addr), vtep: Ipv4Addr) -> &mut Self {
+    pub fn location(&mut self, vni: u32, station: Station, vtep: Ipv4Addr) -> &mut Self {
+        let (mac, vip) = station;
         self.section(&format!(
             "[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"{mac}\"\nvtep = \"{vtep}\""
         ))
     }
 
-    /// The text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -115,7 +115,6 @@ pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<(), LiveError> {
     })
 }
 
-/// A number in an answer.
 pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64, LiveError> {
     answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| LiveError::Answer {
         command: command.into(),
@@ -149,7 +148,6 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Asks for all of them.
     pub fn of(daemon: &mut Daemon) -> Result<Self, LiveError> {
         Ok(Self {
             fwd: daemon.ask("show fwd stats all")?,
@@ -173,12 +171,10 @@ impl Counted {
         Err(LiveError::Silent("the switch's counters go on moving with no traffic".into()))
     }
 
-    /// A counter of a port.
     pub fn port(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
         number(row(&self.port, name, "show port stats all")?, &format!("/{counter}"), "show port stats all")
     }
 
-    /// A counter of a vNIC.
     pub fn vnic(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
         number(row(&self.vnic, name, "show vnic")?, &format!("/{counter}"), "show vnic")
     }
@@ -188,7 +184,6 @@ impl Counted {
         number(&self.workers, &format!("/workers/0/{counter}"), "show workers")
     }
 
-    /// Packets dropped since, by name.
     pub fn drops_since(&self, before: &Self) -> std::collections::BTreeMap<String, u64> {
         let of = |counted: &Self, name: &str| counted.fwd["drops"][name].as_u64().unwrap_or(0);
         let names = self.fwd["drops"].as_object().into_iter().flatten().map(|(name, _)| name.clone());

@@ -24,7 +24,6 @@ impl Delays {
         Self { ticks: Histogram::new_with_bounds(1, LONGEST, 3).ok() }
     }
 
-    /// Counts a delay.
     #[inline]
     pub fn record(&mut self, ticks: u64) {
         if let Some(histogram) = &mut self.ticks {
@@ -32,7 +31,6 @@ impl Delays {
         }
     }
 
-    /// Takes in another one.
     pub fn add(&mut self, other: &Self) {
         if let (Some(mine), Some(theirs)) = (&mut self.ticks, &other.ticks) {
             // Both have the same bounds, so it cannot fail.
@@ -40,7 +38,6 @@ impl Delays {
         }
     }
 
-    /// Forgets all.
     pub fn clear(&mut self) {
         if let Some(histogram) = &mut self.ticks {
             histogram.reset();
@@ -65,9 +62,7 @@ impl Delays {
 /// Delays in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many packets were timed.
     pub packets: u64,
-    /// The middle one.
     pub p50: f64,
     /// 9 of 10 took no longer.
     pub p90: f64,
@@ -75,7 +70,6 @@ pub struct Quantiles {
     pub p99: f64,
     /// 999 of 1000 took no longer.
     pub p999: f64,
-    /// The longest.
     pub max: f64,
 }
 

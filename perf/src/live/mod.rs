@@ -13,7 +13,7 @@ pub mod delay;
 pub mod pace;
 pub mod plot;
 pub mod ports;
-pub mod verbs;
+pub mod testbed;
 
 use pmd::{EalError, MempoolError, PortError};
 
@@ -22,47 +22,19 @@ use crate::host::HostError;
 /// What can go wrong with live traffic.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// The machine around it, or the daemon.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// DPDK in this process.
     #[error(transparent)]
     Eal(#[from] EalError),
-    /// Packet buffers of this process.
     #[error(transparent)]
     Pool(#[from] MempoolError),
-    /// A port of this process.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A port did not come up.
-    #[error("memif {id} on {socket} has no link after {seconds} s; its other end did not come")]
-    NoLink {
-        /// Its number.
-        id: u32,
-        /// Its socket.
-        socket: String,
-        /// How long it was waited for.
-        seconds: u64,
-    },
-    /// An answer of the daemon lacks a figure.
     #[error("`{command}` does not say {what}: {answer}")]
-    Answer {
-        /// The command.
-        command: String,
-        /// What was looked for.
-        what: String,
-        /// The answer.
-        answer: String,
-    },
-    /// No traffic came through.
+    Answer { command: String, what: String, answer: String },
     #[error("{0}")]
     Silent(String),
     /// A plot could not be drawn.
     #[error("draw {path}: {reason}")]
-    Plot {
-        /// The file.
-        path: String,
-        /// What went wrong.
-        reason: String,
-    },
+    Plot { path: String, reason: String },
 }

@@ -1,15 +1,12 @@
 //! A schedule in ticks of the time stamp counter: so many packets a second, and no flood after a hiccup.
 
-/// A schedule.
 #[derive(Debug, Clone)]
 pub struct Pace {
     /// Packets per tick, as a fraction.
     packets: u64,
     ticks: u64,
     start: u64,
-    /// Packets that were due and have been taken.
     taken: u64,
-    /// Packets that were due and given up.
     skipped: u64,
     backlog: u64,
 }
@@ -33,12 +30,10 @@ impl Pace {
         due
     }
 
-    /// Takes packets that were due.
     pub fn take(&mut self, count: u64) {
         self.taken += count;
     }
 
-    /// Packets given up so far.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }

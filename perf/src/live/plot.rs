@@ -22,21 +22,16 @@ const MARKED: usize = 20;
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 181), RGBColor(220, 50, 32), RGBColor(30, 130, 60), RGBColor(120, 80, 160)];
 
-/// A line.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Its name in the legend.
     pub name: String,
     /// Its points; a gap is where a point is not finite.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Lines over the common axis.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What it shows, with the unit.
     pub title: String,
-    /// The lines.
     pub series: Vec<Series>,
     /// Whether the axis is logarithmic; values are then taken as at least 0.1.
     pub logarithmic: bool,

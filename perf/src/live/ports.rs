@@ -1,11 +1,10 @@
 //! Memif ports of this process, and the DPDK runtime behind them.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmd::{
-    Burst, Clock, Eal, EalConfig, Hugepages, LogLevel, Mempool, MempoolConfig, PciAccess, PortConfig,
-    RxQueue, StartedPort, TxQueue,
+    Clock, Eal, EalConfig, Hugepages, LogLevel, Mempool, MempoolConfig, PciAccess, PortConfig, RxQueue,
+    StartedPort, TxQueue,
 };
 
 use super::LiveError;
@@ -14,8 +13,6 @@ use crate::host::interrupt;
 /// Packets of a burst.
 pub const BURST: usize = 32;
 const LINK: Duration = Duration::from_secs(10);
-/// How long a port is kept after its last use.
-const PARTING: Duration = Duration::from_millis(50);
 /// How long a server that listens may take to answer.
 const ANSWER: Duration = Duration::from_millis(300);
 
@@ -24,7 +21,6 @@ const ANSWER: Duration = Duration::from_millis(300);
 pub struct Runtime {
     eal: Eal,
     pool: Mempool,
-    /// The time stamp counter.
     pub clock: Clock,
 }
 
@@ -56,119 +52,16 @@ impl Runtime {
         Ok(Self { eal, pool, clock: Clock::calibrate(Duration::from_millis(100)) })
     }
 
-    /// DPDK itself.
     pub fn eal(&self) -> &Eal {
         &self.eal
     }
 
-    /// The packet buffers.
     pub fn pool(&self) -> &Mempool {
         &self.pool
     }
 
-    /// Packet buffers in use.
     pub fn buffers_in_use(&self) -> usize {
         self.pool.in_use()
-    }
-}
-
-/// Which end of the socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It listens.
-    Server,
-    /// It connects, and decides on the size of the rings.
-    Client,
-}
-
-/// A memif with its queues.
-#[derive(Debug)]
-pub struct Memif {
-    rx: RxQueue,
-    tx: TxQueue,
-    waiting: Burst,
-    pool: Mempool,
-    port: StartedPort,
-    id: u32,
-    socket: String,
-}
-
-impl Memif {
-    /// Opens number `id` of a socket, with rings of `2^ring` packets where it is the client.
-    pub fn open(
-        runtime: &Runtime,
-        name: &str,
-        (socket, id): (&Path, u32),
-        role: Role,
-        ring: u8,
-    ) -> Result<Self, LiveError> {
-        let word = match role {
-            Role::Server => "server",
-            Role::Client => "client",
-        };
-        let socket = socket.display().to_string();
-        let mut args = format!("role={word},id={id},socket={socket},socket-abstract=no");
-        if role == Role::Client {
-            args.push_str(&format!(",rsize={ring}"));
-        }
-        let port = pmd::Port::attach(&runtime.eal, &format!("net_memif_{name}"), &args)?;
-        let (port, mut rx, mut tx) =
-            start_when_served(port, runtime, &PortConfig::default(), role == Role::Client)?;
-        let (Some(rx), Some(tx)) = (rx.pop(), tx.pop()) else {
-            return Err(LiveError::NoLink { id, socket, seconds: 0 });
-        };
-        let pool = runtime.pool.clone();
-        Ok(Self { rx, tx, waiting: Burst::with_capacity(BURST), pool, port, id, socket })
-    }
-
-    /// Waits for the other end.
-    pub fn await_link(&self) -> Result<(), LiveError> {
-        let end = Instant::now() + LINK;
-        while !self.port.link()?.up {
-            if Instant::now() > end {
-                let (id, socket) = (self.id, self.socket.clone());
-                return Err(LiveError::NoLink { id, socket, seconds: LINK.as_secs() });
-            }
-            interrupt::pause(Duration::from_millis(10))?;
-        }
-        Ok(())
-    }
-
-    /// Frames that can be [pushed](Self::push) now.
-    #[inline]
-    pub fn room(&self) -> usize {
-        self.waiting.spare()
-    }
-
-    /// Puts a frame behind those that wait to be sent. `false` when there is no room or no buffer.
-    #[inline]
-    pub fn push(&mut self, frame: &[u8]) -> bool {
-        self.pool.alloc_from(frame).is_some_and(|packet| self.waiting.push(packet).is_ok())
-    }
-
-    /// Sends what waits, as far as the ring takes it. Returns how many went; the others wait on.
-    #[inline]
-    pub fn flush(&mut self) -> usize {
-        self.tx.send(&mut self.waiting)
-    }
-
-    /// Frames that were pushed and not sent.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Receives into the burst's spare room.
-    #[inline]
-    pub fn receive(&mut self, burst: &mut Burst) -> usize {
-        self.rx.receive(burst)
-    }
-}
-
-impl Drop for Memif {
-    /// The driver takes a lost peer apart on a thread of its own, and both that thread and whoever closes the port free
-    /// its rings: when the peer may just have gone, that thread comes first.
-    fn drop(&mut self) {
-        std::thread::sleep(PARTING);
     }
 }
 

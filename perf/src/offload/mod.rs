@@ -7,78 +7,250 @@
 //! The e-switch is a lab device in front of the worker, on the worker's core: its cycles are counted apart, and say
 //! nothing of a NIC.
 
-pub mod field;
 pub mod report;
-pub mod run;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::host::scratch::{self, Scratch};
-use crate::host::{cores, hugepages, process};
+use crate::generator::rig::{Demand, Every, Rig};
+use crate::generator::scenario::Generator;
+use crate::generator::scenario::check::StreamPlan;
+use crate::generator::units::Range;
+use crate::generator::{ports, unmade};
+use crate::host::daemon::Daemon;
+use crate::host::interrupt;
 use crate::live::LiveError;
+use crate::live::config::{Counted, number};
 use crate::live::ports::Runtime;
+use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
+use crate::options::{Common, Plot, within};
 
-use field::Field;
-use report::{Arm, Report};
+use report::{Arm, Churn, Look, Report};
 
-/// What to measure and how.
-#[derive(Debug, Clone)]
+/// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// The worker's core; the last one if not given.
-    pub core: Option<usize>,
+    /// Arms of each share (0, 50 and 99 %).
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Length of an arm in seconds.
-    pub seconds: f64,
-    /// Arms of each share.
-    pub rounds: usize,
-    /// Packets a second.
-    pub rate: u64,
-    /// New flows per second of the churn; 0: none.
-    pub churn: u64,
+    #[arg(long, default_value_t = 3.0, value_parser = within::<f64>(0.1, 3600.0))]
+    seconds: f64,
+    /// Packets a second; less than 100000, and fast flows are not faster than slow ones.
+    #[arg(long, default_value_t = 200_000, value_parser = within::<u64>(100_000, 10_000_000))]
+    rate: u64,
+    /// New flows a second of the churn; 0: none.
+    #[arg(long, default_value_t = 10_000, value_parser = within::<u32>(0, 100_000))]
+    churn: u32,
     /// How long the churn goes on, in seconds.
-    pub churn_seconds: f64,
-    /// Keep the private folder.
-    pub keep: bool,
+    #[arg(long, default_value_t = 60.0, value_parser = within::<f64>(0.1, 3600.0))]
+    churn_seconds: f64,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
+    #[command(flatten)]
+    plot: Plot,
+    #[command(flatten)]
+    common: Common,
 }
 
-/// Packets a second from which flows are hot: in the arms the fast ones, in the churn all that are seen twice.
-const FAST: u64 = 4000;
-const SEEN: u64 = 5;
-
+/// Packets between two looks of the manager from which flows are hot: in the arms the fast ones, in the churn all that are
+/// seen twice.
+const HOT: [u64; 2] = [4000, 5];
 /// Shares of the traffic that are offloaded, in percent.
-pub const SHARES: [u64; 3] = [0, 50, 99];
+const SHARES: [u64; 3] = [0, 50, 99];
+const MBUFS: u32 = 16_383;
+/// Flows that carry the offloaded share, the others, and those of the churn, by their source ports.
+const FAST: Range = Range { first: 1000, count: 8 };
+const SLOW: Range = Range { first: 2000, count: 2048 };
+const CHURN: Range = Range { first: 8000, count: 57_535 };
+/// Packets of a flow of the churn, and the seconds between them: it is seen in some looks of the manager, and gone.
+const PACKETS: f64 = 12.0;
+const GAP: f64 = 0.04;
+/// How long flows have to find their places.
+const SETTLE: Duration = Duration::from_secs(15);
 
-/// Runs it; each finished arm is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(&Arm)) -> Result<Report, LiveError> {
-    let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
-    core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
-    process::favour_this();
-    let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(512, &scratch);
-    let runtime = Runtime::start(&scratch::file_prefix(0), housekeeping, 16_383)?;
-    let mut field = Field::start(options, &scratch, (core, housekeeping), (runtime, 1, FAST))?;
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    anyhow::ensure!(options.rounds > 0 || options.churn > 0, "--rounds 0 and --churn 0 measure nothing");
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
+    println!(
+        "the e-switch is simulated, on the worker's core: its cycles (sim) are apart, and say nothing of a NIC"
+    );
+    println!("{}", report::TABLE.head());
+    let bench = Bench::prepare(options.core, 512, options.common.keep)?;
+    let shared = [flows("fast", FAST, FAST.count), flows("slow", SLOW, SLOW.count)];
+    let runtime = ports::runtime(&ports::plan_of(&shared), bench.cores.housekeeping, MBUFS)?;
+    let start = |name: &str, hot: u64, streams: &[StreamPlan]| {
+        let sections = format!(
+            "[offload]\nhot-packets = {hot}\nhot-rate = \"1Gbit\"\ncool-after = \"300ms\"\nidle-timeout = \"2s\"\n\
+             rules-per-second = 1000000\n[offload.simulated]\nrefresh = \"100ms\""
+        );
+        let offload = "offload = \"simulated\"";
+        let vnics = &[("sender", offload.to_owned())];
+        let spec = Spec { name, nft: "miss-rate = 0", sections: &sections, vnics, uplink: offload };
+        Field::start(TestBed::start(&vswitch, &bench, &runtime, &spec)?, &runtime, streams)
+    };
+    let mut field = start("arms", HOT[0], &shared)?;
     let mut arms = Vec::new();
     for round in 0..options.rounds {
         for turn in 0..SHARES.len() {
             // Who goes first changes from round to round.
-            let arm = run::arm(&mut field, options, SHARES[(turn + round) % SHARES.len()])?;
-            finished(&arm);
+            let arm = field.arm(options, SHARES[(turn + round) % SHARES.len()])?;
+            println!("{}", report::TABLE.row(&arm));
             arms.push(arm);
         }
     }
+    drop(field);
     let mut churn = None;
     if options.churn > 0 {
-        let runtime = field.stop();
-        let mut field = Field::start(options, &scratch, (core, housekeeping), (runtime, 2, SEEN))?;
-        churn = Some(run::churn(&mut field, options)?);
+        // As many places as flows live at a time, each taken by a new flow when its own has had its packets.
+        let places = (f64::from(options.churn) * PACKETS * GAP).ceil() as u32;
+        let stream = StreamPlan { churn: options.churn.into(), ..flows("churn", CHURN, places) };
+        churn = Some(start("churn", HOT[1], &[stream])?.churn(options, places)?);
     }
-    Ok(Report { rate: options.rate, arms, churn })
+    let report = Report { rate: options.rate, arms, churn };
+    println!("{}", report.verdict());
+    options.common.write(&report)?;
+    options.plot.draw(|stem| report.plot(stem))?;
+    anyhow::ensure!(report.is_clean(), "packets were lost, or something was left behind");
+    Ok(())
 }
 
-impl Options {
-    fn length(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds)
+fn flows(name: &str, source_ports: Range, flows: u32) -> StreamPlan {
+    let plan = stream(name, 0, 1, station(1), REMOTE);
+    plan.with_flows(flows, |_, tuples| tuples.src_port = Some(source_ports))
+}
+
+struct Field<'a> {
+    rig: Rig,
+    daemon: Daemon,
+    runtime: &'a Runtime,
+}
+
+/// What the switch has counted.
+struct Counts {
+    received: u64,
+    offloaded: u64,
+    busy: u64,
+    eswitch: u64,
+}
+
+/// A figure of `show offload`.
+fn shown(daemon: &mut Daemon, path: &str) -> Result<u64, LiveError> {
+    number(&daemon.ask("show offload")?, path, "show offload")
+}
+
+impl<'a> Field<'a> {
+    fn start(bed: TestBed, runtime: &'a Runtime, streams: &[StreamPlan]) -> Result<Self, LiveError> {
+        let rig = Rig::new(bed.lanes, streams, &Generator::default()).ok_or_else(unmade)?;
+        Ok(Self { rig, daemon: bed.daemon, runtime })
     }
+
+    fn counts(&mut self) -> Result<Counts, LiveError> {
+        let counted = Counted::of(&mut self.daemon)?;
+        let fwd = |name: &str| number(&counted.fwd, &format!("/{name}"), "show fwd stats all");
+        Ok(Counts {
+            received: fwd("received")?,
+            offloaded: fwd("offloaded")?,
+            busy: counted.worker("busy-cycles")?,
+            eswitch: shown(&mut self.daemon, "/eswitch/cycles")?,
+        })
+    }
+
+    /// Waits until a device has no rules; says how many are left where it does not come to that.
+    fn drained(&mut self, rules: &[&str]) -> Result<u64, LiveError> {
+        let start = Instant::now();
+        loop {
+            let left = rules.iter().map(|path| shown(&mut self.daemon, path)).sum::<Result<u64, _>>()?;
+            if left == 0 || start.elapsed() > SETTLE {
+                return Ok(left);
+            }
+            interrupt::pause(Duration::from_millis(20))?;
+        }
+    }
+
+    /// So many percent of the packets are of flows fast enough for hardware.
+    fn arm(&mut self, options: &Options, share: u64) -> Result<Arm, LiveError> {
+        let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
+        let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
+        let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
+        let ticks = |length| self.runtime.clock.cycles(length);
+        // Until the fast flows are where they belong.
+        let (mut settled, daemon) = (None, &mut self.daemon);
+        let mut watch = Every::new(ticks(Duration::from_millis(5)), |seconds| {
+            interrupt::check()?;
+            let there = shown(daemon, "/flows/hardware")? == wanted;
+            settled = there.then_some(seconds);
+            Ok(!there)
+        });
+        let first = self.rig.run(self.runtime, &demand(SETTLE.as_secs_f64()), &mut watch)?;
+        let Some(settled) = settled else {
+            let answer = self.daemon.ask("show offload")?;
+            return Err(LiveError::Silent(format!("{wanted} flows do not get into hardware: {answer}")));
+        };
+        let before = self.counts()?;
+        let second = self.rig.run(self.runtime, &demand(options.seconds), &mut ())?;
+        interrupt::check()?;
+        let after = self.counts()?;
+        let (software, hardware) = (after.received - before.received, after.offloaded - before.offloaded);
+        let packets = software + hardware;
+        if packets == 0 {
+            return Err(LiveError::Silent("no packet came to the switch".into()));
+        }
+        // The fast flows of the next arm are to find an empty device.
+        self.drained(&["/rules"])?;
+        let busy = (after.busy - before.busy) as f64;
+        Ok(Arm {
+            share,
+            packets,
+            offloaded: hardware as f64 / packets as f64,
+            installed_after_ms: (share > 0).then_some(settled * 1e3),
+            worker_cycles: busy / packets as f64,
+            worker_cycles_per_own: (software > 0).then(|| busy / software as f64),
+            eswitch_cycles: (after.eswitch - before.eswitch) as f64 / packets as f64,
+            lost: first.lost() + second.lost(),
+        })
+    }
+
+    /// New flows all the time; each sends for a while and is never seen again.
+    fn churn(mut self, options: &Options, places: u32) -> Result<Churn, LiveError> {
+        let rates = vec![Some(f64::from(options.churn) * PACKETS)];
+        let installed = shown(&mut self.daemon, "/so-far/installed")?;
+        let withdrawn = shown(&mut self.daemon, "/so-far/withdrawn")?;
+        let memory_before = memory(&mut self.daemon);
+        let (mut looks, daemon) = (Vec::new(), &mut self.daemon);
+        let mut watch = Every::new(self.runtime.clock.cycles(Duration::from_millis(500)), |at| {
+            interrupt::check()?;
+            looks.push(Look {
+                at,
+                rules: shown(daemon, "/rules")?,
+                flows: shown(daemon, "/flows/hardware")?,
+                installed: shown(daemon, "/so-far/installed")? - installed,
+                memory: memory(daemon),
+            });
+            Ok(true)
+        });
+        let outcome = self.rig.run(self.runtime, &Demand::new(rates, options.churn_seconds), &mut watch)?;
+        interrupt::check()?;
+        let rules_left = self.drained(&["/rules", "/eswitch/rules"])?;
+        Ok(Churn {
+            seconds: options.churn_seconds,
+            flows: u64::from(places) + outcome.streams.iter().map(|stream| stream.new_flows).sum::<u64>(),
+            packets: outcome.sent(),
+            lost: outcome.lost(),
+            installed: shown(&mut self.daemon, "/so-far/installed")? - installed,
+            withdrawn: shown(&mut self.daemon, "/so-far/withdrawn")? - withdrawn,
+            rules_left,
+            memory_before,
+            memory_after: memory(&mut self.daemon),
+            looks,
+        })
+    }
+}
+
+/// Resident memory of the daemon, bytes.
+fn memory(daemon: &mut Daemon) -> u64 {
+    let path = format!("/proc/{}/statm", daemon.process().pid());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }

@@ -6,13 +6,12 @@ use serde::Serialize;
 
 use crate::live::LiveError;
 use crate::live::plot::{Panel, Series, draw};
+use crate::table::{Table, column, number, percent};
 
-/// One arm.
 #[derive(Debug, Clone, Serialize)]
 pub struct Arm {
     /// Percent of the packets that are of fast flows.
     pub share: u64,
-    /// Packets that came to the switch.
     pub packets: u64,
     /// Part of them that the e-switch sent on, 0 to 1.
     pub offloaded: f64,
@@ -28,47 +27,34 @@ pub struct Arm {
     pub lost: u64,
 }
 
-/// A moment of the churn.
 #[derive(Debug, Clone, Serialize)]
 pub struct Look {
     /// Seconds since its beginning.
     pub at: f64,
-    /// Rules in the device.
     pub rules: u64,
-    /// Flows in hardware.
     pub flows: u64,
-    /// Flows that came into hardware so far.
     pub installed: u64,
     /// Memory of the daemon, bytes.
     pub memory: u64,
 }
 
-/// The churn.
 #[derive(Debug, Clone, Serialize)]
 pub struct Churn {
     /// How long it went on.
     pub seconds: f64,
-    /// Flows that there were.
     pub flows: u64,
-    /// Packets that were sent.
     pub packets: u64,
     /// Packets that did not come out.
     pub lost: u64,
-    /// Flows that came into hardware.
     pub installed: u64,
-    /// Flows that left it.
     pub withdrawn: u64,
-    /// Rules that were left in the end.
     pub rules_left: u64,
     /// Memory of the daemon before, bytes.
     pub memory_before: u64,
-    /// And after.
     pub memory_after: u64,
-    /// The course of it.
     pub looks: Vec<Look>,
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Packets a second.
@@ -79,39 +65,19 @@ pub struct Report {
     pub churn: Option<Churn>,
 }
 
-/// The head of the table.
-pub fn table_head() -> String {
-    format!(
-        "{:>7} {:>10} {:>10} {:>13} {:>16} {:>14} {:>12} {:>6}",
-        "share %",
-        "packets",
-        "offloaded",
-        "installed ms",
-        "worker cyc/pkt",
-        "cyc/own pkt",
-        "sim cyc/pkt",
-        "lost"
-    )
-}
-
-/// A row of it.
-pub fn table_row(arm: &Arm) -> String {
-    let maybe = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
-    format!(
-        "{:>7} {:>10} {:>9.1}% {:>13} {:>16.0} {:>14} {:>12.0} {:>6}",
-        arm.share,
-        arm.packets,
-        arm.offloaded * 100.0,
-        maybe(arm.installed_after_ms),
-        arm.worker_cycles,
-        maybe(arm.worker_cycles_per_own),
-        arm.eswitch_cycles,
-        arm.lost
-    )
-}
+/// An arm on a line.
+pub const TABLE: Table<Arm> = Table(&[
+    column("share %", 7, |arm| arm.share.to_string()),
+    column("packets", 10, |arm| arm.packets.to_string()),
+    column("offloaded", 10, |arm| percent(arm.offloaded, 1)),
+    column("installed ms", 13, |arm| number(arm.installed_after_ms, 0)),
+    column("worker cyc/pkt", 16, |arm| number(arm.worker_cycles, 0)),
+    column("cyc/own pkt", 14, |arm| number(arm.worker_cycles_per_own, 0)),
+    column("sim cyc/pkt", 12, |arm| number(arm.eswitch_cycles, 0)),
+    column("lost", 6, |arm| arm.lost.to_string()),
+]);
 
 impl Report {
-    /// In a few lines.
     pub fn verdict(&self) -> String {
         let Some(churn) = &self.churn else { return String::new() };
         let most = churn.looks.iter().map(|look| look.rules).max().unwrap_or(0);

@@ -13,13 +13,9 @@ use crate::compare::plugin::Device;
 /// A lane of a switch, with its worker's core and its devices.
 #[derive(Debug, Clone)]
 pub struct Seat {
-    /// The lane.
     pub lane: Lane,
-    /// The core.
     pub core: usize,
-    /// The vNIC's port.
     pub inside: Device,
-    /// The uplink's.
     pub outside: Device,
 }
 
@@ -33,11 +29,8 @@ impl Seat {
 /// How the daemon is told apart from others.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
-    /// Its EAL file prefix.
     pub prefix: &'a str,
-    /// Its control socket.
     pub socket: &'a Path,
-    /// The driver of its devices.
     pub plugin: &'a Path,
 }
 

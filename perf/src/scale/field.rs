@@ -49,11 +49,9 @@ pub struct Switch {
 pub struct Drawn {
     /// Bytes.
     pub bytes: u64,
-    /// Packets.
     pub packets: u64,
 }
 
-/// What a lane's counters say.
 #[derive(Clone, Copy)]
 struct Moment {
     packets: u64,
@@ -142,7 +140,6 @@ impl Switch {
         }
     }
 
-    /// What was drawn so far.
     pub fn drawn(&mut self) -> Result<Drawn, ScaleError> {
         self.process().thaw()?;
         let answer = self.daemon.ask("show qos");

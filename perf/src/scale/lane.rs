@@ -27,17 +27,14 @@ const CHECKSUM: std::ops::Range<usize> = 24..26;
 const PORT: std::ops::Range<usize> = 34..36;
 
 impl Lane {
-    /// Whose packets they are.
     pub fn tenant(self) -> Tenant {
         Tenant(u32::from(self.0))
     }
 
-    /// Its end of the tunnel.
     pub fn near(self) -> (MacAddr, Ipv4Addr) {
         self.end(UPLINK_MAC, LOCAL_VTEP)
     }
 
-    /// The other end.
     pub fn far(self) -> (MacAddr, Ipv4Addr) {
         self.end(REMOTE_VTEP_MAC, REMOTE_VTEP)
     }

@@ -9,7 +9,6 @@
 //! thread. A model takes it from there to more workers than the machine has cores for, and says so.
 
 pub mod bounce;
-pub mod cli;
 pub mod config;
 pub mod field;
 pub mod lane;
@@ -19,38 +18,35 @@ pub mod report;
 use std::path::{Path, PathBuf};
 
 use crate::compare::CompareError;
-use crate::compare::cases::{Case, Job};
+use crate::compare::cases::{Case, Flows, Job, Traffic};
+use crate::compare::frames::INNER_BYTES;
 use crate::compare::plugin::{self, Device};
 use crate::compare::sample::Sample;
+use crate::host::cores::{self, Cores};
 use crate::host::daemon::DaemonSetup;
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, cores, io, tsc};
+use crate::host::{HostError, interrupt, io, tsc};
+use crate::options::{Common, within};
 use config::{Identity, Seat};
 use field::Switch;
 use lane::Lane;
 use report::{Report, Round, Row};
 
-/// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// The machine around it.
     #[error(transparent)]
     Host(#[from] HostError),
     /// A switch does not what it should.
     #[error(transparent)]
     Compare(#[from] CompareError),
-    /// Too few quiet rounds.
     #[error(
         "only {kept} of {wanted} rounds were quiet: in the others a worker had less than 97 % of its core, at worst \
          {worst:.0} %; stop what else runs on cores {cores:?}"
     )]
     Noisy {
-        /// Quiet rounds.
         kept: usize,
-        /// Rounds asked for.
         wanted: usize,
-        /// The cores.
         cores: [usize; 2],
         /// The smallest share seen, in percent.
         worst: f64,
@@ -62,40 +58,95 @@ pub enum ScaleError {
     Cores(Vec<usize>),
 }
 
-/// What to measure and how.
-#[derive(Debug, Clone)]
+/// Two workers of one switch, each with its own generator, against one alone; and the curve beyond.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Cases and flow counts, each of one tenant.
-    pub jobs: Vec<Job>,
-    /// Rounds of each.
-    pub rounds: usize,
-    /// Length of a sample.
-    pub seconds: f64,
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// The workers' cores; the first two if not given.
-    pub cores: Option<[usize; 2]>,
-    /// Keep the private folder.
-    pub keep: bool,
+    /// What to do: encap, decap, both (encap and decap at the same time).
+    #[arg(long, value_delimiter = ',', default_value = "encap,decap,both", value_parser = with_lanes)]
+    cases: Vec<Case>,
+    /// Numbers of flows of each worker.
+    #[arg(long, value_delimiter = ',', default_value = "1k,100k")]
+    flows: Vec<Flows>,
+    /// Length of the inner Ethernet frame, with its frame check sequence.
+    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
+    inner_bytes: usize,
+    /// What the inner frames carry: tcp, rocev2 (or roce), mixed.
+    #[arg(long, default_value = "tcp")]
+    traffic: Traffic,
+    /// Rates for the link, VPCs, vNICs and classes, so high that each packet pays and none waits.
+    #[arg(long)]
+    qos: bool,
+    /// Rounds of each case.
+    #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
+    rounds: usize,
+    /// Length of a sample in seconds; a round has four.
+    #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 60.0))]
+    seconds: f64,
+    /// The workers' cores, as in 0,1 [default: the first two].
+    #[arg(long, value_delimiter = ',', num_args = 2)]
+    cores: Option<Vec<usize>>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A case with a lane for each worker.
+fn with_lanes(word: &str) -> Result<Case, String> {
+    match word.parse() {
+        Ok(case) if case != Case::L2 => Ok(case),
+        _ => Err(format!("{word} has no lane for each worker; choose of encap, decap, both")),
+    }
+}
+
+impl Options {
+    fn jobs(&self) -> Vec<Job> {
+        let job = |case: Case, flows: &Flows| Job {
+            case,
+            tenants: None,
+            flows: flows.clone(),
+            inner_bytes: self.inner_bytes,
+            traffic: self.traffic,
+            qos: self.qos,
+        };
+        self.cases.iter().flat_map(|&case| self.flows.iter().map(move |flows| job(case, flows))).collect()
+    }
 }
 
 /// Noisy rounds are taken again, up to this many tries per round asked for.
 const TRIES: usize = 4;
-/// Workers.
 const WORKERS: u8 = 2;
 
-/// Measures; each row is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(&Row)) -> Result<Report, ScaleError> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
+    println!(
+        "rates are per CPU-second of a worker's thread; alone: the other core idle; apart: beside another switch"
+    );
+    println!("{}", report::TABLE.head());
+    let report = measure(options, &vswitch)?;
+    if let Some(reason) = &report.skipped {
+        println!("skipped: {reason}");
+    }
+    println!("a line that the other core has costs {:.0} cycles", report.line_cycles);
+    report.rows.iter().for_each(|row| println!("{}", row.verdict()));
+    report.rows.iter().for_each(|row| print!("{}", row.curve()));
+    options.common.write(&report)
+}
+
+fn measure(options: &Options, vswitch: &Path) -> Result<Report, ScaleError> {
     let usable = cores::available();
-    let chosen = options.cores.or_else(|| Some([*usable.first()?, *usable.get(1)?]));
+    let cores = match options.cores.as_deref() {
+        None => usable.get(..2).map(|two| [two[0], two[1]]),
+        Some(&[first, second]) => Some([first, second]),
+        Some(_) => None,
+    };
     let chosen =
-        chosen.filter(|[first, second]| first != second && usable.contains(first) && usable.contains(second));
-    let cores = chosen.ok_or_else(|| ScaleError::Cores(options.cores.map_or(usable, Vec::from)))?;
+        cores.filter(|[first, second]| first != second && usable.contains(first) && usable.contains(second));
+    let cores = chosen.ok_or_else(|| ScaleError::Cores(options.cores.clone().unwrap_or(usable)))?;
     let hertz = tsc::hertz()?;
     let line = bounce::ticks(cores).ok_or_else(|| ScaleError::Cores(cores.into()))?;
     let mut report =
         Report { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
-    let scratch = Scratch::create(options.keep)?;
+    let scratch = Scratch::create(options.common.keep)?;
     let plugin = match plugin::build(scratch.path()) {
         Ok(plugin) => plugin,
         Err(error) => {
@@ -103,22 +154,23 @@ pub fn run(options: &Options, mut finished: impl FnMut(&Row)) -> Result<Report, 
             return Ok(report);
         }
     };
+    let jobs = options.jobs();
     let memory = |job: &Job| 2 * config::memory(job, 1) + config::memory(job, usize::from(WORKERS));
-    let _hugepages = HugePages::reserve(options.jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
-    let mut bench = Bench { options, scratch, plugin, cores, serial: 0 };
-    for job in &options.jobs {
+    let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
+    let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };
+    for job in &jobs {
         let (rounds, draws) = bench.rounds(job)?;
         if let Some(row) = Row::new(job, cores, &rounds, draws, line, hertz) {
-            finished(&row);
+            row.lines().iter().for_each(|line| println!("{line}"));
             report.rows.push(row);
         }
     }
     Ok(report)
 }
 
-/// The machine, made ready.
 struct Bench<'a> {
     options: &'a Options,
+    vswitch: &'a Path,
     scratch: Scratch,
     plugin: PathBuf,
     cores: [usize; 2],
@@ -126,16 +178,15 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A switch with these lanes.
     fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Switch, ScaleError> {
         let folder = self.scratch.folder(&format!("run-{}", self.serial))?;
         let prefix = scratch::file_prefix(self.serial);
         self.serial += 1;
         let setup = DaemonSetup {
-            program: &self.options.vswitch,
+            program: self.vswitch,
             folder: &folder,
             prefix: &prefix,
-            cores: (self.cores[0], self.cores[1]),
+            cores: Cores { forwarding: self.cores[1], housekeeping: self.cores[0] },
         };
         let seats =
             lanes.iter().map(|&lane| self.seat(job, Lane(lane), &folder)).collect::<Result<_, _>>()?;

@@ -11,7 +11,6 @@
 
 use serde::Serialize;
 
-/// Most workers.
 pub const MOST: u32 = 16;
 /// Moves that a draw makes of each line that everybody shares: its tokens are looked at, then taken.
 pub const MOVES_PER_LINE: f64 = 2.0;
@@ -21,7 +20,6 @@ pub const MOVES_PER_LINE: f64 = 2.0;
 pub struct Inputs {
     /// Ticks of the time stamp counter a packet, one worker alone. Measured.
     pub alone: f64,
-    /// Draws from shared buckets a packet. Measured.
     pub draws: f64,
     /// Ticks until a line that another core has is here. Measured.
     pub line: f64,
@@ -29,14 +27,11 @@ pub struct Inputs {
     pub hertz: f64,
 }
 
-/// A point of the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
-    /// Workers.
     pub workers: u32,
     /// Millions of packets a second of each.
     pub each_mpps: f64,
-    /// Of all.
     pub all_mpps: f64,
     /// Each, as a part of one alone.
     pub share: f64,

@@ -6,6 +6,7 @@ use super::model::{self, Inputs, Point};
 use crate::compare::cases::Job;
 use crate::compare::report::median;
 use crate::compare::sample::Sample;
+use crate::table::{Table, column, number};
 
 /// What each of two workers must keep of what it does alone.
 pub const TARGET: f64 = 0.95;
@@ -17,12 +18,10 @@ pub struct Round {
     pub alone: [Sample; 2],
     /// Two switches at a time, with one worker each: they share the machine and nothing else.
     pub apart: [Sample; 2],
-    /// One switch with both workers.
     pub together: [Sample; 2],
 }
 
 impl Round {
-    /// All of its samples.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.alone.iter().chain(&self.apart).chain(&self.together)
     }
@@ -31,15 +30,18 @@ impl Round {
 /// The smallest, the median and the largest of some ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Smallest.
     pub min: f64,
     /// Median.
     pub median: f64,
-    /// Largest.
     pub max: f64,
 }
 
 impl Spread {
+    /// The median, the smallest and the largest in percent.
+    fn percent(&self) -> String {
+        format!("{:.1} ({:.1}-{:.1})", self.median * 100.0, self.min * 100.0, self.max * 100.0)
+    }
+
     fn of(values: &[f64]) -> Option<Self> {
         Some(Self {
             min: values.iter().copied().reduce(f64::min)?,
@@ -49,18 +51,14 @@ impl Spread {
     }
 }
 
-/// One of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Worker {
-    /// Its core.
     pub core: usize,
     /// Median millions of packets per CPU-second of its thread, alone.
     pub alone_mpps: f64,
     /// Median ticks of the time stamp counter a packet, alone.
     pub alone_cycles: f64,
-    /// Both in one switch.
     pub together_mpps: f64,
-    /// Both in one switch.
     pub together_cycles: f64,
     /// What is left beside the other worker of the same switch, of what there was alone.
     pub together_to_alone: Spread,
@@ -70,30 +68,23 @@ pub struct Worker {
     pub together_to_apart: Spread,
 }
 
-/// A row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// encap, decap or both.
     pub case: String,
     /// Flows of each worker, as on the command line.
     pub flows: String,
     /// Length of the inner frame.
     pub inner_bytes: usize,
-    /// What it carries.
     pub traffic: String,
     /// Whether all packets pay.
     pub qos: bool,
-    /// Rounds that were kept.
     pub rounds: usize,
-    /// The workers.
     pub workers: Vec<Worker>,
     /// Whether each kept its part.
     pub met: bool,
-    /// Draws from the shared buckets, a packet.
     pub draws_per_packet: f64,
     /// Of both workers, a second.
     pub draws_per_second: f64,
-    /// More workers, by arithmetic.
     pub extrapolated: Extrapolated,
 }
 
@@ -101,11 +92,8 @@ pub struct Row {
 /// of them: they meet at its class, itself, its VPC and the link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Extrapolated {
-    /// What this is.
     pub label: &'static str,
-    /// What it is made of.
     pub inputs: Inputs,
-    /// Each worker has its own tenants.
     pub own_tenants: Vec<Point>,
     /// All have the same vNIC.
     pub one_vnic: Vec<Point>,
@@ -152,27 +140,7 @@ impl Row {
 
     /// Its lines of the table, one a worker.
     pub fn lines(&self) -> Vec<String> {
-        let percent = |spread: Spread| {
-            format!("{:.1} ({:.1}-{:.1})", spread.median * 100.0, spread.min * 100.0, spread.max * 100.0)
-        };
-        let line = |worker: &Worker| {
-            format!(
-                "{:<6} {:>6} {:<7} {:>4} {:>11.2} {:>6.0} {:>14.2} {:>6.0} {:>20} {:>20} {:>20} {:>6}",
-                self.case,
-                self.flows,
-                self.traffic,
-                worker.core,
-                worker.alone_mpps,
-                worker.alone_cycles,
-                worker.together_mpps,
-                worker.together_cycles,
-                percent(worker.together_to_alone),
-                percent(worker.apart_to_alone),
-                percent(worker.together_to_apart),
-                self.rounds
-            )
-        };
-        self.workers.iter().map(line).collect()
+        self.workers.iter().map(|worker| TABLE.row(&(self.clone(), *worker))).collect()
     }
 
     /// Whether the target is met, and if not, who takes what is missing.
@@ -197,7 +165,6 @@ impl Row {
         )
     }
 
-    /// The curve in lines.
     pub fn curve(&self) -> String {
         let Extrapolated { inputs, own_tenants, one_vnic, .. } = &self.extrapolated;
         let mut text = format!(
@@ -237,26 +204,22 @@ fn worker_of(rounds: &[Round], worker: usize, core: usize, hertz: f64) -> Option
     })
 }
 
-/// The head of the table.
-pub fn table_head() -> String {
-    format!(
-        "{:<6} {:>6} {:<7} {:>4} {:>11} {:>6} {:>14} {:>6} {:>20} {:>20} {:>20} {:>6}",
-        "case",
-        "flows",
-        "traffic",
-        "core",
-        "alone Mpps",
-        "cyc",
-        "together Mpps",
-        "cyc",
-        "together/alone %",
-        "apart/alone %",
-        "together/apart %",
-        "rounds"
-    )
-}
+/// A row's worker on a line.
+pub const TABLE: Table<(Row, Worker)> = Table(&[
+    column("case", -6, |(row, _)| row.case.clone()),
+    column("flows", 6, |(row, _)| row.flows.clone()),
+    column("traffic", -7, |(row, _)| row.traffic.clone()),
+    column("core", 4, |(_, worker)| worker.core.to_string()),
+    column("alone Mpps", 11, |(_, worker)| number(worker.alone_mpps, 2)),
+    column("cyc", 6, |(_, worker)| number(worker.alone_cycles, 0)),
+    column("together Mpps", 14, |(_, worker)| number(worker.together_mpps, 2)),
+    column("cyc", 6, |(_, worker)| number(worker.together_cycles, 0)),
+    column("together/alone %", 20, |(_, worker)| worker.together_to_alone.percent()),
+    column("apart/alone %", 20, |(_, worker)| worker.apart_to_alone.percent()),
+    column("together/apart %", 20, |(_, worker)| worker.together_to_apart.percent()),
+    column("rounds", 6, |(row, _)| row.rounds.to_string()),
+]);
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Ticks of the time stamp counter a second.
@@ -265,7 +228,6 @@ pub struct Report {
     pub line_cycles: f64,
     /// Length of a sample in seconds.
     pub seconds: f64,
-    /// The rows.
     pub rows: Vec<Row>,
     /// Why nothing was measured, if so.
     #[serde(skip_serializing_if = "Option::is_none")]

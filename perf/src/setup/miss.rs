@@ -14,10 +14,11 @@ use wire::build::Path;
 use wire::roce::{Bth, Reth, opcode};
 use wire::{HeapBuf, Psn, Qpn, View};
 
-use super::world::{self, FAR, LOCAL, REMOTE, ROUTER, Station, UPLINK, VTEPS, World};
+use super::world::{self, FAR, LOCAL, REMOTE, ROUTER, UPLINK, VTEPS, World};
 use crate::host::HostError;
 use crate::live::LiveError;
 use crate::live::delay::{Delays, Quantiles};
+use crate::live::testbed::Station;
 
 /// What the project wants the slow path to take at the median, in microseconds.
 const TARGET: f64 = 1.0;
@@ -30,7 +31,6 @@ const SYN: u8 = 2;
 /// Time between packets: far below any rate limit and any age.
 const STEP_NS: u64 = 10_000;
 
-/// Packets of a kind.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -52,9 +52,7 @@ const KINDS: [Kind; 5] = [
 /// How long packets of a kind took.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Taken {
-    /// What they were.
     pub kind: &'static str,
-    /// Each brought a new flow.
     pub new_flow: bool,
     /// Each brought a new queue pair of a reliable connection, which was admitted.
     pub new_queue_pair: bool,
@@ -71,7 +69,6 @@ pub struct Taken {
 pub struct Misses {
     /// Two readings of the time stamp counter in a row, in nanoseconds at the median. Taken off every figure.
     pub clock_ns: f64,
-    /// By kind.
     pub kinds: Vec<Taken>,
 }
 
@@ -82,11 +79,10 @@ impl Misses {
     /// When a packet did not leave, or was not new the first time or not known the second.
     pub fn measure(flows: u32, clock: &Clock) -> Result<Self, LiveError> {
         let own = own_ticks();
-        let kinds = KINDS.iter().map(|kind| kind.measure(flows, (clock.hz(), own)));
+        let kinds = KINDS.iter().map(|kind| kind.measure(flows, Reading { hertz: clock.hz(), own }));
         Ok(Self { clock_ns: own as f64 * 1e9 / clock.hz() as f64, kinds: kinds.collect::<Result<_, _>>()? })
     }
 
-    /// It in lines.
     pub fn text(&self) -> String {
         let mut lines = vec![
             format!(
@@ -117,8 +113,16 @@ impl Misses {
     }
 }
 
+/// The counter: its ticks a second, and those that reading it twice takes.
+#[derive(Clone, Copy)]
+struct Reading {
+    hertz: u64,
+    own: u64,
+}
+
 impl Kind {
-    fn measure(&self, flows: u32, (hertz, own): (u64, u64)) -> Result<Taken, LiveError> {
+    fn measure(&self, flows: u32, reading: Reading) -> Result<Taken, LiveError> {
+        let Reading { hertz, own } = reading;
         let mut world =
             World::new().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
         let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 5_000_000_000, own };
@@ -250,18 +254,14 @@ const fn scattered(n: u32) -> u32 {
     (n + 1).wrapping_mul(0x9e_3779) & 0xff_ffff
 }
 
-fn path((src_mac, src_ip): Station, (dst_mac, dst_ip): Station) -> Path {
-    Path::v4((src_mac, src_ip), (dst_mac, dst_ip))
-}
-
 fn tcp(from: Station, to: Station, n: u32) -> Vec<u8> {
     let n = scattered(n);
-    path(from, to).tcp(1024 + (n & 0xfff) as u16, 1024 + (n >> 12) as u16, SYN, &[])
+    Path::v4(from, to).tcp(1024 + (n & 0xfff) as u16, 1024 + (n >> 12) as u16, SYN, &[])
 }
 
 fn from_tunnel(n: u32) -> Vec<u8> {
     let inner = tcp(REMOTE, LOCAL[0], n);
-    path(VTEPS[1], VTEPS[0]).vxlan(0xc000 | n as u16, world::vni(), &inner)
+    Path::v4(VTEPS[1], VTEPS[0]).vxlan(0xc000 | n as u16, world::vni(), &inner)
 }
 
 /// The station at the `n`-th address behind the router.
@@ -272,13 +272,15 @@ fn far(n: u32) -> Station {
 fn rc(to: Station, n: u32) -> Vec<u8> {
     let bth = Bth::new(opcode::RC_WRITE_ONLY, Qpn::truncated(scattered(n)), Psn::truncated(n));
     let body = [Reth::new(0x1000, 0x77, 16).bytes(), &[0x5a; 16]].concat();
-    path(LOCAL[0], to).with_tos(2).roce(0xc000 | n as u16, bth, &body)
+    Path::v4(LOCAL[0], to).with_tos(2).roce(0xc000 | n as u16, bth, &body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    const READING: Reading = Reading { hertz: 2_000_000_000, own: 0 };
 
     #[test]
     fn no_two_flows_of_a_kind_are_alike() {
@@ -304,9 +306,9 @@ mod tests {
     #[test]
     fn what_is_not_new_is_told() {
         let kind = Kind { frame: |n| tcp(LOCAL[0], LOCAL[1], n / 2), ..KINDS[0] };
-        let error = kind.measure(1000, (2_000_000_000, 0)).unwrap_err();
+        let error = kind.measure(1000, READING).unwrap_err();
         assert!(error.to_string().contains("of 1000 packets"), "{error}");
         let lost = Kind { frame: |n| tcp(LOCAL[1], LOCAL[0], n), ..KINDS[0] };
-        assert!(lost.measure(1000, (2_000_000_000, 0)).unwrap_err().to_string().contains("did not leave"));
+        assert!(lost.measure(1000, READING).unwrap_err().to_string().contains("did not leave"));
     }
 }

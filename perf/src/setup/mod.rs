@@ -10,97 +10,125 @@
 //! pass over the same flows proves, for it finds them all. Last the neighbour at a share of the worker's capacity, with and
 //! without a scanner at full rate beside it, and the limit as it is by default.
 
-pub mod cli;
-pub mod field;
 pub mod miss;
 pub mod report;
 pub mod world;
 
-use std::path::PathBuf;
-
-use crate::generator::rig::Demand;
-use crate::generator::screen::Screen;
-use crate::host::scratch::Scratch;
-use crate::host::{HostError, cores, hugepages, process};
+use crate::generator::rig::{Demand, Rig};
+use crate::generator::scenario::check::StreamPlan;
+use crate::generator::scenario::{Distribution, Generator};
+use crate::generator::units::Range;
+use crate::generator::{ports, unmade};
+use crate::host::{HostError, interrupt};
 use crate::latency::capacity;
 use crate::live::LiveError;
 use crate::live::config::Counted;
+use crate::live::ports::Runtime;
+use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
+use crate::options::{Common, within};
 
-use field::{Field, NEIGHBOUR, Streams};
 use miss::Misses;
 use report::{Beside, Report, Round};
 
-/// What to measure and how.
-#[derive(Debug, Clone)]
+/// New flows per second, and established traffic beside a scanner.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// The worker's core; the last one if not given.
-    pub core: Option<usize>,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
     /// New flows of a round.
-    pub flows: u32,
+    #[arg(long, default_value_t = 1_000_000, value_parser = within::<u32>(1000, 8_000_000))]
+    flows: u32,
     /// Rounds.
-    pub rounds: usize,
-    /// Pairs of arms with and without the scanner.
-    pub pairs: usize,
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Pairs of arms, with and without the scanner.
+    #[arg(long, default_value_t = 3)]
+    pairs: usize,
     /// Length of an arm in seconds.
-    pub seconds: f64,
-    /// The neighbour's rate as a share of the worker's capacity.
-    pub share: f64,
-    /// Keep the private folder.
-    pub keep: bool,
+    #[arg(long, default_value_t = 2.0, value_parser = within::<f64>(0.1, 600.0))]
+    seconds: f64,
+    /// The neighbour's rate in percent of the worker's capacity.
+    #[arg(long, default_value_t = 50.0, value_parser = within::<f64>(1.0, 100.0))]
+    share: f64,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// A round takes no longer than that.
 const ROUND: f64 = 20.0;
 /// Packets of each kind that are timed on the slow path, at most.
 const TIMED: u32 = 200_000;
+const MBUFS: u32 = 32_767;
+/// The vNIC of the established traffic.
+const NEIGHBOUR: &str = "neighbour";
+/// Flows of the neighbour.
+const KNOWN: u32 = 1000;
+/// Ports of either side that flows have.
+const PORTS: u32 = 60_000;
 
-/// Runs it.
-pub fn run(options: &Options) -> Result<Report, LiveError> {
-    let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
-    core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
-    process::favour_this();
-    let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(768, &scratch);
-    let runtime = field::runtime(options, housekeeping)?;
-    let misses = on_core(core, || Misses::measure(options.flows.min(TIMED), &runtime.clock))?;
-    let place = (core, housekeeping);
+/// A test bed with its streams.
+struct Field {
+    rig: Rig,
+    bed: TestBed,
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
+    let bench = Bench::prepare(options.core, 768, options.common.keep)?;
+    // All flows of a round, one after the other; and beside the neighbour, one that cares for nothing.
+    let scanner = plan("scanner", 1, options.flows, Distribution::InTurn);
+    let careless = StreamPlan { window: Some(0), ..plan("scanner", 1, 1, Distribution::New) };
+    let both = [plan(NEIGHBOUR, 0, KNOWN, Distribution::Uniform), careless];
+    let runtime = ports::runtime(&ports::plan_of(&both), bench.cores.housekeeping, MBUFS)?;
+    let timed = options.flows.min(TIMED);
+    let misses = on_core(bench.cores.forwarding, || Misses::measure(timed, &runtime.clock))?;
+    let start = |name: &str, nft: &str, streams: &[StreamPlan]| -> Result<Field, LiveError> {
+        let vnics = &[(NEIGHBOUR, String::new()), ("scanner", String::new())];
+        let spec = Spec { name, nft, vnics, ..Spec::default() };
+        let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec)?;
+        let lanes = std::mem::take(&mut bed.lanes);
+        Ok(Field { rig: Rig::new(lanes, streams, &Generator::default()).ok_or_else(unmade)?, bed })
+    };
     // Room for all of a round, so that no flow has to go.
     let entries = options.flows.next_power_of_two().saturating_mul(2);
-    let mut field = Field::start(
-        options,
-        &scratch,
-        &runtime,
-        place,
-        ("rounds", &format!("miss-rate = 0\nentries = {entries}")),
-        Streams::Scanner,
-    )?;
+    let mut field = start("rounds", &format!("miss-rate = 0\nentries = {entries}"), &[scanner])?;
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
         rounds.push(round(&mut field, &runtime, options)?);
     }
     drop(field);
-    let mut field = Field::start(options, &scratch, &runtime, place, ("beside", ""), Streams::Both)?;
-    let mut screen = Screen::new(true, runtime.clock.hz());
-    let demand = |rates: [f64; 2], seconds| Demand {
-        rates: rates.map(|rate| Some(rate).filter(|rate| rate.is_finite())).to_vec(),
-        seconds,
-        frames: None,
-    };
-    field.rig.run(&runtime, &demand([f64::INFINITY, 0.0], capacity::SETTLE), &mut screen)?;
-    let flood = demand([f64::INFINITY, 0.0], capacity::SECONDS);
-    let Field { rig, daemon, thread, .. } = &mut field;
-    let (capacity, _) = capacity::of(daemon, *thread, || rig.run(&runtime, &flood, &mut screen))?;
-    let rate = capacity.packets_per_second * options.share;
+    let mut field = start("beside", "", &both)?;
+    let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
+    let Field { rig, bed } = &mut field;
+    rig.run(&runtime, &flood(capacity::SETTLE), &mut ())?;
+    let run = || rig.run(&runtime, &flood(capacity::SECONDS), &mut ());
+    let (capacity, _) = capacity::of(&mut bed.daemon, bed.thread, run)?;
+    let rate = capacity.packets_per_second * options.share / 100.0;
     let mut beside = Vec::new();
     for pair in 0..options.pairs {
         for scanner in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let scanned = if scanner { f64::INFINITY } else { 0.0 };
-            beside.push(arm(&mut field, &runtime, &demand([rate, scanned], options.seconds), scanner)?);
+            let scanned = if scanner { None } else { Some(0.0) };
+            let demand = Demand::new(vec![Some(rate), scanned], options.seconds);
+            beside.push(arm(&mut field, &runtime, &demand, scanner)?);
         }
     }
-    Ok(Report { misses, rounds, capacity, neighbour_rate: rate, beside })
+    drop(field);
+    let report = Report { misses, rounds, capacity, neighbour_rate: rate, beside };
+    print!("{}", report.text());
+    options.common.write(&report)?;
+    anyhow::ensure!(report.lost_beside_a_scanner() == 0, "the scanner cost its neighbour packets");
+    Ok(())
+}
+
+/// UDP from a vNIC to the station behind the tunnel.
+fn plan(name: &str, vnic: usize, flows: u32, distribution: Distribution) -> StreamPlan {
+    let stream = stream(name, vnic, 2, station(vnic as u8 + 1), REMOTE).with_flows(flows, |_, tuples| {
+        tuples.src_port = Some(Range { first: 1024, count: PORTS });
+        tuples.dst_port = Range { first: 7, count: PORTS };
+    });
+    StreamPlan { distribution, ..stream }
 }
 
 /// Does something on a thread of its own that stays on a core.
@@ -115,20 +143,16 @@ fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, LiveError> + S
 }
 
 /// All flows of the scanner, once as strangers and once as acquaintances.
-fn round(
-    field: &mut Field,
-    runtime: &crate::live::ports::Runtime,
-    options: &Options,
-) -> Result<Round, LiveError> {
-    let mut screen = Screen::new(true, runtime.clock.hz());
-    let demand = Demand { rates: vec![None], seconds: ROUND, frames: Some(options.flows.into()) };
-    field.daemon.ask("clear nft")?;
+fn round(field: &mut Field, runtime: &Runtime, options: &Options) -> Result<Round, LiveError> {
+    let demand = Demand { frames: Some(options.flows.into()), ..Demand::new(vec![None], ROUND) };
+    let Field { rig, bed } = field;
+    bed.daemon.ask("clear nft")?;
     let mut passes = Vec::new();
     for _ in 0..2 {
-        let before = Counted::at_rest(&mut field.daemon)?;
-        let Field { rig, daemon, thread, .. } = field;
-        let (speed, outcome) = capacity::of(daemon, *thread, || rig.run(runtime, &demand, &mut screen))?;
-        let after = Counted::at_rest(&mut field.daemon)?;
+        let before = Counted::at_rest(&mut bed.daemon)?;
+        let run = || rig.run(runtime, &demand, &mut ());
+        let (speed, outcome) = capacity::of(&mut bed.daemon, bed.thread, run)?;
+        let after = Counted::at_rest(&mut bed.daemon)?;
         let misses = after.worker("nft-misses")? - before.worker("nft-misses")?;
         passes.push((outcome.sent(), misses, speed));
     }
@@ -147,17 +171,11 @@ fn round(
     }
 }
 
-fn arm(
-    field: &mut Field,
-    runtime: &crate::live::ports::Runtime,
-    demand: &Demand,
-    scanner: bool,
-) -> Result<Beside, LiveError> {
-    let mut screen = Screen::new(true, runtime.clock.hz());
-    let before = Counted::at_rest(&mut field.daemon)?;
-    let outcome = field.rig.run(runtime, demand, &mut screen)?;
-    crate::host::interrupt::check()?;
-    let after = Counted::at_rest(&mut field.daemon)?;
+fn arm(field: &mut Field, runtime: &Runtime, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
+    let before = Counted::at_rest(&mut field.bed.daemon)?;
+    let outcome = field.rig.run(runtime, demand, &mut ())?;
+    interrupt::check()?;
+    let after = Counted::at_rest(&mut field.bed.daemon)?;
     let [neighbour, scanned] = outcome.streams.as_slice() else {
         return Err(LiveError::Silent("the two streams are not two".into()));
     };

@@ -14,7 +14,6 @@ const TARGET: f64 = 1e6;
 /// All flows of a round, twice.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Round {
-    /// Flows, each with one packet in either pass.
     pub flows: u64,
     /// Flows set up per second of CPU time with packets.
     pub set_ups_per_second: f64,
@@ -27,11 +26,9 @@ pub struct Round {
 /// The neighbour, with or without the scanner.
 #[derive(Debug, Clone, Serialize)]
 pub struct Beside {
-    /// With it.
     pub scanner: bool,
     /// How long.
     pub seconds: f64,
-    /// Packets of the neighbour that its port took.
     pub sent: u64,
     /// Of those, packets that never came out.
     pub lost: u64,
@@ -39,34 +36,24 @@ pub struct Beside {
     pub refused: u64,
     /// Packets that `perf` was late for.
     pub late: u64,
-    /// Packets of the neighbour that the switch received.
     pub taken_by_switch: u64,
-    /// Packets of the neighbour that the switch dropped.
     pub neighbour_drops: u64,
     /// Packets of the scanner, each a new flow.
     pub scanned: u64,
     /// Of those, packets that came out: flows set up.
     pub set_up: u64,
-    /// Misses of the flow table.
     pub misses: u64,
-    /// Packets dropped, by name.
     pub drops: BTreeMap<String, u64>,
-    /// The neighbour's delay.
     pub delay: Option<Quantiles>,
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The slow path by itself.
     pub misses: Misses,
-    /// The scanner alone.
     pub rounds: Vec<Round>,
     /// What the worker can do with the neighbour's packets.
     pub capacity: Capacity,
-    /// The neighbour's rate.
     pub neighbour_rate: f64,
-    /// The neighbour.
     pub beside: Vec<Beside>,
 }
 
@@ -76,7 +63,6 @@ impl Report {
         self.beside.iter().filter(|arm| arm.scanner).map(|arm| arm.lost + arm.neighbour_drops).sum()
     }
 
-    /// It in lines.
     pub fn text(&self) -> String {
         let mut lines = vec![self.misses.text()];
         for round in &self.rounds {

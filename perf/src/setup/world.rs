@@ -20,13 +20,12 @@ use pipelines::vlt::{Place, Vlt, VltWriter};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::{HeapBuf, MacAddr, Vni};
 
-/// Someone with an address.
-pub type Station = (MacAddr, Ipv4Addr);
+use crate::live::testbed::{self, Station, station};
 
 /// vNICs of this host.
 pub const LOCAL: [Station; 2] = [station(1), station(2)];
 /// A station of the same subnet at the other end of the tunnel.
-pub const REMOTE: Station = station(9);
+pub use testbed::REMOTE;
 /// The virtual router; behind it, by a route to the same tunnel, are all addresses from [`FAR`] on.
 pub const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
 /// The first of four million addresses.
@@ -38,29 +37,21 @@ pub const VTEPS: [Station; 2] = [
 ];
 /// The port of the uplink; those of the vNICs follow.
 pub const UPLINK: PortIndex = 0;
-const VNI: u32 = 5001;
 /// The number of the VTEP at the other end.
 const FAR_VTEP: u32 = 2;
 /// Entries of either table: more than flows and queue pairs are made, so that nothing has to go for another.
 const ENTRIES: u32 = 1 << 20;
 const SEED: u64 = 0x5eed;
 
-const fn station(n: u8) -> Station {
-    (MacAddr([2, 0, 0, 0, 1, n]), Ipv4Addr::new(10, 0, 0, n))
-}
-
-/// The network's number.
 pub fn vni() -> Vni {
-    Vni::truncated(VNI)
+    Vni::truncated(testbed::VNI)
 }
 
 /// A worker's overlay and its configuration.
 pub struct World {
     /// The configuration, without a limit of misses.
     pub snapshot: Snapshot,
-    /// The overlay with its tables.
     pub overlay: Overlay<HeapBuf>,
-    /// What it counts.
     pub counters: Arc<PipelineCounters>,
     _writer: VltWriter,
 }
@@ -78,8 +69,8 @@ impl World {
         snapshot.ports = roles.map(|role| PortRow { role, partner: NO_PORT, ..PortRow::default() }).into();
         snapshot.uplinks.push(Some(Arc::new(uplink())));
         let vtep = Vtep::new(FAR_VTEP, false)?;
-        snapshot.vteps = Vteps::new([(VTEPS[1].1.into(), vtep)], [(FAR_VTEP, VNI, 0)]);
-        snapshot.vnis = FlatMap::new([(u128::from(VNI), 0)]);
+        snapshot.vteps = Vteps::new([(VTEPS[1].1.into(), vtep)], [(FAR_VTEP, testbed::VNI, 0)]);
+        snapshot.vnis = FlatMap::new([(u128::from(testbed::VNI), 0)]);
         // One generation cell for each vNIC and two for the VPC.
         snapshot.cells = vec![1; 4];
         for (index, (mac, ip)) in LOCAL.into_iter().enumerate() {
@@ -111,7 +102,8 @@ impl World {
     }
 }
 
-fn locate(snapshot: &mut Snapshot, writer: &mut VltWriter, (mac, ip): Station, place: Place) -> Option<()> {
+fn locate(snapshot: &mut Snapshot, writer: &mut VltWriter, station: Station, place: Place) -> Option<()> {
+    let (mac, ip) = station;
     let slot = writer.allocate(place)?;
     for destination in [Destination::Mac(mac), Destination::Ip(IpAddr::V4(ip))] {
         snapshot.locations.insert((0, destination), Location { slot, mac });

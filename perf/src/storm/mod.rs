@@ -8,96 +8,226 @@
 //! The worker's capacity is measured first; the victim then sends at a share of it, with and without the storm by
 //! turns. Loss is what the switch received of the victim and did not send.
 
-pub mod field;
 pub mod report;
-pub mod run;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use wire::roce::opcode::RC_WRITE_ONLY;
 
-use crate::host::scratch::Scratch;
-use crate::host::{cores, hugepages, process};
+use crate::generator::outcome::{Outcome, StreamOutcome};
+use crate::generator::rig::{Demand, Rig};
+use crate::generator::scenario::check::{Content, StreamPlan};
+use crate::generator::scenario::{Distribution, Generator, Protocol};
+use crate::generator::units::Range;
+use crate::generator::{ports, unmade};
+use crate::host::interrupt;
+use crate::host::threads::cpu_seconds;
+use crate::latency::capacity;
 use crate::live::LiveError;
+use crate::live::config::Counted;
+use crate::live::ports::Runtime;
+use crate::live::testbed::{self, Bench, REMOTE, Spec, Station, TestBed, station};
+use crate::options::{Common, Plot, within};
 
-use field::Field;
-use report::{Arm, Capacity, Report};
+use report::{Arm, Bin, Report};
 
-/// What to measure and how.
-#[derive(Debug, Clone)]
+/// Open queue pairs without end beside a steady neighbour, with and without by turns.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The daemon's binary.
-    pub vswitch: PathBuf,
-    /// The worker's core; the last one if not given.
-    pub core: Option<usize>,
     /// Pairs of arms, with and without the storm.
+    #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
     pub pairs: usize,
     /// Length of an arm in seconds.
-    pub seconds: f64,
+    #[arg(long, default_value_t = 5.0, value_parser = within::<f64>(0.1, 600.0))]
+    seconds: f64,
     /// New queue pairs per second of the storm.
-    pub storm_rate: u64,
+    #[arg(long, default_value_t = 100_000)]
+    pub rate: u64,
     /// Queue pairs that the storm may have at a time.
-    pub storm_quota: u32,
+    #[arg(long, default_value_t = 1000)]
+    pub quota: u32,
     /// Queue pairs of the victim.
+    #[arg(long, default_value_t = 64, value_parser = within::<u32>(1, 65_536))]
     pub victim_qps: u32,
-    /// The victim's rate as a share of the worker's capacity.
-    pub share: f64,
-    /// Keep the private folder.
-    pub keep: bool,
+    /// The victim's rate in percent of the worker's capacity.
+    #[arg(long, default_value_t = 40.0, value_parser = within::<f64>(1.0, 100.0))]
+    share: f64,
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    core: Option<usize>,
+    #[command(flatten)]
+    plot: Plot,
+    #[command(flatten)]
+    common: Common,
 }
 
-/// Packets on their way at a time, at most: half of what the rings hold, so that no stop of ours can fill one.
-pub const WINDOW: u64 = 2048;
+/// Bytes of a frame, frame check sequence included: a write of 32 bytes.
+const SIZE: u32 = 110;
+const MBUFS: u32 = 16_383;
+/// Queue pairs of the victim, and those of the storm, which begin far above; after fifteen million they come again.
+const VICTIM_QPS: u128 = 0x1000;
+const STORM_QPS: Range = Range { first: 0x10_0000, count: 0xef_fff0 };
+/// Seconds of a step of the time series.
+const STEP: f64 = 0.05;
 
-/// Runs it; each finished arm is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(&Arm)) -> Result<Report, LiveError> {
-    let (core, housekeeping) = cores::choose(&cores::available(), options.core)?;
-    core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
-    process::favour_this();
-    let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(512, &scratch);
-    let mut field = Field::start(options, &scratch, (core, housekeeping))?;
-    let capacity = run::capacity(&mut field)?;
-    let rate = (capacity.packets_per_cpu_second * options.share) as u64;
+/// A victim, and a storm beside it; the two streams in this order.
+struct Field {
+    rig: Rig,
+    bed: TestBed,
+    runtime: Runtime,
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let vswitch = options.common.vswitch()?;
+    interrupt::install()?;
+    println!("{}", options.intention());
+    println!("{}", report::TABLE.head());
+    let bench = Bench::prepare(options.core, 512, options.common.keep)?;
+    let streams = [victim(options), storm()];
+    let plan = ports::plan_of(&streams);
+    let runtime = ports::runtime(&plan, bench.cores.housekeeping, MBUFS)?;
+    let spec = Spec {
+        name: "storm",
+        nft: "miss-rate = 0",
+        // Queue pairs that the storm leaves give their places back, so that new ones are admitted all the time.
+        sections: "[rcft]\nidle-timeout = \"1s\"\ngrace = \"0s\"",
+        vnics: &[
+            ("victim", format!("qp-quota = {}", options.victim_qps)),
+            ("storm", format!("qp-quota = {}", options.quota)),
+        ],
+        uplink: "",
+    };
+    let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec)?;
+    let rig = Rig::new(std::mem::take(&mut bed.lanes), &streams, &Generator::default()).ok_or_else(unmade)?;
+    let mut field = Field { rig, bed, runtime };
+    let capacity = field.capacity()?;
+    let rate = capacity.packets_per_second * options.share / 100.0;
     let mut arms = Vec::new();
     for pair in 0..options.pairs {
         // Who goes first changes from pair to pair.
         for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let arm = run::arm(&mut field, options, pair, rate, storm)?;
-            finished(&arm);
+            let arm = field.arm(options, pair, rate, storm)?;
+            println!("{}", report::TABLE.row(&arm));
             arms.push(arm);
         }
     }
-    Ok(Report::new(options, capacity, rate, arms))
+    drop(field);
+    let report = Report::new(options, capacity, rate as u64, arms);
+    println!("{capacity}; the victim sends {:.2} million a second", rate / 1e6);
+    println!("{}", report.verdict());
+    options.common.write(&report)?;
+    options.plot.draw(|stem| report.plot(stem))?;
+    anyhow::ensure!(report.lost_with == 0 || report.lost_without > 0, "the storm cost the victim packets");
+    Ok(())
 }
 
 impl Options {
-    fn length(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds)
+    /// The head of the report, before the first arm.
+    fn intention(&self) -> String {
+        format!(
+            "victim: {} queue pairs at {:.0} % of the worker's capacity; storm: {} new queue pairs a second, quota {}; \
+             {} pairs of {} s",
+            self.victim_qps, self.share, self.rate, self.quota, self.pairs, self.seconds
+        )
     }
 }
 
-/// The head of the report, before the first arm.
-pub fn intention(options: &Options) -> String {
-    format!(
-        "victim: {} queue pairs at {:.0} % of the worker's capacity; storm: {} new queue pairs a second, quota {}; \
-         {} pairs of {} s",
-        options.victim_qps,
-        options.share * 100.0,
-        options.storm_rate,
-        options.storm_quota,
-        options.pairs,
-        options.seconds
-    )
+/// Writes of a reliable connection from a vNIC to the station behind the tunnel.
+fn writes(name: &str, from: usize, station: Station, flows: u32, qp: Range) -> StreamPlan {
+    let mut plan = testbed::stream(name, from, 2, station, REMOTE).with_flows(flows, |shape, tuples| {
+        (shape.protocol, shape.tos) = (Protocol::RoceRc, 2);
+        (tuples.src_port, tuples.dst_port, tuples.qp) = (None, Range::one(4791), qp);
+    });
+    plan.sizes = vec![(SIZE, 1)];
+    if let Content::Made { opcodes, .. } = &mut plan.content {
+        *opcodes = vec![RC_WRITE_ONLY];
+    }
+    plan
 }
 
-/// A capacity in one line.
-pub fn capacity_line(capacity: &Capacity, rate: u64) -> String {
-    format!(
-        "capacity of the worker: {:.2} million packets per CPU-second ({} packets at {:.0} % of its time busy); the \
-         victim sends {:.2} million a second",
-        capacity.packets_per_cpu_second / 1e6,
-        capacity.packets,
-        capacity.busy_share * 100.0,
-        rate as f64 / 1e6
-    )
+fn victim(options: &Options) -> StreamPlan {
+    let qp = Range { first: VICTIM_QPS, count: options.victim_qps };
+    writes("victim", 0, station(1), options.victim_qps, qp)
+}
+
+fn storm() -> StreamPlan {
+    let plan = writes("storm", 1, station(2), 1, STORM_QPS);
+    StreamPlan { distribution: Distribution::New, window: Some(0), ..plan }
+}
+
+impl Field {
+    /// What the worker can do with the victim's traffic alone.
+    fn capacity(&mut self) -> Result<capacity::Capacity, LiveError> {
+        let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
+        let Self { rig, bed, runtime } = self;
+        // The first turn opens the queue pairs.
+        rig.run(runtime, &flood(capacity::SETTLE), &mut ())?;
+        let run = || rig.run(runtime, &flood(capacity::SECONDS), &mut ());
+        let (capacity, outcome) = capacity::of(&mut bed.daemon, bed.thread, run)?;
+        match faults(&outcome.streams[0]) {
+            0 => Ok(capacity),
+            faults => {
+                let what = format!(
+                    "{faults} packets of the victim were out of sequence before any storm; see to that first"
+                );
+                Err(LiveError::Silent(what))
+            }
+        }
+    }
+
+    /// The victim at `rate`, with or without the storm.
+    fn arm(&mut self, options: &Options, pair: usize, rate: f64, storm: bool) -> Result<Arm, LiveError> {
+        let Self { rig, bed, runtime } = self;
+        let before = Counted::at_rest(&mut bed.daemon)?;
+        let pid = bed.daemon.process().pid();
+        let cpu_before = cpu_seconds(pid, bed.thread)?;
+        let storm_rate = if storm { options.rate as f64 } else { 0.0 };
+        let rates = vec![Some(rate), Some(storm_rate)];
+        let demand = Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) };
+        let outcome = rig.run(runtime, &demand, &mut ())?;
+        interrupt::check()?;
+        let cpu = cpu_seconds(pid, bed.thread)? - cpu_before;
+        let after = Counted::at_rest(&mut bed.daemon)?;
+        let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
+        let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
+        if victim.sent == 0 {
+            return Err(LiveError::Silent("the victim sent nothing".into()));
+        }
+        let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
+        let served = victim.sent - victim.lost;
+        let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| Bin {
+            at: victim.at,
+            victim_offered: victim.sent,
+            victim_served: victim.received,
+            storm_offered: storm.sent,
+            storm_admitted: storm.received,
+            delay: victim.delay,
+        });
+        Ok(Arm {
+            pair,
+            storm,
+            seconds,
+            // While the last packets come, it idles on.
+            core_share: (cpu / seconds).min(1.0),
+            victim_sent: victim.sent,
+            victim_received_by_switch: received,
+            victim_served: served,
+            victim_lost: received.saturating_sub(served),
+            victim_gaps: faults(victim),
+            victim_drops: after.vnic("victim", "drops")? - before.vnic("victim", "drops")?,
+            delay: victim.delay,
+            late: victim.late,
+            held: victim.refused,
+            storm_sent: stormy.sent,
+            storm_admitted: stormy.sent - stormy.lost,
+            storm_refused: stormy.lost,
+            odd: foreign + misplaced + stale,
+            drops: after.drops_since(&before),
+            bins: bins.collect(),
+        })
+    }
+}
+
+/// Times a queue pair's sequence did not go on where it was, by the signatures and by the packets themselves.
+fn faults(stream: &StreamOutcome) -> u64 {
+    let received = &stream.received;
+    received.gaps + received.reordered + received.duplicates + received.psn_gaps + received.psn_back
 }

@@ -7,22 +7,11 @@ use serde::Serialize;
 
 use super::Options;
 use crate::compare::report::median;
+use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
 use crate::live::delay::Quantiles;
 use crate::live::plot::{self, Panel, Series};
-
-/// What the worker can do.
-#[derive(Debug, Clone, Serialize)]
-pub struct Capacity {
-    /// Packets forwarded.
-    pub packets: u64,
-    /// Share of the worker's time in which it had packets.
-    pub busy_share: f64,
-    /// Share of the core that the worker had.
-    pub core_share: f64,
-    /// Packets per second of CPU time with packets.
-    pub packets_per_cpu_second: f64,
-}
+use crate::table::{Table, by_name, column, number, percent};
 
 /// A step of the time series.
 #[derive(Debug, Clone, Serialize)]
@@ -31,72 +20,49 @@ pub struct Bin {
     pub at: f64,
     /// The victim's packets per second: sent to the switch.
     pub victim_offered: f64,
-    /// And come through.
     pub victim_served: f64,
     /// The storm's new queue pairs per second: sent.
     pub storm_offered: f64,
-    /// And admitted.
     pub storm_admitted: f64,
-    /// The victim's delays.
     pub delay: Option<Quantiles>,
-}
-
-impl Bin {
-    /// From the packets of a stretch of `seconds`: victim sent, served, storm sent, served.
-    pub fn new(at: f64, seconds: f64, packets: [u64; 4], delay: Option<Quantiles>) -> Self {
-        let [victim_offered, victim_served, storm_offered, storm_admitted] =
-            packets.map(|count| count as f64 / seconds);
-        Self { at, victim_offered, victim_served, storm_offered, storm_admitted, delay }
-    }
 }
 
 /// One stretch with or without the storm.
 #[derive(Debug, Clone, Serialize)]
 pub struct Arm {
-    /// Number of its pair.
     pub pair: usize,
-    /// With the storm.
     pub storm: bool,
     /// Length.
     pub seconds: f64,
     /// Share of the core that the worker had.
     pub core_share: f64,
-    /// The victim's packets that the rings took.
     pub victim_sent: u64,
     /// Those that the switch counted as received.
     pub victim_received_by_switch: u64,
-    /// Those that came out of the tunnel.
     pub victim_served: u64,
     /// Received by the switch and not sent.
     pub victim_lost: u64,
     /// Times a queue pair's sequence did not go on where it was.
     pub victim_gaps: u64,
-    /// Drops that the switch counted against the victim.
     pub victim_drops: u64,
-    /// The victim's delays.
     pub delay: Option<Quantiles>,
     /// Packets that `perf` was too late to send, and gave up.
     pub late: u64,
-    /// Turns in which the victim could not send because too much was on its way.
+    /// Packets that were due while too much of the victim was on its way, or its port had no room.
     pub held: u64,
     /// The storm's packets, each a new queue pair.
     pub storm_sent: u64,
-    /// Those that came through.
     pub storm_admitted: u64,
     /// Those that did not.
     pub storm_refused: u64,
     /// Frames out of the tunnel that nobody sent.
     pub odd: u64,
-    /// Drops of the switch, by name.
     pub drops: BTreeMap<String, u64>,
-    /// Over time.
     pub bins: Vec<Bin>,
 }
 
-/// Everything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Queue pairs of the victim.
     pub victim_qps: u32,
     /// The victim's packets per second.
     pub victim_rate: u64,
@@ -104,7 +70,6 @@ pub struct Report {
     pub storm_rate: u64,
     /// Queue pairs that the storm may have.
     pub storm_quota: u32,
-    /// What the worker can do.
     pub capacity: Capacity,
     /// With the storm: the victim's packets lost.
     pub lost_with: u64,
@@ -117,7 +82,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Sums up.
     pub fn new(options: &Options, capacity: Capacity, rate: u64, arms: Vec<Arm>) -> Self {
         let lost = |storm| arms.iter().filter(|arm| arm.storm == storm).map(|arm| arm.victim_lost).sum();
         let p99 = |pair, storm| {
@@ -129,8 +93,8 @@ impl Report {
         Self {
             victim_qps: options.victim_qps,
             victim_rate: rate,
-            storm_rate: options.storm_rate,
-            storm_quota: options.storm_quota,
+            storm_rate: options.rate,
+            storm_quota: options.quota,
             capacity,
             lost_with: lost(true),
             lost_without: lost(false),
@@ -139,7 +103,6 @@ impl Report {
         }
     }
 
-    /// The last lines.
     pub fn verdict(&self) -> String {
         let ratio = self.p99_ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
         let blame = match (self.lost_with, self.lost_without) {
@@ -202,45 +165,21 @@ impl Report {
     }
 }
 
-/// The head of the table.
-pub fn table_head() -> String {
-    format!(
-        "{:>4} {:<7} {:>10} {:>10} {:>6} {:>6} {:>8} {:>8} {:>9} {:>9} {:>8} {:>9} {:>8} {:>5}  {}",
-        "pair",
-        "storm",
-        "received",
-        "served",
-        "lost",
-        "drops",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "new QPs",
-        "admitted",
-        "refused",
-        "late",
-        "core",
-        "drops of the switch by name"
-    )
-}
-
-/// A row of the table.
-pub fn table_row(arm: &Arm) -> String {
-    let delay = arm.delay.map_or_else(|| format!("{:>27}", "-"), |delay| delay.to_string());
-    let drops: Vec<String> = arm.drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    format!(
-        "{:>4} {:<7} {:>10} {:>10} {:>6} {:>6} {delay} {:>9} {:>8} {:>9} {:>8} {:>4.0}%  {}",
-        arm.pair,
-        if arm.storm { "with" } else { "without" },
-        arm.victim_received_by_switch,
-        arm.victim_served,
-        arm.victim_lost,
-        arm.victim_drops,
-        arm.storm_sent,
-        arm.storm_admitted,
-        arm.storm_refused,
-        arm.late,
-        arm.core_share * 100.0,
-        if drops.is_empty() { "none".into() } else { drops.join(", ") }
-    )
-}
+/// An arm on a line.
+pub const TABLE: Table<Arm> = Table(&[
+    column("pair", 4, |arm| arm.pair.to_string()),
+    column("storm", -7, |arm| if arm.storm { "with" } else { "without" }.into()),
+    column("received", 10, |arm| arm.victim_received_by_switch.to_string()),
+    column("served", 10, |arm| arm.victim_served.to_string()),
+    column("lost", 6, |arm| arm.victim_lost.to_string()),
+    column("drops", 6, |arm| arm.victim_drops.to_string()),
+    column("p50 us", 8, |arm| number(arm.delay.map(|delay| delay.p50), 1)),
+    column("p99 us", 8, |arm| number(arm.delay.map(|delay| delay.p99), 1)),
+    column("p99.9 us", 9, |arm| number(arm.delay.map(|delay| delay.p999), 1)),
+    column("new QPs", 9, |arm| arm.storm_sent.to_string()),
+    column("admitted", 8, |arm| arm.storm_admitted.to_string()),
+    column("refused", 9, |arm| arm.storm_refused.to_string()),
+    column("late", 8, |arm| arm.late.to_string()),
+    column("core", 5, |arm| percent(arm.core_share, 0)),
+    column(" drops of the switch by name", 0, |arm| format!(" {}", by_name(&arm.drops))),
+]);

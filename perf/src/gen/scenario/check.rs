@@ -20,44 +20,31 @@ pub const LONGEST: u32 = 9018;
 const FLOWS: u64 = 1 << 24;
 const IMIX: [(u32, u32); 3] = [(64, 7), (594, 4), (1518, 1)];
 
-/// A scenario that makes sense.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Name, attachment and descriptors of each port.
     pub ports: Vec<PortPlan>,
-    /// The streams.
     pub streams: Vec<StreamPlan>,
 }
 
-/// A port.
 #[derive(Debug, Clone)]
 pub struct PortPlan {
-    /// Its name.
     pub name: String,
-    /// How it is attached.
     pub attachment: Attachment,
-    /// Descriptors of its queues.
     pub descriptors: u16,
-    /// Queues that are received from.
     pub rx_queues: u16,
 }
 
-/// A stream.
 #[derive(Debug, Clone)]
 pub struct StreamPlan {
-    /// Its name.
     pub name: String,
-    /// The port that sends it.
     pub from: usize,
     /// The port at which it is awaited.
     pub to: usize,
-    /// How fast.
     pub rate: Rate,
     /// Frames on their way at a time, where that is not the generator's.
     pub window: Option<u64>,
     /// Lengths of frames, frame check sequence included, and their weights.
     pub sizes: Vec<(u32, u32)>,
-    /// Flows at a time.
     pub flows: u32,
     /// New flows per second.
     pub churn: u64,
@@ -65,23 +52,17 @@ pub struct StreamPlan {
     pub distribution: Distribution,
     /// The exponent of `zipf`.
     pub exponent: f64,
-    /// What the frames are.
     pub content: Content,
 }
 
-/// What frames are made from.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// Templates.
     Made {
-        /// What they have in common.
         shape: Shape,
-        /// The flows.
         tuples: Box<Tuples>,
         /// What each flow sends, again and again; one 0 for what is no RoCEv2.
         opcodes: Vec<u8>,
     },
-    /// A capture.
     Replayed(Vec<Vec<u8>>),
 }
 
@@ -97,7 +78,6 @@ impl StreamPlan {
         bytes / f64::from(weights.max(1)) + tunnel
     }
 
-    /// The longest frame in memory.
     pub fn longest(&self) -> usize {
         self.sizes.iter().map(|size| size.0 as usize + TUNNEL).max().unwrap_or(0)
     }
@@ -120,7 +100,6 @@ fn fits(shape: &Shape, size: u32, code: u8) -> bool {
 }
 
 impl Scenario {
-    /// Checks it all.
     pub fn check(&self, source: &Source) -> Result<Plan, ScenarioError> {
         if self.ports.is_empty() || self.streams.is_empty() {
             return Err(source.error(0, "there must be a [[port]] and a [[stream]] at least; add them"));
@@ -227,6 +206,10 @@ impl Checker<'_> {
             return Err(self.wrong(&spec.flows, what));
         }
         let churn = spec.churn.as_ref().map_or(0, |churn| churn.get_ref().0);
+        if churn > 0 && spec.distribution == Distribution::New {
+            let what = "with distribution = \"new\" every frame is of a new flow already; remove churn";
+            return Err(self.wrong(&spec.churn, what));
+        }
         if churn > 0 && capacity <= flows {
             let what =
                 "no flow is left to be new: the ranges hold as many as `flows` takes; widen one of them";

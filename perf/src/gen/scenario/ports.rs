@@ -9,9 +9,7 @@ use super::{ScenarioError, Source};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PortSpec {
-    /// What streams call it.
     pub name: Spanned<String>,
-    /// What it is.
     pub kind: Spanned<Kind>,
     /// memif: its socket.
     pub socket: Option<Spanned<String>>,
@@ -38,25 +36,16 @@ pub struct PortSpec {
     pub queues: Option<Spanned<u16>>,
 }
 
-/// What a port is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Shared memory.
     Memif,
-    /// The device end of a virtio-net.
     VhostUser,
-    /// The driver end of a virtio-net.
     VirtioUser,
-    /// A kernel interface.
     AfPacket,
-    /// A kernel tap.
     Tap,
-    /// A ring that gives back what it gets.
     Loopback,
-    /// A device on the PCI bus.
     Pci,
-    /// Any other virtual device.
     Vdev,
 }
 
@@ -64,36 +53,27 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It listens.
     Server,
-    /// It connects.
     Client,
 }
 
-/// How a port is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attachment {
     /// A virtual device, its arguments, and whether it needs its peer to be there before it starts.
     Virtual {
-        /// The device's name.
         name: String,
-        /// Its arguments.
         args: String,
     },
-    /// A PCI device with its arguments.
     Pci(String),
-    /// A ring to itself.
     Loopback,
 }
 
 impl PortSpec {
-    /// Descriptors of its queues.
     pub fn descriptors(&self) -> u16 {
         let usual = if *self.kind.get_ref() == Kind::Memif { 4096 } else { 1024 };
         self.ring.as_ref().map_or(usual, |ring| *ring.get_ref())
     }
 
-    /// Queues that are received from.
     pub fn rx_queues(&self) -> u16 {
         self.queues.as_ref().map_or(1, |queues| *queues.get_ref())
     }

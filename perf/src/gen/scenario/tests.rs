@@ -79,6 +79,8 @@ fn what_is_wrong_is_told_with_its_line_and_what_to_do() {
     refused(&stream("protocol = \"udp\"\nsize = \"mixed\""), "size = \"mixed\"", &["imix"]);
     refused(&stream("protocol = \"udp\"\nflows = 2"), "flows = 2", &["1 to 1;", "src-port"]);
     refused(&stream("protocol = \"udp\"\nchurn = 5"), "churn = 5", &["widen"]);
+    let twice = "protocol = \"udp\"\nchurn = 5\ndistribution = \"new\"";
+    refused(&stream(twice), "churn = 5", &["new flow already"]);
     refused(&stream("protocol = \"udp\"\nsrc-port = \"1..70000\""), "1..70000", &["65535"]);
     refused(&stream("protocol = \"udp\"\nqp = 5"), "qp = 5", &["roce-rc"]);
     refused(&stream("protocol = \"roce-rc\"\ndst-port = 5"), "dst-port", &["4791"]);

@@ -14,14 +14,10 @@ const RETH: usize = 16;
 const DETH: usize = 8;
 const AETH: usize = 4;
 
-/// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// RDMA write of one packet, reliable connection.
     Write,
-    /// Acknowledgement, reliable connection.
     Ack,
-    /// Send of one packet, unreliable datagram.
     Datagram,
 }
 
@@ -84,33 +80,39 @@ impl Template {
     /// The frame for a queue pair, with a right ICRC. Each queue pair has a UDP source port of its own, as with
     /// real adapters.
     #[inline]
-    pub fn fill(&mut self, to: Qpn, psn: u32, (stamp, serial): (u64, u64)) -> &[u8] {
+    pub fn fill(&mut self, to: Qpn, psn: u32, mark: Mark) -> &[u8] {
         let [_, q1, q2, q3] = to.get().to_be_bytes();
         let [_, p1, p2, p3] = psn.to_be_bytes();
         self.frame[34] = 0xc0 | q2 & 0x3f;
         self.frame[35] = q3;
         self.frame[BTH_AT + 5..BTH_AT + 8].copy_from_slice(&[q1, q2, q3]);
         self.frame[BTH_AT + 9..BTH_AT + 12].copy_from_slice(&[p1, p2, p3]);
-        if let Some(mark) = self.mark {
-            self.frame[mark..mark + 8].copy_from_slice(&stamp.to_le_bytes());
-            self.frame[mark + 8..mark + MARK].copy_from_slice(&serial.to_le_bytes());
+        if let Some(at) = self.mark {
+            self.frame[at..at + 8].copy_from_slice(&mark.stamp.to_le_bytes());
+            self.frame[at + 8..at + MARK].copy_from_slice(&mark.serial.to_le_bytes());
         }
         icrc::fill(&self.headers, &mut self.frame);
         &self.frame
     }
 }
 
+/// The beginning of the payload of every data packet; zeros of acknowledgements.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The tick at which the packet was made.
+    pub stamp: u64,
+    /// A number of the sender's.
+    pub serial: u64,
+}
+
 /// What is read back of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// What it is.
     pub kind: Kind,
     /// To which queue pair.
     pub qpn: u32,
-    /// Its sequence number.
     pub psn: u32,
-    /// When it was made, and the sender's number; zeros for acknowledgements.
-    pub mark: (u64, u64),
+    pub mark: Mark,
 }
 
 /// Reads a frame that lies `skip` bytes into another one. `None` for anything a [`Template`] does not make.
@@ -129,12 +131,12 @@ pub fn read(frame: &[u8], skip: usize) -> Option<Seen> {
         return None;
     }
     let mark = match kind {
-        Kind::Ack => (0, 0),
+        Kind::Ack => Mark::default(),
         _ => {
             let mark = inner.get(BTH_AT + roce::BTH_LEN + kind.extended()..)?;
             let (stamp, rest) = mark.split_first_chunk::<8>()?;
             let (serial, _) = rest.split_first_chunk::<8>()?;
-            (u64::from_le_bytes(*stamp), u64::from_le_bytes(*serial))
+            Mark { stamp: u64::from_le_bytes(*stamp), serial: u64::from_le_bytes(*serial) }
         }
     };
     Some(Seen { kind, qpn: bth.dest_qp().get(), psn: bth.psn().get(), mark })
@@ -155,13 +157,14 @@ mod tests {
     fn what_is_written_is_read_and_its_icrc_is_right() {
         for (kind, payload) in [(Kind::Write, 16), (Kind::Write, 64), (Kind::Ack, 0), (Kind::Datagram, 32)] {
             let mut template = Template::new(&path(), kind, payload).unwrap();
-            for (qpn, psn, mark) in [(0x2, 0, (1, 2)), (0xab_cdef, 0xff_ffff, (u64::MAX, 7))] {
+            let marks = [Mark { stamp: 1, serial: 2 }, Mark { stamp: u64::MAX, serial: 7 }];
+            for ((qpn, psn), mark) in [(0x2, 0), (0xab_cdef, 0xff_ffff)].into_iter().zip(marks) {
                 let frame = template.fill(Qpn::truncated(qpn), psn, mark).to_vec();
                 let headers = wire::parse::parse(&frame, frame.len()).unwrap();
                 assert_eq!(icrc::verify(&headers, [&frame[..]]), Some(true), "{kind:?}");
                 let packet = roce::Packet::of(&headers, &frame).unwrap().unwrap();
                 assert_eq!(packet.bth.opcode, kind.opcode());
-                let expected = if kind == Kind::Ack { (0, 0) } else { mark };
+                let expected = if kind == Kind::Ack { Mark::default() } else { mark };
                 assert_eq!(read(&frame, 0), Some(Seen { kind, qpn, psn, mark: expected }));
                 let outer = [vec![0; 50], frame].concat();
                 assert_eq!(read(&outer, 50).unwrap().qpn, qpn);
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn other_frames_are_nothing() {
         let mut template = Template::new(&path(), Kind::Write, 16).unwrap();
-        let frame = template.fill(Qpn::truncated(9), 1, (1, 1)).to_vec();
+        let frame = template.fill(Qpn::truncated(9), 1, Mark::default()).to_vec();
         assert!(read(&frame[..70], 0).is_none() && read(&[], 50).is_none());
         let mut other = frame.clone();
         other[37] = 0xb8;

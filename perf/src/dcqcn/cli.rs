@@ -1,0 +1,69 @@
+//! `perf dcqcn` on the command line.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::spread::Spread;
+use super::{Outcome, Scenario};
+use crate::options::write_json;
+
+/// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// What to run: alone, even, three-to-one, storm [default: all].
+    #[arg(value_parser = scenario)]
+    scenarios: Vec<Scenario>,
+    /// Write the figures as JSON to this file; with `--seeds`, those of the worst.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Draw each scenario into this folder, as SVG and PNG.
+    #[arg(long)]
+    plots: Option<PathBuf>,
+    /// Run each scenario so many times more, with other beginnings and chances, and tell the worst of it.
+    #[arg(long, default_value_t = 0)]
+    seeds: u64,
+}
+
+fn scenario(name: &str) -> Result<Scenario, String> {
+    let known = Scenario::ALL;
+    known
+        .into_iter()
+        .find(|scenario| scenario.name() == name)
+        .ok_or_else(|| format!("there are {}", known.map(Scenario::name).join(", ")))
+}
+
+pub fn run(given: &Options) -> anyhow::Result<()> {
+    let scenarios = if given.scenarios.is_empty() { Scenario::ALL.to_vec() } else { given.scenarios.clone() };
+    println!("{}", Outcome::head());
+    let mut outcomes = Vec::new();
+    for &scenario in &scenarios {
+        let outcome = super::run(scenario, 0);
+        println!("{}", outcome.line());
+        if let Some(folder) = &given.plots {
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+            outcome.plot(&folder.join(format!("dcqcn-{}", scenario.name())))?;
+        }
+        outcomes.push(outcome);
+    }
+    let mut lost: u64 = outcomes.iter().map(|outcome| outcome.rdma_lost).sum();
+    let mut spreads = Vec::new();
+    if given.seeds > 0 {
+        println!("\nthe worst over seeds\n{}", Spread::head());
+    }
+    for scenario in scenarios.into_iter().filter(|_| given.seeds > 0) {
+        let spread = Spread::new(scenario, given.seeds);
+        println!("{}", spread.line());
+        lost += spread.rdma_lost;
+        spreads.push(spread);
+    }
+    if let Some(path) = &given.json {
+        if spreads.is_empty() {
+            write_json(path, &outcomes)?;
+        } else {
+            write_json(path, &spreads)?;
+        }
+    }
+    anyhow::ensure!(lost == 0, "{lost} packets of queue pairs that obey were dropped");
+    Ok(())
+}
