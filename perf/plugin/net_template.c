@@ -20,8 +20,13 @@
  * the round instead of the flow's. HEX is the head of the frame; the rest, up to LENGTH, is written into all buffers at the start and not touched for each packet: byte I of a frame is
  * then I & 255. Checksums are the templates' own. The model in Rust, which tests hold against this, is
  * src/compare/template.rs.
+ *
+ * A received packet bears what a NIC finds out about it, so that no switch is made to compute in software what hardware
+ * gives: the types of its headers, a hash of its outermost 5-tuple (as with RSS; alike for packets of a flow, but CRC32C and
+ * not Toeplitz, which nobody computes after it), and that the checksums are good, which they are taken to be.
  */
 #include <fcntl.h>
+#include <immintrin.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +39,12 @@
 #include <ethdev_vdev.h>
 #include <rte_errno.h>
 #include <rte_kvargs.h>
+#include <rte_ip.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
+#include <rte_tcp.h>
+#include <rte_udp.h>
+#include <rte_vxlan.h>
 
 #define HEAD 128
 #define PATCHES 6
@@ -47,8 +56,14 @@
 RTE_LOG_REGISTER_DEFAULT(template_log, NOTICE);
 #define SAY(...) rte_log(RTE_LOG_ERR, template_log, "net_template: " __VA_ARGS__)
 
+#define RX_FLAGS (RTE_MBUF_F_RX_RSS_HASH | RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD)
+#define RX_OFFLOADS (RTE_ETH_RX_OFFLOAD_CHECKSUM | RTE_ETH_RX_OFFLOAD_RSS_HASH)
+#define RSS_TYPES (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
+
 struct patch {
 	uint32_t mask, base;
+	/* What its value is multiplied by in the pair of outermost ports: 65536 in the first of them, 1 in the second, or 0. */
+	uint32_t in_ports;
 	uint16_t offset;
 	uint8_t width, shift, left;
 };
@@ -57,6 +72,8 @@ struct template {
 	uint8_t head[HEAD];
 	struct patch patches[PATCHES];
 	uint16_t length, head_length, count;
+	/* For the mbuf: types of headers, hash of addresses and protocol, and the ports that no patch writes. */
+	uint32_t packet_type, hash, ports;
 } __rte_cache_aligned;
 
 /* Rounds over the numbers below `flows`: a full-period generator over the next power of two, its output mixed by a
@@ -158,6 +175,7 @@ static inline void
 frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_mbuf *mbuf)
 {
 	uint8_t *data = rte_pktmbuf_mtod(mbuf, uint8_t *);
+	uint32_t ports = t->ports;
 	uint16_t i;
 
 	/* Whole blocks, which become a few vector moves; buffers are longer than that. */
@@ -169,6 +187,7 @@ frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_m
 		uint32_t bits = p->shift < 32 ? flow >> p->shift : round;
 		uint32_t value = p->base + ((bits & p->mask) << p->left);
 
+		ports += value * p->in_ports;
 		if (p->width == 2) {
 			uint16_t word = rte_cpu_to_be_16((uint16_t)value);
 			memcpy(data + p->offset, &word, 2);
@@ -179,6 +198,9 @@ frame_make(const struct template *t, uint32_t round, uint32_t flow, struct rte_m
 	}
 	mbuf->data_len = t->length;
 	mbuf->pkt_len = t->length;
+	mbuf->packet_type = t->packet_type;
+	mbuf->hash.rss = _mm_crc32_u32(t->hash, ports);
+	mbuf->ol_flags = RX_FLAGS;
 }
 
 static uint16_t
@@ -296,7 +318,22 @@ dev_infos(struct rte_eth_dev *dev __rte_unused, struct rte_eth_dev_info *info)
 	info->max_tx_queues = TX_QUEUES;
 	info->min_rx_bufsize = 0;
 	info->tx_offload_capa = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	info->rx_offload_capa = RX_OFFLOADS;
+	info->rx_queue_offload_capa = RX_OFFLOADS;
+	info->flow_type_rss_offloads = RSS_TYPES;
 	return 0;
+}
+
+static const uint32_t *
+packet_types(struct rte_eth_dev *dev __rte_unused)
+{
+	static const uint32_t types[] = {
+		RTE_PTYPE_L2_ETHER, RTE_PTYPE_L2_ETHER_VLAN, RTE_PTYPE_L3_IPV4, RTE_PTYPE_L4_TCP, RTE_PTYPE_L4_UDP,
+		RTE_PTYPE_TUNNEL_VXLAN, RTE_PTYPE_INNER_L2_ETHER, RTE_PTYPE_INNER_L3_IPV4, RTE_PTYPE_INNER_L4_TCP,
+		RTE_PTYPE_INNER_L4_UDP, RTE_PTYPE_UNKNOWN
+	};
+
+	return types;
 }
 
 static int
@@ -394,6 +431,7 @@ static const struct eth_dev_ops operations = {
 	.dev_stop = dev_stop,
 	.dev_close = dev_close,
 	.dev_infos_get = dev_infos,
+	.dev_supported_ptypes_get = packet_types,
 	.rx_queue_setup = rx_queue_setup,
 	.tx_queue_setup = tx_queue_setup,
 	.link_update = link_update,
@@ -406,6 +444,64 @@ static const struct eth_dev_ops operations = {
 	.mtu_set = mtu_set,
 	.mac_addr_set = mac_set,
 };
+
+/* Where the IPv4 header of a head begins that holds it and the ports behind it; 0 without one. */
+static unsigned int
+ipv4_at(const struct template *t, unsigned int ethernet)
+{
+	unsigned int at = ethernet + RTE_ETHER_HDR_LEN;
+
+	if (at > t->head_length)
+		return 0;
+	if (t->head[at - 2] == 0x81 && t->head[at - 1] == 0x00)
+		at += RTE_VLAN_HLEN;
+	if (at + sizeof(struct rte_ipv4_hdr) + 4 > t->head_length || t->head[at - 2] != 0x08 || t->head[at - 1] != 0x00 ||
+	    t->head[at] != 0x45)
+		return 0;
+	return at;
+}
+
+static uint32_t
+l4_type(uint8_t protocol, uint32_t tcp, uint32_t udp)
+{
+	return protocol == IPPROTO_TCP ? tcp : protocol == IPPROTO_UDP ? udp : 0;
+}
+
+/* What a NIC would say of the frames of a template. */
+static void
+describe(struct template *t)
+{
+	unsigned int i, inner, ip = ipv4_at(t, 0), ports = ip + sizeof(struct rte_ipv4_hdr);
+	uint8_t protocol = t->head[ip + 9];
+
+	t->packet_type = RTE_PTYPE_L2_ETHER;
+	if (ip == 0)
+		return;
+	if (ip > RTE_ETHER_HDR_LEN)
+		t->packet_type = RTE_PTYPE_L2_ETHER_VLAN;
+	t->packet_type |= RTE_PTYPE_L3_IPV4 | l4_type(protocol, RTE_PTYPE_L4_TCP, RTE_PTYPE_L4_UDP);
+	t->hash = _mm_crc32_u8(UINT32_MAX, protocol);
+	for (i = ip + 12; i < ports; i++)
+		t->hash = _mm_crc32_u8(t->hash, t->head[i]);
+	for (i = 0; i < t->count; i++) {
+		struct patch *p = &t->patches[i];
+
+		if (p->width == 2 && (p->offset == ports || p->offset == ports + 2u))
+			p->in_ports = p->offset == ports ? UINT32_C(1) << 16 : 1;
+	}
+	for (i = 0; i < 4; i++)
+		t->ports = t->ports << 8 | t->head[ports + i];
+	for (i = 0; i < t->count; i++)
+		t->ports &= t->patches[i].in_ports == 0 ? UINT32_MAX : t->patches[i].in_ports == 1 ? 0xffff0000u : 0xffffu;
+	if (protocol != IPPROTO_UDP || t->head[ports + 2] != RTE_VXLAN_DEFAULT_PORT >> 8 ||
+	    t->head[ports + 3] != (RTE_VXLAN_DEFAULT_PORT & 0xff))
+		return;
+	t->packet_type |= RTE_PTYPE_TUNNEL_VXLAN | RTE_PTYPE_INNER_L2_ETHER;
+	inner = ipv4_at(t, ports + sizeof(struct rte_udp_hdr) + sizeof(struct rte_vxlan_hdr));
+	if (inner != 0)
+		t->packet_type |= RTE_PTYPE_INNER_L3_IPV4 |
+			l4_type(t->head[inner + 9], RTE_PTYPE_INNER_L4_TCP, RTE_PTYPE_INNER_L4_UDP);
+}
 
 static int
 parse_template(struct template *t, char *line)
@@ -438,6 +534,7 @@ parse_template(struct template *t, char *line)
 			return -EINVAL;
 		t->count++;
 	}
+	describe(t);
 	return 0;
 }
 

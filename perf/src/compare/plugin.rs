@@ -21,7 +21,6 @@ pub fn build(folder: &Path) -> Result<PathBuf, HostError> {
     Ok(PathBuf::from(output.trim()))
 }
 
-/// A device of the driver.
 #[derive(Debug, Clone)]
 pub struct Device {
     /// What it makes; nothing if not given.
@@ -39,5 +38,90 @@ impl Device {
         let frames = self.frames.as_ref().map(|path| format!("frames={},", path.display()));
         let (frames, board) = (frames.unwrap_or_default(), self.board.display());
         format!("net_template{number},{frames}board={board},sample={SAMPLE}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::compare::cases::{Case, Job, Traffic};
+    use crate::compare::program::program;
+    use crate::host::process::{Placement, Process};
+
+    /// What `dpdk-testpmd` prints of the first packets that a device makes for a job, one line each.
+    fn received(plugin: &Path, folder: &Path, job: &Job) -> Vec<String> {
+        let frames = folder.join(format!("{}-{}.frames", job.label(), job.traffic));
+        std::fs::write(&frames, program(job, job.case).text()).unwrap();
+        let device = Device { frames: Some(frames), board: folder.join("board") }.text(0);
+        let words = format!(
+            "--no-huge -m 128 --no-pci --no-telemetry --no-shconf --file-prefix perf-template-{} -d {} --vdev {device} \
+             -- -i --forward-mode=rxonly --total-num-mbufs=4096 --nb-cores=1",
+            std::process::id(),
+            plugin.display()
+        );
+        let arguments: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let placement = Placement { line_buffered: true, ..Placement::default() };
+        let mut testpmd = Process::start("dpdk-testpmd", &arguments, &[], placement, "install it").unwrap();
+        testpmd.type_line("set verbose 1\nstart").unwrap();
+        let is_whole = |line: &&String| line.contains("hw ptype") && line.contains("ol_flags");
+        testpmd
+            .await_output("packets", Duration::from_secs(30), |lines| {
+                // A packet is told in several lines, the first with its addresses.
+                let text = lines.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+                let packets: Vec<String> = text.split("src=").skip(1).map(str::to_owned).collect();
+                (packets.len() > 200).then(|| packets[..200].iter().filter(is_whole).cloned().collect())
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn received_packets_bear_what_a_nic_says_of_them() {
+        let folder = std::env::temp_dir().join(format!("perf-template-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let plugin = match build(&folder) {
+            Ok(plugin) => plugin,
+            Err(error) => {
+                eprintln!("the driver cannot be built here: {error}");
+                return;
+            }
+        };
+        let job = |case, traffic, tenants| Job {
+            case,
+            tenants,
+            flows: "64".parse().unwrap(),
+            inner_bytes: 64,
+            traffic,
+            qos: false,
+        };
+        // Numbers of 5-tuples: queue pairs of one UDP source port have one for each of 16 addresses.
+        for (job, types, tuples) in [
+            (job(Case::Encap, Traffic::Tcp, None), "L2_ETHER L3_IPV4 L4_TCP ", 64),
+            (job(Case::Encap, Traffic::UdpFew, None), "L2_ETHER L3_IPV4 L4_UDP ", 16),
+            (job(Case::Encap, Traffic::Tcp, Some(64)), "L2_ETHER_VLAN L3_IPV4 L4_TCP ", 64),
+            (
+                job(Case::Decap, Traffic::Rocev2, None),
+                "L2_ETHER L3_IPV4 L4_UDP TUNNEL_VXLAN INNER_L2_ETHER INNER_L3_IPV4 INNER_L4_UDP ",
+                64,
+            ),
+        ] {
+            let packets = received(&plugin, &folder, &job);
+            assert!(packets.len() > 100, "{packets:?}");
+            let mut times: HashMap<&str, usize> = HashMap::new();
+            for packet in &packets {
+                assert!(packet.contains(&format!("hw ptype: {types}")), "{packet}");
+                for flag in ["RSS_HASH", "IP_CKSUM_GOOD", "L4_CKSUM_GOOD"] {
+                    assert!(packet.contains(&format!("RTE_MBUF_F_RX_{flag}")), "{packet}");
+                }
+                let hash = packet.split("RSS hash=").nth(1).unwrap().split([' ', '-']).next().unwrap();
+                *times.entry(hash).or_default() += 1;
+            }
+            let hashes: HashSet<&str> = times.into_keys().collect();
+            // Three rounds over all flows.
+            assert_eq!(hashes.len(), tuples, "{}: {hashes:?}", job.label());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
