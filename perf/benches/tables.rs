@@ -55,12 +55,13 @@ impl Random {
 /// Calls `burst` with 32 random numbers below `size` at a time.
 fn bursts(
     group: &mut BenchmarkGroup<'_, WallTime>,
-    (name, parameter, size): (&str, &str, u32),
+    id: BenchmarkId,
+    size: u32,
     mut burst: impl FnMut(&[u32]) -> u64,
 ) {
     let order = Random(7).order(1 << 16, size);
     let mut at = 0;
-    group.bench_function(BenchmarkId::new(name, parameter), |bencher| {
+    group.bench_function(id, |bencher| {
         bencher.iter(|| {
             let numbers = &order[at..at + BURST];
             at = (at + BURST) % order.len();
@@ -156,7 +157,7 @@ fn vlt(criterion: &mut Criterion) {
             header[..4].copy_from_slice(&n.to_ne_bytes());
             writer.allocate(Place::Remote(Tunnel { uplink: 0, len: 50, vtep: 1, header }));
         }
-        bursts(&mut group, ("hot", parameter, places), |slots| {
+        bursts(&mut group, BenchmarkId::new("hot", parameter), places, |slots| {
             slots.iter().for_each(|&slot| vlt.prefetch(slot));
             let read = slots.iter().map(|&slot| match vlt.read_hot(slot, 0) {
                 Hot::Tunnel4(header) => {
@@ -167,7 +168,7 @@ fn vlt(criterion: &mut Criterion) {
             });
             read.sum()
         });
-        bursts(&mut group, ("whole", parameter, places), |slots| {
+        bursts(&mut group, BenchmarkId::new("whole", parameter), places, |slots| {
             slots.iter().for_each(|&slot| vlt.prefetch(slot));
             let read = slots.iter().map(|&slot| match vlt.read(slot).place {
                 Place::Remote(tunnel) => u64::from(black_box(&tunnel).len),
@@ -185,10 +186,10 @@ fn flat(criterion: &mut Criterion) {
     let key = |n: u32| ip_key(IpAddr::V4(Ipv4Addr::from(0xac10_0000 + n)));
     for (parameter, keys) in [("16", 16), ("4k", 4096), ("100k", 100_000)] {
         let map = FlatMap::new((0..keys).map(|n| (key(n), n)));
-        bursts(&mut group, ("hit", parameter, keys), |numbers| {
+        bursts(&mut group, BenchmarkId::new("hit", parameter), keys, |numbers| {
             numbers.iter().filter_map(|&n| map.get(key(n))).map(u64::from).sum()
         });
-        bursts(&mut group, ("miss", parameter, keys), |numbers| {
+        bursts(&mut group, BenchmarkId::new("miss", parameter), keys, |numbers| {
             numbers.iter().filter(|&&n| map.get(key(keys + n)).is_none()).count() as u64
         });
     }
@@ -204,14 +205,14 @@ fn locations(criterion: &mut Criterion) {
         let Some(slot) = writer.allocate(Place::Local { vnic: 0 }) else { return };
         let location = Location { slot, mac: MacAddr([2, 0, 0, 0, 0, 1]) };
         let map: imbl::HashMap<_, _> = (0..places).map(|n| (key(n), location)).collect();
-        bursts(&mut group, ("hit", parameter, places), |numbers| {
+        bursts(&mut group, BenchmarkId::new("hit", parameter), places, |numbers| {
             numbers
                 .iter()
                 .filter_map(|&n| map.get(&key(n)))
                 .map(|location| u64::from(location.slot.slot))
                 .sum()
         });
-        bursts(&mut group, ("miss", parameter, places), |numbers| {
+        bursts(&mut group, BenchmarkId::new("miss", parameter), places, |numbers| {
             numbers.iter().filter(|&&n| !map.contains_key(&key(places + n))).count() as u64
         });
     }
@@ -229,13 +230,13 @@ fn fragments(criterion: &mut Criterion) {
         for n in 0..datagrams {
             table.store(&key(n), first(n), 1);
         }
-        bursts(&mut group, ("find", parameter, datagrams), |numbers| {
+        bursts(&mut group, BenchmarkId::new("find", parameter), datagrams, |numbers| {
             numbers.iter().filter_map(|&n| table.find(&key(n), 2)).map(|first| u64::from(first.sport)).sum()
         });
-        bursts(&mut group, ("miss", parameter, datagrams), |numbers| {
+        bursts(&mut group, BenchmarkId::new("miss", parameter), datagrams, |numbers| {
             numbers.iter().filter(|&&n| table.find(&key(datagrams + n), 2).is_none()).count() as u64
         });
-        bursts(&mut group, ("store", parameter, datagrams), |numbers| {
+        bursts(&mut group, BenchmarkId::new("store", parameter), datagrams, |numbers| {
             numbers.iter().for_each(|&n| table.store(&key(n), first(n), 2));
             0
         });
@@ -250,7 +251,7 @@ fn miss_limits(criterion: &mut Criterion) {
         let mut limits = MissLimits::new(vnics as usize, 1);
         limits.set_rate(100_000);
         let mut now = 5_000_000_000;
-        bursts(&mut group, ("admit", parameter, vnics), |numbers| {
+        bursts(&mut group, BenchmarkId::new("admit", parameter), vnics, |numbers| {
             now += 1300;
             numbers.iter().filter(|&&vnic| limits.admit(Scope::Vnic(vnic), now)).count() as u64
         });

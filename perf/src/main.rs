@@ -44,7 +44,7 @@ struct Report {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Compare(options) => compare::cli::run(options),
+        Command::Compare(options) => compare::cli::run(&options),
         Command::Report(options) => report(&options),
         Command::Storm(options) => storm::run(&options),
         Command::Group(options) => group::run(&options),

@@ -16,7 +16,6 @@ pub const fn column<R>(title: &'static str, width: isize, cell: fn(&R) -> String
 pub struct Table<R: 'static>(pub &'static [Column<R>]);
 
 impl<R> Table<R> {
-    /// Its head.
     pub fn head(&self) -> String {
         self.line(|column| column.title.to_owned())
     }
@@ -28,6 +27,15 @@ impl<R> Table<R> {
     /// Head and rows, a line each.
     pub fn text<'a>(&self, rows: impl IntoIterator<Item = &'a R>) -> String {
         rows.into_iter().fold(self.head() + "\n", |text, row| text + &self.row(row) + "\n")
+    }
+
+    /// The titles, and the cells of a row, for a page.
+    pub fn titles(&self) -> Vec<&'static str> {
+        self.0.iter().map(|column| column.title).collect()
+    }
+
+    pub fn cells(&self, row: &R) -> Vec<String> {
+        self.0.iter().map(|column| (column.cell)(row)).collect()
     }
 
     fn line(&self, cell: impl Fn(&Column<R>) -> String) -> String {

@@ -25,7 +25,6 @@ pub struct Board {
 /// A frame that was sent to the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// Its length.
     pub length: usize,
     /// Its bytes, as many as were kept.
     pub bytes: Vec<u8>,

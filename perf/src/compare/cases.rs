@@ -21,6 +21,38 @@ impl UnknownName {
     }
 }
 
+/// Gives each variant of a choice its word on the command line and in reports; behind a bar another that is read too.
+macro_rules! words {
+    ($name:ty, $kind:literal, $expected:expr, { $($variant:ident = $word:literal $(| $other:literal)?),+ }) => {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::compare::cases::UnknownName;
+
+            fn from_str(given: &str) -> Result<Self, Self::Err> {
+                match given {
+                    $($word $(| $other)? => Ok(Self::$variant),)+
+                    _ => Err($crate::compare::cases::UnknownName::new($kind, given, $expected)),
+                }
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words!(Case, "case", Work::EXPECTED, { L2 = "l2", Encap = "encap", Decap = "decap", Both = "both" });
+words!(Traffic, "traffic", "tcp, rocev2 (or roce), mixed, udp or udp-few", {
+    Tcp = "tcp", Rocev2 = "rocev2" | "roce", Mixed = "mixed", Udp = "udp", UdpFew = "udp-few"
+});
+words!(Peer, "peer", Self::EXPECTED, {
+    Testpmd = "testpmd", OvsExact = "ovs-exact", OvsWildcard = "ovs-wildcard", Udp = "udp", UdpFew = "udp-few",
+    NoQos = "no-qos", OneTenant = "one-tenant", Short = "short", Before = "before"
+});
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// From one local port to another, frames unchanged.
@@ -40,31 +72,6 @@ impl Case {
             Self::Encap => &[Self::Encap],
             Self::Decap => &[Self::Decap],
             Self::Both => &[Self::Encap, Self::Decap],
-        }
-    }
-}
-
-impl fmt::Display for Case {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(match self {
-            Self::L2 => "l2",
-            Self::Encap => "encap",
-            Self::Decap => "decap",
-            Self::Both => "both",
-        })
-    }
-}
-
-impl FromStr for Case {
-    type Err = UnknownName;
-
-    fn from_str(given: &str) -> Result<Self, UnknownName> {
-        match given {
-            "l2" => Ok(Self::L2),
-            "encap" => Ok(Self::Encap),
-            "decap" => Ok(Self::Decap),
-            "both" => Ok(Self::Both),
-            _ => Err(UnknownName::new("case", given, Work::EXPECTED)),
         }
     }
 }
@@ -110,37 +117,9 @@ pub enum Traffic {
     UdpFew,
 }
 
-impl fmt::Display for Traffic {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(match self {
-            Self::Tcp => "tcp",
-            Self::Rocev2 => "rocev2",
-            Self::Mixed => "mixed",
-            Self::Udp => "udp",
-            Self::UdpFew => "udp-few",
-        })
-    }
-}
-
-impl FromStr for Traffic {
-    type Err = UnknownName;
-
-    fn from_str(given: &str) -> Result<Self, UnknownName> {
-        match given {
-            "tcp" => Ok(Self::Tcp),
-            "rocev2" | "roce" => Ok(Self::Rocev2),
-            "mixed" => Ok(Self::Mixed),
-            "udp" => Ok(Self::Udp),
-            "udp-few" => Ok(Self::UdpFew),
-            _ => Err(UnknownName::new("traffic", given, "tcp, rocev2 (or roce), mixed, udp or udp-few")),
-        }
-    }
-}
-
 /// A number of flows, with the words it was given in ("1k").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flows {
-    /// As given.
     pub given: String,
     pub count: usize,
 }
@@ -234,43 +213,16 @@ impl Peer {
         }
     }
 
+    const EXPECTED: &str = "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames \
+                            (udp or udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant), with \
+                            frames of 64 bytes (short) or of another build (before)";
+
     /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
     pub fn parse_word(given: &str) -> Result<Vec<Self>, UnknownName> {
         match given {
-            "testpmd" => Ok(vec![Self::Testpmd]),
             "ovs" => Ok(vec![Self::OvsExact, Self::OvsWildcard]),
-            "ovs-exact" => Ok(vec![Self::OvsExact]),
-            "ovs-wildcard" => Ok(vec![Self::OvsWildcard]),
-            "udp" => Ok(vec![Self::Udp]),
-            "udp-few" => Ok(vec![Self::UdpFew]),
-            "no-qos" => Ok(vec![Self::NoQos]),
-            "one-tenant" => Ok(vec![Self::OneTenant]),
-            "short" => Ok(vec![Self::Short]),
-            "before" => Ok(vec![Self::Before]),
-            _ => Err(UnknownName::new(
-                "peer",
-                given,
-                "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames (udp or \
-                 udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant), with \
-                 frames of 64 bytes (short) or of another build (before)",
-            )),
+            _ => Ok(vec![given.parse()?]),
         }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(match self {
-            Self::Testpmd => "testpmd",
-            Self::OvsExact => "ovs-exact",
-            Self::OvsWildcard => "ovs-wildcard",
-            Self::Udp => "udp",
-            Self::UdpFew => "udp-few",
-            Self::NoQos => "no-qos",
-            Self::OneTenant => "one-tenant",
-            Self::Short => "short",
-            Self::Before => "before",
-        })
     }
 }
 
@@ -296,6 +248,15 @@ impl Job {
             (Some(tenants), case) => format!("trunk{tenants}-{case}"),
             (None, case) => case.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Job {
+    /// A job of one tenant with TCP in the shortest frames; tests say what is different.
+    pub(crate) fn plain(case: Case, flows: &str) -> Self {
+        let flows = flows.parse().unwrap();
+        Self { case, tenants: None, flows, inner_bytes: 64, traffic: Traffic::Tcp, qos: false }
     }
 }
 

@@ -136,14 +136,7 @@ mod tests {
     use super::*;
 
     fn job(case: Case) -> Job {
-        Job {
-            case,
-            tenants: None,
-            flows: "40".parse().unwrap(),
-            inner_bytes: 64,
-            traffic: Traffic::Mixed,
-            qos: false,
-        }
+        Job { traffic: Traffic::Mixed, ..Job::plain(case, "40") }
     }
 
     fn encapsulated(made: &Frames) -> Vec<Vec<u8>> {

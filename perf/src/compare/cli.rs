@@ -11,14 +11,14 @@ use crate::host::interrupt;
 use crate::options::{Common, within, write_json};
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
     /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
-    #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs")]
-    peers: Vec<String>,
+    #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs", value_parser = Peer::parse_word)]
+    pub(super) peers: Vec<Vec<Peer>>,
     /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
     /// one port).
     #[arg(long, value_delimiter = ',', default_value = "l2,encap,decap")]
@@ -26,7 +26,7 @@ pub struct Options {
     /// Where frames come from and go to: template (devices that make and swallow them, of a driver that is built
     /// first) or pcap (files; up to 200k flows, one way, no trunk).
     #[arg(long, default_value = "template")]
-    frames: Supply,
+    pub(super) frames: Supply,
     /// Numbers of flows, as in 1,1k,100k,1M.
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
     flows: Vec<Flows>,
@@ -42,22 +42,22 @@ pub struct Options {
     qos: bool,
     /// After each row, ask this switch what its stages take.
     #[arg(long, conflicts_with = "peers_alone")]
-    account: bool,
+    pub(super) account: bool,
     /// Another build of the daemon, for the peer `before`.
     #[arg(long)]
-    before: Option<PathBuf>,
+    pub(super) before: Option<PathBuf>,
     /// Pairs of samples per row.
     #[arg(long, default_value_t = 10, value_parser = within::<usize>(1, 1000))]
-    pairs: usize,
+    pub(super) pairs: usize,
     /// Length of a sample in seconds.
     #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 60.0))]
-    seconds: f64,
+    pub(super) seconds: f64,
     /// The core that forwards [default: the last one].
     #[arg(long)]
-    core: Option<usize>,
+    pub(super) core: Option<usize>,
     /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
     #[arg(long, default_value = "auto")]
-    ovs_emc: ExactMatchCache,
+    pub(super) ovs_emc: ExactMatchCache,
     /// Measure the peers without ours; our fields and the ratios are null.
     #[arg(long, conflicts_with = "vswitch")]
     peers_alone: bool,
@@ -68,37 +68,24 @@ pub struct Options {
     pub common: Common,
 }
 
-pub fn run(given: Options) -> anyhow::Result<()> {
-    let vswitch = if given.peers_alone { None } else { Some(given.common.vswitch()?) };
-    interrupt::install()?;
-    let peers: Vec<Vec<Peer>> =
-        given.peers.iter().map(|word| Peer::parse_word(word)).collect::<Result<_, _>>()?;
-    let jobs = given
-        .cases
-        .iter()
-        .flat_map(|&work| given.flows.iter().map(move |flows| (work, flows.clone())))
-        .map(|(work, flows)| Job {
+impl Options {
+    /// The rows' cases, flow counts, lengths and traffic.
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        let job = |work: &Work, flows: &Flows| Job {
             case: work.case,
             tenants: work.tenants,
-            flows,
-            inner_bytes: given.inner_bytes,
-            traffic: given.traffic,
-            qos: given.qos,
-        })
-        .collect();
-    let options = super::Options {
-        jobs,
-        peers: peers.concat(),
-        pairs: given.pairs,
-        seconds: given.seconds,
-        vswitch,
-        core: given.core,
-        exact_match_cache: given.ovs_emc,
-        frames: given.frames,
-        before: given.before,
-        account: given.account,
-        keep: given.common.keep,
-    };
+            flows: flows.clone(),
+            inner_bytes: self.inner_bytes,
+            traffic: self.traffic,
+            qos: self.qos,
+        };
+        self.cases.iter().flat_map(|work| self.flows.iter().map(move |flows| job(work, flows))).collect()
+    }
+}
+
+pub fn run(given: &Options) -> anyhow::Result<()> {
+    let vswitch = if given.peers_alone { None } else { Some(given.common.vswitch()?) };
+    interrupt::install()?;
     println!("tunnel: {}", check::tunnel_text());
     println!(
         "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
@@ -110,8 +97,8 @@ pub fn run(given: Options) -> anyhow::Result<()> {
     }
     println!("{}", report::TABLE.head());
     let mut rows = Vec::new();
-    let mut record = Record::begin(&options);
-    let result = super::run(&options, |outcome| match outcome {
+    let mut record = Record::begin(vswitch.as_deref(), given.frames);
+    let result = super::run(given, vswitch, |outcome| match outcome {
         Outcome::Measured(row) => {
             println!("{}", report::TABLE.row(&row));
             if let Some(line) = report::stages_line(&row) {
@@ -128,8 +115,8 @@ pub fn run(given: Options) -> anyhow::Result<()> {
     record.end();
     // Also when it stopped early: minutes of measurement are not to be lost.
     given.common.write(&rows)?;
-    if let Some(path) = given.record {
-        write_json(&path, &record)?;
+    if let Some(path) = &given.record {
+        write_json(path, &record)?;
     }
     Ok(result?)
 }

@@ -10,6 +10,7 @@ use wire::build::Path;
 use wire::{MacAddr, Psn, Qpn, View, Vni, roce, tcp};
 
 use super::cases::{Case, Job, TENANTS, Traffic};
+use crate::generator::choice::Dice;
 
 /// The tenant network's id.
 pub const VNI: Vni = Vni::truncated(5001);
@@ -100,7 +101,8 @@ pub struct Frames {
 pub fn frames(job: &Job) -> Frames {
     let mut inner: Vec<Vec<u8>> =
         (0..job.flows.count).map(|flow| inner_frame(job, job.case, flow, Sent::Replayed)).collect();
-    shuffle(&mut inner);
+    // Every run and every switch sees the same order.
+    Dice::new(1).shuffle(&mut inner);
     let input = match job.case {
         Case::Decap => inner
             .iter()
@@ -239,18 +241,6 @@ fn request(path: &Path, who: Identity, room: usize, sent: Sent) -> Vec<u8> {
         (roce::opcode::RC_SEND_ONLY, u32::from(sent == Sent::Replayed), vec![0; room])
     };
     path.roce(who.udp, roce::Bth::new(opcode, queue_pair, Psn::truncated(psn)), &body)
-}
-
-/// Fisher-Yates with a fixed seed: every run and every switch sees the same order.
-fn shuffle<T>(items: &mut [T]) {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for last in (1..items.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let other = (u128::from(state) * (last as u128 + 1)) >> 64;
-        items.swap(last, other as usize);
-    }
 }
 
 fn low_byte(number: usize) -> u8 {

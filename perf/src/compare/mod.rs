@@ -11,7 +11,8 @@ pub mod check;
 pub mod cli;
 pub mod error;
 pub mod frames;
-pub mod order;
+#[cfg(test)]
+mod order;
 pub mod ours;
 pub mod ovs;
 pub mod peer;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use board::Board;
 use cases::{Case, Job, Peer};
+use cli::Options;
 pub use error::CompareError;
 use frames::Frames;
 use peer::{Contender, Setup, Sink, Source, Switch};
@@ -44,30 +46,6 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, io, threads, tsc};
 use crate::pcap::{self, PcapError};
 
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The rows' cases, flow counts, lengths and traffic.
-    pub jobs: Vec<Job>,
-    pub peers: Vec<Peer>,
-    /// Pairs of samples per row.
-    pub pairs: usize,
-    /// Length of a sample.
-    pub seconds: f64,
-    /// The daemon's binary; `None` measures the peers alone.
-    pub vswitch: Option<PathBuf>,
-    /// The core that forwards; the last one if not given.
-    pub core: Option<usize>,
-    /// Whether OVS uses its exact-match cache.
-    pub exact_match_cache: ovs::ExactMatchCache,
-    /// Where frames come from.
-    pub frames: Supply,
-    /// Another build of the daemon, for [`Peer::Before`].
-    pub before: Option<PathBuf>,
-    /// Ask this switch what its stages take, after the pairs of a row.
-    pub account: bool,
-    pub keep: bool,
-}
-
 /// Where frames come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
@@ -77,17 +55,7 @@ pub enum Supply {
     Pcap,
 }
 
-impl std::str::FromStr for Supply {
-    type Err = cases::UnknownName;
-
-    fn from_str(given: &str) -> Result<Self, cases::UnknownName> {
-        match given {
-            "template" => Ok(Self::Template),
-            "pcap" => Ok(Self::Pcap),
-            _ => Err(cases::UnknownName::new("supply of frames", given, "template or pcap")),
-        }
-    }
-}
+cases::words!(Supply, "supply of frames", "template or pcap", { Template = "template", Pcap = "pcap" });
 
 impl Supply {
     /// Why a job cannot have its frames from here; nothing if it can.
@@ -127,10 +95,15 @@ pub enum Outcome {
 const PORTS_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the comparison; each finished row is handed to `finished` at once.
-pub fn run(options: &Options, mut finished: impl FnMut(Outcome)) -> Result<(), CompareError> {
-    let bench = Bench::prepare(options)?;
-    for (number, job) in options.jobs.iter().enumerate() {
-        for &peer in &options.peers {
+pub fn run(
+    options: &Options,
+    vswitch: Option<PathBuf>,
+    mut finished: impl FnMut(Outcome),
+) -> Result<(), CompareError> {
+    let jobs = options.jobs();
+    let bench = Bench::prepare(options, vswitch, &jobs)?;
+    for (number, job) in jobs.iter().enumerate() {
+        for &peer in options.peers.iter().flatten() {
             let objection = bench.objection(job, peer);
             if let Some(reason) = objection {
                 finished(Outcome::Skipped(Skipped { job: job.clone(), peer, reason }));
@@ -189,6 +162,8 @@ impl Programs {
 
 struct Bench<'a> {
     options: &'a Options,
+    /// The daemon; without one the peers are measured alone.
+    vswitch: Option<PathBuf>,
     /// The plugin driver, or why there is none; `None` where none is needed.
     plugin: Option<Result<PathBuf, String>>,
     core: usize,
@@ -201,18 +176,19 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn prepare(options: &'a Options) -> Result<Self, CompareError> {
+    fn prepare(options: &'a Options, vswitch: Option<PathBuf>, jobs: &[Job]) -> Result<Self, CompareError> {
         let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
         let hertz = tsc::hertz()?;
-        let scratch = Scratch::create(options.keep)?;
+        let scratch = Scratch::create(options.common.keep)?;
         let replayed = options.frames == Supply::Pcap;
         let plugin = (!replayed).then(|| plugin::build(scratch.path()).map_err(|error| error.to_string()));
-        let most = options.jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
+        let most = jobs.iter().map(|job| memory(job, replayed)).max().unwrap_or(0);
         let hugepages = HugePages::reserve(most, &scratch)?;
         Ok(Self {
             options,
+            vswitch,
             plugin,
             core,
             housekeeping,
@@ -234,7 +210,7 @@ impl<'a> Bench<'a> {
         self.serial.set(serial + 1);
         let build = match contender {
             Contender::Peer(Peer::Before) => self.options.before.as_deref(),
-            _ => self.options.vswitch.as_deref(),
+            _ => self.vswitch.as_deref(),
         };
         let setup = Setup {
             job,
@@ -247,7 +223,7 @@ impl<'a> Bench<'a> {
             housekeeping: self.housekeeping,
             folder: self.scratch.folder(&format!("run-{serial}"))?,
             prefix: scratch::file_prefix(serial),
-            exact_match_cache: self.options.exact_match_cache,
+            exact_match_cache: self.options.ovs_emc,
             vswitch: build.unwrap_or(Path::new("vswitch")),
         };
         peer::start(contender, &setup)
@@ -268,7 +244,7 @@ impl<'a> Bench<'a> {
     /// The pairs of a row with frames of template devices, after a check of what came out.
     fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
         let theirs = self.template_runner(Contender::Peer(peer), number, &peer.job(job))?;
-        let ours = match self.options.vswitch {
+        let ours = match self.vswitch {
             Some(_) => Some(self.template_runner(Contender::Ours, number, job)?),
             None => None,
         };
@@ -284,12 +260,12 @@ impl<'a> Bench<'a> {
         } else {
             Files::write(&self.scratch, number, &their_job)?
         };
-        if self.options.vswitch.is_some() {
+        if self.vswitch.is_some() {
             self.check_output(Contender::Ours, job, &files)?;
         }
         self.check_output(Contender::Peer(peer), &their_job, &their_files)?;
         let theirs = self.runner(Contender::Peer(peer), &their_job, &their_files)?;
-        let ours = match self.options.vswitch {
+        let ours = match self.vswitch {
             Some(_) => Some(self.runner(Contender::Ours, job, &files)?),
             None => None,
         };
@@ -321,7 +297,7 @@ impl<'a> Bench<'a> {
             flows: job.flows.given.clone(),
             wrong: wrong.into(),
         })?;
-        if !self.options.keep {
+        if !self.options.common.keep {
             let _ = std::fs::remove_file(&out);
         }
         Ok(())

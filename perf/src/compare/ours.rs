@@ -183,25 +183,27 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
     let source = source_port(&setup.source) + &offload;
     let sink = sink_port(&setup.sink) + &offload;
     let decap = job.case == Case::Decap;
-    let (near, far) =
-        if decap { (("sink", &sink), ("source", &source)) } else { (("source", &source), ("sink", &sink)) };
+    let (source, sink) = (PortLine { name: "source", port: &source }, PortLine { name: "sink", port: &sink });
+    let (near, far) = if decap { (sink, source) } else { (source, sink) };
     if job.tenants.is_some() {
-        let _ = write!(text, "[[trunk]]\nname = \"{}\"\nport = {}\n\n", near.0, near.1);
+        let _ = write!(text, "[[trunk]]\nname = \"{}\"\nport = {}\n\n", near.name, near.port);
     }
     for tenant in (0..job.tenants.unwrap_or(1)).map(Tenant) {
         network(&mut text, job, tenant);
         let port = match job.tenants {
-            Some(_) => format!("port = \"{}\"\nvlan = {}", near.0, tenant.vlan()),
-            None => format!("port = {}", near.1),
+            Some(_) => format!("port = \"{}\"\nvlan = {}", near.name, tenant.vlan()),
+            None => format!("port = {}", near.port),
         };
-        let name = if job.tenants.is_some() { format!("machine{}", tenant.0) } else { near.0.to_owned() };
-        vnic(&mut text, &name, (tenant, TENANT_MAC), &format!("\"{TENANT_IP}\""), &port, job);
+        let name = if job.tenants.is_some() { format!("machine{}", tenant.0) } else { near.name.to_owned() };
+        let (vips, mac) = (format!("\"{TENANT_IP}\""), TENANT_MAC);
+        vnic(&mut text, &VnicLines { name: &name, tenant, mac, vips: &vips, port: &port }, job);
     }
     if job.case == Case::L2 {
         let everybody: Vec<String> =
             (0..peers(job.flows.count)).map(|index| format!("\"{}\"", peer_ip(index))).collect();
-        let port = format!("port = {}", far.1);
-        vnic(&mut text, far.0, (Tenant(0), SECOND_MAC), &everybody.join(", "), &port, job);
+        let port = format!("port = {}", far.port);
+        let (vips, mac) = (everybody.join(", "), SECOND_MAC);
+        vnic(&mut text, &VnicLines { name: far.name, tenant: Tenant(0), mac, vips: &vips, port: &port }, job);
     } else {
         // More than an Ethernet has is for devices of our own.
         let attached = matches!(setup.sink, Sink::Attached(_));
@@ -221,14 +223,19 @@ pub(crate) fn network(text: &mut String, job: &Job, tenant: Tenant) {
     );
 }
 
-pub(crate) fn vnic(
-    text: &mut String,
-    name: &str,
-    (tenant, mac): (Tenant, MacAddr),
-    vips: &str,
-    port: &str,
-    job: &Job,
-) {
+/// A vNIC of a tenant.
+pub(crate) struct VnicLines<'a> {
+    pub name: &'a str,
+    pub tenant: Tenant,
+    pub mac: MacAddr,
+    /// As a list of the config has them: in quotes, with commas.
+    pub vips: &'a str,
+    /// The line with its port, and further ones.
+    pub port: &'a str,
+}
+
+pub(crate) fn vnic(text: &mut String, vnic: &VnicLines<'_>, job: &Job) {
+    let VnicLines { name, tenant, mac, vips, port } = vnic;
     let _ = write!(
         text,
         "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant{}\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\n{port}\n{}\n",
@@ -237,7 +244,16 @@ pub(crate) fn vnic(
     );
 }
 
-fn tunnel(text: &mut String, job: &Job, (name, port): (&str, &String), mtu: u16) {
+/// A port of the config.
+#[derive(Clone, Copy)]
+struct PortLine<'a> {
+    name: &'a str,
+    /// Its value.
+    port: &'a str,
+}
+
+fn tunnel(text: &mut String, job: &Job, port: PortLine<'_>, mtu: u16) {
+    let PortLine { name, port } = port;
     let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
     let neighbours: Vec<String> = tenants()
         .map(|tenant| format!("{{ ip = \"{}\", mac = \"{}\" }}", tenant.vtep().1, tenant.vtep().0))

@@ -4,10 +4,9 @@
 //! underlay port and the VTEP address. OpenFlow rules are as few as the work allows, which is what is fastest for
 //! OVS: the comparison takes it at its best.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use super::cases::{Case, Job, UnknownName};
+use super::cases::{Case, Job, words};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::{Setup, Source, Switch};
 use super::{CompareError, arguments_of};
@@ -40,18 +39,7 @@ pub enum ExactMatchCache {
     Off,
 }
 
-impl FromStr for ExactMatchCache {
-    type Err = UnknownName;
-
-    fn from_str(given: &str) -> Result<Self, UnknownName> {
-        match given {
-            "auto" => Ok(Self::Auto),
-            "on" => Ok(Self::On),
-            "off" => Ok(Self::Off),
-            _ => Err(UnknownName::new("setting of OVS's exact-match cache", given, "auto, on or off")),
-        }
-    }
-}
+words!(ExactMatchCache, "setting of OVS's exact-match cache", "auto, on or off", { Auto = "auto", On = "on", Off = "off" });
 
 impl ExactMatchCache {
     /// OVS's `emc-insert-inv-prob`: one in so many packets that miss is inserted; 0 turns the cache off.
@@ -172,7 +160,7 @@ impl Ovs {
         self.add_rules(setup.job.case)?;
         let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { "br-phys" } else { "br-int" };
-        self.add_port(bridge, "source", 1, (&devargs, setup.cores().len()))?;
+        self.add_port(bridge, "source", 1, &devargs, setup.cores().len())?;
         if polls_late(&setup.source) { self.set_polling(&core_mask(&setup.cores())) } else { Ok(()) }
     }
 
@@ -220,7 +208,7 @@ impl Ovs {
     }
 
     fn add_sink(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
-        self.add_port(self.bridge_of_sink, "sink", 2, (&setup.sink.device(2), setup.cores().len()))
+        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores().len())
     }
 
     fn add_port(
@@ -228,7 +216,8 @@ impl Ovs {
         bridge: &str,
         name: &str,
         number: u32,
-        (devargs, queues): (&str, usize),
+        devargs: &str,
+        queues: usize,
     ) -> Result<(), CompareError> {
         // The commas of the device arguments must not split the option.
         let devargs = format!("options:dpdk-devargs=\"{devargs}\"");

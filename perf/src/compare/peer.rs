@@ -178,7 +178,7 @@ pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>,
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(Peer::OvsExact) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Exact)?),
         Contender::Peer(Peer::OvsWildcard) => Box::new(ovs::Ovs::start(setup, ovs::Megaflows::Wildcard)?),
-        Contender::Peer(_) => Box::new(testpmd::Testpmd::start(setup)?),
+        Contender::Peer(_) => Box::new(testpmd::start(setup)?),
     })
 }
 

@@ -88,14 +88,7 @@ mod tests {
                 return;
             }
         };
-        let job = |case, traffic, tenants| Job {
-            case,
-            tenants,
-            flows: "64".parse().unwrap(),
-            inner_bytes: 64,
-            traffic,
-            qos: false,
-        };
+        let job = |case, traffic, tenants| Job { traffic, tenants, ..Job::plain(case, "64") };
         // Numbers of 5-tuples: queue pairs of one UDP source port have one for each of 16 addresses.
         for (job, types, tuples) in [
             (job(Case::Encap, Traffic::Tcp, None), "L2_ETHER L3_IPV4 L4_TCP ", 64),

@@ -141,15 +141,7 @@ mod tests {
 
     #[test]
     fn the_next_round_has_the_next_sequence_numbers() {
-        let flows = "1k".parse().unwrap();
-        let job = Job {
-            case: Case::Encap,
-            tenants: None,
-            flows,
-            inner_bytes: 64,
-            traffic: Traffic::Rocev2,
-            qos: false,
-        };
+        let job = Job { traffic: Traffic::Rocev2, ..Job::plain(Case::Encap, "1k") };
         let program = program(&job, Case::Encap);
         let (first, later) = (program.frame(0, 77), program.frame(300, 77));
         assert_eq!(later[SEQUENCE..SEQUENCE + 4], [0, 0, 1, 44]);
@@ -161,15 +153,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_the_head_is_the_number_of_the_byte() {
-        let flows = "1k".parse().unwrap();
-        let job = Job {
-            case: Case::Encap,
-            tenants: None,
-            flows,
-            inner_bytes: 1400,
-            traffic: Traffic::Tcp,
-            qos: false,
-        };
+        let job = Job { inner_bytes: 1400, ..Job::plain(Case::Encap, "1k") };
         let frame = program(&job, Case::Encap).frame(0, 5);
         assert_eq!(frame.len(), 1396);
         assert!((HEAD / 2..1396).all(|at| frame[at] == (at & 0xff) as u8));

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::report::{More, Row};
-use super::{Options, Skipped, Supply};
+use super::{Skipped, Supply};
 use crate::host::{process, tsc};
 
 /// One run of `perf compare`.
@@ -70,16 +70,12 @@ impl Machine {
 }
 
 impl Record {
-    pub fn begin(options: &Options) -> Self {
+    pub fn begin(vswitch: Option<&Path>, frames: Supply) -> Self {
         let words = without_paths(std::env::args().skip(1));
-        let frames = match options.frames {
-            Supply::Template => "template",
-            Supply::Pcap => "pcap",
-        };
         Self {
-            machine: Machine::here(options.vswitch.as_deref()),
+            machine: Machine::here(vswitch),
             command: format!("perf {}", words.join(" ")),
-            frames: frames.into(),
+            frames: frames.to_string(),
             load: (load(), 0.0),
             rows: Vec::new(),
             skipped: Vec::new(),

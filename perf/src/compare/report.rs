@@ -120,7 +120,6 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper))
 }
 
-/// A row of the table.
 pub const TABLE: Table<Row> = Table(&[
     column("case", -13, |row| row.case.clone()),
     column("flows", 6, |row| row.flows.clone()),
@@ -157,17 +156,10 @@ pub fn stages_line(row: &Row) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::{Case, Traffic};
+    use crate::compare::cases::Case;
 
     fn job() -> Job {
-        Job {
-            case: Case::Encap,
-            tenants: None,
-            flows: "1k".parse().unwrap(),
-            inner_bytes: 64,
-            traffic: Traffic::Tcp,
-            qos: false,
-        }
+        Job::plain(Case::Encap, "1k")
     }
 
     fn sample(packets: u64) -> Sample {

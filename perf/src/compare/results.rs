@@ -26,7 +26,9 @@ struct Target {
 
 const fn target(
     what: &'static str,
-    (case, flows, inner_bytes): (&'static str, &'static str, usize),
+    case: &'static str,
+    flows: &'static str,
+    inner_bytes: usize,
     peer: &'static str,
     bound: Bound,
 ) -> Target {
@@ -41,24 +43,24 @@ const TRUNK: &str = "64 tenants beside one";
 const LONG: &str = "1400 bytes beside 64";
 
 const TARGETS: [Target; 18] = [
-    target(FLOOR, ("encap", "1k", 64), "testpmd", Bound::Added(100.0)),
-    target(FLOOR, ("decap", "1k", 64), "testpmd", Bound::Added(100.0)),
-    target(FLOOR, ("encap", "100k", 64), "testpmd", Bound::Added(150.0)),
-    target(FLOOR, ("decap", "100k", 64), "testpmd", Bound::Added(150.0)),
-    target(FLOOR, ("encap", "1M", 64), "testpmd", Bound::Added(250.0)),
-    target(FLOOR, ("decap", "1M", 64), "testpmd", Bound::Added(250.0)),
-    target(EXACT, ("encap", "1k", 64), "ovs-exact", Bound::Ratio(2.5)),
-    target(EXACT, ("decap", "1k", 64), "ovs-exact", Bound::Ratio(4.0)),
-    target(EXACT, ("encap", "100k", 64), "ovs-exact", Bound::Ratio(6.0)),
-    target(EXACT, ("decap", "100k", 64), "ovs-exact", Bound::Ratio(6.0)),
-    target(FORCED, ("encap", "1M", 64), "ovs-exact", Bound::Ratio(4.0)),
-    target(FORCED, ("decap", "1M", 64), "ovs-exact", Bound::Ratio(4.0)),
-    target(WILDCARD, ("encap", "1k", 64), "ovs-wildcard", Bound::Ratio(1.2)),
-    target(WILDCARD, ("decap", "1k", 64), "ovs-wildcard", Bound::Ratio(2.3)),
-    target(TRUNK, ("trunk64", "1k", 64), "one-tenant", Bound::Ratio(0.85)),
-    target(TRUNK, ("trunk64-decap", "1k", 64), "one-tenant", Bound::Ratio(0.85)),
-    target(LONG, ("encap", "1k", 1400), "short", Bound::Ratio(0.9)),
-    target(LONG, ("decap", "1k", 1400), "short", Bound::Ratio(0.9)),
+    target(FLOOR, "encap", "1k", 64, "testpmd", Bound::Added(100.0)),
+    target(FLOOR, "decap", "1k", 64, "testpmd", Bound::Added(100.0)),
+    target(FLOOR, "encap", "100k", 64, "testpmd", Bound::Added(150.0)),
+    target(FLOOR, "decap", "100k", 64, "testpmd", Bound::Added(150.0)),
+    target(FLOOR, "encap", "1M", 64, "testpmd", Bound::Added(250.0)),
+    target(FLOOR, "decap", "1M", 64, "testpmd", Bound::Added(250.0)),
+    target(EXACT, "encap", "1k", 64, "ovs-exact", Bound::Ratio(2.5)),
+    target(EXACT, "decap", "1k", 64, "ovs-exact", Bound::Ratio(4.0)),
+    target(EXACT, "encap", "100k", 64, "ovs-exact", Bound::Ratio(6.0)),
+    target(EXACT, "decap", "100k", 64, "ovs-exact", Bound::Ratio(6.0)),
+    target(FORCED, "encap", "1M", 64, "ovs-exact", Bound::Ratio(4.0)),
+    target(FORCED, "decap", "1M", 64, "ovs-exact", Bound::Ratio(4.0)),
+    target(WILDCARD, "encap", "1k", 64, "ovs-wildcard", Bound::Ratio(1.2)),
+    target(WILDCARD, "decap", "1k", 64, "ovs-wildcard", Bound::Ratio(2.3)),
+    target(TRUNK, "trunk64", "1k", 64, "one-tenant", Bound::Ratio(0.85)),
+    target(TRUNK, "trunk64-decap", "1k", 64, "one-tenant", Bound::Ratio(0.85)),
+    target(LONG, "encap", "1k", 1400, "short", Bound::Ratio(0.9)),
+    target(LONG, "decap", "1k", 1400, "short", Bound::Ratio(0.9)),
 ];
 
 impl Target {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use super::CompareError;
 use super::board::Board;
 use super::peer::Switch;
-use crate::host::interrupt;
 use crate::host::threads::cpu_seconds;
+use crate::host::{HostError, interrupt};
 
 /// The share of its core that the forwarding thread must have had.
 pub const QUIET_SHARE: f64 = 0.97;
 
 /// Time given to caches, branch predictors and rings before a sample counts.
-const WARM_UP: Duration = Duration::from_millis(150);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(150);
 
 /// What one look at a running switch gives.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,12 +92,36 @@ impl Counter {
 /// How long the first rounds over all flows may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The counts of a forwarding thread at a time.
 #[derive(Debug, Clone, Copy)]
-struct Moment {
+pub(crate) struct Moment {
     packets: u64,
     made: Option<u64>,
     cpu: f64,
     at: Instant,
+}
+
+impl Moment {
+    /// The count may be asked for over a pipe or socket; the CPU time and the clock are read around it and averaged.
+    pub(crate) fn of<E: From<HostError>>(
+        pid: u32,
+        thread: u32,
+        count: impl FnOnce() -> Result<(u64, Option<u64>), E>,
+    ) -> Result<Self, E> {
+        let (before, start) = (cpu_seconds(pid, thread)?, Instant::now());
+        let (packets, made) = count()?;
+        let (at, after) = (start + start.elapsed() / 2, cpu_seconds(pid, thread)?);
+        Ok(Self { packets, made, cpu: f64::midpoint(before, after), at })
+    }
+
+    pub(crate) fn until(&self, last: &Self) -> Sample {
+        Sample {
+            packets: last.packets.saturating_sub(self.packets),
+            made: last.made.zip(self.made).map(|(last, first)| last.saturating_sub(first)),
+            cpu: last.cpu - self.cpu,
+            wall: last.at.duration_since(self.at).as_secs_f64(),
+        }
+    }
 }
 
 /// Thaws the switch, measures it for `seconds`, and freezes it again.
@@ -120,24 +144,13 @@ fn measure(
     seconds: f64,
 ) -> Result<Sample, CompareError> {
     interrupt::pause(WARM_UP)?;
-    let first = moment(switch, counter, thread)?;
+    let mut moment = || {
+        let pid = switch.process().pid();
+        Moment::of(pid, thread, || counter.read(switch))
+    };
+    let first = moment()?;
     interrupt::pause(Duration::from_secs_f64(seconds))?;
-    let last = moment(switch, counter, thread)?;
-    Ok(Sample {
-        packets: last.packets.saturating_sub(first.packets),
-        made: last.made.zip(first.made).map(|(last, first)| last.saturating_sub(first)),
-        cpu: last.cpu - first.cpu,
-        wall: last.at.duration_since(first.at).as_secs_f64(),
-    })
-}
-
-/// The count may be asked for over a pipe or socket; the CPU time and the clock are read around it and averaged.
-fn moment(switch: &mut dyn Switch, counter: &Counter, thread: u32) -> Result<Moment, CompareError> {
-    let pid = switch.process().pid();
-    let (before, start) = (cpu_seconds(pid, thread)?, Instant::now());
-    let (packets, made) = counter.read(switch)?;
-    let (at, after) = (start + start.elapsed() / 2, cpu_seconds(pid, thread)?);
-    Ok(Moment { packets, made, cpu: f64::midpoint(before, after), at })
+    Ok(first.until(&moment()?))
 }
 
 #[cfg(test)]

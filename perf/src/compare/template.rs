@@ -85,7 +85,6 @@ impl Program {
         &self.templates[flow as usize & (self.templates.len() - 1)]
     }
 
-    /// The frame of a flow in a round.
     pub fn frame(&self, round: u32, flow: u32) -> Vec<u8> {
         let template = self.template(flow);
         let mut frame = template.head.clone();

@@ -278,7 +278,6 @@ impl Sim<'_> {
     }
 }
 
-/// Packets that a rate has due by now.
 fn due(due_ns: &mut u64, rate: f64, now_ns: u64) -> u64 {
     let gap = (f64::from(RDMA_FRAME) * 8e9 / rate.max(1.0)) as u64;
     // A sender that was held up does not catch up.

@@ -12,7 +12,6 @@ pub struct Spread {
     pub seeds: u64,
     /// How far everything together was over its ceiling, percent; negative: under it.
     pub over_ceil: Option<f64>,
-    /// How far it was under it.
     pub under_ceil: Option<f64>,
     /// How far RDMA was from its share by weight, percent, where there is one: over and under.
     pub share_error: Option<f64>,

@@ -29,6 +29,13 @@ impl Dice {
     pub fn below(&mut self, bound: u32) -> u32 {
         scale(self.roll() as u32, bound)
     }
+
+    /// Fisher and Yates's way.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u32 + 1) as usize);
+        }
+    }
 }
 
 /// 32 random bits as a number below `bound`.
@@ -112,9 +119,7 @@ impl Lengths {
             .zip(weights)
             .flat_map(|(place, &weight)| std::iter::repeat_n(place, weight as usize))
             .collect();
-        for last in (1..row.len()).rev() {
-            row.swap(last, dice.below(last as u32 + 1) as usize);
-        }
+        dice.shuffle(&mut row);
         Self { row, next: 0 }
     }
 

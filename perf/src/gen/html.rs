@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::outcome::{Bin, Outcome, rate_text};
-use super::report::{Report, size_text};
+use super::report::{Report, STREAMS, size_text};
 use super::rfc2544::{Findings, Trial};
 use crate::live::LiveError;
 use crate::live::delay::Quantiles;
@@ -40,34 +40,7 @@ fn panel(title: &str, logarithmic: bool, series: Vec<Series>) -> Panel {
 }
 
 fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
-    let head = [
-        "stream",
-        "sent",
-        "received",
-        "lost",
-        "not taken",
-        "twice",
-        "reordered",
-        "PSN gaps",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "max us",
-    ];
-    let rows = traffic.streams.iter().map(|stream| {
-        let delay = stream.delay.map_or([f64::NAN; 4], |delay| [delay.p50, delay.p99, delay.p999, delay.max]);
-        let counts = [
-            stream.sent,
-            stream.received.frames,
-            stream.lost,
-            stream.refused,
-            stream.received.duplicates,
-            stream.received.reordered,
-            stream.received.psn_gaps + stream.received.psn_back,
-        ];
-        let numbers = counts.iter().map(u64::to_string).chain(delay.map(|value| number(value, 2)));
-        std::iter::once(stream.name.clone()).chain(numbers).collect()
-    });
+    let rows = traffic.streams.iter().map(|stream| STREAMS.cells(stream));
     let line = |name: &str, of: fn(&Bin) -> f64| Series {
         name: name.into(),
         points: traffic.bins.iter().map(|bin| (bin.at, of(bin))).collect(),
@@ -85,7 +58,7 @@ fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
         ),
     ];
     let plot = page::svg("traffic over time", "seconds", &panels)?;
-    Ok(html! { h2 { "Traffic" } (page::table(&head, rows)) (plot) })
+    Ok(html! { h2 { "Traffic" } (page::table(&STREAMS.titles(), rows)) (plot) })
 }
 
 fn findings(findings: &Findings) -> Result<Markup, LiveError> {

@@ -10,7 +10,7 @@ use super::sender::first_psn;
 const WINDOW: u32 = 64;
 
 /// What was received of a stream.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Received {
     /// Frames, repetitions included.
     pub frames: u64,

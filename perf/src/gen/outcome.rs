@@ -1,11 +1,11 @@
 //! What a run came to.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ledger::Received;
 use crate::live::delay::Quantiles;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// How long it sent, in seconds.
     pub seconds: f64,
@@ -21,10 +21,11 @@ pub struct Outcome {
     pub verified: u64,
     pub damaged: u64,
     pub driver_losses: u64,
+    #[serde(skip_deserializing)]
     pub bins: Vec<Bin>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StreamOutcome {
     pub name: String,
     pub sent: u64,

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::outcome::{Outcome, rate_text};
+use super::outcome::{Outcome, StreamOutcome, rate_text};
 use super::rfc2544::Findings;
+use crate::live::delay::Quantiles;
+use crate::table::{Table, column, number};
 
 /// From this share of its own ceiling on, the generator is taken for the limit.
 const NEAR: f64 = 0.9;
@@ -110,44 +112,26 @@ fn write_text(report: &Report, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
+/// What came of a stream, on a line or in a page.
+pub const STREAMS: Table<StreamOutcome> = Table(&[
+    column("stream", -16, |stream| stream.name.clone()),
+    column("sent", 12, |stream| stream.sent.to_string()),
+    column("received", 12, |stream| stream.received.frames.to_string()),
+    column("lost", 8, |stream| stream.lost.to_string()),
+    column("not taken", 9, |stream| stream.refused.to_string()),
+    column("twice", 6, |stream| stream.received.duplicates.to_string()),
+    column("reordered", 9, |stream| stream.received.reordered.to_string()),
+    column("PSN gaps", 9, |stream| (stream.received.psn_gaps + stream.received.psn_back).to_string()),
+    column("p50 us", 8, |stream| number(stream.delay.map(|delay| delay.p50), 2)),
+    column("p99 us", 8, |stream| number(stream.delay.map(|delay| delay.p99), 2)),
+    column("p99.9 us", 9, |stream| number(stream.delay.map(|delay| delay.p999), 2)),
+    column("max us", 9, |stream| number(stream.delay.map(|delay| delay.max), 2)),
+]);
+
 fn traffic_text(traffic: &Outcome, out: &mut String) -> std::fmt::Result {
-    writeln!(
-        out,
-        "\n{:<16} {:>12} {:>12} {:>8} {:>9} {:>6} {:>9} {:>9} {:>8} {:>8} {:>8} {:>9}",
-        "stream",
-        "sent",
-        "received",
-        "lost",
-        "not taken",
-        "dup",
-        "reordered",
-        "PSN gaps",
-        "p50 us",
-        "p99 us",
-        "p99.9",
-        "max"
-    )?;
+    writeln!(out, "\n{}", STREAMS.head())?;
     for stream in &traffic.streams {
-        write!(
-            out,
-            "{:<16} {:>12} {:>12} {:>8} {:>9} {:>6} {:>9} {:>9}",
-            stream.name,
-            stream.sent,
-            stream.received.frames,
-            stream.lost,
-            stream.refused,
-            stream.received.duplicates,
-            stream.received.reordered,
-            stream.received.psn_gaps + stream.received.psn_back
-        )?;
-        match &stream.delay {
-            Some(delay) => writeln!(
-                out,
-                " {:>8.1} {:>8.1} {:>8.1} {:>9.1}",
-                delay.p50, delay.p99, delay.p999, delay.max
-            )?,
-            None => writeln!(out, " {:>8} {:>8} {:>8} {:>9}", "-", "-", "-", "-")?,
-        }
+        writeln!(out, "{}", STREAMS.row(stream))?;
         if stream.new_flows > 0 {
             let rate = stream.new_flows as f64 / traffic.seconds;
             writeln!(out, "{:<16} {} new flows, {rate:.0} a second", "", stream.new_flows)?;
@@ -170,6 +154,15 @@ fn traffic_text(traffic: &Outcome, out: &mut String) -> std::fmt::Result {
     )
 }
 
+fn in_words(delay: Option<Quantiles>) -> String {
+    delay.map_or_else(
+        || "nothing arrived".into(),
+        |Quantiles { p50, p90, p99, p999, max, .. }| {
+            format!("p50 {p50:.2} p90 {p90:.2} p99 {p99:.2} p99.9 {p999:.2} max {max:.1} us")
+        },
+    )
+}
+
 fn findings_text(findings: &Findings, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\nframes of size {}", size_text(findings.size))?;
     if let Some(throughput) = &findings.throughput {
@@ -183,27 +176,14 @@ fn findings_text(findings: &Findings, out: &mut String) -> std::fmt::Result {
     }
     for run in findings.latency.iter().flat_map(|latency| &latency.runs) {
         for (name, delay) in run {
-            match delay {
-                Some(delay) => writeln!(
-                    out,
-                    "  latency at the throughput (26.2), {name}: p50 {:.2} p90 {:.2} p99 {:.2} p99.9 {:.2} max {:.1} us",
-                    delay.p50, delay.p90, delay.p99, delay.p999, delay.max
-                )?,
-                None => writeln!(out, "  latency at the throughput (26.2), {name}: nothing arrived")?,
-            }
+            writeln!(out, "  latency at the throughput (26.2), {name}: {}", in_words(*delay))?;
         }
     }
     for loaded in &findings.loads {
         let rate = rate_text(loaded.rate);
         for stream in &loaded.outcome.streams {
-            match &stream.delay {
-                Some(delay) => writeln!(
-                    out,
-                    "  at {rate}, {}: p50 {:.2} p90 {:.2} p99 {:.2} p99.9 {:.2} max {:.1} us; lost {}",
-                    stream.name, delay.p50, delay.p90, delay.p99, delay.p999, delay.max, stream.lost
-                )?,
-                None => writeln!(out, "  at {rate}, {}: nothing arrived", stream.name)?,
-            }
+            let (name, lost) = (&stream.name, stream.lost);
+            writeln!(out, "  at {rate}, {name}: {}; lost {lost}", in_words(stream.delay))?;
         }
     }
     for trial in findings.frame_loss.iter().flatten() {
@@ -232,25 +212,10 @@ mod tests {
             sent,
             refused,
             late,
-            lost: 0,
-            new_flows: 0,
             received: super::super::ledger::Received { frames: sent, ..Default::default() },
-            sent_bytes: 0,
-            delay: None,
-            series: Vec::new(),
+            ..Default::default()
         };
-        Outcome {
-            seconds: 1.0,
-            interrupted: false,
-            streams: vec![stream],
-            foreign: 0,
-            misplaced: 0,
-            stale: 0,
-            verified: 0,
-            damaged: 0,
-            driver_losses: 0,
-            bins: Vec::new(),
-        }
+        Outcome { seconds: 1.0, streams: vec![stream], ..Default::default() }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! report: trials are shorter than its 60 seconds unless the scenario says otherwise, and every frame carries a time
 //! stamp, not one frame in the middle of a stream.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, rate_text};
 use super::rig::{Demand, Rig};
@@ -21,7 +21,7 @@ const LATE: f64 = 0.01;
 /// How often the latency and the burst are measured.
 const REPEATS: usize = 3;
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Trial {
     /// Frames per second asked for.
     pub asked: f64,
@@ -36,7 +36,7 @@ pub struct Trial {
 }
 
 /// What the tests of one frame size found.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// Frame size, frame check sequence included; 0 for each stream's own.
     pub size: u32,
@@ -52,7 +52,7 @@ pub struct Findings {
 }
 
 /// RFC 2544 section 26.1.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Throughput {
     /// Frames per second.
     pub rate: f64,
@@ -62,7 +62,7 @@ pub struct Throughput {
 }
 
 /// RFC 2544 section 26.2.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Latency {
     /// Frames per second: the throughput.
     pub rate: f64,
@@ -71,7 +71,7 @@ pub struct Latency {
 }
 
 /// A trial at a load, in full.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Loaded {
     /// Frames per second asked for.
     pub rate: f64,
@@ -79,11 +79,10 @@ pub struct Loaded {
 }
 
 /// RFC 2544 section 26.4.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BackToBack {
     /// Frames in the longest burst without loss, per stream, run by run.
     pub frames: Vec<u64>,
-    /// The mean.
     pub mean: f64,
 }
 

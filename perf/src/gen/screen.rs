@@ -119,13 +119,9 @@ mod tests {
             name: "one".into(),
             sent: 3_000_000,
             refused: 5,
-            late: 0,
             lost: 7,
-            new_flows: 0,
             received: super::super::ledger::Received { frames: 2_500_000, ..Default::default() },
-            sent_bytes: 0,
-            delay: None,
-            series: Vec::new(),
+            ..Default::default()
         };
         let text = table("traffic", 1.0..3.0, &[(1_000_000, 500_000)], &[stream]);
         let row = text.lines().nth(2).unwrap();

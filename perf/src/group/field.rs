@@ -48,7 +48,6 @@ pub struct Field {
     pub direct: (Memif, Memif),
 }
 
-/// The switch of a member.
 pub const fn home(member: usize, switches: usize) -> usize {
     member * switches / MEMBERS
 }

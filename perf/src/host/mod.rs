@@ -9,6 +9,7 @@ pub mod hugepages;
 pub mod interrupt;
 pub mod process;
 pub mod scratch;
+pub mod testpmd;
 pub mod threads;
 pub mod tsc;
 

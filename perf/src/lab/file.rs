@@ -13,7 +13,6 @@ use crate::compare::frames;
 use crate::compare::peer::Attached;
 use crate::generator::scenario::{ScenarioError, Source};
 
-/// The file as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Written {

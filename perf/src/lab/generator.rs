@@ -7,9 +7,10 @@ use serde::Deserialize;
 use super::LabError;
 use super::file::{Arm, Generator};
 use crate::compare::cases::Peer;
+use crate::generator::outcome::{Outcome, StreamOutcome};
+use crate::generator::rfc2544::Findings;
 use crate::host::process::{Placement, Process};
 use crate::host::{HostError, io};
-use crate::live::delay::Quantiles;
 
 const REMEDY: &str = "see that [generator] via and perf name programs that are there";
 /// Bytes of a tunnel's headers.
@@ -20,70 +21,26 @@ const TUNNEL: f64 = 50.0;
 pub struct Answer {
     pub traffic: Option<Outcome>,
     /// RFC 2544.
-    pub findings: Vec<Found>,
+    pub findings: Vec<Findings>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-pub struct Found {
-    /// RFC 2544 section 26.1.
-    pub throughput: Option<Throughput>,
-    pub loads: Vec<Loaded>,
+/// Bytes that a frame has more at its arrival than when it was sent.
+pub fn growth(stream: &StreamOutcome) -> Option<f64> {
+    let mean = |bytes: u64, frames: u64| (frames > 0).then(|| bytes as f64 / frames as f64);
+    Some(mean(stream.received.bytes, stream.received.frames)? - mean(stream.sent_bytes, stream.sent)?)
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Throughput {
-    /// Frames per second.
-    pub rate: f64,
-    pub generator_is_the_limit: bool,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub struct Loaded {
-    /// Frames per second.
-    pub rate: f64,
-    pub outcome: Outcome,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub struct Outcome {
-    pub streams: Vec<Stream>,
-    /// Frames with a wrong checksum or ICRC, of those that were looked at.
-    pub damaged: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub struct Stream {
-    pub name: String,
-    pub sent: u64,
-    /// Bytes of them.
-    pub sent_bytes: u64,
-    /// Frames that never came.
-    pub lost: u64,
-    pub frames: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    pub delay: Option<Quantiles>,
-}
-
-impl Stream {
-    /// Bytes that a frame has more at its arrival than when it was sent.
-    pub fn growth(&self) -> Option<f64> {
-        let mean = |bytes: u64, frames: u64| (frames > 0).then(|| bytes as f64 / frames as f64);
-        Some(mean(self.bytes, self.frames)? - mean(self.sent_bytes, self.sent)?)
-    }
-
-    /// What is wrong with the lengths of what came, if anything is: a tunnel's headers are put on, or taken off.
-    pub fn wrong_length(&self, arm: Arm) -> Option<String> {
-        let expected = match self.name.split(' ').next() {
-            _ if arm == Arm::Peer(Peer::Testpmd) => 0.0,
-            Some("encap") => TUNNEL,
-            Some("decap") => -TUNNEL,
-            _ => 0.0,
-        };
-        let growth = self.growth()?;
-        ((growth - expected).abs() > 0.01)
-            .then(|| format!("frames of `{}` grow by {growth:.1} bytes and not by {expected:.0}", self.name))
-    }
+/// What is wrong with the lengths of what came, if anything is: a tunnel's headers are put on, or taken off.
+pub fn wrong_length(stream: &StreamOutcome, arm: Arm) -> Option<String> {
+    let expected = match stream.name.split(' ').next() {
+        _ if arm == Arm::Peer(Peer::Testpmd) => 0.0,
+        Some("encap") => TUNNEL,
+        Some("decap") => -TUNNEL,
+        _ => 0.0,
+    };
+    let growth = growth(stream)?;
+    ((growth - expected).abs() > 0.01)
+        .then(|| format!("frames of `{}` grow by {growth:.1} bytes and not by {expected:.0}", stream.name))
 }
 
 #[derive(Debug)]
@@ -136,32 +93,28 @@ pub(crate) fn command(generator: &Generator) -> Result<Vec<String>, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generator::ledger::Received;
 
-    fn stream(name: &str, sent: (u64, u64), came: (u64, u64)) -> Stream {
-        Stream {
-            name: name.into(),
-            sent: sent.0,
-            sent_bytes: sent.1,
-            lost: 0,
-            frames: came.0,
-            bytes: came.1,
-            delay: None,
-        }
+    fn stream(name: &str, sent: [u64; 2], came: [u64; 2]) -> StreamOutcome {
+        let [frames, bytes] = came;
+        let received = Received { frames, bytes, ..Received::default() };
+        let [sent, sent_bytes] = sent;
+        StreamOutcome { name: name.into(), sent, sent_bytes, received, ..StreamOutcome::default() }
     }
 
     #[test]
     fn lengths_show_whether_the_work_was_done() {
         let (testpmd, ours) = (Arm::Peer(Peer::Testpmd), Arm::Ours);
         // Of ten frames of 60 bytes nine came.
-        let encap = stream("encap tcp", (10, 600), (9, 990));
-        assert_eq!(encap.wrong_length(ours), None);
-        assert!(encap.wrong_length(testpmd).unwrap().contains("grow by 50.0"));
-        let decap = stream("decap roce-rc", (10, 1100), (10, 600));
-        assert_eq!((decap.wrong_length(ours), decap.wrong_length(testpmd).is_some()), (None, true));
-        assert!(stream("encap tcp", (10, 600), (10, 600)).wrong_length(ours).is_some());
-        assert_eq!(stream("l2 tcp", (10, 600), (10, 600)).wrong_length(ours), None);
+        let encap = stream("encap tcp", [10, 600], [9, 990]);
+        assert_eq!(wrong_length(&encap, ours), None);
+        assert!(wrong_length(&encap, testpmd).unwrap().contains("grow by 50.0"));
+        let decap = stream("decap roce-rc", [10, 1100], [10, 600]);
+        assert_eq!((wrong_length(&decap, ours), wrong_length(&decap, testpmd).is_some()), (None, true));
+        assert!(wrong_length(&stream("encap tcp", [10, 600], [10, 600]), ours).is_some());
+        assert_eq!(wrong_length(&stream("l2 tcp", [10, 600], [10, 600]), ours), None);
         // Nothing came: that is loss, not a wrong length.
-        assert_eq!(stream("encap tcp", (10, 600), (0, 0)).wrong_length(ours), None);
+        assert_eq!(wrong_length(&stream("encap tcp", [10, 600], [0, 0]), ours), None);
     }
 
     #[test]

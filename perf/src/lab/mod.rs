@@ -26,6 +26,7 @@ use crate::compare::ovs::ExactMatchCache;
 use crate::compare::peer::{self, Attached, Contender, Setup, Sink, Source, Switch};
 use crate::compare::{self, CompareError};
 use crate::generator::outcome::rate_text;
+use crate::generator::rfc2544::Findings;
 use crate::generator::scenario::{self, Scenario, ScenarioError};
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
@@ -33,7 +34,7 @@ use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 
 use file::{Arm, Lab};
-use generator::{Found, Running};
+use generator::Running;
 use report::{Report, Row};
 
 /// What can go wrong in a lab.
@@ -207,8 +208,8 @@ impl<'a> Bench<'a> {
         let answer = turn.generator.answer(Duration::from_secs(60))?;
         let streams = answer.traffic.map(|outcome| outcome.streams).unwrap_or_default();
         for stream in streams {
-            if stream.frames * 2 < stream.sent || stream.frames == 0 {
-                let (sent, frames) = (stream.sent, stream.frames);
+            let (sent, frames) = (stream.sent, stream.received.frames);
+            if frames * 2 < sent || frames == 0 {
                 return Err(LabError::Cabling { stream: stream.name, sent, frames });
             }
         }
@@ -221,7 +222,7 @@ impl<'a> Bench<'a> {
         arm: Arm,
         measurement: &Measurement,
         loads: &[String],
-    ) -> Result<(Found, bool), LabError> {
+    ) -> Result<(Findings, bool), LabError> {
         let run = &self.lab.run;
         let scenario = traffic::scenario(self.lab, arm, measurement, loads);
         let warm = Duration::from_secs_f64(run.warm_up);
@@ -249,7 +250,7 @@ impl<'a> Bench<'a> {
             Some(format!("{damaged} frames have a wrong checksum or ICRC"))
         } else {
             let mut streams = found.loads.iter().flat_map(|loaded| &loaded.outcome.streams);
-            streams.find_map(|stream| stream.wrong_length(arm))
+            streams.find_map(|stream| generator::wrong_length(stream, arm))
         };
         match wrong {
             Some(wrong) => Err(LabError::Work { arm, what: measurement.label(), wrong }),

@@ -6,10 +6,11 @@ use serde::Serialize;
 
 use super::checks::{Check, Verdict};
 use super::file::Arm;
-use super::generator::Found;
+use super::generator;
 use super::{Kind, Measurement, rate_or_none};
 use crate::compare::record::Machine;
 use crate::compare::report::median;
+use crate::generator::rfc2544::Findings;
 use crate::live::delay::Quantiles;
 use crate::table::{Table, column};
 
@@ -33,7 +34,6 @@ pub struct Row {
     pub kind: &'static str,
     pub workers: usize,
     pub arm: String,
-    /// Which round.
     pub round: usize,
     /// Frames per second without more loss than is allowed (RFC 2544 section 26.1), of all streams.
     pub throughput: f64,
@@ -79,14 +79,14 @@ pub struct Summary {
 }
 
 impl Row {
-    pub fn new(measurement: &Measurement, arm: Arm, round: usize, found: &Found, settled: bool) -> Self {
+    pub fn new(measurement: &Measurement, arm: Arm, round: usize, found: &Findings, settled: bool) -> Self {
         let loads = found.loads.iter().flat_map(|loaded| {
             loaded.outcome.streams.iter().map(|stream| LoadRow {
                 stream: stream.name.clone(),
                 rate: loaded.rate,
                 sent: stream.sent,
                 lost: stream.lost,
-                growth: stream.growth(),
+                growth: generator::growth(stream),
                 delay: stream.delay,
             })
         });
@@ -100,9 +100,10 @@ impl Row {
             workers: measurement.workers(),
             arm: arm.to_string(),
             round,
-            throughput: found.throughput.map_or(0.0, |throughput| throughput.rate),
+            throughput: found.throughput.as_ref().map_or(0.0, |throughput| throughput.rate),
             generator_is_the_limit: found
                 .throughput
+                .as_ref()
                 .is_some_and(|throughput| throughput.generator_is_the_limit),
             settled,
             loads: loads.collect(),

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::empty::Empty;
 use super::stalls::Stalls;
-use super::testpmd::Testpmd;
 use super::witness::Witness;
-use super::{Options, Ports};
+use super::{Options, Ports, testpmd};
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
 use crate::generator::scenario::check::{PortPlan, StreamPlan};
@@ -15,6 +14,7 @@ use crate::generator::scenario::{Attachment, Distribution, Generator};
 use crate::generator::units::Range;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::scratch;
+use crate::host::testpmd::Testpmd;
 use crate::host::threads::{self, cpu_seconds};
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
@@ -63,12 +63,10 @@ pub struct Field {
     core: usize,
 }
 
-/// The socket of the memifs in a folder.
 pub fn memif_socket(folder: &Path) -> PathBuf {
     folder.join("ports.sock")
 }
 
-/// The socket of a vhost-user port in a folder.
 pub fn vhost_socket(folder: &Path, port: usize) -> PathBuf {
     folder.join(format!("port-{port}.sock"))
 }
@@ -88,8 +86,8 @@ impl Field {
         }
         let mut ours = Daemon::start(&setup, config.text())?;
         ours.process().favour();
-        let mut testpmd = Testpmd::start(&folders[1], options.ports, bench.cores, &prefixes[1])?;
-        testpmd.process().favour();
+        let mut testpmd = testpmd::start(&folders[1], options.ports, bench.cores, &prefixes[1])?;
+        testpmd.process.favour();
         let probes = stream("probes", 0, 1, station(1), station(2)).with_flows(FLOWS, |_, tuples| {
             tuples.src_port = Some(Range { first: 10_000, count: FLOWS });
         });
@@ -116,19 +114,19 @@ impl Field {
             LiveError::Silent(format!("frames of {} bytes cannot be made; --size 64 is good", options.size))
         })?;
         // Who forwards is told by who is busy: one at a time.
-        testpmd.process().freeze()?;
+        testpmd.process.freeze()?;
         let ours_thread = threads::forwarding(ours.process(), "vswitch", core)?;
         ours.process().freeze()?;
-        testpmd.process().thaw()?;
-        let testpmd_thread = threads::forwarding(testpmd.process(), "testpmd", core)?;
-        testpmd.process().freeze()?;
+        testpmd.process.thaw()?;
+        let testpmd_thread = threads::forwarding(&mut testpmd.process, "testpmd", core)?;
+        testpmd.process.freeze()?;
         Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
     pub fn wake(&mut self, arm: Arm) -> Result<(), HostError> {
         match arm {
             Arm::Ours => self.ours.process().thaw(),
-            Arm::Testpmd => self.testpmd.process().thaw(),
+            Arm::Testpmd => self.testpmd.process.thaw(),
             Arm::Empty => {
                 self.empty.set_awake(true);
                 Ok(())
@@ -139,7 +137,7 @@ impl Field {
     pub fn rest(&mut self, arm: Arm) -> Result<(), HostError> {
         match arm {
             Arm::Ours => self.ours.process().freeze(),
-            Arm::Testpmd => self.testpmd.process().freeze(),
+            Arm::Testpmd => self.testpmd.process.freeze(),
             Arm::Empty => {
                 self.empty.set_awake(false);
                 Ok(())
@@ -167,7 +165,7 @@ impl Field {
     fn forwarder(&mut self, arm: Arm) -> (u32, u32) {
         match arm {
             Arm::Ours => (self.ours.process().pid(), self.ours_thread),
-            Arm::Testpmd => (self.testpmd.process().pid(), self.testpmd_thread),
+            Arm::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
             Arm::Empty => (std::process::id(), self.empty.thread()),
         }
     }
@@ -176,7 +174,7 @@ impl Field {
 impl Drop for Field {
     /// A port of virtio-user asks its other end before it goes, and who is frozen does not answer.
     fn drop(&mut self) {
-        for process in [self.ours.process(), self.testpmd.process()] {
+        for process in [self.ours.process(), &mut self.testpmd.process] {
             // A process that is gone needs no thawing.
             let _ = process.thaw();
         }

@@ -21,7 +21,6 @@ pub struct Row {
     pub arm: &'static str,
     /// Share of the switch's capacity.
     pub load: f64,
-    /// Which turn.
     pub turn: usize,
     /// Frames per second asked for.
     pub asked: f64,

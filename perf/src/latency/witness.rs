@@ -17,7 +17,6 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// What there was so far, of a thread and its core.
     pub fn of(pid: u32, thread: u32, core: usize) -> Result<Self, HostError> {
         let read = |path: &str| std::fs::read_to_string(path).map_err(io(format!("read {path}")));
         let status = read(&format!("/proc/{pid}/task/{thread}/status"))?;

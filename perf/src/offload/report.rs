@@ -61,7 +61,6 @@ pub struct Report {
     pub rate: u64,
     /// The arms, in their order.
     pub arms: Vec<Arm>,
-    /// The churn, when there was one.
     pub churn: Option<Churn>,
 }
 

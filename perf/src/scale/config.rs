@@ -6,7 +6,7 @@ use std::path::Path;
 use super::lane::Lane;
 use crate::compare::cases::Job;
 use crate::compare::frames::{TENANT_IP, TENANT_MAC, peer_ip, peer_mac, peers};
-use crate::compare::ours::{LINK_RATE, entries, network, queue_pairs, vnic};
+use crate::compare::ours::{LINK_RATE, VnicLines, entries, network, queue_pairs, vnic};
 use crate::compare::peer::mbufs;
 use crate::compare::plugin::Device;
 
@@ -61,8 +61,9 @@ pub fn config(job: &Job, seats: &[Seat], lanes: u32, identity: Identity<'_>) -> 
         let (lane, [inside, outside]) = (seat.lane, seat.ports());
         network(&mut text, &shared, lane.tenant());
         let port = format!("port = {}", raw(&seat.inside, 2 * usize::from(lane.0)));
-        let own = (lane.tenant(), TENANT_MAC);
-        vnic(&mut text, &inside, own, &format!("\"{TENANT_IP}\""), &port, &shared);
+        let vips = format!("\"{TENANT_IP}\"");
+        let (tenant, mac) = (lane.tenant(), TENANT_MAC);
+        vnic(&mut text, &VnicLines { name: &inside, tenant, mac, vips: &vips, port: &port }, &shared);
         let (near, far) = (lane.near(), lane.far());
         let _ = write!(
             text,

@@ -1,6 +1,6 @@
 //! Who takes part: switches with their lanes, frozen between their turns.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -11,17 +11,15 @@ use crate::compare::board::Board;
 use crate::compare::cases::{Case, Job};
 use crate::compare::ours::paid;
 use crate::compare::peer::Contender;
-use crate::compare::sample::Sample;
+use crate::compare::sample::{Moment, Sample, WARM_UP};
 use crate::compare::{CompareError, samples};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::process::Process;
-use crate::host::threads::{cpu_seconds, forwarding};
+use crate::host::threads::forwarding;
 use crate::host::{HostError, interrupt};
 
 /// How long a switch may take to open its ports, and the first rounds over all flows.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time given to caches, branch predictors and rings before a sample counts.
-const WARM_UP: Duration = Duration::from_millis(150);
 /// As many packets as keep samples for the check.
 const CHECKED: u64 = 2_000_000;
 
@@ -50,14 +48,6 @@ pub struct Drawn {
     /// Bytes.
     pub bytes: u64,
     pub packets: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Moment {
-    packets: u64,
-    made: u64,
-    cpu: f64,
-    at: Instant,
 }
 
 impl Switch {
@@ -152,10 +142,8 @@ impl Switch {
     fn moments(&mut self) -> Result<Vec<Moment>, ScaleError> {
         let pid = self.process().pid();
         let moment = |place: &Place| {
-            let (before, start) = (cpu_seconds(pid, place.thread)?, Instant::now());
-            let (packets, made) = (place.sum(Board::swallowed)?, place.sum(Board::made)?);
-            let (at, after) = (start + start.elapsed() / 2, cpu_seconds(pid, place.thread)?);
-            Ok(Moment { packets, made, cpu: f64::midpoint(before, after), at })
+            let count = || Ok((place.sum(Board::swallowed)?, Some(place.sum(Board::made)?)));
+            Moment::of(pid, place.thread, count)
         };
         self.places.iter().map(moment).collect()
     }
@@ -192,13 +180,7 @@ fn measure(switches: &mut [&mut Switch], seconds: f64) -> Result<Vec<Sample>, Sc
     let first = all()?;
     interrupt::pause(Duration::from_secs_f64(seconds))?;
     let last = all()?;
-    let sample = |(first, last): (&Moment, &Moment)| Sample {
-        packets: last.packets.saturating_sub(first.packets),
-        made: Some(last.made.saturating_sub(first.made)),
-        cpu: last.cpu - first.cpu,
-        wall: last.at.duration_since(first.at).as_secs_f64(),
-    };
-    Ok(first.iter().zip(&last).map(sample).collect())
+    Ok(first.iter().zip(&last).map(|(first, last)| first.until(last)).collect())
 }
 
 /// What the devices of a lane kept must be that lane's.

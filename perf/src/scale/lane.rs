@@ -79,18 +79,10 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::Traffic;
     use crate::compare::check;
 
     fn job() -> Job {
-        Job {
-            case: Case::Both,
-            tenants: None,
-            flows: "1k".parse().unwrap(),
-            inner_bytes: 64,
-            traffic: Traffic::Tcp,
-            qos: false,
-        }
+        Job::plain(Case::Both, "1k")
     }
 
     #[test]

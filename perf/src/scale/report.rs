@@ -237,21 +237,14 @@ pub struct Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::{Case, Traffic};
+    use crate::compare::cases::Case;
 
     fn sample(packets: u64) -> Sample {
         Sample { packets, made: None, cpu: 1.0, wall: 1.0 }
     }
 
     fn row(together: u64) -> Row {
-        let job = Job {
-            case: Case::Encap,
-            tenants: None,
-            flows: "1k".parse().unwrap(),
-            inner_bytes: 64,
-            traffic: Traffic::Tcp,
-            qos: true,
-        };
+        let job = Job { qos: true, ..Job::plain(Case::Encap, "1k") };
         let round = |drift: u64| Round {
             alone: [sample(10_000_000 * drift), sample(20_000_000 * drift)],
             apart: [sample(9_800_000 * drift), sample(20_000_000 * drift)],

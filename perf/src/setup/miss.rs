@@ -19,6 +19,7 @@ use crate::host::HostError;
 use crate::live::LiveError;
 use crate::live::delay::{Delays, Quantiles};
 use crate::live::testbed::Station;
+use crate::table::{Table, column, number};
 
 /// What the project wants the slow path to take at the median, in microseconds.
 const TARGET: f64 = 1.0;
@@ -72,6 +73,17 @@ pub struct Misses {
     pub kinds: Vec<Taken>,
 }
 
+const TAKEN: Table<Taken> = Table(&[
+    column("new", -30, |taken| taken.kind.into()),
+    column("p50", 8, |taken| number(taken.miss.p50, 3)),
+    column("p90", 8, |taken| number(taken.miss.p90, 3)),
+    column("p99", 8, |taken| number(taken.miss.p99, 3)),
+    column("p99.9", 8, |taken| number(taken.miss.p999, 2)),
+    column("max", 8, |taken| number(taken.miss.max, 1)),
+    column("known, p50", 11, |taken| number(taken.hit.p50, 3)),
+    column("added, p50", 11, |taken| number(taken.added_p50, 3)),
+]);
+
 impl Misses {
     /// Measures `flows` packets of each kind on the core that the caller is on.
     ///
@@ -89,18 +101,8 @@ impl Misses {
                 "one packet a burst, its whole way through the pipeline, less {:.0} ns for the clock; microseconds",
                 self.clock_ns
             ),
-            format!(
-                "{:<30} {:>8} {:>8} {:>8} {:>8} {:>8} {:>11} {:>11}",
-                "new", "p50", "p90", "p99", "p99.9", "max", "known, p50", "added, p50"
-            ),
+            TAKEN.text(&self.kinds).trim_end().to_owned(),
         ];
-        for taken in &self.kinds {
-            let miss = &taken.miss;
-            lines.push(format!(
-                "{:<30} {:>8.3} {:>8.3} {:>8.3} {:>8.2} {:>8.1} {:>11.3} {:>11.3}",
-                taken.kind, miss.p50, miss.p90, miss.p99, miss.p999, miss.max, taken.hit.p50, taken.added_p50
-            ));
-        }
         let most = |of: fn(&Taken) -> f64| self.kinds.iter().map(of).fold(0.0, f64::max);
         let added = most(|taken| taken.added_p50);
         let word = if added < TARGET { "met" } else { "missed" };

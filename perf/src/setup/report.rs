@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::miss::Misses;
+use crate::compare::report::median;
 use crate::latency::capacity::Capacity;
 use crate::live::delay::Quantiles;
+use crate::table::{Table, by_name, column, number};
 
 /// What the project wants a worker to set up in a second.
 const TARGET: f64 = 1e6;
@@ -57,6 +59,20 @@ pub struct Report {
     pub beside: Vec<Beside>,
 }
 
+/// An arm on a line.
+const BESIDE: Table<Beside> = Table(&[
+    column("scanner", -8, |arm| if arm.scanner { "with" } else { "without" }.into()),
+    column("sent", 10, |arm| arm.sent.to_string()),
+    column("lost", 6, |arm| arm.lost.to_string()),
+    column("not taken", 9, |arm| arm.refused.to_string()),
+    column("late", 9, |arm| arm.late.to_string()),
+    column("scanned/s", 11, |arm| number(arm.scanned as f64 / arm.seconds, 0)),
+    column("set up/s", 10, |arm| number(arm.set_up as f64 / arm.seconds, 0)),
+    column("p50 us", 8, |arm| number(arm.delay.map(|delay| delay.p50), 1)),
+    column("p99 us", 9, |arm| number(arm.delay.map(|delay| delay.p99), 1)),
+    column(" drops", 0, |arm| format!(" {}", by_name(&arm.drops))),
+]);
+
 impl Report {
     /// Packets of the neighbour that were lost beside a scanner.
     pub fn lost_beside_a_scanner(&self) -> u64 {
@@ -75,10 +91,9 @@ impl Report {
                 round.hits_per_second / 1e6
             ));
         }
-        let mut rates: Vec<f64> = self.rounds.iter().map(|round| round.set_ups_per_second).collect();
-        rates.sort_by(f64::total_cmp);
-        if let Some(median) = rates.get(rates.len() / 2) {
-            let word = if *median >= TARGET { "met" } else { "missed" };
+        let rates: Vec<f64> = self.rounds.iter().map(|round| round.set_ups_per_second).collect();
+        if let Some(median) = median(&rates) {
+            let word = if median >= TARGET { "met" } else { "missed" };
             lines.push(format!(
                 "median {:.3} million, target {:.0} million: {word}",
                 median / 1e6,
@@ -86,26 +101,8 @@ impl Report {
             ));
         }
         lines.push(self.capacity.to_string());
-        lines.push(format!(
-            "neighbour at {:.2} million a second\n{:<8} {:>10} {:>6} {:>9} {:>9} {:>11} {:>10} {:>8} {:>9}  drops",
-            self.neighbour_rate / 1e6, "scanner", "sent", "lost", "not taken", "late", "scanned/s", "set up/s", "p50 us", "p99 us"
-        ));
-        for arm in &self.beside {
-            let delay = arm.delay.map_or([f64::NAN; 2], |delay| [delay.p50, delay.p99]);
-            lines.push(format!(
-                "{:<8} {:>10} {:>6} {:>9} {:>9} {:>11.0} {:>10.0} {:>8.1} {:>9.1}  {:?}",
-                if arm.scanner { "with" } else { "without" },
-                arm.sent,
-                arm.lost,
-                arm.refused,
-                arm.late,
-                arm.scanned as f64 / arm.seconds,
-                arm.set_up as f64 / arm.seconds,
-                delay[0],
-                delay[1],
-                arm.drops
-            ));
-        }
+        lines.push(format!("neighbour at {:.2} million a second", self.neighbour_rate / 1e6));
+        lines.push(BESIDE.text(&self.beside).trim_end().to_owned());
         lines.push(format!("lost by the neighbour beside a scanner: {}", self.lost_beside_a_scanner()));
         lines.join("\n") + "\n"
     }

@@ -73,7 +73,6 @@ pub struct Report {
     pub capacity: Capacity,
     /// With the storm: the victim's packets lost.
     pub lost_with: u64,
-    /// Without.
     pub lost_without: u64,
     /// The median over pairs of the p99 with the storm, over the one without.
     pub p99_ratio: Option<f64>,

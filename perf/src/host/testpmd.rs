@@ -1,0 +1,69 @@
+//! `dpdk-testpmd` in io mode as a child: receives and sends and looks at nothing.
+
+use std::time::Duration;
+
+use super::process::{Placement, Process};
+use super::{HostError, scratch};
+
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// How it is started.
+#[derive(Debug)]
+pub struct Spec<'a> {
+    pub housekeeping: usize,
+    /// The cores that forward.
+    pub cores: &'a [usize],
+    pub prefix: &'a str,
+    /// EAL's words about memory, plugins and devices.
+    pub eal: Vec<String>,
+    /// Its own words.
+    pub own: Vec<String>,
+}
+
+/// A running testpmd.
+#[derive(Debug)]
+pub struct Testpmd {
+    pub process: Process,
+    prefix: String,
+}
+
+impl Testpmd {
+    /// Starts it; it does not forward yet.
+    pub fn start(spec: &Spec<'_>) -> Result<Self, HostError> {
+        let cores: Vec<String> = [spec.housekeeping].iter().chain(spec.cores).map(usize::to_string).collect();
+        let words = format!(
+            "-l {} --main-lcore {} --no-telemetry --file-prefix {}",
+            cores.join(","),
+            spec.housekeeping,
+            spec.prefix
+        );
+        let split = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let own = split(&format!("-- -i --forward-mode=io --nb-cores={}", spec.cores.len()));
+        let arguments = [&split(&words), &spec.eal, &own, &spec.own].map(Vec::as_slice).concat();
+        let placement = Placement { line_buffered: true, ..Placement::default() };
+        let remedy = "install DPDK's tools: scripts/bootstrap";
+        let process = Process::start("dpdk-testpmd", &arguments, &[], placement, remedy)?;
+        Ok(Self { process, prefix: spec.prefix.to_owned() })
+    }
+
+    /// Waits until it takes commands.
+    pub fn await_prompt(&mut self) -> Result<(), HostError> {
+        self.process.await_output("its prompt", LIMIT, |lines| {
+            lines.iter().any(|line| line.contains("testpmd>") || line.contains("Done")).then_some(())
+        })
+    }
+
+    pub fn forward(&mut self) -> Result<(), HostError> {
+        self.process.type_line("start")?;
+        self.process.await_output("`start` to forward", LIMIT, |lines| {
+            lines.iter().any(|line| line.contains("io packet forwarding")).then_some(())
+        })
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        self.process.terminate(Duration::from_secs(2));
+        scratch::remove_run_folder(&self.prefix);
+    }
+}
