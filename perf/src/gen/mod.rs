@@ -14,6 +14,7 @@ pub mod frame;
 pub mod html;
 pub mod ledger;
 pub mod mark;
+pub mod observer;
 pub mod outcome;
 pub mod ports;
 pub mod report;

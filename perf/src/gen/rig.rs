@@ -9,6 +9,7 @@ use pmd::{Burst, rdtsc};
 use super::frame::checksums_right;
 use super::ledger::Ledger;
 use super::mark::Mark;
+use super::observer::Observer;
 use super::outcome::{Bin, Outcome, StreamBin, StreamOutcome};
 use super::ports::{Lane, whole};
 use super::scenario::Generator;
@@ -26,55 +27,6 @@ const SILENCE: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Stretches of time that a run is told in.
 const BINS: f64 = 100.0;
-
-/// Somebody who looks at a run while it goes on, from its thread.
-pub trait Observer {
-    /// Whether it wants to look, at tick `now`.
-    fn is_due(&mut self, now: u64) -> bool;
-
-    /// Looks, so many seconds after the beginning; `false` ends the run.
-    fn look(&mut self, seconds: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError>;
-}
-
-/// Nobody looks.
-impl Observer for () {
-    #[inline]
-    fn is_due(&mut self, _: u64) -> bool {
-        false
-    }
-
-    fn look(&mut self, _: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
-        Ok(true)
-    }
-}
-
-/// Looks every so many ticks, the first time at once.
-pub struct Every<F> {
-    ticks: u64,
-    next: u64,
-    look: F,
-}
-
-impl<F: FnMut(f64) -> Result<bool, LiveError>> Every<F> {
-    pub fn new(ticks: u64, look: F) -> Self {
-        Self { ticks, next: 0, look }
-    }
-}
-
-impl<F: FnMut(f64) -> Result<bool, LiveError>> Observer for Every<F> {
-    #[inline]
-    fn is_due(&mut self, now: u64) -> bool {
-        let due = now >= self.next;
-        if due {
-            self.next = now + self.ticks;
-        }
-        due
-    }
-
-    fn look(&mut self, seconds: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
-        (self.look)(seconds)
-    }
-}
 
 /// What a run is to do.
 #[derive(Debug, Clone, Default)]

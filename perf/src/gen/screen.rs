@@ -3,8 +3,8 @@
 use std::io::{IsTerminal, Write as _};
 use std::ops::Range;
 
+use super::observer::Observer;
 use super::outcome::{StreamOutcome, rate_text};
-use super::rig::Observer;
 use crate::live::LiveError;
 
 #[derive(Debug)]

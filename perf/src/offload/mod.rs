@@ -11,7 +11,8 @@ pub mod report;
 
 use std::time::{Duration, Instant};
 
-use crate::generator::rig::{Demand, Every, Rig};
+use crate::generator::observer::Every;
+use crate::generator::rig::{Demand, Rig};
 use crate::generator::scenario::Generator;
 use crate::generator::scenario::check::StreamPlan;
 use crate::generator::units::Range;

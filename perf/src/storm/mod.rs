@@ -10,6 +10,8 @@
 
 pub mod report;
 
+use std::time::Instant;
+
 use wire::roce::opcode::RC_WRITE_ONLY;
 
 use crate::generator::outcome::{Outcome, StreamOutcome};
@@ -178,13 +180,13 @@ impl Field {
         let Self { rig, bed, runtime } = self;
         let before = Counted::at_rest(&mut bed.daemon)?;
         let pid = bed.daemon.process().pid();
-        let cpu_before = cpu_seconds(pid, bed.thread)?;
+        let (cpu_before, start) = (cpu_seconds(pid, bed.thread)?, Instant::now());
         let storm_rate = if storm { options.rate as f64 } else { 0.0 };
         let rates = vec![Some(rate), Some(storm_rate)];
         let demand = Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) };
         let outcome = rig.run(runtime, &demand, &mut ())?;
+        let (cpu, wall) = (cpu_seconds(pid, bed.thread)? - cpu_before, start.elapsed().as_secs_f64());
         interrupt::check()?;
-        let cpu = cpu_seconds(pid, bed.thread)? - cpu_before;
         let after = Counted::at_rest(&mut bed.daemon)?;
         let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
         let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
@@ -205,8 +207,7 @@ impl Field {
             pair,
             storm,
             seconds,
-            // While the last packets come, it idles on.
-            core_share: (cpu / seconds).min(1.0),
+            core_share: cpu / wall,
             victim_sent: victim.sent,
             victim_received_by_switch: received,
             victim_served: served,
