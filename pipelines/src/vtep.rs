@@ -44,7 +44,7 @@ impl Vtep {
 }
 
 /// The VTEPs that are known, by address, and the networks of each.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vteps {
     addresses: FlatMap,
     networks: FlatMap,
