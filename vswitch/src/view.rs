@@ -164,6 +164,12 @@ impl Baseline {
         self.vnics.insert(name.into(), raw_vnic(pool, index));
     }
 
+    /// Forgets a vNIC that is gone, and its port.
+    pub(crate) fn forget_vnic(&mut self, name: &str) {
+        self.ports.remove(name);
+        self.vnics.remove(name);
+    }
+
     /// Forgets the ports and vNICs that are gone.
     pub(crate) fn retain(&mut self, port: impl Fn(&str) -> bool, vnic: impl Fn(&str) -> bool) {
         self.ports.retain(|name, _| port(name));

@@ -7,7 +7,7 @@
 //! At a restart the file is not applied anew but compared with itself: where it says what it said, what was changed at run
 //! time holds, for that was acknowledged.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -17,7 +17,7 @@ use super::error::{ConfigError, ConfigErrors};
 use super::{Config, validate};
 
 /// Sections that are lists of objects, with the keys that tell one from another.
-const LISTS: &[(&str, &[&str])] = &[
+pub(crate) const LISTS: &[(&str, &[&str])] = &[
     ("uplink", &["name"]),
     ("vpc", &["name"]),
     ("subnet", &["vpc", "prefix"]),
@@ -236,14 +236,17 @@ impl Merger {
         };
         let before: HashMap<&str, Option<&Table>> =
             before.iter().enumerate().map(|(at, (id, _))| (id.as_str(), was.get(at).copied())).collect();
+        let running_by_id: HashMap<&str, &Table> =
+            running.iter().map(|(id, object)| (id.as_str(), *object)).collect();
+        let in_file: HashSet<&str> = file.iter().map(|(id, _)| id.as_str()).collect();
         let empty = Table::new();
         let mut merged = Vec::new();
         for (at, (id, object)) in file.iter().enumerate() {
             let names = named.get(at).copied().unwrap_or(&empty);
             let was = before.get(id.as_str()).copied();
-            match running.iter().find(|(other, _)| other == id) {
-                Some((_, now)) if self.before.is_some() && was.is_none() && now != object => differs(at, id),
-                Some((_, now)) => {
+            match running_by_id.get(id.as_str()) {
+                Some(now) if self.before.is_some() && was.is_none() && now != object => differs(at, id),
+                Some(now) => {
                     merged.push(Value::Table(self.keys(now, object, names, was.flatten().unwrap_or(&empty))));
                 }
                 // Removed at run time, and the file says what it said.
@@ -251,7 +254,7 @@ impl Merger {
                 None => merged.push(Value::Table((*object).clone())),
             }
         }
-        let known = |id: &str| file.iter().any(|(other, _)| other == id) || before.contains_key(id);
+        let known = |id: &str| in_file.contains(id) || before.contains_key(id);
         let added = running.iter().filter(|(id, _)| !known(id));
         merged.extend(added.map(|(_, object)| Value::Table((*object).clone())));
         merged
@@ -265,15 +268,17 @@ fn elements<'t>(table: &'t Table, list: &str) -> Vec<&'t Table> {
 
 /// The objects of a list, each with what tells it from the others.
 fn objects<'t>(table: &'t Table, list: &str, keys: &[&str]) -> Vec<(String, &'t Table)> {
-    let id = |object: &Table| {
-        let words = keys.iter().map(|key| match object.get(*key) {
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-            None => String::new(),
-        });
-        words.collect::<Vec<_>>().join(" ")
-    };
-    elements(table, list).into_iter().map(|object| (id(object), object)).collect()
+    elements(table, list).into_iter().map(|object| (id(object, keys), object)).collect()
+}
+
+/// What tells an object from the others of its list.
+pub(crate) fn id(object: &Table, keys: &[&str]) -> String {
+    let words = keys.iter().map(|key| match object.get(*key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

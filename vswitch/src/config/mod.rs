@@ -15,6 +15,7 @@ pub mod merge;
 pub mod name;
 pub mod network;
 pub mod offload;
+mod part;
 pub mod places;
 pub mod port_spec;
 pub mod process;

@@ -258,7 +258,7 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 
 fn vlt_set(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let (vni, vip): (Vni, IpAddr) = (args.get("vni")?, args.get("vip")?);
-    let known = shell.switch.topology().locations().find(|l| l.vni == vni && l.vip == vip).map(|l| l.mac);
+    let known = shell.switch.topology().location(vni, vip).map(|location| location.mac);
     let mac = args.maybe::<MacAddr>("mac").or(known).ok_or_else(|| {
         args.error(
             "vip",

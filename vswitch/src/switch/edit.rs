@@ -1,16 +1,19 @@
 //! Single changes, as the console and the API make them: each is a small edit of the running config, checked and
 //! applied whole. Locations, of which there may be many, change the topology directly.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use wire::{Qpn, Vni};
 
-use super::{Missing, Switch, SwitchError};
+use super::{Locations, Missing, Restorable, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
-    Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig, VnicPort,
-    VpcConfig,
+    Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicPort, VpcConfig,
 };
+use crate::state::change::Change;
+use crate::state::files::write_whole;
+use crate::topology::keeps_locations;
 
 impl Switch {
     /// Changes the config by a function and goes over to the result.
@@ -21,9 +24,30 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        let mut config = self.config();
-        change(&mut config)?;
-        self.go_over(config, Missing::Refused)
+        let mut new = self.config.clone();
+        change(&mut new)?;
+        if !keeps_locations(&self.config, &new) {
+            let names: HashSet<&str> = new.vpcs.iter().map(|vpc| vpc.name.as_str()).collect();
+            let is_gone = |vpc: &&VpcConfig| !names.contains(vpc.name.as_str());
+            let gone: HashSet<Vni> = self.config.vpcs.iter().filter(is_gone).map(|vpc| vpc.vni).collect();
+            let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
+            new.locations = kept.cloned().collect();
+            self.apply(new, Missing::Refused)?;
+            return self.save_whole();
+        }
+        let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
+        self.apply_with(new, Missing::Refused, Locations::Stay)?;
+        self.save_change(|new| {
+            let vnis: HashSet<Vni> = new.vpcs.iter().map(|vpc| vpc.vni).collect();
+            let is_gone = |vpc: &&VpcConfig| !vnis.contains(&vpc.vni);
+            let gone: HashSet<Vni> = old.config.vpcs.iter().filter(is_gone).map(|vpc| vpc.vni).collect();
+            // Locations of a VPC go with it.
+            let locations = match gone.is_empty() {
+                true => Vec::new(),
+                false => old.locations.values().filter(|of| gone.contains(&of.vni)).cloned().collect(),
+            };
+            Ok(Change::between(&old.config, new)?.and_without(locations))
+        })
     }
 
     /// Goes over to the config of a file, whole: what was made at run time goes.
@@ -33,7 +57,7 @@ impl Switch {
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
         self.apply(file.config.clone(), Missing::Awaited)?;
         self.file = Some(file);
-        self.save_state()
+        self.save_whole()
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.
@@ -44,16 +68,7 @@ impl Switch {
         let config = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload)?;
         self.apply(config, Missing::Awaited)?;
         self.file = Some(file);
-        self.save_state()
-    }
-
-    /// Goes over to another config, as [`apply`](Self::apply), and saves it where changes are saved.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    fn go_over(&mut self, config: Config, missing: Missing) -> Result<(), SwitchError> {
-        self.apply(config, missing)?;
-        self.save_state()
+        self.save_whole()
     }
 
     /// Adds a plain port.
@@ -95,6 +110,9 @@ impl Switch {
     /// [`SwitchError`].
     pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let unknown = SwitchError::Unknown { what: "port", name: name.into(), list: "port list" };
+        if self.config.vnics.iter().any(|vnic| vnic.name.as_str() == name) {
+            return self.remove_vnic(name);
+        }
         self.edit(|config| {
             let punting = |uplink: &&UplinkConfig| crate::topology::punt_name(&uplink.name) == name;
             if let Some(uplink) = config.uplinks.iter().find(punting) {
@@ -109,42 +127,12 @@ impl Switch {
                 let by = format!("vNIC {}", vnic.name);
                 return Err(SwitchError::InUse { what: "trunk", name: name.into(), by });
             }
-            let count = |config: &Config| {
-                config.ports.len() + config.trunks.len() + config.vnics.len() + config.uplinks.len()
-            };
+            let count = |config: &Config| config.ports.len() + config.trunks.len() + config.uplinks.len();
             let before = count(config);
             config.ports.retain(|port| port.name.as_str() != name);
             config.trunks.retain(|trunk| trunk.name.as_str() != name);
-            config.vnics.retain(|vnic| vnic.name.as_str() != name);
             config.uplinks.retain(|uplink| uplink.name.as_str() != name);
             if count(config) == before { Err(unknown) } else { Ok(()) }
-        })
-    }
-
-    /// Adds a vNIC.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_vnic(&mut self, vnic: VnicConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            if config.vnics.iter().any(|other| other.name == vnic.name) {
-                return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
-            }
-            config.vnics.push(vnic);
-            Ok(())
-        })
-    }
-
-    /// Removes a vNIC.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
-        let unknown = SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
-        self.edit(|config| {
-            let before = config.vnics.len();
-            config.vnics.retain(|vnic| vnic.name.as_str() != name);
-            if config.vnics.len() == before { Err(unknown) } else { Ok(()) }
         })
     }
 
@@ -166,15 +154,13 @@ impl Switch {
     pub fn remove_vpc(&mut self, name: &str) -> Result<(), SwitchError> {
         let unknown = SwitchError::Unknown { what: "VPC", name: name.into(), list: "show vpc" };
         self.edit(|config| {
-            let Some(vpc) = config.vpcs.iter().find(|vpc| vpc.name.as_str() == name) else {
+            if !config.vpcs.iter().any(|vpc| vpc.name.as_str() == name) {
                 return Err(unknown);
-            };
+            }
             if let Some(vnic) = config.vnics.iter().find(|vnic| vnic.vpc.as_str() == name) {
                 let by = format!("vNIC {}", vnic.name);
                 return Err(SwitchError::InUse { what: "VPC", name: name.into(), by });
             }
-            let vni = vpc.vni;
-            config.locations.retain(|location| location.vni != vni);
             config.subnets.retain(|subnet| subnet.vpc.as_str() != name);
             config.vpcs.retain(|vpc| vpc.name.as_str() != name);
             Ok(())
@@ -214,7 +200,8 @@ impl Switch {
     /// [`SwitchError`].
     pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
         self.topology.set_location(&self.config, location, &self.neighbours)?;
-        self.publish_locations()
+        self.publish_locations()?;
+        self.save_change(|_| Ok(Change::location(location)?))
     }
 
     /// Removes a destination.
@@ -222,18 +209,18 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`].
     pub fn remove_location(&mut self, vni: Vni, vip: IpAddr) -> Result<(), SwitchError> {
-        if !self.topology.remove_location(&self.config, vni, vip, &self.neighbours)? {
-            let name = format!("{vni} {vip}");
-            return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
-        }
-        self.publish_locations()
+        let unknown =
+            || SwitchError::Unknown { what: "location", name: format!("{vni} {vip}"), list: "show vlt" };
+        let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
+        self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
+        self.publish_locations()?;
+        self.save_change(|_| Ok(Change::default().and_without([location])))
     }
 
     fn publish_locations(&mut self) -> Result<(), SwitchError> {
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
-        self.hand_out(&before, &snapshot)?;
-        self.save_state()
+        self.hand_out(&before, &snapshot)
     }
 
     /// Takes the place of a queue pair back. `false` when it has none.
@@ -278,77 +265,5 @@ impl Switch {
         let text = self.config().to_toml()?;
         write_whole(path, &text)
             .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
-    }
-
-    fn save_state(&self) -> Result<(), SwitchError> {
-        let Some(path) = self.saved.as_deref() else { return Ok(()) };
-        let save = || -> Result<(), SwitchError> {
-            let mut text = self.config().to_toml()?;
-            text.extend(self.file.as_ref().map(Source::keep));
-            write_whole(path, &text)
-                .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
-        };
-        save().map_err(|error| SwitchError::NotSaved(Box::new(error)))
-    }
-}
-
-/// A number that nobody can guess: the standard library's randomly keyed hasher.
-fn unpredictable() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::time::Instant::now())
-}
-
-/// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
-pub(super) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{:016x}.new", unpredictable()));
-    let temporary = std::path::PathBuf::from(temporary);
-    // Exclusively: neither a file nor a link that somebody put there is written through.
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let result = (|| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")))?.sync_all()
-    })();
-    if result.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    result
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-
-    #[test]
-    fn repair_files_are_their_owners_alone_and_follow_no_link() {
-        let folder = std::env::temp_dir().join(format!("vswitch-whole-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (path, precious) = (folder.join("state"), folder.join("precious"));
-        std::fs::write(&precious, "precious").unwrap();
-        // A file that is there already, open to all; and the name that could be guessed before, as a link.
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        symlink(&precious, folder.join(format!("state.{}.new", std::process::id()))).unwrap();
-        write_whole(&path, "new").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
-        // A link in the file's own place is replaced, not followed.
-        std::fs::remove_file(&path).unwrap();
-        symlink(&precious, &path).unwrap();
-        write_whole(&path, "newer").unwrap();
-        assert!(!std::fs::symlink_metadata(&path).unwrap().is_symlink());
-        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "nothing else is left");
-        assert!(write_whole(&folder.join("no/such/folder"), "x").is_err());
-        assert_ne!(unpredictable(), unpredictable());
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -15,15 +15,20 @@ mod error;
 mod opening;
 mod plug;
 mod queues;
+mod saving;
 mod start;
 mod tend;
 mod tidy;
+mod vnics;
 mod wanted;
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use imbl::OrdMap;
 use pipelines::snapshot::Snapshot;
 use pmd::{Eal, Mempool};
 
@@ -32,8 +37,9 @@ use events::EventLog;
 pub use plug::{Missing, Plan};
 use ports::PortTable;
 
-use crate::config::{Config, ForwardMode, Idle, Source, buffers};
+use crate::config::{Config, ForwardMode, Idle, LocationConfig, Source, buffers};
 use crate::rdma;
+use crate::state::journal::Saver;
 use crate::topology::Topology;
 use crate::topology::underlay::Neighbours;
 use crate::worker::watchdog::Watchdog;
@@ -41,6 +47,22 @@ use crate::worker::{Command, Mode, Pool, WorkerSpec};
 
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;
+
+/// Which locations go with a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Locations {
+    /// Those in it.
+    OfConfig,
+    /// Those there are, as far as their VPCs stay; those in it are not asked.
+    Stay,
+}
+
+/// What it takes to undo a change that fails.
+struct Restorable {
+    /// Without its locations.
+    config: Config,
+    locations: OrdMap<(u32, IpAddr), LocationConfig>,
+}
 
 /// A running switch.
 pub struct Switch {
@@ -56,7 +78,7 @@ pub struct Switch {
     mode: Mode,
     forwarding: bool,
     started: Instant,
-    saved: Option<std::path::PathBuf>,
+    saved: Option<Saver>,
     /// The config file as it was last applied: what is not in it was made at run time.
     file: Option<Source>,
     baseline: crate::view::Baseline,
@@ -71,6 +93,8 @@ pub struct Switch {
     offload: offload::Control,
     tidying: tidy::Tidying,
     events: EventLog,
+    /// When the network was last tended.
+    tended: Instant,
     /// When interfaces were last looked for.
     looked: Instant,
     /// When link-local addresses were last learned.
@@ -146,6 +170,7 @@ impl Switch {
             offload,
             tidying: tidy::Tidying::default(),
             events: EventLog::default(),
+            tended: Instant::now(),
             looked: Instant::now(),
             learned: Instant::now(),
         };
@@ -289,16 +314,20 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was.
     pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
+        self.apply_with(new, missing, Locations::OfConfig)
+    }
+
+    /// As [`apply`](Self::apply); with [`Locations::Stay`] the config is without its locations.
+    fn apply_with(&mut self, new: Config, missing: Missing, locations: Locations) -> Result<(), SwitchError> {
         new.validate()?;
         self.refuse_fixed(&new)?;
         self.rdma.learn(&new)?;
         rdma::quotas(&new, &self.rdma)?;
-        let old = self.config();
-        let plan = Plan::new(&old, &new);
-        if let Err(error) = self.bring_in(&plan, &old, missing).and_then(|()| self.publish(&new)) {
-            if let Err(error) = self.bring_back(&plan, &old) {
-                tracing::error!(%error, "the configuration of before could not be restored");
-            }
+        let plan = Plan::new(&self.config, &new);
+        let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
+        let result = self.bring_in(&plan, &old.config, missing);
+        if let Err(error) = result.and_then(|()| self.publish(&new, locations)) {
+            self.restore(&plan, old);
             return Err(error);
         }
         self.ports.follow_mtus(&ports::wanted(&new));
@@ -309,18 +338,30 @@ impl Switch {
             self.set_mode(mode)?;
         }
         self.carry_out(&plan)?;
-        let (ports, vnics) = (ports::wanted(&self.config), &self.config.vnics);
-        self.baseline.retain(
-            |name| ports.contains_key(name),
-            |name| vnics.iter().any(|vnic| vnic.name.as_str() == name),
-        );
+        let ports = ports::wanted(&self.config);
+        let vnics: HashSet<&str> = self.config.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
+        self.baseline.retain(|name| ports.contains_key(name), |name| vnics.contains(name));
         Ok(())
     }
 
+    /// After a change that failed.
+    fn restore(&mut self, plan: &Plan, old: Restorable) {
+        let locations = old.locations.values().cloned().collect();
+        let old = Config { locations, ..old.config };
+        if let Err(error) = self.bring_back(plan, &old) {
+            tracing::error!(%error, "the configuration of before could not be restored");
+        }
+    }
+
     /// Builds and publishes the snapshot of a config.
-    fn publish(&mut self, config: &Config) -> Result<(), SwitchError> {
+    fn publish(&mut self, config: &Config, locations: Locations) -> Result<(), SwitchError> {
         let quotas = rdma::quotas(config, &self.rdma)?;
-        self.topology.rebuild(config, &self.ports, &self.neighbours)?;
+        match locations {
+            Locations::OfConfig => self.topology.rebuild(config, &self.ports, &self.neighbours)?,
+            Locations::Stay => {
+                self.topology.rebuild_around_locations(config, &self.ports, &self.neighbours)?;
+            }
+        }
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
         for vnic in snapshot.vnics.iter().flatten() {
@@ -342,7 +383,11 @@ impl Switch {
         self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(before, snapshot, self.pool.workers.len());
-        self.tend_network(Instant::now());
+        // A string of changes must not keep what else there is to do waiting.
+        let now = Instant::now();
+        if now.saturating_duration_since(self.tended) >= Duration::from_millis(TEND_EVERY_MS) {
+            self.tend_network(now);
+        }
         Ok(())
     }
 
@@ -374,7 +419,7 @@ impl Switch {
 
     /// Where changes made through the console are saved, if anywhere.
     pub fn set_state_file(&mut self, path: Option<&Path>) {
-        self.saved = path.map(Path::to_owned);
+        self.saved = path.map(Saver::new);
     }
 
     /// The config file that the running config began with; it is saved with the state.

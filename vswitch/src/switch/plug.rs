@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::opening::{Done, Ready};
 use super::ports::{PortsError, Wanted, wanted};
-use super::{Switch, SwitchError};
+use super::{Locations, Switch, SwitchError};
 use crate::config::Config;
 
 /// How long a change waits for ports that are likely to come or go soon.
@@ -90,6 +90,11 @@ impl Switch {
         missing: Missing,
     ) -> Result<(), SwitchError> {
         self.take_out(&plan.first, old)?;
+        self.bring_in_added(plan, missing)
+    }
+
+    /// As [`bring_in`](Self::bring_in), where no port makes room for another.
+    pub(super) fn bring_in_added(&mut self, plan: &Plan, missing: Missing) -> Result<(), SwitchError> {
         for (name, wanted) in &plan.added {
             self.ports.request((&self.eal, &self.pool, &self.mempool), name, wanted);
         }
@@ -108,7 +113,7 @@ impl Switch {
         self.await_ports(GRACE, Missing::Tolerated)
     }
 
-    /// After a change that failed: the ports of before. No worker has a snapshot with what came.
+    /// After a change that failed: the ports of before. No worker has a snapshot with what came. `old` is whole.
     pub(super) fn bring_back(&mut self, plan: &Plan, old: &Config) -> Result<(), SwitchError> {
         plan.last.iter().for_each(|name| self.ports.leave(name, false));
         for name in plan.added.keys() {
@@ -126,7 +131,7 @@ impl Switch {
         // Also when the new snapshot went out, and some worker did not say in time that it has it.
         if gone || self.topology.is_unsettled() {
             self.await_ports(GRACE, Missing::Tolerated)?;
-            self.publish(old)?;
+            self.publish(old, Locations::OfConfig)?;
             self.poll_fresh()?;
         }
         Ok(())
@@ -136,7 +141,7 @@ impl Switch {
     fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
-            self.publish(config)?;
+            self.publish(config, Locations::Stay)?;
         }
         names.iter().try_for_each(|name| self.let_go(name))
     }
@@ -270,8 +275,8 @@ impl Switch {
             return Ok(());
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
-        let config = self.config();
-        self.publish(&config)?;
+        let config = self.config.clone();
+        self.publish(&config, Locations::Stay)?;
         self.poll_fresh()?;
         for (name, wanted, reason) in gone {
             self.let_go(&name)?;

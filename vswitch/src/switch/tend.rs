@@ -31,10 +31,12 @@ impl Switch {
     pub fn tend(&mut self, now: Instant) {
         self.tend_ports(now);
         self.tend_network(now);
+        self.tend_state();
     }
 
     /// All of a turn but the ports that come and go: also done while a change waits for those.
     pub(super) fn tend_network(&mut self, now: Instant) {
+        self.tended = now;
         self.take_reports();
         let (mut moved, mut ended) = (false, Vec::new());
         // Tenants make some of them faster than they can be read.

@@ -3,7 +3,7 @@
 //!
 //! They live in the topology alone: a switch that was started anew learns them again with the next question of the guest.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ impl Topology {
         }
         // What is accepted out of the tunnel from an address that nobody is known to have rests on this cell.
         let cell = vpc.topology_cell;
-        self.version += 1;
         self.draft.next.bump(cell);
-        let learned = self.draft.learned.entry(vnic).or_default();
+        let mut learned = self.draft.learned.get(&vnic).cloned().unwrap_or_default();
         let gone = if learned.len() < MOST { None } else { Some(learned.remove(0)) };
         learned.push(address);
+        self.draft.learned.insert(vnic, learned);
         let key = |address: Ipv6Addr| (known.vpc, Destination::Ip(address.into()));
         gone.and_then(|gone| self.draft.next.locations.remove(&key(gone)));
         self.draft.next.locations.insert(key(address), Location { slot, mac: known.mac });
@@ -66,7 +66,7 @@ impl Topology {
     fn renew(&mut self, vnic: Vnic) {
         let index = vnic.index as usize;
         self.draft.next.vnics[index] = Some(Arc::new(vnic));
-        self.rebuild_rows();
+        self.renew_row(index as u32);
     }
 
     /// The addresses that a vNIC of the config keeps of those it learned, where it is the one that it was.
@@ -85,11 +85,13 @@ impl Topology {
 }
 
 /// The link-local addresses that a config gives to somebody.
+#[derive(Default)]
 pub(super) struct Given(HashSet<(Vni, Ipv6Addr)>);
 
 impl Given {
     pub(super) fn of(config: &Config) -> Self {
-        let vni = |vnic: &VnicConfig| config.vpcs.iter().find(|vpc| vpc.name == vnic.vpc).map(|vpc| vpc.vni);
+        let vnis: HashMap<&str, Vni> = config.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc.vni)).collect();
+        let vni = |vnic: &VnicConfig| vnis.get(vnic.vpc.as_str()).copied();
         let here = config.vnics.iter().flat_map(|vnic| vnic.vips.iter().map(move |&vip| (vnic, vip)));
         let here = here.filter_map(|(vnic, vip)| Some((vni(vnic)?, link_local(vip)?)));
         let there = config.locations.iter();

@@ -4,14 +4,14 @@
 //! one MAC address, bridged packets to it go to the vNIC of this host, else to the location with the lowest address:
 //! what is decided follows from the config, not from the order in which it came about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use pipelines::snapshot::{Destination, Location};
 use pipelines::vlt::Place;
 use wire::{MacAddr, Vni};
 
-use super::slots::Remote;
+use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError};
 use crate::config::{Config, LocationConfig, validate};
 use crate::topology::underlay::Neighbours;
@@ -20,9 +20,12 @@ impl Topology {
     /// Makes the locations those of a config.
     pub(super) fn rebuild_locations(&mut self, config: &Config) -> Result<(), TopologyError> {
         let mut wanted: BTreeMap<(u32, IpAddr), &LocationConfig> = BTreeMap::new();
+        let mut checked: HashSet<IpAddr> = HashSet::new();
         for location in &config.locations {
             // Also of those that stay: the uplinks may be others now.
-            self.check_vtep(location.vtep)?;
+            if checked.insert(location.vtep) {
+                self.check_vtep(location.vtep)?;
+            }
             wanted.insert((self.vpc_of(location)?, location.vip), location);
         }
         let locations = &self.draft.locations;
@@ -49,7 +52,6 @@ impl Topology {
         location: &LocationConfig,
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
-        self.version += 1;
         validate::location(config, location)?;
         self.check_vtep(location.vtep)?;
         let vpc = self.vpc_of(location)?;
@@ -63,8 +65,9 @@ impl Topology {
             return Err(TopologyError::VltFull(capacity));
         }
         self.unlearn(vpc, location.vip);
-        self.put_location(location)?;
-        self.rebuild_routes(config)?;
+        if self.put_location(location)? && floods {
+            self.rebuild_routes_of(config, vpc)?;
+        }
         self.rebuild_vteps(config);
         self.write_fresh(neighbours);
         Ok(())
@@ -82,9 +85,11 @@ impl Topology {
         if !self.draft.locations.contains_key(&(vpc, vip)) {
             return Ok(false);
         }
-        self.version += 1;
+        self.fresh.clear();
         self.drop_location(vpc, vip);
-        self.rebuild_routes(config)?;
+        if self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood) {
+            self.rebuild_routes_of(config, vpc)?;
+        }
         self.rebuild_vteps(config);
         self.write_fresh(neighbours);
         Ok(true)
@@ -95,8 +100,9 @@ impl Topology {
         self.draft.next.vnis.get(u128::from(location.vni.get())).ok_or(unknown)
     }
 
-    /// Enters a location whose VTEP was checked. Changes nothing when it fails.
-    fn put_location(&mut self, location: &LocationConfig) -> Result<(), TopologyError> {
+    /// Enters a location whose VTEP was checked. Changes nothing when it fails. True when its VPC has locations behind
+    /// other VTEPs now.
+    fn put_location(&mut self, location: &LocationConfig) -> Result<bool, TopologyError> {
         let vpc = self.vpc_of(location)?;
         let key = (vpc, Destination::Ip(location.vip));
         let existing = self.draft.next.locations.get(&key).copied();
@@ -110,9 +116,7 @@ impl Topology {
             Some(found) => found.slot,
             None => self.allocate(Place::Empty)?,
         };
-        self.unhop(slot.slot);
-        self.draft.remotes.insert(slot.slot, Remote { vtep: location.vtep, vpc, hop: None });
-        self.draft.stale.push(slot.slot);
+        let vteps_changed = self.place_behind(slot.slot, Remote::new(vpc, location.vtep, true));
         self.draft.next.locations.insert(key, Location { slot, mac: location.mac });
         match existing {
             // Moved: the slot is changed in place, flows follow on their next packet.
@@ -123,10 +127,10 @@ impl Topology {
             }
             None => self.draft.next.touch_topology(vpc),
         }
-        self.draft.macs.entry((vpc, location.mac)).or_default().insert(location.vip);
+        self.draft.macs.insert((vpc, location.mac, location.vip));
         self.settle_mac(vpc, location.mac);
         self.draft.locations.insert((vpc, location.vip), location.clone());
-        Ok(())
+        Ok(vteps_changed)
     }
 
     /// Takes a location out.
@@ -141,12 +145,7 @@ impl Topology {
 
     /// Takes a location's MAC address out, or gives it to another one of the VPC that has the same.
     fn forget_mac(&mut self, vpc: u32, vip: IpAddr, gone: Location) {
-        if let Some(vips) = self.draft.macs.get_mut(&(vpc, gone.mac)) {
-            vips.remove(&vip);
-            if vips.is_empty() {
-                self.draft.macs.remove(&(vpc, gone.mac));
-            }
-        }
+        self.draft.macs.remove(&(vpc, gone.mac, vip));
         let key = (vpc, Destination::Mac(gone.mac));
         if self.draft.next.locations.get(&key).is_some_and(|owner| owner.slot == gone.slot) {
             self.draft.next.locations.remove(&key);
@@ -161,7 +160,8 @@ impl Topology {
         if owner.is_some_and(|owner| !self.draft.remotes.contains_key(&owner.slot.slot)) {
             return;
         }
-        let first = self.draft.macs.get(&(vpc, mac)).and_then(|vips| vips.first().copied());
+        let mut of_mac = self.draft.macs.range((vpc, mac, LOWEST)..);
+        let first = of_mac.next().filter(|(of, known, _)| (*of, *known) == (vpc, mac)).map(|&(.., vip)| vip);
         let heir = first.and_then(|vip| self.draft.next.locations.get(&(vpc, Destination::Ip(vip))).copied());
         let Some(heir) = heir else { return };
         if self.draft.next.locations.insert(key, heir).is_some_and(|owner| owner.slot != heir.slot) {

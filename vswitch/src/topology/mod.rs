@@ -29,41 +29,47 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use pipelines::snapshot::{PortIndex, Snapshot};
+use imbl::{OrdMap, OrdSet};
+use pipelines::snapshot::{PortIndex, Snapshot, Vnic};
 use pipelines::vlt::{SlotRef, Vlt, VltWriter};
-use wire::MacAddr;
+use wire::{MacAddr, Vni};
 
 pub use error::TopologyError;
 pub use ports::Ports;
-use slots::Remote;
+use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
 
-use crate::config::{self, Config, LocationConfig};
+use crate::config::{self, Config, LocationConfig, VnicConfig, VpcConfig};
 use underlay::Neighbours;
 
-/// The state behind the next snapshot. A change works on it and puts the one of before back when it fails.
+/// The state behind the next snapshot. A change works on it and puts the one of before back when it fails: what may be
+/// large is in persistent maps, of which a copy shares everything that did not change.
 #[derive(Clone)]
 struct Draft {
     next: Snapshot,
     vpc_index: HashMap<String, u32>,
-    vnic_index: HashMap<String, u32>,
+    vnic_index: OrdMap<String, u32>,
     /// Indices of vNICs that are gone, whose traces elsewhere have not been cleared yet.
     held: BTreeSet<u32>,
-    vnic_slots: HashMap<u32, SlotRef>,
+    vnic_slots: OrdMap<u32, SlotRef>,
     /// Link-local addresses that vNICs asked for, oldest first.
-    learned: BTreeMap<u32, Vec<Ipv6Addr>>,
+    learned: OrdMap<u32, Vec<Ipv6Addr>>,
     /// Slots behind VTEPs, by slot.
-    remotes: HashMap<u32, Remote>,
+    remotes: OrdMap<u32, Remote>,
+    /// How many slots lead to a VTEP, by VPC and VTEP; none is zero.
+    behind: OrdMap<(u32, IpAddr), Behind>,
+    /// VTEPs came or went since it was last told which are heard.
+    vteps_stale: bool,
     /// Slots of VTEPs themselves (flooding, gateways), by VPC and VTEP.
-    vtep_slots: HashMap<(u32, IpAddr), SlotRef>,
+    vtep_slots: OrdMap<(u32, IpAddr), SlotRef>,
     /// Locations as configured.
-    locations: BTreeMap<(u32, IpAddr), LocationConfig>,
+    locations: OrdMap<(u32, IpAddr), LocationConfig>,
     /// Addresses of the locations that have a MAC address.
-    macs: HashMap<(u32, MacAddr), BTreeSet<IpAddr>>,
+    macs: OrdSet<(u32, MacAddr, IpAddr)>,
     /// Given up; really freed after every worker left the old snapshot.
     to_free: Vec<u32>,
     /// Slots whose way must be written anew.
@@ -75,12 +81,14 @@ struct Draft {
     uplinks: Vec<(u16, config::UplinkConfig)>,
     tunnel: (u16, u8),
     /// Numbers of the VTEPs that are known, by address. A number is never given to another address.
-    vteps: HashMap<IpAddr, u32>,
+    vteps: OrdMap<IpAddr, u32>,
     last_vtep: u32,
     /// VTEPs that the config lists.
     listed: BTreeSet<IpAddr>,
-    /// Slots by next hop; no set is empty.
-    hops: HashMap<(u16, IpAddr), HashSet<u32>>,
+    /// Slots by next hop: uplink, address, slot.
+    hops: OrdSet<(u16, IpAddr, u32)>,
+    /// A next hop has fewer slots than when it was last looked for those that have none.
+    hops_left: bool,
 }
 
 /// The state behind the snapshots.
@@ -88,6 +96,7 @@ pub struct Topology {
     writer: VltWriter,
     current: Arc<Snapshot>,
     draft: Draft,
+    /// Snapshots committed so far.
     version: u32,
     /// Slots taken by the change in progress, which no worker has seen.
     fresh: Vec<u32>,
@@ -105,24 +114,27 @@ impl Topology {
         let draft = Draft {
             next: empty.clone(),
             vpc_index: HashMap::new(),
-            vnic_index: HashMap::new(),
+            vnic_index: OrdMap::new(),
             held: BTreeSet::new(),
-            vnic_slots: HashMap::new(),
-            learned: BTreeMap::new(),
-            remotes: HashMap::new(),
-            vtep_slots: HashMap::new(),
-            locations: BTreeMap::new(),
-            macs: HashMap::new(),
+            vnic_slots: OrdMap::new(),
+            learned: OrdMap::new(),
+            remotes: OrdMap::new(),
+            behind: OrdMap::new(),
+            vteps_stale: false,
+            vtep_slots: OrdMap::new(),
+            locations: OrdMap::new(),
+            macs: OrdSet::new(),
             to_free: Vec::new(),
             stale: Vec::new(),
             free_cells: Vec::new(),
             uplink_index: HashMap::new(),
             uplinks: Vec::new(),
             tunnel: (4789, 64),
-            vteps: HashMap::new(),
+            vteps: OrdMap::new(),
             last_vtep: 0,
             listed: BTreeSet::new(),
-            hops: HashMap::new(),
+            hops: OrdSet::new(),
+            hops_left: false,
         };
         Self {
             writer,
@@ -145,6 +157,22 @@ impl Topology {
         self.draft.locations.values()
     }
 
+    /// As [`locations`](Self::locations), by VPC and address, to keep: a copy shares everything.
+    pub fn all_locations(&self) -> OrdMap<(u32, IpAddr), LocationConfig> {
+        self.draft.locations.clone()
+    }
+
+    /// A vNIC of the snapshot in force by name.
+    pub fn vnic(&self, name: &str) -> Option<&Vnic> {
+        self.draft.vnic_index.get(name).and_then(|&index| self.current.vnic(index))
+    }
+
+    /// The location on another host of an address.
+    pub fn location(&self, vni: Vni, vip: IpAddr) -> Option<&LocationConfig> {
+        let vpc = self.draft.next.vnis.get(u128::from(vni.get()))?;
+        self.draft.locations.get(&(vpc, vip))
+    }
+
     /// Slots of the VLT: used and in all.
     pub fn vlt_usage(&self) -> (usize, usize) {
         (self.writer.used(), self.writer.table().capacity())
@@ -153,6 +181,7 @@ impl Topology {
     /// Ends the change in progress: the snapshot to publish.
     pub fn commit(&mut self) -> Arc<Snapshot> {
         self.fresh.clear();
+        self.version = self.version.wrapping_add(1);
         self.draft.next.version = self.version;
         let next = Arc::new(self.draft.next.clone());
         self.unsettled.push(std::mem::replace(&mut self.current, next));
@@ -182,8 +211,11 @@ impl Topology {
     /// Ends a change that every worker has, in the snapshot of the last [`commit`](Self::commit), and none an older one:
     /// writes the slots whose way changed, makes the neighbours those of the uplinks, and frees what was given up.
     pub fn settle(&mut self, neighbours: &mut Neighbours) {
-        uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
-        self.settled_uplinks.clone_from(&self.draft.uplinks);
+        if self.settled_uplinks != self.draft.uplinks {
+            uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
+            self.settled_uplinks.clone_from(&self.draft.uplinks);
+            self.draft.hops_left = true;
+        }
         self.write_stale(neighbours);
         self.unsettled.clear();
         for slot in std::mem::take(&mut self.draft.to_free) {
@@ -201,8 +233,7 @@ impl Topology {
         self.draft.held.remove(&index);
     }
 
-    /// Rebuilds ports, uplinks, VPCs, vNICs and settings from a config (which was validated). What the workers use is
-    /// left alone.
+    /// Rebuilds everything from a config (which was validated). What the workers use is left alone.
     ///
     /// # Errors
     /// [`TopologyError`], with nothing changed.
@@ -212,10 +243,31 @@ impl Topology {
         ports: &dyn Ports,
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
-        self.version += 1;
+        self.redraft(neighbours, |topology| topology.draft_config(config, ports, true))
+    }
+
+    /// As [`rebuild`](Self::rebuild), but for the locations: those of the config are not asked, and those there are stay
+    /// while their VPC does. For changes that are about something else; see [`keeps_locations`].
+    ///
+    /// # Errors
+    /// [`TopologyError`], with nothing changed.
+    pub fn rebuild_around_locations(
+        &mut self,
+        config: &Config,
+        ports: &dyn Ports,
+        neighbours: &Neighbours,
+    ) -> Result<(), TopologyError> {
+        self.redraft(neighbours, |topology| topology.draft_config(config, ports, false))
+    }
+
+    fn redraft(
+        &mut self,
+        neighbours: &Neighbours,
+        change: impl FnOnce(&mut Self) -> Result<(), TopologyError>,
+    ) -> Result<(), TopologyError> {
         self.fresh.clear();
         let before = self.draft.clone();
-        if let Err(error) = self.draft_config(config, ports) {
+        if let Err(error) = change(self) {
             self.draft = before;
             // Freed at once: no snapshot with them was ever handed out.
             for slot in std::mem::take(&mut self.fresh) {
@@ -223,24 +275,49 @@ impl Topology {
             }
             return Err(error);
         }
-        self.draft.stale = self.draft.remotes.keys().copied().collect();
+        self.note_stale(&before);
         self.write_fresh(neighbours);
         Ok(())
     }
 
     /// Everything of a change that may fail. No slot that a worker may read is written.
-    fn draft_config(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
+    fn draft_config(
+        &mut self,
+        config: &Config,
+        ports: &dyn Ports,
+        locations: bool,
+    ) -> Result<(), TopologyError> {
         self.draft.next.settings = settings::settings(config);
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
         self.rebuild_uplinks(config, ports);
         self.rebuild_vpcs(config);
         self.rebuild_vnics(config, ports)?;
         self.rebuild_ports(config, ports);
-        self.rebuild_locations(config)?;
+        if locations {
+            self.rebuild_locations(config)?;
+        }
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);
         Ok(())
     }
+}
+
+/// True when the locations that go with a config go with another one, too: neither the uplinks that lead to them, nor the
+/// networks that they are in, nor the addresses of this host have changed.
+pub fn keeps_locations(old: &Config, new: &Config) -> bool {
+    let vpcs: HashMap<&str, Vni> = old.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc.vni)).collect();
+    let vnis: HashSet<Vni> = vpcs.values().copied().collect();
+    let stays = |vpc: &VpcConfig| match vpcs.get(vpc.name.as_str()) {
+        Some(&vni) => vni == vpc.vni,
+        None => !vnis.contains(&vpc.vni),
+    };
+    let same_place = |pair: (&VnicConfig, &VnicConfig)| {
+        pair.0.name == pair.1.name && pair.0.vpc == pair.1.vpc && pair.0.vips == pair.1.vips
+    };
+    old.uplinks == new.uplinks
+        && new.vpcs.iter().all(stays)
+        && old.vnics.len() == new.vnics.len()
+        && old.vnics.iter().zip(&new.vnics).all(same_place)
 }
 
 /// The lowest index that nothing of the draft has, that is not held, and that no worker knows as somebody's.

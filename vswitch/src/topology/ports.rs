@@ -2,6 +2,7 @@
 //!
 //! Sits between the port table and the snapshot; opens, starts and stops no port.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
@@ -10,7 +11,7 @@ use wire::MacAddr;
 
 use super::Topology;
 use super::uplinks::punt_name;
-use crate::config::{Config, VnicPort};
+use crate::config::{Config, VnicConfig, VnicPort};
 
 /// What the topology needs to know of the ports.
 pub trait Ports {
@@ -28,6 +29,21 @@ pub trait Ports {
 
 impl Topology {
     pub(super) fn rebuild_ports(&mut self, config: &Config, ports: &dyn Ports) {
+        let mut vlans: HashMap<&str, Vec<(u128, u32)>> = HashMap::new();
+        for vnic in &config.vnics {
+            if let (VnicPort::Trunk(trunk), Some(vlan)) = (&vnic.port, vnic.vlan)
+                && let Some(&index) = self.draft.vnic_index.get(vnic.name.as_str())
+            {
+                vlans.entry(trunk.as_str()).or_default().push((u128::from(vlan), index));
+            }
+        }
+        let trunks = config.trunks.iter().map(|trunk| vlans.remove(trunk.name.as_str()).unwrap_or_default());
+        self.draft.next.trunks = trunks.map(|vlans| Arc::new(FlatMap::new(vlans))).collect();
+        self.rebuild_port_rows(config, ports);
+    }
+
+    /// What each port is for.
+    fn rebuild_port_rows(&mut self, config: &Config, ports: &dyn Ports) {
         let mut rows = vec![PortRow { partner: NO_PORT, ..PortRow::default() }; ports.count()];
         for (index, row) in rows.iter_mut().enumerate() {
             let port = index as PortIndex;
@@ -35,33 +51,42 @@ impl Topology {
             row.partner = ports.partner(port);
             row.mac = ports.mac(port);
         }
-        let mut assign = |name: &str, role: PortRole| {
-            if let Some((port, _)) = ports.find(name)
-                && let Some(row) = rows.get_mut(usize::from(port))
-            {
+        let mut assign = |port: PortIndex, role: PortRole| {
+            if let Some(row) = rows.get_mut(usize::from(port)) {
                 row.role = role;
             }
         };
+        let find = |name: &str| ports.find(name).map_or(NO_PORT, |(port, _)| port);
         for (index, uplink) in &self.draft.uplinks {
-            assign(&uplink.name, PortRole::Uplink(*index));
-            assign(&punt_name(&uplink.name), PortRole::Punt(*index));
+            assign(find(&uplink.name), PortRole::Uplink(*index));
+            assign(find(&punt_name(&uplink.name)), PortRole::Punt(*index));
         }
-        self.draft.next.trunks.clear();
         for (index, trunk) in config.trunks.iter().enumerate() {
-            assign(&trunk.name, PortRole::Trunk(index as u32));
-            let vlans =
-                config.vnics.iter().filter(|v| v.port == VnicPort::Trunk(trunk.name.clone())).filter_map(
-                    |vnic| Some((u128::from(vnic.vlan?), *self.draft.vnic_index.get(vnic.name.as_str())?)),
-                );
-            self.draft.next.trunks.push(Arc::new(FlatMap::new(vlans)));
+            assign(find(&trunk.name), PortRole::Trunk(index as u32));
         }
-        for vnic in &config.vnics {
-            if let (VnicPort::Own(_), Some(&index)) =
-                (&vnic.port, self.draft.vnic_index.get(vnic.name.as_str()))
-            {
-                assign(&vnic.name, PortRole::Vnic(index));
-            }
+        // One without a VLAN has a port of its own.
+        for vnic in self.draft.next.vnics.iter().flatten().filter(|vnic| vnic.vlan.is_none()) {
+            assign(vnic.port, PortRole::Vnic(vnic.index));
         }
         self.draft.next.ports = rows;
+    }
+
+    /// Leads packets of a vNIC's port or VLAN to it, or nowhere any more.
+    pub(super) fn bind_vnic(
+        &mut self,
+        config: &Config,
+        ports: &dyn Ports,
+        vnic: &VnicConfig,
+        index: Option<u32>,
+    ) {
+        let (VnicPort::Trunk(name), Some(vlan)) = (&vnic.port, vnic.vlan) else {
+            return self.rebuild_port_rows(config, ports);
+        };
+        let at = config.trunks.iter().position(|trunk| trunk.name == *name);
+        let Some(trunk) = at.and_then(|at| self.draft.next.trunks.get_mut(at)) else { return };
+        match index {
+            Some(index) => Arc::make_mut(trunk).insert(u128::from(vlan), index),
+            None => Arc::make_mut(trunk).remove(u128::from(vlan)),
+        }
     }
 }

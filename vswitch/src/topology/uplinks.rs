@@ -4,7 +4,7 @@
 //!
 //! Takes names, addresses and MACs from the config and the ports; resolves nothing itself.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
+use super::slots::LOWEST;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::topology::underlay::{Neighbours, State};
@@ -74,8 +75,11 @@ impl Topology {
     pub(super) fn rebuild_vteps(&mut self, config: &Config) {
         let listed: BTreeSet<IpAddr> =
             config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied()).collect();
-        let mut networks: BTreeSet<(IpAddr, u32)> =
-            self.draft.remotes.values().map(|remote| (remote.vtep, remote.vpc)).collect();
+        if !std::mem::take(&mut self.draft.vteps_stale) && self.draft.listed == listed {
+            return;
+        }
+        // By VPC and VTEP: in the order of what it is made from.
+        let mut networks: BTreeSet<(u32, IpAddr)> = self.draft.behind.keys().copied().collect();
         let peers = self.draft.next.vpcs.iter().flatten().flat_map(|vpc| {
             vpc.routes.iter().filter_map(|(_, target)| match target {
                 RouteTarget::Peer(peer) => Some((*peer, vpc.index)),
@@ -83,23 +87,31 @@ impl Topology {
             })
         });
         let peers: BTreeSet<(u32, u32)> = peers.collect();
-        let through: Vec<_> = networks
+        let through: Vec<_> = peers
             .iter()
-            .flat_map(|&(vtep, vpc)| {
-                peers.range((vpc, 0)..=(vpc, u32::MAX)).map(move |&(_, related)| (vtep, related))
+            .flat_map(|&(peer, related)| {
+                let of_peer = networks.range((peer, LOWEST)..).take_while(move |(vpc, _)| *vpc == peer);
+                of_peer.map(move |&(_, vtep)| (related, vtep))
             })
             .collect();
         networks.extend(through);
-        let known: BTreeSet<IpAddr> =
-            listed.iter().copied().chain(networks.iter().map(|&(vtep, _)| vtep)).collect();
-        self.draft.vteps.retain(|vtep, _| known.contains(vtep));
+        let known: HashSet<IpAddr> =
+            listed.iter().copied().chain(networks.iter().map(|&(_, vtep)| vtep)).collect();
+        let mut known: Vec<IpAddr> = known.into_iter().collect();
+        known.sort_unstable();
+        let gone = self.draft.vteps.keys().filter(|vtep| known.binary_search(vtep).is_err());
+        let gone: Vec<IpAddr> = gone.copied().collect();
+        for vtep in gone {
+            self.draft.vteps.remove(&vtep);
+        }
         let numbered: Vec<(IpAddr, u32)> =
             known.into_iter().map(|vtep| (vtep, self.vtep_number(vtep))).collect();
         let vteps = numbered
             .iter()
             .filter_map(|&(address, number)| Some((address, Vtep::new(number, listed.contains(&address))?)));
-        let networks = networks.iter().filter_map(|&(vtep, vpc)| {
-            let number = *self.draft.vteps.get(&vtep)?;
+        let numbers: HashMap<IpAddr, u32> = numbered.iter().copied().collect();
+        let networks = networks.iter().filter_map(|&(vpc, vtep)| {
+            let number = *numbers.get(&vtep)?;
             Some((number, self.draft.next.vpc(vpc)?.vni.get(), vpc))
         });
         self.draft.next.vteps = Vteps::new(vteps, networks);

@@ -6,13 +6,20 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pipelines::snapshot::{Destination, Location, NO_PORT, Vnic, VnicRow, Vpc};
+use pipelines::snapshot::{Destination, Location, NO_PORT, Snapshot, Vnic, VnicRow, Vpc};
 use pipelines::vlt::Place;
 
 use super::link_local::Given;
-use super::{Ports, Topology, TopologyError, free_index, has, put};
+use super::{Ports, Topology, TopologyError, has, put};
 use crate::config::{Config, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
+
+/// What the vNICs of one change share.
+struct Arrivals {
+    given: Given,
+    /// No index below it is free.
+    lowest: u32,
+}
 
 impl Topology {
     pub(super) fn rebuild_vnics(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
@@ -30,61 +37,116 @@ impl Topology {
                 self.forget_vnic(index);
             }
         }
-        let given = Given::of(config);
+        let mut arrivals = Arrivals { given: Given::of(config), lowest: 0 };
         for vnic in &config.vnics {
-            let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
-            let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
-                Some(&index) => index,
-                None => {
-                    let index = free_index(&self.draft.vnic_index, &self.draft.held, |index| {
-                        self.in_use().any(|snapshot| has(&snapshot.vnics, index))
-                    });
-                    if index as usize >= MAX_VNICS {
-                        return Err(TopologyError::TooManyVnics);
-                    }
-                    put(&mut self.draft.next.vnics, index, None);
-                    self.draft.vnic_index.insert(vnic.name.to_string(), index);
-                    index
-                }
-            };
-            let old = self.draft.next.vnics[index as usize].clone();
-            let port_name = match &vnic.port {
-                VnicPort::Trunk(trunk) => trunk.as_str(),
-                VnicPort::Own(_) => vnic.name.as_str(),
-            };
-            let cell = match &old {
-                Some(old) => old.cell,
-                None => self.new_cell(),
-            };
-            let learned = self.still_learned(vnic, index, &given);
-            let new = Vnic {
-                name: vnic.name.to_string(),
-                index,
-                vpc,
-                mac: vnic.mac,
-                vips: vnic.vips.iter().copied().chain(learned).collect(),
-                learns: vnic.link_local.learns(),
-                mtu: vnic.mtu,
-                port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
-                vlan: vnic.vlan,
-                cell,
-            };
-            if old.as_deref() == Some(&new) {
-                continue;
-            }
-            let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone());
-            // Its port, VLAN and MTU are never remembered by a decision.
-            if old.as_deref().map(addresses) != Some(addresses(&new)) {
-                if let Some(old) = &old {
-                    self.unplace_vnic(old);
-                }
-                self.place_vnic(&new, old.is_some())?;
-                self.draft.next.bump(cell);
-            }
-            self.draft.next.vnics[index as usize] = Some(Arc::new(new));
+            self.put_vnic(vnic, ports, &mut arrivals)?;
         }
         self.rebuild_rows();
         Ok(())
+    }
+
+    /// Adds a vNIC, which goes with the config (that was checked), ready to [`commit`](Self::commit). `config` has it
+    /// already; whatever else it says is in the topology.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with nothing changed.
+    pub fn add_vnic(
+        &mut self,
+        config: &Config,
+        vnic: &VnicConfig,
+        ports: &dyn Ports,
+    ) -> Result<(), TopologyError> {
+        // What it needs is looked for first, so that nothing is half done.
+        let (used, capacity) = self.vlt_usage();
+        if used >= capacity {
+            return Err(TopologyError::VltFull(capacity));
+        }
+        let lowest = self.free_vnic_index(0)?;
+        self.fresh.clear();
+        let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
+        // It was somebody else's by learning, and is given to this one.
+        vnic.vips.iter().for_each(|&vip| self.unlearn(vpc, vip));
+        let index = self.put_vnic(vnic, ports, &mut Arrivals { given: Given::default(), lowest })?;
+        self.renew_row(index);
+        self.bind_vnic(config, ports, vnic, Some(index));
+        self.fresh.clear();
+        Ok(())
+    }
+
+    /// Removes a vNIC, ready to [`commit`](Self::commit). `config` has it no more.
+    pub fn remove_vnic(&mut self, config: &Config, vnic: &VnicConfig, ports: &dyn Ports) {
+        let Some(index) = self.draft.vnic_index.remove(vnic.name.as_str()) else { return };
+        self.forget_vnic(index);
+        self.renew_row(index);
+        self.bind_vnic(config, ports, vnic, None);
+    }
+
+    /// The lowest index, from one on, that no vNIC of the draft has, that is not held, and that no worker knows as
+    /// somebody's.
+    fn free_vnic_index(&self, from: u32) -> Result<u32, TopologyError> {
+        let is_free = |index: usize| {
+            !has(&self.draft.next.vnics, index)
+                && !self.draft.held.contains(&(index as u32))
+                && !self.in_use().any(|snapshot| has(&snapshot.vnics, index))
+        };
+        let free = (from as usize..MAX_VNICS).find(|&index| is_free(index));
+        free.map(|index| index as u32).ok_or(TopologyError::TooManyVnics)
+    }
+
+    /// Enters a vNIC of the config, or what is new of it. Its index.
+    fn put_vnic(
+        &mut self,
+        vnic: &VnicConfig,
+        ports: &dyn Ports,
+        arrivals: &mut Arrivals,
+    ) -> Result<u32, TopologyError> {
+        let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
+        let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
+            Some(&index) => index,
+            None => {
+                let index = self.free_vnic_index(arrivals.lowest)?;
+                arrivals.lowest = index + 1;
+                put(&mut self.draft.next.vnics, index, None);
+                self.draft.vnic_index.insert(vnic.name.to_string(), index);
+                index
+            }
+        };
+        let old = self.draft.next.vnics[index as usize].clone();
+        let port_name = match &vnic.port {
+            VnicPort::Trunk(trunk) => trunk.as_str(),
+            VnicPort::Own(_) => vnic.name.as_str(),
+        };
+        let cell = match &old {
+            Some(old) => old.cell,
+            None => self.new_cell(),
+        };
+        let learned = self.still_learned(vnic, index, &arrivals.given);
+        let new = Vnic {
+            name: vnic.name.to_string(),
+            index,
+            vpc,
+            mac: vnic.mac,
+            vips: vnic.vips.iter().copied().chain(learned).collect(),
+            learns: vnic.link_local.learns(),
+            mtu: vnic.mtu,
+            port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
+            vlan: vnic.vlan,
+            cell,
+        };
+        if old.as_deref() == Some(&new) {
+            return Ok(index);
+        }
+        let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone());
+        // Its port, VLAN and MTU are never remembered by a decision.
+        if old.as_deref().map(addresses) != Some(addresses(&new)) {
+            if let Some(old) = &old {
+                self.unplace_vnic(old);
+            }
+            self.place_vnic(&new, old.is_some())?;
+            self.draft.next.bump(cell);
+        }
+        self.draft.next.vnics[index as usize] = Some(Arc::new(new));
+        Ok(index)
     }
 
     /// Enters a vNIC's addresses as locations of this host.
@@ -137,6 +199,39 @@ impl Topology {
         self.draft.learned.remove(&index);
         if let Some(slot) = self.draft.vnic_slots.remove(&index) {
             self.drop_slot(slot.slot);
+        }
+    }
+
+    /// Takes over one vNIC that came, changed or went into what is told of all of them.
+    pub(super) fn renew_row(&mut self, index: u32) {
+        let next = &mut self.draft.next;
+        let at = index as usize;
+        if next.vnic_rows.len() <= at {
+            next.vnic_rows.resize(at + 1, VnicRow::FREE);
+        }
+        let old = next.vnic_rows[at];
+        let vnic = next.vnics[at].clone();
+        let vpc = vnic.as_ref().and_then(|vnic| next.vpcs[vnic.vpc as usize].clone());
+        let new = vnic.as_ref().map_or(VnicRow::FREE, |vnic| row(vnic, vpc.as_deref()));
+        next.vnic_rows[at] = new;
+        if (old.vpc, old.mac) != (new.vpc, new.mac) {
+            let key = Snapshot::local_mac(old.vpc, old.mac);
+            if next.local_macs.get(key) == Some(index) {
+                next.local_macs.remove(key);
+            }
+            if vnic.is_some() {
+                next.local_macs.insert(Snapshot::local_mac(new.vpc, new.mac), index);
+            }
+        }
+        if old.vpc != new.vpc {
+            for (vpc, comes) in [(old.vpc, false), (new.vpc, true)] {
+                let Some(Some(vpc)) = next.vpcs.get_mut(vpc as usize) else { continue };
+                match (vpc.vnics.binary_search(&index), comes) {
+                    (Err(place), true) => Arc::make_mut(vpc).vnics.insert(place, index),
+                    (Ok(place), false) => drop(Arc::make_mut(vpc).vnics.remove(place)),
+                    _ => {}
+                }
+            }
         }
     }
 

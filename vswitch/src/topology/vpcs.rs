@@ -10,9 +10,9 @@ use pipelines::flat::FlatMap;
 use pipelines::snapshot::{Prefix, RouteTarget, Subnet, Vpc};
 use pipelines::vlt::{Place, SlotRef};
 
-use super::slots::Remote;
+use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
-use crate::config::{self, Config, InnerVlan};
+use crate::config::{self, Config, InnerVlan, VpcConfig};
 
 impl Topology {
     pub(super) fn rebuild_vpcs(&mut self, config: &Config) {
@@ -72,21 +72,20 @@ impl Topology {
             }
         }
         let vnis = self.draft.next.vpcs.iter().flatten().map(|vpc| (u128::from(vpc.vni.get()), vpc.index));
-        self.draft.next.vnis = FlatMap::new(vnis);
+        let vnis = FlatMap::new(vnis);
+        if self.draft.next.vnis != vnis {
+            self.draft.next.vnis = vnis;
+            self.draft.vteps_stale = true;
+        }
     }
 
     fn forget_vpc(&mut self, index: u32) {
-        let locations: Vec<IpAddr> =
-            self.draft.locations.keys().filter(|(vpc, _)| *vpc == index).map(|&(_, vip)| vip).collect();
+        let of_vpc = self.draft.locations.range((index, LOWEST)..).take_while(|((of, _), _)| *of == index);
+        let locations: Vec<IpAddr> = of_vpc.map(|(&(_, vip), _)| vip).collect();
         for vip in locations {
             self.drop_location(index, vip);
         }
-        let vteps: Vec<_> = self.draft.vtep_slots.keys().filter(|(vpc, _)| *vpc == index).copied().collect();
-        for key in vteps {
-            if let Some(slot) = self.draft.vtep_slots.remove(&key) {
-                self.drop_slot(slot.slot);
-            }
-        }
+        self.drop_vtep_slots(index, |_| true);
         // Before it goes: its index is another VPC's one day.
         self.touch_related(index);
         if let Some(vpc) = self.draft.next.vpcs[index as usize].take() {
@@ -96,61 +95,71 @@ impl Topology {
 
     /// Routes of VPCs, and the slots that they and flooding need.
     pub(super) fn rebuild_routes(&mut self, config: &Config) -> Result<(), TopologyError> {
-        let mut used: HashSet<(u32, IpAddr)> = HashSet::new();
-        for vpc in &config.vpcs {
-            let index = self.draft.vpc_index[vpc.name.as_str()];
-            let mut routes = Vec::new();
-            for route in &vpc.routes {
-                let prefix = Prefix::new(route.to.addr(), route.to.prefix_len());
-                let target = match &route.target {
-                    config::RouteTarget::Peer { vpc } => {
-                        RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()])
-                    }
-                    config::RouteTarget::Gateway { vtep, mac } => {
-                        used.insert((index, *vtep));
-                        let slot = self.vtep_slot(index, *vtep)?;
-                        RouteTarget::Gateway { slot, mac: *mac }
-                    }
-                };
-                routes.push((prefix, target));
-            }
-            routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-            let mut flood_slots = Vec::new();
-            if vpc.flood {
-                let of_vpc = self.draft.locations.range((index, IpAddr::from([0, 0, 0, 0]))..);
-                let vteps: HashSet<IpAddr> = of_vpc
-                    .take_while(|((vpc, _), _)| *vpc == index)
-                    .map(|(_, location)| location.vtep)
-                    .chain(config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied()))
-                    .collect();
-                let mut vteps: Vec<_> = vteps.into_iter().collect();
-                vteps.sort();
-                for vtep in vteps {
-                    used.insert((index, vtep));
-                    flood_slots.push(self.vtep_slot(index, vtep)?);
+        config.vpcs.iter().try_for_each(|vpc| self.rebuild_vpc_routes(config, vpc))
+    }
+
+    /// As [`rebuild_routes`](Self::rebuild_routes), of one VPC.
+    pub(super) fn rebuild_routes_of(&mut self, config: &Config, index: u32) -> Result<(), TopologyError> {
+        let Some(known) = self.draft.next.vpc(index) else { return Ok(()) };
+        match config.vpcs.iter().find(|vpc| vpc.vni == known.vni) {
+            Some(vpc) => self.rebuild_vpc_routes(config, vpc),
+            None => Ok(()),
+        }
+    }
+
+    fn rebuild_vpc_routes(&mut self, config: &Config, vpc: &VpcConfig) -> Result<(), TopologyError> {
+        let index = self.draft.vpc_index[vpc.name.as_str()];
+        let mut used: HashSet<IpAddr> = HashSet::new();
+        let mut routes = Vec::new();
+        for route in &vpc.routes {
+            let prefix = Prefix::new(route.to.addr(), route.to.prefix_len());
+            let target = match &route.target {
+                config::RouteTarget::Peer { vpc } => RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()]),
+                config::RouteTarget::Gateway { vtep, mac } => {
+                    used.insert(*vtep);
+                    let slot = self.vtep_slot(index, *vtep)?;
+                    RouteTarget::Gateway { slot, mac: *mac }
                 }
-            }
-            let Some(current) = self.draft.next.vpcs[index as usize].as_mut() else { continue };
-            let new_routes = current.routes != routes;
-            let new_list = current.flood_slots != flood_slots;
-            if new_routes || new_list {
-                let vpc = Arc::make_mut(current);
-                (vpc.routes, vpc.flood_slots) = (routes, flood_slots);
-            }
-            if new_routes {
-                self.draft.next.touch_vpc(index);
-            } else if new_list {
-                self.draft.next.touch_strangers(index);
+            };
+            routes.push((prefix, target));
+        }
+        routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        let mut flood_slots = Vec::new();
+        if vpc.flood {
+            let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied());
+            let vteps: BTreeSet<IpAddr> = self.vteps_of(index).chain(peers).collect();
+            for vtep in vteps {
+                used.insert(vtep);
+                flood_slots.push(self.vtep_slot(index, vtep)?);
             }
         }
-        let unused: Vec<_> =
-            self.draft.vtep_slots.keys().filter(|key| !used.contains(key)).copied().collect();
-        for key in unused {
-            if let Some(slot) = self.draft.vtep_slots.remove(&key) {
-                self.drop_slot(slot.slot);
-            }
+        let Some(current) = self.draft.next.vpcs[index as usize].as_mut() else { return Ok(()) };
+        let new_routes = current.routes != routes;
+        let new_list = current.flood_slots != flood_slots;
+        if new_routes || new_list {
+            let vpc = Arc::make_mut(current);
+            (vpc.routes, vpc.flood_slots) = (routes, flood_slots);
         }
+        if new_routes {
+            // Those of a peer are heard here, too.
+            self.draft.vteps_stale = true;
+            self.draft.next.touch_vpc(index);
+        } else if new_list {
+            self.draft.next.touch_strangers(index);
+        }
+        self.drop_vtep_slots(index, |vtep| !used.contains(&vtep));
         Ok(())
+    }
+
+    /// Gives up the slots of a VPC's VTEPs that are needed no more.
+    fn drop_vtep_slots(&mut self, vpc: u32, is_unused: impl Fn(IpAddr) -> bool) {
+        let of_vpc = self.draft.vtep_slots.range((vpc, LOWEST)..).take_while(|((of, _), _)| *of == vpc);
+        let unused = of_vpc.filter(|((_, vtep), _)| is_unused(*vtep));
+        let unused: Vec<_> = unused.map(|(&key, &slot)| (key, slot)).collect();
+        for (key, slot) in unused {
+            self.draft.vtep_slots.remove(&key);
+            self.drop_slot(slot.slot);
+        }
     }
 
     fn vtep_slot(&mut self, vpc: u32, vtep: IpAddr) -> Result<SlotRef, TopologyError> {
@@ -158,8 +167,7 @@ impl Topology {
             return Ok(slot);
         }
         let slot = self.allocate(Place::Empty)?;
-        self.draft.remotes.insert(slot.slot, Remote { vtep, vpc, hop: None });
-        self.draft.stale.push(slot.slot);
+        self.place_behind(slot.slot, Remote::new(vpc, vtep, false));
         self.draft.vtep_slots.insert((vpc, vtep), slot);
         Ok(slot)
     }

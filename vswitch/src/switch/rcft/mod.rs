@@ -32,7 +32,7 @@ use wire::Qpn;
 use wire::cm::Message;
 
 use super::events::EventLog;
-use crate::config::{Config, Refuse};
+use crate::config::{Config, RcftConfig, Refuse, VnicConfig};
 use connections::Connections;
 use purge::Purge;
 use saved::Saved;
@@ -59,6 +59,10 @@ pub struct Control {
     times: Times,
     /// As configured; without a quota `u32::MAX`.
     limits: HashMap<u32, Limits>,
+    /// What the quotas add up to.
+    promised: u64,
+    /// vNICs without one.
+    open: u32,
     /// What a vNIC without a quota may have.
     open_share: u32,
     connections: Connections,
@@ -123,6 +127,15 @@ fn key_of(vnic: u32, peer: IpAddr, qpn: Qpn) -> QpKey {
     QpKey::new(Scope::Vnic(vnic), peer, qpn)
 }
 
+/// A vNIC's limits; one without a quota has what the others leave.
+fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> Limits {
+    Limits {
+        quota: quota.unwrap_or(u32::MAX),
+        new_rate: rcft.new_rate,
+        reject: given.refuse(rcft) == Refuse::Reject,
+    }
+}
+
 impl Control {
     /// Control of the tables that workers share; the file of admitted queue pairs is beside `state`.
     pub fn new(shared: Arc<RcftShared>, state: Option<&std::path::Path>) -> Self {
@@ -142,6 +155,8 @@ impl Control {
             shared,
             times: Times::default(),
             limits: HashMap::new(),
+            promised: 0,
+            open: 0,
             open_share: u32::MAX,
             connections: Connections::default(),
             purge: Purge::default(),
@@ -195,17 +210,20 @@ impl Control {
         let configured: HashMap<&str, _> =
             config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
         let mut limits = HashMap::new();
-        let open_share = self.open_share(config, quotas);
+        (self.promised, self.open) = (0, 0);
+        for vnic in &config.vnics {
+            match vnic.quota(rcft).and_then(|_| quotas.get(vnic.name.as_str())) {
+                Some(quota) => self.promised += u64::from(*quota),
+                None => self.open += 1,
+            }
+        }
+        let open_share = self.share_of_the_rest();
         let others = std::mem::replace(&mut self.open_share, open_share) != open_share;
         for vnic in snapshot.vnics.iter().flatten() {
             let Some(given) = configured.get(vnic.name.as_str()) else { continue };
             // Without a quota what the others leave is the limit.
             let quota = given.quota(rcft).and_then(|_| quotas.get(&vnic.name)).copied();
-            let new = Limits {
-                quota: quota.unwrap_or(u32::MAX),
-                new_rate: rcft.new_rate,
-                reject: given.refuse(rcft) == Refuse::Reject,
-            };
+            let new = limits_of(given, rcft, quota);
             if self.limits.get(&vnic.index) != Some(&new) || (others && quota.is_none()) {
                 self.keeper.set_limits(vnic.index, self.enforced(new));
             }
@@ -214,17 +232,45 @@ impl Control {
         self.limits = limits;
     }
 
+    /// As [`configure`](Self::configure), for one vNIC that comes: its index, what the config says of it, and what its
+    /// quota comes to, where it has one.
+    pub fn add_vnic(&mut self, config: &Config, index: u32, given: &VnicConfig, quota: Option<u32>) {
+        match quota {
+            Some(quota) => self.promised += u64::from(quota),
+            None => self.open += 1,
+        }
+        self.share_anew();
+        let new = limits_of(given, &config.rcft, quota);
+        self.keeper.set_limits(index, self.enforced(new));
+        self.limits.insert(index, new);
+    }
+
+    /// As [`configure`](Self::configure), for one vNIC that goes.
+    pub fn remove_vnic(&mut self, index: u32) {
+        match self.limits.remove(&index).map(|limits| limits.quota) {
+            None => return,
+            Some(u32::MAX) => self.open = self.open.saturating_sub(1),
+            Some(quota) => self.promised = self.promised.saturating_sub(u64::from(quota)),
+        }
+        self.share_anew();
+    }
+
+    /// Gives the vNICs without a quota what is left for them now, if that is something else.
+    fn share_anew(&mut self) {
+        let share = self.share_of_the_rest();
+        if std::mem::replace(&mut self.open_share, share) == share {
+            return;
+        }
+        for (&index, &limits) in self.limits.iter().filter(|(_, limits)| limits.quota == u32::MAX) {
+            self.keeper.set_limits(index, self.enforced(limits));
+        }
+    }
+
     /// What each vNIC without a quota may have: an equal part of what the quotas of the others leave, so that one
     /// tenant cannot take the places that another was promised.
-    fn open_share(&self, config: &Config, quotas: &BTreeMap<String, u32>) -> u32 {
+    fn share_of_the_rest(&self) -> u32 {
         let entries = self.shared.config().entries;
-        let (mut promised, mut open) = (0u64, 0u32);
-        for vnic in &config.vnics {
-            match vnic.quota(&config.rcft).and_then(|_| quotas.get(vnic.name.as_str())) {
-                Some(quota) => promised += u64::from(*quota),
-                None => open += 1,
-            }
-        }
+        let (promised, open) = (self.promised, self.open);
         if promised > u64::from(entries) {
             tracing::warn!(
                 promised,

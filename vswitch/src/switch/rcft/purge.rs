@@ -90,9 +90,6 @@ impl Purge {
         if same && gone.is_empty() {
             return gone;
         }
-        for vnic in before.vnics.iter().chain(&after.vnics).flatten() {
-            self.names.entry(vnic.index).or_insert_with(|| vnic.name.clone());
-        }
         self.poorer.extend(poorer(before, after));
         self.before.get_or_insert_with(|| before.clone());
         self.answers.clear();
@@ -124,6 +121,12 @@ impl Purge {
             _ => return false,
         };
         *self.counts.entry((vnic, cause)).or_default() += 1;
+        if !self.names.contains_key(&vnic) {
+            // As it was called when what is purged was admitted.
+            let known = self.before.as_ref().and_then(|before| before.vnic(vnic)).or(after.vnic(vnic));
+            let name = known.map(|vnic| vnic.name.clone()).unwrap_or_default();
+            self.names.insert(vnic, name);
+        }
         true
     }
 

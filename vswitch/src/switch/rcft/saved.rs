@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use wire::Qpn;
 
-use crate::switch::edit::write_whole;
+use crate::state::files::write_whole;
 
 const HEADER: &str = "vswitch rcft 1";
 

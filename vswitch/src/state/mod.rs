@@ -1,9 +1,13 @@
 //! Saved state: what was changed through the console or the API, kept over a restart or a crash.
 //!
-//! The file is a whole config, replaced atomically after each change, with the config file as it was last applied in
-//! comments behind it. At start the two are compared with the config file of now (`config::merge`): where that says
+//! The file is a whole config, with the config file as it was last applied in comments behind it, and goes with a journal of
+//! what changed since ([`journal`]). At start the two are compared with the config file of now (`config::merge`): where that says
 //! something new, it wins; everything else is as it was. What belongs to the process (memory, workers, sockets) always
 //! comes from the config file.
+
+pub mod change;
+pub(crate) mod files;
+pub mod journal;
 
 use std::path::Path;
 
@@ -24,7 +28,11 @@ pub fn restore(config: Config, file: Option<&Source>, path: &Path) -> anyhow::Re
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(config),
         Err(error) => return Err(error).with_context(|| format!("cannot read the state file {shown}")),
     };
-    let saved = Config::parse(&text, &shown).with_context(|| {
+    let changes = journal::changes(path, &text)
+        .with_context(|| format!("cannot read the journal of the state file {shown}"))?;
+    let whole = change::apply(&text, &changes).map_err(|error| anyhow::anyhow!(error));
+    let whole = whole.with_context(|| format!("the state file {shown} is not valid"))?;
+    let saved = Config::parse(&whole, &shown).with_context(|| {
         format!("the state file {shown} is not valid; mend it, or remove it to start from the config")
     })?;
     tracing::info!(file = shown, "networks restored from the state file; remove it to start from the config");

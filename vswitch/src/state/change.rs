@@ -1,0 +1,258 @@
+//! A change of the config as data: what is set and what goes. One line of the journal.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::config::merge::{LISTS, id};
+use crate::config::{Config, LocationConfig, VnicConfig};
+
+/// What changed in a config.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Sections that are as given now, and objects of lists that came or changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    set: BTreeMap<String, Value>,
+    /// Objects of lists that went, by what tells them from others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    gone: BTreeMap<String, Vec<String>>,
+}
+
+impl Change {
+    /// What changed from one config to another.
+    ///
+    /// # Errors
+    /// When a value cannot be written as TOML.
+    pub fn between(old: &Config, new: &Config) -> Result<Self, toml::ser::Error> {
+        // Long lists that are equal need no second look.
+        let (mut old, mut new) = (std::borrow::Cow::Borrowed(old), std::borrow::Cow::Borrowed(new));
+        if old.vnics == new.vnics && !old.vnics.is_empty() {
+            old.to_mut().vnics = Vec::new();
+            new.to_mut().vnics = Vec::new();
+        }
+        let (old, new) = (Table::try_from(&*old)?, Table::try_from(&*new)?);
+        let mut change = Self::default();
+        for (section, value) in &new {
+            match keys(section) {
+                None if old.get(section) != Some(value) => {
+                    change.set.insert(section.clone(), value.clone());
+                }
+                None => {}
+                Some(keys) => {
+                    let before = objects(old.get(section), keys);
+                    let after = objects(Some(value), keys);
+                    // In the order of the config.
+                    let list = value.as_array().into_iter().flatten().filter_map(Value::as_table);
+                    let set: Vec<Value> = list
+                        .filter(|object| before.get(&id(object, keys)) != Some(object))
+                        .map(|object| Value::Table(object.clone()))
+                        .collect();
+                    if !set.is_empty() {
+                        change.set.insert(section.clone(), Value::Array(set));
+                    }
+                    let mut gone: Vec<String> =
+                        before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
+                    gone.sort_unstable();
+                    if !gone.is_empty() {
+                        change.gone.insert(section.clone(), gone);
+                    }
+                }
+            }
+        }
+        Ok(change)
+    }
+
+    /// A location came or moved.
+    ///
+    /// # Errors
+    /// When it cannot be written as TOML.
+    pub fn location(location: &LocationConfig) -> Result<Self, toml::ser::Error> {
+        Self::of_object("location", Value::try_from(location)?)
+    }
+
+    /// A vNIC came.
+    ///
+    /// # Errors
+    /// When it cannot be written as TOML.
+    pub fn vnic(vnic: &VnicConfig) -> Result<Self, toml::ser::Error> {
+        Self::of_object("vnic", Value::try_from(vnic)?)
+    }
+
+    fn of_object(list: &str, object: Value) -> Result<Self, toml::ser::Error> {
+        let set = [(list.to_owned(), Value::Array(vec![object]))].into();
+        Ok(Self { set, gone: BTreeMap::new() })
+    }
+
+    /// A vNIC went.
+    pub fn without_vnic(name: &str) -> Self {
+        Self { set: BTreeMap::new(), gone: [("vnic".to_owned(), vec![name.to_owned()])].into() }
+    }
+
+    /// Locations went besides.
+    #[must_use]
+    pub fn and_without(mut self, locations: impl IntoIterator<Item = LocationConfig>) -> Self {
+        let ids: Vec<String> =
+            locations.into_iter().map(|location| format!("{} {}", location.vni, location.vip)).collect();
+        if !ids.is_empty() {
+            self.gone.entry("location".to_owned()).or_default().extend(ids);
+        }
+        self
+    }
+
+    /// As a line.
+    pub fn line(&self) -> String {
+        // Tables of strings, numbers and lists: there is nothing that JSON could not say.
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+
+    /// From a line.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn read(line: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(line)
+    }
+}
+
+fn keys(section: &str) -> Option<&'static [&'static str]> {
+    LISTS.iter().find(|(list, _)| *list == section).map(|(_, keys)| *keys)
+}
+
+fn objects<'t>(list: Option<&'t Value>, keys: &[&str]) -> HashMap<String, &'t Table> {
+    let list = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
+    list.map(|object| (id(object, keys), object)).collect()
+}
+
+/// The text of a config after some changes.
+///
+/// # Errors
+/// A text that is no TOML.
+pub fn apply(text: &str, changes: &[Change]) -> Result<String, String> {
+    if changes.is_empty() {
+        return Ok(text.to_owned());
+    }
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    let mut lists: HashMap<&str, List> = HashMap::new();
+    for &(name, keys) in LISTS {
+        let objects = match table.remove(name) {
+            Some(Value::Array(objects)) => objects,
+            _ => Vec::new(),
+        };
+        let objects = objects.into_iter().map(Some).collect::<Vec<_>>();
+        let mut list = List { keys, places: HashMap::new(), objects };
+        for (at, object) in list.objects.iter().enumerate() {
+            if let Some(object) = object.as_ref().and_then(Value::as_table) {
+                list.places.insert(id(object, keys), at);
+            }
+        }
+        lists.insert(name, list);
+    }
+    for change in changes {
+        for (section, gone) in &change.gone {
+            let Some(list) = lists.get_mut(section.as_str()) else { continue };
+            gone.iter().for_each(|id| list.remove(id));
+        }
+        for (section, value) in &change.set {
+            match (lists.get_mut(section.as_str()), value) {
+                (Some(list), Value::Array(objects)) => objects.iter().for_each(|object| list.set(object)),
+                (Some(_), _) => return Err(format!("{section} is a list")),
+                (None, value) => drop(table.insert(section.clone(), value.clone())),
+            }
+        }
+    }
+    for &(name, _) in LISTS {
+        let objects: Vec<Value> =
+            lists.remove(name).map(|list| list.objects).into_iter().flatten().flatten().collect();
+        if !objects.is_empty() {
+            table.insert(name.to_owned(), Value::Array(objects));
+        }
+    }
+    toml::to_string(&table).map_err(|error| error.to_string())
+}
+
+/// A list of objects, each found by what tells it from others.
+struct List {
+    keys: &'static [&'static str],
+    places: HashMap<String, usize>,
+    objects: Vec<Option<Value>>,
+}
+
+impl List {
+    fn set(&mut self, object: &Value) {
+        let Some(table) = object.as_table() else { return };
+        let id = id(table, self.keys);
+        match self.places.get(&id) {
+            Some(&at) => self.objects[at] = Some(object.clone()),
+            None => {
+                self.places.insert(id, self.objects.len());
+                self.objects.push(Some(object.clone()));
+            }
+        }
+    }
+
+    fn remove(&mut self, id: &str) {
+        if let Some(at) = self.places.remove(id) {
+            self.objects[at] = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORKS: &str = "[[uplink]]\nname = \"up\"\nport = { kind = \"null\" }\naddresses = [\"172.16.0.1/24\"]\n\
+        [[vpc]]\nname = \"red\"\nvni = 1\n[[vpc]]\nname = \"blue\"\nvni = 2\n\
+        [[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n[[trunk]]\nname = \"t\"\nport = { kind = \"null\" }\n";
+
+    fn config(more: &str) -> Config {
+        Config::parse(&format!("{NETWORKS}{more}"), "f").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn vnic(n: u8, mtu: u16) -> String {
+        format!(
+            "[[vnic]]\nname = \"v{n}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:{n:02x}\"\nvips = [\"10.0.0.{n}\"]\n\
+             mtu = {mtu}\nport = \"t\"\nvlan = {n}\n"
+        )
+    }
+
+    #[test]
+    fn a_config_and_its_changes_are_the_config_after_them() {
+        let location =
+            "[[location]]\nvni = 1\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\nvtep = \"172.16.0.2\"\n";
+        let configs = [
+            config(""),
+            config(&vnic(1, 1400)),
+            config(&format!("{}{}", vnic(1, 1300), vnic(2, 1400))),
+            config(&format!("[qos]\nlink = \"1Gbit\"\n{}{location}", vnic(2, 1400))),
+            config(&format!("{}[[port]]\nname = \"p\"\nport = {{ kind = \"ring\" }}\n", vnic(2, 1400))),
+            Config::parse("[[vpc]]\nname = \"red\"\nvni = 1\n", "f").unwrap(),
+        ];
+        let mut changes = Vec::new();
+        for pair in configs.windows(2) {
+            let change = Change::between(&pair[0], &pair[1]).unwrap();
+            // As it comes back from a file.
+            changes.push(Change::read(change.line().trim_end()).unwrap());
+            let text = apply(&configs[0].to_toml().unwrap(), &changes).unwrap();
+            assert_eq!(Config::parse(&text, "f").unwrap(), pair[1]);
+        }
+        assert_eq!(Change::between(&configs[2], &configs[2]).unwrap(), Change::default());
+    }
+
+    #[test]
+    fn single_objects_are_told_as_the_whole_config_would() {
+        let (old, new) = (config(&vnic(1, 1400)), config(&format!("{}{}", vnic(1, 1400), vnic(2, 1300))));
+        assert_eq!(Change::between(&old, &new).unwrap(), Change::vnic(&new.vnics[1]).unwrap());
+        assert_eq!(Change::between(&new, &old).unwrap(), Change::without_vnic("v2"));
+        let place =
+            "[[location]]\nvni = 1\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\nvtep = \"172.16.0.2\"\n";
+        let (bare, placed) = (config(""), config(place));
+        assert_eq!(Change::between(&bare, &placed).unwrap(), Change::location(&placed.locations[0]).unwrap());
+        let gone = Change::default().and_without(placed.locations.clone());
+        assert_eq!(Change::between(&placed, &bare).unwrap(), gone);
+    }
+}

@@ -1,0 +1,62 @@
+//! Files that are whole, whatever happens while they are written, and their owner's alone.
+
+/// A number that nobody can guess: the standard library's randomly keyed hasher.
+pub(super) fn unpredictable() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::Instant::now())
+}
+
+/// Replaces a file by a new one that only its owner reads; after a crash it is either the old or the new one.
+pub(crate) fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{:016x}.new", unpredictable()));
+    let temporary = std::path::PathBuf::from(temporary);
+    // Exclusively: neither a file nor a link that somebody put there is written through.
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let result = (|| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        std::fs::File::open(folder.unwrap_or(std::path::Path::new(".")))?.sync_all()
+    })();
+    if result.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn repair_files_are_their_owners_alone_and_follow_no_link() {
+        let folder = std::env::temp_dir().join(format!("vswitch-whole-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (path, precious) = (folder.join("state"), folder.join("precious"));
+        std::fs::write(&precious, "precious").unwrap();
+        // A file that is there already, open to all; and the name that could be guessed before, as a link.
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        symlink(&precious, folder.join(format!("state.{}.new", std::process::id()))).unwrap();
+        write_whole(&path, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        // A link in the file's own place is replaced, not followed.
+        std::fs::remove_file(&path).unwrap();
+        symlink(&precious, &path).unwrap();
+        write_whole(&path, "newer").unwrap();
+        assert!(!std::fs::symlink_metadata(&path).unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "nothing else is left");
+        assert!(write_whole(&folder.join("no/such/folder"), "x").is_err());
+        assert_ne!(unpredictable(), unpredictable());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

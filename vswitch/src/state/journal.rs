@@ -1,0 +1,311 @@
+//! The state file and the journal of what changed since it was written.
+//!
+//! A change appends a line to the journal and waits until the disk has it; the state file itself, which is the whole config,
+//! is written when there is none yet to append to, and anew on a thread of its own when the journal has grown long.
+//!
+//! The state file names its journal, and every state file another one: whatever moment a crash comes at, the file that is
+//! there and the journal that it names tell all that was acknowledged. While a new state file is under way, changes go to both
+//! journals. A last line without its end is one whose change was never acknowledged.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+
+use super::change::Change;
+use super::files::{unpredictable, write_whole};
+
+/// In front of the journal's name in the state file.
+const NAMED: &str = "# What changed since is in: ";
+/// A journal is not worth a new state file before it has so many bytes.
+const LEAST: u64 = 1 << 20;
+
+/// A journal that is written.
+#[derive(Debug)]
+struct Journal {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Journal {
+    fn create(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        sync_folder(&path)?;
+        Ok(Self { path, file, bytes: 0 })
+    }
+
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        self.file.write_all(line.as_bytes())?;
+        self.file.sync_data()?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+}
+
+/// A new state file under way.
+#[derive(Debug)]
+struct Renewal {
+    journal: Journal,
+    written: Receiver<io::Result<u64>>,
+}
+
+/// Where changes are saved.
+#[derive(Debug)]
+pub struct Saver {
+    path: PathBuf,
+    /// Of the state file that is there; none before the first change, and after a fault.
+    journal: Option<Journal>,
+    renewal: Option<Renewal>,
+    /// Bytes of the state file.
+    whole: u64,
+}
+
+impl Saver {
+    /// Saves to a state file and a journal beside it. Writes nothing yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), journal: None, renewal: None, whole: 0 }
+    }
+
+    /// The state file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True when a change can be appended; otherwise the whole must be written.
+    pub fn can_append(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Writes the whole config. When this returns, it is there.
+    ///
+    /// # Errors
+    /// Why it is not; then nothing can be appended.
+    pub fn write(&mut self, config: &str) -> io::Result<()> {
+        self.renewal = None;
+        self.journal = None;
+        let journal = self.new_journal()?;
+        let written = write_state(&self.path, &journal.path, config);
+        if written.is_err() {
+            let _ = std::fs::remove_file(&journal.path);
+        }
+        self.whole = written?;
+        self.adopt(journal);
+        Ok(())
+    }
+
+    /// Appends a change. When this returns, it is there.
+    ///
+    /// # Errors
+    /// Why it is not; then the whole must be written.
+    pub fn append(&mut self, change: &Change) -> io::Result<()> {
+        let Some(journal) = &mut self.journal else {
+            return Err(io::Error::other("there is no state file to append to"));
+        };
+        let line = change.line();
+        let mut result = journal.append(&line);
+        if let Some(renewal) = &mut self.renewal {
+            // Before the answer: whichever of the two is named after a crash has it.
+            result = result.and(renewal.journal.append(&line));
+        }
+        if result.is_err() {
+            self.journal = None;
+            self.renewal = None;
+        }
+        result
+    }
+
+    /// True when the journal has become longer than what it spares.
+    pub fn is_long(&self) -> bool {
+        let journal = self.journal.as_ref().map_or(0, |journal| journal.bytes);
+        self.renewal.is_none() && journal > LEAST.max(self.whole)
+    }
+
+    /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
+    pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+        let journal = self.new_journal()?;
+        let (tell, written) = sync_channel(1);
+        let (state, path) = (self.path.clone(), journal.path.clone());
+        let work = move || {
+            let result = text().and_then(|text| write_state(&state, &path, &text));
+            // Nobody waits when the whole was written otherwise meanwhile.
+            let _ = tell.send(result);
+        };
+        std::thread::Builder::new().name("state".into()).spawn(work)?;
+        self.renewal = Some(Renewal { journal, written });
+        Ok(())
+    }
+
+    /// Takes in that a new state file was written. An error leaves the old one in force, and its journal grows on.
+    pub fn tend(&mut self) -> io::Result<()> {
+        let Some(renewal) = &self.renewal else { return Ok(()) };
+        let result = match renewal.written.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(()),
+            Err(TryRecvError::Disconnected) => Err(io::Error::other("the thread that writes it ended early")),
+            Ok(result) => result,
+        };
+        let Some(renewal) = self.renewal.take() else { return Ok(()) };
+        self.whole = result?;
+        self.adopt(renewal.journal);
+        Ok(())
+    }
+
+    fn new_journal(&self) -> io::Result<Journal> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".journal-{:016x}", unpredictable()));
+        Journal::create(name.into())
+    }
+
+    /// Goes on with the journal that the state file names now; others beside it are of no use any more.
+    fn adopt(&mut self, journal: Journal) {
+        for other in journals(&self.path).into_iter().filter(|path| *path != journal.path) {
+            let _ = std::fs::remove_file(other);
+        }
+        self.journal = Some(journal);
+    }
+}
+
+/// Writes a state file that names its journal. How many bytes it has.
+fn write_state(path: &Path, journal: &Path, config: &str) -> io::Result<u64> {
+    let name = journal.file_name().unwrap_or_default().to_string_lossy();
+    let text = format!("{NAMED}{name}\n{config}");
+    write_whole(path, &text)?;
+    Ok(text.len() as u64)
+}
+
+/// The journals beside a state file.
+fn journals(state: &Path) -> Vec<PathBuf> {
+    let folder = state.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let prefix = format!("{}.journal-", state.file_name().unwrap_or_default().to_string_lossy());
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    ours.map(|entry| folder.join(entry.file_name())).collect()
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The changes since a state file was written, oldest first; none when it names no journal, or one that is not there.
+///
+/// # Errors
+/// A journal that cannot be read, or has a line that is no change.
+pub fn changes(path: &Path, state: &str) -> io::Result<Vec<Change>> {
+    let Some(name) = state.lines().next().and_then(|line| line.strip_prefix(NAMED)) else {
+        return Ok(Vec::new());
+    };
+    let journal = path.with_file_name(name);
+    if Path::new(name).components().count() != 1 {
+        return Err(io::Error::other(format!("{name:?} is not the name of a journal beside it")));
+    }
+    let text = match std::fs::read_to_string(&journal) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let read = |(at, line): (usize, &str)| {
+        Change::read(line)
+            .map_err(|error| io::Error::other(format!("{}:{}: {error}", journal.display(), at + 1)))
+    };
+    whole.lines().enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("vswitch-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+        fn state(&self) -> PathBuf {
+            self.0.join("state")
+        }
+        fn read(&self) -> Config {
+            let text = std::fs::read_to_string(self.state()).unwrap();
+            let changes = changes(&self.state(), &text).unwrap();
+            Config::parse(&crate::state::change::apply(&text, &changes).unwrap(), "state").unwrap()
+        }
+        fn names(&self) -> Vec<String> {
+            self.read().vpcs.iter().map(|vpc| vpc.name.to_string()).collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn vpcs(count: u32) -> Config {
+        let vpc = |n| format!("[[vpc]]\nname = \"v{n}\"\nvni = {n}\n");
+        Config::parse(&(1..=count).map(vpc).collect::<String>(), "f").unwrap()
+    }
+
+    fn step(count: u32) -> Change {
+        Change::between(&vpcs(count - 1), &vpcs(count)).unwrap()
+    }
+
+    #[test]
+    fn what_was_appended_is_there_and_half_a_line_is_not() {
+        let folder = Folder::new("journal");
+        let mut saver = Saver::new(&folder.state());
+        assert!(!saver.can_append() && saver.append(&step(2)).is_err());
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        saver.append(&step(2)).unwrap();
+        saver.append(&step(3)).unwrap();
+        assert_eq!(folder.read(), vpcs(3));
+        // Somebody else's file of that name is not read, and the process may end in the middle of a line.
+        let journal = journals(&folder.state()).remove(0);
+        let text = std::fs::read_to_string(&journal).unwrap();
+        std::fs::write(&journal, &text[..text.len() - 1]).unwrap();
+        assert_eq!(folder.names(), ["v1", "v2"]);
+        std::fs::write(&journal, format!("nonsense\n{text}")).unwrap();
+        let state = std::fs::read_to_string(folder.state()).unwrap();
+        let error = changes(&folder.state(), &state).unwrap_err().to_string();
+        assert!(error.contains(":1:") && error.contains("journal-"), "{error}");
+        // The whole again: the old journal counts no more.
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        assert_eq!((folder.names(), journals(&folder.state()).len()), (vec!["v1".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_new_state_file_under_way_loses_nothing_whenever_the_process_ends() {
+        let folder = Folder::new("renewal");
+        let mut saver = Saver::new(&folder.state());
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        saver.append(&step(2)).unwrap();
+        let (go, wait) = sync_channel::<()>(1);
+        let text = vpcs(2).to_toml().unwrap();
+        saver
+            .renew(move || {
+                let _ = wait.recv();
+                Ok(text)
+            })
+            .unwrap();
+        saver.append(&step(3)).unwrap();
+        assert_eq!(folder.read(), vpcs(3), "before it is there");
+        go.send(()).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !std::fs::read_to_string(folder.state()).unwrap().contains("v2") {
+            assert!(std::time::Instant::now() < until, "the state file was not written");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(folder.read(), vpcs(3), "as soon as it is there");
+        saver.append(&step(4)).unwrap();
+        assert_eq!(folder.read(), vpcs(4), "before that was taken in");
+        while saver.renewal.is_some() {
+            saver.tend().unwrap();
+        }
+        saver.append(&step(5)).unwrap();
+        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(5), 1));
+    }
+}

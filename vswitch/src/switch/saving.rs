@@ -1,0 +1,69 @@
+//! What was changed at run time is saved: the answer to a change comes when the disk has it.
+
+use super::{Switch, SwitchError};
+use crate::config::{Config, Source};
+use crate::state::change::Change;
+
+impl Switch {
+    /// Saves one change, which `change` tells from the config as it is now (without its locations).
+    ///
+    /// # Errors
+    /// [`SwitchError::NotSaved`].
+    pub(super) fn save_change(
+        &mut self,
+        change: impl FnOnce(&Config) -> Result<Change, SwitchError>,
+    ) -> Result<(), SwitchError> {
+        let Some(saver) = &mut self.saved else { return Ok(()) };
+        if !saver.can_append() {
+            return self.save_whole();
+        }
+        let saved = change(&self.config).and_then(|change| {
+            let path = saver.path().display().to_string();
+            saver.append(&change).map_err(|source| SwitchError::File { path, source })
+        });
+        saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
+    }
+
+    /// Saves the whole config: the first change after a start, and changes of a whole file.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotSaved`].
+    pub(super) fn save_whole(&mut self) -> Result<(), SwitchError> {
+        if self.saved.is_none() {
+            return Ok(());
+        }
+        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_ref()));
+        let Some(saver) = &mut self.saved else { return Ok(()) };
+        let saved = text.map_err(SwitchError::from).and_then(|text| {
+            let path = saver.path().display().to_string();
+            saver.write(&text).map_err(|source| SwitchError::File { path, source })
+        });
+        saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
+    }
+
+    /// Has the state file written anew when its journal has grown long; the writing is a thread's of its own.
+    pub(super) fn tend_state(&mut self) {
+        let Some(saver) = &mut self.saved else { return };
+        if let Err(error) = saver.tend() {
+            tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; its journal grows on");
+        }
+        if !saver.is_long() {
+            return;
+        }
+        let (config, locations, file) =
+            (self.config.clone(), self.topology.all_locations(), self.file.clone());
+        let text = move || {
+            let config = Config { locations: locations.values().cloned().collect(), ..config };
+            let text = config.to_toml().map_err(std::io::Error::other)?;
+            Ok(with_file(text, file.as_ref()))
+        };
+        if let Err(error) = saver.renew(text) {
+            tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; its journal grows on");
+        }
+    }
+}
+
+fn with_file(mut text: String, file: Option<&Source>) -> String {
+    text.extend(file.map(Source::keep));
+    text
+}

@@ -1,0 +1,180 @@
+//! Changes of a switch that runs: each is one snapshot, whatever it is, and what came of it is what a start from the whole
+//! config gives.
+//!
+//! DPDK runs once per process, so each test wants a process of its own (`cargo nextest`).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::path::PathBuf;
+
+use vswitch::config::{Config, Source};
+use vswitch::console::Console;
+use vswitch::shell::Shell;
+use vswitch::state;
+use vswitch::switch::Switch;
+
+const NETWORKS: &str = r#"
+[[uplink]]
+name = "up"
+port = { kind = "null" }
+addresses = ["172.16.0.1/24"]
+mtu = 1600
+[[trunk]]
+name = "t"
+port = { kind = "null" }
+[[vpc]]
+name = "red"
+vni = 100
+flood = true
+[[subnet]]
+vpc = "red"
+prefix = "10.0.0.0/24"
+[[vnic]]
+name = "one"
+vpc = "red"
+mac = "02:00:00:00:00:01"
+vips = ["10.0.0.1"]
+port = "t"
+vlan = 1
+[[location]]
+vni = 100
+vip = "10.0.0.2"
+mac = "02:00:00:00:00:02"
+vtep = "172.16.0.2"
+"#;
+
+fn text(more: &str) -> String {
+    let core = pmd::lcore::available().into_iter().last().unwrap_or(0);
+    format!(
+        "[eal]\nhuge-pages = \"never\"\nmemory = \"128MiB\"\nfile-prefix = \"changes-{}\"\nmbufs = 4095\n\
+         [workers]\ncores = [{core}]\nidle = \"sleep\"\n[forward]\nauto-start = false\n{NETWORKS}{more}",
+        std::process::id()
+    )
+}
+
+struct Running {
+    shell: Shell,
+    console: std::rc::Rc<Console<Shell>>,
+    folder: PathBuf,
+    file: Source,
+}
+
+impl Running {
+    fn start(more: &str) -> Self {
+        let file = Source::parse(&text(more), "f.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let folder = std::env::temp_dir().join(format!("vswitch-changes-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
+        switch.set_state_file(Some(&folder.join("state")));
+        switch.set_config_file(Some(file.clone()));
+        let (shell, console) = Shell::new(switch).unwrap();
+        Self { shell, console, folder, file }
+    }
+
+    fn version(&self) -> u32 {
+        self.shell.switch.snapshot().version
+    }
+
+    fn try_run(&mut self, line: &str) -> Result<(), String> {
+        self.console.execute(&mut self.shell, line).map(|_| ()).map_err(|error| error.message)
+    }
+
+    /// A command that changes the config: one snapshot, and a restart would have it.
+    fn run(&mut self, line: &str) {
+        let before = self.version();
+        self.try_run(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_eq!(self.version(), before.wrapping_add(1), "{line}");
+        self.check(line);
+    }
+
+    fn check(&self, after: &str) {
+        let running = self.shell.switch.config();
+        let restored =
+            state::restore(self.file.config.clone(), Some(&self.file), &self.folder.join("state")).unwrap();
+        assert_eq!(sorted(restored), sorted(running), "what a restart would have after {after}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shell.switch.stop();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn sorted(mut config: Config) -> Config {
+    config.vnics.sort_by(|a, b| a.name.cmp(&b.name));
+    config.vpcs.sort_by(|a, b| a.name.cmp(&b.name));
+    config.locations.sort_by_key(|location| (location.vni.get(), location.vip));
+    config
+}
+
+#[test]
+fn a_change_is_one_snapshot_and_is_saved() {
+    let mut running = Running::start("");
+    for line in [
+        "vlt set 100 10.0.0.9 mac 02:00:00:00:00:09 vtep 172.16.0.9",
+        "vlt set 100 10.0.0.9 vtep 172.16.0.8",
+        "vnic add two vpc red mac 02:00:00:00:00:03 vips 10.0.0.3 vlan 2 port t",
+        "vnic add own vpc red mac 02:00:00:00:00:04 vips 10.0.0.4,fe80::4 port null size=100",
+        "vpc add green vni 300",
+        "subnet add green 10.3.0.0/24",
+        "vnic add third vpc green mac 02:00:00:00:00:03 vips 10.3.0.3 mtu 1400 vlan 3 port t",
+        "vlt set 300 10.3.0.9 mac 02:00:00:00:00:09 vtep 172.16.0.9",
+        "vnic del own",
+        "vnic del two",
+        "vlt del 100 10.0.0.9",
+        "port attach spare ring",
+        "vnic del third",
+        "vpc del green",
+        "port detach spare",
+    ] {
+        running.run(line);
+    }
+    // A file is one change, too, whatever is in it.
+    let more = "[[vpc]]\nname = \"blue\"\nvni = 7\n[[subnet]]\nvpc = \"blue\"\nprefix = \"10.7.0.0/24\"\n\
+        [[vnic]]\nname = \"b\"\nvpc = \"blue\"\nmac = \"02:00:00:00:00:07\"\nvips = [\"10.7.0.7\"]\nport = \"t\"\nvlan = 7\n";
+    let file = Source::parse(&text(more), "g.toml").unwrap();
+    let before = running.version();
+    running.shell.switch.reload_file(file.clone()).unwrap();
+    assert_eq!(running.version(), before + 1);
+    running.file = file;
+    running.check("a reload");
+    running.shell.switch.load_file(Source::parse(&text(""), "f.toml").unwrap()).unwrap();
+    assert_eq!(running.version(), before + 2);
+}
+
+#[test]
+fn a_change_of_one_vnic_is_refused_as_the_whole_config_would_be() {
+    let ring = |name: &str, host: u8, ring: &str| {
+        format!(
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:{host:02x}\"\nvips = [\"10.0.0.{host}\"]\n\
+             port = {{ kind = \"ring\", {ring} }}\n"
+        )
+    };
+    let own = ring("own", 4, "name = \"a\", peer = \"b\"");
+    let peer = ring("peer", 5, "name = \"b\", peer = \"a\"");
+    let mut running = Running::start(&format!("{own}{peer}"));
+    let refused = [
+        "vnic add one vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port t",
+        "vnic add t vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:01 vips 10.0.0.10 vlan 10 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.1 vlan 10 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.2 vlan 10 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 1 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.9.0.10 vlan 10 port t",
+        "vnic add x vpc blue mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port t",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 port ring name=a",
+        "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port u",
+    ];
+    let (version, config) = (running.version(), running.shell.switch.config());
+    for line in refused {
+        assert!(running.try_run(line).is_err(), "{line}");
+        assert_eq!(running.version(), version, "{line}");
+        assert_eq!(running.shell.switch.config(), config, "{line}");
+    }
+    // What another needs stays.
+    let error = running.try_run("vnic del own").unwrap_err();
+    assert!(error.contains("is no ring"), "{error}");
+    running.run("vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port t");
+}
