@@ -33,92 +33,165 @@ impl Counter {
     }
 }
 
-/// Traffic of one vNIC on one worker, seen from the switch: `rx` came from the vNIC. The
-/// first cache line is the one of every packet.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct VnicCounters {
-    /// Packets received from the vNIC.
-    pub rx_packets: Counter,
-    /// Bytes received from the vNIC.
-    pub rx_bytes: Counter,
-    /// Packets handed to the vNIC's port.
-    pub tx_packets: Counter,
-    /// Bytes handed to the vNIC's port.
-    pub tx_bytes: Counter,
-    /// Packets from or to the vNIC that were dropped with a reason.
-    pub drops: Counter,
-    /// NFT misses caused by the vNIC.
-    pub misses: Counter,
-    /// RoCEv2 packets received from the vNIC.
-    pub rdma_rx_packets: Counter,
-    /// RoCEv2 packets handed to the vNIC's port.
-    pub rdma_tx_packets: Counter,
-    /// RC queue pairs that the vNIC opened.
-    pub qps_opened: Counter,
-    /// RC queue pairs that it was refused.
-    pub qps_refused: Counter,
-    /// Packets of refused queue pairs, which were dropped.
-    pub qp_drops: Counter,
-    /// Connection requests answered with a reject.
-    pub qps_rejected: Counter,
-    /// Connection manager messages from or to the vNIC.
-    pub cm_messages: Counter,
+/// Declares a block of counters, their sums over workers, and how they are called, all from one list: a counter that is in
+/// it is added up, set back by `clear` and shown, and one that is not does not exist. A `level` is what there is now: it is
+/// no sum over time, and `clear` leaves it alone.
+#[macro_export]
+macro_rules! counters {
+    (@since sum $now:expr, $base:expr) => { $now.wrapping_sub($base) };
+    (@since level $now:expr, $base:expr) => { $now };
+    (
+        $(#[$block_meta:meta])*
+        block $block:ident { $($(#[$rest_meta:meta])* $rest:ident: $rest_type:ty,)* }
+        $(#[$totals_meta:meta])*
+        totals $totals:ident
+        $($(#[$doc:meta])* $kind:ident $field:ident = $name:literal,)*
+    ) => {
+        $(#[$block_meta])*
+        pub struct $block {
+            $($(#[$doc])* pub $field: $crate::counters::Counter,)*
+            $($(#[$rest_meta])* $rest: $rest_type,)*
+        }
+
+        impl $block {
+            /// The values now.
+            pub fn totals(&self) -> $totals {
+                $totals { $($field: self.$field.get(),)* }
+            }
+        }
+
+        $(#[$totals_meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $totals {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $totals {
+            /// Every value with its name, in the order of display.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$(($name, self.$field),)*].into_iter()
+            }
+
+            /// What came since an earlier reading; levels are as they are.
+            #[must_use]
+            pub fn since(&self, base: &Self) -> Self {
+                Self { $($field: $crate::counters!(@since $kind self.$field, base.$field),)* }
+            }
+        }
+
+        impl ::std::iter::Sum for $totals {
+            fn sum<I: Iterator<Item = Self>>(rows: I) -> Self {
+                rows.fold(Self::default(), |sum, row| Self { $($field: sum.$field.wrapping_add(row.$field),)* })
+            }
+        }
+    };
 }
 
-/// What one worker counts in the pipeline.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub struct PipelineCounters {
+counters! {
+    /// Traffic of one vNIC on one worker, seen from the switch: `rx` came from the vNIC. The
+    /// first cache line is the one of every packet.
+    #[derive(Debug, Default)]
+    #[repr(C, align(64))]
+    block VnicCounters {}
+    /// [`VnicCounters`] summed over workers.
+    totals VnicTotals
+    /// Packets received from the vNIC.
+    sum rx_packets = "rx-packets",
+    /// Bytes received from the vNIC.
+    sum rx_bytes = "rx-bytes",
+    /// Packets handed to the vNIC's port.
+    sum tx_packets = "tx-packets",
+    /// Bytes handed to the vNIC's port.
+    sum tx_bytes = "tx-bytes",
+    /// Packets from or to the vNIC that were dropped with a reason.
+    sum drops = "drops",
+    /// NFT misses caused by the vNIC.
+    sum misses = "nft-misses",
+    /// RoCEv2 packets received from the vNIC.
+    sum rdma_rx_packets = "rdma-rx-packets",
+    /// RoCEv2 packets handed to the vNIC's port.
+    sum rdma_tx_packets = "rdma-tx-packets",
+    /// RC queue pairs that the vNIC opened.
+    sum qps_opened = "qps-opened",
+    /// RC queue pairs that it was refused.
+    sum qps_refused = "qps-refused",
+    /// Packets of refused queue pairs, which were dropped.
+    sum qp_drops = "qp-drops",
+    /// Connection requests answered with a reject.
+    sum qps_rejected = "qps-rejected",
+    /// Connection manager messages from or to the vNIC.
+    sum cm_messages = "cm-messages",
+}
+
+counters! {
+    /// What one worker counts in the pipeline.
+    #[derive(Debug, Default)]
+    #[repr(C, align(128))]
+    block PipelineCounters {
+        drops: Box<[Counter]>,
+        vnics: Rows<VnicCounters>,
+    }
+    /// [`PipelineCounters`] summed over workers, without the drops.
+    totals PipelineTotals
     /// Packets taken from rx queues.
-    pub received: Counter,
+    sum received = "received",
     /// Packets made by the switch (ARP requests, ICMP errors).
-    pub originated: Counter,
+    sum originated = "originated",
     /// Packets that the simulated e-switch sent past the pipeline.
-    pub offloaded: Counter,
+    sum offloaded = "offloaded",
     /// Further copies made by replication.
-    pub copies: Counter,
+    sum copies = "copies",
     /// Packets accepted by a tx queue.
-    pub sent: Counter,
+    sum sent = "sent",
     /// Packets taken in by the switch itself (ARP replies, ...).
-    pub consumed: Counter,
+    sum consumed = "consumed",
     /// Packets now in hand-over rings or tx buffers.
-    pub queued: Counter,
+    level queued = "queued",
     /// Packets now waiting for tokens.
-    pub waiting: Counter,
+    level waiting = "waiting",
     /// Packets that had to wait.
-    pub waited: Counter,
+    sum waited = "waited",
     /// RoCEv2 packets that were given congestion experienced for being over their rates.
-    pub rdma_marked: Counter,
+    sum rdma_marked = "rdma-marked",
     /// Other packets that were given it for having waited long.
-    pub tcp_marked: Counter,
+    sum tcp_marked = "tcp-marked",
     /// NFT hits.
-    pub nft_hits: Counter,
+    sum nft_hits = "nft-hits",
     /// NFT misses that reached the slow path.
-    pub nft_misses: Counter,
+    sum nft_misses = "nft-misses",
     /// NFT entries recomputed because their generation was stale.
-    pub nft_stale: Counter,
+    sum nft_stale = "nft-stale",
     /// Encapsulated packets.
-    pub encapsulated: Counter,
+    sum encapsulated = "encapsulated",
     /// Decapsulated packets.
-    pub decapsulated: Counter,
+    sum decapsulated = "decapsulated",
     /// Packets delivered from vNIC to vNIC without a tunnel.
-    pub local: Counter,
+    sum local = "local",
     /// Inner packets that arrived with or were given CE by decapsulation.
-    pub ecn_ce: Counter,
+    sum ecn_ce = "ecn-ce",
     /// Later fragments that found the verdict of their first one.
-    pub fragments: Counter,
+    sum fragments = "fragments",
     /// Packets to the RoCEv2 port that are no RoCEv2 known here: unassigned opcodes, a BTH cut short, reliable
     /// connection to queue pair 0 or 1. They are forwarded.
-    pub roce_odd: Counter,
+    sum roce_odd = "roce-odd",
     /// Packets to queue pair 1 that are no message of the connection manager. They are forwarded.
-    pub cm_odd: Counter,
+    sum cm_odd = "cm-odd",
     /// Checksums completed in software.
-    pub checksums_filled: Counter,
+    sum checksums_filled = "checksums-filled",
     /// ARP and ND questions of vNICs answered.
-    pub neighbours_answered: Counter,
-    drops: Box<[Counter]>,
-    vnics: Rows<VnicCounters>,
+    sum neighbours_answered = "neighbours-answered",
+}
+
+impl PipelineTotals {
+    /// The conservation law: received + originated + offloaded + copies - sent - drops - consumed - queued -
+    /// waiting. Zero when no packet is on its way through a stage.
+    pub fn imbalance(&self, dropped: u64) -> i64 {
+        let sum = |terms: [u64; 4]| terms.into_iter().fold(0, u64::wrapping_add);
+        let came = sum([self.received, self.originated, self.offloaded, self.copies]);
+        // What a worker has queued is less than nothing when it took it out of others' rings.
+        let held = self.queued.wrapping_add(self.waiting);
+        came.wrapping_sub(sum([self.sent, dropped, self.consumed, held])) as i64
+    }
 }
 
 impl PipelineCounters {
@@ -160,42 +233,12 @@ impl PipelineCounters {
     }
 
     /// Every scalar counter with its name, for display.
-    pub fn scalars(&self) -> [(&'static str, u64); 23] {
-        [
-            ("received", self.received.get()),
-            ("originated", self.originated.get()),
-            ("offloaded", self.offloaded.get()),
-            ("copies", self.copies.get()),
-            ("sent", self.sent.get()),
-            ("consumed", self.consumed.get()),
-            ("queued", self.queued.get()),
-            ("waiting", self.waiting.get()),
-            ("waited", self.waited.get()),
-            ("rdma-marked", self.rdma_marked.get()),
-            ("tcp-marked", self.tcp_marked.get()),
-            ("nft-hits", self.nft_hits.get()),
-            ("nft-misses", self.nft_misses.get()),
-            ("nft-stale", self.nft_stale.get()),
-            ("encapsulated", self.encapsulated.get()),
-            ("decapsulated", self.decapsulated.get()),
-            ("local", self.local.get()),
-            ("ecn-ce", self.ecn_ce.get()),
-            ("fragments", self.fragments.get()),
-            ("roce-odd", self.roce_odd.get()),
-            ("cm-odd", self.cm_odd.get()),
-            ("checksums-filled", self.checksums_filled.get()),
-            ("neighbours-answered", self.neighbours_answered.get()),
-        ]
+    pub fn scalars(&self) -> Vec<(&'static str, u64)> {
+        self.totals().iter().collect()
     }
 
-    /// The conservation law: received + originated + offloaded + copies - sent - drops - consumed - queued -
-    /// waiting. Zero whenever the worker is between bursts.
+    /// [`PipelineTotals::imbalance`] of this worker alone: zero whenever it is between bursts.
     pub fn imbalance(&self) -> i64 {
-        let sum = |terms: [u64; 4]| terms.into_iter().fold(0, u64::wrapping_add);
-        let in_ = sum([self.received.get(), self.originated.get(), self.offloaded.get(), self.copies.get()]);
-        // What a worker has queued is less than nothing when it took it out of others' rings.
-        let held = self.queued.get().wrapping_add(self.waiting.get());
-        let out = sum([self.sent.get(), self.dropped(), self.consumed.get(), held]);
-        in_.wrapping_sub(out) as i64
+        self.totals().imbalance(self.dropped())
     }
 }

@@ -8,27 +8,33 @@ pub mod qps;
 
 use std::collections::BTreeMap;
 
+use pipelines::counters::{PipelineTotals, VnicTotals};
 use pipelines::drops::DropReason;
 use pipelines::watch::Stage;
 use pmd::PortStats;
 
 use crate::switch::Switch;
 use crate::worker::Pool;
-use crate::worker::stats::BURST_CLASSES;
+use crate::worker::stats::{BURST_CLASSES, PortTotals};
 
 /// Counters of the whole data path, summed over workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Scalar counters by name, in the order of display.
-    pub scalars: Vec<(&'static str, u64)>,
+    /// All but the drops.
+    pub pipeline: PipelineTotals,
     /// Drops by reason; zero ones included.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
 impl Totals {
+    /// Everything but the drops by name, in the order of display.
+    pub fn scalars(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.pipeline.iter()
+    }
+
     /// One scalar.
     pub fn get(&self, name: &str) -> u64 {
-        self.scalars.iter().find(|(n, _)| *n == name).map_or(0, |&(_, value)| value)
+        self.scalars().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
     }
 
     /// All drops.
@@ -36,70 +42,18 @@ impl Totals {
         self.drops.values().fold(0, |sum, n| sum.wrapping_add(*n))
     }
 
-    /// received + originated + offloaded + copies - sent - drops - consumed - queued - waiting: zero when no packet is on its way
-    /// through a stage.
+    /// [`PipelineTotals::imbalance`] of all workers.
     pub fn imbalance(&self) -> i64 {
-        let came = ["received", "originated", "offloaded", "copies"].map(|name| self.get(name));
-        let came = came.into_iter().fold(0, u64::wrapping_add);
-        let held = self.get("queued").wrapping_add(self.get("waiting"));
-        let went = self.get("sent").wrapping_add(self.get("consumed")).wrapping_add(held);
-        came.wrapping_sub(went).wrapping_sub(self.dropped()) as i64
+        self.pipeline.imbalance(self.dropped())
     }
 
     fn since(mut self, base: &Self) -> Self {
-        for (name, value) in &mut self.scalars {
-            // What is held is a level, not a sum.
-            if !matches!(*name, "queued" | "waiting") {
-                *value = value.wrapping_sub(base.get(name));
-            }
-        }
+        self.pipeline = self.pipeline.since(&base.pipeline);
         for (name, value) in &mut self.drops {
             *value = value.wrapping_sub(base.drops.get(name).copied().unwrap_or(0));
         }
         self
     }
-}
-
-/// Traffic of a port as the switch counted it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortTotals {
-    /// Packets received.
-    pub rx_packets: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Packets sent.
-    pub tx_packets: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Packets dropped for want of room on the way out.
-    pub tx_drops: u64,
-}
-
-/// Traffic of a vNIC, seen from the switch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VnicTotals {
-    /// Packets from the vNIC.
-    pub rx_packets: u64,
-    /// Bytes from the vNIC.
-    pub rx_bytes: u64,
-    /// Packets to the vNIC.
-    pub tx_packets: u64,
-    /// Bytes to the vNIC.
-    pub tx_bytes: u64,
-    /// Packets from it that were dropped.
-    pub drops: u64,
-    /// NFT misses.
-    pub misses: u64,
-    /// RC queue pairs that it opened.
-    pub qps_opened: u64,
-    /// RC queue pairs that it was refused.
-    pub qps_refused: u64,
-    /// Packets of refused queue pairs.
-    pub qp_drops: u64,
-    /// Connection requests answered with a reject.
-    pub qps_rejected: u64,
-    /// Connection manager messages from and to it.
-    pub cm_messages: u64,
 }
 
 /// A worker's figures.
@@ -183,46 +137,29 @@ pub fn totals(switch: &Switch) -> Totals {
 }
 
 fn raw_totals(switch: &Switch) -> Totals {
-    let mut sum = Totals::default();
-    for worker in &switch.pool().workers {
-        let pipeline = &worker.stats.pipeline;
-        for (index, (name, value)) in pipeline.scalars().into_iter().enumerate() {
-            match sum.scalars.get_mut(index) {
-                Some((_, total)) => *total = total.wrapping_add(value),
-                None => sum.scalars.push((name, value)),
-            }
-        }
+    let workers = &switch.pool().workers;
+    let mut sum = Totals {
+        pipeline: workers.iter().map(|worker| worker.stats.pipeline.totals()).sum(),
+        drops: BTreeMap::new(),
+    };
+    for worker in workers {
         for reason in DropReason::all() {
             let total = sum.drops.entry(reason.name()).or_default();
-            *total = total.wrapping_add(pipeline.drops(reason));
+            *total = total.wrapping_add(worker.stats.pipeline.drops(reason));
         }
     }
     sum
 }
 
 fn raw_port(pool: &Pool, index: u16) -> PortTotals {
-    let rows = pool.workers.iter().map(|worker| &worker.stats.ports[usize::from(index)]);
-    rows.fold(PortTotals::default(), |sum, row| PortTotals {
-        rx_packets: sum.rx_packets + row.rx_packets.get(),
-        rx_bytes: sum.rx_bytes + row.rx_bytes.get(),
-        tx_packets: sum.tx_packets + row.tx_packets.get(),
-        tx_bytes: sum.tx_bytes + row.tx_bytes.get(),
-        tx_drops: sum.tx_drops + row.tx_drops.get(),
-    })
+    pool.workers.iter().map(|worker| worker.stats.ports[usize::from(index)].totals()).sum()
 }
 
 /// A port's traffic since the last `clear`.
 pub fn port(switch: &Switch, index: u16) -> PortTotals {
     let name = switch.ports().get(index).map(|port| port.name.as_str()).unwrap_or_default();
     let base = switch.baseline().ports.get(name).copied().unwrap_or_default();
-    let now = raw_port(switch.pool(), index);
-    PortTotals {
-        rx_packets: now.rx_packets.wrapping_sub(base.rx_packets),
-        rx_bytes: now.rx_bytes.wrapping_sub(base.rx_bytes),
-        tx_packets: now.tx_packets.wrapping_sub(base.tx_packets),
-        tx_bytes: now.tx_bytes.wrapping_sub(base.tx_bytes),
-        tx_drops: now.tx_drops.wrapping_sub(base.tx_drops),
-    }
+    raw_port(switch.pool(), index).since(&base)
 }
 
 /// What a port's driver counted; zeros where it does not say.
@@ -246,39 +183,13 @@ pub fn drivers(switch: &Switch) -> [(&'static str, u64); 4] {
 
 /// A vNIC's traffic since it is there.
 pub fn vnic(switch: &Switch, index: u32) -> VnicTotals {
-    let now = raw_vnic(switch.pool(), index);
     let row = switch.snapshot().vnics.get(index as usize).and_then(Option::as_ref);
     let base = row.and_then(|vnic| switch.baseline().vnics.get(&vnic.name)).copied().unwrap_or_default();
-    VnicTotals {
-        rx_packets: now.rx_packets.wrapping_sub(base.rx_packets),
-        rx_bytes: now.rx_bytes.wrapping_sub(base.rx_bytes),
-        tx_packets: now.tx_packets.wrapping_sub(base.tx_packets),
-        tx_bytes: now.tx_bytes.wrapping_sub(base.tx_bytes),
-        drops: now.drops.wrapping_sub(base.drops),
-        misses: now.misses.wrapping_sub(base.misses),
-        qps_opened: now.qps_opened.wrapping_sub(base.qps_opened),
-        qps_refused: now.qps_refused.wrapping_sub(base.qps_refused),
-        qp_drops: now.qp_drops.wrapping_sub(base.qp_drops),
-        qps_rejected: now.qps_rejected.wrapping_sub(base.qps_rejected),
-        cm_messages: now.cm_messages.wrapping_sub(base.cm_messages),
-    }
+    raw_vnic(switch.pool(), index).since(&base)
 }
 
 fn raw_vnic(pool: &Pool, index: u32) -> VnicTotals {
-    let rows = pool.workers.iter().map(|worker| worker.stats.pipeline.vnic(index as usize));
-    rows.fold(VnicTotals::default(), |sum, row| VnicTotals {
-        rx_packets: sum.rx_packets + row.rx_packets.get(),
-        rx_bytes: sum.rx_bytes + row.rx_bytes.get(),
-        tx_packets: sum.tx_packets + row.tx_packets.get(),
-        tx_bytes: sum.tx_bytes + row.tx_bytes.get(),
-        drops: sum.drops + row.drops.get(),
-        misses: sum.misses + row.misses.get(),
-        qps_opened: sum.qps_opened + row.qps_opened.get(),
-        qps_refused: sum.qps_refused + row.qps_refused.get(),
-        qp_drops: sum.qp_drops + row.qp_drops.get(),
-        qps_rejected: sum.qps_rejected + row.qps_rejected.get(),
-        cm_messages: sum.cm_messages + row.cm_messages.get(),
-    })
+    pool.workers.iter().map(|worker| worker.stats.pipeline.vnic(index as usize).totals()).sum()
 }
 
 /// The workers.

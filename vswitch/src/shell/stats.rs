@@ -54,8 +54,8 @@ fn fwd_stats(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let state = if switch.is_forwarding() { "forwarding" } else { "stopped" };
     let mode = mode_name(switch.mode());
     let mut table = Table::bare(2);
-    for (name, value) in &totals.scalars {
-        table.row([(*name).to_string(), value.to_string()]);
+    for (name, value) in totals.scalars() {
+        table.row([name.to_string(), value.to_string()]);
     }
     table.row(["dropped".to_string(), totals.dropped().to_string()]);
     for (name, value) in totals.drops.iter().filter(|(_, value)| **value > 0) {
@@ -70,8 +70,8 @@ fn fwd_stats(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let mut object = serde_json::Map::new();
     object.insert("mode".into(), json!(mode));
     object.insert("state".into(), json!(state));
-    for (name, value) in &totals.scalars {
-        object.insert((*name).into(), json!(value));
+    for (name, value) in totals.scalars() {
+        object.insert(name.into(), json!(value));
     }
     object.insert("dropped".into(), json!(totals.dropped()));
     object.insert("drops".into(), json!(nonzero(&totals)));
@@ -97,7 +97,7 @@ fn drops(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let totals = view::totals(&shell.switch);
     let mut table = Table::new(["reason", "packets"]);
     for (name, value) in totals.drops.iter().filter(|(_, value)| **value > 0) {
-        table.row([(*name).to_string(), value.to_string()]);
+        table.row([name.to_string(), value.to_string()]);
     }
     let text = if table.is_empty() { "no packet was dropped\n".to_string() } else { table.to_string() };
     Ok(Output::new(text, json!(nonzero(&totals))))

@@ -154,13 +154,14 @@ fn show_vnic(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             traffic.drops.to_string(),
             traffic.misses.to_string(),
         ]);
-        rows.push(json!({
+        let mut row = json!({
             "name": vnic.name, "vpc": vpc, "vni": vni, "mac": vnic.mac.to_string(),
             "vips": vnic.vips, "mtu": vnic.mtu, "port": port, "vlan": vnic.vlan,
-            "rx-packets": traffic.rx_packets, "rx-bytes": traffic.rx_bytes,
-            "tx-packets": traffic.tx_packets, "tx-bytes": traffic.tx_bytes,
-            "drops": traffic.drops, "nft-misses": traffic.misses,
-        }));
+        });
+        for (name, value) in traffic.iter() {
+            row[name] = json!(value);
+        }
+        rows.push(row);
     }
     if let (Some(name), true) = (&wanted, rows.is_empty()) {
         return Err(args.error("vnic", format!("no vNIC {name}; `show vnic` lists them")));

@@ -138,7 +138,6 @@ impl Worker {
         if worked {
             self.stats.busy_cycles.add(cycles);
         } else {
-            self.stats.empty_polls.add(1);
             self.stats.idle_cycles.add(cycles);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pipelines::counters;
 use pipelines::counters::{Counter, PipelineCounters};
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
@@ -15,34 +16,40 @@ pub const BURST_CLASSES: usize = 6;
 /// A turn that takes longer than this is counted: at 10 Gbit/s, 1,488 of the smallest packets come meanwhile.
 pub const LONG_TURN_NS: u64 = 100_000;
 
-/// Traffic of one port on one worker.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct PortCounters {
+counters! {
+    /// Traffic of one port on one worker.
+    #[derive(Debug, Default)]
+    #[repr(C, align(64))]
+    block PortCounters {}
+    /// [`PortCounters`] summed over workers.
+    totals PortTotals
     /// Packets received.
-    pub rx_packets: Counter,
+    sum rx_packets = "rx-packets",
     /// Bytes received.
-    pub rx_bytes: Counter,
+    sum rx_bytes = "rx-bytes",
     /// Packets accepted by the tx queue.
-    pub tx_packets: Counter,
+    sum tx_packets = "tx-packets",
     /// Bytes accepted by the tx queue.
-    pub tx_bytes: Counter,
+    sum tx_bytes = "tx-bytes",
     /// Packets dropped because the tx queue (or the hand-over ring) was full, or the port was leaving.
-    pub tx_drops: Counter,
+    sum tx_drops = "tx-drops",
 }
 
-/// What the simulated e-switch did in front of one worker. Written by that worker alone.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct EswitchCounters {
+counters! {
+    /// What the simulated e-switch did in front of one worker. Written by that worker alone.
+    #[derive(Debug, Default)]
+    #[repr(C, align(64))]
+    block EswitchCounters {}
+    /// [`EswitchCounters`] summed over workers.
+    totals EswitchTotals
     /// Packets that it sent out of ports.
-    pub sent: Counter,
+    sum sent = "sent",
     /// Packets that found the ring to the worker full.
-    pub ring_full: Counter,
+    sum ring_full = "ring-full",
     /// Packets of rules that lead to a port that is not there.
-    pub lost: Counter,
+    sum lost = "lost",
     /// TSC cycles that it took; they are not among the worker's.
-    pub cycles: Counter,
+    sum cycles = "cycles",
 }
 
 /// All counters of one worker. Written by it alone.
@@ -53,8 +60,6 @@ pub struct WorkerStats {
     pub pipeline: Arc<PipelineCounters>,
     /// Turns of the loop; the watchdog looks whether they go on.
     pub polls: Counter,
-    /// Turns in which nothing came in.
-    pub empty_polls: Counter,
     /// TSC cycles of turns in which something came in.
     pub busy_cycles: Counter,
     /// TSC cycles of the other turns, sleep included.
@@ -81,7 +86,6 @@ impl WorkerStats {
         Self {
             pipeline,
             polls: Counter::default(),
-            empty_polls: Counter::default(),
             busy_cycles: Counter::default(),
             idle_cycles: Counter::default(),
             sleeps: Counter::default(),

@@ -10,6 +10,7 @@ use super::super::Shell;
 use crate::console::{Args, CommandError, Output, Table};
 use crate::switch::offload::{Control, FlowState};
 use crate::view::flow::Ends;
+use crate::worker::stats::EswitchTotals;
 
 /// Flows shown when no number is given.
 const DEFAULT_FLOWS: u64 = 20;
@@ -111,21 +112,18 @@ fn counts(offload: &Control) -> Vec<(&'static str, u64)> {
 /// The simulated e-switch itself.
 fn eswitch(shell: &Shell) -> Option<(String, Value)> {
     let (stats, rules) = shell.switch.offload().device_stats()?;
-    let sum = |get: fn(&crate::worker::stats::EswitchCounters) -> u64| {
-        let workers = shell.switch.pool().workers.iter();
-        workers.map(|worker| get(&worker.stats.eswitch)).fold(0, u64::wrapping_add)
-    };
-    let (ring_full, lost, cycles) =
-        (sum(|one| one.ring_full.get()), sum(|one| one.lost.get()), sum(|one| one.cycles.get()));
+    let workers = shell.switch.pool().workers.iter();
+    let EswitchTotals { sent, ring_full, lost, cycles } =
+        workers.map(|worker| worker.stats.eswitch.totals()).sum();
     let text = format!(
         "{rules} rules; {} packets forwarded, {} to software by rule, {} without one, {} dropped by rule, {} failed, \
-         {ring_full} found a ring full, {lost} led nowhere; {cycles} cycles",
+         {sent} sent, {ring_full} found a ring full, {lost} led nowhere; {cycles} cycles",
         stats.forwarded, stats.to_software, stats.missed, stats.dropped, stats.errors
     );
     let json = json!({
         "rules": rules, "created": stats.created, "refused": stats.refused, "failed": stats.failed,
         "forwarded": stats.forwarded, "to-software": stats.to_software, "missed": stats.missed,
-        "dropped": stats.dropped, "errors": stats.errors, "ring-full": ring_full, "lost": lost, "cycles": cycles,
+        "dropped": stats.dropped, "errors": stats.errors, "sent": sent, "ring-full": ring_full, "lost": lost, "cycles": cycles,
     });
     Some((text, json))
 }
