@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::compare::report::median;
 use perf::host::tsc;
+use pipelines::Direction;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
@@ -21,7 +22,7 @@ use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Class, Dhtb, Direction, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
+use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
@@ -64,7 +65,7 @@ const UPLINK: PortIndex = 0;
 enum Limits {
     /// Nothing: it has no limits.
     Free,
-    /// Every packet pays at every level, out of the worker's purse for the most part.
+    /// Every packet pays at every level, out of the worker's token cache for the most part.
     Pays,
     /// Every packet is over its vNIC's rate: RDMA is marked, other traffic waits and is released.
     Over,
@@ -261,7 +262,7 @@ impl World {
         };
         let mut snapshot = snapshot(vnics);
         let bursts = bursts(class, vnics);
-        let bytes = (bursts[0].1[0].len() as u32 - 4 + snapshot.settings.law.overhead) as u64;
+        let bytes = (bursts[0].1[0].len() as u32 - 4 + snapshot.settings.red.overhead) as u64;
         let tree = Arc::new(Tree::new(TreeSize { tenants: 256, vnics: 16_384 }, &advise));
         if limits != Limits::Free {
             for node in [tree.link_node(Direction::Out), tree.tenant_node(Direction::Out, 0)] {
@@ -283,8 +284,8 @@ impl World {
             }
         }
         // Marked from the first byte of debt on, and never stopped.
-        let law = &mut snapshot.settings.law;
-        (law.kmin, law.kmax, law.hard_limit) = (0, 1, u64::MAX >> 1);
+        let red = &mut snapshot.settings.red;
+        (red.kmin, red.kmax, red.hard_limit) = (0, 1, u64::MAX >> 1);
         let counters = Arc::new(PipelineCounters::new(16_384));
         let config = RcftConfig { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &advise);

@@ -139,7 +139,7 @@ impl World {
         let now_ns = *tick * SYNC_NS;
         eswitch.advance(now_ns);
         let began = Instant::now();
-        manager.sync(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+        manager.reconcile(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
         began.elapsed()
     }
 

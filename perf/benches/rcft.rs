@@ -10,9 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, Said, Way};
+use pipelines::rcft::{
+    Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+};
 use wire::Qpn;
 use wire::roce::opcode::RC_SEND_ONLY;
 
@@ -93,8 +96,8 @@ impl World {
 
     #[inline(always)]
     fn sent(&mut self, vnic: u32, key: &QpKey, psn: u32) -> Outcome {
-        let hash = self.rcft.prefetch(Way::Out, key);
-        self.rcft.prefetch_line(Way::Out, hash);
+        let hash = self.rcft.prefetch(Direction::Out, key);
+        self.rcft.prefetch_line(Direction::Out, hash);
         self.rcft.sent(vnic, key, hash, &said(psn), self.now)
     }
 
@@ -103,10 +106,10 @@ impl World {
     fn burst(&mut self, vnic: u32, keys: &[QpKey], psn: u32) -> u32 {
         let mut hashes = [0; BURST];
         for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.rcft.prefetch(Way::Out, key);
+            *hash = self.rcft.prefetch(Direction::Out, key);
         }
         for hash in &hashes[..keys.len()] {
-            self.rcft.prefetch_line(Way::Out, *hash);
+            self.rcft.prefetch_line(Direction::Out, *hash);
         }
         let mut passed = 0;
         for (hash, key) in hashes.iter().zip(keys) {
@@ -120,10 +123,10 @@ impl World {
     fn received(&mut self, keys: &[QpKey], psn: u32) {
         let mut hashes = [0; BURST];
         for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.rcft.prefetch(Way::In, key);
+            *hash = self.rcft.prefetch(Direction::In, key);
         }
         for hash in &hashes[..keys.len()] {
-            self.rcft.prefetch_line(Way::In, *hash);
+            self.rcft.prefetch_line(Direction::In, *hash);
         }
         for (hash, key) in hashes.iter().zip(keys) {
             self.rcft.received(key, *hash, &said(psn), self.now, || Some(VNIC));
@@ -142,8 +145,8 @@ impl World {
     }
 }
 
-fn said(psn: u32) -> Said {
-    Said { opcode: RC_SEND_ONLY, psn, bytes: 90, payload: 48, detail: 0, ce: false }
+fn said(psn: u32) -> RocePacketFacts {
+    RocePacketFacts { opcode: RC_SEND_ONLY, psn, bytes: 90, payload: 48, detail: 0, ce: false }
 }
 
 /// The middle one of admissions timed one by one, the clock's own time included.

@@ -1,11 +1,12 @@
 //! A burst of packets on its way through the stages, and what the stages know about each.
 
 use crate::counters::PipelineCounters;
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::FlowKey;
 use crate::nft::{self, Bits, Probe};
 use crate::vtep::Vtep;
-use wire::Headers;
+use wire::{Ecn, Headers};
 
 /// Most packets in a burst.
 pub const MAX_BURST: usize = 64;
@@ -35,9 +36,19 @@ pub struct Meta {
     pub vtep: Vtep,
     /// UDP or TCP source port that chooses the outer source port.
     pub entropy_port: u16,
+    /// ECN field of the outer header, of packets out of a tunnel.
+    pub outer_ecn: Ecn,
 }
 
 const _: () = assert!(size_of::<Meta>() == 128);
+
+impl Meta {
+    /// Which way the packet goes: only those of this host's own have a vNIC.
+    #[inline(always)]
+    pub const fn direction(&self) -> Direction {
+        if self.vnic == NO_INDEX { Direction::In } else { Direction::Out }
+    }
+}
 
 impl Probe for Meta {
     #[inline(always)]
@@ -130,5 +141,5 @@ fn counters_row<'a>(
     meta: &Meta,
     counters: &'a PipelineCounters,
 ) -> Option<&'a crate::counters::VnicCounters> {
-    (meta.vnic != NO_INDEX).then(|| counters.vnic(meta.vnic as usize))
+    (meta.direction() == Direction::Out).then(|| counters.vnic(meta.vnic as usize))
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use wire::{L3, MacAddr};
 
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope};
 use crate::martian::is_martian;
@@ -38,8 +39,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         let generation = snapshot.generation(0).wrapping_sub(1);
         return Action { generation, ..Action::drop(DropReason::PORT_UNBOUND) };
     };
-    let from_tunnel = matches!(key.scope(), Scope::Vpc(_));
-    if key.l3() == L3::None && key.ethertype() == ROCE_V1 && !from_tunnel {
+    if key.l3() == L3::None && key.ethertype() == ROCE_V1 && key.direction() == Direction::Out {
         let generation = snapshot.generation(own_cell);
         return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
     }
@@ -54,7 +54,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         (true, Some((_, destination))) => route(snapshot, vpc, destination),
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (Action::drop(DropReason::TO_ROUTER), true),
-        (false, _) => bridge(snapshot, vpc, key.dst_mac(), from_tunnel),
+        (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),
     };
     // A decision that rests on something being absent may change when a location comes.
     action.cell = if fixed { own_cell } else { vpc.topology_cell };
@@ -89,7 +89,7 @@ fn generation(snapshot: &Snapshot, action: &Action) -> u32 {
 pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
     let Some(vpc) = snapshot.vnic(vnic).and_then(|vnic| snapshot.vpc(vnic.vpc)) else { return false };
     let bridged = || match snapshot.location(vpc.index, Destination::Ip(address)) {
-        Some(location) => bridge(snapshot, vpc, location.mac, false).0.verdict != Verdict::Drop,
+        Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != Verdict::Drop,
         None => vpc.flood,
     };
     route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged()
@@ -103,7 +103,7 @@ pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRe
 }
 
 /// The second value is false when a new location in the VPC could change the decision.
-fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (Action, bool) {
+fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, direction: Direction) -> (Action, bool) {
     let flood = Action { verdict: Verdict::Flood, ..Action::default() };
     if is_reserved(mac) {
         return (Action::drop(DropReason::RESERVED_MAC), true);
@@ -113,7 +113,7 @@ fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, from_tunnel: bool) -> (A
     }
     match snapshot.location(vpc.index, Destination::Mac(mac)) {
         Some(location) => (forward(location.slot), true),
-        None if from_tunnel => (Action::drop(DropReason::NOT_LOCAL), false),
+        None if direction == Direction::In => (Action::drop(DropReason::NOT_LOCAL), false),
         None if vpc.flood => (flood, false),
         None => (Action::drop(DropReason::NO_LOCATION), false),
     }

@@ -17,6 +17,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 use wire::{Headers, L3};
 
+use crate::direction::Direction;
+
 /// Who the packet came from, as the key sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -154,6 +156,15 @@ impl FlowKey {
             hash ^= mix(w[1] ^ K2, w[2] ^ K0) ^ mix(w[3] ^ K1, K2);
         }
         (hash >> 48) as u16
+    }
+
+    /// Which way its packets go.
+    #[inline(always)]
+    pub fn direction(&self) -> Direction {
+        match self.scope() {
+            Scope::Vnic(_) => Direction::Out,
+            Scope::Vpc(_) => Direction::In,
+        }
     }
 
     /// Who sent the packet.

@@ -16,10 +16,11 @@ use wire::{PacketBuf, Qpn, View};
 use crate::Now;
 use crate::burst::{Burst, Meta};
 use crate::counters::PipelineCounters;
+use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Bits, NONE, Nft, Verdict};
 use crate::offload::translate::Ask;
-use crate::rcft::{QpKey, Rcft, Way};
+use crate::rcft::{QpKey, Rcft};
 use crate::snapshot::Snapshot;
 use crate::stage::key::{CLASS_CM, CLASS_CNP, CLASS_OTHER, is_reliable};
 use crate::vlt::Place;
@@ -73,20 +74,16 @@ fn ask_of(meta: &Meta, head: &[u8]) -> Option<Ask> {
 }
 
 /// The queue pair of a flow of a reliable connection, as RCFT knows it.
-pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Way, QpKey)> {
+pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Direction, QpKey)> {
     let (_, receiver) = key.addresses()?;
-    let way = match key.scope() {
-        Scope::Vnic(_) => Way::Out,
-        Scope::Vpc(_) => Way::In,
-    };
-    Some((way, QpKey::new(key.scope(), receiver, qpn)))
+    Some((key.direction(), QpKey::new(key.scope(), receiver, qpn)))
 }
 
 /// What a worker has counted of a flow in all; `None` when it does not know the flow.
 pub(crate) fn usage(nft: &Nft, rcft: &Rcft, ask: &Ask) -> Option<Usage> {
     if let Some(qpn) = ask.qpn {
-        let (way, key) = queue_pair(&ask.key, qpn)?;
-        return rcft.view(way, &key).map(|pair| Usage { packets: pair.packets, bytes: pair.bytes });
+        let (direction, key) = queue_pair(&ask.key, qpn)?;
+        return rcft.view(direction, &key).map(|pair| Usage { packets: pair.packets, bytes: pair.bytes });
     }
     match nft.find(&ask.key, ask.key.hash(nft.seed())) {
         NONE => None,

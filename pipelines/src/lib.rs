@@ -9,6 +9,7 @@
 pub mod burst;
 pub mod counters;
 pub mod decide;
+pub mod direction;
 pub mod drops;
 pub mod ecn;
 pub mod event;
@@ -33,6 +34,8 @@ pub mod stage;
 pub mod vlt;
 pub mod vtep;
 pub mod watch;
+
+pub use direction::Direction;
 
 /// Length of a tick of the coarse clock ([`Now::tick`]), in milliseconds.
 pub const TICK_MS: u32 = 100;

@@ -15,12 +15,12 @@ use crate::hot::{self, Hints};
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
 use crate::offload::translate::Ask;
-use crate::qos::{Dhtb, Law, Leaf};
+use crate::qos::{Dhtb, Leaf, RedProfile};
 use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
+use crate::stage::fast_inner::{self, Read};
 use crate::stage::key::Roce;
-use crate::stage::plain::{self, Read};
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, underlay,
 };
@@ -188,7 +188,7 @@ impl<P: PacketBuf> Overlay<P> {
     /// Sends on what has waited for tokens and has them now, at most a burst of it. `true`: there may be more.
     #[inline(always)]
     pub fn release<S: Sink<P>>(&mut self, snapshot: &Snapshot, now: Now, sink: &mut S) -> bool {
-        self.dhtb.waiting() != 0 && self.go_on(snapshot, now, sink, |dhtb, law| dhtb.release(law, now.ns))
+        self.dhtb.waiting() != 0 && self.go_on(snapshot, now, sink, |dhtb, red| dhtb.release(red, now.ns))
     }
 
     /// Sends on what waits, tokens or not: the worker ends.
@@ -205,14 +205,14 @@ impl<P: PacketBuf> Overlay<P> {
         snapshot: &Snapshot,
         now: Now,
         sink: &mut S,
-        mut next: impl FnMut(&mut Dhtb<Parked<P>>, &Law) -> Option<(Parked<P>, Leaf, bool)>,
+        mut next: impl FnMut(&mut Dhtb<Parked<P>>, &RedProfile) -> Option<(Parked<P>, Leaf, bool)>,
     ) -> bool {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
         let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
         let (mut n, mut strangers) = (0, 0u64);
         while n < MAX_BURST {
-            let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.law) else {
+            let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.red) else {
                 break;
             };
             if marked {
@@ -293,8 +293,8 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     }
     let n = burst.pending.count_ones();
     let read =
-        if row.partial_checksums { Read::default() } else { plain::from_tunnels(cx, burst, tables.nft) };
-    watch.lap(Stage::Plain, n);
+        if row.partial_checksums { Read::default() } else { fast_inner::from_tunnels(cx, burst, tables.nft) };
+    watch.lap(Stage::FastPath, n);
     let rest = burst.pending & !read.taken;
     if rest == 0 {
         return read.roce;
@@ -317,8 +317,9 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     bind::run(cx, burst, role);
     watch.lap(Stage::Bind, n);
     let n = burst.pending.count_ones();
-    let read = if row.partial_checksums { Read::default() } else { plain::from_vnics(cx, burst, tables.nft) };
-    watch.lap(Stage::Plain, n);
+    let read =
+        if row.partial_checksums { Read::default() } else { fast_inner::from_vnics(cx, burst, tables.nft) };
+    watch.lap(Stage::FastPath, n);
     let rest = burst.pending & !read.taken;
     if rest == 0 {
         return read.roce;
@@ -329,7 +330,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
 }
 
-/// Neighbour protocols, and the keys of what was not read at a glance.
+/// Neighbour protocols, and the keys of what did not take the fast path.
 #[inline(never)]
 fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
     cx: &Cx,

@@ -18,7 +18,8 @@ use std::net::IpAddr;
 
 use wire::MacAddr;
 
-use crate::burst::{Meta, NO_INDEX};
+use crate::burst::Meta;
+use crate::direction::Direction;
 use crate::flow_key::FlowKey;
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vtep::{Source, Vtep};
@@ -26,7 +27,7 @@ use crate::vtep::{Source, Vtep};
 /// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
 /// to judge.
 pub fn of_packet(snapshot: &Snapshot, meta: &Meta) -> Option<Source> {
-    if meta.vnic != NO_INDEX {
+    if meta.direction() == Direction::Out {
         return Some(Source::default());
     }
     of_flow(snapshot, snapshot.vpc(meta.vpc)?, &meta.key, meta.vtep)

@@ -32,7 +32,7 @@ use wire::{MacAddr, Vni};
 
 use crate::ecn::EcnEncap;
 use crate::flat::FlatMap;
-use crate::qos::{Law, QueueLimits};
+use crate::qos::{QueueLimits, RedProfile};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
 
@@ -372,7 +372,7 @@ pub struct Settings {
     /// Copies of flooded packets per second and vNIC (or VPC, for what comes out of the tunnel); 0: no limit.
     pub flood_rate: u32,
     /// How RDMA over its rates is marked and bounded.
-    pub law: Law,
+    pub red: RedProfile,
     /// How much of a class may wait on a worker.
     pub queues: QueueLimits,
 }
@@ -390,7 +390,7 @@ impl Default for Settings {
             error_rate: 1000,
             flood_budget: 256,
             flood_rate: 100_000,
-            law: Law::default(),
+            red: RedProfile::default(),
             queues: QueueLimits::default(),
         }
     }

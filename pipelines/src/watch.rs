@@ -15,8 +15,8 @@ pub enum Stage {
     Outer,
     /// What arrives at an uplink and is not VxLAN.
     Underlay,
-    /// Reading plain frames in one go, up to their keys.
-    Plain,
+    /// The fast path: reading usual frames in one go, up to their keys.
+    FastPath,
     /// Reading other frames: headers, addresses, tunnel ECN, neighbour protocols, keys.
     Parse,
     /// The flow table.
@@ -40,7 +40,7 @@ impl Stage {
         Self::Bind,
         Self::Outer,
         Self::Underlay,
-        Self::Plain,
+        Self::FastPath,
         Self::Parse,
         Self::Lookup,
         Self::SlowPath,
@@ -57,7 +57,7 @@ impl Stage {
             Self::Bind => "bind",
             Self::Outer => "outer",
             Self::Underlay => "underlay",
-            Self::Plain => "plain",
+            Self::FastPath => "fast-path",
             Self::Parse => "parse",
             Self::Lookup => "lookup",
             Self::SlowPath => "slow-path",

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use allocation_counter::measure;
+use pipelines::Direction;
 use pipelines::Sink;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
-use pipelines::qos::{Class, Direction, NodeLimits};
+use pipelines::qos::{Class, NodeLimits};
 use pipelines::snapshot::PortIndex;
 use testkit::fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
 use testkit::*;

@@ -8,11 +8,11 @@ mod common;
 use common::{eal, in_own_namespace, pool, start, stop};
 use pmd::{FlowDevice, FlowQueues, Flows, Port, PortConfig, PortError};
 use rules::{
-    Action, Attr, BackEnd, Cause, Direction, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
+    Action, Attr, BackEnd, Cause, Domain, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
 };
 
 fn ingress(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
-    FlowRule { attr: Attr { group: 0, priority: 0, direction: Direction::Ingress }, pattern, actions }
+    FlowRule { attr: Attr { group: 0, priority: 0, domain: Domain::Ingress }, pattern, actions }
 }
 
 fn simple() -> FlowRule {

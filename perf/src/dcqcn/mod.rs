@@ -11,7 +11,7 @@ pub mod tcp;
 
 use std::path::Path;
 
-use pipelines::qos::{Class, Law, NodeLimits};
+use pipelines::qos::{Class, NodeLimits, RedProfile};
 use serde::Serialize;
 
 use crate::live::LiveError;
@@ -113,7 +113,7 @@ impl Scenario {
             flows,
             length_ns: LENGTH_NS,
             line_rate: LINK as f64,
-            law: Law::default(),
+            red: RedProfile::default(),
             parameters: Parameters::default(),
             tcp_rtt_ns: 100_000,
             seed,

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use pipelines::Direction;
 use pipelines::qos::{
-    Class, Dhtb, Direction, Divider, Kind, Law, NodeLimits, Offer, QueueLimits, Tree, TreeSize, Verdict,
+    Class, Dhtb, Divider, Kind, NodeLimits, Offer, QueueLimits, RedProfile, Tree, TreeSize, Verdict,
 };
 
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
@@ -53,7 +54,7 @@ pub struct Setup {
     pub length_ns: u64,
     /// Rate at which queue pairs start, bits per second.
     pub line_rate: f64,
-    pub law: Law,
+    pub red: RedProfile,
     pub parameters: Parameters,
     pub tcp_rtt_ns: u64,
     /// The chances of marks, and by how much each sender begins late, up to [`JITTER_NS`]; 0: nobody does.
@@ -201,7 +202,7 @@ impl Sim<'_> {
                 self.offer(n);
             }
         }
-        while let Some((n, _, marked)) = self.dhtb.release(&self.setup.law, self.now_ns) {
+        while let Some((n, _, marked)) = self.dhtb.release(&self.setup.red, self.now_ns) {
             self.left(n, marked);
         }
         self.divider.tick(self.now_ns);
@@ -227,13 +228,13 @@ impl Sim<'_> {
             _ => (Class::Rdma, Kind::Rdma),
         };
         let leaf = self.tree.leaf(Direction::Out, self.setup.flows[n].vnic, class);
-        let bytes = self.frame(n) + self.setup.law.overhead;
+        let bytes = self.frame(n) + self.setup.red.overhead;
         if self.dhtb.pays(leaf, bytes) {
             self.left(n, false);
             return;
         }
         let offer = Offer { bytes, tunnel: 0, kind };
-        match self.dhtb.offer(leaf, n, offer, (&self.setup.law, QueueLimits::default()), self.now_ns) {
+        match self.dhtb.offer(leaf, n, offer, (&self.setup.red, QueueLimits::default()), self.now_ns) {
             Verdict::Send(n) => self.left(n, false),
             Verdict::Mark(n) => self.left(n, true),
             Verdict::Kept => self.traces[n].waited += 1,
@@ -247,7 +248,7 @@ impl Sim<'_> {
     }
 
     fn left(&mut self, n: usize, marked: bool) {
-        let bytes = u64::from(self.frame(n) + self.setup.law.overhead);
+        let bytes = u64::from(self.frame(n) + self.setup.red.overhead);
         self.traces[n].bytes += bytes;
         self.traces[n].marked += u64::from(marked);
         match &mut self.states[n] {

@@ -7,9 +7,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, Said, Way};
+use pipelines::rcft::{
+    Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+};
 use pipelines::{Now, TICK_MS};
 use wire::Qpn;
 
@@ -121,15 +124,15 @@ impl Test {
             _ => {
                 let views = (u32::from(a), usize::from(b) % 8 + 1);
                 if let Some(worker) = &self.workers[worker] {
-                    let (views, _) = worker.scan(Way::Out, views.0 % 8, views.1);
+                    let (views, _) = worker.scan(Direction::Out, views.0 % 8, views.1);
                     assert!(views.iter().all(|view| self.twin.contains_key(&view.key)));
                 }
             }
         }
     }
 
-    fn said(a: u8, b: u8) -> Said {
-        Said {
+    fn said(a: u8, b: u8) -> RocePacketFacts {
+        RocePacketFacts {
             opcode: a,
             psn: u32::from(b) << 16 | u32::from(a),
             bytes: 60 + u32::from(b),
@@ -142,8 +145,8 @@ impl Test {
     fn offer(&mut self, worker: usize, vnic: u32, a: u8, b: u8) {
         let Some(rcft) = &mut self.workers[worker] else { return };
         let (key, now) = (Self::key(vnic, a), self.now);
-        let hash = rcft.prefetch(Way::Out, &key);
-        rcft.prefetch_line(Way::Out, hash);
+        let hash = rcft.prefetch(Direction::Out, &key);
+        rcft.prefetch_line(Direction::Out, hash);
         let outcome = rcft.sent(vnic, &key, hash, &Self::said(b, a), now);
         if self.twin.contains_key(&key) {
             assert_eq!(outcome, Outcome::Pass, "{key:?} is admitted");
@@ -192,9 +195,9 @@ impl Test {
         let Some(rcft) = &mut self.workers[worker] else { return };
         let address = std::net::IpAddr::from([10, 0, 1, vnic as u8]);
         let key = QpKey::new(Scope::Vpc(1), address, Qpn::truncated(u32::from(a) + 2));
-        let hash = rcft.prefetch(Way::In, &key);
+        let hash = rcft.prefetch(Direction::In, &key);
         if b == 0 {
-            rcft.notified(Way::In, &key, hash);
+            rcft.notified(Direction::In, &key, hash);
         } else {
             rcft.received(&key, hash, &Self::said(b, a), self.now, || (a != 0xff).then_some(vnic));
         }
@@ -241,7 +244,7 @@ impl Test {
             assert!(twin.remove(&key) == Some(Place::Leaving), "{key:?} was not leaving");
             // Nobody remembers it: the next packet asks for a place again.
             for worker in workers.iter().flatten() {
-                assert!(worker.view(Way::Out, &key).is_none(), "{key:?} is still known");
+                assert!(worker.view(Direction::Out, &key).is_none(), "{key:?} is still known");
             }
             released += 1;
         });
@@ -278,7 +281,7 @@ impl Test {
         let seen: HashSet<QpKey> = seen.iter().map(|found| QpKey::from_words(found.key)).collect();
         assert_eq!(seen, self.twin.keys().copied().collect());
         for worker in self.workers.iter().flatten() {
-            let (views, _) = worker.scan(Way::Out, 0, usize::MAX);
+            let (views, _) = worker.scan(Direction::Out, 0, usize::MAX);
             assert!(views.iter().all(|view| seen.contains(&view.key)), "a worker knows more than the ledger");
             let stats = worker.stats();
             assert_eq!(stats.out as usize, views.len());

@@ -15,4 +15,4 @@ pub use back_end::{BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Stam
 pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use items::{Item, Kind};
-pub use rule::{Attr, Direction, FlowRule};
+pub use rule::{Attr, Domain, FlowRule};

@@ -7,7 +7,7 @@ use crate::items::{Item, Kind, port_id, represented_port};
 
 /// Whose packets a rule sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
+pub enum Domain {
     /// What a port receives.
     Ingress,
     /// What a port sends.
@@ -24,13 +24,13 @@ pub struct Attr {
     /// Priority within the group, 0 first.
     pub priority: u32,
     /// Whose packets.
-    pub direction: Direction,
+    pub domain: Domain,
 }
 
 impl Attr {
     /// A rule of the e-switch.
     pub const fn transfer(group: u32, priority: u32) -> Self {
-        Self { group, priority, direction: Direction::Transfer }
+        Self { group, priority, domain: Domain::Transfer }
     }
 }
 
@@ -74,13 +74,13 @@ impl FlowRule {
 /// What testpmd's `flow create` and `flow validate` take behind the port.
 impl fmt::Display for FlowRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Attr { group, priority, direction } = self.attr;
-        let direction = match direction {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-            Direction::Transfer => "transfer",
+        let Attr { group, priority, domain } = self.attr;
+        let domain = match domain {
+            Domain::Ingress => "ingress",
+            Domain::Egress => "egress",
+            Domain::Transfer => "transfer",
         };
-        write!(f, "group {group} priority {priority} {direction} pattern ")?;
+        write!(f, "group {group} priority {priority} {domain} pattern ")?;
         self.pattern.iter().try_for_each(|item| write!(f, "{item} / "))?;
         write!(f, "end actions ")?;
         self.actions.iter().try_for_each(|action| write!(f, "{action} / "))?;

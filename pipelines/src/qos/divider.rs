@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::bucket::{Pace, Stamp};
+use super::bucket::{RateLimit, Stamp};
 use super::divide::{Claim, divide};
-use super::purse::settle;
-use super::tree::{Direction, Leaf, Node, NodeId, Tree};
+use super::token_cache::settle;
+use super::tree::{Leaf, Node, NodeId, Tree};
+use crate::direction::Direction;
 
 /// Time between two divisions.
 pub const EPOCH_NS: u64 = 1_000_000;
@@ -228,7 +229,7 @@ impl Divider {
         let floors = FLOORS / list.len().max(1) as f64;
         for (awake, claim) in list.iter().zip(classes.iter()) {
             let node = tree.node(tree.leaf_node(awake.leaf));
-            let pace = if claim.share.is_finite() {
+            let limit = if claim.share.is_finite() {
                 let ceiling = tree.slowest(awake.leaf);
                 let rate = claim.share.max(FLOOR.min(ceiling.rate() as f64 * floors).max(1.0));
                 // Saved up over a few epochs, and where they hold few packets, over as long as a worker may be away;
@@ -237,11 +238,11 @@ impl Divider {
                 let burst = bytes(4.0 * EPOCH_NS as f64).max(bytes(AWAY_NS).min(AWAY_BYTES)) as u64;
                 // Who has all of a ceiling saves up what the ceiling does.
                 let alone = rate >= ALONE * ceiling.rate() as f64;
-                Pace::new(rate as u64, if alone { burst.max(ceiling.burst()) } else { burst })
+                RateLimit::new(rate as u64, if alone { burst.max(ceiling.burst()) } else { burst })
             } else {
-                Pace::FREE
+                RateLimit::FREE
             };
-            node.share.set(pace);
+            node.share.set(limit);
         }
     }
 }

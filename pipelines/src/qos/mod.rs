@@ -1,7 +1,7 @@
 //! DHTB, the distributed hierarchical token bucket: link -> tenant -> vNIC -> class {rdma, tcp}, in both directions.
 //!
 //! ```text
-//!   packet -> purse (worker's own) -- empty --> tree (shared): assured, else ceilings and share
+//!   packet -> token cache (worker's own) -- empty --> tree (shared): assured, else ceilings and share
 //!                                                 |  no tokens
 //!                                                 v
 //!                         RDMA: sent in debt, marked by its size      TCP: queue, looked at when tokens are due
@@ -11,21 +11,21 @@
 mod bucket;
 mod divide;
 mod divider;
-mod purse;
 mod queue;
+mod token_cache;
 mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
-pub use purse::{Answer, Kind, Law, QUANTUM_MAX};
-pub use tree::{Class, Direction, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
+pub use token_cache::{Answer, Kind, QUANTUM_MAX, RedProfile};
+pub use tree::{Class, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
-use purse::{Need, Purses};
 use queue::{Full, Queues};
+use token_cache::{Need, TokenCaches};
 
 /// How much may wait on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Default for QueueLimits {
 /// What a packet costs, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Bytes of the frame with [`Law::overhead`].
+    /// Bytes of the frame with [`RedProfile::overhead`].
     pub bytes: u32,
     /// Bytes of the tunnel's headers, which only the link pays for.
     pub tunnel: u32,
@@ -87,7 +87,7 @@ struct Waiting<T> {
 /// One worker's part. `T` is a packet and what is known of it.
 pub struct Dhtb<T> {
     tree: Arc<Tree>,
-    purses: Purses,
+    caches: TokenCaches,
     queues: Queues<Waiting<T>>,
 }
 
@@ -95,7 +95,7 @@ impl<T> Dhtb<T> {
     /// The part of a worker, which keeps up to `packets` packets waiting.
     pub fn new(tree: Arc<Tree>, packets: u32, seed: u64) -> Self {
         let leaves = tree.leaves();
-        Self { purses: Purses::new(leaves, seed), queues: Queues::new(leaves, packets), tree }
+        Self { caches: TokenCaches::new(leaves, seed), queues: Queues::new(leaves, packets), tree }
     }
 
     /// The tree.
@@ -120,20 +120,20 @@ impl<T> Dhtb<T> {
         self.queues.depth(leaf)
     }
 
-    /// Pays for a packet out of the purse. `false`: it is for [`Self::offer`] to say.
+    /// Pays for a packet out of the token cache. `false`: it is for [`Self::offer`] to say.
     #[inline(always)]
     pub fn pays(&mut self, leaf: Leaf, bytes: u32) -> bool {
-        !self.queues.has(leaf) && self.purses.spend(leaf, u64::from(bytes))
+        !self.queues.has(leaf) && self.caches.spend(leaf, u64::from(bytes))
     }
 
-    /// Decides about a packet that the purse did not pay for.
+    /// Decides about a packet that the token cache did not pay for.
     #[inline(never)]
     pub fn offer(
         &mut self,
         leaf: Leaf,
         item: T,
         Offer { bytes, tunnel, kind }: Offer,
-        (law, limits): (&Law, QueueLimits),
+        (red, limits): (&RedProfile, QueueLimits),
         now_ns: u64,
     ) -> Verdict<T> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
@@ -142,7 +142,7 @@ impl<T> Dhtb<T> {
             0
         } else {
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(tunnel) };
-            match self.purses.ask(&self.tree, leaf, n, kind, law, Stamp::from_ns(now_ns)) {
+            match self.caches.ask(&self.tree, leaf, n, kind, red, Stamp::from_ns(now_ns)) {
                 Answer::Send => return Verdict::Send(item),
                 Answer::Mark => return Verdict::Mark(item),
                 Answer::Wait(wait) => self.look(wait),
@@ -173,22 +173,22 @@ impl<T> Dhtb<T> {
     /// The next waiting packet for which there are tokens now, its class, and whether it is to be marked: RDMA that had
     /// to wait is far over, and its sender must hear of it; other traffic when it waited for long and that is wished
     /// for.
-    pub fn release(&mut self, law: &Law, now_ns: u64) -> Option<(T, Leaf, bool)> {
+    pub fn release(&mut self, red: &RedProfile, now_ns: u64) -> Option<(T, Leaf, bool)> {
         let now = Stamp::from_ns(now_ns);
         while let Some(leaf) = self.queues.next_due(now_ns) {
             let Some((first, bytes)) = self.queues.front(leaf) else { continue };
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(first.tunnel) };
             // What waits is not sent ahead of its tokens any more.
-            let paid = self.purses.spend(leaf, n.bytes);
+            let paid = self.caches.spend(leaf, n.bytes);
             let answer =
-                if paid { Answer::Send } else { self.purses.ask(&self.tree, leaf, n, Kind::Tcp, law, now) };
+                if paid { Answer::Send } else { self.caches.ask(&self.tree, leaf, n, Kind::Tcp, red, now) };
             match answer {
                 Answer::Wait(wait) => self.queues.again(leaf, now_ns + self.look(wait)),
                 Answer::Send | Answer::Mark => {
                     let item = self.queues.pop(leaf);
                     self.queues.again(leaf, now_ns);
                     return item.map(|Waiting { item, kind, since_ns, .. }| {
-                        let long = law.tcp_ecn_ns > 0 && now_ns.saturating_sub(since_ns) > law.tcp_ecn_ns;
+                        let long = red.tcp_ecn_ns > 0 && now_ns.saturating_sub(since_ns) > red.tcp_ecn_ns;
                         (item, leaf, kind == Kind::Rdma || (kind == Kind::Tcp && long))
                     });
                 }

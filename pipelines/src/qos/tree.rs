@@ -8,32 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crossbeam::utils::CachePadded;
 use zerocopy::FromZeros;
 
-use super::bucket::{BitsPerSec, Bucket, Pace, PaceCell, Stamp};
+use super::bucket::{BitsPerSec, Bucket, RateLimit, RateLimitCell, Stamp};
 use super::divider::EPOCH_NS;
+use crate::direction::Direction;
 use crate::mem::Slab;
-
-/// Which way packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Direction {
-    /// From vNICs.
-    Out = 0,
-    /// To vNICs, out of the tunnel.
-    In = 1,
-}
-
-impl Direction {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Out, Self::In];
-
-    /// The name in config, console and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::In => "in",
-        }
-    }
-}
 
 /// Class of traffic of a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,10 +78,10 @@ impl NodeLimits {
 #[derive(Debug, FromZeros)]
 #[repr(C, align(128))]
 pub(super) struct Node {
-    pub ceil: PaceCell,
-    pub assured: PaceCell,
+    pub ceil: RateLimitCell,
+    pub assured: RateLimitCell,
     /// What the division gives it: classes only.
-    pub share: PaceCell,
+    pub share: RateLimitCell,
     weight: AtomicU32,
     /// 1 when it or something above it has a limit: classes only.
     pub limited: AtomicU32,
@@ -125,15 +103,15 @@ pub(super) struct Node {
 
 impl Node {
     fn forget(&self) {
-        self.share.set(Pace::FREE);
+        self.share.set(RateLimit::FREE);
         self.buckets().iter().for_each(|(bucket, _)| bucket.fill());
         for count in [&self.debt, &self.drawn, &self.held_back] {
             count.store(0, Relaxed);
         }
     }
 
-    /// Its buckets, each with its pace.
-    fn buckets(&self) -> [(&Bucket, Pace); 3] {
+    /// Its buckets, each with its rate and burst.
+    fn buckets(&self) -> [(&Bucket, RateLimit); 3] {
         [
             (&self.ceil_bucket, self.ceil.get()),
             (&self.assured_bucket, self.assured.get()),
@@ -154,7 +132,7 @@ const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
 #[repr(C)]
 struct ClassCell {
     /// RDMA: what keeps connections alive has a rate of its own.
-    control: PaceCell,
+    control: RateLimitCell,
     control_bucket: Bucket,
     marked: AtomicU64,
     dropped: AtomicU64,
@@ -222,7 +200,7 @@ impl Tree {
     pub fn rest(&self, place: usize, now_ns: u64) -> usize {
         let now = Stamp::from_ns(now_ns);
         if let Some(node) = self.nodes.get(place) {
-            node.buckets().iter().for_each(|(bucket, pace)| bucket.rest(*pace, now));
+            node.buckets().iter().for_each(|(bucket, limit)| bucket.rest(*limit, now));
         }
         if let Some(class) = self.classes.get(place) {
             class.control_bucket.rest(class.control.get(), now);
@@ -289,9 +267,9 @@ impl Tree {
     }
 
     /// The lowest of the ceilings that a class is under.
-    pub(super) fn slowest(&self, leaf: Leaf) -> Pace {
-        let paces = self.path(leaf).map(|node| node.ceil.get());
-        paces.into_iter().fold(Pace::FREE, Pace::slower)
+    pub(super) fn slowest(&self, leaf: Leaf) -> RateLimit {
+        let limits = self.path(leaf).map(|node| node.ceil.get());
+        limits.into_iter().fold(RateLimit::FREE, RateLimit::slower)
     }
 
     /// The tenant of a vNIC.
@@ -313,8 +291,8 @@ impl Tree {
         let node = self.node(id);
         let had = node.has_limit();
         node.weight.store(limits.weight.max(1), Relaxed);
-        node.ceil.set(Pace::new(limits.ceil, limits.burst_at(limits.ceil)));
-        node.assured.set(Pace::new(limits.assured, limits.burst_at(limits.assured)));
+        node.ceil.set(RateLimit::new(limits.ceil, limits.burst_at(limits.ceil)));
+        node.assured.set(RateLimit::new(limits.assured, limits.burst_at(limits.assured)));
         match (had, node.has_limit()) {
             (false, true) => self.limits.fetch_add(1, Relaxed),
             (true, false) => self.limits.fetch_sub(1, Relaxed),
@@ -350,17 +328,17 @@ impl Tree {
     /// data; 0: no limit.
     pub fn set_control_rate(&self, direction: Direction, vnic: u32, rate: BitsPerSec) {
         let class = &self.classes[self.leaf(direction, vnic, Class::Rdma).0 as usize];
-        class.control.set(Pace::new(rate, (rate / 800).max(16 << 10)));
+        class.control.set(RateLimit::new(rate, (rate / 800).max(16 << 10)));
     }
 
     /// True while a vNIC's control packets keep to their rate; then this one is counted against it.
     #[inline]
     pub fn may_control(&self, leaf: Leaf, bytes: u32, now_ns: u64) -> bool {
         let (class, now) = (&self.classes[leaf.0 as usize], Stamp::from_ns(now_ns));
-        let pace = class.control.get();
-        let within = class.control_bucket.wait(u64::from(bytes), pace, now) == 0;
+        let limit = class.control.get();
+        let within = class.control_bucket.wait(u64::from(bytes), limit, now) == 0;
         if within {
-            class.control_bucket.take(u64::from(bytes), pace, now);
+            class.control_bucket.take(u64::from(bytes), limit, now);
         }
         within
     }

@@ -10,7 +10,7 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A queue pair as control sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LedgerView {
     /// Its slot.
     pub slot: u32,
     /// Its key.
@@ -80,7 +80,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// As [`remove`](Self::remove), if `leave` holds for it as it is now.
-    pub fn remove_if(&mut self, key: &[u64; 3], leave: impl FnOnce(&Seen) -> bool) -> bool {
+    pub fn remove_if(&mut self, key: &[u64; 3], leave: impl FnOnce(&LedgerView) -> bool) -> bool {
         self.get(key).is_some_and(|seen| leave(&seen)) && self.remove(key)
     }
 
@@ -114,7 +114,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
 
     /// Looks at up to `budget` slots in turn: takes out those for which `leave` holds, and clears up what workers
     /// have claimed in vain. The number of queue pairs that it marked; `true` when the turn was completed.
-    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&Seen) -> bool) -> (u32, bool) {
+    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&LedgerView) -> bool) -> (u32, bool) {
         let end = self.ledger.fresh.load(Acquire);
         let stop = self.hand.saturating_add(budget).min(end);
         let mut marked = 0;
@@ -132,7 +132,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// Up to `limit` queue pairs, from slot `from` on, and where to go on (`None` at the end).
-    pub fn scan(&self, from: u32, limit: usize) -> (Vec<Seen>, Option<u32>) {
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<LedgerView>, Option<u32>) {
         let end = self.ledger.fresh.load(Acquire);
         let mut found = Vec::new();
         for number in from + 1..=end {
@@ -150,7 +150,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
 
     /// Shows `look_at` the admitted queue pairs in up to `budget` slots from slot `from` on; where to go on, `None` at the
     /// end.
-    pub fn visit(&self, from: u32, budget: u32, mut look_at: impl FnMut(Seen)) -> Option<u32> {
+    pub fn visit(&self, from: u32, budget: u32, mut look_at: impl FnMut(LedgerView)) -> Option<u32> {
         let end = self.ledger.fresh.load(Acquire);
         let stop = from.saturating_add(budget).min(end);
         for number in from + 1..=stop {
@@ -164,7 +164,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// A queue pair by its key.
-    pub fn get(&self, key: &[u64; 3]) -> Option<Seen> {
+    pub fn get(&self, key: &[u64; 3]) -> Option<LedgerView> {
         let (number, state) = self.ledger.find(key)?;
         Some(look(self.ledger.linked(number)?, number - 1, state))
     }
@@ -256,8 +256,8 @@ fn anew(row: &Row) {
     row.changes.fetch_add(1, AcqRel);
 }
 
-fn look(slot: &Slot, position: u32, state: u32) -> Seen {
-    Seen {
+fn look(slot: &Slot, position: u32, state: u32) -> LedgerView {
+    LedgerView {
         slot: position,
         key: read_key(slot),
         born: slot[BORN].load(Relaxed),

@@ -20,11 +20,12 @@ mod table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use keeper::{Keeper, Seen};
+pub use keeper::{Keeper, LedgerView};
 pub use ledger::{Answer, Attendance, Ledger, LedgerConfig, Limits, MAX_SLOTS};
-pub use qp::{QpEvents, QpKey, QpView, Said};
+pub use qp::{QpEvents, QpKey, QpView, RocePacketFacts};
 pub use refused::Grace;
 
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::Scope;
 use crate::index::NONE;
@@ -144,15 +145,6 @@ pub struct RcftStats {
     pub strangers: u64,
 }
 
-/// Which direction of the queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From a vNIC.
-    Out,
-    /// Out of the tunnel.
-    In,
-}
-
 /// What became of a packet from a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -224,17 +216,17 @@ impl Rcft {
         }
     }
 
-    fn table(&self, way: Way) -> &QpTable {
-        match way {
-            Way::Out => &self.out,
-            Way::In => &self.into,
+    fn table(&self, direction: Direction) -> &QpTable {
+        match direction {
+            Direction::Out => &self.out,
+            Direction::In => &self.into,
         }
     }
 
     /// Loads the index line of a key; its hash.
     #[inline(always)]
-    pub fn prefetch(&self, way: Way, key: &QpKey) -> u64 {
-        let table = self.table(way);
+    pub fn prefetch(&self, direction: Direction, key: &QpKey) -> u64 {
+        let table = self.table(direction);
         let hash = table.hash(key);
         table.prefetch_bucket(hash);
         hash
@@ -242,13 +234,13 @@ impl Rcft {
 
     /// Loads the entry line of a key.
     #[inline(always)]
-    pub fn prefetch_line(&self, way: Way, hash: u64) {
-        self.table(way).prefetch_line(hash);
+    pub fn prefetch_line(&self, direction: Direction, hash: u64) {
+        self.table(direction).prefetch_line(hash);
     }
 
     /// A packet of a reliable connection from a vNIC.
     #[inline(always)]
-    pub fn sent(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) -> Outcome {
+    pub fn sent(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &RocePacketFacts, now: Now) -> Outcome {
         self.sent_if(vnic, key, hash, said, now, || true)
     }
 
@@ -260,7 +252,7 @@ impl Rcft {
         vnic: u32,
         key: &QpKey,
         hash: u64,
-        said: &Said,
+        said: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
     ) -> Outcome {
@@ -290,7 +282,7 @@ impl Rcft {
         vnic: u32,
         key: &QpKey,
         hash: u64,
-        said: &Said,
+        said: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
     ) -> Outcome {
@@ -338,7 +330,7 @@ impl Rcft {
         &mut self,
         key: &QpKey,
         hash: u64,
-        said: &Said,
+        said: &RocePacketFacts,
         now: Now,
         vnic: impl FnOnce() -> Option<u32>,
     ) {
@@ -354,7 +346,7 @@ impl Rcft {
 
     #[cold]
     #[inline(never)]
-    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &Said, now: Now) {
+    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &RocePacketFacts, now: Now) {
         let bound = self.shared.ledger.count(vnic).saturating_mul(2).saturating_add(STRANGERS);
         let guests = self.guests.at_mut(vnic);
         let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
@@ -367,10 +359,10 @@ impl Rcft {
     }
 
     /// A congestion notification to a queue pair: counted where that is known.
-    pub fn notified(&mut self, way: Way, key: &QpKey, hash: u64) {
-        let table = match way {
-            Way::Out => &mut self.out,
-            Way::In => &mut self.into,
+    pub fn notified(&mut self, direction: Direction, key: &QpKey, hash: u64) {
+        let table = match direction {
+            Direction::Out => &mut self.out,
+            Direction::In => &mut self.into,
         };
         let slot = table.find(key, hash);
         if let Some(events) = table.events_mut(slot) {
@@ -379,16 +371,16 @@ impl Rcft {
     }
 
     /// Counts packets of a queue pair that did not pass here. Which packet sequence numbers they had nobody knows.
-    pub fn account(&mut self, way: Way, key: &QpKey, packets: u64, bytes: u64, tick: u32) {
-        let table = match way {
-            Way::Out => &mut self.out,
-            Way::In => &mut self.into,
+    pub fn account(&mut self, direction: Direction, key: &QpKey, packets: u64, bytes: u64, tick: u32) {
+        let table = match direction {
+            Direction::Out => &mut self.out,
+            Direction::In => &mut self.into,
         };
         let slot = table.find(key, table.hash(key));
         if let Some(line) = table.line_mut(slot) {
             let ledger = line.ledger;
             line.account(packets, bytes, tick);
-            if way == Way::Out {
+            if direction == Direction::Out {
                 self.shared.ledger.seen(ledger, tick);
             }
         }
@@ -457,14 +449,14 @@ impl Rcft {
     }
 
     /// One direction of a queue pair.
-    pub fn view(&self, way: Way, key: &QpKey) -> Option<QpView> {
-        let table = self.table(way);
+    pub fn view(&self, direction: Direction, key: &QpKey) -> Option<QpView> {
+        let table = self.table(direction);
         table.view(table.find(key, table.hash(key)))
     }
 
     /// Up to `limit` queue pairs of one direction, from `from` on, and where to go on.
-    pub fn scan(&self, way: Way, from: u32, limit: usize) -> (Vec<QpView>, Option<u32>) {
-        self.table(way).scan(from, limit)
+    pub fn scan(&self, direction: Direction, from: u32, limit: usize) -> (Vec<QpView>, Option<u32>) {
+        self.table(direction).scan(from, limit)
     }
 }
 

@@ -88,7 +88,7 @@ impl std::fmt::Debug for QpKey {
 
 /// What a packet of a reliable connection says, as far as the view needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct RocePacketFacts {
     /// Opcode.
     pub opcode: u8,
     /// Packet sequence number.
@@ -209,7 +209,7 @@ impl Line {
 
     /// Counts a packet. `events` is touched only when something happened.
     #[inline(always)]
-    pub fn count(&mut self, said: &Said, tick: u32, events: &mut QpEvents) {
+    pub fn count(&mut self, said: &RocePacketFacts, tick: u32, events: &mut QpEvents) {
         self.bytes += u64::from(said.bytes);
         self.packets += 1;
         self.last_seen = tick;
@@ -238,7 +238,7 @@ impl Line {
 
     /// Acknowledgements coalesce: their PSNs are never gaps.
     #[inline(always)]
-    fn acknowledge(&mut self, said: &Said, events: &mut QpEvents) {
+    fn acknowledge(&mut self, said: &RocePacketFacts, events: &mut QpEvents) {
         match Syndrome::of(said.detail as u8) {
             Syndrome::Ack(_) => self.acks += 1,
             Syndrome::RnrNak(_) => events.rnr = events.rnr.saturating_add(1),
@@ -252,7 +252,7 @@ impl Line {
 
     /// Requests: each has the next PSN; a read takes as many as its answer has packets.
     #[inline(always)]
-    fn ask(&mut self, operation: Operation, said: &Said, events: &mut QpEvents) {
+    fn ask(&mut self, operation: Operation, said: &RocePacketFacts, events: &mut QpEvents) {
         self.learn_mtu(operation, said);
         let span = match operation {
             Operation::ReadRequest => self.read_span(said.detail),
@@ -279,7 +279,7 @@ impl Line {
 
     /// Responses carry the PSNs of the requests that they answer: only within one read must they be in sequence.
     #[inline(always)]
-    fn respond(&mut self, operation: Operation, said: &Said, events: &mut QpEvents) {
+    fn respond(&mut self, operation: Operation, said: &RocePacketFacts, events: &mut QpEvents) {
         self.learn_mtu(operation, said);
         let known = self.request & RESPONSE_KNOWN != 0;
         let ahead = said.psn.wrapping_sub(self.response) & PSN;
@@ -303,7 +303,7 @@ impl Line {
 
     /// A packet that fills the path MTU tells it.
     #[inline(always)]
-    fn learn_mtu(&mut self, operation: Operation, said: &Said) {
+    fn learn_mtu(&mut self, operation: Operation, said: &RocePacketFacts) {
         if !operation.is_full_mtu() {
             return;
         }

@@ -1,7 +1,7 @@
 //! A worker's own table of queue pairs of one direction: an index line and an entry line per packet, a second
 //! entry line when something happened.
 
-use super::qp::{Line, QpEvents, QpKey, QpView, Said};
+use super::qp::{Line, QpEvents, QpKey, QpView, RocePacketFacts};
 use crate::index::{Index, NONE};
 use crate::mem::{Slab, prefetch};
 
@@ -95,7 +95,7 @@ impl QpTable {
 
     /// Counts a packet; the ticks of the packet before it.
     #[inline(always)]
-    pub fn count(&mut self, slot: u32, said: &Said, tick: u32) -> (u32, u32) {
+    pub fn count(&mut self, slot: u32, said: &RocePacketFacts, tick: u32) -> (u32, u32) {
         match (self.lines.get_mut(slot as usize), self.events.get_mut(slot as usize)) {
             (Some(line), Some(events)) => {
                 let before = line.last_seen;

@@ -24,12 +24,12 @@ fn at(tick: u32) -> Now {
     Now::from_ns(u64::from(tick) * u64::from(TICK_MS) * 1_000_000)
 }
 
-fn write(psn: u32) -> Said {
-    Said { opcode: opcode::RC_WRITE_ONLY, psn, bytes: 100, payload: 42, detail: 0, ce: false }
+fn write(psn: u32) -> RocePacketFacts {
+    RocePacketFacts { opcode: opcode::RC_WRITE_ONLY, psn, bytes: 100, payload: 42, detail: 0, ce: false }
 }
 
 fn offer(rcft: &mut Rcft, vnic: u32, key: QpKey, tick: u32) -> Outcome {
-    let hash = rcft.prefetch(Way::Out, &key);
+    let hash = rcft.prefetch(Direction::Out, &key);
     rcft.sent(vnic, &key, hash, &write(0), at(tick))
 }
 
@@ -201,8 +201,8 @@ proptest! {
     }
 }
 
-fn said(opcode: u8, psn: u32, payload: u32, detail: u32) -> Said {
-    Said { opcode, psn, bytes: payload + 42, payload, detail, ce: false }
+fn said(opcode: u8, psn: u32, payload: u32, detail: u32) -> RocePacketFacts {
+    RocePacketFacts { opcode, psn, bytes: payload + 42, payload, detail, ce: false }
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn rcft_spraying_uses_up_nothing() {
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     let receive = |worker: &mut Rcft, qpn, tick| {
-        let hash = worker.prefetch(Way::In, &from_wire(qpn));
+        let hash = worker.prefetch(Direction::In, &from_wire(qpn));
         worker.received(&from_wire(qpn), hash, &write(0), at(tick), || Some(0));
     };
     for qpn in 2..10_000 {
@@ -353,7 +353,7 @@ fn rcft_spraying_uses_up_nothing() {
         receive(&mut worker, 3, tick);
     }
     assert_eq!(worker.stats().into, 1);
-    assert_eq!(worker.view(Way::In, &from_wire(3)).unwrap().packets, 60);
+    assert_eq!(worker.view(Direction::In, &from_wire(3)).unwrap().packets, 60);
 }
 
 /// What came from the wire is forgotten when its connection ends, and gives its share back; what hardware took is said.
@@ -362,20 +362,20 @@ fn repair_ended_queue_pairs_from_the_wire_are_forgotten() {
     let mut worker = Rcft::new(shared(4096, 1), 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     for qpn in [2, 3] {
-        let hash = worker.prefetch(Way::In, &from_wire(qpn));
+        let hash = worker.prefetch(Direction::In, &from_wire(qpn));
         worker.received(&from_wire(qpn), hash, &write(0), at(1), || Some(0));
     }
-    assert!(!worker.view(Way::In, &from_wire(3)).unwrap().in_part);
-    worker.account(Way::In, &from_wire(3), 0, 0, 1);
-    assert!(!worker.view(Way::In, &from_wire(3)).unwrap().in_part);
-    worker.account(Way::In, &from_wire(3), 7, 700, 1);
-    let view = worker.view(Way::In, &from_wire(3)).unwrap();
+    assert!(!worker.view(Direction::In, &from_wire(3)).unwrap().in_part);
+    worker.account(Direction::In, &from_wire(3), 0, 0, 1);
+    assert!(!worker.view(Direction::In, &from_wire(3)).unwrap().in_part);
+    worker.account(Direction::In, &from_wire(3), 7, 700, 1);
+    let view = worker.view(Direction::In, &from_wire(3)).unwrap();
     assert!(view.in_part && view.packets == 8);
     for _ in 0..2 {
         worker.forget(&from_wire(2));
         assert_eq!((worker.stats().into, worker.guests()[0]), (1, 1));
     }
-    assert!(worker.view(Way::In, &from_wire(2)).is_none());
+    assert!(worker.view(Direction::In, &from_wire(2)).is_none());
 }
 
 /// Four threads offer the same queue pairs in different orders while control removes some: at every moment at most

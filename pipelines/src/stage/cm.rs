@@ -14,6 +14,7 @@ use super::rcft::goes_on;
 use super::{Cx, neighbour};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::event::{Event, Events};
 use crate::nft::{Bits, Nft};
@@ -63,7 +64,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                 let End { vnic, peer, sends: asked } = *full;
                 events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
             }
-            if meta.vnic == NO_INDEX {
+            if meta.direction() == Direction::In {
                 return_to(cx, burst, i, addresses.0, sink);
             } else {
                 neighbour::send_back(cx, burst, i, sink);
@@ -89,7 +90,11 @@ struct End {
 }
 
 fn ends(cx: &Cx, meta: &Meta, (source, destination): (IpAddr, IpAddr)) -> [Option<End>; 2] {
-    let sender = (meta.vnic != NO_INDEX).then_some(End { vnic: meta.vnic, peer: destination, sends: true });
+    let sender = (meta.direction() == Direction::Out).then_some(End {
+        vnic: meta.vnic,
+        peer: destination,
+        sends: true,
+    });
     let receiver =
         cx.snapshot.local_vnic(meta.vpc, destination).map(|vnic| End { vnic, peer: source, sends: false });
     [sender, receiver]
@@ -116,7 +121,7 @@ fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, 
         *macs = location.mac.0;
     }
     let place = cx.snapshot.vlt.read(location.slot.slot).place;
-    let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+    let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
     let flow = forward::Flow::of(&meta);
     if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
         cx.counters.drop(reason);

@@ -10,9 +10,10 @@ use wire::{Ecn, PacketBuf, View, Vni, udp};
 use super::Cx;
 use super::outer::set_ecn;
 use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::nft::{NONE, Nft, Verdict as Decision};
-use crate::qos::{Class, Dhtb, Direction, Kind, Leaf, Offer, Tree, Verdict};
+use crate::qos::{Class, Dhtb, Kind, Leaf, Offer, Tree, Verdict};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -50,14 +51,14 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P
 
 #[inline(never)]
 fn pay<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, nft: &Nft) {
-    let law = &cx.snapshot.settings.law;
+    let red = &cx.snapshot.settings.red;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
         let Some(Crossing { direction, vnic, tunnel, copies }) = across(cx, meta, nft) else { continue };
         let class = if meta.key.class() != 0 { Class::Rdma } else { Class::Tcp };
         let leaf = dhtb.tree().leaf(direction, vnic, class);
-        let bytes = (packet.len() as u32 + law.overhead) * copies;
+        let bytes = (packet.len() as u32 + red.overhead) * copies;
         if !dhtb.pays(leaf, bytes) {
             over(cx, burst, i, dhtb, (leaf, bytes, tunnel * copies));
         }
@@ -106,7 +107,7 @@ fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<Crossing> {
         },
     };
     match local {
-        Some(vnic) if meta.vnic == NO_INDEX => {
+        Some(vnic) if meta.direction() == Direction::In => {
             Some(Crossing { direction: Direction::In, vnic, tunnel: V4_TUNNEL, copies: 1 })
         }
         _ => None,
@@ -137,7 +138,7 @@ fn over<P: PacketBuf>(
     let Some(packet) = burst.take(i) else { return };
     let kind = kind(cx, &meta, packet.head(), dhtb.tree(), (leaf, bytes));
     let settings = &cx.snapshot.settings;
-    let rules = (&settings.law, settings.queues);
+    let rules = (&settings.red, settings.queues);
     let verdict =
         dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, rules, cx.now.ns);
     let (parked, reason) = match verdict {

@@ -12,6 +12,7 @@ use super::{Cx, bind, reply};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::{decide, decide_from};
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
@@ -25,7 +26,7 @@ pub struct Origin {
     /// Source vNIC, or [`NO_INDEX`].
     pub vnic: u32,
     /// It came out of a tunnel and must not go back into one.
-    pub from_tunnel: bool,
+    pub direction: Direction,
 }
 
 /// What the outer header is derived from.
@@ -115,14 +116,14 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let action = &entry.action;
         let way = if action.verdict == Verdict::Forward && action.rewrite == 0 {
             match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
-                Hot::Tunnel4(header) if meta.vnic != NO_INDEX => {
+                Hot::Tunnel4(header) if meta.direction() == Direction::Out => {
                     let way = encapsulate(cx, &mut packet, meta, (action.entropy, &toses), header);
                     tally.encapsulated += u64::from(way.is_some());
                     way
                 }
                 Hot::Local { vnic } if vnic != meta.vnic => {
                     let way = deliver(cx, &mut packet, meta, vnic, &mut tally);
-                    tally.local += u64::from(way.is_some() && meta.vnic != NO_INDEX);
+                    tally.local += u64::from(way.is_some() && meta.direction() == Direction::Out);
                     way
                 }
                 _ => None,
@@ -246,7 +247,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
             return;
         }
     }
-    let origin = Origin { vnic: meta.vnic, from_tunnel: meta.vnic == NO_INDEX };
+    let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
     let flow = Flow::of(&meta);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
@@ -269,7 +270,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
 ) -> Result<(), (DropReason, P)> {
     match place {
         Place::Remote(tunnel) => {
-            if origin.from_tunnel {
+            if origin.direction == Direction::In {
                 return Err((DropReason::NOT_LOCAL, packet));
             }
             let Some(uplink) = cx.snapshot.uplink(tunnel.uplink) else {
@@ -311,7 +312,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             counters.tx_packets.add(1);
             counters.tx_bytes.add(packet.len() as u64);
             counters.rdma_tx_packets.add(u64::from(flow.roce));
-            cx.counters.local.add(u64::from(!origin.from_tunnel));
+            cx.counters.local.add(u64::from(origin.direction == Direction::Out));
             sink.send(row.port, packet);
             Ok(())
         }
@@ -402,7 +403,7 @@ fn special<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, ac
 fn router<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
     let meta = burst.metas[i];
     let mac = cx.snapshot.vpc(meta.vpc).map(|vpc| vpc.router_mac).unwrap_or_default();
-    let replied = meta.vnic != NO_INDEX
+    let replied = meta.direction() == Direction::Out
         && reply::is_echo_request(&meta.headers)
         && burst.packets[i].as_mut().is_some_and(|packet| reply::echo(packet, &meta.headers, mac));
     if replied {
@@ -420,10 +421,10 @@ fn flood<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink
         burst.drop(i, DropReason::BUM, cx.counters);
         return;
     };
-    let from_tunnel = meta.vnic == NO_INDEX;
-    let origin = Origin { vnic: meta.vnic, from_tunnel };
+    let direction = meta.direction();
+    let origin = Origin { vnic: meta.vnic, direction };
     let flow = Flow::of(&meta);
-    let remote: &[SlotRef] = if from_tunnel { &[] } else { &vpc.flood_slots };
+    let remote: &[SlotRef] = if direction == Direction::In { &[] } else { &vpc.flood_slots };
     let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
     let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();
     let Some(packet) = burst.take(i) else { return };

@@ -18,6 +18,7 @@ use super::outer::addresses;
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::way_to;
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
@@ -54,16 +55,16 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     sink: &mut S,
 ) {
     let meta = burst.metas[i];
-    let from_tunnel = meta.vnic == NO_INDEX;
-    let about = if from_tunnel { receiver } else { Some(meta.vnic) };
+    let direction = meta.direction();
+    let about = if direction == Direction::In { receiver } else { Some(meta.vnic) };
     let Some((packet, about)) = burst.packets[i].as_mut().zip(about) else {
         return burst.drop(i, reason, cx.counters);
     };
     let (source, destination) = addresses(packet.head(), &meta.headers);
     // What is said to nobody costs nothing of the rate.
     let sayable = allowed(packet.head(), &meta.headers) && is_station(source) && is_station(destination);
-    let way = if from_tunnel { way_back(cx, &meta, packet.head(), source) } else { None };
-    let (speaker, to) = if from_tunnel {
+    let way = if direction == Direction::In { way_back(cx, &meta, packet.head(), source) } else { None };
+    let (speaker, to) = if direction == Direction::In {
         let to = way.map(|(_, mac)| mac);
         ((None, mac_from(cx.snapshot.row(about).mac)), to)
     } else {
@@ -86,7 +87,7 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     match way {
         Some((place, _)) => {
             let Some(packet) = burst.take(i) else { return };
-            let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+            let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
             let flow = Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
             if let Err((reason, _)) = to_place(cx, sink, packet, place, origin, flow) {
                 cx.counters.drop(reason);

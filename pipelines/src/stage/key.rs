@@ -5,6 +5,7 @@ use wire::{Flags, Headers, L3, PacketBuf, View, protocol};
 
 use super::Cx;
 use crate::burst::{Burst, NO_INDEX};
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, Scope, be64, fragment_key};
 use crate::fragments::{FirstFragment, Fragments};
@@ -90,7 +91,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fragments: &F
         let headers = &meta.headers;
         if (meta.vnic, meta.vpc) != last {
             last = (meta.vnic, meta.vpc);
-            (scope, router) = if meta.vnic == NO_INDEX {
+            (scope, router) = if meta.direction() == Direction::In {
                 let vpc = cx.snapshot.vpc(meta.vpc);
                 (Scope::Vpc(meta.vpc), vpc.map_or(0, |vpc| vpc.router_mac.to_u64()))
             } else {
@@ -122,7 +123,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fragments: &F
             L3::Ipv4 | L3::Ipv6 => (sport, dport),
             L3::None | L3::Arp => (0, 0),
         };
-        if class != 0 && meta.vnic != NO_INDEX {
+        if class != 0 && meta.direction() == Direction::Out {
             cx.counters.vnic(meta.vnic as usize).rdma_rx_packets.add(1);
         }
         meta.key = FlowKey::build(head, &meta.headers, scope, ports, class, routed);

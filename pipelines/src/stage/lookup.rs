@@ -3,7 +3,8 @@
 //! So does a packet out of the tunnel whose VTEP is not the one behind which the flow's source is now.
 
 use super::Cx;
-use crate::burst::{Burst, NO_INDEX};
+use crate::burst::Burst;
+use crate::direction::Direction;
 use crate::nft::{Bits, Nft};
 
 /// Looks up the pending packets and returns the bits of those that need the slow path. `tunnels`: some of them may have
@@ -21,7 +22,9 @@ pub fn run<P>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft, tunnels: bool) -> u64 {
     if tunnels {
         for i in Bits(hits) {
             let meta = &burst.metas[i];
-            if meta.vnic == NO_INDEX && !nft.entry(meta.entry).action.source.admits(vlt, meta.vtep) {
+            if meta.direction() == Direction::In
+                && !nft.entry(meta.entry).action.source.admits(vlt, meta.vtep)
+            {
                 hits &= !(1 << i);
             }
         }

@@ -6,6 +6,8 @@
 pub mod bind;
 pub mod cm;
 pub mod dhtb;
+pub mod fast_inner;
+pub mod fast_outer;
 pub mod forward;
 pub mod guard;
 pub mod icmp_error;
@@ -15,8 +17,6 @@ pub mod mtu;
 pub mod neighbour;
 pub mod outer;
 pub mod parse;
-pub mod plain;
-pub mod plain_outer;
 pub mod rcft;
 pub mod reply;
 pub mod slow_path;

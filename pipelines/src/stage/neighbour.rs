@@ -12,6 +12,7 @@ use super::reply::{self, Message, Question};
 use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::event::{Events, may_be_learned};
 use crate::flow_key::outer_source_port;
@@ -83,7 +84,7 @@ fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, events
 pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
     let meta = burst.metas[i];
     let Some(mut packet) = burst.take(i) else { return };
-    if meta.vnic == NO_INDEX {
+    if meta.direction() == Direction::In {
         let asker = packet.head().first_chunk::<6>().map(|mac| MacAddr(*mac)).unwrap_or_default();
         let place = match cx.snapshot.location(meta.vpc, Destination::Mac(asker)) {
             Some(location) => cx.snapshot.vlt.read(location.slot.slot).place,
@@ -94,7 +95,7 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
             cx.counters.drop(DropReason::ARP_UNKNOWN);
             return;
         }
-        let origin = Origin { vnic: NO_INDEX, from_tunnel: false };
+        let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
         let flow = forward::Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
         if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
             cx.counters.drop(reason);
@@ -121,7 +122,7 @@ fn outcome(cx: &Cx, meta: &Meta, message: Message, events: &Events) -> Outcome {
         Message::Route(_) | Message::Other | Message::Unsound => None,
     };
     if let Some(claim) = claim {
-        if meta.vnic == NO_INDEX {
+        if meta.direction() == Direction::In {
             if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep) {
                 return Outcome::Drop(DropReason::INNER_SOURCE);
             }
@@ -185,19 +186,19 @@ fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, address: IpAddr, events: &Events) {
 /// True when a router advertisement or a redirect comes from a vNIC, of this host or of another one. A router is a station
 /// without a location, behind a VTEP that may have such.
 fn is_of_a_station(cx: &Cx, meta: &Meta, vpc: &Vpc, source: IpAddr) -> bool {
-    meta.vnic != NO_INDEX
+    meta.direction() == Direction::Out
         || reverse_path::of_address(cx.snapshot, vpc, source, meta.vtep)
             .is_none_or(|source| source.has_location())
 }
 
 /// The MAC of an address of the VPC, and whether it is the virtual router's.
 fn find(cx: &Cx, vpc: &Vpc, meta: &Meta, question: &Question) -> Option<(MacAddr, bool)> {
-    let from_tunnel = meta.vnic == NO_INDEX;
+    let direction = meta.direction();
     if vpc.is_gateway(question.target) {
         // Every host has the virtual router: it is never asked for through the tunnel.
-        return (!from_tunnel).then_some((vpc.router_mac, true));
+        return (direction == Direction::Out).then_some((vpc.router_mac, true));
     }
     let location = cx.snapshot.location(vpc.index, Destination::Ip(question.target))?;
     let local = matches!(cx.snapshot.vlt.read(location.slot.slot).place, Place::Local { .. });
-    (local || !from_tunnel).then_some((location.mac, false))
+    (local || direction == Direction::Out).then_some((location.mac, false))
 }

@@ -8,8 +8,8 @@ use wire::{ChecksumState, Ecn, Flags, Headers, L3, PacketBuf, View, checksum, ip
 use wire::{udp, vxlan};
 
 use super::Cx;
+use super::fast_outer::{FRONT, FastOuter};
 use super::parse::pseudo_sum;
-use super::plain_outer::{FRONT, Plain};
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
 use crate::ecn;
@@ -30,37 +30,37 @@ enum Outer {
 /// deliver unfinished checksums unmarked.
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, uplink: &Uplink, partial: bool) -> u64 {
-    let plain = Plain::new(uplink, &cx.snapshot.settings);
-    let taken = plain.map_or(0, |plain| at_a_glance(cx, burst, plain));
+    let fast = FastOuter::new(uplink, &cx.snapshot.settings);
+    let taken = fast.map_or(0, |fast| fast_path(cx, burst, fast));
     cx.counters.decapsulated.add(u64::from(taken.count_ones()));
     let rest = burst.pending & !taken;
     if rest == 0 { 0 } else { closely(cx, burst, rest, uplink, partial) }
 }
 
-/// The short way for plain packets of known VTEPs and networks, with nothing behind the inner frame; returns the bits of
+/// The fast path: packets of known VTEPs and networks, with nothing behind the inner frame; returns the bits of
 /// those that took it.
 #[inline(always)]
-fn at_a_glance<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, plain: Plain) -> u64 {
+fn fast_path<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fast: FastOuter) -> u64 {
     // Source and network are often those of the packet before.
     // At first they are what no packet says.
     let (mut last, mut vtep, mut vpc) = (u64::MAX, Vtep::NONE, NO_INDEX);
     let mut taken = 0;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_mut() else { continue };
-        let Some(seen) = plain.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum) else {
+        let Some(facts) = fast.read(packet.head(), packet.len(), packet.rx_facts().l3_checksum) else {
             continue;
         };
-        let from = u64::from(seen.source.to_bits()) << 32 | u64::from(seen.vni);
+        let from = u64::from(facts.source.to_bits()) << 32 | u64::from(facts.vni);
         if from != last {
-            let Ok(found) = heard(cx.snapshot, seen.source.into(), seen.vni) else { continue };
+            let Ok(found) = heard(cx.snapshot, facts.source.into(), facts.vni) else { continue };
             (last, (vtep, vpc)) = (from, found);
         }
-        if seen.back > 0 || !packet.trim_front(FRONT) {
+        if facts.back > 0 || !packet.trim_front(FRONT) {
             continue;
         }
         let meta = &mut burst.metas[i];
         (meta.vnic, meta.vpc, meta.vtep) = (NO_INDEX, vpc, vtep);
-        meta.entropy_port = u16::from(seen.ecn as u8);
+        meta.outer_ecn = facts.ecn;
         taken |= 1 << i;
     }
     taken
@@ -92,7 +92,7 @@ fn closely<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, rest: u64, uplink: &Upli
         match result {
             Ok(Outer::Inner { vtep, vpc, front, back, ecn }) => {
                 (meta.vpc, meta.vtep) = (vpc, vtep);
-                meta.entropy_port = u16::from(ecn as u8);
+                meta.outer_ecn = ecn;
                 if back > 0 && !packet.trim_back(back) || !packet.trim_front(front) {
                     burst.drop(i, DropReason::NO_BUFFER, cx.counters);
                     continue;
@@ -258,7 +258,7 @@ pub fn finish<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
             burst.drop(i, reason, cx.counters);
             continue;
         }
-        let outer = Ecn::from_tos(meta.entropy_port as u8);
+        let outer = meta.outer_ecn;
         if meta.headers.vlan_count > 0 && !cx.snapshot.vpc(meta.vpc).is_some_and(|vpc| vpc.keep_vlan) {
             burst.drop(i, DropReason::INNER_VLAN, cx.counters);
             continue;

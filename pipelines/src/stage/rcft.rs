@@ -10,11 +10,12 @@ use wire::{L3, PacketBuf, View};
 use super::key::{CLASS_XRC, Roce};
 use super::{Cx, cm};
 use crate::Sink;
-use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::burst::{Burst, Meta};
 use crate::decide::decide;
+use crate::direction::Direction;
 use crate::event::{Event, Events};
 use crate::nft::{Bits, NONE, Nft, Verdict};
-use crate::rcft::{Outcome, QpKey, Rcft, Said, Way};
+use crate::rcft::{Outcome, QpKey, Rcft, RocePacketFacts};
 
 /// Looks at the RoCEv2 packets of a burst.
 #[inline(never)]
@@ -31,32 +32,32 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(known) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &mut burst.metas[i];
-        meta.qp_hash = rcft.prefetch(way_of(meta), &key_of(meta, packet.head()));
+        meta.qp_hash = rcft.prefetch(meta.direction(), &key_of(meta, packet.head()));
     }
     for i in Bits(known) {
         let meta = &burst.metas[i];
-        rcft.prefetch_line(way_of(meta), meta.qp_hash);
+        rcft.prefetch_line(meta.direction(), meta.qp_hash);
     }
     for i in Bits(known & roce.reliable) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
         let head = packet.head();
         let (key, hash) = (key_of(meta, head), meta.qp_hash);
-        let Some(said) = read(meta, head, packet.len()).filter(|_| key.qpn().get() > 1) else {
+        let Some(facts) = read(meta, head, packet.len()).filter(|_| key.qpn().get() > 1) else {
             cx.counters.roce_odd.add(1);
             continue;
         };
         if !goes_on(cx, meta, nft) {
             continue;
         }
-        if meta.vnic == NO_INDEX {
+        if meta.direction() == Direction::In {
             let (vpc, address) = (meta.vpc, key.address());
-            rcft.received(&key, hash, &said, cx.now, || cx.snapshot.local_vnic(vpc, address));
+            rcft.received(&key, hash, &facts, cx.now, || cx.snapshot.local_vnic(vpc, address));
             continue;
         }
         // What the NFT remembers may rest on a location that is gone, which only the VLT knows.
         let goes_on = || reaches_somewhere(decide(cx.snapshot, &meta.key).verdict);
-        let outcome = rcft.sent_if(meta.vnic, &key, hash, &said, cx.now, goes_on);
+        let outcome = rcft.sent_if(meta.vnic, &key, hash, &facts, cx.now, goes_on);
         if outcome != Outcome::Pass {
             changed(cx, burst, i, (outcome, key), rcft, events);
         }
@@ -64,16 +65,11 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(known & roce.cnp) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
-        rcft.notified(way_of(meta), &key_of(meta, packet.head()), meta.qp_hash);
+        rcft.notified(meta.direction(), &key_of(meta, packet.head()), meta.qp_hash);
     }
     if roce.cm & burst.pending != 0 {
         cm::run(cx, burst, (rcft, nft), roce.cm, events, sink);
     }
-}
-
-#[inline(always)]
-const fn way_of(meta: &Meta) -> Way {
-    if meta.vnic == NO_INDEX { Way::In } else { Way::Out }
 }
 
 /// True when the packet is not about to be dropped: only then does it matter to whom it is.
@@ -104,7 +100,7 @@ fn key_of(meta: &Meta, head: &[u8]) -> QpKey {
 
 /// What the view needs of a packet; `None` for opcodes that mean nothing.
 #[inline(always)]
-fn read(meta: &Meta, head: &[u8], len: usize) -> Option<Said> {
+fn read(meta: &Meta, head: &[u8], len: usize) -> Option<RocePacketFacts> {
     let payload = meta.headers.payload(head);
     let (bth, rest) = Bth::view(payload)?;
     let detail = match Operation::of(bth.opcode)? {
@@ -115,7 +111,7 @@ fn read(meta: &Meta, head: &[u8], len: usize) -> Option<Said> {
         }
         _ => 0,
     };
-    Some(Said {
+    Some(RocePacketFacts {
         opcode: bth.opcode,
         psn: bth.psn().get(),
         bytes: len as u32,

@@ -7,8 +7,9 @@
 use wire::PacketBuf;
 
 use super::Cx;
-use crate::burst::{Burst, Meta, NO_INDEX};
+use crate::burst::{Burst, Meta};
 use crate::decide::decide_from;
+use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::miss::MissLimits;
 use crate::nft::{Bits, NONE, Nft, Verdict};
@@ -82,7 +83,7 @@ fn one(
     *budget -= 1;
     let action = decide_from(cx.snapshot, &meta.key, source);
     cx.counters.nft_misses.add(1);
-    if meta.vnic != NO_INDEX {
+    if meta.direction() == Direction::Out {
         cx.counters.vnic(meta.vnic as usize).misses.add(1);
     }
     meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
@@ -101,7 +102,7 @@ impl Copies {
     fn admit(&mut self, cx: &Cx, meta: &Meta, limits: &mut MissLimits) -> Result<(), DropReason> {
         let settings = &cx.snapshot.settings;
         let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Ok(()) };
-        let remote = if meta.vnic == NO_INDEX { 0 } else { vpc.flood_slots.len() };
+        let remote = if meta.direction() == Direction::In { 0 } else { vpc.flood_slots.len() };
         let copies = u32::try_from(vpc.vnics.len() + remote).unwrap_or(u32::MAX);
         let all = self.0.saturating_add(copies);
         if all > settings.flood_budget {

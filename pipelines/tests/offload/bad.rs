@@ -172,7 +172,7 @@ impl Lab {
         let quiet = |ask: &Ask| {
             Some(Stamp(arrivals.of(arrival::flow_of(ask, arrival::FlowOrigin::of(&tables, &ask.key)?))))
         };
-        for debit in self.manager.sync(&mut self.device, &tables, &samples, quiet, self.now_ns) {
+        for debit in self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns) {
             *self.debited.entry(debit.ask).or_default() += debit.packets;
         }
     }

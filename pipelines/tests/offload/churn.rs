@@ -1,12 +1,13 @@
 //! A minute of ten thousand new flows a second, of virtual time: they come, are hot for a moment, and stop. Nothing of
 //! them is left, and nothing grows meanwhile.
 
+use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Ask, Entropy, Options, Tables};
-use pipelines::qos::{Class, Direction};
+use pipelines::qos::Class;
 use rules::{BackEnd, Stamp};
 
 use crate::host::*;
@@ -64,7 +65,7 @@ fn churn_leaves_nothing() {
         }
         let arrivals = eswitch.all_arrivals();
         let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
-        manager.sync(&mut eswitch, &tables, &samples, quiet, now_ns);
+        manager.reconcile(&mut eswitch, &tables, &samples, quiet, now_ns);
         let (ways, bundles) = manager.ways_and_bundles();
         let now = [manager.flows().count(), eswitch.len() + eswitch.remembered(), ways, bundles];
         most.iter_mut().zip(now).for_each(|(most, now)| *most = now.max(*most));

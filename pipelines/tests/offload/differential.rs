@@ -1,4 +1,4 @@
-//! Software only, the simulated e-switch only, and any mix while rules come and go: each packet takes the same way with
+//! Software only, the simulated e-switch only, and any mix while rules come and go: each packet takes the same direction with
 //! the same bytes, is dropped under the same name, and is counted once.
 //!
 //! Two hosts live through the same. One has its worker only; the other has an e-switch in front of the worker, into
@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
 use pipelines::drops::DropReason;
-use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::flow_key::FlowKey;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::offload::{Installed, State, Store};
-use pipelines::qos::{Class, Direction};
-use pipelines::rcft::{QpKey, Way};
+use pipelines::qos::Class;
+use pipelines::rcft::QpKey;
 use pipelines::snapshot::{Destination, PortIndex};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
@@ -310,9 +311,10 @@ impl Pair {
     }
 
     fn view(&self, host: &Host, key: &FlowKey, qpn: Qpn) -> Option<(u64, u64)> {
-        let way = if matches!(key.scope(), Scope::Vnic(_)) { Way::Out } else { Way::In };
+        let direction = key.direction();
         let address = key.addresses()?.1;
-        let view = host.world.worker.overlay.rcft().view(way, &QpKey::new(key.scope(), address, qpn))?;
+        let view =
+            host.world.worker.overlay.rcft().view(direction, &QpKey::new(key.scope(), address, qpn))?;
         Some((view.packets, view.bytes))
     }
 
@@ -329,7 +331,7 @@ impl Pair {
                 continue;
             }
             for qpn in QPNS.map(Qpn::truncated) {
-                // The flows of a queue pair: to one address, whatever their VLAN and the way to it.
+                // The flows of a queue pair: to one address, whatever their VLAN and the direction to it.
                 let same = |other: &FlowKey| {
                     (other.scope(), other.addresses().map(|pair| pair.1))
                         == (key.scope(), key.addresses().map(|pair| pair.1))
@@ -463,7 +465,7 @@ fn differential_a_meter_marks_and_then_turns_away() {
     const PACKETS: u64 = 600;
     let mut host = Host::new(plain());
     host.limit(Direction::Out, 0, Class::Rdma, 8_000_000);
-    let law = host.world.snapshot.settings.law;
+    let red = host.world.snapshot.settings.red;
     let path = v4(A, R).with_tos(2);
     let frame = path.roce(1000, Bth::new(0x07, Qpn::truncated(17), Psn::truncated(1)), &[0; 1000]);
     let key = host.flow(1, &frame);
@@ -483,8 +485,8 @@ fn differential_a_meter_marks_and_then_turns_away() {
     }
     let len = frame.len() as u64;
     let rates = mixed.host.tree().meter(mixed.chains[0].1.about.leaf.unwrap());
-    assert_eq!(plain, (rates.burst + law.kmin) / len);
-    assert_eq!(marked, (law.hard_limit - law.kmin) / len);
+    assert_eq!(plain, (rates.burst + red.kmin) / len);
+    assert_eq!(marked, (red.hard_limit - red.kmin) / len);
     assert_eq!(plain + marked + away, PACKETS);
     assert!(away > 0);
     let counted = mixed.hardware(|_| true).0;

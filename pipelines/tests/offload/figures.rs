@@ -75,7 +75,7 @@ fn figures_rules_per_second() {
                     |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
                 let samples: Vec<_> = keys.iter().map(sample).collect();
                 let began = cpu_time();
-                manager.sync(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+                manager.reconcile(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
                 cpu_time() - began
             };
             manager.switch(true);

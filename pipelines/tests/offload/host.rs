@@ -1,9 +1,10 @@
 //! A host whose ports are on an e-switch: flows of its worker's NFT, and their chains.
 
+use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::nft::Entry;
 use pipelines::offload::translate::{Ask, Chain, Options, Refusal, Tables, Translator};
-use pipelines::qos::{Class, Direction, NodeLimits, Tree};
+use pipelines::qos::{Class, NodeLimits, Tree};
 use pipelines::snapshot::PortIndex;
 use wire::Qpn;
 

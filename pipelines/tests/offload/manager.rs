@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy, Refusal};
-use pipelines::qos::{Class, Direction};
+use pipelines::qos::Class;
 use pipelines::snapshot::{Destination, PortIndex};
 use rules::Stamp;
 use wire::HeapBuf;
@@ -81,7 +82,7 @@ impl Lab {
         // Software is done with a packet at once.
         let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
         let quiet = |ask: &Ask| stamp(ask).filter(|_| self.quiet);
-        let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
+        let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
         for Debit { ask, packets, bytes, .. } in debits {
             let sum = self.debited.entry(ask).or_default();
             *sum = (sum.0 + packets, sum.1 + bytes);

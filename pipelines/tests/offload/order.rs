@@ -155,7 +155,7 @@ impl Lab {
             let arrived = arrivals.of(flow);
             (finished.of(flow) == arrived).then_some(Stamp(arrived))
         };
-        self.manager.sync(&mut self.eswitch, &tables, &[], quiet, now_ns);
+        self.manager.reconcile(&mut self.eswitch, &tables, &[], quiet, now_ns);
     }
 
     /// Bursts and pauses of all connections; every sync some are sent to hardware or taken out of it.

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
-use pipelines::rcft::{Keeper, Limits, QpKey, Way};
+use pipelines::rcft::{Keeper, Limits, QpKey};
 use rules::Stamp;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
@@ -65,7 +66,7 @@ impl Lab {
 
     /// What RCFT has counted; `None` for a queue pair that it does not know.
     fn view(&self, qpn: u32) -> Option<(u64, u64)> {
-        let view = self.host.world.worker.overlay.rcft().view(Way::Out, &self.qp_key(qpn))?;
+        let view = self.host.world.worker.overlay.rcft().view(Direction::Out, &self.qp_key(qpn))?;
         Some((view.packets, view.bytes))
     }
 
@@ -103,7 +104,7 @@ impl Lab {
             let arrivals = self.eswitch.all_arrivals();
             let quiet =
                 |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
-            let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
+            let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(debits);
         }
     }

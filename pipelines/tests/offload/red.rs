@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
-use pipelines::qos::{Class, Direction};
+use pipelines::qos::Class;
 use pipelines::snapshot::PortIndex;
 use rules::Stamp;
 use wire::HeapBuf;
@@ -84,7 +85,7 @@ impl Lab {
             let arrivals = self.eswitch.all_arrivals();
             let quiet =
                 |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
-            let debits = self.manager.sync(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
+            let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(&debits);
         }
     }
@@ -144,7 +145,7 @@ fn red_a_class_gets_its_rate_whatever_the_size_of_its_frames() {
     ] {
         let mut lab = Lab::new(vec![(port, frame)]);
         lab.host.limit(direction, 0, Class::Tcp, RATE);
-        let overhead = u64::from(lab.host.world.snapshot.settings.law.overhead);
+        let overhead = u64::from(lab.host.world.snapshot.settings.red.overhead);
         let wire = inner as u64 + overhead;
         // Three times the rate.
         let packets = 3 * RATE / 8 / 10 / wire;

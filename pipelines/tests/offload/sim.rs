@@ -430,9 +430,9 @@ fn sim_refusals_name_what_they_are_about() {
         assert_eq!(error.at, *at, "{rule}: {error}");
         assert_eq!(strict.validate(rule), Err(error));
     }
-    let egress = rules::Direction::Egress;
+    let egress = rules::Domain::Egress;
     let mut wrong = rule(0, 0, &[any], &[Action::Drop]);
-    wrong.attr.direction = egress;
+    wrong.attr.domain = egress;
     assert_eq!(strict.create(&wrong).unwrap_err().at, Where::AttrEgress);
     assert_eq!((strict.stats().refused, strict.len()), (cases.len() as u64 + 1, 0));
     let mut nothing = Eswitch::new(Config { refuse_all: true, ..Config::default() });

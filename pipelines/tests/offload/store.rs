@@ -1,9 +1,10 @@
 //! The store of rules: what chains share, and that no packet meets half a chain.
 
+use pipelines::Direction;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Chain};
 use pipelines::offload::*;
-use pipelines::qos::{Class, Direction};
+use pipelines::qos::Class;
 use rules::*;
 use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
@@ -164,7 +165,7 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
         assert!(in_force(&mut store, &mut eswitch, &old));
         send(&mut eswitch, 3);
         // Another way: the counting rule says so in its actions.
-        host.translator.forget(&first.about.way);
+        host.translator.forget(&first.about.adjacency);
         let second = chain(&mut host, whole(key));
         assert_ne!(first.rules().last().unwrap().actions, second.rules().last().unwrap().actions);
         let new = store.install(&mut eswitch, second).unwrap();

@@ -4,9 +4,10 @@
 
 use std::path::Path as File;
 
+use pipelines::Direction;
 use pipelines::offload::translate::{Ask, Chain, Entropy, Refusal};
 use pipelines::offload::{sim::Config, sim::Eswitch};
-use pipelines::qos::{Class, Direction};
+use pipelines::qos::Class;
 use pipelines::snapshot::{Destination, DscpPolicy, PortIndex};
 use pipelines::vlt::Place;
 use rules::BackEnd;
@@ -62,7 +63,7 @@ fn translate_tcp_into_the_tunnel() {
     assert_eq!(chain.about.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
     golden("tcp-encap", &chain);
     assert_eq!(made(&mut host, whole(key)), chain, "the same again");
-    assert_eq!(host.translator.ways(), 1);
+    assert_eq!(host.translator.adjacencies(), 1);
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn translate_a_location_that_moves_changes_its_ways_only() {
             (after.attr, &after.pattern),
             "an update of the same rule"
         );
-        assert_eq!(before.attr.group, pipelines::offload::translate::group::WAY);
+        assert_eq!(before.attr.group, pipelines::offload::translate::group::ADJACENCY);
     }
 }
 
@@ -173,9 +174,9 @@ fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
                 made(&mut host, whole(key))
             })
             .collect();
-        chains.iter().for_each(|chain| host.translator.forget(&chain.about.way));
-        assert_eq!(host.translator.ways(), 0);
-        chains.iter().map(|chain| chain.about.way).collect::<std::collections::HashSet<_>>().len()
+        chains.iter().for_each(|chain| host.translator.forget(&chain.about.adjacency));
+        assert_eq!(host.translator.adjacencies(), 0);
+        chains.iter().map(|chain| chain.about.adjacency).collect::<std::collections::HashSet<_>>().len()
     };
     assert_eq!((ways(Entropy::Hardware), ways(Entropy::Exact)), (1, 8));
 }
@@ -197,7 +198,7 @@ fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expect
     let key = host.flow(port, frame);
     change(&mut host);
     assert_eq!(host.chain(whole(key)).unwrap_err(), expected);
-    assert_eq!(host.translator.ways(), 0, "nothing is left");
+    assert_eq!(host.translator.adjacencies(), 0, "nothing is left");
     assert!(!expected.to_string().is_empty());
 }
 
@@ -248,7 +249,7 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
     let key = host.flow(UPLINK, &over(UNDERLAYS[2], &v4(R, A).tcp(80, 1000, 0x10, b"data")));
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
-    assert_eq!(host.translator.ways(), 0, "nothing is left");
+    assert_eq!(host.translator.adjacencies(), 0, "nothing is left");
     let group = MacAddr([3, 0, 0, 0, 0, 1]);
     host.world.flood(0, &[2]);
     let mut path = v4(A, R);

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
+mod fast_path;
 mod fragments;
-mod glance;
 mod hostile;
 mod neighbours;
 mod repair_flood;

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
+use pipelines::Direction;
 use pipelines::Now;
 use pipelines::hot::Hints;
 use pipelines::offload::translate::Ask;
-use pipelines::rcft::{QpKey, Way};
+use pipelines::rcft::QpKey;
 use rules::Usage;
 use wire::{HeapBuf, Qpn};
 
@@ -115,7 +116,7 @@ fn offload_of_a_queue_pair_leaves_no_gap_in_what_is_seen_of_it() {
         world.pass(1, &write(v4(A, R), 0x77, 503));
         world.pass(1, &write(v4(A, R), 0x77, 504));
         let key = QpKey::new(ask.key.scope(), R.v4.into(), Qpn::truncated(0x77));
-        let pair = world.worker.overlay.rcft().view(Way::Out, &key).expect("it is admitted");
+        let pair = world.worker.overlay.rcft().view(Direction::Out, &key).expect("it is admitted");
         assert_eq!((pair.events.gaps, pair.events.retransmissions), (u32::from(!accounted), 0));
         assert_eq!(pair.packets, if accounted { 505 } else { 5 });
         assert_eq!(world.worker.overlay.usage(&ask).map(|usage| usage.packets), Some(pair.packets));

@@ -1,8 +1,9 @@
 //! What is a queue pair and what is not, and what the view says of one.
 
+use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{QpKey, QpView, Way};
+use pipelines::rcft::{QpKey, QpView};
 use wire::roce::opcode::{Operation, extended_len};
 use wire::roce::{Aeth, Bth, Reth, opcode};
 use wire::{Psn, Qpn, View};
@@ -11,12 +12,12 @@ use super::*;
 
 fn sent_view(world: &World, to: Station, qpn: u32) -> QpView {
     let key = QpKey::new(Scope::Vnic(0), to.v4.into(), Qpn::truncated(qpn));
-    world.worker.overlay.rcft().view(Way::Out, &key).expect("a queue pair toward the wire")
+    world.worker.overlay.rcft().view(Direction::Out, &key).expect("a queue pair toward the wire")
 }
 
 fn received_view(world: &World, of: Station, qpn: u32) -> QpView {
     let key = QpKey::new(Scope::Vpc(0), of.v4.into(), Qpn::truncated(qpn));
-    world.worker.overlay.rcft().view(Way::In, &key).expect("a queue pair from the wire")
+    world.worker.overlay.rcft().view(Direction::In, &key).expect("a queue pair from the wire")
 }
 
 /// Every opcode there is, over IPv4 and IPv6: forwarded whatever it is, and a queue pair only when it is one of RC
@@ -115,7 +116,7 @@ fn roce_refused_packets_are_not_in_the_view_and_have_their_names() {
     }
     assert_eq!(sent_view(&world, R, 0x77).packets, 5);
     let gone = QpKey::new(Scope::Vnic(0), R.v4.into(), Qpn::truncated(0x78));
-    assert_eq!(world.worker.overlay.rcft().view(Way::Out, &gone), None);
+    assert_eq!(world.worker.overlay.rcft().view(Direction::Out, &gone), None);
     assert_eq!(world.worker.counters.drops(DropReason::QP_QUOTA), 5);
     // Told once: with whom and why.
     let event = world.events.pop().unwrap();

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
+use pipelines::Direction;
 use pipelines::Now;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::hot::Hints;
 use pipelines::nft::NftConfig;
 use pipelines::overlay::{Overlay, OverlayConfig};
-use pipelines::qos::{Class, Dhtb, Direction, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
+use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::PortIndex;
 use wire::roce::{Bth, opcode};

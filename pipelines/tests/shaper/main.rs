@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
+use pipelines::Direction;
 use pipelines::Now;
 use pipelines::drops::DropReason;
-use pipelines::qos::{Class, Direction, NodeLimits, QueueLimits};
+use pipelines::qos::{Class, NodeLimits, QueueLimits};
 use wire::roce::{Aeth, Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, View};
 
@@ -389,7 +390,7 @@ fn shaper_flush_sends_what_waits() {
 fn shaper_tcp_is_marked_when_it_waited_long() {
     for (target, tos, expect) in [(0, 2, false), (1_000_000, 2, true), (1_000_000, 0, false)] {
         let mut world = plain();
-        world.snapshot.settings.law.tcp_ecn_ns = target;
+        world.snapshot.settings.red.tcp_ecn_ns = target;
         limit(&world, Direction::Out, 0, 10 * MBIT);
         for _ in 0..40 {
             world.run(1, vec![HeapBuf::new(&v4(A, R).with_tos(tos).tcp(1, 2, 0x10, &[0; 946]))]);

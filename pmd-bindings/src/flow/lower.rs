@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use dpdk_sys as sys;
-use rules::{Action, Cause, Direction, FlowError, FlowRule, Item, Where};
+use rules::{Action, Cause, Domain, FlowError, FlowRule, Item, Where};
 
 use super::layout::{self, Structure};
 
@@ -130,10 +130,10 @@ fn lower_attr(rule: &FlowRule) -> sys::rte_flow_attr {
     let mut attr: sys::rte_flow_attr = unsafe { std::mem::zeroed() };
     attr.group = rule.attr.group;
     attr.priority = rule.attr.priority;
-    match rule.attr.direction {
-        Direction::Ingress => attr.set_ingress(1),
-        Direction::Egress => attr.set_egress(1),
-        Direction::Transfer => attr.set_transfer(1),
+    match rule.attr.domain {
+        Domain::Ingress => attr.set_ingress(1),
+        Domain::Egress => attr.set_egress(1),
+        Domain::Transfer => attr.set_transfer(1),
     }
     attr
 }

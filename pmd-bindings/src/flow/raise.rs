@@ -121,16 +121,16 @@ fn raise(
 ) -> FlowRule {
     // SAFETY: the attributes of the rule.
     let attr = unsafe { *attr };
-    let direction = match (attr.ingress(), attr.egress(), attr.transfer()) {
-        (1, 0, 0) => Direction::Ingress,
-        (0, 1, 0) => Direction::Egress,
-        (0, 0, 1) => Direction::Transfer,
-        other => panic!("direction {other:?}"),
+    let domain = match (attr.ingress(), attr.egress(), attr.transfer()) {
+        (1, 0, 0) => Domain::Ingress,
+        (0, 1, 0) => Domain::Egress,
+        (0, 0, 1) => Domain::Transfer,
+        other => panic!("domain {other:?}"),
     };
     let items = entries(items, |item| item.type_ == sys::RTE_FLOW_ITEM_TYPE_END);
     let actions = entries(actions, |action| action.type_ == sys::RTE_FLOW_ACTION_TYPE_END);
     FlowRule {
-        attr: Attr { group: attr.group, priority: attr.priority, direction },
+        attr: Attr { group: attr.group, priority: attr.priority, domain },
         pattern: items.iter().map(raise_item).collect(),
         actions: actions.iter().map(|action| raise_action(action, context)).collect(),
     }
@@ -220,11 +220,11 @@ fn an_action() -> impl Strategy<Value = Action> {
 }
 
 fn a_rule() -> impl Strategy<Value = FlowRule> {
-    let direction = select(vec![Direction::Ingress, Direction::Egress, Direction::Transfer]);
-    let attr = (any::<u32>(), any::<u32>(), direction).prop_map(|(group, priority, direction)| Attr {
+    let domain = select(vec![Domain::Ingress, Domain::Egress, Domain::Transfer]);
+    let attr = (any::<u32>(), any::<u32>(), domain).prop_map(|(group, priority, domain)| Attr {
         group,
         priority,
-        direction,
+        domain,
     });
     let parts = (attr, prop::collection::vec(an_item(), 0..8), prop::collection::vec(an_action(), 0..8));
     parts.prop_map(|(attr, pattern, actions)| FlowRule { attr, pattern, actions })

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
-use rules::{Action, Attr, Cause, Direction, FlowError, FlowRule, Item, Kind, Where};
+use rules::{Action, Attr, Cause, Domain, FlowError, FlowRule, Item, Kind, Where};
 
 use super::error;
 use super::lower::{END, Lowered};
@@ -171,10 +171,10 @@ fn pattern_template(
 ) -> Result<NonNull<sys::rte_flow_pattern_template>, FlowError> {
     // SAFETY: bit fields, for which zero is a value.
     let mut attr: sys::rte_flow_pattern_template_attr = unsafe { std::mem::zeroed() };
-    match shape.attr.direction {
-        Direction::Ingress => attr.set_ingress(1),
-        Direction::Egress => attr.set_egress(1),
-        Direction::Transfer => attr.set_transfer(1),
+    match shape.attr.domain {
+        Domain::Ingress => attr.set_ingress(1),
+        Domain::Egress => attr.set_egress(1),
+        Domain::Transfer => attr.set_transfer(1),
     }
     let masks = first.items().iter().map(|item| sys::rte_flow_item { spec: ptr::null(), ..*item });
     let masks: Vec<_> = masks.collect();
@@ -191,10 +191,10 @@ fn actions_template(
 ) -> Result<NonNull<sys::rte_flow_actions_template>, FlowError> {
     // SAFETY: bit fields, for which zero is a value.
     let mut attr: sys::rte_flow_actions_template_attr = unsafe { std::mem::zeroed() };
-    match shape.attr.direction {
-        Direction::Ingress => attr.set_ingress(1),
-        Direction::Egress => attr.set_egress(1),
-        Direction::Transfer => attr.set_transfer(1),
+    match shape.attr.domain {
+        Domain::Ingress => attr.set_ingress(1),
+        Domain::Egress => attr.set_egress(1),
+        Domain::Transfer => attr.set_transfer(1),
     }
     let masks = ActionMasks::new(shape, first.actions());
     error::pointer(Some(first), |error| {

@@ -3,9 +3,10 @@
 //!
 //! The chains come out of the very translation that real flows go through. No packet on a real wire is of these flows.
 
+use pipelines::Direction;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::offload::translate::{Ask, Options, Tables, Translator};
-use pipelines::qos::{Class, Direction, NodeLimits, Tree, TreeSize};
+use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::stage::key::class_code;
 use rules::{FlowRule, Meter};

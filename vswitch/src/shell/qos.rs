@@ -1,6 +1,7 @@
 //! Commands about rates: what each node of the tree may do and does, and changes of it.
 
-use pipelines::qos::{Class, Direction, NodeLimits, Tree};
+use pipelines::Direction;
+use pipelines::qos::{Class, NodeLimits, Tree};
 use serde_json::{Value, json};
 
 use super::{Entry, Shell};

@@ -6,7 +6,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use pipelines::qos::{Class, Direction, NodeId, NodeLimits, NodeView, Tree};
+use pipelines::Direction;
+use pipelines::qos::{Class, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::{Snapshot, Vnic};
 
 use crate::config::{BothWays, Config, LimitsConfig, VnicConfig};
@@ -396,7 +397,8 @@ mod tests {
 
     #[test]
     fn repair_dhtb_buckets_are_full_after_834_days_of_rest() {
-        use pipelines::qos::{Class, Direction};
+        use pipelines::Direction;
+        use pipelines::qos::Class;
         let mut lab = Lab::new();
         lab.go(
             "link = { out = \"1Gbit\" }",

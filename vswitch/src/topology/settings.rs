@@ -1,7 +1,7 @@
 //! The switch's settings as the snapshot has them, from the config's.
 
 use pipelines::ecn::EcnEncap;
-use pipelines::qos::{Law, QueueLimits};
+use pipelines::qos::{QueueLimits, RedProfile};
 use pipelines::snapshot::{DscpPolicy, Settings};
 
 use crate::config::{self, Config};
@@ -26,7 +26,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         error_rate: defaults.error_rate,
         flood_budget: u32::from(config.nft.flood_budget),
         flood_rate: config.nft.flood_rate,
-        law: Law {
+        red: RedProfile {
             kmin: config.qos.kmin.bytes(),
             kmax: config.qos.kmax.bytes(),
             pmax_ppm: config.qos.pmax.ppm(),

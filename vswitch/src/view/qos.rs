@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 use std::iter::Sum;
 
-use pipelines::qos::{Class, Direction, Leaf, NodeId, NodeLimits, NodeView, Tree};
+use pipelines::Direction;
+use pipelines::qos::{Class, Leaf, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::Vnic;
 
 use crate::switch::Switch;

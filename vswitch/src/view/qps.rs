@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 
-use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
+use pipelines::Direction;
+use pipelines::rcft::{QpKey, QpView, RcftStats};
 
 use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
@@ -21,12 +22,12 @@ pub type Views = HashMap<QpKey, QpView>;
 ///
 /// # Errors
 /// [`WorkerError`].
-pub fn all(pool: &Pool, way: Way, keep: impl Fn(&QpKey) -> bool) -> Result<Views, WorkerError> {
+pub fn all(pool: &Pool, direction: Direction, keep: impl Fn(&QpKey) -> bool) -> Result<Views, WorkerError> {
     let mut views = Views::new();
     for worker in &pool.workers {
         let mut from = Some(0);
         while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| Command::Qps(way, start, PAGE, reply))?;
+            let page = worker.mailbox().ask(|reply| Command::Qps(direction, start, PAGE, reply))?;
             page.entries.iter().filter(|view| keep(&view.key)).for_each(|view| add(&mut views, view));
             from = page.next;
         }
@@ -38,11 +39,11 @@ pub fn all(pool: &Pool, way: Way, keep: impl Fn(&QpKey) -> bool) -> Result<Views
 ///
 /// # Errors
 /// [`WorkerError`].
-pub fn of(pool: &Pool, way: Way, keys: &[QpKey]) -> Result<Views, WorkerError> {
+pub fn of(pool: &Pool, direction: Direction, keys: &[QpKey]) -> Result<Views, WorkerError> {
     let mut views = Views::new();
     for worker in &pool.workers {
         for keys in keys.chunks(KEYS) {
-            let page = worker.mailbox().ask(|reply| Command::QpsOf(way, keys.to_vec(), reply))?;
+            let page = worker.mailbox().ask(|reply| Command::QpsOf(direction, keys.to_vec(), reply))?;
             page.entries.iter().for_each(|view| add(&mut views, view));
         }
     }

@@ -64,7 +64,8 @@ fn run(mut divider: Divider, now_ns: &dyn Fn() -> u64, stopped: &Receiver<()>, t
 mod tests {
     use std::time::Instant;
 
-    use pipelines::qos::{Class, Direction, NodeLimits, Tree, TreeSize};
+    use pipelines::Direction;
+    use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
 
     use super::*;
 

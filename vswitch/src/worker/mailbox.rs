@@ -8,11 +8,12 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
+use pipelines::Direction;
 use pipelines::hot::HintQueue;
 use pipelines::nft::Entry;
 use pipelines::offload::translate::Ask;
 use pipelines::qos::Leaf;
-use pipelines::rcft::{QpKey, QpView, RcftStats, Way};
+use pipelines::rcft::{QpKey, QpView, RcftStats};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
 use rules::Usage;
@@ -113,9 +114,9 @@ pub enum Command {
     /// Count what hardware did of these flows; the answer is how many of them are not known. Some hundred at a time.
     Account(Vec<(Ask, Usage)>, Sender<usize>),
     /// Show part of the queue pairs of one direction, from this line on, so many.
-    Qps(Way, u32, usize, Sender<QpPage>),
+    Qps(Direction, u32, usize, Sender<QpPage>),
     /// Show these queue pairs of one direction as far as they are known. A few at a time.
-    QpsOf(Way, Vec<QpKey>, Sender<QpPage>),
+    QpsOf(Direction, Vec<QpKey>, Sender<QpPage>),
     /// Say how many queue pairs there are.
     QpCounts(Sender<QpCounts>),
     /// Forget queue pairs from the wire whose address is no longer that of their vNIC, from this line on, so many

@@ -13,7 +13,7 @@ use rules::{BackEnd, Cause, FlowError};
 
 impl Manager {
     /// Takes flows out of hardware at once: those of queue pairs that are not admitted any more, say. What hardware did
-    /// for them is in the debits that come back, and not in those of the next [`sync`](Self::sync).
+    /// for them is in the debits that come back, and not in those of the next [`reconcile`](Self::reconcile).
     pub fn withdraw_all<B: BackEnd>(
         &mut self,
         back_end: &mut B,
@@ -46,7 +46,7 @@ impl Manager {
         }
         self.end(back_end, turn);
         if self.store.hear(back_end) {
-            self.give_up(back_end, self.last_ns);
+            self.withdraw_failed(back_end, self.last_ns);
         }
     }
 
@@ -61,7 +61,7 @@ impl Manager {
         let plan = self.translator.plan(tables, &ask).map_err(Status::Refused)?;
         let made = self.renew(back_end, tables, turn, &plan);
         if made.is_err() {
-            self.translator.forget(&plan.about.way);
+            self.translator.forget(&plan.about.adjacency);
         }
         let Renewed { bundles, own, changed } = made?;
         let Some(installed) = self.flows.at_mut(number).and_then(|flow| flow.place.installed_mut()) else {
@@ -111,13 +111,13 @@ impl Manager {
         repaired.map(|()| lost)
     }
 
-    /// Switches offload on or off; off takes effect with the next [`sync`](Self::sync).
+    /// Switches offload on or off; off takes effect with the next [`reconcile`](Self::reconcile).
     pub fn switch(&mut self, on: bool) {
         self.on = on;
     }
 
     /// The device is gone, and all rules with it: everything is in software. What it had counted since the last
-    /// [`sync`](Self::sync) nobody knows.
+    /// [`reconcile`](Self::reconcile) nobody knows.
     pub fn lost(&mut self) {
         self.store = Store::default();
         self.translator = Translator::default();

@@ -24,7 +24,7 @@ impl Manager {
 
     /// Ways and bundles of rules known: with the rules, what would grow if something were left behind.
     pub fn ways_and_bundles(&self) -> (usize, usize) {
-        (self.translator.ways(), self.store.bundles())
+        (self.translator.adjacencies(), self.store.bundles())
     }
 
     /// All flows: where they are, and how fast.

@@ -8,27 +8,27 @@ use super::rate::Meter;
 use super::{Manager, NANO, because};
 use crate::offload::hasher::Map;
 use crate::offload::store::{Bundle, State};
-use crate::offload::translate::{Ask, Path, PathRules, Plan, Refusal, Tables, Way};
+use crate::offload::translate::{Adjacency, Ask, Path, PathRules, Plan, Refusal, Tables};
 use rules::{BackEnd, Cause, FlowError, FlowRule, Stamp};
 
 /// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same way or path.
 #[derive(Default)]
 pub(super) struct Turn {
-    ways: Map<Way, Bundle>,
+    adjacencies: Map<Adjacency, Bundle>,
     paths: Map<Path, Bundle>,
-    /// Flows in hardware that may give way, coldest last; found when first asked for.
+    /// Flows in hardware that may give adjacency, coldest last; found when first asked for.
     coldest: Option<Vec<(u64, Number)>>,
 }
 
 /// Rules of a flow that are to be made.
 struct Due {
-    /// Those of its way and of its path, unless they are there.
-    ways: Option<Vec<FlowRule>>,
+    /// Those of its adjacency and of its path, unless they are there.
+    adjacencies: Option<Vec<FlowRule>>,
     path: Option<PathRules>,
     own: Vec<FlowRule>,
 }
 
-/// What a flow has from now on: the bundles of its way and its path, its own rules, and whether any rule that was there
+/// What a flow has from now on: the bundles of its adjacency and its path, its own rules, and whether any rule that was there
 /// does something else now.
 pub(super) struct Renewed {
     pub bundles: (Bundle, Bundle),
@@ -40,17 +40,17 @@ impl Due {
     /// Rules that other flows may have, too.
     fn shared(&self) -> impl Iterator<Item = &FlowRule> {
         let path = self.path.iter().flat_map(|(rules, _)| rules);
-        self.ways.iter().flatten().chain(path)
+        self.adjacencies.iter().flatten().chain(path)
     }
 }
 
 impl Turn {
     fn due(&self, tables: &Tables, plan: &Plan) -> Result<Due, Refusal> {
-        let ways = !self.ways.contains_key(&plan.about.way);
+        let adjacencies = !self.adjacencies.contains_key(&plan.about.adjacency);
         let path = !self.paths.contains_key(&plan.path);
         Ok(Due {
             path: path.then(|| plan.path(tables)).transpose()?,
-            ways: ways.then(|| plan.ways(tables)).transpose()?,
+            adjacencies: adjacencies.then(|| plan.adjacencies(tables)).transpose()?,
             own: plan.own(tables)?,
         })
     }
@@ -137,7 +137,7 @@ impl Manager {
     }
 
     /// Hot flows in software, hottest first, as many as may come in now.
-    pub(super) fn bring_all<B: BackEnd>(
+    pub(super) fn install_hot<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         tables: &Tables,
@@ -149,7 +149,7 @@ impl Manager {
         for (packets, number) in hot {
             let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { continue };
             if let Err((status, not_before_ns)) =
-                self.bring(back_end, tables, &mut turn, (number, ask, packets), now_ns)
+                self.install(back_end, tables, &mut turn, (number, ask, packets), now_ns)
                 && let Some(flow) = self.flows.at_mut(number)
             {
                 flow.place = Place::Software { status, not_before_ns };
@@ -161,14 +161,14 @@ impl Manager {
     /// Bundles that no flow has taken go again.
     pub(super) fn end<B: BackEnd>(&mut self, back_end: &mut B, turn: Turn) {
         turn.paths.into_values().for_each(|path| self.store.drop_bundle(back_end, path));
-        for (way, bundle) in turn.ways {
+        for (adjacency, bundle) in turn.adjacencies {
             self.store.drop_bundle(back_end, bundle);
-            self.translator.release(&way);
+            self.translator.release(&adjacency);
         }
     }
 
     /// Begins to install a flow, or says where it stays and until when.
-    fn bring<B: BackEnd>(
+    fn install<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         tables: &Tables,
@@ -185,7 +185,7 @@ impl Manager {
         let due = match turn.due(tables, &plan) {
             Ok(due) => due,
             Err(refusal) => {
-                self.translator.forget(&about.way);
+                self.translator.forget(&about.adjacency);
                 return Err((self.refuse(refusal), later));
             }
         };
@@ -193,14 +193,14 @@ impl Manager {
         let needed = self.store.missing(due.shared()) + own;
         let cost = needed as u128 * NANO;
         if cost > self.allowance {
-            self.translator.forget(&about.way);
+            self.translator.forget(&about.adjacency);
             return Err((Status::Software(Why::Turn), 0));
         }
         // Colder flows give way one after another, until there is room or none is clearly colder.
         let mut missing = needed;
         while !self.has_room(missing, now_ns) {
             if needed > self.most(now_ns) || !self.displace(back_end, turn, packets) {
-                self.translator.forget(&about.way);
+                self.translator.forget(&about.adjacency);
                 return Err((Status::Software(Why::NoRoom), 0));
             }
             missing = self.store.missing(due.shared()) + own;
@@ -210,7 +210,7 @@ impl Manager {
         match made {
             Ok(installed) => {
                 self.allowance -= cost;
-                self.translator.hold(&about.way);
+                self.translator.hold(&about.adjacency);
                 if let Some(flow) = self.flows.at_mut(number) {
                     flow.place = Place::Preparing(installed, now_ns);
                     self.coming.push(number);
@@ -218,7 +218,7 @@ impl Manager {
                 Ok(())
             }
             Err(error) => {
-                self.translator.forget(&about.way);
+                self.translator.forget(&about.adjacency);
                 let status = because(&error);
                 if status == Status::Software(Why::NoRoom) {
                     self.full = Some((self.store.len(), later));
@@ -239,12 +239,12 @@ impl Manager {
         due: Due,
     ) -> Result<Renewed, FlowError> {
         let mut changed = false;
-        let way = plan.about.way;
-        if let Some(rules) = due.ways {
+        let adjacency = plan.about.adjacency;
+        if let Some(rules) = due.adjacencies {
             let (bundle, is_changed) = self.store.bundle(back_end, rules, None, 0)?;
-            turn.ways.insert(way, bundle);
-            // The number of the way is in its rules: it stays as long as the bundle.
-            self.translator.hold(&way);
+            turn.adjacencies.insert(adjacency, bundle);
+            // The number of the adjacency is in its rules: it stays as long as the bundle.
+            self.translator.hold(&adjacency);
             changed |= is_changed;
         }
         if let Some((rules, meter)) = due.path {
@@ -252,7 +252,7 @@ impl Manager {
             turn.paths.insert(plan.path.clone(), made.0);
             changed |= made.1;
         }
-        Ok(Renewed { bundles: (turn.ways[&way], turn.paths[&plan.path]), own: due.own, changed })
+        Ok(Renewed { bundles: (turn.adjacencies[&adjacency], turn.paths[&plan.path]), own: due.own, changed })
     }
 
     /// What a flow in hardware has from now on.

@@ -76,7 +76,7 @@ impl Manager {
         }
     }
 
-    /// Says where a flow has to be; `None`: where it belongs. Takes effect with the next [`sync`](Self::sync).
+    /// Says where a flow has to be; `None`: where it belongs. Takes effect with the next [`reconcile`](Self::reconcile).
     pub fn pin(&mut self, ask: Ask, pin: Option<Pin>, now_ns: u64) {
         let fresh = || Flow::new(ask, Meter::begin(0, 0, now_ns, Rate::default()), now_ns);
         let flow = self.flows.entry(ask, fresh);
@@ -91,7 +91,7 @@ impl Manager {
     /// `quiet` says when no packet of a flow is on its way in software: with the count of those that had come there, all
     /// of which have left. The gate of the flow comes into force only while that count stands, so that no packet is
     /// overtaken by a later one. `None` when something may be on its way: the gate stays shut, and is asked for again.
-    pub fn sync<B: BackEnd>(
+    pub fn reconcile<B: BackEnd>(
         &mut self,
         back_end: &mut B,
         tables: &Tables,
@@ -106,21 +106,21 @@ impl Manager {
         self.allowance = (self.allowance + u128::from(rate) * ns).min(most);
 
         if self.store.hear(back_end) {
-            self.give_up(back_end, now_ns);
+            self.withdraw_failed(back_end, now_ns);
         }
-        self.listen(samples, now_ns);
-        self.collect(back_end, now_ns);
-        self.ease(back_end, now_ns);
+        self.read_samples(samples, now_ns);
+        self.read_counters(back_end, now_ns);
+        self.withdraw_over_rate(back_end, now_ns);
         self.age(back_end);
         self.proceed(back_end, &mut quiet, now_ns);
-        let hot = self.judge(back_end, now_ns);
-        self.pace(back_end, tables);
-        self.bring_all(back_end, tables, hot, now_ns);
+        let hot = self.choose_hot(back_end, now_ns);
+        self.set_rates(back_end, tables);
+        self.install_hot(back_end, tables, hot, now_ns);
         self.take_off_red(back_end, 0);
         std::mem::take(&mut self.debits)
     }
 
-    /// Goes on with flows that wait for a gap, between two calls of [`sync`](Self::sync): short gaps are found by
+    /// Goes on with flows that wait for a gap, between two calls of [`reconcile`](Self::reconcile): short gaps are found by
     /// looking often.
     pub fn open_gates<B: BackEnd>(
         &mut self,
@@ -132,13 +132,13 @@ impl Manager {
             return;
         }
         if self.store.hear(back_end) {
-            self.give_up(back_end, now_ns);
+            self.withdraw_failed(back_end, now_ns);
         }
         self.proceed(back_end, &mut quiet, now_ns);
     }
 
     /// Speeds of flows in software.
-    fn listen(&mut self, samples: &[Sample], now_ns: u64) {
+    fn read_samples(&mut self, samples: &[Sample], now_ns: u64) {
         for &Sample { ask, packets, bytes } in samples {
             let fresh = || Flow::new(ask, Meter::begin(packets, bytes, now_ns, Rate::default()), now_ns);
             let flow = self.flows.entry(ask, fresh);
@@ -151,7 +151,7 @@ impl Manager {
     }
 
     /// Counters of flows in hardware.
-    fn collect<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+    fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
         let patience = self.policy.refresh_ns;
         let mut lost: Vec<Number> = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
@@ -185,7 +185,7 @@ impl Manager {
     }
 
     /// Flows in hardware some rule of which was to be changed and came to nothing leave.
-    fn give_up<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+    fn withdraw_failed<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
         let mut failed = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
             if let Place::Hardware(installed) = &flow.place
@@ -237,7 +237,7 @@ impl Manager {
 
     /// Looks at each flow once: those that have been below half of what makes a flow hot for a while leave hardware,
     /// those that software does not know any more are forgotten. The hot ones in software, and how hot.
-    fn judge<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) -> Vec<(u64, Number)> {
+    fn choose_hot<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) -> Vec<(u64, Number)> {
         let Self { policy, on, flows, .. } = self;
         let (mut out, mut hot, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
         for (number, flow) in flows.iter_mut() {
@@ -281,7 +281,7 @@ impl Manager {
         let about = installed.about;
         let usage = self.store.remove(back_end, installed);
         self.settle(number, usage, was_inside, about.leaf);
-        self.translator.release(&about.way);
+        self.translator.release(&about.adjacency);
     }
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
@@ -298,13 +298,13 @@ impl Manager {
     }
 
     /// Sets the meters of classes to their shares as they are now.
-    fn pace<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
+    fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
         for id in self.store.meters() {
             let leaf = Leaf(id - 1);
             // A class whose share is not known at the moment keeps the one it had.
             if let Ok(meter) = translate::meter(tables, leaf) {
-                let overhead = tables.snapshot.settings.law.overhead;
-                self.store.pace(back_end, id, self.classes.metered(leaf, meter, overhead));
+                let overhead = tables.snapshot.settings.red.overhead;
+                self.store.set_rates(back_end, id, self.classes.metered(leaf, meter, overhead));
             }
         }
     }

@@ -100,23 +100,23 @@ impl Classes {
 
 impl Manager {
     /// Takes flows of classes that are over their rates out of hardware, but for those that are pinned there.
-    pub(super) fn ease<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
-        let over = self.hear_red(back_end);
+    pub(super) fn withdraw_over_rate<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
+        let over = self.read_red(back_end);
         if over.is_empty() {
             return;
         }
-        let eased = |flow: &Flow| {
+        let withdrawn = |flow: &Flow| {
             let leaf = flow.place.installed().and_then(|installed| installed.about.leaf);
             flow.pin != Some(Pin::Hardware) && leaf.is_some_and(|leaf| over.contains(&leaf))
         };
-        for number in self.installed(eased) {
+        for number in self.installed(withdrawn) {
             self.tally.over_rate += 1;
             self.withdraw(back_end, number, Status::Software(Why::OverRate), now_ns + self.policy.retry_ns);
         }
     }
 
     /// Classes whose meters turned packets away since the last time.
-    fn hear_red<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<Leaf> {
+    fn read_red<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<Leaf> {
         let mut over = Vec::new();
         for (id, usage) in self.store.turned_away(back_end) {
             let red = self.classes.red.entry(Leaf(id - 1)).or_default();
@@ -131,7 +131,7 @@ impl Manager {
 
     /// Takes off debits, from the one at `from` on, what their classes turned away since the last time.
     pub(super) fn take_off_red<B: BackEnd>(&mut self, back_end: &mut B, from: usize) {
-        self.hear_red(back_end);
+        self.read_red(back_end);
         let debits = self.debits.get_mut(from..).unwrap_or_default();
         self.classes.take_off(debits);
         self.debits.retain(|debit| debit.packets > 0);

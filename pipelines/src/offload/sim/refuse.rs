@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::layers::TAGS;
-use rules::{Action, Direction, FlowRule, Kind};
+use rules::{Action, Domain, FlowRule, Kind};
 use rules::{Cause, FlowError, Where};
 
 /// Checks a rule, room aside.
@@ -11,12 +11,12 @@ pub fn check(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
     if config.refuse_all {
         return unsupported(Where::Unspecified, "this device takes no rules");
     }
-    match rule.attr.direction {
-        Direction::Transfer => {}
-        Direction::Ingress => {
+    match rule.attr.domain {
+        Domain::Transfer => {}
+        Domain::Ingress => {
             return unsupported(Where::AttrIngress, "the simulated e-switch takes transfer rules");
         }
-        Direction::Egress => {
+        Domain::Egress => {
             return unsupported(Where::AttrEgress, "the simulated e-switch takes transfer rules");
         }
     }

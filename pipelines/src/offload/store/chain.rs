@@ -17,7 +17,7 @@ enum Gate {
 /// A chain that was installed. To be given back to [`Store::remove`].
 #[derive(Debug)]
 pub struct Installed {
-    ways: Bundle,
+    adjacencies: Bundle,
     path: Bundle,
     /// The rule of its own in front of the gate, where there is one.
     aside: Option<Number>,
@@ -75,17 +75,17 @@ impl Store {
     /// # Errors
     /// The back end's; nothing of the chain is left then.
     pub fn prepare<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
-        let ways = self.bundle(back_end, chain.ways, None, 0)?.0;
+        let adjacencies = self.bundle(back_end, chain.adjacencies, None, 0)?.0;
         let path = match self.bundle(back_end, chain.path, chain.meter, chain.about.tunnel_len) {
             Ok((path, _)) => path,
             Err(error) => {
-                self.drop_bundle(back_end, ways);
+                self.drop_bundle(back_end, adjacencies);
                 return Err(error);
             }
         };
-        let installed = self.assemble(back_end, (ways, path), chain.own, chain.about);
+        let installed = self.assemble(back_end, (adjacencies, path), chain.own, chain.about);
         self.drop_bundle(back_end, path);
-        self.drop_bundle(back_end, ways);
+        self.drop_bundle(back_end, adjacencies);
         installed
     }
 
@@ -96,16 +96,16 @@ impl Store {
     pub fn assemble<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        (ways, path): (Bundle, Bundle),
+        (adjacencies, path): (Bundle, Bundle),
         mut own: Vec<FlowRule>,
         about: About,
     ) -> Result<Installed, FlowError> {
         let gate = own.pop().map_or(Gate::None, Gate::Due);
         let aside = own.pop().map(|rule| self.take(back_end, rule, None)).transpose();
         let aside = aside.map_err(|(error, _)| error)?;
-        self.use_bundles(ways, path);
+        self.use_bundles(adjacencies, path);
         self.gates_due += 1;
-        Ok(Installed { ways, path, aside: aside.map(|(number, _)| number), gate, about })
+        Ok(Installed { adjacencies, path, aside: aside.map(|(number, _)| number), gate, about })
     }
 
     /// Makes the gate of a chain: packets may come. With a stamp only if none of its packets came to software since:
@@ -155,13 +155,13 @@ impl Store {
         &mut self,
         back_end: &mut B,
         installed: &mut Installed,
-        (ways, path): (Bundle, Bundle),
+        (adjacencies, path): (Bundle, Bundle),
         mut own: Vec<FlowRule>,
         about: &About,
     ) -> Result<Update, FlowError> {
         let numbers = |bundle: Bundle| self.bundles.at(bundle.0).map(|rules| &rules.numbers);
-        let same_bundles =
-            numbers(ways) == numbers(installed.ways) && numbers(path) == numbers(installed.path);
+        let same_bundles = numbers(adjacencies) == numbers(installed.adjacencies)
+            && numbers(path) == numbers(installed.path);
         let (Some(gate), aside) = (own.pop(), own.pop()) else { return Ok(Update::Other) };
         let matches = |rule: &FlowRule, known: Option<&FlowRule>| {
             known.is_some_and(|known| known.attr == rule.attr && known.pattern == rule.pattern)
@@ -199,16 +199,16 @@ impl Store {
             }
             Gate::None => {}
         }
-        self.use_bundles(ways, path);
-        let (old_ways, old_path) = (installed.ways, installed.path);
-        (installed.ways, installed.path) = (ways, path);
+        self.use_bundles(adjacencies, path);
+        let (old_ways, old_path) = (installed.adjacencies, installed.path);
+        (installed.adjacencies, installed.path) = (adjacencies, path);
         self.drop_bundle(back_end, old_path);
         self.drop_bundle(back_end, old_ways);
         Ok(if changed { Update::Changed } else { Update::Same })
     }
 
-    fn use_bundles(&mut self, ways: Bundle, path: Bundle) {
-        for bundle in [ways, path] {
+    fn use_bundles(&mut self, adjacencies: Bundle, path: Bundle) {
+        for bundle in [adjacencies, path] {
             if let Some(rules) = self.bundles.at_mut(bundle.0) {
                 rules.users += 1;
             }
@@ -217,7 +217,7 @@ impl Store {
 
     /// How far a chain is: in force when all of its rules that were made are.
     pub fn state(&self, installed: &Installed) -> State {
-        let bundles = [installed.ways, installed.path].map(|bundle| self.bundles.at(bundle.0));
+        let bundles = [installed.adjacencies, installed.path].map(|bundle| self.bundles.at(bundle.0));
         let mut all = self.state_of(installed.aside.into_iter().chain(installed.made()));
         for rules in bundles.into_iter().flatten() {
             // Chains that share a bundle look at its rules once.
@@ -258,7 +258,7 @@ impl Store {
             self.leave(back_end, number);
         }
         self.drop_bundle(back_end, installed.path);
-        self.drop_bundle(back_end, installed.ways);
+        self.drop_bundle(back_end, installed.adjacencies);
         installed.inner(usage)
     }
 

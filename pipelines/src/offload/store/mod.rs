@@ -357,7 +357,7 @@ impl Store {
     }
 
     /// Sets a meter in use, if it is another than before. One that the device refuses keeps what it had.
-    pub fn pace<B: BackEnd>(&mut self, back_end: &mut B, id: u32, meter: Meter) {
+    pub fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, id: u32, meter: Meter) {
         if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter)
             && back_end.set_meter(id, Some(meter)).is_ok()
         {
@@ -369,7 +369,7 @@ impl Store {
         self.rules.at(number).is_some_and(|shared| shared.id == id && shared.state == State::Waiting)
     }
 
-    /// The rule that waits under an id; nearly always the first. Those that wait no more are forgotten on the way.
+    /// The rule that waits under an id; nearly always the first. Those that wait no more are forgotten on the adjacency.
     fn waited(&mut self, id: RuleId) -> Option<Number> {
         let mut at = 0;
         loop {

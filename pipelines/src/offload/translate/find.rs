@@ -8,9 +8,10 @@ use wire::{MacAddr, protocol};
 use super::patterns::{Family, Roce};
 use super::{Refusal, Tables};
 use crate::decide::decide;
+use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Action as Decision, Verdict};
-use crate::qos::{Class, Direction, Leaf};
+use crate::qos::{Class, Leaf};
 use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
 use crate::vlt::{Place, Tunnel};
 

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  root 0       vNIC or uplink: facts of single packets that software checks on every hit
-//!  NFT 1, 2     5-tuple or RoCEv2 class: count, age, class and way into registers     (1 out, 2 out of the tunnel)
+//!  NFT 1, 2     5-tuple or RoCEv2 class: count, age, class and adjacency into registers     (1 out, 2 out of the tunnel)
 //!  RCFT 3, 4    queue pair: the same                                                  (3 out, 4 out of the tunnel)
 //!  DHTB 5, 6    meter of a class; by colour: on, on with CE, to software
-//!  VLT 7        way: encapsulate or decapsulate, rewrite, out of a port
+//!  VLT 7        adjacency: encapsulate or decapsulate, rewrite, out of a port
 //! ```
 //! The tunnel's header is taken off in the last group, not in the first: a packet that meets no rule on the way, or
-//! that a meter turns away, comes to software as it was received, and no packet is lost between the two. A way is a
-//! place of the VLT and how packets go there; a location that moves changes the rules of its ways, and no others.
+//! that a meter turns away, comes to software as it was received, and no packet is lost between the two. An adjacency is a
+//! place of the VLT and how packets go there; a location that moves changes the rules of its adjacencies, and no others.
 //!
 //! Knows no back end and touches no table. Frames longer than the way out are the NIC's to drop (unconfirmed), where
 //! [`Refusal::Mtu`] does not exclude them; rules count what an outer frame has behind its datagram, which no sender of
@@ -29,6 +29,7 @@ use wire::{Dscp, MacAddr, Qpn, protocol};
 
 use super::arrival::{FlowOrigin, flow_of};
 use super::hasher::Map;
+use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
@@ -37,7 +38,7 @@ use find::{Found, From, find, roce_of};
 use patterns::{Family, Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
 use rules::{Action, Attr, FlowRule, Item, Kind, Meter};
 pub use shared::meter;
-use shared::{classes, guards, roots, unassigned, ways};
+use shared::{adjacencies, classes, guards, roots, unassigned};
 
 /// Groups of the rules.
 pub mod group {
@@ -56,16 +57,16 @@ pub mod group {
     /// DHTB: what meters said.
     pub const COLOUR: u32 = 6;
     /// VLT.
-    pub const WAY: u32 = 7;
+    pub const ADJACENCY: u32 = 7;
 }
 
 /// Where the outer UDP source port comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Entropy {
-    /// As in software: a way for each source port in use.
+    /// As in software: an adjacency for each source port in use.
     #[default]
     Exact,
-    /// The NIC's own choice, or none: one way for all flows to a place. A declared difference; queue pairs may take
+    /// The NIC's own choice, or none: one adjacency for all flows to a place. A declared difference; queue pairs may take
     /// another path than in software.
     Hardware,
 }
@@ -114,11 +115,11 @@ pub struct Ask {
 
 /// How packets go to a place of the VLT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Way {
+pub struct Adjacency {
     /// The place.
     pub slot: SlotRef,
     /// From the tunnel (then the header comes off) or from a vNIC.
-    pub from_tunnel: bool,
+    pub direction: Direction,
     /// Outer UDP source port, where a tunnel begins.
     pub source_port: Option<u16>,
     /// New MACs (source, destination) of routed packets, whose TTL is decremented.
@@ -134,9 +135,9 @@ pub struct Way {
 /// differ, the newer chain knows better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Rules of its way.
-    pub ways: Vec<FlowRule>,
-    /// Rules between the root and the way that flows share.
+    /// Rules of its adjacency.
+    pub adjacencies: Vec<FlowRule>,
+    /// Rules between the root and the adjacency that flows share.
     pub path: Vec<FlowRule>,
     /// The flow's own rules; the last is the gate.
     pub own: Vec<FlowRule>,
@@ -153,8 +154,8 @@ pub struct About {
     pub tunnel_len: usize,
     /// The class that pays, where one does.
     pub leaf: Option<Leaf>,
-    /// Its way.
-    pub way: Way,
+    /// Its adjacency.
+    pub adjacency: Adjacency,
     /// The flow that its gate matches, as the e-switch counts arrivals.
     pub flow: u64,
 }
@@ -162,7 +163,7 @@ pub struct About {
 impl Chain {
     /// All rules in order.
     pub fn rules(&self) -> Vec<&FlowRule> {
-        self.ways.iter().chain(&self.path).chain(&self.own).collect()
+        self.adjacencies.iter().chain(&self.path).chain(&self.own).collect()
     }
 }
 
@@ -194,12 +195,12 @@ pub struct Plan {
     pub about: About,
 }
 
-/// Makes rules, and numbers the ways that they share.
+/// Makes rules, and numbers the adjacencies that they share.
 #[derive(Default)]
 pub struct Translator {
     /// Their numbers, and how many chains hold them.
-    ways: Map<Way, (u32, u32)>,
-    last_way: u32,
+    adjacencies: Map<Adjacency, (u32, u32)>,
+    last_adjacency: u32,
 }
 
 impl Translator {
@@ -211,12 +212,12 @@ impl Translator {
         let plan = self.plan(tables, ask)?;
         let chain = plan.chain(tables);
         if chain.is_err() {
-            self.forget(&plan.about.way);
+            self.forget(&plan.about.adjacency);
         }
         chain
     }
 
-    /// What the chain of a flow is made of. Its way has a number then, to be [held](Self::hold) or
+    /// What the chain of a flow is made of. Its adjacency has a number then, to be [held](Self::hold) or
     /// [forgotten](Self::forget).
     ///
     /// # Errors
@@ -240,9 +241,9 @@ impl Translator {
             (Some(_), port) if exact => Some(port.ok_or(Refusal::SourcePort)?),
             _ => None,
         };
-        let way = Way {
+        let adjacency = Adjacency {
             slot: SlotRef { slot: found.decision.slot, generation: found.decision.slot_generation },
-            from_tunnel: found.tunnel.is_some(),
+            direction: ask.key.direction(),
             source_port: inner_port.filter(|_| exact).map(|port| outer_source_port(ask.key.entropy(), port)),
             macs: found.decision.macs(),
             ipv6: found.family.is_v6(),
@@ -254,7 +255,7 @@ impl Translator {
             scope: ask.key.scope(),
             from: found.from,
             routed: found.routed,
-            ipv6: way.ipv6,
+            ipv6: adjacency.ipv6,
             tunnel: found.tunnel.clone(),
             limited: limited.map(|(leaf, _)| leaf),
             reliable: match (qpn, roce) {
@@ -265,50 +266,50 @@ impl Translator {
         let about = About {
             tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
             leaf: found.leaf.map(|(leaf, _)| leaf),
-            way,
+            adjacency,
             flow: flow_of(ask, side),
         };
         let source_port = inner_port.filter(|_| roce.is_some());
-        let number = self.number(way);
+        let number = self.number(adjacency);
         Ok(Plan { ask: *ask, found, qpn, roce, source_port, limited, number, path, about })
     }
 
-    fn number(&mut self, way: Way) -> u32 {
-        let Self { ways, last_way } = self;
-        let numbered = ways.entry(way).or_insert_with(|| {
-            *last_way += 1;
-            (*last_way, 0)
+    fn number(&mut self, adjacency: Adjacency) -> u32 {
+        let Self { adjacencies, last_adjacency } = self;
+        let numbered = adjacencies.entry(adjacency).or_insert_with(|| {
+            *last_adjacency += 1;
+            (*last_adjacency, 0)
         });
         numbered.0
     }
 
-    /// Keeps the number of a way: a chain was installed.
-    pub fn hold(&mut self, way: &Way) {
-        if let Some((_, holders)) = self.ways.get_mut(way) {
+    /// Keeps the number of an adjacency: a chain was installed.
+    pub fn hold(&mut self, adjacency: &Adjacency) {
+        if let Some((_, holders)) = self.adjacencies.get_mut(adjacency) {
             *holders += 1;
         }
     }
 
     /// The opposite of [`hold`](Self::hold).
-    pub fn release(&mut self, way: &Way) {
-        if let Some((_, holders)) = self.ways.get_mut(way) {
+    pub fn release(&mut self, adjacency: &Adjacency) {
+        if let Some((_, holders)) = self.adjacencies.get_mut(adjacency) {
             *holders = holders.saturating_sub(1);
             if *holders == 0 {
-                self.ways.remove(way);
+                self.adjacencies.remove(adjacency);
             }
         }
     }
 
-    /// Forgets a way that no chain holds.
-    pub fn forget(&mut self, way: &Way) {
-        if self.ways.get(way).is_some_and(|(_, holders)| *holders == 0) {
-            self.ways.remove(way);
+    /// Forgets an adjacency that no chain holds.
+    pub fn forget(&mut self, adjacency: &Adjacency) {
+        if self.adjacencies.get(adjacency).is_some_and(|(_, holders)| *holders == 0) {
+            self.adjacencies.remove(adjacency);
         }
     }
 
     /// Ways in use.
-    pub fn ways(&self) -> usize {
-        self.ways.len()
+    pub fn adjacencies(&self) -> usize {
+        self.adjacencies.len()
     }
 }
 
@@ -331,15 +332,21 @@ impl Plan {
     /// All of the flow's rules.
     fn chain(&self, tables: &Tables) -> Result<Chain, Refusal> {
         let (path, meter) = self.path(tables)?;
-        Ok(Chain { ways: self.ways(tables)?, path, own: self.own(tables)?, meter, about: self.about })
+        Ok(Chain {
+            adjacencies: self.adjacencies(tables)?,
+            path,
+            own: self.own(tables)?,
+            meter,
+            about: self.about,
+        })
     }
 
-    /// The rules of the way, which follow from that alone.
+    /// The rules of the adjacency, which follow from that alone.
     ///
     /// # Errors
     /// Why the flow stays in software.
-    pub fn ways(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
-        ways(tables, &self.found, &self.about.way, self.number)
+    pub fn adjacencies(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
+        adjacencies(tables, &self.found, &self.about.adjacency, self.number)
     }
 
     /// The rules of the path, which follow from that alone, and the meter that they refer to.
@@ -386,7 +393,7 @@ impl Plan {
             pattern.extend(roce.and_then(Roce::item));
             Ok(pattern)
         };
-        let on = Action::Jump { group: if limited.is_some() { group::CLASS } else { group::WAY } };
+        let on = Action::Jump { group: if limited.is_some() { group::CLASS } else { group::ADJACENCY } };
         let mut actions = Vec::with_capacity(5);
         actions.extend([Action::Count, Action::Age { timeout: tables.options.age }]);
         actions.extend(limited.map(|(leaf, _)| Action::set_tag(TAG_CLASS, leaf.0 + 1)));

@@ -1,11 +1,11 @@
-//! Rules that flows share: those of ports, of classes, of ways.
+//! Rules that flows share: those of ports, of classes, of adjacencies.
 
 use wire::roce::{Class as RoceClass, Operation, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::Found;
 use super::patterns::{Family, Roce, TAG_CE, TAG_CLASS, TAG_WAY, coloured, from, tagged, to_udp};
-use super::{Refusal, Tables, Way, group, rule, to_software};
+use super::{Adjacency, Refusal, Tables, group, rule, to_software};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
@@ -30,36 +30,41 @@ fn codepoints(tables: &Tables) -> Vec<(u8, u8)> {
 }
 
 /// What routed packets have done to them.
-fn rewrite(way: &Way) -> Vec<Action> {
-    let Some((source, destination)) = way.macs else { return Vec::new() };
+fn rewrite(adjacency: &Adjacency) -> Vec<Action> {
+    let Some((source, destination)) = adjacency.macs else { return Vec::new() };
     vec![Action::DecTtl, Action::SetMacSrc(source), Action::SetMacDst(destination)]
 }
 
-/// The rules of a way.
-pub(super) fn ways(tables: &Tables, found: &Found, way: &Way, number: u32) -> Result<Vec<FlowRule>, Refusal> {
+/// The rules of an adjacency.
+pub(super) fn adjacencies(
+    tables: &Tables,
+    found: &Found,
+    adjacency: &Adjacency,
+    number: u32,
+) -> Result<Vec<FlowRule>, Refusal> {
     let mine = tagged(TAG_WAY, number);
     let last = Action::RepresentedPort { port: found.to };
     if found.tunnel.is_some() {
-        let plain = [&[Action::VxlanDecap], &rewrite(way)[..], &[last]].concat();
-        let ce = Action::SetEcn { ipv6: way.ipv6, ecn: Ecn::Ce };
-        let marked = [&[Action::VxlanDecap, ce], &rewrite(way)[..], &[last]].concat();
+        let plain = [&[Action::VxlanDecap], &rewrite(adjacency)[..], &[last]].concat();
+        let ce = Action::SetEcn { ipv6: adjacency.ipv6, ecn: Ecn::Ce };
+        let marked = [&[Action::VxlanDecap, ce], &rewrite(adjacency)[..], &[last]].concat();
         return Ok(vec![
-            rule(group::WAY, 0, vec![mine, tagged(TAG_CE, 0)], plain),
-            rule(group::WAY, 0, vec![mine, tagged(TAG_CE, 1)], marked),
+            rule(group::ADJACENCY, 0, vec![mine, tagged(TAG_CE, 0)], plain),
+            rule(group::ADJACENCY, 0, vec![mine, tagged(TAG_CE, 1)], marked),
         ]);
     }
     let Place::Remote(tunnel) = found.place else {
-        return Ok(vec![rule(group::WAY, 0, vec![mine], [&rewrite(way)[..], &[last]].concat())]);
+        return Ok(vec![rule(group::ADJACENCY, 0, vec![mine], [&rewrite(adjacency)[..], &[last]].concat())]);
     };
     let settings = &tables.snapshot.settings;
     let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(Refusal::Gone)?;
     let by_codepoint = codepoints(tables).into_iter().map(|(tos, mask)| {
-        let encap = outer(&tunnel, settings, tos, way.source_port)?;
+        let encap = outer(&tunnel, settings, tos, adjacency.source_port)?;
         if encap.is_ipv6() && !uplink.udp6_zero_checksum {
             return Err(Refusal::UdpChecksum);
         }
-        let actions = [&rewrite(way)[..], &[Action::RawEncap(encap), last]].concat();
-        Ok(rule(group::WAY, 0, vec![mine, Item::any(Kind::Eth), found.family.tos(tos, mask)], actions))
+        let actions = [&rewrite(adjacency)[..], &[Action::RawEncap(encap), last]].concat();
+        Ok(rule(group::ADJACENCY, 0, vec![mine, Item::any(Kind::Eth), found.family.tos(tos, mask)], actions))
     });
     by_codepoint.collect()
 }
@@ -83,7 +88,7 @@ fn outer(tunnel: &Tunnel, settings: &Settings, tos: u8, source_port: Option<u16>
     Encap::new(&header[..len]).map_err(|_| Refusal::Gone)
 }
 
-/// Rates that a class may have now, as a meter: green up to its share, then RDMA yellow up to the debt that the law
+/// Rates that a class may have now, as a meter: green up to its share, then RDMA yellow up to the debt that the RED profile
 /// allows, then red. Without a yellow part where nothing can be marked.
 ///
 /// # Errors
@@ -94,9 +99,9 @@ pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
     if cir == 0 {
         return Err(Refusal::NoShare);
     }
-    let law = &tables.snapshot.settings.law;
+    let red = &tables.snapshot.settings.red;
     let (kmin, ebs) = match leaf.class() {
-        Class::Rdma => (law.kmin, law.hard_limit.saturating_sub(law.kmin)),
+        Class::Rdma => (red.kmin, red.hard_limit.saturating_sub(red.kmin)),
         Class::Tcp => (0, 0),
     };
     Ok(Meter { cir, cbs: rates.burst + kmin, eir: 0, ebs })
@@ -105,7 +110,7 @@ pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
 /// The rules of a class with a rate: downstream first.
 pub(super) fn classes(tables: &Tables, found: &Found, (leaf, class): (Leaf, Class)) -> Vec<FlowRule> {
     let mine = tagged(TAG_CLASS, leaf.0 + 1);
-    let on = Action::Jump { group: group::WAY };
+    let on = Action::Jump { group: group::ADJACENCY };
     let away = vec![Action::Count, to_software(found.from)];
     let colour = |colour, more: &[Item], actions| {
         rule(group::COLOUR, 0, [&[from(found.from), mine, coloured(colour)], more].concat(), actions)

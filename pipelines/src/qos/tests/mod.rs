@@ -3,6 +3,7 @@
 mod sim;
 
 use super::*;
+use crate::direction::Direction;
 use sim::*;
 
 #[track_caller]
@@ -444,10 +445,10 @@ fn dhtb_on_off_bursts_gain_nothing() {
 /// Marks begin at kmin and are certain at kmax; a sender within its share gets none.
 #[test]
 fn dhtb_marks_follow_the_law() {
-    let law = Law::default();
-    assert_eq!(law.probability(law.kmin), 0.0);
-    assert_eq!(law.probability(law.kmax), 1.0);
-    assert!((law.probability((law.kmin + law.kmax) / 2) - 0.005).abs() < 1e-6);
+    let red = RedProfile::default();
+    assert_eq!(red.probability(red.kmin), 0.0);
+    assert_eq!(red.probability(red.kmax), 1.0);
+    assert!((red.probability((red.kmin + red.kmax) / 2) - 0.005).abs() < 1e-6);
     let mut sim = Sim::new(1, 4);
     sim.link(10 * GBIT);
     sim.vnic(0, 0, ceil(GBIT));

@@ -1,6 +1,7 @@
 //! Senders of all kinds and several workers on a virtual clock.
 
 use super::super::*;
+use crate::direction::Direction;
 
 pub const OVERHEAD: u32 = 24;
 /// Time between two polls of the workers, unless said otherwise.
@@ -78,7 +79,7 @@ pub struct Sim {
     pub workers: Vec<Dhtb<usize>>,
     pub divider: Divider,
     pub senders: Vec<Sender>,
-    pub law: Law,
+    pub red: RedProfile,
     pub limits: QueueLimits,
     /// Workers have their core for so long, then not.
     pub turns: Option<(u64, u64)>,
@@ -94,14 +95,14 @@ impl Sim {
     pub fn new(workers: usize, seed: u64) -> Self {
         let tree = Arc::new(Tree::new(TreeSize { tenants: 64, vnics: 128 }, &|_, _| {}));
         let workers = (0..workers).map(|n| Dhtb::new(tree.clone(), 8192, seed + n as u64)).collect();
-        let (law, limits) = (Law::default(), QueueLimits::default());
+        let (red, limits) = (RedProfile::default(), QueueLimits::default());
         let now_ns = 1_000_000_000 + seed % 1_000_000;
         Self {
             divider: Divider::new(tree.clone()),
             tree,
             workers,
             senders: Vec::new(),
-            law,
+            red,
             limits,
             turns: None,
             tunnel: 0,
@@ -148,7 +149,7 @@ impl Sim {
         }
         let offer = Offer { bytes, tunnel: self.tunnel, kind };
         let now_ns = self.now_ns + self.ahead_ns[worker];
-        match self.workers[worker].offer(leaf, n, offer, (&self.law, self.limits), now_ns) {
+        match self.workers[worker].offer(leaf, n, offer, (&self.red, self.limits), now_ns) {
             Verdict::Send(n) => self.sent(n, false),
             Verdict::Mark(n) => self.sent(n, true),
             Verdict::Kept => self.senders[n].waited += 1,
@@ -206,7 +207,7 @@ impl Sim {
         }
         for worker in 0..self.workers.len() {
             let now_ns = self.now_ns + self.ahead_ns[worker];
-            while let Some((n, _, marked)) = self.workers[worker].release(&self.law, now_ns) {
+            while let Some((n, _, marked)) = self.workers[worker].release(&self.red, now_ns) {
                 self.sent(n, marked);
             }
         }

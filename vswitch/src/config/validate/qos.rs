@@ -2,41 +2,28 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
+
 use super::super::qos::{BothWays, LimitsConfig, QosConfig};
 use super::super::units::{BitRate, ByteSize};
 use super::Checker;
 
 pub(super) fn check(checker: &mut Checker<'_>) {
-    law(checker);
-    for way in [Way::Out, Way::In] {
-        tree(checker, way);
+    red_profile(checker);
+    for direction in Direction::ALL {
+        tree(checker, direction);
     }
 }
 
-/// A direction, as it is written.
-#[derive(Clone, Copy)]
-enum Way {
-    Out,
-    In,
-}
-
-impl Way {
-    const fn key(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::In => "in",
-        }
-    }
-
-    fn of(self, both: &BothWays) -> LimitsConfig {
-        match self {
-            Self::Out => both.out,
-            Self::In => both.into,
-        }
+/// What is written for a direction.
+fn of(direction: Direction, both: &BothWays) -> LimitsConfig {
+    match direction {
+        Direction::Out => both.out,
+        Direction::In => both.into,
     }
 }
 
-fn law(checker: &mut Checker<'_>) {
+fn red_profile(checker: &mut Checker<'_>) {
     let qos = &checker.config.qos;
     let mut faults: Vec<(&str, String)> = Vec::new();
     if qos.overhead > QosConfig::MAX_OVERHEAD {
@@ -127,12 +114,12 @@ impl<'c> Sum<'c> {
     }
 }
 
-fn tree(checker: &mut Checker<'_>, way: Way) {
+fn tree(checker: &mut Checker<'_>, direction: Direction) {
     let config = checker.config;
-    let key = way.key();
-    let link = match way {
-        Way::Out => config.qos.link.out,
-        Way::In => config.qos.link.into,
+    let key = direction.name();
+    let link = match direction {
+        Direction::Out => config.qos.link.out,
+        Direction::In => config.qos.link.into,
     };
     let link_path = format!("qos.link.{key}");
     if let Some(rate) = link
@@ -149,19 +136,19 @@ fn tree(checker: &mut Checker<'_>, way: Way) {
     for (index, vnic) in config.vnics.iter().enumerate() {
         let mut classes = Sum::default();
         for (class, both) in [("rdma", &vnic.qos.rdma), ("tcp", &vnic.qos.tcp)] {
-            let limits = way.of(both);
+            let limits = of(direction, both);
             let path = format!("vnic[{index}].qos.{class}.{key}");
             let who = format!("vnic {}: {class}", vnic.name);
             classes.add(class, node(checker, &path, &who, key, &limits, link, &Sum::default()));
         }
-        let limits = way.of(&BothWays { out: vnic.qos.out, into: vnic.qos.into });
+        let limits = of(direction, &BothWays { out: vnic.qos.out, into: vnic.qos.into });
         let path = format!("vnic[{index}].qos.{key}");
         let claim = node(checker, &path, &format!("vnic {}", vnic.name), key, &limits, link, &classes);
         of_vpcs.entry(vnic.vpc.as_str()).or_default().add(&vnic.name, claim);
     }
     let mut of_link = Sum::default();
     for (index, vpc) in config.vpcs.iter().enumerate() {
-        let limits = way.of(&vpc.qos);
+        let limits = of(direction, &vpc.qos);
         let path = format!("vpc[{index}].qos.{key}");
         let vnics = of_vpcs.remove(vpc.name.as_str()).unwrap_or_default();
         of_link

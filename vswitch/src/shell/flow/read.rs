@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::{FromStr, SplitWhitespace};
 
-use rules::{Action, Attr, Direction, Encap, Field, FlowRule, Format, Item, Kind, items};
+use rules::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, items};
 use wire::{Ecn, MacAddr};
 
 /// Headers that `raw_encap index N` puts in front.
@@ -51,22 +51,21 @@ impl<'a> Words<'a> {
 /// The rule that `text` describes.
 pub(super) fn rule(text: &str, encaps: &Encaps) -> Result<FlowRule, String> {
     let mut words = Words(text.split_whitespace());
-    let (mut group, mut priority, mut direction) = (0, 0, None);
+    let (mut group, mut priority, mut domain) = (0, 0, None);
     loop {
         match words.next("\"pattern\"")? {
             "group" => group = words.number("group")?,
             "priority" => priority = words.number("priority")?,
-            "ingress" => direction = Some(Direction::Ingress),
-            "egress" => direction = Some(Direction::Egress),
-            "transfer" => direction = Some(Direction::Transfer),
+            "ingress" => domain = Some(Domain::Ingress),
+            "egress" => domain = Some(Domain::Egress),
+            "transfer" => domain = Some(Domain::Transfer),
             "pattern" => break,
             word => {
                 return Err(unknown(word, ["group", "priority", "ingress", "egress", "transfer", "pattern"]));
             }
         }
     }
-    let direction =
-        direction.ok_or("a rule is one of ingress, egress, transfer: write it before \"pattern\"")?;
+    let domain = domain.ok_or("a rule is one of ingress, egress, transfer: write it before \"pattern\"")?;
     let pattern =
         words.parts("pattern", "end")?.into_iter().map(|part| item(&part)).collect::<Result<_, _>>()?;
     match words.next("\"actions\"")? {
@@ -76,7 +75,7 @@ pub(super) fn rule(text: &str, encaps: &Encaps) -> Result<FlowRule, String> {
     let actions = words.parts("actions", "end")?;
     let actions = actions.into_iter().map(|part| action(&part, encaps)).collect::<Result<_, _>>()?;
     match words.0.next() {
-        None => Ok(FlowRule { attr: Attr { group, priority, direction }, pattern, actions }),
+        None => Ok(FlowRule { attr: Attr { group, priority, domain }, pattern, actions }),
         Some(word) => Err(format!("{word:?} behind the end of the rule")),
     }
 }
@@ -390,7 +389,7 @@ mod tests {
             assert_eq!(rule(&text, &Encaps::new()).map(|rule| rule.pattern[0]), Ok(*item), "{text}");
         }
         let rule_made =
-            FlowRule { attr: Attr { group: 1, priority: 2, direction: Direction::Egress }, pattern, actions };
+            FlowRule { attr: Attr { group: 1, priority: 2, domain: Domain::Egress }, pattern, actions };
         assert_eq!(rule(&rule_made.to_string(), &Encaps::new()), Ok(rule_made));
     }
 

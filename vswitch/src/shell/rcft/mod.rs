@@ -9,9 +9,10 @@ mod row;
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
+use pipelines::Direction;
 use pipelines::TICK_MS;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{QpKey, QpView, Seen, Way};
+use pipelines::rcft::{LedgerView, QpKey, QpView};
 use pipelines::snapshot::{Snapshot, Vnic};
 use serde_json::{Value, json};
 use wire::Qpn;
@@ -171,7 +172,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 }
 
 /// The admitted queue pairs that `keep` holds for, at most `limit` of them, and how many there are.
-fn admitted(switch: &Switch, limit: usize, keep: impl Fn(u32, &QpKey) -> bool) -> (Vec<Seen>, usize) {
+fn admitted(switch: &Switch, limit: usize, keep: impl Fn(u32, &QpKey) -> bool) -> (Vec<LedgerView>, usize) {
     let (mut found, mut count) = (Vec::new(), 0);
     let mut from = Some(0);
     while let Some(start) = from {
@@ -203,7 +204,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let now = switch.pool().now().tick;
     let (seen, used) = admitted(switch, LISTED, |of, _| of == vnic.index);
     let keys: Vec<QpKey> = seen.iter().map(|seen| QpKey::from_words(seen.key)).collect();
-    let out = qps::of(switch.pool(), Way::Out, &keys)?;
+    let out = qps::of(switch.pool(), Direction::Out, &keys)?;
     let mut table = row::table(false);
     let mut rows: Vec<Value> = Vec::new();
     for (seen, key) in seen.iter().zip(&keys) {
@@ -212,7 +213,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         rows.push(row.json());
     }
     let mut into: Vec<QpView> =
-        qps::all(switch.pool(), Way::In, |key| is_to(vnic, key))?.into_values().collect();
+        qps::all(switch.pool(), Direction::In, |key| is_to(vnic, key))?.into_values().collect();
     into.sort_by_key(|view| (view.key.address(), view.key.qpn().get()));
     let strangers = into.len();
     for view in into.iter().take(LISTED) {
@@ -261,9 +262,12 @@ fn top(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         views.truncate(count as usize);
         views
     };
-    let out = most(qps::all(switch.pool(), Way::Out, of_vnic)?).into_iter().map(|view| (Way::Out, view));
-    let into = most(qps::all(switch.pool(), Way::In, of_vnic)?).into_iter().map(|view| (Way::In, view));
-    let mut both: Vec<(Way, QpView)> = out.chain(into).collect();
+    let out = most(qps::all(switch.pool(), Direction::Out, of_vnic)?)
+        .into_iter()
+        .map(|view| (Direction::Out, view));
+    let into =
+        most(qps::all(switch.pool(), Direction::In, of_vnic)?).into_iter().map(|view| (Direction::In, view));
+    let mut both: Vec<(Direction, QpView)> = out.chain(into).collect();
     both.sort_by_key(|(_, view)| Reverse(figure(view)));
     both.truncate(count as usize);
     let now = switch.pool().now().tick;
@@ -274,7 +278,7 @@ fn top(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             vnic.and_then(|vnic| snapshot.vnic(vnic)).map_or("(gone)".into(), |vnic| vnic.name.clone())
         };
         let row = match (way, view.key.scope()) {
-            (Way::Out, Scope::Vnic(vnic)) => {
+            (Direction::Out, Scope::Vnic(vnic)) => {
                 let seen = switch.rcft().keeper().get(view.key.words());
                 match seen {
                     Some(seen) => row::Row::admitted(&name(Some(vnic)), &seen, Some(view), now),
@@ -284,7 +288,7 @@ fn top(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             (_, Scope::Vpc(vpc)) => {
                 row::Row::from_wire(&name(snapshot.local_vnic(vpc, view.key.address())), view, now)
             }
-            (Way::In, Scope::Vnic(_)) => continue,
+            (Direction::In, Scope::Vnic(_)) => continue,
         };
         table.row(row.cells(true));
         rows.push(row.json());

@@ -6,8 +6,9 @@
 
 use std::net::IpAddr;
 
+use pipelines::Direction;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{QpKey, QpView, Seen, Way};
+use pipelines::rcft::{LedgerView, QpKey, QpView};
 use pipelines::snapshot::{RouteTarget, Snapshot, Vnic};
 use serde_json::{Value, json};
 use wire::Qpn;
@@ -115,14 +116,14 @@ impl Look<'_> {
         Ok(pairs)
     }
 
-    fn out_row(&self, seen: &Seen) -> Result<Row, CommandError> {
+    fn out_row(&self, seen: &LedgerView) -> Result<Row, CommandError> {
         let key = QpKey::from_words(seen.key);
-        let views = qps::of(self.switch.pool(), Way::Out, &[key])?;
+        let views = qps::of(self.switch.pool(), Direction::Out, &[key])?;
         Ok(Row::admitted(&self.vnic.name, seen, views.get(&key), self.now))
     }
 
     /// A queue pair known by the direction toward the wire.
-    fn pair_of_sent(&self, seen: &Seen) -> Result<Pair, CommandError> {
+    fn pair_of_sent(&self, seen: &LedgerView) -> Result<Pair, CommandError> {
         let key = QpKey::from_words(seen.key);
         let out = Some(self.out_row(seen)?);
         let (peer, peer_qpn) = (key.address(), key.qpn());
@@ -170,7 +171,7 @@ impl Look<'_> {
     fn received(&self, own: Qpn) -> Result<Vec<(Row, Qpn)>, CommandError> {
         let key = |address| QpKey::new(Scope::Vpc(self.vnic.vpc), address, own);
         let keys: Vec<QpKey> = self.vnic.addresses().map(key).collect();
-        let wire = qps::of(self.switch.pool(), Way::In, &keys)?;
+        let wire = qps::of(self.switch.pool(), Direction::In, &keys)?;
         let mut rows: Vec<(Row, Qpn)> =
             wire.values().map(|view| (Row::from_wire(&self.vnic.name, view, self.now), own)).collect();
         let (local, _) = admitted(self.switch, SHOWN, |of, key| key.qpn() == own && self.is_from(of, key));
@@ -188,9 +189,9 @@ impl Look<'_> {
     }
 
     /// What another vNIC of this host sends to ours.
-    fn local_row(&self, seen: &Seen) -> Result<Row, CommandError> {
+    fn local_row(&self, seen: &LedgerView) -> Result<Row, CommandError> {
         let key = QpKey::from_words(seen.key);
-        let views = qps::of(self.switch.pool(), Way::Out, &[key])?;
+        let views = qps::of(self.switch.pool(), Direction::Out, &[key])?;
         Ok(Row::from_vnic(&self.vnic.name, seen, views.get(&key), self.now))
     }
 
@@ -220,7 +221,7 @@ impl Look<'_> {
         }
         // What comes from the wire does not say from whom: only one of all may there be.
         let (_, to) = admitted(self.switch, 0, |of, _| of == index);
-        let wire = qps::all(self.switch.pool(), Way::In, |key| is_to(self.vnic, key))?;
+        let wire = qps::all(self.switch.pool(), Direction::In, |key| is_to(self.vnic, key))?;
         let mut views = wire.values();
         let answered = |view: &QpView| view.packets > 0;
         Ok(match (views.next(), views.next()) {

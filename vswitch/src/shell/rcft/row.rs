@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pipelines::rcft::{QpEvents, QpKey, QpView, Seen};
+use pipelines::rcft::{LedgerView, QpEvents, QpKey, QpView};
 use serde_json::{Map, Value, json};
 use wire::roce::opcode::{Class, Operation};
 
@@ -66,7 +66,7 @@ pub(super) fn table(with_vnic: bool) -> Table {
 
 impl Row {
     /// Toward the wire; `view` is missing when no worker has seen a packet.
-    pub fn admitted(vnic: &str, seen: &Seen, view: Option<&QpView>, now: u32) -> Self {
+    pub fn admitted(vnic: &str, seen: &LedgerView, view: Option<&QpView>, now: u32) -> Self {
         Self {
             vnic: vnic.into(),
             way: "out",
@@ -90,7 +90,7 @@ impl Row {
     }
 
     /// From another vNIC of this host, which sends it: one packet, one entry.
-    pub fn from_vnic(vnic: &str, seen: &Seen, view: Option<&QpView>, now: u32) -> Self {
+    pub fn from_vnic(vnic: &str, seen: &LedgerView, view: Option<&QpView>, now: u32) -> Self {
         Self { way: "in", ..Self::admitted(vnic, seen, view, now) }
     }
 
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_fresh_row_says_zero() {
         let key = QpKey::from_words([0, 0xffff_0a00_0002, 0x1100]);
-        let seen = Seen { slot: 0, key: *key.words(), born: 10, seen: 10, leaving: false };
+        let seen = LedgerView { slot: 0, key: *key.words(), born: 10, seen: 10, leaving: false };
         let row = Row::admitted("one", &seen, None, 25);
         assert_eq!(row.cells(true)[..6], ["one", "out", "10.0.0.2", "0x11", "admitted", "0"]);
         assert_eq!(row.json()["admitted-seconds"], 1.5);

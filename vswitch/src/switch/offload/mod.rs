@@ -14,14 +14,14 @@ mod watch;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use pipelines::Direction;
 use pipelines::flow_key::Scope;
 use pipelines::hot::queue_pair;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::{Debit, Manager, Pin, Rate, States, Status, Tally, Why};
 use pipelines::offload::sim;
 use pipelines::offload::translate::{Ask, Options, Tables};
-use pipelines::qos::{Class, Direction, Leaf};
-use pipelines::rcft::Way;
+use pipelines::qos::{Class, Leaf};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
 use rules::{FlowError, Stamp, Usage};
@@ -131,7 +131,7 @@ impl Control {
             self.ports.resize(at + 1, None);
         }
         self.ports[at] = Some(dpdk_port);
-        self.watch.listen(pool, true)
+        self.watch.enable(pool, true)
     }
 
     /// A port is about to go: its flows are in software from now on.
@@ -160,7 +160,7 @@ impl Control {
                 "the port that takes the rules goes: all flows are in software until another does"
             );
         }
-        self.watch.listen(pool, self.ports.iter().any(Option::is_some))
+        self.watch.enable(pool, self.ports.iter().any(Option::is_some))
     }
 
     /// After a change of policy, topology, locations or limits.
@@ -211,7 +211,7 @@ impl Control {
             let stamp = quiet(pool, &tables, (gap.as_ref(), &idle), barrier, ask)?;
             begin_anew(pool, watch, ask).then_some(stamp)
         };
-        let mut debits = manager.sync(device, &tables, &samples, quiet, now_ns);
+        let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
         self.book(pool, snapshot, &debits)?;
         let manager = &self.manager;
@@ -251,7 +251,7 @@ impl Control {
             (usage.packets, usage.bytes) = (usage.packets + packets, usage.bytes + bytes);
             (self.done.packets, self.done.bytes) = (self.done.packets + packets, self.done.bytes + bytes);
             if let Some(leaf) = leaf {
-                let overhead = u64::from(snapshot.settings.law.overhead);
+                let overhead = u64::from(snapshot.settings.red.overhead);
                 pool.tree.debit(leaf, bytes + packets * overhead, now_ns);
             }
         }
@@ -363,7 +363,7 @@ impl Control {
 /// True unless the flow is a queue pair of a vNIC that RCFT does not admit any more.
 fn is_admitted(pool: &Pool, ask: &Ask) -> bool {
     match ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
-        Some((Way::Out, key)) => pool.rcft.ledger.lookup(key.words()).is_some(),
+        Some((Direction::Out, key)) => pool.rcft.ledger.lookup(key.words()).is_some(),
         _ => true,
     }
 }

@@ -42,7 +42,7 @@ struct Watched {
 
 impl Watch {
     /// Has the workers tell, or no longer.
-    pub fn listen(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerError> {
+    pub fn enable(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerError> {
         if on != self.queues.is_empty() {
             return Ok(());
         }

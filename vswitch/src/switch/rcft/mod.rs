@@ -25,7 +25,7 @@ use std::time::Duration;
 use pipelines::Now;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, Limits, QpKey, RcftShared, Seen, ticks};
+use pipelines::rcft::{Keeper, Ledger, LedgerView, Limits, QpKey, RcftShared, ticks};
 use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
@@ -97,7 +97,7 @@ fn age(now: u32, then: u32) -> u32 {
 
 /// True for a queue pair that is purged, was idle for too long, or came back with a restart and was not used since.
 fn leaves(
-    seen: &Seen,
+    seen: &LedgerView,
     snapshot: &Snapshot,
     now: Now,
     (shared, purge, times): (&RcftShared, &mut Purge, &Times),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pipelines::decide::reaches;
-use pipelines::rcft::{QpKey, Seen};
+use pipelines::rcft::{LedgerView, QpKey};
 use pipelines::snapshot::{Destination, Snapshot, Vnic};
 
 use super::{age, vnic_of};
@@ -109,7 +109,7 @@ impl Purge {
     }
 
     /// True when a queue pair leaves.
-    pub fn takes(&mut self, seen: &Seen, after: &Snapshot) -> bool {
+    pub fn takes(&mut self, seen: &LedgerView, after: &Snapshot) -> bool {
         if self.turns == 0 {
             return false;
         }

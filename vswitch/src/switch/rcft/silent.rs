@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::Instant;
 
 use pipelines::Now;
-use pipelines::rcft::{Keeper, Ledger, Seen};
+use pipelines::rcft::{Keeper, Ledger, LedgerView};
 use pipelines::snapshot::Snapshot;
 use serde_json::json;
 
@@ -74,7 +74,7 @@ impl Silent {
     }
 
     /// The sweep passes a queue pair.
-    pub fn pass(&mut self, seen: &Seen, tick: u32) {
+    pub fn pass(&mut self, seen: &LedgerView, tick: u32) {
         if age(tick, seen.seen) > self.limit() {
             self.seen.extend(vnic_of(&seen.key));
         }

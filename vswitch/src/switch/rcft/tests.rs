@@ -9,7 +9,8 @@ use super::*;
 use crate::topology::Topology;
 use crate::topology::testing::Names;
 use crate::topology::underlay::Neighbours;
-use pipelines::rcft::{Outcome, Rcft, RcftConfig, Said, Way};
+use pipelines::Direction;
+use pipelines::rcft::{Outcome, Rcft, RcftConfig, RocePacketFacts};
 use wire::roce::opcode;
 
 const PORTS: Names = Names(&["up"]);
@@ -140,9 +141,15 @@ impl World {
     fn send(&mut self, name: &str, peer: &str, number: u32) -> Outcome {
         let vnic = self.index(name);
         let key = key_of(vnic, ip(peer), qp(number));
-        let hash = self.worker.prefetch(Way::Out, &key);
-        let said =
-            Said { opcode: opcode::RC_SEND_ONLY, psn: 1, bytes: 100, payload: 60, detail: 0, ce: false };
+        let hash = self.worker.prefetch(Direction::Out, &key);
+        let said = RocePacketFacts {
+            opcode: opcode::RC_SEND_ONLY,
+            psn: 1,
+            bytes: 100,
+            payload: 60,
+            detail: 0,
+            ce: false,
+        };
         let now = self.now();
         self.worker.sent(vnic, &key, hash, &said, now)
     }

@@ -98,10 +98,17 @@ fn repair_silent_ones_stay_whatever_comes_in() {
     world.pass(LIMIT + LAG + 1);
     let vpc = world.topology.snapshot().vnics.iter().flatten().next().unwrap().vpc;
     let vnic = world.index("one");
-    let said = Said { opcode: opcode::RC_SEND_ONLY, psn: 1, bytes: 100, payload: 60, detail: 0, ce: false };
+    let said = RocePacketFacts {
+        opcode: opcode::RC_SEND_ONLY,
+        psn: 1,
+        bytes: 100,
+        payload: 60,
+        detail: 0,
+        ce: false,
+    };
     for number in 2..500 {
         let key = QpKey::new(Scope::Vpc(vpc), ip("10.0.0.1"), qp(number));
-        let (hash, now) = (world.worker.prefetch(Way::In, &key), world.now());
+        let (hash, now) = (world.worker.prefetch(Direction::In, &key), world.now());
         world.worker.received(&key, hash, &said, now, || Some(vnic));
     }
     world.pass(20);

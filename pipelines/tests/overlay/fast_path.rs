@@ -1,4 +1,4 @@
-//! What `plain` reads at a glance is what `parse`, `guard`, `outer` and `key` find out step by step.
+//! What `fast_inner` reads is what `parse`, `guard`, `outer` and `key` find out step by step.
 
 use pipelines::burst::{Burst, Meta, NO_INDEX};
 use pipelines::counters::PipelineCounters;
@@ -6,7 +6,7 @@ use pipelines::fragments::Fragments;
 use pipelines::nft::{Nft, NftConfig};
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::Roce;
-use pipelines::stage::{Cx, guard, key, outer, parse, plain};
+use pipelines::stage::{Cx, fast_inner, guard, key, outer, parse};
 use proptest::prelude::*;
 use wire::build::Path;
 use wire::{ChecksumState, HeapBuf, MacAddr, PacketBuf, Psn, Qpn, RxFacts, roce};
@@ -57,22 +57,22 @@ impl One {
     }
 }
 
-/// True when the packet was taken at a glance, and then like that.
+/// True when the packet was taken by the fast path, and then like that.
 fn agrees(world: &World, packet: &HeapBuf, from: From) -> bool {
     let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
     let fragments = Fragments::new(4, 5);
-    let mut glance = One::new(packet, from);
-    let (taken, roce) = glance.run(&world.snapshot, |cx, burst| {
+    let mut fast = One::new(packet, from);
+    let (taken, roce) = fast.run(&world.snapshot, |cx, burst| {
         let read = match from {
-            From::Vnic => plain::from_vnics(cx, burst, &nft),
-            From::Tunnel(_) => plain::from_tunnels(cx, burst, &nft),
+            From::Vnic => fast_inner::from_vnics(cx, burst, &nft),
+            From::Tunnel(_) => fast_inner::from_tunnels(cx, burst, &nft),
         };
         (read.taken, read.roce)
     });
-    assert_eq!(glance.burst.pending, 1, "nothing is refused at a glance");
+    assert_eq!(fast.burst.pending, 1, "nothing is refused on the fast path");
     if taken == 0 {
         let untouched = One::new(packet, from);
-        assert_eq!(format!("{:?}", glance.counters.vnic(0)), format!("{:?}", untouched.counters.vnic(0)));
+        assert_eq!(format!("{:?}", fast.counters.vnic(0)), format!("{:?}", untouched.counters.vnic(0)));
         return false;
     }
     let mut closely = One::new(packet, from);
@@ -86,7 +86,7 @@ fn agrees(world: &World, packet: &HeapBuf, from: From) -> bool {
         (burst.pending, key::run(cx, burst, 1, &fragments, &nft))
     });
     assert_eq!((found, closely.burst.pending), ((1, roce), 1));
-    assert_eq!(format!("{:?}", glance.known()), format!("{:?}", closely.known()));
+    assert_eq!(format!("{:?}", fast.known()), format!("{:?}", closely.known()));
     true
 }
 
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6000))]
 
     #[test]
-    fn a_glance_sees_what_a_close_look_sees(
+    fn the_fast_path_reads_what_the_parser_reads(
         mut frame in frames(),
         changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3),
         trailer in 0usize..8,
@@ -153,7 +153,7 @@ proptest! {
 
     /// Runs of vNICs, and RoCEv2 among other packets: a burst is read as its packets are one by one.
     #[test]
-    fn a_glance_at_many_sees_what_glances_at_each_see(
+    fn a_burst_on_the_fast_path_reads_what_single_packets_do(
         packets in prop::collection::vec((frames(), 0u32..2), 1..64),
         tunnel in prop::option::of(0u8..4),
     ) {
@@ -162,8 +162,8 @@ proptest! {
         let from = tunnel.map_or(From::Vnic, From::Tunnel);
         let read = |cx: &Cx, burst: &mut Burst<HeapBuf>| {
             let read = match from {
-                From::Vnic => plain::from_vnics(cx, burst, &nft),
-                From::Tunnel(_) => plain::from_tunnels(cx, burst, &nft),
+                From::Vnic => fast_inner::from_vnics(cx, burst, &nft),
+                From::Tunnel(_) => fast_inner::from_tunnels(cx, burst, &nft),
             };
             (read.taken, read.roce)
         };
@@ -204,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn plain_frames_are_taken_at_a_glance() {
+fn plain_frames_are_taken_fast_path() {
     let world = testkit::plain();
     let bth = roce::Bth::new(0x04, Qpn::truncated(5), Psn::truncated(1));
     let mut router = routed(v4(A, S));

@@ -1,4 +1,4 @@
-//! plain: inner frames as nearly all of them are, read in one go from their bytes to their key: untagged IPv4 without
+//! fast_inner: inner frames as nearly all of them are, read in one go from their bytes to their key: untagged IPv4 without
 //! options or fragment, TCP, UDP or RoCEv2, from a vNIC with its own addresses and within its MTU, or out of a tunnel that says the same
 //! about congestion.
 //!
@@ -8,10 +8,10 @@
 use wire::{Ecn, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::Cx;
+use super::fast_outer::{long, word};
 use super::guard::Run;
 use super::key::{CLASS_OTHER, Roce, class_code};
 use super::outer::source_mac_is_wrong;
-use super::plain_outer::{long, word};
 use crate::burst::{Burst, Meta};
 use crate::ecn;
 use crate::flow_key::{FlowKey, Scope, be64};
@@ -47,12 +47,12 @@ pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> R
 }
 
 /// Where packets come from: what those that follow each other have in common.
-trait Side<'a>: Sized {
+trait Source<'a>: Sized {
     /// That of a packet.
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self;
     /// True for a packet that has the same.
     fn has(&self, meta: &Meta) -> bool;
-    /// True for a frame that may be taken at a glance, coming from there.
+    /// True for a frame that may take the fast path, coming from there.
     fn takes(&mut self, head: &[u8; FRONT], meta: &Meta) -> bool;
     /// Who the sender is to the key, and the MAC of its virtual router.
     fn scope(&self) -> (Scope, u64);
@@ -66,7 +66,7 @@ struct Sender<'a> {
     row: &'a VnicRow,
 }
 
-impl<'a> Side<'a> for Sender<'a> {
+impl<'a> Source<'a> for Sender<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         Self { vnic: meta.vnic, row: cx.snapshot.row(meta.vnic) }
@@ -104,7 +104,7 @@ struct Network<'a> {
     last_mac: u64,
 }
 
-impl<'a> Side<'a> for Network<'a> {
+impl<'a> Source<'a> for Network<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         let router = cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
@@ -125,7 +125,7 @@ impl<'a> Side<'a> for Network<'a> {
             }
             self.last_mac = mac;
         }
-        says_the_same(head[15], meta.entropy_port as u8)
+        says_the_same(head[15], meta.outer_ecn as u8)
     }
 
     #[inline(always)]
@@ -138,7 +138,7 @@ impl<'a> Side<'a> for Network<'a> {
 }
 
 #[inline(always)]
-fn from<'a, P: PacketBuf, S: Side<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
+fn from<'a, P: PacketBuf, S: Source<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
     let rdma = some_from::<P, S, false>(cx, burst, burst.pending, nft, &mut read);
     if rdma != 0 {
@@ -150,7 +150,7 @@ fn from<'a, P: PacketBuf, S: Side<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &
 /// Reads those in `mask` that are not RoCEv2 and returns the bits of those that are, which `ROCE` reads then: two loops,
 /// so that what RoCEv2 takes burdens nothing else.
 #[inline(always)]
-fn some_from<'a, P: PacketBuf, S: Side<'a>, const ROCE: bool>(
+fn some_from<'a, P: PacketBuf, S: Source<'a>, const ROCE: bool>(
     cx: &Cx<'a>,
     burst: &mut Burst<P>,
     mask: u64,
@@ -161,40 +161,40 @@ fn some_from<'a, P: PacketBuf, S: Side<'a>, const ROCE: bool>(
     let (mut taken, mut rdma) = (0u64, 0);
     let mut left = Bits(mask);
     while let Some(first) = left.peek() {
-        // Most bursts come from one side as a whole.
-        let mut side = S::of(cx, &burst.metas[first]);
+        // Most bursts come from one place as a whole.
+        let mut source = S::of(cx, &burst.metas[first]);
         let (before, mut bytes) = (taken, 0);
         while let Some(i) = left.peek()
-            && side.has(&burst.metas[i])
+            && source.has(&burst.metas[i])
         {
             left.next();
             let Some(packet) = burst.packets[i].as_ref() else { continue };
             let Some(head) = head_of(packet) else { continue };
             let meta = &mut burst.metas[i];
             let look = if ROCE {
-                Seen::read_rdma(head, packet)
-            } else if side.takes(head, meta) {
-                Seen::read(head, packet, rdma_port)
+                InnerFacts::read_rdma(head, packet)
+            } else if source.takes(head, meta) {
+                InnerFacts::read(head, packet, rdma_port)
             } else {
-                Look::Odd
+                Look::Slow
             };
-            let seen = match look {
-                Look::Plain(seen) => seen,
+            let facts = match look {
+                Look::Fast(facts) => facts,
                 Look::Rdma => {
                     rdma |= 1 << i;
                     continue;
                 }
-                Look::Odd => continue,
+                Look::Slow => continue,
             };
             bytes += packet.len() as u64;
             taken |= 1 << i;
             if ROCE {
-                read.roce.add(seen.class, 1 << i, cx);
+                read.roce.add(facts.class, 1 << i, cx);
             }
-            let (scope, router) = side.scope();
-            seen.leave::<ROCE>(meta, head, scope, router, nft);
+            let (scope, router) = source.scope();
+            facts.leave::<ROCE>(meta, head, scope, router, nft);
         }
-        side.count(cx, u64::from((taken ^ before).count_ones()), bytes, ROCE);
+        source.count(cx, u64::from((taken ^ before).count_ones()), bytes, ROCE);
     }
     read.taken |= taken;
     rdma
@@ -222,30 +222,31 @@ fn says_the_same(inner: u8, outer: u8) -> bool {
 
 /// What a frame is at a first look.
 enum Look {
-    Plain(Seen),
+    /// It has its key now.
+    Fast(InnerFacts),
     /// To the port of RoCEv2.
     Rdma,
-    /// For a closer look.
-    Odd,
+    /// For `parse`, which knows every kind of frame.
+    Slow,
 }
 
 /// What the checks of a frame find out. Everything else is read where it is written down, so that little has to be kept
 /// at hand in between.
-struct Seen {
+struct InnerFacts {
     /// Of RoCEv2, else 0.
     class: u8,
     l4_len: u8,
     padded: bool,
 }
 
-impl Seen {
+impl InnerFacts {
     #[inline(always)]
     fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> Look {
         let left = packet.len() - L3_AT;
         let end = usize::from(word(head, 16));
         let ours = word(head, 12) == 0x0800 && head[14] == 0x45 && word(head, 20) & 0x3fff == 0;
         if !ours || end > left {
-            return Look::Odd;
+            return Look::Slow;
         }
         let padded = left > end;
         match head[23] {
@@ -253,19 +254,19 @@ impl Seen {
                 let l4_len = head[46] >> 4 << 2;
                 let len = usize::from(l4_len);
                 let whole = len >= 20 && len + (L4_AT - L3_AT) <= end && L4_AT + len <= packet.head().len();
-                if whole { Look::Plain(Self { class: 0, l4_len, padded }) } else { Look::Odd }
+                if whole { Look::Fast(Self { class: 0, l4_len, padded }) } else { Look::Slow }
             }
             protocol::UDP => {
                 let len = usize::from(word(head, 38));
                 if len < 8 || len + (L4_AT - L3_AT) > end {
-                    Look::Odd
+                    Look::Slow
                 } else if word(head, 36) == rdma_port {
                     Look::Rdma
                 } else {
-                    Look::Plain(Self { class: 0, l4_len: 8, padded })
+                    Look::Fast(Self { class: 0, l4_len: 8, padded })
                 }
             }
-            _ => Look::Odd,
+            _ => Look::Slow,
         }
     }
 
@@ -275,11 +276,11 @@ impl Seen {
         let left = packet.len() - L3_AT;
         let end = usize::from(word(head, 16));
         if end < FRONT - L3_AT {
-            return Look::Odd;
+            return Look::Slow;
         }
         match class_code(&head[42..]) {
-            CLASS_OTHER => Look::Odd,
-            class => Look::Plain(Self { class, l4_len: 8, padded: left > end }),
+            CLASS_OTHER => Look::Slow,
+            class => Look::Fast(Self { class, l4_len: 8, padded: left > end }),
         }
     }
 

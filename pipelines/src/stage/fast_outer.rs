@@ -1,4 +1,4 @@
-//! plain_outer: the outer packet as nearly all of them are, read in one go: untagged IPv4 without options or fragment,
+//! fast_outer: the outer packet as nearly all of them are, read in one go: untagged IPv4 without options or fragment,
 //! to a VTEP address of the uplink, UDP without checksum, VxLAN without anything reserved.
 //!
 //! It accepts and never refuses: what is different in any way, wrong or not, is for `outer`, which knows why.
@@ -17,7 +17,7 @@ const UDP: usize = 34;
 
 /// What packets to an uplink look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct FastOuter {
     mac: u64,
     address: u32,
     vxlan_port: u16,
@@ -25,7 +25,7 @@ pub struct Plain {
 
 /// What is to be known of such a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct OuterFacts {
     /// Source VTEP.
     pub source: Ipv4Addr,
     /// Network.
@@ -36,7 +36,7 @@ pub struct Seen {
     pub ecn: Ecn,
 }
 
-impl Plain {
+impl FastOuter {
     /// Of an uplink; `None` where its packets are all tagged, or not over IPv4.
     #[inline]
     pub fn new(uplink: &Uplink, settings: &Settings) -> Option<Self> {
@@ -49,7 +49,7 @@ impl Plain {
 
     /// Reads a packet of `len` bytes that begins with `head`; `None`: look at it closely.
     #[inline(always)]
-    pub fn read(&self, head: &[u8], len: usize, checksum: ChecksumState) -> Option<Seen> {
+    pub fn read(&self, head: &[u8], len: usize, checksum: ChecksumState) -> Option<OuterFacts> {
         let head: &[u8; FRONT] = head.first_chunk()?;
         let total = usize::from(word(head, 16));
         let udp_len = usize::from(word(head, UDP + 4));
@@ -78,7 +78,7 @@ impl Plain {
             _ if sums_up(be64(head, 14), middle, self.address) => {}
             _ => return None,
         }
-        Some(Seen {
+        Some(OuterFacts {
             source: Ipv4Addr::from_bits(middle as u32),
             vni: long(head, 46) >> 8,
             back: len - UDP - udp_len,
@@ -117,7 +117,7 @@ mod tests {
 
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x10, 1]);
     const HERE: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
-    const PLAIN: Plain = Plain { mac: 0x0200_0000_1001, address: HERE.to_bits(), vxlan_port: 4789 };
+    const FAST: FastOuter = FastOuter { mac: 0x0200_0000_1001, address: HERE.to_bits(), vxlan_port: 4789 };
 
     fn packet(tos: u8, inner: usize, trailer: usize) -> Vec<u8> {
         let there = (MacAddr([2, 0, 0, 0, 0x10, 2]), Ipv4Addr::new(172, 16, 0, 2));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// The same with the house's parser and views, field by field.
-    fn closely(frame: &[u8], checksum: ChecksumState) -> Option<Seen> {
+    fn closely(frame: &[u8], checksum: ChecksumState) -> Option<OuterFacts> {
         let headers = parse(frame, frame.len()).ok()?;
         let ethernet = headers.ethernet(frame)?;
         let ip = ipv4::Header::view_at(frame, 14)?;
@@ -148,7 +148,7 @@ mod tests {
         let end = 34 + usize::from(udp.len.get());
         let plain =
             headers.dport == 4789 && udp.checksum.get() == 0 && vxlan.has_vni() && vxlan.reserved_clear();
-        (plain && end >= FRONT).then(|| Seen {
+        (plain && end >= FRONT).then(|| OuterFacts {
             source: ip.src(),
             vni: vxlan.vni().get(),
             back: frame.len() - end,
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn the_plain_packet_is_accepted_with_what_it_says() {
-        let seen = PLAIN.read(&packet(2, 60, 3), 113, ChecksumState::Unknown);
+        let facts = FAST.read(&packet(2, 60, 3), 113, ChecksumState::Unknown);
         let source = Ipv4Addr::new(172, 16, 0, 2);
-        assert_eq!(seen, Some(Seen { source, vni: 5001, back: 3, ecn: Ecn::Ect0 }));
-        assert_eq!(PLAIN.read(&packet(2, 60, 0), 110, ChecksumState::Bad), None);
-        assert_eq!(PLAIN.read(&packet(2, 60, 0)[..49], 110, ChecksumState::Good), None);
+        assert_eq!(facts, Some(OuterFacts { source, vni: 5001, back: 3, ecn: Ecn::Ect0 }));
+        assert_eq!(FAST.read(&packet(2, 60, 0), 110, ChecksumState::Bad), None);
+        assert_eq!(FAST.read(&packet(2, 60, 0)[..49], 110, ChecksumState::Good), None);
     }
 
     proptest! {
@@ -186,7 +186,7 @@ mod tests {
                 frame.truncate(cut);
             }
             let checksum = if good { ChecksumState::Good } else { ChecksumState::Unknown };
-            prop_assert_eq!(PLAIN.read(&frame, frame.len(), checksum), closely(&frame, checksum));
+            prop_assert_eq!(FAST.read(&frame, frame.len(), checksum), closely(&frame, checksum));
         }
     }
 }

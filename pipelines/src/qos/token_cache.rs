@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::bucket::{Pace, Stamp};
+use super::bucket::{RateLimit, Stamp};
 use super::tree::{Leaf, Node, Tree};
 use crate::mem::Slab;
 
@@ -18,7 +18,7 @@ const SETTLE_LEAST: u64 = 1500;
 
 /// How RDMA that is over its rates is marked and bounded. Bytes are of the class's own debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Law {
+pub struct RedProfile {
     /// Up to here nothing is marked.
     pub kmin: u64,
     /// From here on everything is.
@@ -33,7 +33,7 @@ pub struct Law {
     pub tcp_ecn_ns: u64,
 }
 
-impl Default for Law {
+impl Default for RedProfile {
     fn default() -> Self {
         Self {
             kmin: 5_000,
@@ -46,7 +46,7 @@ impl Default for Law {
     }
 }
 
-impl Law {
+impl RedProfile {
     /// The probability of a mark at a debt.
     pub fn probability(&self, debt: u64) -> f32 {
         if debt <= self.kmin {
@@ -100,17 +100,17 @@ pub(super) struct Need {
 /// The buckets that a class draws from, at a time.
 struct Tokens<'t> {
     path: &'t [&'t Node; 4],
-    paces: [Pace; 4],
-    assured: Pace,
-    share: Pace,
+    limits: [RateLimit; 4],
+    assured: RateLimit,
+    share: RateLimit,
     now: Stamp,
 }
 
 impl<'t> Tokens<'t> {
     fn new(path: &'t [&'t Node; 4], now: Stamp) -> Self {
         let own = path[0];
-        let paces = path.map(|node| node.ceil.get());
-        Self { path, paces, assured: own.assured.get(), share: own.share.get(), now }
+        let limits = path.map(|node| node.ceil.get());
+        Self { path, limits, assured: own.assured.get(), share: own.share.get(), now }
     }
 
     /// How long until there are `n`, in nanoseconds.
@@ -119,15 +119,15 @@ impl<'t> Tokens<'t> {
         if !self.assured.is_free() && own.assured_bucket.wait(n, self.assured, self.now) == 0 {
             return 0;
         }
-        let nodes = self.path.iter().zip(&self.paces);
-        let above = nodes.map(|(node, pace)| node.ceil_bucket.wait(n, *pace, self.now)).max();
+        let nodes = self.path.iter().zip(&self.limits);
+        let above = nodes.map(|(node, limit)| node.ceil_bucket.wait(n, *limit, self.now)).max();
         above.unwrap_or(0).max(own.share_bucket.wait(n, self.share, self.now))
     }
 
     /// As many as are drawn at once.
     fn quantum(&self) -> u64 {
-        let limits = self.paces.iter().chain([&self.share]).filter(|pace| !pace.is_free());
-        let least = limits.map(|pace| pace.burst()).min();
+        let limits = self.limits.iter().chain([&self.share]).filter(|limit| !limit.is_free());
+        let least = limits.map(|limit| limit.burst()).min();
         least.map_or(QUANTUM_MAX, |burst| (burst / QUANTUM_PART).min(QUANTUM_MAX))
     }
 
@@ -136,9 +136,9 @@ impl<'t> Tokens<'t> {
         let own = self.path[0];
         own.assured_bucket.take(n, self.assured, self.now);
         own.share_bucket.take(n, self.share, self.now);
-        for (level, (node, pace)) in self.path.iter().zip(self.paces).enumerate() {
+        for (level, (node, limit)) in self.path.iter().zip(self.limits).enumerate() {
             let n = if level == LINK { n + tunnels } else { n };
-            node.ceil_bucket.take(n, pace, self.now);
+            node.ceil_bucket.take(n, limit, self.now);
             node.drawn.fetch_add(n, Relaxed);
         }
     }
@@ -165,32 +165,40 @@ fn pay(own: &Node, most: u64) -> u64 {
     before.map_or(0, |debt| debt.min(most))
 }
 
-/// The purses of one worker.
-pub(super) struct Purses {
+/// The token caches of one worker, one a class.
+pub(super) struct TokenCaches {
     /// Tokens by class.
-    purses: Slab<u64>,
+    caches: Slab<u64>,
     random: u64,
 }
 
-impl Purses {
+impl TokenCaches {
     pub fn new(leaves: u32, seed: u64) -> Self {
-        Self { purses: Slab::zeroed(leaves as usize, &|_, _| {}), random: seed | 1 }
+        Self { caches: Slab::zeroed(leaves as usize, &|_, _| {}), random: seed | 1 }
     }
 
     /// Spends tokens that are there already.
     #[inline(always)]
     pub fn spend(&mut self, leaf: Leaf, n: u64) -> bool {
-        let purse = &mut self.purses[leaf.0 as usize];
-        if *purse < n {
+        let cached = &mut self.caches[leaf.0 as usize];
+        if *cached < n {
             return false;
         }
-        *purse -= n;
+        *cached -= n;
         true
     }
 
-    /// A packet of `n` bytes for which the purse did not suffice.
+    /// A packet of `n` bytes for which the token cache did not suffice.
     #[inline(never)]
-    pub fn ask(&mut self, tree: &Tree, leaf: Leaf, need: Need, kind: Kind, law: &Law, now: Stamp) -> Answer {
+    pub fn ask(
+        &mut self,
+        tree: &Tree,
+        leaf: Leaf,
+        need: Need,
+        kind: Kind,
+        red: &RedProfile,
+        now: Stamp,
+    ) -> Answer {
         let n = need.bytes;
         let path = tree.path(leaf);
         let own = path[0];
@@ -204,7 +212,7 @@ impl Purses {
             path.iter().for_each(|node| {
                 node.drawn.fetch_add(quantum, Relaxed);
             });
-            self.purses[leaf.0 as usize] += quantum - n;
+            self.caches[leaf.0 as usize] += quantum - n;
             return Answer::Send;
         }
         tree.wake(leaf);
@@ -223,18 +231,18 @@ impl Purses {
         match kind {
             Kind::Tcp | Kind::RdmaUnmarkable => Answer::Wait(wait),
             // They are owed by the class alone, so what may be owed is bounded: else the ceilings above would not hold.
-            Kind::Control | Kind::Notice if own.debt.load(Relaxed) > 2 * law.hard_limit => Answer::Wait(wait),
+            Kind::Control | Kind::Notice if own.debt.load(Relaxed) > 2 * red.hard_limit => Answer::Wait(wait),
             Kind::Control | Kind::Notice => {
                 own.debt.fetch_add(n, Relaxed);
                 Answer::Send
             }
             Kind::Rdma => {
                 let debt = own.debt.load(Relaxed) + n;
-                if debt > law.hard_limit {
+                if debt > red.hard_limit {
                     return Answer::Wait(wait);
                 }
                 own.debt.fetch_add(n, Relaxed);
-                if self.chance() < law.probability(debt) { Answer::Mark } else { Answer::Send }
+                if self.chance() < red.probability(debt) { Answer::Mark } else { Answer::Send }
             }
         }
     }
@@ -251,15 +259,15 @@ impl Purses {
         let n = if quantum > need.bytes && tokens.wait(quantum) == 0 { quantum } else { need.bytes };
         // A quantum is for more such packets: each of them has its tunnel.
         tokens.take(n, n * need.tunnel / need.bytes.max(1));
-        self.purses[leaf.0 as usize] += n;
+        self.caches[leaf.0 as usize] += n;
         Ok(())
     }
 
     /// Debts come first.
     fn repay(&mut self, own: &Node, leaf: Leaf) {
         if own.debt.load(Relaxed) > 0 {
-            let purse = &mut self.purses[leaf.0 as usize];
-            *purse -= pay(own, *purse);
+            let cached = &mut self.caches[leaf.0 as usize];
+            *cached -= pay(own, *cached);
         }
     }
 
