@@ -35,7 +35,7 @@ use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{Found, From, find, roce_of};
-use patterns::{Family, Roce, TAG_CLASS, TAG_WAY, flow, from, in_vni};
+use patterns::{Family, Roce, TAG_ADJACENCY, TAG_CLASS, flow, from, in_vni};
 use rules::{Action, Attr, FlowRule, Item, Kind, Meter};
 pub use shared::meter;
 use shared::{adjacencies, classes, guards, roots, unassigned};
@@ -397,7 +397,7 @@ impl Plan {
         let mut actions = Vec::with_capacity(5);
         actions.extend([Action::Count, Action::Age { timeout: tables.options.age }]);
         actions.extend(limited.map(|(leaf, _)| Action::set_tag(TAG_CLASS, leaf.0 + 1)));
-        actions.extend([Action::set_tag(TAG_WAY, self.number), on]);
+        actions.extend([Action::set_tag(TAG_ADJACENCY, self.number), on]);
         match (self.qpn, self.roce) {
             (Some(qpn), Some(Roce::Class(class))) => {
                 // All queue pairs of the flow share this one, whatever their source ports and their ECN.

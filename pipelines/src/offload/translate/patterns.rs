@@ -17,7 +17,7 @@ const FRAGMENT: u128 = 0x3fff;
 /// Register in which the class of a packet is: its leaf and one.
 pub const TAG_CLASS: u8 = 0;
 /// Register in which the adjacency of a packet is.
-pub const TAG_WAY: u8 = 1;
+pub const TAG_ADJACENCY: u8 = 1;
 /// Register that is 1 when the inner packet is to have congestion experienced.
 pub const TAG_CE: u8 = 2;
 

@@ -4,7 +4,7 @@ use wire::roce::{Class as RoceClass, Operation, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::Found;
-use super::patterns::{Family, Roce, TAG_CE, TAG_CLASS, TAG_WAY, coloured, from, tagged, to_udp};
+use super::patterns::{Family, Roce, TAG_ADJACENCY, TAG_CE, TAG_CLASS, coloured, from, tagged, to_udp};
 use super::{Adjacency, Refusal, Tables, group, rule, to_software};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
@@ -42,7 +42,7 @@ pub(super) fn adjacencies(
     adjacency: &Adjacency,
     number: u32,
 ) -> Result<Vec<FlowRule>, Refusal> {
-    let mine = tagged(TAG_WAY, number);
+    let mine = tagged(TAG_ADJACENCY, number);
     let last = Action::RepresentedPort { port: found.to };
     if found.tunnel.is_some() {
         let plain = [&[Action::VxlanDecap], &rewrite(adjacency)[..], &[last]].concat();
