@@ -4,7 +4,9 @@
 //! It is a config like any other, and goes through the same checks. What stays out of it are vNICs that neither share a
 //! name, a MAC address, a VIP or a VLAN with the one in question, nor have a device or rates that count together with its own.
 
-use super::{Config, LocationConfig, VnicConfig, VnicPort, VnicQos};
+use std::collections::HashSet;
+
+use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos};
 
 impl Config {
     /// The part of the config around a vNIC, which is in it last; `locations` are those with its VIPs. Of a vNIC with the
@@ -19,6 +21,10 @@ impl Config {
     /// As [`around`](Self::around), without the vNIC and without locations.
     pub fn without_vnic(&self, vnic: &VnicConfig) -> Self {
         let related = |other: &&VnicConfig| is_related(vnic, other);
+        let vnics: Vec<VnicConfig> = self.vnics.iter().filter(related).cloned().collect();
+        // With the subnets that those have their VIPs in.
+        let vpcs: HashSet<&Name> = vnics.iter().chain([vnic]).map(|vnic| &vnic.vpc).collect();
+        let subnets = self.subnets.iter().filter(|subnet| vpcs.contains(&subnet.vpc)).cloned().collect();
         Self {
             eal: self.eal.clone(),
             workers: self.workers.clone(),
@@ -34,9 +40,9 @@ impl Config {
             offload: self.offload.clone(),
             uplinks: self.uplinks.clone(),
             vpcs: self.vpcs.clone(),
-            subnets: self.subnets.iter().filter(|subnet| subnet.vpc == vnic.vpc).cloned().collect(),
+            subnets,
             trunks: self.trunks.clone(),
-            vnics: self.vnics.iter().filter(related).cloned().collect(),
+            vnics,
             locations: Vec::new(),
             ports: self.ports.clone(),
         }
