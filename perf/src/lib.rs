@@ -4,11 +4,6 @@
 //! looked at from outside (their counters, their threads' CPU time, their frames); the data plane is linked by the
 //! benches, the simulation in [`dcqcn`] and the slow path of [`setup`] alone. [`live`] traffic has ports of its own.
 
-#![allow(
-    missing_docs,
-    reason = "its items are used by this program alone; what a name does not say has a line"
-)]
-
 pub mod compare;
 pub mod dcqcn;
 #[path = "gen/mod.rs"] // `gen` is a word of the language

@@ -6,6 +6,8 @@
 //!
 //! The way of a packet is [`overlay::Overlay::run`]; read that first.
 
+#![warn(missing_docs)]
+
 pub mod burst;
 pub mod counters;
 pub mod decide;

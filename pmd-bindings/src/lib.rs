@@ -7,6 +7,7 @@
 //! Ownership keeps the C side sound: a queue holds its port open, a port and a mempool hold the EAL open, and a
 //! mempool with packets still outside is kept rather than freed. No type here decides where a packet goes.
 
+#![warn(missing_docs)]
 #![allow(unsafe_code)]
 
 pub mod burst;

@@ -3,6 +3,8 @@
 //! A [`FlowRule`] is the project's own form of a rule. Nothing here knows DPDK or the tables of the pipeline: a port lowers
 //! a rule to C arrays behind [`BackEnd`], the simulated e-switch executes it as it is, the console reads and writes it.
 
+#![warn(missing_docs)]
+
 pub mod actions;
 pub mod back_end;
 pub mod encap;

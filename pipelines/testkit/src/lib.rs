@@ -3,7 +3,7 @@
 //! The two hosts of [`lab`] see each other's vNICs as remote. Every run checks the conservation law and that each
 //! packet ended somewhere. Knows no DPDK; packets are [`HeapBuf`]s.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub mod fixture;
 pub mod open;

@@ -13,6 +13,8 @@
 //! | find the flow of an ICMP error | [`quoted`] |
 //! | compose a packet | [`build`], [`build::control`] |
 
+#![warn(missing_docs)]
+
 pub mod arp;
 pub mod build;
 pub mod checksum;

@@ -4,6 +4,7 @@
 //! `HAS_*` constants say what the headers of this DPDK contain; a dependant's build script sees the same as
 //! `DEP_DPDK_HAS_*`.
 
+#![warn(missing_docs)]
 #![allow(unsafe_code)]
 
 include!(concat!(env!("OUT_DIR"), "/features.rs"));
