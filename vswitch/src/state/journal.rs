@@ -58,6 +58,8 @@ pub struct Saver {
     /// Of the state file that is there; none before the first change, and after a fault.
     journal: Option<Journal>,
     renewal: Option<Renewal>,
+    /// New state files under way that lack a change: they are waited for and not used.
+    outdated: Vec<Receiver<io::Result<u64>>>,
     /// Bytes of the state file.
     whole: u64,
 }
@@ -65,7 +67,7 @@ pub struct Saver {
 impl Saver {
     /// Saves to a state file and a journal beside it. Writes nothing yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), journal: None, renewal: None, whole: 0 }
+        Self { path: path.to_owned(), journal: None, renewal: None, outdated: Vec::new(), whole: 0 }
     }
 
     /// The state file.
@@ -83,8 +85,10 @@ impl Saver {
     /// # Errors
     /// Why it is not; then nothing can be appended.
     pub fn write(&mut self, config: &str) -> io::Result<()> {
-        self.renewal = None;
         self.journal = None;
+        self.give_up_renewal();
+        // One that is under way would take this one's place when it is done.
+        self.outdated.drain(..).for_each(|written| drop(written.recv()));
         let journal = self.new_journal()?;
         let written = write_state(&self.path, &journal.path, config);
         if written.is_err() {
@@ -111,9 +115,14 @@ impl Saver {
         }
         if result.is_err() {
             self.journal = None;
-            self.renewal = None;
+            self.give_up_renewal();
         }
         result
+    }
+
+    /// What is under way lacks a change.
+    fn give_up_renewal(&mut self) {
+        self.outdated.extend(self.renewal.take().map(|renewal| renewal.written));
     }
 
     /// True when the journal has become longer than what it spares.
@@ -123,13 +132,24 @@ impl Saver {
     }
 
     /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
+    ///
+    /// # Errors
+    /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts.
     pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+        let begun = self.begin(text);
+        if begun.is_err() {
+            self.journal = None;
+        }
+        begun
+    }
+
+    fn begin(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
         let journal = self.new_journal()?;
         let (tell, written) = sync_channel(1);
         let (state, path) = (self.path.clone(), journal.path.clone());
         let work = move || {
             let result = text().and_then(|text| write_state(&state, &path, &text));
-            // Nobody waits when the whole was written otherwise meanwhile.
+            // Nobody waits when the process ends.
             let _ = tell.send(result);
         };
         std::thread::Builder::new().name("state".into()).spawn(work)?;
@@ -137,7 +157,11 @@ impl Saver {
         Ok(())
     }
 
-    /// Takes in that a new state file was written. An error leaves the old one in force, and its journal grows on.
+    /// Takes in that a new state file was written.
+    ///
+    /// # Errors
+    /// Why it was not, or may not have been: which of the two files is there is not known, and the next change writes the
+    /// whole. Until then both have all changes.
     pub fn tend(&mut self) -> io::Result<()> {
         let Some(renewal) = &self.renewal else { return Ok(()) };
         let result = match renewal.written.try_recv() {
@@ -146,7 +170,13 @@ impl Saver {
             Ok(result) => result,
         };
         let Some(renewal) = self.renewal.take() else { return Ok(()) };
-        self.whole = result?;
+        match result {
+            Ok(bytes) => self.whole = bytes,
+            Err(error) => {
+                self.journal = None;
+                return Err(error);
+            }
+        }
         self.adopt(renewal.journal);
         Ok(())
     }
@@ -307,5 +337,44 @@ mod tests {
         }
         saver.append(&step(5)).unwrap();
         assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(5), 1));
+    }
+
+    #[test]
+    fn a_new_state_file_that_cannot_be_written_is_not_tried_for_ever() {
+        let folder = Folder::new("failed");
+        let mut saver = Saver::new(&folder.state());
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        saver.renew(|| Err(io::Error::other("no room"))).unwrap();
+        saver.append(&step(2)).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while saver.tend().is_ok() {
+            assert!(std::time::Instant::now() < until, "nobody was told");
+        }
+        assert_eq!(folder.read(), vpcs(2), "what was acknowledged is there");
+        assert!(!saver.can_append() && !saver.is_long());
+        saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
+        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
+    }
+
+    #[test]
+    fn a_new_state_file_under_way_does_not_take_the_place_of_a_newer_one() {
+        let folder = Folder::new("overtaken");
+        let mut saver = Saver::new(&folder.state());
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
+        let (done, is_done) = sync_channel::<()>(1);
+        let text = vpcs(1).to_toml().unwrap();
+        saver
+            .renew(move || {
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                drop(done);
+                Ok(text)
+            })
+            .unwrap();
+        saver.write(&vpcs(2).to_toml().unwrap()).unwrap();
+        assert_eq!(folder.read(), vpcs(2));
+        let _ = is_done.recv();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(folder.read(), vpcs(2), "after the older one is done");
+        assert_eq!(journals(&folder.state()).len(), 1);
     }
 }

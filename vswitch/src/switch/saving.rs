@@ -45,7 +45,7 @@ impl Switch {
     pub(super) fn tend_state(&mut self) {
         let Some(saver) = &mut self.saved else { return };
         if let Err(error) = saver.tend() {
-            tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; its journal grows on");
+            tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; the next change writes all of it");
         }
         if !saver.is_long() {
             return;
@@ -58,7 +58,7 @@ impl Switch {
             Ok(with_file(text, file.as_ref()))
         };
         if let Err(error) = saver.renew(text) {
-            tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; its journal grows on");
+            tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; the next change writes all of it");
         }
     }
 }
