@@ -104,7 +104,15 @@ fn roce_group_of_eight_loses_nothing_over_two_switches() {
                     expected.push((format!("{part}.member{member}.{path}"), moved));
                 }
             }
-            expected.push((format!("vnic.member{member}.nft-misses"), Moved::Anyhow));
+            // All of it is RoCEv2, and each other member is one queue pair to send to.
+            for (path, moved) in [
+                ("rdma-rx-packets", Moved::By(OTHERS * KINDS * rounds)),
+                ("rdma-tx-packets", Moved::By(OTHERS * KINDS * rounds)),
+                ("qps-opened", Moved::By(OTHERS)),
+                ("nft-misses", Moved::Anyhow),
+            ] {
+                expected.push((format!("vnic.member{member}.{path}"), moved));
+            }
         }
         let expected: Vec<(&str, Moved)> =
             expected.iter().map(|(name, moved)| (name.as_str(), *moved)).collect();

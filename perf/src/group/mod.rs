@@ -8,11 +8,11 @@
 //! datagram to each other, in place of a multicast. The next round begins when the last is complete and due. Every
 //! frame has a right ICRC and the next sequence number of its queue pair, and both are checked at the receiver.
 
-pub mod field;
 pub mod members;
 pub mod port;
 pub mod report;
 pub mod run;
+pub mod testbed;
 pub mod verbs;
 
 use crate::host::cores::{self, Cores};
@@ -21,8 +21,8 @@ use crate::live::LiveError;
 use crate::live::testbed::Bench;
 use crate::options::{Common, Plot, within};
 
-use field::Field;
 use report::{Report, SwitchReport};
+use testbed::GroupTestBed;
 
 /// Members of the group.
 pub const MEMBERS: usize = 8;
@@ -76,14 +76,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let layout = Layout::new(&cores::available(), options.switches)?;
     let cores = Cores { forwarding: layout.workers[0], housekeeping: layout.own };
     let bench = Bench::on(cores, 192 * options.switches as u64 + 160, options.common.keep)?;
-    let mut field = Field::start(options, &vswitch, &bench.scratch, &layout)?;
-    let floor = run::direct_loop(&mut field)?;
-    let before = field.counted()?;
-    let outcome = run::rounds(&mut field, options)?;
-    let after = field.counted()?;
-    let queue_pairs = field.queue_pairs()?;
-    let tsc_hz = field.runtime.clock.hz();
-    drop(field);
+    let mut testbed = GroupTestBed::start(options, &vswitch, &bench.scratch, &layout)?;
+    let floor = run::direct_loop(&mut testbed)?;
+    let before = testbed.counted()?;
+    let outcome = run::rounds(&mut testbed, options)?;
+    let after = testbed.counted()?;
+    let queue_pairs = testbed.queue_pairs()?;
+    let tsc_hz = testbed.runtime.clock.hz();
+    drop(testbed);
     let counted =
         before.into_iter().zip(after).map(|(before, after)| SwitchReport::new(before, after)).collect();
     let report = Report::new(options, &layout, floor, outcome, counted, &queue_pairs, tsc_hz);

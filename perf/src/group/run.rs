@@ -3,10 +3,10 @@
 use pmd::{Burst, rdtsc};
 use wire::{PacketBuf, Qpn, icrc};
 
-use super::field::{Field, home};
 use super::members::{self, Fault, Sequences};
 use super::port::Memif;
 use super::report::{Bin, Outcome};
+use super::testbed::{GroupTestBed, home};
 use super::verbs::{self, Kind, Mark, Seen};
 use super::{MEMBERS, Options};
 use crate::host::interrupt;
@@ -38,8 +38,8 @@ struct Play {
 }
 
 /// Plays rounds for as long as asked.
-pub fn rounds(field: &mut Field, options: &Options) -> Result<Outcome, LiveError> {
-    let clock = field.runtime.clock;
+pub fn rounds(testbed: &mut GroupTestBed, options: &Options) -> Result<Outcome, LiveError> {
+    let clock = testbed.runtime.clock;
     let hertz = clock.hz();
     let mut play = Play {
         sequences: Sequences::default(),
@@ -68,10 +68,10 @@ pub fn rounds(field: &mut Field, options: &Options) -> Result<Outcome, LiveError
                 pace.take(1);
                 play.outcome.rounds += 1;
                 began = now;
-                play.begin(field, &mut burst);
+                play.begin(testbed, &mut burst);
             }
         }
-        play.look_around(field, &mut burst);
+        play.look_around(testbed, &mut burst);
         if play.missing == 0 && began != 0 && play.outcome.rounds > 0 {
             play.round_times.record(rdtsc().saturating_sub(began));
             began = 0;
@@ -106,7 +106,7 @@ pub fn rounds(field: &mut Field, options: &Options) -> Result<Outcome, LiveError
 
 impl Play {
     /// Sends everybody's writes and datagrams, and reads what comes meanwhile: nothing is to wait for us.
-    fn begin(&mut self, field: &mut Field, burst: &mut Burst) {
+    fn begin(&mut self, testbed: &mut GroupTestBed, burst: &mut Burst) {
         // A write is answered.
         self.missing = 3 * (MEMBERS * (MEMBERS - 1)) as u64;
         for from in 0..MEMBERS {
@@ -114,27 +114,27 @@ impl Play {
                 for kind in [Kind::Write, Kind::Datagram] {
                     let psn = self.sequences.next(kind, from, to);
                     let qpn = members::destination(kind, from, to);
-                    let Some(templates) = &mut field.templates[from][to] else { continue };
+                    let Some(templates) = &mut testbed.templates[from][to] else { continue };
                     let template = match kind {
                         Kind::Write => &mut templates.write,
                         _ => &mut templates.datagram,
                     };
                     let frame = template.fill(qpn, psn, Mark { stamp: rdtsc(), serial: from as u64 });
-                    self.push(&mut field.members[from], frame);
+                    self.push(&mut testbed.members[from], frame);
                 }
-                self.look_around(field, burst);
+                self.look_around(testbed, burst);
             }
         }
     }
 
     /// Sends what waits and reads what has come, for every member.
-    fn look_around(&mut self, field: &mut Field, burst: &mut Burst) {
-        field.members.iter_mut().for_each(|port| {
+    fn look_around(&mut self, testbed: &mut GroupTestBed, burst: &mut Burst) {
+        testbed.members.iter_mut().for_each(|port| {
             port.flush();
         });
         for member in 0..MEMBERS {
-            self.receive(field, member, burst);
-            field.members[member].flush();
+            self.receive(testbed, member, burst);
+            testbed.members[member].flush();
         }
     }
 
@@ -152,8 +152,8 @@ impl Play {
     }
 
     /// Reads what a member got, checks it, and answers writes.
-    fn receive(&mut self, field: &mut Field, member: usize, burst: &mut Burst) {
-        if field.members[member].receive(burst) == 0 {
+    fn receive(&mut self, testbed: &mut GroupTestBed, member: usize, burst: &mut Burst) {
+        if testbed.members[member].receive(burst) == 0 {
             return;
         }
         let now = rdtsc();
@@ -179,7 +179,7 @@ impl Play {
                 continue;
             }
             let delay = now.saturating_sub(seen.mark.stamp);
-            if home(from, field.switches) == home(member, field.switches) {
+            if home(from, testbed.switches) == home(member, testbed.switches) {
                 self.local.record(delay);
                 self.bin_local.record(delay);
             } else {
@@ -192,9 +192,9 @@ impl Play {
         }
         burst.clear();
         for (to, qpn, psn) in std::mem::take(&mut self.acks) {
-            let Some(templates) = &mut field.templates[member][to] else { continue };
+            let Some(templates) = &mut testbed.templates[member][to] else { continue };
             let frame = templates.ack.fill(qpn, psn, Mark::default());
-            self.push(&mut field.members[member], frame);
+            self.push(&mut testbed.members[member], frame);
         }
     }
 }
@@ -210,14 +210,14 @@ fn whole(frame: &[u8]) -> Option<Seen> {
 
 /// The same frames in the same portions over two memifs that are each other's far end: what sending, copying twice
 /// and receiving take by themselves.
-pub fn direct_loop(field: &mut Field) -> Result<Quantiles, LiveError> {
+pub fn direct_loop(testbed: &mut GroupTestBed) -> Result<Quantiles, LiveError> {
     let mut delays = Delays::new();
     let mut burst = Burst::with_capacity(BURST);
-    let Some(templates) = &mut field.templates[0][1] else {
+    let Some(templates) = &mut testbed.templates[0][1] else {
         return Err(LiveError::Silent("member 0 has no frames".into()));
     };
-    let (near, far) = (&mut field.direct.0, &mut field.direct.1);
-    let clock = field.runtime.clock;
+    let (near, far) = (&mut testbed.direct.0, &mut testbed.direct.1);
+    let clock = testbed.runtime.clock;
     for turn in 0..DIRECT.0 {
         let (from, to) = if turn % 2 == 0 { (&mut *near, &mut *far) } else { (&mut *far, &mut *near) };
         for psn in 0..AT_ONCE {

@@ -11,11 +11,11 @@
 
 pub mod capacity;
 pub mod empty;
-pub mod field;
+pub mod interference;
 pub mod report;
 pub mod stalls;
+pub mod testbed;
 pub mod testpmd;
-pub mod witness;
 
 use std::time::Instant;
 
@@ -27,8 +27,8 @@ use crate::live::testbed::Bench;
 use crate::options::{Common, within};
 
 use capacity::Capacity;
-use field::{Arm, Field};
 use report::{Report, Row};
+use testbed::{Arm, LatencyTestBed};
 
 /// What lies between the switch and `perf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -76,8 +76,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::install()?;
     println!("{}", report::TABLE.head());
     let bench = Bench::prepare(options.core, 768, options.common.keep)?;
-    let mut field = Field::start(options, &vswitch, &bench)?;
-    let capacity = measure(&mut field)?;
+    let mut testbed = LatencyTestBed::start(options, &vswitch, &bench)?;
+    let capacity = measure(&mut testbed)?;
     let loads: Vec<f64> = options.loads.iter().map(|load| load / 100.0).collect();
     let mut rows = Vec::new();
     for &load in &loads {
@@ -87,13 +87,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             arms.rotate_left(turn % Arm::ALL.len());
             for arm in arms {
                 let rate = capacity.packets_per_second * load;
-                let row = row(&mut field, Turn { arm, load, turn, rate, seconds: options.seconds })?;
+                let row = row(&mut testbed, Turn { arm, load, turn, rate, seconds: options.seconds })?;
                 println!("{}", report::TABLE.row(&row));
                 rows.push(row);
             }
         }
     }
-    drop(field);
+    drop(testbed);
     let report = Report::new(options.ports, options.size, &loads, capacity, rows);
     print!("{}", report.text());
     options.common.write(&report)
@@ -110,38 +110,44 @@ struct Turn {
 }
 
 /// Measures what the worker can do.
-fn measure(field: &mut Field) -> Result<Capacity, LiveError> {
-    field.wake(Arm::Ours)?;
-    run_at(field, Arm::Ours, None, capacity::SETTLE)?;
-    let Field { rigs, runtime, ours, ours_thread, .. } = field;
+fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity, LiveError> {
+    testbed.wake(Arm::Ours)?;
+    run_at(testbed, Arm::Ours, None, capacity::SETTLE)?;
+    let LatencyTestBed { rigs, runtime, ours, ours_thread, .. } = testbed;
     let demand = Demand::new(vec![None], capacity::SECONDS);
     let run = || rigs[Arm::Ours as usize].run(runtime, &demand, &mut ());
     let (capacity, _) = capacity::of(ours, *ours_thread, run)?;
-    field.rest(Arm::Ours)?;
+    testbed.rest(Arm::Ours)?;
     Ok(capacity)
 }
 
-fn run_at(field: &mut Field, arm: Arm, rate: Option<f64>, seconds: f64) -> Result<Outcome, LiveError> {
+fn run_at(
+    testbed: &mut LatencyTestBed,
+    arm: Arm,
+    rate: Option<f64>,
+    seconds: f64,
+) -> Result<Outcome, LiveError> {
     let demand = Demand::new(vec![rate], seconds);
-    let outcome = field.rigs[arm as usize].run(&field.runtime, &demand, &mut ())?;
+    let outcome = testbed.rigs[arm as usize].run(&testbed.runtime, &demand, &mut ())?;
     interrupt::check()?;
     Ok(outcome)
 }
 
-fn row(field: &mut Field, at: Turn) -> Result<Row, LiveError> {
+fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
     let Turn { arm, load, turn, rate, seconds } = at;
     let mut tries = 0;
     loop {
-        field.wake(arm)?;
-        run_at(field, arm, Some(rate), WARM_UP)?;
+        testbed.wake(arm)?;
+        run_at(testbed, arm, Some(rate), WARM_UP)?;
         // Those of the warm-up are of no interest.
-        field.take_stalls(WARM_UP);
-        let (before, cpu_before, start) = (field.witness(arm)?, field.cpu_seconds(arm)?, Instant::now());
-        let outcome = run_at(field, arm, Some(rate), seconds)?;
-        let (cpu, wall) = (field.cpu_seconds(arm)? - cpu_before, start.elapsed().as_secs_f64());
-        let witness = field.witness(arm)?.since(before);
-        let stalls = (arm == Arm::Empty).then(|| field.take_stalls(wall));
-        field.rest(arm)?;
+        testbed.take_stalls(WARM_UP);
+        let (before, cpu_before, start) =
+            (testbed.interference(arm)?, testbed.cpu_seconds(arm)?, Instant::now());
+        let outcome = run_at(testbed, arm, Some(rate), seconds)?;
+        let (cpu, wall) = (testbed.cpu_seconds(arm)? - cpu_before, start.elapsed().as_secs_f64());
+        let interference = testbed.interference(arm)?.since(before);
+        let stalls = (arm == Arm::Empty).then(|| testbed.take_stalls(wall));
+        testbed.rest(arm)?;
         let share = cpu / wall;
         tries += 1;
         if share < QUIET && tries <= AGAIN {
@@ -161,7 +167,7 @@ fn row(field: &mut Field, at: Turn) -> Result<Row, LiveError> {
             refused: outcome.refused(),
             late: outcome.lateness(),
             core_share: share,
-            witness,
+            interference,
             stalls: stalls.as_ref().map(stalls::Stalls::figures),
             stalls_p999: stalls.map(|stalls| stalls.p999(load)),
             delay,

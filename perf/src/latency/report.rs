@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::Ports;
 use super::capacity::Capacity;
+use super::interference::Interference;
 use super::stalls::Figures;
-use super::witness::Witness;
 use crate::live::delay::Quantiles;
 use crate::table::{Table, column, number, percent};
 
@@ -34,7 +34,7 @@ pub struct Row {
     /// The share of its core that the forwarding thread had.
     pub core_share: f64,
     /// What the kernel and the host took from the thread and its core.
-    pub witness: Witness,
+    pub interference: Interference,
     /// The stalls of the core, of the empty loop alone.
     pub stalls: Option<Figures>,
     /// The 99.9th percentile that those stalls alone make at this load, in microseconds.
@@ -153,10 +153,11 @@ fn is_at(row: &Row, arm: &str, load: f64) -> bool {
 fn undisturbed(rows: &[Row], load: f64) -> Vec<f64> {
     let is_quiet = |turn: usize| {
         let empty = rows.iter().find(|row| is_at(row, "empty-loop", load) && row.turn == turn);
-        empty.is_some_and(|row| row.witness.is_quiet() && row.stalls_p999.is_some_and(|tail| tail < TAIL))
+        empty
+            .is_some_and(|row| row.interference.is_quiet() && row.stalls_p999.is_some_and(|tail| tail < TAIL))
     };
     let ours = rows.iter().filter(|row| is_at(row, "ours", load));
-    ours.filter(|row| row.witness.is_quiet() && is_quiet(row.turn)).map(|row| row.delay.p999).collect()
+    ours.filter(|row| row.interference.is_quiet() && is_quiet(row.turn)).map(|row| row.delay.p999).collect()
 }
 
 fn summary(rows: &[Row], load: f64) -> Summary {
@@ -225,8 +226,8 @@ pub const TABLE: Table<Row> = Table(&[
     column("not taken", 9, |row| row.refused.to_string()),
     column("late %", 6, |row| number(row.late * 100.0, 1)),
     column("core %", 6, |row| number(row.core_share * 100.0, 1)),
-    column("put off", 8, |row| row.witness.preempted.to_string()),
-    column("stolen ms", 9, |row| row.witness.stolen_ms.to_string()),
+    column("put off", 8, |row| row.interference.preempted.to_string()),
+    column("stolen ms", 9, |row| row.interference.stolen_ms.to_string()),
     column("stalls>20/s", 11, |row| number(row.stalls.map(|stalls| stalls.over_20), 0)),
 ]);
 
@@ -247,7 +248,7 @@ mod tests {
             refused: 0,
             late: 0.0,
             core_share: 1.0,
-            witness: Witness::default(),
+            interference: Interference::default(),
             stalls: None,
             stalls_p999: None,
             delay,
@@ -266,13 +267,13 @@ mod tests {
         };
         let quiet = || Some(Stalls::new(vec![8.0; 10], 1.0));
         let noisy = || Some(Stalls::new(vec![50.0; 400], 1.0));
-        let stolen = Witness { preempted: 0, stolen_ms: 10 };
+        let stolen = Interference { preempted: 0, stolen_ms: 10 };
         let mut rows = vec![
             half("ours", 0, 1.5, None),
             half("empty-loop", 0, 0.3, quiet()),
             half("ours", 1, 90.0, None),
             half("empty-loop", 1, 0.3, noisy()),
-            Row { witness: stolen, ..half("ours", 2, 70.0, None) },
+            Row { interference: stolen, ..half("ours", 2, 70.0, None) },
             half("empty-loop", 2, 0.3, quiet()),
         ];
         let text = |rows: &[Row]| Report::new(Ports::Memif, 64, &[0.5], CAPACITY, rows.to_vec()).text();

@@ -14,11 +14,11 @@ const HUGE_MB: u64 = 192;
 pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Testpmd, HostError> {
     let devices = [0, 1].map(|port| match ports {
         Ports::Memif => {
-            let socket = super::field::memif_socket(folder);
+            let socket = super::testbed::memif_socket(folder);
             format!("net_memif{port},role=server,id={port},socket={},socket-abstract=no", socket.display())
         }
         Ports::Vhost => {
-            let socket = super::field::vhost_socket(folder, port);
+            let socket = super::testbed::vhost_socket(folder, port);
             format!("net_vhost{port},iface={},queues=1,client=0,tso=0", socket.display())
         }
     });

@@ -12,14 +12,14 @@ use crate::compare::plugin::Device;
 
 /// A lane of a switch, with its worker's core and its devices.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct WorkerSetup {
     pub lane: Lane,
     pub core: usize,
     pub inside: Device,
     pub outside: Device,
 }
 
-impl Seat {
+impl WorkerSetup {
     /// Names of its ports. In their order they go to workers in theirs.
     pub fn ports(&self) -> [String; 2] {
         ["in", "out"].map(|side| format!("{side}{}", self.lane.0))
@@ -35,20 +35,20 @@ pub struct Identity<'a> {
 }
 
 /// Huge-page memory of a daemon, in MiB.
-pub fn memory(job: &Job, seats: usize) -> u64 {
-    128 + seats as u64 * (64 + mbufs(job, false) as u64 * 2560 / (1024 * 1024))
+pub fn memory(job: &Job, workers: usize) -> u64 {
+    128 + workers as u64 * (64 + mbufs(job, false) as u64 * 2560 / (1024 * 1024))
 }
 
 /// The config. `lanes` there are in all, also if they are not all of this switch: rates are shared out the same way.
-pub fn config(job: &Job, seats: &[Seat], lanes: u32, identity: Identity<'_>) -> String {
-    let cores: Vec<String> = seats.iter().map(|seat| seat.core.to_string()).collect();
+pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: Identity<'_>) -> String {
+    let cores: Vec<String> = workers.iter().map(|worker| worker.core.to_string()).collect();
     // Writing into a String cannot fail; the results are dropped for that reason.
     let mut text = format!(
         "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\nplugins = [\"{}\"]\n\n\
          [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
-        memory(job, seats.len()),
+        memory(job, workers.len()),
         identity.prefix,
-        seats.len() * mbufs(job, false),
+        workers.len() * mbufs(job, false),
         identity.plugin.display(),
         cores.join(", "),
         entries(job),
@@ -57,10 +57,10 @@ pub fn config(job: &Job, seats: &[Seat], lanes: u32, identity: Identity<'_>) -> 
         if job.qos { LINK_RATE } else { "" },
     );
     let shared = Job { tenants: Some(lanes), ..job.clone() };
-    for seat in seats {
-        let (lane, [inside, outside]) = (seat.lane, seat.ports());
+    for worker in workers {
+        let (lane, [inside, outside]) = (worker.lane, worker.ports());
         network(&mut text, &shared, lane.tenant());
-        let port = format!("port = {}", raw(&seat.inside, 2 * usize::from(lane.0)));
+        let port = format!("port = {}", raw(&worker.inside, 2 * usize::from(lane.0)));
         let vips = format!("\"{TENANT_IP}\"");
         let (tenant, mac) = (lane.tenant(), TENANT_MAC);
         vnic(&mut text, &VnicLines { name: &inside, tenant, mac, vips: &vips, port: &port }, &shared);
@@ -69,7 +69,7 @@ pub fn config(job: &Job, seats: &[Seat], lanes: u32, identity: Identity<'_>) -> 
             text,
             "[[uplink]]\nname = \"{outside}\"\nport = {}\naddresses = [\"{}/24\"]\nmac = \"{}\"\nmtu = 1600\n\
              neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\n",
-            raw(&seat.outside, 2 * usize::from(lane.0) + 1),
+            raw(&worker.outside, 2 * usize::from(lane.0) + 1),
             near.1,
             near.0,
             far.1,

@@ -10,10 +10,10 @@
 
 pub mod bounce;
 pub mod config;
-pub mod field;
 pub mod lane;
 pub mod model;
 pub mod report;
+pub mod testbed;
 
 use std::path::{Path, PathBuf};
 
@@ -28,10 +28,10 @@ use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt, io, tsc};
 use crate::options::{Common, within};
-use config::{Identity, Seat};
-use field::Switch;
+use config::{Identity, WorkerSetup};
 use lane::Lane;
 use report::{Report, Round, Row};
+use testbed::Switch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -188,14 +188,14 @@ impl Bench<'_> {
             prefix: &prefix,
             cores: Cores { forwarding: self.cores[1], housekeeping: self.cores[0] },
         };
-        let seats =
-            lanes.iter().map(|&lane| self.seat(job, Lane(lane), &folder)).collect::<Result<_, _>>()?;
+        let workers =
+            lanes.iter().map(|&lane| self.worker(job, Lane(lane), &folder)).collect::<Result<_, _>>()?;
         let socket = setup.socket();
         let identity = Identity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
-        Switch::start(job, seats, u32::from(WORKERS), &setup, identity)
+        Switch::start(job, workers, u32::from(WORKERS), &setup, identity)
     }
 
-    fn seat(&self, job: &Job, lane: Lane, folder: &Path) -> Result<Seat, ScaleError> {
+    fn worker(&self, job: &Job, lane: Lane, folder: &Path) -> Result<WorkerSetup, ScaleError> {
         let mut devices = Vec::new();
         for way in [Case::Encap, Case::Decap] {
             let name = |kind: &str| folder.join(format!("{}-{way}.{kind}", lane.0));
@@ -207,7 +207,7 @@ impl Bench<'_> {
             devices.push(Device { frames, board: name("board") });
         }
         let [inside, outside] = [devices.remove(0), devices.remove(0)];
-        Ok(Seat { lane, core: self.cores[usize::from(lane.0)], inside, outside })
+        Ok(WorkerSetup { lane, core: self.cores[usize::from(lane.0)], inside, outside })
     }
 
     /// The rounds of a job, and draws a packet of the switch with both workers.
@@ -227,10 +227,10 @@ impl Bench<'_> {
             let order = if turn % 2 == 0 { [0, 1, 2, 3] } else { [3, 2, 1, 0] };
             for part in order {
                 parts[part] = match part {
-                    0 => field::sample(&mut [&mut first], seconds)?,
-                    1 => field::sample(&mut [&mut first, &mut second], seconds)?,
-                    2 => field::sample(&mut [&mut both], seconds)?,
-                    _ => field::sample(&mut [&mut second], seconds)?,
+                    0 => testbed::sample(&mut [&mut first], seconds)?,
+                    1 => testbed::sample(&mut [&mut first, &mut second], seconds)?,
+                    2 => testbed::sample(&mut [&mut both], seconds)?,
+                    _ => testbed::sample(&mut [&mut second], seconds)?,
                 };
             }
             let [left, apart, together, right] = parts.each_ref().map(Vec::as_slice);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ScaleError;
-use super::config::{Identity, Seat, config};
+use super::config::{Identity, WorkerSetup, config};
 use super::lane::Lane;
 use crate::compare::board::Board;
 use crate::compare::cases::{Case, Job};
@@ -25,7 +25,7 @@ const CHECKED: u64 = 2_000_000;
 
 /// A lane of a running switch.
 struct Place {
-    seat: Seat,
+    worker: WorkerSetup,
     thread: u32,
     boards: [Board; 2],
 }
@@ -54,18 +54,18 @@ impl Switch {
     /// Starts one, sees that each lane is its worker's alone and that what comes out is right, and freezes it.
     pub fn start(
         job: &Job,
-        seats: Vec<Seat>,
+        workers: Vec<WorkerSetup>,
         lanes: u32,
         setup: &DaemonSetup<'_>,
         identity: Identity<'_>,
     ) -> Result<Self, ScaleError> {
-        let daemon = Daemon::start(setup, &config(job, &seats, lanes, identity))?;
+        let daemon = Daemon::start(setup, &config(job, &workers, lanes, identity))?;
         let mut switch = Self { daemon, places: Vec::new() };
         switch.process().favour();
-        switch.check_ports(&seats)?;
-        for seat in seats {
+        switch.check_ports(&workers)?;
+        for worker in workers {
             let mut boards = None;
-            let devices = [&seat.inside, &seat.outside];
+            let devices = [&worker.inside, &worker.outside];
             switch.process().await_that("its ports", PATIENCE, || {
                 boards = devices
                     .iter()
@@ -82,8 +82,8 @@ impl Switch {
                 interrupt::pause(Duration::from_millis(20))?;
                 swallowed()
             })?;
-            let thread = forwarding(switch.process(), "vswitch", seat.core)?;
-            let place = Place { seat, thread, boards };
+            let thread = forwarding(switch.process(), "vswitch", worker.core)?;
+            let place = Place { worker, thread, boards };
             check_frames(job, &place)?;
             switch.places.push(place);
         }
@@ -97,17 +97,17 @@ impl Switch {
     }
 
     /// Both ports of a lane are polled by its worker, and every worker has a queue to send by.
-    fn check_ports(&mut self, seats: &[Seat]) -> Result<(), ScaleError> {
+    fn check_ports(&mut self, workers: &[WorkerSetup]) -> Result<(), ScaleError> {
         let answer = self.daemon.ask("port list")?;
-        for (worker, seat) in seats.iter().enumerate() {
-            for name in seat.ports() {
+        for (number, worker) in workers.iter().enumerate() {
+            for name in worker.ports() {
                 let ports = answer.as_array().into_iter().flatten();
                 let port = ports.into_iter().find(|port| port["name"] == name.as_str());
-                let polled = port.is_some_and(|port| port["rx-workers"] == Value::from(vec![worker]));
+                let polled = port.is_some_and(|port| port["rx-workers"] == Value::from(vec![number]));
                 let senders = port.and_then(|port| port["tx-workers"].as_array()).map_or(0, Vec::len);
-                if !polled || senders != seats.len() {
+                if !polled || senders != workers.len() {
                     let words =
-                        format!("port {name} is to be worker {worker}'s, but `port list` says {answer}");
+                        format!("port {name} is to be worker {number}'s, but `port list` says {answer}");
                     return Err(HostError::Refused(words).into());
                 }
             }
@@ -188,7 +188,7 @@ fn check_frames(job: &Job, place: &Place) -> Result<(), ScaleError> {
     for &way in job.case.ways() {
         // Into the tunnel means out of the uplink.
         let board = &place.boards[usize::from(way == Case::Encap)];
-        let lane = place.seat.lane;
+        let lane = place.worker.lane;
         let kept = board.samples()?.into_iter();
         let kept: Vec<_> =
             kept.map(|kept| if way == Case::Encap { lane.as_first(kept) } else { kept }).collect();

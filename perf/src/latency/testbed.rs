@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::empty::Empty;
+use super::interference::Interference;
 use super::stalls::Stalls;
-use super::witness::Witness;
 use super::{Options, Ports, testpmd};
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
@@ -51,7 +51,7 @@ impl Arm {
 }
 
 /// Everything that takes part. What it holds goes in this order: ports before those who serve them.
-pub struct Field {
+pub struct LatencyTestBed {
     /// Ports and streams of each arm.
     pub rigs: Vec<Rig>,
     empty: Empty,
@@ -71,7 +71,7 @@ pub fn vhost_socket(folder: &Path, port: usize) -> PathBuf {
     folder.join(format!("port-{port}.sock"))
 }
 
-impl Field {
+impl LatencyTestBed {
     /// Starts all of them and joins their ports; they are at rest then.
     pub fn start(options: &Options, vswitch: &Path, bench: &Bench) -> Result<Self, LiveError> {
         let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
@@ -152,9 +152,9 @@ impl Field {
     }
 
     /// What its forwarding thread was kept from, so far.
-    pub fn witness(&mut self, arm: Arm) -> Result<Witness, HostError> {
+    pub fn interference(&mut self, arm: Arm) -> Result<Interference, HostError> {
         let (pid, thread) = self.forwarder(arm);
-        Witness::of(pid, thread, self.core)
+        Interference::of(pid, thread, self.core)
     }
 
     /// The stalls of the empty loop since this was last asked, which is so many seconds ago.
@@ -171,7 +171,7 @@ impl Field {
     }
 }
 
-impl Drop for Field {
+impl Drop for LatencyTestBed {
     /// A port of virtio-user asks its other end before it goes, and who is frozen does not answer.
     fn drop(&mut self) {
         for process in [self.ours.process(), &mut self.testpmd.process] {

@@ -9,14 +9,14 @@ const UNIT_MS: u64 = 10;
 
 /// What there was so far, or since then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Witness {
+pub struct Interference {
     /// How often somebody else got the thread's core although it wanted to go on.
     pub preempted: u64,
     /// Milliseconds in which the machine's host did not let the core run; in steps of ten.
     pub stolen_ms: u64,
 }
 
-impl Witness {
+impl Interference {
     pub fn of(pid: u32, thread: u32, core: usize) -> Result<Self, HostError> {
         let read = |path: &str| std::fs::read_to_string(path).map_err(io(format!("read {path}")));
         let status = read(&format!("/proc/{pid}/task/{thread}/status"))?;
@@ -64,8 +64,8 @@ mod tests {
         let stat = "cpu  1 2 3 4 5 6 7 99 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\ncpu10 1 2 3 4 5 6 7 80 0 0\n";
         assert_eq!((stolen(stat, 1), stolen(stat, 10), stolen(stat, 2)), (Some(8), Some(80), None));
         let pid = std::process::id();
-        let before = Witness::of(pid, pid, 0).unwrap();
+        let before = Interference::of(pid, pid, 0).unwrap();
         assert!(before.since(before).is_quiet());
-        assert!(Witness::of(pid, pid, 9999).is_err());
+        assert!(Interference::of(pid, pid, 9999).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The field of the group: the daemons and their configs, and this process as all members.
+//! The test bed of the group: the daemons and their configs, and this process as all members.
 
 use std::path::{Path as FsPath, PathBuf};
 
@@ -37,7 +37,7 @@ pub struct Templates {
     pub datagram: Template,
 }
 
-pub struct Field {
+pub struct GroupTestBed {
     pub daemons: Vec<Daemon>,
     pub runtime: Runtime,
     pub members: Vec<Memif>,
@@ -52,7 +52,7 @@ pub const fn home(member: usize, switches: usize) -> usize {
     member * switches / MEMBERS
 }
 
-impl Field {
+impl GroupTestBed {
     /// Starts the daemons and joins their ports.
     pub fn start(
         options: &Options,
@@ -111,7 +111,7 @@ impl Field {
         for port in members.iter().chain([&near, &far]) {
             port.await_link()?;
         }
-        let mut field = Self {
+        let mut testbed = Self {
             daemons,
             runtime,
             members,
@@ -120,9 +120,9 @@ impl Field {
             direct: (near, far),
         };
         if switches > 1 {
-            field.await_tunnel()?;
+            testbed.await_tunnel()?;
         }
-        Ok(field)
+        Ok(testbed)
     }
 
     /// Waits until the uplinks have found each other.
