@@ -63,11 +63,14 @@ impl TxPaths {
     }
 
     /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken.
-    fn pass_by_first(&mut self, port: PortIndex) {
+    pub(super) fn pass_by_first(&mut self, port: PortIndex) {
         let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
         own.buffer.as_mut_slice().rotate_left(1);
         let behind = own.queue.send(&mut own.buffer);
-        own.buffer.as_mut_slice().rotate_right(1);
+        // The queue may have room again by now, and have taken all of them.
+        if !own.buffer.is_empty() {
+            own.buffer.as_mut_slice().rotate_right(1);
+        }
         if behind == 0 {
             return;
         }

@@ -214,6 +214,24 @@ fn repair_a_frame_that_a_driver_refuses_lets_those_behind_it_pass() {
     assert_balance(&[&owner]);
 }
 
+/// Whoever reads again just when a full queue is doubted takes the packet that was doubted, too.
+#[test]
+fn repair_a_queue_that_has_room_again_while_it_is_doubted_takes_all() {
+    let mut rig = Rig::new(1);
+    let mut owner = rig.worker(Vec::new());
+    turn_at(&mut owner, 0);
+    rig.saturate(&mut owner);
+    for length in [60, 61, 62] {
+        send(&mut owner, rig.packet(length));
+    }
+    assert_eq!(owner.queued, 3, "the queue is full");
+    assert!(rig.arrived() > 3);
+    owner.pass_by_first(0);
+    assert_eq!((owner.stats.pipeline.sent.get(), owner.queued), (RING as u64 + 3, 0));
+    owner.flush();
+    assert_balance(&[&owner]);
+}
+
 #[test]
 fn repair_a_diverted_queue_hands_over_and_takes_back() {
     let mut rig = Rig::new(2);
