@@ -221,7 +221,7 @@ fn bad_rules_that_are_taken_and_fail_leave_nothing_behind() {
         assert_eq!(lab.manager.rules(), lab.device.eswitch.len());
         lab.run(60, &[]);
         assert_eq!((lab.manager.rules(), lab.device.eswitch.len()), (0, 0));
-        assert_eq!(lab.manager.ways_and_bundles(), (0, 0));
+        assert_eq!(lab.manager.adjacencies_and_bundles(), (0, 0));
         let debited: u64 = lab.debited.values().sum();
         assert_eq!(debited, lab.by_hardware, "one in {fail_one_in}");
     }
@@ -296,7 +296,7 @@ fn bad_ports_that_go_in_the_middle_leave_everything_in_software() {
         }
         lab.manager.lost();
         assert_eq!(lab.manager.states().hardware, 0);
-        assert_eq!((lab.manager.rules(), lab.manager.ways_and_bundles()), (0, (0, 0)));
+        assert_eq!((lab.manager.rules(), lab.manager.adjacencies_and_bundles()), (0, (0, 0)));
         let sent = lab.by_software;
         lab.run(1, &[1, 2]);
         assert_eq!(lab.by_software, sent + 400);

@@ -66,7 +66,7 @@ fn churn_leaves_nothing() {
         let arrivals = eswitch.all_arrivals();
         let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
         manager.reconcile(&mut eswitch, &tables, &samples, quiet, now_ns);
-        let (ways, bundles) = manager.ways_and_bundles();
+        let (ways, bundles) = manager.adjacencies_and_bundles();
         let now = [manager.flows().count(), eswitch.len() + eswitch.remembered(), ways, bundles];
         most.iter_mut().zip(now).for_each(|(most, now)| *most = now.max(*most));
         assert_eq!(eswitch.len(), manager.rules());
@@ -87,7 +87,7 @@ fn churn_leaves_nothing() {
         let grew = first.iter().zip(second).any(|(first, second)| second * 10 > first * 11);
         assert!(!grew && first[0] > 0, "{most:?}");
     }
-    assert_eq!((manager.flows().count(), manager.rules(), manager.ways_and_bundles()), (0, 0, (0, 0)));
+    assert_eq!((manager.flows().count(), manager.rules(), manager.adjacencies_and_bundles()), (0, 0, (0, 0)));
     assert_eq!((eswitch.len(), eswitch.remembered()), (0, 0));
     assert!(eswitch.set_meter(1, None).is_err(), "no meter is left");
 }

@@ -85,7 +85,7 @@ fn figures_rules_per_second() {
                 install += sync(&mut manager, &mut eswitch);
                 syncs += 1;
             }
-            let (rules, ways) = (manager.rules(), manager.ways_and_bundles().0);
+            let (rules, ways) = (manager.rules(), manager.adjacencies_and_bundles().0);
             manager.switch(false);
             let remove = sync(&mut manager, &mut eswitch);
             assert_eq!((manager.tally().withdrawn, eswitch.len(), manager.rules()), (all, 0, 0));

@@ -356,7 +356,7 @@ fn manager_many_flows_come_and_go_and_leave_nothing() {
     lab.run(30, &[]);
     (100..300).for_each(|port| lab.counted(port, 5 * 150));
     assert!(lab.eswitch.is_empty() && lab.manager.rules() == 0);
-    assert_eq!(lab.manager.ways_and_bundles(), (0, 0));
+    assert_eq!(lab.manager.adjacencies_and_bundles(), (0, 0));
     assert_eq!(lab.manager.flows().count(), 200, "those that the NFT still knows");
     lab.host.world.worker.overlay.nft_mut().clear();
     lab.run(102, &[]);

@@ -22,8 +22,8 @@ impl Manager {
         self.store.len()
     }
 
-    /// Ways and bundles of rules known: with the rules, what would grow if something were left behind.
-    pub fn ways_and_bundles(&self) -> (usize, usize) {
+    /// Adjacencies and bundles of rules known: with the rules, what would grow if something were left behind.
+    pub fn adjacencies_and_bundles(&self) -> (usize, usize) {
         (self.translator.adjacencies(), self.store.bundles())
     }
 

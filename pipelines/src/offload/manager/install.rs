@@ -2,22 +2,29 @@
 
 use std::cmp::Reverse;
 
-use super::flow::{Place, Status, Why};
+use super::flow::{Flow, Place, Status, Why};
 use super::known::Number;
 use super::rate::Meter;
 use super::{Manager, NANO, because};
 use crate::offload::hasher::Map;
-use crate::offload::store::{Bundle, State};
+use crate::offload::store::{Bundle, Bundles, State};
 use crate::offload::translate::{Adjacency, Ask, Path, PathRules, Plan, Refusal, Tables};
 use rules::{BackEnd, Cause, FlowError, FlowRule, Stamp};
 
-/// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same way or path.
+/// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same adjacency or path.
 #[derive(Default)]
 pub(super) struct Turn {
     adjacencies: Map<Adjacency, Bundle>,
     paths: Map<Path, Bundle>,
-    /// Flows in hardware that may give adjacency, coldest last; found when first asked for.
-    coldest: Option<Vec<(u64, Number)>>,
+    /// Flows in hardware that may give way, coldest last; found when first asked for.
+    coldest: Option<Vec<FlowRate>>,
+}
+
+/// A flow, and how fast it is.
+pub(super) struct FlowRate {
+    pub number: Number,
+    /// Packets a second; `u64::MAX` for a flow that is pinned to hardware.
+    pub packets: u64,
 }
 
 /// Rules of a flow that are to be made.
@@ -31,7 +38,7 @@ struct Due {
 /// What a flow has from now on: the bundles of its adjacency and its path, its own rules, and whether any rule that was there
 /// does something else now.
 pub(super) struct Renewed {
-    pub bundles: (Bundle, Bundle),
+    pub bundles: Bundles,
     pub own: Vec<FlowRule>,
     pub changed: bool,
 }
@@ -39,7 +46,7 @@ pub(super) struct Renewed {
 impl Due {
     /// Rules that other flows may have, too.
     fn shared(&self) -> impl Iterator<Item = &FlowRule> {
-        let path = self.path.iter().flat_map(|(rules, _)| rules);
+        let path = self.path.iter().flat_map(|path| &path.rules);
         self.adjacencies.iter().flatten().chain(path)
     }
 }
@@ -141,15 +148,14 @@ impl Manager {
         &mut self,
         back_end: &mut B,
         tables: &Tables,
-        mut hot: Vec<(u64, Number)>,
+        mut hot: Vec<FlowRate>,
         now_ns: u64,
     ) {
-        hot.sort_unstable_by_key(|(packets, number)| (Reverse(*packets), *number));
+        hot.sort_unstable_by_key(|flow| (Reverse(flow.packets), flow.number));
         let mut turn = Turn::default();
-        for (packets, number) in hot {
-            let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { continue };
-            if let Err((status, not_before_ns)) =
-                self.install(back_end, tables, &mut turn, (number, ask, packets), now_ns)
+        for flow in hot {
+            let number = flow.number;
+            if let Err((status, not_before_ns)) = self.install(back_end, tables, &mut turn, flow, now_ns)
                 && let Some(flow) = self.flows.at_mut(number)
             {
                 flow.place = Place::Software { status, not_before_ns };
@@ -173,9 +179,10 @@ impl Manager {
         back_end: &mut B,
         tables: &Tables,
         turn: &mut Turn,
-        (number, ask, packets): (Number, Ask, u64),
+        FlowRate { number, packets }: FlowRate,
         now_ns: u64,
     ) -> Result<(), (Status, u64)> {
+        let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { return Ok(()) };
         let later = now_ns + self.policy.retry_ns;
         let plan = match self.translator.plan(tables, &ask) {
             Ok(plan) => plan,
@@ -247,12 +254,13 @@ impl Manager {
             self.translator.hold(&adjacency);
             changed |= is_changed;
         }
-        if let Some((rules, meter)) = due.path {
+        if let Some(PathRules { rules, meter }) = due.path {
             let made = self.store.bundle(back_end, rules, meter, plan.about.tunnel_len)?;
             turn.paths.insert(plan.path.clone(), made.0);
             changed |= made.1;
         }
-        Ok(Renewed { bundles: (turn.adjacencies[&adjacency], turn.paths[&plan.path]), own: due.own, changed })
+        let bundles = Bundles { adjacencies: turn.adjacencies[&adjacency], path: turn.paths[&plan.path] };
+        Ok(Renewed { bundles, own: due.own, changed })
     }
 
     /// What a flow in hardware has from now on.
@@ -285,11 +293,15 @@ impl Manager {
         let coldest = turn.coldest.get_or_insert_with(|| {
             let loose = flows.iter_mut().filter(|(_, flow)| flow.pin.is_none());
             let inside = loose.filter(|(_, flow)| matches!(flow.place, Place::Hardware(_)));
-            let mut inside: Vec<_> = inside.map(|(number, flow)| (flow.rate().packets, number)).collect();
-            inside.sort_unstable_by_key(|coldest| Reverse(*coldest));
+            let rate =
+                |(number, flow): (Number, &mut Flow)| FlowRate { number, packets: flow.rate().packets };
+            let mut inside: Vec<_> = inside.map(rate).collect();
+            inside.sort_unstable_by_key(|flow| Reverse((flow.packets, flow.number)));
             inside
         });
-        let Some((_, number)) = coldest.pop_if(|(rate, _)| *rate < packets / 2) else { return false };
+        let Some(FlowRate { number, .. }) = coldest.pop_if(|flow| flow.packets < packets / 2) else {
+            return false;
+        };
         self.tally.displaced += 1;
         self.withdraw(back_end, number, Status::Software(Why::NoRoom), 0);
         true

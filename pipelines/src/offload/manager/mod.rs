@@ -27,6 +27,7 @@ use super::store::{State, Store};
 use super::translate::{self, Ask, Tables, Translator};
 use crate::qos::Leaf;
 use flow::{Flow, Place};
+use install::FlowRate;
 use known::{Known, Number};
 use rate::Meter;
 use red::Classes;
@@ -237,7 +238,7 @@ impl Manager {
 
     /// Looks at each flow once: those that have been below half of what makes a flow hot for a while leave hardware,
     /// those that software does not know any more are forgotten. The hot ones in software, and how hot.
-    fn choose_hot<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) -> Vec<(u64, Number)> {
+    fn choose_hot<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) -> Vec<FlowRate> {
         let Self { policy, on, flows, .. } = self;
         let (mut out, mut hot, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
         for (number, flow) in flows.iter_mut() {
@@ -260,8 +261,8 @@ impl Manager {
                 Some(Pin::Software) => *status = Status::Software(Why::Pinned),
                 None if now_ns.saturating_sub(flow.told_ns) > policy.retry_ns => forgotten.push(number),
                 _ if now_ns < *not_before_ns || !*on => {}
-                Some(Pin::Hardware) => hot.push((u64::MAX, number)),
-                None if told && policy.is_hot(rate) => hot.push((rate.packets, number)),
+                Some(Pin::Hardware) => hot.push(FlowRate { number, packets: u64::MAX }),
+                None if told && policy.is_hot(rate) => hot.push(FlowRate { number, packets: rate.packets }),
                 // Whoever took it out said why, and software has not named it since.
                 None if !told && *status == Status::Software(Why::NotAdmitted) => {}
                 None => *status = Status::Software(Why::Cold),

@@ -1,6 +1,6 @@
 //! Chains in the store: installed, opened and shut, changed, removed.
 
-use super::{Bundle, Number, Shared, State, Store};
+use super::{Bundle, Bundles, Number, Shared, State, Store};
 use crate::offload::translate::{About, Chain};
 use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Stamp, Usage, Where};
 
@@ -17,8 +17,7 @@ enum Gate {
 /// A chain that was installed. To be given back to [`Store::remove`].
 #[derive(Debug)]
 pub struct Installed {
-    adjacencies: Bundle,
-    path: Bundle,
+    bundles: Bundles,
     /// The rule of its own in front of the gate, where there is one.
     aside: Option<Number>,
     gate: Gate,
@@ -83,9 +82,9 @@ impl Store {
                 return Err(error);
             }
         };
-        let installed = self.assemble(back_end, (adjacencies, path), chain.own, chain.about);
-        self.drop_bundle(back_end, path);
-        self.drop_bundle(back_end, adjacencies);
+        let bundles = Bundles { adjacencies, path };
+        let installed = self.assemble(back_end, bundles, chain.own, chain.about);
+        self.drop_bundles(back_end, bundles);
         installed
     }
 
@@ -96,16 +95,16 @@ impl Store {
     pub fn assemble<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        (adjacencies, path): (Bundle, Bundle),
+        bundles: Bundles,
         mut own: Vec<FlowRule>,
         about: About,
     ) -> Result<Installed, FlowError> {
         let gate = own.pop().map_or(Gate::None, Gate::Due);
         let aside = own.pop().map(|rule| self.take(back_end, rule, None)).transpose();
         let aside = aside.map_err(|(error, _)| error)?;
-        self.use_bundles(adjacencies, path);
+        self.use_bundles(bundles);
         self.gates_due += 1;
-        Ok(Installed { adjacencies, path, aside: aside.map(|(number, _)| number), gate, about })
+        Ok(Installed { bundles, aside: aside.map(|(number, _)| number), gate, about })
     }
 
     /// Makes the gate of a chain: packets may come. With a stamp only if none of its packets came to software since:
@@ -155,13 +154,13 @@ impl Store {
         &mut self,
         back_end: &mut B,
         installed: &mut Installed,
-        (adjacencies, path): (Bundle, Bundle),
+        bundles: Bundles,
         mut own: Vec<FlowRule>,
         about: &About,
     ) -> Result<Update, FlowError> {
         let numbers = |bundle: Bundle| self.bundles.at(bundle.0).map(|rules| &rules.numbers);
-        let same_bundles = numbers(adjacencies) == numbers(installed.adjacencies)
-            && numbers(path) == numbers(installed.path);
+        let same_bundles = numbers(bundles.adjacencies) == numbers(installed.bundles.adjacencies)
+            && numbers(bundles.path) == numbers(installed.bundles.path);
         let (Some(gate), aside) = (own.pop(), own.pop()) else { return Ok(Update::Other) };
         let matches = |rule: &FlowRule, known: Option<&FlowRule>| {
             known.is_some_and(|known| known.attr == rule.attr && known.pattern == rule.pattern)
@@ -199,25 +198,29 @@ impl Store {
             }
             Gate::None => {}
         }
-        self.use_bundles(adjacencies, path);
-        let (old_ways, old_path) = (installed.adjacencies, installed.path);
-        (installed.adjacencies, installed.path) = (adjacencies, path);
-        self.drop_bundle(back_end, old_path);
-        self.drop_bundle(back_end, old_ways);
+        self.use_bundles(bundles);
+        let old = std::mem::replace(&mut installed.bundles, bundles);
+        self.drop_bundles(back_end, old);
         Ok(if changed { Update::Changed } else { Update::Same })
     }
 
-    fn use_bundles(&mut self, adjacencies: Bundle, path: Bundle) {
-        for bundle in [adjacencies, path] {
+    fn use_bundles(&mut self, bundles: Bundles) {
+        for bundle in [bundles.adjacencies, bundles.path] {
             if let Some(rules) = self.bundles.at_mut(bundle.0) {
                 rules.users += 1;
             }
         }
     }
 
+    fn drop_bundles<B: BackEnd>(&mut self, back_end: &mut B, bundles: Bundles) {
+        self.drop_bundle(back_end, bundles.path);
+        self.drop_bundle(back_end, bundles.adjacencies);
+    }
+
     /// How far a chain is: in force when all of its rules that were made are.
     pub fn state(&self, installed: &Installed) -> State {
-        let bundles = [installed.adjacencies, installed.path].map(|bundle| self.bundles.at(bundle.0));
+        let Bundles { adjacencies, path } = installed.bundles;
+        let bundles = [adjacencies, path].map(|bundle| self.bundles.at(bundle.0));
         let mut all = self.state_of(installed.aside.into_iter().chain(installed.made()));
         for rules in bundles.into_iter().flatten() {
             // Chains that share a bundle look at its rules once.
@@ -257,8 +260,7 @@ impl Store {
         if let Some(number) = installed.aside {
             self.leave(back_end, number);
         }
-        self.drop_bundle(back_end, installed.path);
-        self.drop_bundle(back_end, installed.adjacencies);
+        self.drop_bundles(back_end, installed.bundles);
         installed.inner(usage)
     }
 

@@ -26,6 +26,15 @@ type Number = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle(u32);
 
+/// The bundles that a chain needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundles {
+    /// Rules of its adjacency: where packets leave.
+    pub adjacencies: Bundle,
+    /// Rules between the root and the adjacency.
+    pub path: Bundle,
+}
+
 /// A rule in use.
 struct Shared {
     rule: FlowRule,

@@ -33,8 +33,8 @@ pub(super) struct Found {
     pub router: MacAddr,
     /// They are routed.
     pub routed: bool,
-    /// Who pays.
-    pub leaf: Option<(Leaf, Class)>,
+    /// The class whose rate its packets count against: `None` where they stay on this host.
+    pub leaf: Option<Leaf>,
     /// The tunnel that they come out of.
     pub tunnel: Option<From>,
 }
@@ -105,7 +105,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
             }
             fits(snapshot, row, &reading.place)?;
             let remote = receiver.is_none();
-            found.leaf = remote.then(|| (tree.leaf(Direction::Out, index, class), class));
+            found.leaf = remote.then(|| tree.leaf(Direction::Out, index, class));
             row.vpc
         }
         Scope::Vpc(index) => {
@@ -113,7 +113,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
             let tunnel = way_back(snapshot, index, source)?;
             let uplink = uplink(snapshot, tunnel.uplink)?;
             found.from = port_of(tables, uplink.port)?;
-            found.leaf = Some((tree.leaf(Direction::In, receiver, class), class));
+            found.leaf = Some(tree.leaf(Direction::In, receiver, class));
             found.tunnel = Some(receiving(snapshot, index, uplink, &tunnel)?);
             index
         }

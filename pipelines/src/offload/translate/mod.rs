@@ -187,7 +187,7 @@ pub struct Plan {
     qpn: Option<Qpn>,
     roce: Option<Roce>,
     source_port: Option<u16>,
-    limited: Option<(Leaf, Class)>,
+    limited: Option<Leaf>,
     number: u32,
     /// What its path follows from.
     pub path: Path,
@@ -248,7 +248,7 @@ impl Translator {
             macs: found.decision.macs(),
             ipv6: found.family.is_v6(),
         };
-        let limited = found.leaf.filter(|(leaf, _)| tables.tree.is_limited(*leaf));
+        let limited = found.leaf.filter(|leaf| tables.tree.is_limited(*leaf));
         let side =
             found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
         let path = Path {
@@ -257,7 +257,7 @@ impl Translator {
             routed: found.routed,
             ipv6: adjacency.ipv6,
             tunnel: found.tunnel.clone(),
-            limited: limited.map(|(leaf, _)| leaf),
+            limited,
             reliable: match (qpn, roce) {
                 (Some(_), Some(Roce::Class(class))) => Some(class),
                 _ => None,
@@ -265,7 +265,7 @@ impl Translator {
         };
         let about = About {
             tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
-            leaf: found.leaf.map(|(leaf, _)| leaf),
+            leaf: found.leaf,
             adjacency,
             flow: flow_of(ask, side),
         };
@@ -307,7 +307,7 @@ impl Translator {
         }
     }
 
-    /// Ways in use.
+    /// Adjacencies that have a number: those that chains hold, and those of plans not decided on yet.
     pub fn adjacencies(&self) -> usize {
         self.adjacencies.len()
     }
@@ -322,8 +322,13 @@ fn to_software(port: u16) -> Action {
     Action::PortRepresentor { port }
 }
 
-/// The rules of a path, and the meter that they refer to, to be set before they are made.
-pub type PathRules = (Vec<FlowRule>, Option<(u32, Meter)>);
+/// What a path is made of.
+pub struct PathRules {
+    /// Its rules, in the order in which they are made.
+    pub rules: Vec<FlowRule>,
+    /// The meter that they refer to, by its id: to be set before they are made.
+    pub meter: Option<(u32, Meter)>,
+}
 
 /// Items of a pattern at most: room for them is made once.
 const ITEMS: usize = 12;
@@ -331,7 +336,7 @@ const ITEMS: usize = 12;
 impl Plan {
     /// All of the flow's rules.
     fn chain(&self, tables: &Tables) -> Result<Chain, Refusal> {
-        let (path, meter) = self.path(tables)?;
+        let PathRules { rules: path, meter } = self.path(tables)?;
         Ok(Chain {
             adjacencies: self.adjacencies(tables)?,
             path,
@@ -355,17 +360,17 @@ impl Plan {
     /// Why the flow stays in software.
     pub fn path(&self, tables: &Tables) -> Result<PathRules, Refusal> {
         let found = &self.found;
-        let meter = self.limited.map(|(leaf, _)| Ok((leaf.0 + 1, meter(tables, leaf)?))).transpose()?;
+        let meter = self.limited.map(|leaf| Ok((leaf.0 + 1, meter(tables, leaf)?))).transpose()?;
         let mut rules = guards(tables, found);
-        if let Some(class) = self.limited {
-            rules.extend(classes(tables, found, class));
+        if let Some(leaf) = self.limited {
+            rules.extend(classes(tables, found, leaf));
         }
         let (nft, rcft) = self.groups();
         if let Some(class) = self.path.reliable {
             rules.extend(unassigned(tables, found, class, rcft));
         }
         rules.extend(roots(tables, found, nft));
-        Ok((rules, meter))
+        Ok(PathRules { rules, meter })
     }
 
     /// Groups of the NFT and of the RCFT.
@@ -380,7 +385,7 @@ impl Plan {
     pub fn own(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
         let Self { found, limited, .. } = self;
         let (nft, rcft) = self.groups();
-        let listens = limited.is_some_and(|(_, class)| class == Class::Rdma);
+        let listens = limited.is_some_and(|leaf| leaf.class() == Class::Rdma);
         let whole = |source_port, listens, roce: Option<Roce>| {
             let mut pattern = Vec::with_capacity(ITEMS);
             pattern.push(from(found.from));
@@ -396,7 +401,7 @@ impl Plan {
         let on = Action::Jump { group: if limited.is_some() { group::CLASS } else { group::ADJACENCY } };
         let mut actions = Vec::with_capacity(5);
         actions.extend([Action::Count, Action::Age { timeout: tables.options.age }]);
-        actions.extend(limited.map(|(leaf, _)| Action::set_tag(TAG_CLASS, leaf.0 + 1)));
+        actions.extend(limited.map(|leaf| Action::set_tag(TAG_CLASS, leaf.0 + 1)));
         actions.extend([Action::set_tag(TAG_ADJACENCY, self.number), on]);
         match (self.qpn, self.roce) {
             (Some(qpn), Some(Roce::Class(class))) => {

@@ -108,7 +108,8 @@ pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
 }
 
 /// The rules of a class with a rate: downstream first.
-pub(super) fn classes(tables: &Tables, found: &Found, (leaf, class): (Leaf, Class)) -> Vec<FlowRule> {
+pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRule> {
+    let class = leaf.class();
     let mine = tagged(TAG_CLASS, leaf.0 + 1);
     let on = Action::Jump { group: group::ADJACENCY };
     let away = vec![Action::Count, to_software(found.from)];

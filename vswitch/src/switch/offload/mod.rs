@@ -202,13 +202,13 @@ impl Control {
                 None
             }
         };
-        let idle = device.idle();
+        let arrivals = Arrivals { simulated: gap.as_ref(), idle: &device.idle() };
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let left = manager.withdraw_all(device, |ask| !is_admitted(pool, ask), Why::NotAdmitted);
         let barrier = config.barrier;
         let quiet = |ask: &Ask| {
-            let stamp = quiet(pool, &tables, (gap.as_ref(), &idle), barrier, ask)?;
+            let stamp = quiet(pool, &tables, &arrivals, barrier, ask)?;
             begin_anew(pool, watch, ask).then_some(stamp)
         };
         let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
@@ -234,9 +234,9 @@ impl Control {
         let gap = gap.clone();
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
-        let nobody = HashSet::new();
+        let arrivals = Arrivals { simulated: Some(&gap), idle: &HashSet::new() };
         let quiet = |ask: &Ask| {
-            let stamp = quiet(pool, &tables, (Some(&gap), &nobody), config.barrier, ask)?;
+            let stamp = quiet(pool, &tables, &arrivals, config.barrier, ask)?;
             begin_anew(pool, watch, ask).then_some(stamp)
         };
         manager.open_gates(device, quiet, now_ns);
@@ -368,14 +368,16 @@ fn is_admitted(pool: &Pool, ask: &Ask) -> bool {
     }
 }
 
+/// What is known of packets on their way from the device to software.
+struct Arrivals<'a> {
+    /// The simulated e-switch, which knows of each flow how many it has sent there.
+    simulated: Option<&'a Simulated>,
+    /// Of a NIC: flows of which no packet came in the last turn.
+    idle: &'a HashSet<Ask>,
+}
+
 /// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
-fn quiet(
-    pool: &Pool,
-    tables: &Tables,
-    (simulated, idle): (Option<&Simulated>, &HashSet<Ask>),
-    barrier: Barrier,
-    ask: &Ask,
-) -> Option<Stamp> {
+fn quiet(pool: &Pool, tables: &Tables, arrivals: &Arrivals, barrier: Barrier, ask: &Ask) -> Option<Stamp> {
     let rdma = ask.key.class() != 0;
     match barrier {
         Barrier::All => {}
@@ -383,9 +385,9 @@ fn quiet(
         _ => return Some(device::ANY),
     }
     let flow = flow_of(ask, FlowOrigin::of(tables, &ask.key)?);
-    let stamp = match simulated {
+    let stamp = match arrivals.simulated {
         Some(Simulated(device)) => Stamp(device.lock().drained(flow)?),
-        None => idle.contains(ask).then_some(device::ANY)?,
+        None => arrivals.idle.contains(ask).then_some(device::ANY)?,
     };
     // Looked at after that: what left the receive side may wait for tokens.
     let leaf = leaf_of(tables, ask, rdma)?;
