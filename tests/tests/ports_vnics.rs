@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 use tests::lab::{Lab, Tenant, vpc};
-use tests::{Agent, Daemon, Family, Netns, netns, pair, traffic};
+use tests::process::{self, Process};
+use tests::runtime::port_count;
+use tests::{Agent, Daemon, Family, Netns, Scene, Workdir, netns, pair, script, traffic, wait_for};
 
 const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
 
@@ -164,4 +166,42 @@ fn ports_come_and_go_while_others_carry_traffic() {
     assert!(status.success() && said.contains(" 0% packet loss"), "{said}");
     traffic::ping(&far.netns, "10.0.0.1", 56, 3);
     daemon.stop();
+}
+
+/// A datagram of the vNIC behind the lying back end to the machine behind the other VTEP, 60 bytes.
+fn frame_of_the_liar() -> String {
+    let udp = "03e807d0001a0000".to_owned() + &"00".repeat(18);
+    let ip = "4500002e00004000401126ba0a0000030a000002";
+    format!("0200000001020200000001030800{ip}{udp}")
+}
+
+#[test]
+fn ports_a_back_end_that_lies_about_lengths_shows_nobody_elses_bytes() {
+    const HONEST: i64 = 3;
+    const LIES: [&str; 4] = ["2200", "9000", "60000", "70000"];
+    let dir = Workdir::new("backend");
+    let path = dir.path().join("liar.sock").display().to_string();
+    let script = script::path("backend.py").display().to_string();
+    let frame = frame_of_the_liar();
+    let told = [script::PYTHON, &script, &path, &frame, "0", LIES[0], LIES[1], "0", LIES[2], LIES[3], "0"];
+    let mut backend = Process::spawn("backend", process::bound_to_us(&told), dir.path().join("backend.log"));
+    backend.wait_output("listening", Duration::from_secs(10));
+
+    let vnic = format!(
+        "[[vnic]]\nname = \"liar\"\nvpc = \"red\"\nmac = \"02:00:00:00:01:03\"\nvips = [\"10.0.0.3\"]\n\
+         port = {{ kind = \"virtio-user\", path = \"{path}\", server = false, trusted-peer = true }}\n"
+    );
+    let scene = Scene::start(Family::V4, "", &vnic);
+    backend.wait_output("written", Duration::from_secs(10));
+    wait_for("all frames of the back end", Duration::from_secs(10), || {
+        (port_count(&scene.daemon, "liar", "rx-packets") == HONEST + LIES.len() as i64).then_some(())
+    });
+    wait_for("the honest frames to leave", Duration::from_secs(10), || {
+        (scene.daemon.drops("header-split") + port_count(&scene.daemon, "up", "tx-packets")
+            >= HONEST + LIES.len() as i64)
+            .then_some(())
+    });
+    assert_eq!(scene.daemon.drops("header-split"), LIES.len() as i64);
+    assert!(scene.daemon.ctl("show drops").contains("header-split"));
+    scene.stop();
 }

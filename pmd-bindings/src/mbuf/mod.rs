@@ -15,7 +15,7 @@ use dpdk_sys as sys;
 use wire::PacketBuf;
 
 pub(crate) use chain::HEAD_BYTES;
-pub(crate) use segment::{DATA_LEN, NB_SEGS, PKT_LEN, REFCNT, Segment};
+pub(crate) use segment::{BUF_LEN, DATA_LEN, DATA_OFF, NB_SEGS, PKT_LEN, REFCNT, Segment};
 
 use crate::port::PortId;
 

@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 use crate::flags::{EXTERNAL, INDIRECT};
 
 const BUF_ADDR: usize = sys::DPDK_SYS_MBUF_BUF_ADDR as usize;
-const DATA_OFF: usize = sys::DPDK_SYS_MBUF_DATA_OFF as usize;
+pub(crate) const DATA_OFF: usize = sys::DPDK_SYS_MBUF_DATA_OFF as usize;
 pub(crate) const REFCNT: usize = sys::DPDK_SYS_MBUF_REFCNT as usize;
 pub(crate) const NB_SEGS: usize = sys::DPDK_SYS_MBUF_NB_SEGS as usize;
 const PORT: usize = sys::DPDK_SYS_MBUF_PORT as usize;
@@ -19,7 +19,7 @@ pub(crate) const PKT_LEN: usize = sys::DPDK_SYS_MBUF_PKT_LEN as usize;
 pub(crate) const DATA_LEN: usize = sys::DPDK_SYS_MBUF_DATA_LEN as usize;
 const VLAN_TCI: usize = sys::DPDK_SYS_MBUF_VLAN_TCI as usize;
 const HASH_RSS: usize = sys::DPDK_SYS_MBUF_HASH_RSS as usize;
-const BUF_LEN: usize = sys::DPDK_SYS_MBUF_BUF_LEN as usize;
+pub(crate) const BUF_LEN: usize = sys::DPDK_SYS_MBUF_BUF_LEN as usize;
 const POOL: usize = sys::DPDK_SYS_MBUF_POOL as usize;
 const NEXT: usize = sys::DPDK_SYS_MBUF_NEXT as usize;
 const TX_OFFLOAD: usize = sys::DPDK_SYS_MBUF_TX_OFFLOAD as usize;

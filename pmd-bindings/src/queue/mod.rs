@@ -15,7 +15,7 @@ use dpdk_sys as sys;
 
 use crate::burst::Burst;
 use crate::error::{Errno, PortError};
-use crate::mbuf::{DATA_LEN, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
+use crate::mbuf::{BUF_LEN, DATA_LEN, DATA_OFF, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
 
 /// Most packets of one [`RxQueue::receive_into`].
@@ -204,7 +204,8 @@ impl RxQueue {
     }
 }
 
-/// True for a packet of one segment with one owner, whose two lengths agree: nearly all of them.
+/// True for a packet of one segment with one owner, whose two lengths agree and end inside its buffer: nearly all of them.
+/// Drivers of shared memory (net_virtio_user) take a length from their peer as it is.
 ///
 /// # Safety
 /// `slot` holds a valid mbuf.
@@ -225,7 +226,14 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
     let total = packet.wrapping_byte_add(PKT_LEN).cast::<u32>();
     // SAFETY: as above.
     let total = unsafe { total.read() };
-    (owners.load(Ordering::Relaxed) == 1) & (segments == 1) & (total == u32::from(length))
+    let offset = packet.wrapping_byte_add(DATA_OFF).cast::<u16>();
+    // SAFETY: as above.
+    let offset = unsafe { offset.read() };
+    let room = packet.wrapping_byte_add(BUF_LEN).cast::<u16>();
+    // SAFETY: as above.
+    let room = unsafe { room.read() };
+    let inside = u32::from(offset) + u32::from(length) <= u32::from(room);
+    inside & (owners.load(Ordering::Relaxed) == 1) & (segments == 1) & (total == u32::from(length))
 }
 
 impl TxQueue {

@@ -209,7 +209,7 @@ fn repair_places_of_sent_packets_are_not_looked_at() {
 fn repair_packets_that_lie_about_their_segments_are_dropped_and_counted() {
     let pool = pool("liars");
     let (port, mut rx, mut tx) = ring("net_ring_e", &pool);
-    let lies: [fn(Segment); 7] = [
+    let lies: [fn(Segment); 9] = [
         |head| head.set_pkt_len(61),
         |head| head.set_pkt_len(u32::MAX),
         |head| head.set_pkt_len(0),
@@ -217,6 +217,16 @@ fn repair_packets_that_lie_about_their_segments_are_dropped_and_counted() {
         |head| head.set_nb_segs(2),
         |head| head.set_nb_segs(u16::MAX),
         |head| head.set_data_len(u16::MAX),
+        // Both lengths agree, one byte behind the buffer's end and far behind it.
+        |head| {
+            let end = head.data_len() + head.tailroom() as u16 + 1;
+            head.set_data_len(end);
+            head.set_pkt_len(end.into());
+        },
+        |head| {
+            head.set_data_len(60_000);
+            head.set_pkt_len(60_000);
+        },
     ];
     let mut slots = [None, None, None];
     for (number, lie) in lies.into_iter().enumerate() {
@@ -235,10 +245,10 @@ fn repair_packets_that_lie_about_their_segments_are_dropped_and_counted() {
     chain.segment().set_nb_segs(2);
     let mut burst = Burst::with_capacity(1);
     burst.push(chain).unwrap();
-    assert_eq!((tx.send(&mut burst), rx.receive_into(&mut slots), rx.header_split_drops()), (1, 0, 8));
+    assert_eq!((tx.send(&mut burst), rx.receive_into(&mut slots), rx.header_split_drops()), (1, 0, 10));
     chain = pool.alloc_from(&[4; 6000]).unwrap();
     burst.push(chain).unwrap();
-    assert_eq!((tx.send(&mut burst), rx.receive_into(&mut slots), rx.header_split_drops()), (1, 1, 8));
+    assert_eq!((tx.send(&mut burst), rx.receive_into(&mut slots), rx.header_split_drops()), (1, 1, 10));
     drop((slots, burst));
     assert_eq!(pool.in_use(), 0);
     port.stop(vec![rx], vec![tx]).map_err(|(_, _, _, error)| error).unwrap();
