@@ -21,7 +21,7 @@ use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{
@@ -291,18 +291,19 @@ impl World {
         let rcft = RcftShared::new(config, &advise);
         rcft.set_times(6000, 6000, 600);
         let divider = Divider::new(tree.clone());
-        let overlay = Overlay::new(
-            &OverlayConfig {
-                nft: NftConfig { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
-                vnics: 16_384,
-                vpcs: 256,
-            },
-            Arc::new(Fragments::new(64, 5)),
-            (Rcft::new(rcft, 0, &advise), Dhtb::new(tree, 131_072, 0x5eed)),
-            Events::new(16, 0),
-            counters.clone(),
-            &advise,
-        );
+        let config = OverlayConfig {
+            nft: NftConfig { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
+            vnics: 16_384,
+            vpcs: 256,
+        };
+        let parts = OverlayParts {
+            fragments: Arc::new(Fragments::new(64, 5)),
+            rcft: Rcft::new(rcft, 0, &advise),
+            dhtb: Dhtb::new(tree, 131_072, 0x5eed),
+            events: Events::new(16, 0),
+            counters: counters.clone(),
+        };
+        let overlay = Overlay::new(&config, parts, &advise);
         // As fast as a core sends, but held to a limit: TCP at that limit, RDMA at twenty times as much.
         let step_ns = match (limits, class) {
             (Limits::Over, Class::Tcp) => BURST as u64 * bytes * 8 * 1_000_000_000 / LOW,

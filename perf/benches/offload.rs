@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::compare::report::median;
-use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Ask, Options, Tables};
@@ -111,7 +111,7 @@ impl World {
     fn new(flows: u64) -> Self {
         let frame = Path::v4((mac(0), address(0)), (mac(1), address(1))).tcp(1, 80, 0x10, &[]);
         let headers = wire::parse::parse(&frame, frame.len()).unwrap_or_default();
-        let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), (0, 0), 0, false);
+        let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), FlowPorts::default(), 0, false);
         let ask = |n: u64| {
             let mut words = *base.words();
             words[4] |= n;

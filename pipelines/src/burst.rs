@@ -135,6 +135,13 @@ impl<P> Burst<P> {
         self.pending &= !(1 << index);
         self.packets[index].take()
     }
+
+    /// Puts a packet back that was [taken](Self::take): it goes on.
+    #[inline(always)]
+    pub fn put_back(&mut self, index: usize, packet: P) {
+        self.packets[index] = Some(packet);
+        self.pending |= 1 << index;
+    }
 }
 
 fn counters_row<'a>(

@@ -10,6 +10,15 @@ use wire::{MacAddr, Qpn};
 
 use crate::drops::DropReason;
 
+/// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The address; unspecified in duplicate address detection, where only the MAC says who asks.
+    pub address: IpAddr,
+    /// The MAC.
+    pub mac: MacAddr,
+}
+
 /// What a message that names the MAC of a neighbour is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -27,10 +36,8 @@ pub enum Event {
     Neighbour {
         /// Uplink on which it was heard.
         uplink: u16,
-        /// Its address.
-        address: IpAddr,
-        /// Its MAC.
-        mac: MacAddr,
+        /// Its address and its MAC.
+        binding: Binding,
         /// What that is worth.
         claim: Claim,
     },

@@ -48,6 +48,16 @@ impl Scope {
 /// Transport class of a RoCEv2 packet in the key; 0 for everything that is not RoCEv2.
 pub type RoceClassCode = u8;
 
+/// Where a packet comes from and goes to at layer 4, as [`FlowKey`] has it: ports of TCP and UDP, or of ICMP type and code
+/// (source) and identifier (destination); zero for other protocols.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowPorts {
+    /// Source port.
+    pub source: u16,
+    /// Destination port.
+    pub destination: u16,
+}
+
 /// The exact-match key of a flow.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, zerocopy::FromZeros)]
 #[repr(transparent)]
@@ -68,7 +78,7 @@ impl FlowKey {
         frame: &[u8],
         headers: &Headers,
         scope: Scope,
-        ports: (u16, u16),
+        ports: FlowPorts,
         class: RoceClassCode,
         routed: bool,
     ) -> Self {
@@ -84,8 +94,8 @@ impl FlowKey {
             }
             L3::None | L3::Arp => words[0] = be64(frame, 4) & 0xffff_ffff_ffff,
         }
-        let sport = if class == 0 { ports.0 } else { 0 };
-        words[4] = u64::from(scope.raw()) << 32 | u64::from(sport) << 16 | u64::from(ports.1);
+        let sport = if class == 0 { ports.source } else { 0 };
+        words[4] = u64::from(scope.raw()) << 32 | u64::from(sport) << 16 | u64::from(ports.destination);
         let mac = if routed { 0 } else { be64(frame, 0) & !0xffff };
         let (mut outer, mut second) = (0, 0);
         if headers.vlan_count > 0 {
@@ -112,7 +122,8 @@ impl FlowKey {
         addresses: u64,
         scope: Scope,
         ports: u32,
-        (proto, class): (u8, RoceClassCode),
+        proto: u8,
+        class: RoceClassCode,
         target: Option<u64>,
     ) -> Self {
         let ports = if class == 0 { ports } else { ports & 0xffff };
@@ -172,9 +183,9 @@ impl FlowKey {
         Scope::from_raw((self.words[4] >> 32) as u32)
     }
 
-    /// Source and destination port, ICMP type/code and id, or zero.
-    pub const fn ports(&self) -> (u16, u16) {
-        ((self.words[4] >> 16) as u16, self.words[4] as u16)
+    /// Its ports; the source port of RoCEv2 is 0 here.
+    pub const fn ports(&self) -> FlowPorts {
+        FlowPorts { source: (self.words[4] >> 16) as u16, destination: self.words[4] as u16 }
     }
 
     /// IP protocol.
@@ -199,7 +210,7 @@ impl FlowKey {
 
     /// True for an error of ICMP (RFC 1122 section 3.2.2) or ICMPv6 (RFC 4443 section 2.1).
     pub fn is_icmp_error(&self) -> bool {
-        let kind = (self.ports().0 >> 8) as u8;
+        let kind = (self.ports().source >> 8) as u8;
         match (self.l3(), self.proto()) {
             (L3::Ipv4, wire::protocol::ICMP) => wire::icmp::is_error(kind),
             (L3::Ipv6, wire::protocol::ICMPV6) => kind < wire::icmpv6::kind::ECHO_REQUEST,
@@ -254,8 +265,8 @@ impl std::fmt::Debug for FlowKey {
         write!(f, "{:?} ", self.scope())?;
         match self.addresses() {
             Some((src, dst)) => {
-                let (sport, dport) = self.ports();
-                write!(f, "{src}:{sport} > {dst}:{dport} proto {}", self.proto())?;
+                let FlowPorts { source, destination } = self.ports();
+                write!(f, "{src}:{source} > {dst}:{destination} proto {}", self.proto())?;
             }
             None => write!(f, "ethertype {:#06x}", self.ethertype())?,
         }
@@ -277,8 +288,8 @@ pub fn fragment_key(frame: &[u8], headers: &Headers, scope: Scope) -> FlowKey {
     if probe.l3 == L3::Ipv6 {
         probe.proto = 0;
     }
-    let id = probe.ip_id;
-    FlowKey::build(frame, &probe, scope, ((id >> 16) as u16, id as u16), 0, true)
+    let id = FlowPorts { source: (probe.ip_id >> 16) as u16, destination: probe.ip_id as u16 };
+    FlowKey::build(frame, &probe, scope, id, 0, true)
 }
 
 /// The outer UDP source port: 49152..=65535 (RFC 7348 section 5, RFC 6335 dynamic range). Of a flow's

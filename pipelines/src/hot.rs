@@ -96,15 +96,16 @@ pub(crate) fn usage(nft: &Nft, rcft: &Rcft, ask: &Ask) -> Option<Usage> {
 
 /// Adds what hardware did of a flow to what the worker has counted. `false` when the worker does not know the flow.
 pub(crate) fn account(
-    (nft, rcft): (&mut Nft, &mut Rcft),
+    nft: &mut Nft,
+    rcft: &mut Rcft,
     counters: &PipelineCounters,
     snapshot: &Snapshot,
-    (ask, usage): (&Ask, Usage),
+    ask: &Ask,
+    Usage { packets, bytes }: Usage,
     now: Now,
 ) -> bool {
-    let Usage { packets, bytes } = usage;
-    if let Some((way, key)) = ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
-        rcft.account(way, &key, packets, bytes, now.tick);
+    if let Some((direction, key)) = ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
+        rcft.account(direction, &key, packets, bytes, now.tick);
     }
     let slot = nft.find(&ask.key, ask.key.hash(nft.seed()));
     let Some(entry) = nft.entry_mut(slot) else { return false };

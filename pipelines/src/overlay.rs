@@ -42,6 +42,21 @@ pub struct OverlayConfig {
     pub vpcs: usize,
 }
 
+/// What the overlay of a worker is put together from. `fragments`, `events`, and what `rcft` and `dhtb` refer to, all
+/// workers share.
+pub struct OverlayParts<P> {
+    /// First fragments, by which later ones are known.
+    pub fragments: Arc<Fragments>,
+    /// The worker's part of the RC flow table.
+    pub rcft: Rcft,
+    /// The worker's part of the token buckets.
+    pub dhtb: Dhtb<Parked<P>>,
+    /// Where control hears of what happens.
+    pub events: Events,
+    /// The worker's own counters.
+    pub counters: Arc<PipelineCounters>,
+}
+
 /// What one worker holds to forward the overlay.
 pub struct Overlay<P> {
     nft: Nft,
@@ -58,16 +73,10 @@ pub struct Overlay<P> {
 }
 
 impl<P: PacketBuf> Overlay<P> {
-    /// The overlay of one worker. `fragments`, `events` and what `rcft` and `dhtb` refer to are shared by all of
-    /// them; `advise` is told the address ranges of large tables before they are touched.
-    pub fn new(
-        config: &OverlayConfig,
-        fragments: Arc<Fragments>,
-        (rcft, dhtb): (Rcft, Dhtb<Parked<P>>),
-        events: Events,
-        counters: Arc<PipelineCounters>,
-        advise: &dyn Fn(usize, usize),
-    ) -> Self {
+    /// The overlay of one worker. `advise` is told the address ranges of large tables before they are touched: start and
+    /// length in bytes.
+    pub fn new(config: &OverlayConfig, parts: OverlayParts<P>, advise: &dyn Fn(usize, usize)) -> Self {
+        let OverlayParts { fragments, rcft, dhtb, events, counters } = parts;
         Self {
             nft: Nft::new(config.nft, advise).shared_by(config.vnics, config.vpcs),
             fragments,
@@ -94,7 +103,7 @@ impl<P: PacketBuf> Overlay<P> {
     /// Adds what hardware did of a flow to its entries and to the vNICs' counters, and keeps it from aging. `false`
     /// when the flow is not known here.
     pub fn account(&mut self, snapshot: &Snapshot, ask: &Ask, usage: Usage, now: Now) -> bool {
-        hot::account((&mut self.nft, &mut self.rcft), &self.counters, snapshot, (ask, usage), now)
+        hot::account(&mut self.nft, &mut self.rcft, &self.counters, snapshot, ask, usage, now)
     }
 
     /// The flow table.
@@ -153,11 +162,10 @@ impl<P: PacketBuf> Overlay<P> {
         let tables = Reading { fragments: &self.fragments, nft: &self.nft, events: &self.events };
         let tunnels = matches!(row.role, PortRole::Uplink(_));
         let roce = match row.role {
-            PortRole::Uplink(index) => from_wire(&cx, burst, (index, row), tables, (&mut *sink, &mut *watch)),
+            PortRole::Uplink(index) => from_wire(&cx, burst, index, row, tables, sink, watch),
             PortRole::Punt(index) => from_host(&cx, burst, index, sink),
-            role => {
-                let limits = &mut self.limits;
-                from_vnic(&cx, burst, (role, row), tables, limits, (&mut *sink, &mut *watch))
+            PortRole::Unbound | PortRole::Vnic(_) | PortRole::Trunk(_) => {
+                from_vnic(&cx, burst, row, tables, &mut self.limits, sink, watch)
             }
         };
         let n = burst.pending.count_ones();
@@ -272,9 +280,11 @@ struct Reading<'a> {
 fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    (index, row): (u16, PortRow),
+    index: u16,
+    row: PortRow,
     tables: Reading,
-    (sink, watch): (&mut S, &mut W),
+    sink: &mut S,
+    watch: &mut W,
 ) -> Roce {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
@@ -288,7 +298,7 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     let others = outer::run(cx, burst, uplink, row.partial_checksums);
     watch.lap(Stage::Outer, n);
     if others != 0 {
-        underlay::run(cx, burst, others, (index, uplink), tables.events, sink);
+        underlay::run(cx, burst, others, index, uplink, tables.events, sink);
         watch.lap(Stage::Underlay, others.count_ones());
     }
     let n = burst.pending.count_ones();
@@ -301,20 +311,21 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
     }
     let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
     outer::finish(cx, burst, rest);
-    read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
+    read.roce.with(rest_of(cx, burst, rest, neighbours, tables, sink, watch))
 }
 
 #[inline]
 fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    (role, row): (PortRole, PortRow),
+    row: PortRow,
     tables: Reading,
     limits: &mut MissLimits,
-    (sink, watch): (&mut S, &mut W),
+    sink: &mut S,
+    watch: &mut W,
 ) -> Roce {
     let n = burst.pending.count_ones();
-    bind::run(cx, burst, role);
+    bind::run(cx, burst, row.role);
     watch.lap(Stage::Bind, n);
     let n = burst.pending.count_ones();
     let read =
@@ -327,7 +338,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
     let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
     guard::run(cx, burst, rest);
     mtu::run(cx, burst, rest, limits, sink);
-    read.roce.with(rest_of(cx, burst, (rest, neighbours), tables, (sink, watch)))
+    read.roce.with(rest_of(cx, burst, rest, neighbours, tables, sink, watch))
 }
 
 /// Neighbour protocols, and the keys of what did not take the fast path.
@@ -335,9 +346,11 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
 fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    (rest, neighbours): (u64, u64),
+    rest: u64,
+    neighbours: u64,
     tables: Reading,
-    (sink, watch): (&mut S, &mut W),
+    sink: &mut S,
+    watch: &mut W,
 ) -> Roce {
     neighbour::run(cx, burst, neighbours, tables.events, sink);
     let roce = key::run(cx, burst, rest, tables.fragments, tables.nft);

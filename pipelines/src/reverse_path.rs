@@ -20,6 +20,7 @@ use wire::MacAddr;
 
 use crate::burst::Meta;
 use crate::direction::Direction;
+use crate::event::Binding;
 use crate::flow_key::FlowKey;
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vtep::{Source, Vtep};
@@ -79,7 +80,8 @@ pub fn of_mac(snapshot: &Snapshot, vpc: &Vpc, source: MacAddr, vtep: Vtep) -> Op
 }
 
 /// True when a station behind a VTEP may say that it has an address and a MAC (ARP, neighbour discovery).
-pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, (address, mac): (IpAddr, MacAddr), vtep: Vtep) -> bool {
+pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, binding: Binding, vtep: Vtep) -> bool {
+    let Binding { address, mac } = binding;
     if address.is_unspecified() {
         return of_mac(snapshot, vpc, mac, vtep).is_some();
     }

@@ -112,7 +112,7 @@ impl Lab {
     fn new(underlay: Underlay, entries: u32) -> Self {
         let mut world = lab(1, underlay);
         world.worker =
-            Worker::new(entries, world.fragments.clone(), (world.rcft.clone(), 0), world.events.clone());
+            Worker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
         let blue = world.add_vpc(200);
         world.add_vnic(blue, A, None);
         world.add_vnic(blue, S, None);
@@ -382,7 +382,8 @@ impl Lab {
         let mut fresh = Worker::new(
             4,
             self.world.fragments.clone(),
-            (self.world.rcft.clone(), 0),
+            self.world.rcft.clone(),
+            0,
             self.world.events.clone(),
         );
         let theirs = fresh.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::qos::{
-    Class, Dhtb, Divider, Kind, NodeLimits, Offer, QueueLimits, RedProfile, Tree, TreeSize, Verdict,
+    Class, Dhtb, Divider, Kind, NodeLimits, Offer, OverRate, QueueLimits, RedProfile, Tree, TreeSize, Verdict,
 };
 
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
@@ -234,7 +234,8 @@ impl Sim<'_> {
             return;
         }
         let offer = Offer { bytes, tunnel: 0, kind };
-        match self.dhtb.offer(leaf, n, offer, (&self.setup.red, QueueLimits::default()), self.now_ns) {
+        let over_rate = OverRate { red: &self.setup.red, queues: QueueLimits::default() };
+        match self.dhtb.offer(leaf, n, offer, over_rate, self.now_ns) {
             Verdict::Send(n) => self.left(n, false),
             Verdict::Mark(n) => self.left(n, true),
             Verdict::Kept => self.traces[n].waited += 1,

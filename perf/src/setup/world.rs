@@ -8,7 +8,7 @@ use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{
@@ -176,6 +176,6 @@ fn overlay(counters: Arc<PipelineCounters>) -> Overlay<HeapBuf> {
     let rcft = Rcft::new(shared, 0, &advise);
     let tree = Arc::new(Tree::new(TreeSize { tenants: 1, vnics: LOCAL.len() as u32 }, &advise));
     let dhtb = Dhtb::new(tree, 1024, SEED);
-    let fragments = Arc::new(Fragments::new(64, 5));
-    Overlay::new(&config, fragments, (rcft, dhtb), Events::new(64, 0), counters, &advise)
+    let (fragments, events) = (Arc::new(Fragments::new(64, 5)), Events::new(64, 0));
+    Overlay::new(&config, OverlayParts { fragments, rcft, dhtb, events, counters }, &advise)
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::translate::{Ask, Tables};
-use crate::flow_key::{FlowKey, Scope, mix};
+use crate::flow_key::{FlowKey, FlowPorts, Scope, mix};
 use crate::stage::key::is_reliable;
 
 /// Slots that arrivals are counted in.
@@ -45,7 +45,7 @@ impl FlowOrigin {
 pub fn flow_of(ask: &Ask, origin: FlowOrigin) -> u64 {
     let words = ask.key.words();
     let addresses = [words[0], words[1], words[2], words[3]];
-    let (sport, dport) = ask.key.ports();
+    let FlowPorts { source: sport, destination: dport } = ask.key.ports();
     let layer4 = match ask.key.class() {
         0 => u32::from(sport) << 16 | u32::from(dport),
         class if is_reliable(class) => ask.qpn.map_or(0, |qpn| qpn.get()),

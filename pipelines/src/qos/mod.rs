@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
-use queue::{Full, Queues};
+use queue::{Full, Queues, Room};
 use token_cache::{Need, TokenCaches};
 
 /// How much may wait on one worker.
@@ -48,6 +48,15 @@ impl Default for QueueLimits {
     fn default() -> Self {
         Self { packets: 1024, bytes: 2 << 20, time_ns: 100_000_000 }
     }
+}
+
+/// What a class may do for which there are no tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct OverRate<'a> {
+    /// RDMA goes on in debt, marked by its size.
+    pub red: &'a RedProfile,
+    /// Everything else waits.
+    pub queues: QueueLimits,
 }
 
 /// What a packet costs, and what it is.
@@ -133,7 +142,7 @@ impl<T> Dhtb<T> {
         leaf: Leaf,
         item: T,
         Offer { bytes, tunnel, kind }: Offer,
-        (red, limits): (&RedProfile, QueueLimits),
+        OverRate { red, queues: limits }: OverRate,
         now_ns: u64,
     ) -> Verdict<T> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
@@ -155,7 +164,7 @@ impl<T> Dhtb<T> {
         if kind == Kind::Tcp && packets >= QueueLimits::LEAST && late(limits.time_ns) {
             return Verdict::ClassFull(item);
         }
-        let most = (limits.packets * room, limits.bytes * room);
+        let most = Room { packets: limits.packets * room, bytes: limits.bytes * room };
         let waiting = Waiting { item, kind, tunnel, since_ns: now_ns };
         match self.queues.push(leaf, waiting, bytes, most, now_ns + wait) {
             Ok(()) => Verdict::Kept,

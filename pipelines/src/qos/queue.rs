@@ -28,6 +28,13 @@ struct Cell<T> {
     next: u32,
 }
 
+/// How much of a class may wait on one worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub packets: u32,
+    pub bytes: u32,
+}
+
 /// Why a packet was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
@@ -95,11 +102,11 @@ impl<T> Queues<T> {
         leaf: Leaf,
         item: T,
         bytes: u32,
-        (most_packets, most_bytes): (u32, u32),
+        most: Room,
         due_ns: u64,
     ) -> Result<(), (Full, T)> {
         let queue = &mut self.queues[leaf.0 as usize];
-        if queue.packets >= most_packets || queue.bytes.saturating_add(bytes) > most_bytes {
+        if queue.packets >= most.packets || queue.bytes.saturating_add(bytes) > most.bytes {
             return Err((Full::Class, item));
         }
         if queue.packets >= self.cells.len() as u32 - self.waiting {
@@ -204,7 +211,7 @@ mod tests {
                         let total: usize = twin.values().map(VecDeque::len).sum();
                         let queue = twin.entry(leaf).or_default();
                         let held: u32 = queue.iter().map(|held| held.1).sum();
-                        let result = queues.push(Leaf(leaf), serial, bytes, (6, 9000), now + 10);
+                        let result = queues.push(Leaf(leaf), serial, bytes, Room { packets: 6, bytes: 9000 }, now + 10);
                         match result {
                             Ok(()) => {
                                 prop_assert!(queue.len() < 6 && held + bytes <= 9000 && total < 16);

@@ -263,7 +263,8 @@ impl Ledger {
         &self,
         vnic: u32,
         key: &[u64; 3],
-        (tick, now_ns): (u32, u64),
+        tick: u32,
+        now_ns: u64,
         returning: impl FnOnce() -> bool,
     ) -> Answer {
         let row = self.row(vnic);

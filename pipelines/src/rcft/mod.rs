@@ -299,7 +299,7 @@ impl Rcft {
         }
         let grace = self.shared.times.grace.load(Relaxed);
         let returning = || self.shared.grace.holds(hash, now.tick, grace);
-        let answer = ledger.admit(vnic, key.words(), (now.tick, now.ns), returning);
+        let answer = ledger.admit(vnic, key.words(), now.tick, now.ns, returning);
         let reason = match answer {
             Answer::New(slot) | Answer::Known(slot) => {
                 let own = self.out.insert(*key, hash, slot, now.tick);

@@ -27,7 +27,8 @@ use crate::snapshot::Destination;
 pub fn run<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
-    (rcft, nft): (&mut Rcft, &Nft),
+    rcft: &mut Rcft,
+    nft: &Nft,
     bits: u64,
     events: &Events,
     sink: &mut S,
@@ -35,15 +36,16 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(bits & burst.pending) {
         let meta = burst.metas[i];
         let Some(packet) = burst.packets[i].as_mut().filter(|_| goes_on(cx, &meta, nft)) else { continue };
-        let (message, addresses) = match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
-            (Ok(cm), Some(addresses)) => (cm.message, addresses),
-            _ => {
-                // Some other management class, or nonsense: the receiver's business.
-                cx.counters.cm_odd.add(1);
-                continue;
-            }
-        };
-        let ends = ends(cx, &meta, addresses);
+        let (message, source, destination) =
+            match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
+                (Ok(cm), Some((source, destination))) => (cm.message, source, destination),
+                _ => {
+                    // Some other management class, or nonsense: the receiver's business.
+                    cx.counters.cm_odd.add(1);
+                    continue;
+                }
+            };
+        let ends = ends(cx, &meta, source, destination);
         if let Message::Req(req) = &message
             && req.transport.is_reliable_connection()
             && let Some(full) = ends.iter().flatten().find(|end| wants_reject(rcft, end.vnic))
@@ -65,7 +67,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                 events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
             }
             if meta.direction() == Direction::In {
-                return_to(cx, burst, i, addresses.0, sink);
+                return_to(cx, burst, i, source, sink);
             } else {
                 neighbour::send_back(cx, burst, i, sink);
             }
@@ -89,7 +91,7 @@ struct End {
     sends: bool,
 }
 
-fn ends(cx: &Cx, meta: &Meta, (source, destination): (IpAddr, IpAddr)) -> [Option<End>; 2] {
+fn ends(cx: &Cx, meta: &Meta, source: IpAddr, destination: IpAddr) -> [Option<End>; 2] {
     let sender = (meta.direction() == Direction::Out).then_some(End {
         vnic: meta.vnic,
         peer: destination,

@@ -13,7 +13,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::nft::{NONE, Nft, Verdict as Decision};
-use crate::qos::{Class, Dhtb, Kind, Leaf, Offer, Tree, Verdict};
+use crate::qos::{Class, Dhtb, Kind, Leaf, Offer, OverRate, Tree, Verdict};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -60,7 +60,7 @@ fn pay<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, 
         let leaf = dhtb.tree().leaf(direction, vnic, class);
         let bytes = (packet.len() as u32 + red.overhead) * copies;
         if !dhtb.pays(leaf, bytes) {
-            over(cx, burst, i, dhtb, (leaf, bytes, tunnel * copies));
+            over(cx, burst, i, dhtb, Charge { leaf, bytes, tunnel: tunnel * copies });
         }
     }
 }
@@ -125,22 +125,26 @@ fn flooded(cx: &Cx, meta: &Meta) -> Option<Crossing> {
 /// Outer headers over untagged IPv4.
 const V4_TUNNEL: u32 = 50;
 
+/// What a packet costs, and the class that pays.
+struct Charge {
+    leaf: Leaf,
+    /// Bytes of the frame with [`RedProfile::overhead`](crate::qos::RedProfile::overhead).
+    bytes: u32,
+    /// Bytes of the tunnel's headers.
+    tunnel: u32,
+}
+
 /// A packet for which no tokens were at hand.
 #[inline(never)]
-fn over<P: PacketBuf>(
-    cx: &Cx,
-    burst: &mut Burst<P>,
-    i: usize,
-    dhtb: &mut Dhtb<Parked<P>>,
-    (leaf, bytes, tunnel): (Leaf, u32, u32),
-) {
+fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<Parked<P>>, charge: Charge) {
     let meta = burst.metas[i];
     let Some(packet) = burst.take(i) else { return };
-    let kind = kind(cx, &meta, packet.head(), dhtb.tree(), (leaf, bytes));
+    let kind = kind(cx, &meta, packet.head(), dhtb.tree(), &charge);
+    let Charge { leaf, bytes, tunnel } = charge;
     let settings = &cx.snapshot.settings;
-    let rules = (&settings.red, settings.queues);
+    let over_rate = OverRate { red: &settings.red, queues: settings.queues };
     let verdict =
-        dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, rules, cx.now.ns);
+        dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, over_rate, cx.now.ns);
     let (parked, reason) = match verdict {
         Verdict::Send(parked) => (parked, None),
         Verdict::Mark(mut parked) => {
@@ -156,8 +160,7 @@ fn over<P: PacketBuf>(
         Verdict::ClassFull(parked) => (parked, Some(DropReason::RDMA_OVERRUN)),
         Verdict::WorkerFull(parked) => (parked, Some(DropReason::SHAPER_FULL)),
     };
-    burst.packets[i] = Some(parked.packet);
-    burst.pending |= 1 << i;
+    burst.put_back(i, parked.packet);
     if let Some(reason) = reason {
         dhtb.tree().count_drop(leaf);
         burst.drop(i, reason, cx.counters);
@@ -176,7 +179,7 @@ pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>, tree: &Tree, l
     }
 }
 
-fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, (leaf, bytes): (Leaf, u32)) -> Kind {
+fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, charge: &Charge) -> Kind {
     if meta.key.class() == 0 {
         return Kind::Tcp;
     }
@@ -185,7 +188,7 @@ fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, (leaf, bytes): (Leaf, u3
         let len = headers.l4_total_len().saturating_sub(udp::HEADER_LEN);
         // Opcodes are the guest's choice: beyond their legal length and their rate, packets are data.
         if opcode::control_len(bth.opcode, bth.dest_qp()) == Some(len)
-            && tree.may_control(leaf, bytes, cx.now.ns)
+            && tree.may_control(charge.leaf, charge.bytes, cx.now.ns)
         {
             let cnp = Operation::of(bth.opcode) == Some(Operation::Cnp);
             return if cnp { Kind::Notice } else { Kind::Control };

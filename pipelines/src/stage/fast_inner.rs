@@ -298,7 +298,7 @@ impl InnerFacts {
         let (target, addresses) = (be64(head, 0) >> 16, be64(head, 26));
         let target = if target == router { None } else { Some(target) };
         let class = if ROCE { self.class } else { 0 };
-        meta.key = FlowKey::v4(addresses, scope, ports, (proto, class), target);
+        meta.key = FlowKey::v4(addresses, scope, ports, proto, class, target);
         meta.hash = meta.key.hash(nft.seed());
         nft.prefetch(meta.hash);
         let (sport, dont_fragment) = ((ports >> 16) as u16, word(head, 20) >> 14 & 1);

@@ -117,7 +117,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let way = if action.verdict == Verdict::Forward && action.rewrite == 0 {
             match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
                 Hot::Tunnel4(header) if meta.direction() == Direction::Out => {
-                    let way = encapsulate(cx, &mut packet, meta, (action.entropy, &toses), header);
+                    let way = encapsulate(cx, &mut packet, meta, action.entropy, &toses, header);
                     tally.encapsulated += u64::from(way.is_some());
                     way
                 }
@@ -152,7 +152,8 @@ fn encapsulate<P: PacketBuf>(
     cx: &Cx,
     packet: &mut P,
     meta: &Meta,
-    (entropy, toses): (u16, &OuterTos),
+    entropy: u16,
+    toses: &OuterTos,
     header: Header4,
 ) -> Option<PortIndex> {
     let uplink = cx.snapshot.uplink(header.uplink())?;
@@ -236,8 +237,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     }
     if action.rewrite != 0 {
         if meta.headers.ttl <= 1 {
-            let error = (Complaint::TimeExceeded, DropReason::TTL_EXPIRED);
-            complain(cx, burst, i, error, receiver_of(reading.place), limits, sink);
+            complain(cx, burst, i, Complaint::TimeExceeded, receiver_of(reading.place), limits, sink);
             return;
         }
         let rewritten =
@@ -251,7 +251,8 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     let flow = Flow::of(&meta);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
-        refused(cx, burst, i, (reason, packet, reading.place), limits, sink);
+        burst.put_back(i, packet);
+        refused(cx, burst, i, reason, reading.place, limits, sink);
     }
 }
 
@@ -352,12 +353,11 @@ fn refused<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    (reason, packet, place): (DropReason, P, Place),
+    reason: DropReason,
+    place: Place,
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    burst.packets[i] = Some(packet);
-    burst.pending |= 1 << i;
     if reason != DropReason::MTU_EXCEEDED {
         burst.drop(i, reason, cx.counters);
         return;
@@ -373,7 +373,7 @@ fn refused<P: PacketBuf, S: Sink<P>>(
         }
         Place::Unresolved { .. } | Place::Empty => 0,
     };
-    complain(cx, burst, i, (Complaint::TooBig(mtu), reason), receiver, limits, sink);
+    complain(cx, burst, i, Complaint::TooBig(mtu), receiver, limits, sink);
 }
 
 /// The vNIC of this host that a packet was for.

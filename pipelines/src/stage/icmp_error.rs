@@ -34,6 +34,24 @@ pub(super) enum Complaint {
     TimeExceeded,
 }
 
+impl Complaint {
+    /// What the packet is dropped as.
+    const fn reason(self) -> DropReason {
+        match self {
+            Self::TooBig(_) => DropReason::MTU_EXCEEDED,
+            Self::TimeExceeded => DropReason::TTL_EXPIRED,
+        }
+    }
+}
+
+/// Who sends an error: the virtual router, or a vNIC of this host.
+#[derive(Clone, Copy)]
+struct Speaker {
+    /// `None`: the destination of the packet complained about.
+    address: Option<IpAddr>,
+    mac: MacAddr,
+}
+
 /// Most bytes of the original that IPv4 quotes: 576 less both headers (RFC 1812 section 4.3.2.3).
 const QUOTE_V4: usize = 576 - 28;
 /// The same for IPv6: the minimum MTU less both headers (RFC 4443 section 2.4).
@@ -49,12 +67,12 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    (complaint, reason): (Complaint, DropReason),
+    complaint: Complaint,
     receiver: Option<u32>,
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    let meta = burst.metas[i];
+    let (meta, reason) = (burst.metas[i], complaint.reason());
     let direction = meta.direction();
     let about = if direction == Direction::In { receiver } else { Some(meta.vnic) };
     let Some((packet, about)) = burst.packets[i].as_mut().zip(about) else {
@@ -66,12 +84,12 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     let way = if direction == Direction::In { way_back(cx, &meta, packet.head(), source) } else { None };
     let (speaker, to) = if direction == Direction::In {
         let to = way.map(|(_, mac)| mac);
-        ((None, mac_from(cx.snapshot.row(about).mac)), to)
+        (Speaker { address: None, mac: mac_from(cx.snapshot.row(about).mac) }, to)
     } else {
         let vpc = cx.snapshot.vpc(meta.vpc);
-        let gateway = vpc.and_then(|vpc| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
+        let address = vpc.and_then(|vpc| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
         let mac = vpc.map_or(MacAddr::ZERO, |vpc| vpc.router_mac);
-        ((gateway, mac), Some(mac_from(cx.snapshot.row(about).mac)))
+        (Speaker { address, mac }, Some(mac_from(cx.snapshot.row(about).mac)))
     };
     let told = sayable
         && to.is_some_and(|to| {
@@ -122,16 +140,15 @@ fn is_station(address: IpAddr) -> bool {
 }
 
 /// Turns a packet into an error to its sender, whose MAC is `to` (the packet's own source MAC may be rewritten by
-/// now). `router` is the address and MAC that complains; without an address of its own the switch uses the
-/// destination's. `false`: the packet must be dropped silently.
+/// now). `false`: the packet must be dropped silently.
 fn make<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
-    router: (Option<IpAddr>, MacAddr),
+    speaker: Speaker,
     to: MacAddr,
 ) -> bool {
-    allowed(packet.head(), headers) && build(packet, headers, complaint, router, to).is_some()
+    allowed(packet.head(), headers) && build(packet, headers, complaint, speaker, to).is_some()
 }
 
 fn allowed(head: &[u8], headers: &Headers) -> bool {
@@ -150,14 +167,14 @@ fn build<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
-    (address, mac): (Option<IpAddr>, MacAddr),
+    speaker: Speaker,
     to: MacAddr,
 ) -> Option<()> {
     let l3 = usize::from(headers.l3_offset);
     let mut l2 = [0u8; MAX_L2];
     l2.get_mut(..l3)?.copy_from_slice(packet.head().get(..l3)?);
     l2[..6].copy_from_slice(&to.0);
-    l2[6..12].copy_from_slice(&mac.0);
+    l2[6..12].copy_from_slice(&speaker.mac.0);
     let (limit, header_len) = match headers.l3 {
         L3::Ipv4 => (QUOTE_V4, 28),
         _ => (QUOTE_V6, 48),
@@ -169,8 +186,8 @@ fn build<P: PacketBuf>(
     let mut prefix = [0u8; 48];
     let quoted = packet.head().get(..quote)?;
     match headers.l3 {
-        L3::Ipv4 => v4(&mut prefix, quoted, complaint, address)?,
-        _ => v6(&mut prefix, quoted, complaint, address)?,
+        L3::Ipv4 => v4(&mut prefix, quoted, complaint, speaker.address)?,
+        _ => v6(&mut prefix, quoted, complaint, speaker.address)?,
     }
     let head = packet.prepend(l3 + header_len)?;
     head.get_mut(..l3)?.copy_from_slice(&l2[..l3]);

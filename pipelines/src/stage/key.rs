@@ -7,7 +7,7 @@ use super::Cx;
 use crate::burst::{Burst, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, Scope, be64, fragment_key};
+use crate::flow_key::{FlowKey, FlowPorts, Scope, be64, fragment_key};
 use crate::fragments::{FirstFragment, Fragments};
 use crate::nft::{Bits, Nft};
 
@@ -120,8 +120,8 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fragments: &F
         }
         let ports = match meta.headers.l3 {
             // Only protocols with ports (or ICMP's type and id) have them in the key.
-            L3::Ipv4 | L3::Ipv6 => (sport, dport),
-            L3::None | L3::Arp => (0, 0),
+            L3::Ipv4 | L3::Ipv6 => FlowPorts { source: sport, destination: dport },
+            L3::None | L3::Arp => FlowPorts::default(),
         };
         if class != 0 && meta.direction() == Direction::Out {
             cx.counters.vnic(meta.vnic as usize).rdma_rx_packets.add(1);

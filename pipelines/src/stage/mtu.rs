@@ -37,8 +37,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         if is_roce(cx, &meta.headers) {
             burst.drop(i, DropReason::MTU_ROCE, cx.counters);
         } else {
-            let error = (Complaint::TooBig(row.mtu), DropReason::MTU_EXCEEDED);
-            complain(cx, burst, i, error, None, limits, sink);
+            complain(cx, burst, i, Complaint::TooBig(row.mtu), None, limits, sink);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::event::{Events, may_be_learned};
+use crate::event::{Binding, Events, may_be_learned};
 use crate::flow_key::outer_source_port;
 use crate::nft::Bits;
 use crate::reverse_path::{self, is_link_local};
@@ -116,9 +116,9 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
 fn outcome(cx: &Cx, meta: &Meta, message: Message, events: &Events) -> Outcome {
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Outcome::Drop(DropReason::PORT_UNBOUND) };
     let claim = match message {
-        Message::Question(q) => Some((q.asker, q.asker_mac)),
-        Message::Answer(answer) => Some((answer.address, answer.mac)),
-        Message::Routers(asker, mac) => Some((asker, mac)),
+        Message::Question(q) => Some(q.asker()),
+        Message::Answer(answer) => Some(answer.binding),
+        Message::Routers(asker) => Some(asker),
         Message::Route(_) | Message::Other | Message::Unsound => None,
     };
     if let Some(claim) = claim {
@@ -150,8 +150,8 @@ fn outcome(cx: &Cx, meta: &Meta, message: Message, events: &Events) -> Outcome {
         Message::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
             Outcome::Drop(DropReason::GUARD_RA)
         }
-        Message::Routers(..) | Message::Route(_) if vpc.flood => Outcome::Flood,
-        Message::Routers(..) | Message::Route(_) | Message::Other => Outcome::Drop(DropReason::BUM),
+        Message::Routers(_) | Message::Route(_) if vpc.flood => Outcome::Flood,
+        Message::Routers(_) | Message::Route(_) | Message::Other => Outcome::Drop(DropReason::BUM),
     }
 }
 
@@ -160,7 +160,7 @@ fn own(
     cx: &Cx,
     meta: &Meta,
     vpc: &Vpc,
-    (address, mac): (IpAddr, MacAddr),
+    Binding { address, mac }: Binding,
     asks: bool,
 ) -> Result<(), DropReason> {
     if mac.to_u64() != cx.snapshot.row(meta.vnic).mac {

@@ -59,7 +59,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let goes_on = || reaches_somewhere(decide(cx.snapshot, &meta.key).verdict);
         let outcome = rcft.sent_if(meta.vnic, &key, hash, &facts, cx.now, goes_on);
         if outcome != Outcome::Pass {
-            changed(cx, burst, i, (outcome, key), rcft, events);
+            changed(cx, burst, i, outcome, key, rcft, events);
         }
     }
     for i in Bits(known & roce.cnp) {
@@ -68,7 +68,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         rcft.notified(meta.direction(), &key_of(meta, packet.head()), meta.qp_hash);
     }
     if roce.cm & burst.pending != 0 {
-        cm::run(cx, burst, (rcft, nft), roce.cm, events, sink);
+        cm::run(cx, burst, rcft, nft, roce.cm, events, sink);
     }
 }
 
@@ -129,7 +129,8 @@ fn changed<P>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    (outcome, key): (Outcome, QpKey),
+    outcome: Outcome,
+    key: QpKey,
     rcft: &mut Rcft,
     events: &Events,
 ) {

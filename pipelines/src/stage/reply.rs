@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::event::Claim;
+use crate::event::{Binding, Claim};
 use wire::checksum;
 use wire::icmpv6::{self, Neighbour};
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, arp, icmp, ipv4, ipv6, protocol};
@@ -22,13 +22,18 @@ pub struct Question {
     pub claim: Claim,
 }
 
+impl Question {
+    /// Who asks.
+    pub fn asker(&self) -> Binding {
+        Binding { address: self.asker, mac: self.asker_mac }
+    }
+}
+
 /// An answer that ARP or neighbour discovery brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The address.
-    pub address: IpAddr,
-    /// Its MAC.
-    pub mac: MacAddr,
+    /// The address and its MAC.
+    pub binding: Binding,
     /// What that is worth to who knew another MAC.
     pub claim: Claim,
 }
@@ -41,7 +46,7 @@ pub enum Message {
     /// This address has that MAC.
     Answer(Answer),
     /// Is there a router? From this address and MAC.
-    Routers(IpAddr, MacAddr),
+    Routers(Binding),
     /// A router advertisement or a redirect, from this address.
     Route(IpAddr),
     /// ARP of another operation than request and reply.
@@ -74,7 +79,8 @@ fn read_arp(head: &[u8], headers: &Headers) -> Message {
             claim: ARP,
         }),
         arp::REPLY => {
-            Message::Answer(Answer { address: packet.sender().into(), mac: packet.sender_mac, claim: ARP })
+            let binding = Binding { address: packet.sender().into(), mac: packet.sender_mac };
+            Message::Answer(Answer { binding, claim: ARP })
         }
         _ => Message::Other,
     }
@@ -112,7 +118,7 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
         return None;
     }
     if header.kind == icmpv6::kind::ROUTER_SOLICITATION {
-        return Some(Message::Routers(ip.src().into(), mac));
+        return Some(Message::Routers(Binding { address: ip.src().into(), mac }));
     }
     let (message, _) = Neighbour::view(packet)?;
     let overrides = said.is_some();
@@ -124,8 +130,7 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
             claim: Claim { overrides, confirms: false },
         })),
         icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(Message::Answer(Answer {
-            address: message.target().into(),
-            mac,
+            binding: Binding { address: message.target().into(), mac },
             claim: Claim {
                 overrides: overrides && message.has(Neighbour::OVERRIDE),
                 confirms: message.has(Neighbour::SOLICITED),

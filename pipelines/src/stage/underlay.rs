@@ -10,7 +10,7 @@ use super::reply::{self, Message};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
-use crate::event::{Claim, Event, Events};
+use crate::event::{Binding, Claim, Event, Events};
 use crate::nft::Bits;
 use crate::snapshot::{NO_PORT, Uplink, mac_from};
 
@@ -21,7 +21,8 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     others: u64,
-    (index, uplink): (u16, &Uplink),
+    index: u16,
+    uplink: &Uplink,
     events: &Events,
     sink: &mut S,
 ) {
@@ -32,15 +33,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
                 Kind::Question(question) => {
-                    learn(events, (index, uplink), (question.asker, question.asker_mac, question.claim));
+                    learn(events, index, uplink, question.asker(), question.claim);
                     reply::answer(packet, &headers, mac_of(uplink), false)
                 }
                 Kind::Overheard(question) => {
-                    learn(events, (index, uplink), (question.asker, question.asker_mac, question.claim));
+                    learn(events, index, uplink, question.asker(), question.claim);
                     false
                 }
                 Kind::Answer(answer) => {
-                    learn(events, (index, uplink), (answer.address, answer.mac, answer.claim));
+                    learn(events, index, uplink, answer.binding, answer.claim);
                     if uplink.punt == NO_PORT {
                         burst.take(i);
                         cx.counters.consumed.add(1);
@@ -95,13 +96,9 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
 }
 
 /// Tells control, which knows whose MAC addresses matter: nobody becomes a neighbour by speaking.
-fn learn(
-    events: &Events,
-    (index, uplink): (u16, &Uplink),
-    (address, mac, claim): (std::net::IpAddr, MacAddr, Claim),
-) {
-    if mac.is_station() && !uplink.owns(address) {
-        events.push(Event::Neighbour { uplink: index, address, mac, claim });
+fn learn(events: &Events, index: u16, uplink: &Uplink, binding: Binding, claim: Claim) {
+    if binding.mac.is_station() && !uplink.owns(binding.address) {
+        events.push(Event::Neighbour { uplink: index, binding, claim });
     }
 }
 

@@ -18,7 +18,7 @@ use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
@@ -144,7 +144,8 @@ impl Worker {
     pub fn new(
         entries: u32,
         fragments: Arc<Fragments>,
-        (rcft, number): (Arc<RcftShared>, u32),
+        rcft: Arc<RcftShared>,
+        number: u32,
         events: Events,
     ) -> Self {
         let counters = Arc::new(PipelineCounters::new(64));
@@ -153,7 +154,8 @@ impl Worker {
         let rcft = Rcft::new(rcft, number, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
         let (divider, dhtb) = (Divider::new(tree.clone()), Dhtb::new(tree, 1024, 0x5eed));
-        let overlay = Overlay::new(&config, fragments, (rcft, dhtb), events, counters.clone(), &|_, _| {});
+        let parts = OverlayParts { fragments, rcft, dhtb, events, counters: counters.clone() };
+        let overlay = Overlay::new(&config, parts, &|_, _| {});
         let out = Out { sent: Vec::new(), counters: counters.clone() };
         Self { overlay, out, counters, burst: Burst::default(), divider }
     }
@@ -224,7 +226,7 @@ impl World {
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});
         rcft.set_times(6000, 50, 600);
-        let worker = Worker::new(256, fragments.clone(), (rcft.clone(), 0), events.clone());
+        let worker = Worker::new(256, fragments.clone(), rcft.clone(), 0, events.clone());
         let mut world = Self {
             host,
             underlay,

@@ -178,7 +178,7 @@ impl Lab {
     }
 
     fn status(&self, port: u16) -> Status {
-        let key = self.host.entries().iter().map(|entry| entry.key).find(|key| key.ports().0 == port);
+        let key = self.host.entries().iter().map(|entry| entry.key).find(|key| key.ports().source == port);
         self.manager.why(&key.expect("a flow"))
     }
 }

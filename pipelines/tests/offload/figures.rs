@@ -34,7 +34,7 @@ fn keys(base: FlowKey, places: u32, ports: u16) -> Vec<FlowKey> {
         words[5] += place << 24;
         FlowKey::from_words(words)
     };
-    let few = |key: &FlowKey| outer_source_port(key.entropy(), key.ports().0) & 0x3fff < ports;
+    let few = |key: &FlowKey| outer_source_port(key.entropy(), key.ports().source) & 0x3fff < ports;
     (0..u64::from(u32::MAX)).map(key).filter(few).take(FLOWS).collect()
 }
 

@@ -109,7 +109,7 @@ impl Lab {
     }
 
     fn key(&self, port: u16) -> pipelines::flow_key::FlowKey {
-        let of = |key: &pipelines::flow_key::FlowKey| key.ports().0 == port;
+        let of = |key: &pipelines::flow_key::FlowKey| key.ports().source == port;
         self.host.entries().iter().map(|entry| entry.key).find(of).expect("a flow")
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use pipelines::event::{Claim, Event};
+use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation};
 use wire::icmpv6::Neighbour;
@@ -167,7 +167,10 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (port, to, reply.sender_mac, reply.sender()),
             (UPLINK, host_mac(2), host_mac(1), host_v4(1))
         );
-        let learnt = |address| Some(Event::Neighbour { uplink: 0, address, mac: host_mac(2), claim: ANSWER });
+        let learnt = |address| {
+            let binding = Binding { address, mac: host_mac(2) };
+            Some(Event::Neighbour { uplink: 0, binding, claim: ANSWER })
+        };
         let asks = Claim { overrides: true, confirms: false };
         assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
         let (_, frame) =
@@ -178,7 +181,8 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             (message.target(), link, message.has(Neighbour::ROUTER)),
             (host_v6(1), Some(host_mac(1)), false)
         );
-        let asked = Event::Neighbour { uplink: 0, address: host_v6(2).into(), mac: host_mac(2), claim: asks };
+        let binding = Binding { address: host_v6(2).into(), mac: host_mac(2) };
+        let asked = Event::Neighbour { uplink: 0, binding, claim: asks };
         assert_eq!(world.events.pop(), Some(asked));
         // Answers are taken in and reported.
         let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));

@@ -1,6 +1,6 @@
 //! What the underlay says of itself without being asked: announcements, and advertisements that claim little.
 
-use pipelines::event::{Claim, Event};
+use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request};
 use wire::icmpv6::{LinkAddress, Neighbour, option};
@@ -13,7 +13,8 @@ fn repair_garp_tells_control_where_a_next_hop_is_now() {
     let mut world = plain();
     let mac = MacAddr([2, 0, 0, 0, 0x78, 2]);
     let claim = Claim { overrides: true, confirms: true };
-    let moved = Some(Event::Neighbour { uplink: 0, address: host_v4(2).into(), mac, claim });
+    let binding = Binding { address: host_v4(2).into(), mac };
+    let moved = Some(Event::Neighbour { uplink: 0, binding, claim });
     // A gratuitous request, a gratuitous reply, a question for somebody else.
     let request = arp_request((mac, host_v4(2)), host_v4(2));
     let headers = wire::parse::parse(&request, request.len()).unwrap();
@@ -54,7 +55,8 @@ fn repair_advertisements_are_worth_what_their_flags_say() {
         let frame = Path::v6((mac, host_v6(2)), here).with_ttl(255).ip(58, &body);
         world.expect(UPLINK, &[frame], &[("consumed", 1)]);
         let claim = Claim { overrides, confirms };
-        let told = Event::Neighbour { uplink: 0, address: host_v6(2).into(), mac, claim };
+        let binding = Binding { address: host_v6(2).into(), mac };
+        let told = Event::Neighbour { uplink: 0, binding, claim };
         assert_eq!(world.events.pop(), Some(told));
     }
 }

@@ -38,7 +38,7 @@ fn offload_hints_follow_the_shares_of_flows() {
     let mut by_port: HashMap<u16, usize> = HashMap::new();
     for ask in told(&queue) {
         assert_eq!((ask.qpn, ask.source_port), (None, None));
-        *by_port.entry(ask.key.ports().0).or_default() += 1;
+        *by_port.entry(ask.key.ports().source).or_default() += 1;
     }
     assert_eq!(by_port.values().sum::<usize>(), 4000, "one a burst");
     let rare = by_port[&2];

@@ -226,7 +226,7 @@ fn quota_two_workers_share_the_count() {
     let config = pipelines::rcft::RcftConfig { entries: 1024, vnics: 64, workers: 2, seed: 1 };
     let shared = pipelines::rcft::RcftShared::new(config, &|_, _| {});
     let mut workers: Vec<Worker> = (0..2)
-        .map(|n| Worker::new(64, world.fragments.clone(), (shared.clone(), n), world.events.clone()))
+        .map(|n| Worker::new(64, world.fragments.clone(), shared.clone(), n, world.events.clone()))
         .collect();
     world.rcft = shared;
     quota(&world, 0, 5);

@@ -38,7 +38,7 @@ fn with_quota(entries: u32, workers: u32, quota: u32) -> Arc<Ledger> {
 }
 
 fn admit(ledger: &Ledger, key: &[u64; 3]) -> Answer {
-    ledger.admit(0, key, (1, 1), || false)
+    ledger.admit(0, key, 1, 1, || false)
 }
 
 fn passes(answer: Answer) -> bool {

@@ -12,7 +12,7 @@ use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::hot::Hints;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::PortIndex;
@@ -141,9 +141,14 @@ impl Duo {
             let rcft = Rcft::new(shared.clone(), number, &advise);
             let dhtb = Dhtb::new(tree.clone(), 1024, 3 + u64::from(number));
             label.set(["flow table of worker 0", "flow table of worker 1"][number as usize]);
-            let (fragments, events) = (world.fragments.clone(), world.events.clone());
-            let mut overlay =
-                Overlay::new(&config, fragments, (rcft, dhtb), events, counters.clone(), &advise);
+            let parts = OverlayParts {
+                fragments: world.fragments.clone(),
+                rcft,
+                dhtb,
+                events: world.events.clone(),
+                counters: counters.clone(),
+            };
+            let mut overlay = Overlay::new(&config, parts, &advise);
             overlay.set_hints(Some(Hints::new(Arc::new(ArrayQueue::new(64)))));
             let out = Out { sent: Vec::with_capacity(4096), counters: counters.clone() };
             let divider = Divider::new(tree.clone());

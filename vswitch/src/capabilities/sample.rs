@@ -4,7 +4,7 @@
 //! The chains come out of the very translation that real flows go through. No packet on a real wire is of these flows.
 
 use pipelines::Direction;
-use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::translate::{Ask, Options, Tables, Translator};
 use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
 use pipelines::snapshot::{NO_PORT, PortIndex};
@@ -192,7 +192,8 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
 fn key(frame: &[u8], scope: Scope, rdma_port: u16) -> Result<FlowKey, String> {
     let headers = wire::parse::parse(frame, frame.len()).map_err(|_| "a sample packet is malformed")?;
     let class = if headers.dport == rdma_port { class_code(headers.payload(frame)) } else { 0 };
-    Ok(FlowKey::build(frame, &headers, scope, (headers.sport, headers.dport), class, false))
+    let ports = FlowPorts { source: headers.sport, destination: headers.dport };
+    Ok(FlowKey::build(frame, &headers, scope, ports, class, false))
 }
 
 #[cfg(test)]

@@ -12,24 +12,33 @@ use std::time::Duration;
 
 use super::error::OpenError;
 
-/// Bit of CAP_NET_ADMIN in a capability set.
-pub(super) const NET_ADMIN: (&str, u32) = ("CAP_NET_ADMIN", 12);
-/// Bit of CAP_NET_RAW.
-pub(super) const NET_RAW: (&str, u32) = ("CAP_NET_RAW", 13);
+/// A capability of a process (capabilities(7)).
+pub(super) struct Capability {
+    name: &'static str,
+    /// Its bit in a set of capabilities.
+    bit: u32,
+}
+
+/// To make interfaces and change them.
+pub(super) const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
+/// To open packet sockets.
+pub(super) const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
 
 /// How long a listener gets to answer before it counts as alive and busy.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// The longest path of a Unix socket.
 const LONGEST_SOCKET: usize = 107;
 
-/// This process has the capability.
-pub(super) fn capable(kind: &'static str, (name, bit): (&'static str, u32)) -> Result<(), OpenError> {
+/// This process has a capability that ports of a kind need.
+pub(super) fn capable(kind: &'static str, needed: Capability) -> Result<(), OpenError> {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let set = set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     // Where the kernel does not say, the driver will.
     match set {
-        Some(set) if set & (1 << bit) == 0 => Err(OpenError::Capability { kind, capability: name }),
+        Some(set) if set & (1 << needed.bit) == 0 => {
+            Err(OpenError::Capability { kind, capability: needed.name })
+        }
         _ => Ok(()),
     }
 }

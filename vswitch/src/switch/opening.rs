@@ -273,7 +273,7 @@ fn start(
             return Err(PortsError::Queues { name, source });
         }
     };
-    let config = start_config(&traits, wanted.mtu, (rx_queues, tx_queues));
+    let config = start_config(&traits, wanted.mtu, rx_queues, tx_queues);
     match port.start(&config, mempool) {
         Ok((port, rx, tx)) => {
             if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
@@ -289,7 +289,7 @@ fn start(
 }
 
 /// What a port is started with.
-fn start_config(traits: &Traits, mtu: Option<u16>, (rx_queues, tx_queues): (u16, u16)) -> StartConfig {
+fn start_config(traits: &Traits, mtu: Option<u16>, rx_queues: u16, tx_queues: u16) -> StartConfig {
     StartConfig {
         rx_queues,
         tx_queues,

@@ -96,7 +96,7 @@ impl Switch {
     /// As [`bring_in`](Self::bring_in), where no port makes room for another.
     pub(super) fn bring_in_added(&mut self, plan: &Plan, missing: Missing) -> Result<(), SwitchError> {
         for (name, wanted) in &plan.added {
-            self.ports.request((&self.eal, &self.pool, &self.mempool), name, wanted);
+            self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
         }
         let grace = if missing == Missing::Tolerated { START_GRACE } else { GRACE };
         self.await_ports(grace, missing)?;
@@ -123,7 +123,7 @@ impl Switch {
         let mut gone = false;
         for (name, wanted) in plan.first.iter().filter_map(|name| have.get_key_value(name)) {
             if self.ports.index(name).is_none() {
-                self.ports.request((&self.eal, &self.pool, &self.mempool), name, wanted);
+                self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
                 gone = true;
             }
             self.ports.leave(name, false);
@@ -262,7 +262,7 @@ impl Switch {
             came |= self.take_in(done, Missing::Tolerated, now)?;
         }
         for (name, wanted) in self.ports.due(now) {
-            self.ports.request((&self.eal, &self.pool, &self.mempool), &name, &wanted);
+            self.ports.request(&self.eal, &self.pool, &self.mempool, &name, &wanted);
         }
         let mut gone = Vec::new();
         if now.saturating_duration_since(self.looked) >= LOOK_EVERY {

@@ -307,12 +307,7 @@ impl PortTable {
     }
 
     /// Has a port opened, under this name; until it runs it is [absent](Self::absent).
-    pub(super) fn request(
-        &mut self,
-        (eal, pool, mempool): (&Eal, &Pool, &Mempool),
-        name: &str,
-        wanted: &Wanted,
-    ) {
+    pub(super) fn request(&mut self, eal: &Eal, pool: &Pool, mempool: &Mempool, name: &str, wanted: &Wanted) {
         self.tickets += 1;
         let ticket = self.tickets;
         let fresh =
@@ -352,7 +347,7 @@ impl PortTable {
         };
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx } = ready;
-        let (tx, idle_tx) = TxQueues::give(pool, index, tx, (&port, &traits))?;
+        let (tx, idle_tx) = TxQueues::give(pool, index, tx, &port, &traits)?;
         self.absent.remove(&name);
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);

@@ -40,12 +40,12 @@ impl TxQueues {
         pool: &Pool,
         index: PortIndex,
         mut tx: Vec<TxQueue>,
-        port: (&StartedPort, &Traits),
+        port: &StartedPort,
+        traits: &Traits,
     ) -> Result<(Self, Vec<TxQueue>), WorkerError> {
         let workers = pool.workers.len();
         let idle = tx.split_off(tx.len().min(workers));
         let count = tx.len();
-        let (port, traits) = port;
         let state = Arc::new(PortState::new(max_frame(port, traits)));
         state.set_link(!traits.tells_link || is_up(port));
         let mut queues = Self {
@@ -138,7 +138,7 @@ impl TxQueues {
                 }
                 let ring = match owner {
                     None => None,
-                    Some(owner) => Some(self.ring_to(pool, index, (worker, owner), handing)?),
+                    Some(owner) => Some(self.ring_to(pool, index, worker, owner, handing)?),
                 };
                 let command = match ring {
                     Some(ring) if worker >= self.enabled.len() => Command::AddHandOff(index, ring),
@@ -156,7 +156,8 @@ impl TxQueues {
         &mut self,
         pool: &Pool,
         index: PortIndex,
-        (worker, owner): (usize, usize),
+        worker: usize,
+        owner: usize,
         handing: usize,
     ) -> Result<Ring, WorkerError> {
         if let Some(ring) = self.rings.get(&(worker, owner)) {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use pipelines::event::Event;
+use pipelines::event::{Binding, Event};
 use pipelines::flow_key::Scope;
 use pipelines::rcft::QpKey;
 use pipelines::snapshot::mac_from;
@@ -13,6 +13,7 @@ use wire::Qpn;
 use wire::build::control;
 
 use super::Switch;
+use super::rcft::refusals::{Refusal, Rejection};
 use crate::topology::underlay::Probe;
 use crate::worker::watchdog::Who;
 use crate::worker::{Command, MAX_VNICS};
@@ -43,8 +44,9 @@ impl Switch {
         for _ in 0..EVENTS {
             let Some(event) = self.pool.events.pop() else { break };
             match event {
-                Event::Neighbour { uplink, address, mac, claim } => {
-                    if self.neighbours.heard(uplink, (address, mac, claim), now) {
+                Event::Neighbour { uplink, binding, claim } => {
+                    if self.neighbours.heard(uplink, binding, claim, now) {
+                        let Binding { address, mac } = binding;
                         tracing::info!(uplink, %address, %mac, "underlay neighbour resolved");
                         self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
                         moved = true;
@@ -52,11 +54,11 @@ impl Switch {
                 }
                 Event::QpRefused { vnic, peer, qpn, reason } => {
                     let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
-                    self.rcft.refused((vnic, peer, qpn, reason), snapshot, now, &mut self.events);
+                    self.rcft.refused(Refusal { vnic, peer, qpn, reason }, snapshot, now, &mut self.events);
                 }
                 Event::ConnectionRejected { vnic, peer, asked, qpn } => {
                     let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
-                    self.rcft.rejected((vnic, peer, asked, qpn), snapshot, now, &mut self.events);
+                    self.rcft.rejected(Rejection { vnic, peer, asked, qpn }, snapshot, now, &mut self.events);
                 }
                 Event::Cm { vnic, peer, sends, message } => {
                     if let Some(own) = self.rcft.heard(vnic, peer, sends, &message) {

@@ -137,7 +137,7 @@ impl Topology {
             let Some(&remote) = self.draft.remotes.get(&slot) else { continue };
             let vtep = self.vtep_number(remote.vtep);
             let place = match self.route(remote.vtep) {
-                Some(hop) => self.place(hop, (remote, vtep), self.mac_of(hop, neighbours)),
+                Some(hop) => self.place(hop, remote, vtep, self.mac_of(hop, neighbours)),
                 None => Place::Empty,
             };
             self.writer.update(slot, place);
@@ -187,7 +187,7 @@ impl Topology {
                 let key = (hop.uplink, hop.address);
                 self.draft.hops.insert((hop.uplink, hop.address, slot));
                 self.draft.remotes.insert(slot, Remote { hop: Some(key), ..remote });
-                self.place(hop, (remote, vtep), neighbours.want(hop))
+                self.place(hop, remote, vtep, neighbours.want(hop))
             }
             None => Place::Empty,
         };
@@ -196,7 +196,7 @@ impl Topology {
         }
     }
 
-    fn place(&self, hop: NextHop, (remote, vtep): (Remote, u32), next_hop: Option<MacAddr>) -> Place {
+    fn place(&self, hop: NextHop, remote: Remote, vtep: u32, next_hop: Option<MacAddr>) -> Place {
         let unresolved = Place::Unresolved { uplink: hop.uplink, vtep };
         let Some(next_hop) = next_hop else { return unresolved };
         let Some(ends) = Ends::new(hop.source, remote.vtep) else { return unresolved };

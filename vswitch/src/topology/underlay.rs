@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use pipelines::event::Claim;
+use pipelines::event::{Binding, Claim};
 use wire::MacAddr;
 
 use crate::config::UplinkConfig;
@@ -161,7 +161,8 @@ impl Neighbours {
     pub fn heard(
         &mut self,
         uplink: u16,
-        (address, mac, claim): (IpAddr, MacAddr, Claim),
+        Binding { address, mac }: Binding,
+        claim: Claim,
         now: Instant,
     ) -> bool {
         let Some(neighbour) = self.table.get_mut(&(uplink, address)) else { return false };
@@ -278,9 +279,12 @@ mod tests {
             (0..40).filter(|i| !table.tick(at(i * 50)).0.is_empty()).map(|i| i * 50).collect();
         assert_eq!(asked, [0, 100, 200, 1200]);
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
-        assert!(table.heard(0, (hop.address, mac, ANSWER), at(2000)));
-        assert!(!table.heard(0, (hop.address, mac, ANSWER), at(2000)));
-        assert!(!table.heard(0, (ip("172.16.0.77"), mac, ANSWER), at(2000)), "strangers are not remembered");
+        assert!(table.heard(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
+        assert!(!table.heard(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
+        assert!(
+            !table.heard(0, Binding { address: ip("172.16.0.77"), mac }, ANSWER, at(2000)),
+            "strangers are not remembered"
+        );
         assert_eq!(table.want(hop), Some(mac));
         assert!(table.tick(at(20_000)).0.is_empty());
         assert_eq!(table.tick(at(32_000)).0.len(), 1);
@@ -296,7 +300,12 @@ mod tests {
         table.set_static(0, ip("172.16.0.2"), mac);
         let now = Instant::now();
         assert!(table.tick(now).0.is_empty());
-        assert!(!table.heard(0, (ip("172.16.0.2"), MacAddr([2, 0, 0, 0, 0, 2]), ANSWER), now));
+        assert!(!table.heard(
+            0,
+            Binding { address: ip("172.16.0.2"), mac: MacAddr([2, 0, 0, 0, 0, 2]) },
+            ANSWER,
+            now
+        ));
         let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
         assert_eq!(table.want(hop), Some(mac));
     }
@@ -307,7 +316,7 @@ mod tests {
         let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
         table.want(hop);
-        assert!(table.heard(0, (hop.address, mac, ANSWER), start));
+        assert!(table.heard(0, Binding { address: hop.address, mac }, ANSWER, start));
         (table, hop, mac)
     }
 
@@ -316,12 +325,17 @@ mod tests {
         let start = Instant::now();
         let (mut table, hop, _) = resolved(start);
         let there = MacAddr([2, 0, 0, 0, 0, 10]);
-        assert!(table.heard(0, (hop.address, there, ANSWER), start));
+        assert!(table.heard(0, Binding { address: hop.address, mac: there }, ANSWER, start));
         assert_eq!(table.want(hop), Some(there));
         assert!(table.tick(start).0.is_empty(), "ARP needs no second opinion");
         // A solicitation says it too, and is asked whether it is true.
         let back = MacAddr([2, 0, 0, 0, 0, 11]);
-        assert!(table.heard(0, (hop.address, back, Claim { overrides: true, confirms: false }), start));
+        assert!(table.heard(
+            0,
+            Binding { address: hop.address, mac: back },
+            Claim { overrides: true, confirms: false },
+            start
+        ));
         assert_eq!(table.want(hop), Some(back));
         assert_eq!(table.tick(start).0[0].to, Some(back));
     }
@@ -331,16 +345,26 @@ mod tests {
         let start = Instant::now();
         let (mut table, hop, mac) = resolved(start);
         let claim = Claim { overrides: false, confirms: true };
-        assert!(!table.heard(0, (hop.address, MacAddr([2, 0, 0, 0, 0, 66]), claim), start));
+        assert!(!table.heard(
+            0,
+            Binding { address: hop.address, mac: MacAddr([2, 0, 0, 0, 0, 66]) },
+            claim,
+            start
+        ));
         assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), State::Stale(mac)));
         let (probes, lost) = table.tick(start);
         assert_eq!((probes[0].to, lost.len()), (Some(mac), 0), "who is known is asked");
-        assert!(!table.heard(0, (hop.address, mac, claim), start));
+        assert!(!table.heard(0, Binding { address: hop.address, mac }, claim, start));
         assert_eq!(table.list()[0].2.state, State::Reachable(mac));
         assert!(table.tick(start).0.is_empty());
         // An unsolicited word of the same MAC confirms nothing.
         let later = start + CONFIRMED;
-        assert!(!table.heard(0, (hop.address, mac, Claim { overrides: true, confirms: false }), later));
+        assert!(!table.heard(
+            0,
+            Binding { address: hop.address, mac },
+            Claim { overrides: true, confirms: false },
+            later
+        ));
         assert_eq!(table.tick(later).0.len(), 1);
     }
 

@@ -1,6 +1,6 @@
 //! A flow's key in words.
 
-use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::CLASS_NAMES;
 
@@ -36,7 +36,7 @@ impl Ends {
             Some((source, destination)) => (source.to_string(), destination.to_string()),
             None => (format!("ethertype {:#06x}", key.ethertype()), key.dst_mac().to_string()),
         };
-        let (sport, dport) = key.ports();
+        let FlowPorts { source: sport, destination: dport } = key.ports();
         let vlan = key.vlan().map(|vlan| format!(" vlan {vlan}")).unwrap_or_default();
         Self {
             from,

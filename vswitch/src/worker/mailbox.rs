@@ -269,10 +269,10 @@ impl Handle {
 
 /// Both sides of a new mailbox: that of worker `worker` on core `core`.
 pub fn mailbox(worker: usize, core: usize) -> (Handle, Mailbox) {
-    with_patience((worker, core), PATIENCE)
+    with_patience(worker, core, PATIENCE)
 }
 
-fn with_patience((worker, core): (usize, usize), patience: Duration) -> (Handle, Mailbox) {
+fn with_patience(worker: usize, core: usize, patience: Duration) -> (Handle, Mailbox) {
     let (requests, receiver) = bounded(DEPTH);
     let flag = Flag::default();
     let retired = Arc::new(ArrayQueue::new(RETIRED));
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn repair_a_stuck_worker_is_named_and_waited_for_once() {
-        let (handle, mailbox) = with_patience((3, 7), Duration::from_millis(200));
+        let (handle, mailbox) = with_patience(3, 7, Duration::from_millis(200));
         let error = WorkerError::Stuck { worker: 3, core: 7 };
         let stuck = Err(error.clone());
         let start = Instant::now();
@@ -335,7 +335,7 @@ mod tests {
     /// A worker that dies with a request in its hands.
     #[test]
     fn repair_a_worker_that_ends_is_not_waited_for() {
-        let (handle, mailbox) = with_patience((0, 1), Duration::from_secs(60));
+        let (handle, mailbox) = with_patience(0, 1, Duration::from_secs(60));
         let worker = std::thread::spawn(move || {
             while mailbox.next().is_none() {
                 std::thread::yield_now();

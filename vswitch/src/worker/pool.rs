@@ -11,7 +11,7 @@ use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::Snapshot;
@@ -160,11 +160,17 @@ impl Pool {
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
             let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, seed ^ number as u64);
-            let events = pool.events.clone();
+            let parts = OverlayParts {
+                fragments: fragments.clone(),
+                rcft,
+                dhtb,
+                events: pool.events.clone(),
+                counters,
+            };
             let worker = Worker {
                 mailbox,
                 snapshot: snapshot.clone(),
-                overlay: Overlay::new(&config, fragments.clone(), (rcft, dhtb), events, counters, &advise),
+                overlay: Overlay::new(&config, parts, &advise),
                 stats: stats.clone(),
                 tx: TxPaths::new(stats.clone()),
                 rx: RxPaths::new(stats.clone()),
@@ -178,7 +184,7 @@ impl Pool {
                 watching: false,
                 may_sleep: spec.may_sleep,
             };
-            let thread = launch(eal, worker, (number, core))?;
+            let thread = launch(eal, worker, number, core)?;
             pool.workers.push(WorkerHandle { core, stats, handle, thread: Some(thread) });
         }
         Ok(pool)
@@ -281,7 +287,7 @@ pub(super) fn guard(who: &str, body: impl FnOnce()) {
 }
 
 /// Starts a worker's thread and waits until it has its core.
-fn launch(eal: &Eal, worker: Worker, (number, core): (usize, usize)) -> Result<JoinHandle<()>, PoolError> {
+fn launch(eal: &Eal, worker: Worker, number: usize, core: usize) -> Result<JoinHandle<()>, PoolError> {
     let (ready, is_ready) = crossbeam::channel::bounded::<Result<(), String>>(1);
     let eal = eal.clone();
     let body = move || {

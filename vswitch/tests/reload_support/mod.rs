@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pipelines::event::Claim;
+use pipelines::event::{Binding, Claim};
 use pipelines::snapshot::{Destination, NO_PORT, PortIndex, Snapshot};
 use pipelines::vlt::Place;
 use serde::Deserialize;
@@ -315,8 +315,9 @@ impl Host {
         );
         self.topology.settle(&mut self.neighbours);
         for (uplink, address, _) in self.neighbours.list() {
-            let answer = (address, hop_mac(address), Claim { overrides: true, confirms: true });
-            if self.neighbours.heard(uplink, answer, Instant::now()) {
+            let binding = Binding { address, mac: hop_mac(address) };
+            let claim = Claim { overrides: true, confirms: true };
+            if self.neighbours.heard(uplink, binding, claim, Instant::now()) {
                 self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
             }
         }

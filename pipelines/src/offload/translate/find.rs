@@ -72,7 +72,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
     if reading.generation != decision.slot_generation {
         return Err(Refusal::Gone);
     }
-    let to_tunnel = key.proto() == protocol::UDP && key.ports().1 == snapshot.settings.vxlan_port;
+    let to_tunnel = key.proto() == protocol::UDP && key.ports().destination == snapshot.settings.vxlan_port;
     if to_tunnel && key.class() == 0 && matches!(key.scope(), Scope::Vnic(_)) {
         return Err(Refusal::Tunnel);
     }

@@ -237,7 +237,7 @@ impl Translator {
         let remote = matches!(found.place, Place::Remote(_));
         let exact = remote && tables.options.entropy == Entropy::Exact;
         let inner_port = match (roce, ask.source_port) {
-            (None, _) => Some(ask.key.ports().0),
+            (None, _) => Some(ask.key.ports().source),
             (Some(_), port) if exact => Some(port.ok_or(Refusal::SourcePort)?),
             _ => None,
         };

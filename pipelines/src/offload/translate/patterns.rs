@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use wire::roce::{Class, QP_GSI, opcode};
 use wire::{MacAddr, Qpn, protocol};
 
-use crate::flow_key::FlowKey;
+use crate::flow_key::{FlowKey, FlowPorts};
 use rules::Colour;
 use rules::items::{eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan};
 use rules::{Field, Item, Kind};
@@ -210,7 +210,7 @@ pub fn flow(
     }
     let ip = family.whole(source, destination, key.proto());
     items.push(if listens { family.with_tos(ip, LISTENS, LISTENS) } else { ip });
-    let (sport, dport) = key.ports();
+    let FlowPorts { source: sport, destination: dport } = key.ports();
     items.push(match (key.proto(), key.class()) {
         (protocol::TCP, _) => Item::with(tcp::SRC, sport).is(tcp::DST, dport),
         (protocol::UDP, 0) => Item::with(udp::SRC, sport).is(udp::DST, dport),

@@ -149,7 +149,13 @@ impl Sim {
         }
         let offer = Offer { bytes, tunnel: self.tunnel, kind };
         let now_ns = self.now_ns + self.ahead_ns[worker];
-        match self.workers[worker].offer(leaf, n, offer, (&self.red, self.limits), now_ns) {
+        match self.workers[worker].offer(
+            leaf,
+            n,
+            offer,
+            OverRate { red: &self.red, queues: self.limits },
+            now_ns,
+        ) {
             Verdict::Send(n) => self.sent(n, false),
             Verdict::Mark(n) => self.sent(n, true),
             Verdict::Kept => self.senders[n].waited += 1,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pipelines::flow_key::{FlowKey, Scope};
+use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{Pin, Rate, Status, Why};
 use pipelines::offload::translate::Ask;
 use pipelines::snapshot::Snapshot;
@@ -30,7 +30,7 @@ struct Meant {
 }
 
 enum Kind {
-    Ports(u8, u16, u16),
+    FlowPorts(u8, u16, u16),
     QueuePair(Qpn),
     Roce,
     Any,
@@ -62,8 +62,8 @@ impl Meant {
 
     fn is(&self, key: &FlowKey) -> bool {
         let right = match self.kind {
-            Kind::Ports(proto, source, destination) => {
-                key.proto() == proto && key.ports() == (source, destination)
+            Kind::FlowPorts(proto, source, destination) => {
+                key.proto() == proto && key.ports() == FlowPorts { source, destination }
             }
             Kind::QueuePair(_) => is_reliable(key.class()),
             Kind::Roce => key.class() != 0,
@@ -85,7 +85,7 @@ impl Kind {
     fn read(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let ports = |proto, source: &str, destination: &str| {
-            Some(Self::Ports(proto, source.parse().ok()?, destination.parse().ok()?))
+            Some(Self::FlowPorts(proto, source.parse().ok()?, destination.parse().ok()?))
         };
         match words[..] {
             ["tcp", source, destination] => ports(protocol::TCP, source, destination),

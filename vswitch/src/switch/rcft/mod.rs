@@ -10,6 +10,7 @@
 
 pub mod connections;
 mod purge;
+pub mod refusals;
 pub mod saved;
 mod silent;
 mod store;
@@ -23,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pipelines::Now;
-use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{Keeper, Ledger, LedgerView, Limits, QpKey, RcftShared, ticks};
 use pipelines::snapshot::Snapshot;
@@ -100,7 +100,9 @@ fn leaves(
     seen: &LedgerView,
     snapshot: &Snapshot,
     now: Now,
-    (shared, purge, times): (&RcftShared, &mut Purge, &Times),
+    shared: &RcftShared,
+    purge: &mut Purge,
+    times: &Times,
 ) -> bool {
     if purge.takes(seen, snapshot) {
         return true;
@@ -322,7 +324,7 @@ impl Control {
             self.keeper.set_limits(vnic, Limits { quota: u32::MAX, new_rate: 0, ..limits });
             for (peer, qpn) in entries {
                 let key = key_of(vnic, peer, qpn);
-                match self.shared.ledger.admit(vnic, key.words(), (tick, now.ns), || true) {
+                match self.shared.ledger.admit(vnic, key.words(), tick, now.ns, || true) {
                     pipelines::rcft::Answer::New(_) => admitted += 1,
                     pipelines::rcft::Answer::Known(_) => {}
                     _ => left += 1,
@@ -391,7 +393,7 @@ impl Control {
         let Self { keeper, shared, purge, times, silent, limits, .. } = self;
         let slice = (shared.config().entries / TURNS + 1).max(MIN_SLICE);
         let (_, turned) = keeper.sweep(slice, |seen| {
-            let leaves = leaves(seen, snapshot, now, (shared, purge, times));
+            let leaves = leaves(seen, snapshot, now, shared, purge, times);
             if !leaves {
                 silent.pass(seen, now.tick);
             }
@@ -408,7 +410,7 @@ impl Control {
         let began = std::time::Instant::now();
         loop {
             let (_, turned) =
-                keeper.sweep(purge::SLICE, |seen| leaves(seen, snapshot, now, (shared, purge, times)));
+                keeper.sweep(purge::SLICE, |seen| leaves(seen, snapshot, now, shared, purge, times));
             purge.swept(turned);
             // The end is told however late the last slice was: nobody comes back to a purge that is over.
             if !purge.is_under_way() {
@@ -433,88 +435,6 @@ impl Control {
             return Vec::new();
         }
         held.filter(|&vnic| self.in_use(vnic) == 0).collect()
-    }
-
-    /// A worker refused a queue pair.
-    pub fn refused(
-        &mut self,
-        (vnic, peer, qpn, reason): (u32, IpAddr, Qpn, DropReason),
-        snapshot: &Snapshot,
-        now: Now,
-        events: &mut EventLog,
-    ) {
-        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        if !self.may_log(vnic, now) {
-            return;
-        }
-        self.look(vnic, snapshot, events);
-        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
-        let (reason, number) = (reason.name(), qpn.get());
-        let quota = (quota != u32::MAX).then_some(quota);
-        let of = quota.map_or("no quota".into(), |quota| format!("quota {quota}"));
-        tracing::warn!(vnic = name, %peer, qpn = number, reason, used, quota, "queue pair refused");
-        let text = format!(
-            "{name} was refused a queue pair to {peer} qp {number:#x}: {reason}; {used} in use, {of}"
-        );
-        let facts = json!({
-            "vnic": name, "peer": peer, "qpn": number, "reason": reason, "in-use": used, "quota": quota,
-        });
-        events.add("qp-refused", text, facts);
-    }
-
-    /// Says when a vNIC has reached its quota, once until it is under it again.
-    fn look(&mut self, vnic: u32, snapshot: &Snapshot, events: &mut EventLog) {
-        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
-        if used < quota {
-            self.full.remove(&vnic);
-            return;
-        }
-        if quota == 0 || !self.full.insert(vnic) {
-            return;
-        }
-        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        tracing::warn!(vnic = name, used, quota, "quota of queue pairs reached");
-        let text = format!("{name} has reached its quota: {used} of {quota} queue pairs in use");
-        events.add("quota-reached", text, json!({ "vnic": name, "in-use": used, "quota": quota }));
-    }
-
-    /// A request for a connection was answered with a reject.
-    pub fn rejected(
-        &mut self,
-        (vnic, peer, asked, qpn): (u32, IpAddr, bool, Qpn),
-        snapshot: &Snapshot,
-        now: Now,
-        events: &mut EventLog,
-    ) {
-        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        if !self.may_log(vnic, now) {
-            return;
-        }
-        self.look(vnic, snapshot, events);
-        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
-        let (reason, number) = (DropReason::QP_QUOTA.name(), qpn.get());
-        tracing::warn!(vnic = name, %peer, asked, qpn = number, used, quota, "connection rejected");
-        let who = if asked {
-            format!("{name} (qp {number:#x}) was refused a connection to {peer}")
-        } else {
-            format!("{peer} (qp {number:#x}) was refused a connection to {name}")
-        };
-        let text =
-            format!("{who}: {reason}, its request was answered with a reject; {used} in use, quota {quota}");
-        let facts = json!({
-            "vnic": name, "peer": peer, "asked": asked, "qpn": number, "reason": reason, "answer": "reject",
-            "in-use": used, "quota": quota,
-        });
-        events.add("qp-refused", text, facts);
-    }
-
-    /// True when a refusal of a vNIC may be told again.
-    fn may_log(&mut self, vnic: u32, now: Now) -> bool {
-        let due = self.logged.get(&vnic).is_none_or(|at| now.tick.wrapping_sub(*at) >= SECOND);
-        if due {
-            self.logged.insert(vnic, now.tick);
-        }
-        due
     }
 
     /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only. The

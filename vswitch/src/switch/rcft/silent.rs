@@ -149,7 +149,7 @@ impl Control {
             }
         }
         for (vnic, wanted) in search.vnics {
-            self.give_way(vnic, wanted, (search.began, now), snapshot, events);
+            self.give_way(vnic, wanted, search.began, now, snapshot, events);
         }
     }
 
@@ -157,7 +157,8 @@ impl Control {
         &mut self,
         vnic: u32,
         wanted: Wanted,
-        (began, now): (u32, Now),
+        began: u32,
+        now: Now,
         snapshot: &Snapshot,
         events: &mut EventLog,
     ) {

@@ -5,11 +5,13 @@ mod wraps;
 
 use std::path::PathBuf;
 
+use super::refusals::Refusal;
 use super::*;
 use crate::topology::Topology;
 use crate::topology::testing::Names;
 use crate::topology::underlay::Neighbours;
 use pipelines::Direction;
+use pipelines::drops::DropReason;
 use pipelines::rcft::{Outcome, Rcft, RcftConfig, RocePacketFacts};
 use wire::roce::opcode;
 
@@ -407,8 +409,8 @@ fn refusals_and_full_quotas_are_told_once_in_a_while() {
     let vnic = world.index("one");
     for _ in 0..50 {
         let (snapshot, now) = (world.topology.snapshot().clone(), world.now());
-        let event = (vnic, ip(FAR), qp(12), DropReason::QP_QUOTA);
-        world.control.refused(event, &snapshot, now, &mut world.events);
+        let refusal = || Refusal { vnic, peer: ip(FAR), qpn: qp(12), reason: DropReason::QP_QUOTA };
+        world.control.refused(refusal(), &snapshot, now, &mut world.events);
         world.tick += 1;
     }
     let refusals = world.kinds().iter().filter(|kind| **kind == "qp-refused").count();

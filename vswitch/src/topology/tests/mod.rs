@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use pipelines::decide::decide;
-use pipelines::event::Claim;
+use pipelines::event::{Binding, Claim};
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::nft::{Action, Verdict};
 use pipelines::snapshot::Destination;
@@ -83,7 +83,7 @@ impl Lab {
     }
     fn hear(&mut self, host: u8, mac: u8) {
         let (address, mac) = (vtep(host), MacAddr([2, 0, 0, 0, 2, mac]));
-        if self.neighbours.heard(0, (address, mac, ANSWER), Instant::now()) {
+        if self.neighbours.heard(0, Binding { address, mac }, ANSWER, Instant::now()) {
             self.topology.next_hop_changed(0, address, &mut self.neighbours);
         }
     }

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
-use pipelines::event::Events;
+use pipelines::event::{Binding, Events};
 use pipelines::fragments::Fragments;
 use pipelines::nft::NftConfig;
-use pipelines::overlay::{Overlay, OverlayConfig};
+use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::{NO_PORT, PortIndex, mac_from};
@@ -102,15 +102,14 @@ impl Worker {
         let nft = NftConfig { entries: 512, idle_ticks: 300, seed: number as u64 };
         let shared = RcftShared::new(RcftConfig { entries: 64, vnics: 64, workers: 1, seed: 1 }, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
-        let parts = (Rcft::new(shared, 0, &|_, _| {}), Dhtb::new(tree, 64, 1));
-        let overlay = Overlay::new(
-            &OverlayConfig { nft, vnics: 64, vpcs: 8 },
-            Arc::new(Fragments::new(64, 5)),
-            parts,
-            Events::new(64, 0),
-            counters.clone(),
-            &|_, _| {},
-        );
+        let parts = OverlayParts {
+            fragments: Arc::new(Fragments::new(64, 5)),
+            rcft: Rcft::new(shared, 0, &|_, _| {}),
+            dhtb: Dhtb::new(tree, 64, 1),
+            events: Events::new(64, 0),
+            counters: counters.clone(),
+        };
+        let overlay = Overlay::new(&OverlayConfig { nft, vnics: 64, vpcs: 8 }, parts, &|_, _| {});
         let out = Out { ports: HashMap::new(), sent: Vec::new(), counters };
         let (polled, mailbox) = (HashSet::new(), VecDeque::new());
         Self { overlay, burst: Burst::default(), snapshot, config, polled, out, mailbox }
@@ -287,7 +286,12 @@ impl Site {
         self.stir();
         for (uplink, address, neighbour) in self.neighbours.list() {
             if neighbour.state == State::Incomplete
-                && self.neighbours.heard(uplink, (address, hop_mac(address), ANSWER), Instant::now())
+                && self.neighbours.heard(
+                    uplink,
+                    Binding { address, mac: hop_mac(address) },
+                    ANSWER,
+                    Instant::now(),
+                )
             {
                 self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
             }
