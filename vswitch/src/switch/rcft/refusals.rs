@@ -1,0 +1,117 @@
+//! What the log and the events say of refused queue pairs: at most once a second for each vNIC.
+
+use std::net::IpAddr;
+
+use pipelines::Now;
+use pipelines::drops::DropReason;
+use pipelines::snapshot::Snapshot;
+use serde_json::json;
+use wire::Qpn;
+
+use super::{Control, SECOND};
+use crate::switch::events::EventLog;
+
+/// A queue pair that a worker refused a vNIC ([`Event::QpRefused`](pipelines::event::Event::QpRefused)).
+pub struct Refusal {
+    pub vnic: u32,
+    /// Where the queue pair is that it would have sent to ...
+    pub peer: IpAddr,
+    /// ... and its number there.
+    pub qpn: Qpn,
+    pub reason: DropReason,
+}
+
+/// A request for a connection that a worker answered with a reject
+/// ([`Event::ConnectionRejected`](pipelines::event::Event::ConnectionRejected)).
+pub struct Rejection {
+    pub vnic: u32,
+    pub peer: IpAddr,
+    /// True when the vNIC asked, false when the peer did.
+    pub asked: bool,
+    /// The queue pair of whoever asked.
+    pub qpn: Qpn,
+}
+
+impl Control {
+    /// A worker refused a queue pair.
+    pub fn refused(
+        &mut self,
+        Refusal { vnic, peer, qpn, reason }: Refusal,
+        snapshot: &Snapshot,
+        now: Now,
+        events: &mut EventLog,
+    ) {
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        if !self.may_log(vnic, now) {
+            return;
+        }
+        self.look(vnic, snapshot, events);
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        let (reason, number) = (reason.name(), qpn.get());
+        let quota = (quota != u32::MAX).then_some(quota);
+        let of = quota.map_or("no quota".into(), |quota| format!("quota {quota}"));
+        tracing::warn!(vnic = name, %peer, qpn = number, reason, used, quota, "queue pair refused");
+        let text = format!(
+            "{name} was refused a queue pair to {peer} qp {number:#x}: {reason}; {used} in use, {of}"
+        );
+        let facts = json!({
+            "vnic": name, "peer": peer, "qpn": number, "reason": reason, "in-use": used, "quota": quota,
+        });
+        events.add("qp-refused", text, facts);
+    }
+
+    /// Says when a vNIC has reached its quota, once until it is under it again.
+    pub(super) fn look(&mut self, vnic: u32, snapshot: &Snapshot, events: &mut EventLog) {
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        if used < quota {
+            self.full.remove(&vnic);
+            return;
+        }
+        if quota == 0 || !self.full.insert(vnic) {
+            return;
+        }
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        tracing::warn!(vnic = name, used, quota, "quota of queue pairs reached");
+        let text = format!("{name} has reached its quota: {used} of {quota} queue pairs in use");
+        events.add("quota-reached", text, json!({ "vnic": name, "in-use": used, "quota": quota }));
+    }
+
+    /// A request for a connection was answered with a reject.
+    pub fn rejected(
+        &mut self,
+        Rejection { vnic, peer, asked, qpn }: Rejection,
+        snapshot: &Snapshot,
+        now: Now,
+        events: &mut EventLog,
+    ) {
+        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
+        if !self.may_log(vnic, now) {
+            return;
+        }
+        self.look(vnic, snapshot, events);
+        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        let (reason, number) = (DropReason::QP_QUOTA.name(), qpn.get());
+        tracing::warn!(vnic = name, %peer, asked, qpn = number, used, quota, "connection rejected");
+        let who = if asked {
+            format!("{name} (qp {number:#x}) was refused a connection to {peer}")
+        } else {
+            format!("{peer} (qp {number:#x}) was refused a connection to {name}")
+        };
+        let text =
+            format!("{who}: {reason}, its request was answered with a reject; {used} in use, quota {quota}");
+        let facts = json!({
+            "vnic": name, "peer": peer, "asked": asked, "qpn": number, "reason": reason, "answer": "reject",
+            "in-use": used, "quota": quota,
+        });
+        events.add("qp-refused", text, facts);
+    }
+
+    /// True when a refusal of a vNIC may be told again.
+    fn may_log(&mut self, vnic: u32, now: Now) -> bool {
+        let due = self.logged.get(&vnic).is_none_or(|at| now.tick.wrapping_sub(*at) >= SECOND);
+        if due {
+            self.logged.insert(vnic, now.tick);
+        }
+        due
+    }
+}
