@@ -34,11 +34,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <bus_vdev_driver.h>
-#include <ethdev_driver.h>
-#include <ethdev_vdev.h>
+#include "vdev.h"
 #include <rte_errno.h>
-#include <rte_kvargs.h>
 #include <rte_ip.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
@@ -365,12 +362,6 @@ tx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __
 }
 
 static int
-link_update(struct rte_eth_dev *dev __rte_unused, int wait __rte_unused)
-{
-	return 0;
-}
-
-static int
 stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
 {
 	const struct device *device = dev->data->dev_private;
@@ -388,24 +379,6 @@ stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
 /* The board goes on counting; nobody here needs counters that begin again. */
 static int
 stats_reset(struct rte_eth_dev *dev __rte_unused)
-{
-	return 0;
-}
-
-static int
-nothing(struct rte_eth_dev *dev __rte_unused)
-{
-	return 0;
-}
-
-static int
-mtu_set(struct rte_eth_dev *dev __rte_unused, uint16_t mtu __rte_unused)
-{
-	return 0;
-}
-
-static int
-mac_set(struct rte_eth_dev *dev __rte_unused, struct rte_ether_addr *mac __rte_unused)
 {
 	return 0;
 }
@@ -434,15 +407,9 @@ static const struct eth_dev_ops operations = {
 	.dev_supported_ptypes_get = packet_types,
 	.rx_queue_setup = rx_queue_setup,
 	.tx_queue_setup = tx_queue_setup,
-	.link_update = link_update,
 	.stats_get = stats_get,
 	.stats_reset = stats_reset,
-	.promiscuous_enable = nothing,
-	.promiscuous_disable = nothing,
-	.allmulticast_enable = nothing,
-	.allmulticast_disable = nothing,
-	.mtu_set = mtu_set,
-	.mac_addr_set = mac_set,
+	VDEV_OPERATIONS,
 };
 
 /* Where the IPv4 header of a head begins that holds it and the ports behind it; 0 without one. */
@@ -600,32 +567,16 @@ board_open(const char *path)
 }
 
 static int
-copy_text(const char *key __rte_unused, const char *value, void *opaque)
-{
-	if (value == NULL || strlen(value) >= PATH_MAX)
-		return -EINVAL;
-	strcpy(opaque, value);
-	return 0;
-}
-
-static int
 template_probe(struct rte_vdev_device *vdev)
 {
 	static const char *const keys[] = { "frames", "board", "sample", "key", NULL };
-	char text[4][PATH_MAX] = { "", "", "0", "1" };
-	const char *arguments = rte_vdev_device_args(vdev);
-	struct rte_kvargs *list = rte_kvargs_parse(arguments == NULL ? "" : arguments, keys);
+	char text[4][VDEV_TEXT] = { "", "", "0", "1" };
 	struct rte_eth_dev *dev;
 	struct device *device;
 	unsigned int i;
 	int result = 0;
 
-	if (list == NULL)
-		return -EINVAL;
-	for (i = 0; result == 0 && keys[i] != NULL; i++)
-		result = rte_kvargs_process(list, keys[i], copy_text, text[i]);
-	rte_kvargs_free(list);
-	if (result != 0 || text[1][0] == '\0') {
+	if (vdev_arguments(vdev, keys, text) != 0 || text[1][0] == '\0') {
 		SAY("board=FILE is needed\n");
 		return -EINVAL;
 	}
@@ -636,7 +587,6 @@ template_probe(struct rte_vdev_device *vdev)
 	memset(device, 0, sizeof(*device));
 	device->port = dev->data->port_id;
 	device->sample = strtoul(text[2], NULL, 10);
-	device->mac = (struct rte_ether_addr){ { 0x02, 0x7e, 0x3f, 0x1a, 0x7e, (uint8_t)device->port } };
 	for (i = 0; i < TX_QUEUES; i++)
 		device->tx[i] = (struct tx_queue){ .device = device, .number = i, .until_sample = 1 };
 	device->board = board_open(text[1]);
@@ -644,12 +594,7 @@ template_probe(struct rte_vdev_device *vdev)
 		result = -EIO;
 	else if (text[0][0] != '\0')
 		result = parse_frames(device, text[0], strtoull(text[3], NULL, 10));
-	dev->data->mac_addrs = &device->mac;
-	dev->data->dev_link = (struct rte_eth_link){ .link_speed = RTE_ETH_SPEED_NUM_100G,
-						     .link_duplex = RTE_ETH_LINK_FULL_DUPLEX,
-						     .link_autoneg = RTE_ETH_LINK_FIXED };
-	dev->data->dev_flags |= RTE_ETH_DEV_AUTOFILL_QUEUE_XSTATS;
-	dev->dev_ops = &operations;
+	vdev_describe(dev, &device->mac, &operations);
 	dev->rx_pkt_burst = text[0][0] != '\0' ? rx_make : rx_none;
 	dev->tx_pkt_burst = tx_count;
 	if (result != 0) {
@@ -661,17 +606,6 @@ template_probe(struct rte_vdev_device *vdev)
 	return 0;
 }
 
-static int
-template_remove(struct rte_vdev_device *vdev)
-{
-	struct rte_eth_dev *dev = rte_eth_dev_allocated(rte_vdev_device_name(vdev));
-
-	if (dev == NULL)
-		return 0;
-	dev_close(dev);
-	return rte_eth_dev_release_port(dev);
-}
-
-static struct rte_vdev_driver driver = { .probe = template_probe, .remove = template_remove };
+static struct rte_vdev_driver driver = { .probe = template_probe, .remove = vdev_remove };
 RTE_PMD_REGISTER_VDEV(net_template, driver);
 RTE_PMD_REGISTER_PARAM_STRING(net_template, "frames=<file> board=<file> sample=<n> key=<n>");

@@ -19,7 +19,7 @@ fn compare_makes_frames_and_checks_what_comes_out() {
         let record = dir.path().join(format!("{traffic}.json"));
         let output = Command::new("timeout")
             .args([
-                // The driver's headers may have to be fetched first, for which `perf/plugin/build` takes two minutes at most.
+                // The driver's headers may have to be fetched first, for which the driver's build takes two minutes at most.
                 "200",
                 &perf.display().to_string(),
                 "compare",

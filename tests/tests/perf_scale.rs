@@ -15,7 +15,7 @@ fn scale_measures_two_workers_with_lanes_of_their_own() {
     let (perf, vswitch) = (binary::release("perf"), binary::release("vswitch"));
     let output = Command::new("timeout")
         .args([
-            // The driver's headers may have to be fetched first, for which `perf/plugin/build` takes two minutes at most.
+            // The driver's headers may have to be fetched first, for which the driver's build takes two minutes at most.
             "200",
             &perf.display().to_string(),
             "scale",

@@ -1,24 +1,19 @@
 //! The plugin driver `net_template`: building it, and the words that make a device of it.
 //!
-//! Its C is part of this program; DPDK's headers for drivers are fetched by the script that builds it.
+//! Its C is part of this program; what builds it is the crate `testdev`.
 
 use std::path::{Path, PathBuf};
 
-use crate::host::{HostError, io, process};
+use testdev::{BuildError, Driver, VDEV_H};
 
-const SOURCE: &str = include_str!("../../plugin/net_template.c");
-const SCRIPT: &str = include_str!("../../plugin/build");
+const DRIVER: Driver = Driver {
+    name: "net_template",
+    sources: &[VDEV_H, ("net_template.c", include_str!("../../plugin/net_template.c"))],
+};
 
 /// Builds the driver, if that was not done before, and returns where it is. `folder` is for its source.
-pub fn build(folder: &Path) -> Result<PathBuf, HostError> {
-    let source = folder.join("net_template.c");
-    let script = folder.join("build");
-    for (path, text) in [(&source, SOURCE), (&script, SCRIPT)] {
-        std::fs::write(path, text).map_err(io(format!("write {}", path.display())))?;
-    }
-    let words = [script.display().to_string(), source.display().to_string()];
-    let output = process::run("bash", &[&words[0], &words[1]], &[])?;
-    Ok(PathBuf::from(output.trim()))
+pub fn build(folder: &Path) -> Result<PathBuf, BuildError> {
+    DRIVER.build(folder)
 }
 
 #[derive(Debug, Clone)]

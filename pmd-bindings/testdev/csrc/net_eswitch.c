@@ -1,0 +1,586 @@
+/*
+ * net_eswitch: DPDK virtual devices that are the ports of a NIC with an embedded switch, as far as rules go: a lab and test
+ * device, never a claim about hardware. It takes rules of rte_flow through the synchronous API and through templates and
+ * queues, refuses what mlx5's hardware steering refuses, answers late, fails, and tells what it holds. Rules move no
+ * packet: packets go on between an interface of the kernel and whoever polls the port.
+ *
+ *   net_eswitch0                      the uplink of e-switch 0: the transfer proxy
+ *   net_eswitch1,representor=0        a representor of the same e-switch
+ *   ,switch=N                         of e-switch N
+ *   ,iface=NAME                       frames come from and go to this interface (AF_PACKET); none without it
+ *   ,rss=BITS                         what it can hash on (RTE_ETH_RSS_*)
+ *
+ * Of the uplink, what the e-switch has and does wrong (struct traits; a number of 0 is "never" or "none"):
+ *
+ *   queues=16 depth=1024 counters=N ages=N meters=N rules=N    what there is
+ *   sync=1            the synchronous API
+ *   legacy=0          actions that hardware steering does not take: set_tag, set_mac, dec_ttl, meter, port_id
+ *   delay=US          from push to result
+ *   late=N late-us=US one operation in N takes so long
+ *   fail=N keep=N     one creation, one removal in N comes to nothing
+ *   busy=N            one operation in N is not taken (EAGAIN)
+ *   fresh=N           the first N queries of a counter answer EAGAIN
+ *
+ * It keeps order: a representor does not start before its uplink nor the uplink stop before its representors; queues are
+ * configured once. What an application must never do is logged as "misuse" and counted (extended statistics of
+ * the uplink, which count rules and operations, too). rte_flow_dev_dump prints the rules in force.
+ */
+#include <inttypes.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net_eswitch.h"
+#include "vdev.h"
+#include <rte_ether.h>
+#include <rte_ip.h>
+#include <rte_malloc.h>
+#include <rte_thash.h>
+
+RTE_LOG_REGISTER_DEFAULT(eswitch_log, NOTICE);
+
+#define RSS_TYPES (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
+#define WAITING RTE_DIM(((struct rx_queue *)0)->waiting)
+
+static LIST_HEAD(, eswitch) eswitches = LIST_HEAD_INITIALIZER(eswitches);
+
+const char *const count_names[COUNTS] = {
+	[RULES] = "flow_rules",
+	[CREATED] = "flow_created",
+	[DESTROYED] = "flow_destroyed",
+	[FAILED] = "flow_create_failed",
+	[KEPT] = "flow_destroy_failed",
+	[NOT_TAKEN] = "flow_again",
+	[REFUSED] = "flow_refused",
+	[MISUSED] = "flow_misused",
+	[DANGLING] = "flow_dangling_jumps",
+	[TABLES] = "flow_tables",
+	[TEMPLATES] = "flow_templates",
+	[COUNTERS] = "flow_counters",
+	[METERS] = "flow_meters",
+	[ACTIONS_SHARED] = "flow_shared_actions",
+};
+
+/* The default key of drivers that have one. */
+static const uint8_t rss_key[40] = {
+	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+};
+
+static bool
+is_port(const uint8_t *ports, uint16_t length, uint16_t at)
+{
+	return ports != NULL && at + 4 <= length;
+}
+
+/* The hash that the port was configured for, of the outermost headers; 0 for what it does not hash. */
+static uint32_t
+rss_hash(const struct port *port, const uint8_t *frame, uint16_t length)
+{
+	uint32_t tuple[9], words = 0, i;
+	uint16_t type = 0, at = RTE_ETHER_HDR_LEN;
+	uint64_t l4 = 0;
+	uint8_t protocol = 0;
+
+	if (length < RTE_ETHER_HDR_LEN)
+		return 0;
+	type = frame[12] << 8 | frame[13];
+	if (type == RTE_ETHER_TYPE_IPV4 && length >= at + 20 && (port->rss_hf & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP |
+	    RTE_ETH_RSS_TCP))) {
+		protocol = frame[at + 9];
+		memcpy(tuple, frame + at + 12, 8);
+		words = 2;
+		l4 = protocol == IPPROTO_UDP ? RTE_ETH_RSS_NONFRAG_IPV4_UDP : RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+		at += (frame[at] & 15) * 4;
+	} else if (type == RTE_ETHER_TYPE_IPV6 && length >= at + 40 && (port->rss_hf & (RTE_ETH_RSS_IP |
+	    RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP))) {
+		protocol = frame[at + 6];
+		memcpy(tuple, frame + at + 8, 32);
+		words = 8;
+		l4 = protocol == IPPROTO_UDP ? RTE_ETH_RSS_NONFRAG_IPV6_UDP : RTE_ETH_RSS_NONFRAG_IPV6_TCP;
+		at += 40;
+	} else {
+		return 0;
+	}
+	if ((protocol == IPPROTO_UDP || protocol == IPPROTO_TCP) && (port->rss_hf & l4) && is_port(frame, length, at))
+		memcpy(&tuple[words++], frame + at, 4);
+	for (i = 0; i < words; i++)
+		tuple[i] = rte_be_to_cpu_32(tuple[i]);
+	return rte_softrss(tuple, words, port->rss_key);
+}
+
+/* Takes what waits in the socket, and gives each frame to its queue. */
+static void
+distribute(struct port *port)
+{
+	uint16_t queues = port->dev->data->nb_rx_queues;
+	unsigned int i;
+
+	for (i = 0; i < 64; i++) {
+		struct rte_mbuf *mbuf = rte_pktmbuf_alloc(port->rx[0].pool);
+		struct sockaddr_ll from;
+		socklen_t from_length = sizeof(from);
+		struct rx_queue *queue;
+		ssize_t length;
+		uint8_t *data;
+
+		if (mbuf == NULL)
+			return;
+		data = rte_pktmbuf_mtod(mbuf, uint8_t *);
+		length = recvfrom(port->socket, data, rte_pktmbuf_tailroom(mbuf), MSG_DONTWAIT | MSG_TRUNC,
+			(struct sockaddr *)&from, &from_length);
+		if (length <= 0 || length > rte_pktmbuf_tailroom(mbuf) || from.sll_pkttype == PACKET_OUTGOING) {
+			rte_pktmbuf_free(mbuf);
+			if (length <= 0)
+				return;
+			continue;
+		}
+		mbuf->data_len = mbuf->pkt_len = length;
+		mbuf->port = port->dev->data->port_id;
+		if (port->rss_hf != 0) {
+			mbuf->hash.rss = rss_hash(port, data, length);
+			mbuf->ol_flags |= RTE_MBUF_F_RX_RSS_HASH;
+		}
+		queue = &port->rx[port->rss_hf != 0 ? mbuf->hash.rss % queues : 0];
+		if (queue->head - queue->tail == WAITING) {
+			queue->lost++;
+			rte_pktmbuf_free(mbuf);
+			continue;
+		}
+		queue->waiting[queue->head++ % WAITING] = mbuf;
+	}
+}
+
+static uint16_t
+receive(void *opaque, struct rte_mbuf **mbufs, uint16_t room)
+{
+	struct rx_queue *queue = opaque;
+	struct port *port = queue->port;
+	uint16_t count = 0;
+
+	if (port->socket < 0)
+		return 0;
+	rte_spinlock_lock(&port->rx_lock);
+	if (queue->head == queue->tail)
+		distribute(port);
+	while (count < room && queue->head != queue->tail) {
+		mbufs[count] = queue->waiting[queue->tail++ % WAITING];
+		queue->bytes += mbufs[count]->pkt_len;
+		count++;
+	}
+	queue->packets += count;
+	rte_spinlock_unlock(&port->rx_lock);
+	return count;
+}
+
+static uint16_t
+transmit(void *opaque, struct rte_mbuf **mbufs, uint16_t count)
+{
+	struct tx_queue *queue = opaque;
+	uint8_t room[RTE_ETHER_MAX_JUMBO_FRAME_LEN];
+	uint16_t i;
+
+	for (i = 0; i < count; i++) {
+		uint32_t length = rte_pktmbuf_pkt_len(mbufs[i]);
+		const void *data = length > sizeof(room) ? NULL : rte_pktmbuf_read(mbufs[i], 0, length, room);
+
+		if (data == NULL || (queue->port->socket >= 0 &&
+		    send(queue->port->socket, data, length, MSG_DONTWAIT) != (ssize_t)length))
+			queue->lost++;
+		queue->packets++;
+		queue->bytes += length;
+	}
+	rte_pktmbuf_free_bulk(mbufs, count);
+	return count;
+}
+
+static int
+dev_configure(struct rte_eth_dev *dev)
+{
+	struct port *port = port_of(dev);
+	const struct rte_eth_rss_conf *rss = &dev->data->dev_conf.rx_adv_conf.rss_conf;
+	bool spreads = dev->data->dev_conf.rxmode.mq_mode & RTE_ETH_MQ_RX_RSS_FLAG;
+
+	port->rss_hf = spreads ? rss->rss_hf : 0;
+	memcpy(port->rss_key, rss->rss_key != NULL && rss->rss_key_len == sizeof(rss_key) ? rss->rss_key : rss_key,
+		sizeof(rss_key));
+	return 0;
+}
+
+static int
+dev_start(struct rte_eth_dev *dev)
+{
+	struct port *port = port_of(dev);
+	struct eswitch *eswitch = port->eswitch;
+
+	if (port->representor >= 0 && (eswitch->uplink == NULL || !eswitch->uplink->started)) {
+		SAY(ERR, "port %u: transfer proxy port must be started first\n", dev->data->port_id);
+		return -EAGAIN;
+	}
+	port->started = true;
+	eswitch->started += port->representor >= 0;
+	dev->data->dev_link.link_status = RTE_ETH_LINK_UP;
+	return 0;
+}
+
+static int
+dev_stop(struct rte_eth_dev *dev)
+{
+	struct port *port = port_of(dev);
+	struct eswitch *eswitch = port->eswitch;
+	unsigned int i;
+
+	if (!port->started)
+		return 0;
+	if (port->representor < 0 && eswitch->started > 0) {
+		SAY(ERR, "port %u: transfer proxy port stops last; %u representors are started\n", dev->data->port_id,
+			eswitch->started);
+		return -EBUSY;
+	}
+	if (port->representor < 0) {
+		rte_spinlock_lock(&eswitch->lock);
+		flows_end(eswitch);
+		rte_spinlock_unlock(&eswitch->lock);
+	} else {
+		eswitch->started--;
+	}
+	port->started = false;
+	dev->data->dev_link.link_status = RTE_ETH_LINK_DOWN;
+	for (i = 0; i < RX_QUEUES; i++)
+		while (port->rx[i].head != port->rx[i].tail)
+			rte_pktmbuf_free(port->rx[i].waiting[port->rx[i].tail++ % WAITING]);
+	return 0;
+}
+
+static int
+dev_infos(struct rte_eth_dev *dev, struct rte_eth_dev_info *info)
+{
+	const struct port *port = port_of(dev);
+
+	info->max_mac_addrs = 1;
+	info->max_rx_pktlen = RTE_ETHER_MAX_JUMBO_FRAME_LEN;
+	info->max_mtu = RTE_ETHER_MAX_JUMBO_FRAME_LEN - RTE_ETHER_HDR_LEN - RTE_ETHER_CRC_LEN;
+	info->max_rx_queues = info->max_tx_queues = RX_QUEUES;
+	info->tx_offload_capa = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	info->rx_offload_capa = RTE_ETH_RX_OFFLOAD_RSS_HASH;
+	info->flow_type_rss_offloads = port->rss_types;
+	info->hash_key_size = sizeof(rss_key);
+	info->switch_info.name = "net_eswitch";
+	info->switch_info.domain_id = port->eswitch->domain;
+	info->switch_info.port_id = port->representor + 1;
+	return 0;
+}
+
+static int
+rss_conf_get(struct rte_eth_dev *dev, struct rte_eth_rss_conf *conf)
+{
+	struct port *port = port_of(dev);
+
+	conf->rss_hf = port->rss_hf;
+	if (conf->rss_key != NULL && conf->rss_key_len >= sizeof(rss_key))
+		memcpy(conf->rss_key, port->rss_key, sizeof(rss_key));
+	return 0;
+}
+
+static int
+rx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __rte_unused,
+	unsigned int socket __rte_unused, const struct rte_eth_rxconf *config __rte_unused, struct rte_mempool *pool)
+{
+	struct rx_queue *queue = &port_of(dev)->rx[number];
+
+	queue->pool = pool;
+	dev->data->rx_queues[number] = queue;
+	return 0;
+}
+
+static int
+tx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __rte_unused,
+	unsigned int socket __rte_unused, const struct rte_eth_txconf *config __rte_unused)
+{
+	dev->data->tx_queues[number] = &port_of(dev)->tx[number];
+	return 0;
+}
+
+static int
+stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
+{
+	const struct port *port = port_of(dev);
+	unsigned int i;
+
+	for (i = 0; i < RX_QUEUES; i++) {
+		stats->ipackets += port->rx[i].packets;
+		stats->ibytes += port->rx[i].bytes;
+		stats->imissed += port->rx[i].lost;
+		stats->opackets += port->tx[i].packets - port->tx[i].lost;
+		stats->obytes += port->tx[i].bytes;
+		stats->oerrors += port->tx[i].lost;
+	}
+	return 0;
+}
+
+static int
+stats_reset(struct rte_eth_dev *dev)
+{
+	struct port *port = port_of(dev);
+	unsigned int i;
+
+	for (i = 0; i < RX_QUEUES; i++) {
+		port->rx[i].packets = port->rx[i].bytes = port->rx[i].lost = 0;
+		port->tx[i].packets = port->tx[i].bytes = port->tx[i].lost = 0;
+	}
+	return 0;
+}
+
+/* Each receive queue's packets; of the uplink, the e-switch's counts besides. */
+static unsigned int
+xstats_count(const struct rte_eth_dev *dev)
+{
+	const struct port *port = dev->data->dev_private;
+
+	return dev->data->nb_rx_queues + (port->representor < 0 ? COUNTS : 0);
+}
+
+static int
+xstats_get(struct rte_eth_dev *dev, struct rte_eth_xstat *stats, unsigned int room)
+{
+	const struct port *port = port_of(dev);
+	unsigned int i, queues = dev->data->nb_rx_queues, count = xstats_count(dev);
+
+	if (stats == NULL || room < count)
+		return count;
+	rte_spinlock_lock(&port->eswitch->lock);
+	queues_advance(port->eswitch);
+	for (i = 0; i < count; i++) {
+		stats[i].id = i;
+		stats[i].value = i < queues ? port->rx[i].packets : port->eswitch->counts[i - queues];
+	}
+	rte_spinlock_unlock(&port->eswitch->lock);
+	return count;
+}
+
+static int
+xstats_names(struct rte_eth_dev *dev, struct rte_eth_xstat_name *names, unsigned int room)
+{
+	unsigned int i, queues = dev->data->nb_rx_queues, count = xstats_count(dev);
+
+	if (names == NULL || room < count)
+		return count;
+	for (i = 0; i < count; i++) {
+		if (i < queues)
+			snprintf(names[i].name, sizeof(names[i].name), "eswitch_rx_q%u", i);
+		else
+			snprintf(names[i].name, sizeof(names[i].name), "%s", count_names[i - queues]);
+	}
+	return count;
+}
+
+static int
+flow_ops_get(struct rte_eth_dev *dev __rte_unused, const struct rte_flow_ops **operations)
+{
+	*operations = &flow_operations;
+	return 0;
+}
+
+static int
+mtr_ops_get(struct rte_eth_dev *dev __rte_unused, void *operations)
+{
+	*(const struct rte_mtr_ops **)operations = &meter_operations;
+	return 0;
+}
+
+static void
+eswitch_leave(struct port *port)
+{
+	struct eswitch *eswitch = port->eswitch;
+
+	if (eswitch == NULL)
+		return;
+	port->eswitch = NULL;
+	if (eswitch->uplink == port) {
+		eswitch->uplink = NULL;
+		queues_end(eswitch);
+		meters_end(eswitch);
+	}
+	if (--eswitch->ports > 0)
+		return;
+	LIST_REMOVE(eswitch, next);
+	rte_eth_switch_domain_free(eswitch->domain);
+	free(eswitch);
+}
+
+static int
+dev_close(struct rte_eth_dev *dev)
+{
+	struct port *port = port_of(dev);
+
+	if (rte_eal_process_type() != RTE_PROC_PRIMARY)
+		return 0;
+	if (port->socket >= 0)
+		close(port->socket);
+	port->socket = -1;
+	eswitch_leave(port);
+	/* Part of the private data, which is freed by itself. */
+	dev->data->mac_addrs = NULL;
+	return 0;
+}
+
+static const struct eth_dev_ops operations = {
+	.dev_configure = dev_configure,
+	.dev_start = dev_start,
+	.dev_stop = dev_stop,
+	.dev_close = dev_close,
+	.dev_infos_get = dev_infos,
+	.rx_queue_setup = rx_queue_setup,
+	.tx_queue_setup = tx_queue_setup,
+	.stats_get = stats_get,
+	.stats_reset = stats_reset,
+	.xstats_get = xstats_get,
+	.xstats_get_names = xstats_names,
+	.rss_hash_conf_get = rss_conf_get,
+	.flow_ops_get = flow_ops_get,
+	.mtr_ops_get = mtr_ops_get,
+	VDEV_OPERATIONS,
+};
+
+static int
+open_socket(const char *interface)
+{
+	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL) };
+	struct packet_mreq all = { .mr_type = PACKET_MR_PROMISC };
+	int packets = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL));
+
+	if (packets < 0)
+		return -1;
+	address.sll_ifindex = all.mr_ifindex = if_nametoindex(interface);
+	if (address.sll_ifindex == 0 || bind(packets, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    setsockopt(packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof(all)) < 0) {
+		close(packets);
+		return -1;
+	}
+	return packets;
+}
+
+static struct eswitch *
+eswitch_of(unsigned int number)
+{
+	struct eswitch *eswitch;
+
+	LIST_FOREACH(eswitch, &eswitches, next)
+		if (eswitch->number == number)
+			return eswitch;
+	eswitch = calloc(1, sizeof(*eswitch));
+	if (eswitch == NULL)
+		return NULL;
+	if (rte_eth_switch_domain_alloc(&eswitch->domain) != 0) {
+		free(eswitch);
+		return NULL;
+	}
+	eswitch->number = number;
+	rte_spinlock_init(&eswitch->lock);
+	TAILQ_INIT(&eswitch->flows);
+	LIST_INSERT_HEAD(&eswitches, eswitch, next);
+	return eswitch;
+}
+
+#define ARGUMENT(word, member, usual) { word, offsetof(struct traits, member), usual }
+static const struct {
+	const char *word;
+	size_t at;
+	uint32_t usual;
+} numbers[] = {
+	ARGUMENT("queues", queues, 16),
+	ARGUMENT("depth", depth, 1024),
+	ARGUMENT("counters", counters, 1 << 22),
+	ARGUMENT("ages", ages, 1 << 22),
+	ARGUMENT("meters", meters, 1 << 16),
+	ARGUMENT("rules", rules, 1 << 24),
+	ARGUMENT("sync", sync, 1),
+	ARGUMENT("legacy", legacy, 0),
+	ARGUMENT("delay", delay, 0),
+	ARGUMENT("late", late, 0),
+	ARGUMENT("late-us", late_delay, 0),
+	ARGUMENT("fail", fail, 0),
+	ARGUMENT("keep", keep, 0),
+	ARGUMENT("busy", busy, 0),
+	ARGUMENT("fresh", fresh, 0),
+};
+
+enum { SWITCH, REPRESENTOR, IFACE, RSS, TEXTS };
+
+static int
+probe(struct rte_vdev_device *vdev)
+{
+	const char *keys[TEXTS + RTE_DIM(numbers) + 1] = { "switch", "representor", "iface", "rss" };
+	char text[TEXTS + RTE_DIM(numbers)][VDEV_TEXT] = { "0", "-1" };
+	struct rte_eth_dev *dev;
+	struct eswitch *eswitch;
+	struct port *port;
+	unsigned int i;
+
+	for (i = 0; i < RTE_DIM(numbers); i++) {
+		keys[TEXTS + i] = numbers[i].word;
+		snprintf(text[TEXTS + i], VDEV_TEXT, "%u", numbers[i].usual);
+	}
+	keys[TEXTS + i] = NULL;
+	if (vdev_arguments(vdev, keys, text) != 0) {
+		SAY(ERR, "an argument is not known\n");
+		return -EINVAL;
+	}
+	dev = rte_eth_vdev_allocate(vdev, sizeof(*port));
+	if (dev == NULL)
+		return -ENOMEM;
+	port = port_of(dev);
+	memset(port, 0, sizeof(*port));
+	port->dev = dev;
+	port->representor = atoi(text[REPRESENTOR]);
+	port->rss_types = text[RSS][0] == '\0' ? RSS_TYPES : strtoull(text[RSS], NULL, 0);
+	port->socket = -1;
+	rte_spinlock_init(&port->rx_lock);
+	for (i = 0; i < RX_QUEUES; i++) {
+		port->rx[i].port = port->tx[i].port = port;
+		port->rx[i].number = i;
+	}
+	vdev_describe(dev, &port->mac, &operations);
+	dev->rx_pkt_burst = receive;
+	dev->tx_pkt_burst = transmit;
+#if HAS_FP_OPS
+	dev->flow_fp_ops = &fast_operations;
+#endif
+	eswitch = eswitch_of(strtoul(text[SWITCH], NULL, 10));
+	if (eswitch == NULL || (port->representor < 0 && eswitch->uplink != NULL)) {
+		SAY(ERR, "e-switch %s has an uplink already, or there is no room for one\n", text[SWITCH]);
+		goto fail;
+	}
+	port->eswitch = eswitch;
+	eswitch->ports++;
+	if (port->representor < 0) {
+		eswitch->uplink = port;
+		for (i = 0; i < RTE_DIM(numbers); i++)
+			*(uint32_t *)((char *)&eswitch->traits + numbers[i].at) = strtoul(text[TEXTS + i], NULL, 10);
+	} else {
+		dev->data->dev_flags |= RTE_ETH_DEV_REPRESENTOR;
+		dev->data->representor_id = port->representor;
+		dev->data->backer_port_id = eswitch->uplink == NULL ? dev->data->port_id :
+			eswitch->uplink->dev->data->port_id;
+	}
+	if (text[IFACE][0] != '\0') {
+		port->socket = open_socket(text[IFACE]);
+		if (port->socket < 0) {
+			SAY(ERR, "cannot open interface %s\n", text[IFACE]);
+			goto fail;
+		}
+	}
+	rte_eth_dev_probing_finish(dev);
+	return 0;
+fail:
+	dev_close(dev);
+	rte_eth_dev_release_port(dev);
+	return -EINVAL;
+}
+
+static struct rte_vdev_driver driver = { .probe = probe, .remove = vdev_remove };
+RTE_PMD_REGISTER_VDEV(net_eswitch, driver);

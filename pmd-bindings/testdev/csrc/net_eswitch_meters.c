@@ -1,0 +1,181 @@
+/*
+ * net_eswitch: meters by number, with their profiles and their policy (rte_mtr). They meter nothing.
+ */
+#include <stdlib.h>
+
+#include "net_eswitch.h"
+
+#define MOST 65536
+
+enum { PROFILE, POLICY, METER, KINDS };
+
+/* What there is of each kind, by number, and how many refer to it. */
+struct meters {
+	struct thing {
+		bool is;
+		uint32_t users, profile, policy;
+	} things[KINDS][MOST];
+};
+
+static int
+no(struct eswitch *eswitch, struct rte_mtr_error *error, int code, const char *words)
+{
+	eswitch->counts[REFUSED]++;
+	return -rte_mtr_error_set(error, code, RTE_MTR_ERROR_TYPE_UNSPECIFIED, NULL, words);
+}
+
+static struct thing *
+thing(struct rte_eth_dev *dev, unsigned int kind, uint32_t number)
+{
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+
+	if (eswitch->meters == NULL)
+		eswitch->meters = calloc(1, sizeof(*eswitch->meters));
+	return eswitch->meters == NULL || number >= MOST ? NULL : &eswitch->meters->things[kind][number];
+}
+
+static int
+add(struct rte_eth_dev *dev, unsigned int kind, uint32_t number, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, kind, number);
+
+	if (one == NULL || one->is)
+		return no(port_of(dev)->eswitch, error, one == NULL ? ENOMEM : EEXIST, "there is no room, or it is there");
+	*one = (struct thing){ .is = true };
+	return 0;
+}
+
+static int
+take_away(struct rte_eth_dev *dev, unsigned int kind, uint32_t number, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, kind, number);
+
+	if (one == NULL || !one->is || one->users != 0)
+		return no(port_of(dev)->eswitch, error, one != NULL && one->is ? EBUSY : ENOENT,
+			"it is not there, or it is in use");
+	one->is = false;
+	return 0;
+}
+
+static int
+profile_add(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_meter_profile *profile __rte_unused,
+	struct rte_mtr_error *error)
+{
+	return add(dev, PROFILE, number, error);
+}
+
+static int
+profile_delete(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
+{
+	return take_away(dev, PROFILE, number, error);
+}
+
+static int
+policy_add(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_meter_policy_params *policy __rte_unused,
+	struct rte_mtr_error *error)
+{
+	return add(dev, POLICY, number, error);
+}
+
+static int
+policy_delete(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
+{
+	return take_away(dev, POLICY, number, error);
+}
+
+/* METER_MARK names profile and policy by pointers of the driver's. */
+static struct rte_flow_meter_profile *
+profile_get(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, PROFILE, number);
+
+	if (one != NULL && one->is)
+		return (struct rte_flow_meter_profile *)one;
+	no(port_of(dev)->eswitch, error, ENOENT, "there is no such profile");
+	return NULL;
+}
+
+static struct rte_flow_meter_policy *
+policy_get(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, POLICY, number);
+
+	if (one != NULL && one->is)
+		return (struct rte_flow_meter_policy *)one;
+	no(port_of(dev)->eswitch, error, ENOENT, "there is no such policy");
+	return NULL;
+}
+
+static int
+meter_create(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_params *params, int shared __rte_unused,
+	struct rte_mtr_error *error)
+{
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct thing *profile = thing(dev, PROFILE, params->meter_profile_id);
+	struct thing *policy = thing(dev, POLICY, params->meter_policy_id), *one = thing(dev, METER, number);
+
+	if (!eswitch->traits.legacy)
+		return no(eswitch, error, ENOTSUP, "meters by number are not supported: use METER_MARK");
+	if (profile == NULL || policy == NULL || !profile->is || !policy->is)
+		return no(eswitch, error, ENOENT, "there is no such profile or policy");
+	if (add(dev, METER, number, error) < 0)
+		return -rte_errno;
+	one->profile = params->meter_profile_id;
+	one->policy = params->meter_policy_id;
+	profile->users++;
+	policy->users++;
+	eswitch->counts[METERS]++;
+	return 0;
+}
+
+static int
+meter_destroy(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, METER, number);
+
+	if (take_away(dev, METER, number, error) < 0)
+		return -rte_errno;
+	thing(dev, PROFILE, one->profile)->users--;
+	thing(dev, POLICY, one->policy)->users--;
+	port_of(dev)->eswitch->counts[METERS]--;
+	return 0;
+}
+
+static int
+meter_update(struct rte_eth_dev *dev, uint32_t number, uint32_t profile, struct rte_mtr_error *error)
+{
+	struct thing *one = thing(dev, METER, number), *other = thing(dev, PROFILE, profile);
+
+	if (one == NULL || other == NULL || !one->is || !other->is)
+		return no(port_of(dev)->eswitch, error, ENOENT, "there is no such meter or profile");
+	thing(dev, PROFILE, one->profile)->users--;
+	other->users++;
+	one->profile = profile;
+	return 0;
+}
+
+bool
+meter_known(const struct eswitch *eswitch, uint32_t number)
+{
+	return eswitch->meters != NULL && number < MOST && eswitch->meters->things[METER][number].is;
+}
+
+void
+meters_end(struct eswitch *eswitch)
+{
+	free(eswitch->meters);
+	eswitch->meters = NULL;
+	eswitch->counts[METERS] = 0;
+}
+
+const struct rte_mtr_ops meter_operations = {
+	.meter_profile_add = profile_add,
+	.meter_profile_delete = profile_delete,
+	.meter_profile_get = profile_get,
+	.meter_policy_add = policy_add,
+	.meter_policy_delete = policy_delete,
+	.meter_policy_get = policy_get,
+	.create = meter_create,
+	.destroy = meter_destroy,
+	.meter_profile_update = meter_update,
+};
