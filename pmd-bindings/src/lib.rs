@@ -34,7 +34,7 @@ pub use burst::Burst;
 pub use clock::{Clock, Moment, rdtsc};
 pub use eal::{Eal, EalConfig, Hugepages, LogLevel, PciAccess};
 pub use error::{EalError, Errno, MempoolError, PortError};
-pub use flow::{FlowDevice, FlowQueue, FlowQueues, Flows};
+pub use flow::{FlowDevice, FlowEngine, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{eal, in_own_namespace, pool, start, stop};
-use pmd::{FlowDevice, FlowQueues, Flows, Port, PortConfig, PortError};
+use pmd::{FlowDevice, FlowEngine, FlowQueues, Flows, Port, PortConfig, PortError};
 use rules::{
     Action, Attr, BackEnd, Cause, Domain, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
 };
@@ -82,7 +82,7 @@ fn a_port_without_flow_queues_does_not_start_with_them() {
     let eal = eal();
     let pool = pool(&eal, 4095);
     let queues = FlowQueues { queues: 2, depth: 64, counters: 10, ages: 0, meters: 0, rules_per_table: 100 };
-    let config = PortConfig { flow_queues: Some(queues), ..PortConfig::default() };
+    let config = PortConfig { flow_engine: FlowEngine::Async(queues), ..PortConfig::default() };
     let port = Port::attach(&eal, "net_null0", "").unwrap();
     let (port, error) = port.start(&config, &pool).map(|_| ()).unwrap_err();
     let PortError::FlowQueues { name, error } = error else { panic!("{error}") };

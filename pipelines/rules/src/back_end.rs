@@ -191,11 +191,25 @@ pub trait BackEnd {
     /// here too. A rule that failed is gone.
     fn completed(&mut self, results: &mut Vec<(RuleId, Result<(), FlowError>)>);
 
-    /// Removes a rule: no packet that comes later meets it. What it saw in all, as exactly as the device can tell.
+    /// Removes a rule. What it saw in all, as exactly as the device can tell. No packet that comes later meets it; a back
+    /// end that works through a queue has it gone a little later, before rules that are made afterwards are in force and
+    /// at the latest when [`drain`](Self::drain) returns. Of rules that lead from one to the other those of lower groups go
+    /// first.
     ///
     /// # Errors
     /// Why not; [`Cause::Gone`] when it is not there.
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError>;
+
+    /// Hands the device what it was asked for so far, and takes in its answers, without waiting.
+    fn push(&mut self) {}
+
+    /// Waits until the device has done all that it was asked for.
+    ///
+    /// # Errors
+    /// What it did not do; [`Cause::Again`] when it does not answer.
+    fn drain(&mut self) -> Result<(), FlowError> {
+        Ok(())
+    }
 
     /// What a rule with a `count` action has seen, as of the device's last refresh.
     ///

@@ -10,16 +10,32 @@ use std::collections::BTreeSet;
 
 use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
-use crate::port::{PortId, StartedPort};
+use super::port;
+use crate::port::{Port, PortId, StartedPort};
 
 /// The port that takes `transfer` rules for this one: itself, where the driver does not say.
 ///
 /// # Errors
 /// The driver's words.
 pub fn transfer_proxy(port: &StartedPort) -> Result<PortId, FlowError> {
-    match port.flows().transfer_proxy() {
-        Err(error) if error.cause == Cause::Unsupported => Ok(port.id()),
-        answer => answer,
+    proxy_of(port.id())
+}
+
+impl Port {
+    /// The port that takes `transfer` rules for this one, before either is started: itself, where the driver does not
+    /// say. That one starts first and stops last.
+    ///
+    /// # Errors
+    /// The driver's words.
+    pub fn transfer_proxy(&self) -> Result<PortId, FlowError> {
+        proxy_of(self.id())
+    }
+}
+
+fn proxy_of(port: PortId) -> Result<PortId, FlowError> {
+    match port::pick_transfer_proxy(port.get()) {
+        Err(error) if error.cause == Cause::Unsupported => Ok(port),
+        answer => answer.map(PortId::new),
     }
 }
 
@@ -157,6 +173,14 @@ impl BackEnd for FlowDevice {
         self.api.query(rule)
     }
 
+    fn push(&mut self) {
+        self.api.push();
+    }
+
+    fn drain(&mut self) -> Result<(), FlowError> {
+        self.api.drain()
+    }
+
     fn aged(&mut self, rules: &mut Vec<RuleId>) {
         let before = rules.len();
         self.api.aged(rules);
@@ -174,7 +198,8 @@ impl BackEnd for FlowDevice {
                 _ => {}
             }
         }
-        first.map_or(Ok(()), Err)
+        let drained = self.api.drain();
+        first.map_or(drained, Err)
     }
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {

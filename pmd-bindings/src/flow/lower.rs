@@ -4,6 +4,7 @@
 //! for as long as the value lives, however it is moved.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ptr;
 
 use dpdk_sys as sys;
@@ -18,6 +19,12 @@ pub(super) struct Lowered {
     actions: Vec<sys::rte_flow_action>,
     structures: Vec<Structure>,
     _confs: Vec<Conf>,
+}
+
+impl fmt::Debug for Lowered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lowered({} items, {} actions)", self.items.len() - 1, self.actions.len() - 1)
+    }
 }
 
 /// An action of the rule, by its index, that an indirect one stands in for.

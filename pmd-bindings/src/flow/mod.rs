@@ -5,13 +5,16 @@
 //!   FlowError <-- error.rs ------------- rte_flow_error, errno, what the driver logged
 //! ```
 //! [`Flows`] is the synchronous API, which every driver with rte_flow has; [`FlowQueue`] the one with templates and
-//! queues, for ports started with [`FlowQueues`]. [`FlowDevice`] is either of them on the port that takes the rules of a
+//! queues, for ports started with [`FlowQueues`] ([`FlowEngine`]). [`FlowDevice`] is either of them on the port that takes the rules of a
 //! whole e-switch: the back end of the offload manager. Rules belong to their port: they go when it stops. What is
 //! offloaded, and when, is decided elsewhere.
 //!
 //! No hardware was at hand: what only a NIC can show (that rules match, count, age and meter) is unconfirmed.
 
+mod backlog;
 mod device;
+mod dump;
+mod engine;
 mod error;
 mod held;
 mod layout;
@@ -19,13 +22,15 @@ mod lower;
 mod meter;
 mod port;
 mod queue;
+mod tables;
 mod template;
 
 pub use device::{FlowDevice, transfer_proxy};
+pub(crate) use engine::configure;
+pub use engine::{FlowEngine, FlowLimits, FlowQueues};
 pub(crate) use held::Held;
 pub use port::{Flows, SharedId};
-pub(crate) use queue::configure;
-pub use queue::{FlowLimits, FlowQueue, FlowQueues};
+pub use queue::FlowQueue;
 
 /// What the DPDK that this was built with has of rte_flow. Whether a driver has it, too, only the driver can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -245,13 +245,16 @@ impl Flows {
         let running = self.running()?;
         let (port, mut held) = (running.id().get(), running.flow());
         held.open()?;
-        let mut proxy = 0;
-        // SAFETY: a started port, and a place for the answer.
-        error::check(None, |error| unsafe {
-            sys::rte_flow_pick_transfer_proxy(port, &raw mut proxy, error)
-        })?;
-        Ok(PortId::new(proxy))
+        pick_transfer_proxy(port).map(PortId::new)
     }
+}
+
+/// The port that takes `transfer` rules for this one, as the driver says.
+pub(super) fn pick_transfer_proxy(port: u16) -> Result<u16, FlowError> {
+    let mut proxy = 0;
+    // SAFETY: a port that the caller holds, and a place for the answer.
+    error::check(None, |error| unsafe { sys::rte_flow_pick_transfer_proxy(port, &raw mut proxy, error) })?;
+    Ok(proxy)
 }
 
 fn no_such_rule() -> FlowError {

@@ -1,9 +1,13 @@
 //! [`FlowQueue`]: rules through the template and queue API of rte_flow, for ports that have it.
 //!
-//! Rules are enqueued, pushed to the device together, and reported when it is done with them. Which templates there are
-//! follows from the rules that come ([`Shape`]). Unconfirmed on hardware: no driver without a NIC has this API.
+//! ```text
+//!   create, destroy --> backlog --enqueue--> queue --push--> device --pull--> answers --> completed
+//! ```
+//! Nothing here waits for the device, but for [`BackEnd::drain`], [`BackEnd::flush`] and the end of the queue: what the queue
+//! has no room for stays in the [`Backlog`], which also keeps the order that chains need. Which templates there are follows
+//! from the rules that come ([`Tables`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -11,88 +15,37 @@ use std::time::{Duration, Instant};
 use dpdk_sys as sys;
 use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
 
+use super::backlog::{Backlog, Step};
+use super::engine::{self, FlowLimits, FlowQueues};
 use super::error;
 use super::held::{self, Counter, Held};
 use super::lower::Lowered;
-use super::template::{Shape, Table};
+use super::tables::{TableNumber, Tables};
 use crate::port::{Running, StartedPort};
 
-/// The flow queues that a port is started with ([`PortConfig::flow_queues`](crate::PortConfig::flow_queues)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowQueues {
-    /// How many; each belongs to one thread.
-    pub queues: u16,
-    /// Operations that a queue holds.
-    pub depth: u32,
-    /// Counters to set aside.
-    pub counters: u32,
-    /// Ages to set aside.
-    pub ages: u32,
-    /// Meters to set aside.
-    pub meters: u32,
-    /// Rules of one shape.
-    pub rules_per_table: u32,
-}
-
-/// What a port has for flow queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowLimits {
-    /// Queues.
-    pub queues: u32,
-    /// Operations of a queue.
-    pub depth: u32,
-    /// Counters.
-    pub counters: u32,
-    /// Ages.
-    pub ages: u32,
-    /// Meters.
-    pub meters: u32,
-}
-
-/// What a configured port has for flow queues.
-fn limits(port: u16) -> Result<FlowLimits, FlowError> {
-    // SAFETY: integers, for which zero is a value.
-    let mut info: sys::rte_flow_port_info = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut queue: sys::rte_flow_queue_info = unsafe { std::mem::zeroed() };
-    error::check(None, |error| {
-        // SAFETY: a configured port and two places for the answer.
-        unsafe { sys::rte_flow_info_get(port, &raw mut info, &raw mut queue, error) }
-    })?;
-    Ok(FlowLimits {
-        queues: info.max_nb_queues,
-        depth: queue.max_size,
-        counters: info.max_nb_counters,
-        ages: info.max_nb_aging_objects,
-        meters: info.max_nb_meters,
-    })
-}
-
-/// Makes the flow queues of a port that is configured and not started.
-pub(crate) fn configure(port: u16, config: &FlowQueues) -> Result<(), FlowError> {
-    limits(port)?;
-    // SAFETY: integers, for which zero is a value: the driver's default.
-    let mut attr: sys::rte_flow_port_attr = unsafe { std::mem::zeroed() };
-    attr.nb_counters = config.counters;
-    attr.nb_aging_objects = config.ages;
-    attr.nb_meters = config.meters;
-    let queue = sys::rte_flow_queue_attr { size: config.depth };
-    let mut queues = vec![&raw const queue; usize::from(config.queues)];
-    error::check(None, |error| {
-        // SAFETY: a configured, stopped port; attributes for as many queues as it is told.
-        unsafe { sys::rte_flow_configure(port, &raw const attr, config.queues, queues.as_mut_ptr(), error) }
-    })
-    .map(|_| ())
+/// How far a rule is.
+#[derive(Debug)]
+enum State {
+    /// The queue had no room for it.
+    Waiting(Box<Lowered>),
+    /// The device has not said yet what became of it.
+    Entering(NonNull<sys::rte_flow>),
+    /// The device has it, or has its handle back to give: one that came to nothing.
+    Held(NonNull<sys::rte_flow>),
+    /// Its removal is under way.
+    Leaving(NonNull<sys::rte_flow>),
 }
 
 /// A rule of a queue.
 #[derive(Debug)]
 struct Rule {
-    handle: NonNull<sys::rte_flow>,
-    /// The device has not said yet what became of it.
-    pending: bool,
-    /// Its removal is enqueued.
-    going: bool,
+    state: State,
+    /// Nobody wants it any more: it is removed as soon as its turn comes.
+    unwanted: bool,
+    /// Removals that came to nothing.
+    refusals: u32,
+    group: u32,
+    table: TableNumber,
     counter: Counter,
 }
 
@@ -103,10 +56,16 @@ pub struct FlowQueue {
     running: Arc<Running>,
     queue: u16,
     config: FlowQueues,
-    tables: HashMap<Shape, Table>,
-    rules: BTreeMap<RuleId, Rule>,
+    tables: Tables,
+    rules: HashMap<RuleId, Rule>,
+    backlog: Backlog,
     /// Operations that the device has not answered.
     outstanding: u32,
+    /// Since when it answers EAGAIN to the operation whose turn it is.
+    again_since: Option<Instant>,
+    /// Rules that the device would not let go several times, and when that is tried again.
+    stuck: Vec<RuleId>,
+    retry_at: Option<Instant>,
     /// Answers that nobody asked for yet.
     answers: Vec<(RuleId, Result<(), FlowError>)>,
 }
@@ -125,7 +84,7 @@ impl StartedPort {
     /// # Errors
     /// [`Cause::Unsupported`] for a driver without them.
     pub fn flow_limits(&self) -> Result<FlowLimits, FlowError> {
-        limits(self.id().get())
+        engine::limits(self.id().get())
     }
 
     /// A flow queue of a port that was started with some.
@@ -143,15 +102,35 @@ impl StartedPort {
             return Err(refused(format!("flow queue {queue} is in use")));
         }
         drop(held);
-        let (tables, rules, answers) = (HashMap::new(), BTreeMap::new(), Vec::new());
-        Ok(FlowQueue { running, queue, config, tables, rules, outstanding: 0, answers })
+        Ok(FlowQueue {
+            running,
+            queue,
+            config,
+            tables: Tables::default(),
+            rules: HashMap::new(),
+            backlog: Backlog::default(),
+            outstanding: 0,
+            again_since: None,
+            stuck: Vec::new(),
+            retry_at: None,
+            answers: Vec::new(),
+        })
     }
 }
 
-/// How long the device may take to answer before a caller that waits is told to ask again.
+/// How long the device may answer nothing, or EAGAIN, before it is taken for an error.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A rule that the device has not let go so often waits for a while.
+const REFUSALS: u32 = 8;
+/// For so long.
+const RETRY: Duration = Duration::from_millis(500);
 
 impl FlowQueue {
+    /// Operations that were asked for and that the device has not answered.
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.running.flow()
     }
@@ -160,61 +139,173 @@ impl FlowQueue {
         self.running.id().get()
     }
 
-    fn has_room(&self) -> Result<(), FlowError> {
-        if self.outstanding < self.config.depth {
-            return Ok(());
-        }
-        let message = format!("flow queue {} is full: ask for what is completed first", self.queue);
-        Err(FlowError::new(Cause::Again, Where::Unspecified, message))
+    fn has_room(&self) -> bool {
+        self.outstanding < self.config.depth
     }
 
-    /// The table for a rule, made when there is none.
-    fn table(
-        &mut self,
-        rule: &FlowRule,
+    /// Enqueues a creation.
+    fn enqueue(
+        &self,
+        rule: RuleId,
+        table: TableNumber,
         lowered: &Lowered,
-    ) -> Result<*mut sys::rte_flow_template_table, FlowError> {
-        let shape = Shape::of(rule)?;
-        if let Some(table) = self.tables.get(&shape) {
-            return Ok(table.raw());
-        }
-        let table = Table::new(self.port(), &shape, lowered, self.config.rules_per_table)?;
-        let raw = table.raw();
-        self.tables.insert(shape, table);
-        Ok(raw)
+    ) -> Result<NonNull<sys::rte_flow>, FlowError> {
+        let (later, table) = (later(), self.tables.raw(table));
+        let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
+        error::pointer(Some(lowered), |error| {
+            let (port, queue, later, tag) =
+                (self.port(), self.queue.into(), &raw const later, tag(rule, false));
+            // SAFETY: a queue and a table of this port; lists of the table's shape, with an end, which DPDK copies.
+            unsafe { sys::rte_flow_async_create(port, queue, later, table, items, 0, actions, 0, tag, error) }
+        })
     }
 
     /// Enqueues the removal of a rule.
-    fn remove(&mut self, rule: RuleId) -> Result<(), FlowError> {
-        self.has_room()?;
-        let handle = self.rules.get(&rule).ok_or_else(no_such_rule)?.handle;
+    fn enqueue_removal(&self, rule: RuleId, handle: NonNull<sys::rte_flow>) -> Result<(), FlowError> {
         let later = later();
-        // SAFETY: a rule of this port and queue that was not removed.
-        error::check(None, |error| unsafe {
-            let queue = self.queue.into();
-            sys::rte_flow_async_destroy(
-                self.port(),
-                queue,
-                &raw const later,
-                handle.as_ptr(),
-                tag(rule, true),
-                error,
-            )
-        })?;
+        error::check(None, |error| {
+            let (port, queue, later, tag) =
+                (self.port(), self.queue.into(), &raw const later, tag(rule, true));
+            // SAFETY: a rule of this port and queue of which no operation is under way.
+            unsafe { sys::rte_flow_async_destroy(port, queue, later, handle.as_ptr(), tag, error) }
+        })
+        .map(|_| ())
+    }
+
+    /// Hands over what may be, as long as there is room.
+    fn hand_over(&mut self) {
+        while self.has_room()
+            && let Some(step) = self.backlog.next(self.outstanding)
+        {
+            let result = match step {
+                Step::Create(id) => self.hand_over_creation(id),
+                Step::Destroy(id) => self.hand_over_removal(id),
+                Step::RemoveMeter(meter) => {
+                    self.remove_meter(meter);
+                    Ok(())
+                }
+            };
+            let Err(error) = result else {
+                self.again_since = None;
+                self.backlog.advance();
+                continue;
+            };
+            let since = *self.again_since.get_or_insert_with(Instant::now);
+            if error.cause == Cause::Again && since.elapsed() < PATIENCE {
+                return;
+            }
+            self.again_since = None;
+            self.backlog.advance();
+            self.give_up(step, error);
+        }
+    }
+
+    fn hand_over_creation(&mut self, id: RuleId) -> Result<(), FlowError> {
+        let Some(Rule { state: State::Waiting(lowered), table, .. }) = self.rules.get(&id) else {
+            return Ok(());
+        };
+        let handle = self.enqueue(id, *table, lowered)?;
         self.outstanding += 1;
-        if let Some(rule) = self.rules.get_mut(&rule) {
-            rule.going = true;
+        if let Some(rule) = self.rules.get_mut(&id) {
+            rule.state = State::Entering(handle);
         }
         Ok(())
     }
 
-    /// Hands the device what was enqueued, and takes its answers.
-    fn exchange(&mut self) -> Result<(), FlowError> {
-        if self.outstanding == 0 {
-            return Ok(());
+    fn hand_over_removal(&mut self, id: RuleId) -> Result<(), FlowError> {
+        let Some(Rule { state: State::Held(handle), .. }) = self.rules.get(&id) else { return Ok(()) };
+        let handle = *handle;
+        self.enqueue_removal(id, handle)?;
+        self.outstanding += 1;
+        if let Some(rule) = self.rules.get_mut(&id) {
+            rule.state = State::Leaving(handle);
         }
+        Ok(())
+    }
+
+    /// The driver does not take an operation.
+    fn give_up(&mut self, step: Step, error: FlowError) {
+        match step {
+            Step::Create(id) => {
+                self.forget(id);
+                self.answers.push((id, Err(error)));
+            }
+            Step::Destroy(id) => self.keep(id, &error.to_string()),
+            Step::RemoveMeter(_) => {}
+        }
+    }
+
+    fn remove_meter(&mut self, meter: u32) {
+        let port = self.port();
+        let removed = self.held().open().and_then(|held| held.meters.set(port, meter, None));
+        if let Err(error) = removed {
+            tracing::warn!(port, meter, %error, "a meter could not be removed");
+        }
+    }
+
+    /// A rule is there no more.
+    fn forget(&mut self, id: RuleId) {
+        if let Some(rule) = self.rules.remove(&id) {
+            self.tables.leave(rule.table);
+        }
+    }
+
+    /// The device would not let a rule go: at once again, and after some times in a while.
+    fn keep(&mut self, id: RuleId, words: &str) {
+        let Some(rule) = self.rules.get_mut(&id) else { return };
+        rule.refusals += 1;
+        if rule.refusals < REFUSALS {
+            let group = rule.group;
+            return self.backlog.destroy(id, group);
+        }
+        if rule.refusals == REFUSALS {
+            let port = self.port();
+            tracing::warn!(
+                port,
+                ?id,
+                words,
+                "the device does not let a rule go; it is asked again every {RETRY:?}"
+            );
+        }
+        self.stuck.push(id);
+        self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
+    }
+
+    /// Asks again for what the device would not let go.
+    fn retry(&mut self) {
+        self.retry_at = None;
+        for id in std::mem::take(&mut self.stuck) {
+            if let Some(rule) = self.rules.get(&id) {
+                self.backlog.destroy(id, rule.group);
+            }
+        }
+    }
+
+    /// Hands the device what was enqueued, and takes all answers that are there.
+    fn exchange(&mut self) -> Result<(), FlowError> {
+        if self.retry_at.is_some_and(|at| at <= Instant::now()) {
+            self.retry();
+        }
+        self.hand_over();
+        while self.outstanding > 0 {
+            self.ring()?;
+            if self.pull()? == 0 {
+                break;
+            }
+            self.hand_over();
+        }
+        Ok(())
+    }
+
+    /// Hands the device what is in the queue.
+    fn ring(&self) -> Result<(), FlowError> {
         // SAFETY: a queue of this port.
-        error::check(None, |error| unsafe { sys::rte_flow_push(self.port(), self.queue.into(), error) })?;
+        error::check(None, |error| unsafe { sys::rte_flow_push(self.port(), self.queue.into(), error) })
+            .map(|_| ())
+    }
+
+    /// Takes answers; how many there were.
+    fn pull(&mut self) -> Result<usize, FlowError> {
         const AT_ONCE: u16 = 64;
         // SAFETY: integers and pointers, for which zero is a value.
         let mut results: [sys::rte_flow_op_result; AT_ONCE as usize] = unsafe { std::mem::zeroed() };
@@ -224,51 +315,35 @@ impl FlowQueue {
                 sys::rte_flow_pull(self.port(), self.queue.into(), results.as_mut_ptr(), AT_ONCE, error)
             }
         })?;
-        for result in results.iter().take(usize::try_from(count).unwrap_or(0)) {
+        let count = usize::try_from(count).unwrap_or(0);
+        for result in results.iter().take(count) {
             self.outstanding = self.outstanding.saturating_sub(1);
             let number = result.user_data.addr() as u64;
             self.answered(RuleId(number >> 1), number & 1 == 1, result.status == sys::RTE_FLOW_OP_SUCCESS);
         }
-        Ok(())
+        Ok(count)
     }
 
     fn answered(&mut self, id: RuleId, goes: bool, succeeded: bool) {
-        if goes {
-            // A rule that the device will not let go stays known, so that it can be tried again.
-            match self.rules.get_mut(&id) {
-                Some(rule) if !succeeded => rule.going = false,
-                _ => drop(self.rules.remove(&id)),
-            }
-            return;
+        const NO_REASON: &str = "the device did not do it, and gives no reason";
+        let Some(rule) = self.rules.get_mut(&id) else { return };
+        if let State::Entering(handle) | State::Leaving(handle) = rule.state {
+            rule.state = State::Held(handle);
         }
-        if let Some(rule) = self.rules.get_mut(&id) {
-            rule.pending = false;
-        }
-        if succeeded {
-            return self.answers.push((id, Ok(())));
-        }
-        let message = "the device did not take the rule, and gives no reason";
-        self.answers.push((id, Err(FlowError::new(Cause::Other(libc::EIO), Where::Handle, message))));
-        // Its handle is to be given back all the same (rte_flow guide, "Enqueue creation operation").
-        if let Err(error) = self.remove(id) {
-            tracing::warn!(port = self.port(), ?id, %error, "a rule that failed could not be given back");
-        }
-    }
-
-    /// Waits until the device has answered what `done` asks for.
-    fn wait(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), FlowError> {
-        let began = Instant::now();
-        while !done(self) {
-            self.exchange()?;
-            if began.elapsed() > PATIENCE {
-                return Err(FlowError::new(
-                    Cause::Again,
-                    Where::Handle,
-                    "the device has not answered for a second",
-                ));
+        match (goes, succeeded) {
+            (true, true) => self.forget(id),
+            (true, false) => self.keep(id, NO_REASON),
+            (false, true) => self.answers.push((id, Ok(()))),
+            (false, false) => {
+                // Its handle is to be given back all the same (rte_flow guide, "Enqueue creation operation").
+                if !std::mem::replace(&mut rule.unwanted, true) {
+                    let group = rule.group;
+                    self.backlog.destroy(id, group);
+                }
+                let error = FlowError::new(Cause::Other(libc::EIO), Where::Handle, NO_REASON);
+                self.answers.push((id, Err(error)));
             }
         }
-        Ok(())
     }
 }
 
@@ -288,36 +363,40 @@ impl BackEnd for FlowQueue {
     /// Whether there can be a table for such rules.
     fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
         let lowered = Lowered::new(rule, u64::MAX, &[])?;
-        self.table(rule, &lowered).map(|_| ())
+        let room = self.config.rules_per_table;
+        self.tables.find(self.running.id().get(), rule, &lowered, room).map(|_| ())
     }
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
-        self.has_room()?;
         let id = RuleId(held::number());
         let lowered = Lowered::new(rule, id.0, &[])?;
-        let table = self.table(rule, &lowered)?;
-        let later = later();
-        let handle = error::pointer(Some(&lowered), |error| {
-            let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
-            let (queue, later) = (self.queue.into(), &raw const later);
-            // SAFETY: a queue and a table of this port; lists of the table's shape, with an end, which DPDK copies.
-            unsafe {
-                sys::rte_flow_async_create(
-                    self.port(),
-                    queue,
-                    later,
-                    table,
-                    items,
-                    0,
-                    actions,
-                    0,
-                    tag(id, false),
-                    error,
-                )
+        let (port, room) = (self.port(), self.config.rules_per_table);
+        let table = self.tables.enter(port, rule, &lowered, room)?;
+        if !self.has_room() {
+            self.exchange()?;
+        }
+        // Behind what waits it waits, too.
+        let made = if self.has_room() && self.backlog.may_create(self.outstanding) {
+            self.enqueue(id, table, &lowered)
+        } else {
+            Err(FlowError::new(Cause::Again, Where::Unspecified, "the flow queue has no room"))
+        };
+        let state = match made {
+            Ok(handle) => {
+                self.outstanding += 1;
+                State::Entering(handle)
             }
-        })?;
-        self.outstanding += 1;
-        self.rules.insert(id, Rule { handle, pending: true, going: false, counter: Counter::of(rule, &[]) });
+            Err(error) if error.cause == Cause::Again => {
+                self.backlog.create(id);
+                State::Waiting(Box::new(lowered))
+            }
+            Err(error) => {
+                self.tables.leave(table);
+                return Err(error);
+            }
+        };
+        let (group, counter) = (rule.attr.group, Counter::of(rule, &[]));
+        self.rules.insert(id, Rule { state, unwanted: false, refusals: 0, group, table, counter });
         Ok(id)
     }
 
@@ -328,58 +407,96 @@ impl BackEnd for FlowQueue {
         results.append(&mut self.answers);
     }
 
+    fn push(&mut self) {
+        if let Err(error) = self.exchange() {
+            tracing::warn!(port = self.port(), queue = self.queue, %error, "the flow queue does not answer");
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), FlowError> {
+        self.retry();
+        let mut since = Instant::now();
+        let mut before = usize::MAX;
+        loop {
+            self.exchange()?;
+            let left = self.rules.values().filter(|rule| rule.unwanted).count() + self.outstanding as usize;
+            if self.outstanding == 0 && self.backlog.is_empty() {
+                break;
+            }
+            if left < before {
+                (since, before) = (Instant::now(), left);
+            }
+            if since.elapsed() > PATIENCE {
+                let message =
+                    format!("the device has not answered {} operations for a second", self.outstanding);
+                return Err(FlowError::new(Cause::Again, Where::Handle, message));
+            }
+            std::hint::spin_loop();
+        }
+        if self.stuck.is_empty() {
+            return Ok(());
+        }
+        let message = format!("the device does not let {} rules go", self.stuck.len());
+        Err(FlowError::new(Cause::Other(libc::EIO), Where::Handle, message))
+    }
+
     fn destroy(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
-        // A rule on its way in is there first.
-        self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.pending))?;
         let port = self.port();
-        let known = self.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
-        if known.going {
-            // It came to nothing, and was given back when that was heard.
-            self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.going))?;
-            return Err(no_such_rule());
-        }
-        let usage = known.counter.settle(port, known.handle);
-        self.wait(|queue| queue.has_room().is_ok())?;
-        self.remove(rule)?;
-        self.wait(|queue| queue.rules.get(&rule).is_none_or(|rule| !rule.going))?;
-        if self.rules.contains_key(&rule) {
-            return Err(FlowError::new(
-                Cause::Other(libc::EIO),
-                Where::Handle,
-                "the device does not let the rule go",
-            ));
-        }
+        let known = self.rules.get_mut(&rule).filter(|rule| !rule.unwanted).ok_or_else(no_such_rule)?;
+        known.unwanted = true;
+        let usage = match known.state {
+            // It never was in the device.
+            State::Waiting(_) => {
+                self.forget(rule);
+                return Ok(Usage::default());
+            }
+            // Its removal comes behind it.
+            State::Entering(_) => Usage::default(),
+            State::Held(handle) | State::Leaving(handle) => known.counter.settle(port, handle),
+        };
+        let group = known.group;
+        self.backlog.destroy(rule, group);
         Ok(usage)
     }
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         let port = self.port();
-        let rule = self.rules.get_mut(&rule).ok_or_else(no_such_rule)?;
-        rule.counter.ask(port, rule.handle)
+        let known = self.rules.get_mut(&rule).filter(|rule| !rule.unwanted).ok_or_else(no_such_rule)?;
+        match known.state {
+            State::Held(handle) | State::Leaving(handle) => known.counter.ask(port, handle),
+            State::Waiting(_) | State::Entering(_) => {
+                Err(FlowError::new(Cause::Again, Where::Handle, "the rule is not in force yet"))
+            }
+        }
     }
 
     fn aged(&mut self, rules: &mut Vec<RuleId>) {
         match held::aged(self.port()) {
             Ok(numbers) => {
-                rules.extend(numbers.into_iter().map(RuleId).filter(|id| self.rules.contains_key(id)));
+                let known = |id: &RuleId| self.rules.get(id).is_some_and(|rule| !rule.unwanted);
+                rules.extend(numbers.into_iter().map(RuleId).filter(known));
             }
             Err(error) => tracing::debug!(port = self.port(), %error, "aged rules cannot be told"),
         }
     }
 
     fn flush(&mut self) -> Result<(), FlowError> {
-        for rule in self.rules.keys().copied().collect::<Vec<_>>() {
-            match self.destroy(rule) {
-                Ok(_) => {}
-                Err(error) if error.cause == Cause::Gone => {}
-                Err(error) => return Err(error),
-            }
+        let wanted = self.rules.iter().filter(|(_, rule)| !rule.unwanted).map(|(id, _)| *id);
+        for rule in wanted.collect::<Vec<_>>() {
+            self.destroy(rule)?;
         }
-        Ok(())
+        self.drain()
     }
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
         let port = self.port();
+        if meter.is_some() {
+            self.backlog.keep_meter(mtr_id);
+        } else if self.outstanding > 0 || !self.backlog.is_empty() {
+            // Rules that name it may still be on their way out.
+            self.backlog.remove_meter(mtr_id);
+            return Ok(());
+        }
         self.held().open()?.meters.set(port, mtr_id, meter)
     }
 }
@@ -390,9 +507,7 @@ impl Drop for FlowQueue {
         if let Err(error) = self.flush() {
             tracing::warn!(port, queue = self.queue, %error, "rules of a flow queue were left");
         }
-        for (_, table) in std::mem::take(&mut self.tables) {
-            table.delete(port);
-        }
+        self.tables.delete(port);
         let queue = self.queue;
         self.held().queues_out.remove(&queue);
     }

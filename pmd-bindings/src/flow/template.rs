@@ -4,6 +4,7 @@
 //! and where a rule stands are the shape's. A shape becomes one pattern template, one actions template, one table.
 
 use std::ffi::c_void;
+use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
@@ -46,6 +47,28 @@ impl Shape {
             actions: rule.actions.iter().map(Part::of).collect(),
         })
     }
+
+    /// Hashes what rules of one shape have in common, without making the shape.
+    pub(super) fn hash(rule: &FlowRule, hasher: &mut impl Hasher) {
+        rule.attr.hash(hasher);
+        for item in &rule.pattern {
+            item.kind().hash(hasher);
+            item.mask().hash(hasher);
+            item.last().is_some().hash(hasher);
+        }
+        rule.actions.iter().for_each(|action| Part::of(action).hash(hasher));
+    }
+
+    /// True for a rule of this shape.
+    pub(super) fn is_of(&self, rule: &FlowRule) -> bool {
+        let same_item = |((kind, mask), item): (&(Kind, Vec<u8>), &Item)| {
+            *kind == item.kind() && mask.as_slice() == item.mask() && item.last().is_none()
+        };
+        self.attr == rule.attr
+            && (self.masks.len(), self.actions.len()) == (rule.pattern.len(), rule.actions.len())
+            && self.masks.iter().zip(&rule.pattern).all(same_item)
+            && self.actions.iter().zip(&rule.actions).all(|(part, action)| *part == Part::of(action))
+    }
 }
 
 impl Part {
@@ -85,6 +108,7 @@ static VARIES: Mask = Mask([0; MASK_BYTES]);
 struct ActionMasks {
     list: Vec<sys::rte_flow_action>,
     _fields: Vec<sys::rte_flow_action_modify_field>,
+    _encap: Box<sys::rte_flow_action_raw_encap>,
 }
 
 impl ActionMasks {
@@ -95,6 +119,13 @@ impl ActionMasks {
         // From here on it does not grow: what is pointed to stays where it is.
         let fields: Vec<_> = fields.map(|(_, action)| field_mask(action.conf.cast())).collect();
         let mut next = fields.iter();
+        // Headers of one length: mlx5 wants the size masked (its `flow_hw_validate_action_raw_encap`), the bytes vary.
+        let encap = sys::rte_flow_action_raw_encap {
+            data: ptr::null_mut(),
+            preserve: ptr::null_mut(),
+            size: usize::MAX,
+        };
+        let encap = Box::new(encap);
         let masks = pairs().map(|(part, action)| {
             let conf: *const c_void = match part {
                 _ if action.conf.is_null() => ptr::null(),
@@ -102,12 +133,13 @@ impl ActionMasks {
                     next.next().map_or(ptr::null(), |field| ptr::from_ref(field).cast())
                 }
                 Part::Constant(_) => CONSTANT.0.as_ptr().cast(),
+                Part::Varies(_, bytes) if *bytes > 0 => ptr::from_ref(&*encap).cast(),
                 Part::Varies(..) => VARIES.0.as_ptr().cast(),
             };
             sys::rte_flow_action { type_: action.type_, conf }
         });
         let list = masks.chain([END]).collect();
-        Self { list, _fields: fields }
+        Self { list, _fields: fields, _encap: encap }
     }
 }
 

@@ -10,6 +10,7 @@ use super::{PortId, PortInfo, Ring};
 use crate::eal::Eal;
 use crate::error::{Errno, PortError, Words, cut};
 use crate::flags::MAX_PORTS;
+use crate::flow::FlowQueues;
 use crate::log;
 use crate::mempool::Mempool;
 
@@ -50,6 +51,8 @@ pub(super) struct Claim {
     pub(super) pool: Option<Mempool>,
     /// The rings that the port is made of: its driver has pointers to them.
     pub(super) rings: Vec<Ring>,
+    /// The flow queues that it was once configured with: that is never undone.
+    pub(super) flow_queues: Option<FlowQueues>,
     closed: bool,
 }
 
@@ -59,7 +62,15 @@ impl Claim {
         if !free {
             return Err(PortError::Busy(name.into()));
         }
-        Ok(Self { id, name: name.into(), _eal: eal.clone(), pool: None, rings: Vec::new(), closed: false })
+        Ok(Self {
+            id,
+            name: name.into(),
+            _eal: eal.clone(),
+            pool: None,
+            rings: Vec::new(),
+            flow_queues: None,
+            closed: false,
+        })
     }
 
     /// Closes the port, and removes its device unless another port shares it.

@@ -7,7 +7,7 @@ use dpdk_sys as sys;
 use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPort, TxOffloads};
 use crate::error::{Errno, PortError};
 use crate::flags::ANY_NODE;
-use crate::flow::{self, FlowQueues};
+use crate::flow::{self, FlowEngine, FlowQueues};
 use crate::log;
 use crate::mbuf::HEAD_BYTES;
 use crate::mempool::Mempool;
@@ -35,8 +35,8 @@ pub struct PortConfig {
     pub rx_offloads: RxOffloads,
     /// Transmit offloads that must be there. Packets of several segments are switched on by themselves.
     pub tx_offloads: TxOffloads,
-    /// Queues for rules of rte_flow, beside its synchronous API.
-    pub flow_queues: Option<FlowQueues>,
+    /// Which API of rte_flow its rules go through.
+    pub flow_engine: FlowEngine,
 }
 
 impl Default for PortConfig {
@@ -51,7 +51,7 @@ impl Default for PortConfig {
             rss: None,
             rx_offloads: RxOffloads::NONE,
             tx_offloads: TxOffloads::NONE,
-            flow_queues: None,
+            flow_engine: FlowEngine::Sync,
         }
     }
 }
@@ -83,7 +83,7 @@ impl Port {
 
     fn bring_up(&mut self, config: &PortConfig, pool: &Mempool) -> Result<Plan, PortError> {
         let info = self.info()?;
-        let plan = Plan::new(config, &info, pool)?;
+        let mut plan = Plan::new(config, &info, pool)?;
         let id = self.claim.id.get();
 
         let mut conf = plan.conf();
@@ -128,10 +128,9 @@ impl Port {
                 Err(error) => return Err(error),
             }
         }
-        if let Some(queues) = &config.flow_queues {
-            flow::configure(id, queues)
-                .map_err(|error| PortError::FlowQueues { name: self.claim.name.clone(), error })?;
-        }
+        plan.flow_queues = flow::configure(id, &config.flow_engine, self.claim.flow_queues)
+            .map_err(|error| PortError::FlowQueues { name: self.claim.name.clone(), error })?;
+        self.claim.flow_queues = self.claim.flow_queues.or(plan.flow_queues);
         // SAFETY: a configured, stopped port.
         self.step("start", || unsafe { sys::rte_eth_dev_start(id) })?;
         if let Err(error) = self.set_promiscuous(config.promiscuous) {
@@ -186,6 +185,7 @@ pub(super) struct Plan {
     pub(super) looks_at_packets: bool,
     /// The driver tells which queues its peer uses.
     pub(super) is_vhost: bool,
+    /// Those that the driver was configured with.
     pub(super) flow_queues: Option<FlowQueues>,
 }
 
@@ -228,7 +228,7 @@ impl Plan {
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
-        let flow_queues = config.flow_queues;
+        let flow_queues = None;
         let is_vhost = info.driver == "net_vhost";
         let looks_at_packets = !fills;
         Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets, is_vhost, flow_queues })

@@ -23,6 +23,21 @@ pub fn eal_named(name: &str) -> Eal {
     .unwrap()
 }
 
+/// As [`eal`], with the driver net_eswitch of the crate `testdev`.
+pub fn eswitch_eal() -> Eal {
+    let folder = std::env::temp_dir().join(prefix("eswitch"));
+    let plugin = testdev::ESWITCH.build(&folder).map_err(|error| error.to_string()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    Eal::init(&EalConfig {
+        file_prefix: prefix("eswitch"),
+        memory_mb: 128,
+        hugepages: Hugepages::Never,
+        plugins: vec![plugin],
+        ..EalConfig::default()
+    })
+    .unwrap()
+}
+
 /// The file prefix of [`eal_named`].
 pub fn prefix(name: &str) -> String {
     format!("{name}-test-{}", std::process::id())
