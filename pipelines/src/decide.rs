@@ -9,7 +9,7 @@ use wire::{L3, MacAddr};
 
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, Scope};
+use crate::flow_key::{FlowAddresses, FlowKey, Scope};
 use crate::martian::is_martian;
 use crate::nft::{Action, Verdict};
 use crate::reverse_path::is_link_local;
@@ -44,14 +44,14 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
         return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
     }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
-        (true, Some((source, destination)))
+        (true, Some(FlowAddresses { source, destination }))
             if is_martian(source)
                 && !has_host_route(vpc, source)
                 && !is_on_link(vpc, source, destination) =>
         {
             (Action::drop(DropReason::MARTIAN), true)
         }
-        (true, Some((_, destination))) => route(snapshot, vpc, destination),
+        (true, Some(FlowAddresses { destination, .. })) => route(snapshot, vpc, destination),
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (Action::drop(DropReason::TO_ROUTER), true),
         (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),

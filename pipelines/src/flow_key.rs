@@ -58,6 +58,15 @@ pub struct FlowPorts {
     pub destination: u16,
 }
 
+/// Where an IP packet comes from and goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowAddresses {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+}
+
 /// The exact-match key of a flow.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, zerocopy::FromZeros)]
 #[repr(transparent)]
@@ -244,17 +253,18 @@ impl FlowKey {
         (self.words[6] >> 32) as u16
     }
 
-    /// Source and destination address of an IP packet.
-    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+    /// The addresses of an IP packet; `None` for others.
+    pub fn addresses(&self) -> Option<FlowAddresses> {
         let w = &self.words;
         match self.l3() {
-            L3::Ipv4 => {
-                Some((Ipv4Addr::from((w[0] >> 32) as u32).into(), Ipv4Addr::from(w[0] as u32).into()))
-            }
-            L3::Ipv6 => Some((
-                Ipv6Addr::from(u128::from(w[0]) << 64 | u128::from(w[1])).into(),
-                Ipv6Addr::from(u128::from(w[2]) << 64 | u128::from(w[3])).into(),
-            )),
+            L3::Ipv4 => Some(FlowAddresses {
+                source: Ipv4Addr::from((w[0] >> 32) as u32).into(),
+                destination: Ipv4Addr::from(w[0] as u32).into(),
+            }),
+            L3::Ipv6 => Some(FlowAddresses {
+                source: Ipv6Addr::from(u128::from(w[0]) << 64 | u128::from(w[1])).into(),
+                destination: Ipv6Addr::from(u128::from(w[2]) << 64 | u128::from(w[3])).into(),
+            }),
             L3::None | L3::Arp => None,
         }
     }
@@ -264,9 +274,10 @@ impl std::fmt::Debug for FlowKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} ", self.scope())?;
         match self.addresses() {
-            Some((src, dst)) => {
-                let FlowPorts { source, destination } = self.ports();
-                write!(f, "{src}:{source} > {dst}:{destination} proto {}", self.proto())?;
+            Some(FlowAddresses { source, destination }) => {
+                let ports = self.ports();
+                write!(f, "{source}:{} > {destination}:{}", ports.source, ports.destination)?;
+                write!(f, " proto {}", self.proto())?;
             }
             None => write!(f, "ethertype {:#06x}", self.ethertype())?,
         }

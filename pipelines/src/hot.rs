@@ -75,7 +75,7 @@ fn ask_of(meta: &Meta, head: &[u8]) -> Option<Ask> {
 
 /// The queue pair of a flow of a reliable connection, as RCFT knows it.
 pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Direction, QpKey)> {
-    let (_, receiver) = key.addresses()?;
+    let receiver = key.addresses()?.destination;
     Some((key.direction(), QpKey::new(key.scope(), receiver, qpn)))
 }
 

@@ -37,8 +37,8 @@ pub fn of_packet(snapshot: &Snapshot, meta: &Meta) -> Option<Source> {
 /// The same of a flow of a VPC, from a VTEP.
 pub fn of_flow(snapshot: &Snapshot, vpc: &Vpc, key: &FlowKey, vtep: Vtep) -> Option<Source> {
     match key.addresses() {
-        Some((source, _)) if vpc.is_gateway(source) && key.is_icmp_error() => Some(Source::vtep(vtep)),
-        Some((source, _)) => of_address(snapshot, vpc, source, vtep),
+        Some(ip) if vpc.is_gateway(ip.source) && key.is_icmp_error() => Some(Source::vtep(vtep)),
+        Some(ip) => of_address(snapshot, vpc, ip.source, vtep),
         None => of_mac(snapshot, vpc, key.src_mac(), vtep),
     }
 }

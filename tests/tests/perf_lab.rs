@@ -1,4 +1,4 @@
-//! `perf lab` over memif in place of NICs: the machine is looked at, frames come through, and each arm does its work,
+//! `perf lab` over memif in place of NICs: the machine is looked at, frames come through, and each forwarder does its work,
 //! which lengths, checksums and signatures show. Nothing is asserted on rates or delays.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tests::{Workdir, binary, process};
 
-const ARMS: [&str; 3] = ["vswitch", "testpmd", "ovs-wildcard"];
+const FORWARDERS: [&str; 3] = ["vswitch", "testpmd", "ovs-wildcard"];
 
 /// The generator is run as one on another machine would be.
 fn lab(socket: &Path, perf: &str) -> String {
@@ -23,7 +23,7 @@ near = "{}"
 far = "{}"
 control-core = 0
 cores = [1]
-arms = {ARMS:?}
+forwarders = {FORWARDERS:?}
 
 [generator]
 near = "{}"
@@ -85,25 +85,28 @@ fn lab_takes_every_arm_through_every_measurement() {
 
     let rows = report["rows"].as_array().unwrap();
     let of = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).collect::<Vec<_>>();
-    assert_eq!((of("rate").len(), of("setup").len()), (ARMS.len(), 2 * ARMS.len()), "{text}");
-    for (row, arm) in of("rate").into_iter().zip(ARMS) {
-        assert!(row["arm"] == arm && row["throughput"].as_f64().unwrap() > 0.0, "{row:#}\n{text}");
+    assert_eq!((of("rate").len(), of("setup").len()), (FORWARDERS.len(), 2 * FORWARDERS.len()), "{text}");
+    for (row, forwarder) in of("rate").into_iter().zip(FORWARDERS) {
+        assert!(
+            row["forwarder"] == forwarder && row["throughput"].as_f64().unwrap() > 0.0,
+            "{row:#}\n{text}"
+        );
         let loads = row["loads"].as_array().unwrap();
         assert_eq!(loads.len(), 4, "both ways, TCP and RoCEv2: {row:#}");
         for load in loads {
             let grown = match load["stream"].as_str().unwrap() {
-                _ if arm == "testpmd" => 0.0,
+                _ if forwarder == "testpmd" => 0.0,
                 stream if stream.starts_with("encap") => 50.0,
                 _ => -50.0,
             };
-            assert!((load["growth"].as_f64().unwrap() - grown).abs() < 0.01, "{arm}: {load:#}");
-            assert!(load["delay"]["packets"].as_u64().unwrap() > 100, "{arm}: {load:#}");
+            assert!((load["growth"].as_f64().unwrap() - grown).abs() < 0.01, "{forwarder}: {load:#}");
+            assert!(load["delay"]["packets"].as_u64().unwrap() > 100, "{forwarder}: {load:#}");
         }
     }
     // Whoever keeps flows has to set up each of them.
     assert!(of("setup")[0]["throughput"].as_f64().unwrap() > 0.0, "{text}");
     let summary = report["summary"].as_array().unwrap();
-    assert_eq!(summary.len(), 3 * ARMS.len(), "{text}");
+    assert_eq!(summary.len(), 3 * FORWARDERS.len(), "{text}");
     assert!(summary[1]["first_to_this"].as_f64().unwrap() > 0.0, "{text}");
     let page = std::fs::read_to_string(&page).unwrap();
     assert!(page.matches("<svg").count() == 1 && page.contains("ovs-wildcard"), "{page}");

@@ -36,14 +36,14 @@ fn setup_leaves_every_flow_and_a_scanner_costs_its_neighbour_no_packet() {
     }
     let round = &report["rounds"][0];
     assert_eq!((number(round, "flows"), number(round, "misses_again")), (200_000, 0), "{text}");
-    let arms = report["beside"].as_array().unwrap();
-    assert_eq!(arms.len(), 2, "{text}");
-    for arm in arms {
-        assert!(number(arm, "sent") > 1000, "{text}");
-        assert_eq!(number(arm, "taken_by_switch"), number(arm, "sent"), "{text}");
-        assert_eq!((number(arm, "lost"), number(arm, "neighbour_drops")), (0, 0), "{text}");
+    let trials = report["beside"].as_array().unwrap();
+    assert_eq!(trials.len(), 2, "{text}");
+    for trial in trials {
+        assert!(number(trial, "sent") > 1000, "{text}");
+        assert_eq!(number(trial, "taken_by_switch"), number(trial, "sent"), "{text}");
+        assert_eq!((number(trial, "lost"), number(trial, "neighbour_drops")), (0, 0), "{text}");
     }
-    let scanned = arms.iter().find(|arm| arm["scanner"] == true).unwrap();
+    let scanned = trials.iter().find(|trial| trial["scanner"] == true).unwrap();
     let refused = number(&scanned["drops"], "miss-limit");
     assert_eq!(scanned["drops"].as_object().unwrap().len(), 1, "{text}");
     assert_eq!(number(scanned, "set_up") + refused, number(scanned, "scanned"), "{text}");
@@ -57,13 +57,13 @@ fn latency_is_of_frames_that_all_come_back() {
         let more = ["--turns", "1", "--seconds", "0.3", "--loads", "5", "--ports", ports];
         let (report, text) = perf("latency", &more);
         let rows = report["rows"].as_array().unwrap();
-        let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
-        assert_eq!(arms, ["ours", "testpmd", "empty-loop"], "{text}");
+        let forwarders: Vec<_> = rows.iter().map(|row| row["forwarder"].as_str().unwrap()).collect();
+        assert_eq!(forwarders, ["ours", "testpmd", "empty-loop"], "{text}");
         for row in rows {
             assert_eq!(number(row, "lost"), 0, "{ports}\n{text}");
             assert!(number(&row["delay"], "packets") > 1000, "{ports}\n{text}");
             // The empty loop alone can tell of its core.
-            assert_eq!(row["stalls"]["share"].is_number(), row["arm"] == "empty-loop", "{text}");
+            assert_eq!(row["stalls"]["share"].is_number(), row["forwarder"] == "empty-loop", "{text}");
         }
     }
 }

@@ -33,10 +33,10 @@ fn quota_storm_costs_an_admitted_neighbour_no_packet() {
         &json,
     ]);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
-    let arms = report["arms"].as_array().unwrap();
-    assert_eq!(arms.len(), 2, "{text}");
-    for arm in arms {
-        let number = |name: &str| arm[name].as_u64().unwrap_or_else(|| panic!("no {name} in\n{text}"));
+    let trials = report["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 2, "{text}");
+    for trial in trials {
+        let number = |name: &str| trial[name].as_u64().unwrap_or_else(|| panic!("no {name} in\n{text}"));
         assert!(number("victim_sent") > 1000, "{text}");
         for name in ["victim_received_by_switch", "victim_served"] {
             assert_eq!(number(name), number("victim_sent"), "{name}\n{text}");
@@ -44,8 +44,8 @@ fn quota_storm_costs_an_admitted_neighbour_no_packet() {
         for fault in ["victim_lost", "victim_gaps", "victim_drops", "odd"] {
             assert_eq!(number(fault), 0, "{fault}\n{text}");
         }
-        let drops = arm["drops"].as_object().unwrap();
-        if arm["storm"] == false {
+        let drops = trial["drops"].as_object().unwrap();
+        if trial["storm"] == false {
             assert!(drops.is_empty() && number("storm_sent") == 0, "{text}");
             continue;
         }
@@ -53,7 +53,7 @@ fn quota_storm_costs_an_admitted_neighbour_no_packet() {
         assert_eq!(drops.len(), 1, "{drops:?}\n{text}");
         assert_eq!(number("storm_sent"), number("storm_admitted") + refused, "{text}");
         // Places given back for idleness (after a second at the least) are taken again.
-        let seconds = arm["seconds"].as_f64().unwrap().ceil() as u64;
+        let seconds = trial["seconds"].as_f64().unwrap().ceil() as u64;
         let admitted = number("storm_admitted");
         assert!((QUOTA..=QUOTA * (1 + seconds)).contains(&admitted), "{admitted} admitted\n{text}");
         assert!(refused > 1000, "{text}");

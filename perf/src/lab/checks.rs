@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::file::{Arm, Lab};
+use super::file::{Forwarder, Lab};
 use super::{generator, memory, said};
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
@@ -77,10 +77,15 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     checks.push(there("testpmd", "dpdk-testpmd"));
     checks.push(asked("DPDK", said(Path::new("pkg-config"), &["--modversion", "libdpdk"])));
     checks.push(asked("kernel", said(Path::new("uname"), &["-sr"])));
-    if lab.device.arms.contains(&Arm::Ours) {
+    if lab.device.forwarders.contains(&Forwarder::Ours) {
         checks.push(asked("vswitch", said(vswitch, &["--version"])));
     }
-    if lab.device.arms.iter().any(|arm| matches!(arm, Arm::Peer(Peer::OvsExact | Peer::OvsWildcard))) {
+    if lab
+        .device
+        .forwarders
+        .iter()
+        .any(|forwarder| matches!(forwarder, Forwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
+    {
         checks.push(if process::findable(OVS) {
             asked("OVS", said(Path::new("ovs-vswitchd"), &["--version"]))
         } else {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::checks::{self, Verdict};
-use super::file::{Arm, Lab};
+use super::file::{Forwarder, Lab};
 use super::report::{self, Report};
 use super::{Bench, LabError, page};
 use crate::host::interrupt;
@@ -54,8 +54,11 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
     given.page.write(|| page::page(&report))?;
     result?;
     // Hardware that takes no rules is a finding, not a failure.
-    let offloaded = Arm::Offloaded.to_string();
-    let left_out = report.skipped.iter().filter(|(_, arm, _)| *arm != offloaded).count();
-    anyhow::ensure!(left_out == 0, "{left_out} measurements of arms were left out; the lines above say why");
+    let offloaded = Forwarder::Offloaded.to_string();
+    let left_out = report.skipped.iter().filter(|(_, forwarder, _)| *forwarder != offloaded).count();
+    anyhow::ensure!(
+        left_out == 0,
+        "{left_out} measurements of forwarders were left out; the lines above say why"
+    );
     Ok(())
 }

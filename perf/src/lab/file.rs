@@ -30,7 +30,7 @@ struct WrittenDevice {
     control_core: usize,
     cores: Spanned<Vec<usize>>,
     #[serde(default)]
-    arms: Option<Spanned<Vec<String>>>,
+    forwarders: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     offload: Option<Spanned<String>>,
 }
@@ -94,13 +94,13 @@ impl Default for WrittenRun {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arm {
+pub enum Forwarder {
     Ours,
     Offloaded,
     Peer(Peer),
 }
 
-impl std::fmt::Display for Arm {
+impl std::fmt::Display for Forwarder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ours => formatter.pad("vswitch"),
@@ -118,7 +118,7 @@ pub struct Device {
     pub control_core: usize,
     /// The cores that forward: the first of them with one worker.
     pub cores: Vec<usize>,
-    pub arms: Vec<Arm>,
+    pub forwarders: Vec<Forwarder>,
     pub offload: Option<String>,
 }
 
@@ -138,7 +138,7 @@ pub struct Generator {
 #[derive(Debug, Clone)]
 pub struct Run {
     pub jobs: Vec<Job>,
-    /// How often each arm has its turn.
+    /// How often each forwarder has its turn.
     pub rounds: usize,
     /// Length of a trial in seconds.
     pub trial: f64,
@@ -198,38 +198,42 @@ fn device(written: WrittenDevice, source: &Source) -> Result<Device, ScenarioErr
         let what = "a core is there twice, is also the control-core, or there is none; write one core for each worker";
         return Err(source.at(&written.cores, what));
     }
-    let mut arms = Vec::new();
+    let mut forwarders = Vec::new();
     let usual = vec!["vswitch".to_owned(), "testpmd".to_owned()];
-    for word in written.arms.as_ref().map_or(&usual, |arms| arms.get_ref()) {
-        let named: Vec<Arm> = match word.as_str() {
-            "vswitch" => vec![Arm::Ours],
+    for word in written.forwarders.as_ref().map_or(&usual, |forwarders| forwarders.get_ref()) {
+        let named: Vec<Forwarder> = match word.as_str() {
+            "vswitch" => vec![Forwarder::Ours],
             "testpmd" | "ovs" | "ovs-exact" | "ovs-wildcard" => {
-                Peer::parse_word(word).unwrap_or_default().into_iter().map(Arm::Peer).collect()
+                Peer::parse_word(word).unwrap_or_default().into_iter().map(Forwarder::Peer).collect()
             }
             _ => Vec::new(),
         };
-        if named.is_empty() || named.iter().any(|arm| arms.contains(arm)) {
+        if named.is_empty() || named.iter().any(|forwarder| forwarders.contains(forwarder)) {
             let what = format!(
                 "`{word}` is unknown or there twice; there are vswitch, testpmd, ovs, ovs-exact and ovs-wildcard"
             );
-            let at = written.arms.as_ref().map_or(0, |arms| arms.span().start);
+            let at = written.forwarders.as_ref().map_or(0, |forwarders| forwarders.span().start);
             return Err(source.error(at, what));
         }
-        arms.extend(named);
+        forwarders.extend(named);
     }
     if let Some(offload) = &written.offload {
-        if !["simulated", "rte-flow"].contains(&offload.get_ref().as_str()) || !arms.contains(&Arm::Ours) {
-            let what =
-                "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with the arm vswitch";
+        if !["simulated", "rte-flow"].contains(&offload.get_ref().as_str())
+            || !forwarders.contains(&Forwarder::Ours)
+        {
+            let what = "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with vswitch among the forwarders";
             return Err(source.at(offload, what));
         }
-        arms.insert(arms.iter().position(|arm| *arm == Arm::Ours).map_or(0, |at| at + 1), Arm::Offloaded);
+        forwarders.insert(
+            forwarders.iter().position(|forwarder| *forwarder == Forwarder::Ours).map_or(0, |at| at + 1),
+            Forwarder::Offloaded,
+        );
     }
     Ok(Device {
         ports: [port(&written.near, source)?, port(&written.far, source)?],
         control_core: written.control_core,
         cores: cores.clone(),
-        arms,
+        forwarders,
         offload: written.offload.map(Spanned::into_inner),
     })
 }
@@ -323,7 +327,7 @@ near = "0000:41:00.0"
 far = "41:00.1,dv_flow_en=2"
 control-core = 0
 cores = [1, 2]
-arms = ["vswitch", "ovs"]
+forwarders = ["vswitch", "ovs"]
 
 [generator]
 near = "net_memif0,role=client,id=0,socket=/run/lab.sock"
@@ -338,19 +342,19 @@ perf = "vswitch-perf"
     }
 
     #[test]
-    fn ports_arms_and_the_usual_run() {
+    fn ports_forwarders_and_the_usual_run() {
         let lab = parse(TEXT).unwrap();
         let pci = |text: &str| Attached::Pci(text.into());
         assert_eq!(lab.device.ports, [pci("0000:41:00.0"), pci("0000:41:00.1,dv_flow_en=2")]);
-        let arms: Vec<String> = lab.device.arms.iter().map(Arm::to_string).collect();
-        assert_eq!(arms, ["vswitch", "ovs-exact", "ovs-wildcard"]);
+        let forwarders: Vec<String> = lab.device.forwarders.iter().map(Forwarder::to_string).collect();
+        assert_eq!(forwarders, ["vswitch", "ovs-exact", "ovs-wildcard"]);
         assert!(
             matches!(&lab.generator.ports[0], Attached::Virtual(text) if text.starts_with("net_memif0,"))
         );
         // Three cases, four numbers of flows, two lengths, two kinds of traffic.
         assert_eq!((lab.run.jobs.len(), lab.run.rounds), (48, 3));
         let lab = parse(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
-        assert_eq!(lab.device.arms[..2], [Arm::Ours, Arm::Offloaded]);
+        assert_eq!(lab.device.forwarders[..2], [Forwarder::Ours, Forwarder::Offloaded]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::LabError;
-use super::file::{Arm, Generator};
+use super::file::{Forwarder, Generator};
 use crate::compare::cases::Peer;
 use crate::generator::outcome::{Outcome, StreamOutcome};
 use crate::generator::rfc2544::Findings;
@@ -31,9 +31,9 @@ pub fn growth(stream: &StreamOutcome) -> Option<f64> {
 }
 
 /// What is wrong with the lengths of what came, if anything is: a tunnel's headers are put on, or taken off.
-pub fn wrong_length(stream: &StreamOutcome, arm: Arm) -> Option<String> {
+pub fn wrong_length(stream: &StreamOutcome, forwarder: Forwarder) -> Option<String> {
     let expected = match stream.name.split(' ').next() {
-        _ if arm == Arm::Peer(Peer::Testpmd) => 0.0,
+        _ if forwarder == Forwarder::Peer(Peer::Testpmd) => 0.0,
         Some("encap") => TUNNEL,
         Some("decap") => -TUNNEL,
         _ => 0.0,
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn lengths_show_whether_the_work_was_done() {
-        let (testpmd, ours) = (Arm::Peer(Peer::Testpmd), Arm::Ours);
+        let (testpmd, ours) = (Forwarder::Peer(Peer::Testpmd), Forwarder::Ours);
         // Of ten frames of 60 bytes nine came.
         let encap = stream("encap tcp", [10, 600], [9, 990]);
         assert_eq!(wrong_length(&encap, ours), None);

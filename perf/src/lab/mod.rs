@@ -5,8 +5,8 @@
 //!   near ===== cable, memif, ... ===== near [ vswitch | testpmd | OVS ] far
 //!   far  =============================================================> far
 //! ```
-//! First the machine is looked at, then a probe shows that frames come through, then each measurement is taken of each arm
-//! by turns: RFC 2544 throughput, and delays at shares of the first arm's throughput, at the same rates for all.
+//! First the machine is looked at, then a probe shows that frames come through, then each measurement is taken of each forwarder
+//! by turns: RFC 2544 throughput, and delays at shares of the first forwarder's throughput, at the same rates for all.
 //! `perf compare` starts the switches, `perf gen` makes and judges the frames; here is what lies between them.
 
 pub mod checks;
@@ -33,7 +33,7 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 
-use file::{Arm, Lab};
+use file::{Forwarder, Lab};
 use generator::Running;
 use report::{Report, Row};
 
@@ -61,8 +61,8 @@ pub enum LabError {
     )]
     Cabling { stream: String, sent: u64, frames: u64 },
     /// The work was not done, or done wrong.
-    #[error("{arm}, {what}: {wrong}; its output is not comparable")]
-    Work { arm: Arm, what: String, wrong: String },
+    #[error("{forwarder}, {what}: {wrong}; its output is not comparable")]
+    Work { forwarder: Forwarder, what: String, wrong: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub struct Bench<'a> {
     serial: usize,
 }
 
-/// An arm on its turn: whoever forwards goes after the generator.
+/// A forwarder on its turn: whoever forwards goes after the generator.
 struct Turn {
     generator: Running,
     switch: Box<dyn Switch>,
@@ -167,8 +167,13 @@ impl<'a> Bench<'a> {
         Ok(Self { lab, vswitch, _hugepages: hugepages, scratch, serial: 0 })
     }
 
-    /// Starts an arm, and the generator at its other side.
-    fn turn(&mut self, arm: Arm, measurement: &Measurement, scenario: &str) -> Result<Turn, LabError> {
+    /// Starts a forwarder, and the generator at its other side.
+    fn turn(
+        &mut self,
+        forwarder: Forwarder,
+        measurement: &Measurement,
+        scenario: &str,
+    ) -> Result<Turn, LabError> {
         let device = &self.lab.device;
         let serial = self.serial;
         self.serial += 1;
@@ -182,16 +187,16 @@ impl<'a> Bench<'a> {
             plugin: None,
             core: device.cores[0],
             more_cores: &device.cores[1..measurement.workers()],
-            offload: device.offload.as_deref().filter(|_| arm == Arm::Offloaded),
+            offload: device.offload.as_deref().filter(|_| forwarder == Forwarder::Offloaded),
             housekeeping: device.control_core,
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
             exact_match_cache: ExactMatchCache::Auto,
             vswitch: self.vswitch,
         };
-        let contender = match arm {
-            Arm::Ours | Arm::Offloaded => Contender::Ours,
-            Arm::Peer(peer) => Contender::Peer(peer),
+        let contender = match forwarder {
+            Forwarder::Ours | Forwarder::Offloaded => Contender::Ours,
+            Forwarder::Peer(peer) => Contender::Peer(peer),
         };
         remove_sockets(&device.ports);
         let mut switch = peer::start(contender, &setup)?;
@@ -204,7 +209,7 @@ impl<'a> Bench<'a> {
     pub fn probe(&mut self) -> Result<(), LabError> {
         let job = Job { case: Case::L2, qos: false, ..self.lab.run.jobs[0].clone() };
         let measurement = Measurement { job, kind: Kind::Rate };
-        let mut turn = self.turn(Arm::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
+        let mut turn = self.turn(Forwarder::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
         let answer = turn.generator.answer(Duration::from_secs(60))?;
         let streams = answer.traffic.map(|outcome| outcome.streams).unwrap_or_default();
         for stream in streams {
@@ -216,21 +221,21 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Takes a measurement of an arm; `loads` are rates at which delays are taken.
+    /// Takes a measurement of a forwarder; `loads` are rates at which delays are taken.
     fn measure(
         &mut self,
-        arm: Arm,
+        forwarder: Forwarder,
         measurement: &Measurement,
         loads: &[String],
     ) -> Result<(Findings, bool), LabError> {
         let run = &self.lab.run;
-        let scenario = traffic::scenario(self.lab, arm, measurement, loads);
+        let scenario = traffic::scenario(self.lab, forwarder, measurement, loads);
         let warm = Duration::from_secs_f64(run.warm_up);
         // A search has at most so many trials, each tried again as often as the file says.
         let trials = (100.0 / run.resolution).log2().ceil() + 2.0;
         let seconds = (trials * f64::from(run.retries + 1) + loads.len() as f64 + 1.0) * (run.trial + 1.0);
         let limit = Duration::from_secs_f64(seconds * 2.0 + 120.0) + warm;
-        let mut turn = self.turn(arm, measurement, &scenario)?;
+        let mut turn = self.turn(forwarder, measurement, &scenario)?;
         let start = Instant::now();
         if measurement.kind != Kind::SetUp {
             // While the generator warms it up; new flows only never settle.
@@ -250,10 +255,10 @@ impl<'a> Bench<'a> {
             Some(format!("{damaged} frames have a wrong checksum or ICRC"))
         } else {
             let mut streams = found.loads.iter().flat_map(|loaded| &loaded.outcome.streams);
-            streams.find_map(|stream| generator::wrong_length(stream, arm))
+            streams.find_map(|stream| generator::wrong_length(stream, forwarder))
         };
         match wrong {
-            Some(wrong) => Err(LabError::Work { arm, what: measurement.label(), wrong }),
+            Some(wrong) => Err(LabError::Work { forwarder, what: measurement.label(), wrong }),
             None => Ok((found, settled)),
         }
     }
@@ -262,15 +267,15 @@ impl<'a> Bench<'a> {
     pub fn run(&mut self, report: &mut Report, mut finished: impl FnMut(&Row)) -> Result<(), LabError> {
         let lab = self.lab;
         for measurement in measurements(lab) {
-            // The rates of the delays are shares of what the first arm can do, and the same for all arms and rounds.
+            // The rates of the delays are shares of what the first forwarder can do, and the same for all forwarders and rounds.
             let mut rates: Option<Vec<String>> = None;
             let mut gone = Vec::new();
             for round in 0..lab.run.rounds {
-                let mut arms = lab.device.arms.clone();
-                let turned = round % arms.len();
-                arms.rotate_left(turned);
-                for arm in arms {
-                    if gone.contains(&arm) {
+                let mut forwarders = lab.device.forwarders.clone();
+                let turned = round % forwarders.len();
+                forwarders.rotate_left(turned);
+                for forwarder in forwarders {
+                    if gone.contains(&forwarder) {
                         continue;
                     }
                     let with_loads = measurement.kind == Kind::Rate;
@@ -279,13 +284,13 @@ impl<'a> Bench<'a> {
                         Some(rates) => rates.clone(),
                         None => lab.run.loads.iter().map(|load| format!("{load:?}")).collect(),
                     };
-                    let (found, settled) = match self.measure(arm, &measurement, &loads) {
+                    let (found, settled) = match self.measure(forwarder, &measurement, &loads) {
                         Ok(found) => found,
                         Err(error) => {
                             // Hours of other measurements are not to be lost for it.
                             interrupt::check()?;
-                            report.skip(&measurement, arm, &error.to_string());
-                            gone.push(arm);
+                            report.skip(&measurement, forwarder, &error.to_string());
+                            gone.push(forwarder);
                             continue;
                         }
                     };
@@ -294,7 +299,7 @@ impl<'a> Bench<'a> {
                             found.loads.iter().map(|loaded| format!("\"{:.0}pps\"", loaded.rate)).collect(),
                         );
                     }
-                    let row = Row::new(&measurement, arm, round, &found, settled);
+                    let row = Row::new(&measurement, forwarder, round, &found, settled);
                     finished(&row);
                     report.rows.push(row);
                 }
@@ -329,11 +334,12 @@ fn remove_sockets(ports: &[Attached]) {
 
 /// Whether the generator can make all that a lab asks for.
 pub fn check(lab: &Lab) -> Result<(), LabError> {
-    for (measurement, arm) in
-        measurements(lab).iter().flat_map(|one| lab.device.arms.iter().map(move |arm| (one, *arm)))
+    for (measurement, forwarder) in measurements(lab)
+        .iter()
+        .flat_map(|one| lab.device.forwarders.iter().map(move |forwarder| (one, *forwarder)))
     {
         let name = format!("scenario of `{}`", measurement.label());
-        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, arm, measurement, &[]))?;
+        let (scenario, source) = Scenario::parse(name, traffic::scenario(lab, forwarder, measurement, &[]))?;
         scenario.check(&source)?;
     }
     Ok(())
@@ -342,16 +348,16 @@ pub fn check(lab: &Lab) -> Result<(), LabError> {
 /// What will be run, for people.
 pub fn intention(lab: &Lab) -> String {
     let (all, run) = (measurements(lab), &lab.run);
-    let arms: Vec<String> = lab.device.arms.iter().map(Arm::to_string).collect();
+    let forwarders: Vec<String> = lab.device.forwarders.iter().map(Forwarder::to_string).collect();
     let searches = (100.0 / run.resolution).log2().ceil() + 1.0;
     let each = (searches + run.loads.len() as f64) * run.trial + run.warm_up + 5.0;
     format!(
         "{} measurements of {} ({}), {} rounds: about {:.0} minutes at most",
         all.len(),
-        arms.join(", "),
+        forwarders.join(", "),
         if run.jobs.iter().any(|job| job.qos) { "with rates" } else { "without rates" },
         run.rounds,
-        each * (all.len() * arms.len() * run.rounds) as f64 / 60.0
+        each * (all.len() * forwarders.len() * run.rounds) as f64 / 60.0
     )
 }
 

@@ -27,7 +27,7 @@ pub fn page(report: &Report) -> Result<String, LiveError> {
         let (middle, least, most) = summary.throughput;
         vec![
             summary.what.clone(),
-            summary.arm.clone(),
+            summary.forwarder.clone(),
             summary.workers.to_string(),
             rate_or_none(middle),
             format!("{} to {}", rate_or_none(least), rate_or_none(most)),
@@ -35,8 +35,12 @@ pub fn page(report: &Report) -> Result<String, LiveError> {
             summary.doubtful.unwrap_or_default().to_owned(),
         ]
     });
-    let head = ["measurement", "arm", "workers", "throughput", "spread", "first arm to it", "doubt"];
-    let skipped = report.skipped.iter().map(|(what, arm, why)| vec![what.clone(), arm.clone(), why.clone()]);
+    let head =
+        ["measurement", "forwarder", "workers", "throughput", "spread", "first forwarder to it", "doubt"];
+    let skipped = report
+        .skipped
+        .iter()
+        .map(|(what, forwarder, why)| vec![what.clone(), forwarder.clone(), why.clone()]);
     let body = html! {
         (checks(&report.checks))
         h2 { "Throughput, medians over the rounds" }
@@ -45,7 +49,7 @@ pub fn page(report: &Report) -> Result<String, LiveError> {
         (scaling(&report.summary)?)
         @if !report.skipped.is_empty() {
             h2 { "Left out" }
-            (page::table(&["measurement", "arm", "why"], skipped))
+            (page::table(&["measurement", "forwarder", "why"], skipped))
         }
     };
     Ok(page::document(&report.lab, &about, &body))
@@ -70,7 +74,7 @@ fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
     let rows = measured().flat_map(|summary| {
         summary.delays.iter().map(|(rate, p50, p999)| {
             let figures = [rate_or_none(*rate), number(*p50, 2), number(*p999, 2)];
-            [summary.what.clone(), summary.arm.clone()].into_iter().chain(figures).collect()
+            [summary.what.clone(), summary.forwarder.clone()].into_iter().chain(figures).collect()
         })
     });
     let mut kinds: Vec<&str> = Vec::new();
@@ -82,7 +86,7 @@ fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
         kinds.push(what);
         let panel = |title: &str, of: fn(&(f64, f64, f64)) -> f64| {
             let line = |summary: &Summary| Series {
-                name: summary.arm.clone(),
+                name: summary.forwarder.clone(),
                 points: summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect(),
             };
             let series = measured().filter(|summary| summary.what == what).map(line).collect();
@@ -97,7 +101,7 @@ fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
     Ok(html! {
         @if !plots.is_empty() {
             h2 { "Delay by load" }
-            (page::table(&["measurement", "arm", "load", "p50 us", "p99.9 us"], rows))
+            (page::table(&["measurement", "forwarder", "load", "p50 us", "p99.9 us"], rows))
             @for plot in plots { (plot) }
         }
     })
@@ -107,9 +111,9 @@ fn scaling(summary: &[Summary]) -> Result<Markup, LiveError> {
     let mut series: Vec<Series> = Vec::new();
     for one in summary.iter().filter(|one| one.kind == "scaling") {
         let point = (one.workers as f64, one.throughput.0 / 1e6);
-        match series.iter_mut().find(|line| line.name == one.arm) {
+        match series.iter_mut().find(|line| line.name == one.forwarder) {
             Some(line) => line.points.push(point),
-            None => series.push(Series { name: one.arm.clone(), points: vec![point] }),
+            None => series.push(Series { name: one.forwarder.clone(), points: vec![point] }),
         }
     }
     if series.is_empty() {

@@ -1,11 +1,11 @@
-//! What a lab found: rows as they were taken, medians over the rounds, and what the arms are to each other.
+//! What a lab found: rows as they were taken, medians over the rounds, and what the forwarders are to each other.
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use super::checks::{Check, Verdict};
-use super::file::Arm;
+use super::file::Forwarder;
 use super::generator;
 use super::{Kind, Measurement, rate_or_none};
 use crate::compare::record::Machine;
@@ -23,22 +23,22 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Medians over the rounds.
     pub summary: Vec<Summary>,
-    /// What could not be taken: measurement, arm, reason.
+    /// What could not be taken: measurement, forwarder, reason.
     pub skipped: Vec<(String, String, String)>,
 }
 
-/// An arm's turn at a measurement.
+/// A forwarder's turn at a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub what: String,
     pub kind: &'static str,
     pub workers: usize,
-    pub arm: String,
+    pub forwarder: String,
     pub round: usize,
     /// Frames per second without more loss than is allowed (RFC 2544 section 26.1), of all streams.
     pub throughput: f64,
     pub generator_is_the_limit: bool,
-    /// The arm was in its steady state before the first trial; otherwise `warm-up` is too short for it.
+    /// The forwarder was in its steady state before the first trial; otherwise `warm-up` is too short for it.
     pub settled: bool,
     pub loads: Vec<LoadRow>,
 }
@@ -58,28 +58,34 @@ pub struct LoadRow {
     pub delay: Option<Quantiles>,
 }
 
-/// An arm at a measurement, over the rounds.
+/// A forwarder at a measurement, over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     pub what: String,
     pub kind: &'static str,
     pub workers: usize,
-    pub arm: String,
+    pub forwarder: String,
     pub rounds: usize,
     /// Median, least and highest throughput, in frames per second.
     pub throughput: (f64, f64, f64),
-    /// The first arm's throughput as a multiple of this one's: median over the rounds.
+    /// The first forwarder's throughput as a multiple of this one's: median over the rounds.
     pub first_to_this: Option<f64>,
     /// Throughput per worker beside that with one; only of scaling.
     pub efficiency: Option<f64>,
-    /// In some round the generator was the limit, or the arm was not settled.
+    /// In some round the generator was the limit, or the forwarder was not settled.
     pub doubtful: Option<&'static str>,
     /// Rate in frames per second, medians of p50 and p99.9 in microseconds over rounds and streams; by load.
     pub delays: Vec<(f64, f64, f64)>,
 }
 
 impl Row {
-    pub fn new(measurement: &Measurement, arm: Arm, round: usize, found: &Findings, settled: bool) -> Self {
+    pub fn new(
+        measurement: &Measurement,
+        forwarder: Forwarder,
+        round: usize,
+        found: &Findings,
+        settled: bool,
+    ) -> Self {
         let loads = found.loads.iter().flat_map(|loaded| {
             loaded.outcome.streams.iter().map(|stream| LoadRow {
                 stream: stream.name.clone(),
@@ -98,7 +104,7 @@ impl Row {
                 Kind::SetUp => "setup",
             },
             workers: measurement.workers(),
-            arm: arm.to_string(),
+            forwarder: forwarder.to_string(),
             round,
             throughput: found.throughput.as_ref().map_or(0.0, |throughput| throughput.rate),
             generator_is_the_limit: found
@@ -125,42 +131,43 @@ impl Report {
     }
 
     /// Notes what could not be taken.
-    pub fn skip(&mut self, measurement: &Measurement, arm: Arm, reason: &str) {
-        self.skipped.push((measurement.label(), arm.to_string(), reason.into()));
+    pub fn skip(&mut self, measurement: &Measurement, forwarder: Forwarder, reason: &str) {
+        self.skipped.push((measurement.label(), forwarder.to_string(), reason.into()));
     }
 
     pub fn sum_up(&mut self) {
         let mut keys: Vec<(&str, &str)> = Vec::new();
         for row in &self.rows {
-            if !keys.contains(&(&row.what, &row.arm)) {
-                keys.push((&row.what, &row.arm));
+            if !keys.contains(&(&row.what, &row.forwarder)) {
+                keys.push((&row.what, &row.forwarder));
             }
         }
-        self.summary = keys.iter().filter_map(|(what, arm)| self.summary_of(what, arm)).collect();
+        self.summary = keys.iter().filter_map(|(what, forwarder)| self.summary_of(what, forwarder)).collect();
         let alone: Vec<(String, f64)> = self
             .summary
             .iter()
             .filter(|summary| summary.kind == "scaling" && summary.workers == 1)
-            .map(|summary| (summary.arm.clone(), summary.throughput.0))
+            .map(|summary| (summary.forwarder.clone(), summary.throughput.0))
             .collect();
         for summary in self.summary.iter_mut().filter(|summary| summary.kind == "scaling") {
-            let one = alone.iter().find(|(arm, _)| *arm == summary.arm).map(|(_, rate)| *rate);
+            let one =
+                alone.iter().find(|(forwarder, _)| *forwarder == summary.forwarder).map(|(_, rate)| *rate);
             summary.efficiency = one
                 .filter(|rate| *rate > 0.0)
                 .map(|rate| summary.throughput.0 / rate / summary.workers as f64);
         }
     }
 
-    fn summary_of(&self, what: &str, arm: &str) -> Option<Summary> {
-        let of = |arm: &str| -> Vec<&Row> {
-            self.rows.iter().filter(|row| row.what == what && row.arm == arm).collect()
+    fn summary_of(&self, what: &str, forwarder: &str) -> Option<Summary> {
+        let of = |forwarder: &str| -> Vec<&Row> {
+            self.rows.iter().filter(|row| row.what == what && row.forwarder == forwarder).collect()
         };
-        let own = of(arm);
+        let own = of(forwarder);
         let first = own.first()?;
         let rates: Vec<f64> = own.iter().map(|row| row.throughput).collect();
-        // The first arm of the file; in later rounds others begin.
+        // The first forwarder of the file; in later rounds others begin.
         let leader = self.rows.iter().find(|row| row.what == what && row.round == 0)?;
-        let ratios: Vec<f64> = of(&leader.arm)
+        let ratios: Vec<f64> = of(&leader.forwarder)
             .iter()
             .filter_map(|ours| {
                 let theirs = own.iter().find(|row| row.round == ours.round)?;
@@ -182,14 +189,14 @@ impl Report {
             what: what.into(),
             kind: first.kind,
             workers: first.workers,
-            arm: arm.into(),
+            forwarder: forwarder.into(),
             rounds: own.len(),
             throughput: (
                 median(&rates)?,
                 rates.iter().copied().reduce(f64::min)?,
                 rates.iter().copied().reduce(f64::max)?,
             ),
-            first_to_this: if leader.arm == arm { None } else { median(&ratios) },
+            first_to_this: if leader.forwarder == forwarder { None } else { median(&ratios) },
             efficiency: None,
             doubtful: if own.iter().any(|row| row.generator_is_the_limit) {
                 Some("the generator is the limit")
@@ -205,7 +212,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut lines = vec![format!(
             "\nmedians over the rounds\n{:<46} {:<16} {:>12} {:>8}  delay p50 (p99.9), us, by load",
-            "measurement", "arm", "throughput", "first/it"
+            "measurement", "forwarder", "throughput", "first/it"
         )];
         for summary in &self.summary {
             let delays: Vec<String> =
@@ -213,7 +220,7 @@ impl Report {
             lines.push(format!(
                 "{:<46} {:<16} {:>12} {:>8}  {}{}{}",
                 summary.what,
-                summary.arm,
+                summary.forwarder,
                 rate_or_none(summary.throughput.0),
                 summary.first_to_this.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
                 delays.join(", "),
@@ -223,8 +230,8 @@ impl Report {
                 summary.doubtful.map_or_else(String::new, |why| format!(" [{why}]"))
             ));
         }
-        for (what, arm, reason) in &self.skipped {
-            lines.push(format!("{what:<46} {arm:<16} left out: {reason}"));
+        for (what, forwarder, reason) in &self.skipped {
+            lines.push(format!("{what:<46} {forwarder:<16} left out: {reason}"));
         }
         let poor = self.checks.iter().filter(|check| check.verdict == Verdict::Poor).count();
         if poor > 0 {
@@ -237,7 +244,7 @@ impl Report {
 /// A turn on a line.
 pub const TABLE: Table<Row> = Table(&[
     column("measurement", -46, |row| row.what.clone()),
-    column("arm", -16, |row| row.arm.clone()),
+    column("forwarder", -16, |row| row.forwarder.clone()),
     column("round", 5, |row| row.round.to_string()),
     column("throughput", 12, |row| rate_or_none(row.throughput)),
     column(" notes", 0, |row| format!(" {}", notes(row))),
@@ -263,7 +270,7 @@ fn notes(row: &Row) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    fn row(what: &str, arm: &str, round: usize, throughput: f64, workers: usize) -> Row {
+    fn row(what: &str, forwarder: &str, round: usize, throughput: f64, workers: usize) -> Row {
         let delay =
             |p50: f64| Quantiles { packets: 9, p50, p90: p50, p99: p50, p999: 10.0 * p50, max: 20.0 * p50 };
         let load = |rate: f64, p50| LoadRow {
@@ -278,7 +285,7 @@ pub(crate) mod tests {
             what: what.into(),
             kind: if what == "scaled" || what == "alone" { "scaling" } else { "rate" },
             workers,
-            arm: arm.into(),
+            forwarder: forwarder.into(),
             round,
             throughput,
             generator_is_the_limit: false,
@@ -323,8 +330,12 @@ pub(crate) mod tests {
     #[test]
     fn rounds_come_down_to_medians_and_ratios_within_a_round() {
         let report = report();
-        let of = |what: &str, arm: &str| {
-            report.summary.iter().find(|summary| summary.what == what && summary.arm == arm).unwrap()
+        let of = |what: &str, forwarder: &str| {
+            report
+                .summary
+                .iter()
+                .find(|summary| summary.what == what && summary.forwarder == forwarder)
+                .unwrap()
         };
         let (ours, testpmd) = (of("encap", "vswitch"), of("encap", "testpmd"));
         assert_eq!((ours.throughput, ours.first_to_this), ((5e6, 4e6, 6e6), None));

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::file::{Arm, Lab};
+use super::file::{Forwarder, Lab};
 use super::{Kind, Measurement};
 use crate::compare::cases::{Case, Peer, Traffic};
 use crate::compare::frames::{
@@ -19,8 +19,8 @@ const ROCE: usize = 94;
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
-/// The scenario of a measurement of an arm; `loads` are rates at which delays are taken.
-pub fn scenario(lab: &Lab, arm: Arm, measurement: &Measurement, loads: &[String]) -> String {
+/// The scenario of a measurement of a forwarder; `loads` are rates at which delays are taken.
+pub fn scenario(lab: &Lab, forwarder: Forwarder, measurement: &Measurement, loads: &[String]) -> String {
     let (run, generator) = (&lab.run, &lab.generator);
     let mut text = format!(
         "[generator]\ncore = {}\nwindow = {}\n\n[run]\ntests = [\"throughput\"]\ntrial = {:?}\nwarm-up = {:?}\n\
@@ -37,7 +37,7 @@ pub fn scenario(lab: &Lab, arm: Arm, measurement: &Measurement, loads: &[String]
     if let Some(rate) = &run.max_rate {
         let _ = writeln!(text, "max-rate = \"{rate}\"");
     }
-    ports(&mut text, lab, queues(arm, measurement));
+    ports(&mut text, lab, queues(forwarder, measurement));
     streams(&mut text, measurement);
     text
 }
@@ -58,11 +58,11 @@ pub fn probe(lab: &Lab) -> String {
     text
 }
 
-/// Queues that an arm sends on: one for each worker, and in OVS one for its main thread too, the first. Over memif both
+/// Queues that a forwarder sends on: one for each worker, and in OVS one for its main thread too, the first. Over memif both
 /// ends must have the same rings: what is sent on one that the other end has not is lost, and one too many is refused.
-fn queues(arm: Arm, measurement: &Measurement) -> usize {
-    match arm {
-        Arm::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
+fn queues(forwarder: Forwarder, measurement: &Measurement) -> usize {
+    match forwarder {
+        Forwarder::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
         _ => measurement.workers(),
     }
 }
@@ -159,10 +159,12 @@ mod tests {
                 Scenario::parse("s".into(), text).unwrap_or_else(|error| panic!("{error}"));
             scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
         };
-        let arms = [Arm::Ours, Arm::Peer(Peer::OvsExact)];
-        for (measurement, arm) in measurements.iter().flat_map(|one| arms.map(|arm| (one, arm))) {
+        let forwarders = [Forwarder::Ours, Forwarder::Peer(Peer::OvsExact)];
+        for (measurement, forwarder) in
+            measurements.iter().flat_map(|one| forwarders.map(|forwarder| (one, forwarder)))
+        {
             let loads = ["10".into(), "\"5kpps\"".into()];
-            let plan = takes(scenario(&lab, arm, measurement, &loads));
+            let plan = takes(scenario(&lab, forwarder, measurement, &loads));
             let kinds = if measurement.job.traffic == Traffic::Mixed { 2 } else { 1 };
             assert_eq!(plan.streams.len(), measurement.job.case.ways().len() * kinds);
             let flows: u32 = plan.streams.iter().map(|stream| stream.flows).sum();

@@ -28,7 +28,7 @@ use crate::options::{Common, within};
 
 use capacity::Capacity;
 use report::{Report, Row};
-use testbed::{Arm, LatencyTestBed};
+use testbed::{Forwarder, LatencyTestBed};
 
 /// What lies between the switch and `perf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -83,11 +83,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for &load in &loads {
         for turn in 0..options.turns {
             // Who goes first changes from turn to turn.
-            let mut arms = Arm::ALL;
-            arms.rotate_left(turn % Arm::ALL.len());
-            for arm in arms {
+            let mut forwarders = Forwarder::ALL;
+            forwarders.rotate_left(turn % Forwarder::ALL.len());
+            for forwarder in forwarders {
                 let rate = capacity.packets_per_second * load;
-                let row = row(&mut testbed, Turn { arm, load, turn, rate, seconds: options.seconds })?;
+                let row = row(&mut testbed, Turn { forwarder, load, turn, rate, seconds: options.seconds })?;
                 println!("{}", report::TABLE.row(&row));
                 rows.push(row);
             }
@@ -99,10 +99,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     options.common.write(&report)
 }
 
-/// An arm's turn at a load, which is so many packets a second.
+/// A forwarder's turn at a load, which is so many packets a second.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    arm: Arm,
+    forwarder: Forwarder,
     load: f64,
     turn: usize,
     rate: f64,
@@ -111,43 +111,43 @@ struct Turn {
 
 /// Measures what the worker can do.
 fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity, LiveError> {
-    testbed.wake(Arm::Ours)?;
-    run_at(testbed, Arm::Ours, None, capacity::SETTLE)?;
+    testbed.wake(Forwarder::Ours)?;
+    run_at(testbed, Forwarder::Ours, None, capacity::SETTLE)?;
     let LatencyTestBed { rigs, runtime, ours, ours_thread, .. } = testbed;
     let demand = Demand::new(vec![None], capacity::SECONDS);
-    let run = || rigs[Arm::Ours as usize].run(runtime, &demand, &mut ());
+    let run = || rigs[Forwarder::Ours as usize].run(runtime, &demand, &mut ());
     let (capacity, _) = capacity::of(ours, *ours_thread, run)?;
-    testbed.rest(Arm::Ours)?;
+    testbed.rest(Forwarder::Ours)?;
     Ok(capacity)
 }
 
 fn run_at(
     testbed: &mut LatencyTestBed,
-    arm: Arm,
+    forwarder: Forwarder,
     rate: Option<f64>,
     seconds: f64,
 ) -> Result<Outcome, LiveError> {
     let demand = Demand::new(vec![rate], seconds);
-    let outcome = testbed.rigs[arm as usize].run(&testbed.runtime, &demand, &mut ())?;
+    let outcome = testbed.rigs[forwarder as usize].run(&testbed.runtime, &demand, &mut ())?;
     interrupt::check()?;
     Ok(outcome)
 }
 
 fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
-    let Turn { arm, load, turn, rate, seconds } = at;
+    let Turn { forwarder, load, turn, rate, seconds } = at;
     let mut tries = 0;
     loop {
-        testbed.wake(arm)?;
-        run_at(testbed, arm, Some(rate), WARM_UP)?;
+        testbed.wake(forwarder)?;
+        run_at(testbed, forwarder, Some(rate), WARM_UP)?;
         // Those of the warm-up are of no interest.
         testbed.take_stalls(WARM_UP);
         let (before, cpu_before, start) =
-            (testbed.interference(arm)?, testbed.cpu_seconds(arm)?, Instant::now());
-        let outcome = run_at(testbed, arm, Some(rate), seconds)?;
-        let (cpu, wall) = (testbed.cpu_seconds(arm)? - cpu_before, start.elapsed().as_secs_f64());
-        let interference = testbed.interference(arm)?.since(before);
-        let stalls = (arm == Arm::Empty).then(|| testbed.take_stalls(wall));
-        testbed.rest(arm)?;
+            (testbed.interference(forwarder)?, testbed.cpu_seconds(forwarder)?, Instant::now());
+        let outcome = run_at(testbed, forwarder, Some(rate), seconds)?;
+        let (cpu, wall) = (testbed.cpu_seconds(forwarder)? - cpu_before, start.elapsed().as_secs_f64());
+        let interference = testbed.interference(forwarder)?.since(before);
+        let stalls = (forwarder == Forwarder::Empty).then(|| testbed.take_stalls(wall));
+        testbed.rest(forwarder)?;
         let share = cpu / wall;
         tries += 1;
         if share < QUIET && tries <= AGAIN {
@@ -155,10 +155,10 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
         }
         let stream = outcome.streams.first();
         let delay = stream.and_then(|stream| stream.delay).ok_or_else(|| {
-            LiveError::Host(HostError::Refused(format!("no packet came back from {}", arm.name())))
+            LiveError::Host(HostError::Refused(format!("no packet came back from {}", forwarder.name())))
         })?;
         return Ok(Row {
-            arm: arm.name(),
+            forwarder: forwarder.name(),
             load,
             turn,
             asked: rate,

@@ -18,7 +18,7 @@ const LATE: f64 = 0.01;
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Row {
-    pub arm: &'static str,
+    pub forwarder: &'static str,
     /// Share of the switch's capacity.
     pub load: f64,
     pub turn: usize,
@@ -43,7 +43,7 @@ pub struct Row {
     pub delay: Quantiles,
 }
 
-/// The arms at a load together: medians over the turns, in microseconds.
+/// The forwarders at a load together: medians over the turns, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Summary {
     /// Share of the switch's capacity.
@@ -143,8 +143,8 @@ impl Report {
     }
 }
 
-fn is_at(row: &Row, arm: &str, load: f64) -> bool {
-    row.arm == arm && row.load.total_cmp(&load).is_eq()
+fn is_at(row: &Row, forwarder: &str, load: f64) -> bool {
+    row.forwarder == forwarder && row.load.total_cmp(&load).is_eq()
 }
 
 /// The tails of the switch in undisturbed turns: the stalls that the empty loop saw in the turn do not by themselves
@@ -161,8 +161,8 @@ fn undisturbed(rows: &[Row], load: f64) -> Vec<f64> {
 }
 
 fn summary(rows: &[Row], load: f64) -> Summary {
-    let of = |arm: &str, value: fn(&Row) -> f64| -> Vec<f64> {
-        rows.iter().filter(|row| is_at(row, arm, load)).map(value).collect()
+    let of = |forwarder: &str, value: fn(&Row) -> f64| -> Vec<f64> {
+        rows.iter().filter(|row| is_at(row, forwarder, load)).map(value).collect()
     };
     let p50 = |row: &Row| row.delay.p50;
     let p999 = |row: &Row| row.delay.p999;
@@ -213,7 +213,7 @@ const SUMMARY: Table<Summary> = Table(&[
 
 /// A row on a line.
 pub const TABLE: Table<Row> = Table(&[
-    column("arm", -10, |row| row.arm.into()),
+    column("forwarder", -10, |row| row.forwarder.into()),
     column("load", 5, |row| percent(row.load, 0)),
     column("turn", 4, |row| row.turn.to_string()),
     column("Mpps", 8, |row| number(row.offered / 1e6, 3)),
@@ -236,10 +236,10 @@ mod tests {
     use super::*;
     use crate::latency::stalls::Stalls;
 
-    fn row(arm: &'static str, turn: usize, p50: f64) -> Row {
+    fn row(forwarder: &'static str, turn: usize, p50: f64) -> Row {
         let delay = Quantiles { packets: 1, p50, p90: p50, p99: p50, p999: p50 * 10.0, max: p50 * 20.0 };
         Row {
-            arm,
+            forwarder,
             load: 0.1,
             turn,
             asked: 1.0,
@@ -259,11 +259,11 @@ mod tests {
 
     #[test]
     fn undisturbed_turns_are_told_by_the_empty_loop_and_the_kernel_alone() {
-        let half = |arm, turn, p50, stalls: Option<Stalls>| Row {
+        let half = |forwarder, turn, p50, stalls: Option<Stalls>| Row {
             load: 0.5,
             stalls: stalls.as_ref().map(Stalls::figures),
             stalls_p999: stalls.map(|stalls| stalls.p999(0.5)),
-            ..row(arm, turn, p50)
+            ..row(forwarder, turn, p50)
         };
         let quiet = || Some(Stalls::new(vec![8.0; 10], 1.0));
         let noisy = || Some(Stalls::new(vec![50.0; 400], 1.0));

@@ -30,14 +30,14 @@ const WINDOW: u64 = 768;
 const SERVED: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arm {
+pub enum Forwarder {
     Ours,
     /// `testpmd io`.
     Testpmd,
     Empty,
 }
 
-impl Arm {
+impl Forwarder {
     pub const ALL: [Self; 3] = [Self::Ours, Self::Testpmd, Self::Empty];
 
     /// Its name in reports.
@@ -52,7 +52,7 @@ impl Arm {
 
 /// Everything that takes part. What it holds goes in this order: ports before those who serve them.
 pub struct LatencyTestBed {
-    /// Ports and streams of each arm.
+    /// Ports and streams of each forwarder.
     pub rigs: Vec<Rig>,
     empty: Empty,
     pub ours: Daemon,
@@ -123,22 +123,22 @@ impl LatencyTestBed {
         Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
-    pub fn wake(&mut self, arm: Arm) -> Result<(), HostError> {
-        match arm {
-            Arm::Ours => self.ours.process().thaw(),
-            Arm::Testpmd => self.testpmd.process.thaw(),
-            Arm::Empty => {
+    pub fn wake(&mut self, forwarder: Forwarder) -> Result<(), HostError> {
+        match forwarder {
+            Forwarder::Ours => self.ours.process().thaw(),
+            Forwarder::Testpmd => self.testpmd.process.thaw(),
+            Forwarder::Empty => {
                 self.empty.set_awake(true);
                 Ok(())
             }
         }
     }
 
-    pub fn rest(&mut self, arm: Arm) -> Result<(), HostError> {
-        match arm {
-            Arm::Ours => self.ours.process().freeze(),
-            Arm::Testpmd => self.testpmd.process.freeze(),
-            Arm::Empty => {
+    pub fn rest(&mut self, forwarder: Forwarder) -> Result<(), HostError> {
+        match forwarder {
+            Forwarder::Ours => self.ours.process().freeze(),
+            Forwarder::Testpmd => self.testpmd.process.freeze(),
+            Forwarder::Empty => {
                 self.empty.set_awake(false);
                 Ok(())
             }
@@ -146,14 +146,14 @@ impl LatencyTestBed {
     }
 
     /// CPU time that its forwarding thread has had.
-    pub fn cpu_seconds(&mut self, arm: Arm) -> Result<f64, HostError> {
-        let (pid, thread) = self.forwarder(arm);
+    pub fn cpu_seconds(&mut self, forwarder: Forwarder) -> Result<f64, HostError> {
+        let (pid, thread) = self.forwarder(forwarder);
         cpu_seconds(pid, thread)
     }
 
     /// What its forwarding thread was kept from, so far.
-    pub fn interference(&mut self, arm: Arm) -> Result<Interference, HostError> {
-        let (pid, thread) = self.forwarder(arm);
+    pub fn interference(&mut self, forwarder: Forwarder) -> Result<Interference, HostError> {
+        let (pid, thread) = self.forwarder(forwarder);
         Interference::of(pid, thread, self.core)
     }
 
@@ -162,11 +162,11 @@ impl LatencyTestBed {
         Stalls::new(self.empty.take_stalls(), seconds)
     }
 
-    fn forwarder(&mut self, arm: Arm) -> (u32, u32) {
-        match arm {
-            Arm::Ours => (self.ours.process().pid(), self.ours_thread),
-            Arm::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
-            Arm::Empty => (std::process::id(), self.empty.thread()),
+    fn forwarder(&mut self, forwarder: Forwarder) -> (u32, u32) {
+        match forwarder {
+            Forwarder::Ours => (self.ours.process().pid(), self.ours_thread),
+            Forwarder::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
+            Forwarder::Empty => (std::process::id(), self.empty.thread()),
         }
     }
 }

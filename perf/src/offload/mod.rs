@@ -25,15 +25,15 @@ use crate::live::ports::Runtime;
 use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
 use crate::options::{Common, Plot, within};
 
-use report::{Arm, Churn, Look, Report};
+use report::{Churn, Look, Report, Trial};
 
 /// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Arms of each share (0, 50 and 99 %).
+    /// Trials of each share (0, 50 and 99 %).
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Length of an arm in seconds.
+    /// Length of a trial in seconds.
     #[arg(long, default_value_t = 3.0, value_parser = within::<f64>(0.1, 3600.0))]
     seconds: f64,
     /// Packets a second; less than 100000, and fast flows are not faster than slow ones.
@@ -54,7 +54,7 @@ pub struct Options {
     common: Common,
 }
 
-/// Packets between two looks of the manager from which flows are hot: in the arms the fast ones, in the churn all that are
+/// Packets between two looks of the manager from which flows are hot: in the trials the fast ones, in the churn all that are
 /// seen twice.
 const HOT: [u64; 2] = [4000, 5];
 /// Shares of the traffic that are offloaded, in percent.
@@ -91,14 +91,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let spec = Spec { name, nft: "miss-rate = 0", sections: &sections, vnics, uplink: offload };
         Field::start(TestBed::start(&vswitch, &bench, &runtime, &spec)?, &runtime, streams)
     };
-    let mut field = start("arms", HOT[0], &shared)?;
-    let mut arms = Vec::new();
+    let mut field = start("trials", HOT[0], &shared)?;
+    let mut trials = Vec::new();
     for round in 0..options.rounds {
         for turn in 0..SHARES.len() {
             // Who goes first changes from round to round.
-            let arm = field.arm(options, SHARES[(turn + round) % SHARES.len()])?;
-            println!("{}", report::TABLE.row(&arm));
-            arms.push(arm);
+            let trial = field.trial(options, SHARES[(turn + round) % SHARES.len()])?;
+            println!("{}", report::TABLE.row(&trial));
+            trials.push(trial);
         }
     }
     drop(field);
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let stream = StreamPlan { churn: options.churn.into(), ..flows("churn", CHURN, places) };
         churn = Some(start("churn", HOT[1], &[stream])?.churn(options, places)?);
     }
-    let report = Report { rate: options.rate, arms, churn };
+    let report = Report { rate: options.rate, trials, churn };
     println!("{}", report.verdict());
     options.common.write(&report)?;
     options.plot.draw(|stem| report.plot(stem))?;
@@ -171,7 +171,7 @@ impl<'a> Field<'a> {
     }
 
     /// So many percent of the packets are of flows fast enough for hardware.
-    fn arm(&mut self, options: &Options, share: u64) -> Result<Arm, LiveError> {
+    fn trial(&mut self, options: &Options, share: u64) -> Result<Trial, LiveError> {
         let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
         let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
         let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
@@ -198,10 +198,10 @@ impl<'a> Field<'a> {
         if packets == 0 {
             return Err(LiveError::Silent("no packet came to the switch".into()));
         }
-        // The fast flows of the next arm are to find an empty device.
+        // The fast flows of the next trial are to find an empty device.
         self.drained(&["/rules"])?;
         let busy = (after.busy - before.busy) as f64;
-        Ok(Arm {
+        Ok(Trial {
             share,
             packets,
             offloaded: hardware as f64 / packets as f64,

@@ -9,7 +9,7 @@ use crate::live::plot::{Panel, Series, draw};
 use crate::table::{Table, column, number, percent};
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Arm {
+pub struct Trial {
     /// Percent of the packets that are of fast flows.
     pub share: u64,
     pub packets: u64,
@@ -59,21 +59,21 @@ pub struct Churn {
 pub struct Report {
     /// Packets a second.
     pub rate: u64,
-    /// The arms, in their order.
-    pub arms: Vec<Arm>,
+    /// The trials, in their order.
+    pub trials: Vec<Trial>,
     pub churn: Option<Churn>,
 }
 
-/// An arm on a line.
-pub const TABLE: Table<Arm> = Table(&[
-    column("share %", 7, |arm| arm.share.to_string()),
-    column("packets", 10, |arm| arm.packets.to_string()),
-    column("offloaded", 10, |arm| percent(arm.offloaded, 1)),
-    column("installed ms", 13, |arm| number(arm.installed_after_ms, 0)),
-    column("worker cyc/pkt", 16, |arm| number(arm.worker_cycles, 0)),
-    column("cyc/own pkt", 14, |arm| number(arm.worker_cycles_per_own, 0)),
-    column("sim cyc/pkt", 12, |arm| number(arm.eswitch_cycles, 0)),
-    column("lost", 6, |arm| arm.lost.to_string()),
+/// A trial on a line.
+pub const TABLE: Table<Trial> = Table(&[
+    column("share %", 7, |trial| trial.share.to_string()),
+    column("packets", 10, |trial| trial.packets.to_string()),
+    column("offloaded", 10, |trial| percent(trial.offloaded, 1)),
+    column("installed ms", 13, |trial| number(trial.installed_after_ms, 0)),
+    column("worker cyc/pkt", 16, |trial| number(trial.worker_cycles, 0)),
+    column("cyc/own pkt", 14, |trial| number(trial.worker_cycles_per_own, 0)),
+    column("sim cyc/pkt", 12, |trial| number(trial.eswitch_cycles, 0)),
+    column("lost", 6, |trial| trial.lost.to_string()),
 ]);
 
 impl Report {
@@ -98,7 +98,7 @@ impl Report {
     /// True when nothing was lost and nothing left behind.
     pub fn is_clean(&self) -> bool {
         let churn = self.churn.as_ref();
-        self.arms.iter().all(|arm| arm.lost == 0)
+        self.trials.iter().all(|trial| trial.lost == 0)
             && churn.is_none_or(|churn| {
                 churn.lost == 0 && churn.rules_left == 0 && churn.installed == churn.withdrawn
             })

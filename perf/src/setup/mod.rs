@@ -42,10 +42,10 @@ pub struct Options {
     /// Rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Pairs of arms, with and without the scanner.
+    /// Pairs of trials, with and without the scanner.
     #[arg(long, default_value_t = 3)]
     pairs: usize,
-    /// Length of an arm in seconds.
+    /// Length of a trial in seconds.
     #[arg(long, default_value_t = 2.0, value_parser = within::<f64>(0.1, 600.0))]
     seconds: f64,
     /// The neighbour's rate in percent of the worker's capacity.
@@ -111,7 +111,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         for scanner in if pair % 2 == 0 { [false, true] } else { [true, false] } {
             let scanned = if scanner { None } else { Some(0.0) };
             let demand = Demand::new(vec![Some(rate), scanned], options.seconds);
-            beside.push(arm(&mut field, &runtime, &demand, scanner)?);
+            beside.push(trial(&mut field, &runtime, &demand, scanner)?);
         }
     }
     drop(field);
@@ -171,7 +171,7 @@ fn round(field: &mut Field, runtime: &Runtime, options: &Options) -> Result<Roun
     }
 }
 
-fn arm(field: &mut Field, runtime: &Runtime, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
+fn trial(field: &mut Field, runtime: &Runtime, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
     let before = Counted::at_rest(&mut field.bed.daemon)?;
     let outcome = field.rig.run(runtime, demand, &mut ())?;
     interrupt::check()?;

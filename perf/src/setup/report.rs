@@ -59,24 +59,24 @@ pub struct Report {
     pub beside: Vec<Beside>,
 }
 
-/// An arm on a line.
+/// A trial on a line.
 const BESIDE: Table<Beside> = Table(&[
-    column("scanner", -8, |arm| if arm.scanner { "with" } else { "without" }.into()),
-    column("sent", 10, |arm| arm.sent.to_string()),
-    column("lost", 6, |arm| arm.lost.to_string()),
-    column("not taken", 9, |arm| arm.refused.to_string()),
-    column("late", 9, |arm| arm.late.to_string()),
-    column("scanned/s", 11, |arm| number(arm.scanned as f64 / arm.seconds, 0)),
-    column("set up/s", 10, |arm| number(arm.set_up as f64 / arm.seconds, 0)),
-    column("p50 us", 8, |arm| number(arm.delay.map(|delay| delay.p50), 1)),
-    column("p99 us", 9, |arm| number(arm.delay.map(|delay| delay.p99), 1)),
-    column(" drops", 0, |arm| format!(" {}", by_name(&arm.drops))),
+    column("scanner", -8, |trial| if trial.scanner { "with" } else { "without" }.into()),
+    column("sent", 10, |trial| trial.sent.to_string()),
+    column("lost", 6, |trial| trial.lost.to_string()),
+    column("not taken", 9, |trial| trial.refused.to_string()),
+    column("late", 9, |trial| trial.late.to_string()),
+    column("scanned/s", 11, |trial| number(trial.scanned as f64 / trial.seconds, 0)),
+    column("set up/s", 10, |trial| number(trial.set_up as f64 / trial.seconds, 0)),
+    column("p50 us", 8, |trial| number(trial.delay.map(|delay| delay.p50), 1)),
+    column("p99 us", 9, |trial| number(trial.delay.map(|delay| delay.p99), 1)),
+    column(" drops", 0, |trial| format!(" {}", by_name(&trial.drops))),
 ]);
 
 impl Report {
     /// Packets of the neighbour that were lost beside a scanner.
     pub fn lost_beside_a_scanner(&self) -> u64 {
-        self.beside.iter().filter(|arm| arm.scanner).map(|arm| arm.lost + arm.neighbour_drops).sum()
+        self.beside.iter().filter(|trial| trial.scanner).map(|trial| trial.lost + trial.neighbour_drops).sum()
     }
 
     pub fn text(&self) -> String {

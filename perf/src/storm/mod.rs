@@ -29,15 +29,15 @@ use crate::live::ports::Runtime;
 use crate::live::testbed::{self, Bench, REMOTE, Spec, Station, TestBed, station};
 use crate::options::{Common, Plot, within};
 
-use report::{Arm, Bin, Report};
+use report::{Bin, Report, Trial};
 
 /// Open queue pairs without end beside a steady neighbour, with and without by turns.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Pairs of arms, with and without the storm.
+    /// Pairs of trials, with and without the storm.
     #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
     pub pairs: usize,
-    /// Length of an arm in seconds.
+    /// Length of a trial in seconds.
     #[arg(long, default_value_t = 5.0, value_parser = within::<f64>(0.1, 600.0))]
     seconds: f64,
     /// New queue pairs per second of the storm.
@@ -102,17 +102,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut field = Field { rig, bed, runtime };
     let capacity = field.capacity()?;
     let rate = capacity.packets_per_second * options.share / 100.0;
-    let mut arms = Vec::new();
+    let mut trials = Vec::new();
     for pair in 0..options.pairs {
         // Who goes first changes from pair to pair.
         for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let arm = field.arm(options, pair, rate, storm)?;
-            println!("{}", report::TABLE.row(&arm));
-            arms.push(arm);
+            let trial = field.trial(options, pair, rate, storm)?;
+            println!("{}", report::TABLE.row(&trial));
+            trials.push(trial);
         }
     }
     drop(field);
-    let report = Report::new(options, capacity, rate as u64, arms);
+    let report = Report::new(options, capacity, rate as u64, trials);
     println!("{capacity}; the victim sends {:.2} million a second", rate / 1e6);
     println!("{}", report.verdict());
     options.common.write(&report)?;
@@ -122,7 +122,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 impl Options {
-    /// The head of the report, before the first arm.
+    /// The head of the report, before the first trial.
     fn intention(&self) -> String {
         format!(
             "victim: {} queue pairs at {:.0} % of the worker's capacity; storm: {} new queue pairs a second, quota {}; \
@@ -176,7 +176,7 @@ impl Field {
     }
 
     /// The victim at `rate`, with or without the storm.
-    fn arm(&mut self, options: &Options, pair: usize, rate: f64, storm: bool) -> Result<Arm, LiveError> {
+    fn trial(&mut self, options: &Options, pair: usize, rate: f64, storm: bool) -> Result<Trial, LiveError> {
         let Self { rig, bed, runtime } = self;
         let before = Counted::at_rest(&mut bed.daemon)?;
         let pid = bed.daemon.process().pid();
@@ -203,7 +203,7 @@ impl Field {
             storm_admitted: storm.received,
             delay: victim.delay,
         });
-        Ok(Arm {
+        Ok(Trial {
             pair,
             storm,
             seconds,

@@ -16,7 +16,7 @@ use crate::table::{Table, by_name, column, number, percent};
 /// A step of the time series.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bin {
-    /// Seconds since the arm began, at its end.
+    /// Seconds since the trial began, at its end.
     pub at: f64,
     /// The victim's packets per second: sent to the switch.
     pub victim_offered: f64,
@@ -29,7 +29,7 @@ pub struct Bin {
 
 /// One stretch with or without the storm.
 #[derive(Debug, Clone, Serialize)]
-pub struct Arm {
+pub struct Trial {
     pub pair: usize,
     pub storm: bool,
     /// Length.
@@ -77,15 +77,16 @@ pub struct Report {
     /// The median over pairs of the p99 with the storm, over the one without.
     pub p99_ratio: Option<f64>,
     /// The stretches, in the order they were run.
-    pub arms: Vec<Arm>,
+    pub trials: Vec<Trial>,
 }
 
 impl Report {
-    pub fn new(options: &Options, capacity: Capacity, rate: u64, arms: Vec<Arm>) -> Self {
-        let lost = |storm| arms.iter().filter(|arm| arm.storm == storm).map(|arm| arm.victim_lost).sum();
+    pub fn new(options: &Options, capacity: Capacity, rate: u64, trials: Vec<Trial>) -> Self {
+        let lost =
+            |storm| trials.iter().filter(|trial| trial.storm == storm).map(|trial| trial.victim_lost).sum();
         let p99 = |pair, storm| {
-            let arm = arms.iter().find(|arm: &&Arm| arm.pair == pair && arm.storm == storm)?;
-            Some(arm.delay?.p99)
+            let trial = trials.iter().find(|trial: &&Trial| trial.pair == pair && trial.storm == storm)?;
+            Some(trial.delay?.p99)
         };
         let ratios: Vec<f64> =
             (0..options.pairs).filter_map(|pair| Some(p99(pair, true)? / p99(pair, false)?)).collect();
@@ -98,7 +99,7 @@ impl Report {
             lost_with: lost(true),
             lost_without: lost(false),
             p99_ratio: median(&ratios),
-            arms,
+            trials,
         }
     }
 
@@ -107,7 +108,7 @@ impl Report {
         let blame = match (self.lost_with, self.lost_without) {
             (0, _) => "the storm cost the victim no packet",
             (_, 0) => "the storm cost the victim packets",
-            _ => "packets were lost in both arms: look at the machine before the storm",
+            _ => "packets were lost in both trials: look at the machine before the storm",
         };
         format!(
             "lost: {} with the storm, {} without; p99 with the storm over without, median of the pairs: {ratio}\n{blame}",
@@ -119,8 +120,8 @@ impl Report {
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
         let (mut shaded, mut start) = (Vec::new(), 0.0);
         let mut points: [Vec<(f64, f64)>; 7] = Default::default();
-        for arm in &self.arms {
-            for bin in &arm.bins {
+        for trial in &self.trials {
+            for bin in &trial.bins {
                 let at = start + bin.at;
                 let delay = bin.delay.map_or([f64::NAN; 3], |delay| [delay.p50, delay.p99, delay.p999]);
                 let admitted = bin.storm_admitted / 1e3;
@@ -134,10 +135,10 @@ impl Report {
                     series.push((at, value));
                 }
             }
-            if arm.storm {
-                shaded.push((start, start + arm.seconds));
+            if trial.storm {
+                shaded.push((start, start + trial.seconds));
             }
-            start += arm.seconds;
+            start += trial.seconds;
             points.iter_mut().for_each(|series| series.push((start, f64::NAN)));
         }
         let mut points = points.into_iter();
@@ -164,21 +165,21 @@ impl Report {
     }
 }
 
-/// An arm on a line.
-pub const TABLE: Table<Arm> = Table(&[
-    column("pair", 4, |arm| arm.pair.to_string()),
-    column("storm", -7, |arm| if arm.storm { "with" } else { "without" }.into()),
-    column("received", 10, |arm| arm.victim_received_by_switch.to_string()),
-    column("served", 10, |arm| arm.victim_served.to_string()),
-    column("lost", 6, |arm| arm.victim_lost.to_string()),
-    column("drops", 6, |arm| arm.victim_drops.to_string()),
-    column("p50 us", 8, |arm| number(arm.delay.map(|delay| delay.p50), 1)),
-    column("p99 us", 8, |arm| number(arm.delay.map(|delay| delay.p99), 1)),
-    column("p99.9 us", 9, |arm| number(arm.delay.map(|delay| delay.p999), 1)),
-    column("new QPs", 9, |arm| arm.storm_sent.to_string()),
-    column("admitted", 8, |arm| arm.storm_admitted.to_string()),
-    column("refused", 9, |arm| arm.storm_refused.to_string()),
-    column("late", 8, |arm| arm.late.to_string()),
-    column("core", 5, |arm| percent(arm.core_share, 0)),
-    column(" drops of the switch by name", 0, |arm| format!(" {}", by_name(&arm.drops))),
+/// A trial on a line.
+pub const TABLE: Table<Trial> = Table(&[
+    column("pair", 4, |trial| trial.pair.to_string()),
+    column("storm", -7, |trial| if trial.storm { "with" } else { "without" }.into()),
+    column("received", 10, |trial| trial.victim_received_by_switch.to_string()),
+    column("served", 10, |trial| trial.victim_served.to_string()),
+    column("lost", 6, |trial| trial.victim_lost.to_string()),
+    column("drops", 6, |trial| trial.victim_drops.to_string()),
+    column("p50 us", 8, |trial| number(trial.delay.map(|delay| delay.p50), 1)),
+    column("p99 us", 8, |trial| number(trial.delay.map(|delay| delay.p99), 1)),
+    column("p99.9 us", 9, |trial| number(trial.delay.map(|delay| delay.p999), 1)),
+    column("new QPs", 9, |trial| trial.storm_sent.to_string()),
+    column("admitted", 8, |trial| trial.storm_admitted.to_string()),
+    column("refused", 9, |trial| trial.storm_refused.to_string()),
+    column("late", 8, |trial| trial.late.to_string()),
+    column("core", 5, |trial| percent(trial.core_share, 0)),
+    column(" drops of the switch by name", 0, |trial| format!(" {}", by_name(&trial.drops))),
 ]);

@@ -17,6 +17,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::event::{Event, Events};
+use crate::flow_key::FlowAddresses;
 use crate::nft::{Bits, Nft};
 use crate::rcft::Rcft;
 use crate::snapshot::Destination;
@@ -36,16 +37,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(bits & burst.pending) {
         let meta = burst.metas[i];
         let Some(packet) = burst.packets[i].as_mut().filter(|_| goes_on(cx, &meta, nft)) else { continue };
-        let (message, source, destination) =
-            match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
-                (Ok(cm), Some((source, destination))) => (cm.message, source, destination),
-                _ => {
-                    // Some other management class, or nonsense: the receiver's business.
-                    cx.counters.cm_odd.add(1);
-                    continue;
-                }
-            };
-        let ends = ends(cx, &meta, source, destination);
+        let (message, addresses) = match (Cm::of(&meta.headers, packet.head()), meta.key.addresses()) {
+            (Ok(cm), Some(addresses)) => (cm.message, addresses),
+            _ => {
+                // Some other management class, or nonsense: the receiver's business.
+                cx.counters.cm_odd.add(1);
+                continue;
+            }
+        };
+        let ends = ends(cx, &meta, addresses);
         if let Message::Req(req) = &message
             && req.transport.is_reliable_connection()
             && let Some(full) = ends.iter().flatten().find(|end| wants_reject(rcft, end.vnic))
@@ -67,7 +67,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                 events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
             }
             if meta.direction() == Direction::In {
-                return_to(cx, burst, i, source, sink);
+                return_to(cx, burst, i, addresses.source, sink);
             } else {
                 neighbour::send_back(cx, burst, i, sink);
             }
@@ -91,7 +91,8 @@ struct End {
     sends: bool,
 }
 
-fn ends(cx: &Cx, meta: &Meta, source: IpAddr, destination: IpAddr) -> [Option<End>; 2] {
+fn ends(cx: &Cx, meta: &Meta, addresses: FlowAddresses) -> [Option<End>; 2] {
+    let FlowAddresses { source, destination } = addresses;
     let sender = (meta.direction() == Direction::Out).then_some(End {
         vnic: meta.vnic,
         peer: destination,

@@ -137,10 +137,10 @@ struct Charge {
 /// A packet for which no tokens were at hand.
 #[inline(never)]
 fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<Parked<P>>, charge: Charge) {
+    let Charge { leaf, bytes, tunnel } = charge;
     let meta = burst.metas[i];
     let Some(packet) = burst.take(i) else { return };
-    let kind = kind(cx, &meta, packet.head(), dhtb.tree(), &charge);
-    let Charge { leaf, bytes, tunnel } = charge;
+    let kind = kind(cx, &meta, packet.head(), dhtb.tree(), leaf, bytes);
     let settings = &cx.snapshot.settings;
     let over_rate = OverRate { red: &settings.red, queues: settings.queues };
     let verdict =
@@ -179,7 +179,7 @@ pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>, tree: &Tree, l
     }
 }
 
-fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, charge: &Charge) -> Kind {
+fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, leaf: Leaf, bytes: u32) -> Kind {
     if meta.key.class() == 0 {
         return Kind::Tcp;
     }
@@ -188,7 +188,7 @@ fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, charge: &Charge) -> Kind
         let len = headers.l4_total_len().saturating_sub(udp::HEADER_LEN);
         // Opcodes are the guest's choice: beyond their legal length and their rate, packets are data.
         if opcode::control_len(bth.opcode, bth.dest_qp()) == Some(len)
-            && tree.may_control(charge.leaf, charge.bytes, cx.now.ns)
+            && tree.may_control(leaf, bytes, cx.now.ns)
         {
             let cnp = Operation::of(bth.opcode) == Some(Operation::Cnp);
             return if cnp { Kind::Notice } else { Kind::Control };

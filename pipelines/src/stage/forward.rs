@@ -251,8 +251,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     let flow = Flow::of(&meta);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
-        burst.put_back(i, packet);
-        refused(cx, burst, i, reason, reading.place, limits, sink);
+        refused(cx, burst, i, Refused { reason, packet, place: reading.place }, limits, sink);
     }
 }
 
@@ -345,6 +344,13 @@ fn rewrite<P: PacketBuf>(packet: &mut P, action: &Action, headers: &wire::Header
     }
 }
 
+/// A packet that could not be sent to a place, and why not.
+struct Refused<P> {
+    reason: DropReason,
+    packet: P,
+    place: Place,
+}
+
 /// A packet that could not be sent: dropped by name, and its sender told where that helps, through the tunnel if it
 /// came out of one: who sends does not know the MTU of a vNIC on another host.
 #[cold]
@@ -353,11 +359,11 @@ fn refused<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    reason: DropReason,
-    place: Place,
+    Refused { reason, packet, place }: Refused<P>,
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    burst.put_back(i, packet);
     if reason != DropReason::MTU_EXCEEDED {
         burst.drop(i, reason, cx.counters);
         return;

@@ -45,7 +45,6 @@ impl Complaint {
 }
 
 /// Who sends an error: the virtual router, or a vNIC of this host.
-#[derive(Clone, Copy)]
 struct Speaker {
     /// `None`: the destination of the packet complained about.
     address: Option<IpAddr>,
@@ -94,7 +93,7 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     let told = sayable
         && to.is_some_and(|to| {
             limits.admit_error(about, cx.snapshot.settings.error_rate, cx.now.ns)
-                && make(packet, &meta.headers, complaint, speaker, to)
+                && make(packet, &meta.headers, complaint, &speaker, to)
         });
     if !told {
         return burst.drop(i, reason, cx.counters);
@@ -145,7 +144,7 @@ fn make<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
-    speaker: Speaker,
+    speaker: &Speaker,
     to: MacAddr,
 ) -> bool {
     allowed(packet.head(), headers) && build(packet, headers, complaint, speaker, to).is_some()
@@ -167,7 +166,7 @@ fn build<P: PacketBuf>(
     packet: &mut P,
     headers: &Headers,
     complaint: Complaint,
-    speaker: Speaker,
+    speaker: &Speaker,
     to: MacAddr,
 ) -> Option<()> {
     let l3 = usize::from(headers.l3_offset);

@@ -59,7 +59,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let goes_on = || reaches_somewhere(decide(cx.snapshot, &meta.key).verdict);
         let outcome = rcft.sent_if(meta.vnic, &key, hash, &facts, cx.now, goes_on);
         if outcome != Outcome::Pass {
-            changed(cx, burst, i, outcome, key, rcft, events);
+            changed(cx, burst, i, Admission { outcome, key }, rcft, events);
         }
     }
     for i in Bits(known & roce.cnp) {
@@ -122,6 +122,12 @@ fn read(meta: &Meta, head: &[u8], len: usize) -> Option<RocePacketFacts> {
     })
 }
 
+/// What became of a packet of a queue pair that was not known.
+struct Admission {
+    outcome: Outcome,
+    key: QpKey,
+}
+
 /// A queue pair was opened or refused.
 #[cold]
 #[inline(never)]
@@ -129,8 +135,7 @@ fn changed<P>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    outcome: Outcome,
-    key: QpKey,
+    Admission { outcome, key }: Admission,
     rcft: &mut Rcft,
     events: &Events,
 ) {

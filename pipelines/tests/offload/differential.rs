@@ -312,7 +312,7 @@ impl Pair {
 
     fn view(&self, host: &Host, key: &FlowKey, qpn: Qpn) -> Option<(u64, u64)> {
         let direction = key.direction();
-        let address = key.addresses()?.1;
+        let address = key.addresses()?.destination;
         let view =
             host.world.worker.overlay.rcft().view(direction, &QpKey::new(key.scope(), address, qpn))?;
         Some((view.packets, view.bytes))
@@ -333,8 +333,8 @@ impl Pair {
             for qpn in QPNS.map(Qpn::truncated) {
                 // The flows of a queue pair: to one address, whatever their VLAN and the direction to it.
                 let same = |other: &FlowKey| {
-                    (other.scope(), other.addresses().map(|pair| pair.1))
-                        == (key.scope(), key.addresses().map(|pair| pair.1))
+                    (other.scope(), other.addresses().map(|ip| ip.destination))
+                        == (key.scope(), key.addresses().map(|ip| ip.destination))
                 };
                 let (packets, bytes) = self.mixed.hardware(|ask| same(&ask.key) && ask.qpn == Some(qpn));
                 let own = self.view(&self.mixed.host, &key, qpn).unwrap_or_default();

@@ -61,7 +61,7 @@ impl Lab {
     }
 
     fn qp_key(&self, qpn: u32) -> QpKey {
-        QpKey::new(self.key.scope(), self.key.addresses().unwrap().1, Qpn::truncated(qpn))
+        QpKey::new(self.key.scope(), self.key.addresses().unwrap().destination, Qpn::truncated(qpn))
     }
 
     /// What RCFT has counted; `None` for a queue pair that it does not know.

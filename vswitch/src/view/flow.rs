@@ -33,7 +33,7 @@ impl Ends {
             }
         };
         let (source, destination) = match key.addresses() {
-            Some((source, destination)) => (source.to_string(), destination.to_string()),
+            Some(ip) => (ip.source.to_string(), ip.destination.to_string()),
             None => (format!("ethertype {:#06x}", key.ethertype()), key.dst_mac().to_string()),
         };
         let FlowPorts { source: sport, destination: dport } = key.ports();

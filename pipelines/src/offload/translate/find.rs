@@ -59,7 +59,7 @@ pub struct From {
 /// Asks the tables.
 pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
     let Tables { snapshot, tree, .. } = tables;
-    let (source, _) = key.addresses().ok_or(Refusal::Protocol)?;
+    let source = key.addresses().ok_or(Refusal::Protocol)?.source;
     // The second VLAN id of a key is in the upper bits of its last word.
     if key.words()[6] >> 48 != 0 {
         return Err(Refusal::Vlan);

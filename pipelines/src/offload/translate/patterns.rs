@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use wire::roce::{Class, QP_GSI, opcode};
 use wire::{MacAddr, Qpn, protocol};
 
-use crate::flow_key::{FlowKey, FlowPorts};
+use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
 use rules::Colour;
 use rules::items::{eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan};
 use rules::{Field, Item, Kind};
@@ -200,7 +200,7 @@ pub fn flow(
     listens: bool,
     items: &mut Vec<Item>,
 ) -> Option<()> {
-    let (source, destination) = key.addresses()?;
+    let FlowAddresses { source, destination } = key.addresses()?;
     let family = Family::of(source);
     let mac = if key.routed() { router } else { key.dst_mac() };
     let frame = Item::with(eth::DST, mac.to_u64());

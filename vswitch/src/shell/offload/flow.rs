@@ -1,8 +1,6 @@
 //! Single flows: where they are and why, and where they have to be.
 
-use std::net::IpAddr;
-
-use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
+use pipelines::flow_key::{FlowAddresses, FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{Pin, Rate, Status, Why};
 use pipelines::offload::translate::Ask;
 use pipelines::snapshot::Snapshot;
@@ -25,12 +23,12 @@ const PAGE: usize = 64;
 /// Which flow is meant.
 struct Meant {
     scope: Scope,
-    ends: (IpAddr, IpAddr),
+    addresses: FlowAddresses,
     kind: Kind,
 }
 
 enum Kind {
-    FlowPorts(u8, u16, u16),
+    Ports(u8, u16, u16),
     QueuePair(Qpn),
     Roce,
     Any,
@@ -57,19 +55,20 @@ impl Meant {
                 ),
             )
         })?;
-        Ok(Self { scope, ends: (args.get("source")?, args.get("destination")?), kind })
+        let addresses = FlowAddresses { source: args.get("source")?, destination: args.get("destination")? };
+        Ok(Self { scope, addresses, kind })
     }
 
     fn is(&self, key: &FlowKey) -> bool {
         let right = match self.kind {
-            Kind::FlowPorts(proto, source, destination) => {
+            Kind::Ports(proto, source, destination) => {
                 key.proto() == proto && key.ports() == FlowPorts { source, destination }
             }
             Kind::QueuePair(_) => is_reliable(key.class()),
             Kind::Roce => key.class() != 0,
             Kind::Any => true,
         };
-        right && key.scope() == self.scope && key.addresses() == Some(self.ends)
+        right && key.scope() == self.scope && key.addresses() == Some(self.addresses)
     }
 
     fn is_ask(&self, ask: &Ask) -> bool {
@@ -85,7 +84,7 @@ impl Kind {
     fn read(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let ports = |proto, source: &str, destination: &str| {
-            Some(Self::FlowPorts(proto, source.parse().ok()?, destination.parse().ok()?))
+            Some(Self::Ports(proto, source.parse().ok()?, destination.parse().ok()?))
         };
         match words[..] {
             ["tcp", source, destination] => ports(protocol::TCP, source, destination),

@@ -405,7 +405,7 @@ fn leaf_of(tables: &Tables, ask: &Ask, rdma: bool) -> Option<Leaf> {
     match ask.key.scope() {
         Scope::Vnic(vnic) => Some(tables.tree.leaf(Direction::Out, vnic, class)),
         Scope::Vpc(vpc) => {
-            let (_, receiver) = ask.key.addresses()?;
+            let receiver = ask.key.addresses()?.destination;
             let vnic = tables.snapshot.local_vnic(vpc, receiver)?;
             Some(tables.tree.leaf(Direction::In, vnic, class))
         }
