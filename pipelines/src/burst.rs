@@ -20,7 +20,7 @@ pub const NO_INDEX: u32 = u32::MAX;
 pub struct Meta {
     /// NFT key.
     pub key: FlowKey,
-    /// Its hash.
+    /// [`FlowKey::hash`] of the key, under the seed of the worker's NFT.
     pub hash: u64,
     /// Hash of the queue pair's key, for packets that RCFT looks at.
     pub qp_hash: u64,
@@ -30,7 +30,7 @@ pub struct Meta {
     pub entry: u32,
     /// vNIC that the packet came from, or [`NO_INDEX`] when it came out of a tunnel.
     pub vnic: u32,
-    /// VPC.
+    /// Index of the VPC: of the source vNIC, or of the VNI that the packet came with.
     pub vpc: u32,
     /// VTEP that sent it, when it came out of a tunnel.
     pub vtep: Vtep,
@@ -74,7 +74,7 @@ impl Probe for Meta {
 
 /// Up to [`MAX_BURST`] packets. A packet whose bit is set in `pending` is still on its way.
 pub struct Burst<P> {
-    /// The packets.
+    /// The packets; `None` where none was received, and once one has left the burst.
     pub packets: Box<[Option<P>; MAX_BURST]>,
     /// What is known of each.
     pub metas: Box<[Meta; MAX_BURST]>,

@@ -11,7 +11,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions, each at the index that its number is.
     pub const ALL: [Self; 2] = [Self::Out, Self::In];
 
     /// The name in config, console and metrics.

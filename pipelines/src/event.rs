@@ -15,7 +15,7 @@ use crate::drops::DropReason;
 pub struct Binding {
     /// The address; unspecified in duplicate address detection, where only the MAC says who asks.
     pub address: IpAddr,
-    /// The MAC.
+    /// The MAC in the ARP field or the link-layer address option; of neighbour discovery without one, the frame's source.
     pub mac: MacAddr,
 }
 
@@ -38,12 +38,12 @@ pub enum Event {
         uplink: u16,
         /// Its address and its MAC.
         binding: Binding,
-        /// What that is worth.
+        /// Whether this may replace a MAC that is known, and whether it shows that the neighbour can be reached.
         claim: Claim,
     },
     /// A vNIC was refused a queue pair. At most one a second for each vNIC and worker.
     QpRefused {
-        /// The vNIC.
+        /// Index of the vNIC in the snapshot of that time.
         vnic: u32,
         /// To whom it would have sent.
         peer: IpAddr,
@@ -55,7 +55,7 @@ pub enum Event {
     /// A connection that a vNIC asked for, or was asked for, was answered with a reject: its quota is used up. At most
     /// one a second for each vNIC and worker, those of [`QpRefused`](Self::QpRefused) included.
     ConnectionRejected {
-        /// The vNIC.
+        /// Index of the vNIC in the snapshot of that time.
         vnic: u32,
         /// The other end.
         peer: IpAddr,
@@ -66,13 +66,13 @@ pub enum Event {
     },
     /// A message of the connection manager, as a vNIC of this host sent or got it. A claim, not a fact.
     Cm {
-        /// The vNIC.
+        /// Index of the vNIC in the snapshot of that time.
         vnic: u32,
         /// The other end.
         peer: IpAddr,
         /// The vNIC sent it.
         sends: bool,
-        /// What it says.
+        /// The message as the guest wrote it.
         message: Message,
     },
 }

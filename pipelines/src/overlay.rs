@@ -34,7 +34,7 @@ const AGE_BUDGET: usize = 8;
 /// Sizes of one worker's overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayConfig {
-    /// The NFT.
+    /// Entries, idle time and seed of the NFT.
     pub nft: NftConfig,
     /// Most vNICs.
     pub vnics: usize,
@@ -126,7 +126,7 @@ impl<P: PacketBuf> Overlay<P> {
         &mut self.rcft
     }
 
-    /// The counters.
+    /// The worker's counters, which others may read at any time.
     pub fn counters(&self) -> &PipelineCounters {
         &self.counters
     }

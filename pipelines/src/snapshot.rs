@@ -68,7 +68,7 @@ pub enum PortRole {
 /// A port as the pipeline sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortRow {
-    /// What it is for.
+    /// Whose packets it brings: decides with which stage they begin.
     pub role: PortRole,
     /// The port may deliver packets whose TCP or UDP checksum field holds the pseudo-header sum only, without
     /// saying so (af_packet on a veth).
@@ -121,10 +121,10 @@ impl VnicRow {
     };
 }
 
-/// A vNIC.
+/// A vNIC of this host, as the slow path and control need it; the fast path has its [`VnicRow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vnic {
-    /// Name.
+    /// Name in config, console and metrics.
     pub name: String,
     /// Index, stable while the vNIC exists.
     pub index: u32,
@@ -208,7 +208,7 @@ impl std::fmt::Display for Prefix {
 /// A subnet of a VPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
-    /// Its addresses.
+    /// Addresses that are on link: a vNIC of the VPC, or nobody, has them.
     pub prefix: Prefix,
     /// Address of the virtual router in it.
     pub gateway: Option<IpAddr>,
@@ -231,11 +231,11 @@ pub enum RouteTarget {
 /// A tenant network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vpc {
-    /// Name.
+    /// Name in config, console and metrics.
     pub name: String,
     /// Index, stable while the VPC exists.
     pub index: u32,
-    /// VNI.
+    /// VNI, 24 bits, unique among the VPCs of a snapshot.
     pub vni: Vni,
     /// MAC of the virtual router.
     pub router_mac: MacAddr,
@@ -243,7 +243,7 @@ pub struct Vpc {
     pub flood: bool,
     /// Keep VLAN tags inside the tunnel (otherwise drop such frames).
     pub keep_vlan: bool,
-    /// Subnets.
+    /// Subnets; they do not overlap.
     pub subnets: Vec<Subnet>,
     /// Routes beyond the subnets, longest prefix first.
     pub routes: Vec<(Prefix, RouteTarget)>,
@@ -278,9 +278,9 @@ impl Vpc {
 /// A port on the underlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
-    /// Name.
+    /// Name in config, console and metrics.
     pub name: String,
-    /// Its port.
+    /// Port that its packets leave by and come from.
     pub port: PortIndex,
     /// Its MAC address, as [`MacAddr::to_u64`].
     pub mac: u64,
@@ -344,7 +344,7 @@ pub enum DscpPolicy {
     /// That of the inner packet.
     #[default]
     Copy,
-    /// Always this.
+    /// The same DSCP in all outer headers.
     Fixed(u8),
 }
 
@@ -401,7 +401,7 @@ impl Default for Settings {
 pub struct Snapshot {
     /// Counts up with every change.
     pub version: u32,
-    /// Settings.
+    /// Settings that hold for all VPCs.
     pub settings: Settings,
     /// Ports by index.
     pub ports: Vec<PortRow>,

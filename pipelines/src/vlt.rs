@@ -60,9 +60,9 @@ pub struct Tunnel {
 /// A slot's index and the generation it has now. The generation changes when the slot is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRef {
-    /// Index.
+    /// Index in the table.
     pub slot: u32,
-    /// Generation.
+    /// Counts up when the slot is freed; a decision with another one is stale.
     pub generation: u16,
 }
 
@@ -271,7 +271,7 @@ impl VltWriter {
         self.free.push_back(slot);
     }
 
-    /// The table.
+    /// The table, as readers have it.
     pub fn table(&self) -> &std::sync::Arc<Vlt> {
         &self.table
     }

@@ -29,18 +29,12 @@ pub enum Error {
     },
     /// The device is there and its limit is not known.
     #[error("RDMA device {device} does not say how many queue pairs it offers: {why}")]
-    NoLimit {
-        /// The device.
-        device: String,
-        /// Why.
-        why: Unopened,
-    },
+    NoLimit { device: String, why: Unopened },
     /// A share so small that it is nothing.
     #[error(
         "{quota} is less than one of its {max_qp} queue pairs; give a larger share, or the number 0 for none"
     )]
     Nothing {
-        /// The share.
         quota: String,
         /// What it is a share of.
         max_qp: u32,

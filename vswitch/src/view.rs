@@ -37,7 +37,6 @@ impl Totals {
         self.scalars().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
     }
 
-    /// All drops.
     pub fn dropped(&self) -> u64 {
         self.drops.values().fold(0, |sum, n| sum.wrapping_add(*n))
     }
@@ -59,11 +58,8 @@ impl Totals {
 /// A worker's figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkerTotals {
-    /// Number.
     pub number: usize,
-    /// Core.
     pub core: usize,
-    /// Alive.
     pub alive: bool,
     /// Packets received.
     pub packets: u64,
@@ -192,7 +188,6 @@ fn raw_vnic(pool: &Pool, index: u32) -> VnicTotals {
     pool.workers.iter().map(|worker| worker.stats.pipeline.vnic(index as usize).totals()).sum()
 }
 
-/// The workers.
 pub fn workers(switch: &Switch) -> Vec<WorkerTotals> {
     let of = |(number, worker): (usize, &crate::worker::pool::WorkerHandle)| {
         let stats = &worker.stats;
@@ -216,7 +211,6 @@ pub fn workers(switch: &Switch) -> Vec<WorkerTotals> {
 /// What a stage of a worker took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageTotals {
-    /// The stage.
     pub stage: Stage,
     /// Packets that it began with.
     pub packets: u64,
@@ -252,7 +246,6 @@ pub fn stages(switch: &Switch, lap_cycles: u64) -> Vec<Vec<StageTotals>> {
 /// [`LONG_TURN_NS`](crate::worker::stats::LONG_TURN_NS), since that is watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gaps {
-    /// Microseconds.
     pub longest_us: f64,
     /// How often.
     pub long: u64,

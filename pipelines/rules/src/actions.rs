@@ -22,7 +22,7 @@ pub enum Action {
     },
     /// Go on in another group.
     Jump {
-        /// The group.
+        /// Number of the group, of the same domain.
         group: u32,
     },
     /// Let a meter of the back end ([`super::BackEnd::set_meter`]) colour the packet. What it colours red goes on too,
@@ -35,7 +35,7 @@ pub enum Action {
     SetEcn {
         /// IPv6, not IPv4.
         ipv6: bool,
-        /// The value.
+        /// The codepoint to set (RFC 3168 section 5).
         ecn: Ecn,
     },
     /// Write bits of a tag register.
@@ -49,7 +49,7 @@ pub enum Action {
     },
     /// Hand a number to whoever receives the packet in software.
     Mark {
-        /// The number.
+        /// The number that receive descriptors carry.
         id: u32,
     },
     /// Decrement TTL or hop limit.
@@ -78,7 +78,7 @@ pub enum Action {
         /// Which queue.
         index: u16,
     },
-    /// Drop.
+    /// Drop the packet in hardware: nothing counts it but a `Count` beside this action.
     Drop,
 }
 

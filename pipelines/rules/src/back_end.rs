@@ -27,7 +27,7 @@ pub struct Guard {
 /// What a rule has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Packets.
+    /// Packets that met the rule since it was made.
     pub packets: u64,
     /// Their bytes, as the rule met them.
     pub bytes: u64,
@@ -69,13 +69,13 @@ pub enum Where {
     Handle,
     /// Group, priority, direction: which of them.
     AttrGroup,
-    /// Priority.
+    /// The priority within the group.
     AttrPriority,
-    /// Ingress.
+    /// The ingress attribute.
     AttrIngress,
-    /// Egress.
+    /// The egress attribute.
     AttrEgress,
-    /// Transfer.
+    /// The transfer attribute: the e-switch as a whole.
     AttrTransfer,
     /// The attributes together.
     Attr,
@@ -145,16 +145,16 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message} ({at})")]
 pub struct FlowError {
-    /// What it means.
+    /// What the caller can do about it: try again, do without, or mend the rule.
     pub cause: Cause,
-    /// What it is about.
+    /// The part of the rule that the back end names.
     pub at: Where,
     /// The back end's words.
     pub message: String,
 }
 
 impl FlowError {
-    /// An error.
+    /// An error with the back end's own words, or with ours where it has none.
     pub fn new(cause: Cause, at: Where, message: impl Into<String>) -> Self {
         Self { cause, at, message: message.into() }
     }

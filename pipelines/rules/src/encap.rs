@@ -25,7 +25,7 @@ pub enum EncapError {
     Protocol {
         /// What should be there.
         expected: &'static str,
-        /// Where.
+        /// Offset in bytes from the start of the Ethernet header.
         at: usize,
     },
 }
@@ -74,7 +74,7 @@ impl Encap {
         Ok(encap)
     }
 
-    /// The bytes.
+    /// The header in network order, from the Ethernet destination to the end of VxLAN; lengths and checksums are the device's.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

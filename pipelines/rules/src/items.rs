@@ -65,7 +65,7 @@ items! {
     }
     /// VLAN: tag control information 2 bytes, EtherType behind it 2 bytes, has_more_vlan.
     Vlan vlan "vlan" 5 {
-        /// Priority.
+        /// Priority code point (IEEE 802.1Q).
         PCP = "pcp" 0 3 Number,
         /// Drop eligible.
         DEI = "dei" 3 1 Number,
@@ -86,7 +86,7 @@ items! {
         FRAGMENT_OFFSET = "fragment_offset" 48 16 Hex,
         /// Time to live.
         TTL = "ttl" 64 8 Number,
-        /// Protocol.
+        /// Protocol number of what follows (IANA).
         PROTO = "proto" 72 8 Number,
         /// Source address.
         SRC = "src" 96 32 Ipv4,
@@ -257,7 +257,7 @@ impl Item {
         self
     }
 
-    /// What it is about.
+    /// The header or register that it matches.
     pub const fn kind(&self) -> Kind {
         self.kind
     }

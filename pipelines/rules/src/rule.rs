@@ -34,7 +34,7 @@ impl Attr {
     }
 }
 
-/// A rule.
+/// A rule as `rte_flow` knows it: packets that match all items of the pattern meet all actions, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FlowRule {
     /// Where it stands.

@@ -25,7 +25,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub struct Action {
-    /// What to do.
+    /// Whether packets are forwarded to `slot`, flooded, answered or dropped.
     pub verdict: Verdict,
     /// Index of the drop reason for [`Verdict::Drop`].
     pub reason: u8,
@@ -67,12 +67,12 @@ impl Action {
 #[derive(Clone, Copy, Default, FromZeros)]
 #[repr(C, align(64))]
 pub struct Entry {
-    /// The key.
+    /// The key; it means something only while the slot is in use.
     pub key: FlowKey,
     /// 0 when the slot is free, else 1 + list of the idle wheel.
     pub(super) used: u32,
     pub(super) spare: u32,
-    /// The decision.
+    /// The decision that `decide` made, valid while its generation cell has the same count.
     pub action: Action,
     /// When the flow was last seen, in ticks ([`crate::TICK_MS`]).
     pub last_seen: u32,

@@ -51,7 +51,7 @@ pub struct NftStats {
     pub evicted: u64,
 }
 
-/// The table.
+/// One worker's flows: an index by hash in front of entries that stand still, and the order in which they go idle.
 pub struct Nft {
     config: NftConfig,
     index: Index,
@@ -64,7 +64,7 @@ pub struct Nft {
 
 /// What a burst lookup needs of one packet, and what it leaves there.
 pub trait Probe {
-    /// The key.
+    /// The key to look up.
     fn key(&self) -> &FlowKey;
     /// `key().hash(seed)`.
     fn hash(&self) -> u64;
@@ -110,7 +110,7 @@ impl Nft {
         self.config
     }
 
-    /// Counters.
+    /// What has happened to entries so far, and how many there are now.
     pub fn stats(&self) -> NftStats {
         NftStats { entries: self.config.entries - self.free.len() as u32, ..self.stats }
     }

@@ -66,7 +66,7 @@ pub struct Offer {
     pub bytes: u32,
     /// Bytes of the tunnel's headers, which only the link pays for.
     pub tunnel: u32,
-    /// What it is.
+    /// Which of the classes' rules hold for it: what keeps RDMA alive goes first, what cannot be marked waits.
     pub kind: Kind,
 }
 
@@ -107,7 +107,7 @@ impl<T> Dhtb<T> {
         Self { caches: TokenCaches::new(leaves, seed), queues: Queues::new(leaves, packets), tree }
     }
 
-    /// The tree.
+    /// The tree that all workers draw from.
     #[inline(always)]
     pub fn tree(&self) -> &Tree {
         &self.tree

@@ -17,14 +17,14 @@ use crate::mem::Slab;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Class {
-    /// RoCEv2.
+    /// RoCEv2, connection manager's messages included.
     Rdma = 0,
     /// Everything else.
     Tcp = 1,
 }
 
 impl Class {
-    /// Both.
+    /// Both classes, each at the index that its number is.
     pub const ALL: [Self; 2] = [Self::Rdma, Self::Tcp];
 
     /// The name in config, console and metrics.
@@ -141,9 +141,9 @@ struct ClassCell {
 /// Number of tenants and vNICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeSize {
-    /// Tenants.
+    /// Most tenants (VPCs); those past the end share the last one's node.
     pub tenants: u32,
-    /// vNICs.
+    /// Most vNICs; those past the end share the last one's nodes.
     pub vnics: u32,
 }
 
@@ -464,7 +464,7 @@ pub struct NodeView {
     pub ceil: BitsPerSec,
     /// What the last division gave it (classes).
     pub share: BitsPerSec,
-    /// Its weight.
+    /// Its share of what is left over, in proportion to its siblings' weights.
     pub weight: u32,
     /// Bytes that it may save up.
     pub burst: u64,
@@ -485,6 +485,6 @@ pub struct Meter {
     pub committed: BitsPerSec,
     /// Rate beyond which everything is red; 0: none.
     pub peak: BitsPerSec,
-    /// Bytes.
+    /// Bytes that may pass at once above the rate.
     pub burst: u64,
 }

@@ -11,11 +11,11 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release};
 /// A queue pair as control sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerView {
-    /// Its slot.
+    /// Its slot in the ledger, 0 to `entries` - 1.
     pub slot: u32,
-    /// Its key.
+    /// The words of its key: peer's address, scope and QPN.
     pub key: [u64; 3],
-    /// When it was admitted.
+    /// When it was admitted, in ticks of the workers' clock.
     pub born: u32,
     /// When it was used last, as far as the workers have noted.
     pub seen: u32,

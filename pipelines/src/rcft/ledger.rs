@@ -49,7 +49,7 @@ pub enum Answer {
 pub struct LedgerConfig {
     /// Queue pairs of the host.
     pub entries: u32,
-    /// vNICs.
+    /// Most vNICs; those past the end share the last one's row.
     pub vnics: u32,
     /// Workers; each attends under its number.
     pub workers: u32,

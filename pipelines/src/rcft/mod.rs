@@ -54,9 +54,9 @@ const SWEEP: u32 = 8;
 pub struct RcftConfig {
     /// Queue pairs of the host.
     pub entries: u32,
-    /// vNICs.
+    /// Most vNICs, each with a count and limits of its own.
     pub vnics: u32,
-    /// Workers.
+    /// Workers, whose rounds the keeper waits for before a queue pair is gone.
     pub workers: u32,
     /// Seed of hashes.
     pub seed: u64,
@@ -98,7 +98,7 @@ impl RcftShared {
         })
     }
 
-    /// The sizes.
+    /// The sizes that the tables were made with.
     pub fn config(&self) -> &RcftConfig {
         &self.config
     }
@@ -152,7 +152,7 @@ pub enum Outcome {
     Pass,
     /// It may pass, and opened a queue pair.
     Opened,
-    /// Refused.
+    /// Refused under this name, as packets of the same queue pair were a moment ago.
     Refused(DropReason),
     /// Refused, for the first time in a while.
     RefusedNew(DropReason),

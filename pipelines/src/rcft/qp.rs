@@ -89,9 +89,9 @@ impl std::fmt::Debug for QpKey {
 /// What a packet of a reliable connection says, as far as the view needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RocePacketFacts {
-    /// Opcode.
+    /// Opcode of the BTH (IBTA vol. 1 section 9.2.1).
     pub opcode: u8,
-    /// Packet sequence number.
+    /// Packet sequence number, 24 bits.
     pub psn: u32,
     /// Bytes of the frame.
     pub bytes: u32,
@@ -162,11 +162,11 @@ const _: () = assert!(size_of::<QpEvents>() == 32);
 /// One direction of a queue pair, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpView {
-    /// Whose.
+    /// Receiver's address and QPN, and the direction.
     pub key: QpKey,
     /// Bytes of frames.
     pub bytes: u64,
-    /// Packets.
+    /// Frames counted, acknowledgements included.
     pub packets: u64,
     /// Acknowledgements among those of them that software saw.
     pub acks: u64,
@@ -180,7 +180,7 @@ pub struct QpView {
     pub path_mtu: Option<u16>,
     /// Next expected PSN of requests.
     pub next_psn: Option<u32>,
-    /// The rest.
+    /// What happens seldom: losses, congestion, refusals.
     pub events: QpEvents,
 }
 

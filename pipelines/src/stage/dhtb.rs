@@ -18,9 +18,9 @@ use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
 pub struct Parked<P> {
-    /// The packet.
+    /// The packet, without the outer header where it came out of a tunnel.
     pub packet: P,
-    /// What is known of it.
+    /// What the stages before knew of it; its indices may mean others when it goes on.
     pub meta: Meta,
     /// Its VPC, which outlives indices.
     vni: Option<Vni>,

@@ -46,13 +46,13 @@ pub struct TemplateSpec {
     pub next_hop: MacAddr,
     /// VLAN of the underlay.
     pub vlan: Option<u16>,
-    /// Addresses.
+    /// Own VTEP and the one at the other end: both IPv4 or both IPv6.
     pub ends: Ends,
     /// TTL or hop limit.
     pub ttl: u8,
     /// UDP port of VxLAN.
     pub udp_port: u16,
-    /// Network.
+    /// VNI of the VPC.
     pub vni: Vni,
     /// Number of the VTEP at the other end.
     pub vtep: u32,

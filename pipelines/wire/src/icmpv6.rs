@@ -141,9 +141,9 @@ impl Neighbour {
 pub struct RouterAdvertisement {
     /// Message type 134.
     pub kind: u8,
-    /// 0.
+    /// 0; receivers discard others (RFC 4861 section 6.1.2).
     pub code: u8,
-    /// Checksum.
+    /// Checksum over the pseudo-header and the message (RFC 4443 section 2.3).
     pub checksum: U16,
     /// Hop limit that hosts should use, 0 for no advice.
     pub hop_limit: u8,
@@ -213,9 +213,9 @@ pub struct PrefixInformation {
     pub valid: U32,
     /// Seconds for which addresses made from it are preferred.
     pub preferred: U32,
-    /// 0.
+    /// 0; ignored by receivers (RFC 4861 section 4.6.2).
     pub reserved: U32,
-    /// The prefix.
+    /// The prefix in network order; bits past its length are 0.
     pub prefix: [u8; 16],
 }
 

@@ -119,7 +119,7 @@ impl FromStr for MacAddr {
 /// A number that does not fit the bits of its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
-    /// The field.
+    /// Name of the field in the standard's words.
     pub field: &'static str,
     /// The value offered.
     pub value: u64,
@@ -161,7 +161,7 @@ macro_rules! bounded {
                 Self(raw & $max)
             }
 
-            /// The number.
+            /// The number as hosts write it, not in network order.
             pub const fn get(self) -> $raw {
                 self.0
             }

@@ -21,7 +21,6 @@ pub struct Command<C> {
     pub syntax: &'static str,
     /// One line on what it does.
     pub help: &'static str,
-    /// What it does.
     pub run: Run<C>,
 }
 

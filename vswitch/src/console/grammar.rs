@@ -21,10 +21,8 @@ impl SyntaxError {
     }
 }
 
-/// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arg {
-    /// Its name.
     pub name: &'static str,
     /// The types it may have, in order of preference.
     pub kinds: Vec<Kind>,

@@ -19,13 +19,10 @@ pub enum Kind {
     Word,
     /// A name of a configured thing.
     Name,
-    /// A number.
     Uint,
-    /// A VNI.
     Vni,
     /// An address of either family.
     Ip,
-    /// A prefix.
     Prefix,
     /// A MAC address.
     Mac,
@@ -37,7 +34,6 @@ pub enum Kind {
     Rate,
     /// A time with its unit.
     Duration,
-    /// A file.
     Path,
     /// The rest of the line.
     Text,
@@ -66,7 +62,6 @@ impl Kind {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
@@ -136,27 +131,17 @@ impl std::fmt::Display for PortRef {
 pub enum Value {
     /// A word, also one out of a choice.
     Word(String),
-    /// A name.
     Name(Name),
-    /// A number.
     Uint(u64),
-    /// A VNI.
     Vni(Vni),
-    /// An address.
     Ip(IpAddr),
-    /// A prefix.
     Prefix(IpNet),
     /// A MAC address.
     Mac(MacAddr),
-    /// A port.
     Port(PortRef),
-    /// A size.
     Size(ByteSize),
-    /// A rate.
     Rate(BitRate),
-    /// A time.
     Duration(Duration),
-    /// A file.
     Path(PathBuf),
     /// The rest of the line.
     Text(String),

@@ -26,7 +26,6 @@ pub enum ClientError {
     /// Any other way in which connecting fails.
     #[error("cannot connect to {path}: {source}")]
     Connect {
-        /// The socket.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
@@ -34,7 +33,6 @@ pub enum ClientError {
     /// The connection broke.
     #[error("the vswitch on {path} has gone: {source}; if it runs again, connect anew")]
     Gone {
-        /// The socket.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
@@ -47,7 +45,6 @@ pub enum ClientError {
     /// The answer is not one of ours.
     #[error("what answers on {path} is no vswitch of this version: {problem}")]
     NotUnderstood {
-        /// The socket.
         path: PathBuf,
         /// What is wrong with the answer.
         problem: String,

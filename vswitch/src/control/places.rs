@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 
 use super::server::MAX_CLIENTS;
 
-/// All places.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     taken: Vec<Weak<Shared>>,

@@ -13,7 +13,6 @@ use crate::console::{CommandError, Completion, Console};
 /// The longest request line, in bytes, without its newline.
 pub const MAX_REQUEST: usize = 64 * 1024;
 
-/// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
@@ -28,7 +27,6 @@ pub enum Ask {
 pub struct Request {
     /// Comes back in the reply.
     pub id: u64,
-    /// What is asked.
     #[serde(flatten)]
     pub ask: Ask,
     /// The answer is for a program.
@@ -89,7 +87,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A refusal.
     pub fn error(id: u64, message: impl Into<String>) -> Self {
         Self { id, error: Some(message.into()), ..Self::default() }
     }

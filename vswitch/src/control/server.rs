@@ -41,12 +41,7 @@ pub enum BindError {
     #[error(
         "{path} is there already and is {what}, not a socket; choose another [api] socket or move it away"
     )]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        what: &'static str,
-    },
+    NotASocket { path: PathBuf, what: &'static str },
     /// The operating system refused.
     #[error(
         "cannot {what} {path} for the [api] socket: {source}; choose another path or change its permissions"
@@ -54,7 +49,6 @@ pub enum BindError {
     System {
         /// What was tried.
         what: &'static str,
-        /// On what.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
@@ -64,7 +58,6 @@ pub enum BindError {
 /// A request on its way to the owner of the switch.
 #[derive(Debug)]
 pub struct Call {
-    /// What is asked.
     pub request: Request,
     /// Where the answer goes; nobody may be left to take it.
     pub reply: oneshot::Sender<Reply>,

@@ -28,31 +28,21 @@ pub enum OpenError {
     /// No such interface.
     #[error("no interface {} in this network namespace; {}", quote(.iface), elsewhere(.namespaces, .iface))]
     NoInterface {
-        /// The interface.
         iface: String,
         /// Named namespaces that have one of that name.
         namespaces: Vec<String>,
     },
     /// The interface is not up.
     #[error("interface {iface} is down; `ip link set {iface} up`, then attach the port again")]
-    InterfaceDown {
-        /// The interface.
-        iface: String,
-    },
+    InterfaceDown { iface: String },
     /// A tap of that name cannot be made.
     #[error(
         "interface {iface} exists already and is no free tap: {why}; choose another name, or `ip link del {iface}`"
     )]
-    NoTap {
-        /// The interface.
-        iface: String,
-        /// What is in the way.
-        why: String,
-    },
+    NoTap { iface: String, why: String },
     /// Something about an interface could not be read or set.
     #[error("interface {iface}: cannot {operation}: {source}")]
     Interface {
-        /// The interface.
         iface: String,
         /// What was tried.
         operation: String,
@@ -61,60 +51,39 @@ pub enum OpenError {
     },
     /// A device file is missing.
     #[error("{path} is missing; {remedy}")]
-    NoDeviceFile {
-        /// The file.
-        path: PathBuf,
-        /// What to do.
-        remedy: &'static str,
-    },
+    NoDeviceFile { path: PathBuf, remedy: &'static str },
     /// The folder of a socket or file is missing.
     #[error("the folder of {path} does not exist; `mkdir -p {folder}` first")]
     NoFolder {
         /// The socket or file.
         path: PathBuf,
-        /// Its folder.
         folder: PathBuf,
     },
     /// A path is too long for a socket.
     #[error("socket path {} is {length} bytes long; a socket's path has at most 107", quote(.path))]
-    SocketPathLength {
-        /// The path.
-        path: String,
-        /// Its length.
-        length: usize,
-    },
+    SocketPathLength { path: String, length: usize },
     /// Something else is where the socket should be.
     #[error(
         "{path} exists and is {what}, not a socket; it was left alone: choose another path, or move it away"
     )]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        what: &'static str,
-    },
+    NotASocket { path: PathBuf, what: &'static str },
     /// Somebody listens on the socket.
     #[error(
         "somebody already listens on socket {path}; stop that program, choose another path, or make this port the {other} end"
     )]
     SocketLive {
-        /// The path.
         path: PathBuf,
         /// The opposite role.
         other: &'static str,
     },
     /// Nobody listens on the socket.
     #[error("nobody listens on socket {path}; start the program that serves it, then attach the port again")]
-    NobodyListens {
-        /// The path.
-        path: PathBuf,
-    },
+    NobodyListens { path: PathBuf },
     /// A file cannot be used.
     #[error("{key} {path}: {source}; check the path and its permissions")]
     File {
         /// The config key.
         key: &'static str,
-        /// The file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -124,7 +93,6 @@ pub enum OpenError {
     Capture {
         /// The config key.
         key: &'static str,
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
@@ -132,7 +100,6 @@ pub enum OpenError {
     /// A PCI device cannot be used.
     #[error("PCI device {}: {why}", quote(.address))]
     Pci {
-        /// The address.
         address: String,
         /// What is wrong, and what to do.
         why: String,
@@ -142,7 +109,6 @@ pub enum OpenError {
     Value {
         /// The config key.
         key: &'static str,
-        /// The value.
         value: String,
         /// What is wrong with it.
         why: &'static str,
@@ -158,13 +124,11 @@ pub enum OpenError {
         port: String,
         /// The MTU asked for.
         wanted: u16,
-        /// The largest.
         max: u16,
     },
     /// A ring's peer is taken or does not fit.
     #[error("ring {}: {why}", quote(.name))]
     Ring {
-        /// The ring.
         name: String,
         /// What is wrong, and what to do.
         why: String,
@@ -195,12 +159,7 @@ pub enum OpenError {
     },
     /// Something stayed behind when the port was closed.
     #[error("{what} stayed behind: {source}; remove it by hand")]
-    LeftBehind {
-        /// The thing.
-        what: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    LeftBehind { what: String, source: std::io::Error },
 }
 
 impl OpenError {
@@ -239,11 +198,8 @@ pub enum QueueError {
         key: &'static str,
         /// The number asked for.
         wanted: u16,
-        /// The fewest.
         min: u16,
-        /// The most.
         max: u16,
-        /// What to do.
         remedy: &'static str,
     },
     /// The numbers must be equal.

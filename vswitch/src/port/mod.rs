@@ -52,7 +52,6 @@ pub struct Request<'a> {
 /// A port as opened: stopped, and ready to start.
 #[derive(Debug)]
 pub struct Opened {
-    /// The device.
     pub port: Port,
     /// What the switch must know of its kind.
     pub traits: Traits,

@@ -19,21 +19,18 @@ pub enum Presence {
     Unknown,
     /// An interface that a socket is bound to.
     Interface {
-        /// Its name.
         iface: String,
         /// Its index, which no later interface gets.
         index: u32,
     },
     /// A tap that this process holds open.
     Tap {
-        /// Its name.
         iface: String,
         /// Descriptors that the driver has of it.
         descriptors: Vec<PathBuf>,
     },
     /// A device on the PCI bus.
     Pci {
-        /// Its address.
         address: String,
         /// Where sysfs has it.
         path: PathBuf,

@@ -25,7 +25,6 @@ use crate::switch::{Switch, SwitchError};
 
 /// What commands work on.
 pub struct Shell {
-    /// The switch.
     pub switch: Switch,
     /// The commands themselves, for `load`.
     console: Option<Rc<Console<Shell>>>,

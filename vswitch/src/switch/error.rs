@@ -30,10 +30,8 @@ pub enum SwitchError {
     /// A worker ended.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// A port.
     #[error(transparent)]
     Ports(#[from] PortsError),
-    /// The topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// An RDMA device that a quota is a share of.
@@ -65,7 +63,6 @@ pub enum SwitchError {
     Unknown {
         /// What was looked for.
         what: &'static str,
-        /// Its name.
         name: String,
         /// The command that lists them.
         list: &'static str,
@@ -75,7 +72,6 @@ pub enum SwitchError {
     Duplicate {
         /// What was to be added.
         what: &'static str,
-        /// Its name.
         name: String,
     },
     /// Something else needs it.
@@ -83,19 +79,12 @@ pub enum SwitchError {
     InUse {
         /// What was to be removed.
         what: &'static str,
-        /// Its name.
         name: String,
         /// Who needs it.
         by: String,
     },
-    /// A file.
     #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    File { path: String, source: std::io::Error },
     /// A change was made, but would not outlive the process.
     #[error("the change is in force but not saved: {0}; mend that, then make any change to save all of them")]
     NotSaved(Box<SwitchError>),

@@ -13,7 +13,6 @@ pub const REMEMBERED: usize = 256;
 pub struct Happening {
     /// Counts up from 1.
     pub number: u64,
-    /// When.
     pub at: SystemTime,
     /// What kind of thing: a word such as `qp-refused`.
     pub kind: &'static str,

@@ -192,17 +192,14 @@ impl Switch {
         self.topology.snapshot()
     }
 
-    /// The workers.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The ports.
     pub fn ports(&self) -> &PortTable {
         &self.ports
     }
 
-    /// The topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }

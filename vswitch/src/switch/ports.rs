@@ -24,7 +24,6 @@ pub struct Attached {
     pub wanted: Wanted,
     /// What the switch must know of its kind.
     pub traits: Traits,
-    /// The ethdev.
     pub port: StartedPort,
     /// Worker of each receive queue.
     pub rx_workers: Vec<usize>,
@@ -71,7 +70,6 @@ pub enum PortsError {
     /// It could not be opened.
     #[error("port {name}: {source}")]
     Open {
-        /// The port.
         name: String,
         /// Why, and what to do.
         source: OpenError,
@@ -79,7 +77,6 @@ pub enum PortsError {
     /// It has not that many queues.
     #[error("port {name}: {source}")]
     Queues {
-        /// The port.
         name: String,
         /// What it takes.
         source: QueueError,
@@ -90,7 +87,6 @@ pub enum PortsError {
          the largest `mtu` of the config: put the port (or one with its MTU) into the config and restart"
     )]
     SmallBuffers {
-        /// The port.
         name: String,
         /// Bytes of a buffer.
         room: usize,
@@ -100,27 +96,16 @@ pub enum PortsError {
     /// Its peer did not come.
     #[error("port {name}: no peer connected within {seconds} s; start the peer, the port comes up then")]
     NoPeer {
-        /// The port.
         name: String,
         /// How long it was waited for.
         seconds: u64,
     },
     /// No thread to open it on.
     #[error("port {name}: cannot start a thread to open it: {source}")]
-    Thread {
-        /// The port.
-        name: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Thread { name: String, source: std::io::Error },
     /// It could not be started, stopped or removed.
     #[error("port {name}: {source}")]
-    Ethdev {
-        /// The port.
-        name: String,
-        /// Why.
-        source: pmd::PortError,
-    },
+    Ethdev { name: String, source: pmd::PortError },
     /// It is in the config and not there.
     #[error("port {0} is not attached: `port list` says why; it is tried again until it comes up")]
     NotThere(String),
@@ -167,7 +152,6 @@ pub struct PortTable {
 /// A port that the config wants and that is not there (yet).
 #[derive(Clone, Debug)]
 pub struct Absent {
-    /// What is wanted.
     pub wanted: Wanted,
     /// Why it is not there; `None` before the first attempt has ended.
     pub reason: Option<String>,

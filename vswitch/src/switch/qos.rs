@@ -129,7 +129,6 @@ impl Control {
         }
     }
 
-    /// The tree.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }

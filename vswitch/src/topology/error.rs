@@ -18,25 +18,13 @@ pub enum TopologyError {
     TooManyVnics,
     /// A location for a network that is not there.
     #[error("location {vip}: no VPC has VNI {vni}; add it with `vpc add` or choose another VNI")]
-    UnknownVni {
-        /// The location.
-        vip: IpAddr,
-        /// Its VNI.
-        vni: Vni,
-    },
+    UnknownVni { vip: IpAddr, vni: Vni },
     /// What no config may have: it could not be read back from the saved state.
     #[error(transparent)]
     Location(#[from] ConfigErrors),
     /// The address belongs to a vNIC of this host.
     #[error("{vip} in VNI {vni} is an address of vNIC {vnic} on this host; remove the vNIC first")]
-    LocalVip {
-        /// The address.
-        vip: IpAddr,
-        /// The network.
-        vni: Vni,
-        /// The vNIC.
-        vnic: String,
-    },
+    LocalVip { vip: IpAddr, vni: Vni, vnic: String },
     /// The VTEP is this host.
     #[error("VTEP {0} is an address of this host's uplink; a location is on another host")]
     OwnVtep(IpAddr),

@@ -42,7 +42,6 @@ impl Remote {
 /// How much of a VPC is behind a VTEP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Behind {
-    /// Slots.
     pub slots: u32,
     /// Those of them that are locations'.
     pub locations: u32,

@@ -9,9 +9,7 @@ use pipelines::stage::key::CLASS_NAMES;
 pub struct Ends {
     /// `vnic NAME`, or `tunnel VPC`.
     pub from: String,
-    /// The sender.
     pub source: String,
-    /// The receiver.
     pub destination: String,
     /// IP protocol.
     pub proto: u8,

@@ -16,14 +16,10 @@ use crate::worker::{Command, Pool};
 /// Classes of one request.
 const PAGE: usize = 4096;
 
-/// What a node is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The uplinks.
     Link,
-    /// A VPC.
     Vpc(String),
-    /// A vNIC.
     Vnic(String),
     /// A class of a vNIC.
     Class(String, Class),
@@ -40,7 +36,6 @@ impl Who {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Link => None,
@@ -49,12 +44,9 @@ impl Who {
     }
 }
 
-/// A node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is of.
     pub who: Who,
-    /// The direction.
     pub direction: Direction,
     /// What is configured, with what is assured to its children.
     pub limits: NodeLimits,

@@ -21,7 +21,6 @@ use pmd::{Mbuf, rdtsc};
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 
-/// The device.
 pub struct Device {
     state: Mutex<State>,
     /// Packets that a ring holds.

@@ -179,23 +179,13 @@ pub struct Handle {
 pub enum WorkerError {
     /// Its thread has ended.
     #[error("worker {worker} on core {core} has ended; restart the switch")]
-    Gone {
-        /// The worker.
-        worker: usize,
-        /// Its core.
-        core: usize,
-    },
+    Gone { worker: usize, core: usize },
     /// It does not answer in time.
     #[error(
         "worker {worker} on core {core} does not answer; the others go on. If something else keeps its core busy, stop \
          that and try again; else restart the switch"
     )]
-    Stuck {
-        /// The worker.
-        worker: usize,
-        /// Its core.
-        core: usize,
-    },
+    Stuck { worker: usize, core: usize },
 }
 
 impl Handle {

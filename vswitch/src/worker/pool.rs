@@ -54,9 +54,7 @@ pub struct WorkerSpec {
 
 /// A worker as control sees it.
 pub struct WorkerHandle {
-    /// Its core.
     pub core: usize,
-    /// Its counters.
     pub stats: Arc<WorkerStats>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +72,6 @@ impl WorkerHandle {
     }
 }
 
-/// All workers.
 pub struct Pool {
     /// The workers, in order of their numbers.
     pub workers: Vec<WorkerHandle>,
@@ -100,7 +97,6 @@ pub enum PoolError {
     Thread {
         /// Number of the worker.
         worker: usize,
-        /// Why.
         source: std::io::Error,
     },
     /// The thread that divides rates was not created.

@@ -45,7 +45,6 @@ impl fmt::Display for Who {
 /// Somebody stands still, or is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Who.
     pub who: Who,
     /// How long it has stood still, while it does; `None`: it is back.
     pub stalled: Option<Duration>,

@@ -56,11 +56,11 @@ impl Policy {
 /// What software says of a flow: what NFT (or for queue pairs RCFT) has counted in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The flow.
+    /// The flow, or queue pair of a flow, as software names it.
     pub ask: Ask,
-    /// Packets.
+    /// Packets, hardware's that were accounted included; wraps at 2^64.
     pub packets: u64,
-    /// Bytes.
+    /// Bytes of their frames, without tunnels' headers.
     pub bytes: u64,
 }
 
@@ -68,9 +68,9 @@ pub struct Sample {
 /// frame costs on the wire for each packet. What meters turned away is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debit {
-    /// The flow.
+    /// The flow whose entry, vNICs and class they count for.
     pub ask: Ask,
-    /// Packets.
+    /// Packets that met its gate since the debit before.
     pub packets: u64,
     /// Bytes, as software would have counted them.
     pub bytes: u64,
@@ -85,11 +85,11 @@ pub struct States {
     pub software: u64,
     /// On their way into hardware.
     pub installing: u64,
-    /// In hardware.
+    /// All of their packets meet a rule.
     pub hardware: u64,
     /// Some of their queue pairs are in hardware.
     pub partial: u64,
-    /// Refused.
+    /// In software, because the translation or the device refused them; tried again after `retry_ns`.
     pub refused: u64,
 }
 

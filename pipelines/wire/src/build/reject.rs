@@ -17,7 +17,7 @@ pub const MAX_REJECT_LEN: usize = 22 + ipv6::HEADER_LEN + udp::HEADER_LEN + UDP_
 /// What a REJ says beyond what it takes from the REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Why.
+    /// Reason code (IBTA vol. 1 section 12.6.7.2).
     pub reason: RejectReason,
     /// PSN of the packet. Queue pair 1 is unreliable: any will do.
     pub psn: Psn,

@@ -35,7 +35,6 @@ struct OnPort {
 /// What holds the rules of a port.
 #[derive(Clone, Debug)]
 enum Holder {
-    /// Its driver.
     Driver(Flows),
     /// The simulated e-switch that it is on, by the port that it is there.
     Simulated(Simulated, Flows),

@@ -15,7 +15,6 @@ use wire::cm::Message;
 const REMEMBERED: usize = 1024;
 /// The same of all vNICs together, beside a few for each.
 const OF_ALL: usize = 1 << 18;
-/// Few.
 const FEW: usize = 16;
 
 /// A station and the communication id that it, or the vNIC toward it, chose.

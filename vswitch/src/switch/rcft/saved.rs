@@ -35,7 +35,6 @@ pub enum Damaged {
     /// Its end is missing, or says something else.
     #[error("is not whole: its last line does not match what is above")]
     End,
-    /// A line.
     #[error("line {0} is no queue pair")]
     Line(usize),
 }

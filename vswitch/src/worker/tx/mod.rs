@@ -85,11 +85,9 @@ impl PortState {
 
 /// A transmit queue for the worker that is to own it.
 pub struct OwnQueue {
-    /// The queue.
     pub queue: TxQueue,
     /// The rings in which other workers have packets for it.
     pub rings: Vec<Ring>,
-    /// The port.
     pub port: Arc<PortState>,
     /// Transmit queues of the port that workers own.
     pub queues: usize,
