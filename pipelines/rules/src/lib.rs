@@ -11,6 +11,7 @@ pub mod encap;
 pub mod field;
 pub mod items;
 pub mod rule;
+pub mod testpmd;
 
 pub use actions::Action;
 pub use back_end::{BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub mod fixture;
+pub mod offload;
 pub mod open;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

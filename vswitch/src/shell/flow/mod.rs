@@ -3,12 +3,10 @@
 //! They are for looking and trying. What the switch itself offloads is no business of theirs; rules made here are listed
 //! here, and go when their port does.
 
-mod read;
-
 use std::collections::BTreeMap;
 
 use pmd::Flows;
-use rules::{BackEnd, Cause, FlowError, FlowRule, RuleId};
+use rules::{BackEnd, Cause, FlowError, FlowRule, RuleId, testpmd};
 use serde_json::json;
 
 use super::port::port_of;
@@ -20,7 +18,7 @@ use crate::switch::offload::Simulated;
 #[derive(Debug, Default)]
 pub(super) struct Manual {
     /// Headers for `raw_encap`.
-    encaps: read::Encaps,
+    encaps: testpmd::Encaps,
     /// Rules by port.
     ports: BTreeMap<u16, OnPort>,
 }
@@ -110,7 +108,7 @@ fn on_port<'a>(shell: &'a mut Shell, args: &Args) -> Result<(u16, &'a mut OnPort
 
 fn rule_of(shell: &Shell, args: &Args) -> Result<FlowRule, CommandError> {
     let text = args.get::<String>("rule")?;
-    read::rule(&text, &shell.manual.encaps).map_err(|message| args.error("rule", message))
+    testpmd::rule(&text, &shell.manual.encaps).map_err(|message| args.error("rule", message))
 }
 
 fn validate(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
@@ -188,7 +186,7 @@ fn set_raw_encap(shell: &mut Shell, args: &Args) -> Result<Output, CommandError>
     let index =
         u16::try_from(index).map_err(|_| args.error("index", "headers have numbers from 0 to 65535"))?;
     let header =
-        read::encap(&args.get::<String>("header")?).map_err(|message| args.error("header", message))?;
+        testpmd::encap(&args.get::<String>("header")?).map_err(|message| args.error("header", message))?;
     shell.manual.encaps.insert(index, header);
     Ok(Output::message(format!("header {index}: {} bytes", header.bytes().len())))
 }

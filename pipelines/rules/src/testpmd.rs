@@ -9,11 +9,12 @@ use std::fmt::Display;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::{FromStr, SplitWhitespace};
 
-use rules::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, items};
 use wire::{Ecn, MacAddr};
 
+use crate::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, items};
+
 /// Headers that `raw_encap index N` puts in front.
-pub(super) type Encaps = BTreeMap<u16, Encap>;
+pub type Encaps = BTreeMap<u16, Encap>;
 
 /// The words of a rule.
 struct Words<'a>(SplitWhitespace<'a>);
@@ -48,8 +49,11 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The rule that `text` describes.
-pub(super) fn rule(text: &str, encaps: &Encaps) -> Result<FlowRule, String> {
+/// The rule that `text` describes: what testpmd's `flow create` takes behind the port.
+///
+/// # Errors
+/// What is wrong with the text, and what may be written there.
+pub fn rule(text: &str, encaps: &Encaps) -> Result<FlowRule, String> {
     let mut words = Words(text.split_whitespace());
     let (mut group, mut priority, mut domain) = (0, 0, None);
     loop {
@@ -81,7 +85,10 @@ pub(super) fn rule(text: &str, encaps: &Encaps) -> Result<FlowRule, String> {
 }
 
 /// The header that `text` describes: items up to `end_set`, whose fields are the header's.
-pub(super) fn encap(text: &str) -> Result<Encap, String> {
+///
+/// # Errors
+/// What is wrong with the text, or why its bytes are no header to encapsulate with.
+pub fn encap(text: &str) -> Result<Encap, String> {
     let mut words = Words(text.split_whitespace());
     let mut bytes = Vec::new();
     for part in words.parts("header", "end_set")? {
@@ -98,6 +105,34 @@ pub(super) fn encap(text: &str) -> Result<Encap, String> {
         }
     }
     Encap::new(&bytes).map_err(|error| error.to_string())
+}
+
+/// The rules of commands as [`FlowRule::testpmd`] writes them, one a line: `set raw_encap N ...`, `flow create PORT ...`.
+/// Lines that begin with `#` say nothing.
+///
+/// # Errors
+/// The number of the line, from 1, and what is wrong with it.
+pub fn commands(text: &str) -> Result<Vec<FlowRule>, String> {
+    let (mut encaps, mut rules) = (Encaps::new(), Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        let wrong = |message| format!("line {}: {message}", number + 1);
+        let index = |text: &str| text.parse().map_err(|_| wrong(format!("{text:?} is no number")));
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            [] => {}
+            [first, ..] if first.starts_with('#') => {}
+            ["set", "raw_encap", number, ..] => {
+                let header = line.split_once(number).map_or("", |(_, header)| header);
+                encaps.insert(index(number)?, encap(header).map_err(wrong)?);
+            }
+            ["flow", "create" | "validate", port, ..] => {
+                index(port)?;
+                let text = line.split_once(port).map_or("", |(_, text)| text);
+                rules.push(rule(text, &encaps).map_err(wrong)?);
+            }
+            _ => return Err(wrong("neither `set raw_encap N ...` nor `flow create PORT ...`".to_owned())),
+        }
+    }
+    Ok(rules)
 }
 
 fn unknown<T: Display>(word: &str, known: impl IntoIterator<Item = T>) -> String {
@@ -326,25 +361,18 @@ mod tests {
     use std::path::Path;
 
     /// Reads what testpmd would be told; returns how many rules there were.
-    fn reads_what_it_prints(commands: &str) -> usize {
-        let (mut encaps, mut count) = (Encaps::new(), 0);
-        for line in commands.lines().filter(|line| !line.starts_with('#')) {
-            if let Some(header) = line.strip_prefix("set raw_encap 0 ") {
-                let header_read = encap(header).unwrap();
-                assert_eq!(header_read.to_string(), header);
-                encaps.insert(0, header_read);
-            } else {
-                let text = line.strip_prefix("flow create 0 ").unwrap();
-                assert_eq!(rule(text, &encaps).unwrap().to_string(), text);
-                count += 1;
-            }
-        }
-        count
+    fn reads_what_it_prints(text: &str) -> usize {
+        let rules = commands(text).unwrap();
+        let printed: String = rules.iter().map(|rule| rule.testpmd(0)).collect();
+        let lines: String =
+            text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+        assert_eq!(printed, lines);
+        rules.len()
     }
 
     #[test]
     fn every_golden_chain_is_read_as_it_is_printed() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pipelines/tests/offload/golden");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/offload/golden");
         let files = std::fs::read_dir(folder).unwrap();
         let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
         let count: usize = texts.map(|text| reads_what_it_prints(&text)).sum();
@@ -429,6 +457,9 @@ mod tests {
             assert!(error.contains(wanted), "{text}: {error}");
         }
         assert!(encap("eth / ipv4 / end_set").is_err());
+        let line = |text| commands(&format!("# a rule\n{text}\n")).unwrap_err();
+        assert!(line("flow destroy 0 rule 1").starts_with("line 2: neither"));
+        assert!(line("flow create zero ingress pattern end actions end").contains("no number"));
     }
 
     #[test]
