@@ -18,7 +18,7 @@ pub(super) struct Lowered {
     items: Vec<sys::rte_flow_item>,
     actions: Vec<sys::rte_flow_action>,
     structures: Vec<Structure>,
-    _confs: Vec<Conf>,
+    confs: Vec<Conf>,
 }
 
 impl fmt::Debug for Lowered {
@@ -64,7 +64,7 @@ impl Lowered {
             };
         }
         actions.push(END);
-        Ok(Self { attr: lower_attr(rule), items, actions, structures, _confs: confs })
+        Ok(Self { attr: lower_attr(rule), items, actions, structures, confs })
     }
 
     /// Group, priority, direction.
@@ -95,6 +95,16 @@ impl Lowered {
     /// The actions, an end behind them.
     pub(super) fn actions(&self) -> &[sys::rte_flow_action] {
         &self.actions
+    }
+
+    /// The bytes of spec, mask and last of an item.
+    pub(super) fn parts(&self, item: usize) -> &[Structure] {
+        self.structures.get(3 * item..3 * item + 3).unwrap_or_default()
+    }
+
+    /// The bytes of an action's configuration, and of what it points to.
+    pub(super) fn conf(&self, action: usize) -> (Vec<u8>, Option<&[u8]>) {
+        self.confs.get(action).map_or((Vec::new(), None), Conf::bytes)
     }
 
     /// Which item a pointer is, or belongs to.
@@ -160,7 +170,8 @@ fn lower_item(item: &Item, type_: sys::rte_flow_item_type, parts: &[Structure]) 
     }
 }
 
-fn lower_end() -> sys::rte_flow_item {
+/// Ends a pattern.
+pub(super) fn lower_end() -> sys::rte_flow_item {
     sys::rte_flow_item {
         type_: sys::RTE_FLOW_ITEM_TYPE_END,
         spec: ptr::null(),
@@ -195,7 +206,7 @@ fn lower_action((action, conf): (&Action, &Conf)) -> sys::rte_flow_action {
 /// The configuration of an action.
 enum Conf {
     None,
-    RawEncap { conf: sys::rte_flow_action_raw_encap, _header: Vec<u8> },
+    RawEncap { conf: sys::rte_flow_action_raw_encap, header: Vec<u8> },
     Count(sys::rte_flow_action_count),
     Age(sys::rte_flow_action_age),
     Jump(sys::rte_flow_action_jump),
@@ -217,7 +228,7 @@ impl Conf {
                 let mut header = encap.bytes().to_vec();
                 let (data, size) = (header.as_mut_ptr(), header.len());
                 let conf = sys::rte_flow_action_raw_encap { data, preserve: ptr::null_mut(), size };
-                Self::RawEncap { conf, _header: header }
+                Self::RawEncap { conf, header }
             }
             Action::Count => Self::Count(sys::rte_flow_action_count { id: 0 }),
             Action::Age { timeout } => {
@@ -282,6 +293,40 @@ impl Conf {
             Self::Ethdev(conf) => ptr::from_ref(conf).cast(),
             Self::PortId(conf) => ptr::from_ref(conf).cast(),
             Self::Queue(conf) => ptr::from_ref(conf).cast(),
+        }
+    }
+}
+
+impl Conf {
+    /// How many bytes [`Self::pointer`] points to.
+    fn size(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::RawEncap { conf, .. } => size_of_val(conf),
+            Self::Count(conf) => size_of_val(conf),
+            Self::Age(conf) => size_of_val(conf),
+            Self::Jump(conf) => size_of_val(conf),
+            Self::Meter(conf) => size_of_val(conf),
+            Self::ModifyField(conf) => size_of_val(&**conf),
+            Self::SetTag(conf) => size_of_val(conf),
+            Self::Mark(conf) => size_of_val(conf),
+            Self::SetMac(conf) => size_of_val(conf),
+            Self::Ethdev(conf) => size_of_val(conf),
+            Self::PortId(conf) => size_of_val(conf),
+            Self::Queue(conf) => size_of_val(conf),
+        }
+    }
+
+    /// The bytes of the structure, and those that a pointer in it leads to.
+    fn bytes(&self) -> (Vec<u8>, Option<&[u8]>) {
+        let mut bytes = vec![0; self.size()];
+        if !self.pointer().is_null() {
+            // SAFETY: the structure is so long, and so is the copy; only the copy's bytes are looked at afterwards.
+            unsafe { ptr::copy_nonoverlapping(self.pointer().cast::<u8>(), bytes.as_mut_ptr(), bytes.len()) };
+        }
+        match self {
+            Self::RawEncap { header, .. } => (bytes, Some(header)),
+            _ => (bytes, None),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Part {
 }
 
 /// Bytes of the largest configuration of an action, and more.
-const MASK_BYTES: usize = 128;
+pub(super) const MASK_BYTES: usize = 128;
 
 /// Masks of actions' configurations: all bits for what is constant, none for what each rule brings.
 #[repr(align(8))]
@@ -105,14 +105,14 @@ static CONSTANT: Mask = Mask([0xff; MASK_BYTES]);
 static VARIES: Mask = Mask([0; MASK_BYTES]);
 
 /// The list of masks beside a list of actions, and what it points to besides [`CONSTANT`] and [`VARIES`].
-struct ActionMasks {
-    list: Vec<sys::rte_flow_action>,
-    _fields: Vec<sys::rte_flow_action_modify_field>,
-    _encap: Box<sys::rte_flow_action_raw_encap>,
+pub(super) struct ActionMasks {
+    pub(super) list: Vec<sys::rte_flow_action>,
+    fields: Vec<sys::rte_flow_action_modify_field>,
+    encap: Box<sys::rte_flow_action_raw_encap>,
 }
 
 impl ActionMasks {
-    fn new(shape: &Shape, actions: &[sys::rte_flow_action]) -> Self {
+    pub(super) fn new(shape: &Shape, actions: &[sys::rte_flow_action]) -> Self {
         let is_field = |part: &Part| matches!(part, Part::Constant(Action::SetEcn { .. }));
         let pairs = || shape.actions.iter().zip(actions);
         let fields = pairs().filter(|(part, _)| is_field(part));
@@ -139,7 +139,18 @@ impl ActionMasks {
             sys::rte_flow_action { type_: action.type_, conf }
         });
         let list = masks.chain([END]).collect();
-        Self { list, _fields: fields, _encap: encap }
+        Self { list, fields, encap }
+    }
+
+    /// How many bytes a mask of the list points to.
+    pub(super) fn size_of(&self, mask: &sys::rte_flow_action) -> usize {
+        let is_field = |field: &sys::rte_flow_action_modify_field| ptr::from_ref(field).cast() == mask.conf;
+        match mask.conf {
+            conf if conf.is_null() => 0,
+            _ if self.fields.iter().any(is_field) => size_of::<sys::rte_flow_action_modify_field>(),
+            conf if ptr::from_ref(&*self.encap).cast() == conf => size_of_val(&*self.encap),
+            _ => MASK_BYTES,
+        }
     }
 }
 
@@ -196,6 +207,11 @@ impl Table {
     }
 }
 
+/// What a pattern template is made of.
+pub(super) fn template_items(first: &Lowered) -> Vec<sys::rte_flow_item> {
+    first.items().iter().map(|item| sys::rte_flow_item { spec: ptr::null(), ..*item }).collect()
+}
+
 fn pattern_template(
     port: u16,
     shape: &Shape,
@@ -208,8 +224,7 @@ fn pattern_template(
         Domain::Egress => attr.set_egress(1),
         Domain::Transfer => attr.set_transfer(1),
     }
-    let masks = first.items().iter().map(|item| sys::rte_flow_item { spec: ptr::null(), ..*item });
-    let masks: Vec<_> = masks.collect();
+    let masks = template_items(first);
     error::pointer(Some(first), |error| {
         // SAFETY: a configured port; a list with an end, which DPDK copies.
         unsafe { sys::rte_flow_pattern_template_create(port, &raw const attr, masks.as_ptr(), error) }
