@@ -1,0 +1,76 @@
+/*
+ * A judge of flow rules: the mlx5 driver's own code in a process without a NIC.
+ *
+ *   rules, lowered by pmd --- input.c ---> arrays of rte_flow --- main.c ---> rte_flow of a port of mlx5 (device.c)
+ *                                                                               |  commands, objects, queues
+ *                                                                             firmware.c: a device that says yes
+ *
+ * The driver is the one of Debian's static library, its structures are those of the headers in Debian's source package of
+ * the same version. The device answers what capabilities.h assumes, makes every object it is asked for and completes all
+ * work at once, so whatever is refused was refused by the driver.
+ */
+#ifndef JUDGE_H
+#define JUDGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <rte_flow.h>
+
+/* What the firmware of a NIC says of itself, as far as the driver's judgement depends on it. */
+struct capabilities {
+	const char *name;
+	/* Which device it is, in the driver's numbers: 1 is ConnectX-6 Dx, 2 is ConnectX-7. */
+	unsigned int steering_format_version;
+	/* Selectors of a match: whether all nine 32-bit words of the large format are free to choose. */
+	bool format_select_dw_8_6_ext;
+	/* Whether the length of IPv4 headers can be matched, outside and inside. */
+	bool ipv4_ihl;
+	/* Whether the ECN bits of the outer IP header can be written. */
+	bool modify_outer_ip_ecn;
+	/* The registers that rules may write, bit 0 for C_0; and those that meters may put colours in. */
+	uint8_t metadata_reg_c;
+	uint8_t flow_meter_reg_c;
+	/* Age and meter objects of rules in groups other than 0. */
+	bool flow_hit_aso;
+	bool flow_meter_aso;
+};
+
+const struct capabilities *capabilities_find(const char *name);
+void capabilities_list(FILE *to);
+
+/* Engines of the driver, as the device argument dv_flow_en has them. */
+enum engine { ENGINE_SOFTWARE = 1, ENGINE_HARDWARE = 2 };
+
+/* What was read: a rule as the synchronous API takes it, and the templates for the queues. */
+struct rule {
+	struct rte_flow_attr attr;
+	struct rte_flow_item *items;
+	struct rte_flow_action *actions;
+	/* Without spec: what pmd makes a pattern template of. */
+	struct rte_flow_item *template_items;
+	struct rte_flow_action *masks;
+};
+
+/* The next rule; false at the end. A truncated or senseless input ends the process. */
+bool rule_read(FILE *from, struct rule *rule);
+void rule_free(struct rule *rule);
+
+/* Starts the device. */
+void firmware_start(const struct capabilities *capabilities);
+
+/* Makes ports: one uplink, all others representors of one e-switch. Ends the process if the driver does not take them. */
+void device_start(enum engine engine, uint16_t uplink, uint16_t ports);
+
+/* Makes sure that a meter of this number exists, as pmd makes them; false, and the driver's words, if it refuses. */
+bool device_meter(uint16_t uplink, uint32_t id, const char **message);
+
+/* Lines that the driver logged since the last call, at error level. */
+void words_start(void);
+char *words_take(void);
+
+#define DIE(...) die(__FILE__, __LINE__, __VA_ARGS__)
+void die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,228 @@
+//! Asking the judge.
+
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rules::FlowRule;
+use thiserror::Error;
+
+use crate::program;
+
+/// The DPDK port of the uplink, which takes the rules of the e-switch; the golden chains have it there.
+pub const UPLINK: u16 = 10;
+/// Ports in all: those beside the uplink are representors.
+pub const PORTS: u16 = 32;
+
+/// How the driver writes rules, its device argument `dv_flow_en`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Engine {
+    /// `dv_flow_en=1`: software steering, `rte_flow_validate`.
+    Software,
+    /// `dv_flow_en=2`: hardware steering, templates and queues.
+    Hardware,
+}
+
+/// A set of capabilities; what is assumed of each is in `judge/capabilities.c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Nic {
+    /// ConnectX-6 Dx.
+    ConnectX6Dx,
+    /// ConnectX-7.
+    ConnectX7,
+    /// BlueField-3.
+    BlueField3,
+}
+
+impl Engine {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Software, Self::Hardware];
+
+    const fn argument(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Hardware => "hardware",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`dv_flow_en={}`", if *self == Self::Software { 1 } else { 2 })
+    }
+}
+
+impl Nic {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ConnectX6Dx, Self::ConnectX7, Self::BlueField3];
+
+    const fn argument(self) -> &'static str {
+        match self {
+            Self::ConnectX6Dx => "connectx-6-dx",
+            Self::ConnectX7 => "connectx-7",
+            Self::BlueField3 => "bluefield-3",
+        }
+    }
+}
+
+impl fmt::Display for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectX6Dx => "ConnectX-6 Dx",
+            Self::ConnectX7 => "ConnectX-7",
+            Self::BlueField3 => "BlueField-3",
+        })
+    }
+}
+
+/// One reason why a rule is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Refusal {
+    /// What the driver was asked: `meter` or `validate` with software steering; `pattern template`, `actions template`,
+    /// `table` (whether the match fits, and the order of actions), `rule` with hardware steering.
+    pub stage: String,
+    /// Its words; in parentheses what it logged besides.
+    pub words: String,
+}
+
+/// What becomes of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    /// The driver takes it.
+    Accepted,
+    /// The driver does not.
+    Refused(Vec<Refusal>),
+    /// It cannot be put to the driver: this DPDK has no words for it.
+    Unsaid(String),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted => f.write_str("accepted"),
+            Self::Refused(refusals) => {
+                let words = refusals.iter().map(|Refusal { stage, words }| format!("{stage}: {words}"));
+                write!(f, "refused: {}", words.collect::<Vec<_>>().join("; "))
+            }
+            Self::Unsaid(words) => write!(f, "not judged: {words}"),
+        }
+    }
+}
+
+/// Why there is no judgement.
+#[derive(Debug, Error)]
+pub enum GateError {
+    /// The driver's headers are not at hand.
+    #[error("the sources of DPDK {version} are not in {}: run scripts/bootstrap, with a network", path.display())]
+    NoSources {
+        /// Of which DPDK.
+        version: &'static str,
+        /// Where they are looked for.
+        path: PathBuf,
+    },
+    /// The judge does not build.
+    #[error("the judge does not build:\n{0}")]
+    Build(String),
+    /// The judge ended before its last answer.
+    #[error("the judge answered {answers} of {questions} rules: {words}")]
+    Died {
+        /// Answers before that.
+        answers: usize,
+        /// Rules that it was given.
+        questions: usize,
+        /// What it said.
+        words: String,
+    },
+    /// Chains that cannot be read.
+    #[error("{}: {words}", file.display())]
+    Chains {
+        /// Where they are.
+        file: PathBuf,
+        /// What is wrong.
+        words: String,
+    },
+    /// A file or process of this machine.
+    #[error("{what}: {error}")]
+    System {
+        /// Which.
+        what: String,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// What the driver says of each rule, in their order. Rules do not know of each other.
+///
+/// # Errors
+/// When there is no judge, or when it ended early; see [`GateError`].
+pub fn judge(rules: &[FlowRule], nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
+    let mut input = Vec::new();
+    let unsaid: Vec<Option<Verdict>> = rules
+        .iter()
+        .map(|rule| {
+            let length = input.len();
+            let refusal = pmd::flow::flatten(rule, engine == Engine::Hardware, &mut input).err()?;
+            input.truncate(length);
+            Some(Verdict::Unsaid(refusal.message))
+        })
+        .collect();
+    let questions = unsaid.iter().filter(|verdict| verdict.is_none()).count();
+    let mut answers = ask(input, questions, nic, engine)?.into_iter();
+    let verdicts = unsaid.into_iter().map(|unsaid| unsaid.or_else(|| answers.next()));
+    Ok(verdicts.flatten().collect())
+}
+
+/// Puts rules, as [`pmd::flow::flatten`] writes them, to the judge.
+///
+/// # Errors
+/// As [`judge`].
+pub fn ask(input: Vec<u8>, questions: usize, nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
+    let program = program::path()?;
+    let system = |error| GateError::System { what: program.display().to_string(), error };
+    let mut child = Command::new(&program)
+        .args([nic.argument(), engine.argument(), &UPLINK.to_string(), &PORTS.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(system)?;
+    let stdin = child.stdin.take();
+    // A judge that ends early reads no further; what it said is told below.
+    let feeder = std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
+    let output = child.wait_with_output().map_err(system)?;
+    drop(feeder.join());
+    let said = String::from_utf8_lossy(&output.stdout);
+    let answers: Vec<_> = said.lines().map_while(answer).collect();
+    if answers.len() == questions && output.status.success() {
+        return Ok(answers);
+    }
+    let words = format!("{}, {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    Err(GateError::Died { answers: answers.len(), questions, words })
+}
+
+/// A line of the judge.
+fn answer(line: &str) -> Option<Verdict> {
+    if line == "accepted" {
+        return Some(Verdict::Accepted);
+    }
+    let parts: Vec<_> = line.strip_suffix('\t')?.split('\t').collect();
+    let refusals = parts.chunks(4).map(|part| match *part {
+        ["refused", stage, message, log] => {
+            Some(Refusal { stage: stage.to_owned(), words: words(message, log) })
+        }
+        _ => None,
+    });
+    refusals.collect::<Option<_>>().map(Verdict::Refused)
+}
+
+/// The error's message, and what the driver logged besides.
+fn words(message: &str, log: &str) -> String {
+    let log = log.split_once(": ").map_or(log, |(_, log)| log).trim_end_matches('.');
+    match (message, log) {
+        ("", "") => "no word".to_owned(),
+        (message, "") => message.to_owned(),
+        ("", log) => log.to_owned(),
+        (message, log) => format!("{message} ({log})"),
+    }
+}
