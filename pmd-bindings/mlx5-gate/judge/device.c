@@ -245,13 +245,14 @@ static int add_policy(uint16_t uplink, struct rte_mtr_error *error)
 	return rte_mtr_meter_policy_add(uplink, METER_POLICY, &drops, error);
 }
 
+static struct rte_mtr_meter_profile profile = {
+	.alg = RTE_MTR_SRTCM_RFC2697,
+	.srtcm_rfc2697 = { .cir = 10000000, .cbs = 1000000, .ebs = 250000 },
+};
+
 bool device_meter(uint16_t uplink, uint32_t id, const char **message)
 {
 	static bool made[UINT16_MAX + 1], policy;
-	struct rte_mtr_meter_profile profile = {
-		.alg = RTE_MTR_SRTCM_RFC2697,
-		.srtcm_rfc2697 = { .cir = 10000000, .cbs = 1000000, .ebs = 250000 },
-	};
 	struct rte_mtr_params params = { .meter_profile_id = id, .meter_policy_id = METER_POLICY, .meter_enable = 1 };
 	struct rte_mtr_error error = { 0 };
 
@@ -265,4 +266,32 @@ bool device_meter(uint16_t uplink, uint32_t id, const char **message)
 	if (!made[id])
 		*message = error.message ? error.message : strerror(rte_errno);
 	return made[id];
+}
+
+struct rte_flow_meter_profile *device_meter_profile(uint16_t uplink)
+{
+	static struct rte_flow_meter_profile *made;
+	struct rte_mtr_error error = { 0 };
+
+	/* With flow queues this driver knows one profile, number 0. */
+	if (!made && !rte_mtr_meter_profile_add(uplink, 0, &profile, &error))
+		made = rte_mtr_meter_profile_get(uplink, 0, &error);
+	if (!made)
+		DIE("the driver takes no profile of a meter: %s", error.message ? error.message : "");
+	return made;
+}
+
+struct rte_flow_action_handle *device_meter_mark(uint16_t uplink)
+{
+	static struct rte_flow_action_handle *made;
+	const struct rte_flow_indir_action_conf conf = { .transfer = 1 };
+	struct rte_flow_action_meter_mark meter = { .profile = device_meter_profile(uplink), .state = 1 };
+	const struct rte_flow_action action = { .type = RTE_FLOW_ACTION_TYPE_METER_MARK, .conf = &meter };
+	struct rte_flow_error error = { 0 };
+
+	if (!made)
+		made = rte_flow_action_handle_create(uplink, &conf, &action, &error);
+	if (!made)
+		DIE("the driver makes no indirect meter: %s", error.message ? error.message : "");
+	return made;
 }

@@ -58,7 +58,7 @@ static uint32_t read_count(FILE *from)
 {
 	uint32_t count = read_u32(from);
 
-	if (count == 0 || count > 256)
+	if (count == 0 || count > MAX_ACTIONS)
 		DIE("a list of %u entries", count);
 	return count;
 }

@@ -43,6 +43,9 @@ void capabilities_list(FILE *to);
 /* Engines of the driver, as the device argument dv_flow_en has them. */
 enum engine { ENGINE_SOFTWARE = 1, ENGINE_HARDWARE = 2 };
 
+/* The longest list of items or actions, its end included. */
+#define MAX_ACTIONS 64
+
 /* What was read: a rule as the synchronous API takes it, and the templates for the queues. */
 struct rule {
 	struct rte_flow_attr attr;
@@ -65,6 +68,10 @@ void device_start(enum engine engine, uint16_t uplink, uint16_t ports);
 
 /* Makes sure that a meter of this number exists, as pmd makes them; false, and the driver's words, if it refuses. */
 bool device_meter(uint16_t uplink, uint32_t id, const char **message);
+
+/* The profile of a meter for METER_MARK, and an indirect action that is such a meter; one of each for all rules. */
+struct rte_flow_meter_profile *device_meter_profile(uint16_t uplink);
+struct rte_flow_action_handle *device_meter_mark(uint16_t uplink);
 
 /* Lines that the driver logged since the last call, at error level. */
 void words_start(void);

@@ -102,13 +102,34 @@ static bool completed(uint16_t uplink, struct rte_flow_error *error)
 	return count == 1 && result.status == RTE_FLOW_OP_SUCCESS;
 }
 
+/*
+ * Meters are pointers of the process that has the port. Where a rule has METER_MARK, its profile is one of ours; where it
+ * has an indirect action whose mask says METER_MARK, that is a meter of ours. Templates of indirect actions have none.
+ */
+static void lend_meters(uint16_t uplink, const struct rule *rule, struct rte_flow_action *actions)
+{
+	for (size_t i = 0;; i++) {
+		actions[i] = rule->actions[i];
+		if (actions[i].type == RTE_FLOW_ACTION_TYPE_END)
+			return;
+		if (actions[i].type == RTE_FLOW_ACTION_TYPE_METER_MARK && actions[i].conf)
+			((struct rte_flow_action_meter_mark *)(uintptr_t)actions[i].conf)->profile =
+				device_meter_profile(uplink);
+		if (actions[i].type == RTE_FLOW_ACTION_TYPE_INDIRECT &&
+		    rule->masks[i].type == RTE_FLOW_ACTION_TYPE_METER_MARK)
+			actions[i].conf = device_meter_mark(uplink);
+	}
+}
+
 static void insert(uint16_t uplink, struct rte_flow_template_table *table, const struct rule *rule)
 {
 	const struct rte_flow_op_attr later = { .postpone = 1 };
+	struct rte_flow_action actions[MAX_ACTIONS];
 	struct rte_flow_error error = { 0 };
 	struct rte_flow *flow;
 
-	flow = rte_flow_async_create(uplink, 0, &later, table, rule->items, 0, rule->actions, 0, NULL, &error);
+	lend_meters(uplink, rule, actions);
+	flow = rte_flow_async_create(uplink, 0, &later, table, rule->items, 0, actions, 0, NULL, &error);
 	if (!flow || !completed(uplink, &error)) {
 		refused("rule", error.message);
 		return;

@@ -161,6 +161,91 @@ fn mlx5_sees_the_masks_of_templates() {
     assert!(verdicts[1].to_string().contains("width field must be fully masked"), "{}", verdicts[1]);
 }
 
+/// An action of a flattened rule, or its mask.
+struct Entry {
+    type_: u32,
+    conf: Option<Vec<u8>>,
+    data: Option<Vec<u8>>,
+}
+
+/// The actions and masks of a flattened rule, and what is before them.
+fn actions_of(bytes: &[u8]) -> (Vec<u8>, [Vec<Entry>; 2]) {
+    let mut at = 13;
+    let number = |at: &mut usize| {
+        let number = u32::from_ne_bytes(bytes[*at..*at + 4].try_into().unwrap());
+        *at += 4;
+        number
+    };
+    let blob = |at: &mut usize| {
+        let length = number(at);
+        (length != u32::MAX).then(|| {
+            *at += length as usize;
+            bytes[*at - length as usize..*at].to_vec()
+        })
+    };
+    for _ in 0..2 {
+        for _ in 0..number(&mut at) {
+            number(&mut at);
+            (0..3).for_each(|_| drop(blob(&mut at)));
+        }
+    }
+    let before = bytes[..at].to_vec();
+    let lists = [(), ()].map(|()| {
+        let entries = (0..number(&mut at)).map(|_| (number(&mut at), blob(&mut at), blob(&mut at)));
+        entries.map(|(type_, conf, data)| Entry { type_, conf, data }).collect()
+    });
+    assert_eq!(at, bytes.len());
+    (before, lists)
+}
+
+fn flattened((mut bytes, lists): (Vec<u8>, [Vec<Entry>; 2])) -> Vec<u8> {
+    for list in lists {
+        bytes.extend((list.len() as u32).to_ne_bytes());
+        for Entry { type_, conf, data } in list {
+            bytes.extend(type_.to_ne_bytes());
+            for part in [conf, data] {
+                bytes.extend(part.as_ref().map_or(u32::MAX, |part| part.len() as u32).to_ne_bytes());
+                bytes.extend(part.unwrap_or_default());
+            }
+        }
+    }
+    bytes
+}
+
+/// Numbers of actions in DPDK's interface, where they do not change.
+const METER: u32 = 13;
+const INDIRECT: u32 = 51;
+const METER_MARK: u32 = 56;
+
+/// Hardware steering meters with METER_MARK, which the judge has profiles and indirect meters for: at its place, once.
+#[test]
+fn mlx5_takes_a_meter_as_hardware_steering_has_it() {
+    let with_meter = |actions: &str, type_: u32, conf: Option<Vec<u8>>| {
+        let mut bytes = Vec::new();
+        pmd::flow::flatten(&rule("eth / ipv4", actions), true, &mut bytes).unwrap();
+        let (before, [mut actions, mut masks]) = actions_of(&bytes);
+        for (action, mask) in actions.iter_mut().zip(&mut masks).filter(|(action, _)| action.type_ == METER) {
+            *action = Entry { type_, conf: conf.clone(), data: None };
+            *mask = Entry { type_: METER_MARK, conf: conf.clone(), data: None };
+        }
+        flattened((before, [actions, masks]))
+    };
+    let meter = "meter mtr_id 1";
+    let rules = [
+        with_meter(&format!("{meter} / {CE} / jump group 2"), INDIRECT, None),
+        with_meter(&format!("{meter} / {CE} / jump group 2"), METER_MARK, Some(vec![0; 32])),
+        with_meter(&format!("{CE} / {meter} / jump group 2"), INDIRECT, None),
+        with_meter(&format!("{meter} / {meter} / jump group 2"), INDIRECT, None),
+    ];
+    let Some(verdicts) = at_hand(judge::ask(rules.concat(), 4, Nic::ConnectX7, Engine::Hardware)) else {
+        return;
+    };
+    assert_eq!(verdicts[..2], [Verdict::Accepted, Verdict::Accepted]);
+    for refused in &verdicts[2..] {
+        assert!(refused.to_string().contains(NO_ORDER.unwrap()), "{refused}");
+    }
+}
+
 #[test]
 fn mlx5_rules_without_words_for_them_are_not_judged() {
     let rules = [rule("eth / ipv4 / udp dst is 4791 / ib_bth opcode is 0x11", "drop"), rule("eth", "drop")];

@@ -91,3 +91,77 @@ fn bytes(to: &mut Vec<u8>, bytes: Option<&[u8]>) {
     number(to, bytes.map_or(NULL, |bytes| bytes.len() as u32));
     to.extend_from_slice(bytes.unwrap_or_default());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rules::{Action, Attr, Encap, Item, items};
+
+    /// Reads what was written.
+    struct Reader<'a>(&'a [u8]);
+
+    impl<'a> Reader<'a> {
+        fn number(&mut self) -> u32 {
+            let (number, rest) = self.0.split_first_chunk().unwrap();
+            self.0 = rest;
+            u32::from_ne_bytes(*number)
+        }
+
+        fn bytes(&mut self) -> Option<&'a [u8]> {
+            let length = self.number();
+            (length != NULL).then(|| self.0.split_off(..length as usize).unwrap_or_default())
+        }
+
+        /// Types, and `parts` runs of bytes each.
+        fn list(&mut self, parts: usize) -> Vec<(u32, Vec<Option<&'a [u8]>>)> {
+            (0..self.number()).map(|_| (self.number(), (0..parts).map(|_| self.bytes()).collect())).collect()
+        }
+    }
+
+    fn encap() -> Encap {
+        let mut outer = [0u8; 50];
+        outer[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        outer[23] = 17;
+        Encap::new(&outer).unwrap()
+    }
+
+    fn rule(encap: Encap) -> FlowRule {
+        FlowRule {
+            attr: Attr::transfer(3, 4),
+            pattern: vec![Item::with(items::eth::TYPE, 0x0800u16), Item::with(items::udp::DST, 4789u16)],
+            actions: vec![Action::Count, Action::RawEncap(encap), Action::RepresentedPort { port: 7 }],
+        }
+    }
+
+    #[test]
+    fn a_rule_is_written_as_dpdk_would_get_it() {
+        let rule = rule(encap());
+        let lowered = Lowered::new(&rule, 1, &[]).unwrap();
+        for templates in [false, true] {
+            let mut written = Vec::new();
+            flatten(&rule, templates, &mut written).unwrap();
+            let mut reader = Reader(&written[1..]);
+            assert_eq!((written[0], [(); 3].map(|()| reader.number())), (b'R', [3, 4, 4]));
+            let (items, template) = (reader.list(3), reader.list(3));
+            let types: Vec<_> = lowered.items().iter().map(|item| item.type_).collect();
+            assert_eq!(items.iter().map(|(type_, _)| *type_).collect::<Vec<_>>(), types);
+            let spec = items[1].1[0].unwrap();
+            assert_eq!((&spec[2..4], items[1].1[1]), (&4789u16.to_be_bytes()[..], None));
+            let (actions, masks) = (reader.list(2), reader.list(2));
+            assert_eq!(reader.0, []);
+            assert_eq!(actions[1].1[1], Some(encap().bytes()));
+            assert_eq!(actions[2].1[0], Some(&7u16.to_ne_bytes()[..]));
+            let lengths = (template.len(), masks.len());
+            assert_eq!(lengths, if templates { (items.len(), actions.len()) } else { (1, 1) });
+        }
+    }
+
+    #[test]
+    fn a_range_has_no_template() {
+        let mut rule = rule(encap());
+        rule.pattern[1] = Item::any(rules::Kind::Udp).between(items::udp::DST, 1u16, 9u16);
+        let mut written = Vec::new();
+        assert!(flatten(&rule, true, &mut written).is_err());
+        flatten(&rule, false, &mut written).unwrap();
+    }
+}
