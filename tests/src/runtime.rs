@@ -115,7 +115,7 @@ pub fn open_files(pid: u32) -> Vec<String> {
         let name = target.display().to_string();
         let Some((kind, number)) = name.split_once(":[") else { return Some(name) };
         match sockets.get(number.trim_end_matches(']')) {
-            Some(what) if what.ends_with("/vswitch.sock") => None,
+            Some(what) if is_console(what) => None,
             Some(what) => Some(format!("{kind} {what}")),
             None => Some(kind.to_owned()),
         }
@@ -128,6 +128,17 @@ pub fn open_files(pid: u32) -> Vec<String> {
         .collect();
     files.sort();
     files
+}
+
+/// True for the consoles' socket and connections to it: the switch binds it in a folder of its own, `.v` and the process id,
+/// and moves it to its place, and what was bound keeps that first name.
+fn is_console(socket: &str) -> bool {
+    let first_name = |path: &str| {
+        let (folder, name) = path.rsplit_once('/')?;
+        let pid = folder.rsplit_once("/.v")?.1;
+        Some(name == "s" && !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    socket.ends_with("/vswitch.sock") || first_name(socket) == Some(true)
 }
 
 /// Sockets by inode: the family, and the path of a Unix socket. One that was accepted carries the path of the one that
@@ -178,6 +189,12 @@ mod tests {
     fn differences_are_told_from_both_sides() {
         assert!(difference(&["a", "b", "a"], &["a", "a", "b"]).is_empty());
         assert_eq!(difference(&["a", "a"], &["a", "c"]), ["- a", "+ c"]);
+    }
+
+    #[test]
+    fn sockets_of_consoles_are_known_by_both_names() {
+        assert!(is_console("unix /tmp/x/vswitch.sock") && is_console("unix /tmp/x/.v7767/s"));
+        assert!(!is_console("unix /tmp/x/.v7767/t") && !is_console("unix /tmp/.vx/s") && !is_console("unix"));
     }
 
     #[test]
