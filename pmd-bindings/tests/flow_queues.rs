@@ -272,7 +272,7 @@ fn forms_that_hardware_steering_refuses_are_refused_by_name() {
         (with(vec![Action::Jump { group: 0 }]), Where::Action(0), "jump to the root table"),
         (with(vec![encap(1), Action::Count, out]), Where::Action(1), "the order of actions"),
         (with(vec![Action::Count]), Where::ActionNum, "exactly one action"),
-        (with(vec![Action::DecTtl, Action::Drop]), Where::Action(0), "not supported"),
+        (with(vec![Action::PortId { id: 1 }]), Where::Action(0), "not supported"),
         (with(vec![Action::Meter { mtr_id: 1 }, Action::Drop]), Where::Action(0), "not supported"),
         (FlowRule { attr: Attr::transfer(1, 30_000), ..base.clone() }, Where::Unspecified, "priorities end"),
     ];

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use wire::{Ecn, MacAddr};
+use wire::Ecn;
 
 use crate::encap::Encap;
+use crate::modify::Modify;
 
 /// One action of a rule. They are carried out in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,33 +32,13 @@ pub enum Action {
         /// Which meter.
         mtr_id: u32,
     },
-    /// Set the ECN field of the outermost IP header (`modify_field`).
-    SetEcn {
-        /// IPv6, not IPv4.
-        ipv6: bool,
-        /// The codepoint to set (RFC 3168 section 5).
-        ecn: Ecn,
-    },
-    /// Write bits of a tag register.
-    SetTag {
-        /// Which register.
-        index: u8,
-        /// What to write, none of it outside `mask`.
-        data: u32,
-        /// Which bits.
-        mask: u32,
-    },
+    /// Write a field of the packet or a register.
+    ModifyField(Modify),
     /// Hand a number to whoever receives the packet in software.
     Mark {
         /// The number that receive descriptors carry.
         id: u32,
     },
-    /// Decrement TTL or hop limit.
-    DecTtl,
-    /// Set the source MAC.
-    SetMacSrc(MacAddr),
-    /// Set the destination MAC.
-    SetMacDst(MacAddr),
     /// Out to what a DPDK port stands for: the wire, or a VM's function.
     RepresentedPort {
         /// DPDK port id.
@@ -83,9 +64,14 @@ pub enum Action {
 }
 
 impl Action {
-    /// Writes all bits of a tag register.
+    /// Writes a tag register.
     pub const fn set_tag(index: u8, data: u32) -> Self {
-        Self::SetTag { index, data, mask: u32::MAX }
+        Self::ModifyField(Modify::Tag { index, data })
+    }
+
+    /// Sets the ECN bits of the outermost IP header.
+    pub const fn set_ecn(ipv6: bool, ecn: Ecn) -> Self {
+        Self::ModifyField(Modify::Ecn { ipv6, ecn })
     }
 
     /// True for the actions that end a packet's way through a group.
@@ -110,12 +96,8 @@ impl Action {
             Self::Age { .. } => "age",
             Self::Jump { .. } => "jump",
             Self::Meter { .. } => "meter",
-            Self::SetEcn { .. } => "modify_field",
-            Self::SetTag { .. } => "set_tag",
+            Self::ModifyField(_) => "modify_field",
             Self::Mark { .. } => "mark",
-            Self::DecTtl => "dec_ttl",
-            Self::SetMacSrc(_) => "set_mac_src",
-            Self::SetMacDst(_) => "set_mac_dst",
             Self::RepresentedPort { .. } => "represented_port",
             Self::PortRepresentor { .. } => "port_representor",
             Self::PortId { .. } => "port_id",
@@ -134,19 +116,12 @@ impl fmt::Display for Action {
             Self::Age { timeout } => write!(f, " timeout {timeout}"),
             Self::Jump { group } => write!(f, " group {group}"),
             Self::Meter { mtr_id } => write!(f, " mtr_id {mtr_id}"),
-            Self::SetEcn { ipv6, ecn } => {
-                let field = if *ipv6 { "ipv6_ecn" } else { "ipv4_ecn" };
-                write!(f, " op set dst_type {field} src_type value src_value {:02x} width 2", *ecn as u8)
-            }
-            Self::SetTag { index, data, mask } => {
-                write!(f, " data {data:#010x} index {index} mask {mask:#010x}")
-            }
+            Self::ModifyField(modify) => write!(f, " {modify}"),
             Self::Mark { id } | Self::PortId { id } => write!(f, " id {id}"),
-            Self::SetMacSrc(mac) | Self::SetMacDst(mac) => write!(f, " mac_addr {mac}"),
             Self::RepresentedPort { port } => write!(f, " ethdev_port_id {port}"),
             Self::PortRepresentor { port } => write!(f, " port_id {port}"),
             Self::Queue { index } => write!(f, " index {index}"),
-            Self::VxlanDecap | Self::Count | Self::DecTtl | Self::Drop => Ok(()),
+            Self::VxlanDecap | Self::Count | Self::Drop => Ok(()),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod back_end;
 pub mod encap;
 pub mod field;
 pub mod items;
+pub mod modify;
 pub mod rule;
 pub mod testpmd;
 
@@ -18,4 +19,5 @@ pub use back_end::{BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Stam
 pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
 pub use items::{Item, Kind};
+pub use modify::Modify;
 pub use rule::{Attr, Domain, FlowRule};

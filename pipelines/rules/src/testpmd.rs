@@ -9,9 +9,10 @@ use std::fmt::Display;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::{FromStr, SplitWhitespace};
 
-use wire::{Ecn, MacAddr};
+use wire::MacAddr;
 
-use crate::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, items};
+use crate::modify::{Operation, Target};
+use crate::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, Modify, items};
 
 /// Headers that `raw_encap index N` puts in front.
 pub type Encaps = BTreeMap<u16, Encap>;
@@ -241,11 +242,6 @@ impl Values<'_> {
         value.ok_or_else(|| format!("{text:?} is no number that {name} takes"))
     }
 
-    fn mac(&self) -> Result<MacAddr, String> {
-        let text = self.get("mac_addr")?;
-        mac(text).ok_or_else(|| format!("{text:?} is not a MAC address"))
-    }
-
     /// All names must be among those that the action knows.
     fn only(&self, known: &[&str]) -> Result<(), String> {
         let names = self.0.chunks(2).map(|pair| pair[0]);
@@ -267,7 +263,6 @@ fn action(part: &[&str], encaps: &Encaps) -> Result<Action, String> {
         Ok(match *name {
             "vxlan_decap" => takes(&[]).map(|()| Action::VxlanDecap)?,
             "count" => takes(&[]).map(|()| Action::Count)?,
-            "dec_ttl" => takes(&[]).map(|()| Action::DecTtl)?,
             "drop" => takes(&[]).map(|()| Action::Drop)?,
             "raw_encap" => {
                 takes(&["index"])?;
@@ -288,15 +283,8 @@ fn action(part: &[&str], encaps: &Encaps) -> Result<Action, String> {
             "meter" => {
                 takes(&["mtr_id"]).and_then(|()| Ok(Action::Meter { mtr_id: values.number("mtr_id")? }))?
             }
-            "modify_field" => set_ecn(&values)?,
-            "set_tag" => {
-                takes(&["data", "index", "mask"])?;
-                let (data, mask): (u32, u32) = (values.number("data")?, values.number("mask")?);
-                Action::SetTag { index: values.number("index")?, data: data & mask, mask }
-            }
+            "modify_field" => Action::ModifyField(modify(&values)?),
             "mark" => takes(&["id"]).and_then(|()| Ok(Action::Mark { id: values.number("id")? }))?,
-            "set_mac_src" => takes(&["mac_addr"]).and_then(|()| Ok(Action::SetMacSrc(values.mac()?)))?,
-            "set_mac_dst" => takes(&["mac_addr"]).and_then(|()| Ok(Action::SetMacDst(values.mac()?)))?,
             "represented_port" => {
                 takes(&["ethdev_port_id"])?;
                 Action::RepresentedPort { port: values.number("ethdev_port_id")? }
@@ -315,7 +303,7 @@ fn action(part: &[&str], encaps: &Encaps) -> Result<Action, String> {
     read().map_err(|message| format!("action {name}: {message}"))
 }
 
-const ACTIONS: [&str; 17] = [
+const ACTIONS: [&str; 13] = [
     "vxlan_decap",
     "raw_encap",
     "count",
@@ -323,11 +311,7 @@ const ACTIONS: [&str; 17] = [
     "jump",
     "meter",
     "modify_field",
-    "set_tag",
     "mark",
-    "dec_ttl",
-    "set_mac_src",
-    "set_mac_dst",
     "represented_port",
     "port_representor",
     "port_id",
@@ -335,30 +319,49 @@ const ACTIONS: [&str; 17] = [
     "drop",
 ];
 
-/// `op set dst_type ipv4_ecn src_type value src_value 03 width 2`.
-fn set_ecn(values: &Values<'_>) -> Result<Action, String> {
-    values.only(&["op", "dst_type", "src_type", "src_value", "width"])?;
-    let ipv6 = match values.get("dst_type")? {
-        "ipv4_ecn" => false,
-        "ipv6_ecn" => true,
-        word => return Err(unknown(word, ["ipv4_ecn", "ipv6_ecn"])),
+/// `op set dst_type ipv4_ecn src_type value src_value 03 width 2`; `dst_level` is the number of a tag register.
+fn modify(values: &Values<'_>) -> Result<Modify, String> {
+    values.only(&["op", "dst_type", "dst_level", "src_type", "src_value", "width"])?;
+    let operation = match values.get("op")? {
+        "set" => Operation::Set,
+        "add" => Operation::Add,
+        word => return Err(unknown(word, ["set", "add"])),
     };
-    for (name, only) in [("op", "set"), ("src_type", "value"), ("width", "2")] {
+    let name = values.get("dst_type")?;
+    let target = Target::ALL.into_iter().find(|target| target.name() == name);
+    let target = target.ok_or_else(|| unknown(name, Target::ALL.map(Target::name)))?;
+    let index = if target == Target::Tag { values.number("dst_level")? } else { 0 };
+    for (name, only) in [("src_type", "value".to_owned()), ("width", target.width().to_string())] {
         let word = values.get(name)?;
         if word != only {
-            return Err(format!("{name} can be {only} only, not {word:?}"));
+            return Err(format!("{name} of {} can be {only} only, not {word:?}", target.name()));
         }
     }
     let text = values.get("src_value")?;
-    let value = u8::from_str_radix(text, 16).ok().filter(|value| *value < 4);
-    let value = value.ok_or_else(|| format!("{text:?} is none of the codepoints 00 to 03"))?;
-    Ok(Action::SetEcn { ipv6, ecn: Ecn::from_tos(value) })
+    let value =
+        bytes(text).ok_or_else(|| format!("{text:?} is no value: write up to 16 bytes in hexadecimal"))?;
+    Modify::of(operation, target, index, value).ok_or_else(|| {
+        format!("this value is not written to {}: TTLs have ff added, ECN is 00 to 03", target.name())
+    })
+}
+
+/// Hexadecimal digits as bytes, zeroes behind.
+fn bytes(text: &str) -> Option<[u8; 16]> {
+    let mut value = [0; 16];
+    if !text.len().is_multiple_of(2) || text.is_empty() {
+        return None;
+    }
+    for (at, pair) in text.as_bytes().chunks(2).enumerate() {
+        *value.get_mut(at)? = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::path::Path;
+    use wire::Ecn;
 
     /// Reads what testpmd would be told; returns how many rules there were.
     fn reads_what_it_prints(text: &str) -> usize {
@@ -388,18 +391,19 @@ mod tests {
             Action::Age { timeout: 0xff_ffff },
             Action::Jump { group: u32::MAX },
             Action::Meter { mtr_id: 9 },
-            Action::SetTag { index: 1, data: 5, mask: 0xf },
+            Action::set_tag(1, 0x8000_0005),
             Action::Mark { id: u32::MAX },
-            Action::DecTtl,
-            Action::SetMacSrc(mac),
-            Action::SetMacDst(mac),
+            Action::ModifyField(Modify::Ttl { ipv6: false }),
+            Action::ModifyField(Modify::Ttl { ipv6: true }),
+            Action::ModifyField(Modify::MacSrc(mac)),
+            Action::ModifyField(Modify::MacDst(mac)),
             Action::RepresentedPort { port: 3 },
             Action::PortRepresentor { port: 3 },
             Action::PortId { id: 0 },
             Action::Queue { index: 3 },
             Action::Drop,
         ];
-        actions.extend(Ecn::ALL.map(|ecn| Action::SetEcn { ipv6: ecn == Ecn::Ce, ecn }));
+        actions.extend(Ecn::ALL.map(|ecn| Action::set_ecn(ecn == Ecn::Ce, ecn)));
         let mut pattern: Vec<Item> = Kind::ALL.iter().map(|kind| Item::any(*kind)).collect();
         for field in Kind::ALL.iter().flat_map(|kind| kind.fields()) {
             let most = if field.format == Format::Colour { 2 } else { field.ones() };

@@ -4,7 +4,7 @@ use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use proptest::prelude::*;
 use rules::items::{ITEM_BYTES, eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp};
 use rules::items::{udp, vlan, vxlan};
-use rules::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, Kind};
+use rules::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, Kind, Modify};
 use wire::{Ecn, MacAddr, Vni};
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -197,10 +197,10 @@ fn model_a_rule_as_commands() {
             Action::Count,
             Action::Age { timeout: 10 },
             Action::Meter { mtr_id: 3 },
-            Action::SetEcn { ipv6: false, ecn: Ecn::Ce },
+            Action::set_ecn(false, Ecn::Ce),
             Action::set_tag(1, 9),
-            Action::DecTtl,
-            Action::SetMacDst(MacAddr([2, 0, 0, 0, 0, 1])),
+            Action::ModifyField(Modify::Ttl { ipv6: false }),
+            Action::ModifyField(Modify::MacDst(MacAddr([2, 0, 0, 0, 0, 1]))),
             Action::RawEncap(Encap::new(&over_ipv4(Some(7))).unwrap()),
             Action::RepresentedPort { port: 2 },
         ],
@@ -213,8 +213,9 @@ fn model_a_rule_as_commands() {
          flow create 5 group 4 priority 1 transfer pattern tag data is 0x00000007 index is 0 / \
          meter color is red / end actions vxlan_decap / count / age timeout 10 / meter mtr_id 3 / \
          modify_field op set dst_type ipv4_ecn src_type value src_value 03 width 2 / \
-         set_tag data 0x00000009 index 1 mask 0xffffffff / dec_ttl / \
-         set_mac_dst mac_addr 02:00:00:00:00:01 / raw_encap index 0 / \
+         modify_field op set dst_type tag dst_level 1 src_type value src_value 09000000 width 32 / \
+         modify_field op add dst_type ipv4_ttl src_type value src_value ff width 8 / \
+         modify_field op set dst_type mac_dst src_type value src_value 020000000001 width 48 / raw_encap index 0 / \
          represented_port ethdev_port_id 2 / end\n"
     );
 }

@@ -5,7 +5,7 @@ use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
 use rules::items::*;
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, RuleId, Where};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, Modify, RuleId, Where};
 use wire::roce::Bth;
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
@@ -210,10 +210,10 @@ fn sim_actions_change_what_they_say() {
     let ect = Item::any(Kind::Ipv4).masked(ipv4::TOS, 2u8, 3);
     let mac = MacAddr([2, 9, 9, 9, 9, 9]);
     let change = [
-        Action::SetEcn { ipv6: false, ecn: Ecn::Ce },
-        Action::DecTtl,
-        Action::SetMacSrc(ROUTER),
-        Action::SetMacDst(mac),
+        Action::set_ecn(false, Ecn::Ce),
+        Action::ModifyField(Modify::Ttl { ipv6: false }),
+        Action::ModifyField(Modify::MacSrc(ROUTER)),
+        Action::ModifyField(Modify::MacDst(mac)),
         out(2),
     ];
     made(&mut eswitch, &rule(0, 0, &[Item::any(Kind::Eth), ect], &change));
@@ -256,7 +256,7 @@ fn sim_packets_that_no_hardware_should_judge_go_to_software() {
 fn sim_tags_and_jumps_lead_from_group_to_group() {
     let mut eswitch = eswitch();
     let tag = |index: u8, data: u32| Item::with(tag::DATA, data).is(tag::INDEX, index);
-    let bits = Action::SetTag { index: 0, data: 0x10, mask: 0xf0 };
+    let bits = Action::set_tag(0, 0x1f);
     made(&mut eswitch, &rule(0, 0, &[from(1)], &[Action::set_tag(0, 0xff), Action::Jump { group: 5 }]));
     made(&mut eswitch, &rule(5, 0, &[tag(0, 0xff), tag(1, 0)], &[bits, Action::Jump { group: 6 }]));
     let seven = Item::any(Kind::Tag).masked(tag::DATA, 0x1fu8, 0x1f).is(tag::INDEX, 0u8);
@@ -279,7 +279,7 @@ fn sim_meters_colour_and_later_groups_decide() {
     eswitch.set_meter(7, Some(Meter { cir: 1000, cbs: 200, eir: 0, ebs: 300 })).unwrap();
     made(&mut eswitch, &rule(0, 0, &[from(1)], &[Action::Meter { mtr_id: 7 }, Action::Jump { group: 1 }]));
     let colour = |colour: u8| Item::with(meter_color::COLOR, colour);
-    let mark = [Action::SetEcn { ipv6: false, ecn: Ecn::Ce }, out(2)];
+    let mark = [Action::set_ecn(false, Ecn::Ce), out(2)];
     made(&mut eswitch, &rule(1, 0, &[colour(0)], &[out(2)]));
     made(&mut eswitch, &rule(1, 0, &[colour(1)], &mark));
     let red =
@@ -400,7 +400,7 @@ fn sim_refusals_name_what_they_are_about() {
     let any = Item::any(Kind::Eth);
     let tag = |index: u8| Item::with(tag::DATA, 1u8).is(tag::INDEX, index);
     let meter = Action::Meter { mtr_id: 1 };
-    let ecn = Action::SetEcn { ipv6: false, ecn: Ecn::Ce };
+    let ecn = Action::set_ecn(false, Ecn::Ce);
     let cases: Vec<(FlowRule, Where)> = vec![
         (rule(0, 0, &[bth], &[Action::Drop]), Where::Item(0)),
         (rule(1, 0, &[any, bth], &[Action::Drop]), Where::Item(1)),

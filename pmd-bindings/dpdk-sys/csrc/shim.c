@@ -73,6 +73,17 @@ struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring)
 	return rte_ring_dequeue(ring, &object) == 0 ? object : NULL;
 }
 
+void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index)
+{
+	/* Releases with a field of its own for it (23.11 and later) read this one where that is 0. */
+	modify->dst.level = index;
+}
+
+uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify)
+{
+	return (uint8_t)modify->dst.level;
+}
+
 uint64_t dpdk_sys_sizeof_mbuf(void)
 {
 	return sizeof(struct rte_mbuf);

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <rte_ethdev.h>
+#include <rte_flow.h>
 #include <rte_mbuf.h>
 #include <rte_ring.h>
 
@@ -23,6 +24,9 @@ uint16_t dpdk_sys_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbuf
 uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 /* The next packet of a ring of packets, or NULL. */
 struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring);
+/* The number of the register that modify_field writes; where it is depends on the release. */
+void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
+uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);
 uint64_t dpdk_sys_sizeof_mbuf(void);
 uint64_t dpdk_sys_sizeof_dev_info(void);
 uint64_t dpdk_sys_sizeof_eth_conf(void);

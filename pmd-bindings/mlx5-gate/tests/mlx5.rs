@@ -105,11 +105,6 @@ fn mlx5_refuses_what_it_does_not_have() {
                 Some("fail to create rte flow"),
             ),
             (
-                rule("eth", &format!("set_mac_src mac_addr 02:00:00:00:00:01 / {OUT}")),
-                None,
-                Some("not supported in template API"),
-            ),
-            (
                 rule("eth", "port_representor port_id 10"),
                 Some("action not supported"),
                 Some("not supported in template API"),

@@ -8,7 +8,8 @@ use std::fmt;
 use std::ptr;
 
 use dpdk_sys as sys;
-use rules::{Action, Cause, Domain, FlowError, FlowRule, Item, Where};
+use rules::modify::{Operation, Target};
+use rules::{Action, Cause, Domain, FlowError, FlowRule, Item, Modify, Where};
 
 use super::layout::{self, Structure};
 
@@ -188,12 +189,8 @@ fn lower_action((action, conf): (&Action, &Conf)) -> sys::rte_flow_action {
         Action::Age { .. } => sys::RTE_FLOW_ACTION_TYPE_AGE,
         Action::Jump { .. } => sys::RTE_FLOW_ACTION_TYPE_JUMP,
         Action::Meter { .. } => sys::RTE_FLOW_ACTION_TYPE_METER,
-        Action::SetEcn { .. } => sys::RTE_FLOW_ACTION_TYPE_MODIFY_FIELD,
-        Action::SetTag { .. } => sys::RTE_FLOW_ACTION_TYPE_SET_TAG,
+        Action::ModifyField(_) => sys::RTE_FLOW_ACTION_TYPE_MODIFY_FIELD,
         Action::Mark { .. } => sys::RTE_FLOW_ACTION_TYPE_MARK,
-        Action::DecTtl => sys::RTE_FLOW_ACTION_TYPE_DEC_TTL,
-        Action::SetMacSrc(_) => sys::RTE_FLOW_ACTION_TYPE_SET_MAC_SRC,
-        Action::SetMacDst(_) => sys::RTE_FLOW_ACTION_TYPE_SET_MAC_DST,
         Action::RepresentedPort { .. } => sys::RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT,
         Action::PortRepresentor { .. } => sys::RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR,
         Action::PortId { .. } => sys::RTE_FLOW_ACTION_TYPE_PORT_ID,
@@ -201,6 +198,35 @@ fn lower_action((action, conf): (&Action, &Conf)) -> sys::rte_flow_action {
         Action::Drop => sys::RTE_FLOW_ACTION_TYPE_DROP,
     };
     sys::rte_flow_action { type_, conf: conf.pointer() }
+}
+
+/// The field of DPDK that is written to.
+fn target(target: Target) -> sys::rte_flow_field_id {
+    match target {
+        Target::MacDst => sys::RTE_FLOW_FIELD_MAC_DST,
+        Target::MacSrc => sys::RTE_FLOW_FIELD_MAC_SRC,
+        Target::Ipv4Ecn => sys::RTE_FLOW_FIELD_IPV4_ECN,
+        Target::Ipv6Ecn => sys::RTE_FLOW_FIELD_IPV6_ECN,
+        Target::Ipv4Ttl => sys::RTE_FLOW_FIELD_IPV4_TTL,
+        Target::Ipv6HopLimit => sys::RTE_FLOW_FIELD_IPV6_HOPLIMIT,
+        Target::Tag => sys::RTE_FLOW_FIELD_TAG,
+    }
+}
+
+fn lower_modify(modify: &Modify) -> sys::rte_flow_action_modify_field {
+    // SAFETY: integers and unions of them, for which zero is a value.
+    let mut lowered: sys::rte_flow_action_modify_field = unsafe { std::mem::zeroed() };
+    lowered.operation = match modify.operation() {
+        Operation::Set => sys::RTE_FLOW_MODIFY_SET,
+        Operation::Add => sys::RTE_FLOW_MODIFY_ADD,
+    };
+    lowered.dst.field = target(modify.target());
+    // SAFETY: the structure above.
+    unsafe { sys::dpdk_sys_modify_set_register(&raw mut lowered, modify.index()) };
+    lowered.src.field = sys::RTE_FLOW_FIELD_VALUE;
+    lowered.src.__bindgen_anon_1.value = modify.value();
+    lowered.width = modify.target().width();
+    lowered
 }
 
 /// The configuration of an action.
@@ -212,9 +238,7 @@ enum Conf {
     Jump(sys::rte_flow_action_jump),
     Meter(sys::rte_flow_action_meter),
     ModifyField(Box<sys::rte_flow_action_modify_field>),
-    SetTag(sys::rte_flow_action_set_tag),
     Mark(sys::rte_flow_action_mark),
-    SetMac(sys::rte_flow_action_set_mac),
     Ethdev(sys::rte_flow_action_ethdev),
     PortId(sys::rte_flow_action_port_id),
     Queue(sys::rte_flow_action_queue),
@@ -223,7 +247,7 @@ enum Conf {
 impl Conf {
     fn new(action: &Action, context: u64) -> Self {
         match *action {
-            Action::VxlanDecap | Action::DecTtl | Action::Drop => Self::None,
+            Action::VxlanDecap | Action::Drop => Self::None,
             Action::RawEncap(encap) => {
                 let mut header = encap.bytes().to_vec();
                 let (data, size) = (header.as_mut_ptr(), header.len());
@@ -241,30 +265,8 @@ impl Conf {
             }
             Action::Jump { group } => Self::Jump(sys::rte_flow_action_jump { group }),
             Action::Meter { mtr_id } => Self::Meter(sys::rte_flow_action_meter { mtr_id }),
-            Action::SetEcn { ipv6, ecn } => {
-                // SAFETY: integers and unions of them, for which zero is a value.
-                let mut modify: sys::rte_flow_action_modify_field = unsafe { std::mem::zeroed() };
-                modify.operation = sys::RTE_FLOW_MODIFY_SET;
-                modify.dst.field =
-                    if ipv6 { sys::RTE_FLOW_FIELD_IPV6_ECN } else { sys::RTE_FLOW_FIELD_IPV4_ECN };
-                modify.src.field = sys::RTE_FLOW_FIELD_VALUE;
-                let mut value = [0; 16];
-                value[0] = ecn as u8;
-                modify.src.__bindgen_anon_1.value = value;
-                modify.width = 2;
-                Self::ModifyField(Box::new(modify))
-            }
-            Action::SetTag { index, data, mask } => {
-                // Zeroed first: the structure has bytes that no field is in.
-                // SAFETY: integers, for which zero is a value.
-                let mut tag: sys::rte_flow_action_set_tag = unsafe { std::mem::zeroed() };
-                (tag.data, tag.mask, tag.index) = (data, mask, index);
-                Self::SetTag(tag)
-            }
+            Action::ModifyField(modify) => Self::ModifyField(Box::new(lower_modify(&modify))),
             Action::Mark { id } => Self::Mark(sys::rte_flow_action_mark { id }),
-            Action::SetMacSrc(mac) | Action::SetMacDst(mac) => {
-                Self::SetMac(sys::rte_flow_action_set_mac { mac_addr: mac.0 })
-            }
             Action::RepresentedPort { port } | Action::PortRepresentor { port } => {
                 Self::Ethdev(sys::rte_flow_action_ethdev { port_id: port })
             }
@@ -287,9 +289,7 @@ impl Conf {
             Self::Jump(conf) => ptr::from_ref(conf).cast(),
             Self::Meter(conf) => ptr::from_ref(conf).cast(),
             Self::ModifyField(conf) => ptr::from_ref(&**conf).cast(),
-            Self::SetTag(conf) => ptr::from_ref(conf).cast(),
             Self::Mark(conf) => ptr::from_ref(conf).cast(),
-            Self::SetMac(conf) => ptr::from_ref(conf).cast(),
             Self::Ethdev(conf) => ptr::from_ref(conf).cast(),
             Self::PortId(conf) => ptr::from_ref(conf).cast(),
             Self::Queue(conf) => ptr::from_ref(conf).cast(),
@@ -308,9 +308,7 @@ impl Conf {
             Self::Jump(conf) => size_of_val(conf),
             Self::Meter(conf) => size_of_val(conf),
             Self::ModifyField(conf) => size_of_val(&**conf),
-            Self::SetTag(conf) => size_of_val(conf),
             Self::Mark(conf) => size_of_val(conf),
-            Self::SetMac(conf) => size_of_val(conf),
             Self::Ethdev(conf) => size_of_val(conf),
             Self::PortId(conf) => size_of_val(conf),
             Self::Queue(conf) => size_of_val(conf),

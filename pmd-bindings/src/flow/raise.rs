@@ -54,7 +54,6 @@ fn raise_item(item: &sys::rte_flow_item) -> Item {
 fn raise_action(action: &sys::rte_flow_action, context: u64) -> Action {
     let conf = action.conf;
     let ethdev = || read::<sys::rte_flow_action_ethdev>(conf).port_id;
-    let mac = || MacAddr(read::<sys::rte_flow_action_set_mac>(conf).mac_addr);
     match action.type_ {
         sys::RTE_FLOW_ACTION_TYPE_VXLAN_DECAP => Action::VxlanDecap,
         sys::RTE_FLOW_ACTION_TYPE_RAW_ENCAP => {
@@ -77,26 +76,21 @@ fn raise_action(action: &sys::rte_flow_action, context: u64) -> Action {
         }
         sys::RTE_FLOW_ACTION_TYPE_MODIFY_FIELD => {
             let modify: sys::rte_flow_action_modify_field = read(conf);
-            assert_eq!((modify.operation, modify.width), (sys::RTE_FLOW_MODIFY_SET, 2));
             assert_eq!(modify.src.field, sys::RTE_FLOW_FIELD_VALUE);
+            let operation = match modify.operation {
+                sys::RTE_FLOW_MODIFY_SET => Operation::Set,
+                sys::RTE_FLOW_MODIFY_ADD => Operation::Add,
+                other => panic!("operation {other}"),
+            };
+            let to = Target::ALL.into_iter().find(|to| target(*to) == modify.dst.field).unwrap();
+            assert_eq!(modify.width, to.width());
+            // SAFETY: the structure above.
+            let index = unsafe { sys::dpdk_sys_modify_register(&raw const modify) };
             // SAFETY: a value, as the field says.
             let value = unsafe { modify.src.__bindgen_anon_1.value };
-            assert_eq!(value[1..], [0; 15]);
-            let ipv6 = match modify.dst.field {
-                sys::RTE_FLOW_FIELD_IPV4_ECN => false,
-                sys::RTE_FLOW_FIELD_IPV6_ECN => true,
-                other => panic!("field {other}"),
-            };
-            Action::SetEcn { ipv6, ecn: Ecn::from_tos(value[0]) }
-        }
-        sys::RTE_FLOW_ACTION_TYPE_SET_TAG => {
-            let tag: sys::rte_flow_action_set_tag = read(conf);
-            Action::SetTag { index: tag.index, data: tag.data, mask: tag.mask }
+            Action::ModifyField(Modify::of(operation, to, index, value).unwrap())
         }
         sys::RTE_FLOW_ACTION_TYPE_MARK => Action::Mark { id: read::<sys::rte_flow_action_mark>(conf).id },
-        sys::RTE_FLOW_ACTION_TYPE_DEC_TTL => Action::DecTtl,
-        sys::RTE_FLOW_ACTION_TYPE_SET_MAC_SRC => Action::SetMacSrc(mac()),
-        sys::RTE_FLOW_ACTION_TYPE_SET_MAC_DST => Action::SetMacDst(mac()),
         sys::RTE_FLOW_ACTION_TYPE_REPRESENTED_PORT => Action::RepresentedPort { port: ethdev() },
         sys::RTE_FLOW_ACTION_TYPE_PORT_REPRESENTOR => Action::PortRepresentor { port: ethdev() },
         sys::RTE_FLOW_ACTION_TYPE_PORT_ID => {
@@ -197,21 +191,17 @@ fn an_action() -> impl Strategy<Value = Action> {
     prop_oneof![
         Just(Action::VxlanDecap),
         Just(Action::Count),
-        Just(Action::DecTtl),
+        any::<bool>().prop_map(|ipv6| Action::ModifyField(Modify::Ttl { ipv6 })),
         Just(Action::Drop),
         an_encap().prop_map(Action::RawEncap),
         (0..1u32 << 24).prop_map(|timeout| Action::Age { timeout }),
         any::<u32>().prop_map(|group| Action::Jump { group }),
         any::<u32>().prop_map(|mtr_id| Action::Meter { mtr_id }),
-        (any::<bool>(), 0..4u8).prop_map(|(ipv6, ecn)| Action::SetEcn { ipv6, ecn: Ecn::from_tos(ecn) }),
-        (any::<u8>(), any::<u32>(), any::<u32>()).prop_map(|(index, data, mask)| Action::SetTag {
-            index,
-            data: data & mask,
-            mask
-        }),
+        (any::<bool>(), 0..4u8).prop_map(|(ipv6, ecn)| Action::set_ecn(ipv6, Ecn::from_tos(ecn))),
+        (any::<u8>(), any::<u32>()).prop_map(|(index, data)| Action::set_tag(index, data)),
         any::<u32>().prop_map(|id| Action::Mark { id }),
-        any::<[u8; 6]>().prop_map(|mac| Action::SetMacSrc(MacAddr(mac))),
-        any::<[u8; 6]>().prop_map(|mac| Action::SetMacDst(MacAddr(mac))),
+        any::<[u8; 6]>().prop_map(|mac| Action::ModifyField(Modify::MacSrc(MacAddr(mac)))),
+        any::<[u8; 6]>().prop_map(|mac| Action::ModifyField(Modify::MacDst(MacAddr(mac)))),
         any::<u16>().prop_map(|port| Action::RepresentedPort { port }),
         any::<u16>().prop_map(|port| Action::PortRepresentor { port }),
         any::<u32>().prop_map(|id| Action::PortId { id }),

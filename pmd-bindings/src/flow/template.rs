@@ -8,7 +8,9 @@ use std::hash::{Hash, Hasher};
 use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
-use rules::{Action, Attr, Cause, Domain, FlowError, FlowRule, Item, Kind, Where};
+use rules::items::tag;
+use rules::modify::Target;
+use rules::{Action, Attr, Cause, Domain, FlowError, FlowRule, Item, Kind, Modify, Where};
 
 use super::error;
 use super::lower::{END, Lowered};
@@ -17,8 +19,28 @@ use super::lower::{END, Lowered};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     attr: Attr,
-    masks: Vec<(Kind, Vec<u8>)>,
+    items: Vec<Pattern>,
     actions: Vec<Part>,
+}
+
+/// An item of a shape.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pattern {
+    kind: Kind,
+    mask: Vec<u8>,
+    /// Which register, where it is one: mlx5 reads that of the template.
+    register: Option<u128>,
+}
+
+impl Pattern {
+    fn of(item: &Item) -> Self {
+        Self { kind: item.kind(), mask: item.mask().to_vec(), register: register(item) }
+    }
+}
+
+/// The number of the register that an item is about.
+fn register(item: &Item) -> Option<u128> {
+    (item.kind() == Kind::Tag).then(|| tag::INDEX.get(item.spec()))
 }
 
 /// An action of a shape.
@@ -28,6 +50,8 @@ enum Part {
     Constant(Action),
     /// Each rule brings its own; headers to put in front are alike in their length.
     Varies(&'static str, usize),
+    /// Each rule writes a value of its own to this field or register.
+    Writes(Target, u8),
 }
 
 impl Shape {
@@ -40,10 +64,9 @@ impl Shape {
             let message = "flow queues match no ranges: use the synchronous API";
             return Err(FlowError::new(Cause::Unsupported, Where::ItemLast(index), message));
         }
-        let mask = |item: &Item| (item.kind(), item.mask().to_vec());
         Ok(Self {
             attr: rule.attr,
-            masks: rule.pattern.iter().map(mask).collect(),
+            items: rule.pattern.iter().map(Pattern::of).collect(),
             actions: rule.actions.iter().map(Part::of).collect(),
         })
     }
@@ -54,6 +77,7 @@ impl Shape {
         for item in &rule.pattern {
             item.kind().hash(hasher);
             item.mask().hash(hasher);
+            register(item).hash(hasher);
             item.last().is_some().hash(hasher);
         }
         rule.actions.iter().for_each(|action| Part::of(action).hash(hasher));
@@ -61,12 +85,15 @@ impl Shape {
 
     /// True for a rule of this shape.
     pub(super) fn is_of(&self, rule: &FlowRule) -> bool {
-        let same_item = |((kind, mask), item): (&(Kind, Vec<u8>), &Item)| {
-            *kind == item.kind() && mask.as_slice() == item.mask() && item.last().is_none()
+        let same_item = |(pattern, item): (&Pattern, &Item)| {
+            pattern.kind == item.kind()
+                && pattern.mask.as_slice() == item.mask()
+                && pattern.register == register(item)
+                && item.last().is_none()
         };
         self.attr == rule.attr
-            && (self.masks.len(), self.actions.len()) == (rule.pattern.len(), rule.actions.len())
-            && self.masks.iter().zip(&rule.pattern).all(same_item)
+            && (self.items.len(), self.actions.len()) == (rule.pattern.len(), rule.actions.len())
+            && self.items.iter().zip(&rule.pattern).all(same_item)
             && self.actions.iter().zip(&rule.actions).all(|(part, action)| *part == Part::of(action))
     }
 }
@@ -75,18 +102,16 @@ impl Part {
     fn of(action: &Action) -> Self {
         match *action {
             Action::VxlanDecap
-            | Action::Count
             | Action::Age { .. }
             | Action::Jump { .. }
-            | Action::SetEcn { .. }
-            | Action::DecTtl
+            | Action::ModifyField(Modify::Ecn { .. } | Modify::Ttl { .. })
             | Action::Drop => Self::Constant(*action),
+            Action::ModifyField(modify) => Self::Writes(modify.target(), modify.index()),
             Action::RawEncap(encap) => Self::Varies(action.name(), encap.bytes().len()),
-            Action::Meter { .. }
-            | Action::SetTag { .. }
+            // A counter that is constant would be one for all rules, which mlx5 does not combine with an age.
+            Action::Count
+            | Action::Meter { .. }
             | Action::Mark { .. }
-            | Action::SetMacSrc(_)
-            | Action::SetMacDst(_)
             | Action::RepresentedPort { .. }
             | Action::PortRepresentor { .. }
             | Action::PortId { .. }
@@ -113,11 +138,12 @@ pub(super) struct ActionMasks {
 
 impl ActionMasks {
     pub(super) fn new(shape: &Shape, actions: &[sys::rte_flow_action]) -> Self {
-        let is_field = |part: &Part| matches!(part, Part::Constant(Action::SetEcn { .. }));
+        let is_field =
+            |part: &Part| matches!(part, Part::Constant(Action::ModifyField(_)) | Part::Writes(..));
         let pairs = || shape.actions.iter().zip(actions);
         let fields = pairs().filter(|(part, _)| is_field(part));
         // From here on it does not grow: what is pointed to stays where it is.
-        let fields: Vec<_> = fields.map(|(_, action)| field_mask(action.conf.cast())).collect();
+        let fields: Vec<_> = fields.map(|(part, action)| field_mask(part, action.conf.cast())).collect();
         let mut next = fields.iter();
         // Headers of one length: mlx5 wants the size masked (its `flow_hw_validate_action_raw_encap`), the bytes vary.
         let encap = sys::rte_flow_action_raw_encap {
@@ -134,7 +160,7 @@ impl ActionMasks {
                 }
                 Part::Constant(_) => CONSTANT.0.as_ptr().cast(),
                 Part::Varies(_, bytes) if *bytes > 0 => ptr::from_ref(&*encap).cast(),
-                Part::Varies(..) => VARIES.0.as_ptr().cast(),
+                Part::Varies(..) | Part::Writes(..) => VARIES.0.as_ptr().cast(),
             };
             sys::rte_flow_action { type_: action.type_, conf }
         });
@@ -154,15 +180,21 @@ impl ActionMasks {
     }
 }
 
-/// The mask of a constant `modify_field`: mlx5 wants the operation and both fields as in the action, all bits of the rest
-/// (its `flow_hw_validate_action_modify_field`; unconfirmed on hardware).
-fn field_mask(conf: *const sys::rte_flow_action_modify_field) -> sys::rte_flow_action_modify_field {
+/// The mask of a `modify_field`: mlx5 wants the operation and both fields as in the action, all bits of the rest (its
+/// `flow_hw_validate_action_modify_field`; unconfirmed on hardware), and none of a value that each rule brings.
+fn field_mask(
+    part: &Part,
+    conf: *const sys::rte_flow_action_modify_field,
+) -> sys::rte_flow_action_modify_field {
     let all = CONSTANT.0.as_ptr().cast::<sys::rte_flow_action_modify_field>();
     // SAFETY: integers and unions of them, smaller than CONSTANT and aligned like it.
     let mut mask = unsafe { all.read() };
     // SAFETY: the configuration of an action that the caller lowered, alive with it.
     let conf = unsafe { &*conf };
     (mask.operation, mask.dst.field, mask.src.field) = (conf.operation, conf.dst.field, conf.src.field);
+    if matches!(part, Part::Writes(..)) {
+        mask.src.__bindgen_anon_1.value = [0; 16];
+    }
     mask
 }
 
@@ -207,9 +239,13 @@ impl Table {
     }
 }
 
-/// What a pattern template is made of.
+/// What a pattern template is made of: masks. Values are the rules', but for the number of a register, which mlx5 reads here.
 pub(super) fn template_items(first: &Lowered) -> Vec<sys::rte_flow_item> {
-    first.items().iter().map(|item| sys::rte_flow_item { spec: ptr::null(), ..*item }).collect()
+    let item = |item: &sys::rte_flow_item| match item.type_ {
+        sys::RTE_FLOW_ITEM_TYPE_TAG => *item,
+        _ => sys::rte_flow_item { spec: ptr::null(), ..*item },
+    };
+    first.items().iter().map(item).collect()
 }
 
 fn pattern_template(
@@ -334,13 +370,14 @@ mod tests {
         let types: Vec<_> = lowered.actions().iter().map(|action| action.type_).collect();
         assert_eq!(masks.iter().map(|mask| mask.type_).collect::<Vec<_>>(), types);
         let all: *const c_void = CONSTANT.0.as_ptr().cast();
-        assert_eq!((masks[0].conf, masks[2].conf), (VARIES.0.as_ptr().cast(), all));
+        let varies: *const c_void = VARIES.0.as_ptr().cast();
+        assert_eq!((masks[0].conf, masks[1].conf, masks[2].conf), (varies, varies, all));
         assert!(size_of::<sys::rte_flow_action_modify_field>() <= MASK_BYTES);
     }
 
     #[test]
     fn a_constant_field_is_masked_but_for_what_names_it() {
-        let ce = Action::SetEcn { ipv6: true, ecn: wire::Ecn::Ce };
+        let ce = Action::set_ecn(true, wire::Ecn::Ce);
         let rule = FlowRule { actions: vec![ce, ce], ..rule(1, 0xff_ffff, 1, 2) };
         let lowered = Lowered::new(&rule, 1, &[]).unwrap();
         let masks = ActionMasks::new(&Shape::of(&rule).unwrap(), lowered.actions());
@@ -354,5 +391,30 @@ mod tests {
             assert_eq!((mask.src.field, mask.width), (sys::RTE_FLOW_FIELD_VALUE, u32::MAX));
         }
         assert!(masks.list[2].conf.is_null());
+    }
+
+    #[test]
+    fn registers_belong_to_the_shape_and_their_values_to_the_rule() {
+        let with = |index: u8, data: u32| FlowRule {
+            pattern: vec![Item::with(tag::DATA, data).is(tag::INDEX, index)],
+            actions: vec![Action::set_tag(index, data), Action::Drop],
+            ..rule(1, 0xff_ffff, 1, 2)
+        };
+        let (one, other) = (with(1, 5), with(1, 6));
+        let shape = Shape::of(&one).unwrap();
+        assert!(shape.is_of(&one) && shape.is_of(&other) && !shape.is_of(&with(2, 5)));
+        let mut written = one.clone();
+        written.actions = vec![Action::set_tag(2, 5), Action::Drop];
+        assert!(!shape.is_of(&written));
+        let lowered = Lowered::new(&one, 1, &[]).unwrap();
+        let masks = ActionMasks::new(&shape, lowered.actions());
+        let mask: *const sys::rte_flow_action_modify_field = masks.list[0].conf.cast();
+        // SAFETY: `masks` is alive.
+        let mask = unsafe { &*mask };
+        // SAFETY: integers on both sides of the union.
+        let value = unsafe { mask.src.__bindgen_anon_1.value };
+        assert_eq!((value, mask.width, mask.dst.field), ([0; 16], u32::MAX, sys::RTE_FLOW_FIELD_TAG));
+        // SAFETY: the structure above.
+        assert_eq!(unsafe { sys::dpdk_sys_modify_register(mask) }, u8::MAX);
     }
 }

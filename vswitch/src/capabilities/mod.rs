@@ -9,7 +9,9 @@
 
 pub mod sample;
 
-use rules::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items};
+use rules::{
+    Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, Kind, Meter, Modify, RuleId, Where, items,
+};
 use wire::{Ecn, MacAddr, Qpn};
 
 use sample::Sample;
@@ -135,7 +137,7 @@ fn features(from: u16, to: u16, encap: Action) -> Vec<(&'static str, bool, FlowR
     let pair = Item::with(items::ib_bth::DST_QP, Qpn::truncated(17).get());
     let tag = Item::with(items::tag::DATA, 1u32).is(items::tag::INDEX, 1u8);
     let mac = MacAddr([2, 0, 0x5e, 0x10, 1, 1]);
-    let ce = Action::SetEcn { ipv6: false, ecn: Ecn::Ce };
+    let ce = Action::set_ecn(false, Ecn::Ce);
     let parts: Vec<(&'static str, Vec<Item>, Vec<Action>)> = vec![
         (
             "match where packets come from",
@@ -154,11 +156,16 @@ fn features(from: u16, to: u16, encap: Action) -> Vec<(&'static str, bool, FlowR
         (
             "rewrite MACs and TTL",
             vec![eth, ipv4],
-            vec![Action::DecTtl, Action::SetMacSrc(mac), Action::SetMacDst(mac), on],
+            vec![
+                Action::ModifyField(Modify::Ttl { ipv6: false }),
+                Action::ModifyField(Modify::MacSrc(mac)),
+                Action::ModifyField(Modify::MacDst(mac)),
+                on,
+            ],
         ),
         ("raw_encap", vec![eth], vec![encap, out]),
         ("vxlan_decap", vec![eth, ipv4, udp(4789), vni], vec![Action::VxlanDecap, out]),
-        ("back to software (port_representor)", vec![eth], vec![Action::PortRepresentor { port: from }]),
+        ("back to software (a group without rules)", vec![eth], vec![Action::Jump { group: ALONE + 1 }]),
     ];
     let alone = |(name, pattern, actions): (&'static str, Vec<Item>, Vec<Action>)| {
         let meter = name == "meter";
@@ -183,6 +190,7 @@ pub fn log(port: &str, device: &str, report: &Report) {
 mod tests {
     use super::*;
     use pipelines::offload::sim::{Config, Eswitch};
+    use pipelines::offload::translate::group;
 
     fn asked(config: Config) -> (Report, Eswitch) {
         let mut eswitch = Eswitch::new(config);
@@ -244,7 +252,8 @@ mod tests {
                 });
                 assert!(jumps.into_iter().all(|group| group > ABOVE), "{name}: {rule}");
                 // Where live packets begin, only documentation addresses are led anywhere but to software.
-                if rule.attr.group == 0 && !matches!(rule.actions[..], [Action::PortRepresentor { .. }]) {
+                let software = Action::Jump { group: group::SOFTWARE + ABOVE };
+                if rule.attr.group == 0 && rule.actions != [software] {
                     assert!(rule.to_string().contains("02:00:5e:10:"), "{name}: {rule}");
                 }
             }

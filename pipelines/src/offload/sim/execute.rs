@@ -1,11 +1,11 @@
 //! A packet's way through the groups.
 
-use wire::{Ecn, L3, PacketBuf, ipv4, ipv6};
+use wire::{L3, PacketBuf, ipv4, ipv6};
 
 use super::Eswitch;
 use super::layers::{Layers, Registers};
 use crate::stage::outer::set_ecn;
-use rules::{Action, Encap};
+use rules::{Action, Encap, Modify};
 
 /// Jumps after which a packet is given up to software: rules that lead in a circle.
 const MAX_JUMPS: usize = 32;
@@ -38,13 +38,13 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Without a rule a packet goes to software, as received from where it came.
-    pub(super) fn missed(registers: &Registers) -> Self {
+    /// Without a rule a packet goes to software, as received from where it came. `missed` says that there were others.
+    pub(super) fn unmatched(registers: &Registers, missed: bool) -> Self {
         Self::Software {
             port: registers.port,
             queue: None,
             mark: registers.mark,
-            missed: true,
+            missed,
             flow: registers.flow,
         }
     }
@@ -59,7 +59,10 @@ pub(super) fn run<P: PacketBuf>(
 ) -> Fate {
     let mut group = 0;
     for _ in 0..MAX_JUMPS {
-        let Some(number) = eswitch.rules.find(group, layers, packet.head(), registers) else { break };
+        let Some(number) = eswitch.rules.find(group, layers, packet.head(), registers) else {
+            // A group without rules is a way to software that a rule chose.
+            return Fate::unmatched(registers, group == 0 || eswitch.rules.has_group(group));
+        };
         let (now_ns, refresh_ns) = (eswitch.now_ns, eswitch.config.refresh_ns);
         eswitch.rules.hit(number, packet.len(), now_ns, refresh_ns);
         let Some(held) = eswitch.rules.get(number) else { break };
@@ -76,18 +79,10 @@ pub(super) fn run<P: PacketBuf>(
                     // A meter that is gone lets nothing pass.
                     registers.colour = meter.map_or(2, |meter| meter.colour(packet.len(), now_ns) as u8);
                 }
-                Action::SetTag { index, data, mask } => {
-                    if let Some(tag) = registers.tags.get_mut(usize::from(index)) {
-                        *tag = *tag & !mask | data;
-                    }
-                }
+                Action::ModifyField(modify) => done = write(packet, layers, registers, modify),
                 Action::Mark { id } => registers.mark = Some(id),
                 Action::VxlanDecap => done = decap(packet, layers),
                 Action::RawEncap(ref header) => done = encap(packet, header),
-                Action::SetEcn { ipv6, ecn } => done = write_ecn(packet, layers, ipv6, ecn),
-                Action::DecTtl => done = decrement(packet, layers),
-                Action::SetMacDst(mac) => done = write(packet, 0, &mac.0),
-                Action::SetMacSrc(mac) => done = write(packet, 6, &mac.0),
                 Action::RepresentedPort { port } => return Fate::Out { port },
                 Action::PortId { id } => return Fate::Out { port: id as u16 },
                 Action::PortRepresentor { port } => return software(port, None),
@@ -109,7 +104,7 @@ pub(super) fn run<P: PacketBuf>(
             None => break,
         }
     }
-    Fate::missed(registers)
+    Fate::unmatched(registers, true)
 }
 
 /// Takes the outer headers off, and what the outer frame has behind the datagram.
@@ -141,9 +136,18 @@ fn encap<P: PacketBuf>(packet: &mut P, encap: &Encap) -> bool {
     true
 }
 
-fn write_ecn<P: PacketBuf>(packet: &mut P, layers: &Layers, ipv6: bool, ecn: Ecn) -> bool {
-    let family = if ipv6 { L3::Ipv6 } else { L3::Ipv4 };
-    layers.outer().l3 == family && set_ecn(packet, layers.outer(), ecn)
+/// Writes a field or a register. A packet without the field is lost.
+fn write<P: PacketBuf>(packet: &mut P, layers: &Layers, registers: &mut Registers, modify: Modify) -> bool {
+    let is_ipv6 = |ipv6: bool| layers.outer().l3 == if ipv6 { L3::Ipv6 } else { L3::Ipv4 };
+    match modify {
+        Modify::Ecn { ipv6, ecn } => is_ipv6(ipv6) && set_ecn(packet, layers.outer(), ecn),
+        Modify::Ttl { ipv6 } => is_ipv6(ipv6) && decrement(packet, layers),
+        Modify::MacDst(mac) => write_at(packet, 0, &mac.0),
+        Modify::MacSrc(mac) => write_at(packet, 6, &mac.0),
+        Modify::Tag { index, data } => {
+            registers.tags.get_mut(usize::from(index)).map(|tag| *tag = data).is_some()
+        }
+    }
 }
 
 fn decrement<P: PacketBuf>(packet: &mut P, layers: &Layers) -> bool {
@@ -155,7 +159,7 @@ fn decrement<P: PacketBuf>(packet: &mut P, layers: &Layers) -> bool {
     }
 }
 
-fn write<P: PacketBuf>(packet: &mut P, at: usize, bytes: &[u8]) -> bool {
+fn write_at<P: PacketBuf>(packet: &mut P, at: usize, bytes: &[u8]) -> bool {
     match packet.head_mut().get_mut(at..at + bytes.len()) {
         Some(place) => {
             place.copy_from_slice(bytes);

@@ -169,7 +169,7 @@ impl Eswitch {
                 registers.flow = arrival::flow_of_packet(&layers, packet.head(), &registers);
                 execute::run(self, packet, &mut layers, &mut registers)
             }
-            None => Fate::missed(&registers),
+            None => Fate::unmatched(&registers, true),
         };
         let counter = match fate {
             Fate::Out { .. } => &mut self.stats.forwarded,

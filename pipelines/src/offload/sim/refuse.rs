@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::layers::TAGS;
-use rules::{Action, Domain, FlowRule, Kind};
+use rules::{Action, Domain, FlowRule, Kind, Modify};
 use rules::{Cause, FlowError, Where};
 
 /// Checks a rule, room aside.
@@ -55,12 +55,7 @@ const fn stage(action: &Action) -> u8 {
         Action::VxlanDecap => 0,
         Action::Count | Action::Age { .. } => 1,
         Action::Meter { .. } => 2,
-        Action::SetEcn { .. }
-        | Action::SetTag { .. }
-        | Action::Mark { .. }
-        | Action::DecTtl
-        | Action::SetMacSrc(_)
-        | Action::SetMacDst(_) => 3,
+        Action::ModifyField(_) | Action::Mark { .. } => 3,
         Action::RawEncap(_) => 4,
         _ => 5,
     }
@@ -101,14 +96,11 @@ fn check_actions(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
             Action::Jump { group } if *group >= config.groups => {
                 return refuse(Cause::Unsupported, &format!("groups end at {}", config.groups - 1));
             }
-            Action::SetEcn { .. } if !config.modify_ecn => {
+            Action::ModifyField(Modify::Ecn { .. }) if !config.modify_ecn => {
                 return refuse(Cause::Unsupported, "this device does not modify ECN");
             }
-            Action::SetTag { index, .. } if usize::from(*index) >= TAGS => {
-                return refuse(Cause::Unsupported, "tag registers are 0 to 3");
-            }
-            Action::SetTag { data, mask, .. } if data & !mask != 0 => {
-                return refuse(Cause::Invalid, "data has bits outside mask");
+            Action::ModifyField(Modify::Tag { index, .. }) if usize::from(*index) >= TAGS => {
+                return refuse(Cause::Unsupported, &format!("tag registers are 0 to {}", TAGS - 1));
             }
             _ => {}
         }
@@ -119,7 +111,9 @@ fn check_actions(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
 /// Two actions of which a rule has one at most.
 fn same(a: &Action, b: &Action) -> bool {
     match (a, b) {
-        (Action::SetTag { index: a, .. }, Action::SetTag { index: b, .. }) => a == b,
+        (Action::ModifyField(a), Action::ModifyField(b)) => {
+            (a.target(), a.index()) == (b.target(), b.index())
+        }
         _ => std::mem::discriminant(a) == std::mem::discriminant(b),
     }
 }

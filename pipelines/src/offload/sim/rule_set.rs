@@ -58,6 +58,11 @@ impl Rules {
         self.waiting.len() + self.ages.len() + shapes
     }
 
+    /// True for a group in which a rule is or was in force.
+    pub fn has_group(&self, group: u32) -> bool {
+        self.groups.contains_key(&group)
+    }
+
     /// The id of the rule with a number.
     pub fn id(&self, number: Number) -> RuleId {
         let serial = self.get(number).map_or(0, |held| held.serial);

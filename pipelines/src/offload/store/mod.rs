@@ -16,6 +16,7 @@ use std::collections::hash_map::Entry;
 use super::few::Few;
 use super::hasher::Map;
 use super::slots::Slots;
+use super::translate::group;
 use crate::flow_key::mix;
 use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
@@ -139,7 +140,7 @@ fn create<B: BackEnd>(back_end: &mut B, rule: &FlowRule, guard: Option<&Guard>) 
 
 /// True for a rule that counts what it sends to software.
 fn turns_away(rule: &FlowRule) -> bool {
-    let to_software = |action: &Action| matches!(action, Action::PortRepresentor { .. });
+    let to_software = |action: &Action| *action == (Action::Jump { group: group::SOFTWARE });
     rule.actions.contains(&Action::Count) && rule.actions.iter().any(to_software)
 }
 

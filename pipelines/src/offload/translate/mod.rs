@@ -6,6 +6,7 @@
 //!  RCFT 3, 4    queue pair: the same                                                  (3 out, 4 out of the tunnel)
 //!  DHTB 5, 6    meter of a class; by colour: on, on with CE, to software
 //!  VLT 7        adjacency: encapsulate or decapsulate, rewrite, out of a port
+//!  8            nothing: what is sent here is software's
 //! ```
 //! The tunnel's header is taken off in the last group, not in the first: a packet that meets no rule on the way, or
 //! that a meter turns away, comes to software as it was received, and no packet is lost between the two. An adjacency is a
@@ -58,6 +59,8 @@ pub mod group {
     pub const COLOUR: u32 = 6;
     /// VLT.
     pub const ADJACENCY: u32 = 7;
+    /// Without rules: packets that are sent here go to software as they are, from the port that they came from.
+    pub const SOFTWARE: u32 = 8;
 }
 
 /// Where the outer UDP source port comes from.
@@ -317,10 +320,10 @@ fn rule(group: u32, priority: u32, pattern: Vec<Item>, actions: Vec<Action>) -> 
     FlowRule { attr: Attr::transfer(group, priority), pattern, actions }
 }
 
-/// To software as it was received.
-fn to_software(port: u16) -> Action {
-    Action::PortRepresentor { port }
-}
+/// To software, as it was received: by way of a group that has no rules. What finds no rule on an e-switch goes to the
+/// representor of where it came from; the action `port_representor`, which says the same, is in no mlx5 before DPDK 24.03
+/// and with hardware steering only after it.
+const TO_SOFTWARE: Action = Action::Jump { group: group::SOFTWARE };
 
 /// What a path is made of.
 pub struct PathRules {
@@ -415,7 +418,7 @@ impl Plan {
                 // The connection manager's messages are UD, too, and software reads them.
                 let cm = whole(self.source_port, listens, Some(Roce::ConnectionManager))?;
                 let gate = whole(self.source_port, listens, self.roce)?;
-                Ok(vec![rule(nft, 0, cm, vec![to_software(found.from)]), rule(nft, 1, gate, actions)])
+                Ok(vec![rule(nft, 0, cm, vec![TO_SOFTWARE]), rule(nft, 1, gate, actions)])
             }
             _ => Ok(vec![rule(nft, 1, whole(self.source_port, listens, self.roce)?, actions)]),
         }

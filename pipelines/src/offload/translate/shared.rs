@@ -5,14 +5,14 @@ use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::Found;
 use super::patterns::{Family, Roce, TAG_ADJACENCY, TAG_CE, TAG_CLASS, coloured, from, tagged, to_udp};
-use super::{Adjacency, Refusal, Tables, group, rule, to_software};
+use super::{Adjacency, Refusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
 use crate::vlt::{Place, Tunnel};
 use rules::Colour;
 use rules::items::eth;
-use rules::{Action, Encap, FlowRule, Item, Kind, Meter};
+use rules::{Action, Encap, FlowRule, Item, Kind, Meter, Modify};
 
 const BOTH_BITS: u8 = 3;
 
@@ -32,7 +32,8 @@ fn codepoints(tables: &Tables) -> Vec<(u8, u8)> {
 /// What routed packets have done to them.
 fn rewrite(adjacency: &Adjacency) -> Vec<Action> {
     let Some((source, destination)) = adjacency.macs else { return Vec::new() };
-    vec![Action::DecTtl, Action::SetMacSrc(source), Action::SetMacDst(destination)]
+    let writes = [Modify::Ttl { ipv6: adjacency.ipv6 }, Modify::MacSrc(source), Modify::MacDst(destination)];
+    writes.map(Action::ModifyField).to_vec()
 }
 
 /// The rules of an adjacency.
@@ -44,17 +45,25 @@ pub(super) fn adjacencies(
 ) -> Result<Vec<FlowRule>, Refusal> {
     let mine = tagged(TAG_ADJACENCY, number);
     let last = Action::RepresentedPort { port: found.to };
-    if found.tunnel.is_some() {
+    if let Some(from) = &found.tunnel {
+        // Drivers want to see in the pattern what is taken off.
+        let tunnel = under(tables, from.outer.any());
+        let to_decap = |marked: u32| [&[mine, tagged(TAG_CE, marked)], &tunnel[..]].concat();
         let plain = [&[Action::VxlanDecap], &rewrite(adjacency)[..], &[last]].concat();
-        let ce = Action::SetEcn { ipv6: adjacency.ipv6, ecn: Ecn::Ce };
+        let ce = Action::set_ecn(adjacency.ipv6, Ecn::Ce);
         let marked = [&[Action::VxlanDecap, ce], &rewrite(adjacency)[..], &[last]].concat();
         return Ok(vec![
-            rule(group::ADJACENCY, 0, vec![mine, tagged(TAG_CE, 0)], plain),
-            rule(group::ADJACENCY, 0, vec![mine, tagged(TAG_CE, 1)], marked),
+            rule(group::ADJACENCY, 0, to_decap(0), plain),
+            rule(group::ADJACENCY, 0, to_decap(1), marked),
         ]);
     }
     let Place::Remote(tunnel) = found.place else {
-        return Ok(vec![rule(group::ADJACENCY, 0, vec![mine], [&rewrite(adjacency)[..], &[last]].concat())]);
+        // Drivers want to see the header in the pattern whose TTL they decrement.
+        let mut pattern = vec![mine];
+        if adjacency.macs.is_some() {
+            pattern.extend([Item::any(Kind::Eth), found.family.any()]);
+        }
+        return Ok(vec![rule(group::ADJACENCY, 0, pattern, [&rewrite(adjacency)[..], &[last]].concat())]);
     };
     let settings = &tables.snapshot.settings;
     let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(Refusal::Gone)?;
@@ -112,7 +121,7 @@ pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRul
     let class = leaf.class();
     let mine = tagged(TAG_CLASS, leaf.0 + 1);
     let on = Action::Jump { group: group::ADJACENCY };
-    let away = vec![Action::Count, to_software(found.from)];
+    let away = vec![Action::Count, TO_SOFTWARE];
     let colour = |colour, more: &[Item], actions| {
         rule(group::COLOUR, 0, [&[from(found.from), mine, coloured(colour)], more].concat(), actions)
     };
@@ -123,7 +132,7 @@ pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRul
     rules.push(colour(Colour::Green, &[], vec![on]));
     match (class, &found.tunnel) {
         (Class::Rdma, None) => {
-            let ce = Action::SetEcn { ipv6: found.family.is_v6(), ecn: Ecn::Ce };
+            let ce = Action::set_ecn(found.family.is_v6(), Ecn::Ce);
             let layers = [Item::any(Kind::Eth), found.family.any()];
             rules.push(colour(Colour::Yellow, &layers, vec![Action::Count, ce, on]));
         }
@@ -154,7 +163,7 @@ pub(super) fn unassigned(tables: &Tables, found: &Found, class: RoceClass, rcft:
     let odd = (0..=u8::MAX).filter(of_class).filter(|opcode| Operation::of(*opcode).is_none());
     let software = |opcode| {
         let pattern = rdma(tables, found, from(found.from), Roce::Opcode(opcode));
-        rule(rcft, 0, pattern, vec![to_software(found.from)])
+        rule(rcft, 0, pattern, vec![TO_SOFTWARE])
     };
     odd.map(software).collect()
 }
@@ -179,7 +188,7 @@ pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
     let port = from(found.from);
     let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
     let outside = outside.unwrap_or_default();
-    let guard = |pattern| rule(group::ROOT, 0, pattern, vec![to_software(found.from)]);
+    let guard = |pattern| rule(group::ROOT, 0, pattern, vec![TO_SOFTWARE]);
     let mut rules = Vec::new();
     if found.routed {
         let to_router = Item::with(eth::DST, found.router.to_u64());
