@@ -56,27 +56,57 @@ static void *new_zeroed(size_t size)
 	return memory;
 }
 
-/* Pools of what groups, meters and their policies are made of, with the driver's sizes. */
-static void make_pools(enum engine engine)
+static struct mlx5_indexed_pool *make_pool(size_t size)
 {
 	struct mlx5_indexed_pool_config config = {
+		.size = size,
 		.trunk_size = 64,
 		.need_lock = 1,
 		.malloc = mlx5_malloc,
 		.free = mlx5_free,
 		.type = "judge",
 	};
+
+	return mlx5_ipool_create(&config);
+}
+
+/* Pools of what rules, groups, meters and their policies are made of, with the driver's sizes. */
+static void make_pools(enum engine engine)
+{
 	const size_t sizes[MLX5_IPOOL_MAX] = {
 		[MLX5_IPOOL_JUMP] = engine == ENGINE_HARDWARE ? sizeof(struct mlx5_flow_group) :
 								sizeof(struct mlx5_flow_tbl_data_entry),
+		[MLX5_IPOOL_DECAP_ENCAP] = sizeof(struct mlx5_flow_dv_encap_decap_resource),
+		[MLX5_IPOOL_PUSH_VLAN] = sizeof(struct mlx5_flow_dv_push_vlan_action_resource),
+		[MLX5_IPOOL_TAG] = sizeof(struct mlx5_flow_dv_tag_resource),
+		[MLX5_IPOOL_PORT_ID] = sizeof(struct mlx5_flow_dv_port_id_action_resource),
+		[MLX5_IPOOL_MLX5_FLOW] = sizeof(struct mlx5_flow_handle),
+		[MLX5_IPOOL_RTE_FLOW] = sizeof(struct rte_flow),
+		[MLX5_IPOOL_RSS_EXPANTION_FLOW_ID] = sizeof(uint64_t),
 		[MLX5_IPOOL_MTR] = sizeof(struct mlx5_legacy_flow_meter),
 		[MLX5_IPOOL_MTR_POLICY] = sizeof(struct mlx5_flow_meter_sub_policy),
 	};
 
-	for (int i = 0; i < MLX5_IPOOL_MAX; i++) {
-		config.size = sizes[i];
-		if (config.size)
-			sh->ipool[i] = mlx5_ipool_create(&config);
+	for (int i = 0; i < MLX5_IPOOL_MAX; i++)
+		if (sizes[i])
+			sh->ipool[i] = make_pool(sizes[i]);
+}
+
+/* Counters of software steering, none of them made yet; each is an object of its own. */
+static void make_counters(void)
+{
+	struct mlx5_flow_counter_mng *counters = &sh->sws_cmng;
+
+	counters->counter_fallback = 1;
+	counters->pools = new_zeroed(MLX5_COUNTER_POOLS_MAX_NUM * sizeof(*counters->pools));
+	counters->min_id = MLX5_CNT_BATCH_OFFSET;
+	counters->max_id = -1;
+	counters->last_pool_idx = POOL_IDX_INVALID;
+	TAILQ_INIT(&counters->flow_counters);
+	rte_spinlock_init(&counters->pool_update_sl);
+	for (int i = 0; i < MLX5_COUNTER_TYPE_MAX; i++) {
+		TAILQ_INIT(&counters->counters[i]);
+		rte_spinlock_init(&counters->csl[i]);
 	}
 }
 
@@ -131,6 +161,10 @@ static void configure_shared(enum engine engine, uint16_t ports)
 	sh->hws_max_nb_counters = 1u << attr->flow_counter_bulk_log_max_alloc;
 	if (mlx5_flow_os_init_workspace_once())
 		DIE("no memory for rules");
+	sh->port_id_action_list = mlx5_list_create("ports", sh, true, flow_dv_port_id_create_cb, flow_dv_port_id_match_cb,
+						   flow_dv_port_id_remove_cb, flow_dv_port_id_clone_cb,
+						   flow_dv_port_id_clone_free_cb);
+	make_counters();
 	if (mlx5_devx_uar_prepare(&cdev, &sh->tx_uar))
 		DIE("no doorbells");
 	rte_spinlock_init(&sh->cpool_lock);
@@ -191,6 +225,8 @@ static struct rte_eth_dev *new_port(uint16_t number, bool is_uplink)
 	configure_meters(priv);
 	if (priv->mtr_en)
 		priv->mtr_profile_tbl = mlx5_l3t_create(MLX5_L3T_TYPE_PTR);
+	for (int i = 0; i < MLX5_FLOW_TYPE_MAXI; i++)
+		priv->flows[i] = make_pool(sizeof(struct rte_flow));
 	mlx5_set_metadata_mask(dev);
 	return dev;
 }

@@ -2,26 +2,24 @@
  * A device that says yes: the calls of the driver that would go to rdma-core and to firmware.
  *
  * The driver reaches all of them through one table of functions, mlx5_glue. Here capabilities are answered from the
- * assumptions, objects are made and numbered, memory is registered, and work queues are completed by a thread. A call that
- * is not here ends the process with its place in the table, so that nothing is judged by accident.
+ * assumptions, and objects are made and numbered; memory and work queues are in queues.c. A call that is not here ends the
+ * process, so that nothing is judged by accident.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include <mlx5_common.h>
-#include <mlx5_glue.h>
-#include <mlx5_prm.h>
-
-#include "judge.h"
+#include "firmware.h"
 
 static const struct capabilities *caps;
-static atomic_uint last_id = 1;
 
-static void *new_zeroed(size_t size)
+uint32_t firmware_id(void)
+{
+	static uint32_t last;
+
+	return ++last;
+}
+
+void *firmware_memory(size_t size)
 {
 	void *memory = NULL;
 
@@ -150,195 +148,6 @@ static int general_cmd(struct ibv_context *context, const void *in, size_t inlen
 	return 0;
 }
 
-/* Registered memory, and queues of work in it. */
-
-struct memory {
-	struct mlx5dv_devx_umem umem;
-	void *address;
-	struct memory *next;
-};
-
-static struct memory *memories;
-
-static struct mlx5dv_devx_umem *umem_reg(struct ibv_context *context, void *address, size_t size, uint32_t access)
-{
-	struct memory *memory = new_zeroed(sizeof(*memory));
-
-	(void)context, (void)size, (void)access;
-	memory->umem.umem_id = last_id++;
-	memory->address = address;
-	memory->next = memories;
-	memories = memory;
-	return &memory->umem;
-}
-
-static int umem_dereg(struct mlx5dv_devx_umem *umem)
-{
-	for (struct memory **at = &memories; *at; at = &(*at)->next)
-		if (&(*at)->umem == umem) {
-			struct memory *gone = *at;
-
-			*at = gone->next;
-			free(gone);
-			break;
-		}
-	return 0;
-}
-
-static uint8_t *memory_of(uint32_t umem_id, uint64_t offset)
-{
-	for (struct memory *memory = memories; memory; memory = memory->next)
-		if (memory->umem.umem_id == umem_id)
-			return (uint8_t *)memory->address + offset;
-	return NULL;
-}
-
-struct completions {
-	struct ibv_cq cq;
-	uint32_t cqn, count, size;
-	uint32_t produced;
-	uint8_t *entries;
-	__be32 *doorbell;
-	struct completions *next;
-};
-
-struct work {
-	uint32_t mask, done;
-	uint8_t *entries;
-	volatile __be32 *doorbell;
-	struct completions *completions;
-	struct work *next;
-};
-
-static struct completions *all_completions;
-static struct work *all_work;
-static pthread_mutex_t queues = PTHREAD_MUTEX_INITIALIZER;
-
-static void add_completions(struct completions *new)
-{
-	/* No entry is the device's yet: an invalid operation. */
-	for (uint32_t i = 0; i < new->count; i++)
-		new->entries[i * new->size + new->size - 1] = MLX5_CQE_INVALID << 4 | 1;
-	pthread_mutex_lock(&queues);
-	new->next = all_completions;
-	all_completions = new;
-	pthread_mutex_unlock(&queues);
-}
-
-static struct ibv_cq *create_cq(struct ibv_context *context, int cqe, void *cq_context,
-				struct ibv_comp_channel *channel, int comp_vector)
-{
-	struct completions *new = new_zeroed(sizeof(*new));
-
-	(void)context, (void)cq_context, (void)channel, (void)comp_vector;
-	new->count = rte_align32pow2(cqe + 1);
-	new->size = sizeof(struct mlx5_cqe64);
-	new->entries = new_zeroed(new->count * new->size);
-	new->doorbell = new_zeroed(64);
-	new->cqn = last_id++;
-	add_completions(new);
-	return &new->cq;
-}
-
-static int destroy_cq(struct ibv_cq *cq)
-{
-	/* The queue of work that points here may still be looked at; a process that judges ends soon. */
-	(void)cq;
-	return 0;
-}
-
-static int init_obj(struct mlx5dv_obj *obj, uint64_t type)
-{
-	if (type & MLX5DV_OBJ_PD)
-		obj->pd.out->pdn = 1;
-	if (type & MLX5DV_OBJ_CQ) {
-		struct completions *completions = (struct completions *)obj->cq.in;
-
-		obj->cq.out->buf = completions->entries;
-		obj->cq.out->dbrec = completions->doorbell;
-		obj->cq.out->cqe_cnt = completions->count;
-		obj->cq.out->cqe_size = completions->size;
-		obj->cq.out->cqn = completions->cqn;
-	}
-	return 0;
-}
-
-/* A queue of completions that is made by a command; its memory is registered. */
-static void devx_cq(const void *in, uint32_t id)
-{
-	void *ctx = MLX5_ADDR_OF(create_cq_in, in, cq_context);
-	struct completions *new = new_zeroed(sizeof(*new));
-
-	new->cqn = id;
-	new->count = 1u << MLX5_GET(cqc, ctx, log_cq_size);
-	new->size = MLX5_GET(cqc, ctx, cqe_sz) ? 128 : 64;
-	new->entries = memory_of(MLX5_GET(create_cq_in, in, cq_umem_id), MLX5_GET64(create_cq_in, in, cq_umem_offset));
-	if (!new->entries)
-		DIE("a queue of completions in memory that is not registered");
-	add_completions(new);
-}
-
-static void devx_sq(const void *in)
-{
-	void *ctx = MLX5_ADDR_OF(create_sq_in, in, ctx);
-	void *wq = MLX5_ADDR_OF(sqc, ctx, wq);
-	uint32_t cqn = MLX5_GET(sqc, ctx, cqn);
-	struct work *new = new_zeroed(sizeof(*new));
-
-	new->mask = (1u << MLX5_GET(wq, wq, log_wq_sz)) - 1;
-	new->entries = memory_of(MLX5_GET(wq, wq, wq_umem_id), MLX5_GET64(wq, wq, wq_umem_offset));
-	new->doorbell = (void *)memory_of(MLX5_GET(wq, wq, dbr_umem_id), MLX5_GET64(wq, wq, dbr_addr));
-	pthread_mutex_lock(&queues);
-	for (new->completions = all_completions; new->completions; new->completions = new->completions->next)
-		if (new->completions->cqn == cqn)
-			break;
-	if (!new->completions || !new->entries || !new->doorbell)
-		DIE("a queue of work without memory or completions");
-	new->next = all_work;
-	all_work = new;
-	pthread_mutex_unlock(&queues);
-}
-
-static void complete(struct completions *to, uint16_t counter)
-{
-	struct mlx5_cqe64 *entry = (void *)(to->entries + (to->produced % to->count + 1) * to->size - sizeof(*entry));
-	uint8_t owner = to->produced / to->count & 1;
-
-	memset(entry, 0, sizeof(*entry) - 1);
-	entry->wqe_counter = htobe16(counter);
-	rte_io_wmb();
-	entry->op_own = MLX5_CQE_REQ << 4 | owner;
-	to->produced++;
-}
-
-static void work_off(struct work *work)
-{
-	uint16_t posted = be32toh(work->doorbell[MLX5_SND_DBR]);
-
-	while ((uint16_t)work->done != posted) {
-		const __be32 *control = (void *)(work->entries + (work->done & work->mask) * MLX5_SEND_WQE_BB);
-		uint32_t blocks = ((be32toh(control[1]) & 0x3f) * 16 + MLX5_SEND_WQE_BB - 1) / MLX5_SEND_WQE_BB;
-
-		if (!blocks)
-			DIE("an entry of work without a length");
-		if (be32toh(control[2]) & MLX5_WQE_CTRL_CQ_UPDATE)
-			complete(work->completions, work->done);
-		work->done += blocks;
-	}
-}
-
-static void *run(void *nothing)
-{
-	for (;;) {
-		pthread_mutex_lock(&queues);
-		for (struct work *work = all_work; work; work = work->next)
-			work_off(work);
-		pthread_mutex_unlock(&queues);
-		usleep(20);
-	}
-	return nothing;
-}
-
 /* Objects: all kinds are numbered, and the number is at one place in every answer. */
 
 struct mlx5dv_devx_obj {
@@ -348,19 +157,18 @@ struct mlx5dv_devx_obj {
 static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out,
 					  size_t outlen)
 {
-	struct mlx5dv_devx_obj *obj = new_zeroed(sizeof(*obj));
+	struct mlx5dv_devx_obj *obj = firmware_memory(sizeof(*obj));
 
 	(void)context, (void)inlen;
-	/* Numbers of objects come in ranges: the next one begins behind the longest. */
-	obj->id = atomic_fetch_add(&last_id, 1);
+	obj->id = firmware_id();
 	memset(out, 0, outlen);
 	MLX5_SET(general_obj_out_cmd_hdr, out, obj_id, obj->id);
 	switch (MLX5_GET(general_obj_in_cmd_hdr, in, opcode)) {
 	case MLX5_CMD_OP_CREATE_CQ:
-		devx_cq(in, obj->id);
+		queues_completions(in, obj->id);
 		break;
 	case MLX5_CMD_OP_CREATE_SQ:
-		devx_sq(in);
+		queues_work(in);
 		break;
 	default:
 		break;
@@ -383,13 +191,13 @@ static int obj_command(struct mlx5dv_devx_obj *obj, const void *in, size_t inlen
 
 static struct mlx5dv_devx_uar *alloc_uar(struct ibv_context *context, uint32_t flags)
 {
-	struct mlx5dv_devx_uar *uar = new_zeroed(sizeof(*uar));
-	uint8_t *page = new_zeroed(4096);
+	struct mlx5dv_devx_uar *uar = firmware_memory(sizeof(*uar));
+	uint8_t *page = firmware_memory(4096);
 
 	(void)context, (void)flags;
 	uar->base_addr = page;
 	uar->reg_addr = page + 0x800;
-	uar->page_id = last_id++;
+	uar->page_id = firmware_id();
 	return uar;
 }
 
@@ -425,7 +233,7 @@ static int query_eqn(struct ibv_context *context, uint32_t cpus, uint32_t *eqn)
 
 static struct ibv_pd *alloc_pd(struct ibv_context *context)
 {
-	struct ibv_pd *pd = new_zeroed(sizeof(*pd));
+	struct ibv_pd *pd = firmware_memory(sizeof(*pd));
 
 	pd->context = context;
 	return pd;
@@ -439,10 +247,10 @@ static int dealloc_pd(struct ibv_pd *pd)
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-	struct ibv_mr *mr = new_zeroed(sizeof(*mr));
+	struct ibv_mr *mr = firmware_memory(sizeof(*mr));
 
 	(void)access;
-	*mr = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = last_id++ };
+	*mr = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = firmware_id() };
 	return mr;
 }
 
@@ -455,7 +263,7 @@ static int dereg_mr(struct ibv_mr *mr)
 /* Software steering of rdma-core: a rule that gets here was accepted by the driver. */
 static void *any_object(void)
 {
-	return new_zeroed(64);
+	return firmware_memory(64);
 }
 
 static int done(void)
@@ -480,11 +288,11 @@ __attribute__((constructor(101))) static void fill(void)
 	glue.version = MLX5_GLUE_VERSION;
 	glue.fork_init = (void *)done;
 	glue.devx_general_cmd = general_cmd;
-	glue.devx_umem_reg = umem_reg;
-	glue.devx_umem_dereg = umem_dereg;
-	glue.create_cq = create_cq;
-	glue.destroy_cq = destroy_cq;
-	glue.dv_init_obj = init_obj;
+	glue.devx_umem_reg = queues_umem_reg;
+	glue.devx_umem_dereg = queues_umem_dereg;
+	glue.create_cq = queues_create_cq;
+	glue.destroy_cq = queues_destroy_cq;
+	glue.dv_init_obj = queues_init_obj;
 	glue.devx_obj_create = obj_create;
 	glue.devx_obj_destroy = obj_destroy;
 	glue.devx_obj_query = obj_command;
@@ -524,9 +332,6 @@ const struct mlx5_glue *mlx5_glue = &glue;
 
 void firmware_start(const struct capabilities *capabilities)
 {
-	pthread_t thread;
-
 	caps = capabilities;
-	if (pthread_create(&thread, NULL, run, NULL))
-		DIE("no thread for the device");
+	queues_start();
 }

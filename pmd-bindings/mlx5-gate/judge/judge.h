@@ -3,7 +3,7 @@
  *
  *   rules, lowered by pmd --- input.c ---> arrays of rte_flow --- main.c ---> rte_flow of a port of mlx5 (device.c)
  *                                                                               |  commands, objects, queues
- *                                                                             firmware.c: a device that says yes
+ *                                                                             firmware.c, queues.c: a device that says yes
  *
  * The driver is the one of Debian's static library, its structures are those of the headers in Debian's source package of
  * the same version. The device answers what capabilities.h assumes, makes every object it is asked for and completes all

@@ -70,6 +70,7 @@ static void refused(const char *stage, const char *message)
 static void judge_software(uint16_t uplink, const struct rule *rule)
 {
 	struct rte_flow_error error = { 0 };
+	struct rte_flow *flow;
 
 	for (const struct rte_flow_action *action = rule->actions; action->type != RTE_FLOW_ACTION_TYPE_END; action++) {
 		const struct rte_flow_action_meter *meter = action->conf;
@@ -80,10 +81,18 @@ static void judge_software(uint16_t uplink, const struct rule *rule)
 			return;
 		}
 	}
-	if (rte_flow_validate(uplink, &rule->attr, rule->items, rule->actions, &error))
+	if (rte_flow_validate(uplink, &rule->attr, rule->items, rule->actions, &error)) {
 		refused("validate", error.message);
-	else
-		printf("accepted");
+		return;
+	}
+	flow = rte_flow_create(uplink, &rule->attr, rule->items, rule->actions, &error);
+	if (!flow) {
+		refused("create", error.message);
+		return;
+	}
+	printf("accepted");
+	if (rte_flow_destroy(uplink, flow, &error))
+		DIE("a rule that was taken is not given back");
 }
 
 /* The answer to the one operation that was enqueued. */

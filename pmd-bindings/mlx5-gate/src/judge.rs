@@ -18,7 +18,7 @@ pub const PORTS: u16 = 32;
 /// How the driver writes rules, its device argument `dv_flow_en`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Engine {
-    /// `dv_flow_en=1`: software steering, `rte_flow_validate`.
+    /// `dv_flow_en=1`: software steering, `rte_flow_validate` and `rte_flow_create`.
     Software,
     /// `dv_flow_en=2`: hardware steering, templates and queues.
     Hardware,
@@ -79,7 +79,7 @@ impl fmt::Display for Nic {
 /// One reason why a rule is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Refusal {
-    /// What the driver was asked: `meter` or `validate` with software steering; `pattern template`, `actions template`,
+    /// What the driver was asked: `meter`, `validate` or `create` with software steering; `pattern template`, `actions template`,
     /// `table` (whether the match fits, and the order of actions), `rule` with hardware steering.
     pub stage: String,
     /// Its words; in parentheses what it logged besides.
