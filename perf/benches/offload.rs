@@ -1,9 +1,11 @@
 //! What the manager of hot flows costs: rules per second into the simulated e-switch and out of it, without the
-//! artificial latency of the device.
+//! artificial latency of the device; and through pmd's flow queue into the device net_eswitch of the crate `testdev`.
 //!
 //! Flows of one vNIC to another on the same host differ in their ports; they get hot together, have their rules made,
-//! and lose them. Timed are the calls of the manager alone. `pipelines/tests/offload/figures.rs` has the same over
-//! tunnels, with few ways and many.
+//! and lose them. Timed are the calls of the manager, and with the flow queue what it takes until the device has answered.
+//! `pipelines/tests/offload/figures.rs` has the simulated ones over tunnels, with few ways and many.
+
+#![allow(clippy::panic, reason = "a bench that cannot start ends")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -21,7 +23,11 @@ use pipelines::snapshot::{
     Vpc,
 };
 use pipelines::vlt::{Place, Vlt};
-use rules::Stamp;
+use pmd::{
+    Eal, EalConfig, FlowDevice, FlowEngine, FlowQueues, Hugepages, Mempool, MempoolConfig, Port, PortConfig,
+    RxQueue, StartedPort, TxQueue,
+};
+use rules::{BackEnd, Stamp};
 use wire::build::Path;
 use wire::{MacAddr, Vni};
 
@@ -96,19 +102,44 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-struct World {
+/// What the rules go to.
+trait Device: BackEnd {
+    fn advance(&mut self, now_ns: u64);
+    fn is_empty(&self) -> bool;
+}
+
+impl Device for Eswitch {
+    fn advance(&mut self, now_ns: u64) {
+        Self::advance(self, now_ns);
+    }
+
+    fn is_empty(&self) -> bool {
+        Self::is_empty(self)
+    }
+}
+
+impl Device for FlowDevice {
+    fn advance(&mut self, _: u64) {}
+
+    fn is_empty(&self) -> bool {
+        Self::is_empty(self)
+    }
+}
+
+struct World<D> {
     snapshot: Snapshot,
     tree: Tree,
     ports: Vec<Option<u16>>,
     options: Options,
-    eswitch: Eswitch,
+    device: D,
     manager: Manager,
     asks: Vec<Ask>,
     tick: u64,
 }
 
-impl World {
-    fn new(flows: u64) -> Self {
+impl<D: Device> World<D> {
+    /// The vNICs are on these ports of the device.
+    fn new(flows: u64, device: D, ports: [u16; 2]) -> Self {
         let frame = Path::v4((mac(0), address(0)), (mac(1), address(1))).tcp(1, 80, 0x10, &[]);
         let headers = wire::parse::parse(&frame, frame.len()).unwrap_or_default();
         let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), FlowPorts::default(), 0, false);
@@ -121,9 +152,9 @@ impl World {
         Self {
             snapshot: snapshot(),
             tree: Tree::new(TreeSize { tenants: 2, vnics: 2 }, &|_, _| {}),
-            ports: vec![Some(10), Some(11)],
+            ports: ports.map(Some).to_vec(),
             options: Options::default(),
-            eswitch: Eswitch::new(Config::default()),
+            device,
             manager: Manager::new(policy),
             asks: (0..flows).map(ask).collect(),
             tick: 0,
@@ -132,15 +163,18 @@ impl World {
 
     fn sync(&mut self) -> Duration {
         self.tick += 1;
-        let Self { snapshot, tree, ports, options, eswitch, manager, asks, tick } = self;
+        let Self { snapshot, tree, ports, options, device, manager, asks, tick } = self;
         let tables = Tables { snapshot, tree, ports, options };
         let sample = |ask: &Ask| Sample { ask: *ask, packets: *tick * 1000, bytes: *tick * 64_000 };
         let samples: Vec<_> = asks.iter().map(sample).collect();
         let now_ns = *tick * SYNC_NS;
-        eswitch.advance(now_ns);
+        device.advance(now_ns);
         let began = Instant::now();
-        manager.reconcile(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
-        began.elapsed()
+        manager.reconcile(device, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+        let drained = device.drain();
+        let elapsed = began.elapsed();
+        assert_eq!(drained, Ok(()));
+        elapsed
     }
 
     /// All flows in, and all out: what each took, and rules.
@@ -155,30 +189,79 @@ impl World {
         let rules = self.manager.rules();
         self.manager.switch(false);
         let remove = self.sync();
-        assert!(self.manager.rules() == 0 && self.eswitch.is_empty(), "rules are left");
+        assert!(self.manager.rules() == 0 && self.device.is_empty(), "rules are left");
         (install, remove, rules)
     }
 }
 
+/// Rules a second of all flows in and all out.
+fn print_rates<D: Device>(what: &str, world: &mut World<D>) {
+    // The first round finds the memory that the others use again.
+    world.round();
+    let mut rates = [const { Vec::new() }; 2];
+    for _ in 0..ROUNDS {
+        let (install, remove, rules) = world.round();
+        rates[0].push(rules as f64 / install.as_secs_f64());
+        rates[1].push(rules as f64 / remove.as_secs_f64());
+    }
+    let [install, remove] = rates.map(|rates| median(&rates).unwrap_or(f64::NAN));
+    let flows = world.asks.len();
+    println!(
+        "{what}, {flows} flows: {install:.0} rules a second installed, {remove:.0} removed, medians of {ROUNDS}"
+    );
+}
+
+type Started = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
+
+/// An uplink and two representors of an e-switch that answers after 20 us.
+fn started(eal: &Eal, pool: &Mempool) -> [Started; 3] {
+    let engine = FlowEngine::Async(FlowQueues::for_rules(1 << 20));
+    let ports = [
+        ("net_eswitch0", "legacy=1,delay=20", engine),
+        ("net_eswitch1", "representor=0", FlowEngine::Sync),
+        ("net_eswitch2", "representor=1", FlowEngine::Sync),
+    ];
+    ports.map(|(name, args, flow_engine)| {
+        let port = Port::attach(eal, name, args).unwrap_or_else(|error| panic!("{error}"));
+        let config = PortConfig { flow_engine, ..PortConfig::default() };
+        port.start(&config, pool).unwrap_or_else(|(_, error)| panic!("{error}"))
+    })
+}
+
+/// The same through a flow queue, where the driver can be built.
+fn through_a_queue() {
+    let folder = std::env::temp_dir().join(format!("bench-offload-{}", std::process::id()));
+    let plugin = match testdev::ESWITCH.build(&folder) {
+        Ok(plugin) => plugin,
+        Err(error) => return println!("no figures of the flow queue: {error}"),
+    };
+    let _ = std::fs::remove_dir_all(&folder);
+    let config = EalConfig { hugepages: Hugepages::Never, plugins: vec![plugin], ..EalConfig::default() };
+    let eal = Eal::init(&config).unwrap_or_else(|error| panic!("{error}"));
+    let pool = Mempool::new(&eal, &MempoolConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    let [uplink, one, two] = started(&eal, &pool);
+    for flows in FLOWS {
+        let device = FlowDevice::new(&uplink.0).unwrap_or_else(|error| panic!("{error}"));
+        let ports = [&one.0, &two.0].map(|port| port.id().get());
+        print_rates("flow queue", &mut World::new(flows, device, ports));
+    }
+    for (port, rx, tx) in [one, two, uplink] {
+        port.stop(rx, tx).map(drop).unwrap_or_else(|(.., error)| panic!("{error}"));
+    }
+}
+
+fn simulated(flows: u64) -> World<Eswitch> {
+    World::new(flows, Eswitch::new(Config::default()), [10, 11])
+}
+
 fn offload(criterion: &mut Criterion) {
     for flows in FLOWS {
-        let mut world = World::new(flows);
-        // The first round finds the memory that the others use again.
-        world.round();
-        let mut rates = [const { Vec::new() }; 2];
-        for _ in 0..ROUNDS {
-            let (install, remove, rules) = world.round();
-            rates[0].push(rules as f64 / install.as_secs_f64());
-            rates[1].push(rules as f64 / remove.as_secs_f64());
-        }
-        let [install, remove] = rates.map(|rates| median(&rates).unwrap_or(f64::NAN));
-        println!(
-            "{flows} flows: {install:.0} rules a second installed, {remove:.0} removed, medians of {ROUNDS}"
-        );
+        print_rates("simulated", &mut simulated(flows));
     }
+    through_a_queue();
     let mut group = criterion.benchmark_group("offload");
     for flows in FLOWS {
-        let mut world = World::new(flows);
+        let mut world = simulated(flows);
         for (name, which) in [("install", 0), ("remove", 1)] {
             group.bench_function(BenchmarkId::new(format!("{name}, flow"), flows), |bencher| {
                 bencher.iter_custom(|iterations| {

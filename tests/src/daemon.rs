@@ -317,7 +317,7 @@ fn whole_config(body: &str, prefix: &str, socket: &Path) -> String {
     // Both cores are shared with the traffic here, so an idle worker sleeps.
     let workers = if body.contains("[workers]") { "" } else { "[workers]\ncores = [1]\nidle = \"sleep\"\n" };
     let (before, eal) = body.split_once("[eal]\n").unwrap_or((body, ""));
-    let (eal, after) = eal.split_at(eal.find('[').unwrap_or(eal.len()));
+    let (eal, after) = eal.split_at(eal.find("\n[").map_or(eal.len(), |end| end + 1));
     format!(
         "[eal]\nhuge-pages = \"never\"\nmemory = \"256MiB\"\nfile-prefix = \"{prefix}\"\n{eal}\n[api]\nsocket = \"{}\"\n\n{workers}\n{before}{after}",
         socket.display()

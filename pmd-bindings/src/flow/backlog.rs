@@ -107,6 +107,17 @@ impl Backlog {
         self.phases.push_back(Phase::Removals(groups, group));
     }
 
+    /// A rule that was to go did not: it goes before what comes after such rules.
+    pub(super) fn destroy_again(&mut self, rule: RuleId, group: u32) {
+        match self.phases.front_mut() {
+            Some(Phase::Removals(groups, _)) => groups.entry(group).or_default().push_back(rule),
+            _ => {
+                let groups = BTreeMap::from([(group, VecDeque::from([rule]))]);
+                self.phases.push_front(Phase::Removals(groups, group));
+            }
+        }
+    }
+
     /// A meter is to go.
     pub(super) fn remove_meter(&mut self, meter: u32) {
         if let Some(Phase::Meters(meters)) = self.phases.back_mut() {
@@ -198,6 +209,21 @@ mod tests {
         assert!(!backlog.is_empty());
         under_way = 0;
         assert_eq!(hand_over(&mut backlog, &mut under_way), [Step::Create(RuleId(4))]);
+    }
+
+    #[test]
+    fn a_removal_that_failed_is_not_overtaken() {
+        let mut backlog = Backlog::default();
+        backlog.destroy(RuleId(1), 1);
+        backlog.destroy(RuleId(2), 2);
+        backlog.create(RuleId(3));
+        backlog.destroy(RuleId(4), 4);
+        let mut under_way = 0;
+        assert_eq!(hand_over(&mut backlog, &mut under_way), [Step::Destroy(RuleId(1))]);
+        backlog.destroy_again(RuleId(1), 1);
+        for step in [Step::Destroy(RuleId(1)), Step::Destroy(RuleId(2)), Step::Create(RuleId(3))] {
+            assert_eq!(hand_over(&mut backlog, &mut 0), [step]);
+        }
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct FlowQueue {
     backlog: Backlog,
     /// Operations that the device has not answered.
     outstanding: u32,
+    /// Operations that it has answered.
+    done: u64,
     /// Since when it answers EAGAIN to the operation whose turn it is.
     again_since: Option<Instant>,
     /// Rules that the device would not let go several times, and when that is tried again.
@@ -110,6 +112,7 @@ impl StartedPort {
             rules: HashMap::new(),
             backlog: Backlog::default(),
             outstanding: 0,
+            done: 0,
             again_since: None,
             stuck: Vec::new(),
             retry_at: None,
@@ -256,7 +259,7 @@ impl FlowQueue {
         rule.refusals += 1;
         if rule.refusals < REFUSALS {
             let group = rule.group;
-            return self.backlog.destroy(id, group);
+            return self.backlog.destroy_again(id, group);
         }
         if rule.refusals == REFUSALS {
             let port = self.port();
@@ -318,6 +321,7 @@ impl FlowQueue {
         let count = usize::try_from(count).unwrap_or(0);
         for result in results.iter().take(count) {
             self.outstanding = self.outstanding.saturating_sub(1);
+            self.done += 1;
             let number = result.user_data.addr() as u64;
             self.answered(RuleId(number >> 1), number & 1 == 1, result.status == sys::RTE_FLOW_OP_SUCCESS);
         }
@@ -415,16 +419,14 @@ impl BackEnd for FlowQueue {
 
     fn drain(&mut self) -> Result<(), FlowError> {
         self.retry();
-        let mut since = Instant::now();
-        let mut before = usize::MAX;
+        let (mut since, mut before) = (Instant::now(), self.done);
         loop {
             self.exchange()?;
-            let left = self.rules.values().filter(|rule| rule.unwanted).count() + self.outstanding as usize;
             if self.outstanding == 0 && self.backlog.is_empty() {
                 break;
             }
-            if left < before {
-                (since, before) = (Instant::now(), left);
+            if self.done != before {
+                (since, before) = (Instant::now(), self.done);
             }
             if since.elapsed() > PATIENCE {
                 let message =

@@ -1,5 +1,6 @@
 //! [`StartedPort`]: what can be done with a port while its queues are polled.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
@@ -9,10 +10,27 @@ use super::attach::Claim;
 use super::config::Plan;
 use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
+use crate::flags::MAX_PORTS;
 use crate::flow::{FlowQueues, Held};
 use crate::log;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
+
+/// Ports that run.
+static STARTED: [AtomicBool; MAX_PORTS] = [const { AtomicBool::new(false) }; MAX_PORTS];
+
+impl PortId {
+    /// True while the port is started by this process.
+    pub fn is_started(self) -> bool {
+        STARTED.get(self.index()).is_some_and(|started| started.load(Ordering::Acquire))
+    }
+
+    fn set_started(self, is: bool) {
+        if let Some(started) = STARTED.get(self.index()) {
+            started.store(is, Ordering::Release);
+        }
+    }
+}
 
 /// What a started port and its queues share. When the last of them goes without a proper stop, the port stops
 /// then.
@@ -34,6 +52,7 @@ pub(crate) struct Running {
 impl Running {
     pub(super) fn new(claim: Claim, pool: Mempool, plan: &Plan, rx_queues: u16) -> Self {
         let (id, name) = (claim.id, claim.name.clone());
+        id.set_started(true);
         Self {
             id,
             name,
@@ -95,7 +114,9 @@ impl Running {
         self.drain();
         self.flow().close(self.id.get());
         // SAFETY: a started port without users of its queues.
-        self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })
+        self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })?;
+        self.id.set_started(false);
+        Ok(())
     }
 
     /// Frees what waits in the receive queues.

@@ -9,11 +9,11 @@
 
 enum { PROFILE, POLICY, METER, KINDS };
 
-/* What there is of each kind, by number, and how many refer to it. */
+/* What there is of each kind, by the low bits of its number, and how many refer to it. */
 struct meters {
 	struct thing {
 		bool is;
-		uint32_t users, profile, policy;
+		uint32_t number, users, profile, policy;
 	} things[KINDS][MOST];
 };
 
@@ -28,10 +28,14 @@ static struct thing *
 thing(struct rte_eth_dev *dev, unsigned int kind, uint32_t number)
 {
 	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct thing *one;
 
 	if (eswitch->meters == NULL)
 		eswitch->meters = calloc(1, sizeof(*eswitch->meters));
-	return eswitch->meters == NULL || number >= MOST ? NULL : &eswitch->meters->things[kind][number];
+	if (eswitch->meters == NULL)
+		return NULL;
+	one = &eswitch->meters->things[kind][number % MOST];
+	return one->is && one->number != number ? NULL : one;
 }
 
 static int
@@ -41,7 +45,7 @@ add(struct rte_eth_dev *dev, unsigned int kind, uint32_t number, struct rte_mtr_
 
 	if (one == NULL || one->is)
 		return no(port_of(dev)->eswitch, error, one == NULL ? ENOMEM : EEXIST, "there is no room, or it is there");
-	*one = (struct thing){ .is = true };
+	*one = (struct thing){ .is = true, .number = number };
 	return 0;
 }
 
@@ -157,7 +161,9 @@ meter_update(struct rte_eth_dev *dev, uint32_t number, uint32_t profile, struct 
 bool
 meter_known(const struct eswitch *eswitch, uint32_t number)
 {
-	return eswitch->meters != NULL && number < MOST && eswitch->meters->things[METER][number].is;
+	const struct thing *one = eswitch->meters == NULL ? NULL : &eswitch->meters->things[METER][number % MOST];
+
+	return one != NULL && one->is && one->number == number;
 }
 
 void

@@ -384,13 +384,13 @@ flow_new(struct eswitch *eswitch, const struct rte_flow_attr *attr, struct rte_f
 	return flow;
 }
 
-/* A jump that is in force and leads to nothing: packets would meet half a chain. */
+/* A jump that is in force and leads to an empty group: packets miss there, which is half a chain unless it is meant. */
 static void
 look_for_dangling(struct eswitch *eswitch, uint32_t group)
 {
 	if (group != 0 && eswitch->leads_to[group] != 0 && eswitch->in_group[group] == 0) {
 		eswitch->counts[DANGLING]++;
-		SAY(ERR, "a rule in force leads to group %u, which is empty\n", group);
+		SAY(DEBUG, "a rule in force leads to group %u, which is empty\n", group);
 	}
 }
 

@@ -102,6 +102,8 @@ fn taken<B: BackEnd>(
         }
         Ok(())
     });
+    // What a queue has not done yet it has done then; what it did not do is gone, which is told below.
+    let _ = back_end.drain();
     let gone =
         made.into_iter().rev().map(|(id, rule)| give_back(back_end, id, rule)).fold(Ok(()), Result::and);
     if meter.is_some() {

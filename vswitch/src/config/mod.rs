@@ -37,7 +37,7 @@ pub use network::{
     HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTarget, StaticNeighbour,
     SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
-pub use offload::{Barrier, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};
+pub use offload::{Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};
 pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,

@@ -40,6 +40,19 @@ pub enum Barrier {
     None,
 }
 
+/// Which API of rte_flow the rules of NICs go through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Templates and queues where the driver has them, else the synchronous calls.
+    #[default]
+    Auto,
+    /// The synchronous calls.
+    Sync,
+    /// Templates and queues; a port that takes rules and has none does not start.
+    Async,
+}
+
 /// `[offload]`: which flows go into hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -72,6 +85,8 @@ pub struct OffloadConfig {
     /// How often rules are compared with the device's.
     #[serde(with = "units::duration")]
     pub audit_every: Duration,
+    /// Which API of rte_flow rules go through; nothing to the simulated e-switch.
+    pub engine: Engine,
     /// Outer UDP source ports.
     pub entropy: Entropy,
     /// Which flows wait for a gap.
@@ -116,6 +131,7 @@ impl Default for OffloadConfig {
             rules: 1 << 20,
             sync_every: Duration::from_millis(100),
             audit_every: Duration::from_secs(60),
+            engine: Engine::default(),
             entropy: Entropy::default(),
             barrier: Barrier::default(),
             dscps: vec![0],

@@ -149,7 +149,7 @@ impl Switch {
         };
         let mut switch = Self {
             pool,
-            ports: PortTable::default(),
+            ports: PortTable::new(offload::flow_engine(&config.offload)),
             topology,
             neighbours: Neighbours::default(),
             mempool,
@@ -321,6 +321,7 @@ impl Switch {
         self.rdma.learn(&new)?;
         rdma::quotas(&new, &self.rdma)?;
         let plan = Plan::new(&self.config, &new);
+        self.refuse_headless(&plan)?;
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
         let result = self.bring_in(&plan, &old.config, missing);
         if let Err(error) = result.and_then(|()| self.publish(&new, locations)) {

@@ -2,16 +2,20 @@
 //! take seconds, and control goes on meanwhile.
 //!
 //! One port at a time, since DPDK attaches one device at a time. What closes goes first, for it may hold the device that
-//! the next one wants; what may wait for a peer goes last, and gives way when others come.
+//! the next one wants; what may wait for a peer goes last, and gives way when others come. A port whose rules another one
+//! takes (a representor, whose transfer proxy is the uplink) starts after that one, and stops before it.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
-use pmd::{Eal, Mempool, PortConfig as StartConfig, RssConfig, RxQueue, StartedPort, TxQueue};
+use pmd::{
+    Eal, FlowEngine, Mempool, PortConfig as StartConfig, PortId, RssConfig, RxQueue, StartedPort, TxQueue,
+};
 
 use super::ports::{PortsError, Wanted};
+use crate::config::OffloadDevice;
 use crate::port::{self, Cleanup, Opened, Presence, Request, Traits};
 
 /// How long an attachment may wait for the port's peer.
@@ -24,6 +28,7 @@ const GIVE_UP_EVERY: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(20);
 
 /// A port that is to be opened and started.
+#[derive(Clone)]
 pub(super) struct Order {
     /// Tells this attempt from others under the same name.
     pub ticket: u64,
@@ -34,6 +39,16 @@ pub(super) struct Order {
     pub workers: u16,
     pub eal: Eal,
     pub mempool: Mempool,
+    /// Which API its rules go through, when it takes rules itself.
+    pub flow_engine: FlowEngine,
+    /// It was opened once, and the port that takes its rules was not started.
+    pub deferred: bool,
+}
+
+impl Order {
+    fn has_rules(&self) -> bool {
+        self.wanted.offload == Some(OffloadDevice::RteFlow)
+    }
 }
 
 /// A port that runs, and that no worker knows yet.
@@ -46,6 +61,8 @@ pub(super) struct Ready {
     pub cleanup: Cleanup,
     pub rx: Vec<RxQueue>,
     pub tx: Vec<TxQueue>,
+    /// The DPDK port that takes its rules, where that is another one.
+    pub proxy: Option<PortId>,
 }
 
 enum Job {
@@ -70,7 +87,7 @@ struct Helper {
 struct Running {
     name: String,
     /// Of an order, and what it waits for.
-    order: Option<(u64, Wanted)>,
+    order: Option<Box<Order>>,
     since: Instant,
     gave_up: Option<Instant>,
     cancelled: bool,
@@ -78,13 +95,13 @@ struct Running {
 
 impl Running {
     fn may_wait(&self) -> bool {
-        self.order.as_ref().is_some_and(|(_, wanted)| port::may_block(&wanted.spec))
+        self.order.as_ref().is_some_and(|order| port::may_block(&order.wanted.spec))
     }
 
     fn failed(self, source: io::Error) -> Done {
         let result = PortsError::Thread { name: self.name.clone(), source };
         match self.order {
-            Some((ticket, _)) => Done::Opened(ticket, self.name, Err(result)),
+            Some(order) => Done::Opened(order.ticket, self.name, Err(result)),
             None => Done::Closed(self.name, Err(result)),
         }
     }
@@ -113,7 +130,7 @@ impl Opener {
     pub fn cancel(&mut self, ticket: u64) {
         self.waiting.retain(|job| !matches!(job, Job::Open(order) if order.ticket == ticket));
         if let Some(running) = &mut self.running
-            && running.order.as_ref().is_some_and(|(running, _)| *running == ticket)
+            && running.order.as_ref().is_some_and(|order| order.ticket == ticket)
         {
             running.cancelled = true;
         }
@@ -148,11 +165,17 @@ impl Opener {
                     return Some(self.running.take()?.failed(ended));
                 }
             };
-            let Some(running) = self.running.take() else { continue };
+            let Some(mut running) = self.running.take() else { continue };
             match done {
                 // Too late: nobody wants it.
                 Done::Opened(_, _, Ok(ready)) if running.cancelled => self.close(*ready),
                 Done::Opened(..) if running.cancelled => {}
+                Done::Opened(_, _, Err(PortsError::NoProxy { .. })) if self.others_may_be_proxy() => {
+                    if let Some(mut order) = running.order.take() {
+                        order.deferred = true;
+                        self.waiting.push_back(Job::Open(order));
+                    }
+                }
                 Done::Opened(ticket, name, Err(_)) if running.gave_up.is_some() => {
                     let seconds = running.since.elapsed().as_secs();
                     let no_peer = PortsError::NoPeer { name: name.clone(), seconds };
@@ -163,20 +186,28 @@ impl Opener {
         }
     }
 
+    /// True while a port waits that may be the one that takes the rules of another.
+    fn others_may_be_proxy(&self) -> bool {
+        self.waiting.iter().any(|job| matches!(job, Job::Open(order) if order.has_rules() && !order.deferred))
+    }
+
     /// Gives the helper its next job when it has none.
     fn feed(&mut self, now: Instant) -> Option<Done> {
         if self.running.is_some() {
             return None;
         }
         let rank = |job: &Job| match job {
-            Job::Close(_) => 0,
-            Job::Open(order) if !port::may_block(&order.wanted.spec) => 1,
+            Job::Close(port) if port.proxy.is_some() => 0,
+            Job::Close(_) => 1,
+            Job::Open(order) if port::may_block(&order.wanted.spec) => 5,
+            Job::Open(order) if order.deferred => 4,
+            Job::Open(order) if order.wanted.spec.kind() == "representor" => 3,
             Job::Open(_) => 2,
         };
         let first = (0..self.waiting.len()).min_by_key(|&at| rank(&self.waiting[at]))?;
         let job = self.waiting.remove(first)?;
         let (name, order) = match &job {
-            Job::Open(order) => (order.name.clone(), Some((order.ticket, order.wanted.clone()))),
+            Job::Open(order) => (order.name.clone(), Some(order.clone())),
             Job::Close(port) => (port.name.clone(), None),
         };
         let running = Running { name, order, since: now, gave_up: None, cancelled: false };
@@ -201,8 +232,8 @@ impl Opener {
         let limit = if others { PEER_TIMEOUT_WITH_OTHERS } else { PEER_TIMEOUT };
         let over = running.cancelled || now.saturating_duration_since(running.since) >= limit;
         let asked = running.gave_up.is_some_and(|at| now.saturating_duration_since(at) < GIVE_UP_EVERY);
-        if let Some((_, wanted)) = running.order.as_ref().filter(|_| over && !asked) {
-            port::give_up(&wanted.spec);
+        if let Some(order) = running.order.as_ref().filter(|_| over && !asked) {
+            port::give_up(&order.wanted.spec);
             running.gave_up = Some(now);
         }
     }
@@ -245,22 +276,24 @@ fn helper() -> io::Result<Helper> {
 }
 
 fn open(order: Order) -> Result<Ready, PortsError> {
-    let Order { name, unique, wanted, workers, eal, mempool, .. } = order;
-    let queues = wanted.rx_queues.unwrap_or(workers).max(wanted.tx_queues.unwrap_or(workers));
-    let request = Request { name: &name, unique, queues, mtu: wanted.mtu };
-    let opened = port::open(&eal, &wanted.spec, &request)
-        .map_err(|source| PortsError::Open { name: name.clone(), source })?;
-    start(opened, name, wanted, workers, &mempool)
+    let queues = order.wanted.rx_queues.unwrap_or(order.workers);
+    let queues = queues.max(order.wanted.tx_queues.unwrap_or(order.workers));
+    let request = Request { name: &order.name, unique: order.unique, queues, mtu: order.wanted.mtu };
+    let opened = port::open(&order.eal, &order.wanted.spec, &request)
+        .map_err(|source| PortsError::Open { name: order.name.clone(), source })?;
+    start(opened, order)
 }
 
-fn start(
-    opened: Opened,
-    name: String,
-    wanted: Wanted,
-    workers: u16,
-    mempool: &Mempool,
-) -> Result<Ready, PortsError> {
+fn start(opened: Opened, order: Order) -> Result<Ready, PortsError> {
     let Opened { port, traits, cleanup, presence } = opened;
+    let proxy = match proxy(&port, &order) {
+        Ok(proxy) => proxy,
+        Err(error) => {
+            discard(&order.name, port, cleanup);
+            return Err(error);
+        }
+    };
+    let Order { name, wanted, workers, mempool, flow_engine, .. } = order;
     if mempool.segment_room() < usize::from(traits.min_segment) {
         let (room, wanted) = (mempool.segment_room(), traits.min_segment);
         discard(&name, port, cleanup);
@@ -273,19 +306,41 @@ fn start(
             return Err(PortsError::Queues { name, source });
         }
     };
-    let config = start_config(&traits, wanted.mtu, rx_queues, tx_queues);
-    match port.start(&config, mempool) {
+    let mut config = start_config(&traits, wanted.mtu, rx_queues, tx_queues);
+    if wanted.offload == Some(OffloadDevice::RteFlow) && proxy.is_none() {
+        config.flow_engine = flow_engine;
+    }
+    match port.start(&config, &mempool) {
         Ok((port, rx, tx)) => {
             if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
                 tracing::warn!(port = name, rx_queues, "the device cannot spread packets over its queues");
             }
-            Ok(Ready { name, wanted, traits, port, presence, cleanup, rx, tx })
+            Ok(Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy })
         }
         Err((port, source)) => {
             discard(&name, port, cleanup);
             Err(PortsError::Ethdev { name, source })
         }
     }
+}
+
+/// The port that takes the rules of a port that has some, where that is another one. It must be started; a port that
+/// was put off for that before is tried without, for then no port of the switch is the one: its driver decides.
+fn proxy(port: &pmd::Port, order: &Order) -> Result<Option<PortId>, PortsError> {
+    if !order.has_rules() {
+        return Ok(None);
+    }
+    let (proxy, words) = match port.transfer_proxy() {
+        Ok(proxy) if proxy == port.id() => return Ok(None),
+        Ok(proxy) if proxy.is_started() => return Ok(Some(proxy)),
+        Ok(proxy) => (Some(proxy), format!("it is DPDK port {}, which is not started", proxy.get())),
+        Err(error) => (None, error.to_string()),
+    };
+    if order.deferred {
+        tracing::warn!(port = order.name, words, "the port that takes the rules of this one is not there");
+        return Ok(proxy);
+    }
+    Err(PortsError::NoProxy { name: order.name.clone(), words })
 }
 
 /// What a port is started with.

@@ -82,6 +82,18 @@ impl Plan {
 }
 
 impl Switch {
+    /// Refuses a change that takes out a port while others stay whose rules it takes: it stops last.
+    pub(super) fn refuse_headless(&self, plan: &Plan) -> Result<(), SwitchError> {
+        let goes = |name: &String| plan.first.contains(name) || plan.last.contains(name);
+        for name in plan.first.iter().chain(&plan.last) {
+            if let Some(other) = self.ports.followers(name).into_iter().find(|other| !goes(other)) {
+                let by = format!("port {other}, whose rules it takes as the NIC's transfer proxy");
+                return Err(SwitchError::InUse { what: "port", name: name.clone(), by });
+            }
+        }
+        Ok(())
+    }
+
     /// The first half of a change: makes room, and opens what comes.
     pub(super) fn bring_in(
         &mut self,
@@ -256,6 +268,19 @@ impl Switch {
         }
     }
 
+    /// With a port go those whose rules it takes: it cannot stop before them.
+    fn add_followers(&self, gone: &mut Vec<(String, Wanted, String)>) {
+        for (name, ..) in gone.clone() {
+            for follower in self.ports.followers(&name) {
+                let port = self.ports.index(&follower).and_then(|index| self.ports.get(index));
+                if let Some(port) = port.filter(|port| gone.iter().all(|(gone, ..)| *gone != port.name)) {
+                    let reason = format!("port {name}, which takes its rules, is gone");
+                    gone.push((follower, port.wanted.clone(), reason));
+                }
+            }
+        }
+    }
+
     fn turn_ports(&mut self, now: Instant) -> Result<(), SwitchError> {
         let mut came = false;
         while let Some(done) = self.ports.done(now) {
@@ -270,6 +295,7 @@ impl Switch {
             let fault =
                 |port: &super::ports::Attached| Some((port.name.clone(), port.wanted.clone(), port.fault()?));
             gone = self.ports.iter().filter_map(|(_, port)| fault(port)).collect();
+            self.add_followers(&mut gone);
         }
         if !came && gone.is_empty() {
             return Ok(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pipelines::snapshot::{NO_PORT, PortIndex};
-use pmd::{Eal, Mempool, RxQueue, StartedPort, TxQueue};
+use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
 use super::opening::{Done, Opener, Order, Ready};
@@ -38,6 +38,8 @@ pub struct Attached {
     /// The next snapshot is made without it.
     leaving: bool,
     mac: MacAddr,
+    /// The DPDK port that takes its rules, where that is another one.
+    pub(super) proxy: Option<PortId>,
     /// What stands in front of its receive queues.
     front: Option<Arc<Device>>,
     presence: Presence,
@@ -103,6 +105,12 @@ pub enum PortsError {
     /// No thread to open it on.
     #[error("port {name}: cannot start a thread to open it: {source}")]
     Thread { name: String, source: std::io::Error },
+    /// The port that takes its rules is not there yet.
+    #[error(
+        "port {name}: the port that takes the rules of its NIC (the transfer proxy, its uplink) is not there: {words}; put \
+         the uplink into the config"
+    )]
+    NoProxy { name: String, words: String },
     /// It could not be started, stopped or removed.
     #[error("port {name}: {source}")]
     Ethdev { name: String, source: pmd::PortError },
@@ -128,7 +136,7 @@ impl PortsError {
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Open { source, .. } => source.is_absence(),
-            Self::NoPeer { .. } => true,
+            Self::NoPeer { .. } | Self::NoProxy { .. } => true,
             _ => false,
         }
     }
@@ -147,6 +155,8 @@ pub struct PortTable {
     opener: Opener,
     /// Of attempts to open a port, never used twice.
     tickets: u64,
+    /// Which API the rules of ports go through.
+    flow_engine: FlowEngine,
 }
 
 /// A port that the config wants and that is not there (yet).
@@ -200,6 +210,18 @@ impl Ports for PortTable {
 }
 
 impl PortTable {
+    /// Without ports; the rules of those that come go through this API.
+    pub fn new(flow_engine: FlowEngine) -> Self {
+        Self { flow_engine, ..Self::default() }
+    }
+
+    /// The ports whose rules this one takes, by name: they stop before it does.
+    pub(super) fn followers(&self, name: &str) -> Vec<String> {
+        let own = self.index(name).and_then(|index| self.get(index)).map(|port| port.port.id());
+        let follows = |port: &&Attached| port.proxy.is_some() && port.proxy == own;
+        self.slots.iter().flatten().filter(follows).map(|port| port.name.clone()).collect()
+    }
+
     /// A port by index.
     pub fn get(&self, index: PortIndex) -> Option<&Attached> {
         self.slots.get(usize::from(index))?.as_ref()
@@ -307,6 +329,8 @@ impl PortTable {
             workers: pool.workers.len() as u16,
             eal: eal.clone(),
             mempool: mempool.clone(),
+            flow_engine: self.flow_engine,
+            deferred: false,
         });
     }
 
@@ -330,7 +354,7 @@ impl PortTable {
             return Err(PortsError::TooMany);
         };
         let index = slot as PortIndex;
-        let Ready { name, wanted, traits, port, presence, cleanup, rx, tx } = ready;
+        let Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy } = ready;
         let (tx, idle_tx) = TxQueues::give(pool, index, tx, &port, &traits)?;
         self.absent.remove(&name);
         if slot >= self.slots.len() {
@@ -348,6 +372,7 @@ impl PortTable {
             running: false,
             fresh: true,
             leaving: false,
+            proxy,
             front,
             presence,
             cleanup,
@@ -420,8 +445,20 @@ impl PortTable {
     pub(super) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
         let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else { return Ok(()) };
         self.pair();
-        let Attached { name, wanted, traits, port, presence, cleanup, tx, idle_rx, idle_tx, parked, .. } =
-            port;
+        let Attached {
+            name,
+            wanted,
+            traits,
+            proxy,
+            presence,
+            cleanup,
+            tx,
+            port,
+            idle_rx,
+            idle_tx,
+            parked,
+            ..
+        } = port;
         let mut queues = RemovedPort { rx: idle_rx, tx: idle_tx };
         queues.rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
@@ -431,7 +468,7 @@ impl PortTable {
             queues.tx.extend(removed.tx);
         }
         let RemovedPort { rx, tx } = queues;
-        self.opener.close(Ready { name, wanted, traits, port, presence, cleanup, rx, tx });
+        self.opener.close(Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy });
         Ok(())
     }
 

@@ -8,11 +8,14 @@ use crate::config::*;
 #[test]
 fn it_reads_with_defaults_and_in_full() {
     assert_eq!(Config::parse("[offload]\n", "f").unwrap().offload, OffloadConfig::default());
-    let text = "[offload]\nhot-packets = 500\nhot-rate = \"1Mbit\"\nbarrier = \"all\"\nentropy = \"hardware\"\n\
+    let text = "[offload]\nengine = \"async\"\nhot-packets = 500\nhot-rate = \"1Mbit\"\nbarrier = \"all\"\nentropy = \"hardware\"\n\
                 sync-every = \"50ms\"\n[offload.simulated]\nring = 256\ndelay = \"20us\"\ncapacity = 0\n";
     let offload = Config::parse(text, "f").unwrap().offload;
     assert_eq!((offload.hot_packets, offload.hot_rate), (500, BitRate(1_000_000)));
-    assert_eq!((offload.barrier, offload.entropy), (Barrier::All, Entropy::Hardware));
+    assert_eq!(
+        (offload.barrier, offload.entropy, offload.engine),
+        (Barrier::All, Entropy::Hardware, Engine::Async)
+    );
     assert_eq!(offload.sync_every, Duration::from_millis(50));
     let simulated = offload.simulated;
     assert_eq!((simulated.ring, simulated.delay, simulated.capacity), (256, Duration::from_micros(20), 0));
@@ -32,6 +35,7 @@ fn what_cannot_be_is_refused_at_its_place() {
         ("simulated = { ring = 1 }", "64 to 65536"),
         ("simulated = { delay = \"1h\" }", "0ns to 10s"),
         ("barrier = \"tcp\"", "expected one of `rdma`, `all`, `none`"),
+        ("engine = \"queue\"", "expected one of `auto`, `sync`, `async`"),
         ("hot = 1", "unknown field `hot`"),
     ] {
         let errors = Config::parse(&format!("[offload]\n{line}\n"), "f").unwrap_err();
@@ -70,6 +74,7 @@ proptest! {
             idle_timeout: Duration::from_secs(times.2),
             entropy: [Entropy::Exact, Entropy::Hardware][picks.0],
             barrier: [Barrier::Rdma, Barrier::All, Barrier::None][picks.1],
+            engine: [Engine::Auto, Engine::Sync, Engine::Async][picks.1],
             dscps: picks.3,
             simulated: SimulatedConfig {
                 capacity: simulated.0,

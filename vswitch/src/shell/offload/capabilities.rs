@@ -33,24 +33,29 @@ pub(super) fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandErro
     ))
 }
 
-fn ask(shell: &Shell, id: u16) -> Result<Asked, CommandError> {
+fn ask(shell: &mut Shell, id: u16) -> Result<Asked, CommandError> {
+    let to = {
+        let gone = || CommandError::new(format!("port {id} is gone; `port list` shows the ports"));
+        let own = shell.switch.ports().get(id).ok_or_else(gone)?.port.id();
+        // Packets have to go somewhere else: any other port will do for the question.
+        let others = shell.switch.ports().iter().map(|(_, other)| other.port.id());
+        others.into_iter().find(|other| *other != own).unwrap_or(own)
+    };
+    // The device that it is on is asked the way its rules go.
+    let asked = shell.switch.offload_mut().ask(id, to);
+    let is_simulated = shell.switch.offload().simulated().is_some();
     let gone = || CommandError::new(format!("port {id} is gone; `port list` shows the ports"));
     let port = shell.switch.ports().get(id).ok_or_else(gone)?;
     let own = port.port.id();
     let proxy = transfer_proxy(&port.port);
-    let others = || shell.switch.ports().iter().map(|(_, other)| other);
-    // Packets have to go somewhere else: any other port will do for the question.
-    let to = others().map(|other| other.port.id()).find(|other| *other != own).unwrap_or(own);
-    let offload = shell.switch.offload();
-    let (device, report) = match offload.simulated().filter(|_| offload.has(id)) {
-        Some(simulated) => {
-            let report = capabilities::probe(&mut simulated.clone(), own.get(), to.get());
-            ("simulated: a lab device, no NIC", report)
-        }
+    let (device, report) = match asked {
+        Some(report) if is_simulated => ("simulated: a lab device, no NIC", report),
+        Some(report) => ("rte_flow", report),
         None => {
             // Another port that takes the rules is asked where it is one of ours.
-            let proxy = offload.proxy().filter(|_| offload.has(id)).or(proxy.as_ref().ok().copied());
-            let taker = proxy.and_then(|proxy| others().find(|other| other.port.id() == proxy));
+            let taker = proxy.as_ref().ok().and_then(|proxy| {
+                shell.switch.ports().iter().map(|(_, other)| other).find(|other| other.port.id() == *proxy)
+            });
             let mut flows = taker.unwrap_or(port).port.flows();
             ("rte_flow", capabilities::probe(&mut flows, own.get(), to.get()))
         }

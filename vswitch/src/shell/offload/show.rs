@@ -28,16 +28,16 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let mut line = |name: &str, text: String| {
         table.row([name.to_string(), text]);
     };
-    let device = offload.device();
+    let (device, engine) = (offload.device(), offload.engine());
     let on = if offload.is_on() { "on" } else { "off" };
     line(
         "offload",
         format!(
             "{on}, device: {}",
             match device {
-                Some("simulated") => "simulated (a lab device, no NIC)",
-                Some(other) => other,
-                None => "none",
+                Some("simulated") => "simulated (a lab device, no NIC)".to_owned(),
+                Some(other) => format!("{other}, engine {}", engine.unwrap_or("unknown")),
+                None => "none".to_owned(),
             }
         ),
     );
@@ -77,7 +77,7 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let ports: serde_json::Map<String, Value> =
         ports.into_iter().map(|(name, dpdk)| (name, dpdk.into())).collect();
     let json = json!({
-        "on": offload.is_on(), "device": device, "ports": ports,
+        "on": offload.is_on(), "device": device, "engine": engine, "ports": ports,
         "flows": {
             "hardware": states.hardware, "partial": states.partial, "installing": states.installing,
             "software": states.software, "refused": states.refused,

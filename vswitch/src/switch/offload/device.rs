@@ -5,10 +5,11 @@ use std::sync::Arc;
 use pipelines::offload::manager::Policy;
 use pipelines::offload::sim::{self, UdpPorts};
 use pipelines::offload::translate::{self, Options};
+use pmd::{FlowEngine, FlowQueues};
 use rules::{BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage};
 use wire::Dscp;
 
-use crate::config::{Config, Entropy, OffloadConfig};
+use crate::config::{Config, Engine, Entropy, OffloadConfig};
 use crate::worker::eswitch::Device;
 
 /// The stamp of flows that may be overtaken by themselves.
@@ -77,6 +78,16 @@ pub(super) fn device(config: &Config) -> Device {
         ..sim::Config::default()
     };
     Device::new(like, simulated.ring as usize, nanos(simulated.delay))
+}
+
+/// Which API of rte_flow the port of a NIC is started for, and for how many rules.
+pub fn flow_engine(config: &OffloadConfig) -> FlowEngine {
+    let queues = FlowQueues::for_rules(u32::try_from(config.rules).unwrap_or(u32::MAX));
+    match config.engine {
+        Engine::Auto => FlowEngine::Auto(queues),
+        Engine::Sync => FlowEngine::Sync,
+        Engine::Async => FlowEngine::Async(queues),
+    }
 }
 
 pub(super) fn policy(config: &OffloadConfig) -> Policy {

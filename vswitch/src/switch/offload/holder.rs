@@ -50,6 +50,14 @@ impl Holder {
         }
     }
 
+    /// Which API of rte_flow a NIC's rules go through, in the word of `[offload] engine`.
+    pub fn engine(&self) -> Option<&'static str> {
+        match self {
+            Self::Simulated(_) => None,
+            Self::Nic(nic) => Some(if nic.device.is_queued() { "async" } else { "sync" }),
+        }
+    }
+
     /// The port that takes the rules of a NIC.
     pub fn proxy(&self) -> Option<PortId> {
         match self {
@@ -135,6 +143,14 @@ impl BackEnd for Holder {
 
     fn query(&mut self, rule: RuleId) -> Result<Usage, FlowError> {
         self.back_end().query(rule)
+    }
+
+    fn push(&mut self) {
+        self.back_end().push();
+    }
+
+    fn drain(&mut self) -> Result<(), FlowError> {
+        self.back_end().drain()
     }
 
     fn aged(&mut self, rules: &mut Vec<RuleId>) {

@@ -24,13 +24,14 @@ use pipelines::offload::translate::{Ask, Options, Tables};
 use pipelines::qos::{Class, Leaf};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
-use rules::{FlowError, Stamp, Usage};
+use rules::{BackEnd, FlowError, Stamp, Usage};
 
-pub use device::Simulated;
 use device::nanos;
+pub use device::{Simulated, flow_engine};
 use holder::Holder;
 use watch::Watch;
 
+use crate::capabilities::{self, Report};
 use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
 use crate::worker::eswitch::Device;
 use crate::worker::mailbox::WorkerError;
@@ -148,6 +149,10 @@ impl Control {
             return Ok(());
         };
         self.follow(pool, snapshot);
+        // No rule is about a port that is not there.
+        if let Some(Err(error)) = self.holder.as_mut().map(BackEnd::drain) {
+            tracing::warn!(dpdk_port, %error, "the device may still have rules about a port that goes");
+        }
         if let Some(Simulated(device)) = self.simulated() {
             device.lock().disconnect(dpdk_port);
         }
@@ -176,6 +181,8 @@ impl Control {
     pub fn tend(&mut self, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let Some(mut device) = self.holder.take() else { return Ok(()) };
         let result = self.turn(&mut device, pool, snapshot);
+        // What the turn asked for goes out now, and what was asked for earlier is heard of.
+        device.push();
         self.holder = Some(device);
         result
     }
@@ -296,6 +303,19 @@ impl Control {
     /// What holds the rules, in a word; `None` while no port is on a device.
     pub fn device(&self) -> Option<&'static str> {
         self.holder.as_ref().map(Holder::name)
+    }
+
+    /// Which API of rte_flow the rules of a NIC go through, in the word of `[offload] engine`.
+    pub fn engine(&self) -> Option<&'static str> {
+        self.holder.as_ref().and_then(Holder::engine)
+    }
+
+    /// What the device that a port is on makes of sample rules about it, some of which lead to the port `to`; `None`
+    /// for a port that is on none.
+    pub fn ask(&mut self, port: PortIndex, to: PortId) -> Option<Result<Report, String>> {
+        let own = self.ports.get(usize::from(port)).copied().flatten()?;
+        let holder = self.holder.as_mut()?;
+        Some(capabilities::probe(holder, own, to.get()))
     }
 
     /// The port that takes the rules of a NIC.
