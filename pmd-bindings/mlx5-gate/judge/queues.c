@@ -151,6 +151,8 @@ void queues_work(const void *in)
 			break;
 	if (!new->completions || !new->entries || !new->doorbell)
 		DIE("a queue of work without memory or completions");
+	/* A device looks here when it is told to; this one does all the time, and nobody has cleared it. */
+	new->doorbell[MLX5_SND_DBR] = 0;
 	new->next = all_work;
 	all_work = new;
 	pthread_mutex_unlock(&queues);
