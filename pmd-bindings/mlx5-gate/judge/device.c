@@ -16,9 +16,8 @@
 
 #include "judge.h"
 
-/* Rules of a template table, and what else a configured port sets aside: enough for one rule at a time. */
 #define QUEUE_SIZE 64
-#define SET_ASIDE 64
+#define METERS 64
 #define METER_POLICY 1
 
 static struct rte_driver driver = { .name = MLX5_PCI_DRIVER_NAME };
@@ -235,9 +234,9 @@ static struct rte_eth_dev *new_port(uint16_t number, bool is_uplink)
 static void configure_queues(uint16_t uplink)
 {
 	const struct rte_flow_port_attr attr = {
-		.nb_counters = SET_ASIDE,
-		.nb_aging_objects = SET_ASIDE,
-		.nb_meters = SET_ASIDE,
+		.nb_counters = MAX_RULES,
+		.nb_aging_objects = MAX_RULES,
+		.nb_meters = METERS,
 	};
 	const struct rte_flow_queue_attr queue = { .size = QUEUE_SIZE };
 	const struct rte_flow_queue_attr *queues[] = { &queue };

@@ -43,6 +43,12 @@ void capabilities_list(FILE *to);
 /* Engines of the driver, as the device argument dv_flow_en has them. */
 enum engine { ENGINE_SOFTWARE = 1, ENGINE_HARDWARE = 2 };
 
+/*
+ * So many rules are judged at most. Counters and ages of rules that are gone are used again only after a while, so that a
+ * rule would be refused for want of them.
+ */
+#define MAX_RULES 32768
+
 /* The longest list of items or actions, its end included. */
 #define MAX_ACTIONS 64
 

@@ -213,7 +213,9 @@ int main(int argc, char **argv)
 	firmware_start(capabilities);
 	device_start(engine, uplink, ports);
 	words_start();
-	while (rule_read(stdin, &rule)) {
+	for (size_t count = 0; rule_read(stdin, &rule); count++) {
+		if (count == MAX_RULES)
+			DIE("more than %d rules at a time", MAX_RULES);
 		if (engine == ENGINE_HARDWARE)
 			judge_hardware(uplink, &rule);
 		else
