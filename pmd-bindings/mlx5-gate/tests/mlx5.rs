@@ -249,6 +249,16 @@ fn mlx5_rules_without_words_for_them_are_not_judged() {
     assert_eq!(verdicts[1], Verdict::Accepted);
 }
 
+/// Counters and ages of rules that are gone come back late: that there are none left is no judgement.
+#[test]
+fn mlx5_has_room_for_the_rules_of_a_run() {
+    let rules = vec![rule("eth / ipv4", &format!("count / age timeout 30 / {OUT}")); 3000];
+    for engine in Engine::ALL {
+        let Some(verdicts) = at_hand(judge(&rules, Nic::ConnectX7, engine)) else { return };
+        assert_eq!(verdicts.iter().find(|verdict| **verdict != Verdict::Accepted), None, "{engine}");
+    }
+}
+
 #[test]
 fn mlx5_a_judge_that_ends_early_is_an_error() {
     let mut rule = Vec::new();
