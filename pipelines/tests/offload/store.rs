@@ -165,7 +165,7 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
         assert!(in_force(&mut store, &mut eswitch, &old));
         send(&mut eswitch, 3);
         // Another way: the counting rule says so in its actions.
-        host.translator.forget(&first.about.adjacency);
+        host.translator.forget(&first.about);
         let second = chain(&mut host, whole(key));
         assert_ne!(first.rules().last().unwrap().actions, second.rules().last().unwrap().actions);
         let new = store.install(&mut eswitch, second).unwrap();

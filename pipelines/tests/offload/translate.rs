@@ -63,7 +63,7 @@ fn translate_tcp_into_the_tunnel() {
     assert_eq!(chain.about.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
     golden("tcp-encap", &chain);
     assert_eq!(made(&mut host, whole(key)), chain, "the same again");
-    assert_eq!(host.translator.adjacencies(), 1);
+    assert_eq!(host.translator.numbered(), 1);
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
                 made(&mut host, whole(key))
             })
             .collect();
-        chains.iter().for_each(|chain| host.translator.forget(&chain.about.adjacency));
-        assert_eq!(host.translator.adjacencies(), 0);
+        chains.iter().for_each(|chain| host.translator.forget(&chain.about));
+        assert_eq!(host.translator.numbered(), 0);
         chains.iter().map(|chain| chain.about.adjacency).collect::<std::collections::HashSet<_>>().len()
     };
     assert_eq!((ways(Entropy::Hardware), ways(Entropy::Exact)), (1, 8));
@@ -198,7 +198,7 @@ fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expect
     let key = host.flow(port, frame);
     change(&mut host);
     assert_eq!(host.chain(whole(key)).unwrap_err(), expected);
-    assert_eq!(host.translator.adjacencies(), 0, "nothing is left");
+    assert_eq!(host.translator.numbered(), 0, "nothing is left");
     assert!(!expected.to_string().is_empty());
 }
 
@@ -249,7 +249,7 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
     let key = host.flow(UPLINK, &over(UNDERLAYS[2], &v4(R, A).tcp(80, 1000, 0x10, b"data")));
     assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
-    assert_eq!(host.translator.adjacencies(), 0, "nothing is left");
+    assert_eq!(host.translator.numbered(), 0, "nothing is left");
     let group = MacAddr([3, 0, 0, 0, 0, 1]);
     host.world.flood(0, &[2]);
     let mut path = v4(A, R);

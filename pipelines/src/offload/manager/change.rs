@@ -61,7 +61,7 @@ impl Manager {
         let plan = self.translator.plan(tables, &ask).map_err(Status::Refused)?;
         let made = self.renew(back_end, tables, turn, &plan);
         if made.is_err() {
-            self.translator.forget(&plan.about.adjacency);
+            self.translator.forget(&plan.about);
         }
         let Renewed { bundles, own, changed } = made?;
         let Some(installed) = self.flows.at_mut(number).and_then(|flow| flow.place.installed_mut()) else {

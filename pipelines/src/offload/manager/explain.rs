@@ -24,7 +24,7 @@ impl Manager {
 
     /// Adjacencies and bundles of rules known: with the rules, what would grow if something were left behind.
     pub fn adjacencies_and_bundles(&self) -> (usize, usize) {
-        (self.translator.adjacencies(), self.store.bundles())
+        (self.translator.numbered(), self.store.bundles())
     }
 
     /// All flows: where they are, and how fast.

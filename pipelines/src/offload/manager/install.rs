@@ -166,10 +166,13 @@ impl Manager {
 
     /// Bundles that no flow has taken go again.
     pub(super) fn end<B: BackEnd>(&mut self, back_end: &mut B, turn: Turn) {
-        turn.paths.into_values().for_each(|path| self.store.drop_bundle(back_end, path));
+        for (path, bundle) in turn.paths {
+            self.store.drop_bundle(back_end, bundle);
+            self.translator.release_framing(path.framing.as_ref());
+        }
         for (adjacency, bundle) in turn.adjacencies {
             self.store.drop_bundle(back_end, bundle);
-            self.translator.release(&adjacency);
+            self.translator.release_adjacency(&adjacency);
         }
     }
 
@@ -192,7 +195,7 @@ impl Manager {
         let due = match turn.due(tables, &plan) {
             Ok(due) => due,
             Err(refusal) => {
-                self.translator.forget(&about.adjacency);
+                self.translator.forget(&about);
                 return Err((self.refuse(refusal), later));
             }
         };
@@ -200,14 +203,14 @@ impl Manager {
         let needed = self.store.missing(due.shared()) + own;
         let cost = needed as u128 * NANO;
         if cost > self.allowance {
-            self.translator.forget(&about.adjacency);
+            self.translator.forget(&about);
             return Err((Status::Software(Why::Turn), 0));
         }
         // Colder flows give way one after another, until there is room or none is clearly colder.
         let mut missing = needed;
         while !self.has_room(missing, now_ns) {
             if needed > self.most(now_ns) || !self.displace(back_end, turn, packets) {
-                self.translator.forget(&about.adjacency);
+                self.translator.forget(&about);
                 return Err((Status::Software(Why::NoRoom), 0));
             }
             missing = self.store.missing(due.shared()) + own;
@@ -217,7 +220,7 @@ impl Manager {
         match made {
             Ok(installed) => {
                 self.allowance -= cost;
-                self.translator.hold(&about.adjacency);
+                self.translator.hold(&about);
                 if let Some(flow) = self.flows.at_mut(number) {
                     flow.place = Place::Preparing(installed, now_ns);
                     self.coming.push(number);
@@ -225,7 +228,7 @@ impl Manager {
                 Ok(())
             }
             Err(error) => {
-                self.translator.forget(&about.adjacency);
+                self.translator.forget(&about);
                 let status = because(&error);
                 if status == Status::Software(Why::NoRoom) {
                     self.full = Some((self.store.len(), later));
@@ -251,12 +254,13 @@ impl Manager {
             let (bundle, is_changed) = self.store.bundle(back_end, rules, None, 0)?;
             turn.adjacencies.insert(adjacency, bundle);
             // The number of the adjacency is in its rules: it stays as long as the bundle.
-            self.translator.hold(&adjacency);
+            self.translator.hold_adjacency(&adjacency);
             changed |= is_changed;
         }
         if let Some(PathRules { rules, meter }) = due.path {
             let made = self.store.bundle(back_end, rules, meter, plan.about.tunnel_len)?;
             turn.paths.insert(plan.path.clone(), made.0);
+            self.translator.hold_framing(plan.path.framing.as_ref());
             changed |= made.1;
         }
         let bundles = Bundles { adjacencies: turn.adjacencies[&adjacency], path: turn.paths[&plan.path] };

@@ -282,7 +282,7 @@ impl Manager {
         let about = installed.about;
         let usage = self.store.remove(back_end, installed);
         self.settle(number, usage, was_inside, about.leaf);
-        self.translator.release(&about.adjacency);
+        self.translator.release(&about);
     }
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  root 0       vNIC or uplink: facts of single packets that software checks on every hit
+//!  9            framing, of IPv6 and out of the tunnel: sender's VTEP and network, destination MAC, VLAN
 //!  NFT 1, 2     5-tuple or RoCEv2 class: count, age, class and adjacency into registers     (1 out, 2 out of the tunnel)
 //!  RCFT 3, 4    queue pair: the same                                                  (3 out, 4 out of the tunnel)
 //!  DHTB 5, 6    meter of a class; by colour: on, on with CE, to software
@@ -19,27 +20,30 @@
 //! [`meter`] is in bytes that are paid; what the device's meter sees of them, the manager works out.
 
 mod find;
+mod numbers;
 mod patterns;
 mod refusal;
 mod shared;
 
 pub use refusal::Refusal;
 
+use std::net::IpAddr;
+
 use wire::roce::Class as RoceClass;
 use wire::{Dscp, MacAddr, Qpn, protocol};
 
 use super::arrival::{FlowOrigin, flow_of};
-use super::hasher::Map;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
 use find::{Found, From, find, roce_of};
-use patterns::{Family, Roce, TAG_ADJACENCY, TAG_CLASS, flow, from, in_vni};
+use numbers::Numbers;
+use patterns::{Roce, TAG_ADJACENCY, TAG_CLASS, TAG_FRAMING, flow, frame, from, tagged};
 use rules::{Action, Attr, FlowRule, Item, Kind, Meter};
 pub use shared::meter;
-use shared::{adjacencies, classes, guards, roots, unassigned};
+use shared::{adjacencies, classes, framed, guards, roots, unassigned};
 
 /// Groups of the rules.
 pub mod group {
@@ -61,6 +65,8 @@ pub mod group {
     pub const ADJACENCY: u32 = 7;
     /// Without rules: packets that are sent here go to software as they are, from the port that they came from.
     pub const SOFTWARE: u32 = 8;
+    /// Framing: what is in front of the tenant's IP header, where that and the flow do not go into one match.
+    pub const FRAMING: u32 = 9;
 }
 
 /// Where the outer UDP source port comes from.
@@ -131,6 +137,22 @@ pub struct Adjacency {
     pub ipv6: bool,
 }
 
+/// What is in front of a tenant's IP header. Addresses of IPv6 leave no room beside them in the match formats of mlx5's
+/// hardware steering, so a group of its own looks at it, and later rules at the number that it puts into a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Framing {
+    /// DPDK port that stands for where packets come from.
+    pub from: u16,
+    /// The tunnel that they come out of: the sender's VTEP, and the VNI.
+    pub tunnel: Option<(IpAddr, u32)>,
+    /// Destination MAC of the tenant's frame.
+    pub destination: MacAddr,
+    /// VLAN of the tenant's frame.
+    pub vlan: Option<u16>,
+    /// The tenant's packets are IPv6.
+    pub ipv6: bool,
+}
+
 /// The rules of one flow, in the order in which they are made; they go in the opposite one. The last is the flow's own
 /// and its gate: it counts, ages, and leads on to rules that are there by then. Without it packets go to software.
 ///
@@ -159,6 +181,8 @@ pub struct About {
     pub leaf: Option<Leaf>,
     /// Its adjacency.
     pub adjacency: Adjacency,
+    /// Its framing, where that has a number.
+    pub framing: Option<Framing>,
     /// The flow that its gate matches, as the e-switch counts arrivals.
     pub flow: u64,
 }
@@ -178,6 +202,7 @@ pub struct Path {
     routed: bool,
     ipv6: bool,
     tunnel: Option<From>,
+    pub(super) framing: Option<Framing>,
     limited: Option<Leaf>,
     /// The class of its queue pairs.
     reliable: Option<RoceClass>,
@@ -192,18 +217,18 @@ pub struct Plan {
     source_port: Option<u16>,
     limited: Option<Leaf>,
     number: u32,
+    framing: Option<u32>,
     /// What its path follows from.
     pub path: Path,
     /// Facts of the flow.
     pub about: About,
 }
 
-/// Makes rules, and numbers the adjacencies that they share.
+/// Makes rules, and numbers the adjacencies and framings that they share.
 #[derive(Default)]
 pub struct Translator {
-    /// Their numbers, and how many chains hold them.
-    adjacencies: Map<Adjacency, (u32, u32)>,
-    last_adjacency: u32,
+    adjacencies: Numbers<Adjacency>,
+    framings: Numbers<Framing>,
 }
 
 impl Translator {
@@ -215,12 +240,12 @@ impl Translator {
         let plan = self.plan(tables, ask)?;
         let chain = plan.chain(tables);
         if chain.is_err() {
-            self.forget(&plan.about.adjacency);
+            self.forget(&plan.about);
         }
         chain
     }
 
-    /// What the chain of a flow is made of. Its adjacency has a number then, to be [held](Self::hold) or
+    /// What the chain of a flow is made of. Its adjacency and its framing have numbers then, to be [held](Self::hold) or
     /// [forgotten](Self::forget).
     ///
     /// # Errors
@@ -254,12 +279,14 @@ impl Translator {
         let limited = found.leaf.filter(|leaf| tables.tree.is_limited(*leaf));
         let side =
             found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
+        let framing = framing(&ask.key, &found);
         let path = Path {
             scope: ask.key.scope(),
             from: found.from,
             routed: found.routed,
             ipv6: adjacency.ipv6,
             tunnel: found.tunnel.clone(),
+            framing,
             limited,
             reliable: match (qpn, roce) {
                 (Some(_), Some(Roce::Class(class))) => Some(class),
@@ -270,50 +297,67 @@ impl Translator {
             tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
             leaf: found.leaf,
             adjacency,
+            framing,
             flow: flow_of(ask, side),
         };
         let source_port = inner_port.filter(|_| roce.is_some());
-        let number = self.number(adjacency);
-        Ok(Plan { ask: *ask, found, qpn, roce, source_port, limited, number, path, about })
+        let number = self.adjacencies.of(adjacency);
+        let framing = framing.map(|framing| self.framings.of(framing));
+        Ok(Plan { ask: *ask, found, qpn, roce, source_port, limited, number, framing, path, about })
     }
 
-    fn number(&mut self, adjacency: Adjacency) -> u32 {
-        let Self { adjacencies, last_adjacency } = self;
-        let numbered = adjacencies.entry(adjacency).or_insert_with(|| {
-            *last_adjacency += 1;
-            (*last_adjacency, 0)
-        });
-        numbered.0
+    /// Keeps the numbers of a chain: it was installed.
+    pub fn hold(&mut self, about: &About) {
+        self.hold_adjacency(&about.adjacency);
+        self.hold_framing(about.framing.as_ref());
     }
 
-    /// Keeps the number of an adjacency: a chain was installed.
-    pub fn hold(&mut self, adjacency: &Adjacency) {
-        if let Some((_, holders)) = self.adjacencies.get_mut(adjacency) {
-            *holders += 1;
-        }
+    /// Keeps the number of an adjacency: its rules were made.
+    pub fn hold_adjacency(&mut self, adjacency: &Adjacency) {
+        self.adjacencies.hold(adjacency);
+    }
+
+    /// Keeps the number of a framing: a path with its rule was made.
+    pub fn hold_framing(&mut self, framing: Option<&Framing>) {
+        framing.into_iter().for_each(|framing| self.framings.hold(framing));
     }
 
     /// The opposite of [`hold`](Self::hold).
-    pub fn release(&mut self, adjacency: &Adjacency) {
-        if let Some((_, holders)) = self.adjacencies.get_mut(adjacency) {
-            *holders = holders.saturating_sub(1);
-            if *holders == 0 {
-                self.adjacencies.remove(adjacency);
-            }
-        }
+    pub fn release(&mut self, about: &About) {
+        self.release_adjacency(&about.adjacency);
+        self.release_framing(about.framing.as_ref());
     }
 
-    /// Forgets an adjacency that no chain holds.
-    pub fn forget(&mut self, adjacency: &Adjacency) {
-        if self.adjacencies.get(adjacency).is_some_and(|(_, holders)| *holders == 0) {
-            self.adjacencies.remove(adjacency);
-        }
+    /// The opposite of [`hold_adjacency`](Self::hold_adjacency).
+    pub fn release_adjacency(&mut self, adjacency: &Adjacency) {
+        self.adjacencies.release(adjacency);
     }
 
-    /// Adjacencies that have a number: those that chains hold, and those of plans not decided on yet.
-    pub fn adjacencies(&self) -> usize {
-        self.adjacencies.len()
+    /// The opposite of [`hold_framing`](Self::hold_framing).
+    pub fn release_framing(&mut self, framing: Option<&Framing>) {
+        framing.into_iter().for_each(|framing| self.framings.release(framing));
     }
+
+    /// Forgets the numbers of a chain that was not installed, where no other holds them.
+    pub fn forget(&mut self, about: &About) {
+        self.adjacencies.forget(&about.adjacency);
+        about.framing.iter().for_each(|framing| self.framings.forget(framing));
+    }
+
+    /// Adjacencies and framings that have a number: those that chains hold, and those of plans not decided on yet.
+    pub fn numbered(&self) -> usize {
+        self.adjacencies.len() + self.framings.len()
+    }
+}
+
+/// The framing of a flow that has one: of IPv6, and all that comes out of a tunnel, where the outer header alone leads on
+/// from the root.
+fn framing(key: &FlowKey, found: &Found) -> Option<Framing> {
+    let tunnel = found.tunnel.as_ref().map(|tunnel| (tunnel.ends.0, tunnel.vni));
+    let ipv6 = found.family.is_v6();
+    let destination = if key.routed() { found.router } else { key.dst_mac() };
+    let framing = Framing { from: found.from, tunnel, destination, vlan: key.vlan(), ipv6 };
+    (ipv6 || tunnel.is_some()).then_some(framing)
 }
 
 fn rule(group: u32, priority: u32, pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
@@ -372,8 +416,21 @@ impl Plan {
         if let Some(class) = self.path.reliable {
             rules.extend(unassigned(tables, found, class, rcft));
         }
-        rules.extend(roots(tables, found, nft));
+        if let Some((framing, number)) = self.framing() {
+            rules.push(framed(&framing, number, nft));
+        }
+        let first = if self.framing.is_some() { group::FRAMING } else { nft };
+        rules.extend(roots(tables, found, first));
         Ok(PathRules { rules, meter })
+    }
+
+    /// Destination MAC of its frames.
+    fn destination(&self) -> MacAddr {
+        if self.ask.key.routed() { self.found.router } else { self.ask.key.dst_mac() }
+    }
+
+    fn framing(&self) -> Option<(Framing, u32)> {
+        self.about.framing.zip(self.framing)
     }
 
     /// Groups of the NFT and of the RCFT.
@@ -391,13 +448,22 @@ impl Plan {
         let listens = limited.is_some_and(|leaf| leaf.class() == Class::Rdma);
         let whole = |source_port, listens, roce: Option<Roce>| {
             let mut pattern = Vec::with_capacity(ITEMS);
-            pattern.push(from(found.from));
-            if let Some(tunnel) = &found.tunnel {
-                let (eth, udp) = (Item::any(Kind::Eth), Item::any(Kind::Udp));
-                // The root lets in every VTEP of a chain: that of this flow's source is for its own rules to match.
-                pattern.extend([eth, Family::sent_by(tunnel.ends.0), udp, in_vni(tunnel.vni)]);
+            match self.framing {
+                Some(number) => {
+                    pattern.push(tagged(TAG_FRAMING, number));
+                    if let Some(tunnel) = &found.tunnel {
+                        pattern
+                            .extend([Kind::Eth, tunnel.outer.kind(), Kind::Udp, Kind::Vxlan].map(Item::any));
+                    }
+                    pattern.push(Item::any(Kind::Eth));
+                    pattern.extend(self.ask.key.vlan().map(|_| Item::any(Kind::Vlan)));
+                }
+                None => {
+                    pattern.push(from(found.from));
+                    pattern.extend(frame(self.destination(), self.ask.key.vlan(), found.family));
+                }
             }
-            flow(&self.ask.key, found.router, source_port, listens, &mut pattern).ok_or(Refusal::Protocol)?;
+            flow(&self.ask.key, source_port, listens, &mut pattern).ok_or(Refusal::Protocol)?;
             pattern.extend(roce.and_then(Roce::item));
             Ok(pattern)
         };

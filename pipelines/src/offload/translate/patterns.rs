@@ -20,6 +20,8 @@ pub const TAG_CLASS: u8 = 0;
 pub const TAG_ADJACENCY: u8 = 1;
 /// Register that is 1 when the inner packet is to have congestion experienced.
 pub const TAG_CE: u8 = 2;
+/// Register in which the framing of a packet is, where it has a number.
+pub const TAG_FRAMING: u8 = 3;
 
 /// From what a DPDK port stands for.
 pub fn from(port: u16) -> Item {
@@ -66,12 +68,17 @@ impl Family {
         matches!(self, Self::V6)
     }
 
-    /// Any packet of the family.
-    pub const fn any(self) -> Item {
-        Item::any(match self {
+    /// Its item.
+    pub const fn kind(self) -> Kind {
+        match self {
             Self::V4 => Kind::Ipv4,
             Self::V6 => Kind::Ipv6,
-        })
+        }
+    }
+
+    /// Any packet of the family.
+    pub const fn any(self) -> Item {
+        Item::any(self.kind())
     }
 
     /// Any packet from an address.
@@ -124,19 +131,33 @@ impl Family {
         }
     }
 
-    /// A whole packet, without options or extension headers, from one address to another.
-    pub fn whole(self, source: IpAddr, destination: IpAddr, proto: u8) -> Item {
-        match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Item::with(ipv4::VERSION_IHL, NO_OPTIONS)
+    /// A whole packet, without options or extension headers, to an address.
+    pub fn whole_to(destination: IpAddr, proto: u8) -> Item {
+        match destination {
+            IpAddr::V4(destination) => Item::with(ipv4::VERSION_IHL, NO_OPTIONS)
                 .masked(ipv4::FRAGMENT_OFFSET, 0u8, FRAGMENT)
                 .is(ipv4::PROTO, proto)
-                .is(ipv4::SRC, u32::from(source))
                 .is(ipv4::DST, u32::from(destination)),
-            (source, destination) => Item::with(ipv6::PROTO, proto)
-                .is(ipv6::SRC, bits(source))
-                .is(ipv6::DST, bits(destination))
-                .is(ipv6::HAS_FRAG_EXT, 0u8),
+            IpAddr::V6(_) => {
+                Item::with(ipv6::PROTO, proto).is(ipv6::DST, bits(destination)).is(ipv6::HAS_FRAG_EXT, 0u8)
+            }
         }
+    }
+
+    /// Packets of a protocol from one address to another: of IPv4 whole ones without options. Of IPv6 no others come here,
+    /// their framing ([`unfragmented`](Self::unfragmented)) has seen to that; beside two addresses there is no room for it.
+    pub fn between(source: IpAddr, destination: IpAddr, proto: u8) -> Item {
+        match source {
+            IpAddr::V4(source) => Self::whole_to(destination, proto).is(ipv4::SRC, u32::from(source)),
+            IpAddr::V6(_) => {
+                Item::with(ipv6::PROTO, proto).is(ipv6::SRC, bits(source)).is(ipv6::DST, bits(destination))
+            }
+        }
+    }
+
+    /// IPv6 without a fragment header.
+    pub fn unfragmented() -> Item {
+        Item::with(ipv6::HAS_FRAG_EXT, 0u8)
     }
 }
 
@@ -192,24 +213,22 @@ impl Roce {
     }
 }
 
-/// The packets of an NFT flow: Ethernet to layer 4. `None` when rules cannot tell them.
-pub fn flow(
-    key: &FlowKey,
-    router: MacAddr,
-    source_port: Option<u16>,
-    listens: bool,
-    items: &mut Vec<Item>,
-) -> Option<()> {
+/// A tenant's frame to a MAC: with one VLAN tag, or with none.
+pub fn frame(destination: MacAddr, vlan: Option<u16>, family: Family) -> impl Iterator<Item = Item> {
+    let frame = Item::with(eth::DST, destination.to_u64());
+    let first = match vlan {
+        None => frame.is(eth::TYPE, family.ethertype()).is(eth::HAS_VLAN, 0u8),
+        Some(_) => frame.is(eth::HAS_VLAN, 1u8),
+    };
+    [first].into_iter().chain(vlan.map(|vid| tag_of(vid, family)))
+}
+
+/// The packets of an NFT flow, layers 3 and 4. `None` when rules cannot tell them.
+pub fn flow(key: &FlowKey, source_port: Option<u16>, listens: bool, items: &mut Vec<Item>) -> Option<()> {
     let FlowAddresses { source, destination } = key.addresses()?;
-    let family = Family::of(source);
-    let mac = if key.routed() { router } else { key.dst_mac() };
-    let frame = Item::with(eth::DST, mac.to_u64());
-    match key.vlan() {
-        None => items.push(frame.is(eth::TYPE, family.ethertype()).is(eth::HAS_VLAN, 0u8)),
-        Some(vid) => items.extend([frame.is(eth::HAS_VLAN, 1u8), tag_of(vid, family)]),
-    }
-    let ip = family.whole(source, destination, key.proto());
-    items.push(if listens { family.with_tos(ip, LISTENS, LISTENS) } else { ip });
+    let ip = Family::between(source, destination, key.proto());
+    let marks = |ip| Family::of(source).with_tos(ip, LISTENS, LISTENS);
+    items.push(if listens { marks(ip) } else { ip });
     let FlowPorts { source: sport, destination: dport } = key.ports();
     items.push(match (key.proto(), key.class()) {
         (protocol::TCP, _) => Item::with(tcp::SRC, sport).is(tcp::DST, dport),

@@ -4,8 +4,9 @@ use wire::roce::{Class as RoceClass, Operation, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::Found;
-use super::patterns::{Family, Roce, TAG_ADJACENCY, TAG_CE, TAG_CLASS, coloured, from, tagged, to_udp};
-use super::{Adjacency, Refusal, TO_SOFTWARE, Tables, group, rule};
+use super::patterns::{Family, Roce, TAG_ADJACENCY, TAG_CE, TAG_CLASS, TAG_FRAMING};
+use super::patterns::{coloured, frame, from, in_vni, tagged, to_udp};
+use super::{Adjacency, Framing, Refusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
@@ -205,9 +206,9 @@ pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
 }
 
 /// Where packets begin.
-pub(super) fn roots(tables: &Tables, found: &Found, nft: u32) -> Vec<FlowRule> {
+pub(super) fn roots(tables: &Tables, found: &Found, next: u32) -> Vec<FlowRule> {
     let port = from(found.from);
-    let on = Action::Jump { group: nft };
+    let on = Action::Jump { group: next };
     let Some(tunnel) = &found.tunnel else {
         let source = Item::with(eth::SRC, found.source_mac.to_u64());
         let known = codepoints(tables).into_iter().map(|(tos, mask)| {
@@ -215,11 +216,10 @@ pub(super) fn roots(tables: &Tables, found: &Found, nft: u32) -> Vec<FlowRule> {
         });
         return known.collect();
     };
-    let (peer, own) = tunnel.ends;
     let udp = to_udp(tables.snapshot.settings.vxlan_port);
     let arriving = |tos: u8, mask: u8, actions| {
         let frame = underlay(tunnel.mac, tunnel.vlan, tunnel.outer);
-        let ip = tunnel.outer.with_tos(tunnel.outer.whole(peer, own, protocol::UDP), tos, mask);
+        let ip = tunnel.outer.with_tos(Family::whole_to(tunnel.ends.1, protocol::UDP), tos, mask);
         rule(group::ROOT, 1, [&[port], &frame[..], &[ip, udp, Item::any(Kind::Vxlan)]].concat(), actions)
     };
     // Outer Not-ECT and ECT(0) change nothing inside, CE does; ECT(1) is left to software (RFC 6040).
@@ -227,6 +227,21 @@ pub(super) fn roots(tables: &Tables, found: &Found, nft: u32) -> Vec<FlowRule> {
         arriving(Ecn::NotEct as u8, 1, vec![on]),
         arriving(Ecn::Ce as u8, BOTH_BITS, vec![Action::set_tag(TAG_CE, 1), on]),
     ]
+}
+
+/// What is in front of a tenant's IP header, into a register. The root lets in every VTEP: here the sender counts.
+pub(super) fn framed(framing: &Framing, number: u32, nft: u32) -> FlowRule {
+    let mut pattern = vec![from(framing.from)];
+    if let Some((sender, vni)) = framing.tunnel {
+        pattern.extend([Item::any(Kind::Eth), Family::sent_by(sender), Item::any(Kind::Udp), in_vni(vni)]);
+    }
+    let family = if framing.ipv6 { Family::V6 } else { Family::V4 };
+    pattern.extend(frame(framing.destination, framing.vlan, family));
+    if framing.ipv6 {
+        pattern.push(Family::unfragmented());
+    }
+    let actions = vec![Action::set_tag(TAG_FRAMING, number), Action::Jump { group: nft }];
+    rule(group::FRAMING, 1, pattern, actions)
 }
 
 /// Ethernet of a packet to a VTEP.
