@@ -13,7 +13,7 @@ use common::{eswitch_eal, pool, start, stop};
 use pmd::{
     Eal, FlowDevice, FlowEngine, FlowQueue, FlowQueues, Mempool, Port, PortConfig, PortError, StartedPort,
 };
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, RuleId, Where, items};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Modify, RuleId, Where, items};
 
 /// A rule of this group about this address, which leads on or ends the packet's way.
 fn rule(group: u32, address: u32, to: Option<u32>) -> FlowRule {
@@ -292,6 +292,28 @@ fn forms_that_hardware_steering_refuses_are_refused_by_name() {
     assert_eq!(dump.lines().filter(|line| line.contains("raw_encap conf=")).count(), 2);
     assert!(dump.contains("0100 represented_port") && dump.contains("0200 represented_port"), "{dump}");
     well_behaved(&port);
+    drop(queue);
+    stop(port, rx, tx).detach().unwrap();
+}
+
+/// Rules that write different values into one register share a table, and each writes its own.
+#[test]
+fn what_a_rule_brings_itself_is_its_own() {
+    let bed = Bed::new();
+    let (port, rx, tx) = bed.uplink("", 8);
+    let mut queue = port.flow_queue(0).unwrap();
+    for n in [0x0a0b_0c01u32, 0x0a0b_0c02] {
+        let write = Action::ModifyField(Modify::Tag { index: 1, data: n });
+        let actions = vec![Action::Count, write, Action::Jump { group: 2 }];
+        queue.create(&FlowRule { actions, ..rule(1, n, None) }).unwrap();
+    }
+    answers(&mut queue, 2);
+    assert_eq!(count(&port, "flow_tables"), 1);
+    let dump = port.flow_dump().unwrap();
+    for (line, last) in dump.lines().zip(["01", "02"]) {
+        let conf = line.split("modify_field conf=").nth(1).unwrap().split(' ').next().unwrap();
+        assert!(conf.contains(&format!("{last}0c0b0a")), "{line}");
+    }
     drop(queue);
     stop(port, rx, tx).detach().unwrap();
 }

@@ -154,6 +154,11 @@ is_constant(const struct rte_flow_action *action, const struct rte_flow_action *
 		return false;
 	if (action->type == RTE_FLOW_ACTION_TYPE_RAW_ENCAP)
 		return ((const struct rte_flow_action_raw_encap *)mask->conf)->data != NULL;
+	if (action->type == RTE_FLOW_ACTION_TYPE_MODIFY_FIELD) {
+		/* What is written may vary; the rest is always masked. */
+		bytes = ((const struct rte_flow_action_modify_field *)mask->conf)->src.value;
+		size = sizeof(((struct rte_flow_action_modify_field *)NULL)->src.value);
+	}
 	for (i = 0; i < size; i++)
 		if (bytes[i] != 0)
 			return true;
