@@ -7,6 +7,7 @@ pub mod config;
 pub mod console;
 pub mod control;
 pub mod daemon;
+pub mod nic_check;
 pub mod port;
 pub mod rdma;
 pub mod shell;

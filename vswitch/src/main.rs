@@ -9,6 +9,7 @@ use vswitch::config::process::ApiConfig;
 use vswitch::console::repl::{self, Ending};
 use vswitch::control::client::Client;
 use vswitch::daemon;
+use vswitch::nic_check::{self, Host};
 
 /// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
 #[derive(Parser)]
@@ -59,10 +60,33 @@ enum Verb {
         #[arg(required = true)]
         command: Vec<String>,
     },
+    /// Look at a NIC
+    Nic {
+        #[command(subcommand)]
+        verb: NicVerb,
+    },
+}
+
+#[derive(Subcommand)]
+enum NicVerb {
+    /// Say what a NIC and its machine are like, what is wanted, and the command for each difference; changes nothing.
+    /// The exit status is 0 when all is fine, 1 when there is something to change, 2 when it could not be looked at
+    Check {
+        /// Its PCI address, such as 0000:3b:00.0
+        pci: String,
+        /// Config file (TOML) that says what is wanted
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// The answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// What a shell shows of a program that SIGPIPE ended: 128 and the signal's number.
 const PIPE_CLOSED: u8 = 128 + 13;
+/// The status of a check of a NIC that could not be looked at.
+const NOT_LOOKED_AT: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -127,7 +151,32 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             })
         }
         Verb::Ctl { socket, json, command } => ctl(&socket, json, &command.join(" ")),
+        Verb::Nic { verb: NicVerb::Check { pci, config, json } } => {
+            let report = match nic(&pci, config.as_deref()) {
+                Ok(report) => report,
+                Err(error) => {
+                    writeln!(std::io::stderr(), "vswitch: {}", told(&error))?;
+                    return Ok(ExitCode::from(NOT_LOOKED_AT));
+                }
+            };
+            let text = if json {
+                format!("{}\n", serde_json::to_string_pretty(&report.json())?)
+            } else {
+                report.text()
+            };
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+            Ok(ExitCode::from(report.status()))
+        }
     }
+}
+
+fn nic(pci: &str, file: Option<&std::path::Path>) -> anyhow::Result<nic_check::Report> {
+    let config = file.map(daemon::read_config).transpose()?;
+    let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
+    let given = config.as_ref().map(|config| (config, shown.as_str()));
+    Ok(nic_check::check(&Host::here(), pci, given, None)?)
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {

@@ -33,6 +33,7 @@ use crate::config::{PortSpec, secret};
 use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
+pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
 

@@ -42,7 +42,7 @@ pub(super) fn traits() -> Traits {
 }
 
 /// The address with its domain, in lower case.
-pub(super) fn full_address(address: &str) -> Result<String, OpenError> {
+pub(crate) fn full_address(address: &str) -> Result<String, OpenError> {
     devargs::check("address", address)?;
     let lower = address.to_ascii_lowercase();
     let full = if lower.matches(':').count() == 1 { format!("0000:{lower}") } else { lower };

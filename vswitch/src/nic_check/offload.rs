@@ -1,0 +1,84 @@
+//! What of `[offload]` would be used on the device, and which chains of rules it takes.
+
+use pmd::flow::BUILD;
+
+use super::Look;
+use super::commands;
+use super::finding::Finding;
+use crate::capabilities::{Answer, Report};
+use crate::config::offload::Entropy;
+
+pub(super) fn config(look: &Look<'_>) -> Finding {
+    const NAME: &str = "[offload]";
+    const WANTED: &str = "offload = \"rte-flow\" at the uplink and the representors";
+    let wanted = look.wanted;
+    let pci = look.pci.as_str();
+    if !wanted.by_config {
+        let command = commands::CONFIG.with(&[("pci", pci)]);
+        return Finding::noted(NAME, "not looked at: no config was given", WANTED).by(command);
+    }
+    let check = commands::CHECK_CONFIG.with(&[("file", look.file)]);
+    if wanted.ports.is_empty() {
+        let value = "the config has no port on this device: port = { kind = \"pci\", address = ... }";
+        return Finding::change(NAME, value, WANTED).by(check);
+    }
+    if wanted.offloaded.is_empty() {
+        let lab = match wanted.simulated.is_empty() {
+            true => String::new(),
+            false => format!("; {} on the simulated e-switch, a lab device", wanted.simulated.join(", ")),
+        };
+        let value = format!("no rules on this device for {}{lab}", wanted.ports.join(", "));
+        return Finding::noted(NAME, value, WANTED).by(check);
+    }
+    let offload = &wanted.offload;
+    let entropy = match offload.entropy {
+        Entropy::Exact => "exact",
+        Entropy::Hardware => "hardware",
+    };
+    let value = format!(
+        "{} for {}: at most {} rules, {} a second, entropy {entropy}, dv_flow_en={}",
+        if offload.enabled { "on" } else { "off until `offload on`" },
+        wanted.offloaded.join(", "),
+        offload.rules,
+        offload.rules_per_second,
+        wanted.dv_flow_en().unwrap_or("the driver's default"),
+    );
+    Finding::fine(NAME, value, WANTED).by(check)
+}
+
+/// What the DPDK that this was built with can say to a NIC at all.
+pub(super) fn build() -> Finding {
+    const NAME: &str = "DPDK";
+    const WANTED: &str = "23.07 or later for queue pairs (ib_bth)";
+    match BUILD.ib_bth {
+        true => Finding::fine(NAME, BUILD.version, WANTED),
+        false => Finding::noted(NAME, format!("{}: RC flows stay in software", BUILD.version), WANTED),
+    }
+}
+
+/// Which chains the device takes.
+pub(super) fn chains(probed: Option<&Result<Report, String>>) -> Vec<Finding> {
+    const NAME: &str = "chains";
+    const WANTED: &str = "taken";
+    let ask = commands::RUNNING.with(&[]);
+    let report = match probed {
+        None => {
+            let value = "not asked: a switch that runs with the device asks it";
+            return vec![Finding::noted(NAME, value, WANTED).by(ask)];
+        }
+        Some(Err(why)) => return vec![Finding::unknown(NAME, why, WANTED).by(commands::RUNNING.with(&[]))],
+        Some(Ok(report)) => report,
+    };
+    let one = |kind: &str, answer: &Answer| {
+        let name = format!("{kind} {}", answer.name);
+        match &answer.taken {
+            Ok(()) => Finding::fine(&name, "taken", WANTED),
+            // Flows of this kind stay in software: that is no fault of the device's settings by itself.
+            Err((_, error)) => {
+                Finding::noted(&name, format!("refused: {error}"), WANTED).by(commands::RUNNING.with(&[]))
+            }
+        }
+    };
+    let chains = report.chains.iter().map(|answer| one("chain", answer));
+    chains.chain(report.features.iter().map(|answer| one("rule", answer))).collect()
+}
