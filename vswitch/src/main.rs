@@ -77,6 +77,12 @@ enum NicVerb {
         /// Config file (TOML) that says what is wanted
         #[arg(long)]
         config: Option<PathBuf>,
+        /// Have the switch that runs with the device ask it which rules it takes; traffic is left alone
+        #[arg(long)]
+        probe: bool,
+        /// The control socket of that switch; else the config's
+        #[arg(long)]
+        socket: Option<PathBuf>,
         /// The answer in JSON
         #[arg(long)]
         json: bool,
@@ -151,8 +157,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             })
         }
         Verb::Ctl { socket, json, command } => ctl(&socket, json, &command.join(" ")),
-        Verb::Nic { verb: NicVerb::Check { pci, config, json } } => {
-            let report = match nic(&pci, config.as_deref()) {
+        Verb::Nic { verb: NicVerb::Check { pci, config, probe, socket, json } } => {
+            let report = match nic(&pci, config.as_deref(), probe, socket) {
                 Ok(report) => report,
                 Err(error) => {
                     writeln!(std::io::stderr(), "vswitch: {}", told(&error))?;
@@ -172,11 +178,19 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn nic(pci: &str, file: Option<&std::path::Path>) -> anyhow::Result<nic_check::Report> {
+fn nic(
+    pci: &str,
+    file: Option<&std::path::Path>,
+    probe: bool,
+    socket: Option<PathBuf>,
+) -> anyhow::Result<nic_check::Report> {
     let config = file.map(daemon::read_config).transpose()?;
     let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
     let given = config.as_ref().map(|config| (config, shown.as_str()));
-    Ok(nic_check::check(&Host::here(), pci, given, None)?)
+    let sockets = || config.as_ref().map_or_else(ApiConfig::default, |config| config.api.clone()).socket;
+    let pci = nic_check::address(pci)?;
+    let probed = probe.then(|| nic_check::probe::probe(&socket.unwrap_or_else(sockets), &pci));
+    Ok(nic_check::check(&Host::here(), &pci, given, probed.as_ref())?)
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {

@@ -39,6 +39,18 @@ impl Answer {
     }
 }
 
+/// Answers for programs: the device's words, and the rule that was refused, in testpmd's syntax.
+pub fn json(answers: &[Answer]) -> serde_json::Value {
+    let one = |answer: &Answer| match &answer.taken {
+        Ok(()) => serde_json::json!({ "name": answer.name, "taken": true }),
+        Err((rule, error)) => serde_json::json!({
+            "name": answer.name, "taken": false, "words": error.to_string(),
+            "rule": rule.as_ref().map(ToString::to_string),
+        }),
+    };
+    answers.iter().map(one).collect()
+}
+
 /// What a device takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {

@@ -74,6 +74,8 @@ commands! {
     CONFIG = "vswitch nic check <pci> --config <file>",
     /// The whole config, checked.
     CHECK_CONFIG = "vswitch check --config <file>",
-    /// Which rules the device takes, of a switch that runs.
+    /// Which rules the device takes.
+    PROBE = "vswitch nic check <pci> --probe",
+    /// The same in full, with the rules that were refused.
     RUNNING = "vswitch ctl \"show offload capabilities\"",
 }

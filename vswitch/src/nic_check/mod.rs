@@ -3,7 +3,8 @@
 //! ```text
 //!   sysfs, devlink, dcb (host.rs) --> device, machine, network, eswitch, offload: findings --> Report: table, JSON, status
 //! ```
-//! Looks, and changes nothing: no traffic is touched, DPDK is not started. Written for mlx5 from the documents of the
+//! Looks, and changes nothing: no traffic is touched, DPDK is not started. Which rules a device takes, a switch that runs
+//! with it says (probe.rs). Written for mlx5 from the documents of the
 //! kernel and the vendor; unconfirmed on hardware. `pmd-bindings/BRINGUP.md` is the same list for people, in the same order.
 
 pub mod commands;
@@ -15,6 +16,7 @@ pub mod host;
 mod machine;
 mod network;
 mod offload;
+pub mod probe;
 #[cfg(test)]
 mod tests;
 mod wanted;
@@ -24,9 +26,9 @@ use std::path::{Path, PathBuf};
 pub use finding::{Finding, Report, State};
 pub use host::Host;
 use host::Unread;
+use probe::Probed;
 use wanted::Wanted;
 
-use crate::capabilities;
 use crate::config::Config;
 use crate::port::full_address;
 
@@ -112,6 +114,14 @@ fn is_representor(port: &str) -> bool {
     port.contains("pf") && (function("vf") || function("sf"))
 }
 
+/// A PCI address in full, with its domain.
+///
+/// # Errors
+/// When it is none.
+pub fn address(pci: &str) -> Result<String, Unseen> {
+    full_address(pci).map_err(|error| Unseen::Address(error.to_string()))
+}
+
 /// Looks at the device at a PCI address, with what a config (and its file's name) wants of it. `probed` is what it says of rules, where it was
 /// asked.
 ///
@@ -121,10 +131,10 @@ pub fn check(
     host: &Host,
     pci: &str,
     config: Option<(&Config, &str)>,
-    probed: Option<&Result<capabilities::Report, String>>,
+    probed: Option<&Result<Probed, String>>,
 ) -> Result<Report, Unseen> {
     const BUS: &str = "sys/bus/pci/devices";
-    let pci = full_address(pci).map_err(|error| Unseen::Address(error.to_string()))?;
+    let pci = address(pci)?;
     let path = Path::new(BUS).join(&pci);
     if !host.exists(BUS) {
         return Err(Unseen::NoBus);
@@ -158,9 +168,9 @@ pub fn check(
     findings.push(network::mtu(&look));
     findings.extend(eswitch::findings(&look));
     findings.extend(network::lossless(&look));
-    findings.push(network::queues(&look));
+    findings.push(network::queues(&look, probed));
     findings.push(offload::config(&look));
     findings.push(offload::build());
-    findings.extend(offload::chains(probed));
+    findings.extend(offload::chains(&look, probed));
     Ok(Report { device: look.pci, findings })
 }

@@ -4,6 +4,7 @@ use super::commands;
 use super::devlink;
 use super::finding::Finding;
 use super::host::{Unanswered, Unread};
+use super::probe::Probed;
 use super::{Look, commands::Template};
 
 /// The priority of RoCE where nothing says another.
@@ -132,7 +133,7 @@ fn ecn(look: &Look<'_>, netdev: &str, priority: usize) -> Finding {
 }
 
 /// Queues of the kernel's driver. Those of the switch are made when it starts: one for each worker.
-pub(super) fn queues(look: &Look<'_>) -> Finding {
+pub(super) fn queues(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -> Finding {
     const NAME: &str = "queues, RSS";
     let workers = look.wanted.workers;
     let wanted = format!("{workers} for the switch, which it makes itself");
@@ -146,7 +147,11 @@ pub(super) fn queues(look: &Look<'_>) -> Finding {
         0 => "not known: the kernel does not say".into(),
         _ => format!("the kernel has {} rx, {} tx", count("rx-"), count("tx-")),
     };
-    Finding::noted(NAME, value, wanted).by(filled(commands::SHOW_RSS, netdev))
+    let rss = match probed {
+        Some(Ok(Probed { rss: Some(types), .. })) => format!("; DPDK can hash {types}"),
+        _ => String::new(),
+    };
+    Finding::noted(NAME, value + &rss, wanted).by(filled(commands::SHOW_RSS, netdev))
 }
 
 fn no_netdev<'a>(look: &'a Look<'_>, name: &str, wanted: &str) -> Result<&'a str, Finding> {

@@ -5,7 +5,7 @@ use pmd::flow::BUILD;
 use super::Look;
 use super::commands;
 use super::finding::Finding;
-use crate::capabilities::{Answer, Report};
+use super::probe::{Answer, Probed};
 use crate::config::offload::Entropy;
 
 pub(super) fn config(look: &Look<'_>) -> Finding {
@@ -57,25 +57,25 @@ pub(super) fn build() -> Finding {
 }
 
 /// Which chains the device takes.
-pub(super) fn chains(probed: Option<&Result<Report, String>>) -> Vec<Finding> {
+pub(super) fn chains(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -> Vec<Finding> {
     const NAME: &str = "chains";
     const WANTED: &str = "taken";
-    let ask = commands::RUNNING.with(&[]);
+    let ask = commands::PROBE.with(&[("pci", &look.pci)]);
     let report = match probed {
         None => {
-            let value = "not asked: a switch that runs with the device asks it";
+            let value = "not asked: start the switch with the device, then --probe has it ask";
             return vec![Finding::noted(NAME, value, WANTED).by(ask)];
         }
-        Some(Err(why)) => return vec![Finding::unknown(NAME, why, WANTED).by(commands::RUNNING.with(&[]))],
+        Some(Err(why)) => return vec![Finding::unknown(NAME, why, WANTED).by(ask)],
         Some(Ok(report)) => report,
     };
-    let one = |kind: &str, answer: &Answer| {
-        let name = format!("{kind} {}", answer.name);
-        match &answer.taken {
+    let one = |kind: &str, (name, taken): &Answer| {
+        let name = format!("{kind} {name}");
+        match taken {
             Ok(()) => Finding::fine(&name, "taken", WANTED),
             // Flows of this kind stay in software: that is no fault of the device's settings by itself.
-            Err((_, error)) => {
-                Finding::noted(&name, format!("refused: {error}"), WANTED).by(commands::RUNNING.with(&[]))
+            Err(words) => {
+                Finding::noted(&name, format!("refused: {words}"), WANTED).by(commands::RUNNING.with(&[]))
             }
         }
     };

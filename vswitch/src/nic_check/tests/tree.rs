@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::config::Config;
 use crate::nic_check::host::{Tools, Unanswered};
+use crate::nic_check::probe::Probed;
 use crate::nic_check::{self, Finding, Host, Report, State, Unseen};
 
 pub const PCI: &str = "0000:3b:00.0";
@@ -163,9 +164,22 @@ impl Tree {
     }
 
     pub fn check(&self, config: Option<&Config>) -> Result<Report, Unseen> {
+        self.look(config, None)
+    }
+
+    /// With what a switch says of the device.
+    pub fn probed(&self, probed: &Result<Probed, String>) -> Report {
+        self.look(None, Some(probed)).unwrap()
+    }
+
+    fn look(
+        &self,
+        config: Option<&Config>,
+        probed: Option<&Result<Probed, String>>,
+    ) -> Result<Report, Unseen> {
         let host = Host { root: self.root.clone(), tools: Box::new(Answers(self.answers.clone())) };
-        let report =
-            nic_check::check(&host, "3b:00.0", config.map(|config| (config, "/etc/vswitch.toml")), None);
+        let given = config.map(|config| (config, "/etc/vswitch.toml"));
+        let report = nic_check::check(&host, "3b:00.0", given, probed);
         if let Ok(report) = &report {
             consistent(report);
         }

@@ -126,16 +126,6 @@ fn table(report: &Report) -> String {
 }
 
 fn row(port: &Asked) -> Value {
-    let answers = |answers: &[Answer]| -> Value {
-        let one = |answer: &Answer| match &answer.taken {
-            Ok(()) => json!({ "name": answer.name, "taken": true }),
-            Err((rule, error)) => json!({
-                "name": answer.name, "taken": false, "words": error.to_string(),
-                "rule": rule.as_ref().map(ToString::to_string),
-            }),
-        };
-        answers.iter().map(one).collect()
-    };
     let queues = port.queues.as_ref().ok().map(|limits| {
         json!({
             "queues": limits.queues, "depth": limits.depth, "counters": limits.counters, "ages": limits.ages,
@@ -145,6 +135,7 @@ fn row(port: &Asked) -> Value {
     json!({
         "id": port.id, "name": port.name, "driver": port.driver, "device": port.device,
         "transfer-proxy": port.proxy.as_ref().ok().map(|(proxy, _)| proxy), "flow-queues": queues,
-        "features": answers(&port.report.features), "chains": answers(&port.report.chains),
+        "features": capabilities::json(&port.report.features),
+        "chains": capabilities::json(&port.report.chains),
     })
 }
