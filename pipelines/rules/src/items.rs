@@ -150,10 +150,10 @@ items! {
         /// DPDK port id.
         ID = "id" 0 32 Number,
     }
-    /// The colour that a meter gave, 1 byte.
+    /// The colour that a meter gave, 1 byte, of which the two lower bits count.
     MeterColor meter_color "meter" 1 {
         /// Colour.
-        COLOR = "color" 0 8 Colour,
+        COLOR = "color" 6 2 Colour,
     }
     /// What an earlier rule wrote into a tag register: data 4 bytes, index of the register 1 byte.
     Tag tag "tag" 5 {

@@ -91,12 +91,12 @@ static void make_pools(enum engine engine)
 			sh->ipool[i] = make_pool(sizes[i]);
 }
 
-/* Counters of software steering, none of them made yet; each is an object of its own. */
+/* Counters of software steering, none of them made yet; by ranges, as on NICs whose firmware makes them so. */
 static void make_counters(void)
 {
 	struct mlx5_flow_counter_mng *counters = &sh->sws_cmng;
 
-	counters->counter_fallback = 1;
+	counters->counter_fallback = 0;
 	counters->pools = new_zeroed(MLX5_COUNTER_POOLS_MAX_NUM * sizeof(*counters->pools));
 	counters->min_id = MLX5_CNT_BATCH_OFFSET;
 	counters->max_id = -1;
