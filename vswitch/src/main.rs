@@ -81,7 +81,7 @@ enum NicVerb {
         #[arg(long)]
         probe: bool,
         /// The control socket of that switch; else the config's
-        #[arg(long)]
+        #[arg(long, requires = "probe")]
         socket: Option<PathBuf>,
         /// The answer in JSON
         #[arg(long)]
