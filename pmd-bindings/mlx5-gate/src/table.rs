@@ -31,7 +31,7 @@ struct Met {
 /// The tables: verdicts by chain, and what was refused in which words.
 ///
 /// # Errors
-/// As [`judge`].
+/// As [`judge()`].
 pub fn table(chains: &[Chain]) -> Result<String, GateError> {
     let all: Vec<FlowRule> = chains.iter().flat_map(|chain| chain.rules.iter().cloned()).collect();
     let mut text = format!(
