@@ -68,7 +68,7 @@ fn perf_lab(file: &Path, more: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn lab_takes_every_arm_through_every_measurement() {
+fn lab_takes_every_forwarder_through_every_measurement() {
     process::need_root();
     let dir = Workdir::new("lab");
     let perf = binary::release("perf").display().to_string();

@@ -43,7 +43,7 @@ enum Step {
 }
 
 /// The host with an e-switch.
-struct Mixed {
+pub struct Mixed {
     host: Host,
     eswitch: Eswitch,
     store: Store,
@@ -55,14 +55,14 @@ struct Mixed {
 
 impl Mixed {
     /// Rules come into force a quarter of a millisecond apart.
-    fn new(host: Host) -> Self {
+    pub fn new(host: Host) -> Self {
         let config = Config { refresh_ns: 0, insertion_rate: 4000, ..Config::default() };
         let (eswitch, store) = (Eswitch::new(config), Store::default());
         Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
     }
 
     /// Offloads what is not refused.
-    fn offload(&mut self, ask: Ask) -> bool {
+    pub fn offload(&mut self, ask: Ask) -> bool {
         if self.chains.iter().any(|(other, _)| *other == ask) {
             return false;
         }
@@ -109,14 +109,14 @@ impl Mixed {
     }
 
     /// Lets time go on.
-    fn wait(&mut self, ms: u64) {
+    pub fn wait(&mut self, ms: u64) {
         self.now_ns += ms * 1_000_000;
         self.eswitch.advance(self.now_ns);
         self.store.hear(&mut self.eswitch);
     }
 
     /// One packet through the e-switch and, where that says so, the worker.
-    fn pass(&mut self, port: PortIndex, frame: &[u8]) -> (Fate, Vec<(PortIndex, Vec<u8>)>) {
+    pub fn pass(&mut self, port: PortIndex, frame: &[u8]) -> (Fate, Vec<(PortIndex, Vec<u8>)>) {
         let mut packet = HeapBuf::new(frame);
         let fate = self.eswitch.run(&mut packet, dpdk(port));
         let out = match fate {

@@ -5,6 +5,7 @@
 mod bad;
 mod churn;
 mod differential;
+mod ecn;
 mod figures;
 mod host;
 mod manager;
