@@ -279,6 +279,16 @@ fn mlx5_says_what_the_table_says() {
     assert!(chains.len() > 15 && count > 1000, "{} chains, {count} rules", chains.len());
     let Some(table) = at_hand(table::table(&chains)) else { return };
     let (now, _) = table::in_file(&table).unwrap();
+    // The table is of one release; another one is judged by what it says itself, as above.
+    let release = |table: &str| table.trim().lines().next().unwrap().to_owned();
+    if release(&now) != release(&table) {
+        println!(
+            "SKIPPED: the table in {} is of another DPDK than this: {}",
+            table::file().display(),
+            release(&now)
+        );
+        return;
+    }
     assert!(
         now == table.trim(),
         "the table in {} is not what mlx5 says now; write it with `cargo run -p mlx5-gate -- table`:\n{table}",
