@@ -27,7 +27,7 @@ use pmd::{
     Eal, EalConfig, FlowDevice, FlowEngine, FlowQueues, Hugepages, Mempool, MempoolConfig, Port, PortConfig,
     RxQueue, StartedPort, TxQueue,
 };
-use rules::{BackEnd, Stamp};
+use rules::{ArrivalCount, BackEnd};
 use wire::build::Path;
 use wire::{MacAddr, Vni};
 
@@ -170,7 +170,7 @@ impl<D: Device> World<D> {
         let now_ns = *tick * SYNC_NS;
         device.advance(now_ns);
         let began = Instant::now();
-        manager.reconcile(device, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+        manager.reconcile(device, &tables, &samples, |_| Some(ArrivalCount(0)), now_ns);
         let drained = device.drain();
         let elapsed = began.elapsed();
         assert_eq!(drained, Ok(()));

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use pmd::{Eal, EalConfig, FlowEngine, FlowQueues, Hugepages, Mempool, MempoolConfig, Port, PortConfig};
-use rules::{Action, Attr, BackEnd, FlowRule, Item, Kind, RuleId, items};
+use rules::{Action, Attr, BackEnd, FlowRule, Item, ItemKind, RuleId, items};
 
 const ROUNDS: usize = 5;
 
@@ -16,7 +16,7 @@ fn rule(number: u32) -> FlowRule {
     FlowRule {
         attr: Attr::transfer(1, 0),
         pattern: vec![
-            Item::any(Kind::Eth),
+            Item::any(ItemKind::Eth),
             Item::with(items::ipv4::SRC, 0x0a00_0001u32).is(items::ipv4::DST, 0x0a01_0000 + (number >> 16)),
             ports,
         ],

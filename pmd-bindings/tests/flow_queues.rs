@@ -13,14 +13,14 @@ use common::{eswitch_eal, pool, start, stop};
 use pmd::{
     Eal, FlowDevice, FlowEngine, FlowQueue, FlowQueues, Mempool, Port, PortConfig, PortError, StartedPort,
 };
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Modify, RuleId, Where, items};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Modify, RuleId, Where, items};
 
 /// A rule of this group about this address, which leads on or ends the packet's way.
 fn rule(group: u32, address: u32, to: Option<u32>) -> FlowRule {
     let end = to.map_or(Action::Drop, |group| Action::Jump { group });
     FlowRule {
         attr: Attr::transfer(group, 0),
-        pattern: vec![Item::any(Kind::Eth), Item::with(items::ipv4::DST, address)],
+        pattern: vec![Item::any(ItemKind::Eth), Item::with(items::ipv4::DST, address)],
         actions: vec![Action::Count, end],
     }
 }

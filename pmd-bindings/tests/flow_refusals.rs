@@ -8,7 +8,7 @@ mod common;
 use common::{eal, in_own_namespace, pool, start, stop};
 use pmd::{FlowDevice, FlowEngine, FlowQueues, Flows, Port, PortConfig, PortError};
 use rules::{
-    Action, Attr, BackEnd, Cause, Domain, FlowError, FlowRule, Item, Kind, Meter, RuleId, Where, items,
+    Action, Attr, BackEnd, Cause, Domain, FlowError, FlowRule, Item, ItemKind, Meter, RuleId, Where, items,
 };
 
 fn ingress(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
@@ -16,7 +16,7 @@ fn ingress(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
 }
 
 fn simple() -> FlowRule {
-    ingress(vec![Item::any(Kind::Eth), Item::with(items::ipv4::DST, 0x0a00_0001u32)], vec![Action::Drop])
+    ingress(vec![Item::any(ItemKind::Eth), Item::with(items::ipv4::DST, 0x0a00_0001u32)], vec![Action::Drop])
 }
 
 const METER: Meter = Meter { cir: 1_000_000, cbs: 10_000, eir: 0, ebs: 0 };
@@ -125,7 +125,7 @@ fn failsafe_hands_on_what_its_device_says() {
 }
 
 fn marks() -> FlowRule {
-    ingress(vec![Item::any(Kind::Eth)], vec![Action::Mark { id: 1 }])
+    ingress(vec![Item::any(ItemKind::Eth)], vec![Action::Mark { id: 1 }])
 }
 
 /// A rule that a tap takes goes in, out, and in again for the flush; or the kernel's refusal is told.
@@ -163,11 +163,11 @@ fn a_tap_says_which_part_of_a_rule_it_refuses() {
     let ttl = Item::with(items::ipv4::TTL, 3u8);
     let refused = [
         (
-            ingress(vec![Item::any(Kind::Eth), Item::any(Kind::Vxlan)], vec![Action::Drop]),
+            ingress(vec![Item::any(ItemKind::Eth), Item::any(ItemKind::Vxlan)], vec![Action::Drop]),
             Where::Item(1),
             "item",
         ),
-        (ingress(vec![Item::any(Kind::Eth), ttl], vec![Action::Drop]), Where::Item(1), "item"),
+        (ingress(vec![Item::any(ItemKind::Eth), ttl], vec![Action::Drop]), Where::Item(1), "item"),
         (marks(), Where::Action(0), "action"),
         (FlowRule { attr: Attr::transfer(0, 0), ..simple() }, Where::AttrTransfer, "transfer"),
     ];
@@ -238,8 +238,10 @@ fn a_device_over_a_tap_takes_away_its_own_rules_only() {
     let error = device.create(&transfer).unwrap_err();
     assert_eq!((error.cause, error.at), (Cause::Unsupported, Where::AttrTransfer), "{error}");
     // Where the kernel has the classifier: one rule of the device and one by hand, which outlives it.
-    let other =
-        ingress(vec![Item::any(Kind::Eth), Item::with(items::ipv4::DST, 0x0a00_0002u32)], vec![Action::Drop]);
+    let other = ingress(
+        vec![Item::any(ItemKind::Eth), Item::with(items::ipv4::DST, 0x0a00_0002u32)],
+        vec![Action::Drop],
+    );
     match device.create(&simple()) {
         Ok(rule) => {
             let by_hand = flows.create(&other).unwrap();

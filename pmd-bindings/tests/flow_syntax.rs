@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rules::{Action, Attr, Encap, FlowRule, Item, Kind, Modify, items};
+use rules::{Action, Attr, Encap, FlowRule, Item, ItemKind, Modify, items};
 use wire::{Ecn, MacAddr};
 
 /// What testpmd made of commands; one that is done counts as neither.
@@ -129,11 +129,11 @@ fn rule(pattern: Vec<Item>, actions: Vec<Action>) -> FlowRule {
 #[test]
 fn testpmd_reads_every_field_of_every_item() {
     let mut commands = Vec::new();
-    for kind in Kind::ALL {
+    for kind in ItemKind::ALL {
         commands.push(rule(vec![Item::any(*kind)], vec![Action::Drop]).testpmd(0));
         for field in kind.fields() {
             // A colour is a word, and there are three; a mask of it is a number.
-            let high = if kind == &Kind::MeterColor { 2 } else { field.ones() };
+            let high = if kind == &ItemKind::MeterColor { 2 } else { field.ones() };
             let mut forms = vec![Item::with(*field, 0u8), Item::with(*field, high)];
             // testpmd takes the number of a tag register as a whole only.
             if *field != items::tag::INDEX {

@@ -13,7 +13,7 @@ pub struct RuleId(pub u64);
 /// A count of a flow's packets that came to software: the e-switch's own, or where nobody but software counts them,
 /// software's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Stamp(pub u64);
+pub struct ArrivalCount(pub u64);
 
 /// What a gate asks for when it comes into force: that no packet of its flow came to software since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Guard {
     /// The number by which the back end tells it from others.
     pub flow: u64,
     /// When everything of the flow had left software.
-    pub stamp: Stamp,
+    pub arrivals: ArrivalCount,
 }
 
 /// What a rule has seen.
@@ -177,7 +177,7 @@ pub trait BackEnd {
     /// Takes the rule that opens the way of a flow. Where the back end can tell, one whose guard does not hold at the
     /// moment it comes into force fails with [`Cause::Again`], and no packet of the flow is overtaken by a later one.
     ///
-    /// A NIC cannot tell: packets that reach it between the stamp and the rule may be overtaken (unconfirmed on
+    /// A NIC cannot tell: packets that reach it between the count and the rule may be overtaken (unconfirmed on
     /// hardware). That window is narrowed by asking for flows that were idle for a while, not by the rule.
     ///
     /// # Errors

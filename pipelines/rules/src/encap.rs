@@ -7,7 +7,7 @@ use std::fmt;
 use thiserror::Error;
 use wire::protocol;
 
-use crate::items::{Item, Kind, eth, ipv4, ipv6, vlan};
+use crate::items::{Item, ItemKind, eth, ipv4, ipv6, vlan};
 
 /// The longest header: Ethernet 14, VLAN 4, IPv6 40, UDP 8, VxLAN 8.
 const MAX_BYTES: usize = 74;
@@ -91,11 +91,15 @@ impl Encap {
 
     /// Its layers as items whose fields all count.
     fn layers(&self) -> Vec<Item> {
-        let mut kinds = vec![Kind::Eth];
+        let mut kinds = vec![ItemKind::Eth];
         if self.ip_offset() == 18 {
-            kinds.push(Kind::Vlan);
+            kinds.push(ItemKind::Vlan);
         }
-        kinds.extend([if self.is_ipv6() { Kind::Ipv6 } else { Kind::Ipv4 }, Kind::Udp, Kind::Vxlan]);
+        kinds.extend([
+            if self.is_ipv6() { ItemKind::Ipv6 } else { ItemKind::Ipv4 },
+            ItemKind::Udp,
+            ItemKind::Vxlan,
+        ]);
         let mut at = 0;
         kinds
             .into_iter()

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use wire::MacAddr;
 
-use crate::items::Kind;
+use crate::items::ItemKind;
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Field {
     /// The item it belongs to.
-    pub kind: Kind,
+    pub kind: ItemKind,
     /// Its name in testpmd.
     pub name: &'static str,
     /// First bit, counted from the most significant bit of the item's first byte.
@@ -40,7 +40,7 @@ pub struct Field {
 }
 
 impl Field {
-    pub(super) const fn new(kind: Kind, name: &'static str, bit: u16, bits: u16, format: Format) -> Self {
+    pub(super) const fn new(kind: ItemKind, name: &'static str, bit: u16, bits: u16, format: Format) -> Self {
         Self { kind, name, bit, bits, format }
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn values_lie_where_the_field_says_and_nowhere_else() {
-        let flow = Field::new(Kind::Ipv6, "flow", 12, 20, Format::Hex);
+        let flow = Field::new(ItemKind::Ipv6, "flow", 12, 20, Format::Hex);
         let mut bytes = [0xff; 8];
         flow.set(&mut bytes, 0x1_2345);
         assert_eq!(bytes, [0xff, 0xf1, 0x23, 0x45, 0xff, 0xff, 0xff, 0xff]);
@@ -110,7 +110,7 @@ mod tests {
         flow.set(&mut bytes, 0xf0_0000);
         assert_eq!(flow.get(&bytes), 0, "no room for the upper bits");
         assert_eq!(bytes[1] & 0xf0, 0xf0);
-        let whole = Field::new(Kind::Ipv6, "src", 0, 128, Format::Ipv6);
+        let whole = Field::new(ItemKind::Ipv6, "src", 0, 128, Format::Ipv6);
         let mut bytes = [0; 16];
         whole.set(&mut bytes, u128::MAX - 1);
         assert_eq!(whole.get(&bytes), u128::MAX - 1);

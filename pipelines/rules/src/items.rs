@@ -20,16 +20,16 @@ macro_rules! items {
     })*) => {
         /// What an item is about.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Kind { $($(#[$doc])* $kind,)* }
+        pub enum ItemKind { $($(#[$doc])* $kind,)* }
 
         $($(#[$doc])*
         pub mod $module {
-            use crate::{Field, Format, Kind};
-            $($(#[$fdoc])* pub const $field: Field = Field::new(Kind::$kind, $name, $bit, $bits, Format::$format);)*
+            use crate::{Field, Format, ItemKind};
+            $($(#[$fdoc])* pub const $field: Field = Field::new(ItemKind::$kind, $name, $bit, $bits, Format::$format);)*
             pub(super) const FIELDS: &[Field] = &[$($field),*];
         })*
 
-        impl Kind {
+        impl ItemKind {
             /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
@@ -175,7 +175,7 @@ items! {
 /// is above its lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Item {
-    kind: Kind,
+    kind: ItemKind,
     spec: ItemBytes,
     mask: ItemBytes,
     last: Option<ItemBytes>,
@@ -183,7 +183,7 @@ pub struct Item {
 
 impl Item {
     /// Any packet that has this layer.
-    pub const fn any(kind: Kind) -> Self {
+    pub const fn any(kind: ItemKind) -> Self {
         Self { kind, spec: [0; ITEM_BYTES], mask: [0; ITEM_BYTES], last: None }
     }
 
@@ -223,7 +223,7 @@ impl Item {
 
     /// An item from its bytes: bits outside mask are cleared. `None` when a length is not the kind's, or when a bit
     /// that no field has is to be matched.
-    pub fn from_bytes(kind: Kind, spec: &[u8], mask: &[u8], last: Option<&[u8]>) -> Option<Self> {
+    pub fn from_bytes(kind: ItemKind, spec: &[u8], mask: &[u8], last: Option<&[u8]>) -> Option<Self> {
         let copy = |bytes: &[u8]| -> Option<ItemBytes> {
             let mut copy = [0; ITEM_BYTES];
             copy.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -258,7 +258,7 @@ impl Item {
     }
 
     /// The header or register that it matches.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ItemKind {
         self.kind
     }
 

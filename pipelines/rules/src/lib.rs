@@ -15,9 +15,9 @@ pub mod rule;
 pub mod testpmd;
 
 pub use actions::Action;
-pub use back_end::{BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Stamp, Usage, Where};
+pub use back_end::{ArrivalCount, BackEnd, Cause, Colour, FlowError, Guard, Meter, RuleId, Usage, Where};
 pub use encap::{Encap, EncapError};
 pub use field::{Field, Format};
-pub use items::{Item, Kind};
+pub use items::{Item, ItemKind};
 pub use modify::Modify;
 pub use rule::{Attr, Domain, FlowRule};

@@ -38,7 +38,7 @@ pub enum Modify {
 
 /// Whether a value replaces the field or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum ModifyOp {
     /// `RTE_FLOW_MODIFY_SET`.
     Set,
     /// `RTE_FLOW_MODIFY_ADD`.
@@ -119,8 +119,8 @@ impl Modify {
     }
 
     /// How the value gets there.
-    pub const fn operation(&self) -> Operation {
-        if matches!(self, Self::Ttl { .. }) { Operation::Add } else { Operation::Set }
+    pub const fn operation(&self) -> ModifyOp {
+        if matches!(self, Self::Ttl { .. }) { ModifyOp::Add } else { ModifyOp::Set }
     }
 
     /// The number of the register, 0 for a field of the packet.
@@ -141,7 +141,7 @@ impl Modify {
     }
 
     /// The write of these parts; the opposite of the functions above. `None` when no such write is made here.
-    pub fn of(operation: Operation, target: Target, index: u8, value: [u8; 16]) -> Option<Self> {
+    pub fn of(operation: ModifyOp, target: Target, index: u8, value: [u8; 16]) -> Option<Self> {
         let [a, b, c, d, e, f, ..] = value;
         let mac = MacAddr([a, b, c, d, e, f]);
         let read = match target {
@@ -164,8 +164,8 @@ impl fmt::Display for Modify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = self.target();
         let operation = match self.operation() {
-            Operation::Set => "set",
-            Operation::Add => "add",
+            ModifyOp::Set => "set",
+            ModifyOp::Add => "add",
         };
         write!(f, "op {operation} dst_type {}", target.name())?;
         if target == Target::Tag {
@@ -210,14 +210,14 @@ mod tests {
         let ecn = |operation, index, value| Modify::of(operation, Target::Ipv4Ecn, index, value);
         let mut value = [0; 16];
         value[0] = 3;
-        assert!(ecn(Operation::Set, 0, value).is_some());
-        assert_eq!(ecn(Operation::Add, 0, value), None);
-        assert_eq!(ecn(Operation::Set, 1, value), None, "no register");
+        assert!(ecn(ModifyOp::Set, 0, value).is_some());
+        assert_eq!(ecn(ModifyOp::Add, 0, value), None);
+        assert_eq!(ecn(ModifyOp::Set, 1, value), None, "no register");
         value[0] = 4;
-        assert_eq!(ecn(Operation::Set, 0, value), None, "more than two bits");
+        assert_eq!(ecn(ModifyOp::Set, 0, value), None, "more than two bits");
         value = [0; 16];
         value[15] = 1;
-        assert_eq!(ecn(Operation::Set, 0, value), None, "behind the field");
-        assert_eq!(Modify::of(Operation::Add, Target::Ipv4Ttl, 0, [1; 16]), None, "other sums than -1");
+        assert_eq!(ecn(ModifyOp::Set, 0, value), None, "behind the field");
+        assert_eq!(Modify::of(ModifyOp::Add, Target::Ipv4Ttl, 0, [1; 16]), None, "other sums than -1");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::actions::Action;
-use crate::items::{Item, Kind, port_id, represented_port};
+use crate::items::{Item, ItemKind, port_id, represented_port};
 
 /// Whose packets a rule sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,8 +49,8 @@ impl FlowRule {
     /// True for a rule about what a DPDK port stands for: packets from there, or to there.
     pub fn names_port(&self, port: u16) -> bool {
         let from = |item: &Item| match item.kind() {
-            Kind::RepresentedPort => item.field(represented_port::ETHDEV_PORT_ID).0 == u128::from(port),
-            Kind::PortId => item.field(port_id::ID).0 == u128::from(port),
+            ItemKind::RepresentedPort => item.field(represented_port::ETHDEV_PORT_ID).0 == u128::from(port),
+            ItemKind::PortId => item.field(port_id::ID).0 == u128::from(port),
             _ => false,
         };
         let to = |action: &Action| match *action {

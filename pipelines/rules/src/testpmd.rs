@@ -11,8 +11,8 @@ use std::str::{FromStr, SplitWhitespace};
 
 use wire::MacAddr;
 
-use crate::modify::{Operation, Target};
-use crate::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, Kind, Modify, items};
+use crate::modify::{ModifyOp, Target};
+use crate::{Action, Attr, Domain, Encap, Field, FlowRule, Format, Item, ItemKind, Modify, items};
 
 /// Headers that `raw_encap index N` puts in front.
 pub type Encaps = BTreeMap<u16, Encap>;
@@ -100,8 +100,8 @@ pub fn encap(text: &str) -> Result<Encap, String> {
         bytes.extend_from_slice(&item.spec()[..item.kind().size() - usize::from(flagged)]);
         // As testpmd fills them in.
         match item.kind() {
-            Kind::Ipv4 => items::ipv4::VERSION_IHL.set(&mut bytes[from..], 0x45),
-            Kind::Ipv6 => bytes[from] |= 0x60,
+            ItemKind::Ipv4 => items::ipv4::VERSION_IHL.set(&mut bytes[from..], 0x45),
+            ItemKind::Ipv6 => bytes[from] |= 0x60,
             _ => {}
         }
     }
@@ -143,8 +143,8 @@ fn unknown<T: Display>(word: &str, known: impl IntoIterator<Item = T>) -> String
 
 fn item(part: &[&str]) -> Result<Item, String> {
     let (name, mut rest) = part.split_first().ok_or("an item without a name")?;
-    let kind = Kind::ALL.iter().copied().find(|kind| kind.name() == *name);
-    let kind = kind.ok_or_else(|| unknown(name, Kind::ALL.iter().map(|kind| kind.name())))?;
+    let kind = ItemKind::ALL.iter().copied().find(|kind| kind.name() == *name);
+    let kind = kind.ok_or_else(|| unknown(name, ItemKind::ALL.iter().map(|kind| kind.name())))?;
     let empty = || vec![0; kind.size()];
     let (mut spec, mut mask, mut last, mut ranged) = (empty(), empty(), empty(), false);
     let mut given = Vec::new();
@@ -323,8 +323,8 @@ const ACTIONS: [&str; 13] = [
 fn modify(values: &Values<'_>) -> Result<Modify, String> {
     values.only(&["op", "dst_type", "dst_level", "src_type", "src_value", "width"])?;
     let operation = match values.get("op")? {
-        "set" => Operation::Set,
-        "add" => Operation::Add,
+        "set" => ModifyOp::Set,
+        "add" => ModifyOp::Add,
         word => return Err(unknown(word, ["set", "add"])),
     };
     let name = values.get("dst_type")?;
@@ -404,8 +404,8 @@ mod tests {
             Action::Drop,
         ];
         actions.extend(Ecn::ALL.map(|ecn| Action::set_ecn(ecn == Ecn::Ce, ecn)));
-        let mut pattern: Vec<Item> = Kind::ALL.iter().map(|kind| Item::any(*kind)).collect();
-        for field in Kind::ALL.iter().flat_map(|kind| kind.fields()) {
+        let mut pattern: Vec<Item> = ItemKind::ALL.iter().map(|kind| Item::any(*kind)).collect();
+        for field in ItemKind::ALL.iter().flat_map(|kind| kind.fields()) {
             let most = if field.format == Format::Colour { 2 } else { field.ones() };
             pattern.push(Item::with(*field, most));
             // Colours are words: there is no mask of them, and no range.
@@ -472,11 +472,11 @@ mod tests {
         let read = rule(text, &Encaps::new()).unwrap();
         assert_eq!(
             read.pattern,
-            [Item::any(Kind::Ipv4).masked(items::ipv4::SRC, 0x0a00_0000u32, 0xff00_0000)]
+            [Item::any(ItemKind::Ipv4).masked(items::ipv4::SRC, 0x0a00_0000u32, 0xff00_0000)]
         );
         for (bits, mask) in [(0, 0), (32, 0xffff_ffff)] {
             let text = format!("ingress pattern ipv4 src prefix {bits} / end actions drop / end");
-            let wanted = Item::any(Kind::Ipv4).masked(items::ipv4::SRC, 0u8, mask);
+            let wanted = Item::any(ItemKind::Ipv4).masked(items::ipv4::SRC, 0u8, mask);
             assert_eq!(rule(&text, &Encaps::new()).unwrap().pattern, [wanted]);
         }
     }

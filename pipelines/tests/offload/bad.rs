@@ -170,7 +170,9 @@ impl Lab {
         let tables = self.host.tables();
         let arrivals = self.device.eswitch.all_arrivals();
         let quiet = |ask: &Ask| {
-            Some(Stamp(arrivals.of(arrival::flow_of(ask, arrival::FlowOrigin::of(&tables, &ask.key)?))))
+            Some(ArrivalCount(
+                arrivals.of(arrival::flow_of(ask, arrival::FlowOrigin::of(&tables, &ask.key)?)),
+            ))
         };
         for debit in self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns) {
             *self.debited.entry(debit.ask).or_default() += debit.packets;

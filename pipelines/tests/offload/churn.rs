@@ -8,7 +8,7 @@ use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Ask, Entropy, Options, Tables};
 use pipelines::qos::Class;
-use rules::{BackEnd, Stamp};
+use rules::{ArrivalCount, BackEnd};
 
 use crate::host::*;
 use testkit::*;
@@ -64,7 +64,8 @@ fn churn_leaves_nothing() {
             }));
         }
         let arrivals = eswitch.all_arrivals();
-        let quiet = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+        let quiet =
+            |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
         manager.reconcile(&mut eswitch, &tables, &samples, quiet, now_ns);
         let (ways, bundles) = manager.adjacencies_and_bundles();
         let now = [manager.flows().count(), eswitch.len() + eswitch.remembered(), ways, bundles];

@@ -9,7 +9,7 @@ use pipelines::flow_key::{FlowKey, outer_source_port};
 use pipelines::offload::manager::{Manager, Policy, Sample};
 use pipelines::offload::sim::{Config, Eswitch};
 use pipelines::offload::translate::{Entropy, Options, Tables};
-use rules::Stamp;
+use rules::ArrivalCount;
 
 use crate::host::*;
 use testkit::*;
@@ -75,7 +75,7 @@ fn figures_rules_per_second() {
                     |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
                 let samples: Vec<_> = keys.iter().map(sample).collect();
                 let began = cpu_time();
-                manager.reconcile(eswitch, &tables, &samples, |_| Some(Stamp(0)), now_ns);
+                manager.reconcile(eswitch, &tables, &samples, |_| Some(ArrivalCount(0)), now_ns);
                 cpu_time() - began
             };
             manager.switch(true);

@@ -9,7 +9,7 @@ use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy, Refusal};
 use pipelines::qos::Class;
 use pipelines::snapshot::{Destination, PortIndex};
-use rules::Stamp;
+use rules::ArrivalCount;
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -80,8 +80,9 @@ impl Lab {
         let tables = self.host.tables();
         let arrivals = self.eswitch.all_arrivals();
         // Software is done with a packet at once.
-        let stamp = |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
-        let quiet = |ask: &Ask| stamp(ask).filter(|_| self.quiet);
+        let count =
+            |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+        let quiet = |ask: &Ask| count(ask).filter(|_| self.quiet);
         let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
         for Debit { ask, packets, bytes, .. } in debits {
             let sum = self.debited.entry(ask).or_default();

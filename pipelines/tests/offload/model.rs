@@ -4,15 +4,15 @@ use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
 use proptest::prelude::*;
 use rules::items::{ITEM_BYTES, eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp};
 use rules::items::{udp, vlan, vxlan};
-use rules::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, Kind, Modify};
+use rules::{Action, Attr, Encap, EncapError, Field, FlowRule, Item, ItemKind, Modify};
 use wire::{Ecn, MacAddr, Vni};
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop::sample::select(Kind::ALL)
+fn kind() -> impl Strategy<Value = ItemKind> {
+    prop::sample::select(ItemKind::ALL)
 }
 
 /// Bytes of an item, of which only those bits are set that a field has.
-fn bytes(kind: Kind) -> impl Strategy<Value = Vec<u8>> {
+fn bytes(kind: ItemKind) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![2 => any::<u8>(), 1 => Just(0), 1 => Just(0xff)], kind.size()).prop_map(
         move |mut bytes| {
             let mut named = vec![0; bytes.len()];
@@ -51,7 +51,7 @@ fn number(text: &str, field: Field) -> u128 {
 fn parse(text: &str) -> Item {
     let mut words = text.split(' ');
     let name = words.next().unwrap();
-    let kind = *Kind::ALL.iter().find(|kind| kind.name() == name).unwrap();
+    let kind = *ItemKind::ALL.iter().find(|kind| kind.name() == name).unwrap();
     let [mut spec, mut mask, mut last] = [[0; ITEM_BYTES]; 3];
     while let Some(name) = words.next() {
         let field = *kind.fields().iter().find(|field| field.name == name).unwrap();
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn model_what_is_printed_says_all(item in item()) {
         // A colour is a name: a part of one cannot be written.
-        prop_assume!(item.kind() != Kind::MeterColor);
+        prop_assume!(item.kind() != ItemKind::MeterColor);
         prop_assert_eq!(parse(&item.to_string()), item);
     }
 
@@ -115,16 +115,16 @@ proptest! {
 fn model_bits_without_a_name_are_refused() {
     let mut mask = [0; 20];
     mask[3] = 1;
-    assert_eq!(Item::from_bytes(Kind::Ipv4, &[0; 20], &mask, None), None, "total length");
-    assert_eq!(Item::from_bytes(Kind::Ipv4, &[0; 19], &[0; 19], None), None, "too short");
-    assert!(Item::from_bytes(Kind::Ipv4, &[0xff; 20], &[0; 20], None).unwrap().is_any());
+    assert_eq!(Item::from_bytes(ItemKind::Ipv4, &[0; 20], &mask, None), None, "total length");
+    assert_eq!(Item::from_bytes(ItemKind::Ipv4, &[0; 19], &[0; 19], None), None, "too short");
+    assert!(Item::from_bytes(ItemKind::Ipv4, &[0xff; 20], &[0; 20], None).unwrap().is_any());
 }
 
 #[test]
 fn model_items_as_testpmd_takes_them() {
     let mac = MacAddr([2, 0, 0, 0, 0, 1]).to_u64();
     let cases = [
-        (Item::any(Kind::Eth), "eth"),
+        (Item::any(ItemKind::Eth), "eth"),
         (
             Item::with(eth::DST, mac).is(eth::TYPE, 0x800u16).is(eth::HAS_VLAN, false),
             "eth dst is 02:00:00:00:00:01 type is 0x0800 has_vlan is 0",
@@ -142,7 +142,7 @@ fn model_items_as_testpmd_takes_them() {
             "ipv4 tos spec 0x01 tos mask 0x03 fragment_offset spec 0x0000 fragment_offset mask 0x3fff \
              dst is 10.0.0.2",
         ),
-        (Item::any(Kind::Ipv4).between(ipv4::TTL, 2u8, 9u8), "ipv4 ttl spec 2 ttl last 9 ttl mask 0xff"),
+        (Item::any(ItemKind::Ipv4).between(ipv4::TTL, 2u8, 9u8), "ipv4 ttl spec 2 ttl last 9 ttl mask 0xff"),
         (
             Item::with(ipv6::TC, 2u8).is(ipv6::PROTO, 6u8).is(ipv6::SRC, 1u8).is(ipv6::HAS_FRAG_EXT, 0u8),
             "ipv6 tc is 0x02 proto is 6 src is ::1 has_frag_ext is 0",

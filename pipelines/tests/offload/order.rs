@@ -8,7 +8,7 @@ use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use proptest::prelude::*;
-use rules::{BackEnd, Stamp};
+use rules::{ArrivalCount, BackEnd};
 use wire::roce::Bth;
 use wire::{HeapBuf, Psn, Qpn};
 
@@ -153,7 +153,7 @@ impl Lab {
         let quiet = |ask: &Ask| {
             let flow = flow_of(ask, FlowOrigin::of(&tables, &ask.key)?);
             let arrived = arrivals.of(flow);
-            (finished.of(flow) == arrived).then_some(Stamp(arrived))
+            (finished.of(flow) == arrived).then_some(ArrivalCount(arrived))
         };
         self.manager.reconcile(&mut self.eswitch, &tables, &[], quiet, now_ns);
     }
@@ -233,7 +233,10 @@ fn order_a_gate_whose_gap_is_over_does_not_open() {
     let side = FlowOrigin::of(&tables, &key.key).unwrap();
     assert_eq!(flow_of(&key, side), chain.about.flow);
     let mut made = |between: bool, now_us: u64| {
-        let guard = rules::Guard { flow: chain.about.flow, stamp: Stamp(eswitch.arrivals(chain.about.flow)) };
+        let guard = rules::Guard {
+            flow: chain.about.flow,
+            arrivals: ArrivalCount(eswitch.arrivals(chain.about.flow)),
+        };
         let id = eswitch.create_gate(gate, &guard).unwrap();
         eswitch.advance((now_us + 99) * US);
         if between {
@@ -294,7 +297,7 @@ proptest! {
         // The gate matches the packet, once its framing is known; in front of it, it comes to software and is counted.
         let mut eswitch = Eswitch::new(Config::default());
         let mut gate = chain.own.last().unwrap().clone();
-        gate.pattern.retain(|item| item.kind() != rules::Kind::Tag);
+        gate.pattern.retain(|item| item.kind() != rules::ItemKind::Tag);
         eswitch.create(&gate).unwrap();
         prop_assert!(eswitch.first_match(&HeapBuf::new(&frame), dpdk(port), gate.attr.group).is_some());
         let fate = eswitch.run(&mut HeapBuf::new(&frame), dpdk(port));

@@ -10,7 +10,7 @@ use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::rcft::{Keeper, Limits, QpKey};
-use rules::Stamp;
+use rules::ArrivalCount;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
 
@@ -103,7 +103,7 @@ impl Lab {
             let tables = self.host.tables();
             let arrivals = self.eswitch.all_arrivals();
             let quiet =
-                |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+                |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
             let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(debits);
         }

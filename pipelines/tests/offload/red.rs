@@ -10,7 +10,7 @@ use pipelines::offload::sim::{Config, Eswitch, Fate};
 use pipelines::offload::translate::{Ask, Entropy};
 use pipelines::qos::Class;
 use pipelines::snapshot::PortIndex;
-use rules::Stamp;
+use rules::ArrivalCount;
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -84,7 +84,7 @@ impl Lab {
             let samples = if pinned { Vec::new() } else { samples };
             let arrivals = self.eswitch.all_arrivals();
             let quiet =
-                |ask: &Ask| Some(Stamp(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+                |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
             let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(&debits);
         }

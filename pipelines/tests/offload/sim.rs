@@ -5,7 +5,7 @@ use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
 use rules::items::*;
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, Kind, Meter, Modify, RuleId, Where};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Meter, Modify, RuleId, Where};
 use wire::roce::Bth;
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
@@ -74,33 +74,33 @@ fn frames() -> Vec<Vec<u8>> {
     plain.into_iter().chain(tunnelled).collect()
 }
 
-fn field() -> impl Strategy<Value = (Kind, usize, u8)> {
-    (prop::sample::select(Kind::ALL), any::<usize>(), 0..4u8)
+fn field() -> impl Strategy<Value = (ItemKind, usize, u8)> {
+    (prop::sample::select(ItemKind::ALL), any::<usize>(), 0..4u8)
 }
 
 /// A pattern that some of the frames match: layers and values are taken from frame `like`.
-fn pattern(like: &[u8], fields: &[(Kind, usize, u8)]) -> Vec<Item> {
+fn pattern(like: &[u8], fields: &[(ItemKind, usize, u8)]) -> Vec<Item> {
     let headers = wire::parse::parse(like, like.len()).unwrap();
     let l3 = usize::from(headers.l3_offset);
     let mut items: Vec<Item> = Vec::new();
     for kind in [
-        Kind::RepresentedPort,
-        Kind::Eth,
-        Kind::Vlan,
-        Kind::Ipv4,
-        Kind::Ipv6,
-        Kind::Udp,
-        Kind::Tcp,
-        Kind::IbBth,
+        ItemKind::RepresentedPort,
+        ItemKind::Eth,
+        ItemKind::Vlan,
+        ItemKind::Ipv4,
+        ItemKind::Ipv6,
+        ItemKind::Udp,
+        ItemKind::Tcp,
+        ItemKind::IbBth,
     ] {
         let Some((_, index, how)) = fields.iter().find(|field| field.0 == kind) else { continue };
         let there = match kind {
-            Kind::Vlan => headers.vlan_count > 0,
-            Kind::Ipv4 => headers.l3 == wire::L3::Ipv4,
-            Kind::Ipv6 => headers.l3 == wire::L3::Ipv6,
-            Kind::Udp => headers.is_udp(),
-            Kind::Tcp => headers.is_tcp(),
-            Kind::IbBth => headers.is_udp_to(4791),
+            ItemKind::Vlan => headers.vlan_count > 0,
+            ItemKind::Ipv4 => headers.l3 == wire::L3::Ipv4,
+            ItemKind::Ipv6 => headers.l3 == wire::L3::Ipv6,
+            ItemKind::Udp => headers.is_udp(),
+            ItemKind::Tcp => headers.is_tcp(),
+            ItemKind::IbBth => headers.is_udp_to(4791),
             _ => true,
         };
         if !there {
@@ -109,20 +109,20 @@ fn pattern(like: &[u8], fields: &[(Kind, usize, u8)]) -> Vec<Item> {
         let mut bytes = vec![0; kind.size()];
         let l4 = usize::from(headers.l4_offset);
         let at = match kind {
-            Kind::Eth => 0,
-            Kind::Vlan => 14,
-            Kind::Ipv4 | Kind::Ipv6 => l3,
-            Kind::IbBth => l4 + 8,
+            ItemKind::Eth => 0,
+            ItemKind::Vlan => 14,
+            ItemKind::Ipv4 | ItemKind::Ipv6 => l3,
+            ItemKind::IbBth => l4 + 8,
             _ => l4,
         };
         let source = like.get(at..).unwrap_or_default();
         let n = source.len().min(bytes.len());
         bytes[..n].copy_from_slice(&source[..n]);
         match kind {
-            Kind::RepresentedPort => bytes = vec![0, 1],
-            Kind::Eth => bytes[14] = headers.vlan_count,
-            Kind::Vlan => bytes[4] = 0,
-            Kind::Ipv6 => bytes[40] = 0,
+            ItemKind::RepresentedPort => bytes = vec![0, 1],
+            ItemKind::Eth => bytes[14] = headers.vlan_count,
+            ItemKind::Vlan => bytes[4] = 0,
+            ItemKind::Ipv6 => bytes[40] = 0,
             _ => {}
         }
         let field = kind.fields()[index % kind.fields().len()];
@@ -152,7 +152,7 @@ proptest! {
             let like = &frames[like % 30];
             let mut items = pattern(like, fields);
             if *inside {
-                items.retain(|item| item.kind() != Kind::RepresentedPort);
+                items.retain(|item| item.kind() != ItemKind::RepresentedPort);
                 items.insert(0, Item::with(vxlan::VNI, 100u8));
             }
             ids.push(made(&mut eswitch, &rule(1, *priority, &items, &[out(1)])));
@@ -207,7 +207,7 @@ fn sim_tunnels_are_put_on_and_taken_off_as_software_does() {
 #[test]
 fn sim_actions_change_what_they_say() {
     let mut eswitch = eswitch();
-    let ect = Item::any(Kind::Ipv4).masked(ipv4::TOS, 2u8, 3);
+    let ect = Item::any(ItemKind::Ipv4).masked(ipv4::TOS, 2u8, 3);
     let mac = MacAddr([2, 9, 9, 9, 9, 9]);
     let change = [
         Action::set_ecn(false, Ecn::Ce),
@@ -216,10 +216,10 @@ fn sim_actions_change_what_they_say() {
         Action::ModifyField(Modify::MacDst(mac)),
         out(2),
     ];
-    made(&mut eswitch, &rule(0, 0, &[Item::any(Kind::Eth), ect], &change));
-    made(&mut eswitch, &rule(0, 1, &[Item::any(Kind::Ipv6)], &[Action::Drop]));
+    made(&mut eswitch, &rule(0, 0, &[Item::any(ItemKind::Eth), ect], &change));
+    made(&mut eswitch, &rule(0, 1, &[Item::any(ItemKind::Ipv6)], &[Action::Drop]));
     let queue = [Action::Mark { id: 9 }, Action::Queue { index: 3 }];
-    made(&mut eswitch, &rule(0, 1, &[Item::any(Kind::Tcp)], &queue));
+    made(&mut eswitch, &rule(0, 1, &[Item::any(ItemKind::Tcp)], &queue));
     let (fate, bytes) = sent(&mut eswitch, 1, &v4(A, B).with_tos(2).udp(1, 2, b"x"));
     let mut expected = v4(A, B).with_tos(3).with_ttl(63);
     (expected.src_mac, expected.dst_mac) = (ROUTER, mac);
@@ -240,7 +240,7 @@ fn sim_actions_change_what_they_say() {
 #[test]
 fn sim_packets_that_no_hardware_should_judge_go_to_software() {
     let mut eswitch = eswitch();
-    made(&mut eswitch, &rule(0, 0, &[Item::any(Kind::Eth)], &[Action::Drop]));
+    made(&mut eswitch, &rule(0, 0, &[Item::any(ItemKind::Eth)], &[Action::Drop]));
     let good = tunnelled(&v4(R, A).udp(1, 2, b"x"));
     assert_eq!(sent(&mut eswitch, 0, &good).0, Fate::Dropped);
     let mut checksum = good.clone();
@@ -259,15 +259,15 @@ fn sim_tags_and_jumps_lead_from_group_to_group() {
     let bits = Action::set_tag(0, 0x1f);
     made(&mut eswitch, &rule(0, 0, &[from(1)], &[Action::set_tag(0, 0xff), Action::Jump { group: 5 }]));
     made(&mut eswitch, &rule(5, 0, &[tag(0, 0xff), tag(1, 0)], &[bits, Action::Jump { group: 6 }]));
-    let seven = Item::any(Kind::Tag).masked(tag::DATA, 0x1fu8, 0x1f).is(tag::INDEX, 0u8);
+    let seven = Item::any(ItemKind::Tag).masked(tag::DATA, 0x1fu8, 0x1f).is(tag::INDEX, 0u8);
     let last = made(&mut eswitch, &rule(6, 0, &[seven], &[Action::Count, out(2)]));
     let frame = v4(A, B).udp(1, 2, b"x");
     assert_eq!(sent(&mut eswitch, 1, &frame).0, Fate::Out { port: 2 });
     assert_eq!(eswitch.destroy(last).unwrap().packets, 1);
     assert_eq!(sent(&mut eswitch, 1, &frame).0, software(1, true), "half a chain");
     // Rules that lead in a circle end.
-    made(&mut eswitch, &rule(6, 0, &[Item::any(Kind::Eth)], &[Action::Jump { group: 7 }]));
-    made(&mut eswitch, &rule(7, 0, &[Item::any(Kind::Eth)], &[Action::Jump { group: 6 }]));
+    made(&mut eswitch, &rule(6, 0, &[Item::any(ItemKind::Eth)], &[Action::Jump { group: 7 }]));
+    made(&mut eswitch, &rule(7, 0, &[Item::any(ItemKind::Eth)], &[Action::Jump { group: 6 }]));
     assert_eq!(sent(&mut eswitch, 1, &frame).0, software(1, true));
 }
 
@@ -377,7 +377,7 @@ fn sim_rules_come_into_force_one_after_another() {
 #[test]
 fn sim_room_is_limited_and_comes_back() {
     let mut eswitch = Eswitch::new(Config { capacity: 2, ..Config::default() });
-    let any = rule(0, 0, &[Item::any(Kind::Eth)], &[Action::Drop]);
+    let any = rule(0, 0, &[Item::any(ItemKind::Eth)], &[Action::Drop]);
     let ids = [made(&mut eswitch, &any), made(&mut eswitch, &any)];
     assert_eq!(eswitch.create(&any).unwrap_err().cause, Cause::Full);
     assert!(eswitch.validate(&any).is_ok(), "room aside");
@@ -397,7 +397,7 @@ fn sim_refusals_name_what_they_are_about() {
     let strict =
         Config { meter_mark: false, ib_bth: false, modify_ecn: false, groups: 8, ..Config::default() };
     let bth = Item::with(ib_bth::DST_QP, 17u8);
-    let any = Item::any(Kind::Eth);
+    let any = Item::any(ItemKind::Eth);
     let tag = |index: u8| Item::with(tag::DATA, 1u8).is(tag::INDEX, index);
     let meter = Action::Meter { mtr_id: 1 };
     let ecn = Action::set_ecn(false, Ecn::Ce);
@@ -407,12 +407,15 @@ fn sim_refusals_name_what_they_are_about() {
         (rule(8, 0, &[any], &[Action::Drop]), Where::AttrGroup),
         (rule(0, 0, &[any, Item::with(meter_color::COLOR, 1u8)], &[Action::Drop]), Where::Item(1)),
         (
-            rule(0, 0, &[Item::any(Kind::Udp).between(udp::SRC, 1u8, 2u8)], &[Action::Drop]),
+            rule(0, 0, &[Item::any(ItemKind::Udp).between(udp::SRC, 1u8, 2u8)], &[Action::Drop]),
             Where::ItemLast(0),
         ),
         (rule(0, 0, &[tag(4)], &[Action::Drop]), Where::Item(0)),
-        (rule(0, 0, &[Item::any(Kind::Udp), Item::any(Kind::Ipv4)], &[Action::Drop]), Where::Item(1)),
-        (rule(0, 0, &[Item::any(Kind::Ipv4), Item::any(Kind::Ipv6)], &[Action::Drop]), Where::Item(1)),
+        (rule(0, 0, &[Item::any(ItemKind::Udp), Item::any(ItemKind::Ipv4)], &[Action::Drop]), Where::Item(1)),
+        (
+            rule(0, 0, &[Item::any(ItemKind::Ipv4), Item::any(ItemKind::Ipv6)], &[Action::Drop]),
+            Where::Item(1),
+        ),
         (rule(0, 0, &[any], &[]), Where::ActionNum),
         (rule(0, 0, &[any], &[Action::Drop, out(1)]), Where::ActionNum),
         (rule(0, 0, &[any], &[meter, Action::Count, Action::Drop]), Where::Action(1)),

@@ -105,7 +105,7 @@ mod tests {
     fn lowered() -> Lowered {
         let rule = FlowRule {
             attr: Attr::transfer(1, 0),
-            pattern: vec![Item::any(items::Kind::Eth), Item::with(items::udp::DST, 4789u16)],
+            pattern: vec![Item::any(items::ItemKind::Eth), Item::with(items::udp::DST, 4789u16)],
             actions: vec![Action::Count, Action::Jump { group: 2 }],
         };
         Lowered::new(&rule, 1, &[]).unwrap()

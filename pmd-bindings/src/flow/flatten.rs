@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_range_has_no_template() {
         let mut rule = rule(encap());
-        rule.pattern[1] = Item::any(rules::Kind::Udp).between(items::udp::DST, 1u16, 9u16);
+        rule.pattern[1] = Item::any(rules::ItemKind::Udp).between(items::udp::DST, 1u16, 9u16);
         let mut written = Vec::new();
         assert!(flatten(&rule, true, &mut written).is_err());
         flatten(&rule, false, &mut written).unwrap();

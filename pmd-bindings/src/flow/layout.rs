@@ -5,7 +5,7 @@
 //! way, the tests' raising the other.
 
 use dpdk_sys as sys;
-use rules::Kind;
+use rules::ItemKind;
 
 /// Bytes of the largest structure, rounded up.
 const STRUCTURE_BYTES: usize = 48;
@@ -40,38 +40,38 @@ pub(super) struct Layout {
 }
 
 /// The layout of a kind; `None` when this DPDK has no such item.
-pub(super) fn of(kind: Kind) -> Option<Layout> {
+pub(super) fn of(kind: ItemKind) -> Option<Layout> {
     use Piece::{Bytes, Flag, Number};
     let (type_, pieces): (_, &'static [Piece]) = match kind {
-        Kind::Eth => (
+        ItemKind::Eth => (
             sys::RTE_FLOW_ITEM_TYPE_ETH,
             // The ABI puts the first bit of the bit field right behind the header.
             &[Bytes { at: 0, to: 0, len: 14 }, Flag { at: 14, to: 14, bit: 0 }],
         ),
-        Kind::Vlan => {
+        ItemKind::Vlan => {
             (sys::RTE_FLOW_ITEM_TYPE_VLAN, &[Bytes { at: 0, to: 0, len: 4 }, Flag { at: 4, to: 4, bit: 0 }])
         }
-        Kind::Ipv4 => (sys::RTE_FLOW_ITEM_TYPE_IPV4, &[Bytes { at: 0, to: 0, len: 20 }]),
-        Kind::Ipv6 => (
+        ItemKind::Ipv4 => (sys::RTE_FLOW_ITEM_TYPE_IPV4, &[Bytes { at: 0, to: 0, len: 20 }]),
+        ItemKind::Ipv6 => (
             sys::RTE_FLOW_ITEM_TYPE_IPV6,
             &[Bytes { at: 0, to: 0, len: 40 }, Flag { at: 40, to: 40, bit: 2 }],
         ),
-        Kind::Udp => (sys::RTE_FLOW_ITEM_TYPE_UDP, &[Bytes { at: 0, to: 0, len: 8 }]),
-        Kind::Tcp => (sys::RTE_FLOW_ITEM_TYPE_TCP, &[Bytes { at: 0, to: 0, len: 20 }]),
-        Kind::Vxlan => (sys::RTE_FLOW_ITEM_TYPE_VXLAN, &[Bytes { at: 0, to: 0, len: 8 }]),
-        Kind::IbBth => (sys::ITEM_IB_BTH?, &[Bytes { at: 0, to: 0, len: 12 }]),
-        Kind::RepresentedPort => {
+        ItemKind::Udp => (sys::RTE_FLOW_ITEM_TYPE_UDP, &[Bytes { at: 0, to: 0, len: 8 }]),
+        ItemKind::Tcp => (sys::RTE_FLOW_ITEM_TYPE_TCP, &[Bytes { at: 0, to: 0, len: 20 }]),
+        ItemKind::Vxlan => (sys::RTE_FLOW_ITEM_TYPE_VXLAN, &[Bytes { at: 0, to: 0, len: 8 }]),
+        ItemKind::IbBth => (sys::ITEM_IB_BTH?, &[Bytes { at: 0, to: 0, len: 12 }]),
+        ItemKind::RepresentedPort => {
             (sys::RTE_FLOW_ITEM_TYPE_REPRESENTED_PORT, &[Number { at: 0, len: 2, to: 0, width: 2 }])
         }
-        Kind::PortId => (sys::RTE_FLOW_ITEM_TYPE_PORT_ID, &[Number { at: 0, len: 4, to: 0, width: 4 }]),
-        Kind::MeterColor => {
+        ItemKind::PortId => (sys::RTE_FLOW_ITEM_TYPE_PORT_ID, &[Number { at: 0, len: 4, to: 0, width: 4 }]),
+        ItemKind::MeterColor => {
             (sys::RTE_FLOW_ITEM_TYPE_METER_COLOR, &[Number { at: 0, len: 1, to: 0, width: 4 }])
         }
-        Kind::Tag => (
+        ItemKind::Tag => (
             sys::RTE_FLOW_ITEM_TYPE_TAG,
             &[Number { at: 0, len: 4, to: 0, width: 4 }, Bytes { at: 4, to: 4, len: 1 }],
         ),
-        Kind::Mark => (sys::RTE_FLOW_ITEM_TYPE_MARK, &[Number { at: 0, len: 4, to: 0, width: 4 }]),
+        ItemKind::Mark => (sys::RTE_FLOW_ITEM_TYPE_MARK, &[Number { at: 0, len: 4, to: 0, width: 4 }]),
     };
     Some(Layout { type_, pieces })
 }
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn only_this_dpdks_items_have_a_layout() {
-        for kind in Kind::ALL {
-            assert_eq!(of(*kind).is_some(), *kind != Kind::IbBth || sys::HAS_ITEM_IB_BTH, "{kind:?}");
+        for kind in ItemKind::ALL {
+            assert_eq!(of(*kind).is_some(), *kind != ItemKind::IbBth || sys::HAS_ITEM_IB_BTH, "{kind:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ptr;
 
 use dpdk_sys as sys;
-use rules::modify::{Operation, Target};
+use rules::modify::{ModifyOp, Target};
 use rules::{Action, Cause, Domain, FlowError, FlowRule, Item, Modify, Where};
 
 use super::layout::{self, Structure};
@@ -133,7 +133,7 @@ fn index_in<T>(slice: &[T], pointer: *const c_void) -> Option<usize> {
 
 fn refusal(item: &Item, index: usize) -> FlowError {
     let what = match item.kind() {
-        rules::Kind::IbBth => "match QPs (it has no item ib_bth; 23.07 and later have)",
+        rules::ItemKind::IbBth => "match QPs (it has no item ib_bth; 23.07 and later have)",
         _ => "match this item",
     };
     FlowError::new(
@@ -217,8 +217,8 @@ fn lower_modify(modify: &Modify) -> sys::rte_flow_action_modify_field {
     // SAFETY: integers and unions of them, for which zero is a value.
     let mut lowered: sys::rte_flow_action_modify_field = unsafe { std::mem::zeroed() };
     lowered.operation = match modify.operation() {
-        Operation::Set => sys::RTE_FLOW_MODIFY_SET,
-        Operation::Add => sys::RTE_FLOW_MODIFY_ADD,
+        ModifyOp::Set => sys::RTE_FLOW_MODIFY_SET,
+        ModifyOp::Add => sys::RTE_FLOW_MODIFY_ADD,
     };
     lowered.dst.field = target(modify.target());
     // SAFETY: the structure above.

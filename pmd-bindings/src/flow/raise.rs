@@ -4,7 +4,7 @@ use super::*;
 use crate::flow::error;
 use proptest::prelude::*;
 use proptest::sample::select;
-use rules::{Attr, Encap, Kind};
+use rules::{Attr, Encap, ItemKind};
 use wire::{Ecn, MacAddr};
 
 /// A place of type `T` that DPDK or we wrote.
@@ -29,7 +29,7 @@ fn entries<T: Copy>(first: *const T, is_end: impl Fn(&T) -> bool) -> Vec<T> {
     }
 }
 
-fn raise_part(kind: Kind, pointer: *const c_void) -> Option<Vec<u8>> {
+fn raise_part(kind: ItemKind, pointer: *const c_void) -> Option<Vec<u8>> {
     if pointer.is_null() {
         return None;
     }
@@ -44,8 +44,8 @@ fn raise_part(kind: Kind, pointer: *const c_void) -> Option<Vec<u8>> {
 }
 
 fn raise_item(item: &sys::rte_flow_item) -> Item {
-    let has_type = |kind: &&Kind| layout::of(**kind).is_some_and(|layout| layout.type_ == item.type_);
-    let kind = *Kind::ALL.iter().find(has_type).unwrap();
+    let has_type = |kind: &&ItemKind| layout::of(**kind).is_some_and(|layout| layout.type_ == item.type_);
+    let kind = *ItemKind::ALL.iter().find(has_type).unwrap();
     let Some(mask) = raise_part(kind, item.mask) else { return Item::any(kind) };
     let spec = raise_part(kind, item.spec).unwrap();
     Item::from_bytes(kind, &spec, &mask, raise_part(kind, item.last).as_deref()).unwrap()
@@ -78,8 +78,8 @@ fn raise_action(action: &sys::rte_flow_action, context: u64) -> Action {
             let modify: sys::rte_flow_action_modify_field = read(conf);
             assert_eq!(modify.src.field, sys::RTE_FLOW_FIELD_VALUE);
             let operation = match modify.operation {
-                sys::RTE_FLOW_MODIFY_SET => Operation::Set,
-                sys::RTE_FLOW_MODIFY_ADD => Operation::Add,
+                sys::RTE_FLOW_MODIFY_SET => ModifyOp::Set,
+                sys::RTE_FLOW_MODIFY_ADD => ModifyOp::Add,
                 other => panic!("operation {other}"),
             };
             let to = Target::ALL.into_iter().find(|to| target(*to) == modify.dst.field).unwrap();
@@ -160,7 +160,8 @@ fn raise_copy(lowered: &Lowered, context: u64) -> FlowRule {
 }
 
 fn an_item() -> impl Strategy<Value = Item> {
-    let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| layout::of(*kind).is_some()).collect();
+    let kinds: Vec<ItemKind> =
+        ItemKind::ALL.iter().copied().filter(|kind| layout::of(*kind).is_some()).collect();
     let field = (any::<prop::sample::Index>(), any::<u128>(), any::<u128>(), 0..4u8);
     (select(kinds), prop::collection::vec(field, 0..4)).prop_map(|(kind, fields)| {
         fields.iter().fold(Item::any(kind), |item, (which, a, b, how)| {
@@ -239,7 +240,7 @@ fn a_dpdk_without_queue_pairs_refuses_them_by_name() {
     let qp = Item::with(rules::items::ib_bth::DST_QP, 17u8);
     let rule = FlowRule {
         attr: Attr::transfer(1, 0),
-        pattern: vec![Item::any(Kind::Udp), qp],
+        pattern: vec![Item::any(ItemKind::Udp), qp],
         actions: vec![Action::Count],
     };
     let lowered = Lowered::new(&rule, 1, &[]);
@@ -259,7 +260,7 @@ fn a_dpdk_without_queue_pairs_refuses_them_by_name() {
 fn a_shared_action_stands_in_for_one_of_the_rule() {
     let rule = FlowRule {
         attr: Attr::transfer(1, 0),
-        pattern: vec![Item::any(Kind::Eth)],
+        pattern: vec![Item::any(ItemKind::Eth)],
         actions: vec![Action::Count, Action::Drop],
     };
     let handle: *mut sys::rte_flow_action_handle = ptr::without_provenance_mut(64);

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use dpdk_sys as sys;
 use rules::items::tag;
 use rules::modify::Target;
-use rules::{Action, Attr, Cause, Domain, FlowError, FlowRule, Item, Kind, Modify, Where};
+use rules::{Action, Attr, Cause, Domain, FlowError, FlowRule, Item, ItemKind, Modify, Where};
 
 use super::error;
 use super::lower::{END, Lowered};
@@ -26,7 +26,7 @@ pub(super) struct Shape {
 /// An item of a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pattern {
-    kind: Kind,
+    kind: ItemKind,
     mask: Vec<u8>,
     /// Which register, where it is one: mlx5 reads that of the template.
     register: Option<u128>,
@@ -40,7 +40,7 @@ impl Pattern {
 
 /// The number of the register that an item is about.
 fn register(item: &Item) -> Option<u128> {
-    (item.kind() == Kind::Tag).then(|| tag::INDEX.get(item.spec()))
+    (item.kind() == ItemKind::Tag).then(|| tag::INDEX.get(item.spec()))
 }
 
 /// An action of a shape.
@@ -338,7 +338,7 @@ mod tests {
     fn rule(vni: u32, mask: u128, id: u32, group: u32) -> FlowRule {
         FlowRule {
             attr: Attr::transfer(1, 0),
-            pattern: vec![Item::any(Kind::Vxlan).masked(items::vxlan::VNI, vni, mask)],
+            pattern: vec![Item::any(ItemKind::Vxlan).masked(items::vxlan::VNI, vni, mask)],
             actions: vec![Action::Mark { id }, Action::Count, Action::Jump { group }],
         }
     }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn ranges_have_no_shape() {
         let mut ranged = rule(1, 0xff_ffff, 1, 2);
-        ranged.pattern.push(Item::any(Kind::Udp).between(items::udp::DST, 10u16, 20u16));
+        ranged.pattern.push(Item::any(ItemKind::Udp).between(items::udp::DST, 10u16, 20u16));
         let error = Shape::of(&ranged).unwrap_err();
         assert_eq!((error.cause, error.at), (Cause::Unsupported, Where::ItemLast(1)));
     }

@@ -10,7 +10,7 @@
 pub mod sample;
 
 use rules::{
-    Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, Kind, Meter, Modify, RuleId, Where, items,
+    Action, Attr, BackEnd, Cause, FlowError, FlowRule, Item, ItemKind, Meter, Modify, RuleId, Where, items,
 };
 use wire::{Ecn, MacAddr, Qpn};
 
@@ -142,8 +142,8 @@ fn give_back<B: BackEnd>(
 
 /// Single items and actions: name, whether it needs the meter, and a rule that needs little else.
 fn features(from: u16, to: u16, encap: Action) -> Vec<(&'static str, bool, FlowRule)> {
-    let eth = Item::any(Kind::Eth);
-    let ipv4 = Item::any(Kind::Ipv4);
+    let eth = Item::any(ItemKind::Eth);
+    let ipv4 = Item::any(ItemKind::Ipv4);
     let udp = |port: u16| Item::with(items::udp::DST, port);
     let on = Action::Jump { group: ALONE + 1 };
     let out = Action::RepresentedPort { port: to };
@@ -160,7 +160,7 @@ fn features(from: u16, to: u16, encap: Action) -> Vec<(&'static str, bool, FlowR
         ),
         ("match the VNI", vec![eth, ipv4, udp(4789), vni], vec![on]),
         ("match queue pairs (ib_bth)", vec![eth, ipv4, udp(4791), pair], vec![on]),
-        ("match ECN", vec![eth, Item::any(Kind::Ipv4).masked(items::ipv4::TOS, 2u8, 3)], vec![on]),
+        ("match ECN", vec![eth, Item::any(ItemKind::Ipv4).masked(items::ipv4::TOS, 2u8, 3)], vec![on]),
         ("registers", vec![tag], vec![Action::set_tag(1, 1), on]),
         ("count", vec![eth], vec![Action::Count, on]),
         ("age", vec![eth], vec![Action::Age { timeout: 30 }, on]),

@@ -200,7 +200,7 @@ fn key(frame: &[u8], scope: Scope, rdma_port: u16) -> Result<FlowKey, String> {
 mod tests {
     use super::*;
     use pipelines::offload::sim::{Config as SimConfig, Eswitch};
-    use rules::{Action, BackEnd, Item, Kind, items};
+    use rules::{Action, BackEnd, Item, ItemKind, items};
 
     #[test]
     fn every_sample_is_a_chain_that_an_e_switch_takes() {
@@ -223,12 +223,12 @@ mod tests {
                 rules.iter().flat_map(|rule| &rule.actions).any(|known| known.name() == action)
             };
             assert_eq!(
-                all(&|item| item.kind() == Kind::IbBth) > 0,
+                all(&|item| item.kind() == ItemKind::IbBth) > 0,
                 name.starts_with("rc") || name.starts_with("ud"),
                 "{name}"
             );
-            assert_eq!(all(&|item| item.kind() == Kind::Vlan) > 0, name.starts_with("vlan"), "{name}");
-            assert_eq!(all(&|item| item.kind() == Kind::Ipv6) > 0, name.starts_with("ipv6"), "{name}");
+            assert_eq!(all(&|item| item.kind() == ItemKind::Vlan) > 0, name.starts_with("vlan"), "{name}");
+            assert_eq!(all(&|item| item.kind() == ItemKind::Ipv6) > 0, name.starts_with("ipv6"), "{name}");
             assert_eq!(
                 (has("meter"), meter.is_some()),
                 (name.ends_with("metered"), name.ends_with("metered")),

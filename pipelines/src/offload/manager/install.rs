@@ -9,7 +9,7 @@ use super::{Manager, NANO, because};
 use crate::offload::hasher::Map;
 use crate::offload::store::{Bundle, Bundles, State};
 use crate::offload::translate::{Adjacency, Ask, Path, PathRules, Plan, Refusal, Tables};
-use rules::{BackEnd, Cause, FlowError, FlowRule, Stamp};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule};
 
 /// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same adjacency or path.
 #[derive(Default)]
@@ -68,7 +68,7 @@ impl Manager {
     pub(super) fn proceed<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        quiet: &mut impl FnMut(&Ask) -> Option<Stamp>,
+        quiet: &mut impl FnMut(&Ask) -> Option<ArrivalCount>,
         now_ns: u64,
     ) {
         let mut coming: Vec<_> = std::mem::take(&mut self.coming);
@@ -103,13 +103,13 @@ impl Manager {
                     place
                 }
                 (Place::Preparing(mut installed, since_ns), State::InForce) => {
-                    let stamp = if self.policy.barrier { quiet(&flow.ask) } else { None };
-                    if stamp.is_none() && self.policy.barrier {
+                    let count = if self.policy.barrier { quiet(&flow.ask) } else { None };
+                    if count.is_none() && self.policy.barrier {
                         if late(since_ns) {
                             failed.push((number, Status::Software(Why::NoGap)));
                         }
                         Place::Preparing(installed, since_ns)
-                    } else if let Err(error) = self.store.open(back_end, &mut installed, stamp) {
+                    } else if let Err(error) = self.store.open(back_end, &mut installed, count) {
                         failed.push((number, because(&error)));
                         Place::Preparing(installed, since_ns)
                     } else {

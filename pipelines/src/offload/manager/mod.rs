@@ -31,7 +31,7 @@ use install::FlowRate;
 use known::{Known, Number};
 use rate::Meter;
 use red::Classes;
-use rules::{BackEnd, Cause, FlowError, RuleId, Stamp, Usage};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
 
 /// Decides which flows are in hardware, and keeps them there.
 pub struct Manager {
@@ -97,7 +97,7 @@ impl Manager {
         back_end: &mut B,
         tables: &Tables,
         samples: &[Sample],
-        mut quiet: impl FnMut(&Ask) -> Option<Stamp>,
+        mut quiet: impl FnMut(&Ask) -> Option<ArrivalCount>,
         now_ns: u64,
     ) -> Vec<Debit> {
         let ns = u128::from(now_ns.saturating_sub(self.last_ns));
@@ -126,7 +126,7 @@ impl Manager {
     pub fn open_gates<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        mut quiet: impl FnMut(&Ask) -> Option<Stamp>,
+        mut quiet: impl FnMut(&Ask) -> Option<ArrivalCount>,
         now_ns: u64,
     ) {
         if self.coming.is_empty() {

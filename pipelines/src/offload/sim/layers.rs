@@ -8,7 +8,7 @@ use wire::roce::BTH_LEN;
 use wire::{Flags, Headers, L3, PacketBuf, protocol, vxlan};
 
 use rules::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
-use rules::{Cause, FlowError, Item, Kind, Where};
+use rules::{Cause, FlowError, Item, ItemKind, Where};
 
 /// Tag registers.
 pub const TAGS: usize = 4;
@@ -21,14 +21,14 @@ pub const MAX_ITEMS: usize = 16;
 /// Which layer or piece of metadata an item is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
-    kind: Kind,
+    kind: ItemKind,
     /// Headers: 1 inside the tunnel; tags of a VLAN: 2 more for the second; tag registers: which.
     place: u8,
 }
 
 impl Default for Slot {
     fn default() -> Self {
-        Self { kind: Kind::Eth, place: 0 }
+        Self { kind: ItemKind::Eth, place: 0 }
     }
 }
 
@@ -68,15 +68,15 @@ pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
         let error = |text: &str| FlowError::new(Cause::Invalid, Where::Item(index), text);
         let kind = item.kind();
         let place = match kind {
-            Kind::Tag => match item.field(tag::INDEX) {
+            ItemKind::Tag => match item.field(tag::INDEX) {
                 (register, 0xff) if register < TAGS as u128 => register as u8,
                 _ => return Err(error("a tag item names one of registers 0 to 3, all bits of its index")),
             },
             _ if is_metadata(kind) => 0,
             _ => {
                 let depth = depth(kind) + inside * 10;
-                let second_tag =
-                    kind == Kind::Vlan && slots.as_slice().last().is_some_and(|last| last.kind == Kind::Vlan);
+                let second_tag = kind == ItemKind::Vlan
+                    && slots.as_slice().last().is_some_and(|last| last.kind == ItemKind::Vlan);
                 if depth < deepest || depth == deepest && deepest > 0 && !second_tag {
                     return Err(error(
                         "the item stands behind a layer that is not in front of it in packets",
@@ -91,7 +91,7 @@ pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
             return Err(error("the item is there twice"));
         }
         slots.push(slot);
-        if kind == Kind::Vxlan {
+        if kind == ItemKind::Vxlan {
             if inside == 1 {
                 return Err(error("a tunnel within a tunnel"));
             }
@@ -101,18 +101,21 @@ pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
     Ok(slots)
 }
 
-const fn is_metadata(kind: Kind) -> bool {
-    matches!(kind, Kind::RepresentedPort | Kind::PortId | Kind::MeterColor | Kind::Tag | Kind::Mark)
+const fn is_metadata(kind: ItemKind) -> bool {
+    matches!(
+        kind,
+        ItemKind::RepresentedPort | ItemKind::PortId | ItemKind::MeterColor | ItemKind::Tag | ItemKind::Mark
+    )
 }
 
 /// Order of headers in a packet.
-const fn depth(kind: Kind) -> u8 {
+const fn depth(kind: ItemKind) -> u8 {
     match kind {
-        Kind::Eth => 1,
-        Kind::Vlan => 2,
-        Kind::Ipv4 | Kind::Ipv6 => 3,
-        Kind::Udp | Kind::Tcp => 4,
-        Kind::IbBth | Kind::Vxlan => 5,
+        ItemKind::Eth => 1,
+        ItemKind::Vlan => 2,
+        ItemKind::Ipv4 | ItemKind::Ipv6 => 3,
+        ItemKind::Udp | ItemKind::Tcp => 4,
+        ItemKind::IbBth | ItemKind::Vxlan => 5,
         _ => 0,
     }
 }
@@ -205,11 +208,11 @@ impl Layers {
         let mut bytes = [0; ITEM_BYTES];
         let mut put = |source: &[u8]| bytes[..source.len()].copy_from_slice(source);
         match slot.kind {
-            Kind::RepresentedPort => put(&registers.port.to_be_bytes()),
-            Kind::PortId => put(&u32::from(registers.port).to_be_bytes()),
-            Kind::MeterColor => put(&[registers.colour]),
-            Kind::Mark => put(&registers.mark?.to_be_bytes()),
-            Kind::Tag => {
+            ItemKind::RepresentedPort => put(&registers.port.to_be_bytes()),
+            ItemKind::PortId => put(&u32::from(registers.port).to_be_bytes()),
+            ItemKind::MeterColor => put(&[registers.colour]),
+            ItemKind::Mark => put(&registers.mark?.to_be_bytes()),
+            ItemKind::Tag => {
                 put(&registers.tags.get(usize::from(slot.place))?.to_be_bytes());
                 bytes[4] = slot.place;
             }
@@ -218,7 +221,7 @@ impl Layers {
         Some(bytes)
     }
 
-    fn header(&self, kind: Kind, place: u8, head: &[u8], bytes: &mut ItemBytes) -> Option<()> {
+    fn header(&self, kind: ItemKind, place: u8, head: &[u8], bytes: &mut ItemBytes) -> Option<()> {
         let (start, headers) = match (place & 1, &self.inner) {
             (0, _) => (0, &self.outer),
             (_, Some((at, _, headers))) => (*at, headers),
@@ -227,23 +230,23 @@ impl Layers {
         let (l3, l4) = (start + usize::from(headers.l3_offset), start + usize::from(headers.l4_offset));
         let second = place >> 1;
         let (at, len) = match kind {
-            Kind::Eth => (start, 14),
-            Kind::Vlan if headers.vlan_count > second => (start + 14 + 4 * usize::from(second), 4),
-            Kind::Ipv4 if headers.l3 == L3::Ipv4 => (l3, 20),
-            Kind::Ipv6 if headers.l3 == L3::Ipv6 => (l3, 40),
-            Kind::Udp if headers.is_udp() => (l4, 8),
-            Kind::Tcp if headers.is_tcp() => (l4, 20),
-            Kind::Vxlan if self.inner.is_some() && place == 0 => (l4 + 8, VXLAN),
-            Kind::IbBth if headers.is_udp_to(self.rdma_port) && headers.l4_total_len() >= 8 + BTH_LEN => {
+            ItemKind::Eth => (start, 14),
+            ItemKind::Vlan if headers.vlan_count > second => (start + 14 + 4 * usize::from(second), 4),
+            ItemKind::Ipv4 if headers.l3 == L3::Ipv4 => (l3, 20),
+            ItemKind::Ipv6 if headers.l3 == L3::Ipv6 => (l3, 40),
+            ItemKind::Udp if headers.is_udp() => (l4, 8),
+            ItemKind::Tcp if headers.is_tcp() => (l4, 20),
+            ItemKind::Vxlan if self.inner.is_some() && place == 0 => (l4 + 8, VXLAN),
+            ItemKind::IbBth if headers.is_udp_to(self.rdma_port) && headers.l4_total_len() >= 8 + BTH_LEN => {
                 (l4 + 8, BTH_LEN)
             }
             _ => return None,
         };
         bytes[..len].copy_from_slice(head.get(at..at + len)?);
         match kind {
-            Kind::Eth => eth::HAS_VLAN.set(bytes, u128::from(headers.vlan_count > 0)),
-            Kind::Vlan => vlan::HAS_MORE_VLAN.set(bytes, u128::from(headers.vlan_count > second + 1)),
-            Kind::Ipv6 => {
+            ItemKind::Eth => eth::HAS_VLAN.set(bytes, u128::from(headers.vlan_count > 0)),
+            ItemKind::Vlan => vlan::HAS_MORE_VLAN.set(bytes, u128::from(headers.vlan_count > second + 1)),
+            ItemKind::Ipv6 => {
                 let fragment = headers.is(Flags::FRAGMENT) || head.get(l3 + 6) == Some(&protocol::FRAGMENT);
                 ipv6::HAS_FRAG_EXT.set(bytes, u128::from(fragment));
             }

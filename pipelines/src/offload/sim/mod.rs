@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use wire::PacketBuf;
 
-use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage, Where};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
 use super::arrival::Arrivals;
 use layers::{Layers, Places, Registers};
@@ -154,7 +154,7 @@ impl Eswitch {
     pub fn advance(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         let Self { completed, stats, config, arrivals, .. } = self;
-        let holds = |guard: &Guard| Stamp(arrivals.of(guard.flow)) == guard.stamp;
+        let holds = |guard: &Guard| ArrivalCount(arrivals.of(guard.flow)) == guard.arrivals;
         self.rules.activate(self.now_ns, config.fail_one_in, holds, |id, result| {
             stats.failed += u64::from(result.is_err());
             completed.push((id, result));

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::layers::TAGS;
-use rules::{Action, Domain, FlowRule, Kind, Modify};
+use rules::{Action, Domain, FlowRule, ItemKind, Modify};
 use rules::{Cause, FlowError, Where};
 
 /// Checks a rule, room aside.
@@ -31,13 +31,13 @@ fn check_items(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
     for (index, item) in rule.pattern.iter().enumerate() {
         let refuse = |at: Where, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
         match item.kind() {
-            Kind::IbBth if rule.attr.group == 0 => {
+            ItemKind::IbBth if rule.attr.group == 0 => {
                 return refuse(Where::Item(index), "ib_bth is not matched in group 0");
             }
-            Kind::IbBth if !config.ib_bth => {
+            ItemKind::IbBth if !config.ib_bth => {
                 return refuse(Where::Item(index), "this device does not match ib_bth");
             }
-            Kind::MeterColor if !config.meter_mark => {
+            ItemKind::MeterColor if !config.meter_mark => {
                 return refuse(Where::Item(index), "colours are matched with hardware steering only");
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use super::{Bundle, Bundles, Number, Shared, State, Store};
 use crate::offload::translate::{About, Chain};
-use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Stamp, Usage, Where};
+use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Usage, Where};
 
 /// The last rule of a chain.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Store {
         Ok(Installed { bundles, aside: aside.map(|(number, _)| number), gate, about })
     }
 
-    /// Makes the gate of a chain: packets may come. With a stamp only if none of its packets came to software since:
+    /// Makes the gate of a chain: packets may come. With a count of arrivals only if none of its packets came to software since:
     /// else the gate fails with [`Cause::Again`], and can be [closed](Self::close) and made anew.
     ///
     /// # Errors
@@ -116,9 +116,9 @@ impl Store {
         &mut self,
         back_end: &mut B,
         installed: &mut Installed,
-        stamp: Option<Stamp>,
+        arrivals: Option<ArrivalCount>,
     ) -> Result<(), FlowError> {
-        let guard = stamp.map(|stamp| Guard { flow: installed.about.flow, stamp });
+        let guard = arrivals.map(|arrivals| Guard { flow: installed.about.flow, arrivals });
         match std::mem::replace(&mut installed.gate, Gate::None) {
             Gate::Due(rule) => match self.take(back_end, rule, guard.as_ref()) {
                 Ok((number, _)) => {

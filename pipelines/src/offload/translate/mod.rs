@@ -41,7 +41,7 @@ use crate::vlt::{Place, SlotRef};
 use find::{Found, From, find, roce_of};
 use numbers::Numbers;
 use patterns::{Roce, TAG_ADJACENCY, TAG_CLASS, TAG_FRAMING, flow, frame, from, tagged};
-use rules::{Action, Attr, FlowRule, Item, Kind, Meter};
+use rules::{Action, Attr, FlowRule, Item, ItemKind, Meter};
 pub use shared::meter;
 use shared::{adjacencies, classes, framed, guards, roots, unassigned};
 
@@ -452,11 +452,13 @@ impl Plan {
                 Some(number) => {
                     pattern.push(tagged(TAG_FRAMING, number));
                     if let Some(tunnel) = &found.tunnel {
-                        pattern
-                            .extend([Kind::Eth, tunnel.outer.kind(), Kind::Udp, Kind::Vxlan].map(Item::any));
+                        pattern.extend(
+                            [ItemKind::Eth, tunnel.outer.kind(), ItemKind::Udp, ItemKind::Vxlan]
+                                .map(Item::any),
+                        );
                     }
-                    pattern.push(Item::any(Kind::Eth));
-                    pattern.extend(self.ask.key.vlan().map(|_| Item::any(Kind::Vlan)));
+                    pattern.push(Item::any(ItemKind::Eth));
+                    pattern.extend(self.ask.key.vlan().map(|_| Item::any(ItemKind::Vlan)));
                 }
                 None => {
                     pattern.push(from(found.from));

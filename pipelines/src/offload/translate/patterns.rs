@@ -8,7 +8,7 @@ use wire::{MacAddr, Qpn, protocol};
 use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
 use rules::Colour;
 use rules::items::{eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp, udp, vlan, vxlan};
-use rules::{Field, Item, Kind};
+use rules::{Field, Item, ItemKind};
 
 /// IPv4 without options; 0x2000 is "more fragments", the rest of the field's low bits the offset.
 const NO_OPTIONS: u8 = 0x45;
@@ -69,10 +69,10 @@ impl Family {
     }
 
     /// Its item.
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> ItemKind {
         match self {
-            Self::V4 => Kind::Ipv4,
-            Self::V6 => Kind::Ipv6,
+            Self::V4 => ItemKind::Ipv4,
+            Self::V6 => ItemKind::Ipv6,
         }
     }
 
@@ -200,8 +200,9 @@ impl Roce {
             Class::Xrc => Some(0xa0),
             _ => None,
         };
-        let of =
-            |class| prefix(class).map(|prefix| Item::any(Kind::IbBth).masked(ib_bth::OPCODE, prefix, 0xe0));
+        let of = |class| {
+            prefix(class).map(|prefix| Item::any(ItemKind::IbBth).masked(ib_bth::OPCODE, prefix, 0xe0))
+        };
         match self {
             Self::Class(class) => of(class),
             Self::QueuePair(class, qpn) => of(class).map(|item| item.is(ib_bth::DST_QP, qpn.get())),

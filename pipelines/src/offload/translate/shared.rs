@@ -13,7 +13,7 @@ use crate::stage::tunnel::outer_tos;
 use crate::vlt::{Place, Tunnel};
 use rules::Colour;
 use rules::items::eth;
-use rules::{Action, Encap, FlowRule, Item, Kind, Meter, Modify};
+use rules::{Action, Encap, FlowRule, Item, ItemKind, Meter, Modify};
 
 const BOTH_BITS: u8 = 3;
 
@@ -62,7 +62,7 @@ pub(super) fn adjacencies(
         // Drivers want to see the header in the pattern whose TTL they decrement.
         let mut pattern = vec![mine];
         if adjacency.macs.is_some() {
-            pattern.extend([Item::any(Kind::Eth), found.family.any()]);
+            pattern.extend([Item::any(ItemKind::Eth), found.family.any()]);
         }
         return Ok(vec![rule(group::ADJACENCY, 0, pattern, [&rewrite(adjacency)[..], &[last]].concat())]);
     };
@@ -74,7 +74,12 @@ pub(super) fn adjacencies(
             return Err(Refusal::UdpChecksum);
         }
         let actions = [&rewrite(adjacency)[..], &[Action::RawEncap(encap), last]].concat();
-        Ok(rule(group::ADJACENCY, 0, vec![mine, Item::any(Kind::Eth), found.family.tos(tos, mask)], actions))
+        Ok(rule(
+            group::ADJACENCY,
+            0,
+            vec![mine, Item::any(ItemKind::Eth), found.family.tos(tos, mask)],
+            actions,
+        ))
     });
     by_codepoint.collect()
 }
@@ -134,7 +139,7 @@ pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRul
     match (class, &found.tunnel) {
         (Class::Rdma, None) => {
             let ce = Action::set_ecn(found.family.is_v6(), Ecn::Ce);
-            let layers = [Item::any(Kind::Eth), found.family.any()];
+            let layers = [Item::any(ItemKind::Eth), found.family.any()];
             rules.push(colour(Colour::Yellow, &layers, vec![Action::Count, ce, on]));
         }
         // The header to be marked is still inside.
@@ -173,14 +178,14 @@ pub(super) fn unassigned(tables: &Tables, found: &Found, class: RoceClass, rcft:
 fn rdma(tables: &Tables, found: &Found, first: Item, roce: Roce) -> Vec<Item> {
     let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
     let udp = to_udp(tables.snapshot.settings.rdma_port);
-    let inside = [Item::any(Kind::Eth), found.family.any(), udp];
+    let inside = [Item::any(ItemKind::Eth), found.family.any(), udp];
     [&[first], outside.as_deref().unwrap_or_default(), &inside, roce.item().as_slice()].concat()
 }
 
 /// Outer layers of what comes out of a tunnel.
 fn under(tables: &Tables, ip: Item) -> [Item; 4] {
     let udp = to_udp(tables.snapshot.settings.vxlan_port);
-    [Item::any(Kind::Eth), ip, udp, Item::any(Kind::Vxlan)]
+    [Item::any(ItemKind::Eth), ip, udp, Item::any(ItemKind::Vxlan)]
 }
 
 /// Packets that software looks at one by one go there from the root. These rules come first and go last: they lead
@@ -200,7 +205,7 @@ pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
         // Congestion that the sender cannot hear of: dropped by name (RFC 6040).
         let marked = under(tables, tunnel.outer.tos(Ecn::Ce as u8, BOTH_BITS));
         let deaf = found.family.tos(Ecn::NotEct as u8, BOTH_BITS);
-        rules.push(guard([&[port], &marked[..], &[Item::any(Kind::Eth), deaf]].concat()));
+        rules.push(guard([&[port], &marked[..], &[Item::any(ItemKind::Eth), deaf]].concat()));
     }
     rules
 }
@@ -220,7 +225,7 @@ pub(super) fn roots(tables: &Tables, found: &Found, next: u32) -> Vec<FlowRule> 
     let arriving = |tos: u8, mask: u8, actions| {
         let frame = underlay(tunnel.mac, tunnel.vlan, tunnel.outer);
         let ip = tunnel.outer.with_tos(Family::whole_to(tunnel.ends.1, protocol::UDP), tos, mask);
-        rule(group::ROOT, 1, [&[port], &frame[..], &[ip, udp, Item::any(Kind::Vxlan)]].concat(), actions)
+        rule(group::ROOT, 1, [&[port], &frame[..], &[ip, udp, Item::any(ItemKind::Vxlan)]].concat(), actions)
     };
     // Outer Not-ECT and ECT(0) change nothing inside, CE does; ECT(1) is left to software (RFC 6040).
     vec![
@@ -233,7 +238,12 @@ pub(super) fn roots(tables: &Tables, found: &Found, next: u32) -> Vec<FlowRule> 
 pub(super) fn framed(framing: &Framing, number: u32, nft: u32) -> FlowRule {
     let mut pattern = vec![from(framing.from)];
     if let Some((sender, vni)) = framing.tunnel {
-        pattern.extend([Item::any(Kind::Eth), Family::sent_by(sender), Item::any(Kind::Udp), in_vni(vni)]);
+        pattern.extend([
+            Item::any(ItemKind::Eth),
+            Family::sent_by(sender),
+            Item::any(ItemKind::Udp),
+            in_vni(vni),
+        ]);
     }
     let family = if framing.ipv6 { Family::V6 } else { Family::V4 };
     pattern.extend(frame(framing.destination, framing.vlan, family));

@@ -6,14 +6,14 @@ use pipelines::offload::manager::Policy;
 use pipelines::offload::sim::{self, UdpPorts};
 use pipelines::offload::translate::{self, Options};
 use pmd::{FlowEngine, FlowQueues};
-use rules::{BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Stamp, Usage};
+use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 use wire::Dscp;
 
 use crate::config::{Config, Engine, Entropy, OffloadConfig};
 use crate::worker::eswitch::Device;
 
-/// The stamp of flows that may be overtaken by themselves.
-pub const ANY: Stamp = Stamp(u64::MAX);
+/// No count that an e-switch reaches: the gate of a flow whose packets may be overtaken opens whatever came to software.
+pub const ANY: ArrivalCount = ArrivalCount(u64::MAX);
 
 /// The device, taken for each single step: workers never wait for more than one rule.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl BackEnd for Simulated {
 
     fn create_gate(&mut self, rule: &FlowRule, guard: &Guard) -> Result<RuleId, FlowError> {
         let mut state = self.0.lock();
-        if guard.stamp == ANY {
+        if guard.arrivals == ANY {
             return state.eswitch.create(rule);
         }
         state.eswitch.create_gate(rule, guard)

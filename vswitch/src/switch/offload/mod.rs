@@ -24,7 +24,7 @@ use pipelines::offload::translate::{Ask, Options, Tables};
 use pipelines::qos::{Class, Leaf};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
-use rules::{BackEnd, FlowError, Stamp, Usage};
+use rules::{ArrivalCount, BackEnd, FlowError, Usage};
 
 use device::nanos;
 pub use device::{Simulated, flow_engine};
@@ -215,8 +215,8 @@ impl Control {
         let left = manager.withdraw_all(device, |ask| !is_admitted(pool, ask), Why::NotAdmitted);
         let barrier = config.barrier;
         let quiet = |ask: &Ask| {
-            let stamp = quiet(pool, &tables, &arrivals, barrier, ask)?;
-            begin_anew(pool, watch, ask).then_some(stamp)
+            let count = quiet(pool, &tables, &arrivals, barrier, ask)?;
+            begin_anew(pool, watch, ask).then_some(count)
         };
         let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
@@ -243,8 +243,8 @@ impl Control {
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let arrivals = Arrivals { simulated: Some(&gap), idle: &HashSet::new() };
         let quiet = |ask: &Ask| {
-            let stamp = quiet(pool, &tables, &arrivals, config.barrier, ask)?;
-            begin_anew(pool, watch, ask).then_some(stamp)
+            let count = quiet(pool, &tables, &arrivals, config.barrier, ask)?;
+            begin_anew(pool, watch, ask).then_some(count)
         };
         manager.open_gates(device, quiet, now_ns);
     }
@@ -397,7 +397,13 @@ struct Arrivals<'a> {
 }
 
 /// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
-fn quiet(pool: &Pool, tables: &Tables, arrivals: &Arrivals, barrier: Barrier, ask: &Ask) -> Option<Stamp> {
+fn quiet(
+    pool: &Pool,
+    tables: &Tables,
+    arrivals: &Arrivals,
+    barrier: Barrier,
+    ask: &Ask,
+) -> Option<ArrivalCount> {
     let rdma = ask.key.class() != 0;
     match barrier {
         Barrier::All => {}
@@ -405,13 +411,13 @@ fn quiet(pool: &Pool, tables: &Tables, arrivals: &Arrivals, barrier: Barrier, as
         _ => return Some(device::ANY),
     }
     let flow = flow_of(ask, FlowOrigin::of(tables, &ask.key)?);
-    let stamp = match arrivals.simulated {
-        Some(Simulated(device)) => Stamp(device.lock().drained(flow)?),
+    let count = match arrivals.simulated {
+        Some(Simulated(device)) => ArrivalCount(device.lock().drained(flow)?),
         None => arrivals.idle.contains(ask).then_some(device::ANY)?,
     };
     // Looked at after that: what left the receive side may wait for tokens.
     let leaf = leaf_of(tables, ask, rdma)?;
-    (waiting(pool, leaf) == Some(0)).then_some(stamp)
+    (waiting(pool, leaf) == Some(0)).then_some(count)
 }
 
 /// What the view of a queue pair knows of its sequence is void from the moment on from which hardware has its packets.
