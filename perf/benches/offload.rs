@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::compare::report::median;
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
-use pipelines::offload::manager::{Manager, Policy, Sample};
-use pipelines::offload::sim::{Config, Eswitch};
-use pipelines::offload::translate::{Ask, Options, Tables};
+use pipelines::offload::manager::{FlowSample, Manager, Policy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig};
+use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
 use pipelines::qos::{Tree, TreeSize};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Vnic, VnicRow,
@@ -130,10 +130,10 @@ struct World<D> {
     snapshot: Snapshot,
     tree: Tree,
     ports: Vec<Option<u16>>,
-    options: Options,
+    options: TranslateOptions,
     device: D,
     manager: Manager,
-    asks: Vec<Ask>,
+    selectors: Vec<FlowSelector>,
     tick: u64,
 }
 
@@ -143,30 +143,34 @@ impl<D: Device> World<D> {
         let frame = Path::v4((mac(0), address(0)), (mac(1), address(1))).tcp(1, 80, 0x10, &[]);
         let headers = wire::parse::parse(&frame, frame.len()).unwrap_or_default();
         let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), FlowPorts::default(), 0, false);
-        let ask = |n: u64| {
+        let selector = |n: u64| {
             let mut words = *base.words();
             words[4] |= n;
-            Ask { key: FlowKey::from_words(words), qpn: None, source_port: None }
+            FlowSelector { key: FlowKey::from_words(words), qpn: None, source_port: None }
         };
         let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
         Self {
             snapshot: snapshot(),
             tree: Tree::new(TreeSize { tenants: 2, vnics: 2 }, &|_, _| {}),
             ports: ports.map(Some).to_vec(),
-            options: Options::default(),
+            options: TranslateOptions::default(),
             device,
             manager: Manager::new(policy),
-            asks: (0..flows).map(ask).collect(),
+            selectors: (0..flows).map(selector).collect(),
             tick: 0,
         }
     }
 
     fn sync(&mut self) -> Duration {
         self.tick += 1;
-        let Self { snapshot, tree, ports, options, device, manager, asks, tick } = self;
+        let Self { snapshot, tree, ports, options, device, manager, selectors, tick } = self;
         let tables = Tables { snapshot, tree, ports, options };
-        let sample = |ask: &Ask| Sample { ask: *ask, packets: *tick * 1000, bytes: *tick * 64_000 };
-        let samples: Vec<_> = asks.iter().map(sample).collect();
+        let sample = |selector: &FlowSelector| FlowSample {
+            selector: *selector,
+            packets: *tick * 1000,
+            bytes: *tick * 64_000,
+        };
+        let samples: Vec<_> = selectors.iter().map(sample).collect();
         let now_ns = *tick * SYNC_NS;
         device.advance(now_ns);
         let began = Instant::now();
@@ -179,10 +183,10 @@ impl<D: Device> World<D> {
 
     /// All flows in, and all out: what each took, and rules.
     fn round(&mut self) -> (Duration, Duration, usize) {
-        let all = self.manager.tally().installed + self.asks.len() as u64;
+        let all = self.manager.counters().installed + self.selectors.len() as u64;
         self.manager.switch(true);
         let mut install = Duration::ZERO;
-        while self.manager.tally().installed < all {
+        while self.manager.counters().installed < all {
             install += self.sync();
             assert!(self.manager.refusals().is_empty(), "{:?}", self.manager.refusals());
         }
@@ -205,7 +209,7 @@ fn print_rates<D: Device>(what: &str, world: &mut World<D>) {
         rates[1].push(rules as f64 / remove.as_secs_f64());
     }
     let [install, remove] = rates.map(|rates| median(&rates).unwrap_or(f64::NAN));
-    let flows = world.asks.len();
+    let flows = world.selectors.len();
     println!(
         "{what}, {flows} flows: {install:.0} rules a second installed, {remove:.0} removed, medians of {ROUNDS}"
     );
@@ -251,7 +255,7 @@ fn through_a_queue() {
 }
 
 fn simulated(flows: u64) -> World<Eswitch> {
-    World::new(flows, Eswitch::new(Config::default()), [10, 11])
+    World::new(flows, Eswitch::new(EswitchConfig::default()), [10, 11])
 }
 
 fn offload(criterion: &mut Criterion) {

@@ -19,7 +19,7 @@ use crate::counters::PipelineCounters;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{Bits, NONE, Nft, Verdict};
-use crate::offload::translate::Ask;
+use crate::offload::translate::FlowSelector;
 use crate::rcft::{QpKey, Rcft};
 use crate::snapshot::Snapshot;
 use crate::stage::key::{CLASS_CM, CLASS_CNP, CLASS_OTHER, is_reliable};
@@ -27,7 +27,7 @@ use crate::vlt::Place;
 use rules::Usage;
 
 /// Where hints of one worker go. What finds it full is not told.
-pub type HintQueue = Arc<ArrayQueue<Ask>>;
+pub type HintQueue = Arc<ArrayQueue<FlowSelector>>;
 
 /// Picks a packet of each burst.
 pub struct Hints {
@@ -51,18 +51,18 @@ impl Hints {
         let meta = &burst.metas[i];
         let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == Verdict::Forward;
         let Some(packet) = burst.packets[i].as_ref().filter(|_| goes_on) else { return };
-        if let Some(ask) = ask_of(meta, packet.head()) {
+        if let Some(selector) = ask_of(meta, packet.head()) {
             // Full: control has enough to look at.
-            let _ = self.queue.push(ask);
+            let _ = self.queue.push(selector);
         }
     }
 }
 
 /// The flow of a packet, as offload knows flows; `None` where software wants to see every packet.
-fn ask_of(meta: &Meta, head: &[u8]) -> Option<Ask> {
+fn ask_of(meta: &Meta, head: &[u8]) -> Option<FlowSelector> {
     let key = meta.key;
     if key.class() == 0 {
-        return Some(Ask { key, qpn: None, source_port: None });
+        return Some(FlowSelector { key, qpn: None, source_port: None });
     }
     let source_port = meta.headers.udp(head).map(|udp| udp.src_port.get());
     let qpn = if is_reliable(key.class()) {
@@ -70,7 +70,11 @@ fn ask_of(meta: &Meta, head: &[u8]) -> Option<Ask> {
     } else {
         None
     };
-    (!matches!(key.class(), CLASS_CNP | CLASS_CM | CLASS_OTHER)).then_some(Ask { key, qpn, source_port })
+    (!matches!(key.class(), CLASS_CNP | CLASS_CM | CLASS_OTHER)).then_some(FlowSelector {
+        key,
+        qpn,
+        source_port,
+    })
 }
 
 /// The queue pair of a flow of a reliable connection, as RCFT knows it.
@@ -80,12 +84,12 @@ pub fn queue_pair(key: &FlowKey, qpn: Qpn) -> Option<(Direction, QpKey)> {
 }
 
 /// What a worker has counted of a flow in all; `None` when it does not know the flow.
-pub(crate) fn usage(nft: &Nft, rcft: &Rcft, ask: &Ask) -> Option<Usage> {
-    if let Some(qpn) = ask.qpn {
-        let (direction, key) = queue_pair(&ask.key, qpn)?;
+pub(crate) fn usage(nft: &Nft, rcft: &Rcft, selector: &FlowSelector) -> Option<Usage> {
+    if let Some(qpn) = selector.qpn {
+        let (direction, key) = queue_pair(&selector.key, qpn)?;
         return rcft.view(direction, &key).map(|pair| Usage { packets: pair.packets, bytes: pair.bytes });
     }
-    match nft.find(&ask.key, ask.key.hash(nft.seed())) {
+    match nft.find(&selector.key, selector.key.hash(nft.seed())) {
         NONE => None,
         slot => {
             let entry = nft.entry(slot);
@@ -100,20 +104,20 @@ pub(crate) fn account(
     rcft: &mut Rcft,
     counters: &PipelineCounters,
     snapshot: &Snapshot,
-    ask: &Ask,
+    selector: &FlowSelector,
     Usage { packets, bytes }: Usage,
     now: Now,
 ) -> bool {
-    if let Some((direction, key)) = ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
+    if let Some((direction, key)) = selector.qpn.and_then(|qpn| queue_pair(&selector.key, qpn)) {
         rcft.account(direction, &key, packets, bytes, now.tick);
     }
-    let slot = nft.find(&ask.key, ask.key.hash(nft.seed()));
+    let slot = nft.find(&selector.key, selector.key.hash(nft.seed()));
     let Some(entry) = nft.entry_mut(slot) else { return false };
     entry.packets = entry.packets.wrapping_add(packets);
     entry.bytes = entry.bytes.wrapping_add(bytes);
     entry.last_seen = now.tick;
-    let rdma = if ask.key.class() == 0 { 0 } else { packets };
-    if let Scope::Vnic(vnic) = ask.key.scope() {
+    let rdma = if selector.key.class() == 0 { 0 } else { packets };
+    if let Scope::Vnic(vnic) = selector.key.scope() {
         let row = counters.vnic(vnic as usize);
         row.rx_packets.add(packets);
         row.rx_bytes.add(bytes);

@@ -14,7 +14,7 @@ use crate::fragments::Fragments;
 use crate::hot::{self, Hints};
 use crate::miss::MissLimits;
 use crate::nft::{Nft, NftConfig};
-use crate::offload::translate::Ask;
+use crate::offload::translate::FlowSelector;
 use crate::qos::{Dhtb, Leaf, RedProfile};
 use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
@@ -96,14 +96,14 @@ impl<P: PacketBuf> Overlay<P> {
     }
 
     /// What was counted of a flow in all; `None` when it is not known here.
-    pub fn usage(&self, ask: &Ask) -> Option<Usage> {
-        hot::usage(&self.nft, &self.rcft, ask)
+    pub fn usage(&self, selector: &FlowSelector) -> Option<Usage> {
+        hot::usage(&self.nft, &self.rcft, selector)
     }
 
     /// Adds what hardware did of a flow to its entries and to the vNICs' counters, and keeps it from aging. `false`
     /// when the flow is not known here.
-    pub fn account(&mut self, snapshot: &Snapshot, ask: &Ask, usage: Usage, now: Now) -> bool {
-        hot::account(&mut self.nft, &mut self.rcft, &self.counters, snapshot, ask, usage, now)
+    pub fn account(&mut self, snapshot: &Snapshot, selector: &FlowSelector, usage: Usage, now: Now) -> bool {
+        hot::account(&mut self.nft, &mut self.rcft, &self.counters, snapshot, selector, usage, now)
     }
 
     /// The flow table.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::translate::{Ask, Tables};
+use super::translate::{FlowSelector, Tables};
 use crate::flow_key::{FlowKey, FlowPorts, Scope, mix};
 use crate::stage::key::is_reliable;
 
@@ -41,17 +41,17 @@ impl FlowOrigin {
     }
 }
 
-/// The flow that the gate of `ask` matches. The same number as that of its packets: [`super::sim::Fate::Software`].
-pub fn flow_of(ask: &Ask, origin: FlowOrigin) -> u64 {
-    let words = ask.key.words();
+/// The flow that the gate of `selector` matches. The same number as that of its packets: [`super::sim::Fate::Software`].
+pub fn flow_of(selector: &FlowSelector, origin: FlowOrigin) -> u64 {
+    let words = selector.key.words();
     let addresses = [words[0], words[1], words[2], words[3]];
-    let FlowPorts { source: sport, destination: dport } = ask.key.ports();
-    let layer4 = match ask.key.class() {
+    let FlowPorts { source: sport, destination: dport } = selector.key.ports();
+    let layer4 = match selector.key.class() {
         0 => u32::from(sport) << 16 | u32::from(dport),
-        class if is_reliable(class) => ask.qpn.map_or(0, |qpn| qpn.get()),
+        class if is_reliable(class) => selector.qpn.map_or(0, |qpn| qpn.get()),
         _ => 0,
     };
-    hash(origin, addresses, ask.key.proto(), layer4)
+    hash(origin, addresses, selector.key.proto(), layer4)
 }
 
 /// The number of a flow: the same from its key and from its packets.

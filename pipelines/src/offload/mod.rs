@@ -15,4 +15,4 @@ mod slots;
 pub mod store;
 pub mod translate;
 
-pub use store::{Installed, State, Store};
+pub use store::{InstalledChain, RuleState, RuleStore};

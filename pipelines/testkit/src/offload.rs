@@ -3,7 +3,9 @@
 use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::nft::Entry;
-use pipelines::offload::translate::{Ask, Chain, Options, Refusal, Tables, Translator};
+use pipelines::offload::translate::{
+    Chain, FlowSelector, OffloadRefusal, Tables, TranslateOptions, Translator,
+};
 use pipelines::qos::{Class, NodeLimits, Tree};
 use pipelines::snapshot::PortIndex;
 use wire::Qpn;
@@ -14,7 +16,7 @@ use crate::World;
 pub struct Host {
     pub world: World,
     pub translator: Translator,
-    pub options: Options,
+    pub options: TranslateOptions,
     pub ports: Vec<Option<u16>>,
 }
 
@@ -24,7 +26,7 @@ pub const fn dpdk(port: PortIndex) -> u16 {
 }
 
 /// What a translation reads.
-fn tables<'a>(world: &'a World, ports: &'a [Option<u16>], options: &'a Options) -> Tables<'a> {
+fn tables<'a>(world: &'a World, ports: &'a [Option<u16>], options: &'a TranslateOptions) -> Tables<'a> {
     let tree = world.worker.overlay.dhtb().tree();
     Tables { snapshot: &world.snapshot, tree, ports, options }
 }
@@ -37,7 +39,7 @@ impl Host {
 
     pub fn new(world: World) -> Self {
         let ports = (0..world.snapshot.ports.len() as PortIndex).map(|port| Some(dpdk(port))).collect();
-        Self { world, translator: Translator::default(), options: Options::default(), ports }
+        Self { world, translator: Translator::default(), options: TranslateOptions::default(), ports }
     }
 
     pub fn tree(&self) -> &Tree {
@@ -64,18 +66,18 @@ impl Host {
         new.expect("a new flow").key
     }
 
-    pub fn chain(&mut self, ask: Ask) -> Result<Chain, Refusal> {
+    pub fn chain(&mut self, selector: FlowSelector) -> Result<Chain, OffloadRefusal> {
         let tables = tables(&self.world, &self.ports, &self.options);
-        self.translator.chain(&tables, &ask)
+        self.translator.chain(&tables, &selector)
     }
 }
 
 /// A flow as a whole.
-pub fn whole(key: FlowKey) -> Ask {
-    Ask { key, qpn: None, source_port: None }
+pub fn whole(key: FlowKey) -> FlowSelector {
+    FlowSelector { key, qpn: None, source_port: None }
 }
 
 /// A queue pair of a flow, with its source port.
-pub fn pair(key: FlowKey, qpn: u32, source_port: u16) -> Ask {
-    Ask { key, qpn: Some(Qpn::truncated(qpn)), source_port: Some(source_port) }
+pub fn pair(key: FlowKey, qpn: u32, source_port: u16) -> FlowSelector {
+    FlowSelector { key, qpn: Some(Qpn::truncated(qpn)), source_port: Some(source_port) }
 }

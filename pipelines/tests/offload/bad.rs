@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
 use pipelines::offload::*;
 use rules::*;
 use wire::HeapBuf;
@@ -21,15 +21,15 @@ struct Bad {
     /// Counters read so much less.
     less: u64,
     /// Aged rules that nobody has.
-    strangers: Vec<RuleId>,
+    unknown_aged: Vec<RuleId>,
     /// So many calls more, and the device is gone.
     calls: Option<u32>,
     gone: bool,
 }
 
 impl Bad {
-    fn new(config: Config) -> Self {
-        Self { eswitch: Eswitch::new(config), less: 0, strangers: Vec::new(), calls: None, gone: false }
+    fn new(config: EswitchConfig) -> Self {
+        Self { eswitch: Eswitch::new(config), less: 0, unknown_aged: Vec::new(), calls: None, gone: false }
     }
 
     fn call(&mut self) -> Result<(), FlowError> {
@@ -79,7 +79,7 @@ impl BackEnd for Bad {
     }
 
     fn aged(&mut self, rules: &mut Vec<RuleId>) {
-        rules.append(&mut self.strangers);
+        rules.append(&mut self.unknown_aged);
         self.eswitch.aged(rules);
     }
 
@@ -99,7 +99,7 @@ struct Lab {
     device: Bad,
     manager: Manager,
     now_ns: u64,
-    debited: HashMap<Ask, u64>,
+    debited: HashMap<FlowSelector, u64>,
     /// Packets of all flows that left, by whom.
     by_hardware: u64,
     by_software: u64,
@@ -110,9 +110,9 @@ fn frame(port: u16) -> Vec<u8> {
 }
 
 impl Lab {
-    fn new(config: Config) -> Self {
+    fn new(config: EswitchConfig) -> Self {
         let mut host = Host::new(plain());
-        host.options.entropy = Entropy::Hardware;
+        host.options.entropy = EntropySource::Hardware;
         let policy = Policy {
             packets: 1000,
             bytes: u64::MAX,
@@ -162,20 +162,20 @@ impl Lab {
         self.device.eswitch.advance(self.now_ns);
         let entries = self.host.entries();
         let samples = entries.iter().map(|entry| {
-            let ask = whole(entry.key);
-            let hardware = self.debited.get(&ask).copied().unwrap_or_default();
-            Sample { ask, packets: entry.packets + hardware, bytes: 0 }
+            let selector = whole(entry.key);
+            let hardware = self.debited.get(&selector).copied().unwrap_or_default();
+            FlowSample { selector, packets: entry.packets + hardware, bytes: 0 }
         });
         let samples: Vec<_> = samples.collect();
         let tables = self.host.tables();
         let arrivals = self.device.eswitch.all_arrivals();
-        let quiet = |ask: &Ask| {
+        let quiet = |selector: &FlowSelector| {
             Some(ArrivalCount(
-                arrivals.of(arrival::flow_of(ask, arrival::FlowOrigin::of(&tables, &ask.key)?)),
+                arrivals.of(arrival::flow_of(selector, arrival::FlowOrigin::of(&tables, &selector.key)?)),
             ))
         };
         for debit in self.manager.reconcile(&mut self.device, &tables, &samples, quiet, self.now_ns) {
-            *self.debited.entry(debit.ask).or_default() += debit.packets;
+            *self.debited.entry(debit.selector).or_default() += debit.packets;
         }
     }
 
@@ -187,8 +187,8 @@ impl Lab {
 
 #[test]
 fn bad_devices_without_room_or_will_are_counted_by_their_words() {
-    let room = Config { capacity: 0, ..Config::default() };
-    let will = Config { refuse_all: true, ..Config::default() };
+    let room = EswitchConfig { capacity: 0, ..EswitchConfig::default() };
+    let will = EswitchConfig { refuse_all: true, ..EswitchConfig::default() };
     let words = "refused: this device takes no rules (unspecified)";
     for (config, status, refusals) in [
         (room, "software: no room for its rules", vec![]),
@@ -213,13 +213,13 @@ fn bad_devices_without_room_or_will_are_counted_by_their_words() {
 #[test]
 fn bad_rules_that_are_taken_and_fail_leave_nothing_behind() {
     for fail_one_in in [1, 10] {
-        let mut lab = Lab::new(Config { fail_one_in, ..Config::default() });
+        let mut lab = Lab::new(EswitchConfig { fail_one_in, ..EswitchConfig::default() });
         lab.run(150, &[1, 2, 3]);
-        let tally = lab.manager.tally();
-        assert!(tally.refused_by_device > 0);
+        let counters = lab.manager.counters();
+        assert!(counters.refused_by_device > 0);
         assert_eq!(lab.manager.refusals()[0].0, "the device failed (unspecified)");
         // What does not fail gets through, sooner or later; nothing of what failed is there.
-        assert_eq!(lab.by_hardware > 0, fail_one_in > 1, "one in {fail_one_in}: {tally:?}");
+        assert_eq!(lab.by_hardware > 0, fail_one_in > 1, "one in {fail_one_in}: {counters:?}");
         assert_eq!(lab.manager.rules(), lab.device.eswitch.len());
         lab.run(60, &[]);
         assert_eq!((lab.manager.rules(), lab.device.eswitch.len()), (0, 0));
@@ -233,7 +233,7 @@ fn bad_rules_that_are_taken_and_fail_leave_nothing_behind() {
 #[test]
 fn bad_changes_that_fail_take_their_flows_out() {
     // Nine rules for the first flow, one for the second; the first three of the change come, the fourth fails.
-    let mut lab = Lab::new(Config { fail_one_in: 14, ..Config::default() });
+    let mut lab = Lab::new(EswitchConfig { fail_one_in: 14, ..EswitchConfig::default() });
     lab.run(5, &[1, 2]);
     assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
     let place = lab.host.world.tunnel(0, 3);
@@ -256,29 +256,29 @@ fn bad_changes_that_fail_take_their_flows_out() {
 
 #[test]
 fn bad_counters_that_go_back_are_counted_and_debit_nothing() {
-    let mut lab = Lab::new(Config { refresh_ns: 0, ..Config::default() });
+    let mut lab = Lab::new(EswitchConfig { refresh_ns: 0, ..EswitchConfig::default() });
     lab.run(10, &[1]);
     assert_eq!(lab.status(1), Status::Hardware);
     let debited: u64 = lab.debited.values().sum();
     assert_eq!(debited, lab.by_hardware);
     lab.device.less = 500;
     lab.run(1, &[1]);
-    assert_eq!(lab.manager.tally().backwards, 1);
+    assert_eq!(lab.manager.counters().backwards, 1);
     assert_eq!(lab.debited.values().sum::<u64>(), debited, "nothing until it goes up again");
     lab.run(5, &[1]);
     assert_eq!(lab.status(1), Status::Hardware);
     assert_eq!(lab.debited.values().sum::<u64>(), debited + 5 * 200);
-    assert_eq!(lab.manager.tally().backwards, 1);
+    assert_eq!(lab.manager.counters().backwards, 1);
 }
 
 #[test]
 fn bad_ages_of_rules_that_nobody_has_are_counted() {
-    let mut lab = Lab::new(Config::default());
+    let mut lab = Lab::new(EswitchConfig::default());
     lab.run(5, &[1]);
-    lab.device.strangers = vec![RuleId(u64::MAX), RuleId(1 << 40), RuleId(u64::MAX)];
+    lab.device.unknown_aged = vec![RuleId(u64::MAX), RuleId(1 << 40), RuleId(u64::MAX)];
     lab.run(2, &[1]);
-    let tally = lab.manager.tally();
-    assert_eq!((tally.strangers, tally.aged), (2, 0));
+    let counters = lab.manager.counters();
+    assert_eq!((counters.unknown_aged, counters.aged), (2, 0));
     assert_eq!(lab.status(1), Status::Hardware);
 }
 
@@ -286,7 +286,7 @@ fn bad_ages_of_rules_that_nobody_has_are_counted() {
 #[test]
 fn bad_ports_that_go_in_the_middle_leave_everything_in_software() {
     for calls in 0..40 {
-        let mut lab = Lab::new(Config::default());
+        let mut lab = Lab::new(EswitchConfig::default());
         lab.run(1, &[1, 2]);
         lab.device.calls = Some(calls);
         lab.run(30, &[1, 2]);
@@ -303,7 +303,7 @@ fn bad_ports_that_go_in_the_middle_leave_everything_in_software() {
         lab.run(1, &[1, 2]);
         assert_eq!(lab.by_software, sent + 400);
         // Another device comes.
-        lab.device = Bad::new(Config::default());
+        lab.device = Bad::new(EswitchConfig::default());
         lab.device.eswitch.advance(lab.now_ns);
         lab.run(30, &[1, 2]);
         assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);

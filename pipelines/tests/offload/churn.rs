@@ -4,9 +4,9 @@
 use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
-use pipelines::offload::manager::{Manager, Policy, Sample};
-use pipelines::offload::sim::{Config, Eswitch};
-use pipelines::offload::translate::{Ask, Entropy, Options, Tables};
+use pipelines::offload::manager::{FlowSample, Manager, Policy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig};
+use pipelines::offload::translate::{EntropySource, FlowSelector, Tables, TranslateOptions};
 use pipelines::qos::Class;
 use rules::{ArrivalCount, BackEnd};
 
@@ -30,7 +30,7 @@ fn churn_leaves_nothing() {
         words[4] = words[4] & !0xffff_ffff | n;
         whole(FlowKey::from_words(words))
     };
-    let mut eswitch = Eswitch::new(Config::default());
+    let mut eswitch = Eswitch::new(EswitchConfig::default());
     let policy = Policy {
         packets: 1000,
         cool_ns: 500_000_000,
@@ -46,8 +46,8 @@ fn churn_leaves_nothing() {
         // In the first half of the minute flows age before they have cooled, in the second they cool.
         let age = if tenth < 300 { 1 } else { 5 };
         // Now and then flows have ways of their own.
-        let entropy = if tenth.is_multiple_of(10) { Entropy::Exact } else { Entropy::Hardware };
-        let options = Options { entropy, age, ..Options::default() };
+        let entropy = if tenth.is_multiple_of(10) { EntropySource::Exact } else { EntropySource::Hardware };
+        let options = TranslateOptions { entropy, age, ..TranslateOptions::default() };
         let tables = Tables { options: &options, ..host.tables() };
         let now_ns = tenth * SYNC_NS;
         eswitch.advance(now_ns);
@@ -57,15 +57,16 @@ fn churn_leaves_nothing() {
                 continue;
             };
             let count = (back + 1) * 500;
-            samples.extend((0..NEW).map(|n| Sample {
-                ask: key(born * NEW + n),
+            samples.extend((0..NEW).map(|n| FlowSample {
+                selector: key(born * NEW + n),
                 packets: count,
                 bytes: count * 64,
             }));
         }
         let arrivals = eswitch.all_arrivals();
-        let quiet =
-            |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+        let quiet = |selector: &FlowSelector| {
+            Some(ArrivalCount(arrivals.of(flow_of(selector, FlowOrigin::of(&tables, &selector.key)?))))
+        };
         manager.reconcile(&mut eswitch, &tables, &samples, quiet, now_ns);
         let (ways, bundles) = manager.adjacencies_and_bundles();
         let now = [manager.flows().count(), eswitch.len() + eswitch.remembered(), ways, bundles];
@@ -79,10 +80,13 @@ fn churn_leaves_nothing() {
     for tenth in 601..=700 {
         run(tenth, &mut rest);
     }
-    let tally = manager.tally();
-    assert_eq!((tally.installed, tally.withdrawn), (600 * NEW, 600 * NEW), "{tally:?}");
-    assert!(tally.aged > 100 * NEW && tally.aged < 500 * NEW, "some aged, some cooled: {tally:?}");
-    assert_eq!((tally.no_gap, tally.refused, tally.refused_by_device, tally.strangers), (0, 0, 0, 0));
+    let counters = manager.counters();
+    assert_eq!((counters.installed, counters.withdrawn), (600 * NEW, 600 * NEW), "{counters:?}");
+    assert!(counters.aged > 100 * NEW && counters.aged < 500 * NEW, "some aged, some cooled: {counters:?}");
+    assert_eq!(
+        (counters.no_gap, counters.refused, counters.refused_by_device, counters.unknown_aged),
+        (0, 0, 0, 0)
+    );
     // What there is at a time does not grow; ten seconds are for coming to rest.
     for (first, second) in [(1, 2), (4, 5)].map(|(a, b)| (most[a], most[b])) {
         let grew = first.iter().zip(second).any(|(first, second)| second * 10 > first * 11);

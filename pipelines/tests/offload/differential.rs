@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::FlowKey;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy};
-use pipelines::offload::{Installed, State, Store};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
+use pipelines::offload::{InstalledChain, RuleState, RuleStore};
 use pipelines::qos::Class;
 use pipelines::rcft::QpKey;
 use pipelines::snapshot::{Destination, PortIndex};
@@ -46,41 +46,43 @@ enum Step {
 pub struct Mixed {
     host: Host,
     eswitch: Eswitch,
-    store: Store,
-    chains: Vec<(Ask, Installed)>,
+    store: RuleStore,
+    chains: Vec<(FlowSelector, InstalledChain)>,
     /// What chains saw that are gone.
-    counted: HashMap<Ask, Usage>,
+    counted: HashMap<FlowSelector, Usage>,
     now_ns: u64,
 }
 
 impl Mixed {
     /// Rules come into force a quarter of a millisecond apart.
     pub fn new(host: Host) -> Self {
-        let config = Config { refresh_ns: 0, insertion_rate: 4000, ..Config::default() };
-        let (eswitch, store) = (Eswitch::new(config), Store::default());
+        let config = EswitchConfig { refresh_ns: 0, insertion_rate: 4000, ..EswitchConfig::default() };
+        let (eswitch, store) = (Eswitch::new(config), RuleStore::default());
         Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
     }
 
     /// Offloads what is not refused.
-    pub fn offload(&mut self, ask: Ask) -> bool {
-        if self.chains.iter().any(|(other, _)| *other == ask) {
+    pub fn offload(&mut self, selector: FlowSelector) -> bool {
+        if self.chains.iter().any(|(other, _)| *other == selector) {
             return false;
         }
-        let Ok(chain) = self.host.chain(ask) else { return false };
-        let installed =
-            self.store.install(&mut self.eswitch, chain).unwrap_or_else(|error| panic!("{ask:?}: {error}"));
-        self.chains.push((ask, installed));
+        let Ok(chain) = self.host.chain(selector) else { return false };
+        let installed = self
+            .store
+            .install(&mut self.eswitch, chain)
+            .unwrap_or_else(|error| panic!("{selector:?}: {error}"));
+        self.chains.push((selector, installed));
         true
     }
 
     fn withdraw(&mut self, index: usize) {
-        let (ask, installed) = self.chains.remove(index);
-        self.account(ask, installed);
+        let (selector, installed) = self.chains.remove(index);
+        self.account(selector, installed);
     }
 
-    fn account(&mut self, ask: Ask, installed: Installed) {
+    fn account(&mut self, selector: FlowSelector, installed: InstalledChain) {
         let usage = self.store.remove(&mut self.eswitch, installed);
-        let sum = self.counted.entry(ask).or_default();
+        let sum = self.counted.entry(selector).or_default();
         sum.packets += usage.packets;
         sum.bytes += usage.bytes;
     }
@@ -89,21 +91,21 @@ impl Mixed {
     /// where it went before, and chains do without hardware in between; else the new rules take over when they are in
     /// force.
     fn follow(&mut self, at_once: bool) {
-        for (ask, old) in std::mem::take(&mut self.chains) {
-            let chain = self.host.chain(ask);
+        for (selector, old) in std::mem::take(&mut self.chains) {
+            let chain = self.host.chain(selector);
             let mut old = Some(old);
             if let Some(old) = old.take_if(|_| at_once || chain.is_err()) {
-                self.account(ask, old);
+                self.account(selector, old);
             }
             if let Ok(chain) = chain {
                 let new = self.store.install(&mut self.eswitch, chain).unwrap();
-                while old.is_some() && self.store.state(&new) != State::InForce {
+                while old.is_some() && self.store.state(&new) != RuleState::InForce {
                     self.wait(1);
                 }
-                self.chains.push((ask, new));
+                self.chains.push((selector, new));
             }
             if let Some(old) = old {
-                self.account(ask, old);
+                self.account(selector, old);
             }
         }
     }
@@ -112,7 +114,7 @@ impl Mixed {
     pub fn wait(&mut self, ms: u64) {
         self.now_ns += ms * 1_000_000;
         self.eswitch.advance(self.now_ns);
-        self.store.hear(&mut self.eswitch);
+        self.store.poll(&mut self.eswitch);
     }
 
     /// One packet through the e-switch and, where that says so, the worker.
@@ -131,11 +133,12 @@ impl Mixed {
     }
 
     /// What hardware counted of the flows for which `of` is true.
-    fn hardware(&mut self, of: impl Fn(&Ask) -> bool) -> (u64, u64) {
+    fn hardware(&mut self, of: impl Fn(&FlowSelector) -> bool) -> (u64, u64) {
         let Self { chains, eswitch, store, counted, .. } = self;
-        let installed = chains.iter().map(|(ask, chain)| (*ask, usage(store.query(eswitch, chain))));
-        let all = installed.chain(counted.iter().map(|(ask, usage)| (*ask, *usage)));
-        all.filter(|(ask, _)| of(ask))
+        let installed =
+            chains.iter().map(|(selector, chain)| (*selector, usage(store.query(eswitch, chain))));
+        let all = installed.chain(counted.iter().map(|(selector, usage)| (*selector, *usage)));
+        all.filter(|(selector, _)| of(selector))
             .fold((0, 0), |(packets, bytes), (_, usage)| (packets + usage.packets, bytes + usage.bytes))
     }
 }
@@ -152,7 +155,7 @@ struct Pair {
     software: Host,
     mixed: Mixed,
     underlay: Underlay,
-    entropy: Entropy,
+    entropy: EntropySource,
     /// Packets, and those of them that the e-switch forwarded, by kind; out of the tunnel in the second
     /// half.
     kinds: [(u64, u64); 32],
@@ -161,7 +164,7 @@ struct Pair {
 const STATIONS: [Station; 5] = [A, B, C, R, S];
 
 impl Pair {
-    fn new(underlay: Underlay, entropy: Entropy) -> Self {
+    fn new(underlay: Underlay, entropy: EntropySource) -> Self {
         let host = || {
             let mut world = lab(1, underlay);
             world.keep_vlan(0);
@@ -234,7 +237,7 @@ impl Pair {
 
     /// With the NIC's own entropy the outer source port differs.
     fn comparable(&self, mut out: Vec<(PortIndex, Vec<u8>)>) -> Vec<(PortIndex, Vec<u8>)> {
-        if self.entropy == Entropy::Hardware {
+        if self.entropy == EntropySource::Hardware {
             let tunnels = out.iter_mut().filter(|(port, _)| *port == UPLINK);
             tunnels.for_each(|(_, frame)| frame[SOURCE_PORT..SOURCE_PORT + 2].fill(0));
         }
@@ -262,15 +265,15 @@ impl Pair {
                 }
                 let key = entries[which % entries.len()].key;
                 let (qpn, sport) = (QPNS[qpn as usize % 2], Some(1000 + sport));
-                let ask = match key.class() {
+                let selector = match key.class() {
                     0 => whole(key),
-                    1 => Ask { key, qpn: Some(Qpn::truncated(qpn)), source_port: sport },
-                    _ => Ask { key, qpn: None, source_port: sport },
+                    1 => FlowSelector { key, qpn: Some(Qpn::truncated(qpn)), source_port: sport },
+                    _ => FlowSelector { key, qpn: None, source_port: sport },
                 };
                 // Only what RCFT admitted, and one chain for the packets of a queue pair.
                 let known = self.view(&self.mixed.host, &key, Qpn::truncated(qpn)).is_some();
-                if (key.class() != 1 || known) && !self.overlaps(&ask) {
-                    self.mixed.offload(ask);
+                if (key.class() != 1 || known) && !self.overlaps(&selector) {
+                    self.mixed.offload(selector);
                 }
             }
             Step::Wait { ms } => self.mixed.wait(ms),
@@ -289,9 +292,13 @@ impl Pair {
 
     /// True when a rule of another chain would count the same packets: source ports are told apart only where the
     /// outer one depends on them.
-    fn overlaps(&self, ask: &Ask) -> bool {
-        ask.key.class() != 0
-            && self.mixed.chains.iter().any(|(other, _)| other.key == ask.key && other.qpn == ask.qpn)
+    fn overlaps(&self, selector: &FlowSelector) -> bool {
+        selector.key.class() != 0
+            && self
+                .mixed
+                .chains
+                .iter()
+                .any(|(other, _)| other.key == selector.key && other.qpn == selector.qpn)
     }
 
     fn locate(&mut self, station: Station, at_once: bool, place: impl Fn(&World) -> Place) {
@@ -324,7 +331,7 @@ impl Pair {
             self.mixed.host.entries().iter().map(|entry| (entry.key, (entry.packets, entry.bytes))).collect();
         for entry in self.software.entries() {
             let key = entry.key;
-            let (packets, bytes) = self.mixed.hardware(|ask| ask.key == key);
+            let (packets, bytes) = self.mixed.hardware(|selector| selector.key == key);
             let (own, own_bytes) = mixed.get(&key).copied().unwrap_or_default();
             prop_assert_eq!((own + packets, own_bytes + bytes), (entry.packets, entry.bytes), "{:?}", key);
             if key.class() != 1 {
@@ -336,7 +343,8 @@ impl Pair {
                     (other.scope(), other.addresses().map(|ip| ip.destination))
                         == (key.scope(), key.addresses().map(|ip| ip.destination))
                 };
-                let (packets, bytes) = self.mixed.hardware(|ask| same(&ask.key) && ask.qpn == Some(qpn));
+                let (packets, bytes) =
+                    self.mixed.hardware(|selector| same(&selector.key) && selector.qpn == Some(qpn));
                 let own = self.view(&self.mixed.host, &key, qpn).unwrap_or_default();
                 let expected = self.view(&self.software, &key, qpn).unwrap_or_default();
                 prop_assert_eq!(
@@ -416,7 +424,7 @@ proptest! {
         underlay in prop::sample::select(vec![UNDERLAYS[0], UNDERLAYS[1], UNDERLAYS[4]]),
         steps in steps(),
     ) {
-        let mut pair = Pair::new(underlay, Entropy::Exact);
+        let mut pair = Pair::new(underlay, EntropySource::Exact);
         for step in &steps {
             pair.step(step)?;
         }
@@ -425,7 +433,7 @@ proptest! {
 
     #[test]
     fn differential_but_for_the_source_port_where_the_nic_chooses_it(steps in steps()) {
-        let mut pair = Pair::new(UNDERLAYS[0], Entropy::Hardware);
+        let mut pair = Pair::new(UNDERLAYS[0], EntropySource::Hardware);
         for step in &steps {
             pair.step(step)?;
         }
@@ -441,7 +449,7 @@ fn differential_both_sides_see_packets() {
     for case in 0..300 {
         let steps = steps().new_tree(&mut runner).unwrap().current();
         let underlays = [UNDERLAYS[0], UNDERLAYS[1], UNDERLAYS[4]];
-        let mut pair = Pair::new(underlays[case % 3], Entropy::Exact);
+        let mut pair = Pair::new(underlays[case % 3], EntropySource::Exact);
         for step in &steps {
             pair.step(step).unwrap();
         }
@@ -484,7 +492,7 @@ fn differential_a_meter_marks_and_then_turns_away() {
         }
     }
     let len = frame.len() as u64;
-    let rates = mixed.host.tree().meter(mixed.chains[0].1.about.leaf.unwrap());
+    let rates = mixed.host.tree().meter(mixed.chains[0].1.facts.leaf.unwrap());
     assert_eq!(plain, (rates.burst + red.kmin) / len);
     assert_eq!(marked, (red.hard_limit - red.kmin) / len);
     assert_eq!(plain + marked + away, PACKETS);

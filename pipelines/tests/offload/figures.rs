@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use pipelines::flow_key::{FlowKey, outer_source_port};
-use pipelines::offload::manager::{Manager, Policy, Sample};
-use pipelines::offload::sim::{Config, Eswitch};
-use pipelines::offload::translate::{Entropy, Options, Tables};
+use pipelines::offload::manager::{FlowSample, Manager, Policy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig};
+use pipelines::offload::translate::{EntropySource, Tables, TranslateOptions};
 use rules::ArrivalCount;
 
 use crate::host::*;
@@ -52,16 +52,16 @@ fn figures_rules_per_second() {
         host.world.locate(0, pipelines::snapshot::Destination::Mac(station.mac), station.mac, there);
     }
     for (entropy, places, ports) in [
-        (Entropy::Hardware, 1, 0x4000),
-        (Entropy::Hardware, PLACES, 0x4000),
-        (Entropy::Exact, 1, 16),
-        (Entropy::Exact, 1, 0x4000),
-        (Entropy::Exact, PLACES, 0x4000),
+        (EntropySource::Hardware, 1, 0x4000),
+        (EntropySource::Hardware, PLACES, 0x4000),
+        (EntropySource::Exact, 1, 16),
+        (EntropySource::Exact, 1, 0x4000),
+        (EntropySource::Exact, PLACES, 0x4000),
     ] {
-        let options = Options { entropy, ..Options::default() };
+        let options = TranslateOptions { entropy, ..TranslateOptions::default() };
         let tables = Tables { options: &options, ..host.tables() };
         let keys = keys(base, places, ports);
-        let mut eswitch = Eswitch::new(Config { capacity: 1 << 20, ..Config::default() });
+        let mut eswitch = Eswitch::new(EswitchConfig { capacity: 1 << 20, ..EswitchConfig::default() });
         let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
         let mut manager = Manager::new(policy);
         let mut tick = 0;
@@ -71,8 +71,11 @@ fn figures_rules_per_second() {
                 tick += 1;
                 let now_ns = tick * 100_000_000;
                 eswitch.advance(now_ns);
-                let sample =
-                    |key: &FlowKey| Sample { ask: whole(*key), packets: tick * 1000, bytes: tick * 64_000 };
+                let sample = |key: &FlowKey| FlowSample {
+                    selector: whole(*key),
+                    packets: tick * 1000,
+                    bytes: tick * 64_000,
+                };
                 let samples: Vec<_> = keys.iter().map(sample).collect();
                 let began = cpu_time();
                 manager.reconcile(eswitch, &tables, &samples, |_| Some(ArrivalCount(0)), now_ns);
@@ -81,14 +84,14 @@ fn figures_rules_per_second() {
             manager.switch(true);
             let all = (round * FLOWS) as u64;
             let (mut install, mut syncs) = (Duration::ZERO, 0);
-            while manager.tally().installed < all {
+            while manager.counters().installed < all {
                 install += sync(&mut manager, &mut eswitch);
                 syncs += 1;
             }
             let (rules, ways) = (manager.rules(), manager.adjacencies_and_bundles().0);
             manager.switch(false);
             let remove = sync(&mut manager, &mut eswitch);
-            assert_eq!((manager.tally().withdrawn, eswitch.len(), manager.rules()), (all, 0, 0));
+            assert_eq!((manager.counters().withdrawn, eswitch.len(), manager.rules()), (all, 0, 0));
             let rate = |n: usize, spent: Duration| n as f64 / spent.as_secs_f64() / 1000.0;
             println!(
                 "{entropy:?}: {FLOWS} flows, {ways} ways, {rules} rules: installed in {syncs} syncs at {:.0}k rules a second \

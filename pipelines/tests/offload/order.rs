@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 
 use pipelines::offload::arrival::{Arrivals, FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
 use proptest::prelude::*;
 use rules::{ArrivalCount, BackEnd};
 use wire::roce::Bth;
@@ -37,7 +37,7 @@ impl Dice {
 
 /// A reliable connection.
 struct Connection {
-    ask: Ask,
+    selector: FlowSelector,
     /// The frame of PSN 0.
     frame: Vec<u8>,
     /// Packets sent, and packets that left.
@@ -71,7 +71,7 @@ struct Lab {
 impl Lab {
     fn new(latency_ns: u64, barrier: bool) -> Self {
         let mut host = Host::new(plain());
-        host.options.entropy = Entropy::Hardware;
+        host.options.entropy = EntropySource::Hardware;
         let frame = |qpn: u32, path: wire::build::Path| {
             path.roce(50_000, Bth::new(0x07, Qpn::truncated(qpn), Psn::truncated(0)), &[0; 64])
         };
@@ -88,11 +88,11 @@ impl Lab {
         let mut keys: HashMap<usize, pipelines::flow_key::FlowKey> = HashMap::new();
         let pairs = pairs.map(|(frame, qpn, n)| {
             let key = *keys.entry(n % 3).or_insert_with(|| host.flow(1, &frame));
-            let ask = Ask { key, qpn: Some(Qpn::truncated(qpn)), source_port: Some(50_000) };
-            Connection { ask, frame, sent: 0, left: 0, next_ns: 0, pinned: false }
+            let selector = FlowSelector { key, qpn: Some(Qpn::truncated(qpn)), source_port: Some(50_000) };
+            Connection { selector, frame, sent: 0, left: 0, next_ns: 0, pinned: false }
         });
         let pairs = pairs.collect();
-        let config = Config { latency_ns, refresh_ns: 0, ..Config::default() };
+        let config = EswitchConfig { latency_ns, refresh_ns: 0, ..EswitchConfig::default() };
         // Only what is pinned goes in, so that a great many come and go in a short time.
         let policy = Policy {
             packets: u64::MAX,
@@ -150,8 +150,8 @@ impl Lab {
     fn sync(&mut self, now_ns: u64) {
         let tables = self.host.tables();
         let (arrivals, finished) = (self.eswitch.all_arrivals(), &self.finished);
-        let quiet = |ask: &Ask| {
-            let flow = flow_of(ask, FlowOrigin::of(&tables, &ask.key)?);
+        let quiet = |selector: &FlowSelector| {
+            let flow = flow_of(selector, FlowOrigin::of(&tables, &selector.key)?);
             let arrived = arrivals.of(flow);
             (finished.of(flow) == arrived).then_some(ArrivalCount(arrived))
         };
@@ -179,7 +179,7 @@ impl Lab {
                 if dice.roll(3 * self.slow) == 0 {
                     pair.pinned = !pair.pinned;
                     let pin = if pair.pinned { Pin::Hardware } else { Pin::Software };
-                    self.manager.pin(pair.ask, Some(pin), now_ns);
+                    self.manager.pin(pair.selector, Some(pin), now_ns);
                 }
             }
             self.sync(now_ns);
@@ -203,12 +203,12 @@ fn order_no_packet_of_a_reliable_connection_is_overtaken() {
     for (latency_ns, seed) in [(0, 7), (0, 8), (40 * US, 9), (700 * US, 10)] {
         let mut lab = Lab::new(latency_ns, true);
         lab.run(1500, &mut Dice(seed));
-        let (seen, tally) = (&lab.seen, lab.manager.tally());
-        assert_eq!(seen.overtaken, 0, "latency {latency_ns}: {seen:?} {tally:?}");
-        assert!(tally.installed > 1000 && tally.withdrawn > 1000, "latency {latency_ns}: {tally:?}");
+        let (seen, counters) = (&lab.seen, lab.manager.counters());
+        assert_eq!(seen.overtaken, 0, "latency {latency_ns}: {seen:?} {counters:?}");
+        assert!(counters.installed > 1000 && counters.withdrawn > 1000, "latency {latency_ns}: {counters:?}");
         let few = (seen.by_hardware + seen.by_software) / 50;
         assert!(seen.by_hardware > few && seen.by_software > few, "{seen:?}");
-        assert!(tally.repaired > 0);
+        assert!(counters.repaired > 0);
     }
 }
 
@@ -225,17 +225,17 @@ fn order_without_the_barrier_packets_are_overtaken() {
 #[test]
 fn order_a_gate_whose_gap_is_over_does_not_open() {
     let mut lab = Lab::new(100 * US, true);
-    let key = lab.pairs[0].ask;
+    let key = lab.pairs[0].selector;
     let chain = lab.host.chain(key).unwrap();
     let tables = lab.host.tables();
     let (gate, eswitch) = (chain.own.last().unwrap(), &mut lab.eswitch);
     let frame = lab.pairs[0].frame.clone();
     let side = FlowOrigin::of(&tables, &key.key).unwrap();
-    assert_eq!(flow_of(&key, side), chain.about.flow);
+    assert_eq!(flow_of(&key, side), chain.facts.flow);
     let mut made = |between: bool, now_us: u64| {
         let guard = rules::Guard {
-            flow: chain.about.flow,
-            arrivals: ArrivalCount(eswitch.arrivals(chain.about.flow)),
+            flow: chain.facts.flow,
+            arrivals: ArrivalCount(eswitch.arrivals(chain.facts.flow)),
         };
         let id = eswitch.create_gate(gate, &guard).unwrap();
         eswitch.advance((now_us + 99) * US);
@@ -279,7 +279,7 @@ proptest! {
         };
         let mut host = Host::new(lab(1, underlay));
         host.world.keep_vlan(0);
-        host.options.entropy = Entropy::Hardware;
+        host.options.entropy = EntropySource::Hardware;
         let (port, frame) = if from < 3 {
             (from as u16 + 1, inner)
         } else {
@@ -288,14 +288,14 @@ proptest! {
         };
         host.world.pass(port, &frame);
         let Some(entry) = host.entries().pop() else { return Ok(()) };
-        let mut ask = whole(entry.key);
-        (ask.qpn, ask.source_port) = (Some(Qpn::truncated(qpn)), Some(sport));
-        let Ok(chain) = host.chain(ask) else { return Ok(()) };
+        let mut selector = whole(entry.key);
+        (selector.qpn, selector.source_port) = (Some(Qpn::truncated(qpn)), Some(sport));
+        let Ok(chain) = host.chain(selector) else { return Ok(()) };
         let tables = host.tables();
-        let flow = flow_of(&ask, FlowOrigin::of(&tables, &ask.key).unwrap());
-        prop_assert_eq!(flow, chain.about.flow);
+        let flow = flow_of(&selector, FlowOrigin::of(&tables, &selector.key).unwrap());
+        prop_assert_eq!(flow, chain.facts.flow);
         // The gate matches the packet, once its framing is known; in front of it, it comes to software and is counted.
-        let mut eswitch = Eswitch::new(Config::default());
+        let mut eswitch = Eswitch::new(EswitchConfig::default());
         let mut gate = chain.own.last().unwrap().clone();
         gate.pattern.retain(|item| item.kind() != rules::ItemKind::Tag);
         eswitch.create(&gate).unwrap();

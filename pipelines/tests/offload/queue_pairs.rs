@@ -7,8 +7,8 @@ use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
 use pipelines::rcft::{Keeper, Limits, QpKey};
 use rules::ArrivalCount;
 use wire::roce::{Bth, opcode};
@@ -26,7 +26,7 @@ struct Lab {
     eswitch: Eswitch,
     manager: Manager,
     now_ns: u64,
-    debited: HashMap<Ask, (u64, u64)>,
+    debited: HashMap<FlowSelector, (u64, u64)>,
     by_hardware: HashMap<u32, u64>,
 }
 
@@ -39,7 +39,7 @@ impl Lab {
     /// A vNIC with a quota of two queue pairs.
     fn new() -> Self {
         let mut host = Host::new(plain());
-        host.options.entropy = Entropy::Hardware;
+        host.options.entropy = EntropySource::Hardware;
         let limits = Limits { quota: 2, ..Limits::NONE };
         Keeper::new(host.world.rcft.ledger.clone()).set_limits(0, limits);
         let key = host.flow(1, &frame(QPNS[0]));
@@ -48,7 +48,7 @@ impl Lab {
         Self {
             host,
             key,
-            eswitch: Eswitch::new(Config::default()),
+            eswitch: Eswitch::new(EswitchConfig::default()),
             manager: Manager::new(policy),
             now_ns: 1_000_000_000,
             debited: HashMap::new(),
@@ -56,8 +56,8 @@ impl Lab {
         }
     }
 
-    fn ask(&self, qpn: u32) -> Ask {
-        Ask { key: self.key, qpn: Some(Qpn::truncated(qpn)), source_port: None }
+    fn selector(&self, qpn: u32) -> FlowSelector {
+        FlowSelector { key: self.key, qpn: Some(Qpn::truncated(qpn)), source_port: None }
     }
 
     fn qp_key(&self, qpn: u32) -> QpKey {
@@ -82,8 +82,8 @@ impl Lab {
     }
 
     fn book(&mut self, debits: Vec<Debit>) {
-        for Debit { ask, packets, bytes, .. } in debits {
-            let sum = self.debited.entry(ask).or_default();
+        for Debit { selector, packets, bytes, .. } in debits {
+            let sum = self.debited.entry(selector).or_default();
             *sum = (sum.0 + packets, sum.1 + bytes);
         }
     }
@@ -95,15 +95,16 @@ impl Lab {
             self.now_ns += SYNC_NS;
             self.eswitch.advance(self.now_ns);
             let sample = |&qpn: &u32| {
-                let (own, ask) = (self.view(qpn)?, self.ask(qpn));
-                let hardware = self.debited.get(&ask).copied().unwrap_or_default();
-                Some(Sample { ask, packets: own.0 + hardware.0, bytes: own.1 + hardware.1 })
+                let (own, selector) = (self.view(qpn)?, self.selector(qpn));
+                let hardware = self.debited.get(&selector).copied().unwrap_or_default();
+                Some(FlowSample { selector, packets: own.0 + hardware.0, bytes: own.1 + hardware.1 })
             };
             let samples: Vec<_> = QPNS.iter().filter_map(sample).collect();
             let tables = self.host.tables();
             let arrivals = self.eswitch.all_arrivals();
-            let quiet =
-                |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+            let quiet = |selector: &FlowSelector| {
+                Some(ArrivalCount(arrivals.of(flow_of(selector, FlowOrigin::of(&tables, &selector.key)?))))
+            };
             let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(debits);
         }
@@ -112,8 +113,8 @@ impl Lab {
     /// Where each queue pair is.
     fn places(&self) -> [Option<Status>; 3] {
         QPNS.map(|qpn| {
-            let ask = self.ask(qpn);
-            self.manager.flows().find(|(other, ..)| **other == ask).map(|(_, status, _)| status)
+            let selector = self.selector(qpn);
+            self.manager.flows().find(|(other, ..)| **other == selector).map(|(_, status, _)| status)
         })
     }
 }
@@ -136,7 +137,7 @@ fn queue_pairs_go_in_one_by_one_and_only_when_admitted() {
     assert!(!lab.by_hardware.contains_key(&19));
     lab.run(40, &[]);
     for (qpn, sent) in [(17, 1 + 2000), (18, 5 * 10 + 5 * 200)] {
-        let (own, debited) = (lab.view(qpn).unwrap().0, lab.debited[&lab.ask(qpn)].0);
+        let (own, debited) = (lab.view(qpn).unwrap().0, lab.debited[&lab.selector(qpn)].0);
         assert_eq!(own + debited, sent, "queue pair {qpn}: {own} in software, {debited} debited");
     }
     assert!(lab.eswitch.is_empty());
@@ -157,13 +158,15 @@ fn queue_pairs_that_are_evicted_leave_at_once() {
         let now = lab.host.world.now;
         lab.host.world.worker.overlay.idle(now);
     }
-    let gone = lab.ask(17);
-    let debits = lab.manager.withdraw_all(&mut lab.eswitch, |ask| *ask == gone, Why::NotAdmitted);
+    let gone = lab.selector(17);
+    let debits = lab.manager.withdraw_all(&mut lab.eswitch, |selector| *selector == gone, Why::NotAdmitted);
     assert_eq!(debits.len(), 1);
-    assert!(debits[0].ask == gone && debits[0].packets >= 50, "what it did last is told: {debits:?}");
+    assert!(debits[0].selector == gone && debits[0].packets >= 50, "what it did last is told: {debits:?}");
     lab.book(debits);
     assert_eq!(lab.debited[&gone].0, before, "all that hardware did, once");
-    assert!(lab.manager.withdraw_all(&mut lab.eswitch, |ask| *ask == gone, Why::NotAdmitted).is_empty());
+    assert!(
+        lab.manager.withdraw_all(&mut lab.eswitch, |selector| *selector == gone, Why::NotAdmitted).is_empty()
+    );
     assert_eq!(lab.manager.why(&lab.key), Status::Partial);
     let status = lab.places()[0].clone().unwrap();
     assert_eq!(status.to_string(), "software: its queue pair is not admitted");

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use pipelines::Direction;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Entropy};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{EntropySource, FlowSelector};
 use pipelines::qos::Class;
 use pipelines::snapshot::PortIndex;
 use rules::ArrivalCount;
@@ -23,15 +23,15 @@ struct Lab {
     eswitch: Eswitch,
     manager: Manager,
     now_ns: u64,
-    flows: Vec<(PortIndex, Vec<u8>, Ask)>,
+    flows: Vec<(PortIndex, Vec<u8>, FlowSelector)>,
     /// By flow: packets sent, by hardware, in software, debited; and bytes debited.
-    seen: HashMap<Ask, [u64; 5]>,
+    seen: HashMap<FlowSelector, [u64; 5]>,
 }
 
 impl Lab {
     fn new(flows: Vec<(PortIndex, Vec<u8>)>) -> Self {
         let mut host = Host::new(plain());
-        host.options.entropy = Entropy::Hardware;
+        host.options.entropy = EntropySource::Hardware;
         let flows: Vec<_> = flows
             .into_iter()
             .map(|(port, frame)| {
@@ -42,7 +42,7 @@ impl Lab {
         let policy = Policy { rules_per_second: 1_000_000, ..Policy::default() };
         Self {
             host,
-            eswitch: Eswitch::new(Config { refresh_ns: 0, ..Config::default() }),
+            eswitch: Eswitch::new(EswitchConfig { refresh_ns: 0, ..EswitchConfig::default() }),
             manager: Manager::new(policy),
             now_ns: 1_000_000_000,
             flows,
@@ -60,8 +60,8 @@ impl Lab {
         for _ in 0..tenths {
             for n in 0..packets {
                 self.eswitch.advance(self.now_ns + SYNC_NS * n / packets);
-                for (port, frame, ask) in &self.flows {
-                    let seen = self.seen.entry(*ask).or_default();
+                for (port, frame, selector) in &self.flows {
+                    let seen = self.seen.entry(*selector).or_default();
                     seen[0] += 1;
                     match self.eswitch.run(&mut HeapBuf::new(frame), dpdk(*port)) {
                         Fate::Out { .. } => seen[1] += 1,
@@ -73,18 +73,24 @@ impl Lab {
             self.now_ns += SYNC_NS;
             self.eswitch.advance(self.now_ns);
             let tables = self.host.tables();
-            let asks: Vec<_> = self.flows.iter().map(|flow| flow.2).collect();
-            let to_pin = asks.iter().filter(|_| pinned);
-            to_pin.for_each(|ask| self.manager.pin(*ask, Some(Pin::Hardware), self.now_ns));
-            let in_software = |ask: &Ask| self.seen.get(ask).map_or(0, |seen| seen[2] + seen[3]);
-            let samples: Vec<Sample> = asks
+            let selectors: Vec<_> = self.flows.iter().map(|flow| flow.2).collect();
+            let to_pin = selectors.iter().filter(|_| pinned);
+            to_pin.for_each(|selector| self.manager.pin(*selector, Some(Pin::Hardware), self.now_ns));
+            let in_software =
+                |selector: &FlowSelector| self.seen.get(selector).map_or(0, |seen| seen[2] + seen[3]);
+            let samples: Vec<FlowSample> = selectors
                 .iter()
-                .map(|ask| Sample { ask: *ask, packets: in_software(ask), bytes: in_software(ask) * 400 })
+                .map(|selector| FlowSample {
+                    selector: *selector,
+                    packets: in_software(selector),
+                    bytes: in_software(selector) * 400,
+                })
                 .collect();
             let samples = if pinned { Vec::new() } else { samples };
             let arrivals = self.eswitch.all_arrivals();
-            let quiet =
-                |ask: &Ask| Some(ArrivalCount(arrivals.of(flow_of(ask, FlowOrigin::of(&tables, &ask.key)?))));
+            let quiet = |selector: &FlowSelector| {
+                Some(ArrivalCount(arrivals.of(flow_of(selector, FlowOrigin::of(&tables, &selector.key)?))))
+            };
             let debits = self.manager.reconcile(&mut self.eswitch, &tables, &samples, quiet, self.now_ns);
             self.book(&debits);
         }
@@ -92,7 +98,7 @@ impl Lab {
 
     fn book(&mut self, debits: &[Debit]) {
         for debit in debits {
-            let seen = self.seen.entry(debit.ask).or_default();
+            let seen = self.seen.entry(debit.selector).or_default();
             seen[3] += debit.packets;
             seen[4] += debit.bytes;
         }
@@ -166,15 +172,15 @@ fn red_flows_of_a_class_over_its_rate_come_back_to_where_the_queues_are() {
     lab.manager = Manager::new(hot);
     // Well within its rate: there they stay.
     lab.run_with(20, 50, false);
-    assert_eq!((lab.manager.states().hardware, lab.manager.tally().over_rate), (2, 0));
+    assert_eq!((lab.manager.states().hardware, lab.manager.counters().over_rate), (2, 0));
     // Ten times the rate.
     lab.run_with(5, 5000, false);
-    let asks: Vec<Ask> = lab.flows.iter().map(|flow| flow.2).collect();
-    for ask in &asks {
-        assert_eq!(lab.manager.why(&ask.key), Status::Software(Why::OverRate));
+    let selectors: Vec<FlowSelector> = lab.flows.iter().map(|flow| flow.2).collect();
+    for selector in &selectors {
+        assert_eq!(lab.manager.why(&selector.key), Status::Software(Why::OverRate));
     }
-    let tally = lab.manager.tally();
-    assert_eq!((tally.over_rate, tally.withdrawn), (2, 2), "{tally:?}");
+    let counters = lab.manager.counters();
+    assert_eq!((counters.over_rate, counters.withdrawn), (2, 2), "{counters:?}");
     // Not again before the retry time; then they may try.
     lab.run_with(90, 50, false);
     assert_eq!(lab.manager.states().hardware, 0);

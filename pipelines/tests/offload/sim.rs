@@ -1,6 +1,6 @@
 //! The simulated e-switch: what rules do to packets, and what the device does not do.
 
-use pipelines::offload::sim::{Config, Eswitch, Fate};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use testkit::*;
 const SECOND: u64 = 1_000_000_000;
 
 fn eswitch() -> Eswitch {
-    Eswitch::new(Config { ranges: true, ..Config::default() })
+    Eswitch::new(EswitchConfig { ranges: true, ..EswitchConfig::default() })
 }
 
 fn rule(group: u32, priority: u32, pattern: &[Item], actions: &[Action]) -> FlowRule {
@@ -347,7 +347,12 @@ fn sim_rules_age_once() {
 
 #[test]
 fn sim_rules_come_into_force_one_after_another() {
-    let config = Config { insertion_rate: 1000, latency_ns: 5_000_000, fail_one_in: 4, ..Config::default() };
+    let config = EswitchConfig {
+        insertion_rate: 1000,
+        latency_ns: 5_000_000,
+        fail_one_in: 4,
+        ..EswitchConfig::default()
+    };
     let mut eswitch = Eswitch::new(config);
     let ids: Vec<_> =
         (0..4).map(|port| made(&mut eswitch, &rule(0, 0, &[from(port)], &[Action::Count, out(9)]))).collect();
@@ -376,7 +381,7 @@ fn sim_rules_come_into_force_one_after_another() {
 
 #[test]
 fn sim_room_is_limited_and_comes_back() {
-    let mut eswitch = Eswitch::new(Config { capacity: 2, ..Config::default() });
+    let mut eswitch = Eswitch::new(EswitchConfig { capacity: 2, ..EswitchConfig::default() });
     let any = rule(0, 0, &[Item::any(ItemKind::Eth)], &[Action::Drop]);
     let ids = [made(&mut eswitch, &any), made(&mut eswitch, &any)];
     assert_eq!(eswitch.create(&any).unwrap_err().cause, Cause::Full);
@@ -388,14 +393,19 @@ fn sim_room_is_limited_and_comes_back() {
     assert!(eswitch.is_empty());
     assert_eq!(eswitch.query(again).unwrap_err().cause, Cause::Gone);
     assert_ne!(made(&mut eswitch, &any), ids[0]);
-    let mut nothing = Eswitch::new(Config { capacity: 0, ..Config::default() });
+    let mut nothing = Eswitch::new(EswitchConfig { capacity: 0, ..EswitchConfig::default() });
     assert_eq!(nothing.create(&any).unwrap_err().cause, Cause::Full);
 }
 
 #[test]
 fn sim_refusals_name_what_they_are_about() {
-    let strict =
-        Config { meter_mark: false, ib_bth: false, modify_ecn: false, groups: 8, ..Config::default() };
+    let strict = EswitchConfig {
+        meter_mark: false,
+        ib_bth: false,
+        modify_ecn: false,
+        groups: 8,
+        ..EswitchConfig::default()
+    };
     let bth = Item::with(ib_bth::DST_QP, 17u8);
     let any = Item::any(ItemKind::Eth);
     let tag = |index: u8| Item::with(tag::DATA, 1u8).is(tag::INDEX, index);
@@ -438,7 +448,7 @@ fn sim_refusals_name_what_they_are_about() {
     wrong.attr.domain = egress;
     assert_eq!(strict.create(&wrong).unwrap_err().at, Where::AttrEgress);
     assert_eq!((strict.stats().refused, strict.len()), (cases.len() as u64 + 1, 0));
-    let mut nothing = Eswitch::new(Config { refuse_all: true, ..Config::default() });
+    let mut nothing = Eswitch::new(EswitchConfig { refuse_all: true, ..EswitchConfig::default() });
     assert_eq!(nothing.create(&rule(0, 0, &[any], &[Action::Drop])).unwrap_err().cause, Cause::Unsupported);
 }
 

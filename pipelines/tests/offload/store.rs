@@ -1,8 +1,8 @@
 //! The store of rules: what chains share, and that no packet meets half a chain.
 
 use pipelines::Direction;
-use pipelines::offload::sim::{Config, Eswitch, Fate};
-use pipelines::offload::translate::{Ask, Chain};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{Chain, FlowSelector};
 use pipelines::offload::*;
 use pipelines::qos::Class;
 use rules::*;
@@ -74,21 +74,21 @@ impl BackEnd for Probed {
 }
 
 fn eswitch() -> Eswitch {
-    Eswitch::new(Config { refresh_ns: 0, ..Config::default() })
+    Eswitch::new(EswitchConfig { refresh_ns: 0, ..EswitchConfig::default() })
 }
 
 fn rdma(opcode: u8) -> Vec<u8> {
     v4(A, R).with_tos(2).roce(1000, Bth::new(opcode, Qpn::truncated(17), Psn::truncated(1)), &[0; 32])
 }
 
-fn chain(host: &mut Host, ask: Ask) -> Chain {
-    host.chain(ask).unwrap()
+fn chain(host: &mut Host, selector: FlowSelector) -> Chain {
+    host.chain(selector).unwrap()
 }
 
 /// True when all rules of a chain are in force.
-fn in_force(store: &mut Store, back_end: &mut impl BackEnd, installed: &Installed) -> bool {
-    store.hear(back_end);
-    store.state(installed) == State::InForce
+fn in_force(store: &mut RuleStore, back_end: &mut impl BackEnd, installed: &InstalledChain) -> bool {
+    store.poll(back_end);
+    store.state(installed) == RuleState::InForce
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn store_no_packet_meets_half_a_chain() {
             host.limit(Direction::Out, 0, Class::Rdma, 8_000_000_000);
         }
         let key = host.flow(port, &frame);
-        let ask = if key.class() == 0 { whole(key) } else { pair(key, 17, 1000) };
+        let selector = if key.class() == 0 { whole(key) } else { pair(key, 17, 1000) };
         let mut probed = Probed { eswitch: eswitch(), port: dpdk(port), frame, seen: (0, 0) };
-        let mut store = Store::default();
-        let chain = chain(&mut host, ask);
+        let mut store = RuleStore::default();
+        let chain = chain(&mut host, selector);
         let rules = chain.rules().len() as u64;
         assert_eq!(store.missing(chain.rules()), chain.rules().len());
         let installed = store.install(&mut probed, chain.clone()).unwrap();
@@ -131,7 +131,7 @@ fn store_no_packet_meets_half_a_chain() {
 #[test]
 fn store_chains_share_rules_and_the_last_one_takes_them_along() {
     let mut host = Host::new(plain());
-    let (mut eswitch, mut store) = (eswitch(), Store::default());
+    let (mut eswitch, mut store) = (eswitch(), RuleStore::default());
     let keys = [1000, 1001].map(|port| host.flow(1, &v4(A, R).tcp(port, 80, 0x10, b"data")));
     let chains = keys.map(|key| chain(&mut host, whole(key)));
     let [a, b] = chains.clone().map(|chain| store.install(&mut eswitch, chain).unwrap());
@@ -149,8 +149,8 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
     for stage in 0..3 {
         let mut host = Host::new(plain());
         let key = host.flow(1, &frame);
-        let config = Config { refresh_ns: 0, latency_ns: 1000, ..Config::default() };
-        let (mut eswitch, mut store) = (Eswitch::new(config), Store::default());
+        let config = EswitchConfig { refresh_ns: 0, latency_ns: 1000, ..EswitchConfig::default() };
+        let (mut eswitch, mut store) = (Eswitch::new(config), RuleStore::default());
         let send = |eswitch: &mut Eswitch, n: usize| {
             (0..n).for_each(|_| {
                 let fate = eswitch.run(&mut HeapBuf::new(&frame), dpdk(1));
@@ -165,7 +165,7 @@ fn store_a_rule_that_changes_keeps_its_count_at_every_stage() {
         assert!(in_force(&mut store, &mut eswitch, &old));
         send(&mut eswitch, 3);
         // Another way: the counting rule says so in its actions.
-        host.translator.forget(&first.about);
+        host.translator.forget(&first.facts);
         let second = chain(&mut host, whole(key));
         assert_ne!(first.rules().last().unwrap().actions, second.rules().last().unwrap().actions);
         let new = store.install(&mut eswitch, second).unwrap();
@@ -199,8 +199,8 @@ fn store_nothing_is_left_of_a_chain_that_finds_no_room() {
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
     let chain = chain(&mut host, whole(key));
     for capacity in 0..chain.rules().len() as u32 {
-        let mut eswitch = Eswitch::new(Config { capacity, ..Config::default() });
-        let mut store = Store::default();
+        let mut eswitch = Eswitch::new(EswitchConfig { capacity, ..EswitchConfig::default() });
+        let mut store = RuleStore::default();
         let error = store.install(&mut eswitch, chain.clone()).unwrap_err();
         assert_eq!(error.cause, Cause::Full);
         assert!(store.is_empty() && eswitch.is_empty());
@@ -212,11 +212,11 @@ fn store_a_rule_that_fails_later_is_known_and_made_again() {
     let mut host = Host::new(plain());
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
     let chain = chain(&mut host, whole(key));
-    let mut eswitch = Eswitch::new(Config { fail_one_in: 7, ..Config::default() });
-    let mut store = Store::default();
+    let mut eswitch = Eswitch::new(EswitchConfig { fail_one_in: 7, ..EswitchConfig::default() });
+    let mut store = RuleStore::default();
     let installed = store.install(&mut eswitch, chain.clone()).unwrap();
-    store.hear(&mut eswitch);
-    assert!(matches!(store.state(&installed), State::Failed(_)));
+    store.poll(&mut eswitch);
+    assert!(matches!(store.state(&installed), RuleState::Failed(_)));
     // The same again makes what failed anew: its serial number is not one that fails.
     let again = store.install(&mut eswitch, chain).unwrap();
     store.remove(&mut eswitch, installed);
@@ -229,14 +229,14 @@ fn store_a_rule_that_fails_later_is_known_and_made_again() {
 fn store_lost_rules_are_found_and_put_back() {
     let mut host = Host::new(plain());
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
-    let (mut eswitch, mut store) = (eswitch(), Store::default());
+    let (mut eswitch, mut store) = (eswitch(), RuleStore::default());
     let installed = store.install(&mut eswitch, chain(&mut host, whole(key))).unwrap();
     assert!(in_force(&mut store, &mut eswitch, &installed));
     assert_eq!(store.audit(&mut eswitch), 0);
     let rules = eswitch.len();
     assert!(eswitch.lose(store.counting(&installed).unwrap()));
     assert_eq!(store.audit(&mut eswitch), 1);
-    assert!(matches!(store.state(&installed), State::Failed(error) if error.cause == Cause::Gone));
+    assert!(matches!(store.state(&installed), RuleState::Failed(error) if error.cause == Cause::Gone));
     store.repair(&mut eswitch).unwrap();
     assert!(in_force(&mut store, &mut eswitch, &installed));
     assert_eq!((eswitch.len(), store.audit(&mut eswitch)), (rules, 0));

@@ -5,8 +5,8 @@
 use std::path::Path as File;
 
 use pipelines::Direction;
-use pipelines::offload::translate::{Ask, Chain, Entropy, Refusal};
-use pipelines::offload::{sim::Config, sim::Eswitch};
+use pipelines::offload::translate::{Chain, EntropySource, FlowSelector, OffloadRefusal};
+use pipelines::offload::{sim::Eswitch, sim::EswitchConfig};
 use pipelines::qos::Class;
 use pipelines::snapshot::{Destination, DscpPolicy, PortIndex};
 use pipelines::vlt::Place;
@@ -32,7 +32,7 @@ fn golden(name: &str, chain: &Chain) {
     }
     let expected = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(text == expected, "{name}: this is not what {} says:\n{text}", file.display());
-    let mut eswitch = Eswitch::new(Config::default());
+    let mut eswitch = Eswitch::new(EswitchConfig::default());
     for rule in chain.rules() {
         eswitch.create(rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
     }
@@ -51,8 +51,8 @@ fn over(underlay: Underlay, inner: &[u8]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn made(host: &mut Host, ask: Ask) -> Chain {
-    host.chain(ask).unwrap_or_else(|refusal| panic!("{ask:?}: {refusal}"))
+fn made(host: &mut Host, selector: FlowSelector) -> Chain {
+    host.chain(selector).unwrap_or_else(|refusal| panic!("{selector:?}: {refusal}"))
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn translate_tcp_into_the_tunnel() {
     let mut host = host();
     let key = host.flow(1, &v4(A, R).tcp(1000, 80, 0x10, b"data"));
     let chain = made(&mut host, whole(key));
-    assert_eq!(chain.about.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
+    assert_eq!(chain.facts.leaf, Some(host.tree().leaf(Direction::Out, 0, Class::Tcp)));
     golden("tcp-encap", &chain);
     assert_eq!(made(&mut host, whole(key)), chain, "the same again");
     assert_eq!(host.translator.numbered(), 1);
@@ -71,7 +71,7 @@ fn translate_tcp_out_of_the_tunnel() {
     let mut host = host();
     let key = host.flow(UPLINK, &tunnelled(&v4(R, A).tcp(80, 1000, 0x10, b"data")));
     let chain = made(&mut host, whole(key));
-    assert_eq!(chain.about.tunnel_len, 50);
+    assert_eq!(chain.facts.tunnel_len, 50);
     golden("tcp-decap", &chain);
 }
 
@@ -88,8 +88,8 @@ fn translate_queue_pairs_both_ways() {
 fn translate_datagrams_leave_the_connection_manager_to_software() {
     let mut host = host();
     let key = host.flow(1, &rdma(v4(A, R), opcode::UD_SEND_ONLY, 17));
-    let ask = Ask { source_port: Some(50_001), ..whole(key) };
-    golden("ud", &made(&mut host, ask));
+    let selector = FlowSelector { source_port: Some(50_001), ..whole(key) };
+    golden("ud", &made(&mut host, selector));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn translate_delivery_on_the_same_host() {
     let mut host = host();
     let key = host.flow(1, &v4(A, B).tcp(1000, 80, 0x10, b"data"));
     let chain = made(&mut host, whole(key));
-    assert_eq!((chain.about.leaf, chain.meter), (None, None), "no link is crossed");
+    assert_eq!((chain.facts.leaf, chain.meter), (None, None), "no link is crossed");
     golden("local", &chain);
     let key = host.flow(1, &routed(v4(A, C)).udp(1000, 53, b"data"));
     golden("local-routed", &made(&mut host, whole(key)));
@@ -174,11 +174,11 @@ fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
                 made(&mut host, whole(key))
             })
             .collect();
-        chains.iter().for_each(|chain| host.translator.forget(&chain.about));
+        chains.iter().for_each(|chain| host.translator.forget(&chain.facts));
         assert_eq!(host.translator.numbered(), 0);
-        chains.iter().map(|chain| chain.about.adjacency).collect::<std::collections::HashSet<_>>().len()
+        chains.iter().map(|chain| chain.facts.adjacency).collect::<std::collections::HashSet<_>>().len()
     };
-    assert_eq!((ways(Entropy::Hardware), ways(Entropy::Exact)), (1, 8));
+    assert_eq!((ways(EntropySource::Hardware), ways(EntropySource::Exact)), (1, 8));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn translate_a_fixed_dscp_asks_for_ecn_only() {
 }
 
 #[track_caller]
-fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expected: Refusal) {
+fn refused(change: impl FnOnce(&mut Host), port: PortIndex, frame: &[u8], expected: OffloadRefusal) {
     let mut host = host();
     let key = host.flow(port, frame);
     change(&mut host);
@@ -207,53 +207,53 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     let tcp = v4(A, R).tcp(1000, 80, 0x10, b"data");
     let back = tunnelled(&v4(R, A).tcp(80, 1000, 0x10, b"data"));
     let none = |_: &mut Host| {};
-    refused(none, 1, &v4(A, R).echo_request(1, 1, b"ping"), Refusal::Protocol);
-    refused(none, 1, &rdma(v4(A, R), opcode::CNP, 17), Refusal::RoceClass);
-    refused(none, 1, &rdma(v4(A, R), opcode::UD_SEND_ONLY, 1), Refusal::RoceClass);
-    refused(none, 1, &rdma(v4(A, R), opcode::RC_WRITE_ONLY, 17), Refusal::QueuePair);
-    refused(none, 1, &rdma(v4(A, R), opcode::UC_SEND_ONLY, 17), Refusal::SourcePort);
+    refused(none, 1, &v4(A, R).echo_request(1, 1, b"ping"), OffloadRefusal::Protocol);
+    refused(none, 1, &rdma(v4(A, R), opcode::CNP, 17), OffloadRefusal::RoceClass);
+    refused(none, 1, &rdma(v4(A, R), opcode::UD_SEND_ONLY, 1), OffloadRefusal::RoceClass);
+    refused(none, 1, &rdma(v4(A, R), opcode::RC_WRITE_ONLY, 17), OffloadRefusal::QueuePair);
+    refused(none, 1, &rdma(v4(A, R), opcode::UC_SEND_ONLY, 17), OffloadRefusal::SourcePort);
     refused(
         none,
         1,
         &routed(v4(A, Station { v4: [10, 9, 9, 9].into(), ..R })).tcp(1, 2, 0, b""),
-        Refusal::NotForwarded,
+        OffloadRefusal::NotForwarded,
     );
-    refused(|host| host.ports[1] = None, 1, &tcp, Refusal::Port);
-    refused(|host| host.ports[0] = None, 1, &tcp, Refusal::Port);
-    refused(|host| host.ports.clear(), 0, &back, Refusal::Port);
-    refused(|host| host.world.uplink().mtu = 1549, 1, &tcp, Refusal::Mtu(1564));
+    refused(|host| host.ports[1] = None, 1, &tcp, OffloadRefusal::Port);
+    refused(|host| host.ports[0] = None, 1, &tcp, OffloadRefusal::Port);
+    refused(|host| host.ports.clear(), 0, &back, OffloadRefusal::Port);
+    refused(|host| host.world.uplink().mtu = 1549, 1, &tcp, OffloadRefusal::Mtu(1564));
     refused(
         |host| host.world.snapshot.vnic_rows[1].mtu = 1400,
         1,
         &v4(A, B).udp(1, 2, b""),
-        Refusal::Mtu(1500),
+        OffloadRefusal::Mtu(1500),
     );
-    refused(|host| host.world.snapshot.settings.vxlan_strict = true, 0, &back, Refusal::Strict);
-    refused(|host| host.world.snapshot.vnic_rows[0].vlan = 7, 1, &tcp, Refusal::Trunk);
-    refused(|host| host.world.forget(0, Destination::Ip(R.v4.into())), 0, &back, Refusal::Source);
-    refused(|host| host.world.forget(0, Destination::Mac(R.mac)), 1, &tcp, Refusal::NotForwarded);
-    refused(none, 1, &v4(A, R).udp(1000, 4789, b"a network of their own"), Refusal::Tunnel);
+    refused(|host| host.world.snapshot.settings.vxlan_strict = true, 0, &back, OffloadRefusal::Strict);
+    refused(|host| host.world.snapshot.vnic_rows[0].vlan = 7, 1, &tcp, OffloadRefusal::Trunk);
+    refused(|host| host.world.forget(0, Destination::Ip(R.v4.into())), 0, &back, OffloadRefusal::Source);
+    refused(|host| host.world.forget(0, Destination::Mac(R.mac)), 1, &tcp, OffloadRefusal::NotForwarded);
+    refused(none, 1, &v4(A, R).udp(1000, 4789, b"a network of their own"), OffloadRefusal::Tunnel);
     let unresolved = |host: &mut Host| {
         let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
         host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0, vtep: 2 });
     };
-    refused(unresolved, 1, &tcp, Refusal::Unresolved);
+    refused(unresolved, 1, &tcp, OffloadRefusal::Unresolved);
     let vnic_ceiling = |host: &mut Host| {
         let node = host.tree().vnic_node(Direction::Out, 0);
         host.tree()
             .set(node, &pipelines::qos::NodeLimits { ceil: 1_000_000, ..pipelines::qos::NodeLimits::FREE });
     };
-    refused(vnic_ceiling, 1, &tcp, Refusal::NoShare);
+    refused(vnic_ceiling, 1, &tcp, OffloadRefusal::NoShare);
     let mut host = Host::new(lab(1, UNDERLAYS[2]));
     let key = host.flow(1, &tcp);
-    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
+    assert_eq!(host.chain(whole(key)).unwrap_err(), OffloadRefusal::UdpChecksum);
     let key = host.flow(UPLINK, &over(UNDERLAYS[2], &v4(R, A).tcp(80, 1000, 0x10, b"data")));
-    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::UdpChecksum);
+    assert_eq!(host.chain(whole(key)).unwrap_err(), OffloadRefusal::UdpChecksum);
     assert_eq!(host.translator.numbered(), 0, "nothing is left");
     let group = MacAddr([3, 0, 0, 0, 0, 1]);
     host.world.flood(0, &[2]);
     let mut path = v4(A, R);
     path.dst_mac = group;
     let key = host.flow(1, &path.udp(1, 2, b"all"));
-    assert_eq!(host.chain(whole(key)).unwrap_err(), Refusal::NotForwarded);
+    assert_eq!(host.chain(whole(key)).unwrap_err(), OffloadRefusal::NotForwarded);
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path as File, PathBuf};
 
 use pipelines::Direction;
-use pipelines::offload::translate::Entropy;
+use pipelines::offload::translate::EntropySource;
 use pipelines::qos::Class;
 use rules::{FlowRule, testpmd};
 use testkit::offload::{Host, pair, whole};
@@ -54,7 +54,7 @@ pub fn of_all_kinds() -> Vec<Chain> {
     let mut chains = Vec::new();
     for underlay in UNDERLAYS {
         let mut rules = Rules::new();
-        for entropy in [Entropy::Exact, Entropy::Hardware] {
+        for entropy in [EntropySource::Exact, EntropySource::Hardware] {
             for limited in [false, true] {
                 collect(&mut rules, underlay, entropy, limited);
             }
@@ -78,7 +78,7 @@ fn name(underlay: Underlay) -> String {
 type Rules = BTreeMap<String, FlowRule>;
 
 /// The rules of all flows from all stations. A host has room for the flows of one.
-fn collect(rules: &mut Rules, underlay: Underlay, entropy: Entropy, limited: bool) {
+fn collect(rules: &mut Rules, underlay: Underlay, entropy: EntropySource, limited: bool) {
     for (from, source) in STATIONS.into_iter().enumerate() {
         let mut host = host(underlay, entropy);
         for target in STATIONS.into_iter().filter(|target| *target != source) {
@@ -98,7 +98,7 @@ fn collect(rules: &mut Rules, underlay: Underlay, entropy: Entropy, limited: boo
     }
 }
 
-fn host(underlay: Underlay, entropy: Entropy) -> Host {
+fn host(underlay: Underlay, entropy: EntropySource) -> Host {
     let mut world = lab(1, underlay);
     world.keep_vlan(0);
     let mut host = Host::new(world);

@@ -203,10 +203,10 @@ pub fn log(port: &str, device: &str, report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipelines::offload::sim::{Config, Eswitch};
+    use pipelines::offload::sim::{Eswitch, EswitchConfig};
     use pipelines::offload::translate::group;
 
-    fn asked(config: Config) -> (Report, Eswitch) {
+    fn asked(config: EswitchConfig) -> (Report, Eswitch) {
         let mut eswitch = Eswitch::new(config);
         let report = probe(&mut eswitch, 7, 8).unwrap();
         (report, eswitch)
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_device_that_can_all_takes_all_and_keeps_nothing() {
-        let (report, mut eswitch) = asked(Config::default());
+        let (report, mut eswitch) = asked(EswitchConfig::default());
         assert_eq!((refused(&report.features), refused(&report.chains)), (vec![], vec![]));
         assert!(eswitch.stats().created > 100 && eswitch.is_empty());
         assert_eq!(eswitch.set_meter(METER, None).unwrap_err().cause, Cause::Gone);
@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn what_a_device_lacks_is_told_in_its_words() {
-        let (report, eswitch) = asked(Config { ib_bth: false, modify_ecn: false, ..Config::default() });
+        let (report, eswitch) =
+            asked(EswitchConfig { ib_bth: false, modify_ecn: false, ..EswitchConfig::default() });
         assert_eq!(refused(&report.features), ["match queue pairs (ib_bth)", "set ECN"]);
         // Marks out of the tunnel, and yellow packets of RDMA, need ECN to be set.
         let chains =
@@ -242,14 +243,14 @@ mod tests {
 
     #[test]
     fn a_device_without_any_rule_is_asked_no_further_than_the_first() {
-        let (report, eswitch) = asked(Config { refuse_all: true, ..Config::default() });
+        let (report, eswitch) = asked(EswitchConfig { refuse_all: true, ..EswitchConfig::default() });
         assert!(report.chains.iter().all(|answer| answer.words().contains("this device takes no rules")));
         assert_eq!(eswitch.len(), 0);
     }
 
     #[test]
     fn a_device_without_room_says_so() {
-        let (report, eswitch) = asked(Config { capacity: 3, ..Config::default() });
+        let (report, eswitch) = asked(EswitchConfig { capacity: 3, ..EswitchConfig::default() });
         assert_eq!(refused(&report.features), Vec::<&str>::new());
         assert!(report.chains.iter().all(|answer| answer.taken.as_ref().unwrap_err().1.cause == Cause::Full));
         assert_eq!(eswitch.len(), 0);

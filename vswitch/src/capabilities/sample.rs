@@ -5,7 +5,7 @@
 
 use pipelines::Direction;
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
-use pipelines::offload::translate::{Ask, Options, Tables, Translator};
+use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions, Translator};
 use pipelines::qos::{Class, NodeLimits, Tree, TreeSize};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::stage::key::class_code;
@@ -162,7 +162,7 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
     let snapshot = topology.commit();
     let vnic = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == PORTS[usize::from(ONE)]);
     let (vnic, vpc) = vnic.map(|vnic| (vnic.index, vnic.vpc)).ok_or("the sample has no vNIC")?;
-    let options = Options::default();
+    let options = TranslateOptions::default();
     let one = |flow: Flow| -> Result<Sample, String> {
         let tree = Tree::new(TreeSize { tenants: 2, vnics: 4 }, &|_, _| {});
         if flow.metered {
@@ -176,13 +176,14 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
         let ports: Vec<_> = (0..PORTS.len() as PortIndex).map(place).collect();
         let scope = if flow.tunnelled { Scope::Vpc(vpc) } else { Scope::Vnic(vnic) };
         let tables = Tables { snapshot: &snapshot, tree: &tree, ports: &ports, options: &options };
-        let ask = Ask {
+        let selector = FlowSelector {
             key: key(&flow.frame, scope, snapshot.settings.rdma_port)?,
             qpn: flow.pair.then_some(QUEUE_PAIR),
             source_port: Some(SOURCE_PORT),
         };
         let mut translator = Translator::default();
-        let chain = translator.chain(&tables, &ask).map_err(|refusal| format!("{}: {refusal}", flow.name))?;
+        let chain =
+            translator.chain(&tables, &selector).map_err(|refusal| format!("{}: {refusal}", flow.name))?;
         let rules = chain.rules().into_iter().cloned().collect();
         Ok(Sample { name: flow.name, rules, meter: chain.meter.map(|(_, meter)| meter) })
     };
@@ -199,7 +200,7 @@ fn key(frame: &[u8], scope: Scope, rdma_port: u16) -> Result<FlowKey, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pipelines::offload::sim::{Config as SimConfig, Eswitch};
+    use pipelines::offload::sim::{Eswitch, EswitchConfig};
     use rules::{Action, BackEnd, Item, ItemKind, items};
 
     #[test]
@@ -208,7 +209,7 @@ mod tests {
         let names: Vec<_> = samples.iter().map(|sample| sample.name).collect();
         assert_eq!(names, flows().iter().map(|flow| flow.name).collect::<Vec<_>>());
         for Sample { name, rules, meter } in &samples {
-            let mut eswitch = Eswitch::new(SimConfig::default());
+            let mut eswitch = Eswitch::new(EswitchConfig::default());
             for rule in rules {
                 eswitch.create(rule).unwrap_or_else(|error| panic!("{name}: {rule}: {error}"));
             }

@@ -67,14 +67,15 @@ impl Worker {
                 }
                 Command::NftClear => self.overlay.nft_mut().clear(),
                 Command::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
-                Command::Usage(asks, reply) => {
-                    let _ = reply.send(asks.iter().map(|ask| self.overlay.usage(ask)).collect());
+                Command::Usage(selectors, reply) => {
+                    let _ =
+                        reply.send(selectors.iter().map(|selector| self.overlay.usage(selector)).collect());
                 }
                 Command::Account(done, reply) => {
                     let now = self.now(rdtsc());
-                    let unknown = done
-                        .iter()
-                        .filter(|(ask, usage)| !self.overlay.account(&self.snapshot, ask, *usage, now));
+                    let unknown = done.iter().filter(|(selector, usage)| {
+                        !self.overlay.account(&self.snapshot, selector, *usage, now)
+                    });
                     let _ = reply.send(unknown.count());
                 }
                 Command::Watch(on) => {

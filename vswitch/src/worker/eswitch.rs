@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pipelines::offload::arrival::{ARRIVAL_SLOTS, arrival_slot};
-use pipelines::offload::sim::{Config, Eswitch, Fate};
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::snapshot::{NO_PORT, PortIndex};
 use pipelines::{Now, Sink};
 use pmd::{Mbuf, rdtsc};
@@ -50,7 +50,7 @@ impl fmt::Debug for Device {
 
 impl Device {
     /// A device without rules and ports. Rings hold `ring` packets for `delay_ns` at least.
-    pub fn new(config: Config, ring: usize, delay_ns: u64) -> Self {
+    pub fn new(config: EswitchConfig, ring: usize, delay_ns: u64) -> Self {
         let left = vec![0; ARRIVAL_SLOTS].into();
         Self {
             state: Mutex::new(State { eswitch: Eswitch::new(config), ports: Vec::new(), left }),

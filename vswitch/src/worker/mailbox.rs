@@ -11,7 +11,7 @@ use crossbeam::utils::CachePadded;
 use pipelines::Direction;
 use pipelines::hot::HintQueue;
 use pipelines::nft::Entry;
-use pipelines::offload::translate::Ask;
+use pipelines::offload::translate::FlowSelector;
 use pipelines::qos::Leaf;
 use pipelines::rcft::{QpKey, QpView, RcftStats};
 use pipelines::snapshot::{PortIndex, Snapshot};
@@ -110,9 +110,9 @@ pub enum Command {
     /// Tell of flows here, or no more.
     Hints(Option<HintQueue>),
     /// Say how much of these flows there was, as far as they are known. Some hundred at a time.
-    Usage(Vec<Ask>, Sender<Vec<Option<Usage>>>),
+    Usage(Vec<FlowSelector>, Sender<Vec<Option<Usage>>>),
     /// Count what hardware did of these flows; the answer is how many of them are not known. Some hundred at a time.
-    Account(Vec<(Ask, Usage)>, Sender<usize>),
+    Account(Vec<(FlowSelector, Usage)>, Sender<usize>),
     /// Show part of the queue pairs of one direction, from this line on, so many.
     Qps(Direction, u32, usize, Sender<QpPage>),
     /// Show these queue pairs of one direction as far as they are known. A few at a time.

@@ -1,14 +1,14 @@
 //! What happens to flows in hardware from outside: changes of the tables, lost rules, a lost device, withdrawals.
 
 use super::Manager;
-use super::flow::{Flow, Place, Status, Why};
+use super::flow::{InstallState, OffloadFlow, Status, Why};
 use super::install::{Renewed, Turn};
-use super::known::Number;
+use super::known::FlowNumber;
 use super::policy::Debit;
-use super::rate::{Meter, Rate};
+use super::rate::{Rate, RateEstimator};
 use super::red::Classes;
-use crate::offload::store::{State, Store, Update};
-use crate::offload::translate::{Ask, Tables, Translator};
+use crate::offload::store::{RuleState, RuleStore, Update};
+use crate::offload::translate::{FlowSelector, Tables, Translator};
 use rules::{BackEnd, Cause, FlowError};
 
 impl Manager {
@@ -17,11 +17,11 @@ impl Manager {
     pub fn withdraw_all<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        chosen: impl Fn(&Ask) -> bool,
+        chosen: impl Fn(&FlowSelector) -> bool,
         why: Why,
     ) -> Vec<Debit> {
         let known = self.debits.len();
-        for number in self.installed(|flow| chosen(&flow.ask)) {
+        for number in self.installed(|flow| chosen(&flow.selector)) {
             self.withdraw(back_end, number, Status::Software(why), 0);
         }
         self.take_off_red(back_end, known);
@@ -29,8 +29,8 @@ impl Manager {
     }
 
     /// Flows that have rules.
-    pub(super) fn installed(&mut self, chosen: impl Fn(&Flow) -> bool) -> Vec<Number> {
-        let installed = |flow: &Flow| flow.place.installed().is_some() && chosen(flow);
+    pub(super) fn installed(&mut self, chosen: impl Fn(&OffloadFlow) -> bool) -> Vec<FlowNumber> {
+        let installed = |flow: &OffloadFlow| flow.state.installed().is_some() && chosen(flow);
         self.flows.iter_mut().filter(|(_, flow)| installed(flow)).map(|(number, _)| number).collect()
     }
 
@@ -45,7 +45,7 @@ impl Manager {
             }
         }
         self.end(back_end, turn);
-        if self.store.hear(back_end) {
+        if self.store.poll(back_end) {
             self.withdraw_failed(back_end, self.last_ns);
         }
     }
@@ -55,23 +55,23 @@ impl Manager {
         back_end: &mut B,
         tables: &Tables,
         turn: &mut Turn,
-        number: Number,
+        number: FlowNumber,
     ) -> Result<(), Status> {
-        let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { return Ok(()) };
-        let plan = self.translator.plan(tables, &ask).map_err(Status::Refused)?;
+        let Some(selector) = self.flows.at(number).map(|flow| flow.selector) else { return Ok(()) };
+        let plan = self.translator.plan(tables, &selector).map_err(Status::Refused)?;
         let made = self.renew(back_end, tables, turn, &plan);
         if made.is_err() {
-            self.translator.forget(&plan.about);
+            self.translator.forget(&plan.facts);
         }
         let Renewed { bundles, own, changed } = made?;
-        let Some(installed) = self.flows.at_mut(number).and_then(|flow| flow.place.installed_mut()) else {
+        let Some(installed) = self.flows.at_mut(number).and_then(|flow| flow.state.installed_mut()) else {
             return Ok(());
         };
-        let update = self.store.update(back_end, installed, bundles, own, &plan.about);
+        let update = self.store.update(back_end, installed, bundles, own, &plan.facts);
         match update.map_err(|error| Status::RefusedByDevice(error.to_string()))? {
             Update::Other => self.withdraw(back_end, number, Status::Software(Why::Cold), 0),
-            Update::Changed => self.tally.updated += 1,
-            Update::Same => self.tally.updated += u64::from(changed),
+            Update::Changed => self.counters.updated += 1,
+            Update::Same => self.counters.updated += u64::from(changed),
         }
         Ok(())
     }
@@ -90,24 +90,24 @@ impl Manager {
         let now_ns = self.last_ns;
         let mut settled = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
-            let state = flow.place.installed().map(|installed| self.store.state(installed));
-            if !matches!(state, Some(State::Failed(error)) if error.cause == Cause::Gone) {
+            let rules = flow.state.installed().map(|installed| self.store.state(installed));
+            if !matches!(rules, Some(RuleState::Failed(error)) if error.cause == Cause::Gone) {
                 continue;
             }
-            let was_inside = matches!(flow.place, Place::Hardware(_));
-            let nothing = Place::software(Status::Software(Why::Cold));
-            let place = std::mem::replace(&mut flow.place, nothing);
-            let Some(mut installed) = place.into_installed() else { continue };
+            let was_inside = matches!(flow.state, InstallState::Hardware(_));
+            let nothing = InstallState::software(Status::Software(Why::Cold));
+            let state = std::mem::replace(&mut flow.state, nothing);
+            let Some(mut installed) = state.into_installed() else { continue };
             let usage = self.store.close(back_end, &mut installed);
-            settled.push((number, usage, was_inside, installed.about.leaf));
-            flow.place = Place::Preparing(installed, now_ns);
+            settled.push((number, usage, was_inside, installed.facts.leaf));
+            flow.state = InstallState::Preparing(installed, now_ns);
             self.coming.push(number);
         }
         for (number, usage, was_inside, leaf) in settled {
             self.settle(number, usage, was_inside, leaf);
         }
         let repaired = self.store.repair(back_end);
-        self.tally.repaired += lost as u64;
+        self.counters.repaired += lost as u64;
         repaired.map(|()| lost)
     }
 
@@ -119,14 +119,14 @@ impl Manager {
     /// The device is gone, and all rules with it: everything is in software. What it had counted since the last
     /// [`reconcile`](Self::reconcile) nobody knows.
     pub fn lost(&mut self) {
-        self.store = Store::default();
+        self.store = RuleStore::default();
         self.translator = Translator::default();
         self.classes = Classes::default();
         self.coming.clear();
         for (_, flow) in self.flows.iter_mut() {
-            self.tally.withdrawn += u64::from(matches!(flow.place, Place::Hardware(_)));
-            flow.place = Place::software(Status::Software(Why::Off));
-            flow.meter = Meter::elsewhere(self.last_ns, Rate::default());
+            self.counters.withdrawn += u64::from(matches!(flow.state, InstallState::Hardware(_)));
+            flow.state = InstallState::software(Status::Software(Why::Off));
+            flow.meter = RateEstimator::elsewhere(self.last_ns, Rate::default());
         }
     }
 }

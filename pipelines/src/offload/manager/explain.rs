@@ -2,19 +2,19 @@
 
 use super::Manager;
 use super::flow::{Status, Why};
-use super::policy::{States, Tally};
+use super::policy::{ManagerCounters, States};
 use super::rate::Rate;
 use crate::flow_key::FlowKey;
 use crate::offload::hasher::Map;
-use crate::offload::translate::{Ask, Refusal};
+use crate::offload::translate::{FlowSelector, OffloadRefusal};
 
 /// Reasons that refusals are counted by; those beyond are counted together.
 const REASONS: usize = 100;
 
 impl Manager {
     /// What has happened so far.
-    pub fn tally(&self) -> Tally {
-        self.tally
+    pub fn counters(&self) -> ManagerCounters {
+        self.counters
     }
 
     /// Rules in use.
@@ -28,13 +28,13 @@ impl Manager {
     }
 
     /// All flows: where they are, and how fast.
-    pub fn flows(&self) -> impl Iterator<Item = (&Ask, Status, Rate)> {
-        self.flows.iter().map(|flow| (&flow.ask, flow.status(), flow.rate()))
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowSelector, Status, Rate)> {
+        self.flows.iter().map(|flow| (&flow.selector, flow.status(), flow.rate()))
     }
 
     /// Where a flow is, and why; of a flow of queue pairs, where they are.
     pub fn why(&self, key: &FlowKey) -> Status {
-        let of_key = self.flows.iter().filter(|flow| flow.ask.key == *key);
+        let of_key = self.flows.iter().filter(|flow| flow.selector.key == *key);
         let all = of_key.map(|flow| flow.status()).reduce(Status::with);
         all.unwrap_or(Status::Software(Why::Cold))
     }
@@ -44,11 +44,11 @@ impl Manager {
         let mut flows: Map<FlowKey, Status> = Map::default();
         for flow in self.flows.iter() {
             let status = flow.status();
-            let status = match flows.remove(&flow.ask.key) {
+            let status = match flows.remove(&flow.selector.key) {
                 Some(other) => other.with(status),
                 None => status,
             };
-            flows.insert(flow.ask.key, status);
+            flows.insert(flow.selector.key, status);
         }
         let mut states = States::default();
         for status in flows.values() {
@@ -72,18 +72,18 @@ impl Manager {
     }
 
     pub(super) fn refused(&mut self, status: &Status) {
-        let (tally, reason) = match status {
-            Status::Refused(refusal) => (&mut self.tally.refused, refusal.to_string()),
-            Status::RefusedByDevice(words) => (&mut self.tally.refused_by_device, words.clone()),
+        let (counters, reason) = match status {
+            Status::Refused(refusal) => (&mut self.counters.refused, refusal.to_string()),
+            Status::RefusedByDevice(words) => (&mut self.counters.refused_by_device, words.clone()),
             _ => return,
         };
-        *tally += 1;
+        *counters += 1;
         let known = self.refusals.len() < REASONS || self.refusals.contains_key(&reason);
         *self.refusals.entry(if known { reason } else { "others".into() }).or_default() += 1;
     }
 
     /// The status of a flow that is not to be offloaded, counted.
-    pub(super) fn refuse(&mut self, refusal: Refusal) -> Status {
+    pub(super) fn refuse(&mut self, refusal: OffloadRefusal) -> Status {
         let status = Status::Refused(refusal);
         self.refused(&status);
         status

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::rate::{Meter, Rate};
-use crate::offload::Installed;
-use crate::offload::translate::{Ask, Refusal};
+use super::rate::{Rate, RateEstimator};
+use crate::offload::InstalledChain;
+use crate::offload::translate::{FlowSelector, OffloadRefusal};
 
 /// Where a flow is, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Status {
     /// Some of its queue pairs are in hardware.
     Partial,
     /// In software: what hardware would do is not the same.
-    Refused(Refusal),
+    Refused(OffloadRefusal),
     /// In software: the device's own words.
     RefusedByDevice(String),
 }
@@ -97,35 +97,35 @@ pub enum Pin {
 }
 
 /// Where a flow is.
-pub(super) enum Place {
+pub(super) enum InstallState {
     Software {
         status: Status,
         not_before_ns: u64,
     },
     /// Rules are made but for the gate, since then.
-    Preparing(Installed, u64),
+    Preparing(InstalledChain, u64),
     /// The gate is made; since when it should have been.
-    Opening(Installed, u64),
-    Hardware(Installed),
+    Opening(InstalledChain, u64),
+    Hardware(InstalledChain),
 }
 
 /// A flow.
-pub(super) struct Flow {
-    pub ask: Ask,
-    pub place: Place,
+pub(super) struct OffloadFlow {
+    pub selector: FlowSelector,
+    pub state: InstallState,
     pub pin: Option<Pin>,
-    pub meter: Meter,
+    pub meter: RateEstimator,
     /// Since when it has been too cold for hardware.
     pub cold_since_ns: Option<u64>,
     /// When software told of it last.
     pub told_ns: u64,
 }
 
-impl Flow {
-    pub fn new(ask: Ask, meter: Meter, now_ns: u64) -> Self {
+impl OffloadFlow {
+    pub fn new(selector: FlowSelector, meter: RateEstimator, now_ns: u64) -> Self {
         Self {
-            ask,
-            place: Place::software(Status::Software(Why::Cold)),
+            selector,
+            state: InstallState::software(Status::Software(Why::Cold)),
             pin: None,
             meter,
             cold_since_ns: None,
@@ -138,21 +138,21 @@ impl Flow {
     }
 
     pub fn status(&self) -> Status {
-        match &self.place {
-            Place::Software { status, .. } => status.clone(),
-            Place::Preparing(..) | Place::Opening(..) => Status::Installing,
-            Place::Hardware(_) => Status::Hardware,
+        match &self.state {
+            InstallState::Software { status, .. } => status.clone(),
+            InstallState::Preparing(..) | InstallState::Opening(..) => Status::Installing,
+            InstallState::Hardware(_) => Status::Hardware,
         }
     }
 }
 
-impl Place {
+impl InstallState {
     pub const fn software(status: Status) -> Self {
         Self::Software { status, not_before_ns: 0 }
     }
 
     /// The chain, whatever there is of it.
-    pub fn installed(&self) -> Option<&Installed> {
+    pub fn installed(&self) -> Option<&InstalledChain> {
         match self {
             Self::Software { .. } => None,
             Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {
@@ -162,7 +162,7 @@ impl Place {
     }
 
     /// The same, to be changed.
-    pub fn installed_mut(&mut self) -> Option<&mut Installed> {
+    pub fn installed_mut(&mut self) -> Option<&mut InstalledChain> {
         match self {
             Self::Software { .. } => None,
             Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {
@@ -171,7 +171,7 @@ impl Place {
         }
     }
 
-    pub fn into_installed(self) -> Option<Installed> {
+    pub fn into_installed(self) -> Option<InstalledChain> {
         match self {
             Self::Software { .. } => None,
             Self::Preparing(installed, _) | Self::Opening(installed, _) | Self::Hardware(installed) => {

@@ -2,33 +2,35 @@
 
 use std::cmp::Reverse;
 
-use super::flow::{Flow, Place, Status, Why};
-use super::known::Number;
-use super::rate::Meter;
+use super::flow::{InstallState, OffloadFlow, Status, Why};
+use super::known::FlowNumber;
+use super::rate::RateEstimator;
 use super::{Manager, NANO, because};
 use crate::offload::hasher::Map;
-use crate::offload::store::{Bundle, Bundles, State};
-use crate::offload::translate::{Adjacency, Ask, Path, PathRules, Plan, Refusal, Tables};
+use crate::offload::store::{Bundle, Bundles, RuleState};
+use crate::offload::translate::{
+    Adjacency, ChainPlan, FlowSelector, OffloadRefusal, PathKey, PathRules, Tables,
+};
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule};
 
 /// Bundles that were made in one go: the tables stand still, so that they hold for all flows with the same adjacency or path.
 #[derive(Default)]
 pub(super) struct Turn {
     adjacencies: Map<Adjacency, Bundle>,
-    paths: Map<Path, Bundle>,
+    paths: Map<PathKey, Bundle>,
     /// Flows in hardware that may give way, coldest last; found when first asked for.
     coldest: Option<Vec<FlowRate>>,
 }
 
 /// A flow, and how fast it is.
 pub(super) struct FlowRate {
-    pub number: Number,
+    pub number: FlowNumber,
     /// Packets a second; `u64::MAX` for a flow that is pinned to hardware.
     pub packets: u64,
 }
 
 /// Rules of a flow that are to be made.
-struct Due {
+struct MissingRules {
     /// Those of its adjacency and of its path, unless they are there.
     adjacencies: Option<Vec<FlowRule>>,
     path: Option<PathRules>,
@@ -43,7 +45,7 @@ pub(super) struct Renewed {
     pub changed: bool,
 }
 
-impl Due {
+impl MissingRules {
     /// Rules that other flows may have, too.
     fn shared(&self) -> impl Iterator<Item = &FlowRule> {
         let path = self.path.iter().flat_map(|path| &path.rules);
@@ -52,10 +54,10 @@ impl Due {
 }
 
 impl Turn {
-    fn due(&self, tables: &Tables, plan: &Plan) -> Result<Due, Refusal> {
-        let adjacencies = !self.adjacencies.contains_key(&plan.about.adjacency);
+    fn due(&self, tables: &Tables, plan: &ChainPlan) -> Result<MissingRules, OffloadRefusal> {
+        let adjacencies = !self.adjacencies.contains_key(&plan.facts.adjacency);
         let path = !self.paths.contains_key(&plan.path);
-        Ok(Due {
+        Ok(MissingRules {
             path: path.then(|| plan.path(tables)).transpose()?,
             adjacencies: adjacencies.then(|| plan.adjacencies(tables)).transpose()?,
             own: plan.own(tables)?,
@@ -68,63 +70,63 @@ impl Manager {
     pub(super) fn proceed<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        quiet: &mut impl FnMut(&Ask) -> Option<ArrivalCount>,
+        quiet: &mut impl FnMut(&FlowSelector) -> Option<ArrivalCount>,
         now_ns: u64,
     ) {
         let mut coming: Vec<_> = std::mem::take(&mut self.coming);
         coming.sort_unstable();
         coming.dedup();
-        let rate = |number: &Number| Reverse(self.flows.at(*number).map(|flow| flow.rate().packets));
+        let rate = |number: &FlowNumber| Reverse(self.flows.at(*number).map(|flow| flow.rate().packets));
         coming.sort_by_cached_key(|number| (rate(number), *number));
-        let mut failed: Vec<(Number, Status)> = Vec::new();
+        let mut failed: Vec<(FlowNumber, Status)> = Vec::new();
         for number in coming {
             let Some(flow) = self.flows.at_mut(number) else { continue };
-            if !matches!(flow.place, Place::Preparing(..) | Place::Opening(..)) {
+            if !matches!(flow.state, InstallState::Preparing(..) | InstallState::Opening(..)) {
                 continue;
             }
-            let Some(installed) = flow.place.installed() else { continue };
-            let state = self.store.state(installed);
+            let Some(installed) = flow.state.installed() else { continue };
+            let rules = self.store.state(installed);
             let late = |since_ns: u64| now_ns.saturating_sub(since_ns) > self.policy.install_wait_ns;
-            let nothing = || Place::software(Status::Software(Why::Cold));
-            flow.place = match (std::mem::replace(&mut flow.place, nothing()), state) {
-                (place, State::Waiting) => place,
+            let nothing = || InstallState::software(Status::Software(Why::Cold));
+            flow.state = match (std::mem::replace(&mut flow.state, nothing()), rules) {
+                (state, RuleState::Waiting) => state,
                 // The gap was over before the gate was in force: no packet met it.
-                (Place::Opening(mut installed, since_ns), State::Failed(error))
+                (InstallState::Opening(mut installed, since_ns), RuleState::Failed(error))
                     if error.cause == Cause::Again =>
                 {
                     self.store.close(back_end, &mut installed);
                     if late(since_ns) {
                         failed.push((number, Status::Software(Why::NoGap)));
                     }
-                    Place::Preparing(installed, since_ns)
+                    InstallState::Preparing(installed, since_ns)
                 }
-                (place, State::Failed(error)) => {
+                (state, RuleState::Failed(error)) => {
                     failed.push((number, Status::RefusedByDevice(error.to_string())));
-                    place
+                    state
                 }
-                (Place::Preparing(mut installed, since_ns), State::InForce) => {
-                    let count = if self.policy.barrier { quiet(&flow.ask) } else { None };
+                (InstallState::Preparing(mut installed, since_ns), RuleState::InForce) => {
+                    let count = if self.policy.barrier { quiet(&flow.selector) } else { None };
                     if count.is_none() && self.policy.barrier {
                         if late(since_ns) {
                             failed.push((number, Status::Software(Why::NoGap)));
                         }
-                        Place::Preparing(installed, since_ns)
+                        InstallState::Preparing(installed, since_ns)
                     } else if let Err(error) = self.store.open(back_end, &mut installed, count) {
                         failed.push((number, because(&error)));
-                        Place::Preparing(installed, since_ns)
+                        InstallState::Preparing(installed, since_ns)
                     } else {
-                        Place::Opening(installed, since_ns)
+                        InstallState::Opening(installed, since_ns)
                     }
                 }
-                (Place::Opening(installed, _), State::InForce) => {
-                    flow.meter = Meter::begin(0, 0, now_ns, flow.meter.rate());
+                (InstallState::Opening(installed, _), RuleState::InForce) => {
+                    flow.meter = RateEstimator::begin(0, 0, now_ns, flow.meter.rate());
                     flow.cold_since_ns = None;
-                    self.tally.installed += 1;
-                    Place::Hardware(installed)
+                    self.counters.installed += 1;
+                    InstallState::Hardware(installed)
                 }
-                (place, State::InForce) => place,
+                (state, RuleState::InForce) => state,
             };
-            if matches!(flow.place, Place::Preparing(..) | Place::Opening(..)) {
+            if matches!(flow.state, InstallState::Preparing(..) | InstallState::Opening(..)) {
                 self.coming.push(number);
             }
         }
@@ -136,7 +138,7 @@ impl Manager {
                     self.withdraw(back_end, number, status, 0);
                     continue;
                 }
-                Status::Software(_) => self.tally.no_gap += 1,
+                Status::Software(_) => self.counters.no_gap += 1,
                 _ => self.refused(&status),
             }
             self.withdraw(back_end, number, status, later);
@@ -158,7 +160,7 @@ impl Manager {
             if let Err((status, not_before_ns)) = self.install(back_end, tables, &mut turn, flow, now_ns)
                 && let Some(flow) = self.flows.at_mut(number)
             {
-                flow.place = Place::Software { status, not_before_ns };
+                flow.state = InstallState::Software { status, not_before_ns };
             }
         }
         self.end(back_end, turn);
@@ -185,17 +187,17 @@ impl Manager {
         FlowRate { number, packets }: FlowRate,
         now_ns: u64,
     ) -> Result<(), (Status, u64)> {
-        let Some(ask) = self.flows.at(number).map(|flow| flow.ask) else { return Ok(()) };
+        let Some(selector) = self.flows.at(number).map(|flow| flow.selector) else { return Ok(()) };
         let later = now_ns + self.policy.retry_ns;
-        let plan = match self.translator.plan(tables, &ask) {
+        let plan = match self.translator.plan(tables, &selector) {
             Ok(plan) => plan,
             Err(refusal) => return Err((self.refuse(refusal), later)),
         };
-        let about = plan.about;
+        let facts = plan.facts;
         let due = match turn.due(tables, &plan) {
             Ok(due) => due,
             Err(refusal) => {
-                self.translator.forget(&about);
+                self.translator.forget(&facts);
                 return Err((self.refuse(refusal), later));
             }
         };
@@ -203,32 +205,32 @@ impl Manager {
         let needed = self.store.missing(due.shared()) + own;
         let cost = needed as u128 * NANO;
         if cost > self.allowance {
-            self.translator.forget(&about);
+            self.translator.forget(&facts);
             return Err((Status::Software(Why::Turn), 0));
         }
         // Colder flows give way one after another, until there is room or none is clearly colder.
         let mut missing = needed;
         while !self.has_room(missing, now_ns) {
             if needed > self.most(now_ns) || !self.displace(back_end, turn, packets) {
-                self.translator.forget(&about);
+                self.translator.forget(&facts);
                 return Err((Status::Software(Why::NoRoom), 0));
             }
             missing = self.store.missing(due.shared()) + own;
         }
         let made = self.bundles(back_end, turn, &plan, due);
-        let made = made.and_then(|made| self.store.assemble(back_end, made.bundles, made.own, about));
+        let made = made.and_then(|made| self.store.assemble(back_end, made.bundles, made.own, facts));
         match made {
             Ok(installed) => {
                 self.allowance -= cost;
-                self.translator.hold(&about);
+                self.translator.hold(&facts);
                 if let Some(flow) = self.flows.at_mut(number) {
-                    flow.place = Place::Preparing(installed, now_ns);
+                    flow.state = InstallState::Preparing(installed, now_ns);
                     self.coming.push(number);
                 }
                 Ok(())
             }
             Err(error) => {
-                self.translator.forget(&about);
+                self.translator.forget(&facts);
                 let status = because(&error);
                 if status == Status::Software(Why::NoRoom) {
                     self.full = Some((self.store.len(), later));
@@ -245,11 +247,11 @@ impl Manager {
         &mut self,
         back_end: &mut B,
         turn: &mut Turn,
-        plan: &Plan,
-        due: Due,
+        plan: &ChainPlan,
+        due: MissingRules,
     ) -> Result<Renewed, FlowError> {
         let mut changed = false;
-        let adjacency = plan.about.adjacency;
+        let adjacency = plan.facts.adjacency;
         if let Some(rules) = due.adjacencies {
             let (bundle, is_changed) = self.store.bundle(back_end, rules, None, 0)?;
             turn.adjacencies.insert(adjacency, bundle);
@@ -258,7 +260,7 @@ impl Manager {
             changed |= is_changed;
         }
         if let Some(PathRules { rules, meter }) = due.path {
-            let made = self.store.bundle(back_end, rules, meter, plan.about.tunnel_len)?;
+            let made = self.store.bundle(back_end, rules, meter, plan.facts.tunnel_len)?;
             turn.paths.insert(plan.path.clone(), made.0);
             self.translator.hold_framing(plan.path.framing.as_ref());
             changed |= made.1;
@@ -273,7 +275,7 @@ impl Manager {
         back_end: &mut B,
         tables: &Tables,
         turn: &mut Turn,
-        plan: &Plan,
+        plan: &ChainPlan,
     ) -> Result<Renewed, Status> {
         let due = turn.due(tables, plan).map_err(Status::Refused)?;
         let made = self.bundles(back_end, turn, plan, due);
@@ -296,9 +298,11 @@ impl Manager {
         let flows = &mut self.flows;
         let coldest = turn.coldest.get_or_insert_with(|| {
             let loose = flows.iter_mut().filter(|(_, flow)| flow.pin.is_none());
-            let inside = loose.filter(|(_, flow)| matches!(flow.place, Place::Hardware(_)));
-            let rate =
-                |(number, flow): (Number, &mut Flow)| FlowRate { number, packets: flow.rate().packets };
+            let inside = loose.filter(|(_, flow)| matches!(flow.state, InstallState::Hardware(_)));
+            let rate = |(number, flow): (FlowNumber, &mut OffloadFlow)| FlowRate {
+                number,
+                packets: flow.rate().packets,
+            };
             let mut inside: Vec<_> = inside.map(rate).collect();
             inside.sort_unstable_by_key(|flow| Reverse((flow.packets, flow.number)));
             inside
@@ -306,7 +310,7 @@ impl Manager {
         let Some(FlowRate { number, .. }) = coldest.pop_if(|flow| flow.packets < packets / 2) else {
             return false;
         };
-        self.tally.displaced += 1;
+        self.counters.displaced += 1;
         self.withdraw(back_end, number, Status::Software(Why::NoRoom), 0);
         true
     }

@@ -1,52 +1,52 @@
 //! The flows that the manager knows, by number and by what they are.
 
-use super::flow::Flow;
+use super::flow::OffloadFlow;
 use crate::offload::hasher::Map;
 use crate::offload::slots::Slots;
-use crate::offload::translate::Ask;
+use crate::offload::translate::FlowSelector;
 
 /// A flow, by number.
-pub type Number = u32;
+pub type FlowNumber = u32;
 
 /// All flows.
 #[derive(Default)]
 pub struct Known {
-    flows: Slots<Flow>,
-    numbers: Map<Ask, Number>,
+    flows: Slots<OffloadFlow>,
+    numbers: Map<FlowSelector, FlowNumber>,
 }
 
 impl Known {
-    /// The flow of an ask, made when there is none.
-    pub fn entry(&mut self, ask: Ask, fresh: impl FnOnce() -> Flow) -> &mut Flow {
+    /// The flow of a selector, made when there is none.
+    pub fn entry(&mut self, selector: FlowSelector, fresh: impl FnOnce() -> OffloadFlow) -> &mut OffloadFlow {
         let Self { flows, numbers } = self;
-        let number = *numbers.entry(ask).or_insert_with(|| flows.add_empty());
+        let number = *numbers.entry(selector).or_insert_with(|| flows.add_empty());
         flows.get_or_put(number, fresh)
     }
 
     /// The flow with a number.
-    pub fn at(&self, number: Number) -> Option<&Flow> {
+    pub fn at(&self, number: FlowNumber) -> Option<&OffloadFlow> {
         self.flows.at(number)
     }
 
     /// The same, to be changed.
-    pub fn at_mut(&mut self, number: Number) -> Option<&mut Flow> {
+    pub fn at_mut(&mut self, number: FlowNumber) -> Option<&mut OffloadFlow> {
         self.flows.at_mut(number)
     }
 
     /// Forgets a flow.
-    pub fn remove(&mut self, number: Number) {
+    pub fn remove(&mut self, number: FlowNumber) {
         if let Some(flow) = self.flows.remove(number) {
-            self.numbers.remove(&flow.ask);
+            self.numbers.remove(&flow.selector);
         }
     }
 
     /// All flows.
-    pub fn iter(&self) -> impl Iterator<Item = &Flow> {
+    pub fn iter(&self) -> impl Iterator<Item = &OffloadFlow> {
         self.flows.iter()
     }
 
     /// All flows by number, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Number, &mut Flow)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (FlowNumber, &mut OffloadFlow)> {
         self.flows.iter_mut()
     }
 }

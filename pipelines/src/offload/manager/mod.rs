@@ -18,18 +18,18 @@ mod rate;
 mod red;
 
 pub use flow::{Pin, Status, Why};
-pub use policy::{Debit, Policy, Sample, States, Tally};
+pub use policy::{Debit, FlowSample, ManagerCounters, Policy, States};
 pub use rate::Rate;
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::store::{State, Store};
-use super::translate::{self, Ask, Tables, Translator};
+use super::store::{RuleState, RuleStore};
+use super::translate::{self, FlowSelector, Tables, Translator};
 use crate::qos::Leaf;
-use flow::{Flow, Place};
+use flow::{InstallState, OffloadFlow};
 use install::FlowRate;
-use known::{Known, Number};
-use rate::Meter;
+use known::{FlowNumber, Known};
+use rate::RateEstimator;
 use red::Classes;
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
 
@@ -39,10 +39,10 @@ pub struct Manager {
     on: bool,
     flows: Known,
     /// Flows on their way into hardware.
-    coming: Vec<Number>,
+    coming: Vec<FlowNumber>,
     translator: Translator,
-    store: Store,
-    tally: Tally,
+    store: RuleStore,
+    counters: ManagerCounters,
     refusals: BTreeMap<String, u64>,
     debits: Vec<Debit>,
     classes: Classes,
@@ -66,8 +66,8 @@ impl Manager {
             flows: Known::default(),
             coming: Vec::new(),
             translator: Translator::default(),
-            store: Store::default(),
-            tally: Tally::default(),
+            store: RuleStore::default(),
+            counters: ManagerCounters::default(),
             refusals: BTreeMap::new(),
             debits: Vec::new(),
             classes: Classes::default(),
@@ -78,11 +78,12 @@ impl Manager {
     }
 
     /// Says where a flow has to be; `None`: where it belongs. Takes effect with the next [`reconcile`](Self::reconcile).
-    pub fn pin(&mut self, ask: Ask, pin: Option<Pin>, now_ns: u64) {
-        let fresh = || Flow::new(ask, Meter::begin(0, 0, now_ns, Rate::default()), now_ns);
-        let flow = self.flows.entry(ask, fresh);
+    pub fn pin(&mut self, selector: FlowSelector, pin: Option<Pin>, now_ns: u64) {
+        let fresh =
+            || OffloadFlow::new(selector, RateEstimator::begin(0, 0, now_ns, Rate::default()), now_ns);
+        let flow = self.flows.entry(selector, fresh);
         flow.pin = pin;
-        if let Place::Software { not_before_ns, .. } = &mut flow.place {
+        if let InstallState::Software { not_before_ns, .. } = &mut flow.state {
             *not_before_ns = 0;
         }
     }
@@ -96,8 +97,8 @@ impl Manager {
         &mut self,
         back_end: &mut B,
         tables: &Tables,
-        samples: &[Sample],
-        mut quiet: impl FnMut(&Ask) -> Option<ArrivalCount>,
+        samples: &[FlowSample],
+        mut quiet: impl FnMut(&FlowSelector) -> Option<ArrivalCount>,
         now_ns: u64,
     ) -> Vec<Debit> {
         let ns = u128::from(now_ns.saturating_sub(self.last_ns));
@@ -106,7 +107,7 @@ impl Manager {
         let most = u128::from(rate.max(BURST)) * NANO;
         self.allowance = (self.allowance + u128::from(rate) * ns).min(most);
 
-        if self.store.hear(back_end) {
+        if self.store.poll(back_end) {
             self.withdraw_failed(back_end, now_ns);
         }
         self.read_samples(samples, now_ns);
@@ -126,26 +127,32 @@ impl Manager {
     pub fn open_gates<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        mut quiet: impl FnMut(&Ask) -> Option<ArrivalCount>,
+        mut quiet: impl FnMut(&FlowSelector) -> Option<ArrivalCount>,
         now_ns: u64,
     ) {
         if self.coming.is_empty() {
             return;
         }
-        if self.store.hear(back_end) {
+        if self.store.poll(back_end) {
             self.withdraw_failed(back_end, now_ns);
         }
         self.proceed(back_end, &mut quiet, now_ns);
     }
 
     /// Speeds of flows in software.
-    fn read_samples(&mut self, samples: &[Sample], now_ns: u64) {
-        for &Sample { ask, packets, bytes } in samples {
-            let fresh = || Flow::new(ask, Meter::begin(packets, bytes, now_ns, Rate::default()), now_ns);
-            let flow = self.flows.entry(ask, fresh);
+    fn read_samples(&mut self, samples: &[FlowSample], now_ns: u64) {
+        for &FlowSample { selector, packets, bytes } in samples {
+            let fresh = || {
+                OffloadFlow::new(
+                    selector,
+                    RateEstimator::begin(packets, bytes, now_ns, Rate::default()),
+                    now_ns,
+                )
+            };
+            let flow = self.flows.entry(selector, fresh);
             flow.told_ns = now_ns;
             // Once the gate is made, software may see nothing of a flow that is as hot as before.
-            if !matches!(flow.place, Place::Hardware(_) | Place::Opening(..)) {
+            if !matches!(flow.state, InstallState::Hardware(_) | InstallState::Opening(..)) {
                 flow.meter.read(packets, bytes, now_ns, 0);
             }
         }
@@ -154,9 +161,9 @@ impl Manager {
     /// Counters of flows in hardware.
     fn read_counters<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
         let patience = self.policy.refresh_ns;
-        let mut lost: Vec<Number> = Vec::new();
+        let mut lost: Vec<FlowNumber> = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
-            let Place::Hardware(installed) = &flow.place else { continue };
+            let InstallState::Hardware(installed) = &flow.state else { continue };
             let usage = match self.store.query(back_end, installed) {
                 Ok(usage) => usage,
                 Err(error) if error.cause == Cause::Gone => {
@@ -168,11 +175,11 @@ impl Manager {
             match flow.meter.read(usage.packets, usage.bytes, now_ns, patience) {
                 Some((0, _)) => {}
                 Some((packets, bytes)) => {
-                    let leaf = installed.about.leaf;
-                    self.classes.seen(leaf, packets, bytes, installed.about.tunnel_len);
-                    self.debits.push(Debit { ask: flow.ask, packets, bytes, leaf });
+                    let leaf = installed.facts.leaf;
+                    self.classes.seen(leaf, packets, bytes, installed.facts.tunnel_len);
+                    self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
                 }
-                None => self.tally.backwards += 1,
+                None => self.counters.backwards += 1,
             }
         }
         if lost.is_empty() {
@@ -189,8 +196,8 @@ impl Manager {
     fn withdraw_failed<B: BackEnd>(&mut self, back_end: &mut B, now_ns: u64) {
         let mut failed = Vec::new();
         for (number, flow) in self.flows.iter_mut() {
-            if let Place::Hardware(installed) = &flow.place
-                && let State::Failed(error) = self.store.state(installed)
+            if let InstallState::Hardware(installed) = &flow.state
+                && let RuleState::Failed(error) = self.store.state(installed)
             {
                 failed.push((number, Status::RefusedByDevice(error.to_string())));
             }
@@ -203,7 +210,7 @@ impl Manager {
     fn leave_refused<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        flows: impl IntoIterator<Item = Number>,
+        flows: impl IntoIterator<Item = FlowNumber>,
         words: &Status,
         now_ns: u64,
     ) {
@@ -222,16 +229,16 @@ impl Manager {
         let aged: HashSet<RuleId> = aged.into_iter().collect();
         let (mut out, mut known) = (Vec::new(), HashSet::new());
         for (number, flow) in self.flows.iter_mut() {
-            let gate = flow.place.installed().and_then(|installed| self.store.counting(installed));
+            let gate = flow.state.installed().and_then(|installed| self.store.counting(installed));
             let Some(gate) = gate.filter(|gate| aged.contains(gate)) else { continue };
             known.insert(gate);
             if flow.pin != Some(Pin::Hardware) {
                 out.push(number);
             }
         }
-        self.tally.strangers += (aged.len() - known.len()) as u64;
+        self.counters.unknown_aged += (aged.len() - known.len()) as u64;
         for number in out {
-            self.tally.aged += 1;
+            self.counters.aged += 1;
             self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
         }
     }
@@ -244,7 +251,7 @@ impl Manager {
         for (number, flow) in flows.iter_mut() {
             let rate = flow.meter.rate();
             let told = flow.told_ns == now_ns;
-            let Place::Software { status, not_before_ns } = &mut flow.place else {
+            let InstallState::Software { status, not_before_ns } = &mut flow.state else {
                 let cold = policy.is_cold(rate);
                 flow.cold_since_ns = cold.then(|| flow.cold_since_ns.unwrap_or(now_ns));
                 let cooled =
@@ -274,28 +281,34 @@ impl Manager {
     }
 
     /// Takes a flow out of hardware; what that still counted is debited.
-    fn withdraw<B: BackEnd>(&mut self, back_end: &mut B, number: Number, status: Status, not_before_ns: u64) {
+    fn withdraw<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        number: FlowNumber,
+        status: Status,
+        not_before_ns: u64,
+    ) {
         let Some(flow) = self.flows.at_mut(number) else { return };
-        let was_inside = matches!(flow.place, Place::Hardware(_));
-        let place = std::mem::replace(&mut flow.place, Place::Software { status, not_before_ns });
-        let Some(installed) = place.into_installed() else { return };
-        let about = installed.about;
+        let was_inside = matches!(flow.state, InstallState::Hardware(_));
+        let state = std::mem::replace(&mut flow.state, InstallState::Software { status, not_before_ns });
+        let Some(installed) = state.into_installed() else { return };
+        let facts = installed.facts;
         let usage = self.store.remove(back_end, installed);
-        self.settle(number, usage, was_inside, about.leaf);
-        self.translator.release(&about);
+        self.settle(number, usage, was_inside, facts.leaf);
+        self.translator.release(&facts);
     }
 
     /// The gate of a flow is shut: what it counted last is debited, and software counts on.
-    fn settle(&mut self, number: Number, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
+    fn settle(&mut self, number: FlowNumber, usage: Usage, was_inside: bool, leaf: Option<Leaf>) {
         let Some(flow) = self.flows.at_mut(number) else { return };
         let Usage { packets, bytes } = usage;
-        let mut rest = if was_inside { flow.meter } else { Meter::default() };
+        let mut rest = if was_inside { flow.meter } else { RateEstimator::default() };
         if let Some((packets, bytes)) = rest.read(packets, bytes, self.last_ns, 0).filter(|more| more.0 > 0) {
-            self.debits.push(Debit { ask: flow.ask, packets, bytes, leaf });
+            self.debits.push(Debit { selector: flow.selector, packets, bytes, leaf });
         }
-        flow.meter = Meter::elsewhere(self.last_ns, flow.meter.rate());
+        flow.meter = RateEstimator::elsewhere(self.last_ns, flow.meter.rate());
         flow.cold_since_ns = None;
-        self.tally.withdrawn += u64::from(was_inside);
+        self.counters.withdrawn += u64::from(was_inside);
     }
 
     /// Sets the meters of classes to their shares as they are now.

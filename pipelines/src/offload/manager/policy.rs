@@ -1,7 +1,7 @@
 //! What the manager is told, and what it tells.
 
 use super::rate::Rate;
-use crate::offload::translate::Ask;
+use crate::offload::translate::FlowSelector;
 use crate::qos::Leaf;
 
 /// When flows go into hardware and when they leave it.
@@ -55,9 +55,9 @@ impl Policy {
 
 /// What software says of a flow: what NFT (or for queue pairs RCFT) has counted in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct FlowSample {
     /// The flow, or queue pair of a flow, as software names it.
-    pub ask: Ask,
+    pub selector: FlowSelector,
     /// Packets, hardware's that were accounted included; wraps at 2^64.
     pub packets: u64,
     /// Bytes of their frames, without tunnels' headers.
@@ -69,7 +69,7 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debit {
     /// The flow whose entry, vNICs and class they count for.
-    pub ask: Ask,
+    pub selector: FlowSelector,
     /// Packets that met its gate since the debit before.
     pub packets: u64,
     /// Bytes, as software would have counted them.
@@ -95,7 +95,7 @@ pub struct States {
 
 /// What has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ManagerCounters {
     /// Flows that came into hardware.
     pub installed: u64,
     /// Flows that left it.
@@ -117,7 +117,7 @@ pub struct Tally {
     /// Counters of the device that went back.
     pub backwards: u64,
     /// Aged rules that were gone already.
-    pub strangers: u64,
+    pub unknown_aged: u64,
     /// Lost rules that were put back.
     pub repaired: u64,
 }

@@ -2,7 +2,7 @@
 
 /// A counter of packets and bytes and its speed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct RateEstimator {
     packets: u64,
     bytes: u64,
     /// When it was seen to go up.
@@ -20,7 +20,7 @@ pub struct Rate {
     pub bytes: u64,
 }
 
-impl Meter {
+impl RateEstimator {
     /// Begins at a reading; the speed goes on.
     pub fn begin(packets: u64, bytes: u64, now_ns: u64, rate: Rate) -> Self {
         Self { packets, bytes, at_ns: now_ns, rate }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_is_refreshed_in_steps_has_one_speed() {
-        let mut meter = Meter::begin(0, 0, 0, Rate::default());
+        let mut meter = RateEstimator::begin(0, 0, 0, Rate::default());
         for tenth in 1..=30u64 {
             // Refreshed twice a second; a thousand packets a second.
             let seen = tenth / 5 * 500;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_goes_back_begins_anew() {
-        let mut meter = Meter::begin(100, 100, 0, Rate::default());
+        let mut meter = RateEstimator::begin(100, 100, 0, Rate::default());
         assert_eq!(meter.read(40, 100, SECOND, SECOND), None);
         assert_eq!(meter.read(50, 120, 2 * SECOND, SECOND), Some((10, 20)));
     }

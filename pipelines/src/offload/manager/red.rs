@@ -12,7 +12,7 @@
 //! and others overtake them in hardware, so all of its flows come back, and are looked at again later.
 
 use super::Manager;
-use super::flow::{Flow, Pin, Status, Why};
+use super::flow::{OffloadFlow, Pin, Status, Why};
 use super::policy::Debit;
 use crate::offload::hasher::Map;
 use crate::qos::Leaf;
@@ -105,12 +105,12 @@ impl Manager {
         if over.is_empty() {
             return;
         }
-        let withdrawn = |flow: &Flow| {
-            let leaf = flow.place.installed().and_then(|installed| installed.about.leaf);
+        let withdrawn = |flow: &OffloadFlow| {
+            let leaf = flow.state.installed().and_then(|installed| installed.facts.leaf);
             flow.pin != Some(Pin::Hardware) && leaf.is_some_and(|leaf| over.contains(&leaf))
         };
         for number in self.installed(withdrawn) {
-            self.tally.over_rate += 1;
+            self.counters.over_rate += 1;
             self.withdraw(back_end, number, Status::Software(Why::OverRate), now_ns + self.policy.retry_ns);
         }
     }

@@ -20,13 +20,13 @@ pub const MAX_ITEMS: usize = 16;
 
 /// Which layer or piece of metadata an item is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot {
+pub struct LayerSlot {
     kind: ItemKind,
     /// Headers: 1 inside the tunnel; tags of a VLAN: 2 more for the second; tag registers: which.
     place: u8,
 }
 
-impl Default for Slot {
+impl Default for LayerSlot {
     fn default() -> Self {
         Self { kind: ItemKind::Eth, place: 0 }
     }
@@ -34,18 +34,18 @@ impl Default for Slot {
 
 /// The slots of a pattern.
 #[derive(Clone, Copy, Default)]
-pub struct Places {
-    slots: [Slot; MAX_ITEMS],
+pub struct LayerSlots {
+    slots: [LayerSlot; MAX_ITEMS],
     len: usize,
 }
 
-impl Places {
+impl LayerSlots {
     /// In the order of the pattern.
-    pub fn as_slice(&self) -> &[Slot] {
+    pub fn as_slice(&self) -> &[LayerSlot] {
         &self.slots[..self.len]
     }
 
-    fn push(&mut self, slot: Slot) {
+    fn push(&mut self, slot: LayerSlot) {
         if let Some(place) = self.slots.get_mut(self.len) {
             *place = slot;
             self.len += 1;
@@ -57,12 +57,12 @@ impl Places {
 ///
 /// # Errors
 /// When an item stands where no packet has it, or twice.
-pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
+pub fn slots_of(pattern: &[Item]) -> Result<LayerSlots, FlowError> {
     if pattern.len() > MAX_ITEMS {
         let text = format!("the simulated e-switch takes patterns of {MAX_ITEMS} items at most");
         return Err(FlowError::new(Cause::Unsupported, Where::ItemNum, text));
     }
-    let mut slots = Places::default();
+    let mut slots = LayerSlots::default();
     let (mut inside, mut deepest) = (0, 0);
     for (index, item) in pattern.iter().enumerate() {
         let error = |text: &str| FlowError::new(Cause::Invalid, Where::Item(index), text);
@@ -86,7 +86,7 @@ pub fn slots_of(pattern: &[Item]) -> Result<Places, FlowError> {
                 inside | if second_tag { 2 } else { 0 }
             }
         };
-        let slot = Slot { kind, place };
+        let slot = LayerSlot { kind, place };
         if slots.as_slice().contains(&slot) {
             return Err(error("the item is there twice"));
         }
@@ -204,7 +204,7 @@ impl Layers {
     }
 
     /// The bytes of a layer; `None` when the packet has no such layer.
-    pub fn bytes(&self, slot: Slot, head: &[u8], registers: &Registers) -> Option<ItemBytes> {
+    pub fn bytes(&self, slot: LayerSlot, head: &[u8], registers: &Registers) -> Option<ItemBytes> {
         let mut bytes = [0; ITEM_BYTES];
         let mut put = |source: &[u8]| bytes[..source.len()].copy_from_slice(source);
         match slot.kind {

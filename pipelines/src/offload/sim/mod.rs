@@ -26,13 +26,13 @@ use wire::PacketBuf;
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
 use super::arrival::Arrivals;
-use layers::{Layers, Places, Registers};
+use layers::{LayerSlots, Layers, Registers};
 use meter::Metered;
-use rule_set::Rules;
+use rule_set::RuleTable;
 
 /// What the device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct EswitchConfig {
     /// Rules it holds.
     pub capacity: u32,
     /// Groups it has, numbered from 0.
@@ -59,7 +59,7 @@ pub struct Config {
     pub fail_one_in: u32,
 }
 
-impl Default for Config {
+impl Default for EswitchConfig {
     fn default() -> Self {
         Self {
             capacity: 1 << 20,
@@ -80,7 +80,7 @@ impl Default for Config {
 
 /// What the device has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EswitchStats {
     /// Rules taken.
     pub created: u64,
     /// Rules refused.
@@ -101,36 +101,36 @@ pub struct Stats {
 
 /// The device.
 pub struct Eswitch {
-    config: Config,
+    config: EswitchConfig,
     now_ns: u64,
-    rules: Rules,
+    rules: RuleTable,
     meters: HashMap<u32, Metered>,
     arrivals: Arc<Arrivals>,
     completed: Vec<(RuleId, Result<(), FlowError>)>,
-    stats: Stats,
+    stats: EswitchStats,
 }
 
 impl Eswitch {
     /// A device without rules.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: EswitchConfig) -> Self {
         Self {
             config,
             now_ns: 0,
-            rules: Rules::default(),
+            rules: RuleTable::default(),
             meters: HashMap::new(),
             arrivals: Arc::default(),
             completed: Vec::new(),
-            stats: Stats::default(),
+            stats: EswitchStats::default(),
         }
     }
 
     /// What the device is like.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &EswitchConfig {
         &self.config
     }
 
     /// What it has done.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EswitchStats {
         self.stats
     }
 
@@ -195,7 +195,7 @@ impl Eswitch {
         self.arrivals.clone()
     }
 
-    fn check(&self, rule: &FlowRule) -> Result<Places, FlowError> {
+    fn check(&self, rule: &FlowRule) -> Result<LayerSlots, FlowError> {
         refuse::check(rule, &self.config)?;
         layers::slots_of(&rule.pattern)
     }

@@ -1,12 +1,12 @@
 //! What the simulated e-switch does not take, after what is known of mlx5's (unconfirmed on hardware).
 
-use super::Config;
+use super::EswitchConfig;
 use super::layers::TAGS;
 use rules::{Action, Domain, FlowRule, ItemKind, Modify};
 use rules::{Cause, FlowError, Where};
 
 /// Checks a rule, room aside.
-pub fn check(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+pub fn check(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     let unsupported = |at, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
     if config.refuse_all {
         return unsupported(Where::Unspecified, "this device takes no rules");
@@ -27,7 +27,7 @@ pub fn check(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
     check_actions(rule, config)
 }
 
-fn check_items(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+fn check_items(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     for (index, item) in rule.pattern.iter().enumerate() {
         let refuse = |at: Where, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
         match item.kind() {
@@ -61,7 +61,7 @@ const fn stage(action: &Action) -> u8 {
     }
 }
 
-fn check_actions(rule: &FlowRule, config: &Config) -> Result<(), FlowError> {
+fn check_actions(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     let fates = rule.actions.iter().filter(|action| action.is_fate()).count();
     if fates != 1 {
         let text = if fates == 0 { "no action says where packets go" } else { "packets go one way only" };

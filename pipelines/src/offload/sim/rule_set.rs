@@ -3,18 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::layers::{Layers, Places, Registers};
-use super::table::{Group, Number, Rank, Spot};
-use super::{Config, gone};
+use super::layers::{LayerSlots, Layers, Registers};
+use super::table::{Group, Rank, RuleNumber, Spot};
+use super::{EswitchConfig, gone};
 use crate::offload::hasher::Map;
 use rules::{Action, FlowRule};
 use rules::{Cause, FlowError, Guard, RuleId, Usage, Where};
 
 /// A rule in the store.
-pub struct Held {
+pub struct HeldRule {
     /// The rule.
     pub rule: FlowRule,
-    slots: Places,
+    slots: LayerSlots,
     serial: u64,
     counts: bool,
     /// Where it is in its group, once it is in force.
@@ -30,10 +30,10 @@ pub struct Held {
 
 /// All rules.
 #[derive(Default)]
-pub struct Rules {
+pub struct RuleTable {
     /// By number; the serial of a rule and its number are its id.
-    held: Vec<Option<Held>>,
-    free: Vec<Number>,
+    held: Vec<Option<HeldRule>>,
+    free: Vec<RuleNumber>,
     groups: Map<u32, Group>,
     /// Rules not yet in force, in order: when they will be.
     waiting: VecDeque<(u64, RuleId)>,
@@ -46,7 +46,7 @@ pub struct Rules {
 /// Bits of an id that are the rule's number.
 const NUMBER_BITS: u32 = 24;
 
-impl Rules {
+impl RuleTable {
     /// Rules held.
     pub fn len(&self) -> usize {
         self.held.len() - self.free.len()
@@ -64,7 +64,7 @@ impl Rules {
     }
 
     /// The id of the rule with a number.
-    pub fn id(&self, number: Number) -> RuleId {
+    pub fn id(&self, number: RuleNumber) -> RuleId {
         let serial = self.get(number).map_or(0, |held| held.serial);
         RuleId(serial << NUMBER_BITS | u64::from(number))
     }
@@ -82,8 +82,8 @@ impl Rules {
         used.map(|(number, _)| self.id(number)).collect()
     }
 
-    fn number(&self, id: RuleId) -> Option<Number> {
-        let number = (id.0 & ((1 << NUMBER_BITS) - 1)) as Number;
+    fn number(&self, id: RuleId) -> Option<RuleNumber> {
+        let number = (id.0 & ((1 << NUMBER_BITS) - 1)) as RuleNumber;
         self.get(number).filter(|held| held.serial == id.0 >> NUMBER_BITS).map(|_| number)
     }
 
@@ -93,7 +93,7 @@ impl Rules {
     }
 
     /// The rule with a number.
-    pub fn get(&self, number: Number) -> Option<&Held> {
+    pub fn get(&self, number: RuleNumber) -> Option<&HeldRule> {
         self.held.get(number as usize)?.as_ref()
     }
 
@@ -101,21 +101,21 @@ impl Rules {
     pub fn add(
         &mut self,
         rule: &FlowRule,
-        slots: Places,
+        slots: LayerSlots,
         guard: Option<Guard>,
         now_ns: u64,
-        config: &Config,
+        config: &EswitchConfig,
     ) -> Result<RuleId, FlowError> {
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.held.len() < 1 << NUMBER_BITS => {
                 self.held.push(None);
-                self.held.len() as Number - 1
+                self.held.len() as RuleNumber - 1
             }
             None => return Err(FlowError::new(Cause::Full, Where::Unspecified, "no more numbers for rules")),
         };
         self.next_serial += 1;
-        self.held[number as usize] = Some(Held {
+        self.held[number as usize] = Some(HeldRule {
             rule: rule.clone(),
             slots,
             serial: self.next_serial,
@@ -199,7 +199,7 @@ impl Rules {
     }
 
     /// Counts a packet.
-    pub fn hit(&mut self, number: Number, bytes: usize, now_ns: u64, refresh_ns: u64) {
+    pub fn hit(&mut self, number: RuleNumber, bytes: usize, now_ns: u64, refresh_ns: u64) {
         if let Some(held) = self.held.get_mut(number as usize).and_then(Option::as_mut) {
             held.refresh(now_ns, refresh_ns);
             held.seen.packets += 1;
@@ -224,7 +224,13 @@ impl Rules {
     }
 
     /// The first rule of a group that matches.
-    pub fn find(&self, group: u32, layers: &Layers, head: &[u8], registers: &Registers) -> Option<Number> {
+    pub fn find(
+        &self,
+        group: u32,
+        layers: &Layers,
+        head: &[u8],
+        registers: &Registers,
+    ) -> Option<RuleNumber> {
         let group = self.groups.get(&group)?;
         let matches = |number| self.get(number).is_some_and(|held| held.matches(layers, head, registers));
         group.find(|slot| layers.bytes(slot, head, registers), matches)
@@ -247,7 +253,7 @@ impl Rules {
     }
 }
 
-impl Held {
+impl HeldRule {
     fn matches(&self, layers: &Layers, head: &[u8], registers: &Registers) -> bool {
         self.rule.pattern.iter().zip(self.slots.as_slice()).all(|(item, slot)| {
             layers.bytes(*slot, head, registers).is_some_and(|bytes| item.matches(&bytes))

@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry;
 
-use super::layers::{MAX_ITEMS, Slot};
+use super::layers::{LayerSlot, MAX_ITEMS};
 use crate::flow_key::mix;
 use crate::offload::few::Few;
 use crate::offload::hasher::Map;
@@ -12,7 +12,7 @@ use rules::Item;
 use rules::items::{ITEM_BYTES, ItemBytes};
 
 /// Number of a rule in the store of the e-switch.
-pub type Number = u32;
+pub type RuleNumber = u32;
 
 /// Where a rule stands among those that match: priority first, then age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +26,10 @@ pub struct Rank {
 /// Rules that look at the same bits of the same layers. Fields with an upper bound count as not looked at; whoever
 /// finds a rule compares the whole of it.
 struct Shape {
-    look: Vec<(Slot, ItemBytes)>,
+    look: Vec<(LayerSlot, ItemBytes)>,
     /// The first priority that any of its rules has or had.
     first: u32,
-    rules: Map<u64, Few<(Rank, Number)>>,
+    rules: Map<u64, Few<(Rank, RuleNumber)>>,
 }
 
 /// Where a rule is in its group.
@@ -63,9 +63,9 @@ fn look_of(item: &Item) -> (ItemBytes, ItemBytes) {
 
 /// Hash of masked bytes.
 #[derive(Default)]
-struct Wanted(u64);
+struct MatchHash(u64);
 
-impl Wanted {
+impl MatchHash {
     fn add(&mut self, bytes: &ItemBytes, mask: &ItemBytes) {
         let word = |bytes: &[u8]| {
             let mut word = [0; 8];
@@ -89,9 +89,9 @@ impl Group {
     }
 
     /// Puts a rule in.
-    pub fn insert(&mut self, pattern: &[Item], slots: &[Slot], rank: Rank, number: Number) -> Spot {
-        let mut want = Wanted::default();
-        let mut looks = [(Slot::default(), [0; ITEM_BYTES]); MAX_ITEMS];
+    pub fn insert(&mut self, pattern: &[Item], slots: &[LayerSlot], rank: Rank, number: RuleNumber) -> Spot {
+        let mut want = MatchHash::default();
+        let mut looks = [(LayerSlot::default(), [0; ITEM_BYTES]); MAX_ITEMS];
         for ((item, slot), look) in pattern.iter().zip(slots).zip(&mut looks) {
             let (mask, spec) = look_of(item);
             want.add(&spec, &mask);
@@ -120,7 +120,7 @@ impl Group {
     }
 
     /// Takes a rule out.
-    pub fn remove(&mut self, spot: Spot, number: Number) {
+    pub fn remove(&mut self, spot: Spot, number: RuleNumber) {
         let Some(shape) = self.shapes.at_mut(spot.shape) else { return };
         if let Entry::Occupied(mut same) = shape.rules.entry(spot.want)
             && same.get_mut().remove(|(_, other)| *other == number)
@@ -136,15 +136,15 @@ impl Group {
     /// The first rule that matches: `layer` gives the bytes of a layer, `matches` compares the whole of a rule.
     pub fn find(
         &self,
-        layer: impl Fn(Slot) -> Option<ItemBytes>,
-        matches: impl Fn(Number) -> bool,
-    ) -> Option<Number> {
-        let mut best: Option<(Rank, Number)> = None;
+        layer: impl Fn(LayerSlot) -> Option<ItemBytes>,
+        matches: impl Fn(RuleNumber) -> bool,
+    ) -> Option<RuleNumber> {
+        let mut best: Option<(Rank, RuleNumber)> = None;
         for shape in self.order.iter().filter_map(|number| self.shapes.at(*number)) {
             if best.is_some_and(|(rank, _)| rank.priority < shape.first) {
                 break;
             }
-            let mut want = Wanted::default();
+            let mut want = MatchHash::default();
             let all = shape
                 .look
                 .iter()

@@ -1,7 +1,7 @@
 //! Chains in the store: installed, opened and shut, changed, removed.
 
-use super::{Bundle, Bundles, Number, Shared, State, Store};
-use crate::offload::translate::{About, Chain};
+use super::{Bundle, Bundles, RuleState, RuleStore, SharedNumber, SharedRule};
+use crate::offload::translate::{Chain, ChainFacts};
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Usage, Where};
 
 /// The last rule of a chain.
@@ -9,25 +9,25 @@ use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Us
 enum Gate {
     /// To be made.
     Due(FlowRule),
-    Made(Number),
+    Made(SharedNumber),
     /// Neither: in the middle of a change.
     None,
 }
 
-/// A chain that was installed. To be given back to [`Store::remove`].
+/// A chain that was installed. To be given back to [`RuleStore::remove`].
 #[derive(Debug)]
-pub struct Installed {
+pub struct InstalledChain {
     bundles: Bundles,
     /// The rule of its own in front of the gate, where there is one.
-    aside: Option<Number>,
+    aside: Option<SharedNumber>,
     gate: Gate,
     /// Facts of the flow.
-    pub about: About,
+    pub facts: ChainFacts,
 }
 
-impl Installed {
+impl InstalledChain {
     /// The gate, once it is made.
-    fn made(&self) -> Option<Number> {
+    fn made(&self) -> Option<SharedNumber> {
         match self.gate {
             Gate::Made(number) => Some(number),
             Gate::Due(_) | Gate::None => None,
@@ -36,7 +36,7 @@ impl Installed {
 
     /// What software would have counted.
     fn inner(&self, usage: Usage) -> Usage {
-        super::inner(usage, self.about.tunnel_len)
+        super::inner(usage, self.facts.tunnel_len)
     }
 }
 
@@ -51,14 +51,18 @@ pub enum Update {
     Other,
 }
 
-impl Store {
+impl RuleStore {
     /// Makes all rules of a chain. The back end puts them into force in order.
     ///
     /// A chain that takes the place of another is installed before that one is removed: what both need stays.
     ///
     /// # Errors
     /// The back end's; nothing of the chain is left then.
-    pub fn install<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
+    pub fn install<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        chain: Chain,
+    ) -> Result<InstalledChain, FlowError> {
         let mut installed = self.prepare(back_end, chain)?;
         match self.open(back_end, &mut installed, None) {
             Ok(()) => Ok(installed),
@@ -73,9 +77,13 @@ impl Store {
     ///
     /// # Errors
     /// The back end's; nothing of the chain is left then.
-    pub fn prepare<B: BackEnd>(&mut self, back_end: &mut B, chain: Chain) -> Result<Installed, FlowError> {
+    pub fn prepare<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        chain: Chain,
+    ) -> Result<InstalledChain, FlowError> {
         let adjacencies = self.bundle(back_end, chain.adjacencies, None, 0)?.0;
-        let path = match self.bundle(back_end, chain.path, chain.meter, chain.about.tunnel_len) {
+        let path = match self.bundle(back_end, chain.path, chain.meter, chain.facts.tunnel_len) {
             Ok((path, _)) => path,
             Err(error) => {
                 self.drop_bundle(back_end, adjacencies);
@@ -83,7 +91,7 @@ impl Store {
             }
         };
         let bundles = Bundles { adjacencies, path };
-        let installed = self.assemble(back_end, bundles, chain.own, chain.about);
+        let installed = self.assemble(back_end, bundles, chain.own, chain.facts);
         self.drop_bundles(back_end, bundles);
         installed
     }
@@ -97,14 +105,14 @@ impl Store {
         back_end: &mut B,
         bundles: Bundles,
         mut own: Vec<FlowRule>,
-        about: About,
-    ) -> Result<Installed, FlowError> {
+        facts: ChainFacts,
+    ) -> Result<InstalledChain, FlowError> {
         let gate = own.pop().map_or(Gate::None, Gate::Due);
         let aside = own.pop().map(|rule| self.take(back_end, rule, None)).transpose();
         let aside = aside.map_err(|(error, _)| error)?;
         self.use_bundles(bundles);
         self.gates_due += 1;
-        Ok(Installed { bundles, aside: aside.map(|(number, _)| number), gate, about })
+        Ok(InstalledChain { bundles, aside: aside.map(|(number, _)| number), gate, facts })
     }
 
     /// Makes the gate of a chain: packets may come. With a count of arrivals only if none of its packets came to software since:
@@ -115,10 +123,10 @@ impl Store {
     pub fn open<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        installed: &mut Installed,
+        installed: &mut InstalledChain,
         arrivals: Option<ArrivalCount>,
     ) -> Result<(), FlowError> {
-        let guard = arrivals.map(|arrivals| Guard { flow: installed.about.flow, arrivals });
+        let guard = arrivals.map(|arrivals| Guard { flow: installed.facts.flow, arrivals });
         match std::mem::replace(&mut installed.gate, Gate::None) {
             Gate::Due(rule) => match self.take(back_end, rule, guard.as_ref()) {
                 Ok((number, _)) => {
@@ -137,7 +145,7 @@ impl Store {
 
     /// Takes the gate of a chain away, as it was before [`open`](Self::open). What it had seen, as software would have
     /// counted it.
-    pub fn close<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut Installed) -> Usage {
+    pub fn close<B: BackEnd>(&mut self, back_end: &mut B, installed: &mut InstalledChain) -> Usage {
         let Gate::Made(number) = installed.gate else { return Usage::default() };
         let Some(shared) = self.rules.at(number) else { return Usage::default() };
         installed.gate = Gate::Due(shared.rule.clone());
@@ -153,10 +161,10 @@ impl Store {
     pub fn update<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        installed: &mut Installed,
+        installed: &mut InstalledChain,
         bundles: Bundles,
         mut own: Vec<FlowRule>,
-        about: &About,
+        facts: &ChainFacts,
     ) -> Result<Update, FlowError> {
         let numbers = |bundle: Bundle| self.bundles.at(bundle.0).map(|rules| &rules.numbers);
         let same_bundles = numbers(bundles.adjacencies) == numbers(installed.bundles.adjacencies)
@@ -165,7 +173,7 @@ impl Store {
         let matches = |rule: &FlowRule, known: Option<&FlowRule>| {
             known.is_some_and(|known| known.attr == rule.attr && known.pattern == rule.pattern)
         };
-        let known = |number: Number| self.rules.at(number).map(|shared| &shared.rule);
+        let known = |number: SharedNumber| self.rules.at(number).map(|shared| &shared.rule);
         let same_aside = match &aside {
             None => installed.aside.is_none(),
             Some(rule) => matches(rule, installed.aside.and_then(known)),
@@ -175,7 +183,7 @@ impl Store {
             Gate::Made(number) => known(*number),
             Gate::None => None,
         };
-        if !same_bundles || !same_aside || !matches(&gate, known_gate) || *about != installed.about {
+        if !same_bundles || !same_aside || !matches(&gate, known_gate) || *facts != installed.facts {
             return Ok(Update::Other);
         }
         let mut changed = false;
@@ -190,7 +198,8 @@ impl Store {
             Gate::Made(number) => {
                 let shared = self.rules.at(*number);
                 // A gate that is on its way has a guard, which one in its place would not have.
-                let coming = shared.is_some_and(|made| made.state != State::InForce && made.old.is_none());
+                let coming =
+                    shared.is_some_and(|made| made.state != RuleState::InForce && made.old.is_none());
                 if coming && shared.is_some_and(|made| made.rule != gate) {
                     return Ok(Update::Other);
                 }
@@ -218,29 +227,29 @@ impl Store {
     }
 
     /// How far a chain is: in force when all of its rules that were made are.
-    pub fn state(&self, installed: &Installed) -> State {
+    pub fn state(&self, installed: &InstalledChain) -> RuleState {
         let Bundles { adjacencies, path } = installed.bundles;
         let bundles = [adjacencies, path].map(|bundle| self.bundles.at(bundle.0));
         let mut all = self.state_of(installed.aside.into_iter().chain(installed.made()));
         for rules in bundles.into_iter().flatten() {
             // Chains that share a bundle look at its rules once.
-            if matches!(all, State::Failed(_)) || rules.settled.get() == self.changes + 1 {
+            if matches!(all, RuleState::Failed(_)) || rules.settled.get() == self.changes + 1 {
                 continue;
             }
             match self.state_of(rules.numbers.iter().copied()) {
-                State::InForce => rules.settled.set(self.changes + 1),
+                RuleState::InForce => rules.settled.set(self.changes + 1),
                 state => all = state,
             }
         }
         all
     }
 
-    fn state_of(&self, rules: impl Iterator<Item = Number>) -> State {
-        let mut all = State::InForce;
+    fn state_of(&self, rules: impl Iterator<Item = SharedNumber>) -> RuleState {
+        let mut all = RuleState::InForce;
         for number in rules {
             match self.rules.at(number).map(|shared| &shared.state) {
-                Some(State::InForce) | None => {}
-                Some(State::Waiting) => all = State::Waiting,
+                Some(RuleState::InForce) | None => {}
+                Some(RuleState::Waiting) => all = RuleState::Waiting,
                 Some(failed) => return failed.clone(),
             }
         }
@@ -249,7 +258,7 @@ impl Store {
 
     /// Removes the rules of a chain that no other chain needs. What its gate had seen, as software would have counted
     /// it; of one that stays for another chain, that one's removal tells.
-    pub fn remove<B: BackEnd>(&mut self, back_end: &mut B, installed: Installed) -> Usage {
+    pub fn remove<B: BackEnd>(&mut self, back_end: &mut B, installed: InstalledChain) -> Usage {
         let usage = match installed.gate {
             Gate::Made(number) => self.leave(back_end, number),
             Gate::Due(_) | Gate::None => {
@@ -268,7 +277,11 @@ impl Store {
     ///
     /// # Errors
     /// The back end's: [`Cause::Again`] while it is not in force, [`Cause::Gone`] when the counting rule was lost.
-    pub fn query<B: BackEnd>(&self, back_end: &mut B, installed: &Installed) -> Result<Usage, FlowError> {
+    pub fn query<B: BackEnd>(
+        &self,
+        back_end: &mut B,
+        installed: &InstalledChain,
+    ) -> Result<Usage, FlowError> {
         let Some(shared) = self.gate(installed) else {
             return Err(FlowError::new(Cause::Again, Where::Handle, "the chain's gate is not made yet"));
         };
@@ -277,11 +290,11 @@ impl Store {
     }
 
     /// The rule that counts a chain and ages, once it is made.
-    pub fn counting(&self, installed: &Installed) -> Option<RuleId> {
+    pub fn counting(&self, installed: &InstalledChain) -> Option<RuleId> {
         self.gate(installed).map(|shared| shared.id)
     }
 
-    fn gate(&self, installed: &Installed) -> Option<&Shared> {
+    fn gate(&self, installed: &InstalledChain) -> Option<&SharedRule> {
         installed.made().and_then(|number| self.rules.at(number))
     }
 }

@@ -7,7 +7,7 @@
 
 mod chain;
 
-pub use chain::{Installed, Update};
+pub use chain::{InstalledChain, Update};
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::flow_key::mix;
 use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
 /// A rule in use, by number.
-type Number = u32;
+type SharedNumber = u32;
 
 /// Rules that chains share, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,11 @@ pub struct Bundles {
 }
 
 /// A rule in use.
-struct Shared {
+struct SharedRule {
     rule: FlowRule,
     hash: u64,
     id: RuleId,
-    state: State,
+    state: RuleState,
     /// Bundles and chains that need it.
     users: u32,
     /// The rule in force until this one is.
@@ -52,8 +52,8 @@ struct Shared {
 
 /// Rules of a bundle.
 #[derive(Default)]
-struct Rules {
-    numbers: Vec<Number>,
+struct BundledRules {
+    numbers: Vec<SharedNumber>,
     meter: Option<u32>,
     /// Chains that need it, and whoever works with it.
     users: u32,
@@ -90,7 +90,7 @@ fn inner(usage: Usage, tunnel_len: usize) -> Usage {
 
 /// How far a rule or a chain is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RuleState {
     /// The back end has taken it.
     Waiting,
     /// Packets meet it.
@@ -101,13 +101,13 @@ pub enum State {
 
 /// All rules of a back end that are ours.
 #[derive(Default)]
-pub struct Store {
-    rules: Slots<Shared>,
-    bundles: Slots<Rules>,
+pub struct RuleStore {
+    rules: Slots<SharedRule>,
+    bundles: Slots<BundledRules>,
     /// Rules by the hash of what they match.
-    by_match: Map<u64, Few<Number>>,
+    by_match: Map<u64, Few<SharedNumber>>,
     /// Rules that are not in force yet, in the order in which they were made; and some that are gone since.
-    waiting: VecDeque<(RuleId, Number)>,
+    waiting: VecDeque<(RuleId, SharedNumber)>,
     /// Counts up with every rule that is not in force any more and still there.
     changes: u64,
     /// Chains that were prepared and are not open.
@@ -115,7 +115,7 @@ pub struct Store {
     /// Meters, and the bundles that need each.
     meters: Map<u32, (Meter, u32)>,
     /// Rules that count what meters turn away.
-    away: Map<Number, Away>,
+    away: Map<SharedNumber, Away>,
     /// What such rules saw that are gone.
     last_away: Vec<(u32, Usage)>,
 }
@@ -148,7 +148,7 @@ fn add(a: Usage, b: Usage) -> Usage {
     Usage { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
 }
 
-impl Store {
+impl RuleStore {
     /// Rules in use.
     pub fn len(&self) -> usize {
         self.rules.len()
@@ -174,8 +174,8 @@ impl Store {
         rules.into_iter().filter(|rule| self.find(hash_of(rule), rule).is_none()).count()
     }
 
-    fn find(&self, hash: u64, rule: &FlowRule) -> Option<Number> {
-        let same = |number: &&Number| {
+    fn find(&self, hash: u64, rule: &FlowRule) -> Option<SharedNumber> {
+        let same = |number: &&SharedNumber| {
             self.rules
                 .at(**number)
                 .is_some_and(|known| known.rule.attr == rule.attr && known.rule.pattern == rule.pattern)
@@ -195,7 +195,8 @@ impl Store {
         meter: Option<(u32, Meter)>,
         tunnel_len: usize,
     ) -> Result<(Bundle, bool), FlowError> {
-        let mut made = Rules { numbers: Vec::with_capacity(rules.len()), users: 1, ..Rules::default() };
+        let mut made =
+            BundledRules { numbers: Vec::with_capacity(rules.len()), users: 1, ..BundledRules::default() };
         if let Some((id, meter)) = meter {
             match self.meters.entry(id) {
                 Entry::Occupied(mut known) => known.get_mut().1 += 1,
@@ -238,7 +239,7 @@ impl Store {
         }
     }
 
-    fn undo<B: BackEnd>(&mut self, back_end: &mut B, rules: &Rules) {
+    fn undo<B: BackEnd>(&mut self, back_end: &mut B, rules: &BundledRules) {
         for number in rules.numbers.iter().rev() {
             self.leave(back_end, *number);
         }
@@ -253,15 +254,15 @@ impl Store {
         back_end: &mut B,
         rule: FlowRule,
         guard: Option<&Guard>,
-    ) -> Result<(Number, bool), (FlowError, FlowRule)> {
+    ) -> Result<(SharedNumber, bool), (FlowError, FlowRule)> {
         let hash = hash_of(&rule);
         let Some(number) = self.find(hash, &rule) else {
             let id = match create(back_end, &rule, guard) {
                 Ok(id) => id,
                 Err(error) => return Err((error, rule)),
             };
-            let (state, before) = (State::Waiting, Usage::default());
-            let number = self.rules.add(Shared { rule, hash, id, state, users: 1, old: None, before });
+            let (state, before) = (RuleState::Waiting, Usage::default());
+            let number = self.rules.add(SharedRule { rule, hash, id, state, users: 1, old: None, before });
             match self.by_match.entry(hash) {
                 Entry::Vacant(place) => drop(place.insert(Few::One(number))),
                 Entry::Occupied(mut same) => same.get_mut().insert(number, |_| false),
@@ -280,17 +281,17 @@ impl Store {
     fn replace<B: BackEnd>(
         &mut self,
         back_end: &mut B,
-        number: Number,
+        number: SharedNumber,
         rule: FlowRule,
         guard: Option<&Guard>,
     ) -> Result<bool, (FlowError, FlowRule)> {
         let Self { rules, waiting, changes, .. } = self;
         let Some(shared) = rules.at_mut(number) else { return Ok(false) };
-        if shared.rule.actions == rule.actions && !matches!(shared.state, State::Failed(_)) {
+        if shared.rule.actions == rule.actions && !matches!(shared.state, RuleState::Failed(_)) {
             return Ok(false);
         }
         // Where packets meet a rule already, none is overtaken.
-        let guard = guard.filter(|_| shared.state != State::InForce && shared.old.is_none());
+        let guard = guard.filter(|_| shared.state != RuleState::InForce && shared.old.is_none());
         let mut made = create(back_end, &rule, guard);
         if made.as_ref().is_err_and(|error| error.cause == Cause::Exists) {
             // A device that does not take two rules that match the same: packets go to software in between.
@@ -304,20 +305,20 @@ impl Store {
         waiting.push_back((id, number));
         *changes += 1;
         let last = std::mem::replace(&mut shared.id, id);
-        match std::mem::replace(&mut shared.state, State::Waiting) {
-            State::InForce => shared.old = Some(last),
+        match std::mem::replace(&mut shared.state, RuleState::Waiting) {
+            RuleState::InForce => shared.old = Some(last),
             // It was never in force: what it would have replaced still is.
-            State::Waiting => {
+            RuleState::Waiting => {
                 shared.before = add(shared.before, back_end.destroy(last).unwrap_or_default());
             }
-            State::Failed(_) => {}
+            RuleState::Failed(_) => {}
         }
         shared.rule = rule;
         Ok(true)
     }
 
     /// A chain or a bundle does without a rule; without any that needs it, it goes. What it had seen then.
-    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: Number) -> Usage {
+    fn leave<B: BackEnd>(&mut self, back_end: &mut B, number: SharedNumber) -> Usage {
         let Some(shared) = self.rules.at_mut(number) else { return Usage::default() };
         shared.users -= 1;
         if shared.users > 0 {
@@ -375,12 +376,12 @@ impl Store {
         }
     }
 
-    fn waits(&self, id: RuleId, number: Number) -> bool {
-        self.rules.at(number).is_some_and(|shared| shared.id == id && shared.state == State::Waiting)
+    fn waits(&self, id: RuleId, number: SharedNumber) -> bool {
+        self.rules.at(number).is_some_and(|shared| shared.id == id && shared.state == RuleState::Waiting)
     }
 
     /// The rule that waits under an id; nearly always the first. Those that wait no more are forgotten on the adjacency.
-    fn waited(&mut self, id: RuleId) -> Option<Number> {
+    fn waited(&mut self, id: RuleId) -> Option<SharedNumber> {
         let mut at = 0;
         loop {
             let (first, number) = *self.waiting.get(at)?;
@@ -396,8 +397,8 @@ impl Store {
         }
     }
 
-    /// Hears from the back end which rules are in force and which have failed. True when any has failed.
-    pub fn hear<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
+    /// Asks the back end which rules are in force and which have failed. True when any has failed.
+    pub fn poll<B: BackEnd>(&mut self, back_end: &mut B) -> bool {
         let mut failed = false;
         let mut results = Vec::new();
         back_end.completed(&mut results);
@@ -406,8 +407,8 @@ impl Store {
             let Some(shared) = self.rules.at_mut(number) else { continue };
             failed |= result.is_err();
             shared.state = match result {
-                Ok(()) => State::InForce,
-                Err(error) => State::Failed(error),
+                Ok(()) => RuleState::InForce,
+                Err(error) => RuleState::Failed(error),
             };
             if let Some(old) = shared.old.take() {
                 shared.before = add(shared.before, back_end.destroy(old).unwrap_or_default());
@@ -425,11 +426,11 @@ impl Store {
     pub fn audit<B: BackEnd>(&mut self, back_end: &mut B) -> usize {
         let mut lost = 0;
         for (_, shared) in self.rules.iter_mut() {
-            if let State::InForce | State::Waiting = shared.state
+            if let RuleState::InForce | RuleState::Waiting = shared.state
                 && let Err(error) = back_end.query(shared.id)
                 && error.cause == Cause::Gone
             {
-                shared.state = State::Failed(error);
+                shared.state = RuleState::Failed(error);
                 self.changes += 1;
                 lost += 1;
             }
@@ -444,11 +445,11 @@ impl Store {
     pub fn repair<B: BackEnd>(&mut self, back_end: &mut B) -> Result<(), FlowError> {
         let Self { rules, waiting, .. } = self;
         for (number, shared) in rules.iter_mut() {
-            if !matches!(&shared.state, State::Failed(error) if error.cause == Cause::Gone) {
+            if !matches!(&shared.state, RuleState::Failed(error) if error.cause == Cause::Gone) {
                 continue;
             }
             shared.id = back_end.create(&shared.rule)?;
-            shared.state = State::Waiting;
+            shared.state = RuleState::Waiting;
             waiting.push_back((shared.id, number));
         }
         Ok(())

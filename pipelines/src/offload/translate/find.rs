@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use wire::roce::Class as RoceClass;
 use wire::{MacAddr, protocol};
 
-use super::patterns::{Family, Roce};
-use super::{Refusal, Tables};
+use super::patterns::{Family, RoceMatch};
+use super::{OffloadRefusal, Tables};
 use crate::decide::decide;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
@@ -16,7 +16,7 @@ use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow
 use crate::vlt::{Place, Tunnel};
 
 /// What is known of a flow once the tables were asked.
-pub(super) struct Found {
+pub(super) struct ResolvedFlow {
     /// IP family of its packets.
     pub family: Family,
     /// What the slow path decides.
@@ -36,12 +36,12 @@ pub(super) struct Found {
     /// The class whose rate its packets count against: `None` where they stay on this host.
     pub leaf: Option<Leaf>,
     /// The tunnel that they come out of.
-    pub tunnel: Option<From>,
+    pub tunnel: Option<ArrivalTunnel>,
 }
 
 /// A tunnel as the receiver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct From {
+pub struct ArrivalTunnel {
     /// The outer family.
     pub outer: Family,
     /// The sender's VTEP and our own address.
@@ -57,33 +57,33 @@ pub struct From {
 }
 
 /// Asks the tables.
-pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
+pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, OffloadRefusal> {
     let Tables { snapshot, tree, .. } = tables;
-    let source = key.addresses().ok_or(Refusal::Protocol)?.source;
+    let source = key.addresses().ok_or(OffloadRefusal::Protocol)?.source;
     // The second VLAN id of a key is in the upper bits of its last word.
     if key.words()[6] >> 48 != 0 {
-        return Err(Refusal::Vlan);
+        return Err(OffloadRefusal::Vlan);
     }
     let decision = decide(snapshot, key);
     if decision.verdict != Verdict::Forward {
-        return Err(Refusal::NotForwarded);
+        return Err(OffloadRefusal::NotForwarded);
     }
     let reading = snapshot.vlt.read(decision.slot);
     if reading.generation != decision.slot_generation {
-        return Err(Refusal::Gone);
+        return Err(OffloadRefusal::Gone);
     }
     let to_tunnel = key.proto() == protocol::UDP && key.ports().destination == snapshot.settings.vxlan_port;
     if to_tunnel && key.class() == 0 && matches!(key.scope(), Scope::Vnic(_)) {
-        return Err(Refusal::Tunnel);
+        return Err(OffloadRefusal::Tunnel);
     }
     let class = if key.class() != 0 { Class::Rdma } else { Class::Tcp };
     let (to, receiver) = match reading.place {
         Place::Remote(tunnel) => (uplink(snapshot, tunnel.uplink)?.port, None),
         Place::Local { vnic } => (row_of(snapshot, vnic)?.port, Some(vnic)),
-        Place::Unresolved { .. } => return Err(Refusal::Unresolved),
-        Place::Empty => return Err(Refusal::Gone),
+        Place::Unresolved { .. } => return Err(OffloadRefusal::Unresolved),
+        Place::Empty => return Err(OffloadRefusal::Gone),
     };
-    let mut found = Found {
+    let mut found = ResolvedFlow {
         family: Family::of(source),
         decision,
         place: reading.place,
@@ -101,7 +101,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
             found.from = port_of(tables, row.port)?;
             found.source_mac = mac_from(row.mac);
             if receiver == Some(index) {
-                return Err(Refusal::NotForwarded);
+                return Err(OffloadRefusal::NotForwarded);
             }
             fits(snapshot, row, &reading.place)?;
             let remote = receiver.is_none();
@@ -109,7 +109,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
             row.vpc
         }
         Scope::Vpc(index) => {
-            let receiver = receiver.ok_or(Refusal::NotForwarded)?;
+            let receiver = receiver.ok_or(OffloadRefusal::NotForwarded)?;
             let tunnel = way_back(snapshot, index, source)?;
             let uplink = uplink(snapshot, tunnel.uplink)?;
             found.from = port_of(tables, uplink.port)?;
@@ -118,40 +118,45 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<Found, Refusal> {
             index
         }
     };
-    found.router = snapshot.vpc(vpc).ok_or(Refusal::Gone)?.router_mac;
+    found.router = snapshot.vpc(vpc).ok_or(OffloadRefusal::Gone)?.router_mac;
     Ok(found)
 }
 
-fn uplink(snapshot: &Snapshot, index: u16) -> Result<&Uplink, Refusal> {
-    snapshot.uplink(index).ok_or(Refusal::Gone)
+fn uplink(snapshot: &Snapshot, index: u16) -> Result<&Uplink, OffloadRefusal> {
+    snapshot.uplink(index).ok_or(OffloadRefusal::Gone)
 }
 
 /// The row of a vNIC that has a port of its own.
-fn row_of(snapshot: &Snapshot, vnic: u32) -> Result<&VnicRow, Refusal> {
+fn row_of(snapshot: &Snapshot, vnic: u32) -> Result<&VnicRow, OffloadRefusal> {
     let row = snapshot.row(vnic);
     match (row.port, row.vlan) {
-        (NO_PORT, _) => Err(Refusal::Port),
+        (NO_PORT, _) => Err(OffloadRefusal::Port),
         (_, 0) => Ok(row),
-        _ => Err(Refusal::Trunk),
+        _ => Err(OffloadRefusal::Trunk),
     }
 }
 
-fn port_of(tables: &Tables, port: PortIndex) -> Result<u16, Refusal> {
-    tables.ports.get(usize::from(port)).copied().flatten().ok_or(Refusal::Port)
+fn port_of(tables: &Tables, port: PortIndex) -> Result<u16, OffloadRefusal> {
+    tables.ports.get(usize::from(port)).copied().flatten().ok_or(OffloadRefusal::Port)
 }
 
 /// The tunnel to the source of packets that come out of it.
-fn way_back(snapshot: &Snapshot, vpc: u32, source: IpAddr) -> Result<Tunnel, Refusal> {
-    let location = snapshot.location(vpc, Destination::Ip(source)).ok_or(Refusal::Source)?;
+fn way_back(snapshot: &Snapshot, vpc: u32, source: IpAddr) -> Result<Tunnel, OffloadRefusal> {
+    let location = snapshot.location(vpc, Destination::Ip(source)).ok_or(OffloadRefusal::Source)?;
     match snapshot.vlt.read(location.slot.slot).place {
         Place::Remote(tunnel) => Ok(tunnel),
-        _ => Err(Refusal::Source),
+        _ => Err(OffloadRefusal::Source),
     }
 }
 
-fn receiving(snapshot: &Snapshot, vpc: u32, uplink: &Uplink, back: &Tunnel) -> Result<From, Refusal> {
+fn receiving(
+    snapshot: &Snapshot,
+    vpc: u32,
+    uplink: &Uplink,
+    back: &Tunnel,
+) -> Result<ArrivalTunnel, OffloadRefusal> {
     if snapshot.settings.vxlan_strict {
-        return Err(Refusal::Strict);
+        return Err(OffloadRefusal::Strict);
     }
     let header = &back.header;
     let ip = if uplink.vlan.is_some() { 18 } else { 14 };
@@ -164,22 +169,22 @@ fn receiving(snapshot: &Snapshot, vpc: u32, uplink: &Uplink, back: &Tunnel) -> R
     };
     let v4 = header[ip] >> 4 == 4;
     let (own, peer) = if v4 { (address(12, 4), address(16, 4)) } else { (address(8, 16), address(24, 16)) };
-    let (own, peer) = own.zip(peer).ok_or(Refusal::Source)?;
+    let (own, peer) = own.zip(peer).ok_or(OffloadRefusal::Source)?;
     if !v4 && !uplink.udp6_zero_checksum {
-        return Err(Refusal::UdpChecksum);
+        return Err(OffloadRefusal::UdpChecksum);
     }
-    Ok(From {
+    Ok(ArrivalTunnel {
         outer: Family::of(peer),
         ends: (peer, own),
         mac: mac_from(uplink.mac),
         vlan: uplink.vlan,
-        vni: snapshot.vpc(vpc).ok_or(Refusal::Gone)?.vni.get(),
+        vni: snapshot.vpc(vpc).ok_or(OffloadRefusal::Gone)?.vni.get(),
         len: usize::from(back.len),
     })
 }
 
 /// Frames that fit where they come from must fit where they go.
-fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), Refusal> {
+fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), OffloadRefusal> {
     let tag = if row.keep_vlan != 0 { 4 } else { 0 };
     let (longest, most) = match place {
         Place::Remote(tunnel) => {
@@ -188,14 +193,14 @@ fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), Refusal
             (usize::from(row.mtu) + 14 + tag + usize::from(tunnel.len), usize::from(uplink.mtu) + l2)
         }
         Place::Local { vnic } => (usize::from(row.mtu), usize::from(snapshot.row(*vnic).mtu)),
-        Place::Unresolved { .. } | Place::Empty => return Err(Refusal::Gone),
+        Place::Unresolved { .. } | Place::Empty => return Err(OffloadRefusal::Gone),
     };
-    if longest > most { Err(Refusal::Mtu(longest)) } else { Ok(()) }
+    if longest > most { Err(OffloadRefusal::Mtu(longest)) } else { Ok(()) }
 }
 
 /// The RoCEv2 class of a flow whose packets rules can tell; `None` for other flows.
-pub(super) fn roce_of(key: &FlowKey) -> Result<Option<Roce>, Refusal> {
+pub(super) fn roce_of(key: &FlowKey) -> Result<Option<RoceMatch>, OffloadRefusal> {
     let Some(code) = key.class().checked_sub(1) else { return Ok(None) };
-    let class = RoceClass::ALL.get(usize::from(code)).copied().ok_or(Refusal::RoceClass)?;
-    Roce::Class(class).item().map(|_| Some(Roce::Class(class))).ok_or(Refusal::RoceClass)
+    let class = RoceClass::ALL.get(usize::from(code)).copied().ok_or(OffloadRefusal::RoceClass)?;
+    RoceMatch::Class(class).item().map(|_| Some(RoceMatch::Class(class))).ok_or(OffloadRefusal::RoceClass)
 }

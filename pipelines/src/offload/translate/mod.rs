@@ -14,7 +14,7 @@
 //! place of the VLT and how packets go there; a location that moves changes the rules of its adjacencies, and no others.
 //!
 //! Knows no back end and touches no table. Frames longer than the way out are the NIC's to drop (unconfirmed), where
-//! [`Refusal::Mtu`] does not exclude them; rules count what an outer frame has behind its datagram, which no sender of
+//! [`OffloadRefusal::Mtu`] does not exclude them; rules count what an outer frame has behind its datagram, which no sender of
 //! VxLAN puts there. What a meter turns away is counted by the flow's rule before and by software after, and by a rule
 //! of its own, by which the manager takes it off; it may be overtaken in software by what the meter lets through later.
 //! [`meter`] is in bytes that are paid; what the device's meter sees of them, the manager works out.
@@ -25,7 +25,7 @@ mod patterns;
 mod refusal;
 mod shared;
 
-pub use refusal::Refusal;
+pub use refusal::OffloadRefusal;
 
 use std::net::IpAddr;
 
@@ -38,9 +38,9 @@ use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::qos::{Class, Leaf, Tree};
 use crate::snapshot::Snapshot;
 use crate::vlt::{Place, SlotRef};
-use find::{Found, From, find, roce_of};
-use numbers::Numbers;
-use patterns::{Roce, TAG_ADJACENCY, TAG_CLASS, TAG_FRAMING, flow, frame, from, tagged};
+use find::{ArrivalTunnel, ResolvedFlow, find, roce_of};
+use numbers::RegisterNumbers;
+use patterns::{RoceMatch, TAG_ADJACENCY, TAG_CLASS, TAG_FRAMING, flow, frame, from, tagged};
 use rules::{Action, Attr, FlowRule, Item, ItemKind, Meter};
 pub use shared::meter;
 use shared::{adjacencies, classes, framed, guards, roots, unassigned};
@@ -71,7 +71,7 @@ pub mod group {
 
 /// Where the outer UDP source port comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Entropy {
+pub enum EntropySource {
     /// As in software: an adjacency for each source port in use.
     #[default]
     Exact,
@@ -82,9 +82,9 @@ pub enum Entropy {
 
 /// Settings of the translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct TranslateOptions {
     /// Where the outer UDP source port comes from.
-    pub entropy: Entropy,
+    pub entropy: EntropySource,
     /// DSCPs of tenants' packets that are offloaded, where the outer DSCP is a copy: headers in hardware are constant,
     /// so that each takes rules of its own. Packets with others stay in software.
     pub dscps: Vec<Dscp>,
@@ -92,9 +92,9 @@ pub struct Options {
     pub age: u32,
 }
 
-impl Default for Options {
+impl Default for TranslateOptions {
     fn default() -> Self {
-        Self { entropy: Entropy::Exact, dscps: vec![Dscp::default()], age: 30 }
+        Self { entropy: EntropySource::Exact, dscps: vec![Dscp::default()], age: 30 }
     }
 }
 
@@ -108,12 +108,12 @@ pub struct Tables<'a> {
     /// DPDK port ids of ports that are on the e-switch.
     pub ports: &'a [Option<u16>],
     /// Settings.
-    pub options: &'a Options,
+    pub options: &'a TranslateOptions,
 }
 
 /// What is to be offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ask {
+pub struct FlowSelector {
     /// The NFT flow.
     pub key: FlowKey,
     /// Reliable connections: the queue pair.
@@ -169,12 +169,12 @@ pub struct Chain {
     /// The meter that the rules of the path refer to, to be set before they are made.
     pub meter: Option<(u32, Meter)>,
     /// Facts of the flow.
-    pub about: About,
+    pub facts: ChainFacts,
 }
 
 /// What there is to know of a chain but for its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct ChainFacts {
     /// Bytes of each counted packet that are the tunnel's, which software does not count.
     pub tunnel_len: usize,
     /// The class that pays, where one does.
@@ -196,12 +196,12 @@ impl Chain {
 
 /// What the rules of a path follow from: flows with the same share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Path {
+pub struct PathKey {
     scope: Scope,
     from: u16,
     routed: bool,
     ipv6: bool,
-    tunnel: Option<From>,
+    tunnel: Option<ArrivalTunnel>,
     pub(super) framing: Option<Framing>,
     limited: Option<Leaf>,
     /// The class of its queue pairs.
@@ -209,26 +209,26 @@ pub struct Path {
 }
 
 /// A flow that can be offloaded, and what its rules are made of.
-pub struct Plan {
-    ask: Ask,
-    found: Found,
+pub struct ChainPlan {
+    selector: FlowSelector,
+    found: ResolvedFlow,
     qpn: Option<Qpn>,
-    roce: Option<Roce>,
+    roce: Option<RoceMatch>,
     source_port: Option<u16>,
     limited: Option<Leaf>,
     number: u32,
     framing: Option<u32>,
     /// What its path follows from.
-    pub path: Path,
+    pub path: PathKey,
     /// Facts of the flow.
-    pub about: About,
+    pub facts: ChainFacts,
 }
 
 /// Makes rules, and numbers the adjacencies and framings that they share.
 #[derive(Default)]
 pub struct Translator {
-    adjacencies: Numbers<Adjacency>,
-    framings: Numbers<Framing>,
+    adjacencies: RegisterNumbers<Adjacency>,
+    framings: RegisterNumbers<Framing>,
 }
 
 impl Translator {
@@ -236,11 +236,11 @@ impl Translator {
     ///
     /// # Errors
     /// Why it stays in software.
-    pub fn chain(&mut self, tables: &Tables, ask: &Ask) -> Result<Chain, Refusal> {
-        let plan = self.plan(tables, ask)?;
+    pub fn chain(&mut self, tables: &Tables, selector: &FlowSelector) -> Result<Chain, OffloadRefusal> {
+        let plan = self.plan(tables, selector)?;
         let chain = plan.chain(tables);
         if chain.is_err() {
-            self.forget(&plan.about);
+            self.forget(&plan.facts);
         }
         chain
     }
@@ -250,38 +250,40 @@ impl Translator {
     ///
     /// # Errors
     /// Why it stays in software.
-    pub fn plan(&mut self, tables: &Tables, ask: &Ask) -> Result<Plan, Refusal> {
-        let found = find(tables, &ask.key)?;
+    pub fn plan(&mut self, tables: &Tables, selector: &FlowSelector) -> Result<ChainPlan, OffloadRefusal> {
+        let found = find(tables, &selector.key)?;
         let reliable = found.decision.rcft != 0;
         // Queue pairs 0 and 1 are not connections.
-        let qpn = ask.qpn.filter(|qpn| reliable && qpn.get() > 1);
+        let qpn = selector.qpn.filter(|qpn| reliable && qpn.get() > 1);
         if reliable && qpn.is_none() {
-            return Err(Refusal::QueuePair);
+            return Err(OffloadRefusal::QueuePair);
         }
-        let roce = roce_of(&ask.key)?;
-        if roce.is_none() && !matches!(ask.key.proto(), protocol::TCP | protocol::UDP) {
-            return Err(Refusal::Protocol);
+        let roce = roce_of(&selector.key)?;
+        if roce.is_none() && !matches!(selector.key.proto(), protocol::TCP | protocol::UDP) {
+            return Err(OffloadRefusal::Protocol);
         }
         let remote = matches!(found.place, Place::Remote(_));
-        let exact = remote && tables.options.entropy == Entropy::Exact;
-        let inner_port = match (roce, ask.source_port) {
-            (None, _) => Some(ask.key.ports().source),
-            (Some(_), port) if exact => Some(port.ok_or(Refusal::SourcePort)?),
+        let exact = remote && tables.options.entropy == EntropySource::Exact;
+        let inner_port = match (roce, selector.source_port) {
+            (None, _) => Some(selector.key.ports().source),
+            (Some(_), port) if exact => Some(port.ok_or(OffloadRefusal::SourcePort)?),
             _ => None,
         };
         let adjacency = Adjacency {
             slot: SlotRef { slot: found.decision.slot, generation: found.decision.slot_generation },
-            direction: ask.key.direction(),
-            source_port: inner_port.filter(|_| exact).map(|port| outer_source_port(ask.key.entropy(), port)),
+            direction: selector.key.direction(),
+            source_port: inner_port
+                .filter(|_| exact)
+                .map(|port| outer_source_port(selector.key.entropy(), port)),
             macs: found.decision.macs(),
             ipv6: found.family.is_v6(),
         };
         let limited = found.leaf.filter(|leaf| tables.tree.is_limited(*leaf));
         let side =
             found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
-        let framing = framing(&ask.key, &found);
-        let path = Path {
-            scope: ask.key.scope(),
+        let framing = framing(&selector.key, &found);
+        let path = PathKey {
+            scope: selector.key.scope(),
             from: found.from,
             routed: found.routed,
             ipv6: adjacency.ipv6,
@@ -289,27 +291,38 @@ impl Translator {
             framing,
             limited,
             reliable: match (qpn, roce) {
-                (Some(_), Some(Roce::Class(class))) => Some(class),
+                (Some(_), Some(RoceMatch::Class(class))) => Some(class),
                 _ => None,
             },
         };
-        let about = About {
+        let facts = ChainFacts {
             tunnel_len: found.tunnel.as_ref().map_or(0, |tunnel| tunnel.len),
             leaf: found.leaf,
             adjacency,
             framing,
-            flow: flow_of(ask, side),
+            flow: flow_of(selector, side),
         };
         let source_port = inner_port.filter(|_| roce.is_some());
         let number = self.adjacencies.of(adjacency);
         let framing = framing.map(|framing| self.framings.of(framing));
-        Ok(Plan { ask: *ask, found, qpn, roce, source_port, limited, number, framing, path, about })
+        Ok(ChainPlan {
+            selector: *selector,
+            found,
+            qpn,
+            roce,
+            source_port,
+            limited,
+            number,
+            framing,
+            path,
+            facts,
+        })
     }
 
     /// Keeps the numbers of a chain: it was installed.
-    pub fn hold(&mut self, about: &About) {
-        self.hold_adjacency(&about.adjacency);
-        self.hold_framing(about.framing.as_ref());
+    pub fn hold(&mut self, facts: &ChainFacts) {
+        self.hold_adjacency(&facts.adjacency);
+        self.hold_framing(facts.framing.as_ref());
     }
 
     /// Keeps the number of an adjacency: its rules were made.
@@ -323,9 +336,9 @@ impl Translator {
     }
 
     /// The opposite of [`hold`](Self::hold).
-    pub fn release(&mut self, about: &About) {
-        self.release_adjacency(&about.adjacency);
-        self.release_framing(about.framing.as_ref());
+    pub fn release(&mut self, facts: &ChainFacts) {
+        self.release_adjacency(&facts.adjacency);
+        self.release_framing(facts.framing.as_ref());
     }
 
     /// The opposite of [`hold_adjacency`](Self::hold_adjacency).
@@ -339,9 +352,9 @@ impl Translator {
     }
 
     /// Forgets the numbers of a chain that was not installed, where no other holds them.
-    pub fn forget(&mut self, about: &About) {
-        self.adjacencies.forget(&about.adjacency);
-        about.framing.iter().for_each(|framing| self.framings.forget(framing));
+    pub fn forget(&mut self, facts: &ChainFacts) {
+        self.adjacencies.forget(&facts.adjacency);
+        facts.framing.iter().for_each(|framing| self.framings.forget(framing));
     }
 
     /// Adjacencies and framings that have a number: those that chains hold, and those of plans not decided on yet.
@@ -352,7 +365,7 @@ impl Translator {
 
 /// The framing of a flow that has one: of IPv6, and all that comes out of a tunnel, where the outer header alone leads on
 /// from the root.
-fn framing(key: &FlowKey, found: &Found) -> Option<Framing> {
+fn framing(key: &FlowKey, found: &ResolvedFlow) -> Option<Framing> {
     let tunnel = found.tunnel.as_ref().map(|tunnel| (tunnel.ends.0, tunnel.vni));
     let ipv6 = found.family.is_v6();
     let destination = if key.routed() { found.router } else { key.dst_mac() };
@@ -380,16 +393,16 @@ pub struct PathRules {
 /// Items of a pattern at most: room for them is made once.
 const ITEMS: usize = 12;
 
-impl Plan {
+impl ChainPlan {
     /// All of the flow's rules.
-    fn chain(&self, tables: &Tables) -> Result<Chain, Refusal> {
+    fn chain(&self, tables: &Tables) -> Result<Chain, OffloadRefusal> {
         let PathRules { rules: path, meter } = self.path(tables)?;
         Ok(Chain {
             adjacencies: self.adjacencies(tables)?,
             path,
             own: self.own(tables)?,
             meter,
-            about: self.about,
+            facts: self.facts,
         })
     }
 
@@ -397,15 +410,15 @@ impl Plan {
     ///
     /// # Errors
     /// Why the flow stays in software.
-    pub fn adjacencies(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
-        adjacencies(tables, &self.found, &self.about.adjacency, self.number)
+    pub fn adjacencies(&self, tables: &Tables) -> Result<Vec<FlowRule>, OffloadRefusal> {
+        adjacencies(tables, &self.found, &self.facts.adjacency, self.number)
     }
 
     /// The rules of the path, which follow from that alone, and the meter that they refer to.
     ///
     /// # Errors
     /// Why the flow stays in software.
-    pub fn path(&self, tables: &Tables) -> Result<PathRules, Refusal> {
+    pub fn path(&self, tables: &Tables) -> Result<PathRules, OffloadRefusal> {
         let found = &self.found;
         let meter = self.limited.map(|leaf| Ok((leaf.0 + 1, meter(tables, leaf)?))).transpose()?;
         let mut rules = guards(tables, found);
@@ -426,11 +439,11 @@ impl Plan {
 
     /// Destination MAC of its frames.
     fn destination(&self) -> MacAddr {
-        if self.ask.key.routed() { self.found.router } else { self.ask.key.dst_mac() }
+        if self.selector.key.routed() { self.found.router } else { self.selector.key.dst_mac() }
     }
 
     fn framing(&self) -> Option<(Framing, u32)> {
-        self.about.framing.zip(self.framing)
+        self.facts.framing.zip(self.framing)
     }
 
     /// Groups of the NFT and of the RCFT.
@@ -442,11 +455,11 @@ impl Plan {
     ///
     /// # Errors
     /// Why the flow stays in software.
-    pub fn own(&self, tables: &Tables) -> Result<Vec<FlowRule>, Refusal> {
+    pub fn own(&self, tables: &Tables) -> Result<Vec<FlowRule>, OffloadRefusal> {
         let Self { found, limited, .. } = self;
         let (nft, rcft) = self.groups();
-        let listens = limited.is_some_and(|leaf| leaf.class() == Class::Rdma);
-        let whole = |source_port, listens, roce: Option<Roce>| {
+        let ecn_capable = limited.is_some_and(|leaf| leaf.class() == Class::Rdma);
+        let whole = |source_port, ecn_capable, roce: Option<RoceMatch>| {
             let mut pattern = Vec::with_capacity(ITEMS);
             match self.framing {
                 Some(number) => {
@@ -458,15 +471,16 @@ impl Plan {
                         );
                     }
                     pattern.push(Item::any(ItemKind::Eth));
-                    pattern.extend(self.ask.key.vlan().map(|_| Item::any(ItemKind::Vlan)));
+                    pattern.extend(self.selector.key.vlan().map(|_| Item::any(ItemKind::Vlan)));
                 }
                 None => {
                     pattern.push(from(found.from));
-                    pattern.extend(frame(self.destination(), self.ask.key.vlan(), found.family));
+                    pattern.extend(frame(self.destination(), self.selector.key.vlan(), found.family));
                 }
             }
-            flow(&self.ask.key, source_port, listens, &mut pattern).ok_or(Refusal::Protocol)?;
-            pattern.extend(roce.and_then(Roce::item));
+            flow(&self.selector.key, source_port, ecn_capable, &mut pattern)
+                .ok_or(OffloadRefusal::Protocol)?;
+            pattern.extend(roce.and_then(RoceMatch::item));
             Ok(pattern)
         };
         let on = Action::Jump { group: if limited.is_some() { group::CLASS } else { group::ADJACENCY } };
@@ -475,20 +489,20 @@ impl Plan {
         actions.extend(limited.map(|leaf| Action::set_tag(TAG_CLASS, leaf.0 + 1)));
         actions.extend([Action::set_tag(TAG_ADJACENCY, self.number), on]);
         match (self.qpn, self.roce) {
-            (Some(qpn), Some(Roce::Class(class))) => {
+            (Some(qpn), Some(RoceMatch::Class(class))) => {
                 // All queue pairs of the flow share this one, whatever their source ports and their ECN.
                 let all = whole(None, false, self.roce)?;
-                let gate = whole(self.source_port, listens, Some(Roce::QueuePair(class, qpn)))?;
+                let gate = whole(self.source_port, ecn_capable, Some(RoceMatch::QueuePair(class, qpn)))?;
                 let jump = rule(nft, 1, all, vec![Action::Jump { group: rcft }]);
                 Ok(vec![jump, rule(rcft, 1, gate, actions)])
             }
-            (_, Some(Roce::Class(RoceClass::Ud))) => {
+            (_, Some(RoceMatch::Class(RoceClass::Ud))) => {
                 // The connection manager's messages are UD, too, and software reads them.
-                let cm = whole(self.source_port, listens, Some(Roce::ConnectionManager))?;
-                let gate = whole(self.source_port, listens, self.roce)?;
+                let cm = whole(self.source_port, ecn_capable, Some(RoceMatch::ConnectionManager))?;
+                let gate = whole(self.source_port, ecn_capable, self.roce)?;
                 Ok(vec![rule(nft, 0, cm, vec![TO_SOFTWARE]), rule(nft, 1, gate, actions)])
             }
-            _ => Ok(vec![rule(nft, 1, whole(self.source_port, listens, self.roce)?, actions)]),
+            _ => Ok(vec![rule(nft, 1, whole(self.source_port, ecn_capable, self.roce)?, actions)]),
         }
     }
 }

@@ -5,19 +5,19 @@ use std::hash::Hash;
 use crate::offload::hasher::Map;
 
 /// Things that rules name by a number in a register. A number is not used again for another thing.
-pub(super) struct Numbers<T> {
+pub(super) struct RegisterNumbers<T> {
     /// Their numbers, and how many chains and bundles hold them.
     known: Map<T, (u32, u32)>,
     last: u32,
 }
 
-impl<T> Default for Numbers<T> {
+impl<T> Default for RegisterNumbers<T> {
     fn default() -> Self {
         Self { known: Map::default(), last: 0 }
     }
 }
 
-impl<T: Copy + Eq + Hash> Numbers<T> {
+impl<T: Copy + Eq + Hash> RegisterNumbers<T> {
     /// The number of a thing, from 1 on: a register that nobody wrote is 0.
     pub fn of(&mut self, thing: T) -> u32 {
         let Self { known, last } = self;

@@ -173,12 +173,12 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Bits of ECN that say that a packet listens to congestion: 10 and 11. ECT(1) is left to software.
-const LISTENS: u8 = 2;
+/// The upper bit of ECN: set in ECT(0) and CE, of which rules take packets (RFC 3168 section 5); ECT(1) is left to software.
+const ECN_CAPABLE: u8 = 2;
 
 /// What of a RoCEv2 packet's base transport header is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Roce {
+pub enum RoceMatch {
     /// A class: the three upper bits of the opcode.
     Class(Class),
     /// A queue pair of a class.
@@ -189,7 +189,7 @@ pub enum Roce {
     Opcode(u8),
 }
 
-impl Roce {
+impl RoceMatch {
     /// The item, where the upper bits tell the class.
     pub fn item(self) -> Option<Item> {
         let prefix = |class| match class {
@@ -225,11 +225,11 @@ pub fn frame(destination: MacAddr, vlan: Option<u16>, family: Family) -> impl It
 }
 
 /// The packets of an NFT flow, layers 3 and 4. `None` when rules cannot tell them.
-pub fn flow(key: &FlowKey, source_port: Option<u16>, listens: bool, items: &mut Vec<Item>) -> Option<()> {
+pub fn flow(key: &FlowKey, source_port: Option<u16>, ecn_capable: bool, items: &mut Vec<Item>) -> Option<()> {
     let FlowAddresses { source, destination } = key.addresses()?;
     let ip = Family::between(source, destination, key.proto());
-    let marks = |ip| Family::of(source).with_tos(ip, LISTENS, LISTENS);
-    items.push(if listens { marks(ip) } else { ip });
+    let marks = |ip| Family::of(source).with_tos(ip, ECN_CAPABLE, ECN_CAPABLE);
+    items.push(if ecn_capable { marks(ip) } else { ip });
     let FlowPorts { source: sport, destination: dport } = key.ports();
     items.push(match (key.proto(), key.class()) {
         (protocol::TCP, _) => Item::with(tcp::SRC, sport).is(tcp::DST, dport),

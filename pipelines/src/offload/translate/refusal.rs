@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// What hardware would do otherwise than software, or cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-pub enum Refusal {
+pub enum OffloadRefusal {
     /// The flow is dropped, flooded, or for the router.
     #[error("the flow is not forwarded to one place")]
     NotForwarded,

@@ -3,10 +3,10 @@
 use wire::roce::{Class as RoceClass, Operation, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
-use super::find::Found;
-use super::patterns::{Family, Roce, TAG_ADJACENCY, TAG_CE, TAG_CLASS, TAG_FRAMING};
+use super::find::ResolvedFlow;
+use super::patterns::{Family, RoceMatch, TAG_ADJACENCY, TAG_CE, TAG_CLASS, TAG_FRAMING};
 use super::patterns::{coloured, frame, from, in_vni, tagged, to_udp};
-use super::{Adjacency, Framing, Refusal, TO_SOFTWARE, Tables, group, rule};
+use super::{Adjacency, Framing, OffloadRefusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
@@ -40,10 +40,10 @@ fn rewrite(adjacency: &Adjacency) -> Vec<Action> {
 /// The rules of an adjacency.
 pub(super) fn adjacencies(
     tables: &Tables,
-    found: &Found,
+    found: &ResolvedFlow,
     adjacency: &Adjacency,
     number: u32,
-) -> Result<Vec<FlowRule>, Refusal> {
+) -> Result<Vec<FlowRule>, OffloadRefusal> {
     let mine = tagged(TAG_ADJACENCY, number);
     let last = Action::RepresentedPort { port: found.to };
     if let Some(from) = &found.tunnel {
@@ -67,11 +67,11 @@ pub(super) fn adjacencies(
         return Ok(vec![rule(group::ADJACENCY, 0, pattern, [&rewrite(adjacency)[..], &[last]].concat())]);
     };
     let settings = &tables.snapshot.settings;
-    let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(Refusal::Gone)?;
+    let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(OffloadRefusal::Gone)?;
     let by_codepoint = codepoints(tables).into_iter().map(|(tos, mask)| {
         let encap = outer(&tunnel, settings, tos, adjacency.source_port)?;
         if encap.is_ipv6() && !uplink.udp6_zero_checksum {
-            return Err(Refusal::UdpChecksum);
+            return Err(OffloadRefusal::UdpChecksum);
         }
         let actions = [&rewrite(adjacency)[..], &[Action::RawEncap(encap), last]].concat();
         Ok(rule(
@@ -88,7 +88,12 @@ pub(super) fn adjacencies(
 const NO_ENTROPY: u16 = 0xc000;
 
 /// The outer header for packets with a TOS byte.
-fn outer(tunnel: &Tunnel, settings: &Settings, tos: u8, source_port: Option<u16>) -> Result<Encap, Refusal> {
+fn outer(
+    tunnel: &Tunnel,
+    settings: &Settings,
+    tos: u8,
+    source_port: Option<u16>,
+) -> Result<Encap, OffloadRefusal> {
     let len = usize::from(tunnel.len);
     let mut header = tunnel.header;
     let ip = if header[12..14] == [0x81, 0] { 18 } else { 14 };
@@ -100,19 +105,19 @@ fn outer(tunnel: &Tunnel, settings: &Settings, tos: u8, source_port: Option<u16>
         header[ip + 1] = tos << 4;
     }
     header[len - 16..len - 14].copy_from_slice(&source_port.unwrap_or(NO_ENTROPY).to_be_bytes());
-    Encap::new(&header[..len]).map_err(|_| Refusal::Gone)
+    Encap::new(&header[..len]).map_err(|_| OffloadRefusal::Gone)
 }
 
 /// Rates that a class may have now, as a meter: green up to its share, then RDMA yellow up to the debt that the RED profile
 /// allows, then red. Without a yellow part where nothing can be marked.
 ///
 /// # Errors
-/// [`Refusal::NoShare`].
-pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
+/// [`OffloadRefusal::NoShare`].
+pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, OffloadRefusal> {
     let rates = tables.tree.meter(leaf);
     let cir = rates.peak.max(rates.committed) / 8;
     if cir == 0 {
-        return Err(Refusal::NoShare);
+        return Err(OffloadRefusal::NoShare);
     }
     let red = &tables.snapshot.settings.red;
     let (kmin, ebs) = match leaf.class() {
@@ -123,7 +128,7 @@ pub fn meter(tables: &Tables, leaf: Leaf) -> Result<Meter, Refusal> {
 }
 
 /// The rules of a class with a rate: downstream first.
-pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRule> {
+pub(super) fn classes(tables: &Tables, found: &ResolvedFlow, leaf: Leaf) -> Vec<FlowRule> {
     let class = leaf.class();
     let mine = tagged(TAG_CLASS, leaf.0 + 1);
     let on = Action::Jump { group: group::ADJACENCY };
@@ -155,8 +160,9 @@ pub(super) fn classes(tables: &Tables, found: &Found, leaf: Leaf) -> Vec<FlowRul
 }
 
 /// What keeps connections alive goes past the meter, counted.
-fn control(tables: &Tables, found: &Found, mine: Item, on: Action) -> Vec<FlowRule> {
-    let opcodes = [Roce::Opcode(opcode::RC_ACK), Roce::Opcode(opcode::CNP), Roce::ConnectionManager];
+fn control(tables: &Tables, found: &ResolvedFlow, mine: Item, on: Action) -> Vec<FlowRule> {
+    let opcodes =
+        [RoceMatch::Opcode(opcode::RC_ACK), RoceMatch::Opcode(opcode::CNP), RoceMatch::ConnectionManager];
     let above = opcodes
         .into_iter()
         .map(|roce| rule(group::CLASS, 0, rdma(tables, found, mine, roce), vec![Action::Count, on]));
@@ -164,18 +170,23 @@ fn control(tables: &Tables, found: &Found, mine: Item, on: Action) -> Vec<FlowRu
 }
 
 /// Opcodes of a class that mean nothing are no queue pair's: software counts them apart.
-pub(super) fn unassigned(tables: &Tables, found: &Found, class: RoceClass, rcft: u32) -> Vec<FlowRule> {
+pub(super) fn unassigned(
+    tables: &Tables,
+    found: &ResolvedFlow,
+    class: RoceClass,
+    rcft: u32,
+) -> Vec<FlowRule> {
     let of_class = |opcode: &u8| RoceClass::of(*opcode, Qpn::default()) == class;
     let odd = (0..=u8::MAX).filter(of_class).filter(|opcode| Operation::of(*opcode).is_none());
     let software = |opcode| {
-        let pattern = rdma(tables, found, from(found.from), Roce::Opcode(opcode));
+        let pattern = rdma(tables, found, from(found.from), RoceMatch::Opcode(opcode));
         rule(rcft, 0, pattern, vec![TO_SOFTWARE])
     };
     odd.map(software).collect()
 }
 
 /// RoCEv2 packets of a kind, whosesoever.
-fn rdma(tables: &Tables, found: &Found, first: Item, roce: Roce) -> Vec<Item> {
+fn rdma(tables: &Tables, found: &ResolvedFlow, first: Item, roce: RoceMatch) -> Vec<Item> {
     let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
     let udp = to_udp(tables.snapshot.settings.rdma_port);
     let inside = [Item::any(ItemKind::Eth), found.family.any(), udp];
@@ -190,7 +201,7 @@ fn under(tables: &Tables, ip: Item) -> [Item; 4] {
 
 /// Packets that software looks at one by one go there from the root. These rules come first and go last: they lead
 /// nothing astray.
-pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
+pub(super) fn guards(tables: &Tables, found: &ResolvedFlow) -> Vec<FlowRule> {
     let port = from(found.from);
     let outside = found.tunnel.as_ref().map(|tunnel| under(tables, tunnel.outer.any()).to_vec());
     let outside = outside.unwrap_or_default();
@@ -204,14 +215,14 @@ pub(super) fn guards(tables: &Tables, found: &Found) -> Vec<FlowRule> {
         rules.push(guard([&[port], &under(tables, tunnel.outer.expired())[..]].concat()));
         // Congestion that the sender cannot hear of: dropped by name (RFC 6040).
         let marked = under(tables, tunnel.outer.tos(Ecn::Ce as u8, BOTH_BITS));
-        let deaf = found.family.tos(Ecn::NotEct as u8, BOTH_BITS);
-        rules.push(guard([&[port], &marked[..], &[Item::any(ItemKind::Eth), deaf]].concat()));
+        let not_ect = found.family.tos(Ecn::NotEct as u8, BOTH_BITS);
+        rules.push(guard([&[port], &marked[..], &[Item::any(ItemKind::Eth), not_ect]].concat()));
     }
     rules
 }
 
 /// Where packets begin.
-pub(super) fn roots(tables: &Tables, found: &Found, next: u32) -> Vec<FlowRule> {
+pub(super) fn roots(tables: &Tables, found: &ResolvedFlow, next: u32) -> Vec<FlowRule> {
     let port = from(found.from);
     let on = Action::Jump { group: next };
     let Some(tunnel) = &found.tunnel else {

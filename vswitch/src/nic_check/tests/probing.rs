@@ -1,6 +1,6 @@
 //! What a switch that runs says of its device.
 
-use pipelines::offload::sim::{Config, Eswitch};
+use pipelines::offload::sim::{Eswitch, EswitchConfig};
 use serde_json::{Value, json};
 
 use super::tree::{PCI, Tree, finding};
@@ -17,7 +17,7 @@ fn ports() -> Value {
 }
 
 /// Probes a switch whose port 7 is a device like this.
-fn probed(config: Config) -> Probed {
+fn probed(config: EswitchConfig) -> Probed {
     let report = capabilities::probe(&mut Eswitch::new(config), 7, 8).unwrap();
     let port = json!({
         "features": capabilities::json(&report.features), "chains": capabilities::json(&report.chains),
@@ -34,11 +34,11 @@ fn probed(config: Config) -> Probed {
 #[test]
 fn chains_are_told_as_the_device_answers() {
     let mut tree = Tree::fine();
-    let all = tree.probed(&Ok(probed(Config::default())));
+    let all = tree.probed(&Ok(probed(EswitchConfig::default())));
     assert_eq!((finding(&all, "chain tcp-encap").state, all.status()), (State::Fine, 0), "{}", all.text());
     let rss = &finding(&all, "queues, RSS").value;
     assert!(rss.ends_with("DPDK can hash ipv4 ipv4-udp"), "{rss}");
-    let some = tree.probed(&Ok(probed(Config { ib_bth: false, ..Config::default() })));
+    let some = tree.probed(&Ok(probed(EswitchConfig { ib_bth: false, ..EswitchConfig::default() })));
     let refused = finding(&some, "chain rc-encap");
     assert!(refused.value.contains("this device does not match ib_bth"), "{refused:?}");
     assert_eq!(some.findings.len(), all.findings.len());

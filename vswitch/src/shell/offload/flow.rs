@@ -2,7 +2,7 @@
 
 use pipelines::flow_key::{FlowAddresses, FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{Pin, Rate, Status, Why};
-use pipelines::offload::translate::Ask;
+use pipelines::offload::translate::FlowSelector;
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::is_reliable;
 use serde_json::json;
@@ -71,12 +71,12 @@ impl Meant {
         right && key.scope() == self.scope && key.addresses() == Some(self.addresses)
     }
 
-    fn is_ask(&self, ask: &Ask) -> bool {
+    fn selects(&self, selector: &FlowSelector) -> bool {
         let pair = match self.kind {
-            Kind::QueuePair(qpn) => ask.qpn == Some(qpn),
+            Kind::QueuePair(qpn) => selector.qpn == Some(qpn),
             _ => true,
         };
-        pair && self.is(&ask.key)
+        pair && self.is(&selector.key)
     }
 }
 
@@ -102,7 +102,7 @@ fn meant(shell: &Shell, args: &Args) -> Result<Vec<FlowState>, CommandError> {
     let snapshot = shell.switch.snapshot();
     let meant = Meant::read(snapshot, args)?;
     let known: Vec<FlowState> =
-        shell.switch.offload().flows().filter(|flow| meant.is_ask(&flow.ask)).collect();
+        shell.switch.offload().flows().filter(|flow| meant.selects(&flow.selector)).collect();
     if !known.is_empty() {
         return Ok(known);
     }
@@ -116,10 +116,10 @@ fn meant(shell: &Shell, args: &Args) -> Result<Vec<FlowState>, CommandError> {
         while let Some(start) = from {
             let page = worker.mailbox().ask(|reply| Command::Nft(start, PAGE, reply))?;
             for flow in page.entries.iter().filter(|flow| meant.is(&flow.key)) {
-                let ask = Ask { key: flow.key, qpn, source_port: None };
+                let selector = FlowSelector { key: flow.key, qpn, source_port: None };
                 let status = Status::Software(Why::Cold);
-                if !found.iter().any(|other| other.ask == ask) {
-                    found.push(FlowState { ask, status, rate: Rate::default() });
+                if !found.iter().any(|other| other.selector == selector) {
+                    found.push(FlowState { selector, status, rate: Rate::default() });
                 }
             }
             from = page.next;
@@ -137,7 +137,7 @@ pub(super) fn why(shell: &mut Shell, args: &Args) -> Result<Output, CommandError
     let flows = meant(shell, args)?;
     let snapshot = shell.switch.snapshot();
     let line = |flow: &FlowState| {
-        let ends = Ends::of(&flow.ask.key, snapshot);
+        let ends = Ends::of(&flow.selector.key, snapshot);
         let what = what(flow, &ends);
         format!("{} {} > {} {what}: {}\n", ends.from, ends.source, ends.destination, flow.status)
     };
@@ -161,7 +161,7 @@ pub(super) fn pin(shell: &mut Shell, args: &Args) -> Result<Output, CommandError
     let flows = meant(shell, args)?;
     let now_ns = shell.switch.pool().now().ns;
     for flow in &flows {
-        shell.switch.offload_mut().pin(flow.ask, pin, now_ns);
+        shell.switch.offload_mut().pin(flow.selector, pin, now_ns);
     }
     let count = if flows.len() == 1 { "1 flow".to_string() } else { format!("{} flows", flows.len()) };
     let text = match pin {

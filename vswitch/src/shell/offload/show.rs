@@ -91,20 +91,20 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
 
 /// What has happened so far, by name.
 fn counts(offload: &Control) -> Vec<(&'static str, u64)> {
-    let tally = offload.tally();
+    let counters = offload.counters();
     vec![
-        ("installed", tally.installed),
-        ("withdrawn", tally.withdrawn),
-        ("aged", tally.aged),
-        ("displaced", tally.displaced),
-        ("over their rates", tally.over_rate),
-        ("updated", tally.updated),
-        ("refused", tally.refused),
-        ("refused by the device", tally.refused_by_device),
-        ("no gap", tally.no_gap),
-        ("counters gone back", tally.backwards),
-        ("aged rules unknown", tally.strangers),
-        ("repaired", tally.repaired),
+        ("installed", counters.installed),
+        ("withdrawn", counters.withdrawn),
+        ("aged", counters.aged),
+        ("displaced", counters.displaced),
+        ("over their rates", counters.over_rate),
+        ("updated", counters.updated),
+        ("refused", counters.refused),
+        ("refused by the device", counters.refused_by_device),
+        ("no gap", counters.no_gap),
+        ("counters gone back", counters.backwards),
+        ("aged rules unknown", counters.unknown_aged),
+        ("repaired", counters.repaired),
         ("unknown to workers", offload.unknown()),
     ]
 }
@@ -141,10 +141,10 @@ fn word(status: &Status) -> &'static str {
 
 /// A flow for programs.
 pub(super) fn json_of(flow: &FlowState, snapshot: &Snapshot) -> Value {
-    let ends = Ends::of(&flow.ask.key, snapshot);
+    let ends = Ends::of(&flow.selector.key, snapshot);
     json!({
         "from": ends.from, "source": ends.source, "destination": ends.destination, "proto": ends.proto,
-        "ports": ends.ports, "class": ends.class, "qpn": flow.ask.qpn.map(|qpn| qpn.get()),
+        "ports": ends.ports, "class": ends.class, "qpn": flow.selector.qpn.map(|qpn| qpn.get()),
         "state": word(&flow.status), "why": flow.status.to_string(),
         "packets-per-second": flow.rate.packets, "bits-per-second": flow.rate.bytes.saturating_mul(8),
     })
@@ -152,7 +152,7 @@ pub(super) fn json_of(flow: &FlowState, snapshot: &Snapshot) -> Value {
 
 /// What tells a flow from others between the same ends.
 pub(super) fn what(flow: &FlowState, ends: &Ends) -> String {
-    match flow.ask.qpn {
+    match flow.selector.qpn {
         Some(qpn) => format!("{} qp {}", ends.class, qpn.get()),
         None if ends.class != "-" => ends.class.to_string(),
         None => match ends.proto {
@@ -169,7 +169,7 @@ pub(super) fn flows(shell: &mut Shell, args: &Args) -> Result<Output, CommandErr
     let mut flows: Vec<FlowState> = shell.switch.offload().flows().collect();
     let order = |flow: &FlowState| {
         let inside = matches!(flow.status, Status::Hardware | Status::Installing);
-        (Reverse(inside), Reverse(flow.rate.packets), *flow.ask.key.words())
+        (Reverse(inside), Reverse(flow.rate.packets), *flow.selector.key.words())
     };
     flows.sort_by_key(order);
     let all = flows.len();
@@ -177,7 +177,7 @@ pub(super) fn flows(shell: &mut Shell, args: &Args) -> Result<Output, CommandErr
     let mut table = Table::new(["from", "source", "destination", "flow", "packets/s", "bit/s", "where"]);
     let mut rows = Vec::new();
     for flow in &flows {
-        let ends = Ends::of(&flow.ask.key, snapshot);
+        let ends = Ends::of(&flow.selector.key, snapshot);
         table.row([
             ends.from.clone(),
             ends.source.clone(),

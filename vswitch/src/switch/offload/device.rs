@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pipelines::offload::manager::Policy;
 use pipelines::offload::sim::{self, UdpPorts};
-use pipelines::offload::translate::{self, Options};
+use pipelines::offload::translate::{self, TranslateOptions};
 use pmd::{FlowEngine, FlowQueues};
 use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 use wire::Dscp;
@@ -64,7 +64,7 @@ impl BackEnd for Simulated {
 /// A device as the config wants it.
 pub(super) fn device(config: &Config) -> Device {
     let simulated = &config.offload.simulated;
-    let like = sim::Config {
+    let like = sim::EswitchConfig {
         capacity: simulated.capacity,
         insertion_rate: simulated.insertion_rate,
         latency_ns: nanos(simulated.latency),
@@ -75,7 +75,7 @@ pub(super) fn device(config: &Config) -> Device {
         modify_ecn: simulated.modify_ecn,
         refuse_all: simulated.refuse_all,
         fail_one_in: simulated.fail_one_in,
-        ..sim::Config::default()
+        ..sim::EswitchConfig::default()
     };
     Device::new(like, simulated.ring as usize, nanos(simulated.delay))
 }
@@ -105,11 +105,11 @@ pub(super) fn policy(config: &OffloadConfig) -> Policy {
     }
 }
 
-pub(super) fn options(config: &OffloadConfig) -> Options {
-    Options {
+pub(super) fn options(config: &OffloadConfig) -> TranslateOptions {
+    TranslateOptions {
         entropy: match config.entropy {
-            Entropy::Exact => translate::Entropy::Exact,
-            Entropy::Hardware => translate::Entropy::Hardware,
+            Entropy::Exact => translate::EntropySource::Exact,
+            Entropy::Hardware => translate::EntropySource::Hardware,
         },
         dscps: config.dscps.iter().filter_map(|dscp| Dscp::new(*dscp).ok()).collect(),
         age: u32::try_from(config.idle_timeout.as_secs()).unwrap_or(u32::MAX),

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use pipelines::offload::manager::Sample;
-use pipelines::offload::translate::Ask;
+use pipelines::offload::manager::FlowSample;
+use pipelines::offload::translate::FlowSelector;
 use pmd::{FlowDevice, PortId, StartedPort};
 use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
@@ -14,9 +14,9 @@ use crate::capabilities;
 pub struct Nic {
     device: FlowDevice,
     /// Packets that software had seen of each flow one turn ago.
-    before: HashMap<Ask, u64>,
+    before: HashMap<FlowSelector, u64>,
     /// Flows that software has seen no packet of since.
-    idle: HashSet<Ask>,
+    idle: HashSet<FlowSelector>,
 }
 
 impl Nic {
@@ -25,10 +25,11 @@ impl Nic {
     }
 
     /// Takes in what software has seen of flows, once a turn.
-    pub(super) fn look(&mut self, samples: &[Sample]) {
-        let now: HashMap<Ask, u64> = samples.iter().map(|sample| (sample.ask, sample.packets)).collect();
-        let still = now.iter().filter(|(ask, packets)| self.before.get(ask) == Some(packets));
-        self.idle = still.map(|(ask, _)| *ask).collect();
+    pub(super) fn look(&mut self, samples: &[FlowSample]) {
+        let now: HashMap<FlowSelector, u64> =
+            samples.iter().map(|sample| (sample.selector, sample.packets)).collect();
+        let still = now.iter().filter(|(selector, packets)| self.before.get(selector) == Some(packets));
+        self.idle = still.map(|(selector, _)| *selector).collect();
         self.before = now;
     }
 }
@@ -112,7 +113,7 @@ impl Holder {
 
     /// Flows of which nothing came to software in the last turn. A NIC cannot say what is on its way there: a packet that
     /// comes between this and the rule may be overtaken (unconfirmed on hardware).
-    pub(super) fn idle(&self) -> HashSet<Ask> {
+    pub(super) fn idle(&self) -> HashSet<FlowSelector> {
         match self {
             Self::Simulated(_) => HashSet::new(),
             Self::Nic(nic) => nic.idle.clone(),

@@ -18,9 +18,9 @@ use pipelines::Direction;
 use pipelines::flow_key::Scope;
 use pipelines::hot::queue_pair;
 use pipelines::offload::arrival::{FlowOrigin, flow_of};
-use pipelines::offload::manager::{Debit, Manager, Pin, Rate, States, Status, Tally, Why};
+use pipelines::offload::manager::{Debit, Manager, ManagerCounters, Pin, Rate, States, Status, Why};
 use pipelines::offload::sim;
-use pipelines::offload::translate::{Ask, Options, Tables};
+use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
 use pipelines::qos::{Class, Leaf};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{PortId, StartedPort};
@@ -43,7 +43,7 @@ const REMEMBERED: u64 = 10;
 /// Offload, as control holds it.
 pub struct Control {
     config: OffloadConfig,
-    options: Options,
+    options: TranslateOptions,
     /// What holds the rules, once a port is on it.
     holder: Option<Holder>,
     /// DPDK port ids of the ports that are on the device.
@@ -62,7 +62,7 @@ pub struct Control {
 #[derive(Clone, Debug)]
 pub struct FlowState {
     /// The flow.
-    pub ask: Ask,
+    pub selector: FlowSelector,
     /// Where it is, and why.
     pub status: Status,
     /// How fast it was lately.
@@ -190,8 +190,10 @@ impl Control {
     fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
-        let exact = self.options.entropy == pipelines::offload::translate::Entropy::Exact;
-        self.watch.hear(now_ns, |ask| if exact { ask } else { Ask { source_port: None, ..ask } });
+        let exact = self.options.entropy == pipelines::offload::translate::EntropySource::Exact;
+        self.watch.hear(now_ns, |selector| {
+            if exact { selector } else { FlowSelector { source_port: None, ..selector } }
+        });
         if let Holder::Simulated(simulated) = device {
             simulated.0.lock().eswitch.advance(now_ns);
         }
@@ -212,22 +214,22 @@ impl Control {
         let arrivals = Arrivals { simulated: gap.as_ref(), idle: &device.idle() };
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
-        let left = manager.withdraw_all(device, |ask| !is_admitted(pool, ask), Why::NotAdmitted);
+        let left = manager.withdraw_all(device, |selector| !is_admitted(pool, selector), Why::NotAdmitted);
         let barrier = config.barrier;
-        let quiet = |ask: &Ask| {
-            let count = quiet(pool, &tables, &arrivals, barrier, ask)?;
-            begin_anew(pool, watch, ask).then_some(count)
+        let quiet = |selector: &FlowSelector| {
+            let count = quiet(pool, &tables, &arrivals, barrier, selector)?;
+            begin_anew(pool, watch, selector).then_some(count)
         };
         let mut debits = manager.reconcile(device, &tables, &samples, quiet, now_ns);
         debits.extend(left);
         self.book(pool, snapshot, &debits)?;
         let manager = &self.manager;
-        let inside: HashSet<Ask> = manager
+        let inside: HashSet<FlowSelector> = manager
             .flows()
             .filter(|(_, status, _)| matches!(status, Status::Hardware | Status::Installing))
-            .map(|(ask, ..)| *ask)
+            .map(|(selector, ..)| *selector)
             .collect();
-        self.watch.forget(now_ns.saturating_sub(REMEMBERED * sync_ns), |ask| inside.contains(ask));
+        self.watch.forget(now_ns.saturating_sub(REMEMBERED * sync_ns), |selector| inside.contains(selector));
         if now_ns.saturating_sub(self.last_audit_ns) >= nanos(self.config.audit_every) {
             self.last_audit_ns = now_ns;
             self.audited = Some(self.manager.audit(device));
@@ -242,9 +244,9 @@ impl Control {
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let arrivals = Arrivals { simulated: Some(&gap), idle: &HashSet::new() };
-        let quiet = |ask: &Ask| {
-            let count = quiet(pool, &tables, &arrivals, config.barrier, ask)?;
-            begin_anew(pool, watch, ask).then_some(count)
+        let quiet = |selector: &FlowSelector| {
+            let count = quiet(pool, &tables, &arrivals, config.barrier, selector)?;
+            begin_anew(pool, watch, selector).then_some(count)
         };
         manager.open_gates(device, quiet, now_ns);
     }
@@ -252,9 +254,9 @@ impl Control {
     /// Has everybody pay and count what hardware did.
     fn book(&mut self, pool: &Pool, snapshot: &Snapshot, debits: &[Debit]) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
-        let mut done: HashMap<Ask, Usage> = HashMap::new();
-        for &Debit { ask, packets, bytes, leaf } in debits {
-            let usage = done.entry(ask).or_default();
+        let mut done: HashMap<FlowSelector, Usage> = HashMap::new();
+        for &Debit { selector, packets, bytes, leaf } in debits {
+            let usage = done.entry(selector).or_default();
             (usage.packets, usage.bytes) = (usage.packets + packets, usage.bytes + bytes);
             (self.done.packets, self.done.bytes) = (self.done.packets + packets, self.done.bytes + bytes);
             if let Some(leaf) = leaf {
@@ -283,8 +285,8 @@ impl Control {
     }
 
     /// Says where a flow has to be; `None`: where it belongs.
-    pub fn pin(&mut self, ask: Ask, pin: Option<Pin>, now_ns: u64) {
-        self.manager.pin(ask, pin, now_ns);
+    pub fn pin(&mut self, selector: FlowSelector, pin: Option<Pin>, now_ns: u64) {
+        self.manager.pin(selector, pin, now_ns);
     }
 
     /// Flows go into hardware.
@@ -334,7 +336,7 @@ impl Control {
     }
 
     /// What the device did with packets and rules.
-    pub fn device_stats(&self) -> Option<(sim::Stats, usize)> {
+    pub fn device_stats(&self) -> Option<(sim::EswitchStats, usize)> {
         let state = self.simulated()?.0.lock();
         Some((state.eswitch.stats(), state.eswitch.len()))
     }
@@ -345,8 +347,8 @@ impl Control {
     }
 
     /// What has happened so far.
-    pub fn tally(&self) -> Tally {
-        self.manager.tally()
+    pub fn counters(&self) -> ManagerCounters {
+        self.manager.counters()
     }
 
     /// Flows by where they are.
@@ -376,13 +378,13 @@ impl Control {
 
     /// The flows that the manager knows of, those in hardware among them.
     pub fn flows(&self) -> impl Iterator<Item = FlowState> {
-        self.manager.flows().map(|(ask, status, rate)| FlowState { ask: *ask, status, rate })
+        self.manager.flows().map(|(selector, status, rate)| FlowState { selector: *selector, status, rate })
     }
 }
 
 /// True unless the flow is a queue pair of a vNIC that RCFT does not admit any more.
-fn is_admitted(pool: &Pool, ask: &Ask) -> bool {
-    match ask.qpn.and_then(|qpn| queue_pair(&ask.key, qpn)) {
+fn is_admitted(pool: &Pool, selector: &FlowSelector) -> bool {
+    match selector.qpn.and_then(|qpn| queue_pair(&selector.key, qpn)) {
         Some((Direction::Out, key)) => pool.rcft.ledger.lookup(key.words()).is_some(),
         _ => true,
     }
@@ -393,7 +395,7 @@ struct Arrivals<'a> {
     /// The simulated e-switch, which knows of each flow how many it has sent there.
     simulated: Option<&'a Simulated>,
     /// Of a NIC: flows of which no packet came in the last turn.
-    idle: &'a HashSet<Ask>,
+    idle: &'a HashSet<FlowSelector>,
 }
 
 /// How many packets of a flow had come to software, when none of them is on its way there; `None` when one may be.
@@ -402,36 +404,36 @@ fn quiet(
     tables: &Tables,
     arrivals: &Arrivals,
     barrier: Barrier,
-    ask: &Ask,
+    selector: &FlowSelector,
 ) -> Option<ArrivalCount> {
-    let rdma = ask.key.class() != 0;
+    let rdma = selector.key.class() != 0;
     match barrier {
         Barrier::All => {}
         Barrier::Rdma if rdma => {}
         _ => return Some(device::ANY),
     }
-    let flow = flow_of(ask, FlowOrigin::of(tables, &ask.key)?);
+    let flow = flow_of(selector, FlowOrigin::of(tables, &selector.key)?);
     let count = match arrivals.simulated {
         Some(Simulated(device)) => ArrivalCount(device.lock().drained(flow)?),
-        None => arrivals.idle.contains(ask).then_some(device::ANY)?,
+        None => arrivals.idle.contains(selector).then_some(device::ANY)?,
     };
     // Looked at after that: what left the receive side may wait for tokens.
-    let leaf = leaf_of(tables, ask, rdma)?;
+    let leaf = leaf_of(tables, selector, rdma)?;
     (waiting(pool, leaf) == Some(0)).then_some(count)
 }
 
 /// What the view of a queue pair knows of its sequence is void from the moment on from which hardware has its packets.
-fn begin_anew(pool: &Pool, watch: &Watch, ask: &Ask) -> bool {
-    ask.qpn.is_none() || watch.begin_anew(pool, ask).is_ok()
+fn begin_anew(pool: &Pool, watch: &Watch, selector: &FlowSelector) -> bool {
+    selector.qpn.is_none() || watch.begin_anew(pool, selector).is_ok()
 }
 
 /// Who pays for a flow.
-fn leaf_of(tables: &Tables, ask: &Ask, rdma: bool) -> Option<Leaf> {
+fn leaf_of(tables: &Tables, selector: &FlowSelector, rdma: bool) -> Option<Leaf> {
     let class = if rdma { Class::Rdma } else { Class::Tcp };
-    match ask.key.scope() {
+    match selector.key.scope() {
         Scope::Vnic(vnic) => Some(tables.tree.leaf(Direction::Out, vnic, class)),
         Scope::Vpc(vpc) => {
-            let receiver = ask.key.addresses()?.destination;
+            let receiver = selector.key.addresses()?.destination;
             let vnic = tables.snapshot.local_vnic(vpc, receiver)?;
             Some(tables.tree.leaf(Direction::In, vnic, class))
         }

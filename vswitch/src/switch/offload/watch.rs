@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crossbeam::channel::{Receiver, bounded};
 use crossbeam::queue::ArrayQueue;
 use pipelines::hot::HintQueue;
-use pipelines::offload::manager::Sample;
-use pipelines::offload::translate::Ask;
+use pipelines::offload::manager::FlowSample;
+use pipelines::offload::translate::FlowSelector;
 use rules::Usage;
 
 use crate::worker::mailbox::WorkerError;
@@ -25,13 +25,13 @@ const WATCHED: usize = 16_384;
 pub(super) struct Watch {
     /// Where hints come from, by worker.
     queues: Vec<HintQueue>,
-    flows: HashMap<Ask, Watched>,
+    flows: HashMap<FlowSelector, Watched>,
     /// What hardware did of flows that their worker did not know any more.
     pub unknown: u64,
 }
 
 /// Flows that a worker was asked about, and its answer when it comes.
-type Page = (Vec<Ask>, Receiver<Vec<Option<Usage>>>);
+type Page = (Vec<FlowSelector>, Receiver<Vec<Option<Usage>>>);
 
 struct Watched {
     /// The worker that has the flow.
@@ -57,47 +57,54 @@ impl Watch {
             .try_for_each(|(worker, queue)| worker.mailbox().post(Command::Hints(queue)))
     }
 
-    /// Takes in what was told. `same` makes one ask of those that need no rules of their own.
-    pub fn hear(&mut self, now_ns: u64, same: impl Fn(Ask) -> Ask) {
+    /// Takes in what was told. `same` makes one selector of those that need no rules of their own.
+    pub fn hear(&mut self, now_ns: u64, same: impl Fn(FlowSelector) -> FlowSelector) {
         for (worker, queue) in self.queues.iter().enumerate() {
-            for ask in std::iter::from_fn(|| queue.pop()).take(HINTS) {
-                let ask = same(ask);
-                if self.flows.len() < WATCHED || self.flows.contains_key(&ask) {
-                    self.flows.insert(ask, Watched { worker, told_ns: now_ns });
+            for selector in std::iter::from_fn(|| queue.pop()).take(HINTS) {
+                let selector = same(selector);
+                if self.flows.len() < WATCHED || self.flows.contains_key(&selector) {
+                    self.flows.insert(selector, Watched { worker, told_ns: now_ns });
                 }
             }
         }
     }
 
     /// Forgets flows that nobody told of since `since_ns`, but for those that `stays` holds for.
-    pub fn forget(&mut self, since_ns: u64, stays: impl Fn(&Ask) -> bool) {
-        self.flows.retain(|ask, watched| watched.told_ns >= since_ns || stays(ask));
+    pub fn forget(&mut self, since_ns: u64, stays: impl Fn(&FlowSelector) -> bool) {
+        self.flows.retain(|selector, watched| watched.told_ns >= since_ns || stays(selector));
     }
 
     /// How much there was of each flow.
-    pub fn samples(&self, pool: &Pool) -> Result<Vec<Sample>, WorkerError> {
-        let by_worker = self.by_worker(pool, self.flows.iter().map(|(ask, watched)| (watched.worker, *ask)));
+    pub fn samples(&self, pool: &Pool) -> Result<Vec<FlowSample>, WorkerError> {
+        let by_worker =
+            self.by_worker(pool, self.flows.iter().map(|(selector, watched)| (watched.worker, *selector)));
         let mut pages: Vec<(usize, Page)> = Vec::new();
-        for (worker, asks) in by_worker.iter().enumerate() {
-            for slice in asks.chunks(SLICE) {
+        for (worker, selectors) in by_worker.iter().enumerate() {
+            for slice in selectors.chunks(SLICE) {
                 let (reply, answer) = bounded(1);
                 pool.workers[worker].mailbox().post(Command::Usage(slice.to_vec(), reply))?;
                 pages.push((worker, (slice.to_vec(), answer)));
             }
         }
         let mut samples = Vec::new();
-        for (worker, (asks, answer)) in pages {
+        for (worker, (selectors, answer)) in pages {
             let usages = pool.workers[worker].mailbox().wait(&answer)?;
-            let known = asks.into_iter().zip(usages).filter_map(|(ask, usage)| Some((ask, usage?)));
-            samples.extend(known.map(|(ask, Usage { packets, bytes })| Sample { ask, packets, bytes }));
+            let known =
+                selectors.into_iter().zip(usages).filter_map(|(selector, usage)| Some((selector, usage?)));
+            samples.extend(known.map(|(selector, Usage { packets, bytes })| FlowSample {
+                selector,
+                packets,
+                bytes,
+            }));
         }
         Ok(samples)
     }
 
     /// Has workers count what hardware did of their flows.
-    pub fn account(&mut self, pool: &Pool, done: &[(Ask, Usage)]) -> Result<(), WorkerError> {
-        let home = |ask: &Ask| self.flows.get(ask).map_or(0, |watched| watched.worker);
-        let by_worker = self.by_worker(pool, done.iter().map(|(ask, usage)| (home(ask), (*ask, *usage))));
+    pub fn account(&mut self, pool: &Pool, done: &[(FlowSelector, Usage)]) -> Result<(), WorkerError> {
+        let home = |selector: &FlowSelector| self.flows.get(selector).map_or(0, |watched| watched.worker);
+        let by_worker =
+            self.by_worker(pool, done.iter().map(|(selector, usage)| (home(selector), (*selector, *usage))));
         let mut answers = Vec::new();
         for (worker, done) in by_worker.iter().enumerate() {
             for slice in done.chunks(SLICE) {
@@ -114,10 +121,10 @@ impl Watch {
 
     /// Has the worker of a queue pair take its next packet for one in sequence, whatever came in between: hardware may
     /// have the next ones.
-    pub fn begin_anew(&self, pool: &Pool, ask: &Ask) -> Result<(), WorkerError> {
-        let home = self.flows.get(ask).and_then(|watched| pool.workers.get(watched.worker));
+    pub fn begin_anew(&self, pool: &Pool, selector: &FlowSelector) -> Result<(), WorkerError> {
+        let home = self.flows.get(selector).and_then(|watched| pool.workers.get(watched.worker));
         let Some(worker) = home else { return Ok(()) };
-        worker.mailbox().ask(|reply| Command::Account(vec![(*ask, Usage::default())], reply)).map(|_| ())
+        worker.mailbox().ask(|reply| Command::Account(vec![(*selector, Usage::default())], reply)).map(|_| ())
     }
 
     fn by_worker<T>(&self, pool: &Pool, all: impl Iterator<Item = (usize, T)>) -> Vec<Vec<T>> {
