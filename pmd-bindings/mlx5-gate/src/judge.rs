@@ -78,7 +78,7 @@ impl fmt::Display for Nic {
 
 /// One reason why a rule is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OffloadRefusal {
+pub struct Refusal {
     /// What the driver was asked: `meter`, `validate` or `create` with software steering; `pattern template`, `actions template`,
     /// `table` (whether the match fits, and the order of actions), `rule` with hardware steering.
     pub stage: String,
@@ -92,7 +92,7 @@ pub enum Verdict {
     /// The driver takes it.
     Accepted,
     /// The driver does not.
-    Refused(Vec<OffloadRefusal>),
+    Refused(Vec<Refusal>),
     /// It cannot be put to the driver: this DPDK has no words for it.
     Unsaid(String),
 }
@@ -102,8 +102,7 @@ impl fmt::Display for Verdict {
         match self {
             Self::Accepted => f.write_str("accepted"),
             Self::Refused(refusals) => {
-                let words =
-                    refusals.iter().map(|OffloadRefusal { stage, words }| format!("{stage}: {words}"));
+                let words = refusals.iter().map(|Refusal { stage, words }| format!("{stage}: {words}"));
                 write!(f, "refused: {}", words.collect::<Vec<_>>().join("; "))
             }
             Self::Unsaid(words) => write!(f, "not judged: {words}"),
@@ -210,7 +209,7 @@ fn answer(line: &str) -> Option<Verdict> {
     let parts: Vec<_> = line.strip_suffix('\t')?.split('\t').collect();
     let refusals = parts.chunks(4).map(|part| match *part {
         ["refused", stage, message, log] => {
-            Some(OffloadRefusal { stage: stage.to_owned(), words: words(message, log) })
+            Some(Refusal { stage: stage.to_owned(), words: words(message, log) })
         }
         _ => None,
     });

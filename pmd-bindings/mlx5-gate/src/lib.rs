@@ -15,4 +15,4 @@ pub mod judge;
 mod program;
 pub mod table;
 
-pub use judge::{Engine, GateError, Nic, OffloadRefusal, Verdict, judge};
+pub use judge::{Engine, GateError, Nic, Refusal, Verdict, judge};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rules::FlowRule;
 
 use crate::chains::Chain;
-use crate::{Engine, GateError, Nic, OffloadRefusal, Verdict, judge};
+use crate::{Engine, GateError, Nic, Refusal, Verdict, judge};
 
 const BEGIN: &str = "<!-- mlx5-gate: what follows is written by `cargo run -p mlx5-gate -- table` -->";
 const END: &str = "<!-- mlx5-gate: end -->";
@@ -90,11 +90,11 @@ fn meet(
         Verdict::Accepted => return,
         Verdict::Refused(refusals) => &refusals[..],
         Verdict::Unsaid(words) => {
-            unsaid = [OffloadRefusal { stage: "not asked".to_owned(), words: words.clone() }];
+            unsaid = [Refusal { stage: "not asked".to_owned(), words: words.clone() }];
             &unsaid
         }
     };
-    for OffloadRefusal { stage, words: said } in refusals {
+    for Refusal { stage, words: said } in refusals {
         let met = words.entry((engine, stage.clone(), said.clone())).or_default();
         met.nics.insert(nic);
         met.rules.insert(rule.testpmd(0));
