@@ -28,7 +28,7 @@ use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
     VnicRow, Vpc,
 };
-use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use pipelines::vlt::{Place, Vlt};
 use pipelines::{Now, Sink};
 use wire::build::Path;
@@ -205,7 +205,7 @@ fn snapshot(vnics: usize) -> Snapshot {
         src_mac: MacAddr([2, 0, 0, 0, 0x77, 1]),
         next_hop: MacAddr([2, 0, 0, 0, 0x77, 2]),
         vlan: None,
-        ends: Ends::V4(VTEPS.0, VTEPS.1),
+        ends: TunnelEnds::V4(VTEPS.0, VTEPS.1),
         ttl: 64,
         udp_port: 4789,
         vni,

@@ -14,7 +14,7 @@ use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+    Keeper, Ledger, QpKey, QpLimits, QpOutcome, Rcft, RcftConfig, RcftShared, RocePacketFacts,
 };
 use wire::Qpn;
 use wire::roce::opcode::RC_SEND_ONLY;
@@ -52,7 +52,7 @@ impl World {
         let shared = RcftShared::new(config, &advise);
         shared.set_times(6000, 6000, 600);
         let keeper = Keeper::new(shared.ledger.clone());
-        keeper.set_limits(REFUSED, Limits { quota: 0, ..Limits::NONE });
+        keeper.set_limits(REFUSED, QpLimits { quota: 0, ..QpLimits::NONE });
         let rcft = Rcft::new(shared, 0, &advise);
         Self { rcft, keeper, state: 0x9e37_79b9_7f4a_7c15, now: Now::from_ns(5_000_000_000) }
     }
@@ -62,7 +62,7 @@ impl World {
         let mut world = Self::new();
         let keys = world.keys(Scope::Vnic(VNIC), count);
         for key in &keys {
-            assert_eq!(world.sent(VNIC, key, 1), Outcome::Opened);
+            assert_eq!(world.sent(VNIC, key, 1), QpOutcome::Opened);
         }
         let mut order = keys;
         world.shuffle(&mut order);
@@ -95,7 +95,7 @@ impl World {
     }
 
     #[inline(always)]
-    fn sent(&mut self, vnic: u32, key: &QpKey, psn: u32) -> Outcome {
+    fn sent(&mut self, vnic: u32, key: &QpKey, psn: u32) -> QpOutcome {
         let hash = self.rcft.prefetch(Direction::Out, key);
         self.rcft.prefetch_line(Direction::Out, hash);
         self.rcft.sent(vnic, key, hash, &said(psn), self.now)
@@ -114,7 +114,7 @@ impl World {
         let mut passed = 0;
         for (hash, key) in hashes.iter().zip(keys) {
             let outcome = self.rcft.sent(vnic, key, *hash, &said(psn), self.now);
-            passed += u32::from(matches!(outcome, Outcome::Pass | Outcome::Opened));
+            passed += u32::from(matches!(outcome, QpOutcome::Pass | QpOutcome::Opened));
         }
         passed
     }
@@ -158,7 +158,7 @@ fn median_admission(world: &mut World, batches: usize) -> Duration {
             let start = Instant::now();
             let outcome = world.sent(VNIC, key, 1);
             times.push(start.elapsed());
-            assert_eq!(outcome, Outcome::Opened);
+            assert_eq!(outcome, QpOutcome::Opened);
         }
         world.release(&keys);
     }

@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use testkit::fixture::{BURST, Lane, SINGLE, Stages, WHOLE, Whole, Worker};
+use testkit::fixture::{BURST, FixtureWorker, Lane, SINGLE, Stages, WHOLE, Whole};
 
 /// Bursts that are timed as one: few enough for the second level of the cache.
 const LANES: usize = 16;
 
 /// The time of so many bursts in `timed`, made ready by `ready`.
-fn rounds<W: Worker>(
+fn rounds<W: FixtureWorker>(
     worker: &mut W,
     bursts: u64,
     mut ready: impl FnMut(&mut W, &mut Lane),

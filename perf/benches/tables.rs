@@ -14,7 +14,7 @@ use pipelines::flat::FlatMap;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::fragments::{FirstFragment, Fragments};
 use pipelines::miss::MissLimits;
-use pipelines::nft::{Action, Nft, NftConfig};
+use pipelines::nft::{FlowAction, Nft, NftConfig};
 use pipelines::snapshot::{Destination, Location, ip_key};
 use pipelines::vlt::{Hot, Place, TEMPLATE_BYTES, Tunnel, Vlt};
 use wire::MacAddr;
@@ -81,7 +81,7 @@ fn nft_of(flows: u32) -> Nft {
     let mut nft = Nft::new(NftConfig { entries: 1 << 20, idle_ticks: 3000, seed: 0x5eed }, &advise);
     for n in 0..flows {
         let key = flow(n);
-        nft.insert(key, key.hash(nft.seed()), Action::default(), 1);
+        nft.insert(key, key.hash(nft.seed()), FlowAction::default(), 1);
     }
     nft
 }
@@ -132,7 +132,7 @@ fn nft(criterion: &mut Criterion) {
                     let start = Instant::now();
                     let slots: Vec<u32> = probes
                         .iter()
-                        .map(|probe| nft.insert(probe.key, probe.hash, Action::default(), tick))
+                        .map(|probe| nft.insert(probe.key, probe.hash, FlowAction::default(), tick))
                         .collect();
                     spent += start.elapsed();
                     tick += u32::from(next.is_multiple_of(1 << 14));

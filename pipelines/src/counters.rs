@@ -173,9 +173,9 @@ counters! {
     sum fragments = "fragments",
     /// Packets to the RoCEv2 port that are no RoCEv2 known here: unassigned opcodes, a BTH cut short, reliable
     /// connection to queue pair 0 or 1. They are forwarded.
-    sum roce_odd = "roce-odd",
+    sum roce_unknown = "roce-unknown",
     /// Packets to queue pair 1 that are no message of the connection manager. They are forwarded.
-    sum cm_odd = "cm-odd",
+    sum cm_unknown = "cm-unknown",
     /// Checksums completed in software.
     sum checksums_filled = "checksums-filled",
     /// ARP and ND questions of vNICs answered.

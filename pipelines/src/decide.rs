@@ -1,4 +1,4 @@
-//! The slow path's decision: from a flow key and the configuration to an [`Action`].
+//! The slow path's decision: from a flow key and the configuration to an [`FlowAction`].
 //!
 //! A pure function of its two arguments, so that an NFT entry can be checked against it at any time: facts of a
 //! single packet (TTL, length, ECN) are not seen here and never cached.
@@ -11,11 +11,11 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowAddresses, FlowKey, Scope};
 use crate::martian::is_martian;
-use crate::nft::{Action, Verdict};
+use crate::nft::{FlowAction, FlowVerdict};
 use crate::reverse_path::is_link_local;
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
-use crate::vtep::Source;
+use crate::vtep::SourceVtep;
 
 use crate::stage::key::is_reliable;
 
@@ -23,7 +23,7 @@ use crate::stage::key::is_reliable;
 const ROCE_V1: u16 = 0x8915;
 
 /// Decides what becomes of the packets of a flow.
-pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
+pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
     let (vpc, own_cell) = match key.scope() {
         Scope::Vnic(index) => match snapshot.vnic(index) {
             Some(vnic) => (snapshot.vpc(vnic.vpc), vnic.cell),
@@ -37,11 +37,11 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
     let Some(vpc) = vpc else {
         // No cell stands for what does not exist: never up to date, decided for each packet.
         let generation = snapshot.generation(0).wrapping_sub(1);
-        return Action { generation, ..Action::drop(DropReason::PORT_UNBOUND) };
+        return FlowAction { generation, ..FlowAction::drop(DropReason::PORT_UNBOUND) };
     };
     if key.l3() == L3::None && key.ethertype() == ROCE_V1 && key.direction() == Direction::Out {
         let generation = snapshot.generation(own_cell);
-        return Action { cell: own_cell, generation, ..Action::drop(DropReason::ROCE_V1) };
+        return FlowAction { cell: own_cell, generation, ..FlowAction::drop(DropReason::ROCE_V1) };
     }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
         (true, Some(FlowAddresses { source, destination }))
@@ -49,11 +49,11 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
                 && !has_host_route(vpc, source)
                 && !is_on_link(vpc, source, destination) =>
         {
-            (Action::drop(DropReason::MARTIAN), true)
+            (FlowAction::drop(DropReason::MARTIAN), true)
         }
         (true, Some(FlowAddresses { destination, .. })) => route(snapshot, vpc, destination),
         // The router speaks ARP and IP only; ARP was answered before.
-        (true, None) => (Action::drop(DropReason::TO_ROUTER), true),
+        (true, None) => (FlowAction::drop(DropReason::TO_ROUTER), true),
         (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),
     };
     // A decision that rests on something being absent may change when a location comes.
@@ -66,8 +66,8 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> Action {
 
 /// [`decide`] for a flow whose packets may come from `source`. That a source has no location may change with the next
 /// one that comes.
-pub fn decide_from(snapshot: &Snapshot, key: &FlowKey, source: Source) -> Action {
-    let mut action = Action { source, ..decide(snapshot, key) };
+pub fn decide_from(snapshot: &Snapshot, key: &FlowKey, source: SourceVtep) -> FlowAction {
+    let mut action = FlowAction { source, ..decide(snapshot, key) };
     if let (false, Scope::Vpc(index)) = (source.has_location(), key.scope())
         && let Some(vpc) = snapshot.vpc(index)
     {
@@ -78,10 +78,10 @@ pub fn decide_from(snapshot: &Snapshot, key: &FlowKey, source: Source) -> Action
 }
 
 /// The generation that a decision is of.
-fn generation(snapshot: &Snapshot, action: &Action) -> u32 {
+fn generation(snapshot: &Snapshot, action: &FlowAction) -> u32 {
     let now = snapshot.generation(action.cell);
     // Never up to date: each packet of a flood meets the slow path, which bounds its copies.
-    if action.verdict == Verdict::Flood { now.wrapping_sub(1) } else { now }
+    if action.verdict == FlowVerdict::Flood { now.wrapping_sub(1) } else { now }
 }
 
 /// True when a vNIC's packets to an address go somewhere: routed, or bridged to the station that has the address, or
@@ -89,33 +89,33 @@ fn generation(snapshot: &Snapshot, action: &Action) -> u32 {
 pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
     let Some(vpc) = snapshot.vnic(vnic).and_then(|vnic| snapshot.vpc(vnic.vpc)) else { return false };
     let bridged = || match snapshot.location(vpc.index, Destination::Ip(address)) {
-        Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != Verdict::Drop,
+        Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != FlowVerdict::Drop,
         None => vpc.flood,
     };
-    route(snapshot, vpc, address).0.verdict == Verdict::Forward || bridged()
+    route(snapshot, vpc, address).0.verdict == FlowVerdict::Forward || bridged()
 }
 
 /// Where a VPC's virtual router sends packets to an address, and the MAC that they get; `None` when it does not.
 pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRef, MacAddr)> {
     let (action, _) = route(snapshot, vpc, address);
     let slot = SlotRef { slot: action.slot, generation: action.slot_generation };
-    (action.verdict == Verdict::Forward).then_some((slot, MacAddr(action.dst_mac)))
+    (action.verdict == FlowVerdict::Forward).then_some((slot, MacAddr(action.dst_mac)))
 }
 
 /// The second value is false when a new location in the VPC could change the decision.
-fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, direction: Direction) -> (Action, bool) {
-    let flood = Action { verdict: Verdict::Flood, ..Action::default() };
+fn bridge(snapshot: &Snapshot, vpc: &Vpc, mac: MacAddr, direction: Direction) -> (FlowAction, bool) {
+    let flood = FlowAction { verdict: FlowVerdict::Flood, ..FlowAction::default() };
     if is_reserved(mac) {
-        return (Action::drop(DropReason::RESERVED_MAC), true);
+        return (FlowAction::drop(DropReason::RESERVED_MAC), true);
     }
     if mac.is_group() {
-        return (if vpc.flood { flood } else { Action::drop(DropReason::BUM) }, true);
+        return (if vpc.flood { flood } else { FlowAction::drop(DropReason::BUM) }, true);
     }
     match snapshot.location(vpc.index, Destination::Mac(mac)) {
         Some(location) => (forward(location.slot), true),
-        None if direction == Direction::In => (Action::drop(DropReason::NOT_LOCAL), false),
+        None if direction == Direction::In => (FlowAction::drop(DropReason::NOT_LOCAL), false),
         None if vpc.flood => (flood, false),
-        None => (Action::drop(DropReason::NO_LOCATION), false),
+        None => (FlowAction::drop(DropReason::NO_LOCATION), false),
     }
 }
 
@@ -135,12 +135,12 @@ fn is_on_link(vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
     is_link_local(source) && vpc.is_gateway(destination)
 }
 
-fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) {
+fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (FlowAction, bool) {
     if vpc.is_gateway(destination) {
-        return (Action { verdict: Verdict::Router, ..Action::default() }, true);
+        return (FlowAction { verdict: FlowVerdict::Router, ..FlowAction::default() }, true);
     }
     if is_martian(destination) && !has_host_route(vpc, destination) {
-        return (Action::drop(DropReason::MARTIAN), true);
+        return (FlowAction::drop(DropReason::MARTIAN), true);
     }
     if vpc.subnet_of(destination).is_some() {
         return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
@@ -150,33 +150,33 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (Action, bool) 
         Some(RouteTarget::Gateway { .. })
             if snapshot.uplinks.iter().flatten().any(|uplink| uplink.owns(destination)) =>
         {
-            (Action::drop(DropReason::MARTIAN), true)
+            (FlowAction::drop(DropReason::MARTIAN), true)
         }
         Some(RouteTarget::Gateway { slot, mac }) => (rewrite(forward(slot), vpc.router_mac, mac), true),
         Some(RouteTarget::Peer(peer)) => match snapshot.vpc(peer) {
             Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
-            None => (Action::drop(DropReason::NO_ROUTE), false),
+            None => (FlowAction::drop(DropReason::NO_ROUTE), false),
         },
-        None => (Action::drop(DropReason::NO_ROUTE), true),
+        None => (FlowAction::drop(DropReason::NO_ROUTE), true),
     }
 }
 
-fn to_location(vpc: &Vpc, location: Option<&Location>) -> (Action, bool) {
+fn to_location(vpc: &Vpc, location: Option<&Location>) -> (FlowAction, bool) {
     match location {
         Some(location) => (rewrite(forward(location.slot), vpc.router_mac, location.mac), true),
-        None => (Action::drop(DropReason::NO_LOCATION), false),
+        None => (FlowAction::drop(DropReason::NO_LOCATION), false),
     }
 }
 
-fn forward(slot: SlotRef) -> Action {
-    Action {
-        verdict: Verdict::Forward,
+fn forward(slot: SlotRef) -> FlowAction {
+    FlowAction {
+        verdict: FlowVerdict::Forward,
         slot: slot.slot,
         slot_generation: slot.generation,
-        ..Action::default()
+        ..FlowAction::default()
     }
 }
 
-fn rewrite(action: Action, source: MacAddr, destination: MacAddr) -> Action {
-    Action { rewrite: 1, src_mac: source.0, dst_mac: destination.0, ..action }
+fn rewrite(action: FlowAction, source: MacAddr, destination: MacAddr) -> FlowAction {
+    FlowAction { rewrite: 1, src_mac: source.0, dst_mac: destination.0, ..action }
 }

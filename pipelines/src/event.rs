@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
-use wire::cm::Message;
+use wire::cm::CmMessage;
 use wire::{MacAddr, Qpn};
 
 use crate::drops::DropReason;
@@ -73,7 +73,7 @@ pub enum Event {
         /// The vNIC sent it.
         sends: bool,
         /// The message as the guest wrote it.
-        message: Message,
+        message: CmMessage,
     },
 }
 

@@ -43,13 +43,13 @@ pub struct FirstFragment {
 /// A datagram, in one cache line.
 #[derive(Default)]
 #[repr(align(64))]
-struct Cell {
+struct FragmentCell {
     key: [AtomicU64; WORDS],
     /// Ports, protocol, class, and a part of the time; 0: free.
     value: AtomicU64,
 }
 
-impl Cell {
+impl FragmentCell {
     /// What each word of a key is mixed with.
     #[inline]
     fn mask(value: u64, word: usize) -> u64 {
@@ -101,7 +101,7 @@ fn age(then: u32, tick: u32) -> u32 {
 
 /// The shared table.
 pub struct Fragments {
-    cells: Box<[[Cell; WAYS]]>,
+    cells: Box<[[FragmentCell; WAYS]]>,
     seed: u64,
 }
 
@@ -112,7 +112,7 @@ impl Fragments {
         Self { cells: (0..sets).map(|_| Default::default()).collect(), seed }
     }
 
-    fn set(&self, key: &FlowKey) -> &[Cell; WAYS] {
+    fn set(&self, key: &FlowKey) -> &[FragmentCell; WAYS] {
         &self.cells[(key.hash(self.seed) >> 20) as usize & (self.cells.len() - 1)]
     }
 
@@ -124,8 +124,8 @@ impl Fragments {
             | u64::from(first.class) << 16
             | u64::from(tick as u16);
         let set = self.set(key);
-        let own = |cell: &&Cell| cell.scope() == Some(key.scope());
-        let age = |cell: &&Cell| cell.age(tick).unwrap_or(u32::MAX);
+        let own = |cell: &&FragmentCell| cell.scope() == Some(key.scope());
+        let age = |cell: &&FragmentCell| cell.age(tick).unwrap_or(u32::MAX);
         let same = set.iter().find(|cell| cell.value_of(key).is_some());
         let cell = same.or_else(|| {
             if set.iter().filter(own).count() >= OWN {
@@ -238,7 +238,7 @@ mod tests {
             cell.value.store(value, Relaxed);
             for word in 0..torn {
                 let time = if word == TIME_WORD { 2 << 16 } else { 0 };
-                cell.key[word].store((two.words()[word] | time) ^ Cell::mask(value, word), Relaxed);
+                cell.key[word].store((two.words()[word] | time) ^ FragmentCell::mask(value, word), Relaxed);
             }
             assert_eq!(table.find(&one, 1), None, "{torn} words");
             assert_eq!(table.find(&two, 2).is_some(), torn == WORDS);

@@ -18,7 +18,7 @@ use crate::burst::{Burst, Meta};
 use crate::counters::PipelineCounters;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
-use crate::nft::{Bits, NONE, Nft, Verdict};
+use crate::nft::{Bits, FlowVerdict, NONE, Nft};
 use crate::offload::translate::FlowSelector;
 use crate::rcft::{QpKey, Rcft};
 use crate::snapshot::Snapshot;
@@ -49,7 +49,7 @@ impl Hints {
         let one = ((self.chance >> 32) * u64::from(burst.pending.count_ones())) >> 32;
         let Some(i) = Bits(burst.pending).nth(one as usize) else { return };
         let meta = &burst.metas[i];
-        let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == Verdict::Forward;
+        let goes_on = meta.entry != NONE && nft.entry(meta.entry).action.verdict == FlowVerdict::Forward;
         let Some(packet) = burst.packets[i].as_ref().filter(|_| goes_on) else { return };
         if let Some(selector) = ask_of(meta, packet.head()) {
             // Full: control has enough to look at.

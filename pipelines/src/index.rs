@@ -18,15 +18,15 @@ const MAX_MOVES: usize = 64;
 
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
-struct Bucket {
+struct IndexBucket {
     /// 0: the way is free.
     tags: [u16; WAYS],
     slots: [u32; WAYS],
 }
 
-const _: () = assert!(size_of::<Bucket>() == 64);
+const _: () = assert!(size_of::<IndexBucket>() == 64);
 
-impl Bucket {
+impl IndexBucket {
     /// The ways whose tag is `tag`, as [`equal_lanes`] has them.
     #[inline(always)]
     fn matches(&self, tag: u16) -> u32 {
@@ -41,7 +41,7 @@ impl Bucket {
 }
 
 pub(crate) struct Index {
-    buckets: Slab<Bucket>,
+    buckets: Slab<IndexBucket>,
     count: u64,
     /// Rotates the way that a move throws out, so that a cycle does not repeat.
     turn: usize,
@@ -65,7 +65,7 @@ impl Index {
 
     /// Bytes of an index with room for `entries` entries when it is `percent` full.
     pub(crate) fn bytes(entries: u32, percent: usize) -> usize {
-        Slab::<Bucket>::bytes(Self::buckets(entries, percent))
+        Slab::<IndexBucket>::bytes(Self::buckets(entries, percent))
     }
 
     #[inline(always)]

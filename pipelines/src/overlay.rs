@@ -20,11 +20,11 @@ use crate::rcft::Rcft;
 use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
 use crate::stage::fast_inner::{self, Read};
-use crate::stage::key::Roce;
+use crate::stage::key::RoceMasks;
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, underlay,
 };
-use crate::watch::{Stage, Watch};
+use crate::watch::{Stage, StageWatch};
 use crate::{Now, Sink};
 use rules::Usage;
 
@@ -146,7 +146,7 @@ impl<P: PacketBuf> Overlay<P> {
 
     /// [`run`](Self::run), watched stage by stage.
     #[inline(always)]
-    pub fn run_watched<S: Sink<P>, W: Watch>(
+    pub fn run_watched<S: Sink<P>, W: StageWatch>(
         &mut self,
         snapshot: &Snapshot,
         now: Now,
@@ -159,7 +159,7 @@ impl<P: PacketBuf> Overlay<P> {
         let cx = Cx { snapshot, counters: &self.counters, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
-        let tables = Reading { fragments: &self.fragments, nft: &self.nft, events: &self.events };
+        let tables = ReadTables { fragments: &self.fragments, nft: &self.nft, events: &self.events };
         let tunnels = matches!(row.role, PortRole::Uplink(_));
         let roce = match row.role {
             PortRole::Uplink(index) => from_wire(&cx, burst, index, row, tables, sink, watch),
@@ -178,7 +178,7 @@ impl<P: PacketBuf> Overlay<P> {
             slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses, false);
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
-        if roce != Roce::default() {
+        if roce != RoceMasks::default() {
             rcft::run(&cx, burst, &mut self.rcft, &self.nft, roce, &self.events, sink);
             watch.lap(Stage::Rcft, n);
         }
@@ -269,7 +269,7 @@ impl<P: PacketBuf> Overlay<P> {
 
 /// What reading a packet takes.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
+struct ReadTables<'a> {
     fragments: &'a Fragments,
     nft: &'a Nft,
     events: &'a Events,
@@ -277,18 +277,18 @@ struct Reading<'a> {
 
 /// From an uplink to the keys of the inner packets. Returns which of them are RoCEv2, as its two neighbours do.
 #[inline]
-fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
+fn from_wire<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     cx: &Cx,
     burst: &mut Burst<P>,
     index: u16,
     row: PortRow,
-    tables: Reading,
+    tables: ReadTables,
     sink: &mut S,
     watch: &mut W,
-) -> Roce {
+) -> RoceMasks {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return Roce::default();
+        return RoceMasks::default();
     };
     // A NIC writes to memory, or to a cache far from the core; what vNICs send, the core has copied itself.
     for packet in burst.pending().filter_map(|i| burst.packets[i].as_ref()) {
@@ -315,15 +315,15 @@ fn from_wire<P: PacketBuf, S: Sink<P>, W: Watch>(
 }
 
 #[inline]
-fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
+fn from_vnic<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     cx: &Cx,
     burst: &mut Burst<P>,
     row: PortRow,
-    tables: Reading,
+    tables: ReadTables,
     limits: &mut MissLimits,
     sink: &mut S,
     watch: &mut W,
-) -> Roce {
+) -> RoceMasks {
     let n = burst.pending.count_ones();
     bind::run(cx, burst, row.role);
     watch.lap(Stage::Bind, n);
@@ -343,15 +343,15 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: Watch>(
 
 /// Neighbour protocols, and the keys of what did not take the fast path.
 #[inline(never)]
-fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
+fn rest_of<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     cx: &Cx,
     burst: &mut Burst<P>,
     rest: u64,
     neighbours: u64,
-    tables: Reading,
+    tables: ReadTables,
     sink: &mut S,
     watch: &mut W,
-) -> Roce {
+) -> RoceMasks {
     neighbour::run(cx, burst, neighbours, tables.events, sink);
     let roce = key::run(cx, burst, rest, tables.fragments, tables.nft);
     watch.lap(Stage::Parse, rest.count_ones());
@@ -359,15 +359,15 @@ fn rest_of<P: PacketBuf, S: Sink<P>, W: Watch>(
 }
 
 /// The host's own traffic goes out as it is.
-fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> Roce {
+fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> RoceMasks {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
-        return Roce::default();
+        return RoceMasks::default();
     };
     for i in burst.pending() {
         if let Some(packet) = burst.take(i) {
             sink.send(uplink.port, packet);
         }
     }
-    Roce::default()
+    RoceMasks::default()
 }

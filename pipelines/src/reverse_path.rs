@@ -12,7 +12,7 @@
 //! - from the VTEPs that the config lists (`[[uplink]] peers`).
 //!
 //! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here once for a flow; each hit asks
-//! [`Source::admits`] again, for a location may have moved meanwhile.
+//! [`SourceVtep::admits`] again, for a location may have moved meanwhile.
 
 use std::net::IpAddr;
 
@@ -23,34 +23,34 @@ use crate::direction::Direction;
 use crate::event::Binding;
 use crate::flow_key::FlowKey;
 use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
-use crate::vtep::{Source, Vtep};
+use crate::vtep::{SourceVtep, Vtep};
 
 /// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
 /// to judge.
-pub fn of_packet(snapshot: &Snapshot, meta: &Meta) -> Option<Source> {
+pub fn of_packet(snapshot: &Snapshot, meta: &Meta) -> Option<SourceVtep> {
     if meta.direction() == Direction::Out {
-        return Some(Source::default());
+        return Some(SourceVtep::default());
     }
     of_flow(snapshot, snapshot.vpc(meta.vpc)?, &meta.key, meta.vtep)
 }
 
 /// The same of a flow of a VPC, from a VTEP.
-pub fn of_flow(snapshot: &Snapshot, vpc: &Vpc, key: &FlowKey, vtep: Vtep) -> Option<Source> {
+pub fn of_flow(snapshot: &Snapshot, vpc: &Vpc, key: &FlowKey, vtep: Vtep) -> Option<SourceVtep> {
     match key.addresses() {
-        Some(ip) if vpc.is_gateway(ip.source) && key.is_icmp_error() => Some(Source::vtep(vtep)),
+        Some(ip) if vpc.is_gateway(ip.source) && key.is_icmp_error() => Some(SourceVtep::vtep(vtep)),
         Some(ip) => of_address(snapshot, vpc, ip.source, vtep),
         None => of_mac(snapshot, vpc, key.src_mac(), vtep),
     }
 }
 
 /// The same of an IP address.
-pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) -> Option<Source> {
+pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) -> Option<SourceVtep> {
     if vpc.is_gateway(source) {
         return None;
     }
     if is_link_local(source) {
         let own = snapshot.location(vpc.index, Destination::Ip(source));
-        return own.map_or_else(|| Some(Source::vtep(vtep)), |own| behind(snapshot, own, vtep));
+        return own.map_or_else(|| Some(SourceVtep::vtep(vtep)), |own| behind(snapshot, own, vtep));
     }
     if let Some(location) = locate(snapshot, vpc, source) {
         return behind(snapshot, location, vtep);
@@ -63,7 +63,7 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
                 RouteTarget::Peer(_) => false,
             })
     };
-    (stranger_may(snapshot, vpc, vtep) || gateway()).then_some(Source::vtep(vtep))
+    (stranger_may(snapshot, vpc, vtep) || gateway()).then_some(SourceVtep::vtep(vtep))
 }
 
 /// True for an IPv6 link-local unicast address (RFC 4291 section 2.5.6).
@@ -72,10 +72,10 @@ pub fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// The same of a MAC address, for what is not IP.
-pub fn of_mac(snapshot: &Snapshot, vpc: &Vpc, source: MacAddr, vtep: Vtep) -> Option<Source> {
+pub fn of_mac(snapshot: &Snapshot, vpc: &Vpc, source: MacAddr, vtep: Vtep) -> Option<SourceVtep> {
     match snapshot.location(vpc.index, Destination::Mac(source)) {
         Some(location) => behind(snapshot, location, vtep),
-        None => stranger_may(snapshot, vpc, vtep).then_some(Source::vtep(vtep)),
+        None => stranger_may(snapshot, vpc, vtep).then_some(SourceVtep::vtep(vtep)),
     }
 }
 
@@ -91,8 +91,8 @@ pub fn may_claim(snapshot: &Snapshot, vpc: &Vpc, binding: Binding, vtep: Vtep) -
         && (!is_link_local(address) || of_mac(snapshot, vpc, mac, vtep).is_some())
 }
 
-fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source> {
-    let source = Source::location(location.slot.slot);
+fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<SourceVtep> {
+    let source = SourceVtep::location(location.slot.slot);
     source.admits(&snapshot.vlt, vtep).then_some(source)
 }
 

@@ -68,7 +68,7 @@ pub struct SlotRef {
 
 /// One slot: control word, then the header. 16 words so that slots do not share cache lines.
 #[repr(C, align(64))]
-struct Slot {
+struct VltSlot {
     /// sequence (16) | generation (16) | kind (8) | length (8) | uplink (16)
     control: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -93,7 +93,7 @@ const fn pack(sequence: u16, generation: u16, kind: u8, len: u8, uplink: u16) ->
 
 /// The shared table. Readers use [`Vlt::read`]; [`VltWriter`] changes it.
 pub struct Vlt {
-    slots: Box<[Slot]>,
+    slots: Box<[VltSlot]>,
     /// Number of the VTEP behind which the destination is, or 0; beside the slots, because every packet out of a tunnel
     /// reads that of its source and nothing else of it.
     vteps: Box<[AtomicU32]>,
@@ -116,7 +116,7 @@ pub enum Hot<'a> {
 /// The way through a tunnel over untagged IPv4, not yet read.
 #[derive(Clone, Copy)]
 pub struct Header4<'a> {
-    slot: &'a Slot,
+    slot: &'a VltSlot,
     control: u64,
 }
 
@@ -144,7 +144,7 @@ impl Header4<'_> {
 
 /// What a worker reads of a slot.
 #[derive(Clone, Copy)]
-pub struct Reading {
+pub struct VltReading {
     /// Generation of the slot.
     pub generation: u16,
     /// Where the destination is.
@@ -156,7 +156,7 @@ impl Vlt {
     pub fn new(slots: u32) -> (std::sync::Arc<Self>, VltWriter) {
         let table = std::sync::Arc::new(Self {
             slots: (0..slots)
-                .map(|_| Slot { control: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] })
+                .map(|_| VltSlot { control: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] })
                 .collect(),
             vteps: (0..slots).map(|_| AtomicU32::new(0)).collect(),
         });
@@ -189,9 +189,9 @@ impl Vlt {
 
     /// A consistent reading of a slot. An index past the end reads as empty.
     #[inline(always)]
-    pub fn read(&self, index: u32) -> Reading {
+    pub fn read(&self, index: u32) -> VltReading {
         let Some(slot) = self.slots.get(index as usize) else {
-            return Reading { generation: 0, place: Place::Empty };
+            return VltReading { generation: 0, place: Place::Empty };
         };
         loop {
             let control = slot.control.load(Ordering::Acquire);
@@ -215,7 +215,7 @@ impl Vlt {
             };
             fence(Ordering::Acquire);
             if slot.control.load(Ordering::Relaxed) == control {
-                return Reading { generation: (control >> 32) as u16, place };
+                return VltReading { generation: (control >> 32) as u16, place };
             }
         }
     }

@@ -88,9 +88,9 @@ impl Vteps {
 /// nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromZeros)]
 #[repr(transparent)]
-pub struct Source(u32);
+pub struct SourceVtep(u32);
 
-impl Source {
+impl SourceVtep {
     /// The bit of a VTEP's number; otherwise it is a slot plus one.
     const VTEP: u32 = 1 << 31;
 
@@ -146,7 +146,7 @@ mod tests {
         let (vlt, mut writer) = Vlt::new(2);
         let [a, b] = [1, 2].map(|number| Vtep::new(number, false).unwrap());
         let slot = writer.allocate(Place::Unresolved { uplink: 0, vtep: 1 }).unwrap().slot;
-        let source = Source::location(slot);
+        let source = SourceVtep::location(slot);
         assert!(source.admits(&vlt, a) && !source.admits(&vlt, b));
         writer.update(slot, Place::Unresolved { uplink: 0, vtep: 2 });
         assert!(source.admits(&vlt, b) && !source.admits(&vlt, a));
@@ -154,7 +154,7 @@ mod tests {
         assert!(!source.admits(&vlt, a) && !source.admits(&vlt, b));
         writer.free(slot);
         assert!(!source.admits(&vlt, b));
-        assert!(Source::vtep(a).admits(&vlt, a) && !Source::vtep(a).admits(&vlt, b));
-        assert!([a, b].iter().all(|&vtep| !Source::default().admits(&vlt, vtep)));
+        assert!(SourceVtep::vtep(a).admits(&vlt, a) && !SourceVtep::vtep(a).admits(&vlt, b));
+        assert!([a, b].iter().all(|&vtep| !SourceVtep::default().admits(&vlt, vtep)));
     }
 }

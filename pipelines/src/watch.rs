@@ -70,14 +70,14 @@ impl Stage {
 }
 
 /// What is told of the stages.
-pub trait Watch {
+pub trait StageWatch {
     /// Time begins.
     fn start(&mut self);
     /// A stage has ended that began with so many packets; the next one begins.
     fn lap(&mut self, stage: Stage, packets: u32);
 }
 
-impl Watch for () {
+impl StageWatch for () {
     #[inline(always)]
     fn start(&mut self) {}
 

@@ -11,7 +11,7 @@ use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::qos::{Class, NodeLimits};
 use pipelines::snapshot::PortIndex;
-use testkit::fixture::{BURST, SINGLE, WHOLE, Whole, Worker};
+use testkit::fixture::{BURST, FixtureWorker, SINGLE, WHOLE, Whole};
 use testkit::*;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, Vni};

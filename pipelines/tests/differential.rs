@@ -112,7 +112,7 @@ impl Lab {
     fn new(underlay: Underlay, entries: u32) -> Self {
         let mut world = lab(1, underlay);
         world.worker =
-            Worker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+            TestWorker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
         let blue = world.add_vpc(200);
         world.add_vnic(blue, A, None);
         world.add_vnic(blue, S, None);
@@ -372,14 +372,14 @@ impl Lab {
     /// Both ways at once: an error says where they differ.
     fn packet(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let Some((port, frame)) = self.frame(step) else { return Ok(()) };
-        let drops = |worker: &Worker| -> Vec<u64> {
+        let drops = |worker: &TestWorker| -> Vec<u64> {
             DropReason::all().map(|reason| worker.counters.drops(reason)).collect()
         };
         let before = drops(&self.world.worker);
         let snapshot = &self.world.snapshot;
         let mine = self.world.worker.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);
         let after = drops(&self.world.worker);
-        let mut fresh = Worker::new(
+        let mut fresh = TestWorker::new(
             4,
             self.world.fragments.clone(),
             self.world.rcft.clone(),

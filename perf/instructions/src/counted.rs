@@ -3,7 +3,7 @@
 
 use gungraun::prelude::*;
 
-use testkit::fixture::{BURST, Lane, SINGLE, Stage, Stages, WHOLE, Whole, Worker};
+use testkit::fixture::{BURST, FixtureWorker, Lane, SINGLE, SingleStage, Stages, WHOLE, Whole};
 
 /// Bursts of a count: what only some of them pay (a quantum of tokens, for one) is spread over all.
 const LANES: usize = 8;
@@ -17,7 +17,7 @@ struct Ready<W> {
     before: Vec<(&'static str, u64)>,
 }
 
-fn before_stage(index: usize) -> Box<(Stage, Ready<Stages>)> {
+fn before_stage(index: usize) -> Box<(SingleStage, Ready<Stages>)> {
     let (_, stage, case) = SINGLE[index];
     let mut worker = Stages::busy(case);
     let mut lanes = worker.lanes(LANES);
@@ -26,7 +26,7 @@ fn before_stage(index: usize) -> Box<(Stage, Ready<Stages>)> {
     Box::new((stage, Ready { worker, lanes, before }))
 }
 
-fn after_stage(ready: Box<(Stage, Ready<Stages>)>) {
+fn after_stage(ready: Box<(SingleStage, Ready<Stages>)>) {
     let (stage, Ready { mut worker, mut lanes, before }) = *ready;
     lanes.iter_mut().for_each(|lane| worker.after(stage, lane));
     worker.check(&before, PACKETS);
@@ -46,7 +46,7 @@ fn after_whole(mut ready: Box<Ready<Whole>>) {
 
 #[library_benchmark]
 #[benches::of(iter = 0..SINGLE.len(), setup = before_stage, teardown = after_stage)]
-fn stage(mut ready: Box<(Stage, Ready<Stages>)>) -> Box<(Stage, Ready<Stages>)> {
+fn stage(mut ready: Box<(SingleStage, Ready<Stages>)>) -> Box<(SingleStage, Ready<Stages>)> {
     let (stage, Ready { worker, lanes, .. }) = &mut *ready;
     for lane in lanes {
         worker.step(*stage, lane);

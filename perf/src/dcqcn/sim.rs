@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::qos::{
-    Class, Dhtb, Divider, Kind, NodeLimits, Offer, OverRate, QueueLimits, RedProfile, Tree, TreeSize, Verdict,
+    Class, Dhtb, Divider, NodeLimits, Offer, OverRate, QueueLimits, RedProfile, ShaperVerdict, TrafficKind,
+    Tree, TreeSize,
 };
 
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
@@ -224,8 +225,8 @@ impl Sim<'_> {
 
     fn offer(&mut self, n: usize) {
         let (class, kind) = match self.states[n] {
-            State::Tcp(_) => (Class::Tcp, Kind::Tcp),
-            _ => (Class::Rdma, Kind::Rdma),
+            State::Tcp(_) => (Class::Tcp, TrafficKind::Tcp),
+            _ => (Class::Rdma, TrafficKind::Rdma),
         };
         let leaf = self.tree.leaf(Direction::Out, self.setup.flows[n].vnic, class);
         let bytes = self.frame(n) + self.setup.red.overhead;
@@ -236,10 +237,10 @@ impl Sim<'_> {
         let offer = Offer { bytes, tunnel: 0, kind };
         let over_rate = OverRate { red: &self.setup.red, queues: QueueLimits::default() };
         match self.dhtb.offer(leaf, n, offer, over_rate, self.now_ns) {
-            Verdict::Send(n) => self.left(n, false),
-            Verdict::Mark(n) => self.left(n, true),
-            Verdict::Kept => self.traces[n].waited += 1,
-            Verdict::ClassFull(n) | Verdict::WorkerFull(n) => {
+            ShaperVerdict::Send(n) => self.left(n, false),
+            ShaperVerdict::Mark(n) => self.left(n, true),
+            ShaperVerdict::Kept => self.traces[n].waited += 1,
+            ShaperVerdict::ClassFull(n) | ShaperVerdict::WorkerFull(n) => {
                 self.traces[n].dropped += 1;
                 if let State::Tcp(tcp) = &mut self.states[n] {
                     tcp.lost(self.now_ns);

@@ -313,7 +313,7 @@ pub fn innermost(frame: &[u8]) -> Option<(usize, Headers)> {
 pub fn checksums_right(frame: &[u8]) -> bool {
     let Some((at, headers)) = innermost(frame) else { return false };
     let inner = &frame[at..];
-    let l4_right = || !matches!(l4::verify(&headers, [inner]), l4::Verdict::Bad);
+    let l4_right = || !matches!(l4::verify(&headers, [inner]), l4::ChecksumVerdict::Bad);
     let icrc_right = || icrc::verify(&headers, [inner]) != Some(false);
     headers.ipv4_checksum_ok(inner)
         && l4_right()
@@ -380,7 +380,7 @@ mod tests {
                     assert_eq!((headers.sport, headers.dport, headers.tos), (0xc123, 5001, 0x6a));
                     assert_eq!(headers.vlan_count, u8::from(vlan.is_some()));
                     assert_eq!(inner[..12], [TUPLE.dst_mac, TUPLE.src_mac].concat());
-                    assert_eq!(l4::verify(&headers, [inner]), l4::Verdict::Good);
+                    assert_eq!(l4::verify(&headers, [inner]), l4::ChecksumVerdict::Good);
                     if v6 {
                         let ip = headers.ipv6(inner).unwrap();
                         assert_eq!(u128::from_be_bytes(ip.src), TUPLE.src_ip);
@@ -426,7 +426,7 @@ mod tests {
                     let (at, headers) = innermost(&frame).unwrap();
                     let inner = &frame[at..];
                     assert_eq!(icrc::verify(&headers, [inner]), Some(true));
-                    let packet = roce::Packet::of(&headers, inner).unwrap().unwrap();
+                    let packet = roce::RocePacket::of(&headers, inner).unwrap().unwrap();
                     assert_eq!((packet.bth.opcode, packet.bth.pad_count()), (code, 0));
                     assert_eq!(packet.bth.dest_qp().get(), TUPLE.qp);
                     assert_eq!(packet.bth.psn().get(), 0xff_fffe);

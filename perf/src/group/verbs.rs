@@ -162,7 +162,7 @@ mod tests {
                 let frame = template.fill(Qpn::truncated(qpn), psn, mark).to_vec();
                 let headers = wire::parse::parse(&frame, frame.len()).unwrap();
                 assert_eq!(icrc::verify(&headers, [&frame[..]]), Some(true), "{kind:?}");
-                let packet = roce::Packet::of(&headers, &frame).unwrap().unwrap();
+                let packet = roce::RocePacket::of(&headers, &frame).unwrap().unwrap();
                 assert_eq!(packet.bth.opcode, kind.opcode());
                 let expected = if kind == Kind::Ack { Mark::default() } else { mark };
                 assert_eq!(read(&frame, 0), Some(Seen { kind, qpn, psn, mark: expected }));

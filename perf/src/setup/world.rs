@@ -15,7 +15,7 @@ use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, RouteTarget, Snapshot, Subnet,
     Uplink, Vnic, VnicRow, Vpc,
 };
-use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use pipelines::vlt::{Place, Vlt, VltWriter};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::{HeapBuf, MacAddr, Vni};
@@ -132,7 +132,7 @@ fn tunnel() -> Place {
         src_mac: VTEPS[0].0,
         next_hop: VTEPS[1].0,
         vlan: None,
-        ends: Ends::V4(VTEPS[0].1, VTEPS[1].1),
+        ends: TunnelEnds::V4(VTEPS[0].1, VTEPS[1].1),
         ttl: 64,
         udp_port: 4789,
         vni: vni(),

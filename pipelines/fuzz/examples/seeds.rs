@@ -10,7 +10,7 @@ use std::path::Path as FilePath;
 use std::{fs, io};
 
 use wire::build::Path;
-use wire::cm::{Answered, Cm, Gid, Message, RejectReason, Req, Transport};
+use wire::cm::{Answered, Cm, Gid, CmMessage, RejectReason, Req, Transport};
 use wire::roce::opcode::{self, Operation};
 use wire::roce::{Bth, extended};
 use wire::{MacAddr, Psn, Qpn, Vni, protocol, tcp};
@@ -146,12 +146,12 @@ fn frames() -> Vec<(String, Vec<u8>)> {
     frames
 }
 
-fn messages() -> Vec<Message> {
+fn messages() -> Vec<CmMessage> {
     let (local_comm_id, remote_comm_id) = (0x1111_1111, 0x2222_2222);
     let (qpn, psn) = (Qpn::truncated(0x11_2233), Psn::truncated(0xabcdef));
     let gid = |last| Gid::from(std::net::IpAddr::from([10, 0, 0, last]));
     vec![
-        Message::Req(Req {
+        CmMessage::Req(Req {
             local_comm_id,
             service_id: 0x0106_4321,
             local_ca_guid: 0x5054_00ff_fe00_0001,
@@ -163,26 +163,26 @@ fn messages() -> Vec<Message> {
             local_gid: gid(1),
             remote_gid: gid(2),
         }),
-        Message::Mra { local_comm_id, remote_comm_id, answers: Answered::Req },
-        Message::Rej {
+        CmMessage::Mra { local_comm_id, remote_comm_id, answers: Answered::Req },
+        CmMessage::Rej {
             local_comm_id: 0,
             remote_comm_id,
             answers: Answered::Req,
             reason: RejectReason::NO_RESOURCES,
         },
-        Message::Rep { local_comm_id, remote_comm_id, local_qpn: qpn, starting_psn: psn, local_ca_guid: 1 },
-        Message::Rtu { local_comm_id, remote_comm_id },
-        Message::Dreq { local_comm_id, remote_comm_id, remote_qpn: qpn },
-        Message::Drep { local_comm_id, remote_comm_id },
-        Message::Lap {
+        CmMessage::Rep { local_comm_id, remote_comm_id, local_qpn: qpn, starting_psn: psn, local_ca_guid: 1 },
+        CmMessage::Rtu { local_comm_id, remote_comm_id },
+        CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn: qpn },
+        CmMessage::Drep { local_comm_id, remote_comm_id },
+        CmMessage::Lap {
             local_comm_id,
             remote_comm_id,
             remote_qpn: qpn,
             local_gid: gid(1),
             remote_gid: gid(2),
         },
-        Message::Apr { local_comm_id, remote_comm_id, status: 1 },
-        Message::SidrReq { request_id: 7, pkey: 0xffff, service_id: 0x0106_4321 },
-        Message::SidrRep { request_id: 7, status: 0, qpn, service_id: 0x0106_4321, qkey: 0x0123_4567 },
+        CmMessage::Apr { local_comm_id, remote_comm_id, status: 1 },
+        CmMessage::SidrReq { request_id: 7, pkey: 0xffff, service_id: 0x0106_4321 },
+        CmMessage::SidrRep { request_id: 7, status: 0, qpn, service_id: 0x0106_4321, qkey: 0x0123_4567 },
     ]
 }

@@ -3,8 +3,8 @@
 //! nothing else is answered.
 
 use wire::build::{MAX_REJECT_LEN, Path, Reject, cm_reject};
-use wire::cm::{Answered, Cm, CmMalformed, MAD_OFFSET, Message, UDP_PAYLOAD_LEN};
-use wire::l4::{self, Verdict};
+use wire::cm::{Answered, Cm, CmMalformed, MAD_OFFSET, CmMessage, UDP_PAYLOAD_LEN};
+use wire::l4::{self, ChecksumVerdict};
 use wire::parse::parse;
 use wire::roce::{Deth, QP_GSI};
 use wire::{Flags, MacAddr, Psn, View, icrc, mad};
@@ -14,7 +14,7 @@ pub fn run(data: &[u8]) {
     let _ = payload(data);
     let Some((choice, body)) = data.split_first() else { return };
     let attribute = 0x10 + u16::from(choice % 11);
-    let template = Cm::new(0x1122_3344, Message::Rtu { local_comm_id: 0, remote_comm_id: 0 });
+    let template = Cm::new(0x1122_3344, CmMessage::Rtu { local_comm_id: 0, remote_comm_id: 0 });
     let (bth, deth) = template.headers();
     let mut bytes = [bth.bytes(), deth.bytes(), mad::Header::cm(attribute, 0x1122_3344).bytes()].concat();
     bytes.extend_from_slice(&body[..body.len().min(mad::BODY_LEN)]);
@@ -36,7 +36,7 @@ fn payload(bytes: &[u8]) -> Result<Cm, CmMalformed> {
         match (cm_reject(&h, &frame, with, &mut out), read) {
             (Some(len), Ok(asked)) => rejected(&path, &asked, &out[..len], with),
             (Some(_), Err(malformed)) => panic!("{malformed}, but answered"),
-            (None, Ok(asked)) => assert!(!matches!(asked.message, Message::Req(_))),
+            (None, Ok(asked)) => assert!(!matches!(asked.message, CmMessage::Req(_))),
             (None, Err(_)) => {}
         }
     }
@@ -55,12 +55,12 @@ fn rejected(path: &Path, asked: &Cm, answer: &[u8], with: Reject) {
     let h = parse(answer, answer.len()).expect("an answer can be read");
     assert!(h.ipv4_checksum_ok(answer) && h.is(Flags::L4) && !h.is(Flags::PADDED));
     assert_eq!(icrc::verify(&h, [answer]), Some(true));
-    assert_ne!(l4::verify(&h, [answer]), Verdict::Bad);
+    assert_ne!(l4::verify(&h, [answer]), ChecksumVerdict::Bad);
     assert_eq!((h.sport, h.dport, usize::from(h.vlan_count)), (0xc000, 4791, path.tags.len()));
     let eth = h.ethernet(answer).expect("an Ethernet header");
     assert_eq!((eth.src, eth.dst), (path.dst_mac, path.src_mac));
-    let Message::Req(req) = asked.message else { panic!("answered {:?}", asked.message) };
-    let message = Message::Rej {
+    let CmMessage::Req(req) = asked.message else { panic!("answered {:?}", asked.message) };
+    let message = CmMessage::Rej {
         local_comm_id: 0,
         remote_comm_id: req.local_comm_id,
         answers: Answered::Req,

@@ -11,7 +11,7 @@ use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, Limits, Outcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+    Keeper, Ledger, QpLimits, QpOutcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
 };
 use pipelines::{Now, TICK_MS};
 use wire::Qpn;
@@ -149,7 +149,7 @@ impl Test {
         rcft.prefetch_line(Direction::Out, hash);
         let outcome = rcft.sent(vnic, &key, hash, &Self::said(b, a), now);
         if self.twin.contains_key(&key) {
-            assert_eq!(outcome, Outcome::Pass, "{key:?} is admitted");
+            assert_eq!(outcome, QpOutcome::Pass, "{key:?} is admitted");
             return;
         }
         let in_use = self.twin.keys().filter(|known| known.scope() == key.scope()).count();
@@ -162,15 +162,15 @@ impl Test {
             row.due = start + row.interval;
         }
         let reason = match outcome {
-            Outcome::Pass => panic!("{key:?} passes and is not admitted"),
-            Outcome::Opened => {
+            QpOutcome::Pass => panic!("{key:?} passes and is not admitted"),
+            QpOutcome::Opened => {
                 // Beyond its rate only one that went idle may come back; which ones is a memory with gaps.
                 assert!(!no_place, "{key:?} opened over the quota");
                 self.twin.insert(key, Place::Admitted);
                 return;
             }
-            Outcome::RefusedNew(reason) => reason,
-            Outcome::Refused(reason) => {
+            QpOutcome::RefusedNew(reason) => reason,
+            QpOutcome::Refused(reason) => {
                 let known = self.refused.get(&(worker, key));
                 let lately = known.is_some_and(|(why, tick)| *why == reason && now.tick - tick <= HOLDS);
                 assert!(lately, "{key:?} was not refused for {reason:?} lately");
@@ -186,7 +186,7 @@ impl Test {
             other => panic!("{key:?}: {other:?}"),
         }
         // A used-up quota is remembered from its first packet on, the others from their last.
-        if reason != DropReason::QP_QUOTA || matches!(outcome, Outcome::RefusedNew(_)) {
+        if reason != DropReason::QP_QUOTA || matches!(outcome, QpOutcome::RefusedNew(_)) {
             self.refused.insert((worker, key), (reason, now.tick));
         }
     }
@@ -212,7 +212,7 @@ impl Test {
             2 => u32::from(b >> 2),
             _ => u32::MAX >> ((b >> 2) % 32),
         };
-        self.keeper.set_limits(vnic, Limits { quota, new_rate, reject: b & 0x80 != 0 });
+        self.keeper.set_limits(vnic, QpLimits { quota, new_rate, reject: b & 0x80 != 0 });
         let row = &mut self.rows[vnic as usize];
         row.quota = quota;
         row.interval = if new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(new_rate) };

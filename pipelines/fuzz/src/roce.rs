@@ -4,7 +4,7 @@
 
 use wire::build::Path;
 use wire::parse::parse;
-use wire::roce::{self, Class, Operation, Packet, RoceMalformed, opcode};
+use wire::roce::{self, RoceClass, Operation, RocePacket, RoceMalformed, opcode};
 use wire::{Flags, Headers, MacAddr, View, cm, icrc, l4};
 
 /// The input is a frame; and the UDP payload of another, over the path that its first byte chooses.
@@ -27,12 +27,12 @@ fn frame(frame: &[u8]) {
     assert!(h.payload(frame).len() <= frame.len());
     checksums(&h, frame);
     let Some((bytes, len)) = roce::udp_payload(&h, frame) else {
-        assert!(Packet::of(&h, frame).is_none() && cm::Cm::of(&h, frame).is_err());
+        assert!(RocePacket::of(&h, frame).is_none() && cm::Cm::of(&h, frame).is_err());
         return;
     };
     assert!(h.is_udp() && !h.flags.intersects(Flags::FRAGMENT));
     assert_eq!(bytes.len(), len, "the whole frame is at hand");
-    let parsed = Packet::parse(bytes, len);
+    let parsed = RocePacket::parse(bytes, len);
     match &parsed {
         Ok(packet) => read(packet, bytes),
         Err(malformed) => {
@@ -42,7 +42,7 @@ fn frame(frame: &[u8]) {
     }
     if cm::Cm::of(&h, frame).is_ok() {
         let packet = parsed.as_ref().expect("a connection manager's message is a RoCEv2 packet");
-        assert_eq!((packet.class(), packet.payload_len()), (Class::Cm, opcode::MAD_LEN));
+        assert_eq!((packet.class(), packet.payload_len()), (RoceClass::Cm, opcode::MAD_LEN));
     }
     let icrc = icrc::verify(&h, [frame]);
     assert_eq!(icrc.is_some(), len >= roce::BTH_LEN + roce::ICRC_LEN);
@@ -52,7 +52,7 @@ fn frame(frame: &[u8]) {
         if head.len() >= h.payload_offset() + roce::BTH_LEN {
             assert_eq!(icrc::verify(&h, [head, tail]), icrc);
         }
-        match (Packet::of(&h, head), &parsed) {
+        match (RocePacket::of(&h, head), &parsed) {
             (Some(Ok(part)), Ok(whole)) => {
                 assert_eq!((part.operation, part.payload_len()), (whole.operation, whole.payload_len()));
                 assert!(whole.payload().starts_with(part.payload()));
@@ -66,7 +66,7 @@ fn frame(frame: &[u8]) {
 }
 
 /// Headers and payload cover the UDP payload exactly.
-fn read(packet: &Packet, bytes: &[u8]) {
+fn read(packet: &RocePacket, bytes: &[u8]) {
     let operation = Operation::of(bytes[0]);
     assert_eq!(packet.operation, operation);
     let len = |header: Option<&[u8]>| header.map_or(0, <[u8]>::len);
@@ -92,7 +92,7 @@ fn read(packet: &Packet, bytes: &[u8]) {
         assert_eq!(
             legal == bytes.len() && pad == 0,
             match packet.class() {
-                Class::Cm => packet.payload_len() == opcode::MAD_LEN && pad == 0,
+                RoceClass::Cm => packet.payload_len() == opcode::MAD_LEN && pad == 0,
                 _ => packet.payload_len() == 0 && pad == 0,
             }
         );
@@ -116,6 +116,6 @@ fn checksums(h: &Headers, frame: &[u8]) {
     let _ = h.ipv4_checksum_ok(frame);
     let mut copy = frame.to_vec();
     if l4::fill(h, &mut copy) {
-        assert_eq!(l4::verify(h, [&copy[..]]), l4::Verdict::Good);
+        assert_eq!(l4::verify(h, [&copy[..]]), l4::ChecksumVerdict::Good);
     }
 }

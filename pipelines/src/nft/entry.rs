@@ -4,13 +4,13 @@ use wire::MacAddr;
 use zerocopy::FromZeros;
 
 use crate::flow_key::FlowKey;
-use crate::vtep::Source;
+use crate::vtep::SourceVtep;
 
 /// What becomes of the packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(u8)]
-pub enum Verdict {
-    /// Drop, with the reason in [`Action::reason`].
+pub enum FlowVerdict {
+    /// Drop, with the reason in [`FlowAction::reason`].
     #[default]
     Drop = 0,
     /// Send to the VLT slot.
@@ -24,16 +24,16 @@ pub enum Verdict {
 /// The compiled decision for a flow: everything the fast path needs, as data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
-pub struct Action {
+pub struct FlowAction {
     /// Whether packets are forwarded to `slot`, flooded, answered or dropped.
-    pub verdict: Verdict,
-    /// Index of the drop reason for [`Verdict::Drop`].
+    pub verdict: FlowVerdict,
+    /// Index of the drop reason for [`FlowVerdict::Drop`].
     pub reason: u8,
     /// 1 when MACs are rewritten and the TTL is decremented.
     pub rewrite: u8,
     /// 1 when the packet is an RC data packet and RCFT applies.
     pub rcft: u8,
-    /// VLT slot for [`Verdict::Forward`].
+    /// VLT slot for [`FlowVerdict::Forward`].
     pub slot: u32,
     /// Generation that the VLT slot had when this was computed.
     pub slot_generation: u16,
@@ -48,13 +48,13 @@ pub struct Action {
     /// The value of that cell when this was computed.
     pub generation: u32,
     /// From where the packets of a flow out of the tunnel may come.
-    pub source: Source,
+    pub source: SourceVtep,
 }
 
-impl Action {
+impl FlowAction {
     /// A decision to drop.
     pub fn drop(reason: crate::drops::DropReason) -> Self {
-        Self { verdict: Verdict::Drop, reason: reason.index() as u8, ..Self::default() }
+        Self { verdict: FlowVerdict::Drop, reason: reason.index() as u8, ..Self::default() }
     }
 
     /// The rewritten MACs (source, destination), if the flow is routed.
@@ -66,14 +66,14 @@ impl Action {
 /// One flow.
 #[derive(Clone, Copy, Default, FromZeros)]
 #[repr(C, align(64))]
-pub struct Entry {
+pub struct NftEntry {
     /// The key; it means something only while the slot is in use.
     pub key: FlowKey,
     /// 0 when the slot is free, else 1 + list of the idle wheel.
     pub(super) used: u32,
     pub(super) spare: u32,
     /// The decision that `decide` made, valid while its generation cell has the same count.
-    pub action: Action,
+    pub action: FlowAction,
     /// When the flow was last seen, in ticks ([`crate::TICK_MS`]).
     pub last_seen: u32,
     /// Packets of the flow.
@@ -84,5 +84,5 @@ pub struct Entry {
     pub(super) next: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 128 && align_of::<Entry>() == 64);
-const _: () = assert!(std::mem::offset_of!(Entry, action) == 64);
+const _: () = assert!(size_of::<NftEntry>() == 128 && align_of::<NftEntry>() == 64);
+const _: () = assert!(std::mem::offset_of!(NftEntry, action) == 64);

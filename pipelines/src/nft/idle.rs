@@ -8,7 +8,7 @@
 //! Ticks must not go back. They wrap after 13 years; the wheel counts slices of a time that does not, to which each tick is
 //! extended by its distance from the latest.
 
-use super::{Entry, NONE};
+use super::{NONE, NftEntry};
 
 /// Lists of the wheel; must exceed the slices of an idle timeout.
 const SLICES: u64 = 64;
@@ -37,7 +37,7 @@ pub(super) struct IdleWheel {
 /// What [`IdleWheel::next_expired`] found.
 pub(super) enum Expired {
     /// This entry is idle for longer than the timeout.
-    Entry(u32),
+    NftEntry(u32),
     /// An entry was moved on; there may be more.
     Refreshed,
     /// Nothing is due.
@@ -87,13 +87,13 @@ impl IdleWheel {
     }
 
     /// Queues an entry that is used now.
-    pub(super) fn push(&mut self, entries: &mut [Entry], slot: u32, now: u32) {
+    pub(super) fn push(&mut self, entries: &mut [NftEntry], slot: u32, now: u32) {
         self.hear(now);
         self.queue(entries, slot, now);
     }
 
     /// Queues an entry under the time of its last use.
-    fn queue(&mut self, entries: &mut [Entry], slot: u32, tick: u32) {
+    fn queue(&mut self, entries: &mut [NftEntry], slot: u32, tick: u32) {
         let slice = self.slice(tick);
         // The oldest slice there is, this one included: an entry that is moved on may be older than all others. It
         // goes back no further than keeps the newest one on the wheel.
@@ -119,8 +119,8 @@ impl IdleWheel {
     }
 
     /// Takes an entry out.
-    pub(super) fn unlink(&mut self, entries: &mut [Entry], slot: u32) {
-        let Entry { prev, next, used, .. } = entries[slot as usize];
+    pub(super) fn unlink(&mut self, entries: &mut [NftEntry], slot: u32) {
+        let NftEntry { prev, next, used, .. } = entries[slot as usize];
         match entries.get_mut(prev as usize) {
             Some(entry) => entry.next = next,
             None => {
@@ -137,7 +137,7 @@ impl IdleWheel {
     }
 
     /// The next entry that is due at `now_tick`. Each call looks at one entry.
-    pub(super) fn next_expired(&mut self, entries: &mut [Entry], now_tick: u32) -> Expired {
+    pub(super) fn next_expired(&mut self, entries: &mut [NftEntry], now_tick: u32) -> Expired {
         self.hear(now_tick);
         let Some((first, slot)) = self.first() else { return Expired::None };
         // Of a slice that is due, every entry is, unless it was used since.
@@ -146,7 +146,7 @@ impl IdleWheel {
         }
         let seen = self.extend(entries[slot as usize].last_seen);
         if self.extend(now_tick).saturating_sub(seen) > u64::from(self.idle) {
-            return Expired::Entry(slot);
+            return Expired::NftEntry(slot);
         }
         self.requeue(entries, slot);
         Expired::Refreshed
@@ -154,7 +154,7 @@ impl IdleWheel {
 
     /// Moves one refreshed entry out of the way of [`oldest`](Self::oldest). `false` when the next one there is
     /// none.
-    pub(super) fn tidy(&mut self, entries: &mut [Entry]) -> bool {
+    pub(super) fn tidy(&mut self, entries: &mut [NftEntry]) -> bool {
         let Some((first, slot)) = self.first() else { return false };
         let refreshed = self.slice(entries[slot as usize].last_seen) > first;
         if refreshed {
@@ -165,7 +165,7 @@ impl IdleWheel {
 
     /// The entry idle for longest, or [`NONE`] in an empty table. Where more entries were refreshed than one call
     /// may look at (and [`tidy`](Self::tidy) did not keep up), the one used longest ago among those it saw.
-    pub(super) fn oldest(&mut self, entries: &mut [Entry]) -> u32 {
+    pub(super) fn oldest(&mut self, entries: &mut [NftEntry]) -> u32 {
         let (mut best, mut best_seen) = (NONE, u64::MAX);
         for _ in 0..MAX_STEPS {
             let Some((first, slot)) = self.first() else { break };
@@ -181,7 +181,7 @@ impl IdleWheel {
         best
     }
 
-    fn requeue(&mut self, entries: &mut [Entry], slot: u32) {
+    fn requeue(&mut self, entries: &mut [NftEntry], slot: u32) {
         self.unlink(entries, slot);
         self.queue(entries, slot, entries[slot as usize].last_seen);
     }

@@ -11,7 +11,7 @@
 mod entry;
 mod idle;
 
-pub use entry::{Action, Entry, Verdict};
+pub use entry::{FlowAction, FlowVerdict, NftEntry};
 
 use crate::flow_key::{FlowKey, Scope};
 use crate::index::Index;
@@ -55,7 +55,7 @@ pub struct NftStats {
 pub struct Nft {
     config: NftConfig,
     index: Index,
-    entries: Slab<Entry>,
+    entries: Slab<NftEntry>,
     free: Vec<u32>,
     idle: IdleWheel,
     owners: Owners,
@@ -79,7 +79,7 @@ impl Nft {
     /// first touched.
     pub fn new(config: NftConfig, advise: &dyn Fn(usize, usize)) -> Self {
         let config = NftConfig { entries: config.entries.clamp(1, NONE - 1), ..config };
-        let entries: Slab<Entry> = Slab::zeroed(config.entries as usize, advise);
+        let entries: Slab<NftEntry> = Slab::zeroed(config.entries as usize, advise);
         let index = Index::new(config.entries, INDEX_PERCENT, advise);
         Self {
             config,
@@ -135,7 +135,7 @@ impl Nft {
         &self,
         probes: &mut [P],
         mask: u64,
-        current: impl Fn(&Action) -> bool,
+        current: impl Fn(&FlowAction) -> bool,
     ) -> u64 {
         for i in Bits(mask) {
             let slot = self.index.candidate(probes[i].hash());
@@ -169,20 +169,20 @@ impl Nft {
 
     /// The entry in a slot that a lookup or an insertion returned.
     #[inline(always)]
-    pub fn entry(&self, slot: u32) -> &Entry {
+    pub fn entry(&self, slot: u32) -> &NftEntry {
         &self.entries[slot as usize]
     }
 
     /// The entry in a slot, for counting and updating; `None` for [`NONE`].
     #[inline(always)]
-    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry> {
+    pub fn entry_mut(&mut self, slot: u32) -> Option<&mut NftEntry> {
         self.entries.get_mut(slot as usize)
     }
 
     /// Inserts a key that is not in the table; makes room by removing the entry idle for longest, of the same source where
     /// that has its share of the table. The slot of the new entry: earlier slots may have lost theirs. [`NONE`] for a flow
     /// that is not cached, because no entry of its source was found at once (or the index lost count).
-    pub fn insert(&mut self, key: FlowKey, hash: u64, action: Action, now: u32) -> u32 {
+    pub fn insert(&mut self, key: FlowKey, hash: u64, action: FlowAction, now: u32) -> u32 {
         if self.free.is_empty() {
             let scope = key.scope();
             let victim = if self.owners.count(scope) >= self.owners.share {
@@ -201,7 +201,7 @@ impl Nft {
                 return NONE;
             }
         }
-        self.entries[slot as usize] = Entry { key, action, last_seen: now, ..Entry::default() };
+        self.entries[slot as usize] = NftEntry { key, action, last_seen: now, ..NftEntry::default() };
         self.idle.push(&mut self.entries, slot, now);
         *self.owners.of(key.scope()) += 1;
         self.stats.inserted += 1;
@@ -256,7 +256,7 @@ impl Nft {
         *owned = owned.saturating_sub(1);
         self.index.remove(hash, slot);
         self.idle.unlink(&mut self.entries, slot);
-        self.entries[slot as usize] = Entry::default();
+        self.entries[slot as usize] = NftEntry::default();
         self.free.push(slot);
     }
 
@@ -265,7 +265,7 @@ impl Nft {
     pub fn age(&mut self, now: u32, budget: usize) {
         for _ in 0..budget {
             match self.idle.next_expired(&mut self.entries, now) {
-                idle::Expired::Entry(slot) => {
+                idle::Expired::NftEntry(slot) => {
                     self.remove(slot);
                     self.stats.aged += 1;
                 }
@@ -289,7 +289,7 @@ impl Nft {
     }
 
     /// Up to `limit` entries in use, from slot `from` on, and the slot to go on from (`None` at the end).
-    pub fn scan(&self, from: u32, limit: usize) -> (Vec<Entry>, Option<u32>) {
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<NftEntry>, Option<u32>) {
         let mut found = Vec::new();
         let end = self.config.entries.min(from.saturating_add(4096));
         for slot in from..end {

@@ -35,8 +35,8 @@ fn key(number: u16) -> FlowKey {
     FlowKey::from_words([u64::from(number), 0, 0, 0, 7 << 32, 0, 17])
 }
 
-fn action(value: u8) -> Action {
-    Action { reason: value, ..Action::default() }
+fn action(value: u8) -> FlowAction {
+    FlowAction { reason: value, ..FlowAction::default() }
 }
 
 struct Pair {
@@ -367,7 +367,8 @@ fn repair_a_scanner_turns_nobody_else_over() {
     };
     let config = NftConfig { entries: 1024, idle_ticks: 300, seed: SEED };
     let mut nft = Nft::new(config, &|_, _| {}).shared_by(8, 4);
-    let insert = |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), Action::default(), now);
+    let insert =
+        |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), FlowAction::default(), now);
     for n in 0..100 {
         assert_ne!(insert(&mut nft, of(1, n), 1), NONE);
     }
@@ -425,7 +426,7 @@ proptest! {
                 continue;
             }
             let before = held(&nft);
-            nft.insert(key, key.hash(SEED), Action::default(), now);
+            nft.insert(key, key.hash(SEED), FlowAction::default(), now);
             let after = held(&nft);
             for other in (0..3).filter(|other| *other != vnic as usize) {
                 let lost = after[other] < before[other];
@@ -447,12 +448,12 @@ fn repair_entries_age_where_ticks_wrap() {
         let hash = |n| key(n).hash(SEED);
         // One flow stays in use over the wrap, others come and go before, at and after it.
         let start = 0u32.wrapping_sub(idle_ticks * 5 / 2);
-        let kept = nft.insert(key(0), hash(0), Action::default(), start);
+        let kept = nft.insert(key(0), hash(0), FlowAction::default(), start);
         for step in 0..idle_ticks * 10 {
             let now = start.wrapping_add(step);
             if step % (idle_ticks / 3).max(1) == 0 {
                 nft.entry_mut(kept).unwrap().last_seen = now;
-                nft.insert(key(1 + step), hash(1 + step), Action::default(), now);
+                nft.insert(key(1 + step), hash(1 + step), FlowAction::default(), now);
             }
             nft.age(now, 8);
             assert!(
@@ -471,7 +472,7 @@ fn repair_entries_age_where_ticks_wrap() {
     let mut nft = Nft::new(NftConfig { entries: 8, idle_ticks: 300, seed: SEED }, &|_, _| {});
     for n in 0..100u32 {
         let key = FlowKey::from_words([u64::from(n), 0, 0, 0, 0, 0, 6]);
-        nft.insert(key, key.hash(SEED), Action::default(), 0u32.wrapping_sub(500).wrapping_add(n * 10));
+        nft.insert(key, key.hash(SEED), FlowAction::default(), 0u32.wrapping_sub(500).wrapping_add(n * 10));
         let oldest = FlowKey::from_words([u64::from(n.saturating_sub(7)), 0, 0, 0, 0, 0, 6]);
         assert_ne!(nft.find(&oldest, oldest.hash(SEED)), NONE, "flow {n} pushed out a younger one");
     }

@@ -4,7 +4,7 @@
 //! Nothing has to be refilled, any number of workers may take, and a change of rate or burst is a store. Times are
 //! in grains of 1/256 ns, so that a byte at 400 Gbit/s is five of them; they wrap after 834 days, and are therefore compared
 //! by their difference only. What is due [`FARTHEST`] ahead or later was due before, and is paid for. So that a bucket which
-//! nobody used for 834 days does not look like one in debt, control passes all of them now and then ([`Bucket::rest`]).
+//! nobody used for 834 days does not look like one in debt, control passes all of them now and then ([`TokenBucket::rest`]).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -125,12 +125,12 @@ impl RateLimitCell {
 /// A bucket; its limit is kept beside it.
 #[derive(Debug, Default, FromZeros)]
 #[repr(transparent)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// 0: full, whatever the time.
     due: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// By how much the time at which all is paid for is ahead of now: at least the burst behind it.
     #[inline(always)]
     fn ahead(due: u64, limit: RateLimit, now: Stamp) -> i64 {
@@ -217,7 +217,7 @@ mod tests {
     fn repair_dhtb_a_rate_holds_where_the_clock_wraps() {
         let limit = RateLimit::new(1_000_000_000, 100_000);
         for start in [WRAP_NS - 500_000_000, WRAP_NS - 1, WRAP_NS, 2 * WRAP_NS - 500_000_000] {
-            let bucket = Bucket::default();
+            let bucket = TokenBucket::default();
             let mut granted = 0;
             for step in 0..1_000_000 {
                 let now = Stamp::from_ns(start + step * 1_000);
@@ -239,7 +239,7 @@ mod tests {
         const DAY: u64 = 86_400_000_000_000;
         let limit = RateLimit::new(8_000_000, 10_000);
         for start in [1, DAY, WRAP_NS - DAY / 2, WRAP_NS - 1, WRAP_NS, WRAP_NS + 1] {
-            let bucket = Bucket::default();
+            let bucket = TokenBucket::default();
             bucket.take(10_000, limit, Stamp::from_ns(start));
             // Passed once, before its time can be taken for one that is to come.
             bucket.rest(limit, Stamp::from_ns(start + DAY));
@@ -247,7 +247,7 @@ mod tests {
                 let now = Stamp::from_ns(start + days * DAY);
                 assert_eq!(
                     bucket.level(limit, now),
-                    Bucket::default().level(limit, now),
+                    TokenBucket::default().level(limit, now),
                     "{days} days after {start}"
                 );
             }
@@ -261,7 +261,7 @@ mod tests {
             }
         }
         // A debt, or what is saved up but not full, stays.
-        let (bucket, now) = (Bucket::default(), Stamp::from_ns(DAY));
+        let (bucket, now) = (TokenBucket::default(), Stamp::from_ns(DAY));
         for taken in [5_000, 20_000] {
             bucket.take(taken, limit, now);
             let level = bucket.level(limit, now);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn repair_dhtb_neither_debt_nor_rest_is_forgotten_over_a_wrap() {
-        let (limit, bucket) = (RateLimit::new(8_000_000, 10_000), Bucket::default());
+        let (limit, bucket) = (RateLimit::new(8_000_000, 10_000), TokenBucket::default());
         let before = Stamp::from_ns(WRAP_NS - 1_000_000);
         bucket.take(1_010_000, limit, before);
         assert_eq!(bucket.level(limit, before), -1_000_000);
@@ -303,7 +303,7 @@ mod tests {
             burst in 2_000u64..500_000,
             asks in prop::collection::vec((0u64..50_000, 64u64..9_000), 1..400),
         ) {
-            let (limit, bucket) = (RateLimit::new(rate, burst), Bucket::default());
+            let (limit, bucket) = (RateLimit::new(rate, burst), TokenBucket::default());
             let (start, mut now, mut granted) = (1_000_000_000u64, 1_000_000_000u64, 0u64);
             // The largest packet that is larger than the burst: it goes in debt, which stays for a while.
             let mut over = 0;
@@ -322,7 +322,7 @@ mod tests {
         /// The announced wait is the wait.
         #[test]
         fn dhtb_waits_are_right(rate in 1_000_000u64..100_000_000_000, n in 64u64..9_000, taken in 0u64..100_000) {
-            let (limit, bucket) = (RateLimit::new(rate, 10_000), Bucket::default());
+            let (limit, bucket) = (RateLimit::new(rate, 10_000), TokenBucket::default());
             let now = 5_000_000_000;
             bucket.take(taken, limit, Stamp::from_ns(now));
             let wait = bucket.wait(n, limit, Stamp::from_ns(now));
@@ -335,7 +335,7 @@ mod tests {
         /// A clock that jumps back or forth gives nobody more than a burst.
         #[test]
         fn dhtb_time_jumps_give_nothing_away(jumps in prop::collection::vec(-1_000_000_000i64..1_000_000_000, 1..30)) {
-            let (limit, bucket) = (RateLimit::new(1_000_000_000, 10_000), Bucket::default());
+            let (limit, bucket) = (RateLimit::new(1_000_000_000, 10_000), TokenBucket::default());
             let mut now = 100_000_000_000u64;
             for jump in jumps {
                 now = now.saturating_add_signed(jump);

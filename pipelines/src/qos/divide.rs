@@ -3,7 +3,7 @@
 
 /// A child, and what it was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Claim {
+pub struct ChildShare {
     /// What it would use, in bits per second; infinite when it was held back lately.
     pub demand: f64,
     /// What it gets before anybody gets more.
@@ -17,7 +17,7 @@ pub struct Claim {
 }
 
 /// Divides `rate` among the claims. The shares never add up to more than `rate`, unless the assured rates do.
-pub fn divide(rate: f64, claims: &mut [Claim]) {
+pub fn divide(rate: f64, claims: &mut [ChildShare]) {
     let mut left = rate;
     for claim in claims.iter_mut() {
         claim.share = claim.assured.min(claim.demand).min(claim.ceil);
@@ -28,10 +28,10 @@ pub fn divide(rate: f64, claims: &mut [Claim]) {
 }
 
 /// Raises shares by weight up to a limit each, until nothing is left or nobody takes more; returns what is left.
-fn fill(mut left: f64, claims: &mut [Claim], limit: impl Fn(&Claim) -> f64) -> f64 {
+fn fill(mut left: f64, claims: &mut [ChildShare], limit: impl Fn(&ChildShare) -> f64) -> f64 {
     // Each round satisfies at least one claim, or uses everything up.
     while left > 1.0 {
-        let open = |claim: &&mut Claim| claim.share + 0.5 < limit(claim);
+        let open = |claim: &&mut ChildShare| claim.share + 0.5 < limit(claim);
         let weights: f64 = claims.iter_mut().filter(open).map(|claim| claim.weight).sum();
         if weights <= 0.0 {
             break;
@@ -53,10 +53,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const GREEDY: Claim =
-        Claim { demand: f64::INFINITY, assured: 0.0, ceil: f64::INFINITY, weight: 1.0, share: 0.0 };
+    const GREEDY: ChildShare =
+        ChildShare { demand: f64::INFINITY, assured: 0.0, ceil: f64::INFINITY, weight: 1.0, share: 0.0 };
 
-    fn shares(rate: f64, claims: &[Claim]) -> Vec<f64> {
+    fn shares(rate: f64, claims: &[ChildShare]) -> Vec<f64> {
         let mut claims = claims.to_vec();
         divide(rate, &mut claims);
         claims.iter().map(|claim| claim.share.round()).collect()
@@ -64,13 +64,13 @@ mod tests {
 
     #[test]
     fn dhtb_divides_by_weight_after_what_is_assured() {
-        let heavy = Claim { weight: 3.0, ..GREEDY };
+        let heavy = ChildShare { weight: 3.0, ..GREEDY };
         assert_eq!(shares(1000.0, &[GREEDY, heavy]), [250.0, 750.0]);
-        let assured = Claim { assured: 400.0, ..GREEDY };
+        let assured = ChildShare { assured: 400.0, ..GREEDY };
         assert_eq!(shares(1000.0, &[assured, GREEDY]), [700.0, 300.0]);
-        let modest = Claim { demand: 100.0, ..GREEDY };
+        let modest = ChildShare { demand: 100.0, ..GREEDY };
         assert_eq!(shares(1000.0, &[modest, GREEDY, GREEDY]), [100.0, 450.0, 450.0]);
-        let capped = Claim { ceil: 200.0, ..GREEDY };
+        let capped = ChildShare { ceil: 200.0, ..GREEDY };
         assert_eq!(shares(1000.0, &[capped, GREEDY]), [200.0, 800.0]);
         // Nobody wants it all: what is left over is there for who wakes up.
         assert_eq!(shares(1000.0, &[modest, modest]), [500.0, 500.0]);
@@ -84,9 +84,9 @@ mod tests {
             raw in prop::collection::vec((0.0f64..2.0, any::<bool>(), 0.0f64..0.3, 0.1f64..1.5, 1u32..9), 1..40),
         ) {
             let n = raw.len() as f64;
-            let mut claims: Vec<Claim> = raw.iter().map(|&(demand, greedy, assured, ceil, weight)| {
+            let mut claims: Vec<ChildShare> = raw.iter().map(|&(demand, greedy, assured, ceil, weight)| {
                 let ceil = ceil * rate;
-                Claim {
+                ChildShare {
                     demand: if greedy { f64::INFINITY } else { demand * rate },
                     assured: (assured * rate / n).min(ceil),
                     ceil,
@@ -106,11 +106,11 @@ mod tests {
             }
             // Of two that were held back and are below their ceilings, neither has more beyond its assured rate,
             // by weight.
-            let held: Vec<&Claim> = claims.iter()
+            let held: Vec<&ChildShare> = claims.iter()
                 .filter(|claim| claim.demand.is_infinite() && claim.share < claim.ceil * 0.999)
                 .collect();
             for pair in held.windows(2) {
-                let unit = |claim: &Claim| (claim.share - claim.assured) / claim.weight;
+                let unit = |claim: &ChildShare| (claim.share - claim.assured) / claim.weight;
                 prop_assert!((unit(pair[0]) - unit(pair[1])).abs() <= rate * 1e-4 + 2.0);
             }
         }

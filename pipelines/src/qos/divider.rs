@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::bucket::{RateLimit, Stamp};
-use super::divide::{Claim, divide};
+use super::divide::{ChildShare, divide};
 use super::token_cache::settle;
 use super::tree::{Leaf, Node, NodeId, Tree};
 use crate::direction::Direction;
@@ -77,7 +77,7 @@ pub struct Divider {
     /// Sorted by direction, tenant, vNIC, class.
     awake: Vec<Awake>,
     /// Claims of classes, of vNICs and of tenants; scratch.
-    claims: [Vec<Claim>; 3],
+    claims: [Vec<ChildShare>; 3],
     /// Where the classes of each vNIC, and the vNICs of each tenant, end; scratch.
     ends: [Vec<usize>; 2],
     due_ns: u64,
@@ -247,10 +247,10 @@ impl Divider {
     }
 }
 
-fn claim(tree: &Tree, node: &Node, id: NodeId, demand: f64) -> Claim {
+fn claim(tree: &Tree, node: &Node, id: NodeId, demand: f64) -> ChildShare {
     let ceil = node.ceil.get();
     let ceil = if ceil.is_free() { f64::INFINITY } else { ceil.rate() as f64 };
-    Claim {
+    ChildShare {
         demand: demand.min(ceil),
         assured: node.assured.get().rate() as f64,
         ceil,
@@ -259,12 +259,12 @@ fn claim(tree: &Tree, node: &Node, id: NodeId, demand: f64) -> Claim {
     }
 }
 
-fn demand(claims: &[Claim]) -> f64 {
+fn demand(claims: &[ChildShare]) -> f64 {
     claims.iter().map(|claim| claim.demand.max(claim.assured.min(claim.demand))).sum()
 }
 
 /// Divides a rate that may be without limit: then everybody gets their ceilings.
-fn share_out(rate: f64, claims: &mut [Claim]) {
+fn share_out(rate: f64, claims: &mut [ChildShare]) {
     if rate.is_finite() {
         divide(rate, claims);
     } else {

@@ -17,8 +17,8 @@ mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
-pub use token_cache::{Answer, Kind, QUANTUM_MAX, RedProfile};
-pub use tree::{Class, Leaf, Meter, NodeId, NodeLimits, NodeView, Tree, TreeSize};
+pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};
+pub use tree::{Class, Leaf, LeafRates, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -67,12 +67,12 @@ pub struct Offer {
     /// Bytes of the tunnel's headers, which only the link pays for.
     pub tunnel: u32,
     /// Which of the classes' rules hold for it: what keeps RDMA alive goes first, what cannot be marked waits.
-    pub kind: Kind,
+    pub kind: TrafficKind,
 }
 
 /// Where a packet goes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict<T> {
+pub enum ShaperVerdict<T> {
     /// On its way.
     Send(T),
     /// On its way, with congestion experienced.
@@ -86,9 +86,9 @@ pub enum Verdict<T> {
 }
 
 /// What waits.
-struct Waiting<T> {
+struct WaitingPacket<T> {
     item: T,
-    kind: Kind,
+    kind: TrafficKind,
     tunnel: u32,
     since_ns: u64,
 }
@@ -97,7 +97,7 @@ struct Waiting<T> {
 pub struct Dhtb<T> {
     tree: Arc<Tree>,
     caches: TokenCaches,
-    queues: Queues<Waiting<T>>,
+    queues: Queues<WaitingPacket<T>>,
 }
 
 impl<T> Dhtb<T> {
@@ -144,32 +144,32 @@ impl<T> Dhtb<T> {
         Offer { bytes, tunnel, kind }: Offer,
         OverRate { red, queues: limits }: OverRate,
         now_ns: u64,
-    ) -> Verdict<T> {
+    ) -> ShaperVerdict<T> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
-        let room = if matches!(kind, Kind::Control | Kind::Notice) { 2 } else { 1 };
-        let wait = if self.queues.has(leaf) && kind != Kind::Notice {
+        let room = if matches!(kind, TrafficKind::Control | TrafficKind::Notice) { 2 } else { 1 };
+        let wait = if self.queues.has(leaf) && kind != TrafficKind::Notice {
             0
         } else {
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(tunnel) };
             match self.caches.ask(&self.tree, leaf, n, kind, red, Stamp::from_ns(now_ns)) {
-                Answer::Send => return Verdict::Send(item),
-                Answer::Mark => return Verdict::Mark(item),
-                Answer::Wait(wait) => self.look(wait),
+                TokenDecision::Send => return ShaperVerdict::Send(item),
+                TokenDecision::Mark => return ShaperVerdict::Mark(item),
+                TokenDecision::Wait(wait) => self.look(wait),
             }
         };
         // TCP slows down by what it loses. RDMA does not: it has all the room that there is.
         let (packets, waiting) = self.queues.depth(leaf);
         let held = u64::from(waiting.saturating_add(bytes));
         let late = |limit: u64| self.tree.slowest(leaf).time_ns(held) > limit;
-        if kind == Kind::Tcp && packets >= QueueLimits::LEAST && late(limits.time_ns) {
-            return Verdict::ClassFull(item);
+        if kind == TrafficKind::Tcp && packets >= QueueLimits::LEAST && late(limits.time_ns) {
+            return ShaperVerdict::ClassFull(item);
         }
         let most = Room { packets: limits.packets * room, bytes: limits.bytes * room };
-        let waiting = Waiting { item, kind, tunnel, since_ns: now_ns };
+        let waiting = WaitingPacket { item, kind, tunnel, since_ns: now_ns };
         match self.queues.push(leaf, waiting, bytes, most, now_ns + wait) {
-            Ok(()) => Verdict::Kept,
-            Err((Full::Class, waiting)) => Verdict::ClassFull(waiting.item),
-            Err((Full::Worker, waiting)) => Verdict::WorkerFull(waiting.item),
+            Ok(()) => ShaperVerdict::Kept,
+            Err((Full::Class, waiting)) => ShaperVerdict::ClassFull(waiting.item),
+            Err((Full::Worker, waiting)) => ShaperVerdict::WorkerFull(waiting.item),
         }
     }
 
@@ -189,16 +189,19 @@ impl<T> Dhtb<T> {
             let n = Need { bytes: u64::from(bytes), tunnel: u64::from(first.tunnel) };
             // What waits is not sent ahead of its tokens any more.
             let paid = self.caches.spend(leaf, n.bytes);
-            let answer =
-                if paid { Answer::Send } else { self.caches.ask(&self.tree, leaf, n, Kind::Tcp, red, now) };
+            let answer = if paid {
+                TokenDecision::Send
+            } else {
+                self.caches.ask(&self.tree, leaf, n, TrafficKind::Tcp, red, now)
+            };
             match answer {
-                Answer::Wait(wait) => self.queues.again(leaf, now_ns + self.look(wait)),
-                Answer::Send | Answer::Mark => {
+                TokenDecision::Wait(wait) => self.queues.again(leaf, now_ns + self.look(wait)),
+                TokenDecision::Send | TokenDecision::Mark => {
                     let item = self.queues.pop(leaf);
                     self.queues.again(leaf, now_ns);
-                    return item.map(|Waiting { item, kind, since_ns, .. }| {
+                    return item.map(|WaitingPacket { item, kind, since_ns, .. }| {
                         let long = red.tcp_ecn_ns > 0 && now_ns.saturating_sub(since_ns) > red.tcp_ecn_ns;
-                        (item, leaf, kind == Kind::Rdma || (kind == Kind::Tcp && long))
+                        (item, leaf, kind == TrafficKind::Rdma || (kind == TrafficKind::Tcp && long))
                     });
                 }
             }

@@ -22,7 +22,7 @@ impl Queue {
     const EMPTY: Self = Self { head: NONE, tail: NONE, packets: 0, bytes: 0 };
 }
 
-struct Cell<T> {
+struct QueueCell<T> {
     item: Option<T>,
     bytes: u32,
     next: u32,
@@ -47,7 +47,7 @@ pub(super) enum Full {
 /// The queues of one worker. `T` is a packet and what is known of it.
 pub(super) struct Queues<T> {
     queues: Box<[Queue]>,
-    cells: Box<[Cell<T>]>,
+    cells: Box<[QueueCell<T>]>,
     free: u32,
     waiting: u32,
     /// Classes with packets, by the time at which to look; of those of one time, in turn.
@@ -58,7 +58,7 @@ pub(super) struct Queues<T> {
 impl<T> Queues<T> {
     /// Queues for so many classes that hold so many packets in all.
     pub fn new(leaves: u32, packets: u32) -> Self {
-        let cells = (0..packets).map(|n| Cell {
+        let cells = (0..packets).map(|n| QueueCell {
             item: None,
             bytes: 0,
             next: if n + 1 < packets { n + 1 } else { NONE },
@@ -115,7 +115,7 @@ impl<T> Queues<T> {
         let at = self.free;
         let Some(cell) = self.cells.get_mut(at as usize) else { return Err((Full::Worker, item)) };
         self.free = cell.next;
-        *cell = Cell { item: Some(item), bytes, next: NONE };
+        *cell = QueueCell { item: Some(item), bytes, next: NONE };
         let tail = queue.tail;
         queue.tail = at;
         queue.packets += 1;

@@ -61,7 +61,7 @@ impl RedProfile {
 
 /// What a packet is to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TrafficKind {
     /// Not RoCEv2.
     Tcp,
     /// RoCEv2 data whose sender hears marks.
@@ -76,7 +76,7 @@ pub enum Kind {
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum TokenDecision {
     /// Send it.
     Send,
     /// Send it with congestion experienced.
@@ -195,10 +195,10 @@ impl TokenCaches {
         tree: &Tree,
         leaf: Leaf,
         need: Need,
-        kind: Kind,
+        kind: TrafficKind,
         red: &RedProfile,
         now: Stamp,
-    ) -> Answer {
+    ) -> TokenDecision {
         let n = need.bytes;
         let path = tree.path(leaf);
         let own = path[0];
@@ -213,7 +213,7 @@ impl TokenCaches {
                 node.drawn.fetch_add(quantum, Relaxed);
             });
             self.caches[leaf.0 as usize] += quantum - n;
-            return Answer::Send;
+            return TokenDecision::Send;
         }
         tree.wake(leaf);
         let wait = loop {
@@ -221,7 +221,7 @@ impl TokenCaches {
                 Ok(()) => {
                     self.repay(own, leaf);
                     if self.spend(leaf, n) {
-                        return Answer::Send;
+                        return TokenDecision::Send;
                     }
                 }
                 Err(wait) => break wait,
@@ -229,20 +229,22 @@ impl TokenCaches {
         };
         own.held_back.fetch_add(1, Relaxed);
         match kind {
-            Kind::Tcp | Kind::RdmaUnmarkable => Answer::Wait(wait),
+            TrafficKind::Tcp | TrafficKind::RdmaUnmarkable => TokenDecision::Wait(wait),
             // They are owed by the class alone, so what may be owed is bounded: else the ceilings above would not hold.
-            Kind::Control | Kind::Notice if own.debt.load(Relaxed) > 2 * red.hard_limit => Answer::Wait(wait),
-            Kind::Control | Kind::Notice => {
-                own.debt.fetch_add(n, Relaxed);
-                Answer::Send
+            TrafficKind::Control | TrafficKind::Notice if own.debt.load(Relaxed) > 2 * red.hard_limit => {
+                TokenDecision::Wait(wait)
             }
-            Kind::Rdma => {
+            TrafficKind::Control | TrafficKind::Notice => {
+                own.debt.fetch_add(n, Relaxed);
+                TokenDecision::Send
+            }
+            TrafficKind::Rdma => {
                 let debt = own.debt.load(Relaxed) + n;
                 if debt > red.hard_limit {
-                    return Answer::Wait(wait);
+                    return TokenDecision::Wait(wait);
                 }
                 own.debt.fetch_add(n, Relaxed);
-                if self.chance() < red.probability(debt) { Answer::Mark } else { Answer::Send }
+                if self.chance() < red.probability(debt) { TokenDecision::Mark } else { TokenDecision::Send }
             }
         }
     }

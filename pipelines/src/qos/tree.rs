@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crossbeam::utils::CachePadded;
 use zerocopy::FromZeros;
 
-use super::bucket::{BitsPerSec, Bucket, RateLimit, RateLimitCell, Stamp};
+use super::bucket::{BitsPerSec, RateLimit, RateLimitCell, Stamp, TokenBucket};
 use super::divider::EPOCH_NS;
 use crate::direction::Direction;
 use crate::mem::Slab;
@@ -90,9 +90,9 @@ pub(super) struct Node {
     /// 1 while the division knows the class, or is about to.
     pub awake: AtomicU32,
 
-    pub ceil_bucket: Bucket,
-    pub assured_bucket: Bucket,
-    pub share_bucket: Bucket,
+    pub ceil_bucket: TokenBucket,
+    pub assured_bucket: TokenBucket,
+    pub share_bucket: TokenBucket,
     /// Bytes that RDMA sent ahead of its tokens.
     pub debt: AtomicU64,
     /// Bytes for which tokens were taken.
@@ -111,7 +111,7 @@ impl Node {
     }
 
     /// Its buckets, each with its rate and burst.
-    fn buckets(&self) -> [(&Bucket, RateLimit); 3] {
+    fn buckets(&self) -> [(&TokenBucket, RateLimit); 3] {
         [
             (&self.ceil_bucket, self.ceil.get()),
             (&self.assured_bucket, self.assured.get()),
@@ -133,7 +133,7 @@ const _: () = assert!(std::mem::offset_of!(Node, ceil_bucket) == 64);
 struct ClassCell {
     /// RDMA: what keeps connections alive has a rate of its own.
     control: RateLimitCell,
-    control_bucket: Bucket,
+    control_bucket: TokenBucket,
     marked: AtomicU64,
     dropped: AtomicU64,
 }
@@ -421,10 +421,10 @@ impl Tree {
     }
 
     /// What a meter for a class would be set to: its rates now and its burst.
-    pub fn meter(&self, leaf: Leaf) -> Meter {
+    pub fn meter(&self, leaf: Leaf) -> LeafRates {
         let node = self.node(self.leaf_node(leaf));
         let (share, assured) = (node.share.get(), node.assured.get());
-        Meter {
+        LeafRates {
             committed: assured.rate(),
             peak: if share.is_free() { node.ceil.get().rate() } else { share.rate() },
             burst: share.burst().max(node.ceil.get().burst()),
@@ -480,7 +480,7 @@ pub struct NodeView {
 
 /// Parameters of a hardware meter that stands for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meter {
+pub struct LeafRates {
     /// Rate that is always green.
     pub committed: BitsPerSec,
     /// Rate beyond which everything is red; 0: none.

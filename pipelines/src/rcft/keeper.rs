@@ -4,8 +4,8 @@
 //! Depends on `base` and `ledger` alone, so that loom can check them together (`tests/rcft_loom`).
 
 use super::base::Ordering;
-use super::ledger::{Acknowledged, GONE, Ledger, Limits, Row, Word};
-use super::slot::{BORN, Kind, NEXT, NONE, SEEN, STATE, Slot, is, read_key, with};
+use super::ledger::{Acknowledged, GONE, Ledger, LedgerRow, QpLimits, Word};
+use super::slot::{BORN, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A queue pair as control sees it.
@@ -57,7 +57,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// Sets what a vNIC may do. Nothing that is admitted is taken out.
-    pub fn set_limits(&self, vnic: u32, limits: Limits) {
+    pub fn set_limits(&self, vnic: u32, limits: QpLimits) {
         let row = self.ledger.row(vnic);
         row.quota.store(limits.quota, Relaxed);
         let interval = if limits.new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(limits.new_rate) };
@@ -74,7 +74,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     /// Takes a queue pair out. It counts until the workers have forgotten it. `false` when it is not admitted.
     pub fn remove(&mut self, key: &[u64; 3]) -> bool {
         match self.ledger.find(key) {
-            Some((number, state)) if is(state, Kind::Admitted) => self.mark(number),
+            Some((number, state)) if is(state, SlotState::Admitted) => self.mark(number),
             _ => false,
         }
     }
@@ -102,11 +102,11 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     fn mark(&mut self, number: u32) -> bool {
         let Some(slot) = self.ledger.linked(number) else { return false };
         let state = slot[STATE].load(Acquire);
-        if !is(state, Kind::Admitted) {
+        if !is(state, SlotState::Admitted) {
             return false;
         }
         // Workers never change the state of an admitted slot.
-        slot[STATE].store(with(state, Kind::Leaving), Release);
+        slot[STATE].store(with(state, SlotState::Leaving), Release);
         self.ledger.row(vnic_of(&read_key(slot))).leaving.fetch_add(1, AcqRel);
         self.marked.push_back(number);
         true
@@ -121,9 +121,9 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         for number in self.hand + 1..=stop {
             let Some(slot) = self.ledger.linked(number) else { continue };
             let state = slot[STATE].load(Acquire);
-            if is(state, Kind::Void) {
+            if is(state, SlotState::Void) {
                 self.unlink(number);
-            } else if is(state, Kind::Admitted) && leave(&look(slot, number - 1, state)) {
+            } else if is(state, SlotState::Admitted) && leave(&look(slot, number - 1, state)) {
                 marked += u32::from(self.mark(number));
             }
         }
@@ -141,7 +141,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
             }
             let Some(slot) = self.ledger.linked(number) else { break };
             let state = slot[STATE].load(Acquire);
-            if is(state, Kind::Admitted) || is(state, Kind::Leaving) {
+            if is(state, SlotState::Admitted) || is(state, SlotState::Leaving) {
                 found.push(look(slot, number - 1, state));
             }
         }
@@ -156,7 +156,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         for number in from + 1..=stop {
             let Some(slot) = self.ledger.linked(number) else { break };
             let state = slot[STATE].load(Acquire);
-            if is(state, Kind::Admitted) {
+            if is(state, SlotState::Admitted) {
                 look_at(look(slot, number - 1, state));
             }
         }
@@ -228,7 +228,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     fn unlink(&mut self, number: u32) {
         let Some(slot) = self.ledger.linked(number) else { return };
         let state = slot[STATE].load(Relaxed);
-        slot[STATE].store(with(state, Kind::Free), Release);
+        slot[STATE].store(with(state, SlotState::Free), Release);
         self.swept.push(number);
         let head = self.ledger.head(&read_key(slot));
         let next = slot[NEXT].load(Acquire);
@@ -251,18 +251,18 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
 }
 
 /// Refusals do not hold any more: whoever was refused is refused anew, and counted anew, or gets in.
-fn anew(row: &Row) {
+fn anew(row: &LedgerRow) {
     row.wanted.store(0, Relaxed);
     row.changes.fetch_add(1, AcqRel);
 }
 
-fn look(slot: &Slot, position: u32, state: u32) -> LedgerView {
+fn look(slot: &LedgerSlot, position: u32, state: u32) -> LedgerView {
     LedgerView {
         slot: position,
         key: read_key(slot),
         born: slot[BORN].load(Relaxed),
         seen: slot[SEEN].load(Relaxed),
-        leaving: is(state, Kind::Leaving),
+        leaving: is(state, SlotState::Leaving),
     }
 }
 

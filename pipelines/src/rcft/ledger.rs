@@ -4,7 +4,7 @@
 //!   hash(key) -> head -> slot -> slot         row of the vNIC: [ sequence | slot in flight | count ]  quota
 //!                       [key, next, state]
 //! ```
-//! A slot that a worker wants to admit is first filled and linked, unseen ([`Kind::Claimed`]). One
+//! A slot that a worker wants to admit is first filled and linked, unseen ([`SlotState::Claimed`]). One
 //! compare-and-swap on the row of its vNIC then raises the count and names the slot; that is the moment of
 //! admission. Whoever finds a slot named in a row makes it visible before doing anything else there, so no two
 //! workers admit the same key twice, none waits for another, and the count is exact at every moment.
@@ -17,7 +17,7 @@
 //! Depends on nothing but `base`, so that loom can check it (`tests/rcft_loom`).
 
 use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
-use super::slot::{BORN, Kind, NEXT, NONE, SEEN, STATE, Slot, VERSION, is, read_key, with};
+use super::slot::{BORN, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Slots that one round can hold.
@@ -29,7 +29,7 @@ pub(super) const GONE: u32 = u32::MAX;
 
 /// What the ledger says to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LedgerAnswer {
     /// Admitted now; in this slot.
     New(u32),
     /// Was admitted before; in this slot.
@@ -59,7 +59,7 @@ pub struct LedgerConfig {
 
 /// What a vNIC may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct QpLimits {
     /// Queue pairs at a time.
     pub quota: u32,
     /// New queue pairs per second; 0: no limit.
@@ -68,7 +68,7 @@ pub struct Limits {
     pub reject: bool,
 }
 
-impl Limits {
+impl QpLimits {
     /// No limit but the table.
     pub const NONE: Self = Self { quota: u32::MAX, new_rate: 0, reject: false };
 }
@@ -104,7 +104,7 @@ pub const MAX_SLOTS: u32 = Word::MASK as u32 - 1;
 /// A vNIC. One cache line, written on admissions, releases and changes of limits only.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Row {
+pub(super) struct LedgerRow {
     pub(super) word: AtomicU64,
     /// When the next new queue pair is due (generic cell rate algorithm, ITU-T I.371), nanoseconds.
     due: AtomicU64,
@@ -139,12 +139,12 @@ pub(super) struct Acknowledged(pub(super) AtomicU32);
 pub struct Ledger {
     seed: u64,
     heads: Cells<AtomicU32>,
-    slots: Cells<Slot>,
+    slots: Cells<LedgerSlot>,
     /// Slots never used so far start here.
     pub(super) fresh: AtomicU32,
     /// Stack of slots given back: tag in the high half, slot number in the low.
     free: AtomicU64,
-    rows: Box<[Row]>,
+    rows: Box<[LedgerRow]>,
     /// Number of the round, and what it holds.
     pub(super) round: AtomicU32,
     pub(super) leaving: Box<[AtomicU32]>,
@@ -160,9 +160,9 @@ impl Ledger {
         // Slots of the rounds under way are not free yet.
         let slack = (config.entries / 64).clamp(2, 2 * ROUND as u32);
         let slots = config.entries.saturating_add(slack).min(MAX_SLOTS);
-        let cells: Cells<Slot> = zeroed(slots as usize, advise);
+        let cells: Cells<LedgerSlot> = zeroed(slots as usize, advise);
         let heads: Cells<AtomicU32> = zeroed(config.entries.max(1) as usize, advise);
-        let row = || Row {
+        let row = || LedgerRow {
             word: AtomicU64::new(0),
             due: AtomicU64::new(0),
             interval: AtomicU64::new(0),
@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     #[inline(always)]
-    pub(super) fn row(&self, vnic: u32) -> &Row {
+    pub(super) fn row(&self, vnic: u32) -> &LedgerRow {
         &self.rows[(vnic as usize).min(self.rows.len() - 1)]
     }
 
@@ -216,7 +216,7 @@ impl Ledger {
     }
 
     /// The slot behind a number in a link, or `None` at the end.
-    pub(super) fn linked(&self, number: u32) -> Option<&Slot> {
+    pub(super) fn linked(&self, number: u32) -> Option<&LedgerSlot> {
         self.slots.get((number as usize).wrapping_sub(1))
     }
 
@@ -231,13 +231,13 @@ impl Ledger {
     }
 
     /// What a vNIC may do.
-    pub fn limits(&self, vnic: u32) -> Limits {
+    pub fn limits(&self, vnic: u32) -> QpLimits {
         let row = self.row(vnic);
         let new_rate = match row.interval.load(Relaxed) {
             0 => 0,
             interval => (1_000_000_000 / interval) as u32,
         };
-        Limits { quota: row.quota.load(Relaxed), new_rate, reject: row.reject.load(Relaxed) != 0 }
+        QpLimits { quota: row.quota.load(Relaxed), new_rate, reject: row.reject.load(Relaxed) != 0 }
     }
 
     /// A number that changes whenever a refusal of this vNIC may no longer hold.
@@ -266,7 +266,7 @@ impl Ledger {
         tick: u32,
         now_ns: u64,
         returning: impl FnOnce() -> bool,
-    ) -> Answer {
+    ) -> LedgerAnswer {
         let row = self.row(vnic);
         let mut returning = Some(returning);
         let mut mine = NONE;
@@ -279,33 +279,33 @@ impl Ledger {
             let refused = match self.find(key) {
                 Some((number, state)) => {
                     self.give_up(mine);
-                    return if is(state, Kind::Leaving) {
-                        Answer::Leaving
+                    return if is(state, SlotState::Leaving) {
+                        LedgerAnswer::Leaving
                     } else {
-                        Answer::Known(number - 1)
+                        LedgerAnswer::Known(number - 1)
                     };
                 }
-                None if word.count() >= row.quota.load(Relaxed) => Answer::Quota,
+                None if word.count() >= row.quota.load(Relaxed) => LedgerAnswer::Quota,
                 None => {
                     // The rate is asked once, however often the row changes meanwhile.
                     if let Some(returning) = returning.take()
                         && !row.due_now(now_ns)
                         && !returning()
                     {
-                        return Answer::Rate;
+                        return LedgerAnswer::Rate;
                     }
                     if mine == NONE {
                         mine = self.claim(key, tick);
                     }
                     let granted = word.next(mine, word.count() + 1);
                     match mine {
-                        NONE => Answer::Full,
+                        NONE => LedgerAnswer::Full,
                         _ if row.word.compare_exchange(word.0, granted.0, AcqRel, Relaxed).is_err() => {
                             continue;
                         }
                         _ => {
                             self.settle(row, granted);
-                            return Answer::New(mine - 1);
+                            return LedgerAnswer::New(mine - 1);
                         }
                     }
                 }
@@ -319,15 +319,15 @@ impl Ledger {
     }
 
     /// Makes the slot in flight visible; does nothing when somebody else has done it.
-    pub(super) fn settle(&self, row: &Row, word: Word) {
+    pub(super) fn settle(&self, row: &LedgerRow, word: Word) {
         let Some(slot) = self.linked(word.in_flight()) else { return };
         let state = slot[STATE].load(Acquire);
         // While the row still says so, the state that was read belongs to this admission.
         if row.word.load(Acquire) != word.0 {
             return;
         }
-        if is(state, Kind::Claimed) {
-            let _ = slot[STATE].compare_exchange(state, with(state, Kind::Admitted), AcqRel, Relaxed);
+        if is(state, SlotState::Claimed) {
+            let _ = slot[STATE].compare_exchange(state, with(state, SlotState::Admitted), AcqRel, Relaxed);
         }
         let settled = word.next(NONE, word.count());
         let _ = row.word.compare_exchange(word.0, settled.0, AcqRel, Relaxed);
@@ -338,7 +338,7 @@ impl Ledger {
         let mut number = self.head(key).load(Acquire);
         while let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Acquire);
-            if (is(state, Kind::Admitted) || is(state, Kind::Leaving)) && read_key(slot) == *key {
+            if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving)) && read_key(slot) == *key {
                 return Some((number, state));
             }
             number = slot[NEXT].load(Acquire);
@@ -362,7 +362,7 @@ impl Ledger {
         slot[SEEN].store(tick, Relaxed);
         slot[BORN].store(tick, Relaxed);
         let state = slot[STATE].load(Relaxed).wrapping_add(VERSION);
-        slot[STATE].store(with(state, Kind::Claimed), Release);
+        slot[STATE].store(with(state, SlotState::Claimed), Release);
         let head = self.head(key);
         let mut first = head.load(Relaxed);
         loop {
@@ -378,7 +378,7 @@ impl Ledger {
     fn give_up(&self, number: u32) {
         if let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Relaxed);
-            slot[STATE].store(with(state, Kind::Void), Release);
+            slot[STATE].store(with(state, SlotState::Void), Release);
         }
     }
 
@@ -461,7 +461,7 @@ impl Ledger {
     }
 }
 
-impl Row {
+impl LedgerRow {
     /// True when a new queue pair keeps to the rate; then it is counted against it.
     fn due_now(&self, now_ns: u64) -> bool {
         let interval = self.interval.load(Relaxed);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub use keeper::{Keeper, LedgerView};
-pub use ledger::{Answer, Attendance, Ledger, LedgerConfig, Limits, MAX_SLOTS};
+pub use ledger::{Attendance, Ledger, LedgerAnswer, LedgerConfig, MAX_SLOTS, QpLimits};
 pub use qp::{QpEvents, QpKey, QpView, RocePacketFacts};
 pub use refused::Grace;
 
@@ -75,12 +75,12 @@ pub struct RcftShared {
     /// Who is admitted.
     pub ledger: Arc<Ledger>,
     grace: Grace,
-    times: Times,
+    times: SharedTimes,
 }
 
 /// Settings that change while workers run, in ticks.
 #[derive(Default)]
-struct Times {
+struct SharedTimes {
     idle: AtomicU32,
     half_open: AtomicU32,
     grace: AtomicU32,
@@ -94,7 +94,7 @@ impl RcftShared {
             config,
             ledger: Arc::new(Ledger::new(&LedgerConfig { entries, vnics, workers, seed }, advise)),
             grace: Grace::new((entries / 16).clamp(1024, 65_536) as usize),
-            times: Times::default(),
+            times: SharedTimes::default(),
         })
     }
 
@@ -147,7 +147,7 @@ pub struct RcftStats {
 
 /// What became of a packet from a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum QpOutcome {
     /// It may pass.
     Pass,
     /// It may pass, and opened a queue pair.
@@ -240,8 +240,15 @@ impl Rcft {
 
     /// A packet of a reliable connection from a vNIC.
     #[inline(always)]
-    pub fn sent(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &RocePacketFacts, now: Now) -> Outcome {
-        self.sent_if(vnic, key, hash, said, now, || true)
+    pub fn sent(
+        &mut self,
+        vnic: u32,
+        key: &QpKey,
+        hash: u64,
+        facts: &RocePacketFacts,
+        now: Now,
+    ) -> QpOutcome {
+        self.sent_if(vnic, key, hash, facts, now, || true)
     }
 
     /// As [`sent`](Self::sent). `goes_on` is asked before a place is given: a packet that is about to be dropped
@@ -252,19 +259,19 @@ impl Rcft {
         vnic: u32,
         key: &QpKey,
         hash: u64,
-        said: &RocePacketFacts,
+        facts: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
-    ) -> Outcome {
+    ) -> QpOutcome {
         let slot = self.out.find(key, hash);
         if slot == NONE {
-            return self.sent_unknown(vnic, key, hash, said, now, goes_on);
+            return self.sent_unknown(vnic, key, hash, facts, now, goes_on);
         }
-        let (before, ledger) = self.out.count(slot, said, now.tick);
+        let (before, ledger) = self.out.count(slot, facts, now.tick);
         if before != now.tick {
             self.note(ledger, before, now.tick);
         }
-        Outcome::Pass
+        QpOutcome::Pass
     }
 
     /// Tells the ledger the time of last use, in coarse steps.
@@ -282,45 +289,49 @@ impl Rcft {
         vnic: u32,
         key: &QpKey,
         hash: u64,
-        said: &RocePacketFacts,
+        facts: &RocePacketFacts,
         now: Now,
         goes_on: impl FnOnce() -> bool,
-    ) -> Outcome {
+    ) -> QpOutcome {
         let ledger = &self.shared.ledger;
         // Read before the ledger is asked: a change in between makes the memory of the refusal void.
         let changes = ledger.changes(vnic);
         // Only a used-up quota is remembered as final: rates pass by themselves, and a full table is not the
         // vNIC's own.
         if self.refusals.find(hash, changes, now.tick) == Some(DropReason::QP_QUOTA) {
-            return Outcome::Refused(DropReason::QP_QUOTA);
+            return QpOutcome::Refused(DropReason::QP_QUOTA);
         }
         if !goes_on() {
-            return Outcome::Pass;
+            return QpOutcome::Pass;
         }
         let grace = self.shared.times.grace.load(Relaxed);
         let returning = || self.shared.grace.holds(hash, now.tick, grace);
         let answer = ledger.admit(vnic, key.words(), now.tick, now.ns, returning);
         let reason = match answer {
-            Answer::New(slot) | Answer::Known(slot) => {
+            LedgerAnswer::New(slot) | LedgerAnswer::Known(slot) => {
                 let own = self.out.insert(*key, hash, slot, now.tick);
-                self.out.count(own, said, now.tick);
+                self.out.count(own, facts, now.tick);
                 if own == NONE {
                     self.untracked += 1;
                 }
                 ledger.seen(slot, now.tick);
-                return if matches!(answer, Answer::New(_)) { Outcome::Opened } else { Outcome::Pass };
+                return if matches!(answer, LedgerAnswer::New(_)) {
+                    QpOutcome::Opened
+                } else {
+                    QpOutcome::Pass
+                };
             }
-            Answer::Leaving => return Outcome::Pass,
-            Answer::Rate => DropReason::QP_RATE,
-            Answer::Quota => DropReason::QP_QUOTA,
-            Answer::Full => DropReason::QP_TABLE_FULL,
+            LedgerAnswer::Leaving => return QpOutcome::Pass,
+            LedgerAnswer::Rate => DropReason::QP_RATE,
+            LedgerAnswer::Quota => DropReason::QP_QUOTA,
+            LedgerAnswer::Full => DropReason::QP_TABLE_FULL,
         };
         if reason == DropReason::QP_QUOTA {
             ledger.want(vnic);
         }
         let again = self.refusals.find(hash, changes, now.tick) == Some(reason);
         self.refusals.store(hash, changes, now.tick, reason);
-        if again { Outcome::Refused(reason) } else { Outcome::RefusedNew(reason) }
+        if again { QpOutcome::Refused(reason) } else { QpOutcome::RefusedNew(reason) }
     }
 
     /// A packet of a reliable connection out of the tunnel: counted, never refused. `vnic` finds the vNIC that it
@@ -330,23 +341,23 @@ impl Rcft {
         &mut self,
         key: &QpKey,
         hash: u64,
-        said: &RocePacketFacts,
+        facts: &RocePacketFacts,
         now: Now,
         vnic: impl FnOnce() -> Option<u32>,
     ) {
         let slot = self.into.find(key, hash);
         if slot == NONE {
             if let Some(vnic) = vnic() {
-                self.received_unknown(vnic, key, hash, said, now);
+                self.received_unknown(vnic, key, hash, facts, now);
             }
             return;
         }
-        self.into.count(slot, said, now.tick);
+        self.into.count(slot, facts, now.tick);
     }
 
     #[cold]
     #[inline(never)]
-    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, said: &RocePacketFacts, now: Now) {
+    fn received_unknown(&mut self, vnic: u32, key: &QpKey, hash: u64, facts: &RocePacketFacts, now: Now) {
         let bound = self.shared.ledger.count(vnic).saturating_mul(2).saturating_add(STRANGERS);
         let guests = self.guests.at_mut(vnic);
         let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
@@ -355,7 +366,7 @@ impl Rcft {
             return;
         }
         *guests += 1;
-        self.into.count(slot, said, now.tick);
+        self.into.count(slot, facts, now.tick);
     }
 
     /// A congestion notification to a queue pair: counted where that is known.

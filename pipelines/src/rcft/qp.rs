@@ -106,7 +106,7 @@ pub struct RocePacketFacts {
 /// The line that every packet updates.
 #[derive(Clone, Copy, Debug, Default, FromZeros)]
 #[repr(C, align(64))]
-pub(super) struct Line {
+pub(super) struct QpLine {
     pub key: QpKey,
     pub bytes: u64,
     pub packets: u64,
@@ -120,7 +120,7 @@ pub(super) struct Line {
     pub response: u32,
 }
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<QpLine>() == 64);
 
 const PSN: u32 = 0xff_ffff;
 const HALF: u32 = 0x80_0000;
@@ -184,7 +184,7 @@ pub struct QpView {
     pub events: QpEvents,
 }
 
-impl Line {
+impl QpLine {
     pub fn view(&self, events: &QpEvents) -> QpView {
         QpView {
             key: self.key,
@@ -209,19 +209,19 @@ impl Line {
 
     /// Counts a packet. `events` is touched only when something happened.
     #[inline(always)]
-    pub fn count(&mut self, said: &RocePacketFacts, tick: u32, events: &mut QpEvents) {
-        self.bytes += u64::from(said.bytes);
+    pub fn count(&mut self, facts: &RocePacketFacts, tick: u32, events: &mut QpEvents) {
+        self.bytes += u64::from(facts.bytes);
         self.packets += 1;
         self.last_seen = tick;
-        if said.ce {
+        if facts.ce {
             events.ce = events.ce.saturating_add(1);
         }
-        self.response = self.response & PSN | u32::from(said.opcode) << 24;
-        let Some(operation) = Operation::of(said.opcode) else { return };
+        self.response = self.response & PSN | u32::from(facts.opcode) << 24;
+        let Some(operation) = Operation::of(facts.opcode) else { return };
         match operation {
-            Operation::Ack => self.acknowledge(said, events),
-            operation if operation.is_response() => self.respond(operation, said, events),
-            operation => self.ask(operation, said, events),
+            Operation::Ack => self.acknowledge(facts, events),
+            operation if operation.is_response() => self.respond(operation, facts, events),
+            operation => self.ask(operation, facts, events),
         }
     }
 
@@ -238,8 +238,8 @@ impl Line {
 
     /// Acknowledgements coalesce: their PSNs are never gaps.
     #[inline(always)]
-    fn acknowledge(&mut self, said: &RocePacketFacts, events: &mut QpEvents) {
-        match Syndrome::of(said.detail as u8) {
+    fn acknowledge(&mut self, facts: &RocePacketFacts, events: &mut QpEvents) {
+        match Syndrome::of(facts.detail as u8) {
             Syndrome::Ack(_) => self.acks += 1,
             Syndrome::RnrNak(_) => events.rnr = events.rnr.saturating_add(1),
             Syndrome::Nak(Syndrome::NAK_SEQUENCE_ERROR) => {
@@ -252,13 +252,13 @@ impl Line {
 
     /// Requests: each has the next PSN; a read takes as many as its answer has packets.
     #[inline(always)]
-    fn ask(&mut self, operation: Operation, said: &RocePacketFacts, events: &mut QpEvents) {
-        self.learn_mtu(operation, said);
+    fn ask(&mut self, operation: Operation, facts: &RocePacketFacts, events: &mut QpEvents) {
+        self.learn_mtu(operation, facts);
         let span = match operation {
-            Operation::ReadRequest => self.read_span(said.detail),
+            Operation::ReadRequest => self.read_span(facts.detail),
             _ => Some(1),
         };
-        let ahead = said.psn.wrapping_sub(self.request) & PSN;
+        let ahead = facts.psn.wrapping_sub(self.request) & PSN;
         if self.request & REQUEST_KNOWN != 0 && ahead != 0 {
             if ahead > PSN - WINDOW {
                 events.retransmissions = events.retransmissions.saturating_add(1);
@@ -272,17 +272,17 @@ impl Line {
         }
         let flags = self.request & !(PSN | REQUEST_KNOWN);
         self.request = match span {
-            Some(span) => flags | REQUEST_KNOWN | said.psn.wrapping_add(span) & PSN,
+            Some(span) => flags | REQUEST_KNOWN | facts.psn.wrapping_add(span) & PSN,
             None => flags,
         };
     }
 
     /// Responses carry the PSNs of the requests that they answer: only within one read must they be in sequence.
     #[inline(always)]
-    fn respond(&mut self, operation: Operation, said: &RocePacketFacts, events: &mut QpEvents) {
-        self.learn_mtu(operation, said);
+    fn respond(&mut self, operation: Operation, facts: &RocePacketFacts, events: &mut QpEvents) {
+        self.learn_mtu(operation, facts);
         let known = self.request & RESPONSE_KNOWN != 0;
-        let ahead = said.psn.wrapping_sub(self.response) & PSN;
+        let ahead = facts.psn.wrapping_sub(self.response) & PSN;
         if known && (ahead == 0 || ahead > PSN - WINDOW) {
             events.retransmissions = events.retransmissions.saturating_add(1);
             return;
@@ -292,7 +292,7 @@ impl Line {
             events.gaps = events.gaps.saturating_add(1);
         }
         self.request |= RESPONSE_KNOWN;
-        self.response = self.response & !PSN | said.psn & PSN;
+        self.response = self.response & !PSN | facts.psn & PSN;
     }
 
     /// The number is used anew: what was learnt of its former use does not hold.
@@ -303,13 +303,13 @@ impl Line {
 
     /// A packet that fills the path MTU tells it.
     #[inline(always)]
-    fn learn_mtu(&mut self, operation: Operation, said: &RocePacketFacts) {
+    fn learn_mtu(&mut self, operation: Operation, facts: &RocePacketFacts) {
         if !operation.is_full_mtu() {
             return;
         }
         // Extended headers are at most 20 bytes there, less than a quarter of the smallest MTU: rounding down to a
         // power of two finds the MTU.
-        let payload = said.payload.saturating_sub(BTH_LEN as u32);
+        let payload = facts.payload.saturating_sub(BTH_LEN as u32);
         if (256..=4096 + 64).contains(&payload) {
             let code = payload.ilog2() - 7;
             if code > self.request >> MTU_SHIFT & 7 {

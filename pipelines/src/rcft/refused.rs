@@ -11,7 +11,7 @@ const REFUSALS: usize = 2048;
 const HOLDS: u32 = 10;
 
 #[derive(Clone, Copy, Default)]
-struct Refusal {
+struct RecentRefusal {
     hash: u64,
     /// What [`super::Ledger::changes`] was then.
     changes: u32,
@@ -20,12 +20,12 @@ struct Refusal {
 
 /// The refusals of one worker: the packets of a refused queue pair cost one look here.
 pub(super) struct Refusals {
-    cells: Box<[(Refusal, DropReason)]>,
+    cells: Box<[(RecentRefusal, DropReason)]>,
 }
 
 impl Refusals {
     pub fn new() -> Self {
-        Self { cells: vec![(Refusal::default(), DropReason::QP_QUOTA); REFUSALS].into_boxed_slice() }
+        Self { cells: vec![(RecentRefusal::default(), DropReason::QP_QUOTA); REFUSALS].into_boxed_slice() }
     }
 
     fn place(hash: u64) -> usize {
@@ -40,7 +40,7 @@ impl Refusals {
     }
 
     pub fn store(&mut self, hash: u64, changes: u32, tick: u32, reason: DropReason) {
-        self.cells[Self::place(hash)] = (Refusal { hash, changes, tick }, reason);
+        self.cells[Self::place(hash)] = (RecentRefusal { hash, changes, tick }, reason);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A worker's own table of queue pairs of one direction: an index line and an entry line per packet, a second
 //! entry line when something happened.
 
-use super::qp::{Line, QpEvents, QpKey, QpView, RocePacketFacts};
+use super::qp::{QpEvents, QpKey, QpLine, QpView, RocePacketFacts};
 use crate::index::{Index, NONE};
 use crate::mem::{Slab, prefetch};
 
@@ -11,7 +11,7 @@ const INDEX_PERCENT: usize = 95;
 /// The table of one direction on one worker.
 pub(super) struct QpTable {
     index: Index,
-    lines: Slab<Line>,
+    lines: Slab<QpLine>,
     events: Slab<QpEvents>,
     /// First free line below `fresh`; each names the next in its `ledger` word.
     free: u32,
@@ -24,7 +24,7 @@ pub(super) struct QpTable {
 
 impl QpTable {
     pub fn new(entries: u32, seed: u64, advise: &dyn Fn(usize, usize)) -> Self {
-        let lines: Slab<Line> = Slab::zeroed(entries as usize, advise);
+        let lines: Slab<QpLine> = Slab::zeroed(entries as usize, advise);
         let events: Slab<QpEvents> = Slab::zeroed(entries as usize, advise);
         Self {
             index: Index::new(entries, INDEX_PERCENT, advise),
@@ -40,7 +40,7 @@ impl QpTable {
 
     /// Bytes of a table of so many entries.
     pub fn bytes(entries: u32) -> usize {
-        let lines = Slab::<Line>::bytes(entries as usize) + Slab::<QpEvents>::bytes(entries as usize);
+        let lines = Slab::<QpLine>::bytes(entries as usize) + Slab::<QpEvents>::bytes(entries as usize);
         Index::bytes(entries, INDEX_PERCENT) + lines
     }
 
@@ -88,18 +88,18 @@ impl QpTable {
             None => self.fresh += 1,
         }
         self.used += 1;
-        self.lines[slot as usize] = Line { key, ledger, last_seen: tick, ..Line::default() };
+        self.lines[slot as usize] = QpLine { key, ledger, last_seen: tick, ..QpLine::default() };
         self.events[slot as usize] = QpEvents { first_seen: tick, ..QpEvents::default() };
         slot
     }
 
     /// Counts a packet; the ticks of the packet before it.
     #[inline(always)]
-    pub fn count(&mut self, slot: u32, said: &RocePacketFacts, tick: u32) -> (u32, u32) {
+    pub fn count(&mut self, slot: u32, facts: &RocePacketFacts, tick: u32) -> (u32, u32) {
         match (self.lines.get_mut(slot as usize), self.events.get_mut(slot as usize)) {
             (Some(line), Some(events)) => {
                 let before = line.last_seen;
-                line.count(said, tick, events);
+                line.count(facts, tick, events);
                 (before, line.ledger)
             }
             _ => (tick, NONE),
@@ -110,7 +110,7 @@ impl QpTable {
         self.events.get_mut(slot as usize)
     }
 
-    pub fn line_mut(&mut self, slot: u32) -> Option<&mut Line> {
+    pub fn line_mut(&mut self, slot: u32) -> Option<&mut QpLine> {
         self.lines.get_mut(slot as usize).filter(|line| !line.key.is_free())
     }
 
@@ -118,7 +118,7 @@ impl QpTable {
         let hash = self.hash(key);
         let slot = self.find(key, hash);
         if let Some(line) = self.lines.get_mut(slot as usize) {
-            *line = Line { ledger: self.free, ..Line::default() };
+            *line = QpLine { ledger: self.free, ..QpLine::default() };
             self.free = slot;
             self.used -= 1;
             self.index.remove(hash, slot);
@@ -150,7 +150,7 @@ impl QpTable {
     ) -> Option<u32> {
         let end = self.fresh.min(from.saturating_add(budget));
         for slot in from..end {
-            let Line { key, ledger, .. } = self.lines[slot as usize];
+            let QpLine { key, ledger, .. } = self.lines[slot as usize];
             if !key.is_free() && !keep(&key, ledger) {
                 self.remove(&key);
                 gone(ledger);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::Qpn;
 use wire::roce::opcode;
 
-use super::qp::Line;
+use super::qp::QpLine;
 use super::*;
 
 fn shared(entries: u32, workers: u32) -> Arc<RcftShared> {
@@ -28,7 +28,7 @@ fn write(psn: u32) -> RocePacketFacts {
     RocePacketFacts { opcode: opcode::RC_WRITE_ONLY, psn, bytes: 100, payload: 42, detail: 0, ce: false }
 }
 
-fn offer(rcft: &mut Rcft, vnic: u32, key: QpKey, tick: u32) -> Outcome {
+fn offer(rcft: &mut Rcft, vnic: u32, key: QpKey, tick: u32) -> QpOutcome {
     let hash = rcft.prefetch(Direction::Out, &key);
     rcft.sent(vnic, &key, hash, &write(0), at(tick))
 }
@@ -105,9 +105,9 @@ proptest! {
                     let quota = quotas.get(&vnic).copied().unwrap_or(u32::MAX) as usize;
                     let outcome = offer(&mut workers[worker], vnic, key(vnic, 1, qpn), 1);
                     let expected = set.contains(&qpn) || set.len() < quota;
-                    let passes = matches!(outcome, Outcome::Pass | Outcome::Opened);
+                    let passes = matches!(outcome, QpOutcome::Pass | QpOutcome::Opened);
                     prop_assert_eq!(passes, expected, "{:?} {} {}", outcome, vnic, qpn);
-                    prop_assert_eq!(outcome == Outcome::Opened, expected && set.insert(qpn));
+                    prop_assert_eq!(outcome == QpOutcome::Opened, expected && set.insert(qpn));
                     if !expected { set.remove(&qpn); }
                 }
                 Op::Remove { vnic, qpn } => {
@@ -118,7 +118,7 @@ proptest! {
                 }
                 Op::Quota { vnic, quota } => {
                     quotas.insert(vnic, quota);
-                    keeper.set_limits(vnic, Limits { quota, ..Limits::NONE });
+                    keeper.set_limits(vnic, QpLimits { quota, ..QpLimits::NONE });
                 }
                 Op::Settle => settle(&mut keeper, &mut workers, 1),
                 Op::Sweep => {
@@ -179,7 +179,7 @@ proptest! {
     /// Gaps, retransmissions and the next PSN against a twin that keeps every PSN, for requests of one PSN each.
     #[test]
     fn rcft_sequence_agrees_with_a_list(start in 0..0x100_0000u32, steps in prop::collection::vec(-3i32..5, 0..60)) {
-        let mut line = Line::default();
+        let mut line = QpLine::default();
         let mut events = QpEvents::default();
         let mut next = start;
         let (mut gaps, mut again) = (0, 0);
@@ -201,34 +201,34 @@ proptest! {
     }
 }
 
-fn said(opcode: u8, psn: u32, payload: u32, detail: u32) -> RocePacketFacts {
+fn facts(opcode: u8, psn: u32, payload: u32, detail: u32) -> RocePacketFacts {
     RocePacketFacts { opcode, psn, bytes: payload + 42, payload, detail, ce: false }
 }
 
 #[test]
 fn rcft_reads_take_the_psns_of_their_answers() {
-    let (mut line, mut events) = (Line::default(), QpEvents::default());
+    let (mut line, mut events) = (QpLine::default(), QpEvents::default());
     // The MTU is not known: nothing is claimed about what follows a long read.
-    line.count(&said(opcode::RC_READ_REQUEST, 10, 32, 5000), 1, &mut events);
-    line.count(&said(opcode::RC_WRITE_ONLY, 99, 40, 0), 1, &mut events);
+    line.count(&facts(opcode::RC_READ_REQUEST, 10, 32, 5000), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_ONLY, 99, 40, 0), 1, &mut events);
     assert_eq!((events.gaps, events.retransmissions), (0, 0));
     // A WRITE First of 1024 bytes tells the MTU: BTH, RETH, ICRC around it.
-    line.count(&said(opcode::RC_WRITE_FIRST, 100, 1024 + 12 + 16 + 4, 2000), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_FIRST, 100, 1024 + 12 + 16 + 4, 2000), 1, &mut events);
     assert_eq!(line.view(&events).path_mtu, Some(1024));
-    line.count(&said(opcode::RC_WRITE_LAST, 101, 990, 0), 1, &mut events);
-    line.count(&said(opcode::RC_READ_REQUEST, 102, 32, 5000), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_LAST, 101, 990, 0), 1, &mut events);
+    line.count(&facts(opcode::RC_READ_REQUEST, 102, 32, 5000), 1, &mut events);
     assert_eq!(line.view(&events).next_psn, Some(107));
-    line.count(&said(opcode::RC_WRITE_ONLY, 107, 40, 0), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_ONLY, 107, 40, 0), 1, &mut events);
     assert_eq!((events.gaps, events.retransmissions), (0, 0));
-    line.count(&said(opcode::RC_WRITE_ONLY, 110, 40, 0), 1, &mut events);
-    line.count(&said(opcode::RC_WRITE_ONLY, 107, 40, 0), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_ONLY, 110, 40, 0), 1, &mut events);
+    line.count(&facts(opcode::RC_WRITE_ONLY, 107, 40, 0), 1, &mut events);
     assert_eq!((events.gaps, events.retransmissions), (1, 1));
 }
 
 /// A number that is used anew, with another first PSN and a smaller MTU: no retransmissions are claimed.
 #[test]
 fn rcft_a_number_used_anew_starts_anew() {
-    let (mut line, mut events) = (Line::default(), QpEvents::default());
+    let (mut line, mut events) = (QpLine::default(), QpEvents::default());
     for start in [0x70_0000, 0x10_0000, 0xff_fff0, 0x7f_0000] {
         for n in 0..1000 {
             line.count(&write((start + n) & 0xff_ffff), 1, &mut events);
@@ -238,15 +238,15 @@ fn rcft_a_number_used_anew_starts_anew() {
     }
     // Responses: a read, then millions of packets the other way, then a read.
     for psn in [100, 9_000_000, 17 << 20] {
-        line.count(&said(0x10, psn & 0xff_ffff, 20, 0), 1, &mut events);
+        line.count(&facts(0x10, psn & 0xff_ffff, 20, 0), 1, &mut events);
     }
     assert_eq!(events.retransmissions, 0);
 }
 
 #[test]
 fn rcft_responses_and_acknowledgements_have_a_sequence_of_their_own() {
-    let (mut line, mut events) = (Line::default(), QpEvents::default());
-    let mut go = |opcode, psn, detail| line.count(&said(opcode, psn, 20, detail), 1, &mut events);
+    let (mut line, mut events) = (QpLine::default(), QpEvents::default());
+    let mut go = |opcode, psn, detail| line.count(&facts(opcode, psn, 20, detail), 1, &mut events);
     // Requests at 500; acknowledgements jump; a read's answer at 40 to 42, and its Middle lost once.
     go(opcode::RC_SEND_ONLY, 500, 0);
     go(opcode::RC_ACK, 7, 0x1f);
@@ -279,26 +279,26 @@ fn rcft_quota_of_zero_and_below_what_is_in_use() {
     let shared = shared(1024, 1);
     let mut keeper = Keeper::new(shared.ledger.clone());
     let mut workers = [Rcft::new(shared, 0, &|_, _| {})];
-    keeper.set_limits(0, Limits { quota: 0, ..Limits::NONE });
-    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), Outcome::RefusedNew(DropReason::QP_QUOTA));
-    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), Outcome::Refused(DropReason::QP_QUOTA));
-    keeper.set_limits(0, Limits { quota: 3, ..Limits::NONE });
+    keeper.set_limits(0, QpLimits { quota: 0, ..QpLimits::NONE });
+    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), QpOutcome::RefusedNew(DropReason::QP_QUOTA));
+    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), QpOutcome::Refused(DropReason::QP_QUOTA));
+    keeper.set_limits(0, QpLimits { quota: 3, ..QpLimits::NONE });
     for qpn in 2..5 {
-        assert_eq!(offer(&mut workers[0], 0, key(0, 1, qpn), 1), Outcome::Opened);
+        assert_eq!(offer(&mut workers[0], 0, key(0, 1, qpn), 1), QpOutcome::Opened);
     }
     // Lowered: nobody is thrown out, nobody new gets in until it is under.
-    keeper.set_limits(0, Limits { quota: 2, ..Limits::NONE });
-    assert!((2..5).all(|qpn| offer(&mut workers[0], 0, key(0, 1, qpn), 2) == Outcome::Pass));
-    assert!(matches!(offer(&mut workers[0], 0, key(0, 1, 5), 2), Outcome::RefusedNew(_)));
+    keeper.set_limits(0, QpLimits { quota: 2, ..QpLimits::NONE });
+    assert!((2..5).all(|qpn| offer(&mut workers[0], 0, key(0, 1, qpn), 2) == QpOutcome::Pass));
+    assert!(matches!(offer(&mut workers[0], 0, key(0, 1, 5), 2), QpOutcome::RefusedNew(_)));
     keeper.remove(key(0, 1, 2).words());
     settle(&mut keeper, &mut workers, 2);
-    assert!(matches!(offer(&mut workers[0], 0, key(0, 1, 5), 2), Outcome::RefusedNew(_)));
+    assert!(matches!(offer(&mut workers[0], 0, key(0, 1, 5), 2), QpOutcome::RefusedNew(_)));
     keeper.remove(key(0, 1, 3).words());
     settle(&mut keeper, &mut workers, 2);
-    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 5), 2), Outcome::Opened);
-    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 6), 2), Outcome::RefusedNew(DropReason::QP_QUOTA));
+    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 5), 2), QpOutcome::Opened);
+    assert_eq!(offer(&mut workers[0], 0, key(0, 1, 6), 2), QpOutcome::RefusedNew(DropReason::QP_QUOTA));
     // Another vNIC's places are its own.
-    assert_eq!(offer(&mut workers[0], 1, key(1, 1, 6), 2), Outcome::Opened);
+    assert_eq!(offer(&mut workers[0], 1, key(1, 1, 6), 2), QpOutcome::Opened);
 }
 
 #[test]
@@ -306,13 +306,13 @@ fn rcft_rate_of_new_queue_pairs_and_grace() {
     let shared = shared(4096, 1);
     let keeper = Keeper::new(shared.ledger.clone());
     let mut worker = Rcft::new(shared.clone(), 0, &|_, _| {});
-    keeper.set_limits(0, Limits { new_rate: 100, ..Limits::NONE });
+    keeper.set_limits(0, QpLimits { new_rate: 100, ..QpLimits::NONE });
     let opened = |worker: &mut Rcft, from: u32, ticks: std::ops::Range<u32>| {
         let mut count = 0;
         for tick in ticks {
             for n in 0..50 {
                 count +=
-                    u32::from(offer(worker, 0, key(0, 1, from + tick * 50 + n), tick) == Outcome::Opened);
+                    u32::from(offer(worker, 0, key(0, 1, from + tick * 50 + n), tick) == QpOutcome::Opened);
             }
         }
         count
@@ -321,10 +321,10 @@ fn rcft_rate_of_new_queue_pairs_and_grace() {
     assert!((190..=215).contains(&count), "{count} in two seconds at 100 a second");
     // One that went idle returns at once; another that never was here does not.
     let back = key(0, 1, 9_999);
-    assert_eq!(offer(&mut worker, 0, back, 29), Outcome::RefusedNew(DropReason::QP_RATE));
+    assert_eq!(offer(&mut worker, 0, back, 29), QpOutcome::RefusedNew(DropReason::QP_RATE));
     shared.went_idle(back.words(), 28);
-    assert_eq!(offer(&mut worker, 0, back, 29), Outcome::Opened);
-    assert_eq!(offer(&mut worker, 0, key(0, 1, 9_998), 29), Outcome::RefusedNew(DropReason::QP_RATE));
+    assert_eq!(offer(&mut worker, 0, back, 29), QpOutcome::Opened);
+    assert_eq!(offer(&mut worker, 0, key(0, 1, 9_998), 29), QpOutcome::RefusedNew(DropReason::QP_RATE));
 }
 
 /// Strangers who spray queue pair numbers at a vNIC use up neither its quota nor more than a few lines.
@@ -332,7 +332,7 @@ fn rcft_rate_of_new_queue_pairs_and_grace() {
 fn rcft_spraying_uses_up_nothing() {
     let shared = shared(4096, 1);
     let keeper = Keeper::new(shared.ledger.clone());
-    keeper.set_limits(0, Limits { quota: 5, ..Limits::NONE });
+    keeper.set_limits(0, QpLimits { quota: 5, ..QpLimits::NONE });
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     let receive = |worker: &mut Rcft, qpn, tick| {
@@ -345,7 +345,7 @@ fn rcft_spraying_uses_up_nothing() {
     assert_eq!((keeper.ledger().count(0), worker.stats().into), (0, STRANGERS));
     assert_eq!(worker.stats().strangers, 9_998 - u64::from(STRANGERS));
     for qpn in 2..7 {
-        assert_eq!(offer(&mut worker, 0, key(0, 9, qpn), 1), Outcome::Opened);
+        assert_eq!(offer(&mut worker, 0, key(0, 9, qpn), 1), QpOutcome::Opened);
     }
     // Half-open ones leave soon; one that is spoken to goes on.
     for tick in 1..60 {
@@ -386,7 +386,7 @@ fn rcft_four_workers_and_control() {
     const QUOTA: u32 = 300;
     let shared = shared(1024, WORKERS as u32);
     let mut keeper = Keeper::new(shared.ledger.clone());
-    keeper.set_limits(0, Limits { quota: QUOTA, ..Limits::NONE });
+    keeper.set_limits(0, QpLimits { quota: QUOTA, ..QpLimits::NONE });
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in 0..WORKERS {
@@ -423,8 +423,9 @@ fn rcft_four_workers_and_control() {
     let distinct: HashSet<_> = seen.iter().map(|found| found.key).collect();
     assert_eq!((seen.len(), distinct.len() as u32), (distinct.len(), keeper.ledger().count(0)));
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
-    let passed = (2..402)
-        .filter(|qpn| matches!(offer(&mut worker, 0, key(0, 1, *qpn), 100), Outcome::Pass | Outcome::Opened));
+    let passed = (2..402).filter(|qpn| {
+        matches!(offer(&mut worker, 0, key(0, 1, *qpn), 100), QpOutcome::Pass | QpOutcome::Opened)
+    });
     assert_eq!(passed.count() as u32, QUOTA);
 }
 
@@ -435,7 +436,7 @@ fn rcft_a_worker_forgets_a_few_at_a_time() {
     let mut keeper = Keeper::new(shared.ledger.clone());
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
     for qpn in 2..5002 {
-        assert_eq!(offer(&mut worker, 0, key(0, 1, qpn), 1), Outcome::Opened);
+        assert_eq!(offer(&mut worker, 0, key(0, 1, qpn), 1), QpOutcome::Opened);
     }
     assert_eq!(keeper.sweep(u32::MAX, |_| true), (5000, true));
     let mut turns = 0;

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use wire::build::{Reject, cm_reject_in_place};
-use wire::cm::{Cm, Message};
+use wire::cm::{Cm, CmMessage};
 use wire::{PacketBuf, Psn};
 
 use super::forward::{self, Origin};
@@ -41,12 +41,12 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             (Ok(cm), Some(addresses)) => (cm.message, addresses),
             _ => {
                 // Some other management class, or nonsense: the receiver's business.
-                cx.counters.cm_odd.add(1);
+                cx.counters.cm_unknown.add(1);
                 continue;
             }
         };
         let ends = ends(cx, &meta, addresses);
-        if let Message::Req(req) = &message
+        if let CmMessage::Req(req) = &message
             && req.transport.is_reliable_connection()
             && let Some(full) = ends.iter().flatten().find(|end| wants_reject(rcft, end.vnic))
             && cm_reject_in_place(
@@ -63,7 +63,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             cx.counters.drop(DropReason::QP_QUOTA);
             cx.counters.originated.add(1);
             if rcft.may_report(full.vnic, cx.now.tick) {
-                let End { vnic, peer, sends: asked } = *full;
+                let CmEnd { vnic, peer, sends: asked } = *full;
                 events.push(Event::ConnectionRejected { vnic, peer, asked, qpn: req.local_qpn });
             }
             if meta.direction() == Direction::In {
@@ -75,7 +75,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         }
         for end in ends.into_iter().flatten() {
             cx.counters.vnic(end.vnic as usize).cm_messages.add(1);
-            let End { vnic, peer, sends } = end;
+            let CmEnd { vnic, peer, sends } = end;
             if rcft.may_tell(vnic, sends, cx.now.ns) {
                 events.push_message(Event::Cm { vnic, peer, sends, message }, sends);
             }
@@ -85,21 +85,21 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
 
 /// A vNIC of this host at one end of a message.
 #[derive(Clone, Copy)]
-struct End {
+struct CmEnd {
     vnic: u32,
     peer: IpAddr,
     sends: bool,
 }
 
-fn ends(cx: &Cx, meta: &Meta, addresses: FlowAddresses) -> [Option<End>; 2] {
+fn ends(cx: &Cx, meta: &Meta, addresses: FlowAddresses) -> [Option<CmEnd>; 2] {
     let FlowAddresses { source, destination } = addresses;
-    let sender = (meta.direction() == Direction::Out).then_some(End {
+    let sender = (meta.direction() == Direction::Out).then_some(CmEnd {
         vnic: meta.vnic,
         peer: destination,
         sends: true,
     });
     let receiver =
-        cx.snapshot.local_vnic(meta.vpc, destination).map(|vnic| End { vnic, peer: source, sends: false });
+        cx.snapshot.local_vnic(meta.vpc, destination).map(|vnic| CmEnd { vnic, peer: source, sends: false });
     [sender, receiver]
 }
 
@@ -125,7 +125,7 @@ fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, 
     }
     let place = cx.snapshot.vlt.read(location.slot.slot).place;
     let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-    let flow = forward::Flow::of(&meta);
+    let flow = forward::EncapInput::of(&meta);
     if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
         cx.counters.drop(reason);
     }

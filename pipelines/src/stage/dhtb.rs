@@ -12,8 +12,8 @@ use super::outer::set_ecn;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::nft::{NONE, Nft, Verdict as Decision};
-use crate::qos::{Class, Dhtb, Kind, Leaf, Offer, OverRate, Tree, Verdict};
+use crate::nft::{FlowVerdict, NONE, Nft};
+use crate::qos::{Class, Dhtb, Leaf, Offer, OverRate, ShaperVerdict, TrafficKind, Tree};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -93,8 +93,8 @@ fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<Crossing> {
     }
     let action = &nft.entry(meta.entry).action;
     match action.verdict {
-        Decision::Forward => {}
-        Decision::Flood => return flooded(cx, meta),
+        FlowVerdict::Forward => {}
+        FlowVerdict::Flood => return flooded(cx, meta),
         _ => return None,
     }
     let local = match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
@@ -146,19 +146,21 @@ fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<P
     let verdict =
         dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, over_rate, cx.now.ns);
     let (parked, reason) = match verdict {
-        Verdict::Send(parked) => (parked, None),
-        Verdict::Mark(mut parked) => {
+        ShaperVerdict::Send(parked) => (parked, None),
+        ShaperVerdict::Mark(mut parked) => {
             mark(cx, &mut parked, dhtb.tree(), leaf);
             (parked, None)
         }
-        Verdict::Kept => {
+        ShaperVerdict::Kept => {
             cx.counters.waited.add(1);
             cx.counters.waiting.set(u64::from(dhtb.waiting()));
             return;
         }
-        Verdict::ClassFull(parked) if kind == Kind::Tcp => (parked, Some(DropReason::TCP_SHAPED)),
-        Verdict::ClassFull(parked) => (parked, Some(DropReason::RDMA_OVERRUN)),
-        Verdict::WorkerFull(parked) => (parked, Some(DropReason::SHAPER_FULL)),
+        ShaperVerdict::ClassFull(parked) if kind == TrafficKind::Tcp => {
+            (parked, Some(DropReason::TCP_SHAPED))
+        }
+        ShaperVerdict::ClassFull(parked) => (parked, Some(DropReason::RDMA_OVERRUN)),
+        ShaperVerdict::WorkerFull(parked) => (parked, Some(DropReason::SHAPER_FULL)),
     };
     burst.put_back(i, parked.packet);
     if let Some(reason) = reason {
@@ -179,9 +181,9 @@ pub(crate) fn mark<P: PacketBuf>(cx: &Cx, parked: &mut Parked<P>, tree: &Tree, l
     }
 }
 
-fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, leaf: Leaf, bytes: u32) -> Kind {
+fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, leaf: Leaf, bytes: u32) -> TrafficKind {
     if meta.key.class() == 0 {
-        return Kind::Tcp;
+        return TrafficKind::Tcp;
     }
     let headers = &meta.headers;
     if let Some((bth, _)) = Bth::view(headers.payload(head)) {
@@ -191,8 +193,8 @@ fn kind(cx: &Cx, meta: &Meta, head: &[u8], tree: &Tree, leaf: Leaf, bytes: u32) 
             && tree.may_control(leaf, bytes, cx.now.ns)
         {
             let cnp = Operation::of(bth.opcode) == Some(Operation::Cnp);
-            return if cnp { Kind::Notice } else { Kind::Control };
+            return if cnp { TrafficKind::Notice } else { TrafficKind::Control };
         }
     }
-    if headers.tos & 3 == 0 { Kind::RdmaUnmarkable } else { Kind::Rdma }
+    if headers.tos & 3 == 0 { TrafficKind::RdmaUnmarkable } else { TrafficKind::Rdma }
 }

@@ -9,8 +9,8 @@ use wire::{Ecn, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::Cx;
 use super::fast_outer::{long, word};
-use super::guard::Run;
-use super::key::{CLASS_OTHER, Roce, class_code};
+use super::guard::VnicRun;
+use super::key::{CLASS_OTHER, RoceMasks, class_code};
 use super::outer::source_mac_is_wrong;
 use crate::burst::{Burst, Meta};
 use crate::ecn;
@@ -31,7 +31,7 @@ pub struct Read {
     /// Bits of the packets that have their keys.
     pub taken: u64,
     /// Which of them are RoCEv2.
-    pub roce: Roce,
+    pub roce: RoceMasks,
 }
 
 /// Reads what comes from vNICs; they are bound.
@@ -47,7 +47,7 @@ pub fn from_tunnels<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, nft: &Nft) -> R
 }
 
 /// Where packets come from: what those that follow each other have in common.
-trait Source<'a>: Sized {
+trait FrameSource<'a>: Sized {
     /// That of a packet.
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self;
     /// True for a packet that has the same.
@@ -66,7 +66,7 @@ struct Sender<'a> {
     row: &'a VnicRow,
 }
 
-impl<'a> Source<'a> for Sender<'a> {
+impl<'a> FrameSource<'a> for Sender<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         Self { vnic: meta.vnic, row: cx.snapshot.row(meta.vnic) }
@@ -91,7 +91,7 @@ impl<'a> Source<'a> for Sender<'a> {
 
     #[inline(always)]
     fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool) {
-        Run { vnic: self.vnic, packets, bytes, rdma: if roce { packets } else { 0 } }.count(cx);
+        VnicRun { vnic: self.vnic, packets, bytes, rdma: if roce { packets } else { 0 } }.count(cx);
     }
 }
 
@@ -104,7 +104,7 @@ struct Network<'a> {
     last_mac: u64,
 }
 
-impl<'a> Source<'a> for Network<'a> {
+impl<'a> FrameSource<'a> for Network<'a> {
     #[inline(always)]
     fn of(cx: &Cx<'a>, meta: &Meta) -> Self {
         let router = cx.snapshot.vpc(meta.vpc).map_or(0, |vpc| vpc.router_mac.to_u64());
@@ -138,7 +138,7 @@ impl<'a> Source<'a> for Network<'a> {
 }
 
 #[inline(always)]
-fn from<'a, P: PacketBuf, S: Source<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
+fn from<'a, P: PacketBuf, S: FrameSource<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft: &Nft) -> Read {
     let mut read = Read::default();
     let rdma = some_from::<P, S, false>(cx, burst, burst.pending, nft, &mut read);
     if rdma != 0 {
@@ -150,7 +150,7 @@ fn from<'a, P: PacketBuf, S: Source<'a>>(cx: &Cx<'a>, burst: &mut Burst<P>, nft:
 /// Reads those in `mask` that are not RoCEv2 and returns the bits of those that are, which `ROCE` reads then: two loops,
 /// so that what RoCEv2 takes burdens nothing else.
 #[inline(always)]
-fn some_from<'a, P: PacketBuf, S: Source<'a>, const ROCE: bool>(
+fn some_from<'a, P: PacketBuf, S: FrameSource<'a>, const ROCE: bool>(
     cx: &Cx<'a>,
     burst: &mut Burst<P>,
     mask: u64,
@@ -176,15 +176,15 @@ fn some_from<'a, P: PacketBuf, S: Source<'a>, const ROCE: bool>(
             } else if source.takes(head, meta) {
                 InnerFacts::read(head, packet, rdma_port)
             } else {
-                Look::Slow
+                FirstLook::Slow
             };
             let facts = match look {
-                Look::Fast(facts) => facts,
-                Look::Rdma => {
+                FirstLook::Fast(facts) => facts,
+                FirstLook::Rdma => {
                     rdma |= 1 << i;
                     continue;
                 }
-                Look::Slow => continue,
+                FirstLook::Slow => continue,
             };
             bytes += packet.len() as u64;
             taken |= 1 << i;
@@ -221,7 +221,7 @@ fn says_the_same(inner: u8, outer: u8) -> bool {
 }
 
 /// What a frame is at a first look.
-enum Look {
+enum FirstLook {
     /// It has its key now.
     Fast(InnerFacts),
     /// To the port of RoCEv2.
@@ -241,12 +241,12 @@ struct InnerFacts {
 
 impl InnerFacts {
     #[inline(always)]
-    fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> Look {
+    fn read<P: PacketBuf>(head: &[u8; FRONT], packet: &P, rdma_port: u16) -> FirstLook {
         let left = packet.len() - L3_AT;
         let end = usize::from(word(head, 16));
         let ours = word(head, 12) == 0x0800 && head[14] == 0x45 && word(head, 20) & 0x3fff == 0;
         if !ours || end > left {
-            return Look::Slow;
+            return FirstLook::Slow;
         }
         let padded = left > end;
         match head[23] {
@@ -254,33 +254,33 @@ impl InnerFacts {
                 let l4_len = head[46] >> 4 << 2;
                 let len = usize::from(l4_len);
                 let whole = len >= 20 && len + (L4_AT - L3_AT) <= end && L4_AT + len <= packet.head().len();
-                if whole { Look::Fast(Self { class: 0, l4_len, padded }) } else { Look::Slow }
+                if whole { FirstLook::Fast(Self { class: 0, l4_len, padded }) } else { FirstLook::Slow }
             }
             protocol::UDP => {
                 let len = usize::from(word(head, 38));
                 if len < 8 || len + (L4_AT - L3_AT) > end {
-                    Look::Slow
+                    FirstLook::Slow
                 } else if word(head, 36) == rdma_port {
-                    Look::Rdma
+                    FirstLook::Rdma
                 } else {
-                    Look::Fast(Self { class: 0, l4_len: 8, padded })
+                    FirstLook::Fast(Self { class: 0, l4_len: 8, padded })
                 }
             }
-            _ => Look::Slow,
+            _ => FirstLook::Slow,
         }
     }
 
-    /// A second look at what is [`Rdma`](Look::Rdma) at the first.
+    /// A second look at what is [`Rdma`](FirstLook::Rdma) at the first.
     #[inline(always)]
-    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], packet: &P) -> Look {
+    fn read_rdma<P: PacketBuf>(head: &[u8; FRONT], packet: &P) -> FirstLook {
         let left = packet.len() - L3_AT;
         let end = usize::from(word(head, 16));
         if end < FRONT - L3_AT {
-            return Look::Slow;
+            return FirstLook::Slow;
         }
         match class_code(&head[42..]) {
-            CLASS_OTHER => Look::Slow,
-            class => Look::Fast(Self { class, l4_len: 8, padded: left > end }),
+            CLASS_OTHER => FirstLook::Slow,
+            class => FirstLook::Fast(Self { class, l4_len: 8, padded: left > end }),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::outer_source_port;
 use crate::miss::MissLimits;
-use crate::nft::{Action, Nft, Verdict};
+use crate::nft::{FlowAction, FlowVerdict, Nft};
 use crate::snapshot::{NO_PORT, PortIndex};
 use crate::vlt::{Header4, Hot, Place, SlotRef};
 
@@ -31,7 +31,7 @@ pub struct Origin {
 
 /// What the outer header is derived from.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
+pub struct EncapInput {
     /// Inner TOS byte.
     pub tos: u8,
     /// Outer source port.
@@ -40,7 +40,7 @@ pub struct Flow {
     pub roce: bool,
 }
 
-impl Flow {
+impl EncapInput {
     /// Of a packet with a key.
     pub(super) fn of(meta: &Meta) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Flow {
 }
 
 /// Counters of the common ways, added once a burst, those of a vNIC once for each run of packets to it.
-struct Tally {
+struct BurstTally {
     encapsulated: u64,
     local: u64,
     vnic: u32,
@@ -60,7 +60,7 @@ struct Tally {
     bytes: u64,
 }
 
-impl Tally {
+impl BurstTally {
     #[inline(always)]
     fn delivered(&mut self, cx: &Cx, vnic: u32, bytes: u64) {
         if vnic != self.vnic {
@@ -99,7 +99,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     sink: &mut S,
 ) {
     let toses = OuterTos::new(&cx.snapshot.settings);
-    let mut tally = Tally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
+    let mut tally = BurstTally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
     let mut sent = 0;
     for i in burst.pending() {
         let Some(mut packet) = burst.packets[i].take() else { continue };
@@ -114,7 +114,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         entry.bytes += packet.len() as u64;
         entry.last_seen = cx.now.tick;
         let action = &entry.action;
-        let way = if action.verdict == Verdict::Forward && action.rewrite == 0 {
+        let way = if action.verdict == FlowVerdict::Forward && action.rewrite == 0 {
             match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
                 Hot::Tunnel4(header) if meta.direction() == Direction::Out => {
                     let way = encapsulate(cx, &mut packet, meta, action.entropy, &toses, header);
@@ -175,7 +175,7 @@ fn deliver<P: PacketBuf>(
     packet: &mut P,
     meta: &Meta,
     vnic: u32,
-    tally: &mut Tally,
+    tally: &mut BurstTally,
 ) -> Option<PortIndex> {
     let row = cx.snapshot.row(vnic);
     if row.port == NO_PORT || packet.len() > usize::from(row.mtu) + usize::from(meta.headers.l3_offset) {
@@ -203,7 +203,7 @@ fn uncommon<P: PacketBuf, S: Sink<P>>(
 ) {
     let meta = &burst.metas[i];
     let Some(entry) = nft.entry_mut(meta.entry) else { return };
-    if entry.action.verdict == Verdict::Forward
+    if entry.action.verdict == FlowVerdict::Forward
         && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
     {
         // The location went away after the decision: decide again, on what the snapshot knows now.
@@ -220,11 +220,11 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
-    action: Action,
+    action: FlowAction,
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    if action.verdict != Verdict::Forward {
+    if action.verdict != FlowVerdict::Forward {
         special(cx, burst, i, action, sink);
         return;
     }
@@ -248,7 +248,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
         }
     }
     let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
-    let flow = Flow::of(&meta);
+    let flow = EncapInput::of(&meta);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
         refused(cx, burst, i, Refused { reason, packet, place: reading.place }, limits, sink);
@@ -266,7 +266,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
     mut packet: P,
     place: Place,
     origin: Origin,
-    flow: Flow,
+    flow: EncapInput,
 ) -> Result<(), (DropReason, P)> {
     match place {
         Place::Remote(tunnel) => {
@@ -331,7 +331,7 @@ fn l2_len(head: &[u8]) -> usize {
 }
 
 #[inline(always)]
-fn rewrite<P: PacketBuf>(packet: &mut P, action: &Action, headers: &wire::Headers) -> bool {
+fn rewrite<P: PacketBuf>(packet: &mut P, action: &FlowAction, headers: &wire::Headers) -> bool {
     let l3 = usize::from(headers.l3_offset);
     let head = packet.head_mut();
     let Some(macs) = head.first_chunk_mut::<12>() else { return false };
@@ -392,16 +392,22 @@ fn receiver_of(place: Place) -> Option<u32> {
 
 /// Verdicts other than forwarding.
 #[inline(never)]
-fn special<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, action: Action, sink: &mut S) {
+fn special<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    action: FlowAction,
+    sink: &mut S,
+) {
     match action.verdict {
-        Verdict::Drop => {
+        FlowVerdict::Drop => {
             let reason =
                 DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
             burst.drop(i, reason, cx.counters);
         }
-        Verdict::Flood => flood(cx, burst, i, sink),
-        Verdict::Router => router(cx, burst, i, sink),
-        Verdict::Forward => {}
+        FlowVerdict::Flood => flood(cx, burst, i, sink),
+        FlowVerdict::Router => router(cx, burst, i, sink),
+        FlowVerdict::Forward => {}
     }
 }
 
@@ -429,7 +435,7 @@ fn flood<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink
     };
     let direction = meta.direction();
     let origin = Origin { vnic: meta.vnic, direction };
-    let flow = Flow::of(&meta);
+    let flow = EncapInput::of(&meta);
     let remote: &[SlotRef] = if direction == Direction::In { &[] } else { &vpc.flood_slots };
     let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
     let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();

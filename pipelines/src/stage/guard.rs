@@ -17,14 +17,14 @@ use crate::snapshot::{VnicRow, mac_from};
 #[inline]
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
     // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
-    let mut run = Run::of(NO_INDEX);
+    let mut run = VnicRun::of(NO_INDEX);
     let mut row = &VnicRow::FREE;
     for i in Bits(mask & burst.pending) {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
         let meta = &burst.metas[i];
         if meta.vnic != run.vnic {
             run.count(cx);
-            run = Run::of(meta.vnic);
+            run = VnicRun::of(meta.vnic);
             row = cx.snapshot.row(meta.vnic);
         }
         run.packets += 1;
@@ -38,7 +38,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
 }
 
 /// Packets in a row from one vNIC.
-pub(super) struct Run {
+pub(super) struct VnicRun {
     pub(super) vnic: u32,
     pub(super) packets: u64,
     pub(super) bytes: u64,
@@ -46,7 +46,7 @@ pub(super) struct Run {
     pub(super) rdma: u64,
 }
 
-impl Run {
+impl VnicRun {
     #[inline(always)]
     pub(super) const fn of(vnic: u32) -> Self {
         Self { vnic, packets: 0, bytes: 0, rdma: 0 }

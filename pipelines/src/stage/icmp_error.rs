@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, checksum, icmp, icmpv6, ipv4, ipv6, protocol};
 
 use super::Cx;
-use super::forward::{Flow, Origin, to_place};
+use super::forward::{EncapInput, Origin, to_place};
 use super::neighbour::send_back;
 use super::outer::addresses;
 use crate::Sink;
@@ -105,7 +105,7 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
         Some((place, _)) => {
             let Some(packet) = burst.take(i) else { return };
             let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-            let flow = Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
+            let flow = EncapInput { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
             if let Err((reason, _)) = to_place(cx, sink, packet, place, origin, flow) {
                 cx.counters.drop(reason);
             }

@@ -1,6 +1,6 @@
 //! key: the NFT key of each packet; fragments take the ports of their first one.
 
-use wire::roce::{Bth, Class};
+use wire::roce::{Bth, RoceClass};
 use wire::{Flags, Headers, L3, PacketBuf, View, protocol};
 
 use super::Cx;
@@ -12,15 +12,15 @@ use crate::fragments::{FirstFragment, Fragments};
 use crate::nft::{Bits, Nft};
 
 /// Key class of RoCEv2 reliable connection.
-pub const CLASS_RC: u8 = code(Class::Rc);
+pub const CLASS_RC: u8 = code(RoceClass::Rc);
 /// Key class of extended reliable connection, which counts as reliable connection.
-pub const CLASS_XRC: u8 = code(Class::Xrc);
+pub const CLASS_XRC: u8 = code(RoceClass::Xrc);
 /// Key class of congestion notification packets.
-pub const CLASS_CNP: u8 = code(Class::Cnp);
+pub const CLASS_CNP: u8 = code(RoceClass::Cnp);
 /// Key class of the connection manager's messages.
-pub const CLASS_CM: u8 = code(Class::Cm);
+pub const CLASS_CM: u8 = code(RoceClass::Cm);
 /// Key class of an opcode outside the known classes, and of a BTH cut short.
-pub const CLASS_OTHER: u8 = code(Class::Unknown);
+pub const CLASS_OTHER: u8 = code(RoceClass::Unknown);
 
 /// Names of the classes, by code; 0 is traffic that is not RoCEv2.
 pub const CLASS_NAMES: [&str; 10] = ["-", "rc", "uc", "rd", "ud", "cnp", "xrc", "cm", "vendor", "other"];
@@ -33,7 +33,7 @@ pub const fn is_reliable(class: u8) -> bool {
 
 /// Which packets of a burst are what RCFT looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Roce {
+pub struct RoceMasks {
     /// Bits of packets of reliable connections.
     pub reliable: u64,
     /// Bits of congestion notification packets.
@@ -42,7 +42,7 @@ pub struct Roce {
     pub cm: u64,
 }
 
-impl Roce {
+impl RoceMasks {
     /// Those of both.
     #[inline(always)]
     pub const fn with(self, more: Self) -> Self {
@@ -55,14 +55,14 @@ impl Roce {
             CLASS_RC | CLASS_XRC => self.reliable |= bit,
             CLASS_CNP => self.cnp |= bit,
             CLASS_CM => self.cm |= bit,
-            CLASS_OTHER => cx.counters.roce_odd.add(1),
+            CLASS_OTHER => cx.counters.roce_unknown.add(1),
             _ => {}
         }
     }
 }
 
 /// A class as the key holds it.
-const fn code(class: Class) -> u8 {
+const fn code(class: RoceClass) -> u8 {
     class as u8 + 1
 }
 
@@ -70,7 +70,7 @@ const fn code(class: Class) -> u8 {
 #[inline(always)]
 pub fn class_code(payload: &[u8]) -> u8 {
     match Bth::view(payload) {
-        Some((bth, _)) => code(Class::of(bth.opcode, bth.dest_qp())),
+        Some((bth, _)) => code(RoceClass::of(bth.opcode, bth.dest_qp())),
         None => CLASS_OTHER,
     }
 }
@@ -78,8 +78,14 @@ pub fn class_code(payload: &[u8]) -> u8 {
 /// Builds the keys of the packets whose bits are in `mask`. A frame to the MAC of its VPC's virtual router is routed,
 /// every other one bridged.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fragments: &Fragments, nft: &Nft) -> Roce {
-    let mut roce = Roce::default();
+pub fn run<P: PacketBuf>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    mask: u64,
+    fragments: &Fragments,
+    nft: &Nft,
+) -> RoceMasks {
+    let mut roce = RoceMasks::default();
     let rdma_port = cx.snapshot.settings.rdma_port;
     // The scope and the router's MAC are the same for runs of packets.
     let mut last = (NO_INDEX, NO_INDEX);

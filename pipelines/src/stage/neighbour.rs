@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, icmpv6, protocol};
 
 use super::forward::{self, Origin};
-use super::reply::{self, Message, Question};
+use super::reply::{self, NeighbourMessage, Solicitation};
 use super::{Cx, bind};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
@@ -49,7 +49,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     }
 }
 
-enum Outcome {
+enum NeighbourOutcome {
     Reply(MacAddr, bool),
     Consume,
     Flood,
@@ -63,13 +63,13 @@ fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, events
     let Some(packet) = burst.packets[i].as_mut() else { return };
     let message = reply::read(packet.head(), &meta.headers);
     match outcome(cx, &meta, message, events) {
-        Outcome::Flood => {}
-        Outcome::Consume => {
+        NeighbourOutcome::Flood => {}
+        NeighbourOutcome::Consume => {
             burst.take(i);
             cx.counters.consumed.add(1);
         }
-        Outcome::Drop(reason) => burst.drop(i, reason, cx.counters),
-        Outcome::Reply(mac, router) => {
+        NeighbourOutcome::Drop(reason) => burst.drop(i, reason, cx.counters),
+        NeighbourOutcome::Reply(mac, router) => {
             if !reply::answer(packet, &meta.headers, mac, router) {
                 burst.drop(i, DropReason::NO_BUFFER, cx.counters);
                 return;
@@ -96,7 +96,8 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
             return;
         }
         let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-        let flow = forward::Flow { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
+        let flow =
+            forward::EncapInput { tos: 0, source_port: outer_source_port(meta.vpc as u16, 0), roce: false };
         if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
             cx.counters.drop(reason);
         }
@@ -113,45 +114,51 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
     sink.send(row.port, packet);
 }
 
-fn outcome(cx: &Cx, meta: &Meta, message: Message, events: &Events) -> Outcome {
-    let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Outcome::Drop(DropReason::PORT_UNBOUND) };
+fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> NeighbourOutcome {
+    let Some(vpc) = cx.snapshot.vpc(meta.vpc) else {
+        return NeighbourOutcome::Drop(DropReason::PORT_UNBOUND);
+    };
     let claim = match message {
-        Message::Question(q) => Some(q.asker()),
-        Message::Answer(answer) => Some(answer.binding),
-        Message::Routers(asker) => Some(asker),
-        Message::Route(_) | Message::Other | Message::Unsound => None,
+        NeighbourMessage::Solicitation(q) => Some(q.asker()),
+        NeighbourMessage::Advertisement(answer) => Some(answer.binding),
+        NeighbourMessage::Routers(asker) => Some(asker),
+        NeighbourMessage::Route(_) | NeighbourMessage::Other | NeighbourMessage::Unsound => None,
     };
     if let Some(claim) = claim {
         if meta.direction() == Direction::In {
             if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep) {
-                return Outcome::Drop(DropReason::INNER_SOURCE);
+                return NeighbourOutcome::Drop(DropReason::INNER_SOURCE);
             }
-        } else if let Err(reason) = own(cx, meta, vpc, claim, !matches!(message, Message::Answer(_))) {
-            return Outcome::Drop(reason);
+        } else if let Err(reason) =
+            own(cx, meta, vpc, claim, !matches!(message, NeighbourMessage::Advertisement(_)))
+        {
+            return NeighbourOutcome::Drop(reason);
         }
     }
     match message {
-        Message::Question(q) if q.asker == q.target || q.asker.is_unspecified() => {
+        NeighbourMessage::Solicitation(q) if q.asker == q.target || q.asker.is_unspecified() => {
             // Duplicate address detection and announcements: the answer is silence.
             wish(cx, meta, vpc, q.target, events);
-            Outcome::Consume
+            NeighbourOutcome::Consume
         }
-        Message::Question(q) => {
+        NeighbourMessage::Solicitation(q) => {
             wish(cx, meta, vpc, q.asker, events);
             match find(cx, vpc, meta, &q) {
-                Some((mac, router)) => Outcome::Reply(mac, router),
-                None if vpc.flood => Outcome::Flood,
-                None => Outcome::Drop(DropReason::ARP_UNKNOWN),
+                Some((mac, router)) => NeighbourOutcome::Reply(mac, router),
+                None if vpc.flood => NeighbourOutcome::Flood,
+                None => NeighbourOutcome::Drop(DropReason::ARP_UNKNOWN),
             }
         }
-        Message::Answer(_) if vpc.flood => Outcome::Flood,
-        Message::Answer(_) => Outcome::Consume,
-        Message::Unsound => Outcome::Drop(DropReason::NEIGHBOUR_UNSOUND),
-        Message::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
-            Outcome::Drop(DropReason::GUARD_RA)
+        NeighbourMessage::Advertisement(_) if vpc.flood => NeighbourOutcome::Flood,
+        NeighbourMessage::Advertisement(_) => NeighbourOutcome::Consume,
+        NeighbourMessage::Unsound => NeighbourOutcome::Drop(DropReason::NEIGHBOUR_UNSOUND),
+        NeighbourMessage::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
+            NeighbourOutcome::Drop(DropReason::GUARD_RA)
         }
-        Message::Routers(_) | Message::Route(_) if vpc.flood => Outcome::Flood,
-        Message::Routers(_) | Message::Route(_) | Message::Other => Outcome::Drop(DropReason::BUM),
+        NeighbourMessage::Routers(_) | NeighbourMessage::Route(_) if vpc.flood => NeighbourOutcome::Flood,
+        NeighbourMessage::Routers(_) | NeighbourMessage::Route(_) | NeighbourMessage::Other => {
+            NeighbourOutcome::Drop(DropReason::BUM)
+        }
     }
 }
 
@@ -192,7 +199,7 @@ fn is_of_a_station(cx: &Cx, meta: &Meta, vpc: &Vpc, source: IpAddr) -> bool {
 }
 
 /// The MAC of an address of the VPC, and whether it is the virtual router's.
-fn find(cx: &Cx, vpc: &Vpc, meta: &Meta, question: &Question) -> Option<(MacAddr, bool)> {
+fn find(cx: &Cx, vpc: &Vpc, meta: &Meta, question: &Solicitation) -> Option<(MacAddr, bool)> {
     let direction = meta.direction();
     if vpc.is_gateway(question.target) {
         // Every host has the virtual router: it is never asked for through the tunnel.

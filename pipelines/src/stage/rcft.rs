@@ -7,15 +7,15 @@ use wire::roce::opcode::Operation;
 use wire::roce::{Aeth, Bth};
 use wire::{L3, PacketBuf, View};
 
-use super::key::{CLASS_XRC, Roce};
+use super::key::{CLASS_XRC, RoceMasks};
 use super::{Cx, cm};
 use crate::Sink;
 use crate::burst::{Burst, Meta};
 use crate::decide::decide;
 use crate::direction::Direction;
 use crate::event::{Event, Events};
-use crate::nft::{Bits, NONE, Nft, Verdict};
-use crate::rcft::{Outcome, QpKey, Rcft, RocePacketFacts};
+use crate::nft::{Bits, FlowVerdict, NONE, Nft};
+use crate::rcft::{QpKey, QpOutcome, Rcft, RocePacketFacts};
 
 /// Looks at the RoCEv2 packets of a burst.
 #[inline(never)]
@@ -24,7 +24,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     burst: &mut Burst<P>,
     rcft: &mut Rcft,
     nft: &Nft,
-    roce: Roce,
+    roce: RoceMasks,
     events: &Events,
     sink: &mut S,
 ) {
@@ -44,7 +44,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let head = packet.head();
         let (key, hash) = (key_of(meta, head), meta.qp_hash);
         let Some(facts) = read(meta, head, packet.len()).filter(|_| key.qpn().get() > 1) else {
-            cx.counters.roce_odd.add(1);
+            cx.counters.roce_unknown.add(1);
             continue;
         };
         if !goes_on(cx, meta, nft) {
@@ -58,7 +58,7 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         // What the NFT remembers may rest on a location that is gone, which only the VLT knows.
         let goes_on = || reaches_somewhere(decide(cx.snapshot, &meta.key).verdict);
         let outcome = rcft.sent_if(meta.vnic, &key, hash, &facts, cx.now, goes_on);
-        if outcome != Outcome::Pass {
+        if outcome != QpOutcome::Pass {
             changed(cx, burst, i, Admission { outcome, key }, rcft, events);
         }
     }
@@ -82,8 +82,8 @@ pub(super) fn goes_on(cx: &Cx, meta: &Meta, nft: &Nft) -> bool {
 }
 
 #[inline(always)]
-const fn reaches_somewhere(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Forward | Verdict::Flood)
+const fn reaches_somewhere(verdict: FlowVerdict) -> bool {
+    matches!(verdict, FlowVerdict::Forward | FlowVerdict::Flood)
 }
 
 /// The queue pair that a packet is for.
@@ -124,7 +124,7 @@ fn read(meta: &Meta, head: &[u8], len: usize) -> Option<RocePacketFacts> {
 
 /// What became of a packet of a queue pair that was not known.
 struct Admission {
-    outcome: Outcome,
+    outcome: QpOutcome,
     key: QpKey,
 }
 
@@ -142,13 +142,13 @@ fn changed<P>(
     let vnic = burst.metas[i].vnic;
     let counters = cx.counters.vnic(vnic as usize);
     let reason = match outcome {
-        Outcome::Pass => return,
-        Outcome::Opened => {
+        QpOutcome::Pass => return,
+        QpOutcome::Opened => {
             counters.qps_opened.add(1);
             return;
         }
-        Outcome::Refused(reason) => reason,
-        Outcome::RefusedNew(reason) => {
+        QpOutcome::Refused(reason) => reason,
+        QpOutcome::RefusedNew(reason) => {
             counters.qps_refused.add(1);
             if rcft.may_report(vnic, cx.now.tick) {
                 events.push(Event::QpRefused { vnic, peer: key.address(), qpn: key.qpn(), reason });

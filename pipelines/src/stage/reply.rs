@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use crate::event::{Binding, Claim};
 use wire::checksum;
-use wire::icmpv6::{self, Neighbour};
+use wire::icmpv6::{self, NeighbourHeader};
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, arp, icmp, ipv4, ipv6, protocol};
 
 /// A question that ARP or neighbour discovery asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Solicitation {
     /// The address asked for.
     pub target: IpAddr,
     /// Who asks; unspecified in duplicate address detection.
@@ -22,7 +22,7 @@ pub struct Question {
     pub claim: Claim,
 }
 
-impl Question {
+impl Solicitation {
     /// Who asks.
     pub fn asker(&self) -> Binding {
         Binding { address: self.asker, mac: self.asker_mac }
@@ -31,7 +31,7 @@ impl Question {
 
 /// An answer that ARP or neighbour discovery brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Advertisement {
     /// The address and its MAC.
     pub binding: Binding,
     /// What that is worth to who knew another MAC.
@@ -40,11 +40,11 @@ pub struct Answer {
 
 /// What an ARP or neighbour discovery packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum NeighbourMessage {
     /// Who has this address?
-    Question(Question),
+    Solicitation(Solicitation),
     /// This address has that MAC.
-    Answer(Answer),
+    Advertisement(Advertisement),
     /// Is there a router? From this address and MAC.
     Routers(Binding),
     /// A router advertisement or a redirect, from this address.
@@ -56,23 +56,23 @@ pub enum Message {
 }
 
 /// Reads an ARP or neighbour discovery packet.
-pub fn read(head: &[u8], headers: &Headers) -> Message {
+pub fn read(head: &[u8], headers: &Headers) -> NeighbourMessage {
     match headers.l3 {
         L3::Arp => read_arp(head, headers),
-        L3::Ipv6 => read_nd(head, headers).unwrap_or(Message::Unsound),
-        L3::Ipv4 | L3::None => Message::Other,
+        L3::Ipv6 => read_nd(head, headers).unwrap_or(NeighbourMessage::Unsound),
+        L3::Ipv4 | L3::None => NeighbourMessage::Other,
     }
 }
 
 /// Any ARP packet updates an entry that is there (RFC 826, "Packet Reception").
 const ARP: Claim = Claim { overrides: true, confirms: true };
 
-fn read_arp(head: &[u8], headers: &Headers) -> Message {
-    let Some(packet) = arp::Packet::view_at(head, usize::from(headers.l3_offset)) else {
-        return Message::Other;
+fn read_arp(head: &[u8], headers: &Headers) -> NeighbourMessage {
+    let Some(packet) = arp::ArpPacket::view_at(head, usize::from(headers.l3_offset)) else {
+        return NeighbourMessage::Other;
     };
     match packet.operation.get() {
-        arp::REQUEST => Message::Question(Question {
+        arp::REQUEST => NeighbourMessage::Solicitation(Solicitation {
             target: packet.target().into(),
             asker: packet.sender().into(),
             asker_mac: packet.sender_mac,
@@ -80,21 +80,21 @@ fn read_arp(head: &[u8], headers: &Headers) -> Message {
         }),
         arp::REPLY => {
             let binding = Binding { address: packet.sender().into(), mac: packet.sender_mac };
-            Message::Answer(Answer { binding, claim: ARP })
+            NeighbourMessage::Advertisement(Advertisement { binding, claim: ARP })
         }
-        _ => Message::Other,
+        _ => NeighbourMessage::Other,
     }
 }
 
 /// `None` for what fails RFC 4861 sections 6.1.1 and 7.1 (hop limit 255, code 0, right checksum, sound options), for what
 /// has a fragment header (RFC 6980), and for link-layer addresses that contradict each other, of which receivers would
 /// believe the one or the other.
-fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
+fn read_nd(head: &[u8], headers: &Headers) -> Option<NeighbourMessage> {
     let ip = ipv6::Header::view_at(head, usize::from(headers.l3_offset))?;
     let packet = head.get(usize::from(headers.l4_offset)..headers.l3_end())?;
     let (header, _) = icmpv6::Header::view(packet)?;
     if matches!(header.kind, icmpv6::kind::ROUTER_ADVERTISEMENT | icmpv6::kind::REDIRECT) {
-        return Some(Message::Route(ip.src().into()));
+        return Some(NeighbourMessage::Route(ip.src().into()));
     }
     let mut sum =
         checksum::pseudo_v6(&ip.src().octets(), &ip.dst().octets(), protocol::ICMPV6, packet.len() as u32);
@@ -105,7 +105,7 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
     }
     let fixed = match header.kind {
         icmpv6::kind::ROUTER_SOLICITATION => icmpv6::HEADER_LEN,
-        _ => size_of::<Neighbour>(),
+        _ => size_of::<NeighbourHeader>(),
     };
     let options = icmpv6::NdOptions::new(packet.get(fixed..)?);
     let ethernet_source = headers.ethernet(head)?.src;
@@ -118,22 +118,22 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<Message> {
         return None;
     }
     if header.kind == icmpv6::kind::ROUTER_SOLICITATION {
-        return Some(Message::Routers(Binding { address: ip.src().into(), mac }));
+        return Some(NeighbourMessage::Routers(Binding { address: ip.src().into(), mac }));
     }
-    let (message, _) = Neighbour::view(packet)?;
+    let (message, _) = NeighbourHeader::view(packet)?;
     let overrides = said.is_some();
     match header.kind {
-        icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(Message::Question(Question {
+        icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(NeighbourMessage::Solicitation(Solicitation {
             target: message.target().into(),
             asker: ip.src().into(),
             asker_mac: mac,
             claim: Claim { overrides, confirms: false },
         })),
-        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(Message::Answer(Answer {
+        icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => Some(NeighbourMessage::Advertisement(Advertisement {
             binding: Binding { address: message.target().into(), mac },
             claim: Claim {
-                overrides: overrides && message.has(Neighbour::OVERRIDE),
-                confirms: message.has(Neighbour::SOLICITED),
+                overrides: overrides && message.has(NeighbourHeader::OVERRIDE),
+                confirms: message.has(NeighbourHeader::SOLICITED),
             },
         })),
         _ => None,
@@ -158,14 +158,14 @@ fn swap_macs(head: &mut [u8], source: MacAddr) -> Option<()> {
 
 fn arp_reply<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr) -> Option<()> {
     let head = packet.head_mut();
-    let request = arp::Packet::view_mut_at(head, usize::from(headers.l3_offset))?;
+    let request = arp::ArpPacket::view_mut_at(head, usize::from(headers.l3_offset))?;
     let (asker, target) = ((request.sender_mac, request.sender()), request.target());
-    *request = arp::Packet::new(arp::REPLY, (mac, target), asker);
+    *request = arp::ArpPacket::new(arp::REPLY, (mac, target), asker);
     swap_macs(head, mac)
 }
 
 fn advertisement<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, router: bool) -> Option<()> {
-    const LEN: usize = size_of::<Neighbour>() + size_of::<icmpv6::LinkAddress>();
+    const LEN: usize = size_of::<NeighbourHeader>() + size_of::<icmpv6::LinkAddress>();
     if headers.is(Flags::EXT_HEADERS) {
         return None;
     }
@@ -177,15 +177,18 @@ fn advertisement<P: PacketBuf>(packet: &mut P, headers: &Headers, mac: MacAddr, 
         packet.append(want - have)?;
     }
     let head = packet.head_mut();
-    let target = Neighbour::view_at(head, l4)?.target();
+    let target = NeighbourHeader::view_at(head, l4)?.target();
     let asker = ipv6::Header::view_at(head, l3)?.src();
     let mut ip = ipv6::Header::new(target, asker, protocol::ICMPV6, LEN as u16);
     ip.hop_limit = icmpv6::ND_HOP_LIMIT;
-    let flags = Neighbour::SOLICITED | Neighbour::OVERRIDE | if router { Neighbour::ROUTER } else { 0 };
+    let flags = NeighbourHeader::SOLICITED
+        | NeighbourHeader::OVERRIDE
+        | if router { NeighbourHeader::ROUTER } else { 0 };
     let message = head.get_mut(l4..l4 + LEN)?;
-    message[..size_of::<Neighbour>()].copy_from_slice(Neighbour::advertisement(target, flags).bytes());
+    message[..size_of::<NeighbourHeader>()]
+        .copy_from_slice(NeighbourHeader::advertisement(target, flags).bytes());
     let option = icmpv6::LinkAddress::new(icmpv6::option::TARGET_LINK_ADDRESS, mac);
-    message[size_of::<Neighbour>()..].copy_from_slice(option.bytes());
+    message[size_of::<NeighbourHeader>()..].copy_from_slice(option.bytes());
     let mut sum = checksum::pseudo_v6(&target.octets(), &asker.octets(), protocol::ICMPV6, LEN as u32);
     sum.add(message);
     message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());

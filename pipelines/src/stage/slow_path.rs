@@ -12,7 +12,7 @@ use crate::decide::decide_from;
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::miss::MissLimits;
-use crate::nft::{Bits, NONE, Nft, Verdict};
+use crate::nft::{Bits, FlowVerdict, NONE, Nft};
 use crate::reverse_path;
 
 /// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
@@ -34,7 +34,7 @@ pub fn run<P: PacketBuf>(
     for i in Bits(misses) {
         let resolved = one(cx, &mut burst.metas[i], nft, limits, &mut budget);
         let admitted = resolved.and_then(|verdict| match verdict {
-            Verdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
+            FlowVerdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
             _ => Ok(()),
         });
         if let Err(reason) = admitted {
@@ -57,7 +57,7 @@ fn one(
     nft: &mut Nft,
     limits: &mut MissLimits,
     budget: &mut u32,
-) -> Result<Verdict, DropReason> {
+) -> Result<FlowVerdict, DropReason> {
     let source = reverse_path::of_packet(cx.snapshot, meta).ok_or(DropReason::INNER_SOURCE)?;
     // An earlier packet of the same burst may have installed the flow.
     let slot = nft.find(&meta.key, meta.hash);
@@ -71,7 +71,7 @@ fn one(
         // A flow that is known already costs no more than the burst is long, and no source can cause it: a
         // change of configuration must not cost it packets.
         let action = decide_from(cx.snapshot, &meta.key, source);
-        let still_floods = action.verdict == Verdict::Flood && action == entry.action;
+        let still_floods = action.verdict == FlowVerdict::Flood && action == entry.action;
         let counter = if still_floods { &cx.counters.nft_hits } else { &cx.counters.nft_stale };
         counter.add(1);
         entry.action = action;

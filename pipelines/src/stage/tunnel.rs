@@ -17,14 +17,14 @@ const V4_LEN: usize = 14 + 20 + UDP_VXLAN;
 
 /// The two ends of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum TunnelEnds {
     /// Over IPv4: own address, remote address.
     V4(Ipv4Addr, Ipv4Addr),
     /// Over IPv6.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-impl Ends {
+impl TunnelEnds {
     /// Two addresses of the same family.
     pub fn new(local: IpAddr, remote: IpAddr) -> Option<Self> {
         match (local, remote) {
@@ -47,7 +47,7 @@ pub struct TemplateSpec {
     /// VLAN of the underlay.
     pub vlan: Option<u16>,
     /// Own VTEP and the one at the other end: both IPv4 or both IPv6.
-    pub ends: Ends,
+    pub ends: TunnelEnds,
     /// TTL or hop limit.
     pub ttl: u8,
     /// UDP port of VxLAN.
@@ -79,7 +79,7 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
         put(&vlan.to_be_bytes());
     }
     match spec.ends {
-        Ends::V4(local, remote) => {
+        TunnelEnds::V4(local, remote) => {
             put(&[0x08, 0x00]);
             // Version and length, TOS, length, id 0, DF, TTL, UDP (RFC 791; id 0 with DF: RFC 6864).
             let mut ip =
@@ -90,7 +90,7 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
             put(&ip);
         }
-        Ends::V6(local, remote) => {
+        TunnelEnds::V6(local, remote) => {
             put(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, protocol::UDP, spec.ttl]);
             put(&local.octets());
             put(&remote.octets());
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_header_that_was_written_meanwhile_is_not_used() {
         let (table, mut writer) = Vlt::new(1);
-        let ends = Ends::V4(Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
+        let ends = TunnelEnds::V4(Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
         let (src_mac, next_hop) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
         let spec = TemplateSpec {
             uplink: 3,

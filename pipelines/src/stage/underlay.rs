@@ -6,7 +6,7 @@ use wire::{MacAddr, PacketBuf};
 use super::Cx;
 use super::neighbour::is_neighbour_protocol;
 use super::outer::addresses;
-use super::reply::{self, Message};
+use super::reply::{self, NeighbourMessage};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
@@ -32,15 +32,15 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let vid = (headers.vlan_count > 0).then_some(headers.vlan_tci[0] & 0xfff).filter(|&vid| vid != 0);
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
-                Kind::Question(question) => {
+                UnderlayPacket::Solicitation(question) => {
                     learn(events, index, uplink, question.asker(), question.claim);
                     reply::answer(packet, &headers, mac_of(uplink), false)
                 }
-                Kind::Overheard(question) => {
+                UnderlayPacket::Overheard(question) => {
                     learn(events, index, uplink, question.asker(), question.claim);
                     false
                 }
-                Kind::Answer(answer) => {
+                UnderlayPacket::Advertisement(answer) => {
                     learn(events, index, uplink, answer.binding, answer.claim);
                     if uplink.punt == NO_PORT {
                         burst.take(i);
@@ -49,8 +49,8 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
                     }
                     false
                 }
-                Kind::Echo => reply::echo(packet, &headers, mac_of(uplink)),
-                Kind::Other => false,
+                UnderlayPacket::Echo => reply::echo(packet, &headers, mac_of(uplink)),
+                UnderlayPacket::Other => false,
             };
         let out = if replied { uplink.port } else { uplink.punt };
         if out == NO_PORT {
@@ -69,30 +69,32 @@ fn longest_frame(headers: &wire::Headers, mtu: u16) -> usize {
     14 + 4 * usize::from(headers.vlan_count) + usize::from(mtu)
 }
 
-enum Kind {
+enum UnderlayPacket {
     /// For us.
-    Question(reply::Question),
+    Solicitation(reply::Solicitation),
     /// For somebody else, or an announcement: it says where the asker is all the same.
-    Overheard(reply::Question),
-    Answer(reply::Answer),
+    Overheard(reply::Solicitation),
+    Advertisement(reply::Advertisement),
     Echo,
     Other,
 }
 
-fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> Kind {
+fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPacket {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
-            Message::Question(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => Kind::Question(q),
-            Message::Question(q) if !q.asker.is_unspecified() => Kind::Overheard(q),
+            NeighbourMessage::Solicitation(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => {
+                UnderlayPacket::Solicitation(q)
+            }
+            NeighbourMessage::Solicitation(q) if !q.asker.is_unspecified() => UnderlayPacket::Overheard(q),
             // A host behind a punt port asks for its own neighbours: it sees the answers too.
-            Message::Answer(answer) => Kind::Answer(answer),
-            _ => Kind::Other,
+            NeighbourMessage::Advertisement(answer) => UnderlayPacket::Advertisement(answer),
+            _ => UnderlayPacket::Other,
         };
     }
     if reply::is_echo_request(headers) && uplink.owns(addresses(head, headers).1) {
-        return Kind::Echo;
+        return UnderlayPacket::Echo;
     }
-    Kind::Other
+    UnderlayPacket::Other
 }
 
 /// Tells control, which knows whose MAC addresses matter: nobody becomes a neighbour by speaking.

@@ -23,7 +23,7 @@ use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
 use pipelines::snapshot::*;
-use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
 use pipelines::vtep::{Vtep, Vteps};
 use pipelines::{Now, Sink};
@@ -118,12 +118,12 @@ pub fn vtep_number(vtep: IpAddr) -> u32 {
 }
 
 /// Records what leaves, and counts it as sent.
-pub struct Out {
+pub struct RecordingSink {
     pub sent: Vec<(PortIndex, HeapBuf)>,
     pub counters: Arc<PipelineCounters>,
 }
 
-impl Sink<HeapBuf> for Out {
+impl Sink<HeapBuf> for RecordingSink {
     fn send(&mut self, port: PortIndex, packet: HeapBuf) {
         self.counters.sent.add(1);
         self.sent.push((port, packet));
@@ -131,16 +131,16 @@ impl Sink<HeapBuf> for Out {
 }
 
 /// A worker that can run packets through a snapshot.
-pub struct Worker {
+pub struct TestWorker {
     pub overlay: Overlay<HeapBuf>,
-    pub out: Out,
+    pub out: RecordingSink,
     pub counters: Arc<PipelineCounters>,
     pub burst: Burst<HeapBuf>,
     /// Of the rates of this worker's tree; nobody but the test calls it.
     pub divider: Divider,
 }
 
-impl Worker {
+impl TestWorker {
     /// Worker `number` of those that share `rcft`.
     pub fn new(
         entries: u32,
@@ -157,7 +157,7 @@ impl Worker {
         let (divider, dhtb) = (Divider::new(tree.clone()), Dhtb::new(tree, 1024, 0x5eed));
         let parts = OverlayParts { fragments, rcft, dhtb, events, counters: counters.clone() };
         let overlay = Overlay::new(&config, parts, &|_, _| {});
-        let out = Out { sent: Vec::new(), counters: counters.clone() };
+        let out = RecordingSink { sent: Vec::new(), counters: counters.clone() };
         Self { overlay, out, counters, burst: Burst::default(), divider }
     }
 
@@ -191,7 +191,7 @@ pub struct World {
     pub underlay: Underlay,
     pub snapshot: Snapshot,
     pub writer: VltWriter,
-    pub worker: Worker,
+    pub worker: TestWorker,
     pub fragments: Arc<Fragments>,
     pub rcft: Arc<RcftShared>,
     pub events: Events,
@@ -227,7 +227,7 @@ impl World {
         let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});
         rcft.set_times(6000, 50, 600);
-        let worker = Worker::new(256, fragments.clone(), rcft.clone(), 0, events.clone());
+        let worker = TestWorker::new(256, fragments.clone(), rcft.clone(), 0, events.clone());
         let mut world = Self {
             host,
             underlay,
@@ -314,9 +314,9 @@ impl World {
     /// The tunnel to a host, for a VPC.
     pub fn tunnel(&self, vpc: u32, host: u8) -> Place {
         let ends = if self.underlay.v6 {
-            Ends::V6(host_v6(self.host), host_v6(host))
+            TunnelEnds::V6(host_v6(self.host), host_v6(host))
         } else {
-            Ends::V4(host_v4(self.host), host_v4(host))
+            TunnelEnds::V4(host_v4(self.host), host_v4(host))
         };
         Place::Remote(template(&TemplateSpec {
             uplink: 0,
@@ -550,7 +550,7 @@ pub fn sound(frame: &[u8]) -> wire::Headers {
     let headers = wire::parse::parse(frame, frame.len()).expect("a frame that parses");
     assert!(headers.ipv4_checksum_ok(frame), "IPv4 checksum");
     let verdict = wire::l4::verify(&headers, [frame]);
-    assert_ne!(verdict, wire::l4::Verdict::Bad, "L4 checksum");
+    assert_ne!(verdict, wire::l4::ChecksumVerdict::Bad, "L4 checksum");
     headers
 }
 

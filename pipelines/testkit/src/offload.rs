@@ -2,7 +2,7 @@
 
 use pipelines::Direction;
 use pipelines::flow_key::FlowKey;
-use pipelines::nft::Entry;
+use pipelines::nft::NftEntry;
 use pipelines::offload::translate::{
     Chain, FlowSelector, OffloadRefusal, Tables, TranslateOptions, Translator,
 };
@@ -54,7 +54,7 @@ impl Host {
     }
 
     /// The NFT entries.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<NftEntry> {
         self.world.worker.overlay.nft().scan(0, 4096).0
     }
 

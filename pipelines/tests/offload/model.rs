@@ -1,6 +1,6 @@
 //! The rule model: normalisation, and what testpmd is told.
 
-use pipelines::stage::tunnel::{Ends, TemplateSpec, template};
+use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use proptest::prelude::*;
 use rules::items::{ITEM_BYTES, eth, ib_bth, ipv4, ipv6, meter_color, represented_port, tag, tcp};
 use rules::items::{udp, vlan, vxlan};
@@ -167,7 +167,7 @@ fn model_items_as_testpmd_takes_them() {
     }
 }
 
-fn outer(ends: Ends, vlan: Option<u16>) -> Vec<u8> {
+fn outer(ends: TunnelEnds, vlan: Option<u16>) -> Vec<u8> {
     let spec = TemplateSpec {
         uplink: 0,
         src_mac: MacAddr([2, 0, 0, 0, 1, 1]),
@@ -184,7 +184,7 @@ fn outer(ends: Ends, vlan: Option<u16>) -> Vec<u8> {
 }
 
 fn over_ipv4(vlan: Option<u16>) -> Vec<u8> {
-    outer(Ends::V4([172, 16, 0, 1].into(), [172, 16, 0, 2].into()), vlan)
+    outer(TunnelEnds::V4([172, 16, 0, 1].into(), [172, 16, 0, 2].into()), vlan)
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn model_an_outer_header_holds_only_what_the_device_does_not_fill_in() {
     for (header, len) in [
         (over_ipv4(None), 50),
         (over_ipv4(Some(7)), 54),
-        (outer(Ends::V6("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()), None), 70),
+        (outer(TunnelEnds::V6("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()), None), 70),
     ] {
         let encap = Encap::new(&header).unwrap();
         assert_eq!(encap.bytes().len(), len);

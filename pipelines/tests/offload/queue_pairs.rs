@@ -9,7 +9,7 @@ use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{EntropySource, FlowSelector};
-use pipelines::rcft::{Keeper, Limits, QpKey};
+use pipelines::rcft::{Keeper, QpKey, QpLimits};
 use rules::ArrivalCount;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
@@ -40,7 +40,7 @@ impl Lab {
     fn new() -> Self {
         let mut host = Host::new(plain());
         host.options.entropy = EntropySource::Hardware;
-        let limits = Limits { quota: 2, ..Limits::NONE };
+        let limits = QpLimits { quota: 2, ..QpLimits::NONE };
         Keeper::new(host.world.rcft.ledger.clone()).set_limits(0, limits);
         let key = host.flow(1, &frame(QPNS[0]));
         let policy =

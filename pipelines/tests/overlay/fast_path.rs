@@ -5,7 +5,7 @@ use pipelines::counters::PipelineCounters;
 use pipelines::fragments::Fragments;
 use pipelines::nft::{Nft, NftConfig};
 use pipelines::snapshot::Snapshot;
-use pipelines::stage::key::Roce;
+use pipelines::stage::key::RoceMasks;
 use pipelines::stage::{Cx, fast_inner, guard, key, outer, parse};
 use proptest::prelude::*;
 use wire::build::Path;
@@ -42,8 +42,8 @@ impl One {
     fn run(
         &mut self,
         snapshot: &Snapshot,
-        stages: impl FnOnce(&Cx, &mut Burst<HeapBuf>) -> (u64, Roce),
-    ) -> (u64, Roce) {
+        stages: impl FnOnce(&Cx, &mut Burst<HeapBuf>) -> (u64, RoceMasks),
+    ) -> (u64, RoceMasks) {
         let now = pipelines::Now::from_ns(1);
         stages(&Cx { snapshot, counters: &self.counters, now, port: 1 }, &mut self.burst)
     }
@@ -179,15 +179,15 @@ proptest! {
         let (taken, roce) = many.run(&world.snapshot, read);
 
         let mut sum = One::new(&of(&packets[0].0), from);
-        let (mut each_taken, mut each_roce) = (0, Roce::default());
+        let (mut each_taken, mut each_roce) = (0, RoceMasks::default());
         for (i, (frame, index)) in packets.iter().enumerate() {
             sum.burst.fill([of(frame)]);
             sum.burst.metas[0] = Meta::default();
             bound(&mut sum, 0, *index);
             let (taken, roce) = sum.run(&world.snapshot, read);
             each_taken |= taken << i;
-            let Roce { reliable, cnp, cm } = roce;
-            each_roce = each_roce.with(Roce { reliable: reliable << i, cnp: cnp << i, cm: cm << i });
+            let RoceMasks { reliable, cnp, cm } = roce;
+            each_roce = each_roce.with(RoceMasks { reliable: reliable << i, cnp: cnp << i, cm: cm << i });
             if taken != 0 {
                 let (one, among) = (&sum.burst.metas[0], &many.burst.metas[i]);
                 let all = |meta: &Meta| (meta.key, meta.hash, meta.headers, meta.vnic, meta.vpc, meta.entropy_port);

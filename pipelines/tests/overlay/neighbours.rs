@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request, neighbour_advertisement, neighbour_solicitation};
-use wire::icmpv6::Neighbour;
+use wire::icmpv6::NeighbourHeader;
 use wire::{MacAddr, Vni, arp};
 
 use testkit::open::open;
@@ -16,7 +16,7 @@ const ANSWER: Claim = Claim { overrides: true, confirms: true };
 
 const ANSWERED: [(&str, u64); 1] = [("neighbours-answered", 1)];
 
-fn reply_of(frame: &[u8]) -> (MacAddr, arp::Packet) {
+fn reply_of(frame: &[u8]) -> (MacAddr, arp::ArpPacket) {
     let headers = sound(frame);
     (headers.ethernet(frame).unwrap().dst, *headers.arp(frame).unwrap())
 }
@@ -65,8 +65,8 @@ fn neighbour_solicitations_are_answered_from_locations() {
             let headers = sound(&frame);
             let (message, link) = wire::build::control::advertised(&headers, &frame).unwrap();
             assert_eq!((port, message.target(), link), (1, target, Some(mac)));
-            assert!(message.has(Neighbour::SOLICITED | Neighbour::OVERRIDE));
-            assert_eq!(message.has(Neighbour::ROUTER), router);
+            assert!(message.has(NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE));
+            assert_eq!(message.has(NeighbourHeader::ROUTER), router);
             let ip = headers.ipv6(&frame).unwrap();
             assert_eq!((ip.src(), ip.dst(), ip.hop_limit), (target, A.v6, 255));
             assert_eq!(headers.ethernet(&frame).unwrap().dst, A.mac);
@@ -85,14 +85,14 @@ fn neighbour_solicitations_are_answered_from_locations() {
     let group = wire::ipv6::solicited_node(A.v6);
     let detection =
         Path::v6((A.mac, Ipv6Addr::UNSPECIFIED), (wire::ipv6::multicast_mac(group), group)).with_ttl(255);
-    let frame = detection.ip(58, wire::View::bytes(&Neighbour::solicitation(A.v6)));
+    let frame = detection.ip(58, wire::View::bytes(&NeighbourHeader::solicitation(A.v6)));
     world.expect(1, &[frame], &[("consumed", 1)]);
     // Without its option a solicitation is shorter than the answer.
-    let short = v6(A, R).with_ttl(255).ip(58, wire::View::bytes(&Neighbour::solicitation(R.v6)));
+    let short = v6(A, R).with_ttl(255).ip(58, wire::View::bytes(&NeighbourHeader::solicitation(R.v6)));
     let (_, frame) = world.one(1, &short, &ANSWERED);
     sound(&frame);
     // Wrong hop limit or checksum: not neighbour discovery, and not passed on.
-    let wrong = v6(A, R).with_ttl(254).ip(58, wire::View::bytes(&Neighbour::solicitation(R.v6)));
+    let wrong = v6(A, R).with_ttl(254).ip(58, wire::View::bytes(&NeighbourHeader::solicitation(R.v6)));
     world.expect(1, &[wrong], &[("neighbour-unsound", 1)]);
     let mut wrong = short.clone();
     wrong[14 + 40 + 2] ^= 1;
@@ -104,7 +104,7 @@ fn neighbour_solicitations_are_answered_from_locations() {
     world.expect(1, &[answer], &[("consumed", 1)]);
     let forged = v6(A, B)
         .with_ttl(255)
-        .ip(58, wire::View::bytes(&Neighbour::advertisement(R.v6, Neighbour::OVERRIDE)));
+        .ip(58, wire::View::bytes(&NeighbourHeader::advertisement(R.v6, NeighbourHeader::OVERRIDE)));
     world.expect(1, &[forged], &[("guard-vip", 1)]);
     // Nor may a router be played under a foreign address, flooding or not.
     let mut path = v6(B, A).with_ttl(255);
@@ -178,7 +178,7 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         let headers = sound(&frame);
         let (message, link) = wire::build::control::advertised(&headers, &frame).unwrap();
         assert_eq!(
-            (message.target(), link, message.has(Neighbour::ROUTER)),
+            (message.target(), link, message.has(NeighbourHeader::ROUTER)),
             (host_v6(1), Some(host_mac(1)), false)
         );
         let binding = Binding { address: host_v6(2).into(), mac: host_mac(2) };

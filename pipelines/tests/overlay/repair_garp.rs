@@ -3,7 +3,7 @@
 use pipelines::event::{Binding, Claim, Event};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request};
-use wire::icmpv6::{LinkAddress, Neighbour, option};
+use wire::icmpv6::{LinkAddress, NeighbourHeader, option};
 use wire::{MacAddr, View};
 
 use testkit::*;
@@ -42,14 +42,14 @@ fn repair_advertisements_are_worth_what_their_flags_say() {
     let mut world = plain();
     let (mac, here) = (host_mac(2), (host_mac(1), host_v6(1)));
     for (flags, linked, overrides, confirms) in [
-        (Neighbour::SOLICITED | Neighbour::OVERRIDE, true, true, true),
-        (Neighbour::SOLICITED, true, false, true),
-        (Neighbour::OVERRIDE, true, true, false),
+        (NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE, true, true, true),
+        (NeighbourHeader::SOLICITED, true, false, true),
+        (NeighbourHeader::OVERRIDE, true, true, false),
         (0, true, false, false),
         // Without the option there is no address to replace another one with.
-        (Neighbour::SOLICITED | Neighbour::OVERRIDE, false, false, true),
+        (NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE, false, false, true),
     ] {
-        let message = Neighbour::advertisement(host_v6(2), flags);
+        let message = NeighbourHeader::advertisement(host_v6(2), flags);
         let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
         let body = if linked { [message.bytes(), link.bytes()].concat() } else { message.bytes().to_vec() };
         let frame = Path::v6((mac, host_v6(2)), here).with_ttl(255).ip(58, &body);

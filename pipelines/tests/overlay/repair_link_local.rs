@@ -7,7 +7,7 @@ use pipelines::snapshot::{Destination, Location, Vnic};
 use pipelines::vlt::Place;
 use wire::build::Path;
 use wire::build::control::{neighbour_advertisement, neighbour_solicitation};
-use wire::icmpv6::{LinkAddress, Neighbour, kind, option};
+use wire::icmpv6::{LinkAddress, NeighbourHeader, kind, option};
 use wire::{MacAddr, View, ipv6};
 
 use testkit::*;
@@ -34,7 +34,7 @@ fn detection(mac: MacAddr, target: Ipv6Addr) -> Vec<u8> {
     let group = ipv6::solicited_node(target);
     Path::v6((mac, Ipv6Addr::UNSPECIFIED), (ipv6::multicast_mac(group), group))
         .with_ttl(255)
-        .ip(58, View::bytes(&Neighbour::solicitation(target)))
+        .ip(58, View::bytes(&NeighbourHeader::solicitation(target)))
 }
 
 /// Neighbour discovery of any kind, to all nodes.
@@ -75,7 +75,7 @@ fn repair_link_local_addresses_that_follow_from_macs_are_known_everywhere() {
                 let headers = sound(&frame);
                 let (said, mac) = wire::build::control::advertised(&headers, &frame).unwrap();
                 assert_eq!((port, said.target(), mac), (ports.0, target.1, Some(target.0)));
-                assert_eq!(said.has(Neighbour::ROUTER), target.0 == ROUTER);
+                assert_eq!(said.has(NeighbourHeader::ROUTER), target.0 == ROUTER);
             }
         }
         // What follows from a MAC that is nowhere is nobody's.
@@ -116,7 +116,7 @@ fn repair_link_local_addresses_of_others_are_refused() {
             world.expect(1, &[message(pose, &[kind::ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0])], &guarded);
             // An advertisement says who has it, whatever it comes from.
             for source in [A.v6, A.mac.link_local()] {
-                let says = Neighbour::advertisement(victim, Neighbour::OVERRIDE);
+                let says = NeighbourHeader::advertisement(victim, NeighbourHeader::OVERRIDE);
                 world.expect(1, &[message((A.mac, source), says.bytes())], &guarded);
             }
             // Out of the tunnel: behind its own VTEP only, and never for a vNIC of this host.
@@ -149,7 +149,7 @@ fn repair_from_a_link_local_address_of_nobody_a_vnic_may_only_ask() {
     let guarded = [("guard-vip", 1)];
     world.expect(1, &[between(stranger, own(B)).udp(1, 2, b"x")], &guarded);
     world.expect(1, &[between(stranger, own(B)).echo_request(1, 1, b"x")], &guarded);
-    let says = Neighbour::advertisement(random(1), Neighbour::OVERRIDE);
+    let says = NeighbourHeader::advertisement(random(1), NeighbourHeader::OVERRIDE);
     world.expect(1, &[message(stranger, says.bytes())], &guarded);
     let nameless = Path::v6((A.mac, Ipv6Addr::UNSPECIFIED), (B.mac, B.v6));
     world.expect(1, &[nameless.udp(1, 2, b"x")], &guarded);
@@ -230,7 +230,8 @@ fn repair_fragmented_neighbour_discovery_goes_nowhere() {
         if flood {
             world.flood(0, &[2]);
         }
-        let says = Neighbour::advertisement(B.v6, Neighbour::OVERRIDE | Neighbour::SOLICITED);
+        let says =
+            NeighbourHeader::advertisement(B.v6, NeighbourHeader::OVERRIDE | NeighbourHeader::SOLICITED);
         let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, A.mac);
         let bytes = [says.bytes(), link.bytes(), &[14, 12], &[0; 94][..]].concat();
         for to in [(B.mac, B.v6), (R.mac, R.v6)] {
@@ -263,8 +264,8 @@ fn repair_every_link_layer_option_is_the_vnics_own() {
     let source = option::SOURCE_LINK_ADDRESS;
     let target = option::TARGET_LINK_ADDRESS;
     for (fixed, kinds) in [
-        (Neighbour::advertisement(A.v6, Neighbour::OVERRIDE), [target, source]),
-        (Neighbour::solicitation(R.v6), [source, target]),
+        (NeighbourHeader::advertisement(A.v6, NeighbourHeader::OVERRIDE), [target, source]),
+        (NeighbourHeader::solicitation(R.v6), [source, target]),
     ] {
         for kinds in [kinds, [kinds[0]; 2]] {
             for (first, second, reason) in [

@@ -3,7 +3,7 @@
 use pipelines::Now;
 use pipelines::decide::decide_from;
 use pipelines::flow_key::{FlowPorts, Scope};
-use pipelines::vtep::Source;
+use pipelines::vtep::SourceVtep;
 use wire::HeapBuf;
 
 use testkit::open::open;
@@ -47,7 +47,7 @@ fn a_table_smaller_than_a_burst_confuses_no_flows() {
     for entries in [1, 2, 3, 16] {
         let mut world = plain();
         world.worker =
-            Worker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+            TestWorker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
         let frames: Vec<_> = (0..60u16)
             .map(|n| match n % 4 {
                 0 => v4(A, R).udp(n, 2, b"x"),
@@ -73,7 +73,7 @@ fn a_table_smaller_than_a_burst_confuses_no_flows() {
 #[test]
 fn a_hit_and_the_miss_that_takes_its_entry_in_one_burst() {
     let mut world = plain();
-    world.worker = Worker::new(1, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.worker = TestWorker::new(1, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
     let (to_r, to_b) = (v4(A, R).udp(1, 2, b"x"), v4(A, B).udp(1, 2, b"x"));
     world.one(1, &to_r, &ENCAP);
     let moved = [("nft-hits", 1), ("nft-misses", 1), ("encapsulated", 1), ("local", 1)];
@@ -111,7 +111,7 @@ fn entries_hold_what_the_slow_path_decides() {
     for entry in entries {
         assert_eq!(entry.action, decide_from(&world.snapshot, &entry.key, entry.action.source));
         let inward = matches!(entry.key.scope(), Scope::Vpc(_));
-        assert_eq!(entry.action.source != Source::default(), inward);
+        assert_eq!(entry.action.source != SourceVtep::default(), inward);
         assert_eq!((entry.packets, entry.last_seen), (1, world.now.tick));
     }
 }
@@ -122,7 +122,7 @@ fn flows_that_collide_are_told_apart() {
     let seed = 0x5eed;
     let mut world = plain();
     // With 16 entries there are four buckets; find two flows with the same tag and bucket, one local, one remote.
-    world.worker = Worker::new(16, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.worker = TestWorker::new(16, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
     let key = |frame: &[u8]| {
         let headers = wire::parse::parse(frame, frame.len()).unwrap();
         let scope = pipelines::flow_key::Scope::Vnic(0);

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use pipelines::event::Event;
-use pipelines::rcft::Limits;
-use wire::cm::{Cm, Message, RejectReason, Req, Transport};
+use pipelines::rcft::QpLimits;
+use wire::cm::{Cm, CmMessage, RejectReason, Req, Transport};
 use wire::{Psn, Qpn, View};
 
 use super::*;
@@ -13,7 +13,7 @@ fn req(from: Station, to: Station, transport: Transport) -> Cm {
     let gid = |station: Station| wire::cm::Gid(station.v4.to_ipv6_mapped().octets());
     Cm::new(
         77,
-        Message::Req(Req {
+        CmMessage::Req(Req {
             local_comm_id: 0x1111,
             service_id: 0x0106_1234,
             local_ca_guid: 1,
@@ -29,7 +29,7 @@ fn req(from: Station, to: Station, transport: Transport) -> Cm {
 }
 
 fn rejecting(world: &World, vnic: u32, quota: u32) {
-    keeper(world).set_limits(vnic, Limits { quota, reject: true, ..Limits::NONE });
+    keeper(world).set_limits(vnic, QpLimits { quota, reject: true, ..QpLimits::NONE });
 }
 
 fn read(frame: &[u8]) -> Cm {
@@ -52,7 +52,7 @@ fn is_reject(frame: &[u8], from: (IpAddr, wire::MacAddr), to: Station) {
     let cm = read(frame);
     assert_eq!(cm.transaction, 77);
     match cm.message {
-        Message::Rej { remote_comm_id, reason, .. } => {
+        CmMessage::Rej { remote_comm_id, reason, .. } => {
             assert_eq!((remote_comm_id, reason), (0x1111, RejectReason::NO_RESOURCES));
         }
         other => panic!("{other:?}"),
@@ -103,9 +103,9 @@ fn quota_only_requests_for_reliable_connections_are_rejected() {
     world.one(1, &v4(A, R).cm(9, &req(A, R, Transport::Uc)), &FIRST);
     let ids = (1, 2);
     for message in [
-        Message::Rtu { local_comm_id: ids.0, remote_comm_id: ids.1 },
-        Message::Dreq { local_comm_id: ids.0, remote_comm_id: ids.1, remote_qpn: Qpn::truncated(9) },
-        Message::SidrReq { request_id: 1, pkey: 0xffff, service_id: 2 },
+        CmMessage::Rtu { local_comm_id: ids.0, remote_comm_id: ids.1 },
+        CmMessage::Dreq { local_comm_id: ids.0, remote_comm_id: ids.1, remote_qpn: Qpn::truncated(9) },
+        CmMessage::SidrReq { request_id: 1, pkey: 0xffff, service_id: 2 },
     ] {
         world.one(1, &v4(A, R).cm(9, &Cm::new(1, message)), &NEXT);
     }
@@ -131,7 +131,7 @@ fn quota_messages_of_wrong_class_or_length_pass_and_are_counted() {
     }
     for (n, frame) in frames.iter().enumerate() {
         let flow = if n == 0 { ("nft-misses", 1) } else { ("nft-hits", 1) };
-        world.one(1, frame, &[flow, ("encapsulated", 1), ("cm-odd", 1)]);
+        world.one(1, frame, &[flow, ("encapsulated", 1), ("cm-unknown", 1)]);
     }
     assert_eq!(world.worker.counters.vnic(0).qps_rejected.get(), 0);
 }

@@ -11,7 +11,7 @@ mod storm;
 
 use std::sync::Arc;
 
-use pipelines::rcft::{Keeper, Ledger, Limits};
+use pipelines::rcft::{Keeper, Ledger, QpLimits};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{Psn, Qpn};
@@ -35,7 +35,7 @@ pub fn keeper(world: &World) -> Keeper<Arc<Ledger>> {
 
 /// Sets the quota of a vNIC.
 pub fn quota(world: &World, vnic: u32, quota: u32) {
-    keeper(world).set_limits(vnic, Limits { quota, ..Limits::NONE });
+    keeper(world).set_limits(vnic, QpLimits { quota, ..QpLimits::NONE });
 }
 
 /// Lets the worker attend and control go on until nothing is leaving.
@@ -215,7 +215,7 @@ fn quota_nothing_hides_a_queue_pair() {
     let pieces = path.fragments(17, &whole[34..], 3, 28);
     assert!(pieces.len() > 2);
     let rest = pieces.len() as u64 - 1;
-    world.expect(1, &pieces, &[("roce-fragment", 1), ("fragment-unknown", rest), ("roce-odd", 1)]);
+    world.expect(1, &pieces, &[("roce-fragment", 1), ("fragment-unknown", rest), ("roce-unknown", 1)]);
     let v1 = v4(A, R).ethernet(0x8915, &[0; 80]);
     world.expect(1, &[v1], &[("nft-misses", 1), ("roce-v1", 1)]);
 }
@@ -225,8 +225,8 @@ fn quota_two_workers_share_the_count() {
     let mut world = plain();
     let config = pipelines::rcft::RcftConfig { entries: 1024, vnics: 64, workers: 2, seed: 1 };
     let shared = pipelines::rcft::RcftShared::new(config, &|_, _| {});
-    let mut workers: Vec<Worker> = (0..2)
-        .map(|n| Worker::new(64, world.fragments.clone(), shared.clone(), n, world.events.clone()))
+    let mut workers: Vec<TestWorker> = (0..2)
+        .map(|n| TestWorker::new(64, world.fragments.clone(), shared.clone(), n, world.events.clone()))
         .collect();
     world.rcft = shared;
     quota(&world, 0, 5);

@@ -33,15 +33,15 @@ fn roce_every_opcode_is_forwarded_and_only_rc_is_counted() {
             assert_eq!(world.pass(1, &frame).len(), 1, "opcode {code:02x}");
             let reliable = matches!(code >> 5, 0 | 5) && Operation::of(code).is_some();
             assert_eq!(world.rcft.ledger.count(0), u32::from(reliable), "opcode {code:02x}");
-            let odd = world.worker.counters.roce_odd.get();
+            let unknown = world.worker.counters.roce_unknown.get();
             let known = Operation::of(code).is_some() || matches!(code >> 5, 1 | 2 | 3 | 6 | 7);
-            assert_eq!(odd, u64::from(!known), "opcode {code:02x}");
+            assert_eq!(unknown, u64::from(!known), "opcode {code:02x}");
         }
     }
 }
 
 #[test]
-fn roce_odd_packets_are_forwarded_and_never_a_queue_pair() {
+fn unknown_roce_packets_are_forwarded_and_never_a_queue_pair() {
     let mut world = plain();
     world.snapshot.settings.miss_rate = 0;
     // A BTH cut short at every length.
@@ -52,7 +52,7 @@ fn roce_odd_packets_are_forwarded_and_never_a_queue_pair() {
     for qpn in [0, 1] {
         world.pass(1, &write(v4(A, R), qpn, 0));
     }
-    assert_eq!((world.worker.counters.roce_odd.get(), world.rcft.ledger.count(0)), (14, 0));
+    assert_eq!((world.worker.counters.roce_unknown.get(), world.rcft.ledger.count(0)), (14, 0));
     assert_eq!(world.worker.counters.sent.get(), 14);
     let mut bth = Bth::new(opcode::RC_ACK, Qpn::truncated(9), Psn::truncated(0));
     (bth.flags, bth.ack, bth.congestion) = (0x3f, 0x7f, 0x3f);

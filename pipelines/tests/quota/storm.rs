@@ -84,7 +84,7 @@ fn world() -> World {
     let mut world = plain();
     let config = RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
     world.rcft = RcftShared::new(config, &|_, _| {});
-    world.worker = Worker::new(256, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.worker = TestWorker::new(256, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
     world
 }
 

@@ -19,7 +19,7 @@ mod ledger;
 mod slot;
 
 use keeper::Keeper;
-use ledger::{Answer, Attendance, Ledger, LedgerConfig, Limits};
+use ledger::{Attendance, Ledger, LedgerAnswer, LedgerConfig, QpLimits};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -33,16 +33,16 @@ fn ledger(entries: u32, workers: u32) -> Arc<Ledger> {
 
 fn with_quota(entries: u32, workers: u32, quota: u32) -> Arc<Ledger> {
     let ledger = ledger(entries, workers);
-    Keeper::new(ledger.clone()).set_limits(0, Limits { quota, ..Limits::NONE });
+    Keeper::new(ledger.clone()).set_limits(0, QpLimits { quota, ..QpLimits::NONE });
     ledger
 }
 
-fn admit(ledger: &Ledger, key: &[u64; 3]) -> Answer {
+fn admit(ledger: &Ledger, key: &[u64; 3]) -> LedgerAnswer {
     ledger.admit(0, key, 1, 1, || false)
 }
 
-fn passes(answer: Answer) -> bool {
-    matches!(answer, Answer::New(_) | Answer::Known(_))
+fn passes(answer: LedgerAnswer) -> bool {
+    matches!(answer, LedgerAnswer::New(_) | LedgerAnswer::Known(_))
 }
 
 /// Checks every interleaving with at most so many preemptions.
@@ -64,7 +64,7 @@ fn rcft_one_queue_pair_counts_once() {
         let mine = admit(&ledger, &A);
         let theirs = other.join().unwrap();
         assert!(passes(mine) && passes(theirs), "{mine:?} {theirs:?}");
-        let new = [mine, theirs].iter().filter(|answer| matches!(answer, Answer::New(_))).count();
+        let new = [mine, theirs].iter().filter(|answer| matches!(answer, LedgerAnswer::New(_))).count();
         assert_eq!((new, ledger.count(0)), (1, 1));
         assert!(ledger.lookup(&A).is_some());
     });
@@ -143,7 +143,7 @@ fn rcft_slots_are_not_reused_under_a_worker() {
                 let mut at = Attendance::default();
                 for _ in 0..2 {
                     ledger.attend(0, &mut at, |_, key| assert_eq!(key, B));
-                    assert!(matches!(admit(&ledger, &A), Answer::Known(_)));
+                    assert!(matches!(admit(&ledger, &A), LedgerAnswer::Known(_)));
                 }
                 ledger.retire(0);
             })
@@ -155,7 +155,7 @@ fn rcft_slots_are_not_reused_under_a_worker() {
         keeper.advance(|_| {});
         assert!(passes(admit(&ledger, &C)));
         worker.join().unwrap();
-        assert!(matches!(admit(&ledger, &A), Answer::Known(_)));
+        assert!(matches!(admit(&ledger, &A), LedgerAnswer::Known(_)));
     });
 }
 
@@ -177,9 +177,9 @@ fn rcft_nothing_is_lost_to_a_race() {
         }
         assert_eq!(ledger.count(0), 0);
         // One entry and the slack of two: all three slots can be claimed again.
-        keeper.set_limits(0, Limits::NONE);
+        keeper.set_limits(0, QpLimits::NONE);
         assert!([A, B, C].iter().all(|key| passes(admit(&ledger, key))));
-        assert_eq!(admit(&ledger, &[0, 1, 4 << 8]), Answer::Full);
+        assert_eq!(admit(&ledger, &[0, 1, 4 << 8]), LedgerAnswer::Full);
     });
 }
 
@@ -208,7 +208,10 @@ fn rcft_offered_while_leaving() {
         let answers = worker.join().unwrap();
         // While it counts, one place is taken, by itself: it may be refused only between being unlinked and its place
         // being given back.
-        assert!(!matches!(answers.0, Answer::Full) && !matches!(answers.1, Answer::Full), "{answers:?}");
+        assert!(
+            !matches!(answers.0, LedgerAnswer::Full) && !matches!(answers.1, LedgerAnswer::Full),
+            "{answers:?}"
+        );
         while keeper.is_busy() {
             keeper.advance(|_| {});
         }
@@ -250,10 +253,10 @@ fn rcft_the_last_slot_is_enough_for_one_queue_pair() {
         };
         let mine = admit(&ledger, &A);
         let theirs = other.join().unwrap();
-        let full = [mine, theirs].iter().filter(|answer| **answer == Answer::Full).count();
+        let full = [mine, theirs].iter().filter(|answer| **answer == LedgerAnswer::Full).count();
         // One that lost the slot to the other one's claim, and looked again before that was granted, may be told so;
         // it holds for this packet only.
         assert!(full <= 1 && [mine, theirs].iter().any(|answer| passes(*answer)), "{mine:?} {theirs:?}");
-        assert!(matches!(admit(&ledger, &A), Answer::Known(_)));
+        assert!(matches!(admit(&ledger, &A), LedgerAnswer::Known(_)));
     });
 }

@@ -86,7 +86,7 @@ struct Duo {
     tree: Arc<Tree>,
     /// Beside the workers: its steps are of no phase.
     divider: Divider,
-    workers: Vec<Box<Pages<Worker>>>,
+    workers: Vec<Box<Pages<TestWorker>>>,
     /// By worker.
     bursts: [Vec<(PortIndex, Vec<HeapBuf>)>; 2],
 }
@@ -150,9 +150,9 @@ impl Duo {
             };
             let mut overlay = Overlay::new(&config, parts, &advise);
             overlay.set_hints(Some(Hints::new(Arc::new(ArrayQueue::new(64)))));
-            let out = Out { sent: Vec::with_capacity(4096), counters: counters.clone() };
+            let out = RecordingSink { sent: Vec::with_capacity(4096), counters: counters.clone() };
             let divider = Divider::new(tree.clone());
-            Box::new(Pages(Worker { overlay, out, counters, burst: Burst::default(), divider }))
+            Box::new(Pages(TestWorker { overlay, out, counters, burst: Burst::default(), divider }))
         });
         let workers: Vec<_> = workers.collect();
         let stations = if scenario == Scenario::OneVnic { [A, A] } else { [A, B] };
@@ -188,7 +188,7 @@ impl Duo {
         for (turn, pair) in first.into_iter().zip(second).enumerate() {
             now += STEP;
             for (number, (port, packets)) in [pair.0, pair.1].into_iter().enumerate() {
-                let Worker { overlay, out, burst, .. } = &mut self.workers[number].0;
+                let TestWorker { overlay, out, burst, .. } = &mut self.workers[number].0;
                 let count = packets.len();
                 assert!(burst.fill(packets).is_empty());
                 let (now, snapshot) = (Now::from_ns(now), &self.world.snapshot);

@@ -18,7 +18,7 @@ pub const REPLY: u16 = 2;
 /// An ARP packet with 6-byte hardware and 4-byte protocol addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Packet {
+pub struct ArpPacket {
     /// Hardware type, 1 for Ethernet.
     pub hardware_type: U16,
     /// Protocol type, an EtherType.
@@ -39,7 +39,7 @@ pub struct Packet {
     pub target_ip: [u8; 4],
 }
 
-impl Packet {
+impl ArpPacket {
     /// A request or reply for IPv4 over Ethernet.
     pub fn new(operation: u16, sender: (MacAddr, Ipv4Addr), target: (MacAddr, Ipv4Addr)) -> Self {
         Self {
@@ -87,12 +87,12 @@ mod tests {
         let bytes = [
             0, 1, 8, 0, 6, 4, 0, 2, 0x52, 0x54, 0, 0, 0, 1, 10, 0, 0, 1, 0x52, 0x54, 0, 0, 0, 2, 10, 0, 0, 2,
         ];
-        let packet: Packet = check::layout(&bytes);
+        let packet: ArpPacket = check::layout(&bytes);
         assert!(packet.is_ipv4_over_ethernet());
         assert_eq!(packet.operation.get(), REPLY);
         assert_eq!(packet.sender(), Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(packet.target(), Ipv4Addr::new(10, 0, 0, 2));
-        let again = Packet::new(
+        let again = ArpPacket::new(
             REPLY,
             (MacAddr([0x52, 0x54, 0, 0, 0, 1]), packet.sender()),
             (MacAddr([0x52, 0x54, 0, 0, 0, 2]), packet.target()),
@@ -101,7 +101,7 @@ mod tests {
         for at in [0, 1, 2, 3, 4, 5] {
             let mut other = bytes;
             other[at] ^= 2;
-            assert!(!check::layout::<Packet>(&other).is_ipv4_over_ethernet(), "byte {at}");
+            assert!(!check::layout::<ArpPacket>(&other).is_ipv4_over_ethernet(), "byte {at}");
         }
     }
 }

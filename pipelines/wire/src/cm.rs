@@ -9,7 +9,7 @@
 pub mod layout;
 mod message;
 
-pub use message::{Answered, Gid, Message, RejectReason, Req, Transport};
+pub use message::{Answered, CmMessage, Gid, RejectReason, Req, Transport};
 
 use crate::headers::Headers;
 use crate::mad::{self, MAD_LEN};
@@ -35,7 +35,7 @@ pub struct Cm {
     /// Queue pair that sent the packet; connection managers send from queue pair 1.
     pub src_qp: Qpn,
     /// What it says.
-    pub message: Message,
+    pub message: CmMessage,
 }
 
 /// Why a packet to queue pair 1 is not a message of the connection manager.
@@ -110,7 +110,7 @@ impl std::error::Error for CmMalformed {}
 
 impl Cm {
     /// A message in a packet from queue pair 1 with the default partition key.
-    pub const fn new(transaction: u64, message: Message) -> Self {
+    pub const fn new(transaction: u64, message: CmMessage) -> Self {
         Self { transaction, pkey: roce::DEFAULT_PKEY, psn: Psn::truncated(0), src_qp: roce::QP_GSI, message }
     }
 
@@ -167,7 +167,7 @@ impl Cm {
         }
         let attribute = header.attribute.get();
         let body = rest.first_chunk().ok_or(length)?;
-        let message = Message::parse(attribute, body).ok_or(CmMalformed::Attribute(attribute))?;
+        let message = CmMessage::parse(attribute, body).ok_or(CmMalformed::Attribute(attribute))?;
         Ok(Self {
             transaction: header.transaction.get(),
             pkey: bth.pkey.get(),
@@ -184,7 +184,7 @@ impl Cm {
         (bth, Deth::new(Deth::GSI_QKEY, self.src_qp))
     }
 
-    /// The management datagram. What [`Message`] does not hold is zero.
+    /// The management datagram. What [`CmMessage`] does not hold is zero.
     pub fn mad(&self) -> [u8; MAD_LEN] {
         let mut mad = [0u8; MAD_LEN];
         let (header, body) = mad.split_at_mut(mad::HEADER_LEN);

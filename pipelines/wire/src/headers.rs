@@ -236,7 +236,7 @@ impl Headers {
 
     /// The ARP packet, when it is one.
     #[inline]
-    pub fn arp<'a>(&self, head: &'a [u8]) -> Option<&'a arp::Packet> {
+    pub fn arp<'a>(&self, head: &'a [u8]) -> Option<&'a arp::ArpPacket> {
         if self.l3 == L3::Arp { View::view_at(head, usize::from(self.l3_offset)) } else { None }
     }
 

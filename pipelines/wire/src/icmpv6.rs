@@ -96,14 +96,14 @@ impl Header {
 /// Neighbour solicitation and advertisement (RFC 4861 sections 4.3, 4.4), without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Neighbour {
+pub struct NeighbourHeader {
     /// The common header. Its body holds the flags of an advertisement.
     pub header: Header,
     /// The address asked for, or advertised.
     pub target: [u8; 16],
 }
 
-impl Neighbour {
+impl NeighbourHeader {
     /// Flag in the body of an advertisement: the sender is a router.
     pub const ROUTER: u32 = 1 << 31;
     /// Flag in the body of an advertisement: answer to a solicitation.
@@ -330,13 +330,19 @@ mod tests {
         bytes[8] = 0xfe;
         bytes[9] = 0x80;
         bytes[23] = 1;
-        let message: Neighbour = check::layout(&bytes);
+        let message: NeighbourHeader = check::layout(&bytes);
         let target = "fe80::1".parse().unwrap();
-        assert_eq!(message, Neighbour::advertisement(target, Neighbour::SOLICITED | Neighbour::OVERRIDE));
-        assert!(message.has(Neighbour::OVERRIDE) && !message.has(Neighbour::ROUTER | Neighbour::OVERRIDE));
+        assert_eq!(
+            message,
+            NeighbourHeader::advertisement(target, NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE)
+        );
+        assert!(
+            message.has(NeighbourHeader::OVERRIDE)
+                && !message.has(NeighbourHeader::ROUTER | NeighbourHeader::OVERRIDE)
+        );
         bytes[0] = 135;
         bytes[4] = 0;
-        assert_eq!(check::layout::<Neighbour>(&bytes), Neighbour::solicitation(target));
+        assert_eq!(check::layout::<NeighbourHeader>(&bytes), NeighbourHeader::solicitation(target));
     }
 
     #[test]

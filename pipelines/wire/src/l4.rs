@@ -3,7 +3,7 @@
 //! Joins what the parser found with the sums of [`crate::checksum`]; works on a frame in one piece or in
 //! segments. Fragments have no checksum of their own that could be judged here, nor has a packet with IPv6
 //! segments left, whose pseudo header names an address yet to come (RFC 8200 section 8.1): for both the answer
-//! is [`Verdict::None`], and nothing is written. SCTP's CRC32c is end to end and left alone.
+//! is [`ChecksumVerdict::None`], and nothing is written. SCTP's CRC32c is end to end and left alone.
 
 use crate::checksum::{self, Sum};
 use crate::headers::{Flags, Headers, L3};
@@ -12,7 +12,7 @@ use crate::{icmp, protocol, tcp, udp};
 
 /// What a look at an L4 checksum says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ChecksumVerdict {
     /// Right.
     Good,
     /// Wrong.
@@ -125,15 +125,15 @@ pub fn fill_packet(h: &Headers, packet: &mut impl PacketBuf) -> bool {
     compute(h, packet.segments()).is_some_and(|right| write(h, packet.head_mut(), right))
 }
 
-/// Judges the checksum of a packet. A packet that ends before its L4 data does is [`Verdict::Bad`].
+/// Judges the checksum of a packet. A packet that ends before its L4 data does is [`ChecksumVerdict::Bad`].
 #[inline]
-pub fn verify<'a>(h: &Headers, segments: impl IntoIterator<Item = &'a [u8]>) -> Verdict {
+pub fn verify<'a>(h: &Headers, segments: impl IntoIterator<Item = &'a [u8]>) -> ChecksumVerdict {
     if field_offset(h).is_none() {
-        return Verdict::None;
+        return ChecksumVerdict::None;
     }
     match field_and_sum(h, segments, true) {
-        Some((0, _)) if h.proto == protocol::UDP => Verdict::Zero,
-        Some((_, sum)) if sum.fold() == 0xffff => Verdict::Good,
-        _ => Verdict::Bad,
+        Some((0, _)) if h.proto == protocol::UDP => ChecksumVerdict::Zero,
+        Some((_, sum)) if sum.fold() == 0xffff => ChecksumVerdict::Good,
+        _ => ChecksumVerdict::Bad,
     }
 }

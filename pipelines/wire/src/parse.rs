@@ -91,7 +91,7 @@ fn other(head: &[u8], frame_len: usize, h: &mut Headers) -> Parsed {
     if h.ethertype != ethertype::ARP {
         return Ok(());
     }
-    let Some(packet) = arp::Packet::view_at(head, usize::from(h.l3_offset)) else {
+    let Some(packet) = arp::ArpPacket::view_at(head, usize::from(h.l3_offset)) else {
         return Err(Malformed::ArpTruncated);
     };
     if !packet.is_ipv4_over_ethernet() {

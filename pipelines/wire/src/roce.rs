@@ -8,8 +8,8 @@ pub mod opcode;
 pub mod packet;
 
 pub use extended::Extended;
-pub use opcode::{Class, Operation};
-pub use packet::{Packet, RoceMalformed};
+pub use opcode::{Operation, RoceClass};
+pub use packet::{RoceMalformed, RocePacket};
 
 use crate::headers::{Flags, Headers};
 use crate::types::{Psn, Qpn};
@@ -92,8 +92,8 @@ impl Bth {
 
     /// Transport class of the packet.
     #[inline]
-    pub const fn class(&self) -> Class {
-        Class::of(self.opcode, self.dest_qp())
+    pub const fn class(&self) -> RoceClass {
+        RoceClass::of(self.opcode, self.dest_qp())
     }
 
     /// Solicited event.
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!((bth.dest_qp().get(), bth.psn().get(), bth.pkey.get()), (0x123, 0xff_fffe, 0x8001));
         assert!(bth.solicited() && bth.fecn() && bth.becn() && bth.ack_requested());
         assert_eq!((bth.pad_count(), bth.version()), (3, 0));
-        assert_eq!(bth.class(), Class::Rc);
+        assert_eq!(bth.class(), RoceClass::Rc);
         bth.set_pad_count(1);
         bth.set_becn(false);
         bth.set_ack_requested(false);

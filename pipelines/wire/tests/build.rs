@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::build::control::{self, IcmpError};
 use wire::build::{Pair, Path, udp_datagram};
-use wire::l4::{self, Verdict};
+use wire::l4::{self, ChecksumVerdict};
 use wire::parse::parse;
 use wire::{Flags, Headers, L3, MacAddr, Psn, Qpn, View, Vni, icmpv6, icrc, protocol, quoted, roce, vxlan};
 
@@ -18,7 +18,7 @@ const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 fn parsed(frame: &[u8]) -> Headers {
     let h = parse(frame, frame.len()).unwrap();
     assert!(h.ipv4_checksum_ok(frame));
-    assert!(!matches!(l4::verify(&h, [frame]), Verdict::Bad));
+    assert!(!matches!(l4::verify(&h, [frame]), ChecksumVerdict::Bad));
     h
 }
 
@@ -32,10 +32,10 @@ fn every_kind_of_path_and_payload() {
             assert_eq!((h.tos, h.ttl, usize::from(h.vlan_count)), (0x6a, 9, path.tags.len()));
             assert_eq!(h.dport, 6);
             assert_eq!(h.payload(&frame), b"abc");
-            assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good);
+            assert_eq!(l4::verify(&h, [&frame[..]]), ChecksumVerdict::Good);
         }
         let without = path.udp_without_checksum(5, 6, b"abc");
-        assert_eq!(l4::verify(&parsed(&without), [&without[..]]), Verdict::Zero);
+        assert_eq!(l4::verify(&parsed(&without), [&without[..]]), ChecksumVerdict::Zero);
     }
 }
 
@@ -55,7 +55,7 @@ fn roce_packets_carry_padding_and_icrc() {
         let cnp = path.cnp(1, Qpn::truncated(0x77));
         let h = parsed(&cnp);
         let bth = roce::Bth::parse(h.payload(&cnp)).unwrap();
-        assert!(bth.becn() && bth.class() == roce::Class::Cnp && bth.dest_qp().get() == 0x77);
+        assert!(bth.becn() && bth.class() == roce::RoceClass::Cnp && bth.dest_qp().get() == 0x77);
         assert_eq!(bth.congestion, 0x40);
         assert_eq!(Some(h.payload(&cnp).len()), roce::opcode::control_len(bth.opcode, bth.dest_qp()));
     }
@@ -68,7 +68,7 @@ fn vxlan_wraps_a_frame() {
         let frame = path.vxlan(0xc123, Vni::truncated(0xabcdef), &inner);
         let h = parsed(&frame);
         assert!(h.is_udp_to(4789));
-        let expected = if h.l3 == L3::Ipv4 { Verdict::Zero } else { Verdict::Good };
+        let expected = if h.l3 == L3::Ipv4 { ChecksumVerdict::Zero } else { ChecksumVerdict::Good };
         assert_eq!(l4::verify(&h, [&frame[..]]), expected);
         let header = vxlan::Header::parse(h.payload(&frame)).unwrap();
         assert!(header.has_vni() && header.reserved_clear() && header.vni().get() == 0xabcdef);
@@ -124,11 +124,13 @@ fn neighbour_question_and_answer() {
     let h = parsed(&scapy);
     let answer = control::neighbour_advertisement(&h, &scapy, B, true).unwrap();
     let a = parsed(&answer);
-    assert_eq!(l4::verify(&a, [&answer[..]]), Verdict::Good);
+    assert_eq!(l4::verify(&a, [&answer[..]]), ChecksumVerdict::Good);
     let (message, mac) = control::advertised(&a, &answer).unwrap();
-    assert!(
-        message.has(icmpv6::Neighbour::SOLICITED | icmpv6::Neighbour::OVERRIDE | icmpv6::Neighbour::ROUTER)
-    );
+    assert!(message.has(
+        icmpv6::NeighbourHeader::SOLICITED
+            | icmpv6::NeighbourHeader::OVERRIDE
+            | icmpv6::NeighbourHeader::ROUTER
+    ));
     assert_eq!((message.target(), mac), (target, Some(B)));
     assert_eq!(a.ipv6(&answer).map(|ip| (ip.src(), ip.dst())), Some((target, asker)));
     assert!(control::solicited(&a, &answer).is_none());
@@ -142,12 +144,12 @@ fn duplicate_address_detection_is_answered_to_all() {
     let target: Ipv6Addr = "fd00::2".parse().unwrap();
     let group = wire::ipv6::solicited_node(target);
     let path = Path::v6((A, Ipv6Addr::UNSPECIFIED), (wire::ipv6::multicast_mac(group), group)).with_ttl(255);
-    let message = icmpv6::Neighbour::solicitation(target);
+    let message = icmpv6::NeighbourHeader::solicitation(target);
     let frame = path.ip(protocol::ICMPV6, message.bytes());
     let answer = control::neighbour_advertisement(&parsed(&frame), &frame, B, false).unwrap();
     let a = parsed(&answer);
     let (message, _) = control::advertised(&a, &answer).unwrap();
-    assert!(!message.has(icmpv6::Neighbour::SOLICITED));
+    assert!(!message.has(icmpv6::NeighbourHeader::SOLICITED));
     assert_eq!(a.ipv6(&answer).unwrap().dst(), "ff02::1".parse::<Ipv6Addr>().unwrap());
 
     let link = icmpv6::LinkAddress::new(icmpv6::option::SOURCE_LINK_ADDRESS, A);
@@ -306,7 +308,7 @@ proptest! {
         prop_assert_eq!(&h.vlan_tci[..tags.len()], &tags[..]);
         prop_assert_eq!(h.payload(&frame), &payload[..]);
         prop_assert!(h.ipv4_checksum_ok(&frame));
-        prop_assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good);
+        prop_assert_eq!(l4::verify(&h, [&frame[..]]), ChecksumVerdict::Good);
         match h.ipv4(&frame) {
             Some(ip) => prop_assert_eq!(Pair::V4(ip.src(), ip.dst()), path.ip),
             None => {

@@ -7,10 +7,10 @@ mod common;
 use common::{v4, v6};
 use proptest::prelude::*;
 use wire::build::{self, Pair, Path, Reject};
-use wire::cm::{Answered, Cm, CmMalformed, Gid, Message, RejectReason, Req, Transport, UDP_PAYLOAD_LEN};
-use wire::l4::{self, Verdict};
+use wire::cm::{Answered, Cm, CmMalformed, CmMessage, Gid, RejectReason, Req, Transport, UDP_PAYLOAD_LEN};
+use wire::l4::{self, ChecksumVerdict};
 use wire::parse::parse;
-use wire::roce::{self, Bth, Class, Deth};
+use wire::roce::{self, Bth, Deth, RoceClass};
 use wire::{Flags, Headers, HeapBuf, MacAddr, Psn, Qpn, View, icrc, protocol};
 
 fn req() -> Req {
@@ -29,7 +29,7 @@ fn req() -> Req {
 }
 
 fn request() -> Cm {
-    Cm { psn: Psn::truncated(77), ..Cm::new(0x0102_0304_0506_0708, Message::Req(req())) }
+    Cm { psn: Psn::truncated(77), ..Cm::new(0x0102_0304_0506_0708, CmMessage::Req(req())) }
 }
 
 fn parsed(frame: &[u8]) -> Headers {
@@ -94,20 +94,20 @@ fn any_req() -> impl Strategy<Value = Req> {
         )
 }
 
-fn any_message() -> impl Strategy<Value = Message> {
+fn any_message() -> impl Strategy<Value = CmMessage> {
     let ids = any::<(u32, u32)>();
     prop_oneof![
-        any_req().prop_map(Message::Req),
-        (ids, any_answered()).prop_map(|((local_comm_id, remote_comm_id), answers)| Message::Mra {
+        any_req().prop_map(CmMessage::Req),
+        (ids, any_answered()).prop_map(|((local_comm_id, remote_comm_id), answers)| CmMessage::Mra {
             local_comm_id,
             remote_comm_id,
             answers
         }),
         (ids, any_answered(), any::<u16>()).prop_map(|((local_comm_id, remote_comm_id), answers, reason)| {
-            Message::Rej { local_comm_id, remote_comm_id, answers, reason: RejectReason(reason) }
+            CmMessage::Rej { local_comm_id, remote_comm_id, answers, reason: RejectReason(reason) }
         }),
         (ids, any_qpn(), any_psn(), any::<u64>()).prop_map(
-            |((local_comm_id, remote_comm_id), local_qpn, starting_psn, local_ca_guid)| Message::Rep {
+            |((local_comm_id, remote_comm_id), local_qpn, starting_psn, local_ca_guid)| CmMessage::Rep {
                 local_comm_id,
                 remote_comm_id,
                 local_qpn,
@@ -115,15 +115,15 @@ fn any_message() -> impl Strategy<Value = Message> {
                 local_ca_guid,
             }
         ),
-        ids.prop_map(|(local_comm_id, remote_comm_id)| Message::Rtu { local_comm_id, remote_comm_id }),
-        (ids, any_qpn()).prop_map(|((local_comm_id, remote_comm_id), remote_qpn)| Message::Dreq {
+        ids.prop_map(|(local_comm_id, remote_comm_id)| CmMessage::Rtu { local_comm_id, remote_comm_id }),
+        (ids, any_qpn()).prop_map(|((local_comm_id, remote_comm_id), remote_qpn)| CmMessage::Dreq {
             local_comm_id,
             remote_comm_id,
             remote_qpn
         }),
-        ids.prop_map(|(local_comm_id, remote_comm_id)| Message::Drep { local_comm_id, remote_comm_id }),
+        ids.prop_map(|(local_comm_id, remote_comm_id)| CmMessage::Drep { local_comm_id, remote_comm_id }),
         (ids, any_qpn(), any_gid(), any_gid()).prop_map(
-            |((local_comm_id, remote_comm_id), remote_qpn, local_gid, remote_gid)| Message::Lap {
+            |((local_comm_id, remote_comm_id), remote_qpn, local_gid, remote_gid)| CmMessage::Lap {
                 local_comm_id,
                 remote_comm_id,
                 remote_qpn,
@@ -131,19 +131,19 @@ fn any_message() -> impl Strategy<Value = Message> {
                 remote_gid,
             }
         ),
-        (ids, any::<u8>()).prop_map(|((local_comm_id, remote_comm_id), status)| Message::Apr {
+        (ids, any::<u8>()).prop_map(|((local_comm_id, remote_comm_id), status)| CmMessage::Apr {
             local_comm_id,
             remote_comm_id,
             status
         }),
-        any::<(u32, u16, u64)>().prop_map(|(request_id, pkey, service_id)| Message::SidrReq {
+        any::<(u32, u16, u64)>().prop_map(|(request_id, pkey, service_id)| CmMessage::SidrReq {
             request_id,
             pkey,
             service_id
         }),
         (any::<(u32, u8, u64, u32)>(), any_qpn()).prop_map(
             |((request_id, status, service_id, qkey), qpn)| {
-                Message::SidrRep { request_id, status, qpn, service_id, qkey }
+                CmMessage::SidrRep { request_id, status, qpn, service_id, qkey }
             }
         ),
     ]
@@ -159,7 +159,7 @@ proptest! {
         prop_assert_eq!(Cm::of(&h, &frame), Ok(cm));
         prop_assert_eq!(icrc::verify(&h, [&frame[..]]), Some(true));
         let bth = Bth::parse(h.payload(&frame)).unwrap();
-        prop_assert_eq!(bth.class(), Class::Cm);
+        prop_assert_eq!(bth.class(), RoceClass::Cm);
         prop_assert_eq!(Some(h.payload(&frame).len()), roce::opcode::control_len(bth.opcode, bth.dest_qp()));
     }
 
@@ -182,7 +182,7 @@ proptest! {
         let mut out = [0; build::MAX_REJECT_LEN];
         let with = Reject { psn, local_comm_id, ..Reject::default() };
         let len = build::cm_reject(&parsed(&frame), &frame, with, &mut out);
-        prop_assert_eq!(len.is_some(), matches!(message, Message::Req(_)));
+        prop_assert_eq!(len.is_some(), matches!(message, CmMessage::Req(_)));
         if let Some(len) = len {
             check_reject(&path, &cm, &out[..len], with);
         }
@@ -210,7 +210,7 @@ fn fields_lie_where_filters_look_for_them() {
     assert_eq!(frame[136] >> 4, 3);
     assert_eq!(frame[142..158], *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01");
     let (local_comm_id, remote_comm_id, qpn) = (1, 2, Qpn::truncated(0x44_5566));
-    let rep = Message::Rep {
+    let rep = CmMessage::Rep {
         local_comm_id,
         remote_comm_id,
         local_qpn: qpn,
@@ -218,10 +218,10 @@ fn fields_lie_where_filters_look_for_them() {
         local_ca_guid: 0,
     };
     assert_eq!(v4().cm(1, &Cm::new(0, rep))[98..101], [0x44, 0x55, 0x66]);
-    let dreq = Message::Dreq { local_comm_id, remote_comm_id, remote_qpn: qpn };
+    let dreq = CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn: qpn };
     assert_eq!(v4().cm(1, &Cm::new(0, dreq))[94..97], [0x44, 0x55, 0x66]);
     let (answers, reason) = (Answered::Rep, RejectReason::NO_RESOURCES);
-    let rej = Message::Rej { local_comm_id, remote_comm_id, answers, reason };
+    let rej = CmMessage::Rej { local_comm_id, remote_comm_id, answers, reason };
     assert_eq!(v4().cm(1, &Cm::new(0, rej))[94..98], [0x40, 0, 0, 3]);
 }
 
@@ -231,7 +231,7 @@ fn transports_and_path_mtus_of_every_code() {
         let mut payload = plain_payload(&request());
         (payload[44 + 43], payload[44 + 50], payload[44 + 51]) = (byte_43, byte_50, byte_51);
         match Cm::parse(&payload).unwrap().message {
-            Message::Req(req) => (req.transport, req.path_mtu),
+            CmMessage::Req(req) => (req.transport, req.path_mtu),
             other => panic!("{other:?}"),
         }
     };
@@ -330,7 +330,7 @@ fn changed_requests_do_no_harm() {
                 let answer = &out[..len];
                 let back = parsed(answer);
                 let cm = Cm::of(&back, answer).unwrap();
-                assert!(matches!(cm.message, Message::Rej { .. }), "byte {at} = {value}");
+                assert!(matches!(cm.message, CmMessage::Rej { .. }), "byte {at} = {value}");
                 assert_eq!(icrc::verify(&back, [answer]), Some(true));
                 answered += 1;
             }
@@ -352,11 +352,11 @@ fn check_reject(path: &Path, asked: &Cm, answer: &[u8], with: Reject) {
     match path.ip {
         Pair::V4(src, dst) => {
             let ip = h.ipv4(answer).unwrap();
-            assert_eq!((ip.src(), ip.dst(), verdict), (dst, src, Verdict::Zero));
+            assert_eq!((ip.src(), ip.dst(), verdict), (dst, src, ChecksumVerdict::Zero));
         }
         Pair::V6(src, dst) => {
             let ip = h.ipv6(answer).unwrap();
-            assert_eq!((ip.src(), ip.dst(), verdict), (dst, src, Verdict::Good));
+            assert_eq!((ip.src(), ip.dst(), verdict), (dst, src, ChecksumVerdict::Good));
         }
     }
     assert_eq!(icrc::verify(&h, [answer]), Some(true));
@@ -366,7 +366,7 @@ fn check_reject(path: &Path, asked: &Cm, answer: &[u8], with: Reject) {
     assert_eq!((bth.opcode, bth.dest_qp(), bth.psn(), bth.flags), (0x64, roce::QP_GSI, with.psn, 0));
     assert_eq!((bth.pkey.get(), bth.congestion, bth.ack), (asked.pkey, 0, 0));
     assert_eq!(*deth, Deth::new(Deth::GSI_QKEY, roce::QP_GSI));
-    let message = Message::Rej {
+    let message = CmMessage::Rej {
         local_comm_id: with.local_comm_id,
         remote_comm_id: asked.message.comm_ids().unwrap().0,
         answers: Answered::Req,

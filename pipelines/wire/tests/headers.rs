@@ -36,8 +36,8 @@ proptest! {
         let tag: vlan::Tag = any_layout(&raw);
         let tci = u16::from(tag.pcp()) << 13 | u16::from(tag.dei()) << 12 | tag.vid();
         prop_assert_eq!(vlan::Tag::new(tci, tag.ethertype.get()), tag);
-        let packet: arp::Packet = any_layout(&raw);
-        let again = arp::Packet::new(
+        let packet: arp::ArpPacket = any_layout(&raw);
+        let again = arp::ArpPacket::new(
             packet.operation.get(),
             (packet.sender_mac, packet.sender()),
             (packet.target_mac, packet.target()),

@@ -8,8 +8,8 @@ use common::{v4, v6};
 use proptest::prelude::*;
 use wire::build::Path;
 use wire::parse::parse;
-use wire::roce::opcode::{self, Class, Kind, Operation, Position, extended_len, read_psns};
-use wire::roce::{self, Bth, Packet, RoceMalformed};
+use wire::roce::opcode::{self, Operation, OperationKind, Position, RoceClass, extended_len, read_psns};
+use wire::roce::{self, Bth, RoceMalformed, RocePacket};
 use wire::{Flags, Headers, Psn, Qpn, View, icrc};
 
 /// Low five bits of the opcode, name, extended headers without those of the transport, transports (RC, UC, RD, UD,
@@ -44,21 +44,21 @@ const ROWS: &[(u8, &str, &str, &str, char, bool, Position)] = &[
     (0b11101, "atomic-write", "RETH", "RC", 'q', true, Position::Only),
 ];
 
-const TRANSPORTS: [(&str, u8, Class); 5] = [
-    ("RC", 0b000, Class::Rc),
-    ("UC", 0b001, Class::Uc),
-    ("RD", 0b010, Class::Rd),
-    ("UD", 0b011, Class::Ud),
-    ("XRC", 0b101, Class::Xrc),
+const TRANSPORTS: [(&str, u8, RoceClass); 5] = [
+    ("RC", 0b000, RoceClass::Rc),
+    ("UC", 0b001, RoceClass::Uc),
+    ("RD", 0b010, RoceClass::Rd),
+    ("UD", 0b011, RoceClass::Ud),
+    ("XRC", 0b101, RoceClass::Xrc),
 ];
 
 struct Row {
     opcode: u8,
-    class: Class,
+    class: RoceClass,
     name: &'static str,
     /// Extended headers in order, those of the transport included.
     headers: Vec<&'static str>,
-    kind: Kind,
+    kind: OperationKind,
     payload: bool,
     position: Position,
 }
@@ -79,19 +79,19 @@ fn rows() -> Vec<Row> {
             };
             headers.extend(own.split_whitespace());
             let kind = match kind {
-                'q' => Kind::Request,
-                'p' => Kind::Response,
-                _ => Kind::Ack,
+                'q' => OperationKind::Request,
+                'p' => OperationKind::Response,
+                _ => OperationKind::Ack,
             };
             rows.push(Row { opcode: bits << 5 | low, class, name, headers, kind, payload, position });
         }
     }
     rows.push(Row {
         opcode: 0x81,
-        class: Class::Cnp,
+        class: RoceClass::Cnp,
         name: "cnp",
         headers: vec!["reserved"],
-        kind: Kind::Notification,
+        kind: OperationKind::Notification,
         payload: false,
         position: Position::Only,
     });
@@ -109,7 +109,7 @@ fn len_of(header: &str) -> usize {
 }
 
 /// Bytes of a packet's header of that name, if the packet has it.
-fn found<'a>(packet: &Packet<'a>, name: &str) -> Option<&'a [u8]> {
+fn found<'a>(packet: &RocePacket<'a>, name: &str) -> Option<&'a [u8]> {
     match name {
         "RDETH" => packet.rdeth().map(View::bytes),
         "DETH" => packet.deth().map(View::bytes),
@@ -163,14 +163,14 @@ fn the_table_is_the_standard_s() {
         };
         let operation = Operation::of(opcode).unwrap_or_else(|| panic!("opcode {opcode:02x}"));
         assert_eq!(operation.name(), row.name, "opcode {opcode:02x}");
-        assert_eq!(Class::of(opcode, Qpn::truncated(5)), row.class);
+        assert_eq!(RoceClass::of(opcode, Qpn::truncated(5)), row.class);
         let len = row.headers.iter().map(|name| len_of(name)).sum();
         assert_eq!(extended_len(opcode), Some(len), "opcode {opcode:02x}");
         assert_eq!((operation.kind(), operation.position()), (row.kind, row.position), "opcode {opcode:02x}");
         assert_eq!(operation.carries_payload(), row.payload, "opcode {opcode:02x}");
-        assert_eq!(operation.is_request(), row.kind == Kind::Request);
-        assert_eq!(operation.is_response(), row.kind == Kind::Response);
-        assert_eq!(operation.is_ack(), row.kind == Kind::Ack);
+        assert_eq!(operation.is_request(), row.kind == OperationKind::Request);
+        assert_eq!(operation.is_response(), row.kind == OperationKind::Response);
+        assert_eq!(operation.is_ack(), row.kind == OperationKind::Ack);
         let full = matches!(row.position, Position::First | Position::Middle);
         assert_eq!(operation.is_full_mtu(), full, "opcode {opcode:02x}");
     }
@@ -188,7 +188,7 @@ fn every_opcode_round_trips() {
                 frame.extend_from_slice(&[0; 7]);
                 let h = parsed(&frame);
                 assert_eq!(icrc::verify(&h, [&frame[..]]), Some(true));
-                let packet = Packet::of(&h, &frame).unwrap().unwrap();
+                let packet = RocePacket::of(&h, &frame).unwrap().unwrap();
                 assert_eq!((packet.bth.dest_qp(), packet.bth.psn()), (qpn, psn));
                 assert_eq!(packet.class(), row.class);
                 assert_eq!(packet.operation, Operation::of(row.opcode));
@@ -224,13 +224,13 @@ fn cut_at_every_byte() {
                 _ => Ok(len - 16 - extended - 3),
             };
             for at_hand in [&bytes[..len], &bytes[..]] {
-                let packet = Packet::parse(at_hand, len);
+                let packet = RocePacket::parse(at_hand, len);
                 assert_eq!(packet.map(|packet| packet.payload_len()), expected, "{:02x} {len}", row.opcode);
             }
         }
         // The datagram goes on in another segment.
         for at_hand in 0..=bytes.len() {
-            let packet = Packet::parse(&bytes[..at_hand], bytes.len());
+            let packet = RocePacket::parse(&bytes[..at_hand], bytes.len());
             if at_hand < 12 + extended {
                 assert_eq!(packet.err(), Some(RoceMalformed::HeaderSplit));
                 continue;
@@ -256,7 +256,7 @@ fn changed_at_every_byte() {
                     let mut changed = frame.clone();
                     changed[at] = value;
                     let Ok(h) = parse(&changed, changed.len()) else { continue };
-                    let Some(Ok(packet)) = Packet::of(&h, &changed) else { continue };
+                    let Some(Ok(packet)) = RocePacket::of(&h, &changed) else { continue };
                     check_inside(&packet, &h, &changed);
                 }
             }
@@ -265,7 +265,7 @@ fn changed_at_every_byte() {
 }
 
 /// What was read lies in the UDP payload, in order and without overlap, and adds up.
-fn check_inside(packet: &Packet, h: &Headers, frame: &[u8]) {
+fn check_inside(packet: &RocePacket, h: &Headers, frame: &[u8]) {
     let (bytes, len) = roce::udp_payload(h, frame).unwrap();
     assert!(bytes.len() <= len);
     let operation = Operation::of(bytes[0]);
@@ -286,7 +286,8 @@ fn reserved_bits_versions_and_small_queue_pairs() {
     let changed = |at: usize, value: u8| {
         let mut bytes = plain.clone();
         bytes[at] = value;
-        Packet::parse(&bytes, bytes.len()).map(|packet| (packet.bth.dest_qp().get(), packet.bth.psn().get()))
+        RocePacket::parse(&bytes, bytes.len())
+            .map(|packet| (packet.bth.dest_qp().get(), packet.bth.psn().get()))
     };
     for version in 1..16 {
         assert_eq!(changed(1, version), Err(RoceMalformed::BthVersion));
@@ -298,16 +299,16 @@ fn reserved_bits_versions_and_small_queue_pairs() {
     for pad in 0..4 {
         let mut bytes = plain.clone();
         bytes[1] = pad << 4;
-        let packet = Packet::parse(&bytes, bytes.len()).unwrap();
+        let packet = RocePacket::parse(&bytes, bytes.len()).unwrap();
         assert_eq!(packet.payload_len(), 8 - usize::from(pad));
     }
     for qpn in [0, 1, 0xff_ffff] {
         let bth = Bth::new(opcode::UD_SEND_ONLY, Qpn::truncated(qpn), Psn::truncated(0));
         let frame = v4().roce(1, bth, &[0; 8]);
-        let packet = Packet::of(&parsed(&frame), &frame).unwrap().unwrap();
-        assert_eq!(packet.class(), if qpn == 1 { Class::Cm } else { Class::Ud });
+        let packet = RocePacket::of(&parsed(&frame), &frame).unwrap().unwrap();
+        assert_eq!(packet.class(), if qpn == 1 { RoceClass::Cm } else { RoceClass::Ud });
         let rc = v4().roce(1, Bth { opcode: opcode::RC_SEND_ONLY, ..bth }, &[0; 8]);
-        assert_eq!(Packet::of(&parsed(&rc), &rc).unwrap().unwrap().class(), Class::Rc);
+        assert_eq!(RocePacket::of(&parsed(&rc), &rc).unwrap().unwrap().class(), RoceClass::Rc);
     }
 }
 
@@ -315,7 +316,7 @@ fn reserved_bits_versions_and_small_queue_pairs() {
 fn unassigned_opcodes_have_a_bth_and_nothing_else() {
     for opcode in (0..=255).filter(|opcode| Operation::of(*opcode).is_none()) {
         let bytes = udp_payload(opcode, 0, 5);
-        let packet = Packet::parse(&bytes, bytes.len()).unwrap();
+        let packet = RocePacket::parse(&bytes, bytes.len()).unwrap();
         assert_eq!((packet.operation, packet.payload_len(), packet.psns(256)), (None, 5, 0));
         assert!(NAMES.iter().all(|name| found(&packet, name).is_none()));
     }
@@ -338,13 +339,17 @@ fn psns_of_requests() {
             let mut bytes = udp_payload(opcode, extended_len(opcode).unwrap(), 0);
             let end = bytes.len() - 4;
             bytes[end - 4..end].copy_from_slice(&len.to_be_bytes());
-            assert_eq!(Packet::parse(&bytes, bytes.len()).unwrap().psns(mtu), psns, "opcode {opcode:02x}");
+            assert_eq!(
+                RocePacket::parse(&bytes, bytes.len()).unwrap().psns(mtu),
+                psns,
+                "opcode {opcode:02x}"
+            );
         }
     }
     for row in rows().into_iter().filter(|row| row.name != "read-request") {
         let bytes = udp_payload(row.opcode, extended_len(row.opcode).unwrap(), 0);
-        let expected = u32::from(row.kind == Kind::Request);
-        assert_eq!(Packet::parse(&bytes, bytes.len()).unwrap().psns(256), expected, "{:02x}", row.opcode);
+        let expected = u32::from(row.kind == OperationKind::Request);
+        assert_eq!(RocePacket::parse(&bytes, bytes.len()).unwrap().psns(256), expected, "{:02x}", row.opcode);
     }
 }
 
@@ -354,16 +359,16 @@ fn only_whole_udp_datagrams_are_read() {
     let body = udp_payload(opcode::RC_SEND_ONLY, 0, 100);
     for path in [v4(), v6()] {
         let tcp = path.tcp(1, 4791, 0, &body);
-        assert!(Packet::of(&parsed(&tcp), &tcp).is_none());
+        assert!(RocePacket::of(&parsed(&tcp), &tcp).is_none());
         for piece in path.fragments(wire::protocol::UDP, &wire::build::udp_datagram(1, 4791, &body), 3, 104) {
             let h = parsed(&piece);
-            assert!(h.is(Flags::FRAGMENT) && Packet::of(&h, &piece).is_none());
+            assert!(h.is(Flags::FRAGMENT) && RocePacket::of(&h, &piece).is_none());
         }
         let frame = path.roce(1, bth, b"payload");
         let h = parsed(&frame);
         for cut in 0..frame.len() {
             // The first segment ends here.
-            match Packet::of(&h, &frame[..cut]) {
+            match RocePacket::of(&h, &frame[..cut]) {
                 Some(Ok(packet)) => {
                     assert!(cut >= h.payload_offset() + 12);
                     assert_eq!(packet.payload_len(), 7);
@@ -380,9 +385,9 @@ proptest! {
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..120), cut in 0usize..120) {
         let frame = v4().udp(1, 4791, &bytes);
         let h = parsed(&frame);
-        if let Some(Ok(packet)) = Packet::of(&h, &frame) {
+        if let Some(Ok(packet)) = RocePacket::of(&h, &frame) {
             check_inside(&packet, &h, &frame);
         }
-        let _ = Packet::parse(&bytes[..cut.min(bytes.len())], bytes.len());
+        let _ = RocePacket::parse(&bytes[..cut.min(bytes.len())], bytes.len());
     }
 }

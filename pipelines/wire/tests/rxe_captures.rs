@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use wire::cm::{Cm, Message};
+use wire::cm::{Cm, CmMessage};
 use wire::parse::parse;
-use wire::roce::{Class, Packet, QP_GSI};
+use wire::roce::{QP_GSI, RoceClass, RocePacket};
 use wire::{Headers, L3, icrc};
 
 /// The frames of a little-endian pcap file of Ethernet.
@@ -44,8 +44,8 @@ fn read(name: &str, frame: &[u8]) -> Headers {
 
 /// What a packet is in the words of the parser: "rc write-first", "cm req".
 fn kind(name: &str, h: &Headers, frame: &[u8]) -> String {
-    let packet = Packet::of(h, frame).unwrap().unwrap_or_else(|malformed| panic!("{name}: {malformed}"));
-    if packet.class() == Class::Cm {
+    let packet = RocePacket::of(h, frame).unwrap().unwrap_or_else(|malformed| panic!("{name}: {malformed}"));
+    if packet.class() == RoceClass::Cm {
         assert_eq!(packet.bth.dest_qp(), QP_GSI, "{name}");
         let cm = Cm::of(h, frame).unwrap_or_else(|malformed| panic!("{name}: {malformed}"));
         return format!("cm {}", cm.message.name());
@@ -140,16 +140,16 @@ fn a_write_bears_ect_and_dscp_which_the_icrc_leaves_out() {
 #[test]
 fn connection_managers_name_the_queue_pairs_they_set_up() {
     for (name, frames) in captures().into_iter().filter(|(name, _)| name.ends_with("cm-connect")) {
-        let messages: Vec<Message> =
+        let messages: Vec<CmMessage> =
             frames.iter().map(|f| Cm::of(&read(&name, f), f).unwrap().message).collect();
         let message = |wanted: &str| messages.iter().find(|m| m.name() == wanted).unwrap();
-        let (Message::Req(req), Message::Rep { local_qpn, .. }) = (message("req"), message("rep")) else {
+        let (CmMessage::Req(req), CmMessage::Rep { local_qpn, .. }) = (message("req"), message("rep")) else {
             panic!("{name}: {messages:?}")
         };
         assert!(req.transport.is_reliable_connection(), "{name}");
         assert!(req.local_qpn.get() > 1 && local_qpn.get() > 1, "{name}");
         // The disconnect names the queue pair of the side that it goes to.
-        let Message::Dreq { remote_qpn, .. } = message("dreq") else { panic!("{name}: {messages:?}") };
+        let CmMessage::Dreq { remote_qpn, .. } = message("dreq") else { panic!("{name}: {messages:?}") };
         assert!(*remote_qpn == req.local_qpn || remote_qpn == local_qpn, "{name}");
         // GIDs are the addresses that the packets bear.
         let h = read(&name, &frames[0]);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use wire::l4::{self, Verdict};
+use wire::l4::{self, ChecksumVerdict};
 use wire::parse::parse;
 use wire::{Flags, HeapBuf, L3, PacketBuf, icrc, protocol};
 
@@ -15,16 +15,16 @@ fn l4_checksums_are_right_and_recomputed() {
         assert!(h.ipv4_checksum_ok(&frame), "{name}");
         let verdict = l4::verify(&h, [&frame[..]]);
         if name.starts_with("fragment") || h.proto == protocol::SCTP {
-            assert_eq!(verdict, Verdict::None, "{name}");
+            assert_eq!(verdict, ChecksumVerdict::None, "{name}");
             let mut same = frame.clone();
             assert!(!l4::fill(&h, &mut same) && same == frame, "{name}");
             continue;
         }
-        if verdict == Verdict::Zero {
+        if verdict == ChecksumVerdict::Zero {
             zero += 1;
             continue;
         }
-        assert_eq!(verdict, Verdict::Good, "{name}");
+        assert_eq!(verdict, ChecksumVerdict::Good, "{name}");
         good += 1;
         for junk in [0, 0xffff, 0x1234] {
             let mut filled = frame.clone();
@@ -49,7 +49,7 @@ fn an_icmp_message_of_zeros_sums_to_ones() {
         let frame = common::v4().ip(protocol::ICMP, &vec![0; data]);
         let h = parse(&frame, frame.len()).unwrap();
         assert_eq!(l4::compute(&h, [&frame[..]]), Some(0xffff), "{data} bytes");
-        assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good, "{data} bytes");
+        assert_eq!(l4::verify(&h, [&frame[..]]), ChecksumVerdict::Good, "{data} bytes");
     }
 }
 
@@ -62,7 +62,7 @@ fn udp_is_as_long_as_it_says() {
         let h = parse(&frame, frame.len()).unwrap();
         let checksum = |frame: &[u8]| h.udp(frame).unwrap().checksum.get();
         assert_eq!(checksum(&frame), checksum(&plain), "the surplus is not summed, nor in the pseudo header");
-        assert_eq!(l4::verify(&h, [&frame[..]]), Verdict::Good);
+        assert_eq!(l4::verify(&h, [&frame[..]]), ChecksumVerdict::Good);
     }
 }
 
@@ -70,14 +70,14 @@ fn udp_is_as_long_as_it_says() {
 fn single_bit_errors_are_seen() {
     for (name, frame) in common::vectors() {
         let h = parse(&frame, frame.len()).unwrap();
-        if l4::verify(&h, [&frame[..]]) != Verdict::Good {
+        if l4::verify(&h, [&frame[..]]) != ChecksumVerdict::Good {
             continue;
         }
         for bit in usize::from(h.l4_offset) * 8..h.l3_end() * 8 {
             let mut wrong = frame.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             let Ok(h) = parse(&wrong, wrong.len()) else { continue };
-            assert_ne!(l4::verify(&h, [&wrong[..]]), Verdict::Good, "{name} bit {bit}");
+            assert_ne!(l4::verify(&h, [&wrong[..]]), ChecksumVerdict::Good, "{name} bit {bit}");
         }
     }
 }
@@ -103,13 +103,13 @@ fn segments_sum_to_the_same() {
                 );
             }
             if first < h.l3_end() && whole.is_some() {
-                assert_eq!(l4::verify(&h, [head]), Verdict::Bad, "{name} ends at {first}");
+                assert_eq!(l4::verify(&h, [head]), ChecksumVerdict::Bad, "{name} ends at {first}");
             }
             let mut packet = HeapBuf::segmented(head, &[middle.0, middle.1]);
             if l4::write(&h, packet.head_mut(), 0x5555) {
                 assert!(l4::fill_packet(&h, &mut packet));
                 assert_eq!(l4::compute(&h, packet.segments()), whole);
-                assert_eq!(l4::verify(&h, packet.segments()), Verdict::Good);
+                assert_eq!(l4::verify(&h, packet.segments()), ChecksumVerdict::Good);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Commands about flows and the underlay: NFT, neighbours.
 
 use pipelines::drops::DropReason;
-use pipelines::nft::{Entry as Flow, Verdict};
+use pipelines::nft::{FlowVerdict, NftEntry};
 use pipelines::snapshot::{Snapshot, mac_from};
 use pipelines::vlt::Place;
 use serde_json::json;
@@ -88,16 +88,16 @@ fn nft(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     Ok(Output::new(text, json!({ "flows": rows, "entries": entries })))
 }
 
-fn action(flow: &Flow, snapshot: &Snapshot) -> String {
+fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
     let routed = if flow.action.rewrite != 0 { "route, " } else { "" };
     match flow.action.verdict {
-        Verdict::Drop => {
+        FlowVerdict::Drop => {
             let reason = DropReason::from_index(usize::from(flow.action.reason));
             format!("drop {}", reason.map_or("?", DropReason::name))
         }
-        Verdict::Flood => "flood".into(),
-        Verdict::Router => "to the router".into(),
-        Verdict::Forward => match snapshot.vlt.read(flow.action.slot).place {
+        FlowVerdict::Flood => "flood".into(),
+        FlowVerdict::Router => "to the router".into(),
+        FlowVerdict::Forward => match snapshot.vlt.read(flow.action.slot).place {
             Place::Local { vnic } => {
                 let name = snapshot.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
                 format!("{routed}to vnic {name}")

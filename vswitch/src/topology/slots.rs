@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use imbl::OrdSet;
 use pipelines::snapshot::{Snapshot, mac_from};
-use pipelines::stage::tunnel::{self, Ends, TemplateSpec};
+use pipelines::stage::tunnel::{self, TemplateSpec, TunnelEnds};
 use pipelines::vlt::{Place, SlotRef};
 use pipelines::vtep::Vtep;
 use wire::MacAddr;
@@ -198,7 +198,7 @@ impl Topology {
     fn place(&self, hop: NextHop, remote: Remote, vtep: u32, next_hop: Option<MacAddr>) -> Place {
         let unresolved = Place::Unresolved { uplink: hop.uplink, vtep };
         let Some(next_hop) = next_hop else { return unresolved };
-        let Some(ends) = Ends::new(hop.source, remote.vtep) else { return unresolved };
+        let Some(ends) = TunnelEnds::new(hop.source, remote.vtep) else { return unresolved };
         let Some(uplink) = self.draft.next.uplink(hop.uplink) else { return unresolved };
         let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return Place::Empty };
         Place::Remote(tunnel::template(&TemplateSpec {

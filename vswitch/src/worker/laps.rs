@@ -1,7 +1,7 @@
 //! Where a worker's cycles go, stage by stage, while somebody asks.
 
 use pipelines::counters::Counter;
-use pipelines::watch::{Stage, Watch};
+use pipelines::watch::{Stage, StageWatch};
 use pmd::rdtsc;
 
 /// What the stages of one worker took. Written by that worker alone.
@@ -41,7 +41,7 @@ impl<'a> Laps<'a> {
     }
 }
 
-impl Watch for Laps<'_> {
+impl StageWatch for Laps<'_> {
     #[inline(always)]
     fn start(&mut self) {
         self.last = rdtsc();

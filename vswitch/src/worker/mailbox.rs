@@ -10,7 +10,7 @@ use crossbeam::queue::ArrayQueue;
 use crossbeam::utils::CachePadded;
 use pipelines::Direction;
 use pipelines::hot::HintQueue;
-use pipelines::nft::Entry;
+use pipelines::nft::NftEntry;
 use pipelines::offload::translate::FlowSelector;
 use pipelines::qos::Leaf;
 use pipelines::rcft::{QpKey, QpView, RcftStats};
@@ -56,7 +56,7 @@ pub struct RemovedPort {
 /// Part of an NFT, for display.
 pub struct NftPage {
     /// Entries in use.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<NftEntry>,
     /// Where to go on, `None` at the end.
     pub next: Option<u32>,
     /// The worker's time, in ticks.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pipelines::burst::Burst;
 use pipelines::overlay::Overlay;
 use pipelines::snapshot::{PortIndex, Snapshot};
-use pipelines::watch::{Stage, Watch};
+use pipelines::watch::{Stage, StageWatch};
 use pipelines::{Now, io};
 use pmd::{Clock, Mbuf, Moment, rdtsc};
 

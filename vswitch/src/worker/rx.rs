@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pipelines::Now;
 use pipelines::snapshot::PortIndex;
-use pipelines::watch::{Stage, Watch as _};
+use pipelines::watch::{Stage, StageWatch as _};
 use pmd::{Mbuf, RxQueue};
 use wire::PacketBuf;
 

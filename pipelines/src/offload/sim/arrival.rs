@@ -1,6 +1,6 @@
 //! The flow of a packet as the e-switch sees it: the same number as that of the gate that matches it.
 
-use wire::roce::{BTH_LEN, Bth, Class};
+use wire::roce::{BTH_LEN, Bth, RoceClass};
 use wire::{Headers, L3, View, protocol};
 
 use super::layers::{Layers, Registers};
@@ -35,8 +35,8 @@ fn ports(headers: &Headers) -> u32 {
 /// The destination of a reliable connection. The gates of other classes match no queue pair.
 fn queue_pair(headers: &Headers, frame: &[u8]) -> u32 {
     let bth = Bth::view(headers.payload(frame)).filter(|_| headers.l4_total_len() >= 8 + BTH_LEN);
-    bth.map_or(0, |(bth, _)| match Class::of(bth.opcode, bth.dest_qp()) {
-        Class::Rc | Class::Xrc => bth.dest_qp().get(),
+    bth.map_or(0, |(bth, _)| match RoceClass::of(bth.opcode, bth.dest_qp()) {
+        RoceClass::Rc | RoceClass::Xrc => bth.dest_qp().get(),
         _ => 0,
     })
 }

@@ -170,7 +170,7 @@ impl Layers {
         let header = vxlan::Header::parse(layers.outer.payload(head)).filter(|header| header.has_vni());
         if let Some(header) = header {
             let outer = &layers.outer;
-            let wrong = wire::l4::verify(outer, packet.segments()) == wire::l4::Verdict::Bad;
+            let wrong = wire::l4::verify(outer, packet.segments()) == wire::l4::ChecksumVerdict::Bad;
             let end = outer.udp(head).map(|udp| usize::from(outer.l4_offset) + usize::from(udp.len.get()))?;
             let front = outer.payload_offset() + VXLAN;
             if wrong || !outer.ipv4_checksum_ok(head) || end < front {

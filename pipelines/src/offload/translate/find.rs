@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wire::roce::Class as RoceClass;
+use wire::roce::RoceClass;
 use wire::{MacAddr, protocol};
 
 use super::patterns::{Family, RoceMatch};
@@ -10,7 +10,7 @@ use super::{OffloadRefusal, Tables};
 use crate::decide::decide;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, Scope};
-use crate::nft::{Action as Decision, Verdict};
+use crate::nft::{FlowAction, FlowVerdict};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
 use crate::vlt::{Place, Tunnel};
@@ -20,7 +20,7 @@ pub(super) struct ResolvedFlow {
     /// IP family of its packets.
     pub family: Family,
     /// What the slow path decides.
-    pub decision: Decision,
+    pub decision: FlowAction,
     /// Where its packets go.
     pub place: Place,
     /// DPDK port that stands for where they come from ...
@@ -65,7 +65,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
         return Err(OffloadRefusal::Vlan);
     }
     let decision = decide(snapshot, key);
-    if decision.verdict != Verdict::Forward {
+    if decision.verdict != FlowVerdict::Forward {
         return Err(OffloadRefusal::NotForwarded);
     }
     let reading = snapshot.vlt.read(decision.slot);

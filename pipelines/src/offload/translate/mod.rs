@@ -29,7 +29,7 @@ pub use refusal::OffloadRefusal;
 
 use std::net::IpAddr;
 
-use wire::roce::Class as RoceClass;
+use wire::roce::RoceClass;
 use wire::{Dscp, MacAddr, Qpn, protocol};
 
 use super::arrival::{FlowOrigin, flow_of};

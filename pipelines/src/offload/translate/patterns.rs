@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wire::roce::{Class, QP_GSI, opcode};
+use wire::roce::{QP_GSI, RoceClass, opcode};
 use wire::{MacAddr, Qpn, protocol};
 
 use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
@@ -180,9 +180,9 @@ const ECN_CAPABLE: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoceMatch {
     /// A class: the three upper bits of the opcode.
-    Class(Class),
+    Class(RoceClass),
     /// A queue pair of a class.
-    QueuePair(Class, Qpn),
+    QueuePair(RoceClass, Qpn),
     /// Messages of connection managers.
     ConnectionManager,
     /// One opcode.
@@ -193,11 +193,11 @@ impl RoceMatch {
     /// The item, where the upper bits tell the class.
     pub fn item(self) -> Option<Item> {
         let prefix = |class| match class {
-            Class::Rc => Some(0x00u8),
-            Class::Uc => Some(0x20),
-            Class::Rd => Some(0x40),
-            Class::Ud => Some(0x60),
-            Class::Xrc => Some(0xa0),
+            RoceClass::Rc => Some(0x00u8),
+            RoceClass::Uc => Some(0x20),
+            RoceClass::Rd => Some(0x40),
+            RoceClass::Ud => Some(0x60),
+            RoceClass::Xrc => Some(0xa0),
             _ => None,
         };
         let of = |class| {

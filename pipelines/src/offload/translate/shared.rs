@@ -1,6 +1,6 @@
 //! Rules that flows share: those of ports, of classes, of adjacencies.
 
-use wire::roce::{Class as RoceClass, Operation, opcode};
+use wire::roce::{Operation, RoceClass, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::ResolvedFlow;

@@ -193,7 +193,7 @@ fn dhtb_control_packets_keep_to_the_ceiling_of_their_tenant() {
     for n in 0..20 {
         sim.vnic(n, 0, NodeLimits::FREE);
         let mut sender = Sender::new(n, Class::Rdma, Manner::Blind(20_000_000)).sized(64);
-        sender.kind = Kind::Control;
+        sender.kind = TrafficKind::Control;
         sim.senders.push(sender);
     }
     // Until each has owed as much as it may, and paid it.
@@ -469,7 +469,8 @@ fn dhtb_what_cannot_be_marked_waits() {
     let mut sim = Sim::new(1, 4);
     sim.link(10 * GBIT);
     sim.vnic(0, 0, ceil(GBIT));
-    sim.senders = vec![Sender { kind: Kind::RdmaUnmarkable, ..Sender::new(0, Class::Rdma, Manner::Greedy) }];
+    sim.senders =
+        vec![Sender { kind: TrafficKind::RdmaUnmarkable, ..Sender::new(0, Class::Rdma, Manner::Greedy) }];
     sim.run(50);
     near(sim.run(300)[0], GBIT as f64, 1.0);
     assert_eq!((sim.senders[0].marked, sim.senders[0].dropped), (0, 0));

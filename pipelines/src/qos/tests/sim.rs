@@ -28,7 +28,7 @@ pub struct Sender {
     pub vnic: u32,
     pub class: Class,
     pub manner: Manner,
-    pub kind: Kind,
+    pub kind: TrafficKind,
     /// Bytes of a frame.
     pub size: u32,
     pub worker: usize,
@@ -45,7 +45,7 @@ pub struct Sender {
 
 impl Sender {
     pub fn new(vnic: u32, class: Class, manner: Manner) -> Self {
-        let kind = if class == Class::Rdma { Kind::Rdma } else { Kind::Tcp };
+        let kind = if class == Class::Rdma { TrafficKind::Rdma } else { TrafficKind::Tcp };
         Self {
             vnic,
             class,
@@ -156,10 +156,10 @@ impl Sim {
             OverRate { red: &self.red, queues: self.limits },
             now_ns,
         ) {
-            Verdict::Send(n) => self.sent(n, false),
-            Verdict::Mark(n) => self.sent(n, true),
-            Verdict::Kept => self.senders[n].waited += 1,
-            Verdict::ClassFull(n) | Verdict::WorkerFull(n) => self.senders[n].dropped += 1,
+            ShaperVerdict::Send(n) => self.sent(n, false),
+            ShaperVerdict::Mark(n) => self.sent(n, true),
+            ShaperVerdict::Kept => self.senders[n].waited += 1,
+            ShaperVerdict::ClassFull(n) | ShaperVerdict::WorkerFull(n) => self.senders[n].dropped += 1,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::Path;
 use crate::headers::{Flags, Headers, L3};
-use crate::icmpv6::{LinkAddress, NdOptions, Neighbour, option};
+use crate::icmpv6::{LinkAddress, NdOptions, NeighbourHeader, option};
 use crate::types::MacAddr;
 use crate::view::View;
 use crate::{arp, ethernet, icmp, icmpv6, ipv6, protocol, vlan};
@@ -16,7 +16,7 @@ const MAX_ICMP_ERROR: usize = 576;
 
 /// An ARP request for `target`, broadcast.
 pub fn arp_request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
-    let packet = arp::Packet::new(arp::REQUEST, sender, (MacAddr::ZERO, target));
+    let packet = arp::ArpPacket::new(arp::REQUEST, sender, (MacAddr::ZERO, target));
     let path = Path::v4(sender, (MacAddr::BROADCAST, target));
     padded(path.ethernet(ethernet::ethertype::ARP, packet.bytes()))
 }
@@ -25,7 +25,7 @@ pub fn arp_request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
 pub fn arp_reply(h: &Headers, request: &[u8], mac: MacAddr) -> Option<Vec<u8>> {
     let asked = h.arp(request).filter(|packet| packet.operation.get() == arp::REQUEST)?;
     let asker = (asked.sender_mac, asked.sender());
-    let answer = arp::Packet::new(arp::REPLY, (mac, asked.target()), asker);
+    let answer = arp::ArpPacket::new(arp::REPLY, (mac, asked.target()), asker);
     let path = Path { tags: tags(h, request), ..Path::v4((mac, asked.target()), asker) };
     Some(padded(path.ethernet(ethernet::ethertype::ARP, answer.bytes())))
 }
@@ -40,7 +40,7 @@ pub fn neighbour_solicitation(
     let to = known.map_or((ipv6::multicast_mac(group), group), |mac| (mac, target));
     let path = Path::v6(sender, to).with_ttl(icmpv6::ND_HOP_LIMIT);
     let link = LinkAddress::new(option::SOURCE_LINK_ADDRESS, sender.0);
-    path.ip(protocol::ICMPV6, &[Neighbour::solicitation(target).bytes(), link.bytes()].concat())
+    path.ip(protocol::ICMPV6, &[NeighbourHeader::solicitation(target).bytes(), link.bytes()].concat())
 }
 
 /// The advertisement "`mac` has the target address" that answers a neighbour solicitation; `None` when the frame
@@ -55,43 +55,43 @@ pub fn neighbour_advertisement(
     let asked = solicited(h, solicitation)?;
     let target = asked.target();
     let (ip, eth) = (h.ipv6(solicitation)?, h.ethernet(solicitation)?);
-    let role = if router { Neighbour::ROUTER } else { 0 };
+    let role = if router { NeighbourHeader::ROUTER } else { 0 };
     let (to, flags) = if ip.src().is_unspecified() {
         let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-        ((ipv6::multicast_mac(all_nodes), all_nodes), Neighbour::OVERRIDE)
+        ((ipv6::multicast_mac(all_nodes), all_nodes), NeighbourHeader::OVERRIDE)
     } else {
-        ((eth.src, ip.src()), Neighbour::SOLICITED | Neighbour::OVERRIDE)
+        ((eth.src, ip.src()), NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE)
     };
     let path = Path { tags: tags(h, solicitation), ..Path::v6((mac, target), to) };
     let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
-    let message = [Neighbour::advertisement(target, flags | role).bytes(), link.bytes()].concat();
+    let message = [NeighbourHeader::advertisement(target, flags | role).bytes(), link.bytes()].concat();
     Some(path.with_ttl(icmpv6::ND_HOP_LIMIT).ip(protocol::ICMPV6, &message))
 }
 
 /// The neighbour solicitation in a frame, checked as RFC 4861 section 7.1.1 asks (the checksum apart).
-pub fn solicited<'a>(h: &Headers, frame: &'a [u8]) -> Option<&'a Neighbour> {
+pub fn solicited<'a>(h: &Headers, frame: &'a [u8]) -> Option<&'a NeighbourHeader> {
     neighbour(h, frame, icmpv6::kind::NEIGHBOUR_SOLICITATION).map(|(message, _)| message)
 }
 
 /// The neighbour advertisement in a frame and the target's link-layer address, if given; checked as RFC 4861
 /// section 7.1.2 asks (the checksum apart).
-pub fn advertised<'a>(h: &Headers, frame: &'a [u8]) -> Option<(&'a Neighbour, Option<MacAddr>)> {
+pub fn advertised<'a>(h: &Headers, frame: &'a [u8]) -> Option<(&'a NeighbourHeader, Option<MacAddr>)> {
     let (message, options) = neighbour(h, frame, icmpv6::kind::NEIGHBOUR_ADVERTISEMENT)?;
     let to_group = h.ipv6(frame)?.dst().is_multicast();
-    if to_group && message.has(Neighbour::SOLICITED) {
+    if to_group && message.has(NeighbourHeader::SOLICITED) {
         return None;
     }
     Some((message, options.link_address(option::TARGET_LINK_ADDRESS)))
 }
 
-fn neighbour<'a>(h: &Headers, frame: &'a [u8], kind: u8) -> Option<(&'a Neighbour, NdOptions<'a>)> {
+fn neighbour<'a>(h: &Headers, frame: &'a [u8], kind: u8) -> Option<(&'a NeighbourHeader, NdOptions<'a>)> {
     let wanted = h.proto == protocol::ICMPV6
         && h.sport == u16::from(kind) << 8
         && h.ttl == icmpv6::ND_HOP_LIMIT
         && h.is(Flags::L4)
         && !h.flags.intersects(Flags::FRAGMENT);
     let message = frame.get(usize::from(h.l4_offset)..h.l3_end()).filter(|_| wanted)?;
-    let (message, rest) = Neighbour::view(message)?;
+    let (message, rest) = NeighbourHeader::view(message)?;
     let options = NdOptions::new(rest);
     let src = h.ipv6(frame)?.src();
     // Duplicate address detection carries no source link-layer address and goes to the solicited-node group.

@@ -3,7 +3,7 @@
 //! Part of the packet path, unlike the rest of [`crate::build`]: it writes into memory of the caller's and never
 //! allocates. Whether to answer, and how often, is decided above.
 
-use crate::cm::{Answered, Cm, Message, RejectReason, UDP_PAYLOAD_LEN};
+use crate::cm::{Answered, Cm, CmMessage, RejectReason, UDP_PAYLOAD_LEN};
 use crate::headers::{Flags, Headers, L3};
 use crate::packet::PacketBuf;
 use crate::types::Psn;
@@ -38,12 +38,12 @@ impl Default for Reject {
 /// IPv6. `None` when the frame is no REQ in one piece between two single stations.
 pub fn cm_reject(h: &Headers, request: &[u8], with: Reject, out: &mut [u8; MAX_REJECT_LEN]) -> Option<usize> {
     let asked = Cm::of(h, request).ok()?;
-    let Message::Req(req) = asked.message else { return None };
+    let CmMessage::Req(req) = asked.message else { return None };
     let eth = h.ethernet(request)?;
     if !eth.src.is_station() || !eth.dst.is_station() || h.is(Flags::SOURCE_ROUTED) {
         return None;
     }
-    let message = Message::Rej {
+    let message = CmMessage::Rej {
         local_comm_id: with.local_comm_id,
         remote_comm_id: req.local_comm_id,
         answers: Answered::Req,

@@ -46,7 +46,7 @@ pub struct CommIds {
 /// REQ (section 12.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Req {
+pub struct ReqLayout {
     /// Communication id, chosen by the sender.
     pub local_comm_id: U32,
     /// Reserved.
@@ -95,7 +95,7 @@ pub struct Req {
     pub alternate: [u8; 44],
 }
 
-impl Req {
+impl ReqLayout {
     /// Transport service type: 0 RC, 1 UC, 2 RD, 3 as [`extended_transport`](Self::extended_transport) says.
     #[inline]
     pub const fn transport(&self) -> u8 {
@@ -118,7 +118,7 @@ impl Req {
 /// MRA (section 12.6.6) and REJ (section 12.6.7), which differ in what follows the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Answer {
+pub struct MraRejLayout {
     /// Communication ids.
     pub ids: CommIds,
     /// Which message is meant, in the top two bits: 0 REQ, 1 REP, 2 another (in an MRA: LAP).
@@ -132,7 +132,7 @@ pub struct Answer {
 /// REP (section 12.6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Rep {
+pub struct RepLayout {
     /// Communication ids.
     pub ids: CommIds,
     /// Queue key of the sender (RD only).
@@ -164,7 +164,7 @@ pub struct Rep {
 /// DREQ (section 12.6.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Dreq {
+pub struct DreqLayout {
     /// Communication ids.
     pub ids: CommIds,
     /// Queue pair of the receiver.
@@ -176,7 +176,7 @@ pub struct Dreq {
 /// LAP (section 12.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Lap {
+pub struct LapLayout {
     /// Communication ids.
     pub ids: CommIds,
     /// Reserved.
@@ -200,7 +200,7 @@ pub struct Lap {
 /// APR (section 12.8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Apr {
+pub struct AprLayout {
     /// Communication ids.
     pub ids: CommIds,
     /// Length of the additional information.
@@ -214,7 +214,7 @@ pub struct Apr {
 /// SIDR_REQ (section 12.11.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct SidrReq {
+pub struct SidrReqLayout {
     /// Chosen by the sender.
     pub request_id: U32,
     /// Partition key.
@@ -228,7 +228,7 @@ pub struct SidrReq {
 /// SIDR_REP (section 12.11.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub struct SidrRep {
+pub struct SidrRepLayout {
     /// Of the request.
     pub request_id: U32,
     /// Zero when the queue pair is valid, else why not.
@@ -254,7 +254,7 @@ impl CommIds {
     }
 }
 
-impl Dreq {
+impl DreqLayout {
     /// A DREQ to the queue pair with the low 24 bits of `remote_qpn`.
     pub const fn new(ids: CommIds, remote_qpn: u32) -> Self {
         Self { ids, remote_qpn: to_u24(remote_qpn), reserved: 0 }
@@ -270,37 +270,37 @@ mod tests {
     /// Offsets of section 12.6's tables, which a switch's filters and other implementations also use.
     #[test]
     fn offsets_are_the_standard_s() {
-        assert_eq!(offset_of!(Req, service_id), 8);
-        assert_eq!(offset_of!(Req, local_ca_guid), 16);
-        assert_eq!(offset_of!(Req, local_qkey), 28);
-        assert_eq!(offset_of!(Req, local_qpn), 32);
-        assert_eq!(offset_of!(Req, timeout_transport), 43);
-        assert_eq!(offset_of!(Req, starting_psn), 44);
-        assert_eq!(offset_of!(Req, pkey), 48);
-        assert_eq!(offset_of!(Req, mtu_rnr), 50);
-        assert_eq!(offset_of!(Req, retries_extended), 51);
-        assert_eq!(offset_of!(Req, local_gid), 56);
-        assert_eq!(offset_of!(Req, remote_gid), 72);
-        assert_eq!(offset_of!(Req, alternate), 96);
-        assert_eq!(Req::LEN, 140);
-        assert_eq!(offset_of!(Answer, kind), 8);
-        assert_eq!(offset_of!(Answer, reason), 10);
-        assert_eq!(offset_of!(Rep, local_qpn), 12);
-        assert_eq!(offset_of!(Rep, starting_psn), 20);
-        assert_eq!(offset_of!(Rep, local_ca_guid), 28);
-        assert_eq!(Rep::LEN, 36);
-        assert_eq!(offset_of!(Dreq, remote_qpn), 8);
-        assert_eq!(offset_of!(Lap, remote_qpn), 12);
-        assert_eq!(offset_of!(Lap, local_gid), 24);
-        assert_eq!(offset_of!(Lap, remote_gid), 40);
-        assert_eq!(Lap::LEN, 64);
-        assert_eq!(offset_of!(Apr, status), 9);
-        assert_eq!(offset_of!(SidrReq, pkey), 4);
-        assert_eq!(offset_of!(SidrReq, service_id), 8);
-        assert_eq!(offset_of!(SidrRep, status), 4);
-        assert_eq!(offset_of!(SidrRep, qpn), 8);
-        assert_eq!(offset_of!(SidrRep, service_id), 12);
-        assert_eq!(offset_of!(SidrRep, qkey), 20);
+        assert_eq!(offset_of!(ReqLayout, service_id), 8);
+        assert_eq!(offset_of!(ReqLayout, local_ca_guid), 16);
+        assert_eq!(offset_of!(ReqLayout, local_qkey), 28);
+        assert_eq!(offset_of!(ReqLayout, local_qpn), 32);
+        assert_eq!(offset_of!(ReqLayout, timeout_transport), 43);
+        assert_eq!(offset_of!(ReqLayout, starting_psn), 44);
+        assert_eq!(offset_of!(ReqLayout, pkey), 48);
+        assert_eq!(offset_of!(ReqLayout, mtu_rnr), 50);
+        assert_eq!(offset_of!(ReqLayout, retries_extended), 51);
+        assert_eq!(offset_of!(ReqLayout, local_gid), 56);
+        assert_eq!(offset_of!(ReqLayout, remote_gid), 72);
+        assert_eq!(offset_of!(ReqLayout, alternate), 96);
+        assert_eq!(ReqLayout::LEN, 140);
+        assert_eq!(offset_of!(MraRejLayout, kind), 8);
+        assert_eq!(offset_of!(MraRejLayout, reason), 10);
+        assert_eq!(offset_of!(RepLayout, local_qpn), 12);
+        assert_eq!(offset_of!(RepLayout, starting_psn), 20);
+        assert_eq!(offset_of!(RepLayout, local_ca_guid), 28);
+        assert_eq!(RepLayout::LEN, 36);
+        assert_eq!(offset_of!(DreqLayout, remote_qpn), 8);
+        assert_eq!(offset_of!(LapLayout, remote_qpn), 12);
+        assert_eq!(offset_of!(LapLayout, local_gid), 24);
+        assert_eq!(offset_of!(LapLayout, remote_gid), 40);
+        assert_eq!(LapLayout::LEN, 64);
+        assert_eq!(offset_of!(AprLayout, status), 9);
+        assert_eq!(offset_of!(SidrReqLayout, pkey), 4);
+        assert_eq!(offset_of!(SidrReqLayout, service_id), 8);
+        assert_eq!(offset_of!(SidrRepLayout, status), 4);
+        assert_eq!(offset_of!(SidrRepLayout, qpn), 8);
+        assert_eq!(offset_of!(SidrRepLayout, service_id), 12);
+        assert_eq!(offset_of!(SidrRepLayout, qkey), 20);
     }
 
     fn numbered<const LEN: usize>() -> [u8; LEN] {
@@ -309,17 +309,17 @@ mod tests {
 
     #[test]
     fn layouts_survive_and_bit_fields_sit_where_they_should() {
-        let mut req: Req = check::layout(&numbered::<140>());
+        let mut req: ReqLayout = check::layout(&numbered::<140>());
         assert_eq!(req.starting_psn, [44, 45, 46]);
-        check::layout::<Rep>(&numbered::<36>());
-        check::layout::<Answer>(&numbered::<12>());
-        check::layout::<Lap>(&numbered::<64>());
-        check::layout::<Apr>(&numbered::<12>());
-        check::layout::<SidrReq>(&numbered::<16>());
-        check::layout::<SidrRep>(&numbered::<24>());
+        check::layout::<RepLayout>(&numbered::<36>());
+        check::layout::<MraRejLayout>(&numbered::<12>());
+        check::layout::<LapLayout>(&numbered::<64>());
+        check::layout::<AprLayout>(&numbered::<12>());
+        check::layout::<SidrReqLayout>(&numbered::<16>());
+        check::layout::<SidrRepLayout>(&numbered::<24>());
         check::layout::<CommIds>(&numbered::<8>());
-        let dreq: Dreq = check::layout(&[0, 0, 0, 1, 0, 0, 0, 2, 0xab, 0xcd, 0xef, 0]);
-        assert_eq!(dreq, Dreq::new(CommIds::new(1, 2), 0xff_abcdef));
+        let dreq: DreqLayout = check::layout(&[0, 0, 0, 1, 0, 0, 0, 2, 0xab, 0xcd, 0xef, 0]);
+        assert_eq!(dreq, DreqLayout::new(CommIds::new(1, 2), 0xff_abcdef));
         (req.timeout_transport, req.retries_extended, req.mtu_rnr) = (0xfd, 0xf9, 0x5f);
         assert_eq!((req.transport(), req.extended_transport(), req.mtu()), (2, 1, 5));
         (req.timeout_transport, req.retries_extended, req.mtu_rnr) = (0x06, 0x06, 0xa0);

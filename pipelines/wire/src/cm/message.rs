@@ -1,6 +1,9 @@
-//! [`Message`]: what the connection managers say to each other, to the depth that a switch needs.
+//! [`CmMessage`]: what the connection managers say to each other, to the depth that a switch needs.
 
-use super::layout::{self, Answer, Apr, CommIds, Dreq, Lap, Rep, SidrRep, SidrReq, attribute};
+use super::layout::{
+    AprLayout, CommIds, DreqLayout, LapLayout, MraRejLayout, RepLayout, ReqLayout, SidrRepLayout,
+    SidrReqLayout, attribute,
+};
 use crate::mad::BODY_LEN;
 use crate::types::{Psn, Qpn};
 use crate::view::{View, to_u24, u24};
@@ -183,7 +186,7 @@ pub struct Req {
 /// sender did not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are named as in the standard and in `Req`
-pub enum Message {
+pub enum CmMessage {
     /// Request for communication.
     Req(Req),
     /// Message receipt acknowledgement: the answer takes a while.
@@ -208,24 +211,24 @@ pub enum Message {
     SidrRep { request_id: u32, status: u8, qpn: Qpn, service_id: u64, qkey: u32 },
 }
 
-impl Message {
+impl CmMessage {
     /// The message in the body of a MAD; `None` for an unknown attribute id.
     pub(super) fn parse(attribute: u16, body: &[u8; BODY_LEN]) -> Option<Self> {
         let CommIds { local, remote } = *CommIds::view(body)?.0;
         let (local_comm_id, remote_comm_id) = (local.get(), remote.get());
         Some(match attribute {
-            attribute::REQ => Self::Req(Req::parse(layout::Req::view(body)?.0)),
+            attribute::REQ => Self::Req(Req::parse(ReqLayout::view(body)?.0)),
             attribute::MRA => {
-                let answers = Answered::of(Answer::view(body)?.0.kind);
+                let answers = Answered::of(MraRejLayout::view(body)?.0.kind);
                 Self::Mra { local_comm_id, remote_comm_id, answers }
             }
             attribute::REJ => {
-                let rej = Answer::view(body)?.0;
+                let rej = MraRejLayout::view(body)?.0;
                 let (answers, reason) = (Answered::of(rej.kind), RejectReason(rej.reason.get()));
                 Self::Rej { local_comm_id, remote_comm_id, answers, reason }
             }
             attribute::REP => {
-                let rep = Rep::view(body)?.0;
+                let rep = RepLayout::view(body)?.0;
                 Self::Rep {
                     local_comm_id,
                     remote_comm_id,
@@ -236,12 +239,12 @@ impl Message {
             }
             attribute::RTU => Self::Rtu { local_comm_id, remote_comm_id },
             attribute::DREQ => {
-                let remote_qpn = Qpn::truncated(u24(Dreq::view(body)?.0.remote_qpn));
+                let remote_qpn = Qpn::truncated(u24(DreqLayout::view(body)?.0.remote_qpn));
                 Self::Dreq { local_comm_id, remote_comm_id, remote_qpn }
             }
             attribute::DREP => Self::Drep { local_comm_id, remote_comm_id },
             attribute::LAP => {
-                let lap = Lap::view(body)?.0;
+                let lap = LapLayout::view(body)?.0;
                 Self::Lap {
                     local_comm_id,
                     remote_comm_id,
@@ -250,9 +253,11 @@ impl Message {
                     remote_gid: Gid(lap.remote_gid),
                 }
             }
-            attribute::APR => Self::Apr { local_comm_id, remote_comm_id, status: Apr::view(body)?.0.status },
+            attribute::APR => {
+                Self::Apr { local_comm_id, remote_comm_id, status: AprLayout::view(body)?.0.status }
+            }
             attribute::SIDR_REQ => {
-                let req = SidrReq::view(body)?.0;
+                let req = SidrReqLayout::view(body)?.0;
                 Self::SidrReq {
                     request_id: req.request_id.get(),
                     pkey: req.pkey.get(),
@@ -260,7 +265,7 @@ impl Message {
                 }
             }
             attribute::SIDR_REP => {
-                let rep = SidrRep::view(body)?.0;
+                let rep = SidrRepLayout::view(body)?.0;
                 Self::SidrRep {
                     request_id: rep.request_id.get(),
                     status: rep.status,
@@ -332,27 +337,30 @@ impl Message {
             Self::Mra { answers, .. } => put(body, &answer(ids, answers, 0)),
             Self::Rej { answers, reason, .. } => put(body, &answer(ids, answers, reason.0)),
             Self::Rep { local_qpn, starting_psn, local_ca_guid, .. } => {
-                let mut rep = Rep { ids, ..Rep::new_zeroed() };
+                let mut rep = RepLayout { ids, ..RepLayout::new_zeroed() };
                 rep.local_qpn = to_u24(local_qpn.get());
                 rep.starting_psn = to_u24(starting_psn.get());
                 rep.local_ca_guid = U64::new(local_ca_guid);
                 put(body, &rep);
             }
             Self::Rtu { .. } | Self::Drep { .. } => put(body, &ids),
-            Self::Dreq { remote_qpn, .. } => put(body, &Dreq::new(ids, remote_qpn.get())),
+            Self::Dreq { remote_qpn, .. } => put(body, &DreqLayout::new(ids, remote_qpn.get())),
             Self::Lap { remote_qpn, local_gid, remote_gid, .. } => {
-                let mut lap = Lap { ids, ..Lap::new_zeroed() };
+                let mut lap = LapLayout { ids, ..LapLayout::new_zeroed() };
                 lap.remote_qpn = to_u24(remote_qpn.get());
                 (lap.local_gid, lap.remote_gid) = (local_gid.0, remote_gid.0);
                 put(body, &lap);
             }
-            Self::Apr { status, .. } => put(body, &Apr { ids, status, ..Apr::new_zeroed() }),
+            Self::Apr { status, .. } => put(body, &AprLayout { ids, status, ..AprLayout::new_zeroed() }),
             Self::SidrReq { request_id, pkey, service_id } => {
                 let (request_id, service_id) = (U32::new(request_id), U64::new(service_id));
-                put(body, &SidrReq { request_id, pkey: U16::new(pkey), reserved: U16::ZERO, service_id });
+                put(
+                    body,
+                    &SidrReqLayout { request_id, pkey: U16::new(pkey), reserved: U16::ZERO, service_id },
+                );
             }
             Self::SidrRep { request_id, status, qpn, service_id, qkey } => {
-                let mut rep = SidrRep { status, ..SidrRep::new_zeroed() };
+                let mut rep = SidrRepLayout { status, ..SidrRepLayout::new_zeroed() };
                 rep.request_id = U32::new(request_id);
                 rep.qpn = to_u24(qpn.get());
                 rep.service_id = U64::new(service_id);
@@ -370,12 +378,12 @@ fn put<T: View>(body: &mut [u8; BODY_LEN], layout: &T) {
     }
 }
 
-fn answer(ids: CommIds, answers: Answered, reason: u16) -> Answer {
-    Answer { ids, kind: answers.kind(), length_or_timeout: 0, reason: U16::new(reason) }
+fn answer(ids: CommIds, answers: Answered, reason: u16) -> MraRejLayout {
+    MraRejLayout { ids, kind: answers.kind(), length_or_timeout: 0, reason: U16::new(reason) }
 }
 
 impl Req {
-    fn parse(req: &layout::Req) -> Self {
+    fn parse(req: &ReqLayout) -> Self {
         Self {
             local_comm_id: req.local_comm_id.get(),
             service_id: req.service_id.get(),
@@ -393,11 +401,11 @@ impl Req {
         }
     }
 
-    fn layout(&self) -> layout::Req {
+    fn layout(&self) -> ReqLayout {
         let (transport, extended) = self.transport.codes();
         // Sizes between two codes are written as the smaller one.
         let mtu = self.path_mtu.map_or(0, |mtu| (mtu.max(256).ilog2() - 7).min(5) as u8);
-        layout::Req {
+        ReqLayout {
             local_comm_id: U32::new(self.local_comm_id),
             service_id: U64::new(self.service_id),
             local_ca_guid: U64::new(self.local_ca_guid),
@@ -409,9 +417,9 @@ impl Req {
             retries_extended: extended,
             local_gid: self.local_gid.0,
             remote_gid: self.remote_gid.0,
-            ..layout::Req::new_zeroed()
+            ..ReqLayout::new_zeroed()
         }
     }
 }
 
-const _: () = assert!(size_of::<layout::Req>() <= BODY_LEN && size_of::<Lap>() <= BODY_LEN);
+const _: () = assert!(size_of::<ReqLayout>() <= BODY_LEN && size_of::<LapLayout>() <= BODY_LEN);

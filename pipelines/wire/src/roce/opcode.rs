@@ -40,7 +40,7 @@ pub const CNP: u8 = 0x81;
 /// Transport class of a packet: the part of the opcode that a flow key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Class {
+pub enum RoceClass {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
@@ -61,7 +61,7 @@ pub enum Class {
     Unknown,
 }
 
-impl Class {
+impl RoceClass {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 9] =
         [Self::Rc, Self::Uc, Self::Rd, Self::Ud, Self::Cnp, Self::Xrc, Self::Cm, Self::Vendor, Self::Unknown];
@@ -104,7 +104,7 @@ impl Class {
     }
 }
 
-impl std::fmt::Display for Class {
+impl std::fmt::Display for RoceClass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
     }
@@ -147,7 +147,7 @@ pub enum Operation {
 /// Which way a packet goes between the two ends of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum OperationKind {
     /// From the requester: takes a PSN of its own, a read as many as its answer has packets.
     Request,
     /// From the responder, with data: bears the PSN of what it answers.
@@ -266,35 +266,35 @@ impl Operation {
 
     /// Which way it goes.
     #[inline]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> OperationKind {
         match self {
             Self::ReadResponseFirst
             | Self::ReadResponseMiddle
             | Self::ReadResponseLast
             | Self::ReadResponseOnly
-            | Self::AtomicAck => Kind::Response,
-            Self::Ack => Kind::Ack,
-            Self::Cnp => Kind::Notification,
-            _ => Kind::Request,
+            | Self::AtomicAck => OperationKind::Response,
+            Self::Ack => OperationKind::Ack,
+            Self::Cnp => OperationKind::Notification,
+            _ => OperationKind::Request,
         }
     }
 
     /// True for what a requester sends.
     #[inline]
     pub const fn is_request(self) -> bool {
-        matches!(self.kind(), Kind::Request)
+        matches!(self.kind(), OperationKind::Request)
     }
 
     /// True for what a responder sends with data: read responses and ATOMIC ACK.
     #[inline]
     pub const fn is_response(self) -> bool {
-        matches!(self.kind(), Kind::Response)
+        matches!(self.kind(), OperationKind::Response)
     }
 
     /// True for ACK and NAK.
     #[inline]
     pub const fn is_ack(self) -> bool {
-        matches!(self.kind(), Kind::Ack)
+        matches!(self.kind(), OperationKind::Ack)
     }
 
     /// True for packets with payload, which an "only" or "last" of a message without data leaves empty.
@@ -359,7 +359,7 @@ pub const fn control_len(opcode: u8, dest_qp: Qpn) -> Option<usize> {
     let fixed = BTH_LEN + ICRC_LEN;
     let body = match Operation::of(opcode) {
         Some(Operation::Ack | Operation::AtomicAck | Operation::Cnp) => 0,
-        _ if matches!(Class::of(opcode, dest_qp), Class::Cm) => MAD_LEN,
+        _ if matches!(RoceClass::of(opcode, dest_qp), RoceClass::Cm) => MAD_LEN,
         _ => return None,
     };
     match extended_len(opcode) {
@@ -376,23 +376,23 @@ mod tests {
 
     #[test]
     fn classes() {
-        for (number, class) in Class::ALL.into_iter().enumerate() {
+        for (number, class) in RoceClass::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, number);
         }
         for opcode in 0..=255u8 {
             let expected = match opcode {
-                0x00..=0x1f => Class::Rc,
-                0x20..=0x3f => Class::Uc,
-                0x40..=0x5f => Class::Rd,
-                0x60..=0x7f => Class::Ud,
-                0x81 => Class::Cnp,
-                0x80..=0x9f => Class::Unknown,
-                0xa0..=0xbf => Class::Xrc,
-                0xc0..=0xff => Class::Vendor,
+                0x00..=0x1f => RoceClass::Rc,
+                0x20..=0x3f => RoceClass::Uc,
+                0x40..=0x5f => RoceClass::Rd,
+                0x60..=0x7f => RoceClass::Ud,
+                0x81 => RoceClass::Cnp,
+                0x80..=0x9f => RoceClass::Unknown,
+                0xa0..=0xbf => RoceClass::Xrc,
+                0xc0..=0xff => RoceClass::Vendor,
             };
-            assert_eq!(Class::of(opcode, QP), expected, "opcode {opcode:02x}");
-            let to_qp1 = if opcode == 0x64 { Class::Cm } else { expected };
-            assert_eq!(Class::of(opcode, QP_GSI), to_qp1, "opcode {opcode:02x}");
+            assert_eq!(RoceClass::of(opcode, QP), expected, "opcode {opcode:02x}");
+            let to_qp1 = if opcode == 0x64 { RoceClass::Cm } else { expected };
+            assert_eq!(RoceClass::of(opcode, QP_GSI), to_qp1, "opcode {opcode:02x}");
         }
     }
 

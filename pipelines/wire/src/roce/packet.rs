@@ -1,10 +1,10 @@
-//! [`Packet`]: a RoCEv2 packet taken apart, for whoever looks at it longer than the fast path does.
+//! [`RocePacket`]: a RoCEv2 packet taken apart, for whoever looks at it longer than the fast path does.
 //!
 //! Finds the headers and measures the payload; every length is checked before it is believed. It judges form only:
 //! an unassigned opcode is none of its errors, for such packets are forwarded.
 
 use super::extended::Extended;
-use super::opcode::{self, Class, Operation};
+use super::opcode::{self, Operation, RoceClass};
 use super::{
     Aeth, AtomicAckEth, AtomicEth, BTH_LEN, Bth, Deth, Feth, ICRC_LEN, Ieth, ImmDt, Rdeth, Reth, XrcEth,
 };
@@ -55,7 +55,7 @@ impl std::error::Error for RoceMalformed {}
 
 /// A RoCEv2 packet: its BTH, and the extended headers and payload that follow.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
+pub struct RocePacket<'a> {
     /// Base transport header.
     pub bth: &'a Bth,
     /// What it does; `None` for an unassigned opcode, of which only the BTH is known.
@@ -65,7 +65,7 @@ pub struct Packet<'a> {
     payload_len: usize,
 }
 
-impl<'a> Packet<'a> {
+impl<'a> RocePacket<'a> {
     /// The packet in a UDP datagram to the RoCEv2 port; `None` when it is no whole UDP datagram.
     #[inline]
     pub fn of(h: &Headers, head: &'a [u8]) -> Option<Result<Self, RoceMalformed>> {
@@ -103,7 +103,7 @@ impl<'a> Packet<'a> {
 
     /// Transport class.
     #[inline]
-    pub const fn class(&self) -> Class {
+    pub const fn class(&self) -> RoceClass {
         self.bth.class()
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use pipelines::rcft::{LedgerView, QpEvents, QpKey, QpView};
 use serde_json::{Map, Value, json};
-use wire::roce::opcode::{Class, Operation};
+use wire::roce::opcode::{Operation, RoceClass};
 
 use super::age_seconds;
 use crate::console::Table;
@@ -220,7 +220,7 @@ impl Row {
 
 /// `rc send-only`, or the number of an opcode that has no name.
 fn opcode_name(opcode: u8) -> String {
-    let class = Class::of(opcode, wire::Qpn::truncated(2)).name();
+    let class = RoceClass::of(opcode, wire::Qpn::truncated(2)).name();
     match Operation::of(opcode) {
         Some(operation) => format!("{class} {}", operation.name()),
         None => format!("{opcode:#04x}"),

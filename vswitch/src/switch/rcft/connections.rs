@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use wire::Qpn;
-use wire::cm::Message;
+use wire::cm::CmMessage;
 
 /// Requests, and connections, that are remembered of one vNIC; the newest.
 const REMEMBERED: usize = 1024;
@@ -58,23 +58,23 @@ struct Table {
 impl Connections {
     /// Takes in a message between a vNIC and a peer. The peer's queue pair, when it says that the vNIC has given up
     /// its connection to that.
-    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) -> Option<Qpn> {
-        if let (true, Message::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
+    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
+        if let (true, CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
             // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection.
             let table = self.vnics.get_mut(&vnic);
             self.ended = table.and_then(|table| table.forget((peer, *remote_comm_id), *local_comm_id));
             return Some(*remote_qpn);
         }
-        if !matches!(message, Message::Req(_) | Message::Rep { .. } | Message::Drep { .. }) {
+        if !matches!(message, CmMessage::Req(_) | CmMessage::Rep { .. } | CmMessage::Drep { .. }) {
             return None;
         }
         let limit = (OF_ALL / self.vnics.len().max(1)).clamp(FEW, REMEMBERED);
         let table = self.vnics.entry(vnic).or_default();
         match (sends, *message) {
-            (true, Message::Req(req)) if req.transport.is_reliable_connection() => {
+            (true, CmMessage::Req(req)) if req.transport.is_reliable_connection() => {
                 table.sent.put((peer, req.local_comm_id), req.local_qpn, limit);
             }
-            (false, Message::Req(req)) if req.transport.is_reliable_connection() => {
+            (false, CmMessage::Req(req)) if req.transport.is_reliable_connection() => {
                 let (id, peer_qpn) = ((peer, req.local_comm_id), req.local_qpn);
                 match table.replied.take(&id) {
                     Some((own_id, own_qpn)) => {
@@ -83,7 +83,7 @@ impl Connections {
                     None => table.received.put(id, peer_qpn, limit),
                 }
             }
-            (true, Message::Rep { local_comm_id: own_id, remote_comm_id, local_qpn: own_qpn, .. }) => {
+            (true, CmMessage::Rep { local_comm_id: own_id, remote_comm_id, local_qpn: own_qpn, .. }) => {
                 let id = (peer, remote_comm_id);
                 match table.received.take(&id) {
                     Some(peer_qpn) => {
@@ -92,14 +92,14 @@ impl Connections {
                     None => table.replied.put(id, (own_id, own_qpn), limit),
                 }
             }
-            (false, Message::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
+            (false, CmMessage::Rep { local_comm_id, remote_comm_id, local_qpn, .. }) => {
                 if let Some(own_qpn) = table.sent.take(&(peer, remote_comm_id)) {
                     let connection =
                         Connection { peer, peer_qpn: local_qpn, own_qpn, own_id: remote_comm_id };
                     table.known.put((peer, local_comm_id), connection, limit);
                 }
             }
-            (true, Message::Drep { local_comm_id, remote_comm_id }) => {
+            (true, CmMessage::Drep { local_comm_id, remote_comm_id }) => {
                 self.ended = table.forget((peer, remote_comm_id), local_comm_id);
                 return self.ended.map(|connection| connection.peer_qpn);
             }
@@ -184,8 +184,8 @@ mod tests {
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 3));
 
-    fn req(id: u32, qpn: u32, transport: Transport) -> Message {
-        Message::Req(Req {
+    fn req(id: u32, qpn: u32, transport: Transport) -> CmMessage {
+        CmMessage::Req(Req {
             local_comm_id: id,
             service_id: 1,
             local_ca_guid: 1,
@@ -199,17 +199,17 @@ mod tests {
         })
     }
 
-    fn rep(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> Message {
+    fn rep(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> CmMessage {
         let (local_qpn, starting_psn) = (Qpn::truncated(qpn), Psn::truncated(0));
-        Message::Rep { local_comm_id, remote_comm_id, local_qpn, starting_psn, local_ca_guid: 1 }
+        CmMessage::Rep { local_comm_id, remote_comm_id, local_qpn, starting_psn, local_ca_guid: 1 }
     }
 
-    fn drep(local_comm_id: u32, remote_comm_id: u32) -> Message {
-        Message::Drep { local_comm_id, remote_comm_id }
+    fn drep(local_comm_id: u32, remote_comm_id: u32) -> CmMessage {
+        CmMessage::Drep { local_comm_id, remote_comm_id }
     }
 
-    fn dreq(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> Message {
-        Message::Dreq { local_comm_id, remote_comm_id, remote_qpn: Qpn::truncated(qpn) }
+    fn dreq(local_comm_id: u32, remote_comm_id: u32, qpn: u32) -> CmMessage {
+        CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn: Qpn::truncated(qpn) }
     }
 
     /// vNIC 7 answered a request: its queue pair 0x21 (id 5) and the peer's 0x11 (id 9).
@@ -262,13 +262,13 @@ mod tests {
 
     #[test]
     fn forged_messages_free_nothing() {
-        let rej = Message::Rej {
+        let rej = CmMessage::Rej {
             local_comm_id: 9,
             remote_comm_id: 5,
             answers: Answered::Other,
             reason: RejectReason::STALE_CONNECTION,
         };
-        let rtu = Message::Rtu { local_comm_id: 9, remote_comm_id: 5 };
+        let rtu = CmMessage::Rtu { local_comm_id: 9, remote_comm_id: 5 };
         for (case, vnic, peer, sends, message) in [
             ("a DREQ that is received", 7, PEER, false, dreq(9, 5, 0x21)),
             ("a DREP that is received", 7, PEER, false, drep(9, 5)),

@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use pipelines::Now;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, LedgerView, Limits, QpKey, RcftShared, ticks};
+use pipelines::rcft::{Keeper, Ledger, LedgerView, QpKey, QpLimits, RcftShared, ticks};
 use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
-use wire::cm::Message;
+use wire::cm::CmMessage;
 
 use super::events::EventLog;
 use crate::config::{Config, RcftConfig, Refuse, VnicConfig};
@@ -58,7 +58,7 @@ pub struct Control {
     keeper: Keeper<Arc<Ledger>>,
     times: Times,
     /// As configured; without a quota `u32::MAX`.
-    limits: HashMap<u32, Limits>,
+    limits: HashMap<u32, QpLimits>,
     /// What the quotas add up to.
     promised: u64,
     /// vNICs without one.
@@ -130,8 +130,8 @@ fn key_of(vnic: u32, peer: IpAddr, qpn: Qpn) -> QpKey {
 }
 
 /// A vNIC's limits; one without a quota has what the others leave.
-fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> Limits {
-    Limits {
+fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> QpLimits {
+    QpLimits {
         quota: quota.unwrap_or(u32::MAX),
         new_rate: rcft.new_rate,
         reject: given.refuse(rcft) == Refuse::Reject,
@@ -182,8 +182,8 @@ impl Control {
     }
 
     /// What a vNIC may do.
-    pub fn limits(&self, vnic: u32) -> Limits {
-        self.limits.get(&vnic).copied().unwrap_or(Limits::NONE)
+    pub fn limits(&self, vnic: u32) -> QpLimits {
+        self.limits.get(&vnic).copied().unwrap_or(QpLimits::NONE)
     }
 
     /// The admitted queue pairs, for display.
@@ -285,9 +285,9 @@ impl Control {
     }
 
     /// A vNIC's limits as the ledger gets them.
-    fn enforced(&self, limits: Limits) -> Limits {
+    fn enforced(&self, limits: QpLimits) -> QpLimits {
         match limits.quota {
-            u32::MAX => Limits { quota: self.open_share, ..limits },
+            u32::MAX => QpLimits { quota: self.open_share, ..limits },
             _ => limits,
         }
     }
@@ -321,12 +321,12 @@ impl Control {
             };
             // They had their places before: a quota that is lower now takes none of them away.
             let limits = self.limits(vnic);
-            self.keeper.set_limits(vnic, Limits { quota: u32::MAX, new_rate: 0, ..limits });
+            self.keeper.set_limits(vnic, QpLimits { quota: u32::MAX, new_rate: 0, ..limits });
             for (peer, qpn) in entries {
                 let key = key_of(vnic, peer, qpn);
                 match self.shared.ledger.admit(vnic, key.words(), tick, now.ns, || true) {
-                    pipelines::rcft::Answer::New(_) => admitted += 1,
-                    pipelines::rcft::Answer::Known(_) => {}
+                    pipelines::rcft::LedgerAnswer::New(_) => admitted += 1,
+                    pipelines::rcft::LedgerAnswer::Known(_) => {}
                     _ => left += 1,
                 }
             }
@@ -439,7 +439,7 @@ impl Control {
 
     /// A message of the connection manager: a claim of a guest, which can free the guest's own queue pairs only. The
     /// vNIC's own queue pair, where the message ended a known connection of it.
-    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &Message) -> Option<Qpn> {
+    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
         let qpn = self.connections.heard(vnic, peer, sends, message)?;
         self.keeper.remove(key_of(vnic, peer, qpn).words());
         self.connections.ended()

@@ -12,7 +12,7 @@ use crate::topology::testing::Names;
 use crate::topology::underlay::Neighbours;
 use pipelines::Direction;
 use pipelines::drops::DropReason;
-use pipelines::rcft::{Outcome, Rcft, RcftConfig, RocePacketFacts};
+use pipelines::rcft::{QpOutcome, Rcft, RcftConfig, RocePacketFacts};
 use wire::roce::opcode;
 
 const PORTS: Names = Names(&["up"]);
@@ -140,7 +140,7 @@ impl World {
     }
 
     /// A vNIC sends to a queue pair.
-    fn send(&mut self, name: &str, peer: &str, number: u32) -> Outcome {
+    fn send(&mut self, name: &str, peer: &str, number: u32) -> QpOutcome {
         let vnic = self.index(name);
         let key = key_of(vnic, ip(peer), qp(number));
         let hash = self.worker.prefetch(Direction::Out, &key);
@@ -158,7 +158,7 @@ impl World {
 
     fn opens(&mut self, name: &str, peer: &str, numbers: std::ops::Range<u32>) {
         for number in numbers {
-            assert_eq!(self.send(name, peer, number), Outcome::Opened, "{name} {peer} {number}");
+            assert_eq!(self.send(name, peer, number), QpOutcome::Opened, "{name} {peer} {number}");
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
         self.control.in_use(self.index(name))
     }
 
-    fn heard(&mut self, name: &str, peer: &str, sends: bool, message: Message) {
+    fn heard(&mut self, name: &str, peer: &str, sends: bool, message: CmMessage) {
         let vnic = self.index(name);
         self.control.heard(vnic, ip(peer), sends, &message);
         self.settle();
@@ -177,12 +177,12 @@ impl World {
     }
 }
 
-fn refused(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Refused(_) | Outcome::RefusedNew(_))
+fn refused(outcome: QpOutcome) -> bool {
+    matches!(outcome, QpOutcome::Refused(_) | QpOutcome::RefusedNew(_))
 }
 
-fn dreq(number: u32) -> Message {
-    Message::Dreq { local_comm_id: 1, remote_comm_id: 2, remote_qpn: qp(number) }
+fn dreq(number: u32) -> CmMessage {
+    CmMessage::Dreq { local_comm_id: 1, remote_comm_id: 2, remote_qpn: qp(number) }
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn quotas_come_from_the_config_and_change_live() {
     let mut world =
         World::new("quota = 3\nnew-rate = 1000\nrefuse = \"reject\"", "qp-quota = 2\nrefuse = \"drop\"");
     let limits = |world: &World, name: &str| world.shared.ledger.limits(world.index(name));
-    assert_eq!(limits(&world, "one"), Limits { quota: 2, new_rate: 1000, reject: false });
-    assert_eq!(limits(&world, "two"), Limits { quota: 3, new_rate: 1000, reject: true });
+    assert_eq!(limits(&world, "one"), QpLimits { quota: 2, new_rate: 1000, reject: false });
+    assert_eq!(limits(&world, "two"), QpLimits { quota: 3, new_rate: 1000, reject: true });
     world.opens("one", FAR, 10..12);
     assert!(refused(world.send("one", FAR, 12)));
     world.change(&text("quota = 3", "qp-quota = 4"));
@@ -203,10 +203,10 @@ fn quotas_come_from_the_config_and_change_live() {
     world.heard("one", FAR, true, dreq(10));
     assert!(refused(world.send("one", FAR, 14)));
     world.heard("one", FAR, true, dreq(11));
-    assert_eq!(world.send("one", FAR, 14), Outcome::Opened);
+    assert_eq!(world.send("one", FAR, 14), QpOutcome::Opened);
     world.change(&text("", ""));
-    assert_eq!(limits(&world, "one"), Limits { quota: 4096 / 3, ..Limits::NONE });
-    assert_eq!(world.control.limits(world.index("one")), Limits::NONE);
+    assert_eq!(limits(&world, "one"), QpLimits { quota: 4096 / 3, ..QpLimits::NONE });
+    assert_eq!(world.control.limits(world.index("one")), QpLimits::NONE);
 }
 
 /// A tenant without a quota cannot take the places that another's quota promises.
@@ -239,8 +239,8 @@ fn a_disconnect_frees_at_once_and_only_the_senders_own() {
     assert_eq!((world.used("one"), world.used("two")), (2, 1));
     world.heard("one", FAR, true, dreq(18));
     assert_eq!((world.used("one"), world.used("two")), (1, 1));
-    assert_eq!(world.send("one", FAR, 17), Outcome::Pass, "the other one was not touched");
-    assert_eq!(world.send("one", FAR, 20), Outcome::Opened, "the place is free");
+    assert_eq!(world.send("one", FAR, 17), QpOutcome::Pass, "the other one was not touched");
+    assert_eq!(world.send("one", FAR, 20), QpOutcome::Opened, "the place is free");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn idle_ones_leave_and_find_their_way_back() {
     world.opens("one", FAR, 17..18);
     for _ in 0..5 {
         world.pass(80);
-        assert_eq!(world.send("one", FAR, 17), Outcome::Pass);
+        assert_eq!(world.send("one", FAR, 17), QpOutcome::Pass);
     }
     world.pass(100);
     assert_eq!(world.used("one"), 1, "no longer idle than the timeout");
@@ -257,10 +257,10 @@ fn idle_ones_leave_and_find_their_way_back() {
     assert_eq!(world.used("one"), 0);
     // It comes back ahead of the rate of new ones, which another one has used up.
     world.tick += 1;
-    assert_eq!(world.send("one", FAR, 17), Outcome::Opened);
+    assert_eq!(world.send("one", FAR, 17), QpOutcome::Opened);
     world.heard("one", FAR, true, dreq(17));
     assert!(refused(world.send("one", FAR, 18)), "a new one has to wait");
-    assert_eq!(world.send("one", FAR, 17), Outcome::Opened);
+    assert_eq!(world.send("one", FAR, 17), QpOutcome::Opened);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn what_is_forbidden_leaves_at_once() {
     assert_eq!(world.kinds(), ["qps-purged", "qps-purged"]);
     let event = world.events.iter().next().unwrap();
     assert_eq!((&event.facts["vnic"], &event.facts["count"]), (&json!("one"), &json!(5)));
-    assert_eq!(world.send("one", "10.0.0.2", 10), Outcome::Pass);
+    assert_eq!(world.send("one", "10.0.0.2", 10), QpOutcome::Pass);
     // The place is free again, for whoever is allowed.
     world.opens("one", "10.0.0.2", 12..14);
 }
@@ -459,17 +459,17 @@ fn places_outlive_a_restart() {
     let mut world = World::with_state("restart-grace = \"5s\"", "qp-quota = 4", Some(&state), 4096);
     assert_eq!((world.used("one"), world.used("two"), world.used("three")), (6, 2, 0));
     assert_eq!(world.events.iter().next().unwrap().facts["admitted"], 8);
-    assert_eq!(world.send("one", FAR, 10), Outcome::Pass);
+    assert_eq!(world.send("one", FAR, 10), QpOutcome::Pass);
     assert!(refused(world.send("one", FAR, 16)), "a new one");
     world.tick += 20;
     for number in [10, 11, 12] {
-        assert_eq!(world.send("one", FAR, number), Outcome::Pass);
+        assert_eq!(world.send("one", FAR, number), QpOutcome::Pass);
     }
     world.pass(20);
     assert_eq!(world.used("one"), 6, "the grace is not over");
     world.pass(40);
     assert_eq!((world.used("one"), world.used("two")), (3, 0), "without a packet they leave");
-    assert_eq!(world.send("one", FAR, 16), Outcome::Opened);
+    assert_eq!(world.send("one", FAR, 16), QpOutcome::Opened);
     let snapshot = world.topology.snapshot().clone();
     world.control.save_all(&snapshot);
     std::fs::remove_dir_all(&folder).unwrap();

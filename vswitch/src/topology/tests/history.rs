@@ -128,7 +128,7 @@ proptest! {
         ),
     ) {
         let mut lab = Lab::new(14);
-        let mut cache: HashMap<FlowKey, Action> = HashMap::new();
+        let mut cache: HashMap<FlowKey, FlowAction> = HashMap::new();
         let (mut running, mut networks) = (None, (0, 0));
         for (new_networks, vnics, places, host) in steps {
             let (a, b) = new_networks.unwrap_or(networks);

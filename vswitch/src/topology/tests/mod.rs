@@ -16,7 +16,7 @@ use std::time::Instant;
 use pipelines::decide::decide;
 use pipelines::event::{Binding, Claim};
 use pipelines::flow_key::{FlowKey, Scope};
-use pipelines::nft::{Action, Verdict};
+use pipelines::nft::{FlowAction, FlowVerdict};
 use pipelines::snapshot::Destination;
 use pipelines::vlt::{Place, Tunnel};
 use wire::{L3, MacAddr, Vni};
@@ -162,9 +162,9 @@ fn address_of(lab: &Lab, number: u32) -> Option<IpAddr> {
     lab.topology.draft.vteps.iter().find(|(_, known)| **known == number).map(|(address, _)| *address)
 }
 
-fn tell(lab: &Lab, action: &Action) -> String {
+fn tell(lab: &Lab, action: &FlowAction) -> String {
     let place = match action.verdict {
-        Verdict::Forward => match lab.topology.writer.table().read(action.slot).place {
+        FlowVerdict::Forward => match lab.topology.writer.table().read(action.slot).place {
             Place::Local { vnic } => {
                 format!("{:?}", lab.topology.snapshot().vnic(vnic).map(|vnic| &vnic.name))
             }
@@ -181,10 +181,10 @@ fn tell(lab: &Lab, action: &Action) -> String {
 }
 
 /// What a worker's NFT would still use.
-fn valid(lab: &Lab, action: &Action) -> bool {
+fn valid(lab: &Lab, action: &FlowAction) -> bool {
     let snapshot = lab.topology.snapshot();
     action.generation == snapshot.generation(action.cell)
-        && (action.verdict != Verdict::Forward
+        && (action.verdict != FlowVerdict::Forward
             || lab.topology.writer.table().read(action.slot).generation == action.slot_generation)
 }
 

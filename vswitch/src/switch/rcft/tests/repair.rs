@@ -27,8 +27,12 @@ fn repair_silent_queue_pairs_give_way_to_new_ones() {
     assert!(refused(world.send("one", FAR, 12)), "nobody was silent for long enough");
     assert!(gave_way(&world).is_empty());
     world.pass(LAG + 1);
-    assert_eq!(world.send("one", FAR, 12), Outcome::Opened, "the one that was silent for longest made room");
-    assert_eq!(world.send("one", FAR, 11), Outcome::Pass, "the other one did not");
+    assert_eq!(
+        world.send("one", FAR, 12),
+        QpOutcome::Opened,
+        "the one that was silent for longest made room"
+    );
+    assert_eq!(world.send("one", FAR, 11), QpOutcome::Pass, "the other one did not");
     assert_eq!(world.used("one"), 2);
     let [event] = &gave_way(&world)[..] else { panic!("one event") };
     assert_eq!((&event["vnic"], &event["count"]), (&json!("one"), &json!(1)), "{event}");
@@ -76,9 +80,9 @@ fn repair_silent_under_a_lowered_quota() {
     world.opens("one", FAR, 10..15);
     world.change(&text(TIMES, "qp-quota = 3"));
     world.tick += LIMIT;
-    assert_eq!(world.send("one", FAR, 10), Outcome::Pass);
-    assert_eq!(world.send("one", FAR, 11), Outcome::Pass);
-    assert_eq!(world.send("one", FAR, 12), Outcome::Pass);
+    assert_eq!(world.send("one", FAR, 10), QpOutcome::Pass);
+    assert_eq!(world.send("one", FAR, 11), QpOutcome::Pass);
+    assert_eq!(world.send("one", FAR, 12), QpOutcome::Pass);
     world.tick += LAG + 1;
     assert!(refused(world.send("one", FAR, 20)));
     world.pass(0);
@@ -87,7 +91,7 @@ fn repair_silent_under_a_lowered_quota() {
     assert!(refused(world.send("one", FAR, 20)));
     world.pass(0);
     assert_eq!(world.used("one"), 2);
-    assert_eq!(world.send("one", FAR, 20), Outcome::Opened);
+    assert_eq!(world.send("one", FAR, 20), QpOutcome::Opened);
 }
 
 /// Strangers cannot have anybody leave: only what the vNIC sends itself is wanted.
@@ -116,7 +120,7 @@ fn repair_silent_ones_stay_whatever_comes_in() {
     // But a request for a connection is let through: it can have a place.
     assert!(world.shared.ledger.yields(vnic));
     for number in [10, 11] {
-        assert_eq!(world.send("one", FAR, number), Outcome::Pass);
+        assert_eq!(world.send("one", FAR, number), QpOutcome::Pass);
         world.tick += LAG;
     }
     world.pass(0);
@@ -160,7 +164,7 @@ proptest! {
                         let lively = last.is_some_and(|last| world.tick - last <= LIMIT);
                         prop_assert!(!lively, "{number} spoke at {last:?}, and was refused at {}", world.tick);
                     }
-                    Outcome::Opened => {
+                    QpOutcome::Opened => {
                         let last = places.insert(number, world.tick);
                         prop_assert!(last.is_none_or(|last| world.tick - last > LIMIT), "{number} had lost its place");
                     }

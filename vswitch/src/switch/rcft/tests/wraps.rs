@@ -23,10 +23,10 @@ fn repair_silence_and_idleness_are_told_where_ticks_wrap() {
         world.pass(40);
         assert!(refused(world.send("one", FAR, 12)), "from {start}");
         world.pass(0);
-        assert_eq!(world.send("one", FAR, 12), Outcome::Opened, "from {start}: the silent one made room");
+        assert_eq!(world.send("one", FAR, 12), QpOutcome::Opened, "from {start}: the silent one made room");
         // In use over the wrap, and idle after it.
         for _ in 0..20 {
-            assert_eq!(world.send("one", FAR, 12), Outcome::Pass, "from {start}");
+            assert_eq!(world.send("one", FAR, 12), QpOutcome::Pass, "from {start}");
             world.pass(50);
         }
         assert_eq!(world.used("one"), 1, "from {start}: the idle one is gone");
@@ -53,7 +53,7 @@ fn repair_years_of_silence_hold_nobody_up() {
             world.pass(120);
             assert!(refused(world.send("one", FAR, 22)));
             world.pass(0);
-            assert_eq!(world.send("one", FAR, 22), Outcome::Opened, "{years} ticks after {start}");
+            assert_eq!(world.send("one", FAR, 22), QpOutcome::Opened, "{years} ticks after {start}");
         }
     }
 }
