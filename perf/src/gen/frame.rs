@@ -20,6 +20,7 @@ pub const TUNNEL: usize = 50;
 pub const FCS: usize = 4;
 const IPV4: usize = 20;
 const QKEY: u32 = 0x1111_1111;
+const ACK: u8 = roce::opcode::RC_ACK;
 
 /// What the frames of a stream have in common.
 #[derive(Debug, Clone)]
@@ -91,7 +92,7 @@ impl Shape {
             Protocol::Udp | Protocol::Pcap => path.udp(0, 0, &payload),
             Protocol::RoceRc | Protocol::RoceUd => {
                 let mut bth = Bth::new(opcode, Qpn::default(), Psn::default());
-                bth.set_ack_requested(self.protocol == Protocol::RoceRc);
+                bth.set_ack_requested(self.protocol == Protocol::RoceRc && opcode != ACK);
                 path.roce(0, bth, &[extended(opcode, payload.len() * packets), payload].concat())
             }
         }
@@ -110,6 +111,7 @@ fn extended(opcode: u8, message: usize) -> Vec<u8> {
     };
     put(roce::Deth::new(QKEY, Qpn::truncated(0x11)).bytes(), layout.deth);
     put(roce::Reth::new(0x1000, 0x77, message as u32).bytes(), layout.reth);
+    put(roce::Aeth::new(0x1f, 0).bytes(), layout.aeth);
     bytes
 }
 
@@ -125,7 +127,8 @@ pub struct Template {
     inner: usize,
     l3: usize,
     l4: usize,
-    mark: usize,
+    /// Where the signature is; an acknowledgement has no room for one.
+    mark: Option<usize>,
     ip_sum: u16,
     l4_sum: u16,
     /// The signature begins at an odd distance from the L4 header.
@@ -147,6 +150,16 @@ impl Template {
         if size < shape.least(opcode) {
             return None;
         }
+        Self::of(shape, size, opcode, packets, true)
+    }
+
+    /// The template of acknowledgements of a reliable connection, which are not signed.
+    pub fn acknowledgement(shape: &Shape) -> Option<Self> {
+        let size = shape.headers_len(ACK) + mark::ICRC + FCS;
+        Self::of(shape, size, ACK, 1, false)
+    }
+
+    fn of(shape: &Shape, size: usize, opcode: u8, packets: usize, signed: bool) -> Option<Self> {
         let mut frame = shape.inner(size, opcode, packets);
         let headers = wire::parse::parse(&frame, frame.len()).ok()?;
         let (l3, l4_at) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
@@ -170,7 +183,7 @@ impl Template {
             }
             _ => 0,
         };
-        let mark = end - icrc - mark::LEN;
+        let mark = if signed { Some(end - icrc - mark::LEN) } else { None };
         let step = (end - headers.payload_offset()) as u32;
         let bytes = match shape.tunnel {
             Some(outer) => Path::v4(outer.src, outer.dst).vxlan(0, Vni::default(), &frame),
@@ -186,10 +199,10 @@ impl Template {
             inner,
             l3: inner + l3,
             l4: inner + l4_at,
-            mark: inner + mark,
+            mark: mark.map(|mark| inner + mark),
             ip_sum,
             l4_sum,
-            odd: (mark - l4_at) % 2 == 1,
+            odd: mark.is_some_and(|mark| (mark - l4_at) % 2 == 1),
             step,
         })
     }
@@ -231,7 +244,9 @@ impl Template {
             put(frame, self.l3 + 10, &sum.checksum().to_be_bytes());
         }
         let signature = signature.bytes();
-        put(frame, self.mark, &signature);
+        if let Some(mark) = self.mark {
+            put(frame, mark, &signature);
+        }
         if self.protocol.is_roce() {
             self.finish_roce(frame, tuple, serial);
             return;
@@ -288,14 +303,30 @@ pub fn bth_offset(frame: &[u8]) -> Option<usize> {
         let is = ip[12..15] == [0x08, 0x00, 0x45] && ip[23] == 17;
         is.then(|| (u16::from_be_bytes([ip[36], ip[37]]), at + 42))
     };
+    let parsed = || {
+        let (at, headers) = innermost(frame)?;
+        headers.is_udp_to(wire::udp::port::ROCEV2).then(|| at + headers.payload_offset())
+    };
     match plain(0) {
         Some((wire::udp::port::ROCEV2, bth)) => Some(bth),
         Some((wire::udp::port::VXLAN, _)) => match plain(TUNNEL) {
             Some((wire::udp::port::ROCEV2, bth)) => Some(bth),
-            _ => innermost(frame).map(|(at, headers)| at + headers.payload_offset()),
+            _ => parsed(),
         },
-        _ => innermost(frame).map(|(at, headers)| at + headers.payload_offset()),
+        _ => parsed(),
     }
+}
+
+/// The BTH of a RoCEv2 frame.
+#[inline]
+pub fn bth(frame: &[u8]) -> Option<&Bth> {
+    Some(Bth::view(frame.get(bth_offset(frame)?..)?)?.0)
+}
+
+/// The queue pair that an acknowledgement is to; nothing of other frames.
+#[inline]
+pub fn acknowledged(frame: &[u8]) -> Option<u32> {
+    bth(frame).filter(|bth| bth.opcode == ACK).map(|bth| bth.dest_qp().get())
 }
 
 /// The headers of a frame, or of the one in its tunnel, and where that begins.
@@ -455,6 +486,28 @@ mod tests {
                 // A changed UDP length or TCP header length may leave nothing to judge, but never something right.
                 assert_eq!(checksums_right(&damaged), may_change, "{protocol:?} {at}");
             }
+        }
+    }
+
+    #[test]
+    fn acknowledgements_are_told_by_their_queue_pair_and_nothing_else_is_one() {
+        let roce = shape(Protocol::RoceRc, false);
+        let template = Template::acknowledgement(&roce).unwrap();
+        let mut frame = vec![0xee; template.len()];
+        for (qp, psn) in [(0x2, 0), (0xab_cdef, 0xff_ffff)] {
+            let tuple = Tuple { qp, dst_port: 4791, ..TUPLE };
+            template.write(&mut frame, &tuple, Serial { number: 0, psn }, &Mark::default());
+            let headers = wire::parse::parse(&frame, frame.len()).unwrap();
+            assert_eq!(icrc::verify(&headers, [&frame[..]]), Some(true));
+            let packet = roce::RocePacket::of(&headers, &frame).unwrap().unwrap();
+            assert_eq!((packet.bth.opcode, packet.payload_len(), packet.bth.psn().get()), (ACK, 0, psn));
+            assert_eq!((acknowledged(&frame), Mark::of(&frame)), (Some(qp), None));
+        }
+        let write = written(&roce, 94, opcode::RC_WRITE_ONLY);
+        let mut other = frame.clone();
+        other[37] = 0xb8;
+        for frame in [&frame[..50], &other, &write, &[]] {
+            assert_eq!(acknowledged(frame), None, "{frame:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Reordering is counted as RFC 4737 section 3 has it: a frame whose number is below the next one awaited.
 
-use super::frame::bth_offset;
+use super::frame::bth;
 use super::mark::Mark;
 use super::sender::first_psn;
 
@@ -26,6 +26,13 @@ pub struct Received {
     /// Jumps of the packet sequence number of a queue pair.
     pub psn_gaps: u64,
     pub psn_back: u64,
+}
+
+impl Received {
+    /// Times a flow did not go on where it was, by the signatures and by the packets themselves.
+    pub fn out_of_sequence(&self) -> u64 {
+        self.gaps + self.reordered + self.duplicates + self.psn_gaps + self.psn_back
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,6 +93,16 @@ impl Ledger {
         true
     }
 
+    /// Takes in an acknowledgement to one of these flows, by number.
+    #[inline]
+    pub fn take_answer(&mut self, flow: usize, frame: &[u8]) {
+        self.received.frames += 1;
+        self.received.bytes += frame.len() as u64;
+        if let Some(flow) = self.flows.get_mut(flow) {
+            flow.take_psn(frame, &mut self.received);
+        }
+    }
+
     /// Frames that arrived, each counted once.
     pub fn distinct(&self) -> u64 {
         self.received.frames - self.received.duplicates
@@ -96,9 +113,7 @@ impl Flow {
     /// Looks at the sequence number in the packet itself, as a receiving adapter does.
     #[inline]
     fn take_psn(&mut self, frame: &[u8], received: &mut Received) {
-        let bytes = bth_offset(frame).and_then(|bth| frame.get(bth + 9..bth + 12));
-        let Some(&[high, middle, low]) = bytes else { return };
-        let psn = u32::from_be_bytes([0, high, middle, low]);
+        let Some(psn) = bth(frame).map(|bth| bth.psn().get()) else { return };
         let ahead = psn.wrapping_sub(self.psn) & 0xff_ffff;
         if ahead < 1 << 23 {
             received.psn_gaps += u64::from(ahead > 0);
@@ -113,7 +128,7 @@ impl Flow {
 mod tests {
     use super::super::frame::{Serial, Shape, Template};
     use super::super::scenario::Protocol;
-    use super::super::tuple::Tuples;
+    use super::super::tuple::{Tuple, Tuples};
     use super::super::units::{Macs, Range};
     use super::*;
     use wire::MacAddr;
@@ -195,5 +210,23 @@ mod tests {
         }
         let received = ledger.received;
         assert_eq!((received.gaps, received.psn_gaps, received.psn_back), (0, 1, 1));
+    }
+
+    #[test]
+    fn gaps_and_repetitions_of_answers_are_found() {
+        let roce =
+            Shape { protocol: Protocol::RoceRc, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+        let template = Template::acknowledgement(&roce).unwrap();
+        let mut ledger = Ledger::new(0, &[5]);
+        let mut answer = |number: u32| {
+            let mut frame = vec![0; template.len()];
+            let tuple = Tuple { dst_port: 4791, ..Tuple::default() };
+            let psn = first_psn(0).wrapping_add(number) & 0xff_ffff;
+            template.write(&mut frame, &tuple, Serial { number: 0, psn }, &Mark::default());
+            ledger.take_answer(0, &frame);
+            (ledger.received.frames, ledger.received.out_of_sequence())
+        };
+        // In order, again, in order, and with one left out.
+        assert_eq!([5, 5, 6, 8].map(&mut answer), [(1, 0), (2, 1), (3, 1), (4, 2)]);
     }
 }

@@ -12,7 +12,7 @@ const PLAIN: u16 = 0x6a76;
 const ROCE: u16 = 0x6a72;
 const STAMP: u64 = (1 << 48) - 1;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
     /// It is of a RoCEv2 packet.
     pub roce: bool,

@@ -20,10 +20,13 @@ pub mod ports;
 pub mod report;
 pub mod rfc2544;
 pub mod rig;
+mod rounds;
 pub mod scenario;
 pub mod screen;
 pub mod search;
 pub mod sender;
+mod stream;
+mod tally;
 pub mod tuple;
 pub mod units;
 

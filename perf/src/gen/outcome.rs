@@ -23,6 +23,19 @@ pub struct Outcome {
     pub driver_losses: u64,
     #[serde(skip_deserializing)]
     pub bins: Vec<Bin>,
+    /// Of a run in rounds.
+    #[serde(skip)]
+    pub rounds: Rounds,
+}
+
+/// What became of rounds, in each of which every flow sends a frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rounds {
+    pub begun: u64,
+    /// Those that were due while another one was under way.
+    pub late: u64,
+    /// From the first frame of a round to its last answer.
+    pub time: Option<Quantiles>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -42,6 +55,11 @@ pub struct StreamOutcome {
     pub sent_bytes: u64,
     /// From making a frame to reading it, in microseconds.
     pub delay: Option<Quantiles>,
+    /// Acknowledgements that its receivers sent, and what became of them.
+    #[serde(skip)]
+    pub answers_sent: u64,
+    #[serde(skip)]
+    pub answers: Received,
     /// Over time, where that was asked for.
     #[serde(skip)]
     pub series: Vec<StreamBin>,

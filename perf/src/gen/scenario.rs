@@ -61,9 +61,21 @@ pub struct Generator {
     pub calibrate: f64,
 }
 
+impl Generator {
+    pub const USUAL: Self = Self {
+        core: None,
+        mbufs: 32_767,
+        seed: 1,
+        window: 0,
+        backlog: 256,
+        verify_every: 64,
+        calibrate: 0.5,
+    };
+}
+
 impl Default for Generator {
     fn default() -> Self {
-        Self { core: None, mbufs: 32_767, seed: 1, window: 0, backlog: 256, verify_every: 64, calibrate: 0.5 }
+        Self::USUAL
     }
 }
 

@@ -1,12 +1,12 @@
 //! A stream being sent: which flow, how long, which number, and the frame itself.
 
-use pmd::{Mbuf, Mempool};
+use pmd::{Mbuf, Mempool, rdtsc};
 use wire::PacketBuf;
 
 use super::choice::{Dice, Flows, Lengths};
 use super::frame::{Serial, Template};
 use super::mark::Mark;
-use super::scenario::check::{Content, StreamPlan};
+use super::scenario::check::{Connection, Content, Kind, StreamPlan};
 use super::scenario::{Distribution, Protocol};
 use super::tuple::Tuples;
 use crate::live::pace::Pace;
@@ -19,7 +19,6 @@ pub const fn first_psn(flow: u32) -> u32 {
 
 #[derive(Debug)]
 pub struct Sender {
-    pub from: usize,
     /// The number of its first flow over all streams.
     pub first_flow: u32,
     dice: Dice,
@@ -52,6 +51,10 @@ enum Made {
         frames: Vec<Vec<u8>>,
         next: usize,
     },
+    Connected {
+        templates: Vec<Template>,
+        connections: Vec<Connection>,
+    },
 }
 
 impl Sender {
@@ -71,9 +74,13 @@ impl Sender {
                 let roce = matches!(shape.protocol, Protocol::RoceRc | Protocol::RoceUd);
                 Made::Templates { roce, tuples: tuples.clone(), opcodes: opcodes.len() as u32, templates }
             }
+            Content::Connected { kinds, connections } => {
+                let template = |kind: &Kind| Template::new(&kind.shape, kind.size as usize, kind.opcode, 1);
+                let templates = kinds.iter().map(template).collect::<Option<_>>()?;
+                Made::Connected { templates, connections: connections.clone() }
+            }
         };
         Some(Self {
-            from: plan.from,
             first_flow,
             flows: Flows::new(plan.flows, plan.distribution, plan.exponent),
             lengths: Lengths::new(&weights, &mut dice),
@@ -96,7 +103,7 @@ impl Sender {
 
     /// True when its frames carry signatures.
     pub fn is_marked(&self) -> bool {
-        matches!(self.made, Made::Templates { .. })
+        !matches!(self.made, Made::Replayed { .. })
     }
 
     /// A run begins at tick `now` of a counter of `hertz`.
@@ -125,22 +132,21 @@ impl Sender {
         self.begun += due;
     }
 
-    /// The next frame; `None` when there is no buffer.
+    /// The next frame and its flow; `None` when there is no buffer.
     #[inline]
-    pub fn make(&mut self, pool: &Mempool, run: u8, now: u64) -> Option<Mbuf> {
-        match &mut self.made {
-            Made::Replayed { frames, next } => {
-                let packet = pool.alloc_from(&frames[*next])?;
-                *next = if *next + 1 == frames.len() { 0 } else { *next + 1 };
-                Some(packet)
-            }
+    pub fn make(&mut self, pool: &Mempool, run: u8, now: u64) -> Option<(Mbuf, usize)> {
+        if let Made::Replayed { frames, next } = &mut self.made {
+            let packet = pool.alloc_from(&frames[*next])?;
+            *next = if *next + 1 == frames.len() { 0 } else { *next + 1 };
+            return Some((packet, 0));
+        }
+        let mut packet = pool.alloc()?;
+        let flow = self.flows.draw(&mut self.dice);
+        let number = self.numbers[flow as usize];
+        let (template, tuple, roce, stamp) = match &self.made {
             Made::Templates { roce, tuples, opcodes, templates } => {
-                let mut packet = pool.alloc()?;
-                let flow = self.flows.draw(&mut self.dice);
-                let number = self.numbers[flow as usize];
                 let code = if *opcodes == 1 { 0 } else { number % *opcodes };
                 let template = &templates[self.lengths.draw() * *opcodes as usize + code as usize];
-                let frame = packet.append(template.len())?;
                 let tuple = if self.all_new {
                     let tuple = tuples.at(self.next_tuple as u32);
                     let capacity = tuples.capacity().min(1 << 32);
@@ -150,13 +156,21 @@ impl Sender {
                 } else {
                     tuples.at(self.tuples[flow as usize])
                 };
-                let flow_over_all = self.first_flow + flow;
-                let psn = first_psn(flow_over_all).wrapping_add(number) & 0xff_ffff;
-                let mark = Mark { roce: *roce, run, flow: flow_over_all, number, stamp: now };
-                template.write(frame, &tuple, Serial { number, psn }, &mark);
-                self.numbers[flow as usize] = number.wrapping_add(1);
-                Some(packet)
+                (template, tuple, *roce, now)
             }
-        }
+            Made::Connected { templates, connections } => {
+                let connection = &connections[flow as usize];
+                // Each bears the very time at which it was made: they are sent one by one.
+                (&templates[connection.kind], connection.tuple, true, rdtsc())
+            }
+            Made::Replayed { .. } => return None,
+        };
+        let frame = packet.append(template.len())?;
+        let flow_over_all = self.first_flow + flow;
+        let psn = first_psn(flow_over_all).wrapping_add(number) & 0xff_ffff;
+        let mark = Mark { roce, run, flow: flow_over_all, number, stamp };
+        template.write(frame, &tuple, Serial { number, psn }, &mark);
+        self.numbers[flow as usize] = number.wrapping_add(1);
+        Some((packet, flow as usize))
     }
 }

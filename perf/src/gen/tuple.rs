@@ -3,6 +3,10 @@
 //! Flows are numbered so that no two within [`capacity`](Tuples::capacity) are alike: addresses change first, then
 //! ports, then queue pairs, then tenant networks.
 
+use std::net::Ipv4Addr;
+
+use wire::MacAddr;
+
 use super::units::{Macs, Range};
 
 /// What the flows of a stream are made of.
@@ -19,7 +23,7 @@ pub struct Tuples {
     pub vni: Range,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tuple {
     pub src_mac: [u8; 6],
     pub dst_mac: [u8; 6],
@@ -30,6 +34,29 @@ pub struct Tuple {
     pub qp: u32,
     pub vni: u32,
     pub entropy: u16,
+}
+
+impl Tuple {
+    /// From a machine to a queue pair of another, by IPv4.
+    pub fn to_queue_pair(src: (MacAddr, Ipv4Addr), dst: (MacAddr, Ipv4Addr), qp: u32) -> Self {
+        Self {
+            src_mac: src.0.0,
+            dst_mac: dst.0.0,
+            src_ip: src.1.to_bits().into(),
+            dst_ip: dst.1.to_bits().into(),
+            src_port: roce_source_port(qp),
+            dst_port: wire::udp::port::ROCEV2,
+            qp,
+            vni: 0,
+            entropy: 0,
+        }
+    }
+}
+
+/// Each queue pair has a UDP source port of its own, as with real adapters.
+#[inline]
+const fn roce_source_port(qp: u32) -> u16 {
+    0xc000 | qp as u16 & 0x3fff
 }
 
 impl Tuples {
@@ -62,7 +89,7 @@ impl Tuples {
             dst_mac: mac(self.dst_mac, dst),
             src_ip: self.src_ip.at(src),
             dst_ip: self.dst_ip.at(dst),
-            src_port: src_port.unwrap_or(0xc000 | qp as u16 & 0x3fff),
+            src_port: src_port.unwrap_or(roce_source_port(qp)),
             dst_port,
             qp,
             vni,
@@ -75,7 +102,6 @@ impl Tuples {
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use wire::MacAddr;
 
     fn tuples() -> Tuples {
         Tuples {

@@ -8,12 +8,9 @@
 //! datagram to each other, in place of a multicast. The next round begins when the last is complete and due. Every
 //! frame has a right ICRC and the next sequence number of its queue pair, and both are checked at the receiver.
 
-pub mod members;
-pub mod port;
 pub mod report;
-pub mod run;
 pub mod testbed;
-pub mod verbs;
+pub mod traffic;
 
 use crate::host::cores::{self, Cores};
 use crate::host::interrupt;
@@ -77,16 +74,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let cores = Cores { forwarding: layout.workers[0], housekeeping: layout.own };
     let bench = Bench::on(cores, 192 * options.switches as u64 + 160, options.common.keep)?;
     let mut testbed = GroupTestBed::start(options, &vswitch, &bench.scratch, &layout)?;
-    let floor = run::direct_loop(&mut testbed)?;
+    let floor = testbed.floor()?;
     let before = testbed.counted()?;
-    let outcome = run::rounds(&mut testbed, options)?;
+    let outcome = testbed.rounds(options)?;
     let after = testbed.counted()?;
     let queue_pairs = testbed.queue_pairs()?;
     let tsc_hz = testbed.runtime.clock.hz();
     drop(testbed);
     let counted =
         before.into_iter().zip(after).map(|(before, after)| SwitchReport::new(before, after)).collect();
-    let report = Report::new(options, &layout, floor, outcome, counted, &queue_pairs, tsc_hz);
+    let report = Report::new(options, &layout, floor, &outcome, counted, &queue_pairs, tsc_hz);
     print!("{}", report.text());
     options.common.write(&report)?;
     options.plot.draw(|stem| report.plot(stem))?;

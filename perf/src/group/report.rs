@@ -7,23 +7,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Layout, MEMBERS, Options};
+use crate::generator::outcome::{Outcome, StreamBin, StreamOutcome};
 use crate::live::LiveError;
 use crate::live::config::Counted;
 use crate::live::delay::Quantiles;
 use crate::live::plot::{self, Panel, Series};
 use crate::table::by_name;
 
-/// A step of the time series.
-#[derive(Debug, Clone, Serialize)]
-pub struct Bin {
-    /// Seconds since the start, at its end.
-    pub at: f64,
-    pub local: Option<Quantiles>,
-    pub remote: Option<Quantiles>,
-}
-
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Outcome {
+pub struct Traffic {
     /// How long it took.
     pub seconds: f64,
     pub rounds: u64,
@@ -34,7 +26,6 @@ pub struct Outcome {
     /// Packets that found no room or buffer here.
     pub unsent: u64,
     pub received: u64,
-    /// Packets that did not come within their round's time.
     pub lost: u64,
     pub gaps: u64,
     pub strays: u64,
@@ -45,8 +36,32 @@ pub struct Outcome {
     pub remote: Option<Quantiles>,
     /// From the first packet of a round to its last acknowledgement.
     pub round_time: Option<Quantiles>,
+    /// Delays over time, the local ones and the remote ones.
     #[serde(skip)]
-    pub bins: Vec<Bin>,
+    series: Vec<Vec<StreamBin>>,
+}
+
+impl Traffic {
+    fn new(outcome: &Outcome) -> Self {
+        let sum = |of: fn(&StreamOutcome) -> u64| outcome.streams.iter().map(of).sum();
+        let delay = |stream: usize| outcome.streams.get(stream)?.delay;
+        Self {
+            seconds: outcome.seconds,
+            rounds: outcome.rounds.begun,
+            late_rounds: outcome.rounds.late,
+            sent: sum(|stream| stream.sent + stream.answers_sent),
+            unsent: outcome.refused(),
+            received: sum(|stream| stream.received.frames + stream.answers.frames),
+            lost: sum(|stream| stream.lost + stream.answers_sent.saturating_sub(stream.answers.frames)),
+            gaps: sum(|stream| stream.received.out_of_sequence() + stream.answers.out_of_sequence()),
+            strays: outcome.foreign + outcome.misplaced + outcome.stale,
+            damaged: outcome.damaged,
+            local: delay(0),
+            remote: delay(1),
+            round_time: outcome.rounds.time,
+            series: outcome.streams.iter().map(|stream| stream.series.clone()).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -107,7 +122,7 @@ pub struct Report {
     /// Delays without any switch.
     pub floor: Quantiles,
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: Traffic,
     /// The switch's own delay: the one measured less the middle one without a switch.
     pub own_local: Option<Quantiles>,
     /// Across the tunnel: of both switches together.
@@ -123,11 +138,12 @@ impl Report {
         options: &Options,
         layout: &Layout,
         floor: Quantiles,
-        outcome: Outcome,
+        outcome: &Outcome,
         counted: Vec<SwitchReport>,
         queue_pairs: &[Value],
         tsc_hz: u64,
     ) -> Self {
+        let outcome = Traffic::new(outcome);
         let own = |delay: Option<Quantiles>| delay.map(|delay| delay.less(floor.p50));
         Self {
             switches: options.switches,
@@ -207,23 +223,20 @@ impl Report {
 
     /// Draws the delays over time: `stem.svg` and `stem.png`.
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
-        let line = |name: &str, value: &dyn Fn(&Bin) -> Option<f64>| Series {
-            name: name.into(),
-            points: self.outcome.bins.iter().map(|bin| (bin.at, value(bin).unwrap_or(f64::NAN))).collect(),
+        let titles = ["delay on one switch, microseconds", "delay across two switches, microseconds"];
+        let panel = |(title, series): (&str, &Vec<StreamBin>)| {
+            let line = |name: &str, of: fn(&Quantiles) -> f64| Series {
+                name: name.into(),
+                points: series.iter().map(|bin| (bin.at, bin.delay.as_ref().map_or(f64::NAN, of))).collect(),
+            };
+            let series = vec![
+                line("p50", |delay| delay.p50),
+                line("p99", |delay| delay.p99),
+                line("p99.9", |delay| delay.p999),
+            ];
+            Panel { title: title.into(), series, logarithmic: true }
         };
-        let panel = |title: &str, of: &dyn Fn(&Bin) -> Option<Quantiles>| Panel {
-            title: title.into(),
-            series: vec![
-                line("p50", &|bin| Some(of(bin)?.p50)),
-                line("p99", &|bin| Some(of(bin)?.p99)),
-                line("p99.9", &|bin| Some(of(bin)?.p999)),
-            ],
-            logarithmic: true,
-        };
-        let mut panels = vec![panel("delay on one switch, microseconds", &|bin| bin.local)];
-        if self.switches > 1 {
-            panels.push(panel("delay across two switches, microseconds", &|bin| bin.remote));
-        }
+        let panels: Vec<Panel> = titles.into_iter().zip(&self.outcome.series).map(panel).collect();
         let title = format!(
             "{} members, all to all: {} rounds, {} packets, {} lost",
             self.members, self.outcome.rounds, self.outcome.sent, self.outcome.lost

@@ -1,125 +1,89 @@
-//! The test bed of the group: the daemons and their configs, and this process as all members.
+//! The test bed of the group: one switch or two, and this process as all members.
 
-use std::path::{Path as FsPath, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
-use wire::build::Path;
 
-use super::members::station;
-use super::port::Memif;
-use super::verbs::{Kind, Template};
+use super::traffic::{self, home, station};
 use super::{Layout, MEMBERS, Options};
-use crate::host::HostError;
+use crate::generator::outcome::Outcome;
+use crate::generator::ports::{self, Lane};
+use crate::generator::rig::{Demand, Rig};
+use crate::generator::scenario::check::{PortPlan, StreamPlan};
+use crate::generator::scenario::{Attachment, Generator};
+use crate::generator::unmade;
 use crate::host::cores::Cores;
-use crate::host::daemon::{Daemon, DaemonSetup};
-use crate::host::scratch::{self, Scratch};
+use crate::host::interrupt;
+use crate::host::scratch::Scratch;
 use crate::live::LiveError;
-use crate::live::config::{Config, Counted, MemifEnd, await_ports};
+use crate::live::config::{Counted, MemifEnd};
+use crate::live::delay::Quantiles;
 use crate::live::ports::Runtime;
-use crate::live::testbed::{Station, vtep};
+use crate::live::testbed::{Spec, SwitchUnderTest, Uplink};
 
-const VNI: u32 = 5002;
+/// Packets of a ring: a whole round fits.
+const RING: u16 = 1024;
+const MBUFS: u32 = 8191;
+/// Length of a step of the time series, in seconds.
+const STEP: f64 = 0.1;
+/// Frames of the measurement without a switch, and those before it that only warm up.
+const DIRECT: [u64; 2] = [2000, 40_000];
 
-const fn end(switch: usize) -> Station {
-    vtep(switch as u8 + 1)
+/// Every frame is checked.
+const GENERATOR: Generator = Generator { verify_every: 1, ..Generator::USUAL };
+
+pub struct GroupTestBed {
+    rig: Rig,
+    direct: Rig,
+    switches: Vec<SwitchUnderTest>,
+    pub runtime: Runtime,
 }
 
-/// The name of a member's vNIC.
-pub fn name(member: usize) -> String {
+fn name(member: usize) -> String {
     format!("member{member}")
 }
 
-/// Templates of one ordered pair of members.
-#[derive(Debug)]
-pub struct Templates {
-    pub write: Template,
-    pub ack: Template,
-    pub datagram: Template,
-}
-
-pub struct GroupTestBed {
-    pub daemons: Vec<Daemon>,
-    pub runtime: Runtime,
-    pub members: Vec<Memif>,
-    /// By sender, then receiver; none to itself.
-    pub templates: Vec<Vec<Option<Templates>>>,
-    pub switches: usize,
-    /// Two memifs that are each other's far end, for the floor.
-    pub direct: (Memif, Memif),
-}
-
-pub const fn home(member: usize, switches: usize) -> usize {
-    member * switches / MEMBERS
-}
-
 impl GroupTestBed {
-    /// Starts the daemons and joins their ports.
+    /// Starts the switches and joins their ports.
     pub fn start(
         options: &Options,
-        vswitch: &FsPath,
+        vswitch: &Path,
         scratch: &Scratch,
         layout: &Layout,
     ) -> Result<Self, LiveError> {
-        let switches = options.switches;
-        let folders: Vec<PathBuf> = (0..switches)
-            .map(|switch| scratch.folder(&format!("switch-{switch}")))
-            .collect::<Result<_, HostError>>()?;
-        let mut daemons = Vec::new();
-        for (switch, folder) in folders.iter().enumerate() {
-            let prefix = scratch::file_prefix(switch);
-            let setup = DaemonSetup {
-                program: vswitch,
-                folder,
-                prefix: &prefix,
-                cores: Cores { forwarding: layout.workers[switch], housekeeping: layout.own },
+        let count = options.switches;
+        let streams = traffic::streams(count, options.row);
+        let runtime = ports::runtime(&ports::plan_of(&streams), layout.own, MBUFS)?;
+        let tunnel = scratch.path().join("tunnel.sock");
+        let mut switches = Vec::new();
+        let mut lanes = Vec::new();
+        // The other one joins the tunnel that the first serves.
+        for switch in 0..count {
+            let of = |switch| (0..MEMBERS).filter(move |&member| home(member, count) == switch);
+            let vnics: Vec<_> = of(switch).map(|member| (name(member), String::new())).collect();
+            let cores = Cores { forwarding: layout.workers[switch], housekeeping: layout.own };
+            let (own, other) = (switch as u8 + 1, 2 - switch as u8);
+            let uplink = if count == 1 {
+                Uplink::None
+            } else {
+                let end = MemifEnd { socket: &tunnel, id: 0, role: ["server", "client"][switch] };
+                Uplink::Switch { end, vteps: [own, other], behind: of(1 - switch).map(station).collect() }
             };
-            let mut config = Config::new(&prefix, &setup.socket(), layout.workers[switch], layout.shared);
-            config.section("[rcft]\nentries = 65536").vpc(VNI);
-            let socket = folder.join("ports.sock");
-            for member in (0..MEMBERS).filter(|&member| home(member, switches) == switch) {
-                let end = MemifEnd { socket: &socket, id: member as u32, role: "server" };
-                config.vnic(&name(member), station(member), &end, "");
-            }
-            if switches > 1 {
-                let other = 1 - switch;
-                let (tunnel, role) = (scratch.path().join("tunnel.sock"), ["server", "client"][switch]);
-                config.uplink(&MemifEnd { socket: &tunnel, id: 0, role }, end(switch), end(other), "");
-                for member in (0..MEMBERS).filter(|&member| home(member, switches) == other) {
-                    config.location(VNI, station(member), end(other).1);
-                }
-            }
-            let mut daemon = Daemon::start(&setup, config.text())?;
-            daemon.process().favour();
-            // The other one joins the tunnel that this one serves.
-            await_ports(&mut daemon, MEMBERS / switches + usize::from(switches > 1))?;
-            daemons.push(daemon);
+            let folder = format!("switch{switch}-");
+            let first = (switch * MEMBERS / count) as u8 + 1;
+            let sections = "[rcft]\nentries = 65536";
+            let shared = layout.shared;
+            let spec =
+                Spec { shared, sections, ring: RING, first, uplink, ..Spec::new(&folder, cores, &vnics) };
+            switches.push(SwitchUnderTest::start(vswitch, scratch, &spec)?);
         }
-        let runtime = Runtime::start(&scratch::file_prefix(switches), layout.own, 8191)?;
-        let members: Vec<Memif> = (0..MEMBERS)
-            .map(|member| {
-                let socket = folders[home(member, switches)].join("ports.sock");
-                Memif::open(
-                    &runtime,
-                    &name(member),
-                    &MemifEnd { socket: &socket, id: member as u32, role: "client" },
-                )
-            })
-            .collect::<Result<_, LiveError>>()?;
-        let direct = scratch.path().join("direct.sock");
-        let near = Memif::open(&runtime, "near", &MemifEnd { socket: &direct, id: 0, role: "server" })?;
-        let far = Memif::open(&runtime, "far", &MemifEnd { socket: &direct, id: 0, role: "client" })?;
-        for port in members.iter().chain([&near, &far]) {
-            port.await_link()?;
+        for switch in &switches {
+            lanes.extend(switch.lanes(&runtime)?);
         }
-        let mut testbed = Self {
-            daemons,
-            runtime,
-            members,
-            templates: templates(options.row)?,
-            switches,
-            direct: (near, far),
-        };
-        if switches > 1 {
+        let rig = Rig::new(lanes, &streams, &GENERATOR).ok_or_else(unmade)?;
+        let direct = direct(&runtime, &scratch.path().join("direct.sock"), &traffic::direct(options.row))?;
+        let mut testbed = Self { rig, direct, switches, runtime };
+        if count > 1 {
             testbed.await_tunnel()?;
         }
         Ok(testbed)
@@ -129,56 +93,74 @@ impl GroupTestBed {
     fn await_tunnel(&mut self) -> Result<(), LiveError> {
         for _ in 0..500 {
             let mut up = 0;
-            for daemon in &mut self.daemons {
-                let ports = daemon.ask("port list")?;
+            for switch in &mut self.switches {
+                let ports = switch.daemon.ask("port list")?;
                 let rows = ports.as_array().into_iter().flatten();
                 up += rows.filter(|port| port["name"] == "up" && port["link"] == "up").count();
             }
-            if up == self.switches {
+            if up == self.switches.len() {
                 return Ok(());
             }
-            crate::host::interrupt::pause(std::time::Duration::from_millis(20))?;
+            interrupt::pause(std::time::Duration::from_millis(20))?;
         }
         Err(LiveError::Silent("the uplinks of the two switches have no link".into()))
     }
 
+    /// Plays rounds for as long as asked.
+    pub fn rounds(&mut self, options: &Options) -> Result<Outcome, LiveError> {
+        let (rounds, series) = (Some(options.rounds as f64), Some(STEP));
+        let demand = Demand { rounds, series, ..Demand::new(vec![None; 2], options.seconds) };
+        let outcome = self.rig.run(&self.runtime, &demand, &mut ())?;
+        interrupt::check()?;
+        if outcome.arrived() == 0 {
+            return Err(LiveError::Silent("no packet of the group came through the switch".into()));
+        }
+        Ok(outcome)
+    }
+
+    /// The same frames over two memifs that are each other's far end: what sending, copying twice and receiving take by
+    /// themselves.
+    pub fn floor(&mut self) -> Result<Quantiles, LiveError> {
+        let mut delay = None;
+        for frames in DIRECT {
+            // Each round as soon as the last is over.
+            let demand = Demand { rounds: Some(1e9), frames: Some(frames), ..Demand::new(vec![None], 10.0) };
+            let outcome = self.direct.run(&self.runtime, &demand, &mut ())?;
+            interrupt::check()?;
+            delay = outcome.streams[0].delay.filter(|_| outcome.lost() == 0);
+        }
+        delay.ok_or_else(|| LiveError::Silent("frames vanish between two memifs of this process".into()))
+    }
+
     /// What the switches have counted, at rest.
     pub fn counted(&mut self) -> Result<Vec<Counted>, LiveError> {
-        self.daemons.iter_mut().map(Counted::at_rest).collect()
+        self.switches.iter_mut().map(|switch| Counted::at_rest(&mut switch.daemon)).collect()
     }
 
     /// The switches' own views of the queue pairs: the answers to `show rcft <vnic>` of every member.
     pub fn queue_pairs(&mut self) -> Result<Vec<Value>, LiveError> {
-        let mut answers = Vec::new();
-        for member in 0..MEMBERS {
-            let daemon = &mut self.daemons[home(member, self.switches)];
-            answers.push(daemon.ask(&format!("show rcft {}", name(member)))?);
-        }
-        Ok(answers)
+        let count = self.switches.len();
+        let ask = |member| {
+            let daemon = &mut self.switches[home(member, count)].daemon;
+            Ok(daemon.ask(&format!("show rcft {}", name(member)))?)
+        };
+        (0..MEMBERS).map(ask).collect()
     }
 }
 
-fn templates(row: usize) -> Result<Vec<Vec<Option<Templates>>>, LiveError> {
-    let make = |from, to| -> Option<Templates> {
-        let path = Path::v4(station(from), station(to)).with_tos(2);
-        Some(Templates {
-            write: Template::new(&path, Kind::Write, row)?,
-            ack: Template::new(&path, Kind::Ack, 0)?,
-            datagram: Template::new(&path, Kind::Datagram, row)?,
-        })
+fn direct(runtime: &Runtime, socket: &Path, stream: &StreamPlan) -> Result<Rig, LiveError> {
+    let lane = |role: &str, port: usize| {
+        let args = format!("{},socket-abstract=no", device(socket, role));
+        let attachment = Attachment::Virtual { name: format!("net_memif_{role}"), args };
+        let plan = PortPlan { name: role.into(), attachment, descriptors: RING, rx_queues: 1 };
+        Lane::open(runtime, &plan, port)
     };
-    let mut all = Vec::new();
-    for from in 0..MEMBERS {
-        let mut rows = Vec::new();
-        for to in 0..MEMBERS {
-            let made = make(from, to);
-            if made.is_none() {
-                let words = "the frames of this program are not what it expects";
-                return Err(LiveError::Silent(words.into()));
-            }
-            rows.push(made.filter(|_| from != to));
-        }
-        all.push(rows);
-    }
-    Ok(all)
+    let lanes = vec![lane("server", 0)?, lane("client", 1)?];
+    lanes.iter().try_for_each(Lane::await_link)?;
+    Rig::new(lanes, std::slice::from_ref(stream), &GENERATOR).ok_or_else(unmade)
+}
+
+fn device(socket: &Path, role: &str) -> String {
+    let size = if role == "client" { format!(",rsize={}", RING.ilog2()) } else { String::new() };
+    format!("role={role},id=0,socket={}{size}", socket.display())
 }

@@ -23,22 +23,12 @@ use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
-use crate::live::testbed::Bench;
+use crate::live::testbed::{Bench, Ports};
 use crate::options::{Common, within};
 
 use capacity::Capacity;
 use report::{Report, Row};
 use testbed::{Forwarder, LatencyTestBed};
-
-/// What lies between the switch and `perf`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// memif to memif.
-    Memif,
-    /// vhost-user to virtio-user.
-    Vhost,
-}
 
 /// The switch's own delay at shares of its capacity, beside testpmd and an empty loop.
 #[derive(Debug, Clone, clap::Args)]

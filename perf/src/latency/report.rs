@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::Ports;
 use super::capacity::Capacity;
 use super::interference::Interference;
 use super::stalls::Figures;
 use crate::live::delay::Quantiles;
+use crate::live::testbed::Ports;
 use crate::table::{Table, column, number, percent};
 
 /// What the project wants to add at the median at 10 % load, in microseconds.

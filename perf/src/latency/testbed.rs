@@ -1,33 +1,30 @@
 //! Who takes part: the switch, testpmd and the empty loop, each with a pair of ports of this process.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use super::empty::Empty;
 use super::interference::Interference;
 use super::stalls::Stalls;
-use super::{Options, Ports, testpmd};
+use super::{Options, testpmd};
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
-use crate::generator::scenario::check::{PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Distribution, Generator};
+use crate::generator::scenario::check::StreamPlan;
+use crate::generator::scenario::{Distribution, Generator};
 use crate::generator::units::Range;
-use crate::host::daemon::{Daemon, DaemonSetup};
+use crate::host::HostError;
+use crate::host::daemon::Daemon;
 use crate::host::scratch;
 use crate::host::testpmd::Testpmd;
 use crate::host::threads::{self, cpu_seconds};
-use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
-use crate::live::config::{Config, MemifEnd, await_ports};
 use crate::live::ports::Runtime;
-use crate::live::testbed::{Bench, VNI, station, stream};
+use crate::live::testbed::{Bench, Spec, SwitchUnderTest, station, stream};
 
 const FLOWS: u32 = 64;
 const MBUFS: u32 = 16_383;
 const RING: u16 = 1024;
 /// Frames on their way at a time: no ring fills because this process was stopped.
 const WINDOW: u64 = 768;
-const SERVED: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forwarder {
@@ -63,30 +60,15 @@ pub struct LatencyTestBed {
     core: usize,
 }
 
-pub fn memif_socket(folder: &Path) -> PathBuf {
-    folder.join("ports.sock")
-}
-
-pub fn vhost_socket(folder: &Path, port: usize) -> PathBuf {
-    folder.join(format!("port-{port}.sock"))
-}
-
 impl LatencyTestBed {
     /// Starts all of them and joins their ports; they are at rest then.
     pub fn start(options: &Options, vswitch: &Path, bench: &Bench) -> Result<Self, LiveError> {
         let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
-        let folders = [scratch.folder("ours")?, scratch.folder("testpmd")?];
-        let prefixes = [scratch::file_prefix(1), scratch::file_prefix(2)];
-        let setup =
-            DaemonSetup { program: vswitch, folder: &folders[0], prefix: &prefixes[0], cores: bench.cores };
-        let mut config = Config::new(&prefixes[0], &setup.socket(), core, false);
-        config.vpc(VNI);
-        for (index, name) in ["a", "b"].into_iter().enumerate() {
-            config.section(&vnic(name, index, options.ports, &folders[0]));
-        }
-        let mut ours = Daemon::start(&setup, config.text())?;
-        ours.process().favour();
-        let mut testpmd = testpmd::start(&folders[1], options.ports, bench.cores, &prefixes[1])?;
+        let vnics = ["a", "b"].map(|name| (name.to_owned(), String::new()));
+        let spec = Spec { ports: options.ports, ring: RING, ..Spec::new("ours", bench.cores, &vnics) };
+        let mut ours = SwitchUnderTest::start(vswitch, scratch, &spec)?;
+        let folder = scratch.folder("testpmd")?;
+        let mut testpmd = testpmd::start(&folder, options.ports, bench.cores, &scratch::file_prefix(2))?;
         testpmd.process.favour();
         let probes = stream("probes", 0, 1, station(1), station(2)).with_flows(FLOWS, |_, tuples| {
             tuples.src_port = Some(Range { first: 10_000, count: FLOWS });
@@ -99,13 +81,13 @@ impl LatencyTestBed {
         }];
         let runtime = ports::runtime(&ports::plan_of(&plan), bench.cores.housekeeping, MBUFS)?;
         let (empty, empty_lanes) = Empty::start(&runtime, core)?;
-        let ours_lanes = lanes(&runtime, options.ports, &folders[0], 0)?;
-        await_ports(&mut ours, 2)?;
-        let testpmd_lanes = lanes(&runtime, options.ports, &folders[1], 2)?;
+        let ours_lanes = ours.lanes(&runtime)?;
+        let testpmd_lanes = [0, 1]
+            .map(|port| options.ports.join(&runtime, &folder, port, "testpmd", RING))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         testpmd.forward()?;
-        for lane in ours_lanes.iter().chain(&testpmd_lanes) {
-            lane.await_link()?;
-        }
+        testpmd_lanes.iter().try_for_each(Lane::await_link)?;
         let rigs: Option<Vec<Rig>> = [ours_lanes, testpmd_lanes, empty_lanes]
             .into_iter()
             .map(|lanes| Rig::new(lanes, &plan, &Generator::default()))
@@ -115,7 +97,8 @@ impl LatencyTestBed {
         })?;
         // Who forwards is told by who is busy: one at a time.
         testpmd.process.freeze()?;
-        let ours_thread = threads::forwarding(ours.process(), "vswitch", core)?;
+        let ours_thread = ours.thread()?;
+        let mut ours = ours.daemon;
         ours.process().freeze()?;
         testpmd.process.thaw()?;
         let testpmd_thread = threads::forwarding(&mut testpmd.process, "testpmd", core)?;
@@ -179,58 +162,4 @@ impl Drop for LatencyTestBed {
             let _ = process.thaw();
         }
     }
-}
-
-fn vnic(name: &str, index: usize, ports: Ports, folder: &Path) -> String {
-    let (mac, vip) = station(index as u8 + 1);
-    let port = match ports {
-        Ports::Memif => {
-            let end = MemifEnd { socket: &memif_socket(folder), id: index as u32, role: "server" };
-            format!("kind = \"memif\", {end}, trusted-peer = true")
-        }
-        Ports::Vhost => {
-            let socket = vhost_socket(folder, index);
-            format!("kind = \"vhost-user\", path = \"{}\", server = true", socket.display())
-        }
-    };
-    format!(
-        "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1500\nport = {{ {port} }}"
-    )
-}
-
-/// Both ports at the other ends of those in a folder.
-fn lanes(runtime: &Runtime, ports: Ports, folder: &Path, first: usize) -> Result<Vec<Lane>, LiveError> {
-    let lane = |port: usize| {
-        let index = first + port;
-        let attachment = match ports {
-            Ports::Memif => {
-                let socket = memif_socket(folder);
-                await_socket(&socket)?;
-                let args =
-                    format!("role=client,id={port},socket={},socket-abstract=no,rsize=10", socket.display());
-                Attachment::Virtual { name: format!("net_memif_lat{index}"), args }
-            }
-            Ports::Vhost => {
-                let socket = vhost_socket(folder, port);
-                await_socket(&socket)?;
-                let args = format!("path={},server=0,queues=1,queue_size={RING}", socket.display());
-                Attachment::Virtual { name: format!("net_virtio_user{index}"), args }
-            }
-        };
-        let plan = PortPlan { name: ["a", "b"][port].into(), attachment, descriptors: RING, rx_queues: 1 };
-        Lane::open(runtime, &plan, index)
-    };
-    [0, 1].into_iter().map(lane).collect()
-}
-
-fn await_socket(socket: &Path) -> Result<(), LiveError> {
-    let end = Instant::now() + SERVED;
-    while !socket.exists() {
-        if Instant::now() > end {
-            let what = format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs());
-            return Err(LiveError::Silent(what));
-        }
-        interrupt::pause(Duration::from_millis(20))?;
-    }
-    Ok(())
 }

@@ -2,24 +2,24 @@
 
 use std::path::Path;
 
-use super::Ports;
 use crate::host::HostError;
 use crate::host::cores::Cores;
 use crate::host::testpmd::{Spec, Testpmd};
+use crate::live::testbed::Ports;
 
 /// Free huge pages that are enough for it.
 const HUGE_MB: u64 = 192;
 
 /// Starts it, serving two sockets in `folder`.
 pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Testpmd, HostError> {
-    let devices = [0, 1].map(|port| match ports {
-        Ports::Memif => {
-            let socket = super::testbed::memif_socket(folder);
-            format!("net_memif{port},role=server,id={port},socket={},socket-abstract=no", socket.display())
-        }
-        Ports::Vhost => {
-            let socket = super::testbed::vhost_socket(folder, port);
-            format!("net_vhost{port},iface={},queues=1,client=0,tso=0", socket.display())
+    let devices = [0, 1].map(|port| {
+        let socket = ports.socket(folder, port);
+        let socket = socket.display();
+        match ports {
+            Ports::Memif => {
+                format!("net_memif{port},role=server,id={port},socket={socket},socket-abstract=no")
+            }
+            Ports::Vhost => format!("net_vhost{port},iface={socket},queues=1,client=0,tso=0"),
         }
     });
     // Without huge pages it would not start, unless told so; either way its memory can be shared with us.

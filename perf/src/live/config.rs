@@ -33,13 +33,8 @@ pub struct Config(String);
 // Writing into a String cannot fail; the results are dropped for that reason.
 
 impl Config {
-    /// A daemon with one worker on `core`, which sleeps when idle if it shares that.
-    pub fn new(prefix: &str, socket: &Path, core: usize, sleeps: bool) -> Self {
-        Self::with_flows(prefix, socket, core, sleeps, "miss-rate = 0")
-    }
-
-    /// The same with other lines about flows.
-    pub fn with_flows(prefix: &str, socket: &Path, core: usize, sleeps: bool, nft: &str) -> Self {
+    /// A daemon with one worker on `core`, which sleeps when idle if it shares that; `nft` are lines about flows.
+    pub fn new(prefix: &str, socket: &Path, core: usize, sleeps: bool, nft: &str) -> Self {
         let idle = if sleeps { "sleep" } else { "poll" };
         Self(format!(
             "[eal]\nhuge-pages = \"auto\"\nmemory = \"192MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = 32768\n\n\
@@ -62,13 +57,13 @@ impl Config {
         ))
     }
 
-    /// A vNIC on a memif that the daemon serves; `more` are further lines.
-    pub fn vnic(&mut self, name: &str, station: Station, end: &MemifEnd<'_>, more: &str) -> &mut Self {
+    /// A vNIC on a port; `more` are further lines.
+    pub fn vnic(&mut self, name: &str, station: Station, port: &str, more: &str) -> &mut Self {
         let (mac, vip) = station;
         let _ = write!(
             self.0,
-            "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1450\n\
-             port = {{ kind = \"memif\", {end}, trusted-peer = true }}\n{more}\n\n"
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1500\n\
+             port = {{ {port} }}\n{more}\n\n"
         );
         self
     }

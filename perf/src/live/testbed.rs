@@ -1,29 +1,34 @@
-//! The test bed of `storm`, `setup` and `offload`: one daemon with vNICs and an uplink, and a port of this process at the
-//! other end of each; and what every measurement of one forwarding core prepares.
+//! The test bed of everything that runs the switch with [`Rig`]'s traffic: a daemon with vNICs and an uplink, and a port of
+//! this process at the other end of each; and what every measurement of one forwarding core prepares.
 //!
 //! ```text
 //!   perf: vNIC lanes 0 .. n-1  --memif-->  vswitch  --VxLAN, memif-->  perf: the uplink's lane n
 //! ```
 
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use wire::MacAddr;
 
 use super::LiveError;
-use super::config::{Config, MemifEnd, await_ports};
+use super::config::{Config, Counted, MemifEnd, await_ports};
 use super::ports::Runtime;
 use crate::generator::frame::Shape;
+use crate::generator::outcome::Outcome;
 use crate::generator::ports::Lane;
+use crate::generator::rig::{Demand, Rig};
 use crate::generator::scenario::check::{Content, PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Distribution, Protocol};
+use crate::generator::scenario::{Attachment, Distribution, Generator, Protocol};
 use crate::generator::tuple::Tuples;
 use crate::generator::units::{Macs, Range, Rate};
+use crate::generator::unmade;
 use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::hugepages::{self, HugePages};
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, process, threads};
+use crate::host::{HostError, interrupt, process, threads};
+use crate::latency::capacity::{self, Capacity};
 
 /// Somebody with an address, as `wire` composes frames from.
 pub type Station = (MacAddr, Ipv4Addr);
@@ -36,6 +41,8 @@ pub const REMOTE: Station = station(9);
 pub const WINDOW: u64 = 2048;
 /// Packets of a ring.
 const RING: u16 = 4096;
+/// How long a port may take to be served.
+const SERVED: Duration = Duration::from_secs(20);
 
 /// The station of the `n`-th vNIC, from 1.
 pub const fn station(n: u8) -> Station {
@@ -72,64 +79,251 @@ impl Bench {
     }
 }
 
-/// What a test bed is made of.
+/// What lies between a vNIC of the switch and this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ports {
+    /// memif to memif.
+    #[default]
+    Memif,
+    /// vhost-user to virtio-user.
+    Vhost,
+}
+
+impl Ports {
+    /// The socket of a port in a folder: memifs are told apart by their numbers and share one.
+    pub fn socket(self, folder: &Path, port: usize) -> PathBuf {
+        match self {
+            Self::Memif => folder.join("ports.sock"),
+            Self::Vhost => folder.join(format!("port-{port}.sock")),
+        }
+    }
+
+    /// A port of the daemon's config, at which it serves.
+    fn served(self, folder: &Path, port: usize) -> String {
+        let socket = self.socket(folder, port);
+        match self {
+            Self::Memif => {
+                let end = MemifEnd { socket: &socket, id: port as u32, role: "server" };
+                format!("kind = \"memif\", {end}, trusted-peer = true")
+            }
+            Self::Vhost => format!("kind = \"vhost-user\", path = \"{}\", server = true", socket.display()),
+        }
+    }
+
+    /// Opens the other end of a port that somebody serves in a folder. `name` and port tell devices of this process apart.
+    pub fn join(
+        self,
+        runtime: &Runtime,
+        folder: &Path,
+        port: usize,
+        name: &str,
+        ring: u16,
+    ) -> Result<Lane, LiveError> {
+        let socket = self.socket(folder, port);
+        await_socket(&socket)?;
+        let socket = socket.display();
+        let attachment = match self {
+            Self::Memif => Attachment::Virtual {
+                name: format!("net_memif_{name}{port}"),
+                args: format!(
+                    "role=client,id={port},socket={socket},socket-abstract=no,rsize={}",
+                    ring.ilog2()
+                ),
+            },
+            Self::Vhost => Attachment::Virtual {
+                name: format!("net_virtio_user_{name}{port}"),
+                args: format!("path={socket},server=0,queues=1,queue_size={ring}"),
+            },
+        };
+        let plan = PortPlan { name: format!("port {port}"), attachment, descriptors: ring, rx_queues: 1 };
+        Lane::open(runtime, &plan, port)
+    }
+}
+
+fn await_socket(socket: &Path) -> Result<(), LiveError> {
+    let end = Instant::now() + SERVED;
+    while !socket.exists() {
+        if Instant::now() > end {
+            let what = format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs());
+            return Err(LiveError::Silent(what));
+        }
+        interrupt::pause(Duration::from_millis(20))?;
+    }
+    Ok(())
+}
+
+/// Where the uplink of a switch goes.
 #[derive(Debug, Default)]
+pub enum Uplink<'a> {
+    /// There is none: everybody is on this switch.
+    #[default]
+    None,
+    /// To this process, with further lines; [`REMOTE`] is behind it.
+    Here(&'a str),
+    /// To another switch over a memif: the VTEPs' numbers, this one's first, and who is behind the other one.
+    Switch { end: MemifEnd<'a>, vteps: [u8; 2], behind: Vec<Station> },
+}
+
+/// What a switch under test is like.
+#[derive(Debug)]
 pub struct Spec<'a> {
     /// Of its folder and its devices; no two in one process are alike.
     pub name: &'a str,
+    pub cores: Cores,
+    /// It shares its core, and sleeps when idle for that reason.
+    pub shared: bool,
     /// Lines of `[nft]`.
     pub nft: &'a str,
     /// Further sections of the config.
     pub sections: &'a str,
+    pub ports: Ports,
+    /// Packets of a ring.
+    pub ring: u16,
+    /// The number of the first vNIC's station; those of the others follow.
+    pub first: u8,
     /// Name and further lines of each vNIC.
-    pub vnics: &'a [(&'a str, String)],
-    /// Further lines of the uplink.
-    pub uplink: &'a str,
+    pub vnics: &'a [(String, String)],
+    pub uplink: Uplink<'a>,
 }
 
-/// A running daemon, its forwarding thread, and the lanes to its ports: those of the vNICs, then the uplink's.
-pub struct TestBed {
-    pub lanes: Vec<Lane>,
+impl<'a> Spec<'a> {
+    /// vNICs on memifs and no uplink, without a limit of misses.
+    pub fn new(name: &'a str, cores: Cores, vnics: &'a [(String, String)]) -> Self {
+        let (nft, ports, uplink) = ("miss-rate = 0", Ports::Memif, Uplink::None);
+        Self { name, cores, shared: false, nft, sections: "", ports, ring: RING, first: 1, vnics, uplink }
+    }
+
+    /// The same with the uplink at this process; `more` are further lines of it.
+    pub fn with_uplink(self, more: &'a str) -> Self {
+        Self { uplink: Uplink::Here(more), ..self }
+    }
+}
+
+/// A running daemon with vNICs and perhaps an uplink that are served for this process: the device under test.
+pub struct SwitchUnderTest {
+    pub daemon: Daemon,
+    folder: PathBuf,
+    name: String,
+    core: usize,
+    ports: Ports,
+    ring: u16,
+    vnics: usize,
+    is_uplink_here: bool,
+}
+
+impl SwitchUnderTest {
+    pub fn start(vswitch: &Path, scratch: &Scratch, spec: &Spec<'_>) -> Result<Self, LiveError> {
+        let folder = scratch.folder(spec.name)?;
+        let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
+        let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores: spec.cores };
+        let mut config = Config::new(&prefix, &setup.socket(), spec.cores.forwarding, spec.shared, spec.nft);
+        config.section(spec.sections).vpc(VNI);
+        for (port, (name, more)) in spec.vnics.iter().enumerate() {
+            config.vnic(name, station(spec.first + port as u8), &spec.ports.served(&folder, port), more);
+        }
+        let vnics = spec.vnics.len();
+        match &spec.uplink {
+            Uplink::None => {}
+            Uplink::Here(more) => {
+                let socket = Ports::Memif.socket(&folder, vnics);
+                let end = MemifEnd { socket: &socket, id: vnics as u32, role: "server" };
+                config.uplink(&end, vtep(1), vtep(2), more).location(VNI, REMOTE, vtep(2).1);
+            }
+            Uplink::Switch { end, vteps: [own, other], behind } => {
+                config.uplink(end, vtep(*own), vtep(*other), "");
+                for station in behind {
+                    config.location(VNI, *station, vtep(*other).1);
+                }
+            }
+        }
+        let mut daemon = Daemon::start(&setup, config.text())?;
+        daemon.process().favour();
+        await_ports(&mut daemon, vnics + usize::from(!matches!(spec.uplink, Uplink::None)))?;
+        Ok(Self {
+            daemon,
+            folder,
+            name: spec.name.to_owned(),
+            core: spec.cores.forwarding,
+            ports: spec.ports,
+            ring: spec.ring,
+            vnics,
+            is_uplink_here: matches!(spec.uplink, Uplink::Here(_)),
+        })
+    }
+
+    /// The other ends of its ports: of the vNICs, then the uplink's if that is here.
+    pub fn lanes(&self, runtime: &Runtime) -> Result<Vec<Lane>, LiveError> {
+        let (folder, name) = (&self.folder, &self.name);
+        let mut lanes = (0..self.vnics)
+            .map(|port| self.ports.join(runtime, folder, port, name, self.ring))
+            .collect::<Result<Vec<_>, _>>()?;
+        if self.is_uplink_here {
+            lanes.push(Ports::Memif.join(runtime, folder, self.vnics, name, self.ring)?);
+        }
+        lanes.iter().try_for_each(Lane::await_link)?;
+        Ok(lanes)
+    }
+
+    /// The thread that forwards.
+    pub fn thread(&mut self) -> Result<u32, LiveError> {
+        Ok(threads::forwarding(self.daemon.process(), "vswitch", self.core)?)
+    }
+}
+
+/// A switch with the streams of this process.
+pub struct TestBed<'a> {
+    // Ports go before who serves them.
+    pub rig: Rig,
     pub daemon: Daemon,
     pub thread: u32,
+    pub runtime: &'a Runtime,
 }
 
-impl TestBed {
+impl<'a> TestBed<'a> {
     pub fn start(
         vswitch: &Path,
         bench: &Bench,
-        runtime: &Runtime,
+        runtime: &'a Runtime,
         spec: &Spec<'_>,
+        streams: &[StreamPlan],
     ) -> Result<Self, LiveError> {
-        let folder = bench.scratch.folder(spec.name)?;
-        let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
-        let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores: bench.cores };
-        let socket = folder.join("ports.sock");
-        let mut config =
-            Config::with_flows(&prefix, &setup.socket(), bench.cores.forwarding, false, spec.nft);
-        config.section(spec.sections).vpc(VNI);
-        let end = |id: usize| MemifEnd { socket: &socket, id: id as u32, role: "server" };
-        for (id, (name, more)) in spec.vnics.iter().enumerate() {
-            config.vnic(name, station(id as u8 + 1), &end(id), more);
-        }
-        let uplink = spec.vnics.len();
-        config.uplink(&end(uplink), vtep(1), vtep(2), spec.uplink).location(VNI, REMOTE, vtep(2).1);
-        let mut daemon = Daemon::start(&setup, config.text())?;
-        daemon.process().favour();
-        await_ports(&mut daemon, uplink + 1)?;
-        let lane = |id: usize| {
-            let args = format!("role=client,id={id},socket={},socket-abstract=no,rsize=12", socket.display());
-            let attachment = Attachment::Virtual { name: format!("net_memif_{}{id}", spec.name), args };
-            let plan = PortPlan { name: format!("port {id}"), attachment, descriptors: RING, rx_queues: 1 };
-            Lane::open(runtime, &plan, id)
-        };
-        let lanes = (0..=uplink).map(lane).collect::<Result<Vec<_>, _>>()?;
-        for lane in &lanes {
-            lane.await_link()?;
-        }
-        let thread = threads::forwarding(daemon.process(), "vswitch", bench.cores.forwarding)?;
-        Ok(Self { lanes, daemon, thread })
+        let mut switch = SwitchUnderTest::start(vswitch, &bench.scratch, spec)?;
+        let rig = Rig::new(switch.lanes(runtime)?, streams, &Generator::default()).ok_or_else(unmade)?;
+        let thread = switch.thread()?;
+        Ok(Self { rig, daemon: switch.daemon, thread, runtime })
     }
+
+    pub fn run(&mut self, demand: &Demand) -> Result<Outcome, LiveError> {
+        run(&mut self.rig, self.runtime, demand)
+    }
+
+    /// The same between two looks at what the daemon has counted, at rest.
+    pub fn counted(&mut self, demand: &Demand) -> Result<(Counted, Outcome, Counted), LiveError> {
+        let before = Counted::at_rest(&mut self.daemon)?;
+        let outcome = self.run(demand)?;
+        Ok((before, outcome, Counted::at_rest(&mut self.daemon)?))
+    }
+
+    /// What the worker can do with the first of two streams alone, and what came of that.
+    pub fn capacity_of_first(&mut self) -> Result<(Capacity, Outcome), LiveError> {
+        let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
+        // The first turn opens flows and queue pairs.
+        self.run(&flood(capacity::SETTLE))?;
+        self.capacity(&flood(capacity::SECONDS))
+    }
+
+    /// What the worker can do, from a run that is as fast as it goes.
+    pub fn capacity(&mut self, demand: &Demand) -> Result<(Capacity, Outcome), LiveError> {
+        let Self { rig, daemon, thread, runtime } = self;
+        capacity::of(daemon, *thread, || run(rig, runtime, demand))
+    }
+}
+
+fn run(rig: &mut Rig, runtime: &Runtime, demand: &Demand) -> Result<Outcome, LiveError> {
+    let outcome = rig.run(runtime, demand, &mut ())?;
+    interrupt::check()?;
+    Ok(outcome)
 }
 
 /// A stream of the shortest UDP frames between two stations, one flow as fast as it goes; what differs is for the caller.

@@ -12,16 +12,14 @@ pub mod report;
 use std::time::{Duration, Instant};
 
 use crate::generator::observer::Every;
-use crate::generator::rig::{Demand, Rig};
-use crate::generator::scenario::Generator;
+use crate::generator::ports;
+use crate::generator::rig::Demand;
 use crate::generator::scenario::check::StreamPlan;
 use crate::generator::units::Range;
-use crate::generator::{ports, unmade};
 use crate::host::daemon::Daemon;
 use crate::host::interrupt;
 use crate::live::LiveError;
 use crate::live::config::{Counted, number};
-use crate::live::ports::Runtime;
 use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
 use crate::options::{Common, Plot, within};
 
@@ -87,27 +85,27 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
              rules-per-second = 1000000\n[offload.simulated]\nrefresh = \"100ms\""
         );
         let offload = "offload = \"simulated\"";
-        let vnics = &[("sender", offload.to_owned())];
-        let spec = Spec { name, nft: "miss-rate = 0", sections: &sections, vnics, uplink: offload };
-        Field::start(TestBed::start(&vswitch, &bench, &runtime, &spec)?, &runtime, streams)
+        let vnics = [("sender".to_owned(), offload.to_owned())];
+        let spec = Spec { sections: &sections, ..Spec::new(name, bench.cores, &vnics).with_uplink(offload) };
+        TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
-    let mut field = start("trials", HOT[0], &shared)?;
+    let mut bed = start("trials", HOT[0], &shared)?;
     let mut trials = Vec::new();
     for round in 0..options.rounds {
         for turn in 0..SHARES.len() {
             // Who goes first changes from round to round.
-            let trial = field.trial(options, SHARES[(turn + round) % SHARES.len()])?;
+            let trial = trial(&mut bed, options, SHARES[(turn + round) % SHARES.len()])?;
             println!("{}", report::TABLE.row(&trial));
             trials.push(trial);
         }
     }
-    drop(field);
+    drop(bed);
     let mut churn = None;
     if options.churn > 0 {
         // As many places as flows live at a time, each taken by a new flow when its own has had its packets.
         let places = (f64::from(options.churn) * PACKETS * GAP).ceil() as u32;
         let stream = StreamPlan { churn: options.churn.into(), ..flows("churn", CHURN, places) };
-        churn = Some(start("churn", HOT[1], &[stream])?.churn(options, places)?);
+        churn = Some(run_churn(start("churn", HOT[1], &[stream])?, options, places)?);
     }
     let report = Report { rate: options.rate, trials, churn };
     println!("{}", report.verdict());
@@ -120,12 +118,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn flows(name: &str, source_ports: Range, flows: u32) -> StreamPlan {
     let plan = stream(name, 0, 1, station(1), REMOTE);
     plan.with_flows(flows, |_, tuples| tuples.src_port = Some(source_ports))
-}
-
-struct Field<'a> {
-    rig: Rig,
-    daemon: Daemon,
-    runtime: &'a Runtime,
 }
 
 /// What the switch has counted.
@@ -141,112 +133,104 @@ fn shown(daemon: &mut Daemon, path: &str) -> Result<u64, LiveError> {
     number(&daemon.ask("show offload")?, path, "show offload")
 }
 
-impl<'a> Field<'a> {
-    fn start(bed: TestBed, runtime: &'a Runtime, streams: &[StreamPlan]) -> Result<Self, LiveError> {
-        let rig = Rig::new(bed.lanes, streams, &Generator::default()).ok_or_else(unmade)?;
-        Ok(Self { rig, daemon: bed.daemon, runtime })
-    }
+fn counts(bed: &mut TestBed<'_>) -> Result<Counts, LiveError> {
+    let counted = Counted::of(&mut bed.daemon)?;
+    let fwd = |name: &str| number(&counted.fwd, &format!("/{name}"), "show fwd stats all");
+    Ok(Counts {
+        received: fwd("received")?,
+        offloaded: fwd("offloaded")?,
+        busy: counted.worker("busy-cycles")?,
+        eswitch: shown(&mut bed.daemon, "/eswitch/cycles")?,
+    })
+}
 
-    fn counts(&mut self) -> Result<Counts, LiveError> {
-        let counted = Counted::of(&mut self.daemon)?;
-        let fwd = |name: &str| number(&counted.fwd, &format!("/{name}"), "show fwd stats all");
-        Ok(Counts {
-            received: fwd("received")?,
-            offloaded: fwd("offloaded")?,
-            busy: counted.worker("busy-cycles")?,
-            eswitch: shown(&mut self.daemon, "/eswitch/cycles")?,
-        })
-    }
-
-    /// Waits until a device has no rules; says how many are left where it does not come to that.
-    fn drained(&mut self, rules: &[&str]) -> Result<u64, LiveError> {
-        let start = Instant::now();
-        loop {
-            let left = rules.iter().map(|path| shown(&mut self.daemon, path)).sum::<Result<u64, _>>()?;
-            if left == 0 || start.elapsed() > SETTLE {
-                return Ok(left);
-            }
-            interrupt::pause(Duration::from_millis(20))?;
+/// Waits until a device has no rules; says how many are left where it does not come to that.
+fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64, LiveError> {
+    let start = Instant::now();
+    loop {
+        let left = rules.iter().map(|path| shown(&mut bed.daemon, path)).sum::<Result<u64, _>>()?;
+        if left == 0 || start.elapsed() > SETTLE {
+            return Ok(left);
         }
+        interrupt::pause(Duration::from_millis(20))?;
     }
+}
 
-    /// So many percent of the packets are of flows fast enough for hardware.
-    fn trial(&mut self, options: &Options, share: u64) -> Result<Trial, LiveError> {
-        let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
-        let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
-        let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
-        let ticks = |length| self.runtime.clock.cycles(length);
-        // Until the fast flows are where they belong.
-        let (mut settled, daemon) = (None, &mut self.daemon);
-        let mut watch = Every::new(ticks(Duration::from_millis(5)), |seconds| {
-            interrupt::check()?;
-            let there = shown(daemon, "/flows/hardware")? == wanted;
-            settled = there.then_some(seconds);
-            Ok(!there)
-        });
-        let first = self.rig.run(self.runtime, &demand(SETTLE.as_secs_f64()), &mut watch)?;
-        let Some(settled) = settled else {
-            let answer = self.daemon.ask("show offload")?;
-            return Err(LiveError::Silent(format!("{wanted} flows do not get into hardware: {answer}")));
-        };
-        let before = self.counts()?;
-        let second = self.rig.run(self.runtime, &demand(options.seconds), &mut ())?;
+/// So many percent of the packets are of flows fast enough for hardware.
+fn trial(bed: &mut TestBed<'_>, options: &Options, share: u64) -> Result<Trial, LiveError> {
+    let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
+    let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
+    let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
+    let ticks = |length| bed.runtime.clock.cycles(length);
+    // Until the fast flows are where they belong.
+    let (mut settled, daemon) = (None, &mut bed.daemon);
+    let mut watch = Every::new(ticks(Duration::from_millis(5)), |seconds| {
         interrupt::check()?;
-        let after = self.counts()?;
-        let (software, hardware) = (after.received - before.received, after.offloaded - before.offloaded);
-        let packets = software + hardware;
-        if packets == 0 {
-            return Err(LiveError::Silent("no packet came to the switch".into()));
-        }
-        // The fast flows of the next trial are to find an empty device.
-        self.drained(&["/rules"])?;
-        let busy = (after.busy - before.busy) as f64;
-        Ok(Trial {
-            share,
-            packets,
-            offloaded: hardware as f64 / packets as f64,
-            installed_after_ms: (share > 0).then_some(settled * 1e3),
-            worker_cycles: busy / packets as f64,
-            worker_cycles_per_own: (software > 0).then(|| busy / software as f64),
-            eswitch_cycles: (after.eswitch - before.eswitch) as f64 / packets as f64,
-            lost: first.lost() + second.lost(),
-        })
+        let there = shown(daemon, "/flows/hardware")? == wanted;
+        settled = there.then_some(seconds);
+        Ok(!there)
+    });
+    let first = bed.rig.run(bed.runtime, &demand(SETTLE.as_secs_f64()), &mut watch)?;
+    let Some(settled) = settled else {
+        let answer = bed.daemon.ask("show offload")?;
+        return Err(LiveError::Silent(format!("{wanted} flows do not get into hardware: {answer}")));
+    };
+    let before = counts(bed)?;
+    let second = bed.run(&demand(options.seconds))?;
+    let after = counts(bed)?;
+    let (software, hardware) = (after.received - before.received, after.offloaded - before.offloaded);
+    let packets = software + hardware;
+    if packets == 0 {
+        return Err(LiveError::Silent("no packet came to the switch".into()));
     }
+    // The fast flows of the next trial are to find an empty device.
+    drained(bed, &["/rules"])?;
+    let busy = (after.busy - before.busy) as f64;
+    Ok(Trial {
+        share,
+        packets,
+        offloaded: hardware as f64 / packets as f64,
+        installed_after_ms: (share > 0).then_some(settled * 1e3),
+        worker_cycles: busy / packets as f64,
+        worker_cycles_per_own: (software > 0).then(|| busy / software as f64),
+        eswitch_cycles: (after.eswitch - before.eswitch) as f64 / packets as f64,
+        lost: first.lost() + second.lost(),
+    })
+}
 
-    /// New flows all the time; each sends for a while and is never seen again.
-    fn churn(mut self, options: &Options, places: u32) -> Result<Churn, LiveError> {
-        let rates = vec![Some(f64::from(options.churn) * PACKETS)];
-        let installed = shown(&mut self.daemon, "/so-far/installed")?;
-        let withdrawn = shown(&mut self.daemon, "/so-far/withdrawn")?;
-        let memory_before = memory(&mut self.daemon);
-        let (mut looks, daemon) = (Vec::new(), &mut self.daemon);
-        let mut watch = Every::new(self.runtime.clock.cycles(Duration::from_millis(500)), |at| {
-            interrupt::check()?;
-            looks.push(Look {
-                at,
-                rules: shown(daemon, "/rules")?,
-                flows: shown(daemon, "/flows/hardware")?,
-                installed: shown(daemon, "/so-far/installed")? - installed,
-                memory: memory(daemon),
-            });
-            Ok(true)
-        });
-        let outcome = self.rig.run(self.runtime, &Demand::new(rates, options.churn_seconds), &mut watch)?;
+/// New flows all the time; each sends for a while and is never seen again.
+fn run_churn(mut bed: TestBed<'_>, options: &Options, places: u32) -> Result<Churn, LiveError> {
+    let rates = vec![Some(f64::from(options.churn) * PACKETS)];
+    let installed = shown(&mut bed.daemon, "/so-far/installed")?;
+    let withdrawn = shown(&mut bed.daemon, "/so-far/withdrawn")?;
+    let memory_before = memory(&mut bed.daemon);
+    let (mut looks, daemon) = (Vec::new(), &mut bed.daemon);
+    let mut watch = Every::new(bed.runtime.clock.cycles(Duration::from_millis(500)), |at| {
         interrupt::check()?;
-        let rules_left = self.drained(&["/rules", "/eswitch/rules"])?;
-        Ok(Churn {
-            seconds: options.churn_seconds,
-            flows: u64::from(places) + outcome.streams.iter().map(|stream| stream.new_flows).sum::<u64>(),
-            packets: outcome.sent(),
-            lost: outcome.lost(),
-            installed: shown(&mut self.daemon, "/so-far/installed")? - installed,
-            withdrawn: shown(&mut self.daemon, "/so-far/withdrawn")? - withdrawn,
-            rules_left,
-            memory_before,
-            memory_after: memory(&mut self.daemon),
-            looks,
-        })
-    }
+        looks.push(Look {
+            at,
+            rules: shown(daemon, "/rules")?,
+            flows: shown(daemon, "/flows/hardware")?,
+            installed: shown(daemon, "/so-far/installed")? - installed,
+            memory: memory(daemon),
+        });
+        Ok(true)
+    });
+    let outcome = bed.rig.run(bed.runtime, &Demand::new(rates, options.churn_seconds), &mut watch)?;
+    interrupt::check()?;
+    let rules_left = drained(&mut bed, &["/rules", "/eswitch/rules"])?;
+    Ok(Churn {
+        seconds: options.churn_seconds,
+        flows: u64::from(places) + outcome.streams.iter().map(|stream| stream.new_flows).sum::<u64>(),
+        packets: outcome.sent(),
+        lost: outcome.lost(),
+        installed: shown(&mut bed.daemon, "/so-far/installed")? - installed,
+        withdrawn: shown(&mut bed.daemon, "/so-far/withdrawn")? - withdrawn,
+        rules_left,
+        memory_before,
+        memory_after: memory(&mut bed.daemon),
+        looks,
+    })
 }
 
 /// Resident memory of the daemon, bytes.

@@ -14,16 +14,14 @@ pub mod miss;
 pub mod report;
 pub mod world;
 
-use crate::generator::rig::{Demand, Rig};
+use crate::generator::ports;
+use crate::generator::rig::Demand;
+use crate::generator::scenario::Distribution;
 use crate::generator::scenario::check::StreamPlan;
-use crate::generator::scenario::{Distribution, Generator};
 use crate::generator::units::Range;
-use crate::generator::{ports, unmade};
 use crate::host::{HostError, interrupt};
-use crate::latency::capacity;
 use crate::live::LiveError;
 use crate::live::config::Counted;
-use crate::live::ports::Runtime;
 use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
 use crate::options::{Common, within};
 
@@ -67,12 +65,6 @@ const KNOWN: u32 = 1000;
 /// Ports of either side that flows have.
 const PORTS: u32 = 60_000;
 
-/// A test bed with its streams.
-struct Field {
-    rig: Rig,
-    bed: TestBed,
-}
-
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
@@ -84,37 +76,31 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = ports::runtime(&ports::plan_of(&both), bench.cores.housekeeping, MBUFS)?;
     let timed = options.flows.min(TIMED);
     let misses = on_core(bench.cores.forwarding, || Misses::measure(timed, &runtime.clock))?;
-    let start = |name: &str, nft: &str, streams: &[StreamPlan]| -> Result<Field, LiveError> {
-        let vnics = &[(NEIGHBOUR, String::new()), ("scanner", String::new())];
-        let spec = Spec { name, nft, vnics, ..Spec::default() };
-        let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec)?;
-        let lanes = std::mem::take(&mut bed.lanes);
-        Ok(Field { rig: Rig::new(lanes, streams, &Generator::default()).ok_or_else(unmade)?, bed })
+    let vnics = [NEIGHBOUR, "scanner"].map(|name| (name.to_owned(), String::new()));
+    let start = |name: &str, nft: &str, streams: &[StreamPlan]| {
+        let spec = Spec { nft, ..Spec::new(name, bench.cores, &vnics).with_uplink("") };
+        TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
     // Room for all of a round, so that no flow has to go.
     let entries = options.flows.next_power_of_two().saturating_mul(2);
-    let mut field = start("rounds", &format!("miss-rate = 0\nentries = {entries}"), &[scanner])?;
+    let mut bed = start("rounds", &format!("miss-rate = 0\nentries = {entries}"), &[scanner])?;
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
-        rounds.push(round(&mut field, &runtime, options)?);
+        rounds.push(round(&mut bed, options)?);
     }
-    drop(field);
-    let mut field = start("beside", "", &both)?;
-    let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
-    let Field { rig, bed } = &mut field;
-    rig.run(&runtime, &flood(capacity::SETTLE), &mut ())?;
-    let run = || rig.run(&runtime, &flood(capacity::SECONDS), &mut ());
-    let (capacity, _) = capacity::of(&mut bed.daemon, bed.thread, run)?;
+    drop(bed);
+    let mut bed = start("beside", "", &both)?;
+    let (capacity, _) = bed.capacity_of_first()?;
     let rate = capacity.packets_per_second * options.share / 100.0;
     let mut beside = Vec::new();
     for pair in 0..options.pairs {
         for scanner in if pair % 2 == 0 { [false, true] } else { [true, false] } {
             let scanned = if scanner { None } else { Some(0.0) };
             let demand = Demand::new(vec![Some(rate), scanned], options.seconds);
-            beside.push(trial(&mut field, &runtime, &demand, scanner)?);
+            beside.push(trial(&mut bed, &demand, scanner)?);
         }
     }
-    drop(field);
+    drop(bed);
     let report = Report { misses, rounds, capacity, neighbour_rate: rate, beside };
     print!("{}", report.text());
     options.common.write(&report)?;
@@ -143,15 +129,13 @@ fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, LiveError> + S
 }
 
 /// All flows of the scanner, once as strangers and once as acquaintances.
-fn round(field: &mut Field, runtime: &Runtime, options: &Options) -> Result<Round, LiveError> {
+fn round(bed: &mut TestBed<'_>, options: &Options) -> Result<Round, LiveError> {
     let demand = Demand { frames: Some(options.flows.into()), ..Demand::new(vec![None], ROUND) };
-    let Field { rig, bed } = field;
     bed.daemon.ask("clear nft")?;
     let mut passes = Vec::new();
     for _ in 0..2 {
         let before = Counted::at_rest(&mut bed.daemon)?;
-        let run = || rig.run(runtime, &demand, &mut ());
-        let (speed, outcome) = capacity::of(&mut bed.daemon, bed.thread, run)?;
+        let (speed, outcome) = bed.capacity(&demand)?;
         let after = Counted::at_rest(&mut bed.daemon)?;
         let misses = after.worker("nft-misses")? - before.worker("nft-misses")?;
         passes.push((outcome.sent(), misses, speed));
@@ -171,11 +155,8 @@ fn round(field: &mut Field, runtime: &Runtime, options: &Options) -> Result<Roun
     }
 }
 
-fn trial(field: &mut Field, runtime: &Runtime, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
-    let before = Counted::at_rest(&mut field.bed.daemon)?;
-    let outcome = field.rig.run(runtime, demand, &mut ())?;
-    interrupt::check()?;
-    let after = Counted::at_rest(&mut field.bed.daemon)?;
+fn trial(bed: &mut TestBed<'_>, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
+    let (before, outcome, after) = bed.counted(demand)?;
     let [neighbour, scanned] = outcome.streams.as_slice() else {
         return Err(LiveError::Silent("the two streams are not two".into()));
     };

@@ -14,18 +14,17 @@ use std::time::Instant;
 
 use wire::roce::opcode::RC_WRITE_ONLY;
 
-use crate::generator::outcome::{Outcome, StreamOutcome};
-use crate::generator::rig::{Demand, Rig};
+use crate::generator::outcome::Outcome;
+use crate::generator::rig::Demand;
 use crate::generator::scenario::check::{Content, StreamPlan};
-use crate::generator::scenario::{Distribution, Generator, Protocol};
+use crate::generator::scenario::{Distribution, Protocol};
 use crate::generator::units::Range;
 use crate::generator::{ports, unmade};
 use crate::host::interrupt;
 use crate::host::threads::cpu_seconds;
-use crate::latency::capacity;
+use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
 use crate::live::config::Counted;
-use crate::live::ports::Runtime;
 use crate::live::testbed::{self, Bench, REMOTE, Spec, Station, TestBed, station};
 use crate::options::{Common, Plot, within};
 
@@ -70,13 +69,6 @@ const STORM_QPS: Range = Range { first: 0x10_0000, count: 0xef_fff0 };
 /// Seconds of a step of the time series.
 const STEP: f64 = 0.05;
 
-/// A victim, and a storm beside it; the two streams in this order.
-struct Field {
-    rig: Rig,
-    bed: TestBed,
-    runtime: Runtime,
-}
-
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
@@ -86,32 +78,26 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let streams = [victim(options), storm()];
     let plan = ports::plan_of(&streams);
     let runtime = ports::runtime(&plan, bench.cores.housekeeping, MBUFS)?;
+    let vnics = [("victim", options.victim_qps), ("storm", options.quota)]
+        .map(|(name, quota)| (name.to_owned(), format!("qp-quota = {quota}")));
     let spec = Spec {
-        name: "storm",
-        nft: "miss-rate = 0",
         // Queue pairs that the storm leaves give their places back, so that new ones are admitted all the time.
         sections: "[rcft]\nidle-timeout = \"1s\"\ngrace = \"0s\"",
-        vnics: &[
-            ("victim", format!("qp-quota = {}", options.victim_qps)),
-            ("storm", format!("qp-quota = {}", options.quota)),
-        ],
-        uplink: "",
+        ..Spec::new("storm", bench.cores, &vnics).with_uplink("")
     };
-    let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec)?;
-    let rig = Rig::new(std::mem::take(&mut bed.lanes), &streams, &Generator::default()).ok_or_else(unmade)?;
-    let mut field = Field { rig, bed, runtime };
-    let capacity = field.capacity()?;
+    let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec, &streams)?;
+    let capacity = capacity(&mut bed)?;
     let rate = capacity.packets_per_second * options.share / 100.0;
     let mut trials = Vec::new();
     for pair in 0..options.pairs {
         // Who goes first changes from pair to pair.
         for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let trial = field.trial(options, pair, rate, storm)?;
+            let trial = trial(&mut bed, options, pair, rate, storm)?;
             println!("{}", report::TABLE.row(&trial));
             trials.push(trial);
         }
     }
-    drop(field);
+    drop(bed);
     let report = Report::new(options, capacity, rate as u64, trials);
     println!("{capacity}; the victim sends {:.2} million a second", rate / 1e6);
     println!("{}", report.verdict());
@@ -155,80 +141,71 @@ fn storm() -> StreamPlan {
     StreamPlan { distribution: Distribution::New, window: Some(0), ..plan }
 }
 
-impl Field {
-    /// What the worker can do with the victim's traffic alone.
-    fn capacity(&mut self) -> Result<capacity::Capacity, LiveError> {
-        let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
-        let Self { rig, bed, runtime } = self;
-        // The first turn opens the queue pairs.
-        rig.run(runtime, &flood(capacity::SETTLE), &mut ())?;
-        let run = || rig.run(runtime, &flood(capacity::SECONDS), &mut ());
-        let (capacity, outcome) = capacity::of(&mut bed.daemon, bed.thread, run)?;
-        match faults(&outcome.streams[0]) {
-            0 => Ok(capacity),
-            faults => {
-                let what = format!(
-                    "{faults} packets of the victim were out of sequence before any storm; see to that first"
-                );
-                Err(LiveError::Silent(what))
-            }
+/// What the worker can do with the victim's traffic alone.
+fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity, LiveError> {
+    let (capacity, outcome) = bed.capacity_of_first()?;
+    match outcome.streams[0].received.out_of_sequence() {
+        0 => Ok(capacity),
+        faults => {
+            let what = format!(
+                "{faults} packets of the victim were out of sequence before any storm; see to that first"
+            );
+            Err(LiveError::Silent(what))
         }
-    }
-
-    /// The victim at `rate`, with or without the storm.
-    fn trial(&mut self, options: &Options, pair: usize, rate: f64, storm: bool) -> Result<Trial, LiveError> {
-        let Self { rig, bed, runtime } = self;
-        let before = Counted::at_rest(&mut bed.daemon)?;
-        let pid = bed.daemon.process().pid();
-        let (cpu_before, start) = (cpu_seconds(pid, bed.thread)?, Instant::now());
-        let storm_rate = if storm { options.rate as f64 } else { 0.0 };
-        let rates = vec![Some(rate), Some(storm_rate)];
-        let demand = Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) };
-        let outcome = rig.run(runtime, &demand, &mut ())?;
-        let (cpu, wall) = (cpu_seconds(pid, bed.thread)? - cpu_before, start.elapsed().as_secs_f64());
-        interrupt::check()?;
-        let after = Counted::at_rest(&mut bed.daemon)?;
-        let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
-        let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
-        if victim.sent == 0 {
-            return Err(LiveError::Silent("the victim sent nothing".into()));
-        }
-        let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
-        let served = victim.sent - victim.lost;
-        let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| Bin {
-            at: victim.at,
-            victim_offered: victim.sent,
-            victim_served: victim.received,
-            storm_offered: storm.sent,
-            storm_admitted: storm.received,
-            delay: victim.delay,
-        });
-        Ok(Trial {
-            pair,
-            storm,
-            seconds,
-            core_share: cpu / wall,
-            victim_sent: victim.sent,
-            victim_received_by_switch: received,
-            victim_served: served,
-            victim_lost: received.saturating_sub(served),
-            victim_gaps: faults(victim),
-            victim_drops: after.vnic("victim", "drops")? - before.vnic("victim", "drops")?,
-            delay: victim.delay,
-            late: victim.late,
-            held: victim.refused,
-            storm_sent: stormy.sent,
-            storm_admitted: stormy.sent - stormy.lost,
-            storm_refused: stormy.lost,
-            odd: foreign + misplaced + stale,
-            drops: after.drops_since(&before),
-            bins: bins.collect(),
-        })
     }
 }
 
-/// Times a queue pair's sequence did not go on where it was, by the signatures and by the packets themselves.
-fn faults(stream: &StreamOutcome) -> u64 {
-    let received = &stream.received;
-    received.gaps + received.reordered + received.duplicates + received.psn_gaps + received.psn_back
+/// The victim at `rate`, with or without the storm.
+fn trial(
+    bed: &mut TestBed<'_>,
+    options: &Options,
+    pair: usize,
+    rate: f64,
+    storm: bool,
+) -> Result<Trial, LiveError> {
+    let pid = bed.daemon.process().pid();
+    let storm_rate = if storm { options.rate as f64 } else { 0.0 };
+    let rates = vec![Some(rate), Some(storm_rate)];
+    let demand = Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) };
+    let before = Counted::at_rest(&mut bed.daemon)?;
+    let (cpu_before, start) = (cpu_seconds(pid, bed.thread)?, Instant::now());
+    let outcome = bed.run(&demand)?;
+    let (cpu, wall) = (cpu_seconds(pid, bed.thread)? - cpu_before, start.elapsed().as_secs_f64());
+    let after = Counted::at_rest(&mut bed.daemon)?;
+    let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
+    let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
+    if victim.sent == 0 {
+        return Err(LiveError::Silent("the victim sent nothing".into()));
+    }
+    let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
+    let served = victim.sent - victim.lost;
+    let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| Bin {
+        at: victim.at,
+        victim_offered: victim.sent,
+        victim_served: victim.received,
+        storm_offered: storm.sent,
+        storm_admitted: storm.received,
+        delay: victim.delay,
+    });
+    Ok(Trial {
+        pair,
+        storm,
+        seconds,
+        core_share: cpu / wall,
+        victim_sent: victim.sent,
+        victim_received_by_switch: received,
+        victim_served: served,
+        victim_lost: received.saturating_sub(served),
+        victim_gaps: victim.received.out_of_sequence(),
+        victim_drops: after.vnic("victim", "drops")? - before.vnic("victim", "drops")?,
+        delay: victim.delay,
+        late: victim.late,
+        held: victim.refused,
+        storm_sent: stormy.sent,
+        storm_admitted: stormy.sent - stormy.lost,
+        storm_refused: stormy.lost,
+        odd: foreign + misplaced + stale,
+        drops: after.drops_since(&before),
+        bins: bins.collect(),
+    })
 }

@@ -10,7 +10,7 @@ use super::{
     Attachment, Distribution, Load, Protocol, Scenario, ScenarioError, Size, Source, StreamSpec, Test,
 };
 use crate::generator::frame::{FCS, Outer, Shape, TUNNEL, Template};
-use crate::generator::tuple::Tuples;
+use crate::generator::tuple::{Tuple, Tuples};
 use crate::generator::units::{Addresses, Macs, Numbers, Range, Rate};
 use crate::pcap;
 
@@ -64,6 +64,32 @@ pub enum Content {
         opcodes: Vec<u8>,
     },
     Replayed(Vec<Vec<u8>>),
+    /// Flows with ends of their own, as machines have that talk with each other.
+    Connected {
+        kinds: Vec<Kind>,
+        connections: Vec<Connection>,
+    },
+}
+
+/// Frames of a [`Content::Connected`].
+#[derive(Debug, Clone)]
+pub struct Kind {
+    pub shape: Shape,
+    /// Frame check sequence included.
+    pub size: u32,
+    pub opcode: u8,
+}
+
+/// A flow from a port to another.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    pub from: usize,
+    pub to: usize,
+    /// Which of the kinds its frames are.
+    pub kind: usize,
+    pub tuple: Tuple,
+    /// Of the acknowledgement with which its receiver answers each frame; nothing if it does not.
+    pub answer: Option<Tuple>,
 }
 
 impl StreamPlan {
@@ -195,7 +221,7 @@ impl Checker<'_> {
         let flows = spec.flows.as_ref().map_or(1, |flows| flows.get_ref().0);
         let capacity = match &content {
             Content::Made { tuples, .. } => tuples.capacity(),
-            Content::Replayed(_) => 1,
+            Content::Replayed(_) | Content::Connected { .. } => 1,
         };
         if flows == 0 || flows > capacity.min(FLOWS) {
             let what = format!(
@@ -389,6 +415,7 @@ impl Checker<'_> {
             Content::Replayed(frames) => {
                 return Ok(frames.iter().map(|frame| ((frame.len() + FCS) as u32, 1)).collect());
             }
+            Content::Connected { kinds, .. } => return Ok(kinds.iter().map(|kind| (kind.size, 1)).collect()),
         };
         let least = opcodes.iter().map(|&code| shape.least(code)).max().unwrap_or(0) as u32;
         let sizes = match spec.size.as_ref().map(Spanned::get_ref) {
