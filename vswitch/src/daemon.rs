@@ -27,7 +27,7 @@ const FAREWELL: Duration = Duration::from_millis(50);
 
 /// How the daemon is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DaemonOptions {
     /// The config.
     pub config: Config,
     /// Its file, for reloads.
@@ -40,7 +40,7 @@ pub struct Options {
 ///
 /// # Errors
 /// What kept it from starting, and what to do.
-pub fn run(options: Options) -> anyhow::Result<()> {
+pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -48,7 +48,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     runtime.block_on(control(options))
 }
 
-async fn control(options: Options) -> anyhow::Result<()> {
+async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     // Signals first: one that comes while the ports are being attached must end the switch in order, too.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -140,7 +140,7 @@ fn interactive(caller: Caller, ended: mpsc::Sender<()>) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("console".into())
         .spawn(move || {
-            if let Err(error) = repl::run(caller, &repl::Options::for_user()) {
+            if let Err(error) = repl::run(caller, &repl::ReplOptions::for_user()) {
                 tracing::error!(%error, "the console ended");
             }
             let _ = ended.blocking_send(());

@@ -126,7 +126,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run { config, interactive } => {
             log();
             let parsed = config.as_deref().map(daemon::read_config).transpose()?.unwrap_or_default();
-            daemon::run(daemon::Options { config: parsed, file: config, interactive })?;
+            daemon::run(daemon::DaemonOptions { config: parsed, file: config, interactive })?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Check { config } => {
@@ -150,7 +150,7 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Verb::Console { socket, json, strict } => {
-            let options = repl::Options { json, strict, ..repl::Options::for_user() };
+            let options = repl::ReplOptions { json, strict, ..repl::ReplOptions::for_user() };
             Ok(match repl::run(Client::connect(&socket)?, &options)? {
                 Ending::Clean => ExitCode::SUCCESS,
                 Ending::Failed | Ending::Lost => ExitCode::FAILURE,
@@ -183,7 +183,7 @@ fn nic(
     file: Option<&std::path::Path>,
     probe: bool,
     socket: Option<PathBuf>,
-) -> anyhow::Result<nic_check::Report> {
+) -> anyhow::Result<nic_check::NicReport> {
     let config = file.map(daemon::read_config).transpose()?;
     let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
     let given = config.as_ref().map(|config| (config, shown.as_str()));

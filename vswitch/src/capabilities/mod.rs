@@ -14,7 +14,7 @@ use rules::{
 };
 use wire::{Ecn, MacAddr, Qpn};
 
-use sample::Sample;
+use sample::SampleChain;
 
 /// So far above the groups in use are those of a probe.
 const ABOVE: u32 = 16;
@@ -25,14 +25,14 @@ const METER: u32 = 0x7fff_fff0;
 
 /// What was asked, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CapabilityAnswer {
     /// What was asked about.
     pub name: &'static str,
     /// `Err`: the rule that was refused (none for a meter), and the device's words.
     pub taken: Result<(), (Option<FlowRule>, FlowError)>,
 }
 
-impl Answer {
+impl CapabilityAnswer {
     /// `yes`, or the device's words.
     pub fn words(&self) -> String {
         self.taken.as_ref().map_or_else(|(_, error)| error.to_string(), |()| "yes".into())
@@ -40,8 +40,8 @@ impl Answer {
 }
 
 /// Answers for programs: the device's words, and the rule that was refused, in testpmd's syntax.
-pub fn json(answers: &[Answer]) -> serde_json::Value {
-    let one = |answer: &Answer| match &answer.taken {
+pub fn json(answers: &[CapabilityAnswer]) -> serde_json::Value {
+    let one = |answer: &CapabilityAnswer| match &answer.taken {
         Ok(()) => serde_json::json!({ "name": answer.name, "taken": true }),
         Err((rule, error)) => serde_json::json!({
             "name": answer.name, "taken": false, "words": error.to_string(),
@@ -53,32 +53,32 @@ pub fn json(answers: &[Answer]) -> serde_json::Value {
 
 /// What a device takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CapabilityReport {
     /// Single items and actions.
-    pub features: Vec<Answer>,
+    pub features: Vec<CapabilityAnswer>,
     /// Whole chains, by the flow that they are for.
-    pub chains: Vec<Answer>,
+    pub chains: Vec<CapabilityAnswer>,
 }
 
 /// Asks a device about packets that come from DPDK port `from` and go out of DPDK port `to`.
 ///
 /// # Errors
 /// In words, when there is nothing to ask.
-pub fn probe<B: BackEnd>(back_end: &mut B, from: u16, to: u16) -> Result<Report, String> {
+pub fn probe<B: BackEnd>(back_end: &mut B, from: u16, to: u16) -> Result<CapabilityReport, String> {
     let chains = sample::chains(from, to)?;
     let encap = chains.iter().flat_map(|sample| &sample.rules).flat_map(|rule| &rule.actions);
     let encap = encap.copied().find(|action| matches!(action, Action::RawEncap(_)));
     let features = features(from, to, encap.ok_or("no sample is put into a tunnel")?);
     let single = |(name, meter, rule): (&'static str, bool, FlowRule)| {
         let meter = meter.then_some(Meter { cir: 125_000_000, cbs: 150_000, eir: 0, ebs: 150_000 });
-        Answer { name, taken: taken(back_end, meter, &[rule]) }
+        CapabilityAnswer { name, taken: taken(back_end, meter, &[rule]) }
     };
     let features = features.into_iter().map(single).collect();
-    let whole = |Sample { name, rules, meter }: Sample| {
+    let whole = |SampleChain { name, rules, meter }: SampleChain| {
         let rules: Vec<FlowRule> = rules.into_iter().map(aside).collect();
-        Answer { name, taken: taken(back_end, meter, &rules) }
+        CapabilityAnswer { name, taken: taken(back_end, meter, &rules) }
     };
-    Ok(Report { features, chains: chains.into_iter().map(whole).collect() })
+    Ok(CapabilityReport { features, chains: chains.into_iter().map(whole).collect() })
 }
 
 /// The same rule, where it leads no packet astray.
@@ -189,8 +189,8 @@ fn features(from: u16, to: u16, encap: Action) -> Vec<(&'static str, bool, FlowR
 }
 
 /// Writes into the log what a device takes, when flows are to go into it.
-pub fn log(port: &str, device: &str, report: &Report) {
-    let count = |answers: &[Answer]| {
+pub fn log(port: &str, device: &str, report: &CapabilityReport) {
+    let count = |answers: &[CapabilityAnswer]| {
         let taken = answers.iter().filter(|answer| answer.taken.is_ok()).count();
         format!("{taken} of {}", answers.len())
     };
@@ -206,13 +206,13 @@ mod tests {
     use pipelines::offload::sim::{Eswitch, EswitchConfig};
     use pipelines::offload::translate::group;
 
-    fn asked(config: EswitchConfig) -> (Report, Eswitch) {
+    fn asked(config: EswitchConfig) -> (CapabilityReport, Eswitch) {
         let mut eswitch = Eswitch::new(config);
         let report = probe(&mut eswitch, 7, 8).unwrap();
         (report, eswitch)
     }
 
-    fn refused(answers: &[Answer]) -> Vec<&'static str> {
+    fn refused(answers: &[CapabilityAnswer]) -> Vec<&'static str> {
         answers.iter().filter(|answer| answer.taken.is_err()).map(|answer| answer.name).collect()
     }
 
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn rules_of_a_probe_are_where_no_flow_goes() {
-        for Sample { name, rules, .. } in sample::chains(7, 8).unwrap() {
+        for SampleChain { name, rules, .. } in sample::chains(7, 8).unwrap() {
             for rule in rules.into_iter().map(aside) {
                 assert!(rule.attr.group == 0 || rule.attr.group > ABOVE, "{name}: {rule}");
                 let jumps = rule.actions.iter().filter_map(|action| match action {

@@ -75,9 +75,9 @@ const QUEUE_PAIR: Qpn = Qpn::truncated(17);
 const SOURCE_PORT: u16 = 50_001;
 
 /// Ports that are a list of names; they carry nothing.
-struct Names;
+struct SamplePorts;
 
-impl Ports for Names {
+impl Ports for SamplePorts {
     fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)> {
         let at = PORTS.iter().position(|known| *known == name)? as PortIndex;
         Some((at, self.mac(at)))
@@ -101,7 +101,7 @@ impl Ports for Names {
 }
 
 /// A flow whose chain a port is asked about.
-pub struct Sample {
+pub struct SampleChain {
     /// What the flow is, in a few words.
     pub name: &'static str,
     /// The rules of its chain, in the order in which they are made.
@@ -111,7 +111,7 @@ pub struct Sample {
 }
 
 /// The packet of a sample, and where it comes from.
-struct Flow {
+struct SamplePacket {
     name: &'static str,
     frame: Vec<u8>,
     /// It comes out of the tunnel.
@@ -122,7 +122,7 @@ struct Flow {
     metered: bool,
 }
 
-fn flows() -> Vec<Flow> {
+fn flows() -> Vec<SamplePacket> {
     let mac = |n: u8| MacAddr([2, 0, 0x5e, 0x10, 1, n]);
     let v4 = |from: u8, to: u8| {
         Path::v4((mac(from), [198, 51, 100, from].into()), (mac(to), [198, 51, 100, to].into()))
@@ -134,20 +134,20 @@ fn flows() -> Vec<Flow> {
         path.with_tos(2).roce(SOURCE_PORT, Bth::new(opcode, QUEUE_PAIR, Psn::truncated(1)), &[0; 32])
     };
     let write = opcode::RC_WRITE_ONLY;
-    let plain = |name, frame| Flow { name, frame, tunnelled: false, pair: false, metered: false };
+    let plain = |name, frame| SamplePacket { name, frame, tunnelled: false, pair: false, metered: false };
     vec![
         plain("tcp-encap", tcp(v4(1, 9))),
-        Flow { tunnelled: true, ..plain("tcp-decap", tcp(v4(9, 1))) },
+        SamplePacket { tunnelled: true, ..plain("tcp-decap", tcp(v4(9, 1))) },
         plain("local", tcp(v4(1, 2))),
         plain("vlan-encap", tcp(v4(1, 9).tagged(5))),
-        Flow { tunnelled: true, ..plain("vlan-decap", tcp(v4(9, 1).tagged(5))) },
+        SamplePacket { tunnelled: true, ..plain("vlan-decap", tcp(v4(9, 1).tagged(5))) },
         plain("ipv6-encap", tcp(v6(1, 9))),
-        Flow { tunnelled: true, ..plain("ipv6-decap", tcp(v6(9, 1))) },
-        Flow { pair: true, ..plain("rc-encap", rdma(v4(1, 9), write)) },
-        Flow { pair: true, tunnelled: true, ..plain("rc-decap", rdma(v4(9, 1), write)) },
+        SamplePacket { tunnelled: true, ..plain("ipv6-decap", tcp(v6(9, 1))) },
+        SamplePacket { pair: true, ..plain("rc-encap", rdma(v4(1, 9), write)) },
+        SamplePacket { pair: true, tunnelled: true, ..plain("rc-decap", rdma(v4(9, 1), write)) },
         plain("ud-encap", rdma(v4(1, 9), opcode::UD_SEND_ONLY)),
-        Flow { metered: true, ..plain("tcp-metered", tcp(v4(1, 9))) },
-        Flow { pair: true, metered: true, ..plain("rc-metered", rdma(v4(1, 9), write)) },
+        SamplePacket { metered: true, ..plain("tcp-metered", tcp(v4(1, 9))) },
+        SamplePacket { pair: true, metered: true, ..plain("rc-metered", rdma(v4(1, 9), write)) },
     ]
 }
 
@@ -155,15 +155,15 @@ fn flows() -> Vec<Flow> {
 ///
 /// # Errors
 /// In words; not with the network above.
-pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
+pub fn chains(from: u16, to: u16) -> Result<Vec<SampleChain>, String> {
     let config = Config::parse(NETWORK, "sample").map_err(|errors| errors.to_string())?;
     let (mut topology, neighbours) = (Topology::new(64), Neighbours::default());
-    topology.rebuild(&config, &Names, &neighbours).map_err(|error| error.to_string())?;
+    topology.rebuild(&config, &SamplePorts, &neighbours).map_err(|error| error.to_string())?;
     let snapshot = topology.commit();
     let vnic = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == PORTS[usize::from(ONE)]);
     let (vnic, vpc) = vnic.map(|vnic| (vnic.index, vnic.vpc)).ok_or("the sample has no vNIC")?;
     let options = TranslateOptions::default();
-    let one = |flow: Flow| -> Result<Sample, String> {
+    let one = |flow: SamplePacket| -> Result<SampleChain, String> {
         let tree = Tree::new(TreeSize { tenants: 2, vnics: 4 }, &|_, _| {});
         if flow.metered {
             for class in [Class::Rdma, Class::Tcp] {
@@ -185,7 +185,7 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<Sample>, String> {
         let chain =
             translator.chain(&tables, &selector).map_err(|refusal| format!("{}: {refusal}", flow.name))?;
         let rules = chain.rules().into_iter().cloned().collect();
-        Ok(Sample { name: flow.name, rules, meter: chain.meter.map(|(_, meter)| meter) })
+        Ok(SampleChain { name: flow.name, rules, meter: chain.meter.map(|(_, meter)| meter) })
     };
     flows().into_iter().map(one).collect()
 }
@@ -208,7 +208,7 @@ mod tests {
         let samples = chains(7, 8).unwrap();
         let names: Vec<_> = samples.iter().map(|sample| sample.name).collect();
         assert_eq!(names, flows().iter().map(|flow| flow.name).collect::<Vec<_>>());
-        for Sample { name, rules, meter } in &samples {
+        for SampleChain { name, rules, meter } in &samples {
             let mut eswitch = Eswitch::new(EswitchConfig::default());
             for rule in rules {
                 eswitch.create(rule).unwrap_or_else(|error| panic!("{name}: {rule}: {error}"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::fields::DscpPolicy;
+use super::fields::DscpConfig;
 use super::units;
 
 /// `[nft]`: the network flow table of each worker.
@@ -77,7 +77,7 @@ pub enum ReservedBits {
 /// How encapsulation writes the outer ECN field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum EcnEncap {
+pub enum EcnEncapConfig {
     /// Copied, congestion experienced included (RFC 6040 normal mode).
     #[default]
     Rfc6040,
@@ -97,11 +97,11 @@ pub struct VxlanConfig {
     /// What becomes of packets with reserved bits set.
     pub reserved: ReservedBits,
     /// The outer ECN field.
-    pub ecn_encap: EcnEncap,
+    pub ecn_encap: EcnEncapConfig,
     /// The outer TTL or hop limit.
     pub ttl: u8,
     /// The outer DSCP.
-    pub dscp: DscpPolicy,
+    pub dscp: DscpConfig,
 }
 
 impl Default for VxlanConfig {
@@ -109,9 +109,9 @@ impl Default for VxlanConfig {
         Self {
             udp_port: 4789,
             reserved: ReservedBits::Ignore,
-            ecn_encap: EcnEncap::Rfc6040,
+            ecn_encap: EcnEncapConfig::Rfc6040,
             ttl: 64,
-            dscp: DscpPolicy::Copy,
+            dscp: DscpConfig::Copy,
         }
     }
 }

@@ -71,7 +71,7 @@ impl Document {
             return Err(ConfigErrors(errors.take(SYNTAX_ERRORS).collect()));
         }
         places.enter(table.get_ref());
-        let mut reader = Reader { table: table.into_inner(), places: &places, errors: Vec::new() };
+        let mut reader = SectionReader { table: table.into_inner(), places: &places, errors: Vec::new() };
         let config = Config {
             eal: reader.section("eal"),
             workers: reader.section("workers"),
@@ -112,13 +112,13 @@ impl Document {
 }
 
 /// Takes sections out of the document and remembers what was wrong with them.
-struct Reader<'t, 'p> {
+struct SectionReader<'t, 'p> {
     table: DeTable<'t>,
     places: &'p Places,
     errors: Vec<ConfigError>,
 }
 
-impl<'t> Reader<'t, '_> {
+impl<'t> SectionReader<'t, '_> {
     fn section<T: DeserializeOwned + Default>(&mut self, name: &str) -> T {
         let Some(value) = self.table.remove(name) else { return T::default() };
         if value.get_ref().is_array() {

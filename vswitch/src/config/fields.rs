@@ -143,7 +143,7 @@ pub fn show_vni<S: Serializer>(vni: &Vni, serializer: S) -> Result<S::Ok, S::Err
 
 /// Where the outer header's DSCP comes from: the inner one, or a fixed value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DscpPolicy {
+pub enum DscpConfig {
     /// The inner packet's DSCP is copied.
     #[default]
     Copy,
@@ -151,7 +151,7 @@ pub enum DscpPolicy {
     Fixed(Dscp),
 }
 
-impl Serialize for DscpPolicy {
+impl Serialize for DscpConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Copy => serializer.serialize_str("copy"),
@@ -160,29 +160,29 @@ impl Serialize for DscpPolicy {
     }
 }
 
-impl<'de> Deserialize<'de> for DscpPolicy {
+impl<'de> Deserialize<'de> for DscpConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
 
         impl Visitor<'_> for Reader {
-            type Value = DscpPolicy;
+            type Value = DscpConfig;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"copy\" or a DSCP from 0 to 63")
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DscpPolicy, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DscpConfig, E> {
                 match text {
-                    "copy" => Ok(DscpPolicy::Copy),
+                    "copy" => Ok(DscpConfig::Copy),
                     _ => {
                         Err(E::custom(format_args!("{} is not \"copy\" or a DSCP from 0 to 63", quote(text))))
                     }
                 }
             }
 
-            fn visit_i64<E: serde::de::Error>(self, raw: i64) -> Result<DscpPolicy, E> {
+            fn visit_i64<E: serde::de::Error>(self, raw: i64) -> Result<DscpConfig, E> {
                 let dscp = u8::try_from(raw).ok().and_then(|raw| Dscp::new(raw).ok());
-                dscp.map(DscpPolicy::Fixed).ok_or_else(|| {
+                dscp.map(DscpConfig::Fixed).ok_or_else(|| {
                     E::custom(format_args!("DSCP {raw} is not in 0..=63; a DSCP has 6 bits (RFC 2474)"))
                 })
             }

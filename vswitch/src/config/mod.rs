@@ -27,14 +27,14 @@ pub mod validate;
 
 use serde::Serialize;
 
-pub use datapath::{EcnEncap, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
+pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
-pub use fields::DscpPolicy;
+pub use fields::DscpConfig;
 pub use merge::Source;
 pub use name::Name;
 pub use network::{
-    HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTarget, StaticNeighbour,
+    HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTargetConfig, StaticNeighbour,
     SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
 pub use offload::{Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};

@@ -121,7 +121,7 @@ pub enum InnerVlan {
 
 /// Where a VPC's route leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteTarget {
+pub enum RouteTargetConfig {
     /// A gateway behind a VTEP, known by its MAC address.
     Gateway {
         /// The tunnel end point.
@@ -143,7 +143,7 @@ pub struct VpcRoute {
     /// Destinations.
     pub to: IpNet,
     /// Where they are.
-    pub target: RouteTarget,
+    pub target: RouteTargetConfig,
 }
 
 /// A [`VpcRoute`] as it is written.
@@ -171,8 +171,8 @@ impl TryFrom<WrittenVpcRoute> for VpcRoute {
     fn try_from(written: WrittenVpcRoute) -> Result<Self, String> {
         let to = written.to;
         let target = match (written.vtep, written.mac, written.vpc) {
-            (Some(vtep), Some(mac), None) => RouteTarget::Gateway { vtep, mac },
-            (None, None, Some(vpc)) => RouteTarget::Peer { vpc },
+            (Some(vtep), Some(mac), None) => RouteTargetConfig::Gateway { vtep, mac },
+            (None, None, Some(vpc)) => RouteTargetConfig::Peer { vpc },
             _ => {
                 return Err(format!(
                     "the route to {to} needs either both vtep and mac (a gateway) or vpc alone (a peered VPC)"
@@ -187,8 +187,10 @@ impl From<VpcRoute> for WrittenVpcRoute {
     fn from(route: VpcRoute) -> Self {
         let to = route.to;
         match route.target {
-            RouteTarget::Gateway { vtep, mac } => Self { to, vtep: Some(vtep), mac: Some(mac), vpc: None },
-            RouteTarget::Peer { vpc } => Self { to, vtep: None, mac: None, vpc: Some(vpc) },
+            RouteTargetConfig::Gateway { vtep, mac } => {
+                Self { to, vtep: Some(vtep), mac: Some(mac), vpc: None }
+            }
+            RouteTargetConfig::Peer { vpc } => Self { to, vtep: None, mac: None, vpc: Some(vpc) },
         }
     }
 }

@@ -298,9 +298,9 @@ impl PortSpec {
 }
 
 /// The value of `kind`, checked while its own place in the text is at hand.
-struct Kind(String);
+struct KindName(String);
 
-impl<'de> Deserialize<'de> for Kind {
+impl<'de> Deserialize<'de> for KindName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let kind = String::deserialize(deserializer)?;
         match PortSpec::KINDS.contains(&kind.as_str()) {
@@ -332,7 +332,7 @@ impl<'de> Visitor<'de> for SpecReader {
         let mut before: Vec<(String, toml::Value)> = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if key == "kind" {
-                let Kind(kind) = map.next_value()?;
+                let KindName(kind) = map.next_value()?;
                 if before.is_empty() {
                     return PortSpec::read(&kind, MapAccessDeserializer::new(map));
                 }

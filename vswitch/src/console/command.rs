@@ -86,7 +86,7 @@ impl std::error::Error for CommandError {}
 
 /// One argument as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct BoundArg {
     pub(super) name: String,
     pub(super) value: Value,
     pub(super) column: usize,
@@ -95,7 +95,7 @@ pub(super) struct Given {
 /// The arguments and keywords of a matched line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<BoundArg>,
     pub(super) keywords: Vec<&'static str>,
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::value::Kind;
+use super::value::ArgKind;
 
 /// A command syntax that is wrong. Only ever the programmer's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ impl SyntaxError {
 pub struct Arg {
     pub name: &'static str,
     /// The types it may have, in order of preference.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<ArgKind>,
     /// The words it may be.
     pub words: Vec<&'static str>,
 }
@@ -162,9 +162,9 @@ impl Compiler {
         // Where the first alternative is a type, all names of types are types; else all are words, so that a
         // choice such as `<mode:overlay|io|mac>` may have a word that is also a type's name.
         let single = !types.contains('|');
-        let typed = types.split('|').next().and_then(Kind::named).is_some();
+        let typed = types.split('|').next().and_then(ArgKind::named).is_some();
         for part in types.split('|') {
-            match Kind::named(part).filter(|_| typed) {
+            match ArgKind::named(part).filter(|_| typed) {
                 Some(kind) => arg.kinds.push(kind),
                 None if single => return Err(self.error(format!("has the unknown type {part}"))),
                 None => {
@@ -174,7 +174,7 @@ impl Compiler {
             }
         }
         let last = self.rest.trim_start().trim_start_matches(']').trim_start().is_empty();
-        if arg.kinds.contains(&Kind::Text) && !last {
+        if arg.kinds.contains(&ArgKind::Text) && !last {
             return Err(self.error(format!("has more behind <{name}>, which takes the rest of the line")));
         }
         let at = self.program.len();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::Entry;
+use super::CompiledCommand;
 use super::command::{CommandError, Output};
 use super::table::Table;
 use crate::config::error::quote;
@@ -11,9 +11,10 @@ pub(super) const SYNTAX: &str = "help [<topic:text>]";
 pub(super) const HELP: &str = "Show all commands, or those that begin with the given words";
 
 /// The commands that begin with the words of `topic`.
-pub(super) fn show<C>(entries: &[Entry<C>], topic: Option<&str>) -> Result<Output, CommandError> {
+pub(super) fn show<C>(entries: &[CompiledCommand<C>], topic: Option<&str>) -> Result<Output, CommandError> {
     let words: Vec<&str> = topic.unwrap_or("").split_whitespace().collect();
-    let mut found: Vec<&Entry<C>> = entries.iter().filter(|entry| begins(entry.syntax, &words)).collect();
+    let mut found: Vec<&CompiledCommand<C>> =
+        entries.iter().filter(|entry| begins(entry.syntax, &words)).collect();
     if found.is_empty() {
         // Not how a command begins; perhaps a word in one.
         found =

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::command::{Args, CommandError, Given};
+use super::command::{Args, BoundArg, CommandError};
 use super::grammar::{Arg, Program, Step};
 use super::lexer::Token;
-use super::value::{Kind, Value};
+use super::value::{ArgKind, Value};
 use crate::config::error::quote;
 
 /// The most expected words that an error lists.
@@ -80,7 +80,7 @@ pub(super) fn find(
 
 /// True when the last argument swallowed the rest of the line.
 fn took_the_rest(thread: &Thread) -> bool {
-    matches!(thread.args.given.last(), Some(Given { value: Value::Text(_), .. }))
+    matches!(thread.args.given.last(), Some(BoundArg { value: Value::Text(_), .. }))
 }
 
 /// The threads after one more word.
@@ -114,7 +114,7 @@ pub(super) fn advance(
         }
         let mut of_its_kind = false;
         for kind in arg.iter().flat_map(|arg| &arg.kinds) {
-            let text = if *kind == Kind::Text && (!token.quoted || !last) { rest } else { &token.text };
+            let text = if *kind == ArgKind::Text && (!token.quoted || !last) { rest } else { &token.text };
             match kind.read(text) {
                 Ok(value) if !of_its_kind => {
                     of_its_kind = true;
@@ -154,7 +154,7 @@ fn took_word(thread: &Thread, arg: Option<&Arg>, word: &'static str, token: &Tok
 
 fn took_value(thread: &Thread, arg: &Arg, value: Value, token: &Token) -> Thread {
     let mut next = Thread { step: thread.step + 1, ..thread.clone() };
-    next.args.given.push(Given { name: arg.name.to_owned(), value, column: token.column });
+    next.args.given.push(BoundArg { name: arg.name.to_owned(), value, column: token.column });
     next
 }
 

@@ -28,19 +28,19 @@ pub const MAX_LINE: usize = 64 * 1024;
 
 /// A table of commands, ready to run lines.
 pub struct Console<C> {
-    entries: Vec<Entry<C>>,
+    entries: Vec<CompiledCommand<C>>,
     values: fn(&C, &str) -> Vec<String>,
 }
 
 /// One command, compiled.
-pub(crate) struct Entry<C> {
+pub(crate) struct CompiledCommand<C> {
     pub(crate) syntax: &'static str,
     pub(crate) help: &'static str,
     pub(crate) program: Program,
-    action: Action<C>,
+    action: Handler<C>,
 }
 
-enum Action<C> {
+enum Handler<C> {
     Run(command::Run<C>),
     Help,
 }
@@ -51,21 +51,21 @@ impl<C> Console<C> {
     /// # Errors
     /// The first command whose syntax is wrong, or is there twice.
     pub fn new(commands: impl IntoIterator<Item = Command<C>>) -> Result<Self, SyntaxError> {
-        let mut entries: Vec<Entry<C>> = vec![Entry {
+        let mut entries: Vec<CompiledCommand<C>> = vec![CompiledCommand {
             syntax: help::SYNTAX,
             help: help::HELP,
             program: grammar::compile(help::SYNTAX)?,
-            action: Action::Help,
+            action: Handler::Help,
         }];
         for Command { syntax, help, run } in commands {
             if entries.iter().any(|entry| entry.syntax == grammar::shown(syntax)) {
                 return Err(SyntaxError::new(syntax, "is there twice"));
             }
-            entries.push(Entry {
+            entries.push(CompiledCommand {
                 syntax: grammar::shown(syntax),
                 help,
                 program: grammar::compile(syntax)?,
-                action: Action::Run(run),
+                action: Handler::Run(run),
             });
         }
         Ok(Self { entries, values: |_, _| Vec::new() })
@@ -90,8 +90,8 @@ impl<C> Console<C> {
         }
         let (index, args) = matcher::find(&self.programs(), line, &tokens)?;
         match &self.entries[index].action {
-            Action::Run(run) => run(context, &args),
-            Action::Help => help::show(&self.entries, args.maybe::<String>("topic").as_deref()),
+            Handler::Run(run) => run(context, &args),
+            Handler::Help => help::show(&self.entries, args.maybe::<String>("topic").as_deref()),
         }
     }
 

@@ -59,7 +59,7 @@ impl Session for Caller {
 
 /// How a console behaves.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ReplOptions {
     /// Stop at the first error.
     pub strict: bool,
     /// Answers are for programs.
@@ -68,7 +68,7 @@ pub struct Options {
     pub history: Option<PathBuf>,
 }
 
-impl Options {
+impl ReplOptions {
     /// Options with the history file of this user, in the XDG state folder.
     pub fn for_user() -> Self {
         let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -92,7 +92,7 @@ pub enum Ending {
 ///
 /// # Errors
 /// When the terminal or the standard streams fail.
-pub fn run<S: Session>(session: S, options: &Options) -> io::Result<Ending> {
+pub fn run<S: Session>(session: S, options: &ReplOptions) -> io::Result<Ending> {
     let stdin = io::stdin();
     if stdin.is_terminal() && io::stdout().is_terminal() {
         return on_terminal(session, options);
@@ -111,7 +111,7 @@ pub fn run<S: Session>(session: S, options: &Options) -> io::Result<Ending> {
 /// When a stream fails.
 pub fn on_pipe<S: Session>(
     mut session: S,
-    options: &Options,
+    options: &ReplOptions,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
     errors: &mut dyn Write,
@@ -124,10 +124,10 @@ pub fn on_pipe<S: Session>(
             break;
         }
         match run_line(&mut session, options, text, output, errors)? {
-            Done::Well => {}
-            Done::Badly if options.strict => return Ok(Ending::Failed),
-            Done::Badly => {}
-            Done::Lost => return Ok(Ending::Lost),
+            LineResult::Well => {}
+            LineResult::Badly if options.strict => return Ok(Ending::Failed),
+            LineResult::Badly => {}
+            LineResult::Lost => return Ok(Ending::Lost),
         }
     }
     Ok(Ending::Clean)
@@ -138,7 +138,7 @@ fn leaves(line: &str) -> bool {
     matches!(line, "quit" | "exit")
 }
 
-enum Done {
+enum LineResult {
     Well,
     Badly,
     Lost,
@@ -147,35 +147,35 @@ enum Done {
 /// Runs one line and shows what came of it.
 fn run_line<S: Session>(
     session: &mut S,
-    options: &Options,
+    options: &ReplOptions,
     line: &str,
     output: &mut dyn Write,
     errors: &mut dyn Write,
-) -> io::Result<Done> {
+) -> io::Result<LineResult> {
     if line.is_empty() || line.starts_with('#') {
-        return Ok(Done::Well);
+        return Ok(LineResult::Well);
     }
     match session.command(line, options.json) {
         Ok(reply) => show(&reply, options.json, output, errors),
         Err(error @ ClientError::TooLong(_)) => {
             writeln!(errors, "{error}")?;
-            Ok(Done::Badly)
+            Ok(LineResult::Badly)
         }
         Err(error) => {
             writeln!(errors, "{error}")?;
-            Ok(Done::Lost)
+            Ok(LineResult::Lost)
         }
     }
 }
 
-fn show(reply: &Reply, json: bool, output: &mut dyn Write, errors: &mut dyn Write) -> io::Result<Done> {
+fn show(reply: &Reply, json: bool, output: &mut dyn Write, errors: &mut dyn Write) -> io::Result<LineResult> {
     if !reply.ok {
         let message = reply.error.as_deref().unwrap_or("the switch gave no reason");
         match reply.column {
             Some(column) => writeln!(errors, "column {column}: {message}")?,
             None => writeln!(errors, "{message}")?,
         }
-        return Ok(Done::Badly);
+        return Ok(LineResult::Badly);
     }
     if json {
         writeln!(output, "{}", reply.json)?;
@@ -186,7 +186,7 @@ fn show(reply: &Reply, json: bool, output: &mut dyn Write, errors: &mut dyn Writ
         }
     }
     output.flush()?;
-    Ok(Done::Well)
+    Ok(LineResult::Well)
 }
 
 /// Reads one line, of which at most a little more than [`MAX_LINE`] bytes are kept: enough for the switch to
@@ -216,7 +216,7 @@ fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-fn on_terminal<S: Session>(session: S, options: &Options) -> io::Result<Ending> {
+fn on_terminal<S: Session>(session: S, options: &ReplOptions) -> io::Result<Ending> {
     let config =
         Config::builder().completion_type(CompletionType::List).max_history_size(1000).map_err(other)?;
     let mut editor: Editor<Assistant<S>, DefaultHistory> =
@@ -236,9 +236,9 @@ fn on_terminal<S: Session>(session: S, options: &Options) -> io::Result<Ending> 
                 let done =
                     run_line(&mut *session, options, line.trim(), &mut io::stdout(), &mut io::stderr())?;
                 match done {
-                    Done::Badly if options.strict => break Ending::Failed,
-                    Done::Lost => break Ending::Lost,
-                    Done::Well | Done::Badly => {}
+                    LineResult::Badly if options.strict => break Ending::Failed,
+                    LineResult::Lost => break Ending::Lost,
+                    LineResult::Well | LineResult::Badly => {}
                 }
             }
             Err(ReadlineError::Interrupted) => writeln!(io::stdout(), "(quit or Ctrl-D leaves the console)")?,

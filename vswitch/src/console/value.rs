@@ -14,7 +14,7 @@ use crate::config::{BitRate, ByteSize, Name};
 
 /// A type of argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ArgKind {
     /// Any word.
     Word,
     /// A name of a configured thing.
@@ -39,7 +39,7 @@ pub enum Kind {
     Text,
 }
 
-impl Kind {
+impl ArgKind {
     /// All types with their names in a syntax.
     pub const ALL: [(&'static str, Self); 13] = [
         ("word", Self::Word),
@@ -200,7 +200,7 @@ mod tests {
             ("duration", "10ms", "10"),
             ("path", "/a b", ""),
         ] {
-            let kind = Kind::named(name).unwrap();
+            let kind = ArgKind::named(name).unwrap();
             assert_eq!(kind.name(), name);
             assert!(kind.read(good).is_ok(), "{name} {good}");
             let error = kind.read(bad).unwrap_err();
@@ -209,10 +209,10 @@ mod tests {
                     && kind.read(&"z\u{1}".repeat(5000)).map_or_else(|e| e.len() < 300, |_| true)
             );
         }
-        assert_eq!(Kind::Port.read("up0"), Ok(Value::Port(PortRef::Name("up0".into()))));
-        assert_eq!(Kind::Port.read("up0:punt"), Ok(Value::Port(PortRef::Name("up0:punt".into()))));
-        assert!(Kind::Port.read("up0:other").is_err());
-        assert_eq!(Kind::Port.read("7"), Ok(Value::Port(PortRef::Id(7))));
+        assert_eq!(ArgKind::Port.read("up0"), Ok(Value::Port(PortRef::Name("up0".into()))));
+        assert_eq!(ArgKind::Port.read("up0:punt"), Ok(Value::Port(PortRef::Name("up0:punt".into()))));
+        assert!(ArgKind::Port.read("up0:other").is_err());
+        assert_eq!(ArgKind::Port.read("7"), Ok(Value::Port(PortRef::Id(7))));
         assert_eq!(u64::from_value(&Value::Uint(3)), Some(3));
         assert_eq!(u64::from_value(&Value::Word("3".into())), None);
     }

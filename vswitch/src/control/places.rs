@@ -12,37 +12,37 @@ use tokio::sync::Notify;
 use super::server::MAX_CLIENTS;
 
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    taken: Vec<Weak<Shared>>,
+pub(super) struct ClientPlaces {
+    taken: Vec<Weak<ClientState>>,
     /// Counts what clients do; it orders them by how long they have been idle.
     clock: Arc<AtomicU64>,
 }
 
 /// The place of one client; free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    shared: Arc<Shared>,
+pub(super) struct ClientPlace {
+    shared: Arc<ClientState>,
     clock: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ClientState {
     busy: AtomicBool,
     since: AtomicU64,
     leave: Notify,
 }
 
-impl Places {
+impl ClientPlaces {
     /// True when no place is free.
     pub(super) fn is_full(&self) -> bool {
         self.taken.iter().filter(|place| place.strong_count() > 0).count() >= MAX_CLIENTS
     }
 
     /// A place: a free one, or that of the client that was idle for longest; none while all are at work.
-    pub(super) fn take(&mut self) -> Option<Place> {
+    pub(super) fn take(&mut self) -> Option<ClientPlace> {
         self.taken.retain(|place| place.strong_count() > 0);
         if self.taken.len() >= MAX_CLIENTS {
-            let idle = |place: &Weak<Shared>| {
+            let idle = |place: &Weak<ClientState>| {
                 place
                     .upgrade()
                     .filter(|shared| !shared.busy.load(Relaxed))
@@ -54,14 +54,14 @@ impl Places {
                 shared.leave.notify_one();
             }
         }
-        let place = Place { shared: Arc::default(), clock: self.clock.clone() };
+        let place = ClientPlace { shared: Arc::default(), clock: self.clock.clone() };
         place.idle();
         self.taken.push(Arc::downgrade(&place.shared));
         Some(place)
     }
 }
 
-impl Place {
+impl ClientPlace {
     /// The client has been answered.
     pub(super) fn idle(&self) {
         self.shared.since.store(self.clock.fetch_add(1, Relaxed), Relaxed);
@@ -85,13 +85,13 @@ mod tests {
 
     #[test]
     fn repair_the_client_that_was_idle_for_longest_gives_way() {
-        let mut places = Places::default();
-        let mut taken: Vec<Place> = (0..MAX_CLIENTS).map(|_| places.take().unwrap()).collect();
+        let mut places = ClientPlaces::default();
+        let mut taken: Vec<ClientPlace> = (0..MAX_CLIENTS).map(|_| places.take().unwrap()).collect();
         assert!(places.is_full());
         // The first asks something and is answered; the second one is at work.
         taken[0].idle();
         taken[1].busy();
-        let left = |place: &Place| {
+        let left = |place: &ClientPlace| {
             let mut notified = Box::pin(place.given_away());
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             notified.as_mut().poll(&mut context).is_ready()
@@ -104,7 +104,7 @@ mod tests {
         let another = places.take().unwrap();
         assert!((0..taken.len()).all(|at| !left(&taken[at])));
         // All at work: nobody has to go.
-        [&newest, &another].into_iter().chain(&taken).for_each(Place::busy);
+        [&newest, &another].into_iter().chain(&taken).for_each(ClientPlace::busy);
         assert!(places.take().is_none());
     }
 }

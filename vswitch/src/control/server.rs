@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::places::{Place, Places};
+use super::places::{ClientPlace, ClientPlaces};
 use super::protocol::{Ask, MAX_REQUEST, Reply, Request};
 
 /// Connections at a time.
@@ -124,7 +124,7 @@ impl Server {
     /// When the runtime cannot take the socket.
     pub async fn serve(self, calls: mpsc::Sender<Call>) -> io::Result<()> {
         let listener = UnixListener::from_std(self.listener)?;
-        let mut places = Places::default();
+        let mut places = ClientPlaces::default();
         // Dropping the set ends all clients with the server.
         let mut clients = JoinSet::new();
         loop {
@@ -233,7 +233,7 @@ fn make_way(path: &Path) -> Result<(), BindError> {
 }
 
 /// Serves one client to its end.
-async fn client(stream: UnixStream, calls: mpsc::Sender<Call>, place: &Place) -> io::Result<()> {
+async fn client(stream: UnixStream, calls: mpsc::Sender<Call>, place: &ClientPlace) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let mut line = Vec::new();

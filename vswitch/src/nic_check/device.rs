@@ -1,6 +1,6 @@
 //! The device and what drives it: model, the kernel's driver, firmware, DPDK's driver, PCIe link.
 
-use super::Look;
+use super::DeviceLook;
 use super::commands;
 use super::finding::Finding;
 
@@ -26,11 +26,11 @@ const MODELS: &[(&str, &str)] = &[
 /// Models for which `mlx5-gate` puts rules to the driver's code.
 const JUDGED: [&str; 3] = ["ConnectX-6 Dx", "ConnectX-7", "BlueField-3"];
 
-pub(super) fn findings(look: &Look<'_>) -> Vec<Finding> {
+pub(super) fn findings(look: &DeviceLook<'_>) -> Vec<Finding> {
     vec![model(look), driver(look), driver_version(look), firmware(look), dpdk_driver(look)]
 }
 
-fn model(look: &Look<'_>) -> Finding {
+fn model(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "model";
     const WANTED: &str = "ConnectX-6 Dx, ConnectX-7 or BlueField-3";
     let (vendor, device) = match (look.text("vendor"), look.text("device")) {
@@ -51,7 +51,7 @@ fn model(look: &Look<'_>) -> Finding {
     }
 }
 
-fn driver(look: &Look<'_>) -> Finding {
+fn driver(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "driver";
     let pci = &[("pci", look.pci.as_str())];
     let ours = look.text("vendor").is_ok_and(|vendor| vendor == VENDOR);
@@ -65,7 +65,7 @@ fn driver(look: &Look<'_>) -> Finding {
 }
 
 /// The driver's own version where it has one (the vendor's package), else the kernel's, which it is part of.
-fn driver_version(look: &Look<'_>) -> Finding {
+fn driver_version(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "driver version";
     let own = look.driver.as_ref().map(|driver| look.host.read(format!("sys/module/{driver}/version")));
     match (own, look.host.read("proc/sys/kernel/osrelease")) {
@@ -75,7 +75,7 @@ fn driver_version(look: &Look<'_>) -> Finding {
     }
 }
 
-fn firmware(look: &Look<'_>) -> Finding {
+fn firmware(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "firmware";
     let by = |finding: Finding| finding.by(commands::QUERY_FIRMWARE.with(&[("pci", &look.pci)]));
     // Only hardware steering asks for one.
@@ -104,7 +104,7 @@ fn firmware(look: &Look<'_>) -> Finding {
 }
 
 /// `librte_net_mlx5`, where Debian and others keep DPDK's drivers.
-fn dpdk_driver(look: &Look<'_>) -> Finding {
+fn dpdk_driver(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "DPDK driver";
     const WANTED: &str = "librte_net_mlx5";
     let mut places: Vec<String> = Vec::new();
@@ -124,7 +124,7 @@ fn dpdk_driver(look: &Look<'_>) -> Finding {
 }
 
 /// Generation and width that the PCIe link has, and that the device could have.
-pub(super) fn pcie(look: &Look<'_>) -> Finding {
+pub(super) fn pcie(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "PCIe link";
     let by = |finding: Finding| finding.by(commands::PCIE_LINK.with(&[("pci", &look.pci)]));
     let both = |what: &str| {

@@ -8,14 +8,14 @@ use super::host::{Host, Unanswered};
 
 /// The e-switch of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eswitch {
+pub struct EswitchModes {
     /// `legacy`, `switchdev`, `switchdev_inactive`.
     pub mode: String,
     inline_mode: Option<String>,
     encap_mode: Option<String>,
 }
 
-impl fmt::Display for Eswitch {
+impl fmt::Display for EswitchModes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.mode)?;
         let more = [("inline-mode", &self.inline_mode), ("encap-mode", &self.encap_mode)];
@@ -46,13 +46,13 @@ fn word(value: &Value) -> Option<String> {
 ///
 /// # Errors
 /// When devlink does not say.
-pub fn eswitch(host: &Host, pci: &str) -> Result<Eswitch, Unanswered> {
+pub fn eswitch(host: &Host, pci: &str) -> Result<EswitchModes, Unanswered> {
     let handle = format!("pci/{pci}");
     let args = ["-j", "dev", "eswitch", "show", &handle];
     let answer = ask(host, "devlink", &args)?;
     let told = &answer["dev"][&handle];
     let mode = word(&told["mode"]).ok_or_else(|| strange("devlink", &args, &answer.to_string()))?;
-    Ok(Eswitch { mode, inline_mode: word(&told["inline-mode"]), encap_mode: word(&told["encap-mode"]) })
+    Ok(EswitchModes { mode, inline_mode: word(&told["inline-mode"]), encap_mode: word(&told["encap-mode"]) })
 }
 
 /// The kernel's way to write rules: `dmfs`, `smfs`, `hmfs`.

@@ -3,18 +3,18 @@
 use super::commands;
 use super::finding::Finding;
 use super::host::Unanswered;
-use super::{Look, devlink};
+use super::{DeviceLook, devlink};
 
 /// Steering of the kernel's own rules that is done in the NIC's memory by the driver, or by the NIC.
 const STEERING: [&str; 2] = ["smfs", "hmfs"];
 
-pub(super) fn findings(look: &Look<'_>) -> Vec<Finding> {
+pub(super) fn findings(look: &DeviceLook<'_>) -> Vec<Finding> {
     let mode = devlink::eswitch(look.host, &look.pci);
     let named = mode.as_ref().ok().map(|eswitch| eswitch.mode.as_str());
     vec![vfs(look), steering(look, named), eswitch(look, &mode), representors(look, named)]
 }
 
-fn vfs(look: &Look<'_>) -> Finding {
+fn vfs(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "VFs";
     let (now, most) = match (look.number("sriov_numvfs"), look.number("sriov_totalvfs")) {
         (Ok(now), Ok(most)) => (now, most),
@@ -46,7 +46,7 @@ fn vfs(look: &Look<'_>) -> Finding {
 }
 
 /// What devlink did not say: as a finding that says what to do.
-fn unanswered(look: &Look<'_>, name: &str, why: &Unanswered, wanted: &str) -> Finding {
+fn unanswered(look: &DeviceLook<'_>, name: &str, why: &Unanswered, wanted: &str) -> Finding {
     match why {
         // The driver is what has to be changed first, and that is said above.
         _ if look.driver.as_deref() != Some("mlx5_core") => {
@@ -60,7 +60,7 @@ fn unanswered(look: &Look<'_>, name: &str, why: &Unanswered, wanted: &str) -> Fi
     }
 }
 
-fn steering(look: &Look<'_>, mode: Option<&str>) -> Finding {
+fn steering(look: &DeviceLook<'_>, mode: Option<&str>) -> Finding {
     const NAME: &str = "flow_steering_mode";
     const WANTED: &str = "smfs";
     let pci = &[("pci", look.pci.as_str())];
@@ -78,7 +78,7 @@ fn steering(look: &Look<'_>, mode: Option<&str>) -> Finding {
     }
 }
 
-fn eswitch(look: &Look<'_>, eswitch: &Result<devlink::Eswitch, Unanswered>) -> Finding {
+fn eswitch(look: &DeviceLook<'_>, eswitch: &Result<devlink::EswitchModes, Unanswered>) -> Finding {
     const NAME: &str = "e-switch mode";
     const WANTED: &str = "switchdev";
     match eswitch {
@@ -93,7 +93,7 @@ fn eswitch(look: &Look<'_>, eswitch: &Result<devlink::Eswitch, Unanswered>) -> F
     }
 }
 
-fn representors(look: &Look<'_>, mode: Option<&str>) -> Finding {
+fn representors(look: &DeviceLook<'_>, mode: Option<&str>) -> Finding {
     const NAME: &str = "representors";
     let by = |finding: Finding| finding.by(commands::LIST_PORTS.with(&[]));
     let found = look.representors();

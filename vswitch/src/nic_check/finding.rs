@@ -1,4 +1,4 @@
-//! [`Finding`]: one thing that was looked at, and [`Report`]: all of them, as a table, as JSON and as an exit status.
+//! [`Finding`]: one thing that was looked at, and [`NicReport`]: all of them, as a table, as JSON and as an exit status.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::console::Table;
 /// What is to be made of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum FindingState {
     /// As wanted.
     Fine,
     /// Told; whether it is right depends on the network, or nobody asked for it.
@@ -18,7 +18,7 @@ pub enum State {
     Unknown,
 }
 
-impl State {
+impl FindingState {
     const fn mark(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -40,35 +40,35 @@ pub struct Finding {
     pub value: String,
     /// What there should be.
     pub wanted: String,
-    pub state: State,
+    pub state: FindingState,
     /// What changes or shows it.
     pub command: Option<String>,
 }
 
 impl Finding {
-    fn new(name: &str, state: State, value: impl ToString, wanted: impl ToString) -> Self {
+    fn new(name: &str, state: FindingState, value: impl ToString, wanted: impl ToString) -> Self {
         let (value, wanted) = (value.to_string(), wanted.to_string());
         Self { name: name.into(), value, wanted, state, command: None }
     }
 
     /// All is well.
     pub fn fine(name: &str, value: impl ToString, wanted: impl ToString) -> Self {
-        Self::new(name, State::Fine, value, wanted)
+        Self::new(name, FindingState::Fine, value, wanted)
     }
 
     /// Told, without a judgement.
     pub fn noted(name: &str, value: impl ToString, wanted: impl ToString) -> Self {
-        Self::new(name, State::Noted, value, wanted)
+        Self::new(name, FindingState::Noted, value, wanted)
     }
 
     /// Something to change; [`Finding::by`] says how.
     pub fn change(name: &str, value: impl ToString, wanted: impl ToString) -> Self {
-        Self::new(name, State::Change, value, wanted)
+        Self::new(name, FindingState::Change, value, wanted)
     }
 
     /// Something that matters could not be looked at.
     pub fn unknown(name: &str, why: impl std::fmt::Display, wanted: impl ToString) -> Self {
-        Self::new(name, State::Unknown, format!("not known: {why}"), wanted)
+        Self::new(name, FindingState::Unknown, format!("not known: {why}"), wanted)
     }
 
     /// The command that changes or shows it.
@@ -81,18 +81,18 @@ impl Finding {
 
 /// What was found on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct NicReport {
     /// Its PCI address.
     pub device: String,
     /// In the order of BRINGUP.md.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl NicReport {
     /// 0: all is fine; 1: there is something to change; 2: something that matters could not be looked at.
     pub fn status(&self) -> u8 {
         let any = |state| self.findings.iter().any(|finding| finding.state == state);
-        match (any(State::Change), any(State::Unknown)) {
+        match (any(FindingState::Change), any(FindingState::Unknown)) {
             (true, _) => 1,
             (false, true) => 2,
             (false, false) => 0,
@@ -108,7 +108,7 @@ impl Report {
             table.row([name, mark, finding.value.clone(), finding.wanted.clone(), command]);
         }
         let count = |state| self.findings.iter().filter(|finding| finding.state == state).count();
-        let (change, unknown) = (count(State::Change), count(State::Unknown));
+        let (change, unknown) = (count(FindingState::Change), count(FindingState::Unknown));
         let verdict = match (change, unknown) {
             (0, 0) => "nothing to change".into(),
             (change, 0) => format!("{change} to change, from top to bottom"),

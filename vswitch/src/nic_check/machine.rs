@@ -1,15 +1,15 @@
 //! The machine around the device: huge pages and cores of its NUMA node.
 
-use super::Look;
+use super::DeviceLook;
 use super::commands;
 use super::finding::Finding;
 
 /// The node of the device; `None` where the machine has but one, or does not say.
-fn node(look: &Look<'_>) -> Option<u32> {
+fn node(look: &DeviceLook<'_>) -> Option<u32> {
     look.host.number::<i64>(look.path.join("numa_node")).ok().and_then(|node| u32::try_from(node).ok())
 }
 
-pub(super) fn huge_pages(look: &Look<'_>) -> Finding {
+pub(super) fn huge_pages(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "huge pages";
     let Some(wanted) = look.wanted.huge_mib else {
         return Finding::noted(NAME, "not used: [eal] huge-pages = \"never\"", "");
@@ -47,7 +47,7 @@ pub(super) fn huge_pages(look: &Look<'_>) -> Finding {
     Finding::change(NAME, shown, text).by(command)
 }
 
-pub(super) fn cores(look: &Look<'_>) -> Finding {
+pub(super) fn cores(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "NUMA node";
     let by = |finding: Finding| finding.by(commands::LIST_CORES.with(&[]));
     let Some(node) = node(look) else {

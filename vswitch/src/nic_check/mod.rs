@@ -23,11 +23,11 @@ mod wanted;
 
 use std::path::{Path, PathBuf};
 
-pub use finding::{Finding, Report, State};
+pub use finding::{Finding, FindingState, NicReport};
 pub use host::Host;
 use host::Unread;
 use probe::Probed;
-use wanted::Wanted;
+use wanted::WantedDevice;
 
 use crate::config::Config;
 use crate::port::full_address;
@@ -54,9 +54,9 @@ pub enum Unseen {
 }
 
 /// A device that is looked at.
-struct Look<'a> {
+struct DeviceLook<'a> {
     host: &'a Host,
-    wanted: &'a Wanted,
+    wanted: &'a WantedDevice,
     /// The config's file.
     file: &'a str,
     /// Its full address.
@@ -69,7 +69,7 @@ struct Look<'a> {
     netdev: Option<String>,
 }
 
-impl Look<'_> {
+impl DeviceLook<'_> {
     fn text(&self, file: &str) -> Result<String, Unread> {
         self.host.read(self.path.join(file))
     }
@@ -132,7 +132,7 @@ pub fn check(
     pci: &str,
     config: Option<(&Config, &str)>,
     probed: Option<&Result<Probed, String>>,
-) -> Result<Report, Unseen> {
+) -> Result<NicReport, Unseen> {
     const BUS: &str = "sys/bus/pci/devices";
     let pci = address(pci)?;
     let path = Path::new(BUS).join(&pci);
@@ -151,15 +151,22 @@ pub fn check(
         };
         return Err(Unseen::NoDevice { pci, known });
     }
-    let wanted = Wanted::of(config.map(|(config, _)| config), &pci);
+    let wanted = WantedDevice::of(config.map(|(config, _)| config), &pci);
     let driver = host.link(path.join("driver"));
     let own = |netdev: &String| {
         let port = host.read(Path::new("sys/class/net").join(netdev).join("phys_port_name"));
         !port.is_ok_and(|port| is_representor(&port))
     };
     let netdev = host.names(path.join("net")).into_iter().find(own);
-    let look =
-        Look { host, wanted: &wanted, file: config.map_or("", |(_, file)| file), pci, path, driver, netdev };
+    let look = DeviceLook {
+        host,
+        wanted: &wanted,
+        file: config.map_or("", |(_, file)| file),
+        pci,
+        path,
+        driver,
+        netdev,
+    };
     let mut findings = device::findings(&look);
     findings.push(machine::huge_pages(&look));
     findings.push(machine::cores(&look));
@@ -172,5 +179,5 @@ pub fn check(
     findings.push(offload::config(&look));
     findings.push(offload::build());
     findings.extend(offload::chains(&look, probed));
-    Ok(Report { device: look.pci, findings })
+    Ok(NicReport { device: look.pci, findings })
 }

@@ -5,14 +5,14 @@ use super::devlink;
 use super::finding::Finding;
 use super::host::{Unanswered, Unread};
 use super::probe::Probed;
-use super::{Look, commands::Template};
+use super::{DeviceLook, commands::Template};
 
 /// The priority of RoCE where nothing says another.
 const USUAL_PRIORITY: usize = 3;
 /// Who marks and who slows down (DCQCN's notification and reaction point), as the vendor's driver names their folders.
 const ECN: [&str; 2] = ["roce_np", "roce_rp"];
 
-pub(super) fn link(look: &Look<'_>) -> Finding {
+pub(super) fn link(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "link";
     const WANTED: &str = "up";
     let netdev = match no_netdev(look, NAME, WANTED) {
@@ -32,7 +32,7 @@ pub(super) fn link(look: &Look<'_>) -> Finding {
     }
 }
 
-pub(super) fn mtu(look: &Look<'_>) -> Finding {
+pub(super) fn mtu(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "MTU";
     let least = look.wanted.mtu;
     let whose = if look.wanted.by_config { "of the config" } else { "1500 in VxLAN, with room" };
@@ -52,7 +52,7 @@ pub(super) fn mtu(look: &Look<'_>) -> Finding {
 }
 
 /// PFC, trust and ECN: whether they are right, the network as a whole decides; what contradicts itself is to be changed.
-pub(super) fn lossless(look: &Look<'_>) -> Vec<Finding> {
+pub(super) fn lossless(look: &DeviceLook<'_>) -> Vec<Finding> {
     let Some(netdev) = look.netdev.as_deref() else {
         let hidden = |name| Finding::noted(name, "not known: the device has no kernel interface", "");
         return ["PFC", "trust", "ECN of RDMA"].map(hidden).into();
@@ -74,7 +74,7 @@ fn pfc_finding(netdev: &str, pfc: &Result<Vec<usize>, Unanswered>) -> Finding {
 }
 
 /// mlx5 trusts DSCPs as soon as one leads to a priority (dcbnl of the kernel's driver).
-fn trust(look: &Look<'_>, netdev: &str, lossless: Option<usize>) -> Finding {
+fn trust(look: &DeviceLook<'_>, netdev: &str, lossless: Option<usize>) -> Finding {
     const NAME: &str = "trust";
     let wanted = match lossless {
         Some(priority) => format!("DSCP, with RoCE's leading to priority {priority}, which PFC is on for"),
@@ -94,7 +94,7 @@ fn trust(look: &Look<'_>, netdev: &str, lossless: Option<usize>) -> Finding {
 }
 
 /// Of the NIC's own queue pairs: those of the host and of VFs. What the switch marks is a matter of its config.
-fn ecn(look: &Look<'_>, netdev: &str, priority: usize) -> Finding {
+fn ecn(look: &DeviceLook<'_>, netdev: &str, priority: usize) -> Finding {
     const NAME: &str = "ECN of RDMA";
     let wanted = format!("on for priority {priority}, in both roles");
     let mut shown = Vec::new();
@@ -133,7 +133,7 @@ fn ecn(look: &Look<'_>, netdev: &str, priority: usize) -> Finding {
 }
 
 /// Queues of the kernel's driver. Those of the switch are made when it starts: one for each worker.
-pub(super) fn queues(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -> Finding {
+pub(super) fn queues(look: &DeviceLook<'_>, probed: Option<&Result<Probed, String>>) -> Finding {
     const NAME: &str = "queues, RSS";
     let workers = look.wanted.workers;
     let wanted = format!("{workers} for the switch, which it makes itself");
@@ -154,7 +154,7 @@ pub(super) fn queues(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -
     Finding::noted(NAME, value + &rss, wanted).by(filled(commands::SHOW_RSS, netdev))
 }
 
-fn no_netdev<'a>(look: &'a Look<'_>, name: &str, wanted: &str) -> Result<&'a str, Finding> {
+fn no_netdev<'a>(look: &'a DeviceLook<'_>, name: &str, wanted: &str) -> Result<&'a str, Finding> {
     look.netdev.as_deref().ok_or_else(|| match look.driver.as_deref() {
         Some("mlx5_core") => {
             Finding::unknown(name, "the device has no interface in this network namespace", wanted)

@@ -2,13 +2,13 @@
 
 use pmd::flow::BUILD;
 
-use super::Look;
+use super::DeviceLook;
 use super::commands;
 use super::finding::Finding;
-use super::probe::{Answer, Probed};
+use super::probe::{ProbeAnswer, Probed};
 use crate::config::offload::Entropy;
 
-pub(super) fn config(look: &Look<'_>) -> Finding {
+pub(super) fn config(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "[offload]";
     const WANTED: &str = "offload = \"rte-flow\" at the uplink and the representors";
     let wanted = look.wanted;
@@ -57,7 +57,7 @@ pub(super) fn build() -> Finding {
 }
 
 /// Which chains the device takes.
-pub(super) fn chains(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -> Vec<Finding> {
+pub(super) fn chains(look: &DeviceLook<'_>, probed: Option<&Result<Probed, String>>) -> Vec<Finding> {
     const NAME: &str = "chains";
     const WANTED: &str = "taken";
     let ask = commands::PROBE.with(&[("pci", &look.pci)]);
@@ -69,7 +69,7 @@ pub(super) fn chains(look: &Look<'_>, probed: Option<&Result<Probed, String>>) -
         Some(Err(why)) => return vec![Finding::unknown(NAME, why, WANTED).by(ask)],
         Some(Ok(report)) => report,
     };
-    let one = |kind: &str, (name, taken): &Answer| {
+    let one = |kind: &str, (name, taken): &ProbeAnswer| {
         let name = format!("{kind} {name}");
         match taken {
             Ok(()) => Finding::fine(&name, "taken", WANTED),

@@ -11,15 +11,15 @@ use serde_json::Value;
 use crate::control::client::Client;
 
 /// An item, action or chain, and the device's words when it refused.
-pub type Answer = (String, Result<(), String>);
+pub type ProbeAnswer = (String, Result<(), String>);
 
 /// What a switch says of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
     /// Whole chains, by the flow that they are for.
-    pub chains: Vec<Answer>,
+    pub chains: Vec<ProbeAnswer>,
     /// Single items and actions.
-    pub features: Vec<Answer>,
+    pub features: Vec<ProbeAnswer>,
     /// Hash types of RSS that the device can.
     pub rss: Option<String>,
 }
@@ -61,7 +61,7 @@ pub(super) fn probe_by(
     Ok(probed)
 }
 
-fn answer(told: &Value) -> Option<Answer> {
+fn answer(told: &Value) -> Option<ProbeAnswer> {
     let taken = match told["taken"].as_bool()? {
         true => Ok(()),
         false => Err(told["words"].as_str().unwrap_or("no words").to_owned()),

@@ -9,7 +9,7 @@ const USUAL_MTU: u16 = 1600;
 
 /// What is wanted of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedDevice {
     /// A config says so; else it is what is usual.
     pub by_config: bool,
     /// Ports of the config on this device.
@@ -33,7 +33,7 @@ pub struct Wanted {
     pub offload: OffloadConfig,
 }
 
-impl Wanted {
+impl WantedDevice {
     /// Of the device at this full address.
     pub fn of(config: Option<&Config>, pci: &str) -> Self {
         let given = config.cloned().unwrap_or_default();

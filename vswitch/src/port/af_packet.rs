@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::AfPacketPort;
 
 /// The kernel puts this much in front of a packet in its frame of the ring.
@@ -23,7 +23,7 @@ const RING_BYTES: u32 = 4 << 20;
 /// The driver's limit.
 const MAX_QUEUES: u16 = 16;
 
-pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("af-packet", preflight::NET_RAW)?;
     opening.take(format!("interface {}", spec.iface))?;
     preflight::interface_up(&spec.iface)?;
@@ -35,7 +35,7 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Pla
         });
     }
     let mtu = preflight::interface_mtu(&spec.iface)?.max(opening.request.mtu.unwrap_or(0).into());
-    let ring = Ring::for_mtu(mtu);
+    let ring = PacketRing::for_mtu(mtu);
     warn_about_offloads(&spec.iface);
     let traits = Traits {
         partial_checksums: true,
@@ -43,20 +43,20 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Pla
         min_segment: u16::try_from(ring.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX),
         ..Traits::exactly(spec.queues)
     };
-    let mut plan = Plan::virtual_device("af_packet", args(spec, ring)?, traits);
+    let mut plan = DevicePlan::virtual_device("af_packet", args(spec, ring)?, traits);
     plan.calm = preflight::calm_interface(&spec.iface);
     Ok(plan)
 }
 
 /// The socket's memory, shared with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ring {
+struct PacketRing {
     frame_size: u32,
     block_size: u32,
     frames: u32,
 }
 
-impl Ring {
+impl PacketRing {
     /// Frames that hold packets of this MTU: with the driver's default of 2048 longer ones would be cut. The
     /// driver wants frames to fill blocks without a rest, and blocks are whole pages.
     fn for_mtu(mtu: u32) -> Self {
@@ -71,7 +71,7 @@ impl Ring {
     }
 }
 
-fn args(spec: &AfPacketPort, ring: Ring) -> Result<Devargs, OpenError> {
+fn args(spec: &AfPacketPort, ring: PacketRing) -> Result<Devargs, OpenError> {
     // Several sockets make a fanout group by themselves, which spreads flows by their hash.
     Ok(Devargs::default()
         .text("iface", "iface", &spec.iface)?
@@ -144,15 +144,15 @@ mod tests {
     fn arguments() {
         let spec = AfPacketPort { iface: "v0".into(), queues: 2 };
         let golden = "iface=v0,qpairs=2,blocksz=4096,framesz=2048,framecnt=2048";
-        assert_eq!(args(&spec, Ring::for_mtu(1500)).unwrap().finish(), golden);
+        assert_eq!(args(&spec, PacketRing::for_mtu(1500)).unwrap().finish(), golden);
         let golden = "iface=v0,qpairs=2,blocksz=12288,framesz=12288,framecnt=341";
-        assert_eq!(args(&spec, Ring::for_mtu(9000)).unwrap().finish(), golden);
+        assert_eq!(args(&spec, PacketRing::for_mtu(9000)).unwrap().finish(), golden);
     }
 
     #[test]
     fn every_mtu_fits_its_frames_and_frames_fill_blocks() {
         for mtu in (68..=65_536).step_by(7).chain([1500, 1946, 1947, 65_535, 65_536]) {
-            let ring = Ring::for_mtu(mtu);
+            let ring = PacketRing::for_mtu(mtu);
             assert!(ring.frame_size >= mtu.min(65_535) + LINK_HEADER + FRAME_OVERHEAD, "{mtu}: {ring:?}");
             assert!(ring.block_size.is_multiple_of(PAGE) && ring.block_size.is_multiple_of(ring.frame_size));
             assert!(ring.frames.is_multiple_of(ring.block_size / ring.frame_size), "{mtu}: {ring:?}");

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::AfXdpPort;
 
 /// Interfaces, by index, that were af-xdp ports of this process.
@@ -18,7 +18,7 @@ static USED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 /// neither when a queue is closed.
 const RING: u16 = 2048;
 
-pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("af-xdp", preflight::NET_RAW)?;
     preflight::capable("af-xdp", preflight::NET_ADMIN)?;
     opening.take(format!("interface {}", spec.iface))?;
@@ -30,7 +30,7 @@ pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Plan, 
         kept_buffers: (2 * RING).saturating_mul(spec.queues),
         ..Traits::exactly(spec.queues)
     };
-    let mut plan = Plan::virtual_device("af_xdp", args(spec)?, traits);
+    let mut plan = DevicePlan::virtual_device("af_xdp", args(spec)?, traits);
     plan.calm = preflight::calm_interface(&spec.iface);
     Ok(plan)
 }

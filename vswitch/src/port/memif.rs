@@ -2,10 +2,10 @@
 
 use super::claims;
 use super::devargs::Devargs;
-use super::{OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::{MemifPort, MemifRole};
 
-pub(super) fn plan(spec: &MemifPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &MemifPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let args = args(spec)?;
     let served = format!("memif server {} ", spec.socket.display());
     match spec.role {
@@ -23,7 +23,7 @@ pub(super) fn plan(spec: &MemifPort, opening: &mut Opening<'_>) -> Result<Plan, 
         }
     }
     let traits = Traits { tells_link: true, ..Traits::up_to(opening.request.queues) };
-    Ok(Plan::virtual_device("memif", args, traits))
+    Ok(DevicePlan::virtual_device("memif", args, traits))
 }
 
 fn args(spec: &MemifPort) -> Result<Devargs, OpenError> {

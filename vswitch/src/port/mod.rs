@@ -1,6 +1,6 @@
 //! Ports: from what the config says stands behind a port to a device that can be started, and back.
 //!
-//! One file per kind turns its `PortSpec` into a `Plan`: the devices it takes, the driver's arguments, what
+//! One file per kind turns its `PortSpec` into a `DevicePlan`: the devices it takes, the driver's arguments, what
 //! the switch must know of it. The registry is `plan`; [`open`] carries a plan out and [`close`] undoes it.
 //! Both are synchronous, belong on a helper thread, and never touch a packet.
 
@@ -39,7 +39,7 @@ pub use traits::{MtuControl, Traits};
 
 /// What a port is opened with, beside its kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct OpenRequest<'a> {
     /// The switch's own name of the port.
     pub name: &'a str,
     /// A number that no other open port has; the device is named by it.
@@ -52,7 +52,7 @@ pub struct Request<'a> {
 
 /// A port as opened: stopped, and ready to start.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedPort {
     pub port: Port,
     /// What the switch must know of its kind.
     pub traits: Traits,
@@ -66,7 +66,7 @@ pub struct Opened {
 #[derive(Debug)]
 struct Opening<'a> {
     eal: &'a Eal,
-    request: &'a Request<'a>,
+    request: &'a OpenRequest<'a>,
     claims: Claims,
 }
 
@@ -79,8 +79,8 @@ impl Opening<'_> {
 
 /// How a kind becomes a device.
 #[derive(Debug)]
-struct Plan {
-    device: Device,
+struct DevicePlan {
+    device: DeviceSpec,
     traits: Traits,
     /// The socket the port makes.
     socket: Option<PathBuf>,
@@ -94,7 +94,7 @@ struct Plan {
 
 /// What DPDK is asked for.
 #[derive(Debug)]
-enum Device {
+enum DeviceSpec {
     /// A virtual device of this driver, with arguments.
     Virtual { driver: &'static str, args: String },
     /// A virtual device, named in full.
@@ -102,22 +102,22 @@ enum Device {
     /// A device of the PCI bus, with devargs.
     Pci(String),
     /// A port made of rings.
-    Rings(ring::Ways),
+    Rings(ring::PortRings),
 }
 
-impl Plan {
-    fn new(device: Device, traits: Traits) -> Self {
+impl DevicePlan {
+    fn new(device: DeviceSpec, traits: Traits) -> Self {
         Self { device, traits, socket: None, calm: None, new_tap: None, ring: None }
     }
 
     /// A virtual device of `driver`.
     fn virtual_device(driver: &'static str, args: devargs::Devargs, traits: Traits) -> Self {
-        Self::new(Device::Virtual { driver, args: args.finish() }, traits)
+        Self::new(DeviceSpec::Virtual { driver, args: args.finish() }, traits)
     }
 }
 
 /// The registry: which file knows a kind.
-fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     match spec {
         PortSpec::Pci(spec) => pci::plan(spec, opening),
         PortSpec::Representor(spec) => representor::plan(spec, opening),
@@ -154,7 +154,7 @@ pub fn give_up(spec: &PortSpec) {
 ///
 /// # Errors
 /// [`OpenError`]; nothing stays behind then.
-pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened, OpenError> {
+pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<OpenedPort, OpenError> {
     let mut opening = Opening { eal, request, claims: Claims::default() };
     let plan = plan(spec, &mut opening)?;
     let mut cleanup =
@@ -177,7 +177,7 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &Request<'_>) -> Result<Opened,
         (MtuControl::Device, Some(wanted)) => check_mtu(spec.kind(), request.name, wanted, &info)?,
         _ => {}
     }
-    Ok(Opened { port, traits, cleanup, presence: Presence::of(spec) })
+    Ok(OpenedPort { port, traits, cleanup, presence: Presence::of(spec) })
 }
 
 /// Closes a stopped port: detaches its device, and removes what it made.
@@ -192,17 +192,19 @@ pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
 }
 
 /// Asks DPDK for the device. An error comes with the driver it concerns.
-fn attach(eal: &Eal, device: Device, unique: u32) -> Result<Port, (Option<&'static str>, PortError)> {
+fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'static str>, PortError)> {
     match device {
-        Device::Virtual { driver, args } => {
+        DeviceSpec::Virtual { driver, args } => {
             let attached = Port::attach(eal, &format!("net_{driver}{unique}"), &args);
             attached.map_err(|error| (Some(driver), discreet(error, &args)))
         }
-        Device::Named { name, args } => {
+        DeviceSpec::Named { name, args } => {
             Port::attach(eal, &name, &args).map_err(|error| (None, discreet(error, &args)))
         }
-        Device::Pci(devargs) => Port::open(eal, &devargs).map_err(|error| (None, discreet(error, &devargs))),
-        Device::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
+        DeviceSpec::Pci(devargs) => {
+            Port::open(eal, &devargs).map_err(|error| (None, discreet(error, &devargs)))
+        }
+        DeviceSpec::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! `null`: receives empty frames without end, throws away what it is sent. For measuring.
 
 use super::devargs::Devargs;
-use super::{OpenError, Opening, Plan, Traits};
+use super::{DevicePlan, OpenError, Opening, Traits};
 use crate::config::port_spec::NullPort;
 
-pub(super) fn plan(spec: &NullPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
-    Ok(Plan::virtual_device("null", args(spec), Traits::up_to(opening.request.queues)))
+pub(super) fn plan(spec: &NullPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
+    Ok(DevicePlan::virtual_device("null", args(spec), Traits::up_to(opening.request.queues)))
 }
 
 fn args(spec: &NullPort) -> Devargs {

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::devargs::Devargs;
-use super::{OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::PcapPort;
 
 /// Bytes of a capture file's own header: a file of no more holds no packet.
@@ -13,7 +13,7 @@ const FILE_HEADER: u64 = 24;
 /// pcap with micro- or nanoseconds in either byte order, and pcapng.
 const MAGICS: [u32; 5] = [0xa1b2_c3d4, 0xd4c3_b2a1, 0xa1b2_3c4d, 0x4d3c_b2a1, 0x0a0d_0d0a];
 
-pub(super) fn plan(spec: &PcapPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &PcapPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let ifaces = [&spec.iface, &spec.rx_iface, &spec.tx_iface].into_iter().flatten();
     for iface in ifaces {
         opening.take(format!("interface {iface}"))?;
@@ -27,7 +27,7 @@ pub(super) fn plan(spec: &PcapPort, opening: &mut Opening<'_>) -> Result<Plan, O
         opening.take(format!("file {}", path.display()))?;
         check_sink(path)?;
     }
-    Ok(Plan::virtual_device("pcap", args(spec)?, Traits::exactly(1)))
+    Ok(DevicePlan::virtual_device("pcap", args(spec)?, Traits::exactly(1)))
 }
 
 fn args(spec: &PcapPort) -> Result<Devargs, OpenError> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::devargs;
-use super::{Device, MtuControl, OpenError, Opening, Plan, Traits};
+use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits};
 use crate::config::port_spec::PciPort;
 
 /// Where the kernel shows what is on the PCI bus.
@@ -14,7 +14,7 @@ const USER_SPACE: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv
 /// Kernel drivers that DPDK's own driver works beside.
 const SHARED: [&str; 4] = ["mlx5_core", "mlx4_core", "mana", "bnxt_re"];
 
-pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let address = full_address(&spec.address)?;
     opening.take(format!("PCI device {address}"))?;
     check_bound(&address)?;
@@ -26,7 +26,7 @@ pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<Plan, Op
         Some(extra) => format!("{address},{extra}"),
         None => address.clone(),
     };
-    Ok(Plan::new(Device::Pci(devargs), traits()))
+    Ok(DevicePlan::new(DeviceSpec::Pci(devargs), traits()))
 }
 
 /// What holds for any NIC: queues and MTU as the device reports them.

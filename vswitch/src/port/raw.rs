@@ -1,15 +1,15 @@
 //! `raw`: any other virtual device, written as DPDK's `--vdev` takes it. For drivers that this switch has no
 //! kind for, and those of plugins. Nothing is known of it but what its driver reports.
 
-use super::{Device, MtuControl, OpenError, Opening, Plan, Traits};
+use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits};
 use crate::config::port_spec::RawPort;
 
-pub(super) fn plan(spec: &RawPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RawPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let (name, args) = split(&spec.vdev)?;
     opening.take(format!("virtual device {name}"))?;
-    let device = Device::Named { name, args };
+    let device = DeviceSpec::Named { name, args };
     let traits = Traits { mtu: MtuControl::Device, ..Traits::up_to(u16::MAX) };
-    Ok(Plan::new(device, traits))
+    Ok(DevicePlan::new(device, traits))
 }
 
 fn split(vdev: &str) -> Result<(String, String), OpenError> {

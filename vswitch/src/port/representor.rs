@@ -5,14 +5,14 @@
 //! already (mlx5) adds it.
 
 use super::pci;
-use super::{Device, OpenError, Opening, Plan};
+use super::{DevicePlan, DeviceSpec, OpenError, Opening};
 use crate::config::port_spec::RepresentorPort;
 
-pub(super) fn plan(spec: &RepresentorPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RepresentorPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let pf = pci::full_address(&spec.pf)?;
     opening.take(format!("VF {} of PCI device {pf}", spec.vf))?;
     pci::check_bound(&pf)?;
-    Ok(Plan::new(Device::Pci(devargs(&pf, spec.vf)), pci::traits()))
+    Ok(DevicePlan::new(DeviceSpec::Pci(devargs(&pf, spec.vf)), pci::traits()))
 }
 
 fn devargs(pf: &str, vf: u16) -> String {

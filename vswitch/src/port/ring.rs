@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pmd::{Eal, Port, PortError, Ring};
 
-use super::{Device, OpenError, Opening, Plan, Traits};
+use super::{DevicePlan, DeviceSpec, OpenError, Opening, Traits};
 use crate::config::port_spec::RingPort;
 
 /// Packets that a ring holds.
@@ -16,28 +16,28 @@ const PACKETS: u16 = 1023;
 /// The driver's limit.
 const MAX_QUEUES: u16 = 16;
 
-static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<OpenEnd>> = Mutex::new(Vec::new());
 
-fn open_ends() -> MutexGuard<'static, Vec<Entry>> {
+fn open_ends() -> MutexGuard<'static, Vec<OpenEnd>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One open end that has a name.
 #[derive(Debug)]
-struct Entry {
+struct OpenEnd {
     name: String,
     peer: Option<String>,
-    ways: Ways,
+    rings: PortRings,
 }
 
 /// The rings of both directions, a ring for each queue.
 #[derive(Clone, Debug)]
-pub(super) struct Ways {
+pub(super) struct PortRings {
     rx: Vec<Ring>,
     tx: Vec<Ring>,
 }
 
-impl Ways {
+impl PortRings {
     pub(super) fn attach(&self, eal: &Eal, unique: u32) -> Result<Port, PortError> {
         Port::from_rings(eal, &unique.to_string(), &self.rx, &self.tx)
     }
@@ -57,12 +57,12 @@ impl Drop for End {
         let mut open = open_ends();
         if let Some(index) = open.iter().position(|entry| entry.name == self.0) {
             let entry = open.swap_remove(index);
-            entry.ways.rx.iter().for_each(Ring::clear);
+            entry.rings.rx.iter().for_each(Ring::clear);
         }
     }
 }
 
-pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let (eal, request) = (opening.eal, opening.request);
     let queues = request.queues.clamp(1, MAX_QUEUES);
     let make = |way: &str| {
@@ -72,8 +72,8 @@ pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, O
             .collect::<Result<Vec<_>, _>>()
             .map_err(|source| super::refused("ring", request.name, source))
     };
-    let loopback = || make("l").map(|rings| Ways { rx: rings.clone(), tx: rings });
-    let pair = || Ok(Ways { rx: make("r")?, tx: make("t")? });
+    let loopback = || make("l").map(|rings| PortRings { rx: rings.clone(), tx: rings });
+    let pair = || Ok(PortRings { rx: make("r")?, tx: make("t")? });
 
     let Some(name) = &spec.name else {
         return Ok(plan_for(loopback()?, None));
@@ -83,13 +83,13 @@ pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, O
     if open.iter().any(|entry| &entry.name == name) {
         return refuse("a ring of this name is open already; detach it first, or choose another name".into());
     }
-    let ways = match &spec.peer {
+    let rings = match &spec.peer {
         None => loopback()?,
         Some(peer) if peer == name => {
             return refuse("it is its own peer; leave the peer out to loop back".into());
         }
         Some(peer) => match open.iter().find(|entry| &entry.name == peer) {
-            Some(other) if other.peer.as_ref() == Some(name) => other.ways.crossed(),
+            Some(other) if other.peer.as_ref() == Some(name) => other.rings.crossed(),
             Some(other) => {
                 let theirs = other.peer.as_deref().unwrap_or("nobody: it loops back");
                 return refuse(format!(
@@ -99,13 +99,13 @@ pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<Plan, O
             None => pair()?,
         },
     };
-    open.push(Entry { name: name.clone(), peer: spec.peer.clone(), ways: ways.clone() });
-    Ok(plan_for(ways, Some(End(name.clone()))))
+    open.push(OpenEnd { name: name.clone(), peer: spec.peer.clone(), rings: rings.clone() });
+    Ok(plan_for(rings, Some(End(name.clone()))))
 }
 
-fn plan_for(ways: Ways, end: Option<End>) -> Plan {
-    let queues = u16::try_from(ways.rx.len()).unwrap_or(MAX_QUEUES);
-    let mut plan = Plan::new(Device::Rings(ways), Traits::exactly(queues));
+fn plan_for(rings: PortRings, end: Option<End>) -> DevicePlan {
+    let queues = u16::try_from(rings.rx.len()).unwrap_or(MAX_QUEUES);
+    let mut plan = DevicePlan::new(DeviceSpec::Rings(rings), Traits::exactly(queues));
     plan.ring = end;
     plan
 }

@@ -5,14 +5,14 @@
 use std::path::Path;
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::TapPort;
 
 /// The driver reads each packet into as many buffers as a queue has descriptors and hands all of them to the
 /// kernel each time: enough for the longest frame, and no more.
 const RX_DESC: u16 = 48;
 
-pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("tap", preflight::NET_ADMIN)?;
     if !Path::new("/dev/net/tun").exists() {
         let remedy = "load the module (`modprobe tun`)";
@@ -38,7 +38,7 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<Plan, Op
         mtu: MtuControl::Device,
         ..Traits::exactly(spec.queues)
     };
-    let mut plan = Plan::virtual_device("tap", args, traits);
+    let mut plan = DevicePlan::virtual_device("tap", args, traits);
     plan.new_tap = (spec.persist && !exists).then(|| spec.iface.clone());
     Ok(plan)
 }

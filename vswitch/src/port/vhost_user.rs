@@ -4,10 +4,10 @@
 //! are completed by the driver, which does so when the port is started without receive checksum offloads.
 
 use super::devargs::Devargs;
-use super::{OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::VhostUserPort;
 
-pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let args = args(spec)?;
     let end = if spec.server { "server" } else { "client" };
     opening.take(format!("socket {} ({end})", spec.path.display()))?;
@@ -17,7 +17,7 @@ pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<Pl
         preflight::socket_to_await(&spec.path)?;
     }
     let traits = Traits { tells_link: true, ..Traits::exactly(spec.queues) };
-    let mut plan = Plan::virtual_device("vhost", args, traits);
+    let mut plan = DevicePlan::virtual_device("vhost", args, traits);
     plan.socket = spec.server.then(|| spec.path.clone());
     Ok(plan)
 }

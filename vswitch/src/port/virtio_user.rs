@@ -3,13 +3,13 @@
 //! As a server it waits in `open` until its peer comes (see [`may_block`](super::may_block)).
 
 use super::devargs::Devargs;
-use super::{MtuControl, OpenError, Opening, Plan, Traits, preflight};
+use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::VirtioUserPort;
 
 /// Descriptors of a virtqueue.
 const RING: u16 = 512;
 
-pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<Plan, OpenError> {
+pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let args = args(spec)?;
     let end = if spec.server { "server" } else { "client" };
     opening.take(format!("socket {} ({end})", spec.path.display()))?;
@@ -25,7 +25,7 @@ pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<P
         tells_link: true,
         ..Traits::exactly(spec.queues)
     };
-    let mut plan = Plan::virtual_device("virtio_user", args, traits);
+    let mut plan = DevicePlan::virtual_device("virtio_user", args, traits);
     plan.socket = spec.server.then(|| spec.path.clone());
     Ok(plan)
 }

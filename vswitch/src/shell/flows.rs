@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
-use crate::topology::underlay::State;
+use crate::topology::underlay::NeighbourState;
 use crate::view::flow::Ends;
 use crate::worker::Command;
 
@@ -122,10 +122,10 @@ fn neighbours(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     for (uplink, address, neighbour) in shell.switch.neighbours().list() {
         let name = shell.switch.snapshot().uplink(uplink).map(|up| up.name.clone()).unwrap_or_default();
         let state = match neighbour.state {
-            State::Static(_) => "static",
-            State::Incomplete => "incomplete",
-            State::Reachable(_) => "reachable",
-            State::Stale(_) => "stale",
+            NeighbourState::Static(_) => "static",
+            NeighbourState::Incomplete => "incomplete",
+            NeighbourState::Reachable(_) => "reachable",
+            NeighbourState::Stale(_) => "stale",
         };
         let mac = neighbour.mac().map(|mac| mac.to_string()).unwrap_or_default();
         let heard = neighbour.heard.map(|heard| heard.elapsed().as_secs());

@@ -9,7 +9,7 @@ use crate::config::{BitRate, ByteSize, Config, LimitsConfig, Name};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::switch::SwitchError;
 use crate::view;
-use crate::view::qos::{Node, Who};
+use crate::view::qos::{QosNode, QosOwner};
 
 /// Rows that people are shown.
 const LISTED: usize = 1000;
@@ -77,17 +77,17 @@ fn limit(bits: u64) -> String {
     if bits == 0 { "-".into() } else { BitRate(bits).to_string() }
 }
 
-fn what(who: &Who) -> String {
+fn what(who: &QosOwner) -> String {
     match who {
-        Who::Link => "link".into(),
-        Who::Vpc(name) => format!("vpc {name}"),
-        Who::Vnic(name) => format!("  vnic {name}"),
-        Who::Class(_, class) => format!("    {}", class.name()),
+        QosOwner::Link => "link".into(),
+        QosOwner::Vpc(name) => format!("vpc {name}"),
+        QosOwner::Vnic(name) => format!("  vnic {name}"),
+        QosOwner::Class(_, class) => format!("    {}", class.name()),
     }
 }
 
-fn row(node: &Node) -> [String; 15] {
-    let is_class = matches!(node.who, Who::Class(..));
+fn row(node: &QosNode) -> [String; 15] {
+    let is_class = matches!(node.who, QosOwner::Class(..));
     let has_ceil = node.limits.ceil > 0;
     let or_dash = |shown: bool, text: String| if shown { text } else { "-".into() };
     [
@@ -109,11 +109,11 @@ fn row(node: &Node) -> [String; 15] {
     ]
 }
 
-fn data(node: &Node) -> Value {
+fn data(node: &QosNode) -> Value {
     let NodeLimits { assured, ceil, weight, .. } = node.limits;
     let some = |bits: u64| (bits > 0).then_some(bits);
     let class = match &node.who {
-        Who::Class(_, class) => Some(class.name()),
+        QosOwner::Class(_, class) => Some(class.name()),
         _ => None,
     };
     json!({
@@ -141,8 +141,8 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             }
             let mut inside = false;
             nodes.retain(|node| match &node.who {
-                Who::Link => true,
-                Who::Vpc(name) => {
+                QosOwner::Link => true,
+                QosOwner::Vpc(name) => {
                     inside = *name == *vpc;
                     inside
                 }
@@ -155,9 +155,9 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
                 return Err(args.error("vnic", format!("no vNIC {vnic}; `show vnic` lists them")));
             };
             nodes.retain(|node| match &node.who {
-                Who::Link => true,
-                Who::Vpc(name) => *name == vpc,
-                Who::Vnic(name) | Who::Class(name, _) => *name == *vnic,
+                QosOwner::Link => true,
+                QosOwner::Vpc(name) => *name == vpc,
+                QosOwner::Vnic(name) | QosOwner::Class(name, _) => *name == *vnic,
             });
             false
         }
@@ -181,7 +181,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         "held back",
     ]);
     // Of many vNICs most are idle; whoever asks for one sees all of it.
-    let worth = |node: &&Node| !all || !node.is_idle() || matches!(node.who, Who::Link);
+    let worth = |node: &&QosNode| !all || !node.is_idle() || matches!(node.who, QosOwner::Link);
     let worthy = nodes.iter().filter(worth).count();
     for node in nodes.iter().filter(worth).take(LISTED) {
         table.row(row(node));
@@ -218,14 +218,14 @@ fn direction(args: &Args) -> Result<Direction, CommandError> {
 
 /// One limit, read.
 #[derive(Clone, Copy)]
-enum Change {
+enum LimitChange {
     Assured(Option<BitRate>),
     Ceil(Option<BitRate>),
     Weight(Option<u32>),
     Burst(Option<ByteSize>),
 }
 
-impl Change {
+impl LimitChange {
     fn read(limit: &str, args: &Args) -> Result<Self, CommandError> {
         let text: String = args.get("value")?;
         let none = text == "none";
@@ -263,7 +263,7 @@ impl Change {
 
 fn set_link(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let direction = direction(args)?;
-    let Change::Ceil(rate) = Change::read("ceil", args)? else {
+    let LimitChange::Ceil(rate) = LimitChange::read("ceil", args)? else {
         return Err(CommandError::new("the link has a ceil only"));
     };
     shell.switch.edit(|config| {
@@ -285,7 +285,7 @@ fn change(
     find: impl FnOnce(&mut Config, Direction) -> Result<&mut LimitsConfig, SwitchError>,
 ) -> Result<Output, CommandError> {
     let (direction, limit): (Direction, String) = (direction(args)?, args.get("limit")?);
-    let change = Change::read(&limit, args)?;
+    let change = LimitChange::read(&limit, args)?;
     shell.switch.edit(|config| {
         change.make(find(config, direction)?);
         Ok(())

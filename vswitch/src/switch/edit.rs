@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use wire::{Qpn, Vni};
 
-use super::{Locations, Missing, Restorable, Switch, SwitchError};
+use super::{LocationSource, Missing, Restorable, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
     Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicPort, VpcConfig,
@@ -36,7 +36,7 @@ impl Switch {
             return self.save_whole();
         }
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
-        self.apply_with(new, Missing::Refused, Locations::Stay)?;
+        self.apply_with(new, Missing::Refused, LocationSource::Stay)?;
         self.save_change(|new| {
             let vnis: HashSet<Vni> = new.vpcs.iter().map(|vpc| vpc.vni).collect();
             let is_gone = |vpc: &&VpcConfig| !vnis.contains(&vpc.vni);

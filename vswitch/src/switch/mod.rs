@@ -34,7 +34,7 @@ use pmd::{Eal, Mempool};
 
 pub use error::SwitchError;
 use events::EventLog;
-pub use plug::{Missing, Plan};
+pub use plug::{Missing, PortChanges};
 use ports::PortTable;
 
 use crate::config::{Config, ForwardMode, Idle, LocationConfig, Source, buffers};
@@ -50,7 +50,7 @@ pub const TEND_EVERY_MS: u64 = 20;
 
 /// Which locations go with a config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Locations {
+enum LocationSource {
     /// Those in it.
     OfConfig,
     /// Those there are, as far as their VPCs stay; those in it are not asked.
@@ -88,9 +88,9 @@ pub struct Switch {
     offload_stands: bool,
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
-    rcft: rcft::Control,
+    rcft: rcft::RcftControl,
     qos: qos::Control,
-    offload: offload::Control,
+    offload: offload::OffloadControl,
     tidying: tidy::Tidying,
     events: EventLog,
     /// When the network was last tended.
@@ -133,9 +133,9 @@ impl Switch {
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
-        let rcft = rcft::Control::new(pool.rcft.clone(), config.control.state.as_deref());
+        let rcft = rcft::RcftControl::new(pool.rcft.clone(), config.control.state.as_deref());
         let qos = qos::Control::new(pool.tree.clone());
-        let offload = offload::Control::new(&config);
+        let offload = offload::OffloadControl::new(&config);
         let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
         let bare = Config {
             uplinks: Vec::new(),
@@ -220,7 +220,7 @@ impl Switch {
     }
 
     /// Queue pairs: limits and what is admitted.
-    pub fn rcft(&self) -> &rcft::Control {
+    pub fn rcft(&self) -> &rcft::RcftControl {
         &self.rcft
     }
 
@@ -230,12 +230,12 @@ impl Switch {
     }
 
     /// Which flows are in hardware.
-    pub fn offload(&self) -> &offload::Control {
+    pub fn offload(&self) -> &offload::OffloadControl {
         &self.offload
     }
 
     /// Which flows are in hardware, to change it.
-    pub fn offload_mut(&mut self) -> &mut offload::Control {
+    pub fn offload_mut(&mut self) -> &mut offload::OffloadControl {
         &mut self.offload
     }
 
@@ -311,16 +311,21 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was.
     pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
-        self.apply_with(new, missing, Locations::OfConfig)
+        self.apply_with(new, missing, LocationSource::OfConfig)
     }
 
-    /// As [`apply`](Self::apply); with [`Locations::Stay`] the config is without its locations.
-    fn apply_with(&mut self, new: Config, missing: Missing, locations: Locations) -> Result<(), SwitchError> {
+    /// As [`apply`](Self::apply); with [`LocationSource::Stay`] the config is without its locations.
+    fn apply_with(
+        &mut self,
+        new: Config,
+        missing: Missing,
+        locations: LocationSource,
+    ) -> Result<(), SwitchError> {
         new.validate()?;
         self.refuse_fixed(&new)?;
         self.rdma.learn(&new)?;
         rdma::quotas(&new, &self.rdma)?;
-        let plan = Plan::new(&self.config, &new);
+        let plan = PortChanges::new(&self.config, &new);
         self.refuse_headless(&plan)?;
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
         let result = self.bring_in(&plan, &old.config, missing);
@@ -343,7 +348,7 @@ impl Switch {
     }
 
     /// After a change that failed.
-    fn restore(&mut self, plan: &Plan, old: Restorable) {
+    fn restore(&mut self, plan: &PortChanges, old: Restorable) {
         let locations = old.locations.values().cloned().collect();
         let old = Config { locations, ..old.config };
         if let Err(error) = self.bring_back(plan, &old) {
@@ -352,11 +357,11 @@ impl Switch {
     }
 
     /// Builds and publishes the snapshot of a config.
-    fn publish(&mut self, config: &Config, locations: Locations) -> Result<(), SwitchError> {
+    fn publish(&mut self, config: &Config, locations: LocationSource) -> Result<(), SwitchError> {
         let quotas = rdma::quotas(config, &self.rdma)?;
         match locations {
-            Locations::OfConfig => self.topology.rebuild(config, &self.ports, &self.neighbours)?,
-            Locations::Stay => {
+            LocationSource::OfConfig => self.topology.rebuild(config, &self.ports, &self.neighbours)?,
+            LocationSource::Stay => {
                 self.topology.rebuild_around_locations(config, &self.ports, &self.neighbours)?;
             }
         }

@@ -14,9 +14,9 @@ use pmd::{
     Eal, FlowEngine, Mempool, PortConfig as StartConfig, PortId, RssConfig, RxQueue, StartedPort, TxQueue,
 };
 
-use super::ports::{PortsError, Wanted};
+use super::ports::{PortsError, WantedPort};
 use crate::config::OffloadDevice;
-use crate::port::{self, Cleanup, Opened, Presence, Request, Traits};
+use crate::port::{self, Cleanup, OpenRequest, OpenedPort, Presence, Traits};
 
 /// How long an attachment may wait for the port's peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,13 +29,13 @@ const FAREWELL: Duration = Duration::from_secs(20);
 
 /// A port that is to be opened and started.
 #[derive(Clone)]
-pub(super) struct Order {
+pub(super) struct OpenOrder {
     /// Tells this attempt from others under the same name.
     pub ticket: u64,
     pub name: String,
     /// A number that no device name has had.
     pub unique: u32,
-    pub wanted: Wanted,
+    pub wanted: WantedPort,
     pub workers: u16,
     pub eal: Eal,
     pub mempool: Mempool,
@@ -45,7 +45,7 @@ pub(super) struct Order {
     pub deferred: bool,
 }
 
-impl Order {
+impl OpenOrder {
     fn has_rules(&self) -> bool {
         self.wanted.offload == Some(OffloadDevice::RteFlow)
     }
@@ -54,7 +54,7 @@ impl Order {
 /// A port that runs, and that no worker knows yet.
 pub(super) struct Ready {
     pub name: String,
-    pub wanted: Wanted,
+    pub wanted: WantedPort,
     pub traits: Traits,
     pub port: StartedPort,
     pub presence: Presence,
@@ -66,12 +66,12 @@ pub(super) struct Ready {
 }
 
 enum Job {
-    Open(Box<Order>),
+    Open(Box<OpenOrder>),
     Close(Box<Ready>),
 }
 
 /// What came of a job.
-pub(super) enum Done {
+pub(super) enum JobResult {
     /// The ticket, the name, and the port.
     Opened(u64, String, Result<Box<Ready>, PortsError>),
     /// The name of a port that is gone.
@@ -80,14 +80,14 @@ pub(super) enum Done {
 
 struct Helper {
     jobs: Sender<Job>,
-    done: Receiver<Done>,
+    done: Receiver<JobResult>,
 }
 
 /// What the helper does now.
 struct Running {
     name: String,
     /// Of an order, and what it waits for.
-    order: Option<Box<Order>>,
+    order: Option<Box<OpenOrder>>,
     since: Instant,
     gave_up: Option<Instant>,
     cancelled: bool,
@@ -98,11 +98,11 @@ impl Running {
         self.order.as_ref().is_some_and(|order| port::may_block(&order.wanted.spec))
     }
 
-    fn failed(self, source: io::Error) -> Done {
+    fn failed(self, source: io::Error) -> JobResult {
         let result = PortsError::Thread { name: self.name.clone(), source };
         match self.order {
-            Some(order) => Done::Opened(order.ticket, self.name, Err(result)),
-            None => Done::Closed(self.name, Err(result)),
+            Some(order) => JobResult::Opened(order.ticket, self.name, Err(result)),
+            None => JobResult::Closed(self.name, Err(result)),
         }
     }
 }
@@ -117,7 +117,7 @@ pub(super) struct Opener {
 
 impl Opener {
     /// Has a port opened and started; [`poll`](Self::poll) tells what came of it.
-    pub fn open(&mut self, order: Order) {
+    pub fn open(&mut self, order: OpenOrder) {
         self.waiting.push_back(Job::Open(Box::new(order)));
     }
 
@@ -148,7 +148,7 @@ impl Opener {
     }
 
     /// Goes on without waiting: the next result, if there is one.
-    pub fn poll(&mut self, now: Instant) -> Option<Done> {
+    pub fn poll(&mut self, now: Instant) -> Option<JobResult> {
         loop {
             if let Some(failed) = self.feed(now) {
                 return Some(failed);
@@ -168,18 +168,18 @@ impl Opener {
             let Some(mut running) = self.running.take() else { continue };
             match done {
                 // Too late: nobody wants it.
-                Done::Opened(_, _, Ok(ready)) if running.cancelled => self.close(*ready),
-                Done::Opened(..) if running.cancelled => {}
-                Done::Opened(_, _, Err(PortsError::NoProxy { .. })) if self.others_may_be_proxy() => {
+                JobResult::Opened(_, _, Ok(ready)) if running.cancelled => self.close(*ready),
+                JobResult::Opened(..) if running.cancelled => {}
+                JobResult::Opened(_, _, Err(PortsError::NoProxy { .. })) if self.others_may_be_proxy() => {
                     if let Some(mut order) = running.order.take() {
                         order.deferred = true;
                         self.waiting.push_back(Job::Open(order));
                     }
                 }
-                Done::Opened(ticket, name, Err(_)) if running.gave_up.is_some() => {
+                JobResult::Opened(ticket, name, Err(_)) if running.gave_up.is_some() => {
                     let seconds = running.since.elapsed().as_secs();
                     let no_peer = PortsError::NoPeer { name: name.clone(), seconds };
-                    return Some(Done::Opened(ticket, name, Err(no_peer)));
+                    return Some(JobResult::Opened(ticket, name, Err(no_peer)));
                 }
                 done => return Some(done),
             }
@@ -192,7 +192,7 @@ impl Opener {
     }
 
     /// Gives the helper its next job when it has none.
-    fn feed(&mut self, now: Instant) -> Option<Done> {
+    fn feed(&mut self, now: Instant) -> Option<JobResult> {
         if self.running.is_some() {
             return None;
         }
@@ -247,7 +247,9 @@ impl Opener {
         let began = Instant::now();
         while !self.is_idle() && began.elapsed() < FAREWELL {
             match self.poll(Instant::now()) {
-                Some(Done::Closed(_, Err(error))) => tracing::error!(%error, "a port could not be removed"),
+                Some(JobResult::Closed(_, Err(error))) => {
+                    tracing::error!(%error, "a port could not be removed")
+                }
                 Some(_) => {}
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -263,9 +265,9 @@ fn helper() -> io::Result<Helper> {
             let done = match job {
                 Job::Open(order) => {
                     let (ticket, name) = (order.ticket, order.name.clone());
-                    Done::Opened(ticket, name, open(*order).map(Box::new))
+                    JobResult::Opened(ticket, name, open(*order).map(Box::new))
                 }
-                Job::Close(port) => Done::Closed(port.name.clone(), close(*port)),
+                Job::Close(port) => JobResult::Closed(port.name.clone(), close(*port)),
             };
             if report.send(done).is_err() {
                 break;
@@ -275,17 +277,17 @@ fn helper() -> io::Result<Helper> {
     Ok(Helper { jobs, done })
 }
 
-fn open(order: Order) -> Result<Ready, PortsError> {
+fn open(order: OpenOrder) -> Result<Ready, PortsError> {
     let queues = order.wanted.rx_queues.unwrap_or(order.workers);
     let queues = queues.max(order.wanted.tx_queues.unwrap_or(order.workers));
-    let request = Request { name: &order.name, unique: order.unique, queues, mtu: order.wanted.mtu };
+    let request = OpenRequest { name: &order.name, unique: order.unique, queues, mtu: order.wanted.mtu };
     let opened = port::open(&order.eal, &order.wanted.spec, &request)
         .map_err(|source| PortsError::Open { name: order.name.clone(), source })?;
     start(opened, order)
 }
 
-fn start(opened: Opened, order: Order) -> Result<Ready, PortsError> {
-    let Opened { port, traits, cleanup, presence } = opened;
+fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
+    let OpenedPort { port, traits, cleanup, presence } = opened;
     let proxy = match proxy(&port, &order) {
         Ok(proxy) => proxy,
         Err(error) => {
@@ -293,7 +295,7 @@ fn start(opened: Opened, order: Order) -> Result<Ready, PortsError> {
             return Err(error);
         }
     };
-    let Order { name, wanted, workers, mempool, flow_engine, .. } = order;
+    let OpenOrder { name, wanted, workers, mempool, flow_engine, .. } = order;
     if mempool.segment_room() < usize::from(traits.min_segment) {
         let (room, wanted) = (mempool.segment_room(), traits.min_segment);
         discard(&name, port, cleanup);
@@ -326,7 +328,7 @@ fn start(opened: Opened, order: Order) -> Result<Ready, PortsError> {
 
 /// The port that takes the rules of a port that has some, where that is another one. It must be started; a port that
 /// was put off for that before is tried without, for then no port of the switch is the one: its driver decides.
-fn proxy(port: &pmd::Port, order: &Order) -> Result<Option<PortId>, PortsError> {
+fn proxy(port: &pmd::Port, order: &OpenOrder) -> Result<Option<PortId>, PortsError> {
     if !order.has_rules() {
         return Ok(None);
     }

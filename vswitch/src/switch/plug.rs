@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::opening::{Done, Ready};
-use super::ports::{PortsError, Wanted, wanted};
-use super::{Locations, Switch, SwitchError};
+use super::opening::{JobResult, Ready};
+use super::ports::{PortsError, WantedPort, wanted};
+use super::{LocationSource, Switch, SwitchError};
 use crate::config::Config;
 
 /// How long a change waits for ports that are likely to come or go soon.
@@ -50,27 +50,27 @@ impl Missing {
 }
 
 /// The ports of a change, in the order of the steps.
-pub struct Plan {
+pub struct PortChanges {
     /// Those that come, and those that change their device.
-    pub added: BTreeMap<String, Wanted>,
+    pub added: BTreeMap<String, WantedPort>,
     /// Those that go before others can come.
     pub first: Vec<String>,
     /// Those that go when the others have come.
     pub last: Vec<String>,
 }
 
-impl Plan {
+impl PortChanges {
     /// The ports of the change from `old` to `new`.
     pub fn new(old: &Config, new: &Config) -> Self {
         let (have, want) = (wanted(old), wanted(new));
         let differs =
-            |(name, new): &(&String, &Wanted)| !have.get(*name).is_some_and(|old| new.is_device_of(old));
-        let added: BTreeMap<String, Wanted> =
+            |(name, new): &(&String, &WantedPort)| !have.get(*name).is_some_and(|old| new.is_device_of(old));
+        let added: BTreeMap<String, WantedPort> =
             want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
         // DPDK's ports may not be enough for both at once.
         let crowded = have.len() + added.len() > pmd::port::limit();
         // What changes its device, or leaves it to a port of another name, must go before that can come.
-        let makes_room = |name: &String, old: &Wanted| match want.get(name) {
+        let makes_room = |name: &String, old: &WantedPort| match want.get(name) {
             Some(new) => !new.is_device_of(old),
             None => crowded || added.values().any(|new| new.spec == old.spec),
         };
@@ -83,7 +83,7 @@ impl Plan {
 
 impl Switch {
     /// Refuses a change that takes out a port while others stay whose rules it takes: it stops last.
-    pub(super) fn refuse_headless(&self, plan: &Plan) -> Result<(), SwitchError> {
+    pub(super) fn refuse_headless(&self, plan: &PortChanges) -> Result<(), SwitchError> {
         let goes = |name: &String| plan.first.contains(name) || plan.last.contains(name);
         for name in plan.first.iter().chain(&plan.last) {
             if let Some(other) = self.ports.followers(name).into_iter().find(|other| !goes(other)) {
@@ -97,7 +97,7 @@ impl Switch {
     /// The first half of a change: makes room, and opens what comes.
     pub(super) fn bring_in(
         &mut self,
-        plan: &Plan,
+        plan: &PortChanges,
         old: &Config,
         missing: Missing,
     ) -> Result<(), SwitchError> {
@@ -106,7 +106,7 @@ impl Switch {
     }
 
     /// As [`bring_in`](Self::bring_in), where no port makes room for another.
-    pub(super) fn bring_in_added(&mut self, plan: &Plan, missing: Missing) -> Result<(), SwitchError> {
+    pub(super) fn bring_in_added(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
         for (name, wanted) in &plan.added {
             self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
         }
@@ -117,7 +117,7 @@ impl Switch {
     }
 
     /// The second half, when every worker has the new snapshot: polls what came, and lets go what went.
-    pub(super) fn carry_out(&mut self, plan: &Plan) -> Result<(), SwitchError> {
+    pub(super) fn carry_out(&mut self, plan: &PortChanges) -> Result<(), SwitchError> {
         self.poll_fresh()?;
         for name in &plan.last {
             self.let_go(name)?;
@@ -126,7 +126,7 @@ impl Switch {
     }
 
     /// After a change that failed: the ports of before. No worker has a snapshot with what came. `old` is whole.
-    pub(super) fn bring_back(&mut self, plan: &Plan, old: &Config) -> Result<(), SwitchError> {
+    pub(super) fn bring_back(&mut self, plan: &PortChanges, old: &Config) -> Result<(), SwitchError> {
         plan.last.iter().for_each(|name| self.ports.leave(name, false));
         for name in plan.added.keys() {
             self.let_go(name)?;
@@ -143,7 +143,7 @@ impl Switch {
         // Also when the new snapshot went out, and some worker did not say in time that it has it.
         if gone || self.topology.is_unsettled() {
             self.await_ports(GRACE, Missing::Tolerated)?;
-            self.publish(old, Locations::OfConfig)?;
+            self.publish(old, LocationSource::OfConfig)?;
             self.poll_fresh()?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Switch {
     fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
-            self.publish(config, Locations::Stay)?;
+            self.publish(config, LocationSource::Stay)?;
         }
         names.iter().try_for_each(|name| self.let_go(name))
     }
@@ -197,15 +197,15 @@ impl Switch {
     }
 
     /// Takes in that a port was opened or closed, or was not. True when one came.
-    fn take_in(&mut self, done: Done, missing: Missing, now: Instant) -> Result<bool, SwitchError> {
+    fn take_in(&mut self, done: JobResult, missing: Missing, now: Instant) -> Result<bool, SwitchError> {
         match done {
-            Done::Closed(name, result) => {
+            JobResult::Closed(name, result) => {
                 if let Err(error) = result {
                     tracing::error!(port = name, %error, "a port did not close cleanly");
                 }
                 Ok(false)
             }
-            Done::Opened(ticket, name, result) => {
+            JobResult::Opened(ticket, name, result) => {
                 let Some(absent) = self.ports.awaited(&name, ticket).cloned() else {
                     if let Ok(ready) = result {
                         self.ports.discard(*ready);
@@ -250,7 +250,7 @@ impl Switch {
         Ok(())
     }
 
-    fn port_down(&mut self, name: &str, wanted: &Wanted, reason: &str, now: Instant) {
+    fn port_down(&mut self, name: &str, wanted: &WantedPort, reason: &str, now: Instant) {
         let prefix = format!("port {name}: ");
         let reason = reason.strip_prefix(&prefix).unwrap_or(reason);
         if self.ports.down(name, wanted, reason, now) {
@@ -269,7 +269,7 @@ impl Switch {
     }
 
     /// With a port go those whose rules it takes: it cannot stop before them.
-    fn add_followers(&self, gone: &mut Vec<(String, Wanted, String)>) {
+    fn add_followers(&self, gone: &mut Vec<(String, WantedPort, String)>) {
         for (name, ..) in gone.clone() {
             for follower in self.ports.followers(&name) {
                 let port = self.ports.index(&follower).and_then(|index| self.ports.get(index));
@@ -302,7 +302,7 @@ impl Switch {
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
         let config = self.config.clone();
-        self.publish(&config, Locations::Stay)?;
+        self.publish(&config, LocationSource::Stay)?;
         self.poll_fresh()?;
         for (name, wanted, reason) in gone {
             self.let_go(&name)?;

@@ -8,12 +8,12 @@ use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
-use super::opening::{Done, Opener, Order, Ready};
+use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
-pub use super::wanted::{Wanted, wanted};
+pub use super::wanted::{WantedPort, wanted};
 use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
 use crate::topology::{Ports, Topology};
-use crate::worker::eswitch::{Device, Front};
+use crate::worker::eswitch::{Front, SimulatedDevice};
 use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
 
 /// An attached port.
@@ -21,7 +21,7 @@ pub struct Attached {
     /// Its name in the config.
     pub name: String,
     /// What was wanted.
-    pub wanted: Wanted,
+    pub wanted: WantedPort,
     /// What the switch must know of its kind.
     pub traits: Traits,
     pub port: StartedPort,
@@ -41,7 +41,7 @@ pub struct Attached {
     /// The DPDK port that takes its rules, where that is another one.
     pub(super) proxy: Option<PortId>,
     /// What stands in front of its receive queues.
-    front: Option<Arc<Device>>,
+    front: Option<Arc<SimulatedDevice>>,
     presence: Presence,
     cleanup: Cleanup,
     /// Queues that no worker has yet.
@@ -162,7 +162,7 @@ pub struct PortTable {
 /// A port that the config wants and that is not there (yet).
 #[derive(Clone, Debug)]
 pub struct Absent {
-    pub wanted: Wanted,
+    pub wanted: WantedPort,
     /// Why it is not there; `None` before the first attempt has ended.
     pub reason: Option<String>,
     /// The attempt under way.
@@ -251,7 +251,7 @@ impl PortTable {
     }
 
     /// What came of an attempt to open or close a port, if one has ended.
-    pub(super) fn done(&mut self, now: Instant) -> Option<Done> {
+    pub(super) fn done(&mut self, now: Instant) -> Option<JobResult> {
         self.opener.poll(now)
     }
 
@@ -274,7 +274,7 @@ impl PortTable {
 
     /// A port is not there, and why; it is tried again after a while, and after a longer one each time. True when that is
     /// news.
-    pub(super) fn down(&mut self, name: &str, wanted: &Wanted, reason: &str, now: Instant) -> bool {
+    pub(super) fn down(&mut self, name: &str, wanted: &WantedPort, reason: &str, now: Instant) -> bool {
         let fresh =
             || Absent { wanted: wanted.clone(), reason: None, ticket: None, retry: None, pause: FIRST_PAUSE };
         let absent = self.absent.entry(name.to_owned()).or_insert_with(fresh);
@@ -284,7 +284,7 @@ impl PortTable {
     }
 
     /// The absent ports whose time has come to be tried again.
-    pub(super) fn due(&self, now: Instant) -> Vec<(String, Wanted)> {
+    pub(super) fn due(&self, now: Instant) -> Vec<(String, WantedPort)> {
         let due = self.absent.iter().filter(|(_, absent)| absent.retry.is_some_and(|at| at <= now));
         due.map(|(name, absent)| (name.clone(), absent.wanted.clone())).collect()
     }
@@ -313,7 +313,14 @@ impl PortTable {
     }
 
     /// Has a port opened, under this name; until it runs it is [absent](Self::absent).
-    pub(super) fn request(&mut self, eal: &Eal, pool: &Pool, mempool: &Mempool, name: &str, wanted: &Wanted) {
+    pub(super) fn request(
+        &mut self,
+        eal: &Eal,
+        pool: &Pool,
+        mempool: &Mempool,
+        name: &str,
+        wanted: &WantedPort,
+    ) {
         self.tickets += 1;
         let ticket = self.tickets;
         let fresh =
@@ -321,7 +328,7 @@ impl PortTable {
         let absent = self.absent.entry(name.to_owned()).or_insert(fresh);
         (absent.ticket, absent.retry) = (Some(ticket), None);
         self.unique += 1;
-        self.opener.open(Order {
+        self.opener.open(OpenOrder {
             ticket,
             name: name.to_owned(),
             unique: self.unique,
@@ -344,7 +351,7 @@ impl PortTable {
         pool: &Pool,
         topology: &Topology,
         ready: Ready,
-        front: Option<Arc<Device>>,
+        front: Option<Arc<SimulatedDevice>>,
     ) -> Result<PortIndex, PortsError> {
         let free = |index: &usize| {
             self.slots.get(*index).is_none_or(Option::is_none) && !topology.uses_port(*index as PortIndex)
@@ -473,7 +480,7 @@ impl PortTable {
     }
 
     /// Gives trunks that stay the MTU of the vNICs that they carry now.
-    pub(super) fn follow_mtus(&mut self, wanted: &BTreeMap<String, Wanted>) {
+    pub(super) fn follow_mtus(&mut self, wanted: &BTreeMap<String, WantedPort>) {
         for (name, absent) in &mut self.absent {
             if let Some(new) = wanted.get(name) {
                 absent.wanted.mtu = new.mtu;

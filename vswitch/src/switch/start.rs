@@ -94,7 +94,7 @@ pub(super) fn mempool(config: &Config, workers: usize, huge_pages: bool) -> Memp
 
 /// The packet buffers that the ports of a config and its workers hold at their busiest.
 fn needed_buffers(config: &Config, workers: u32, cache: u32) -> u32 {
-    let of_port = |port: &ports::Wanted| {
+    let of_port = |port: &ports::WantedPort| {
         let queues = |given: Option<u16>| given.map_or(workers, u32::from).max(1);
         // Only devices with rings of their own keep buffers in them; other kinds copy.
         let has_rings = matches!(port.spec.kind(), "pci" | "representor" | "af-xdp" | "virtio-user" | "raw");

@@ -13,9 +13,9 @@ use wire::Qpn;
 use wire::build::control;
 
 use super::Switch;
-use super::rcft::refusals::{Refusal, Rejection};
-use crate::topology::underlay::Probe;
-use crate::worker::watchdog::Who;
+use super::rcft::refusals::{ConnectionRejection, QpRefusal};
+use crate::topology::underlay::NeighbourProbe;
+use crate::worker::watchdog::WatchedThread;
 use crate::worker::{Command, MAX_VNICS};
 
 /// Queue pairs that a worker forgets between two bursts.
@@ -54,11 +54,16 @@ impl Switch {
                 }
                 Event::QpRefused { vnic, peer, qpn, reason } => {
                     let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
-                    self.rcft.refused(Refusal { vnic, peer, qpn, reason }, snapshot, now, &mut self.events);
+                    self.rcft.refused(QpRefusal { vnic, peer, qpn, reason }, snapshot, now, &mut self.events);
                 }
                 Event::ConnectionRejected { vnic, peer, asked, qpn } => {
                     let (snapshot, now) = (self.topology.snapshot(), self.pool.now());
-                    self.rcft.rejected(Rejection { vnic, peer, asked, qpn }, snapshot, now, &mut self.events);
+                    self.rcft.rejected(
+                        ConnectionRejection { vnic, peer, asked, qpn },
+                        snapshot,
+                        now,
+                        &mut self.events,
+                    );
                 }
                 Event::Cm { vnic, peer, sends, message } => {
                     if let Some(own) = self.rcft.heard(vnic, peer, sends, &message) {
@@ -170,9 +175,9 @@ impl Switch {
         self.watchdog.turn();
         for report in self.watchdog.reports() {
             let worker = match report.who {
-                Who::Worker(worker, core) => json!({ "worker": worker, "core": core }),
-                Who::Divider => json!({ "thread": "divider" }),
-                Who::Control => json!({ "thread": "control" }),
+                WatchedThread::Worker(worker, core) => json!({ "worker": worker, "core": core }),
+                WatchedThread::Divider => json!({ "thread": "divider" }),
+                WatchedThread::Control => json!({ "thread": "control" }),
             };
             let kind = if report.stalled.is_some() { "stalled" } else { "stalled-no-more" };
             self.events.add(kind, report.to_string(), worker);
@@ -180,7 +185,7 @@ impl Switch {
     }
 
     /// Sends an ARP request or a neighbour solicitation.
-    fn ask(&mut self, probe: Probe) {
+    fn ask(&mut self, probe: NeighbourProbe) {
         let Some(uplink) = self.topology.snapshot().uplink(probe.uplink) else { return };
         let mac = mac_from(uplink.mac);
         let mut frame = match (probe.source, probe.target) {

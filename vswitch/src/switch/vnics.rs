@@ -4,7 +4,7 @@
 //! of this vNIC.
 
 use super::ports::wanted;
-use super::{Missing, Plan, Restorable, Switch, SwitchError};
+use super::{Missing, PortChanges, Restorable, Switch, SwitchError};
 use crate::config::{Config, LocationConfig, VnicConfig, VnicPort};
 use crate::rdma;
 use crate::state::change::Change;
@@ -23,7 +23,7 @@ impl Switch {
         self.rdma.learn(&part)?;
         let quota = rdma::quotas(&part, &self.rdma)?.get(vnic.name.as_str()).copied();
         let quota = vnic.quota(&part.rcft).and(quota);
-        let plan = Plan::new(&self.config.without_vnic(&vnic), &part);
+        let plan = PortChanges::new(&self.config.without_vnic(&vnic), &part);
         let result = self.bring_in_added(&plan, Missing::Refused);
         if let Err(error) = result.and_then(|()| self.publish_added(&vnic, quota)) {
             self.restore(&plan, self.restorable());
@@ -48,7 +48,7 @@ impl Switch {
         rest.validate()?;
         let mut part = rest.clone();
         part.vnics.push(vnic.clone());
-        let plan = Plan::new(&part, &rest);
+        let plan = PortChanges::new(&part, &rest);
         let result = self.bring_in_added(&plan, Missing::Refused);
         if let Err(error) = result.and_then(|()| self.publish_removed(&vnic)) {
             self.restore(&plan, self.restorable());

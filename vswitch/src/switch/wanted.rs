@@ -7,7 +7,7 @@ use crate::topology::{punt_mtu, punt_name};
 
 /// A port that the config wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedPort {
     /// What stands behind it.
     pub spec: PortSpec,
     /// Receive queues, where given.
@@ -22,7 +22,7 @@ pub struct Wanted {
     pub trunk: bool,
 }
 
-impl Wanted {
+impl WantedPort {
     /// True when a port of `old` can stay and be this one, but for its MTU.
     pub fn is_device_of(&self, old: &Self) -> bool {
         let same_mtu = self.mtu == old.mtu || self.trunk && old.trunk;
@@ -31,19 +31,19 @@ impl Wanted {
 }
 
 /// The ports that a config wants, by name.
-pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
+pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
     let mut ports = BTreeMap::new();
     for uplink in &config.uplinks {
         let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
         let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
         ports.insert(
             uplink.name.to_string(),
-            Wanted { spec, rx_queues, tx_queues, mtu, offload, trunk: false },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload, trunk: false },
         );
         if uplink.host == Some(HostTraffic::Punt) {
             let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
             let tap = crate::config::port_spec::TapPort { iface, queues: 1, mac: uplink.mac, persist: false };
-            let wanted = Wanted {
+            let wanted = WantedPort {
                 spec: PortSpec::Tap(tap),
                 rx_queues: Some(1),
                 tx_queues: Some(1),
@@ -60,14 +60,15 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
         let mtu = trunk_mtu(config, &trunk.name);
         ports.insert(
             trunk.name.to_string(),
-            Wanted { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true },
         );
     }
     for vnic in &config.vnics {
         if let VnicPort::Own(spec) = &vnic.port {
             let queues = vnic.queues;
             let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
-            let wanted = Wanted { spec, rx_queues: queues, tx_queues: queues, mtu, offload, trunk: false };
+            let wanted =
+                WantedPort { spec, rx_queues: queues, tx_queues: queues, mtu, offload, trunk: false };
             ports.insert(vnic.name.to_string(), wanted);
         }
     }
@@ -76,7 +77,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, Wanted> {
         let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
         ports.insert(
             port.name.to_string(),
-            Wanted { spec, rx_queues, tx_queues, mtu: None, offload: None, trunk: false },
+            WantedPort { spec, rx_queues, tx_queues, mtu: None, offload: None, trunk: false },
         );
     }
     ports
@@ -118,11 +119,11 @@ mod tests {
         let (old, new) = (wanted(&config([1400, 1500])), wanted(&config([1400, 1400])));
         assert_ne!(old["lab"], new["lab"]);
         assert!(new["lab"].is_device_of(&old["lab"]));
-        let other = Wanted { rx_queues: Some(2), ..new["lab"].clone() };
+        let other = WantedPort { rx_queues: Some(2), ..new["lab"].clone() };
         assert!(!other.is_device_of(&old["lab"]));
-        let own = Wanted { trunk: false, ..new["lab"].clone() };
+        let own = WantedPort { trunk: false, ..new["lab"].clone() };
         assert!(
-            !own.is_device_of(&Wanted { trunk: false, ..old["lab"].clone() }),
+            !own.is_device_of(&WantedPort { trunk: false, ..old["lab"].clone() }),
             "a vNIC's own port is replaced"
         );
     }

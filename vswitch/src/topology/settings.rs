@@ -13,13 +13,13 @@ pub(super) fn settings(config: &Config) -> Settings {
         rdma_port: config.rdma.udp_port,
         vxlan_strict: config.vxlan.reserved == config::ReservedBits::Strict,
         ecn_encap: match config.vxlan.ecn_encap {
-            config::EcnEncap::Rfc6040 => EcnEncap::Rfc6040,
-            config::EcnEncap::Rfc3168 => EcnEncap::Rfc3168,
-            config::EcnEncap::Rfc6040Compat => EcnEncap::Rfc6040Compat,
+            config::EcnEncapConfig::Rfc6040 => EcnEncap::Rfc6040,
+            config::EcnEncapConfig::Rfc3168 => EcnEncap::Rfc3168,
+            config::EcnEncapConfig::Rfc6040Compat => EcnEncap::Rfc6040Compat,
         },
         dscp: match config.vxlan.dscp {
-            config::DscpPolicy::Copy => DscpPolicy::Copy,
-            config::DscpPolicy::Fixed(dscp) => DscpPolicy::Fixed(dscp.get()),
+            config::DscpConfig::Copy => DscpPolicy::Copy,
+            config::DscpConfig::Fixed(dscp) => DscpPolicy::Fixed(dscp.get()),
         },
         miss_budget: u32::from(config.nft.miss_budget),
         miss_rate: config.nft.miss_rate,

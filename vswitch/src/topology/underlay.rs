@@ -74,7 +74,7 @@ pub fn route<'a>(
 
 /// What is known of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NeighbourState {
     /// Configured, never asked for.
     Static(MacAddr),
     /// Not resolved yet, or lost.
@@ -89,7 +89,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbour {
     /// What is known.
-    pub state: State,
+    pub state: NeighbourState,
     /// Own address to ask from.
     pub source: IpAddr,
     /// When it was last heard of.
@@ -104,15 +104,17 @@ impl Neighbour {
     /// The MAC, when known.
     pub fn mac(&self) -> Option<MacAddr> {
         match self.state {
-            State::Static(mac) | State::Reachable(mac) | State::Stale(mac) => Some(mac),
-            State::Incomplete => None,
+            NeighbourState::Static(mac) | NeighbourState::Reachable(mac) | NeighbourState::Stale(mac) => {
+                Some(mac)
+            }
+            NeighbourState::Incomplete => None,
         }
     }
 }
 
 /// A request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct NeighbourProbe {
     /// Through this uplink.
     pub uplink: u16,
     /// Who has this address?
@@ -132,8 +134,13 @@ pub struct Neighbours {
 impl Neighbours {
     /// Makes sure that a next hop is being resolved; returns its MAC when known.
     pub fn want(&mut self, hop: NextHop) -> Option<MacAddr> {
-        let fresh =
-            Neighbour { state: State::Incomplete, source: hop.source, heard: None, asked: None, tries: 0 };
+        let fresh = Neighbour {
+            state: NeighbourState::Incomplete,
+            source: hop.source,
+            heard: None,
+            asked: None,
+            tries: 0,
+        };
         let neighbour = self.table.entry((hop.uplink, hop.address)).or_insert(fresh);
         neighbour.source = hop.source;
         neighbour.mac()
@@ -146,8 +153,13 @@ impl Neighbours {
 
     /// Adds or changes a configured neighbour.
     pub fn set_static(&mut self, uplink: u16, address: IpAddr, mac: MacAddr) {
-        let neighbour =
-            Neighbour { state: State::Static(mac), source: address, heard: None, asked: None, tries: 0 };
+        let neighbour = Neighbour {
+            state: NeighbourState::Static(mac),
+            source: address,
+            heard: None,
+            asked: None,
+            tries: 0,
+        };
         self.table.insert((uplink, address), neighbour);
     }
 
@@ -167,16 +179,16 @@ impl Neighbours {
     ) -> bool {
         let Some(neighbour) = self.table.get_mut(&(uplink, address)) else { return false };
         let known = match neighbour.state {
-            State::Static(_) => return false,
-            State::Incomplete => None,
-            State::Reachable(known) | State::Stale(known) => Some(known),
+            NeighbourState::Static(_) => return false,
+            NeighbourState::Incomplete => None,
+            NeighbourState::Reachable(known) | NeighbourState::Stale(known) => Some(known),
         };
         match known {
             Some(known) if known == mac && !claim.confirms => return false,
             // Whoever is right is asked (RFC 4861 section 7.2.5); what is in use stays in use.
             Some(known) if known != mac && !claim.overrides => {
-                if neighbour.state == State::Reachable(known) {
-                    neighbour.state = State::Stale(known);
+                if neighbour.state == NeighbourState::Reachable(known) {
+                    neighbour.state = NeighbourState::Stale(known);
                     (neighbour.asked, neighbour.tries) = (None, 0);
                 }
                 return false;
@@ -184,24 +196,25 @@ impl Neighbours {
             _ => {}
         }
         (neighbour.heard, neighbour.asked, neighbour.tries) = (Some(now), None, 0);
-        neighbour.state = if claim.confirms { State::Reachable(mac) } else { State::Stale(mac) };
+        neighbour.state =
+            if claim.confirms { NeighbourState::Reachable(mac) } else { NeighbourState::Stale(mac) };
         known != Some(mac)
     }
 
     /// What to ask now, and which neighbours were just lost.
-    pub fn tick(&mut self, now: Instant) -> (Vec<Probe>, Vec<(u16, IpAddr)>) {
+    pub fn tick(&mut self, now: Instant) -> (Vec<NeighbourProbe>, Vec<(u16, IpAddr)>) {
         let (mut probes, mut lost) = (Vec::new(), Vec::new());
         for (&(uplink, target), neighbour) in &mut self.table {
             let since = |time: Option<Instant>| time.map(|time| now.saturating_duration_since(time));
             let due = match neighbour.state {
-                State::Static(_) => false,
-                State::Incomplete | State::Stale(_) => true,
-                State::Reachable(_) => since(neighbour.heard).is_none_or(|age| age >= CONFIRMED),
+                NeighbourState::Static(_) => false,
+                NeighbourState::Incomplete | NeighbourState::Stale(_) => true,
+                NeighbourState::Reachable(_) => since(neighbour.heard).is_none_or(|age| age >= CONFIRMED),
             };
-            if matches!(neighbour.state, State::Reachable(_) | State::Stale(_))
+            if matches!(neighbour.state, NeighbourState::Reachable(_) | NeighbourState::Stale(_))
                 && since(neighbour.heard).is_none_or(|age| age >= LOST)
             {
-                neighbour.state = State::Incomplete;
+                neighbour.state = NeighbourState::Incomplete;
                 lost.push((uplink, target));
             }
             let pause = if neighbour.tries < FIRST_TRIES { FIRST_RETRY } else { RETRY };
@@ -209,7 +222,7 @@ impl Neighbours {
                 let to = neighbour.mac().filter(|_| neighbour.tries < UNICAST_TRIES);
                 neighbour.asked = Some(now);
                 neighbour.tries = neighbour.tries.saturating_add(1);
-                probes.push(Probe { uplink, target, source: neighbour.source, to });
+                probes.push(NeighbourProbe { uplink, target, source: neighbour.source, to });
             }
         }
         (probes, lost)
@@ -351,11 +364,11 @@ mod tests {
             claim,
             start
         ));
-        assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), State::Stale(mac)));
+        assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), NeighbourState::Stale(mac)));
         let (probes, lost) = table.tick(start);
         assert_eq!((probes[0].to, lost.len()), (Some(mac), 0), "who is known is asked");
         assert!(!table.heard(0, Binding { address: hop.address, mac }, claim, start));
-        assert_eq!(table.list()[0].2.state, State::Reachable(mac));
+        assert_eq!(table.list()[0].2.state, NeighbourState::Reachable(mac));
         assert!(table.tick(start).0.is_empty());
         // An unsolicited word of the same MAC confirms nothing.
         let later = start + CONFIRMED;

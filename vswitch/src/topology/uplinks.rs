@@ -15,7 +15,7 @@ use wire::MacAddr;
 use super::slots::LOWEST;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
-use crate::topology::underlay::{Neighbours, State};
+use crate::topology::underlay::{NeighbourState, Neighbours};
 
 impl Topology {
     pub(super) fn rebuild_uplinks(&mut self, config: &Config, ports: &dyn Ports) {
@@ -144,7 +144,8 @@ pub(super) fn renew_neighbours(
         .list()
         .into_iter()
         .filter(|&(uplink, address, neighbour)| {
-            let dropped = matches!(neighbour.state, State::Static(_)) && !is_configured(new, uplink, address);
+            let dropped =
+                matches!(neighbour.state, NeighbourState::Static(_)) && !is_configured(new, uplink, address);
             dropped || !same_link(uplink)
         })
         .map(|(uplink, address, _)| (uplink, address))

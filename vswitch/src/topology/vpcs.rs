@@ -114,8 +114,10 @@ impl Topology {
         for route in &vpc.routes {
             let prefix = Prefix::new(route.to.addr(), route.to.prefix_len());
             let target = match &route.target {
-                config::RouteTarget::Peer { vpc } => RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()]),
-                config::RouteTarget::Gateway { vtep, mac } => {
+                config::RouteTargetConfig::Peer { vpc } => {
+                    RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()])
+                }
+                config::RouteTargetConfig::Gateway { vtep, mac } => {
                     used.insert(*vtep);
                     let slot = self.vtep_slot(index, *vtep)?;
                     RouteTarget::Gateway { slot, mac: *mac }

@@ -17,7 +17,7 @@ use crate::worker::{Command, Pool};
 const PAGE: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum QosOwner {
     Link,
     Vpc(String),
     Vnic(String),
@@ -25,7 +25,7 @@ pub enum Who {
     Class(String, Class),
 }
 
-impl Who {
+impl QosOwner {
     /// The name of its level.
     pub fn level(&self) -> &'static str {
         match self {
@@ -45,8 +45,8 @@ impl Who {
 }
 
 #[derive(Clone, Debug)]
-pub struct Node {
-    pub who: Who,
+pub struct QosNode {
+    pub who: QosOwner,
     pub direction: Direction,
     /// What is configured, with what is assured to its children.
     pub limits: NodeLimits,
@@ -82,7 +82,7 @@ impl Sum for Held {
     }
 }
 
-impl Node {
+impl QosNode {
     /// True when it has no limits and has seen nothing.
     pub fn is_idle(&self) -> bool {
         self.limits == NodeLimits::FREE && self.view.drawn == 0 && self.held == Held::default()
@@ -119,14 +119,14 @@ fn leaves<'v>(tree: &Tree, vnics: impl Iterator<Item = &'v Vnic>) -> Vec<Leaf> {
 ///
 /// # Errors
 /// [`WorkerError`].
-pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerError> {
+pub fn nodes(switch: &Switch) -> Result<(Vec<QosNode>, u64), WorkerError> {
     let (qos, snapshot) = (switch.qos(), switch.snapshot());
     let tree = qos.tree();
     let mut vnics: Vec<&Vnic> = snapshot.vnics.iter().flatten().map(AsRef::as_ref).collect();
     vnics.sort_by(|a, b| (a.vpc, &a.name).cmp(&(b.vpc, &b.name)));
     let depths = depths(switch.pool(), &leaves(tree, vnics.iter().copied()))?;
     let now_ns = switch.pool().now().ns;
-    let node = |who: Who, direction: Direction, id: NodeId, held: Held| Node {
+    let node = |who: QosOwner, direction: Direction, id: NodeId, held: Held| QosNode {
         who,
         direction,
         limits: qos.limits(id),
@@ -145,7 +145,7 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerError> {
     };
     let mut nodes = Vec::new();
     for direction in Direction::ALL {
-        nodes.push(node(Who::Link, direction, tree.link_node(direction), sum(direction, &vnics)));
+        nodes.push(node(QosOwner::Link, direction, tree.link_node(direction), sum(direction, &vnics)));
     }
     for vpc in snapshot.vpcs.iter().flatten() {
         let from = vnics.partition_point(|vnic| vnic.vpc < vpc.index);
@@ -153,17 +153,17 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<Node>, u64), WorkerError> {
         let vnics = &vnics[from..to];
         for direction in Direction::ALL {
             let id = tree.tenant_node(direction, vpc.index);
-            nodes.push(node(Who::Vpc(vpc.name.clone()), direction, id, sum(direction, vnics)));
+            nodes.push(node(QosOwner::Vpc(vpc.name.clone()), direction, id, sum(direction, vnics)));
         }
         for &vnic in vnics {
             for direction in Direction::ALL {
                 let id = tree.vnic_node(direction, vnic.index);
-                nodes.push(node(Who::Vnic(vnic.name.clone()), direction, id, sum(direction, &[vnic])));
+                nodes.push(node(QosOwner::Vnic(vnic.name.clone()), direction, id, sum(direction, &[vnic])));
             }
             for class in Class::ALL {
                 for direction in Direction::ALL {
                     let id = tree.leaf_node(tree.leaf(direction, vnic.index, class));
-                    let who = Who::Class(vnic.name.clone(), class);
+                    let who = QosOwner::Class(vnic.name.clone(), class);
                     nodes.push(node(who, direction, id, held(direction, vnic, class)));
                 }
             }

@@ -21,8 +21,8 @@ use pmd::{Mbuf, rdtsc};
 use super::stats::WorkerStats;
 use super::tx::TxPaths;
 
-pub struct Device {
-    state: Mutex<State>,
+pub struct SimulatedDevice {
+    state: Mutex<EswitchState>,
     /// Packets that a ring holds.
     ring: usize,
     /// For how long they wait there at least, nanoseconds.
@@ -30,7 +30,7 @@ pub struct Device {
 }
 
 /// What is behind the lock.
-pub struct State {
+pub struct EswitchState {
     /// The rules, and what they did.
     pub eswitch: Eswitch,
     /// The switch's ports by DPDK port id.
@@ -39,34 +39,34 @@ pub struct State {
     left: Box<[u64]>,
 }
 
-impl fmt::Debug for Device {
+impl fmt::Debug for SimulatedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device")
+        f.debug_struct("SimulatedDevice")
             .field("ring", &self.ring)
             .field("delay_ns", &self.delay_ns)
             .finish_non_exhaustive()
     }
 }
 
-impl Device {
+impl SimulatedDevice {
     /// A device without rules and ports. Rings hold `ring` packets for `delay_ns` at least.
     pub fn new(config: EswitchConfig, ring: usize, delay_ns: u64) -> Self {
         let left = vec![0; ARRIVAL_SLOTS].into();
         Self {
-            state: Mutex::new(State { eswitch: Eswitch::new(config), ports: Vec::new(), left }),
+            state: Mutex::new(EswitchState { eswitch: Eswitch::new(config), ports: Vec::new(), left }),
             ring,
             delay_ns,
         }
     }
 
     /// The device for one step. Workers wait as long as this is held.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, EswitchState> {
         // Whoever panicked with it left no step half done that matters to packets.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl EswitchState {
     /// Connects a port, by its DPDK port id.
     pub fn connect(&mut self, dpdk_port: u16, port: PortIndex) {
         let at = usize::from(dpdk_port);
@@ -100,7 +100,7 @@ struct Waiting {
 
 /// The device in front of one receive queue.
 pub struct Front {
-    device: Arc<Device>,
+    device: Arc<SimulatedDevice>,
     dpdk_port: u16,
     ring: VecDeque<Waiting>,
     /// Flows of the packets that the pipeline has now.
@@ -111,7 +111,7 @@ pub struct Front {
 
 impl Front {
     /// In front of a queue of a port.
-    pub fn new(device: Arc<Device>, dpdk_port: u16) -> Self {
+    pub fn new(device: Arc<SimulatedDevice>, dpdk_port: u16) -> Self {
         let room = device.ring;
         Self {
             device,
@@ -142,7 +142,7 @@ impl Front {
         let counters = &stats.eswitch;
         let Self { device, dpdk_port, ring, given, out } = self;
         let mut state = device.lock();
-        let State { eswitch, ports, left } = &mut *state;
+        let EswitchState { eswitch, ports, left } = &mut *state;
         given.drain(..).for_each(|slot| left[slot as usize] += 1);
         eswitch.advance(now.ns);
         for mut packet in packets[..n].iter_mut().filter_map(Option::take) {

@@ -23,7 +23,7 @@ const REPORTS: usize = 64;
 
 /// Who is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum WatchedThread {
     /// A worker, by its number, on its core.
     Worker(usize, usize),
     /// The thread that divides rates.
@@ -32,7 +32,7 @@ pub enum Who {
     Control,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for WatchedThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Worker(worker, core) => write!(f, "worker {worker} on core {core}"),
@@ -44,20 +44,22 @@ impl fmt::Display for Who {
 
 /// Somebody stands still, or is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    pub who: Who,
+pub struct StallReport {
+    pub who: WatchedThread,
     /// How long it has stood still, while it does; `None`: it is back.
     pub stalled: Option<Duration>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { who, stalled } = self;
         match stalled {
             Some(time) => {
                 let why = match who {
-                    Who::Worker(..) | Who::Divider => "is its core taken by something else?",
-                    Who::Control => {
+                    WatchedThread::Worker(..) | WatchedThread::Divider => {
+                        "is its core taken by something else?"
+                    }
+                    WatchedThread::Control => {
                         "a port or a file keeps it waiting, or its core is taken by something else;"
                     }
                 };
@@ -72,7 +74,7 @@ impl fmt::Display for Report {
 /// The thread, as its owner holds it; it ends with this.
 pub struct Watchdog {
     control: Arc<AtomicU64>,
-    reports: Arc<ArrayQueue<Report>>,
+    reports: Arc<ArrayQueue<StallReport>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -91,10 +93,11 @@ impl Watchdog {
         let reports = Arc::new(ArrayQueue::new(REPORTS));
         let (stop, stopped) = bounded(0);
         let of_control = control.clone();
-        let mut watched = vec![Watched::new(Who::Control, move || of_control.load(Ordering::Relaxed))];
-        watched.push(Watched::new(Who::Divider, move || divider.load(Ordering::Relaxed)));
+        let mut watched =
+            vec![Heartbeat::new(WatchedThread::Control, move || of_control.load(Ordering::Relaxed))];
+        watched.push(Heartbeat::new(WatchedThread::Divider, move || divider.load(Ordering::Relaxed)));
         for (number, (core, stats)) in workers.enumerate() {
-            watched.push(Watched::new(Who::Worker(number, core), move || stats.polls.get()));
+            watched.push(Heartbeat::new(WatchedThread::Worker(number, core), move || stats.polls.get()));
         }
         let told = reports.clone();
         let body = move || watch(&mut watched, &stopped, &told);
@@ -108,7 +111,7 @@ impl Watchdog {
     }
 
     /// What was reported since this was called last.
-    pub fn reports(&self) -> impl Iterator<Item = Report> + '_ {
+    pub fn reports(&self) -> impl Iterator<Item = StallReport> + '_ {
         std::iter::from_fn(|| self.reports.pop())
     }
 }
@@ -122,7 +125,7 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(watched: &mut [Watched], stopped: &Receiver<()>, told: &ArrayQueue<Report>) {
+fn watch(watched: &mut [Heartbeat], stopped: &Receiver<()>, told: &ArrayQueue<StallReport>) {
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
         for report in watched.iter_mut().filter_map(|watched| watched.look(Instant::now())) {
             match report.stalled {
@@ -136,32 +139,32 @@ fn watch(watched: &mut [Watched], stopped: &Receiver<()>, told: &ArrayQueue<Repo
 }
 
 /// One that is watched.
-struct Watched {
-    who: Who,
+struct Heartbeat {
+    who: WatchedThread,
     beats: Box<dyn Fn() -> u64 + Send>,
     last: u64,
     since: Instant,
     stalled: bool,
 }
 
-impl Watched {
-    fn new(who: Who, beats: impl Fn() -> u64 + Send + 'static) -> Self {
+impl Heartbeat {
+    fn new(who: WatchedThread, beats: impl Fn() -> u64 + Send + 'static) -> Self {
         Self { who, last: beats(), beats: Box::new(beats), since: Instant::now(), stalled: false }
     }
 
     /// What there is to say of it now.
-    fn look(&mut self, now: Instant) -> Option<Report> {
+    fn look(&mut self, now: Instant) -> Option<StallReport> {
         let beats = (self.beats)();
         let time = now.saturating_duration_since(self.since);
         if beats != self.last {
             (self.last, self.since) = (beats, now);
-            return std::mem::take(&mut self.stalled).then_some(Report { who: self.who, stalled: None });
+            return std::mem::take(&mut self.stalled).then_some(StallReport { who: self.who, stalled: None });
         }
         if self.stalled || time <= STALLED {
             return None;
         }
         self.stalled = true;
-        Some(Report { who: self.who, stalled: Some(time) })
+        Some(StallReport { who: self.who, stalled: Some(time) })
     }
 }
 
@@ -173,7 +176,8 @@ mod tests {
     fn repair_who_stands_still_is_reported_once_and_when_it_is_back() {
         let beats = Arc::new(AtomicU64::new(0));
         let of_worker = beats.clone();
-        let mut watched = Watched::new(Who::Worker(1, 3), move || of_worker.load(Ordering::Relaxed));
+        let mut watched =
+            Heartbeat::new(WatchedThread::Worker(1, 3), move || of_worker.load(Ordering::Relaxed));
         let start = watched.since;
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(watched.look(at(1)), None);
@@ -194,14 +198,14 @@ mod tests {
         let mut seen = Vec::new();
         while seen.is_empty() && Instant::now() < until {
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports().filter(|report| report.who == Who::Control));
+            seen.extend(watchdog.reports().filter(|report| report.who == WatchedThread::Control));
         }
-        assert_eq!(seen[0].who, Who::Control);
+        assert_eq!(seen[0].who, WatchedThread::Control);
         while seen.len() < 2 && Instant::now() < until {
             watchdog.turn();
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports().filter(|report| report.who == Who::Control));
+            seen.extend(watchdog.reports().filter(|report| report.who == WatchedThread::Control));
         }
-        assert_eq!(seen[1], Report { who: Who::Control, stalled: None });
+        assert_eq!(seen[1], StallReport { who: WatchedThread::Control, stalled: None });
     }
 }

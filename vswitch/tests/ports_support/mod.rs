@@ -13,7 +13,7 @@ use pmd::{
     Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, PortConfig, RxQueue, StartedPort, TxQueue,
 };
 use vswitch::config::PortSpec;
-use vswitch::port::{self, Cleanup, OpenError, Request, Traits};
+use vswitch::port::{self, Cleanup, OpenError, OpenRequest, Traits};
 
 /// How long frames may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ impl Lab {
     }
 
     /// A port as the config would give it.
-    pub fn open(&mut self, toml: &str) -> Result<port::Opened, OpenError> {
+    pub fn open(&mut self, toml: &str) -> Result<port::OpenedPort, OpenError> {
         self.open_with(toml, 1, None)
     }
 
@@ -69,10 +69,10 @@ impl Lab {
         toml: &str,
         queues: u16,
         mtu: Option<u16>,
-    ) -> Result<port::Opened, OpenError> {
+    ) -> Result<port::OpenedPort, OpenError> {
         self.unique += 1;
         let name = format!("p{}", self.unique);
-        let request = Request { name: &name, unique: self.unique, queues, mtu };
+        let request = OpenRequest { name: &name, unique: self.unique, queues, mtu };
         port::open(&self.eal, &spec(toml), &request)
     }
 
@@ -86,7 +86,7 @@ impl Lab {
         self.start(opened, queues, mtu)
     }
 
-    pub fn start(&self, opened: port::Opened, queues: u16, mtu: Option<u16>) -> Running {
+    pub fn start(&self, opened: port::OpenedPort, queues: u16, mtu: Option<u16>) -> Running {
         let traits = opened.traits;
         let (rx_queues, tx_queues) = traits.queues(None, None, queues).unwrap();
         let config = PortConfig {

@@ -18,7 +18,7 @@ use vswitch::config::{
     Config, LocationConfig, PortConfig, Source, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig,
     VpcConfig,
 };
-use vswitch::switch::Plan;
+use vswitch::switch::PortChanges;
 use vswitch::topology::underlay::Neighbours;
 use vswitch::topology::{Ports, Topology};
 use wire::{MacAddr, Vni};
@@ -256,7 +256,7 @@ impl Host {
     fn apply(&mut self, new: Config) -> Option<()> {
         new.validate().ok()?;
         let old = self.config();
-        let plan = Plan::new(&old, &new);
+        let plan = PortChanges::new(&old, &new);
         self.plugs.leaving.extend(plan.first.iter().cloned());
         if !plan.first.is_empty() {
             self.publish(&old).expect("what runs can be published again");

@@ -128,10 +128,11 @@ fn process() -> impl Strategy<Value = Config> {
             config.nft.miss_budget = nft.3;
             config.vxlan.udp_port = vxlan.0;
             config.vxlan.reserved = if vxlan.1 { ReservedBits::Strict } else { ReservedBits::Ignore };
-            config.vxlan.ecn_encap = [EcnEncap::Rfc6040, EcnEncap::Rfc3168, EcnEncap::Rfc6040Compat][vxlan.2];
+            config.vxlan.ecn_encap =
+                [EcnEncapConfig::Rfc6040, EcnEncapConfig::Rfc3168, EcnEncapConfig::Rfc6040Compat][vxlan.2];
             config.vxlan.ttl = vxlan.3;
             config.vxlan.dscp =
-                vxlan.4.map_or(DscpPolicy::Copy, |raw| DscpPolicy::Fixed(Dscp::new(raw).unwrap()));
+                vxlan.4.map_or(DscpConfig::Copy, |raw| DscpConfig::Fixed(Dscp::new(raw).unwrap()));
             config.rcft = rcft;
             config.qos = qos;
             config.control.state = state.map(Into::into);
@@ -225,9 +226,12 @@ fn networks() -> impl Strategy<Value = Config> {
             for n in 0..vpcs {
                 let vpc = Name::new(&format!("vpc-{n}")).unwrap();
                 let gateway =
-                    RouteTarget::Gateway { vtep: Ipv4Addr::new(172, 16, 0, 3).into(), mac: station(9) };
-                let target =
-                    if n == 0 { gateway } else { RouteTarget::Peer { vpc: config.vpcs[0].name.clone() } };
+                    RouteTargetConfig::Gateway { vtep: Ipv4Addr::new(172, 16, 0, 3).into(), mac: station(9) };
+                let target = if n == 0 {
+                    gateway
+                } else {
+                    RouteTargetConfig::Peer { vpc: config.vpcs[0].name.clone() }
+                };
                 config.vpcs.push(VpcConfig {
                     name: vpc.clone(),
                     vni: Vni::new(n as u32 * 1000).unwrap(),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
 use super::super::error::quote;
-use super::super::network::{LocationConfig, RouteTarget, VnicConfig, VnicPort, VpcConfig};
+use super::super::network::{LocationConfig, RouteTargetConfig, VnicConfig, VnicPort, VpcConfig};
 use super::underlay::own_addresses;
 use super::{Checker, is_reserved_in, is_unicast, is_vlan};
 
@@ -67,14 +67,14 @@ fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
                 checker.fail(format!("{path}.to"), message);
             }
             match &route.target {
-                RouteTarget::Gateway { vtep, mac } => {
+                RouteTargetConfig::Gateway { vtep, mac } => {
                     check_vtep(checker, &format!("{path}.vtep"), &who, *vtep);
                     if !mac.is_station() {
                         let message = format!("{who}: {mac} is not the address of one station");
                         checker.fail(format!("{path}.mac"), message);
                     }
                 }
-                RouteTarget::Peer { vpc: peer } => {
+                RouteTargetConfig::Peer { vpc: peer } => {
                     if *peer == vpc.name {
                         let message = format!("{who}: the route to {} leads to the VPC itself", route.to);
                         checker.fail(format!("{path}.vpc"), message);

@@ -106,7 +106,7 @@ fn ring_name(spec: &PortSpec) -> Option<&str> {
 
 /// What is wrong with one port: the key, and a sentence.
 fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String)> {
-    let mut found = Found(Vec::new());
+    let mut found = PortProblems(Vec::new());
     match spec {
         PortSpec::Pci(pci) => {
             found.check("address", check_pci_address(&pci.address));
@@ -149,9 +149,9 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
     found.0
 }
 
-struct Found(Vec<(&'static str, String)>);
+struct PortProblems(Vec<(&'static str, String)>);
 
-impl Found {
+impl PortProblems {
     fn check(&mut self, key: &'static str, result: Result<(), String>) {
         if let Err(problem) = result {
             self.0.push((key, format!("{key} {problem}")));
@@ -159,7 +159,7 @@ impl Found {
     }
 }
 
-fn memif_problems(memif: &MemifPort, found: &mut Found) {
+fn memif_problems(memif: &MemifPort, found: &mut PortProblems) {
     found.check("socket", check_device_socket(&memif.socket));
     if let Some(secret) = &memif.secret {
         // It is not quoted: errors are read by more people than the config.
@@ -175,7 +175,7 @@ fn memif_problems(memif: &MemifPort, found: &mut Found) {
     }
 }
 
-fn pcap_problems(pcap: &PcapPort, found: &mut Found) {
+fn pcap_problems(pcap: &PcapPort, found: &mut PortProblems) {
     for (key, path) in [("rx-pcap", &pcap.rx_pcap), ("tx-pcap", &pcap.tx_pcap)] {
         found.check(key, path.as_deref().map_or(Ok(()), |path| check_value(&path.to_string_lossy())));
     }
@@ -201,7 +201,7 @@ fn pcap_problems(pcap: &PcapPort, found: &mut Found) {
     }
 }
 
-fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut Found) {
+fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut PortProblems) {
     for (key, name) in [("name", &ring.name), ("peer", &ring.peer)] {
         found.check(key, name.as_deref().map_or(Ok(()), check_value));
     }

@@ -85,14 +85,14 @@ fn red_profile(checker: &mut Checker<'_>) {
 
 /// What children of a node are assured in all.
 #[derive(Default)]
-struct Sum<'c> {
+struct AssuredTotal<'c> {
     bits: u64,
     /// The first few of them, for the message.
     names: Vec<(&'c str, u64)>,
     more: usize,
 }
 
-impl<'c> Sum<'c> {
+impl<'c> AssuredTotal<'c> {
     const SHOWN: usize = 4;
 
     fn add(&mut self, name: &'c str, bits: u64) {
@@ -132,21 +132,21 @@ fn tree(checker: &mut Checker<'_>, direction: Direction) {
         checker.fail(&link_path, message);
         return;
     }
-    let mut of_vpcs: HashMap<&str, Sum<'_>> = HashMap::new();
+    let mut of_vpcs: HashMap<&str, AssuredTotal<'_>> = HashMap::new();
     for (index, vnic) in config.vnics.iter().enumerate() {
-        let mut classes = Sum::default();
+        let mut classes = AssuredTotal::default();
         for (class, both) in [("rdma", &vnic.qos.rdma), ("tcp", &vnic.qos.tcp)] {
             let limits = of(direction, both);
             let path = format!("vnic[{index}].qos.{class}.{key}");
             let who = format!("vnic {}: {class}", vnic.name);
-            classes.add(class, node(checker, &path, &who, key, &limits, link, &Sum::default()));
+            classes.add(class, node(checker, &path, &who, key, &limits, link, &AssuredTotal::default()));
         }
         let limits = of(direction, &BothWays { out: vnic.qos.out, into: vnic.qos.into });
         let path = format!("vnic[{index}].qos.{key}");
         let claim = node(checker, &path, &format!("vnic {}", vnic.name), key, &limits, link, &classes);
         of_vpcs.entry(vnic.vpc.as_str()).or_default().add(&vnic.name, claim);
     }
-    let mut of_link = Sum::default();
+    let mut of_link = AssuredTotal::default();
     for (index, vpc) in config.vpcs.iter().enumerate() {
         let limits = of(direction, &vpc.qos);
         let path = format!("vpc[{index}].qos.{key}");
@@ -174,7 +174,7 @@ fn node(
     way: &str,
     limits: &LimitsConfig,
     link: Option<BitRate>,
-    children: &Sum<'_>,
+    children: &AssuredTotal<'_>,
 ) -> u64 {
     let place = checker.line(if link.is_some() { "qos.link" } else { "" });
     let most = link.unwrap_or(QosConfig::MAX_RATE);

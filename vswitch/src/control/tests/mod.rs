@@ -18,7 +18,7 @@ use super::client::{Client, ClientError};
 use super::guard::Fault;
 use super::protocol::{Ask, MAX_REQUEST, answer};
 use super::server::{BindError, Call, Caller, Server};
-use crate::console::repl::{self, Ending, Options, Session};
+use crate::console::repl::{self, Ending, ReplOptions, Session};
 use crate::console::{Command, CommandError, Console, Output};
 
 /// A folder that goes when the test ends.
@@ -400,7 +400,7 @@ fn a_command_too_long_never_leaves_the_client() {
     assert!(client.command("count", false).unwrap().ok);
 }
 
-fn piped(session: impl Session, options: &Options, input: &[u8]) -> (Ending, String, String) {
+fn piped(session: impl Session, options: &ReplOptions, input: &[u8]) -> (Ending, String, String) {
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     let ending = repl::on_pipe(session, options, &mut Cursor::new(input), &mut output, &mut errors).unwrap();
     (ending, String::from_utf8(output).unwrap(), String::from_utf8(errors).unwrap())
@@ -411,8 +411,8 @@ fn a_console_on_a_pipe() {
     let folder = Folder::new();
     let daemon = Daemon::start(&folder.socket());
     let client = || Client::connect(&folder.socket()).unwrap();
-    let plain = Options::default();
-    let strict = Options { strict: true, ..Options::default() };
+    let plain = ReplOptions::default();
+    let strict = ReplOptions { strict: true, ..ReplOptions::default() };
     assert_eq!(piped(client(), &plain, b"count\n# no\n\ncount"), (Ending::Clean, "1\n2\n".into(), "".into()));
     assert_eq!(piped(client(), &plain, b""), (Ending::Clean, "".into(), "".into()));
     let (ending, output, errors) = piped(client(), &plain, b"fail\ncuont\ncount\nexit\ncount\n");
@@ -420,7 +420,7 @@ fn a_console_on_a_pipe() {
     assert!(errors.starts_with("as you asked\ncolumn 1: \"cuont\""), "{errors}");
     let (ending, output, _) = piped(client(), &strict, b"count\nfail\ncount\n");
     assert_eq!((ending, output.as_str()), (Ending::Failed, "4\n"));
-    let json = Options { json: true, ..Options::default() };
+    let json = ReplOptions { json: true, ..ReplOptions::default() };
     assert_eq!(piped(client(), &json, b"count\n").1, "{\"count\":5}\n");
 
     let mut long = vec![b'x'; 1_000_000];

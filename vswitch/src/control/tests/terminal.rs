@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use super::{Daemon, Folder};
-use crate::console::repl::{self, Options};
+use crate::console::repl::{self, ReplOptions};
 use crate::control::client::Client;
 
 const SOCKET: &str = "VSWITCH_TEST_SOCKET";
@@ -19,7 +19,7 @@ const CHILD: &str = "control::tests::terminal::runs_under_a_terminal";
 fn runs_under_a_terminal() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
     let client = Client::connect(socket.as_ref()).unwrap();
-    let ending = repl::run(client, &Options::for_user()).unwrap();
+    let ending = repl::run(client, &ReplOptions::for_user()).unwrap();
     println!("ended {ending:?}");
 }
 

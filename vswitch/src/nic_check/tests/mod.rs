@@ -5,7 +5,7 @@ mod probing;
 mod tree;
 
 use super::host::Unanswered;
-use super::{State, Unseen};
+use super::{FindingState, Unseen};
 use crate::config::Config;
 use tree::{DEVICE, NETDEV, PCI, Tree, changes, finding};
 
@@ -100,9 +100,12 @@ fn huge_pages_are_those_of_the_nics_node() {
     assert_eq!(tree.report().status(), 0);
     let never = config("[eal]\nhuge-pages = \"never\"\n");
     tree.pages(1, 1_048_576, 0, 0);
-    assert_eq!(finding(&tree.check(Some(&never)).unwrap(), "huge pages").state, State::Noted);
+    assert_eq!(finding(&tree.check(Some(&never)).unwrap(), "huge pages").state, FindingState::Noted);
     tree.remove("sys/devices/system/node");
-    assert_eq!((finding(&tree.report(), "huge pages").state, tree.report().status()), (State::Unknown, 2));
+    assert_eq!(
+        (finding(&tree.report(), "huge pages").state, tree.report().status()),
+        (FindingState::Unknown, 2)
+    );
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn devlink_that_is_missing_refuses_or_talks_nonsense_is_told() {
     tree.uninstall("devlink");
     let report = tree.report();
     let mode = finding(&report, "e-switch mode");
-    assert_eq!((mode.state, mode.value.as_str()), (State::Unknown, "not known: install iproute2"));
+    assert_eq!((mode.state, mode.value.as_str()), (FindingState::Unknown, "not known: install iproute2"));
     assert_eq!(mode.command.as_deref(), Some("apt-get install iproute2"));
     assert_eq!((report.status(), finding(&report, "firmware").value.as_str()), (2, "22.36.1010"));
 
@@ -192,7 +195,7 @@ fn no_file_is_trusted() {
         tree.spoil(file);
         let report = tree.report();
         let found = finding(&report, name);
-        assert!(found.state == State::Unknown && found.value.contains("cannot be read"), "{found:?}");
+        assert!(found.state == FindingState::Unknown && found.value.contains("cannot be read"), "{found:?}");
         assert_eq!(report.status(), 2);
     }
     let mut tree = Tree::fine();
@@ -258,10 +261,10 @@ fn firmware_link_and_lossless_settings_have_their_commands() {
     assert_eq!(changes(&tree.report()), expected);
     // Without PFC there is no priority to lead to.
     tree.pfc(None);
-    assert_eq!(finding(&tree.report(), "trust").state, State::Noted);
+    assert_eq!(finding(&tree.report(), "trust").state, FindingState::Noted);
     tree.uninstall("dcb");
     let report = tree.report();
     assert_eq!(finding(&report, "PFC").value, "not known: install iproute2");
     tree.remove(&format!("sys/class/net/{NETDEV}/ecn"));
-    assert_eq!(finding(&tree.report(), "ECN of RDMA").state, State::Noted);
+    assert_eq!(finding(&tree.report(), "ECN of RDMA").state, FindingState::Noted);
 }

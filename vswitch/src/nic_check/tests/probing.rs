@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::tree::{PCI, Tree, finding};
 use crate::capabilities;
-use crate::nic_check::State;
+use crate::nic_check::FindingState;
 use crate::nic_check::probe::{Probed, probe_by};
 
 /// The ports of a switch: the device, and a representor on it.
@@ -35,7 +35,12 @@ fn probed(config: EswitchConfig) -> Probed {
 fn chains_are_told_as_the_device_answers() {
     let mut tree = Tree::fine();
     let all = tree.probed(&Ok(probed(EswitchConfig::default())));
-    assert_eq!((finding(&all, "chain tcp-encap").state, all.status()), (State::Fine, 0), "{}", all.text());
+    assert_eq!(
+        (finding(&all, "chain tcp-encap").state, all.status()),
+        (FindingState::Fine, 0),
+        "{}",
+        all.text()
+    );
     let rss = &finding(&all, "queues, RSS").value;
     assert!(rss.ends_with("DPDK can hash ipv4 ipv4-udp"), "{rss}");
     let some = tree.probed(&Ok(probed(EswitchConfig { ib_bth: false, ..EswitchConfig::default() })));
@@ -52,7 +57,7 @@ fn a_switch_that_is_not_there_or_not_of_the_device_is_told() {
     let gone = super::super::probe::probe(&tree.root.join("none.sock"), PCI);
     assert!(gone.as_ref().unwrap_err().contains("none.sock"), "{gone:?}");
     let report = tree.probed(&gone);
-    assert_eq!((finding(&report, "chains").state, report.status()), (State::Unknown, 2));
+    assert_eq!((finding(&report, "chains").state, report.status()), (FindingState::Unknown, 2));
     let command = finding(&report, "chains").command.as_deref();
     assert_eq!(command, Some("vswitch nic check 0000:3b:00.0 --probe"));
     for answer in [json!([]), json!(null), json!({}), json!([{ "kind": "pci" }]), json!([7])] {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::config::Config;
 use crate::nic_check::host::{Tools, Unanswered};
 use crate::nic_check::probe::Probed;
-use crate::nic_check::{self, Finding, Host, Report, State, Unseen};
+use crate::nic_check::{self, Finding, FindingState, Host, NicReport, Unseen};
 
 pub const PCI: &str = "0000:3b:00.0";
 pub const DEVICE: &str = "sys/bus/pci/devices/0000:3b:00.0";
@@ -163,12 +163,12 @@ impl Tree {
         );
     }
 
-    pub fn check(&self, config: Option<&Config>) -> Result<Report, Unseen> {
+    pub fn check(&self, config: Option<&Config>) -> Result<NicReport, Unseen> {
         self.look(config, None)
     }
 
     /// With what a switch says of the device.
-    pub fn probed(&self, probed: &Result<Probed, String>) -> Report {
+    pub fn probed(&self, probed: &Result<Probed, String>) -> NicReport {
         self.look(None, Some(probed)).unwrap()
     }
 
@@ -176,7 +176,7 @@ impl Tree {
         &self,
         config: Option<&Config>,
         probed: Option<&Result<Probed, String>>,
-    ) -> Result<Report, Unseen> {
+    ) -> Result<NicReport, Unseen> {
         let host = Host { root: self.root.clone(), tools: Box::new(Answers(self.answers.clone())) };
         let given = config.map(|config| (config, "/etc/vswitch.toml"));
         let report = nic_check::check(&host, "3b:00.0", given, probed);
@@ -186,7 +186,7 @@ impl Tree {
         report
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> NicReport {
         self.check(None).unwrap()
     }
 
@@ -219,10 +219,10 @@ impl Tree {
 }
 
 /// What holds of every report.
-fn consistent(report: &Report) {
+fn consistent(report: &NicReport) {
     for finding in &report.findings {
         let command = finding.command.as_deref();
-        if finding.state == State::Change {
+        if finding.state == FindingState::Change {
             assert!(command.is_some_and(|command| !command.is_empty()), "{finding:?}");
         }
         assert!(!command.is_some_and(|command| command.replace("<file>", "").contains('<')), "{finding:?}");
@@ -233,12 +233,12 @@ fn consistent(report: &Report) {
     assert_eq!(report.json()["status"], report.status());
 }
 
-pub fn finding<'a>(report: &'a Report, name: &str) -> &'a Finding {
+pub fn finding<'a>(report: &'a NicReport, name: &str) -> &'a Finding {
     report.findings.iter().find(|finding| finding.name == name).unwrap()
 }
 
 /// Names and commands of what is to be changed.
-pub fn changes(report: &Report) -> Vec<(&str, &str)> {
-    let change = report.findings.iter().filter(|finding| finding.state == State::Change);
+pub fn changes(report: &NicReport) -> Vec<(&str, &str)> {
+    let change = report.findings.iter().filter(|finding| finding.state == FindingState::Change);
     change.map(|finding| (finding.name.as_str(), finding.command.as_deref().unwrap())).collect()
 }

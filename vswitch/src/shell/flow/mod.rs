@@ -26,19 +26,19 @@ pub(super) struct Manual {
 /// The rules of one port, while it is the same port.
 #[derive(Debug)]
 struct OnPort {
-    holder: Holder,
+    holder: ManualHolder,
     rules: BTreeMap<RuleId, FlowRule>,
 }
 
 /// What holds the rules of a port.
 #[derive(Clone, Debug)]
-enum Holder {
+enum ManualHolder {
     Driver(Flows),
     /// The simulated e-switch that it is on, by the port that it is there.
     Simulated(Simulated, Flows),
 }
 
-impl Holder {
+impl ManualHolder {
     fn back_end(&mut self) -> &mut dyn BackEnd {
         match self {
             Self::Driver(flows) => flows,
@@ -95,8 +95,8 @@ fn on_port<'a>(shell: &'a mut Shell, args: &Args) -> Result<(u16, &'a mut OnPort
     };
     let (flows, offload) = (port.port.flows(), shell.switch.offload());
     let holder = match offload.simulated().filter(|_| offload.has(index)) {
-        Some(device) => Holder::Simulated(device.clone(), flows),
-        None => Holder::Driver(flows),
+        Some(device) => ManualHolder::Simulated(device.clone(), flows),
+        None => ManualHolder::Driver(flows),
     };
     let fresh = || OnPort { holder: holder.clone(), rules: BTreeMap::new() };
     let known = shell.manual.ports.entry(index).or_insert_with(fresh);

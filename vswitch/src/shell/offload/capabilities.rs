@@ -3,7 +3,7 @@
 use pmd::flow::{BUILD, FlowLimits, transfer_proxy};
 use serde_json::{Value, json};
 
-use crate::capabilities::{self, Answer, Report};
+use crate::capabilities::{self, CapabilityAnswer, CapabilityReport};
 use crate::console::{Args, CommandError, Output, PortRef, Table};
 use crate::shell::Shell;
 use crate::shell::port::port_of;
@@ -18,7 +18,7 @@ struct Asked {
     /// The DPDK port that takes its rules, and whether it is this one.
     proxy: Result<(u16, bool), String>,
     queues: Result<FlowLimits, String>,
-    report: Report,
+    report: CapabilityReport,
 }
 
 pub(super) fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
@@ -111,9 +111,9 @@ fn text(asked: &[Asked]) -> String {
     text
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &CapabilityReport) -> String {
     let mut table = Table::new(["asked for", "taken", "in the device's words"]);
-    let mut add = |kind: &str, answer: &Answer| {
+    let mut add = |kind: &str, answer: &CapabilityAnswer| {
         let (taken, words) = match &answer.taken {
             Ok(()) => ("yes", String::new()),
             Err((_, error)) => ("no", error.to_string()),

@@ -24,10 +24,10 @@ const PAGE: usize = 64;
 struct Meant {
     scope: Scope,
     addresses: FlowAddresses,
-    kind: Kind,
+    kind: FlowPattern,
 }
 
-enum Kind {
+enum FlowPattern {
     Ports(u8, u16, u16),
     QueuePair(Qpn),
     Roce,
@@ -46,7 +46,7 @@ impl Meant {
             Scope::Vpc(vpc.ok_or_else(|| unknown("VPC", "show vpc"))? as u32)
         };
         let text: String = args.get("flow")?;
-        let kind = Kind::read(&text).ok_or_else(|| {
+        let kind = FlowPattern::read(&text).ok_or_else(|| {
             let shown = crate::config::error::quote(&text);
             args.error(
                 "flow",
@@ -61,26 +61,26 @@ impl Meant {
 
     fn is(&self, key: &FlowKey) -> bool {
         let right = match self.kind {
-            Kind::Ports(proto, source, destination) => {
+            FlowPattern::Ports(proto, source, destination) => {
                 key.proto() == proto && key.ports() == FlowPorts { source, destination }
             }
-            Kind::QueuePair(_) => is_reliable(key.class()),
-            Kind::Roce => key.class() != 0,
-            Kind::Any => true,
+            FlowPattern::QueuePair(_) => is_reliable(key.class()),
+            FlowPattern::Roce => key.class() != 0,
+            FlowPattern::Any => true,
         };
         right && key.scope() == self.scope && key.addresses() == Some(self.addresses)
     }
 
     fn selects(&self, selector: &FlowSelector) -> bool {
         let pair = match self.kind {
-            Kind::QueuePair(qpn) => selector.qpn == Some(qpn),
+            FlowPattern::QueuePair(qpn) => selector.qpn == Some(qpn),
             _ => true,
         };
         pair && self.is(&selector.key)
     }
 }
 
-impl Kind {
+impl FlowPattern {
     fn read(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let ports = |proto, source: &str, destination: &str| {
@@ -107,7 +107,7 @@ fn meant(shell: &Shell, args: &Args) -> Result<Vec<FlowState>, CommandError> {
         return Ok(known);
     }
     let qpn = match meant.kind {
-        Kind::QueuePair(qpn) => Some(qpn),
+        FlowPattern::QueuePair(qpn) => Some(qpn),
         _ => None,
     };
     let mut found: Vec<FlowState> = Vec::new();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::Shell;
 use crate::console::{Args, CommandError, Output, Table};
-use crate::switch::offload::{Control, FlowState};
+use crate::switch::offload::{FlowState, OffloadControl};
 use crate::view::flow::Ends;
 use crate::worker::stats::EswitchTotals;
 
@@ -90,7 +90,7 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
 }
 
 /// What has happened so far, by name.
-fn counts(offload: &Control) -> Vec<(&'static str, u64)> {
+fn counts(offload: &OffloadControl) -> Vec<(&'static str, u64)> {
     let counters = offload.counters();
     vec![
         ("installed", counters.installed),

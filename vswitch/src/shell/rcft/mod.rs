@@ -208,7 +208,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let mut table = row::table(false);
     let mut rows: Vec<Value> = Vec::new();
     for (seen, key) in seen.iter().zip(&keys) {
-        let row = row::Row::admitted(&vnic.name, seen, out.get(key), now);
+        let row = row::DirectionRow::admitted(&vnic.name, seen, out.get(key), now);
         table.row(row.cells(false));
         rows.push(row.json());
     }
@@ -217,7 +217,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     into.sort_by_key(|view| (view.key.address(), view.key.qpn().get()));
     let strangers = into.len();
     for view in into.iter().take(LISTED) {
-        let row = row::Row::from_wire(&vnic.name, view, now);
+        let row = row::DirectionRow::from_wire(&vnic.name, view, now);
         table.row(row.cells(false));
         rows.push(row.json());
     }
@@ -281,12 +281,12 @@ fn top(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             (Direction::Out, Scope::Vnic(vnic)) => {
                 let seen = switch.rcft().keeper().get(view.key.words());
                 match seen {
-                    Some(seen) => row::Row::admitted(&name(Some(vnic)), &seen, Some(view), now),
-                    None => row::Row::gone(&name(Some(vnic)), view, now),
+                    Some(seen) => row::DirectionRow::admitted(&name(Some(vnic)), &seen, Some(view), now),
+                    None => row::DirectionRow::gone(&name(Some(vnic)), view, now),
                 }
             }
             (_, Scope::Vpc(vpc)) => {
-                row::Row::from_wire(&name(snapshot.local_vnic(vpc, view.key.address())), view, now)
+                row::DirectionRow::from_wire(&name(snapshot.local_vnic(vpc, view.key.address())), view, now)
             }
             (Direction::In, Scope::Vnic(_)) => continue,
         };

@@ -13,7 +13,7 @@ use pipelines::snapshot::{RouteTarget, Snapshot, Vnic};
 use serde_json::{Value, json};
 use wire::Qpn;
 
-use super::row::Row;
+use super::row::DirectionRow;
 use super::{admitted, is_to, qpn, vnic};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::shell::Shell;
@@ -24,15 +24,15 @@ use crate::view::qps;
 const SHOWN: usize = 16;
 
 /// A queue pair of a vNIC, as far as it is known.
-struct Pair {
-    out: Option<Row>,
-    into: Option<Row>,
+struct VnicQp {
+    out: Option<DirectionRow>,
+    into: Option<DirectionRow>,
     /// How the two were found to be one queue pair.
     by: Option<&'static str>,
 }
 
 /// What is looked at.
-struct Look<'s> {
+struct PairLook<'s> {
     switch: &'s Switch,
     snapshot: &'s Snapshot,
     vnic: &'s Vnic,
@@ -43,7 +43,7 @@ pub(super) fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandErro
     let switch = &shell.switch;
     let snapshot = switch.snapshot().clone();
     let (vnic, qpn) = (vnic(&snapshot, args)?, qpn(args)?);
-    let look = Look { switch, snapshot: &snapshot, vnic, now: switch.pool().now().tick };
+    let look = PairLook { switch, snapshot: &snapshot, vnic, now: switch.pool().now().tick };
     let pairs = look.pairs(qpn)?;
     if pairs.is_empty() {
         return refused(switch, vnic, qpn).ok_or_else(|| {
@@ -74,7 +74,7 @@ pub(super) fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandErro
             text += &format!("{way} {}\n{table}", row.address_and_qpn());
         }
         rows.push(json!({
-            "out": pair.out.as_ref().map(Row::json), "in": pair.into.as_ref().map(Row::json), "paired-by": pair.by,
+            "out": pair.out.as_ref().map(DirectionRow::json), "in": pair.into.as_ref().map(DirectionRow::json), "paired-by": pair.by,
         }));
     }
     Ok(Output::new(text, json!({ "vnic": vnic.name, "qpn": qpn.get(), "queue-pairs": rows })))
@@ -95,8 +95,8 @@ fn refused(switch: &Switch, vnic: &Vnic, qpn: Qpn) -> Option<Output> {
     ))
 }
 
-impl Look<'_> {
-    fn pairs(&self, number: Qpn) -> Result<Vec<Pair>, CommandError> {
+impl PairLook<'_> {
+    fn pairs(&self, number: Qpn) -> Result<Vec<VnicQp>, CommandError> {
         let mut pairs = Vec::new();
         let (sent, _) = admitted(self.switch, SHOWN, |of, key| of == self.vnic.index && key.qpn() == number);
         for seen in &sent {
@@ -104,40 +104,40 @@ impl Look<'_> {
         }
         // By the vNIC's own number; those that were found above as the other direction of one are no others.
         for (row, own) in self.received(number)? {
-            let known = |pair: &Pair| pair.into.as_ref().is_some_and(|other| other.key() == row.key());
+            let known = |pair: &VnicQp| pair.into.as_ref().is_some_and(|other| other.key() == row.key());
             if !pairs.iter().any(known) {
                 let (out, by) = match self.sent_of(own)? {
                     (None, _) => self.only_sent(&row)?,
                     said => said,
                 };
-                pairs.push(Pair { out, into: Some(row), by });
+                pairs.push(VnicQp { out, into: Some(row), by });
             }
         }
         Ok(pairs)
     }
 
-    fn out_row(&self, seen: &LedgerView) -> Result<Row, CommandError> {
+    fn out_row(&self, seen: &LedgerView) -> Result<DirectionRow, CommandError> {
         let key = QpKey::from_words(seen.key);
         let views = qps::of(self.switch.pool(), Direction::Out, &[key])?;
-        Ok(Row::admitted(&self.vnic.name, seen, views.get(&key), self.now))
+        Ok(DirectionRow::admitted(&self.vnic.name, seen, views.get(&key), self.now))
     }
 
     /// A queue pair known by the direction toward the wire.
-    fn pair_of_sent(&self, seen: &LedgerView) -> Result<Pair, CommandError> {
+    fn pair_of_sent(&self, seen: &LedgerView) -> Result<VnicQp, CommandError> {
         let key = QpKey::from_words(seen.key);
         let out = Some(self.out_row(seen)?);
         let (peer, peer_qpn) = (key.address(), key.qpn());
         let mut said = self.connections().filter(|c| c.peer == peer && c.peer_qpn == peer_qpn);
         if let (Some(connection), None) = (said.next(), said.next()) {
             let row = self.received_from(connection.own_qpn, Some(peer))?;
-            return Ok(Pair { by: row.as_ref().map(|_| "cm"), into: row, out });
+            return Ok(VnicQp { by: row.as_ref().map(|_| "cm"), into: row, out });
         }
         let row = self.only(peer)?;
-        Ok(Pair { by: row.as_ref().map(|_| "being the only one"), into: row, out })
+        Ok(VnicQp { by: row.as_ref().map(|_| "being the only one"), into: row, out })
     }
 
     /// The direction toward the wire of the vNIC's own queue pair.
-    fn sent_of(&self, own: Qpn) -> Result<(Option<Row>, Option<&'static str>), CommandError> {
+    fn sent_of(&self, own: Qpn) -> Result<(Option<DirectionRow>, Option<&'static str>), CommandError> {
         let mut said = self.connections().filter(|c| c.own_qpn == own);
         let (Some(connection), None) = (said.next(), said.next()) else { return Ok((None, None)) };
         let key = QpKey::new(Scope::Vnic(self.vnic.index), connection.peer, connection.peer_qpn);
@@ -148,7 +148,10 @@ impl Look<'_> {
     }
 
     /// The only queue pair of the vNIC toward the one that sends, when what it receives is paired with that.
-    fn only_sent(&self, received: &Row) -> Result<(Option<Row>, Option<&'static str>), CommandError> {
+    fn only_sent(
+        &self,
+        received: &DirectionRow,
+    ) -> Result<(Option<DirectionRow>, Option<&'static str>), CommandError> {
         let sender = match received.key().scope() {
             Scope::Vnic(sender) => self.snapshot.vnic(sender),
             Scope::Vpc(_) => None,
@@ -168,12 +171,14 @@ impl Look<'_> {
     }
 
     /// What comes to the vNIC's own queue pair of this number: from the wire, and from vNICs of this host.
-    fn received(&self, own: Qpn) -> Result<Vec<(Row, Qpn)>, CommandError> {
+    fn received(&self, own: Qpn) -> Result<Vec<(DirectionRow, Qpn)>, CommandError> {
         let key = |address| QpKey::new(Scope::Vpc(self.vnic.vpc), address, own);
         let keys: Vec<QpKey> = self.vnic.addresses().map(key).collect();
         let wire = qps::of(self.switch.pool(), Direction::In, &keys)?;
-        let mut rows: Vec<(Row, Qpn)> =
-            wire.values().map(|view| (Row::from_wire(&self.vnic.name, view, self.now), own)).collect();
+        let mut rows: Vec<(DirectionRow, Qpn)> = wire
+            .values()
+            .map(|view| (DirectionRow::from_wire(&self.vnic.name, view, self.now), own))
+            .collect();
         let (local, _) = admitted(self.switch, SHOWN, |of, key| key.qpn() == own && self.is_from(of, key));
         for seen in &local {
             rows.push((self.local_row(seen)?, own));
@@ -189,14 +194,14 @@ impl Look<'_> {
     }
 
     /// What another vNIC of this host sends to ours.
-    fn local_row(&self, seen: &LedgerView) -> Result<Row, CommandError> {
+    fn local_row(&self, seen: &LedgerView) -> Result<DirectionRow, CommandError> {
         let key = QpKey::from_words(seen.key);
         let views = qps::of(self.switch.pool(), Direction::Out, &[key])?;
-        Ok(Row::from_vnic(&self.vnic.name, seen, views.get(&key), self.now))
+        Ok(DirectionRow::from_vnic(&self.vnic.name, seen, views.get(&key), self.now))
     }
 
     /// As [`received`](Self::received), from one peer, if there is exactly one.
-    fn received_from(&self, own: Qpn, peer: Option<IpAddr>) -> Result<Option<Row>, CommandError> {
+    fn received_from(&self, own: Qpn, peer: Option<IpAddr>) -> Result<Option<DirectionRow>, CommandError> {
         if let Some(other) = peer.and_then(|peer| local(self.snapshot, self.vnic.index, peer)) {
             let from = |of: u32, key: &QpKey| of == other && key.qpn() == own && self.is_from(of, key);
             return match admitted(self.switch, 1, from).0.first() {
@@ -209,7 +214,7 @@ impl Look<'_> {
     }
 
     /// The only queue pair that comes from a peer, when the vNIC has only one toward it.
-    fn only(&self, peer: IpAddr) -> Result<Option<Row>, CommandError> {
+    fn only(&self, peer: IpAddr) -> Result<Option<DirectionRow>, CommandError> {
         let index = self.vnic.index;
         if let Some(other) = local(self.snapshot, index, peer) {
             let (_, to) = admitted(self.switch, 0, |of, key| of == index && key.address() == peer);
@@ -226,7 +231,7 @@ impl Look<'_> {
         let answered = |view: &QpView| view.packets > 0;
         Ok(match (views.next(), views.next()) {
             (Some(view), None) if to == 1 && answered(view) => {
-                Some(Row::from_wire(&self.vnic.name, view, self.now))
+                Some(DirectionRow::from_wire(&self.vnic.name, view, self.now))
             }
             _ => None,
         })

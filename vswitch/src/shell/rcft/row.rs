@@ -11,7 +11,7 @@ use crate::console::Table;
 
 /// What is known of one direction.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct DirectionRow {
     vnic: String,
     way: &'static str,
     key: QpKey,
@@ -64,7 +64,7 @@ pub(super) fn table(with_vnic: bool) -> Table {
     Table::new(with_vnic.then_some("vnic").into_iter().chain(head))
 }
 
-impl Row {
+impl DirectionRow {
     /// Toward the wire; `view` is missing when no worker has seen a packet.
     pub fn admitted(vnic: &str, seen: &LedgerView, view: Option<&QpView>, now: u32) -> Self {
         Self {
@@ -247,7 +247,7 @@ mod tests {
     fn a_fresh_row_says_zero() {
         let key = QpKey::from_words([0, 0xffff_0a00_0002, 0x1100]);
         let seen = LedgerView { slot: 0, key: *key.words(), born: 10, seen: 10, leaving: false };
-        let row = Row::admitted("one", &seen, None, 25);
+        let row = DirectionRow::admitted("one", &seen, None, 25);
         assert_eq!(row.cells(true)[..6], ["one", "out", "10.0.0.2", "0x11", "admitted", "0"]);
         assert_eq!(row.json()["admitted-seconds"], 1.5);
         assert!(row.json().get("packets").is_none());

@@ -10,14 +10,14 @@ use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Us
 use wire::Dscp;
 
 use crate::config::{Config, Engine, Entropy, OffloadConfig};
-use crate::worker::eswitch::Device;
+use crate::worker::eswitch::SimulatedDevice;
 
 /// No count that an e-switch reaches: the gate of a flow whose packets may be overtaken opens whatever came to software.
 pub const ANY: ArrivalCount = ArrivalCount(u64::MAX);
 
 /// The device, taken for each single step: workers never wait for more than one rule.
 #[derive(Clone, Debug)]
-pub struct Simulated(pub Arc<Device>);
+pub struct Simulated(pub Arc<SimulatedDevice>);
 
 impl BackEnd for Simulated {
     fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
@@ -62,7 +62,7 @@ impl BackEnd for Simulated {
 }
 
 /// A device as the config wants it.
-pub(super) fn device(config: &Config) -> Device {
+pub(super) fn device(config: &Config) -> SimulatedDevice {
     let simulated = &config.offload.simulated;
     let like = sim::EswitchConfig {
         capacity: simulated.capacity,
@@ -77,7 +77,7 @@ pub(super) fn device(config: &Config) -> Device {
         fail_one_in: simulated.fail_one_in,
         ..sim::EswitchConfig::default()
     };
-    Device::new(like, simulated.ring as usize, nanos(simulated.delay))
+    SimulatedDevice::new(like, simulated.ring as usize, nanos(simulated.delay))
 }
 
 /// Which API of rte_flow the port of a NIC is started for, and for how many rules.

@@ -29,11 +29,11 @@ use rules::{ArrivalCount, BackEnd, FlowError, Usage};
 use device::nanos;
 pub use device::{Simulated, flow_engine};
 use holder::Holder;
-use watch::Watch;
+use watch::FlowWatch;
 
-use crate::capabilities::{self, Report};
+use crate::capabilities::{self, CapabilityReport};
 use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
-use crate::worker::eswitch::Device;
+use crate::worker::eswitch::SimulatedDevice;
 use crate::worker::mailbox::WorkerError;
 use crate::worker::{Command, Pool};
 
@@ -41,7 +41,7 @@ use crate::worker::{Command, Pool};
 const REMEMBERED: u64 = 10;
 
 /// Offload, as control holds it.
-pub struct Control {
+pub struct OffloadControl {
     config: OffloadConfig,
     options: TranslateOptions,
     /// What holds the rules, once a port is on it.
@@ -49,7 +49,7 @@ pub struct Control {
     /// DPDK port ids of the ports that are on the device.
     ports: Vec<Option<u16>>,
     manager: Manager,
-    watch: Watch,
+    watch: FlowWatch,
     last_sync_ns: u64,
     last_audit_ns: u64,
     /// What the last audit came to.
@@ -69,7 +69,7 @@ pub struct FlowState {
     pub rate: Rate,
 }
 
-impl Control {
+impl OffloadControl {
     /// Without ports.
     pub fn new(config: &Config) -> Self {
         let offload = &config.offload;
@@ -81,7 +81,7 @@ impl Control {
             holder: None,
             ports: Vec::new(),
             manager,
-            watch: Watch::default(),
+            watch: FlowWatch::default(),
             last_sync_ns: 0,
             last_audit_ns: 0,
             audited: None,
@@ -90,7 +90,7 @@ impl Control {
     }
 
     /// The device that stands in front of a port which is to be attached.
-    pub fn front(&mut self, wanted: Option<OffloadDevice>, config: &Config) -> Option<Arc<Device>> {
+    pub fn front(&mut self, wanted: Option<OffloadDevice>, config: &Config) -> Option<Arc<SimulatedDevice>> {
         match wanted? {
             OffloadDevice::Simulated => {
                 let new = || Holder::Simulated(Simulated(Arc::new(device::device(config))));
@@ -211,7 +211,7 @@ impl Control {
                 None
             }
         };
-        let arrivals = Arrivals { simulated: gap.as_ref(), idle: &device.idle() };
+        let arrivals = ArrivalSource { simulated: gap.as_ref(), idle: &device.idle() };
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
         let left = manager.withdraw_all(device, |selector| !is_admitted(pool, selector), Why::NotAdmitted);
@@ -243,7 +243,7 @@ impl Control {
         let gap = gap.clone();
         let Self { manager, ports, options, config, watch, .. } = self;
         let tables = Tables { snapshot, tree: &pool.tree, ports, options };
-        let arrivals = Arrivals { simulated: Some(&gap), idle: &HashSet::new() };
+        let arrivals = ArrivalSource { simulated: Some(&gap), idle: &HashSet::new() };
         let quiet = |selector: &FlowSelector| {
             let count = quiet(pool, &tables, &arrivals, config.barrier, selector)?;
             begin_anew(pool, watch, selector).then_some(count)
@@ -314,7 +314,7 @@ impl Control {
 
     /// What the device that a port is on makes of sample rules about it, some of which lead to the port `to`; `None`
     /// for a port that is on none.
-    pub fn ask(&mut self, port: PortIndex, to: PortId) -> Option<Result<Report, String>> {
+    pub fn ask(&mut self, port: PortIndex, to: PortId) -> Option<Result<CapabilityReport, String>> {
         let own = self.ports.get(usize::from(port)).copied().flatten()?;
         let holder = self.holder.as_mut()?;
         Some(capabilities::probe(holder, own, to.get()))
@@ -391,7 +391,7 @@ fn is_admitted(pool: &Pool, selector: &FlowSelector) -> bool {
 }
 
 /// What is known of packets on their way from the device to software.
-struct Arrivals<'a> {
+struct ArrivalSource<'a> {
     /// The simulated e-switch, which knows of each flow how many it has sent there.
     simulated: Option<&'a Simulated>,
     /// Of a NIC: flows of which no packet came in the last turn.
@@ -402,7 +402,7 @@ struct Arrivals<'a> {
 fn quiet(
     pool: &Pool,
     tables: &Tables,
-    arrivals: &Arrivals,
+    arrivals: &ArrivalSource,
     barrier: Barrier,
     selector: &FlowSelector,
 ) -> Option<ArrivalCount> {
@@ -423,7 +423,7 @@ fn quiet(
 }
 
 /// What the view of a queue pair knows of its sequence is void from the moment on from which hardware has its packets.
-fn begin_anew(pool: &Pool, watch: &Watch, selector: &FlowSelector) -> bool {
+fn begin_anew(pool: &Pool, watch: &FlowWatch, selector: &FlowSelector) -> bool {
     selector.qpn.is_none() || watch.begin_anew(pool, selector).is_ok()
 }
 

@@ -22,10 +22,10 @@ const WATCHED: usize = 16_384;
 
 /// Flows that are looked at, because packets of them were seen lately or because they are in hardware.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct FlowWatch {
     /// Where hints come from, by worker.
     queues: Vec<HintQueue>,
-    flows: HashMap<FlowSelector, Watched>,
+    flows: HashMap<FlowSelector, WatchedFlow>,
     /// What hardware did of flows that their worker did not know any more.
     pub unknown: u64,
 }
@@ -33,14 +33,14 @@ pub(super) struct Watch {
 /// Flows that a worker was asked about, and its answer when it comes.
 type Page = (Vec<FlowSelector>, Receiver<Vec<Option<Usage>>>);
 
-struct Watched {
+struct WatchedFlow {
     /// The worker that has the flow.
     worker: usize,
     /// When it told of it last.
     told_ns: u64,
 }
 
-impl Watch {
+impl FlowWatch {
     /// Has the workers tell, or no longer.
     pub fn enable(&mut self, pool: &Pool, on: bool) -> Result<(), WorkerError> {
         if on != self.queues.is_empty() {
@@ -63,7 +63,7 @@ impl Watch {
             for selector in std::iter::from_fn(|| queue.pop()).take(HINTS) {
                 let selector = same(selector);
                 if self.flows.len() < WATCHED || self.flows.contains_key(&selector) {
-                    self.flows.insert(selector, Watched { worker, told_ns: now_ns });
+                    self.flows.insert(selector, WatchedFlow { worker, told_ns: now_ns });
                 }
             }
         }

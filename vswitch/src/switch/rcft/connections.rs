@@ -36,14 +36,14 @@ pub struct Connection {
 /// What is known of all vNICs.
 #[derive(Debug, Default)]
 pub struct Connections {
-    vnics: HashMap<u32, Table>,
+    vnics: HashMap<u32, VnicConnections>,
     /// What the last message ended, as far as it was known.
     ended: Option<Connection>,
 }
 
 /// What is known of one vNIC.
 #[derive(Debug, Default)]
-struct Table {
+struct VnicConnections {
     /// Requests that it received, by the peer's id: the peer's queue pair.
     received: Recent<Qpn>,
     /// Replies of its own to requests that were not heard of yet, by the peer's id: its id and queue pair. What it
@@ -124,7 +124,7 @@ impl Connections {
     }
 }
 
-impl Table {
+impl VnicConnections {
     /// Ends a connection if both ids are its own.
     fn forget(&mut self, id: Id, own_id: u32) -> Option<Connection> {
         self.known.get(&id).filter(|connection| connection.own_id == own_id)?;

@@ -39,9 +39,9 @@ use saved::Saved;
 use silent::Silent;
 use store::Store;
 
-/// Milliseconds between two turns of [`Control::advance`] while something is on its way out.
+/// Milliseconds between two turns of [`RcftControl::advance`] while something is on its way out.
 pub const BUSY_EVERY_MS: u64 = 5;
-/// Turns of [`Control::tend`] in which the whole table is looked at.
+/// Turns of [`RcftControl::tend`] in which the whole table is looked at.
 const TURNS: u32 = 1000 / super::TEND_EVERY_MS as u32;
 /// The fewest lines of a turn.
 const MIN_SLICE: u32 = 64;
@@ -53,7 +53,7 @@ const PASSED: u32 = ticks(60_000);
 const LEAST_OPEN: u32 = 1024;
 
 /// Control's side of RCFT.
-pub struct Control {
+pub struct RcftControl {
     shared: Arc<RcftShared>,
     keeper: Keeper<Arc<Ledger>>,
     times: Times,
@@ -138,7 +138,7 @@ fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> QpLim
     }
 }
 
-impl Control {
+impl RcftControl {
     /// Control of the tables that workers share; the file of admitted queue pairs is beside `state`.
     pub fn new(shared: Arc<RcftShared>, state: Option<&std::path::Path>) -> Self {
         let path = state.map(saved::path_beside);

@@ -1,6 +1,6 @@
 //! What must leave at once: queue pairs of vNICs that are gone, of ways that are forbidden now, and evicted ones.
 //!
-//! The table is swept twice, in slices; the sweep itself is `Control`'s. A way counts as forbidden when the vNIC could
+//! The table is swept twice, in slices; the sweep itself is `RcftControl`'s. A way counts as forbidden when the vNIC could
 //! reach the peer before the change and cannot any more. A peer whose address the configuration does not know may
 //! still have been reached by its MAC address, so all of those lose their places when a MAC address goes: whoever is
 //! allowed finds a new one with the next packet.
@@ -30,7 +30,7 @@ const ANSWERS: usize = 65_536;
 
 /// Why queue pairs are taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
+pub(super) enum PurgeCause {
     /// Their vNIC is gone, or is in another VPC.
     Gone,
     /// The vNIC cannot reach the peer any more.
@@ -39,7 +39,7 @@ pub(super) enum Cause {
     Evicted,
 }
 
-impl Cause {
+impl PurgeCause {
     pub fn name(self) -> &'static str {
         match self {
             Self::Gone => "vnic-gone",
@@ -49,7 +49,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for PurgeCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => "the vNIC left its VPC",
@@ -63,14 +63,14 @@ impl fmt::Display for Cause {
 #[derive(Default)]
 pub(super) struct Purge {
     /// vNICs all of whose queue pairs admitted until then leave.
-    out: HashMap<u32, (u32, Cause)>,
+    out: HashMap<u32, (u32, PurgeCause)>,
     /// How it was before the first change that is not dealt with yet.
     before: Option<Arc<Snapshot>>,
     /// VPCs in which a MAC address is gone.
     poorer: HashSet<u32>,
     answers: HashMap<(u32, IpAddr), bool>,
     names: HashMap<u32, String>,
-    counts: BTreeMap<(u32, Cause), u32>,
+    counts: BTreeMap<(u32, PurgeCause), u32>,
     turns: u32,
 }
 
@@ -83,7 +83,7 @@ impl Purge {
             |vnic: &&Arc<Vnic>| at(vnic.index).is_none_or(|now| now.name != vnic.name || now.vpc != vnic.vpc);
         let gone: Vec<u32> = before.vnics.iter().flatten().filter(left).map(|vnic| vnic.index).collect();
         for &vnic in &gone {
-            self.out.insert(vnic, (tick, Cause::Gone));
+            self.out.insert(vnic, (tick, PurgeCause::Gone));
         }
         // Decisions change with a cell or with a location, and with nothing else.
         let same = before.cells == after.cells && before.locations.ptr_eq(&after.locations);
@@ -99,7 +99,7 @@ impl Purge {
 
     /// Evicts all queue pairs of a vNIC that were admitted until now.
     pub fn evict(&mut self, vnic: u32, name: String, tick: u32) {
-        self.out.insert(vnic, (tick, Cause::Evicted));
+        self.out.insert(vnic, (tick, PurgeCause::Evicted));
         self.names.entry(vnic).or_insert(name);
         self.turns = TURNS;
     }
@@ -117,7 +117,9 @@ impl Purge {
         let cause = match self.out.get(&vnic).copied() {
             // One that is admitted anew meanwhile stays.
             Some((tick, cause)) if age(seen.born, tick) == 0 || after.vnic(vnic).is_none() => cause,
-            _ if self.is_forbidden(vnic, QpKey::from_words(seen.key).address(), after) => Cause::Forbidden,
+            _ if self.is_forbidden(vnic, QpKey::from_words(seen.key).address(), after) => {
+                PurgeCause::Forbidden
+            }
             _ => return false,
         };
         *self.counts.entry((vnic, cause)).or_default() += 1;
@@ -149,7 +151,7 @@ impl Purge {
     }
 
     /// After the last turn: what was taken out, and why.
-    pub fn end(&mut self) -> Vec<(u32, String, Cause, u32)> {
+    pub fn end(&mut self) -> Vec<(u32, String, PurgeCause, u32)> {
         let Self { counts, names, .. } = std::mem::take(self);
         let name = |vnic: u32| names.get(&vnic).cloned().unwrap_or_default();
         counts.into_iter().map(|((vnic, cause), count)| (vnic, name(vnic), cause, count)).collect()

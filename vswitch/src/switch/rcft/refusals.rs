@@ -8,11 +8,11 @@ use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
 
-use super::{Control, SECOND};
+use super::{RcftControl, SECOND};
 use crate::switch::events::EventLog;
 
 /// A queue pair that a worker refused a vNIC ([`Event::QpRefused`](pipelines::event::Event::QpRefused)).
-pub struct Refusal {
+pub struct QpRefusal {
     pub vnic: u32,
     /// Where the queue pair is that it would have sent to ...
     pub peer: IpAddr,
@@ -23,7 +23,7 @@ pub struct Refusal {
 
 /// A request for a connection that a worker answered with a reject
 /// ([`Event::ConnectionRejected`](pipelines::event::Event::ConnectionRejected)).
-pub struct Rejection {
+pub struct ConnectionRejection {
     pub vnic: u32,
     pub peer: IpAddr,
     /// True when the vNIC asked, false when the peer did.
@@ -32,11 +32,11 @@ pub struct Rejection {
     pub qpn: Qpn,
 }
 
-impl Control {
+impl RcftControl {
     /// A worker refused a queue pair.
     pub fn refused(
         &mut self,
-        Refusal { vnic, peer, qpn, reason }: Refusal,
+        QpRefusal { vnic, peer, qpn, reason }: QpRefusal,
         snapshot: &Snapshot,
         now: Now,
         events: &mut EventLog,
@@ -79,7 +79,7 @@ impl Control {
     /// A request for a connection was answered with a reject.
     pub fn rejected(
         &mut self,
-        Rejection { vnic, peer, asked, qpn }: Rejection,
+        ConnectionRejection { vnic, peer, asked, qpn }: ConnectionRejection,
         snapshot: &Snapshot,
         now: Now,
         events: &mut EventLog,

@@ -121,9 +121,9 @@ pub fn write(path: &Path, saved: &Saved) -> std::io::Result<()> {
 
 /// Writing on a thread of its own.
 #[derive(Debug)]
-pub struct Writer(JoinHandle<std::io::Result<()>>);
+pub struct SavedWriter(JoinHandle<std::io::Result<()>>);
 
-impl Writer {
+impl SavedWriter {
     /// Begins to write.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ mod tests {
         let path = path_beside(&folder.join("state"));
         assert!(path.ends_with("state.rcft"));
         assert_eq!(read(&path).unwrap(), Saved::new(), "no file, no queue pairs");
-        Writer::start(path.clone(), some()).unwrap().finish().unwrap();
+        SavedWriter::start(path.clone(), some()).unwrap().finish().unwrap();
         assert_eq!(read(&path).unwrap(), some());
         std::fs::write(&path, b"vswitch rcft 1\n\xff\n").unwrap();
         assert!(read(&path).is_err());

@@ -15,7 +15,7 @@ use pipelines::snapshot::Snapshot;
 use serde_json::json;
 
 use super::purge::{PATIENCE, SLICE};
-use super::{Control, age, vnic_of};
+use super::{RcftControl, age, vnic_of};
 use crate::switch::events::EventLog;
 
 /// Queue pairs that one search finds, in all.
@@ -39,11 +39,11 @@ pub(super) struct Silent {
 struct Search {
     began: u32,
     from: u32,
-    vnics: HashMap<u32, Wanted>,
+    vnics: HashMap<u32, VnicSearch>,
 }
 
 /// What is searched of a vNIC.
-struct Wanted {
+struct VnicSearch {
     /// Queue pairs over the quota, which was lowered: so many must go before the first one gets in.
     over: usize,
     /// How many would have to go for all that wait.
@@ -106,7 +106,7 @@ impl Silent {
             }
             let over = (staying - quota) as usize;
             let places = over + waiting.min(quota) as usize;
-            vnics.insert(vnic, Wanted { over, places, found: BinaryHeap::new() });
+            vnics.insert(vnic, VnicSearch { over, places, found: BinaryHeap::new() });
         }
         if vnics.is_empty() {
             return;
@@ -134,7 +134,7 @@ impl Search {
     }
 }
 
-impl Control {
+impl RcftControl {
     /// Has silent queue pairs give way to new ones that wait. One turn.
     pub(super) fn make_room(&mut self, snapshot: &Snapshot, now: Now, events: &mut EventLog) {
         if self.silent.search.is_none() {
@@ -156,14 +156,14 @@ impl Control {
     fn give_way(
         &mut self,
         vnic: u32,
-        wanted: Wanted,
+        wanted: VnicSearch,
         began: u32,
         now: Now,
         snapshot: &Snapshot,
         events: &mut EventLog,
     ) {
         let limit = self.silent.limit();
-        let Wanted { over, places, found } = wanted;
+        let VnicSearch { over, places, found } = wanted;
         // Longest silence first.
         let found: Vec<(u32, [u64; 3])> =
             found.into_sorted_vec().into_iter().map(|Reverse(one)| one).collect();

@@ -9,8 +9,8 @@ use pipelines::rcft::{QpKey, ticks};
 use pipelines::snapshot::Snapshot;
 use wire::Qpn;
 
-use super::saved::{self, Saved, Writer};
-use super::{Control, vnic_of};
+use super::saved::{self, Saved, SavedWriter};
+use super::{RcftControl, vnic_of};
 
 /// Queue pairs that are collected for saving in one turn.
 const COLLECT: usize = 50_000;
@@ -18,7 +18,7 @@ const COLLECT: usize = 50_000;
 const SAVE_EVERY: u32 = ticks(10_000);
 
 /// Queue pairs by vNIC.
-type Found = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
+type PairsByVnic = BTreeMap<u32, Vec<(IpAddr, Qpn)>>;
 
 /// The file of admitted queue pairs.
 #[derive(Default)]
@@ -31,13 +31,13 @@ pub(super) struct Store {
     pub(super) opened: u64,
     pub(super) last: Option<u32>,
     /// Being collected: from which slot on, what there is.
-    pub(super) collecting: Option<(u32, Found)>,
-    pub(super) writer: Option<Writer>,
+    pub(super) collecting: Option<(u32, PairsByVnic)>,
+    pub(super) writer: Option<SavedWriter>,
     /// It was said that the file cannot be written.
     pub(super) failed: bool,
 }
 
-impl Control {
+impl RcftControl {
     /// Saves in slices what is admitted, some seconds after something changed.
     pub(super) fn save_in_turns(&mut self, snapshot: &Snapshot, tick: u32, opened: u64) {
         let Some(path) = self.store.path.clone() else { return };
@@ -54,7 +54,7 @@ impl Control {
         let next = self.collect(from, COLLECT, &mut found);
         match next {
             Some(next) => self.store.collecting = Some((next, found)),
-            None => match Writer::start(path, named(found, snapshot)) {
+            None => match SavedWriter::start(path, named(found, snapshot)) {
                 Ok(writer) => self.store.writer = Some(writer),
                 Err(error) => self.complain(&error),
             },
@@ -80,7 +80,7 @@ impl Control {
         }
     }
 
-    fn collect(&self, from: u32, limit: usize, found: &mut Found) -> Option<u32> {
+    fn collect(&self, from: u32, limit: usize, found: &mut PairsByVnic) -> Option<u32> {
         let (page, next) = self.keeper.scan(from, limit);
         for seen in page.iter().filter(|seen| !seen.leaving) {
             let key = QpKey::from_words(seen.key);
@@ -112,7 +112,7 @@ impl Control {
     }
 }
 
-fn named(found: Found, snapshot: &Snapshot) -> Saved {
+fn named(found: PairsByVnic, snapshot: &Snapshot) -> Saved {
     let name = |(vnic, entries)| Some((snapshot.vnic(vnic)?.name.clone(), entries));
     found.into_iter().filter_map(name).collect()
 }

@@ -5,7 +5,7 @@ mod wraps;
 
 use std::path::PathBuf;
 
-use super::refusals::Refusal;
+use super::refusals::QpRefusal;
 use super::*;
 use crate::topology::Topology;
 use crate::topology::testing::Names;
@@ -44,7 +44,7 @@ fn text(rcft: &str, one: &str) -> String {
 
 struct World {
     shared: Arc<RcftShared>,
-    control: Control,
+    control: RcftControl,
     worker: Rcft,
     topology: Topology,
     neighbours: Neighbours,
@@ -71,7 +71,7 @@ impl World {
     fn with_state(rcft: &str, one: &str, state: Option<&std::path::Path>, entries: u32) -> Self {
         let shared = RcftShared::new(RcftConfig { entries, vnics: 64, workers: 1, seed: 7 }, &|_, _| {});
         let mut world = Self {
-            control: Control::new(shared.clone(), state),
+            control: RcftControl::new(shared.clone(), state),
             worker: Rcft::new(shared.clone(), 0, &|_, _| {}),
             shared,
             topology: Topology::new(256),
@@ -409,7 +409,7 @@ fn refusals_and_full_quotas_are_told_once_in_a_while() {
     let vnic = world.index("one");
     for _ in 0..50 {
         let (snapshot, now) = (world.topology.snapshot().clone(), world.now());
-        let refusal = || Refusal { vnic, peer: ip(FAR), qpn: qp(12), reason: DropReason::QP_QUOTA };
+        let refusal = || QpRefusal { vnic, peer: ip(FAR), qpn: qp(12), reason: DropReason::QP_QUOTA };
         world.control.refused(refusal(), &snapshot, now, &mut world.events);
         world.tick += 1;
     }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::topology::underlay::State;
+use crate::topology::underlay::NeighbourState;
 
 /// A config from numbers: few names, few MAC addresses and VTEPs, so that they meet.
 fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
@@ -149,7 +149,7 @@ proptest! {
             let mut fresh = Lab::new(64);
             fresh.set(&config);
             for (_, address, neighbour) in lab.neighbours.list() {
-                if let (IpAddr::V4(v4), State::Reachable(mac)) = (address, neighbour.state) {
+                if let (IpAddr::V4(v4), NeighbourState::Reachable(mac)) = (address, neighbour.state) {
                     fresh.hear(v4.octets()[3], mac.0[5]);
                 }
             }

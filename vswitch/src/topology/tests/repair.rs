@@ -23,8 +23,8 @@ use wire::HeapBuf;
 use wire::build::Path;
 
 use super::*;
-use crate::switch::Plan;
-use crate::topology::underlay::State;
+use crate::switch::PortChanges;
+use crate::topology::underlay::NeighbourState;
 
 const WORKERS: usize = 3;
 
@@ -285,7 +285,7 @@ impl Site {
         self.topology.settle(&mut self.neighbours);
         self.stir();
         for (uplink, address, neighbour) in self.neighbours.list() {
-            if neighbour.state == State::Incomplete
+            if neighbour.state == NeighbourState::Incomplete
                 && self.neighbours.heard(
                     uplink,
                     Binding { address, mac: hop_mac(address) },
@@ -333,7 +333,7 @@ impl Site {
     /// A reload, in the order of `switch::plug`.
     fn reload(&mut self, new: Config) -> Result<(), TopologyError> {
         let (old, new) = (self.config.clone(), Arc::new(new));
-        let plan = Plan::new(&old, &new);
+        let plan = PortChanges::new(&old, &new);
         self.plugs.leaving.extend(plan.first.iter().cloned());
         if !plan.first.is_empty() {
             self.publish(&old)?;
@@ -412,7 +412,10 @@ fn repair_reload_a_new_port_inherits_no_packets() {
         let second = vec![places[1]];
         site.reload(made(&(2, 2, 0b111, 0, second))).unwrap();
         let (uplink, _, neighbour) = site.neighbours.list()[0];
-        assert!(matches!(neighbour.state, State::Reachable(_)), "the neighbours of the other uplink stay");
+        assert!(
+            matches!(neighbour.state, NeighbourState::Reachable(_)),
+            "the neighbours of the other uplink stay"
+        );
         site.reload(made(&(3, 2, 0b101, 1, places.clone()))).unwrap();
         assert!(site.neighbours.list().iter().any(|(other, ..)| *other == uplink));
         assert!(site.delivered.get() > 100, "hardly any traffic");

@@ -25,8 +25,8 @@ use wire::PacketBuf;
 
 use super::MAX_PORTS;
 use super::stats::WorkerStats;
-use refusal::Refusal;
 pub use refusal::STALL_NS;
+use refusal::TxRefusal;
 
 /// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
 /// each of many queues has room for [`MIN_BUFFER`].
@@ -100,14 +100,14 @@ struct Own {
     bytes: u64,
     /// The longest frame, as it was when the buffer was last flushed.
     max_frame: usize,
-    refusal: Refusal,
+    refusal: TxRefusal,
     rings: Vec<Ring>,
     port: Arc<PortState>,
 }
 
 /// On lines of its own: the worker writes it for every packet.
 #[repr(align(128))]
-enum Path {
+enum TxPath {
     None,
     Own(Own),
     /// An own queue that the peer does not read; its packets go to the owner of one that it does.
@@ -117,7 +117,7 @@ enum Path {
 
 /// The ways out of one worker, by port.
 pub struct TxPaths {
-    paths: Vec<Path>,
+    paths: Vec<TxPath>,
     /// Ports whose buffers hold packets.
     dirty: u64,
     /// Ports that other workers hand packets over for.
@@ -134,7 +134,7 @@ const _: () = assert!(MAX_PORTS <= 64, "one bit a port");
 impl TxPaths {
     pub(super) fn new(stats: Arc<WorkerStats>) -> Self {
         Self {
-            paths: (0..MAX_PORTS).map(|_| Path::None).collect(),
+            paths: (0..MAX_PORTS).map(|_| TxPath::None).collect(),
             dirty: 0,
             with_rings: 0,
             queued: 0,
@@ -156,18 +156,18 @@ impl TxPaths {
         }
         let buffer = Burst::with_capacity((BUFFERS / queues.max(1)).max(MIN_BUFFER));
         let max_frame = state.max_frame() as usize;
-        let refusal = Refusal::default();
+        let refusal = TxRefusal::default();
         self.paths[usize::from(port)] =
-            Path::Own(Own { queue, buffer, bytes: 0, max_frame, refusal, rings, port: state });
+            TxPath::Own(Own { queue, buffer, bytes: 0, max_frame, refusal, rings, port: state });
     }
 
     pub(super) fn hand_off(&mut self, port: PortIndex, ring: Ring) {
-        self.paths[usize::from(port)] = Path::HandOff(ring);
+        self.paths[usize::from(port)] = TxPath::HandOff(ring);
     }
 
     /// One more ring for the owner of a queue.
     pub(super) fn add_ring(&mut self, port: PortIndex, ring: Ring) {
-        if let Path::Own(own) | Path::Diverted(own, _) = &mut self.paths[usize::from(port)] {
+        if let TxPath::Own(own) | TxPath::Diverted(own, _) = &mut self.paths[usize::from(port)] {
             own.rings.push(ring);
             self.with_rings |= 1 << port;
         }
@@ -176,9 +176,9 @@ impl TxPaths {
     /// Hands packets for an own queue over to another owner, or no more.
     pub(super) fn divert(&mut self, port: PortIndex, to: Option<Ring>) {
         let path = &mut self.paths[usize::from(port)];
-        *path = match (std::mem::replace(path, Path::None), to) {
-            (Path::Own(own) | Path::Diverted(own, _), Some(ring)) => Path::Diverted(own, ring),
-            (Path::Own(own) | Path::Diverted(own, _), None) => Path::Own(own),
+        *path = match (std::mem::replace(path, TxPath::None), to) {
+            (TxPath::Own(own) | TxPath::Diverted(own, _), Some(ring)) => TxPath::Diverted(own, ring),
+            (TxPath::Own(own) | TxPath::Diverted(own, _), None) => TxPath::Own(own),
             (other, _) => other,
         };
         self.flush_port(port);
@@ -199,9 +199,9 @@ impl TxPaths {
         self.stats.pipeline.queued.set(self.queued);
         self.dirty &= !(1 << port);
         self.with_rings &= !(1 << port);
-        match std::mem::replace(&mut self.paths[usize::from(port)], Path::None) {
-            Path::Own(own) | Path::Diverted(own, _) => Some(own.queue),
-            Path::HandOff(_) | Path::None => None,
+        match std::mem::replace(&mut self.paths[usize::from(port)], TxPath::None) {
+            TxPath::Own(own) | TxPath::Diverted(own, _) => Some(own.queue),
+            TxPath::HandOff(_) | TxPath::None => None,
         }
     }
 
@@ -220,9 +220,9 @@ impl TxPaths {
     #[inline]
     fn flush_port(&mut self, port: PortIndex) {
         let own = match &mut self.paths[usize::from(port)] {
-            Path::Own(own) => own,
-            Path::Diverted(..) => return self.pass_on(port),
-            Path::HandOff(_) | Path::None => return,
+            TxPath::Own(own) => own,
+            TxPath::Diverted(..) => return self.pass_on(port),
+            TxPath::HandOff(_) | TxPath::None => return,
         };
         let waiting = own.buffer.len();
         if waiting == 0 {
@@ -240,7 +240,7 @@ impl TxPaths {
     /// Books the first `sent` packets of a buffer, which have left it.
     #[inline]
     fn sent(&mut self, port: PortIndex, sent: usize) {
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
         let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
         let counters = &self.stats.ports[usize::from(port)];
         counters.tx_packets.add(sent as u64);
@@ -268,7 +268,9 @@ impl TxPaths {
     }
 
     fn drain_rings(&mut self, port: PortIndex) -> usize {
-        let (Path::Own(own) | Path::Diverted(own, _)) = &mut self.paths[usize::from(port)] else { return 0 };
+        let (TxPath::Own(own) | TxPath::Diverted(own, _)) = &mut self.paths[usize::from(port)] else {
+            return 0;
+        };
         own.max_frame = own.port.max_frame() as usize;
         let (mut taken, mut too_long) = (0, 0);
         for ring in &own.rings {
@@ -299,8 +301,8 @@ impl TxPaths {
     pub(super) fn is_waiting(&self) -> bool {
         self.dirty != 0
             || self.paths.iter().any(|path| match path {
-                Path::Own(own) | Path::Diverted(own, _) => own.rings.iter().any(|ring| !ring.is_empty()),
-                Path::HandOff(_) | Path::None => false,
+                TxPath::Own(own) | TxPath::Diverted(own, _) => own.rings.iter().any(|ring| !ring.is_empty()),
+                TxPath::HandOff(_) | TxPath::None => false,
             })
     }
 
@@ -321,30 +323,30 @@ impl TxPaths {
     #[inline(never)]
     fn send_uncommon(&mut self, port: PortIndex, packet: Mbuf) {
         match self.paths.get_mut(usize::from(port)) {
-            Some(Path::Own(own)) if packet.len() > own.max_frame => {
+            Some(TxPath::Own(own)) if packet.len() > own.max_frame => {
                 own.max_frame = own.port.max_frame() as usize;
                 if packet.len() > own.max_frame {
                     return self.refuse(port, packet, DropReason::MTU_EXCEEDED);
                 }
                 self.send_own(port, packet);
             }
-            Some(Path::Own(_)) => self.send_own(port, packet),
-            Some(Path::HandOff(ring) | Path::Diverted(_, ring)) => match ring.push(packet) {
+            Some(TxPath::Own(_)) => self.send_own(port, packet),
+            Some(TxPath::HandOff(ring) | TxPath::Diverted(_, ring)) => match ring.push(packet) {
                 Ok(()) => self.queued = self.queued.wrapping_add(1),
                 Err(packet) => self.refuse(port, packet, DropReason::TX_HANDOFF_FULL),
             },
-            Some(Path::None) | None => self.refuse(port, packet, DropReason::PORT_DOWN),
+            Some(TxPath::None) | None => self.refuse(port, packet, DropReason::PORT_DOWN),
         }
     }
 
     /// A packet for an own queue whose buffer may be full.
     fn send_own(&mut self, port: PortIndex, packet: Mbuf) {
-        if let Some(Path::Own(own)) = self.paths.get(usize::from(port))
+        if let Some(TxPath::Own(own)) = self.paths.get(usize::from(port))
             && own.buffer.is_full()
         {
             self.flush_port(port);
         }
-        let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
+        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         let len = packet.len() as u64;
         match own.buffer.push(packet) {
             Ok(()) => {
@@ -361,7 +363,7 @@ impl Sink<Mbuf> for TxPaths {
     #[inline(always)]
     fn send(&mut self, port: PortIndex, packet: Mbuf) {
         let mut packet = packet;
-        if let Some(Path::Own(own)) = self.paths.get_mut(usize::from(port)) {
+        if let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) {
             let len = packet.len();
             if len <= own.max_frame {
                 match own.buffer.push(packet) {

@@ -13,7 +13,7 @@
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
 
-use super::{Path, TxPaths};
+use super::{TxPath, TxPaths};
 
 /// A queue that takes nothing for so long is stalled.
 pub const STALL_NS: u64 = 50_000_000;
@@ -22,13 +22,13 @@ pub(super) const DOUBT_NS: u64 = 1_000_000;
 
 /// Since when a queue takes nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Refusal {
+pub(super) struct TxRefusal {
     /// The time of the first refusal in a row.
     since: Option<u64>,
     stalled: bool,
 }
 
-impl Refusal {
+impl TxRefusal {
     /// The queue took packets.
     #[inline(always)]
     pub(super) fn over(&mut self) {
@@ -42,7 +42,7 @@ impl TxPaths {
     #[inline(never)]
     pub(super) fn refused(&mut self, port: PortIndex, sent: usize) {
         let now = self.now_ns;
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
         if sent > 0 {
             return own.refusal.over();
         }
@@ -64,7 +64,7 @@ impl TxPaths {
 
     /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken.
     pub(super) fn pass_by_first(&mut self, port: PortIndex) {
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
         own.buffer.as_mut_slice().rotate_left(1);
         let behind = own.queue.send(&mut own.buffer);
         // The queue may have room again by now, and have taken all of them.
@@ -77,7 +77,7 @@ impl TxPaths {
         own.refusal.over();
         let own_turn = if own.buffer.is_empty() { 0 } else { own.queue.send(&mut own.buffer) };
         self.sent(port, behind + own_turn);
-        let Path::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
         if own_turn > 0 || own.buffer.is_empty() {
             return;
         }
@@ -93,7 +93,9 @@ impl TxPaths {
 
     /// Drops all that waits in a buffer. Returns how many packets that were.
     pub(super) fn give_up(&mut self, port: PortIndex, reason: DropReason) -> u64 {
-        let (Path::Own(own) | Path::Diverted(own, _)) = &mut self.paths[usize::from(port)] else { return 0 };
+        let (TxPath::Own(own) | TxPath::Diverted(own, _)) = &mut self.paths[usize::from(port)] else {
+            return 0;
+        };
         let lost = own.buffer.len() as u64;
         own.buffer.clear();
         own.bytes = 0;
@@ -106,7 +108,7 @@ impl TxPaths {
     /// Moves what waits for a diverted queue into the ring to the other owner.
     #[cold]
     pub(super) fn pass_on(&mut self, port: PortIndex) {
-        let Path::Diverted(own, ring) = &mut self.paths[usize::from(port)] else { return };
+        let TxPath::Diverted(own, ring) = &mut self.paths[usize::from(port)] else { return };
         let mut lost = 0;
         for packet in own.buffer.drain() {
             lost += u64::from(ring.push(packet).is_err());
