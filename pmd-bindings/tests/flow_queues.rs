@@ -9,59 +9,10 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use common::{eswitch_eal, pool, start, stop};
-use pmd::{
-    Eal, FlowDevice, FlowEngine, FlowQueue, FlowQueues, Mempool, Port, PortConfig, PortError, StartedPort,
-};
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Modify, RuleId, Where, items};
-
-/// A rule of this group about this address, which leads on or ends the packet's way.
-fn rule(group: u32, address: u32, to: Option<u32>) -> FlowRule {
-    let end = to.map_or(Action::Drop, |group| Action::Jump { group });
-    FlowRule {
-        attr: Attr::transfer(group, 0),
-        pattern: vec![Item::any(ItemKind::Eth), Item::with(items::ipv4::DST, address)],
-        actions: vec![Action::Count, end],
-    }
-}
-
-fn queues(depth: u32) -> FlowQueues {
-    FlowQueues { depth, rules_per_table: 1000, ..FlowQueues::for_rules(100_000) }
-}
-
-struct Bed {
-    eal: Eal,
-    pool: Mempool,
-}
-
-/// A started uplink of an e-switch and its queue.
-type Uplink = (StartedPort, Vec<pmd::RxQueue>, Vec<pmd::TxQueue>);
-
-impl Bed {
-    fn new() -> Self {
-        let eal = eswitch_eal();
-        let pool = pool(&eal, 4095);
-        Self { eal, pool }
-    }
-
-    fn uplink(&self, args: &str, depth: u32) -> Uplink {
-        let port = Port::attach(&self.eal, "net_eswitch0", args).unwrap();
-        let config = PortConfig { flow_engine: FlowEngine::Async(queues(depth)), ..PortConfig::default() };
-        start(port, &config, &self.pool)
-    }
-}
-
-/// What the device counts.
-fn count(port: &StartedPort, name: &str) -> u64 {
-    let xstats: BTreeMap<String, u64> = port.xstats().unwrap().into_iter().collect();
-    *xstats.get(name).unwrap_or_else(|| panic!("no {name} among {xstats:?}"))
-}
-
-/// Nothing was done that no application may do, and no packet could have met half a chain.
-#[track_caller]
-fn well_behaved(port: &StartedPort) {
-    assert_eq!((count(port, "flow_misused"), count(port, "flow_dangling_jumps")), (0, 0));
-}
+use common::eswitch::{Bed, answers, count, queues, rule, well_behaved};
+use common::{start, stop};
+use pmd::{FlowDevice, FlowEngine, Port, PortConfig, PortError, StartedPort};
+use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Modify, RuleId, Where};
 
 /// Addresses of the rules that the device has in force.
 fn held(port: &StartedPort) -> BTreeSet<u32> {
@@ -70,17 +21,6 @@ fn held(port: &StartedPort) -> BTreeSet<u32> {
         u32::from_str_radix(&spec[32..40], 16).unwrap()
     };
     port.flow_dump().unwrap().lines().map(address).collect()
-}
-
-/// Asks until the queue has answered for so many rules.
-fn answers(queue: &mut FlowQueue, wanted: usize) -> BTreeMap<RuleId, bool> {
-    let began = Instant::now();
-    let mut results = Vec::new();
-    while results.len() < wanted && began.elapsed() < Duration::from_secs(20) {
-        queue.completed(&mut results);
-    }
-    assert_eq!(results.len(), wanted);
-    results.into_iter().map(|(id, result)| (id, result.is_ok())).collect()
 }
 
 #[test]
@@ -273,7 +213,7 @@ fn forms_that_hardware_steering_refuses_are_refused_by_name() {
         (with(vec![encap(1), Action::Count, out]), Where::Action(1), "the order of actions"),
         (with(vec![Action::Count]), Where::ActionNum, "exactly one action"),
         (with(vec![Action::PortId { id: 1 }]), Where::Action(0), "not supported"),
-        (with(vec![Action::Meter { mtr_id: 1 }, Action::Drop]), Where::Action(0), "not supported"),
+        (with(vec![Action::Meter { mtr_id: 1 }, Action::Drop]), Where::Action(0), "there is no meter 1"),
         (FlowRule { attr: Attr::transfer(1, 30_000), ..base.clone() }, Where::Unspecified, "priorities end"),
     ];
     for (rule, at, words) in cases {

@@ -29,6 +29,18 @@ enum Phase {
 }
 
 impl Phase {
+    /// The removal of a rule of this group.
+    fn removal(rule: RuleId, group: u32) -> Self {
+        Self::Removals(BTreeMap::from([(group, VecDeque::from([rule]))]), group)
+    }
+
+    /// Has a rule of this group go with others, if rules go in this phase.
+    fn removes(&mut self, rule: RuleId, group: u32) -> bool {
+        let Self::Removals(groups, _) = self else { return false };
+        groups.entry(group).or_default().push_back(rule);
+        true
+    }
+
     fn is_empty(&self) -> bool {
         match self {
             Self::Creations(rules) => rules.is_empty(),
@@ -100,21 +112,15 @@ impl Backlog {
 
     /// A rule of this group is to go.
     pub(super) fn destroy(&mut self, rule: RuleId, group: u32) {
-        if let Some(Phase::Removals(groups, _)) = self.phases.back_mut() {
-            return groups.entry(group).or_default().push_back(rule);
+        if !self.phases.back_mut().is_some_and(|phase| phase.removes(rule, group)) {
+            self.phases.push_back(Phase::removal(rule, group));
         }
-        let groups = BTreeMap::from([(group, VecDeque::from([rule]))]);
-        self.phases.push_back(Phase::Removals(groups, group));
     }
 
     /// A rule that was to go did not: it goes before what comes after such rules.
     pub(super) fn destroy_again(&mut self, rule: RuleId, group: u32) {
-        match self.phases.front_mut() {
-            Some(Phase::Removals(groups, _)) => groups.entry(group).or_default().push_back(rule),
-            _ => {
-                let groups = BTreeMap::from([(group, VecDeque::from([rule]))]);
-                self.phases.push_front(Phase::Removals(groups, group));
-            }
+        if !self.phases.front_mut().is_some_and(|phase| phase.removes(rule, group)) {
+            self.phases.push_front(Phase::removal(rule, group));
         }
     }
 

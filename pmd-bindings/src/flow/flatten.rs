@@ -3,11 +3,13 @@
 //! Written is what DPDK would be handed, structure by structure: what a driver's code says of it there, it says of the
 //! rules that this switch gives it.
 
+use std::ptr::NonNull;
+
 use dpdk_sys as sys;
-use rules::{FlowError, FlowRule};
+use rules::{Action, FlowError, FlowRule};
 
 use super::layout::Structure;
-use super::lower::{Lowered, lower_end};
+use super::lower::{Lowered, Shared, lower_end};
 use super::template::{ActionMasks, MASK_BYTES, Shape, template_items};
 
 /// Stands for a null pointer in place of a length.
@@ -22,13 +24,18 @@ const NULL: u32 = u32::MAX;
 /// item    type, then spec, last, mask: length (0xffffffff for none), bytes
 /// action  type, configuration: length, bytes; what its pointer leads to (raw_encap): length, bytes
 /// ```
-/// A pointer within a configuration is whatever it was here. Without `templates` their lists hold an end only.
+/// A pointer within a configuration is whatever it was here. Without `templates` their lists hold an end only. With them a
+/// meter is an indirect action, as hardware steering has it; its number stands for the handle.
 ///
 /// # Errors
 /// As for a rule that is given to a port: [`rules::Cause::Unsupported`] for an item that this DPDK does not have, and, with
 /// `templates`, for a range.
 pub fn flatten(rule: &FlowRule, templates: bool, to: &mut Vec<u8>) -> Result<(), FlowError> {
-    let lowered = Lowered::new(rule, 1, &[])?;
+    // The handle that a meter would be; nobody follows it.
+    let handle = |(index, _): (usize, &Action)| (index, NonNull::dangling().as_ptr());
+    let meters = rule.actions.iter().enumerate().filter(|(_, action)| matches!(action, Action::Meter { .. }));
+    let shared: Vec<Shared> = if templates { meters.map(handle).collect() } else { Vec::new() };
+    let lowered = Lowered::new(rule, 1, &shared)?;
     let (template, masks) = match templates {
         true => (template_items(&lowered), Some(ActionMasks::new(&Shape::of(rule)?, lowered.actions()))),
         false => (vec![lower_end()], None),
@@ -95,7 +102,7 @@ fn bytes(to: &mut Vec<u8>, bytes: Option<&[u8]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rules::{Action, Attr, Encap, Item, items};
+    use rules::{Attr, Encap, Item, items};
 
     /// Reads what was written.
     struct Reader<'a>(&'a [u8]);

@@ -28,26 +28,11 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// A table with room for a rule, which [`leave`](Self::leave) gives back. `room` is for how many rules one is made.
+    /// A table with room for a rule, which comes into it by [`occupy`](Self::occupy). `room` is for how many rules one is
+    /// made.
     ///
     /// # Errors
     /// The driver's, when there is none and none can be made.
-    pub(super) fn enter(
-        &mut self,
-        port: u16,
-        rule: &FlowRule,
-        lowered: &Lowered,
-        room: u32,
-    ) -> Result<TableNumber, FlowError> {
-        let table = self.find(port, rule, lowered, room)?;
-        self.all[table].rules += 1;
-        Ok(table)
-    }
-
-    /// As [`enter`](Self::enter), without a rule.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(super) fn find(
         &mut self,
         port: u16,
@@ -75,6 +60,13 @@ impl Tables {
         self.all.push(Filled { table, rules: 0 });
         tables.push(self.all.len() - 1);
         Ok(self.all.len() - 1)
+    }
+
+    /// A rule is in this table from now on, or on its way there.
+    pub(super) fn occupy(&mut self, table: TableNumber) {
+        if let Some(table) = self.all.get_mut(table) {
+            table.rules += 1;
+        }
     }
 
     /// A rule is in this table no more.

@@ -153,7 +153,13 @@ impl ActionMasks {
         };
         let encap = Box::new(encap);
         let masks = pairs().map(|(part, action)| {
+            let mut type_ = action.type_;
             let conf: *const c_void = match part {
+                // The mask says which action the handle stands for, and nothing of what each rule brings.
+                _ if action.type_ == sys::RTE_FLOW_ACTION_TYPE_INDIRECT => {
+                    type_ = sys::RTE_FLOW_ACTION_TYPE_METER_MARK;
+                    ptr::null()
+                }
                 _ if action.conf.is_null() => ptr::null(),
                 part if is_field(part) => {
                     next.next().map_or(ptr::null(), |field| ptr::from_ref(field).cast())
@@ -162,7 +168,7 @@ impl ActionMasks {
                 Part::Varies(_, bytes) if *bytes > 0 => ptr::from_ref(&*encap).cast(),
                 Part::Varies(..) | Part::Writes(..) => VARIES.0.as_ptr().cast(),
             };
-            sys::rte_flow_action { type_: action.type_, conf }
+            sys::rte_flow_action { type_, conf }
         });
         let list = masks.chain([END]).collect();
         Self { list, fields, encap }

@@ -13,6 +13,8 @@
  * Of the uplink, what the e-switch has and does wrong (struct traits; a number of 0 is "never" or "none"):
  *
  *   queues=16 depth=1024 counters=N ages=N meters=N rules=N    what there is
+ *   profiles=N        profiles of meters (numbers below N, which can be written again while meters have them); as many as
+ *                     wanted without it, which must stay as long as their meters
  *   sync=1            the synchronous API
  *   legacy=0          actions that hardware steering does not take: set_tag, set_mac, dec_ttl, meter, port_id
  *   delay=US          from push to result
@@ -23,7 +25,7 @@
  *
  * It keeps order: a representor does not start before its uplink nor the uplink stop before its representors; queues are
  * configured once. What an application must never do is logged as "misuse" and counted (extended statistics of
- * the uplink, which count rules and operations, too). rte_flow_dev_dump prints the rules in force.
+ * the uplink, which count rules and operations, too). rte_flow_dev_dump prints the rules in force, and meters that rules share.
  */
 #include <inttypes.h>
 #include <linux/if_ether.h>
@@ -497,6 +499,7 @@ static const struct {
 	ARGUMENT("counters", counters, 1 << 22),
 	ARGUMENT("ages", ages, 1 << 22),
 	ARGUMENT("meters", meters, 1 << 16),
+	ARGUMENT("profiles", profiles, 0),
 	ARGUMENT("rules", rules, 1 << 24),
 	ARGUMENT("sync", sync, 1),
 	ARGUMENT("legacy", legacy, 0),

@@ -34,8 +34,8 @@ extern int eswitch_log;
 struct traits {
 	/* Flow queues and their depth at most; without queues there is no template API. */
 	uint32_t queues, depth;
-	/* Counters, ages, meters that may be set aside. */
-	uint32_t counters, ages, meters;
+	/* Counters, ages, meters that may be set aside; profiles of meters, 0 for as many as wanted. */
+	uint32_t counters, ages, meters, profiles;
 	/* Rules in all. */
 	uint32_t rules;
 	/* It has the synchronous API; it takes actions that hardware steering does not. */
@@ -54,9 +54,17 @@ enum count {
 };
 extern const char *const count_names[COUNTS];
 
+struct rates {
+	uint64_t cir, cbs, eir, ebs;
+};
+
+/* What is done with a rule or, where there is one, with a shared action. */
 struct operation {
 	TAILQ_ENTRY(operation) next;
 	struct rte_flow *flow;
+	struct rte_flow_action_handle *handle;
+	/* Those of the profile at the moment at which the operation was enqueued. */
+	struct rates rates;
 	void *user_data;
 	uint64_t ready;
 	bool removes, fails;
@@ -95,6 +103,7 @@ struct rte_flow_actions_template {
 	uint32_t users, count;
 	struct action_copy actions[MOST_ACTIONS];
 	unsigned int direction;
+	bool has_shared;
 };
 
 struct rte_flow_template_table {
@@ -112,6 +121,7 @@ struct rte_flow {
 	uint32_t group, priority, jump, fresh;
 	bool listed, pending, going, counts;
 	uint8_t direction;
+	struct rte_flow_action_handle *meter;
 	/* What it says, in words. */
 	uint32_t items, actions, length;
 	uint8_t body[];
@@ -121,7 +131,14 @@ TAILQ_HEAD(flows, rte_flow);
 struct rte_flow_action_handle {
 	LIST_ENTRY(rte_flow_action_handle) next;
 	enum rte_flow_action_type type;
+	/* Rules that name it. */
 	uint32_t users;
+	/* Of a meter: which it is, what it meters, the profile that it was made with, operations that are under way. */
+	uint32_t number;
+	bool ready;
+	struct rates rates;
+	struct thing *profile;
+	uint32_t pending;
 };
 
 struct port;
@@ -135,7 +152,7 @@ struct eswitch {
 	struct traits traits;
 	bool configured;
 	uint16_t queue_count;
-	uint32_t counters;
+	uint32_t counters, marks, last_mark;
 	struct queue *queues;
 	struct flows flows;
 	LIST_HEAD(, rte_flow_pattern_template) patterns;
@@ -252,6 +269,12 @@ int async_destroy(struct rte_eth_dev *, uint32_t, const struct rte_flow_op_attr 
 	struct rte_flow_error *);
 int queue_push(struct rte_eth_dev *, uint32_t, struct rte_flow_error *);
 int queue_pull(struct rte_eth_dev *, uint32_t, struct rte_flow_op_result[], uint16_t, struct rte_flow_error *);
+struct rte_flow_action_handle *async_handle_create(struct rte_eth_dev *, uint32_t, const struct rte_flow_op_attr *,
+	const struct rte_flow_indir_action_conf *, const struct rte_flow_action *, void *, struct rte_flow_error *);
+int async_handle_destroy(struct rte_eth_dev *, uint32_t, const struct rte_flow_op_attr *, struct rte_flow_action_handle *,
+	void *, struct rte_flow_error *);
+int async_handle_update(struct rte_eth_dev *, uint32_t, const struct rte_flow_op_attr *, struct rte_flow_action_handle *,
+	const void *, void *, struct rte_flow_error *);
 /* What has become due. */
 void queues_advance(struct eswitch *eswitch);
 /* Everything that was made through queues goes. */
@@ -267,6 +290,15 @@ void flows_end(struct eswitch *eswitch);
 
 /* net_eswitch_meters.c */
 extern const struct rte_mtr_ops meter_operations;
+/* METER_MARK: a meter that is not made yet, with a profile; NULL, and why, where there is none. */
+struct rte_flow_action_handle *mark_new(struct eswitch *eswitch, const struct rte_flow_action_meter_mark *mark,
+	struct rte_flow_error *error);
+/* The rates that a profile has now. */
+struct rates profile_rates(const struct rte_flow_action_meter_mark *mark);
+/* An operation on a meter has ended. */
+void mark_end(struct eswitch *eswitch, struct operation *operation);
+void mark_print(const struct rte_flow_action_handle *handle, FILE *file);
+bool mark_known(const struct eswitch *eswitch, const struct rte_flow_action_handle *handle);
 void meters_end(struct eswitch *eswitch);
 bool meter_known(const struct eswitch *eswitch, uint32_t number);
 

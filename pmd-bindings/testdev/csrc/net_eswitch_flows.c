@@ -153,6 +153,7 @@ static int
 flow_dump(struct rte_eth_dev *dev, struct rte_flow *flow, FILE *file, struct rte_flow_error *error __rte_unused)
 {
 	struct eswitch *eswitch = port_of(dev)->eswitch;
+	const struct rte_flow_action_handle *handle;
 
 	rte_spinlock_lock(&eswitch->lock);
 	queues_advance(eswitch);
@@ -161,6 +162,8 @@ flow_dump(struct rte_eth_dev *dev, struct rte_flow *flow, FILE *file, struct rte
 	} else {
 		TAILQ_FOREACH(flow, &eswitch->flows, next)
 			flow_print(flow, file);
+		LIST_FOREACH(handle, &eswitch->handles, next)
+			mark_print(handle, file);
 	}
 	rte_spinlock_unlock(&eswitch->lock);
 	return 0;
@@ -191,8 +194,12 @@ handle_create(struct rte_eth_dev *dev, const struct rte_flow_indir_action_conf *
 		refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ATTR_TRANSFER, NULL, "transfer actions are the proxy port's");
 		goto out;
 	}
-	if (action->type != RTE_FLOW_ACTION_TYPE_COUNT && action->type != RTE_FLOW_ACTION_TYPE_AGE &&
-	    action->type != RTE_FLOW_ACTION_TYPE_METER_MARK) {
+	if (action->type == RTE_FLOW_ACTION_TYPE_METER_MARK) {
+		/* mlx5 of 22.11 gives a meter out twice when it was given back without a queue. */
+		misuse(eswitch, error, "meters are made and changed through a queue");
+		goto out;
+	}
+	if (action->type != RTE_FLOW_ACTION_TYPE_COUNT && action->type != RTE_FLOW_ACTION_TYPE_AGE) {
 		refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action, "this action cannot be shared");
 		goto out;
 	}
@@ -224,17 +231,6 @@ handle_destroy(struct rte_eth_dev *dev, struct rte_flow_action_handle *handle,
 }
 
 static int
-handle_update(struct rte_eth_dev *dev, struct rte_flow_action_handle *handle, const void *update __rte_unused,
-	struct rte_flow_error *error)
-{
-	struct eswitch *eswitch = port_of(dev)->eswitch;
-
-	if (handle->type != RTE_FLOW_ACTION_TYPE_METER_MARK)
-		return refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, NULL, "this action cannot be changed");
-	return 0;
-}
-
-static int
 handle_query(struct rte_eth_dev *dev, const struct rte_flow_action_handle *handle, void *data,
 	struct rte_flow_error *error)
 {
@@ -260,7 +256,7 @@ flows_end(struct eswitch *eswitch)
 		LIST_REMOVE(handle, next);
 		free(handle);
 	}
-	eswitch->counts[ACTIONS_SHARED] = 0;
+	eswitch->counts[ACTIONS_SHARED] = eswitch->counts[METERS] = 0;
 }
 
 const struct rte_flow_ops flow_operations = {
@@ -274,7 +270,6 @@ const struct rte_flow_ops flow_operations = {
 	.pick_transfer_proxy = pick_proxy,
 	.action_handle_create = handle_create,
 	.action_handle_destroy = handle_destroy,
-	.action_handle_update = handle_update,
 	.action_handle_query = handle_query,
 	.info_get = queues_info,
 	.configure = queues_configure,
@@ -287,6 +282,9 @@ const struct rte_flow_ops flow_operations = {
 #if !HAS_FP_OPS
 	.async_create = async_create,
 	.async_destroy = async_destroy,
+	.async_action_handle_create = async_handle_create,
+	.async_action_handle_destroy = async_handle_destroy,
+	.async_action_handle_update = async_handle_update,
 	.push = queue_push,
 	.pull = queue_pull,
 #endif
@@ -296,6 +294,9 @@ const struct rte_flow_ops flow_operations = {
 const struct rte_flow_fp_ops fast_operations = {
 	.async_create = async_create,
 	.async_destroy = async_destroy,
+	.async_action_handle_create = async_handle_create,
+	.async_action_handle_destroy = async_handle_destroy,
+	.async_action_handle_update = async_handle_update,
 	.push = queue_push,
 	.pull = queue_pull,
 };

@@ -1,7 +1,10 @@
 /*
- * net_eswitch: meters by number, with their profiles and their policy (rte_mtr). They meter nothing.
+ * net_eswitch: meters by number, with their profiles and their policy (rte_mtr), and METER_MARK, which copies the rates of
+ * its profile when it is made or changed, and never again. They meter nothing.
  */
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "net_eswitch.h"
 
@@ -10,11 +13,13 @@
 enum { PROFILE, POLICY, METER, KINDS };
 
 /* What there is of each kind, by the low bits of its number, and how many refer to it. */
+struct thing {
+	bool is;
+	uint32_t number, users, profile, policy;
+	struct rates rates;
+};
 struct meters {
-	struct thing {
-		bool is;
-		uint32_t number, users, profile, policy;
-	} things[KINDS][MOST];
+	struct thing things[KINDS][MOST];
 };
 
 static int
@@ -62,15 +67,38 @@ take_away(struct rte_eth_dev *dev, unsigned int kind, uint32_t number, struct rt
 }
 
 static int
-profile_add(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_meter_profile *profile __rte_unused,
-	struct rte_mtr_error *error)
+profile_add(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_meter_profile *profile, struct rte_mtr_error *error)
 {
-	return add(dev, PROFILE, number, error);
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct thing *one;
+
+	if (eswitch->traits.profiles != 0 && number >= eswitch->traits.profiles)
+		return no(eswitch, error, EINVAL, "Meter profile id not valid.");
+	if (add(dev, PROFILE, number, error) < 0)
+		return -rte_errno;
+	one = thing(dev, PROFILE, number);
+	if (profile->alg == RTE_MTR_SRTCM_RFC2697)
+		one->rates = (struct rates){ .cir = profile->srtcm_rfc2697.cir, .cbs = profile->srtcm_rfc2697.cbs,
+					     .ebs = profile->srtcm_rfc2697.ebs };
+	else
+		one->rates = (struct rates){ .cir = profile->trtcm_rfc4115.cir, .cbs = profile->trtcm_rfc4115.cbs,
+					     .eir = profile->trtcm_rfc4115.eir, .ebs = profile->trtcm_rfc4115.ebs };
+	return 0;
 }
 
 static int
 profile_delete(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *error)
 {
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct rte_flow_action_handle *handle;
+
+	/* Where there are few, their places stay; where each is made, its meters look at it until they are gone. */
+	if (eswitch->traits.profiles == 0)
+		LIST_FOREACH(handle, &eswitch->handles, next)
+			if (handle->profile != NULL && handle->profile == thing(dev, PROFILE, number)) {
+				misuse(eswitch, NULL, "a meter was made with this profile, and is still there");
+				return no(eswitch, error, EBUSY, "a meter was made with this profile");
+			}
 	return take_away(dev, PROFILE, number, error);
 }
 
@@ -156,6 +184,76 @@ meter_update(struct rte_eth_dev *dev, uint32_t number, uint32_t profile, struct 
 	other->users++;
 	one->profile = profile;
 	return 0;
+}
+
+struct rates
+profile_rates(const struct rte_flow_action_meter_mark *mark)
+{
+	return ((const struct thing *)mark->profile)->rates;
+}
+
+bool
+mark_known(const struct eswitch *eswitch, const struct rte_flow_action_handle *handle)
+{
+	const struct rte_flow_action_handle *known;
+
+	LIST_FOREACH(known, &eswitch->handles, next)
+		if (known == handle)
+			return true;
+	return false;
+}
+
+struct rte_flow_action_handle *
+mark_new(struct eswitch *eswitch, const struct rte_flow_action_meter_mark *mark, struct rte_flow_error *error)
+{
+	struct thing *profile = (struct thing *)mark->profile;
+	struct rte_flow_action_handle *handle;
+
+	if (profile == NULL || !profile->is) {
+		misuse(eswitch, error, "a meter has a profile");
+		return NULL;
+	}
+	if (eswitch->counts[METERS] >= eswitch->marks) {
+		refuse(eswitch, error, ENOMEM, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, "there is no meter left");
+		return NULL;
+	}
+	handle = calloc(1, sizeof(*handle));
+	if (handle == NULL)
+		return NULL;
+	*handle = (struct rte_flow_action_handle){ .type = RTE_FLOW_ACTION_TYPE_METER_MARK, .profile = profile,
+						   .number = ++eswitch->last_mark };
+	LIST_INSERT_HEAD(&eswitch->handles, handle, next);
+	eswitch->counts[ACTIONS_SHARED]++;
+	eswitch->counts[METERS]++;
+	return handle;
+}
+
+void
+mark_end(struct eswitch *eswitch, struct operation *operation)
+{
+	struct rte_flow_action_handle *handle = operation->handle;
+
+	handle->pending--;
+	if (operation->fails) {
+		eswitch->counts[operation->removes ? KEPT : FAILED]++;
+	} else if (operation->removes) {
+		LIST_REMOVE(handle, next);
+		free(handle);
+		eswitch->counts[ACTIONS_SHARED]--;
+		eswitch->counts[METERS]--;
+	} else {
+		handle->ready = true;
+		handle->rates = operation->rates;
+	}
+}
+
+/* "meter 1 cir 1000 cbs 4096 eir 0 ebs 0". */
+void
+mark_print(const struct rte_flow_action_handle *handle, FILE *file)
+{
+	if (handle->type == RTE_FLOW_ACTION_TYPE_METER_MARK)
+		fprintf(file, "meter %" PRIu32 " cir %" PRIu64 " cbs %" PRIu64 " eir %" PRIu64 " ebs %" PRIu64 "\n",
+			handle->number, handle->rates.cir, handle->rates.cbs, handle->rates.eir, handle->rates.ebs);
 }
 
 bool

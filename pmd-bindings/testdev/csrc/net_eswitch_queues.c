@@ -72,6 +72,7 @@ queues_configure(struct rte_eth_dev *dev, const struct rte_flow_port_attr *attr,
 	}
 	eswitch->queue_count = count;
 	eswitch->counters = attr->nb_counters;
+	eswitch->marks = attr->nb_meters;
 	eswitch->configured = true;
 	return 0;
 }
@@ -192,6 +193,7 @@ actions_create(struct rte_eth_dev *dev, const struct rte_flow_actions_template_a
 		struct action_copy *copy = &template->actions[template->count++];
 
 		copy->kind = action_kind(actions->type);
+		template->has_shared |= actions->type == RTE_FLOW_ACTION_TYPE_INDIRECT;
 		copy->constant = is_constant(actions, masks);
 		copy->length = conf_length(actions);
 		copy->conf = malloc(copy->length + 1);
@@ -254,6 +256,11 @@ table_create(struct rte_eth_dev *dev, const struct rte_flow_template_table_attr 
 	}
 	if (patterns[0]->has_bth && place->group == 0) {
 		refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ITEM, NULL, "IB BTH item is not supported on group 0");
+		goto out;
+	}
+	if (actions[0]->has_shared && place->group == 0) {
+		refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, NULL,
+			"Indirect action is not supported in root table.");
 		goto out;
 	}
 	table = calloc(1, sizeof(*table));
@@ -369,6 +376,12 @@ fits(struct port *port, const struct rte_flow_template_table *table, const struc
 		if (actions[i].type == RTE_FLOW_ACTION_TYPE_RAW_ENCAP &&
 		    conf_length(&actions[i]) != table->actions->actions[i].length)
 			return misuse(eswitch, error, "the header's length is not that of the actions template");
+		if (actions[i].type == RTE_FLOW_ACTION_TYPE_INDIRECT) {
+			const struct rte_flow_action_handle *handle = actions[i].conf;
+
+			if (!mark_known(eswitch, handle) || !handle->ready)
+				return misuse(eswitch, error, "the shared action is not there, or is not made yet");
+		}
 	}
 	if (i != table->actions->count)
 		return misuse(eswitch, error, "the rule's actions are not those of the actions template");
@@ -409,6 +422,7 @@ async_create(struct rte_eth_dev *dev, uint32_t number, const struct rte_flow_op_
 	flow->cookie = (uint64_t)(uintptr_t)user_data;
 	flow->pending = true;
 	operation->flow = flow;
+	operation->handle = NULL;
 	operation->user_data = user_data;
 	operation->removes = false;
 	operation->fails = is_due(&eswitch->operations, eswitch->traits.fail);
@@ -443,11 +457,107 @@ async_destroy(struct rte_eth_dev *dev, uint32_t number, const struct rte_flow_op
 	}
 	flow->going = true;
 	operation->flow = flow;
+	operation->handle = NULL;
 	operation->user_data = user_data;
 	operation->removes = true;
 	operation->fails = is_due(&eswitch->removals, eswitch->traits.keep);
 	operation_begin(eswitch, queue, operation, attr->postpone);
 out:
+	rte_spinlock_unlock(&eswitch->lock);
+	return result;
+}
+
+/* An operation on a meter, which reads the profile's rates now; its answer comes later, as a rule's. */
+static int
+mark_begin(struct eswitch *eswitch, struct queue *queue, const struct rte_flow_op_attr *attr,
+	struct rte_flow_action_handle *handle, const struct rates *rates, void *user_data, struct rte_flow_error *error)
+{
+	struct operation *operation = operation_new(eswitch, queue, error);
+	bool removes = rates == NULL;
+
+	if (operation == NULL)
+		return -EAGAIN;
+	operation->handle = handle;
+	operation->user_data = user_data;
+	operation->removes = removes;
+	if (!removes)
+		operation->rates = *rates;
+	operation->fails = removes ? is_due(&eswitch->removals, eswitch->traits.keep) :
+		is_due(&eswitch->operations, eswitch->traits.fail);
+	handle->pending++;
+	operation_begin(eswitch, queue, operation, attr->postpone);
+	return 0;
+}
+
+struct rte_flow_action_handle *
+async_handle_create(struct rte_eth_dev *dev, uint32_t number, const struct rte_flow_op_attr *attr,
+	const struct rte_flow_indir_action_conf *conf, const struct rte_flow_action *action, void *user_data,
+	struct rte_flow_error *error)
+{
+	struct port *port = port_of(dev);
+	struct eswitch *eswitch = port->eswitch;
+	struct queue *queue = queue_of(eswitch, number);
+	struct rte_flow_action_handle *handle = NULL;
+	struct rates rates;
+
+	rte_spinlock_lock(&eswitch->lock);
+	if (queue == NULL || !conf->transfer || port->representor >= 0) {
+		misuse(eswitch, error, "there is no such queue, or the action is not the e-switch's");
+	} else if (action->type != RTE_FLOW_ACTION_TYPE_METER_MARK) {
+		refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action, "action type not supported");
+	} else if ((handle = mark_new(eswitch, action->conf, error)) != NULL) {
+		rates = profile_rates(action->conf);
+		if (mark_begin(eswitch, queue, attr, handle, &rates, user_data, error) < 0) {
+			LIST_REMOVE(handle, next);
+			free(handle);
+			eswitch->counts[ACTIONS_SHARED]--;
+			eswitch->counts[METERS]--;
+			handle = NULL;
+		}
+	}
+	rte_spinlock_unlock(&eswitch->lock);
+	return handle;
+}
+
+int
+async_handle_destroy(struct rte_eth_dev *dev, uint32_t number, const struct rte_flow_op_attr *attr,
+	struct rte_flow_action_handle *handle, void *user_data, struct rte_flow_error *error)
+{
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct queue *queue = queue_of(eswitch, number);
+	int result;
+
+	rte_spinlock_lock(&eswitch->lock);
+	if (queue == NULL || !mark_known(eswitch, handle) || handle->pending != 0)
+		result = misuse(eswitch, error, "there is no such queue or meter, or an operation on it is under way");
+	else if (handle->users != 0)
+		result = misuse(eswitch, error, "rules have this meter");
+	else
+		result = mark_begin(eswitch, queue, attr, handle, NULL, user_data, error);
+	rte_spinlock_unlock(&eswitch->lock);
+	return result;
+}
+
+int
+async_handle_update(struct rte_eth_dev *dev, uint32_t number, const struct rte_flow_op_attr *attr,
+	struct rte_flow_action_handle *handle, const void *update, void *user_data, struct rte_flow_error *error)
+{
+	const struct rte_flow_update_meter_mark *change = update;
+	struct eswitch *eswitch = port_of(dev)->eswitch;
+	struct queue *queue = queue_of(eswitch, number);
+	struct rates rates;
+	int result;
+
+	rte_spinlock_lock(&eswitch->lock);
+	if (queue == NULL || !mark_known(eswitch, handle) || !change->profile_valid || change->meter_mark.profile == NULL) {
+		result = misuse(eswitch, error, "there is no such queue or meter, or the change has no profile");
+	} else {
+		rates = profile_rates(&change->meter_mark);
+		result = mark_begin(eswitch, queue, attr, handle, &rates, user_data, error);
+		/* The driver looks at it from now on, whatever becomes of the operation. */
+		if (result == 0)
+			handle->profile = (struct thing *)change->meter_mark.profile;
+	}
 	rte_spinlock_unlock(&eswitch->lock);
 	return result;
 }
@@ -459,6 +569,10 @@ operation_end(struct eswitch *eswitch, struct queue *queue, struct operations *f
 
 	TAILQ_REMOVE(from, operation, next);
 	TAILQ_INSERT_TAIL(&queue->done, operation, next);
+	if (operation->handle != NULL) {
+		mark_end(eswitch, operation);
+		return;
+	}
 	flow->pending = false;
 	if (operation->fails) {
 		flow->going = false;

@@ -232,11 +232,6 @@ conf_check(struct port *port, bool root, const struct rte_flow_action *action, c
 			return refuse(eswitch, error, ENOENT, RTE_FLOW_ERROR_TYPE_ACTION, action, "there is no such meter");
 		return 0;
 	}
-	case RTE_FLOW_ACTION_TYPE_METER_MARK:
-		if (eswitch->configured && eswitch->traits.meters == 0)
-			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action,
-				"meter_mark: no meters were configured");
-		return 0;
 	default:
 		RTE_SET_USED(root);
 		return 0;
@@ -253,11 +248,19 @@ actions_check(struct port *port, bool root, const struct rte_flow_action actions
 	for (i = 0; actions[i].type != RTE_FLOW_ACTION_TYPE_END; i++) {
 		const struct rte_flow_action *action = &actions[i], *mask = masks == NULL ? NULL : &masks[i];
 		const struct action_kind *kind = action_kind(action->type);
+		bool shared = action->type == RTE_FLOW_ACTION_TYPE_INDIRECT;
 
 		if (kind == NULL || i >= MOST_ACTIONS || (kind->legacy && !eswitch->traits.legacy))
 			return refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action,
 				"the action is not supported");
-		if (mask != NULL && mask->type != action->type)
+		if (shared && action->conf == NULL)
+			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action, "there is no shared action");
+		/* What it stands for, the mask says, or itself. */
+		if (shared)
+			kind = action_kind(mask != NULL ? mask->type : ((const struct rte_flow_action_handle *)action->conf)->type);
+		if (kind == NULL)
+			return refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action, "the action is not supported");
+		if (mask != NULL && mask->type != action->type && !shared)
 			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action,
 				"mask type does not match action type");
 		if (kind->stage != 0 && kind->stage < stage)
@@ -269,8 +272,9 @@ actions_check(struct port *port, bool root, const struct rte_flow_action actions
 		if (meters > 1)
 			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action,
 				"two meters in one rule are not supported");
-		if (kind->stage == 0 && action->conf == NULL)
-			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action, "there is no shared action");
+		if (kind->type == RTE_FLOW_ACTION_TYPE_METER_MARK && eswitch->marks == 0)
+			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action,
+				"meter_mark pool not initialized");
 		if (conf_check(port, root, action, mask, error) < 0)
 			return -rte_errno;
 	}
@@ -329,6 +333,7 @@ flow_new(struct eswitch *eswitch, const struct rte_flow_attr *attr, struct rte_f
 {
 	uint8_t room[MOST_ITEMS * (48 + 48 + 2 * sizeof(struct piece)) + MOST_ACTIONS * (160 + sizeof(struct piece))];
 	uint32_t count = 0, acts = 0, jump = 0, length;
+	struct rte_flow_action_handle *meter = NULL;
 	struct rte_flow *flow;
 	uint8_t *at = room;
 	bool counts = false;
@@ -353,7 +358,14 @@ flow_new(struct eswitch *eswitch, const struct rte_flow_attr *attr, struct rte_f
 		uint8_t conf[160];
 		uint16_t bytes;
 
-		if (copy != NULL && copy->constant) {
+		if (action->type == RTE_FLOW_ACTION_TYPE_INDIRECT) {
+			struct rte_flow_action_handle *handle = (void *)(uintptr_t)action->conf;
+
+			bytes = sizeof(handle->number);
+			memcpy(conf, &handle->number, bytes);
+			if (handle->type == RTE_FLOW_ACTION_TYPE_METER_MARK)
+				meter = handle;
+		} else if (copy != NULL && copy->constant) {
 			bytes = copy->length;
 			memcpy(conf, copy->conf, bytes);
 		} else {
@@ -374,11 +386,13 @@ flow_new(struct eswitch *eswitch, const struct rte_flow_attr *attr, struct rte_f
 		return NULL;
 	*flow = (struct rte_flow){ .table = table, .group = attr->group, .priority = attr->priority, .jump = jump,
 				   .counts = counts, .fresh = eswitch->traits.fresh, .items = count, .actions = acts,
-				   .length = length,
+				   .length = length, .meter = meter,
 				   .direction = direction_of(attr->ingress, attr->egress, attr->transfer) };
 	memcpy(flow->body, room, length);
 	eswitch->counts[COUNTERS] += counts;
 	eswitch->counts[RULES]++;
+	if (meter != NULL)
+		meter->users++;
 	if (table != NULL)
 		table->rules++;
 	return flow;
@@ -427,6 +441,8 @@ flow_free(struct eswitch *eswitch, struct rte_flow *flow)
 	eswitch->counts[RULES]--;
 	if (flow->table != NULL)
 		flow->table->rules--;
+	if (flow->meter != NULL)
+		flow->meter->users--;
 	free(flow);
 }
 

@@ -1,6 +1,8 @@
 //! What the integration tests share: an EAL of their own without huge pages, a pool, frames with content.
 #![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+pub mod eswitch;
 
 use pmd::{
     Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort, TxQueue,

@@ -5,7 +5,9 @@
 //! ```
 //! Nothing here waits for the device, but for [`BackEnd::drain`], [`BackEnd::flush`] and the end of the queue: what the queue
 //! has no room for stays in the [`Backlog`], which also keeps the order that chains need. Which templates there are follows
-//! from the rules that come ([`Tables`]).
+//! from the rules that come ([`Tables`]). Meters are waited for, too: their rates hold before rules name them ([`mark`]).
+
+mod mark;
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -22,6 +24,7 @@ use super::held::{self, Counter, Held};
 use super::lower::Lowered;
 use super::tables::{TableNumber, Tables};
 use crate::port::{Running, StartedPort};
+use mark::Marks;
 
 /// How far a rule is.
 #[derive(Debug)]
@@ -47,6 +50,7 @@ struct Rule {
     group: u32,
     table: TableNumber,
     counter: Counter,
+    meter: Option<u32>,
 }
 
 /// One flow queue of a port. It moves to the thread that uses it, and must go before the port stops; its rules go with
@@ -68,6 +72,7 @@ pub struct FlowQueue {
     /// Rules that the device would not let go several times, and when that is tried again.
     stuck: Vec<RuleId>,
     retry_at: Option<Instant>,
+    marks: Marks,
     /// Answers that nobody asked for yet.
     answers: Vec<(RuleId, Result<(), FlowError>)>,
 }
@@ -75,9 +80,34 @@ pub struct FlowQueue {
 // SAFETY: the handles are DPDK's and bound to no thread; a queue is used by whoever has it, one at a time.
 unsafe impl Send for FlowQueue {}
 
-/// What the device hands back with an answer: the rule's number and whether it was to go.
-fn tag(rule: RuleId, goes: bool) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut((rule.0 << 1 | u64::from(goes)) as usize)
+/// What an operation is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Create(RuleId),
+    Destroy(RuleId),
+    /// Of a meter, by a number of its own.
+    Meter(u64),
+}
+
+impl Operation {
+    /// What the device hands back with its answer.
+    fn tag(self) -> *mut std::ffi::c_void {
+        let (number, kind) = match self {
+            Self::Create(RuleId(rule)) => (rule, 0),
+            Self::Destroy(RuleId(rule)) => (rule, 1),
+            Self::Meter(number) => (number, 2),
+        };
+        std::ptr::without_provenance_mut((number << 2 | kind) as usize)
+    }
+
+    fn of(tag: *mut std::ffi::c_void) -> Self {
+        let tag = tag.addr() as u64;
+        match (tag >> 2, tag & 3) {
+            (rule, 0) => Self::Create(RuleId(rule)),
+            (rule, 1) => Self::Destroy(RuleId(rule)),
+            (number, _) => Self::Meter(number),
+        }
+    }
 }
 
 impl StartedPort {
@@ -116,11 +146,13 @@ impl StartedPort {
             again_since: None,
             stuck: Vec::new(),
             retry_at: None,
+            marks: Marks::default(),
             answers: Vec::new(),
         })
     }
 }
 
+const NO_REASON: &str = "the device did not do it, and gives no reason";
 /// How long the device may answer nothing, or EAGAIN, before it is taken for an error.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A rule that the device has not let go so often waits for a while.
@@ -157,7 +189,7 @@ impl FlowQueue {
         let (items, actions) = (lowered.items().as_ptr(), lowered.actions().as_ptr());
         error::pointer(Some(lowered), |error| {
             let (port, queue, later, tag) =
-                (self.port(), self.queue.into(), &raw const later, tag(rule, false));
+                (self.port(), self.queue.into(), &raw const later, Operation::Create(rule).tag());
             // SAFETY: a queue and a table of this port; lists of the table's shape, with an end, which DPDK copies.
             unsafe { sys::rte_flow_async_create(port, queue, later, table, items, 0, actions, 0, tag, error) }
         })
@@ -168,7 +200,7 @@ impl FlowQueue {
         let later = later();
         error::check(None, |error| {
             let (port, queue, later, tag) =
-                (self.port(), self.queue.into(), &raw const later, tag(rule, true));
+                (self.port(), self.queue.into(), &raw const later, Operation::Destroy(rule).tag());
             // SAFETY: a rule of this port and queue of which no operation is under way.
             unsafe { sys::rte_flow_async_destroy(port, queue, later, handle.as_ptr(), tag, error) }
         })
@@ -184,7 +216,7 @@ impl FlowQueue {
                 Step::Create(id) => self.hand_over_creation(id),
                 Step::Destroy(id) => self.hand_over_removal(id),
                 Step::RemoveMeter(meter) => {
-                    self.remove_meter(meter);
+                    self.remove_meter(meter).unwrap_or_else(|error| self.left(meter, &error));
                     Ok(())
                 }
             };
@@ -238,14 +270,6 @@ impl FlowQueue {
         }
     }
 
-    fn remove_meter(&mut self, meter: u32) {
-        let port = self.port();
-        let removed = self.held().open().and_then(|held| held.meters.set(port, meter, None));
-        if let Err(error) = removed {
-            tracing::warn!(port, meter, %error, "a meter could not be removed");
-        }
-    }
-
     /// A rule is there no more.
     fn forget(&mut self, id: RuleId) {
         if let Some(rule) = self.rules.remove(&id) {
@@ -281,6 +305,9 @@ impl FlowQueue {
             if let Some(rule) = self.rules.get(&id) {
                 self.backlog.destroy(id, rule.group);
             }
+        }
+        for meter in self.marks.take_named() {
+            self.backlog.remove_meter(meter);
         }
     }
 
@@ -322,14 +349,17 @@ impl FlowQueue {
         for result in results.iter().take(count) {
             self.outstanding = self.outstanding.saturating_sub(1);
             self.done += 1;
-            let number = result.user_data.addr() as u64;
-            self.answered(RuleId(number >> 1), number & 1 == 1, result.status == sys::RTE_FLOW_OP_SUCCESS);
+            let done = result.status == sys::RTE_FLOW_OP_SUCCESS;
+            match Operation::of(result.user_data) {
+                Operation::Create(rule) => self.answered(rule, false, done),
+                Operation::Destroy(rule) => self.answered(rule, true, done),
+                Operation::Meter(number) => self.marks.answered(number, done),
+            }
         }
         Ok(count)
     }
 
     fn answered(&mut self, id: RuleId, goes: bool, succeeded: bool) {
-        const NO_REASON: &str = "the device did not do it, and gives no reason";
         let Some(rule) = self.rules.get_mut(&id) else { return };
         if let State::Entering(handle) | State::Leaving(handle) = rule.state {
             rule.state = State::Held(handle);
@@ -366,19 +396,17 @@ fn no_such_rule() -> FlowError {
 impl BackEnd for FlowQueue {
     /// Whether there can be a table for such rules.
     fn validate(&mut self, rule: &FlowRule) -> Result<(), FlowError> {
-        let lowered = Lowered::new(rule, u64::MAX, &[])?;
-        let room = self.config.rules_per_table;
-        self.tables.find(self.running.id().get(), rule, &lowered, room).map(|_| ())
+        let lowered = Lowered::new(rule, u64::MAX, &self.marks.shared(rule)?)?;
+        self.tables.find(self.running.id().get(), rule, &lowered, self.config.rules_per_table).map(|_| ())
     }
 
     fn create(&mut self, rule: &FlowRule) -> Result<RuleId, FlowError> {
         let id = RuleId(held::number());
-        let lowered = Lowered::new(rule, id.0, &[])?;
-        let (port, room) = (self.port(), self.config.rules_per_table);
-        let table = self.tables.enter(port, rule, &lowered, room)?;
+        let lowered = Lowered::new(rule, id.0, &self.marks.shared(rule)?)?;
         if !self.has_room() {
             self.exchange()?;
         }
+        let table = self.tables.find(self.port(), rule, &lowered, self.config.rules_per_table)?;
         // Behind what waits it waits, too.
         let made = if self.has_room() && self.backlog.may_create(self.outstanding) {
             self.enqueue(id, table, &lowered)
@@ -394,13 +422,11 @@ impl BackEnd for FlowQueue {
                 self.backlog.create(id);
                 State::Waiting(Box::new(lowered))
             }
-            Err(error) => {
-                self.tables.leave(table);
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         };
-        let (group, counter) = (rule.attr.group, Counter::of(rule, &[]));
-        self.rules.insert(id, Rule { state, unwanted: false, refusals: 0, group, table, counter });
+        self.tables.occupy(table);
+        let (group, counter, meter) = (rule.attr.group, Counter::of(rule, &[]), mark::meter_of(rule));
+        self.rules.insert(id, Rule { state, unwanted: false, refusals: 0, group, table, counter, meter });
         Ok(id)
     }
 
@@ -491,15 +517,19 @@ impl BackEnd for FlowQueue {
     }
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
-        let port = self.port();
-        if meter.is_some() {
-            self.backlog.keep_meter(mtr_id);
-        } else if self.outstanding > 0 || !self.backlog.is_empty() {
+        match meter {
+            Some(meter) => {
+                self.backlog.keep_meter(mtr_id);
+                self.marks.keep(mtr_id);
+                self.make_or_change_meter(mtr_id, meter)
+            }
             // Rules that name it may still be on their way out.
-            self.backlog.remove_meter(mtr_id);
-            return Ok(());
+            None if self.outstanding > 0 || !self.backlog.is_empty() => {
+                self.backlog.remove_meter(mtr_id);
+                Ok(())
+            }
+            None => self.remove_meter(mtr_id),
         }
-        self.held().open()?.meters.set(port, mtr_id, meter)
     }
 }
 
@@ -509,6 +539,7 @@ impl Drop for FlowQueue {
         if let Err(error) = self.flush() {
             tracing::warn!(port, queue = self.queue, %error, "rules of a flow queue were left");
         }
+        self.clear_meters();
         self.tables.delete(port);
         let queue = self.queue;
         self.held().queues_out.remove(&queue);

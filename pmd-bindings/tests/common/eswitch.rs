@@ -1,0 +1,68 @@
+//! A device of our own that takes rules through templates and queues (`testdev`, net_eswitch), and what it says of itself.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use pmd::{Eal, FlowEngine, FlowQueue, FlowQueues, Mempool, Port, PortConfig, StartedPort};
+use rules::{Action, Attr, BackEnd, FlowRule, Item, ItemKind, RuleId, items};
+
+use super::{eswitch_eal, pool, start};
+
+/// A rule of this group about this address, which leads on or ends the packet's way.
+pub fn rule(group: u32, address: u32, to: Option<u32>) -> FlowRule {
+    let end = to.map_or(Action::Drop, |group| Action::Jump { group });
+    FlowRule {
+        attr: Attr::transfer(group, 0),
+        pattern: vec![Item::any(ItemKind::Eth), Item::with(items::ipv4::DST, address)],
+        actions: vec![Action::Count, end],
+    }
+}
+
+pub fn queues(depth: u32) -> FlowQueues {
+    FlowQueues { depth, rules_per_table: 1000, ..FlowQueues::for_rules(100_000) }
+}
+
+pub struct Bed {
+    pub eal: Eal,
+    pub pool: Mempool,
+}
+
+/// A started uplink of an e-switch and its queue.
+pub type Uplink = (StartedPort, Vec<pmd::RxQueue>, Vec<pmd::TxQueue>);
+
+impl Bed {
+    pub fn new() -> Self {
+        let eal = eswitch_eal();
+        let pool = pool(&eal, 4095);
+        Self { eal, pool }
+    }
+
+    pub fn uplink(&self, args: &str, depth: u32) -> Uplink {
+        let port = Port::attach(&self.eal, "net_eswitch0", args).unwrap();
+        let config = PortConfig { flow_engine: FlowEngine::Async(queues(depth)), ..PortConfig::default() };
+        start(port, &config, &self.pool)
+    }
+}
+
+/// What the device counts.
+pub fn count(port: &StartedPort, name: &str) -> u64 {
+    let xstats: BTreeMap<String, u64> = port.xstats().unwrap().into_iter().collect();
+    *xstats.get(name).unwrap_or_else(|| panic!("no {name} among {xstats:?}"))
+}
+
+/// Nothing was done that no application may do, and no packet could have met half a chain.
+#[track_caller]
+pub fn well_behaved(port: &StartedPort) {
+    assert_eq!((count(port, "flow_misused"), count(port, "flow_dangling_jumps")), (0, 0));
+}
+
+/// Asks until the queue has answered for so many rules.
+pub fn answers(queue: &mut FlowQueue, wanted: usize) -> BTreeMap<RuleId, bool> {
+    let began = Instant::now();
+    let mut results = Vec::new();
+    while results.len() < wanted && began.elapsed() < Duration::from_secs(20) {
+        queue.completed(&mut results);
+    }
+    assert_eq!(results.len(), wanted);
+    results.into_iter().map(|(id, result)| (id, result.is_ok())).collect()
+}
