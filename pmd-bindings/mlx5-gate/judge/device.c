@@ -17,7 +17,6 @@
 #include "judge.h"
 
 #define QUEUE_SIZE 64
-#define METERS 64
 #define METER_POLICY 1
 
 static struct rte_driver driver = { .name = MLX5_PCI_DRIVER_NAME };
@@ -230,23 +229,25 @@ static struct rte_eth_dev *new_port(uint16_t number, bool is_uplink)
 	return dev;
 }
 
-/* Flow queues, as pmd asks for them when a port starts. */
-static void configure_queues(uint16_t uplink)
+void device_queues(uint16_t port, uint32_t meters)
 {
 	const struct rte_flow_port_attr attr = {
 		.nb_counters = MAX_RULES,
 		.nb_aging_objects = MAX_RULES,
-		.nb_meters = METERS,
+		.nb_meters = meters,
 	};
 	const struct rte_flow_queue_attr queue = { .size = QUEUE_SIZE };
 	const struct rte_flow_queue_attr *queues[] = { &queue };
 	struct rte_flow_error error = { 0 };
 
-	if (rte_flow_configure(uplink, &attr, 1, queues, &error))
+	/* That comes before the port is started. */
+	rte_eth_devices[port].data->dev_started = 0;
+	if (rte_flow_configure(port, &attr, 1, queues, &error))
 		DIE("the driver does not configure flow queues: %s", error.message ? error.message : strerror(rte_errno));
+	rte_eth_devices[port].data->dev_started = 1;
 }
 
-void device_start(enum engine engine, uint16_t uplink, uint16_t ports)
+void device_start(enum engine engine, uint16_t uplink, uint16_t ports, uint32_t meters)
 {
 	configure_shared(engine, ports);
 	for (uint16_t number = 0; number < ports; number++) {
@@ -261,7 +262,7 @@ void device_start(enum engine engine, uint16_t uplink, uint16_t ports)
 		}
 	}
 	if (engine == ENGINE_HARDWARE)
-		configure_queues(uplink);
+		device_queues(uplink, meters);
 	for (uint16_t number = 0; number < ports; number++)
 		rte_eth_devices[number].data->dev_started = 1;
 }
@@ -303,30 +304,9 @@ bool device_meter(uint16_t uplink, uint32_t id, const char **message)
 	return made[id];
 }
 
-struct rte_flow_meter_profile *device_meter_profile(uint16_t uplink)
+uint32_t device_first_meter(uint16_t uplink)
 {
-	static struct rte_flow_meter_profile *made;
-	struct rte_mtr_error error = { 0 };
+	const struct mlx5_priv *priv = rte_eth_devices[uplink].data->dev_private;
 
-	/* With flow queues this driver knows one profile, number 0. */
-	if (!made && !rte_mtr_meter_profile_add(uplink, 0, &profile, &error))
-		made = rte_mtr_meter_profile_get(uplink, 0, &error);
-	if (!made)
-		DIE("the driver takes no profile of a meter: %s", error.message ? error.message : "");
-	return made;
-}
-
-struct rte_flow_action_handle *device_meter_mark(uint16_t uplink)
-{
-	static struct rte_flow_action_handle *made;
-	const struct rte_flow_indir_action_conf conf = { .transfer = 1 };
-	struct rte_flow_action_meter_mark meter = { .profile = device_meter_profile(uplink), .state = 1 };
-	const struct rte_flow_action action = { .type = RTE_FLOW_ACTION_TYPE_METER_MARK, .conf = &meter };
-	struct rte_flow_error error = { 0 };
-
-	if (!made)
-		made = rte_flow_action_handle_create(uplink, &conf, &action, &error);
-	if (!made)
-		DIE("the driver makes no indirect meter: %s", error.message ? error.message : "");
-	return made;
+	return priv->mtr_bulk.devx_obj->id;
 }

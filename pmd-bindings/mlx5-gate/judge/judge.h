@@ -69,15 +69,42 @@ void rule_free(struct rule *rule);
 /* Starts the device. */
 void firmware_start(const struct capabilities *capabilities);
 
-/* Makes ports: one uplink, all others representors of one e-switch. Ends the process if the driver does not take them. */
-void device_start(enum engine engine, uint16_t uplink, uint16_t ports);
+/* So many meters are set aside for hardware steering, unless more are asked for. */
+#define METERS 4096
+
+/*
+ * Makes ports: one uplink, all others representors of one e-switch, with so many meters. Ends the process if the driver does
+ * not take them.
+ */
+void device_start(enum engine engine, uint16_t uplink, uint16_t ports, uint32_t meters);
+
+/* Flow queues of a port, as pmd asks for them when the uplink starts. */
+void device_queues(uint16_t port, uint32_t meters);
+
+/* The object of the first two meters of the uplink; each further one has the meters that follow. */
+uint32_t device_first_meter(uint16_t uplink);
 
 /* Makes sure that a meter of this number exists, as pmd makes them; false, and the driver's words, if it refuses. */
 bool device_meter(uint16_t uplink, uint32_t id, const char **message);
 
-/* The profile of a meter for METER_MARK, and an indirect action that is such a meter; one of each for all rules. */
-struct rte_flow_meter_profile *device_meter_profile(uint16_t uplink);
-struct rte_flow_action_handle *device_meter_mark(uint16_t uplink);
+/* What the device without hardware was told of a meter: bytes and bytes a second, as far as its numbers are exact. */
+struct device_rates {
+	uint64_t cir, cbs, eir, ebs;
+	bool disabled;
+};
+
+/* False where nothing was written to this half of this object. Waits for the work that is under way. */
+bool device_rates(uint32_t object, bool half, struct device_rates *rates);
+
+/* Meters of hardware steering, by the numbers that rules have: METER_MARK with the driver's only profile. */
+struct rte_flow_meter_profile *meters_profile(uint16_t uplink);
+struct rte_flow_action_handle *meters_handle(uint16_t uplink, uint32_t id);
+
+/* Does what the lines say, and writes an answer for each. */
+void meters_run(uint16_t uplink, FILE *from);
+
+/* Hands over the one operation that is in the flow queue; whether it was done. */
+bool queue_completed(uint16_t uplink, struct rte_flow_error *error);
 
 /* Lines that the driver logged since the last call, at error level. */
 void words_start(void);

@@ -170,6 +170,69 @@ static void complete(struct completions *to, uint16_t counter)
 	to->produced++;
 }
 
+/* A meter, as it was written last: which half of which object, and the words of its rates and bursts. */
+struct meter {
+	uint32_t object;
+	bool half;
+	struct device_rates rates;
+	struct meter *next;
+};
+
+static struct meter *meters;
+
+static struct meter *meter_find(uint32_t object, bool half)
+{
+	struct meter *meter = meters;
+
+	while (meter && (meter->object != object || meter->half != half))
+		meter = meter->next;
+	return meter;
+}
+
+/* Rates are a mantissa of 8 bits and an exponent of 5, bursts the same; each pair in one word. */
+static void decode(uint32_t word, uint64_t *rate, uint64_t *burst)
+{
+	*rate = (UINT64_C(1000000000) * (word & 0xff)) >> (word >> 8 & 0x1f);
+	*burst = (uint64_t)(word >> 16 & 0xff) << (word >> 24 & 0x1f);
+}
+
+static void write_meter(const struct mlx5_aso_wqe *entry)
+{
+	/* Two meters share an object; the mask says which of them is written. */
+	bool half = !(be64toh(entry->aso_cseg.data_mask) >> 32);
+	uint32_t object = be32toh(entry->general_cseg.misc);
+	const struct mlx5_aso_mtr_dseg *words = &entry->aso_dseg.mtrs[half];
+	struct meter *meter = meter_find(object, half);
+
+	if (!meter) {
+		meter = firmware_memory(sizeof(*meter));
+		*meter = (struct meter){ .object = object, .half = half, .next = meters };
+		meters = meter;
+	}
+	decode(be32toh(words->cbs_cir), &meter->rates.cir, &meter->rates.cbs);
+	decode(be32toh(words->ebs_eir), &meter->rates.eir, &meter->rates.ebs);
+	meter->rates.disabled = words->cbs_cir == RTE_BE32(MLX5_IFC_FLOW_METER_DISABLE_CBS_CIR_VAL) && !words->ebs_eir;
+}
+
+bool device_rates(uint32_t object, bool half, struct device_rates *rates)
+{
+	const struct meter *meter;
+	bool idle;
+
+	do {
+		idle = true;
+		pthread_mutex_lock(&queues);
+		for (struct work *work = all_work; work; work = work->next)
+			idle = idle && (uint16_t)work->done == (uint16_t)be32toh(work->doorbell[MLX5_SND_DBR]);
+		meter = meter_find(object, half);
+		if (meter)
+			*rates = meter->rates;
+		pthread_mutex_unlock(&queues);
+		usleep(20);
+	} while (!idle);
+	return meter;
+}
+
 static void work_off(struct work *work)
 {
 	uint16_t posted = be32toh(work->doorbell[MLX5_SND_DBR]);
@@ -180,6 +243,9 @@ static void work_off(struct work *work)
 
 		if (!blocks)
 			DIE("an entry of work without a length");
+		if ((be32toh(control[0]) & 0xff) == MLX5_OPCODE_ACCESS_ASO &&
+		    be32toh(control[0]) >> WQE_CSEG_OPC_MOD_OFFSET == ASO_OPC_MOD_POLICER)
+			write_meter((const void *)control);
 		if (be32toh(control[2]) & MLX5_WQE_CTRL_CQ_UPDATE)
 			complete(work->completions, work->done);
 		work->done += blocks;

@@ -178,10 +178,45 @@ pub fn judge(rules: &[FlowRule], nic: Nic, engine: Engine) -> Result<Vec<Verdict
 /// # Errors
 /// As [`judge`].
 pub fn ask(input: Vec<u8>, questions: usize, nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
+    run(input, questions, nic, engine.argument(), UPLINK, answer)
+}
+
+/// As [`ask`], of a representor, which has flow queues of its own.
+///
+/// # Errors
+/// As [`judge`].
+pub fn ask_representor(
+    input: Vec<u8>,
+    questions: usize,
+    nic: Nic,
+    engine: Engine,
+) -> Result<Vec<Verdict>, GateError> {
+    run(input, questions, nic, engine.argument(), UPLINK + 1, answer)
+}
+
+/// Has the driver do something with meters, of which so many are set aside, with hardware steering: one step a line, as
+/// `judge/meters.c` tells them. Its answers.
+///
+/// # Errors
+/// As [`judge`].
+pub fn meters(set_aside: u32, steps: &[String], nic: Nic) -> Result<Vec<String>, GateError> {
+    let input = steps.iter().flat_map(|step| [step.as_str(), "\n"]).collect::<String>();
+    run(input.into_bytes(), steps.len(), nic, &set_aside.to_string(), UPLINK, |line| Some(line.to_owned()))
+}
+
+/// Runs the judge, which answers each question by a line.
+fn run<T>(
+    input: Vec<u8>,
+    questions: usize,
+    nic: Nic,
+    what: &str,
+    port: u16,
+    answer: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, GateError> {
     let program = program::path()?;
     let system = |error| GateError::System { what: program.display().to_string(), error };
     let mut child = Command::new(&program)
-        .args([nic.argument(), engine.argument(), &UPLINK.to_string(), &PORTS.to_string()])
+        .args([nic.argument(), what, &UPLINK.to_string(), &PORTS.to_string(), &port.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -70,6 +70,9 @@ fn mlx5_refuses_actions_in_the_wrong_order() {
                 NO_ORDER,
             ),
             (rule("eth / ipv4", &format!("{CE} / count / {OUT}")), None, NO_ORDER),
+            (rule("eth / ipv4", "meter mtr_id 1 / count / jump group 3"), None, NO_ORDER),
+            (rule("eth / ipv4", &format!("{encap} / count / {OUT}")), None, NO_ORDER),
+            (rule("eth", "drop / drop"), None, NO_ORDER),
             (rule(vxlan, &format!("vxlan_decap / count / {CE} / {OUT}")), None, None),
             (
                 rule(vxlan, &format!("{CE} / vxlan_decap / {OUT}")),
@@ -95,7 +98,12 @@ fn mlx5_refuses_what_it_does_not_have() {
             (
                 rule("eth", "meter mtr_id 1 / meter mtr_id 2 / jump group 2"),
                 Some("meter chaining not support"),
-                Some("not supported in template API"),
+                NO_ORDER,
+            ),
+            (
+                rule("eth", &format!("age timeout 3 / age timeout 4 / {OUT}")),
+                Some("duplicate age"),
+                Some("duplicate AGE"),
             ),
             (rule("eth", "count"), Some("no fate action"), None),
             (rule("eth / ipv4 / ipv4", OUT), Some("multiple L3 layers"), None),
@@ -134,26 +142,6 @@ fn mlx5_refuses_matches_that_do_not_fit() {
             ],
         );
     }
-}
-
-/// What pmd makes of masks reaches the driver: without the mask of its width a `modify_field` is refused.
-#[test]
-fn mlx5_sees_the_masks_of_templates() {
-    let rule = rule("eth / ipv4", &format!("{CE} / {OUT}"));
-    let mut whole = Vec::new();
-    pmd::flow::flatten(&rule, true, &mut whole).unwrap();
-    // From the end: the end of the masks (12 bytes), the mask of the way out (12 and 128), "no data" (4), the width and what fills up
-    // its structure (8).
-    let mut without = whole.clone();
-    let width = whole.len() - 12 - 140 - 12;
-    assert_eq!(without[width..width + 4], [0xff; 4]);
-    without[width] = 0x02;
-    let Some(verdicts) = at_hand(judge::ask([whole, without].concat(), 2, Nic::ConnectX7, Engine::Hardware))
-    else {
-        return;
-    };
-    assert_eq!(verdicts[0], Verdict::Accepted);
-    assert!(verdicts[1].to_string().contains("width field must be fully masked"), "{}", verdicts[1]);
 }
 
 /// An action of a flattened rule, or its mask.
@@ -207,38 +195,127 @@ fn flattened((mut bytes, lists): (Vec<u8>, [Vec<Entry>; 2])) -> Vec<u8> {
     bytes
 }
 
-/// Numbers of actions in DPDK's interface, where they do not change.
-const METER: u32 = 13;
-const INDIRECT: u32 = 51;
-const METER_MARK: u32 = 56;
+/// A rule of hardware steering whose flattened actions and masks were changed.
+fn edited(actions: &str, edit: impl FnOnce(&mut [Entry], &mut [Entry])) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pmd::flow::flatten(&rule("eth / ipv4", actions), true, &mut bytes).unwrap();
+    let (before, [mut actions, mut masks]) = actions_of(&bytes);
+    edit(&mut actions, &mut masks);
+    flattened((before, [actions, masks]))
+}
 
-/// Hardware steering meters with METER_MARK, which the judge has profiles and indirect meters for: at its place, once.
+/// The same with one byte changed: of the first action, or of its mask.
+fn with_byte(actions: &str, of_mask: bool, at: usize, byte: u8) -> Vec<u8> {
+    edited(actions, |actions, masks| {
+        let entry = if of_mask { &mut masks[0] } else { &mut actions[0] };
+        entry.conf.as_mut().unwrap()[at] = byte;
+    })
+}
+
+/// Where the parts of `modify_field` and `raw_encap` are, in structures that do not change within a release.
+const LEVEL: usize = 16;
+const OFFSET: usize = 20;
+const WIDTH: usize = 56;
+const SIZE: usize = 16;
+
+/// What pmd makes of masks reaches the driver: it is refused with one bit less.
 #[test]
-fn mlx5_takes_a_meter_as_hardware_steering_has_it() {
-    let with_meter = |actions: &str, type_: u32, conf: Option<Vec<u8>>| {
-        let mut bytes = Vec::new();
-        pmd::flow::flatten(&rule("eth / ipv4", actions), true, &mut bytes).unwrap();
-        let (before, [mut actions, mut masks]) = actions_of(&bytes);
-        for (action, mask) in actions.iter_mut().zip(&mut masks).filter(|(action, _)| action.type_ == METER) {
-            *action = Entry { type_, conf: conf.clone(), data: None };
-            *mask = Entry { type_: METER_MARK, conf: conf.clone(), data: None };
-        }
-        flattened((before, [actions, masks]))
-    };
-    let meter = "meter mtr_id 1";
-    let rules = [
-        with_meter(&format!("{meter} / {CE} / jump group 2"), INDIRECT, None),
-        with_meter(&format!("{meter} / {CE} / jump group 2"), METER_MARK, Some(vec![0; 32])),
-        with_meter(&format!("{CE} / {meter} / jump group 2"), INDIRECT, None),
-        with_meter(&format!("{meter} / {meter} / jump group 2"), INDIRECT, None),
+fn mlx5_sees_the_masks_of_templates() {
+    let field = format!("{CE} / {OUT}");
+    let refused = [
+        (with_byte(&field, true, LEVEL, 0xfe), "level must be fully masked"),
+        (with_byte(&field, true, OFFSET, 0xfe), "offset level must be fully masked"),
+        (with_byte(&field, true, WIDTH, 0xfe), "width field must be fully masked"),
+        (with_byte(&field, false, OFFSET, 1), "invalid modification flow item"),
     ];
-    let Some(verdicts) = at_hand(judge::ask(rules.concat(), 4, Nic::ConnectX7, Engine::Hardware)) else {
-        return;
-    };
-    assert_eq!(verdicts[..2], [Verdict::Accepted, Verdict::Accepted]);
-    for refused in &verdicts[2..] {
-        assert!(refused.to_string().contains(NO_ORDER.unwrap()), "{refused}");
+    let asked = |rule: Vec<u8>| judge::ask(rule, 1, Nic::ConnectX7, Engine::Hardware);
+    let Some(whole) = at_hand(asked(edited(&field, |_, _| {}))) else { return };
+    assert_eq!(whole, [Verdict::Accepted]);
+    for (rule, words) in refused {
+        let verdict = asked(rule).unwrap().remove(0);
+        assert!(verdict.to_string().contains(words), "{verdict}; expected: {words}");
     }
+}
+
+#[test]
+fn mlx5_takes_rules_of_the_e_switch_on_its_proxy_port_only() {
+    let mut bytes = Vec::new();
+    pmd::flow::flatten(&rule("eth", "drop"), true, &mut bytes).unwrap();
+    let ask = |engine| at_hand(judge::ask_representor(bytes.clone(), 1, Nic::ConnectX7, engine));
+    let Some(verdicts) = ask(Engine::Hardware) else { return };
+    let words = verdicts[0].to_string();
+    assert!(
+        words.contains("pattern template: transfer attribute cannot be used with port representors"),
+        "{words}"
+    );
+    assert!(words.contains("actions template: transfer actions are only valid to proxy port"), "{words}");
+    // The other engine asks no port who it is.
+    assert_eq!(ask(Engine::Software).unwrap(), [Verdict::Accepted]);
+}
+
+#[test]
+fn mlx5_refuses_priorities_and_registers_beyond_the_last() {
+    let of_priority = |priority: u32| {
+        let mut rule = rule("eth", "drop");
+        rule.attr.priority = priority;
+        rule
+    };
+    let tag = |index: u8| rule(&format!("tag data is 1 index is {index} / eth"), "drop");
+    judged(
+        Nic::ConnectX7,
+        &[
+            (of_priority(21_843), None, None),
+            // Two fewer than the guide says. The other engine looks at no priority.
+            (of_priority(21_844), Some("priority out of range"), None),
+            (of_priority(70_000), Some("priority out of range"), None),
+            (tag(3), None, None),
+            (tag(20), Some("invalid tag id"), Some("Failed processing item type")),
+            (rule("mark id is 1 / eth", "drop"), Some("extended metadata"), Some("Unsupported item type")),
+            (rule("eth", &format!("mark id 1 / {OUT}")), None, NO_ORDER),
+            (rule("eth", "queue index 1"), Some("No Rx queues"), NO_ORDER),
+        ],
+    );
+}
+
+/// What later releases refuse, or what can do no good, and this one takes: no rule of the switch relies on its refusal.
+#[test]
+fn mlx5_of_22_11_looks_at_less_than_later_ones() {
+    let register = "modify_field op set dst_type tag dst_level 20 src_type value src_value 01000000 width 32";
+    judged(
+        Nic::ConnectX7,
+        &[
+            // Group 0 is table 1 of the e-switch here (fdb_def_rule_en=1): no jump leads to the root.
+            (rule("eth", "jump group 0"), None, None),
+            (rule("represented_port ethdev_port_id is 200 / eth", "drop"), Some("failed to obtain"), None),
+            (rule("eth", &format!("{register} / {OUT}")), Some("invalid modification flow item"), None),
+            (rule("eth", &format!("vxlan_decap / vxlan_decap / {OUT}")), Some("VXLAN item"), None),
+        ],
+    );
+    let inner_ecn = with_byte(&format!("{CE} / {OUT}"), false, LEVEL, 2);
+    let encap = format!("raw_encap index 0 / {OUT}");
+    let unmasked_size = edited(&encap, |_, masks| masks[0].conf.as_mut().unwrap()[SIZE..].fill(0));
+    let rules = [inner_ecn, unmasked_size].concat();
+    let Some(verdicts) = at_hand(judge::ask(rules, 2, Nic::ConnectX7, Engine::Hardware)) else { return };
+    assert_eq!(verdicts, [Verdict::Accepted, Verdict::Accepted]);
+}
+
+/// Meters are legacy ones with software steering, and handles of METER_MARK with hardware steering (tests/meters.rs).
+#[test]
+fn mlx5_takes_one_meter_at_its_place() {
+    let meter = "meter mtr_id 1";
+    judged(
+        Nic::ConnectX7,
+        &[
+            (rule("eth / ipv4", &format!("{meter} / jump group 2")), None, None),
+            (rule("eth / ipv4", &format!("count / {meter} / {CE} / jump group 2")), None, None),
+            (rule("eth / ipv4", &format!("{CE} / {meter} / jump group 2")), None, NO_ORDER),
+            (
+                rule("eth / ipv4", &format!("{meter} / {meter} / jump group 2")),
+                Some("meter chaining"),
+                NO_ORDER,
+            ),
+        ],
+    );
 }
 
 #[test]
