@@ -20,10 +20,10 @@ use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
     VnicRow, Vpc,
@@ -287,12 +287,12 @@ impl World {
         let red = &mut snapshot.settings.red;
         (red.kmin, red.kmax, red.hard_limit) = (0, 1, u64::MAX >> 1);
         let counters = Arc::new(PipelineCounters::new(16_384));
-        let config = RcftConfig { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
+        let config = RcftParams { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &advise);
         rcft.set_times(6000, 6000, 600);
         let divider = Divider::new(tree.clone());
         let config = OverlayConfig {
-            nft: NftConfig { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
+            nft: NftParams { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
             vnics: 16_384,
             vpcs: 256,
         };

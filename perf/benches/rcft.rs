@@ -14,7 +14,7 @@ use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, QpKey, QpLimits, QpOutcome, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+    Keeper, Ledger, QpKey, QpLimits, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use wire::Qpn;
 use wire::roce::opcode::RC_SEND_ONLY;
@@ -44,7 +44,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let config = RcftConfig { entries: ENTRIES, vnics: 64, workers: 1, seed: 0x5eed };
+        let config = RcftParams { entries: ENTRIES, vnics: 64, workers: 1, seed: 0x5eed };
         // As the daemon does: large tables on huge pages where the system gives some.
         let advise = |start, len| {
             let _ = pmd::hugepage::advise_range(start, len);

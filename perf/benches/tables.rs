@@ -14,7 +14,7 @@ use pipelines::flat::FlatMap;
 use pipelines::flow_key::{FlowKey, Scope};
 use pipelines::fragments::{FirstFragment, Fragments};
 use pipelines::miss::MissLimits;
-use pipelines::nft::{FlowAction, Nft, NftConfig};
+use pipelines::nft::{FlowAction, Nft, NftParams};
 use pipelines::snapshot::{Destination, Location, ip_key};
 use pipelines::vlt::{Hot, Place, TEMPLATE_BYTES, Tunnel, Vlt};
 use wire::MacAddr;
@@ -78,7 +78,7 @@ fn flow(n: u32) -> FlowKey {
 }
 
 fn nft_of(flows: u32) -> Nft {
-    let mut nft = Nft::new(NftConfig { entries: 1 << 20, idle_ticks: 3000, seed: 0x5eed }, &advise);
+    let mut nft = Nft::new(NftParams { entries: 1 << 20, idle_ticks: 3000, seed: 0x5eed }, &advise);
     for n in 0..flows {
         let key = flow(n);
         nft.insert(key, key.hash(nft.seed()), FlowAction::default(), 1);

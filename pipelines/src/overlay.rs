@@ -13,7 +13,7 @@ use crate::event::Events;
 use crate::fragments::Fragments;
 use crate::hot::{self, Hints};
 use crate::miss::MissLimits;
-use crate::nft::{Nft, NftConfig};
+use crate::nft::{Nft, NftParams};
 use crate::offload::translate::FlowSelector;
 use crate::qos::{Dhtb, Leaf, RedProfile};
 use crate::rcft::Rcft;
@@ -35,7 +35,7 @@ const AGE_BUDGET: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayConfig {
     /// Entries, idle time and seed of the NFT.
-    pub nft: NftConfig,
+    pub nft: NftParams,
     /// Most vNICs.
     pub vnics: usize,
     /// Most VPCs.

@@ -7,10 +7,10 @@ use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::{
     Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, RouteTarget, Snapshot, Subnet,
     Uplink, Vnic, VnicRow, Vpc,
@@ -165,12 +165,12 @@ fn overlay(counters: Arc<PipelineCounters>) -> Overlay<HeapBuf> {
         let _ = pmd::hugepage::advise_range(start, len);
     };
     let config = OverlayConfig {
-        nft: NftConfig { entries: ENTRIES, idle_ticks: u32::MAX / 4, seed: SEED },
+        nft: NftParams { entries: ENTRIES, idle_ticks: u32::MAX / 4, seed: SEED },
         vnics: LOCAL.len(),
         vpcs: 1,
     };
     let queue_pairs =
-        RcftConfig { entries: ENTRIES, vnics: LOCAL.len() as u32, workers: 1, seed: SEED.rotate_left(17) };
+        RcftParams { entries: ENTRIES, vnics: LOCAL.len() as u32, workers: 1, seed: SEED.rotate_left(17) };
     let shared = RcftShared::new(queue_pairs, &advise);
     shared.set_times(6000, 6000, 600);
     let rcft = Rcft::new(shared, 0, &advise);

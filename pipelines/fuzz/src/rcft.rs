@@ -11,7 +11,7 @@ use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, QpLimits, QpOutcome, QpKey, Rcft, RcftConfig, RcftShared, RocePacketFacts,
+    Keeper, Ledger, QpLimits, QpOutcome, QpKey, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use pipelines::{Now, TICK_MS};
 use wire::Qpn;
@@ -68,7 +68,7 @@ impl Test {
     fn new(&[size, workers]: &[u8; 2]) -> Self {
         let entries = [1, 4, 16, 1024][usize::from(size) % 4];
         let workers = u32::from(workers) % 3 + 1;
-        let config = RcftConfig { entries, vnics: VNICS as u32, workers, seed: SEED };
+        let config = RcftParams { entries, vnics: VNICS as u32, workers, seed: SEED };
         let shared = RcftShared::new(config, &|_, _| {});
         shared.set_times(100, 20, 50);
         let worker = |number| Some(Rcft::new(shared.clone(), number, &|_, _| {}));

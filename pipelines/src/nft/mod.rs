@@ -29,7 +29,7 @@ const OWN_STEPS: u32 = 64;
 
 /// Size and aging of an NFT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NftConfig {
+pub struct NftParams {
     /// Number of entries.
     pub entries: u32,
     /// An entry not used for this long goes. Ticks of [`crate::TICK_MS`].
@@ -53,7 +53,7 @@ pub struct NftStats {
 
 /// One worker's flows: an index by hash in front of entries that stand still, and the order in which they go idle.
 pub struct Nft {
-    config: NftConfig,
+    config: NftParams,
     index: Index,
     entries: Slab<NftEntry>,
     free: Vec<u32>,
@@ -77,8 +77,8 @@ pub trait Probe {
 impl Nft {
     /// A table of fixed size. `advise` is told the address ranges (start, bytes) of its slabs before they are
     /// first touched.
-    pub fn new(config: NftConfig, advise: &dyn Fn(usize, usize)) -> Self {
-        let config = NftConfig { entries: config.entries.clamp(1, NONE - 1), ..config };
+    pub fn new(config: NftParams, advise: &dyn Fn(usize, usize)) -> Self {
+        let config = NftParams { entries: config.entries.clamp(1, NONE - 1), ..config };
         let entries: Slab<NftEntry> = Slab::zeroed(config.entries as usize, advise);
         let index = Index::new(config.entries, INDEX_PERCENT, advise);
         Self {
@@ -106,7 +106,7 @@ impl Nft {
     }
 
     /// The configured size and aging.
-    pub fn config(&self) -> NftConfig {
+    pub fn config(&self) -> NftParams {
         self.config
     }
 

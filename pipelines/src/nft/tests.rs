@@ -48,7 +48,7 @@ struct Pair {
 
 impl Pair {
     fn new(entries: u32, idle_ticks: u32, now: u32) -> Self {
-        let nft = Nft::new(NftConfig { entries, idle_ticks, seed: SEED }, &|_, _| {});
+        let nft = Nft::new(NftParams { entries, idle_ticks, seed: SEED }, &|_, _| {});
         Self { nft, twin: Twin::default(), now, next_value: 0 }
     }
 
@@ -222,7 +222,7 @@ proptest! {
 fn every_configured_entry_can_be_used() {
     for entries in (1..200).chain([255, 256, 409, 410, 819, 1638, 3276, 6553, 13_107, 52_428]) {
         for round in 0..3u64 {
-            let config = NftConfig { entries, idle_ticks: 100, seed: SEED ^ round << 40 };
+            let config = NftParams { entries, idle_ticks: 100, seed: SEED ^ round << 40 };
             let mut nft = Nft::new(config, &|_, _| {});
             for number in 0..u64::from(entries) {
                 let key = FlowKey::from_words([number * 0x1_0001, 0, 0, 0, number, 0, 6]);
@@ -237,7 +237,7 @@ fn every_configured_entry_can_be_used() {
 /// Keys that share both buckets and tag: found by their keys alone, and room is made among themselves.
 #[test]
 fn colliding_keys_are_told_apart_and_give_way_to_each_other() {
-    let mut nft = Nft::new(NftConfig { entries: 100, idle_ticks: 100, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 100, idle_ticks: 100, seed: SEED }, &|_, _| {});
     let hash = 0xabcd_0000_0000_0005;
     // `insert` takes the hash as it is given; removal computes it, so nothing may be removed in this test.
     for number in 0..16 {
@@ -253,7 +253,7 @@ fn colliding_keys_are_told_apart_and_give_way_to_each_other() {
 #[test]
 fn a_full_pair_of_buckets_gives_up_its_oldest() {
     // Real keys whose hashes fall into one pair of buckets of a small table.
-    let mut nft = Nft::new(NftConfig { entries: 400, idle_ticks: 1000, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 400, idle_ticks: 1000, seed: SEED }, &|_, _| {});
     let hash_of = |n: u64| FlowKey::from_words([n, 0, 0, 0, 0, 0, 6]).hash(SEED);
     let wanted = hash_of(0);
     let place = |hash: u64| (hash >> 48, nft.index.primary(hash));
@@ -279,7 +279,7 @@ fn a_full_pair_of_buckets_gives_up_its_oldest() {
 
 #[test]
 fn refreshed_entries_survive_a_full_table_that_is_kept_tidy() {
-    let mut nft = Nft::new(NftConfig { entries: 5000, idle_ticks: 320, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 5000, idle_ticks: 320, seed: SEED }, &|_, _| {});
     let k = |n: u64| FlowKey::from_words([n, 0, 0, 0, 0, 0, 6]);
     let slots: Vec<u32> = (0..5000).map(|n| nft.insert(k(n), k(n).hash(SEED), action(1), 0)).collect();
     // All but one are in use; the worker goes on polling.
@@ -299,7 +299,7 @@ fn refreshed_entries_survive_a_full_table_that_is_kept_tidy() {
 /// Without anybody keeping it tidy, an eviction looks at 64 entries and takes the one used longest ago of these.
 #[test]
 fn an_eviction_is_bounded_and_takes_the_least_recently_used_it_saw() {
-    let mut nft = Nft::new(NftConfig { entries: 200, idle_ticks: 320, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 200, idle_ticks: 320, seed: SEED }, &|_, _| {});
     let k = |n: u64| FlowKey::from_words([n, 0, 0, 0, 0, 0, 6]);
     let slots: Vec<u32> = (0..200).map(|n| nft.insert(k(n), k(n).hash(SEED), action(1), 0)).collect();
     for (n, &slot) in slots.iter().enumerate() {
@@ -329,7 +329,7 @@ fn pauses_of_any_length_cost_nothing_and_lose_nothing() {
 
 #[test]
 fn nothing_is_lost_when_the_clock_wraps() {
-    let mut nft = Nft::new(NftConfig { entries: 8, idle_ticks: 10, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 8, idle_ticks: 10, seed: SEED }, &|_, _| {});
     for number in 0..20u16 {
         nft.insert(
             key(number),
@@ -346,7 +346,7 @@ fn nothing_is_lost_when_the_clock_wraps() {
 
 #[test]
 fn an_entry_moved_on_keeps_its_place_before_younger_ones() {
-    let config = NftConfig { entries: 4, idle_ticks: 430, seed: SEED };
+    let config = NftParams { entries: 4, idle_ticks: 430, seed: SEED };
     let mut nft = Nft::new(config, &|_, _| {});
     let old = nft.insert(key(1), key(1).hash(SEED), action(1), 0);
     nft.entry_mut(old).unwrap().last_seen = 18;
@@ -365,7 +365,7 @@ fn repair_a_scanner_turns_nobody_else_over() {
         let scope = Scope::Vnic(vnic).raw();
         FlowKey::from_words([u64::from(n), 0, 0, 0, u64::from(scope) << 32, 0, 6])
     };
-    let config = NftConfig { entries: 1024, idle_ticks: 300, seed: SEED };
+    let config = NftParams { entries: 1024, idle_ticks: 300, seed: SEED };
     let mut nft = Nft::new(config, &|_, _| {}).shared_by(8, 4);
     let insert =
         |nft: &mut Nft, key: FlowKey, now| nft.insert(key, key.hash(SEED), FlowAction::default(), now);
@@ -411,7 +411,7 @@ proptest! {
         steps in prop::collection::vec((0u32..3, 0usize..24, 0u32..3), 1..200),
     ) {
         // Sixteen places, of which three shares are more or less.
-        let config = NftConfig { entries, idle_ticks: 100_000, seed: SEED };
+        let config = NftParams { entries, idle_ticks: 100_000, seed: SEED };
         let mut nft = Nft::new(config, &|_, _| {}).shared_by(4, 1);
         let keys = colliding(&nft, 3, 24);
         let share = nft.owners.share;
@@ -443,7 +443,7 @@ proptest! {
 #[test]
 fn repair_entries_age_where_ticks_wrap() {
     for idle_ticks in [7, 300, 6000] {
-        let mut nft = Nft::new(NftConfig { entries: 64, idle_ticks, seed: SEED }, &|_, _| {});
+        let mut nft = Nft::new(NftParams { entries: 64, idle_ticks, seed: SEED }, &|_, _| {});
         let key = |n: u32| FlowKey::from_words([u64::from(n), 0, 0, 0, 0, 0, 6]);
         let hash = |n| key(n).hash(SEED);
         // One flow stays in use over the wrap, others come and go before, at and after it.
@@ -469,7 +469,7 @@ fn repair_entries_age_where_ticks_wrap() {
         (0..20).for_each(|_| nft.age(now, 8));
         assert_eq!(nft.stats().entries, 0);
     }
-    let mut nft = Nft::new(NftConfig { entries: 8, idle_ticks: 300, seed: SEED }, &|_, _| {});
+    let mut nft = Nft::new(NftParams { entries: 8, idle_ticks: 300, seed: SEED }, &|_, _| {});
     for n in 0..100u32 {
         let key = FlowKey::from_words([u64::from(n), 0, 0, 0, 0, 0, 6]);
         nft.insert(key, key.hash(SEED), FlowAction::default(), 0u32.wrapping_sub(500).wrapping_add(n * 10));

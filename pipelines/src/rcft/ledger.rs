@@ -46,7 +46,7 @@ pub enum LedgerAnswer {
 
 /// Shape of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerConfig {
+pub struct LedgerParams {
     /// Queue pairs of the host.
     pub entries: u32,
     /// Most vNICs; those past the end share the last one's row.
@@ -156,7 +156,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// An empty ledger. `advise` is told the address ranges of its tables before they are touched.
-    pub fn new(config: &LedgerConfig, advise: &dyn Fn(usize, usize)) -> Self {
+    pub fn new(config: &LedgerParams, advise: &dyn Fn(usize, usize)) -> Self {
         // Slots of the rounds under way are not free yet.
         let slack = (config.entries / 64).clamp(2, 2 * ROUND as u32);
         let slots = config.entries.saturating_add(slack).min(MAX_SLOTS);

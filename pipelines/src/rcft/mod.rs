@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub use keeper::{Keeper, LedgerView};
-pub use ledger::{Attendance, Ledger, LedgerAnswer, LedgerConfig, MAX_SLOTS, QpLimits};
+pub use ledger::{Attendance, Ledger, LedgerAnswer, LedgerParams, MAX_SLOTS, QpLimits};
 pub use qp::{QpEvents, QpKey, QpView, RocePacketFacts};
 pub use refused::Grace;
 
@@ -51,7 +51,7 @@ const SWEEP: u32 = 8;
 
 /// Shape of the tables of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RcftConfig {
+pub struct RcftParams {
     /// Queue pairs of the host.
     pub entries: u32,
     /// Most vNICs, each with a count and limits of its own.
@@ -62,7 +62,7 @@ pub struct RcftConfig {
     pub seed: u64,
 }
 
-impl RcftConfig {
+impl RcftParams {
     /// Queue pairs of each direction that one worker can follow.
     fn share(&self) -> u32 {
         self.entries.div_ceil(self.workers.max(1))
@@ -71,7 +71,7 @@ impl RcftConfig {
 
 /// What the workers share.
 pub struct RcftShared {
-    config: RcftConfig,
+    config: RcftParams,
     /// Who is admitted.
     pub ledger: Arc<Ledger>,
     grace: Grace,
@@ -88,18 +88,18 @@ struct SharedTimes {
 
 impl RcftShared {
     /// Empty tables.
-    pub fn new(config: RcftConfig, advise: &dyn Fn(usize, usize)) -> Arc<Self> {
-        let RcftConfig { entries, vnics, workers, seed } = config;
+    pub fn new(config: RcftParams, advise: &dyn Fn(usize, usize)) -> Arc<Self> {
+        let RcftParams { entries, vnics, workers, seed } = config;
         Arc::new(Self {
             config,
-            ledger: Arc::new(Ledger::new(&LedgerConfig { entries, vnics, workers, seed }, advise)),
+            ledger: Arc::new(Ledger::new(&LedgerParams { entries, vnics, workers, seed }, advise)),
             grace: Grace::new((entries / 16).clamp(1024, 65_536) as usize),
             times: SharedTimes::default(),
         })
     }
 
     /// The sizes that the tables were made with.
-    pub fn config(&self) -> &RcftConfig {
+    pub fn config(&self) -> &RcftParams {
         &self.config
     }
 

@@ -11,7 +11,7 @@ use super::qp::QpLine;
 use super::*;
 
 fn shared(entries: u32, workers: u32) -> Arc<RcftShared> {
-    let shared = RcftShared::new(RcftConfig { entries, vnics: 4, workers, seed: 7 }, &|_, _| {});
+    let shared = RcftShared::new(RcftParams { entries, vnics: 4, workers, seed: 7 }, &|_, _| {});
     shared.set_times(6000, 50, 600);
     shared
 }
@@ -61,7 +61,7 @@ fn rcft_keys_hold_what_they_were_made_of() {
 fn rcft_at_most_256_bytes_a_queue_pair() {
     for workers in 1..=16 {
         let entries = 1_000_000;
-        let config = RcftConfig { entries, vnics: 16_384, workers, seed: 1 };
+        let config = RcftParams { entries, vnics: 16_384, workers, seed: 1 };
         let bytes = RcftShared::new(config, &|_, _| {}).total_bytes();
         assert!(bytes <= 256 * entries as usize, "{workers} workers: {}", bytes as f64 / f64::from(entries));
     }

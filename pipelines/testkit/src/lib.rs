@@ -18,10 +18,10 @@ use pipelines::drops::DropReason;
 use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
@@ -151,7 +151,7 @@ impl TestWorker {
     ) -> Self {
         let counters = Arc::new(PipelineCounters::new(64));
         let config =
-            OverlayConfig { nft: NftConfig { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
+            OverlayConfig { nft: NftParams { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
         let rcft = Rcft::new(rcft, number, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
         let (divider, dhtb) = (Divider::new(tree.clone()), Dhtb::new(tree, 1024, 0x5eed));
@@ -224,7 +224,7 @@ impl World {
         })));
         let fragments = Arc::new(Fragments::new(64, 5));
         let events = Events::new(16, 64);
-        let config = RcftConfig { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
+        let config = RcftParams { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
         let rcft = RcftShared::new(config, &|_, _| {});
         rcft.set_times(6000, 50, 600);
         let worker = TestWorker::new(256, fragments.clone(), rcft.clone(), 0, events.clone());

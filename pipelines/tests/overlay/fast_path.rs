@@ -3,7 +3,7 @@
 use pipelines::burst::{Burst, Meta, NO_INDEX};
 use pipelines::counters::PipelineCounters;
 use pipelines::fragments::Fragments;
-use pipelines::nft::{Nft, NftConfig};
+use pipelines::nft::{Nft, NftParams};
 use pipelines::snapshot::Snapshot;
 use pipelines::stage::key::RoceMasks;
 use pipelines::stage::{Cx, fast_inner, guard, key, outer, parse};
@@ -59,7 +59,7 @@ impl One {
 
 /// True when the packet was taken by the fast path, and then like that.
 fn agrees(world: &World, packet: &HeapBuf, from: From) -> bool {
-    let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
+    let nft = Nft::new(NftParams { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
     let fragments = Fragments::new(4, 5);
     let mut fast = One::new(packet, from);
     let (taken, roce) = fast.run(&world.snapshot, |cx, burst| {
@@ -158,7 +158,7 @@ proptest! {
         tunnel in prop::option::of(0u8..4),
     ) {
         let world = testkit::plain();
-        let nft = Nft::new(NftConfig { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
+        let nft = Nft::new(NftParams { entries: 16, idle_ticks: 10, seed: 99 }, &|_, _| {});
         let from = tunnel.map_or(From::Vnic, From::Tunnel);
         let read = |cx: &Cx, burst: &mut Burst<HeapBuf>| {
             let read = match from {

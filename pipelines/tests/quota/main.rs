@@ -223,7 +223,7 @@ fn quota_nothing_hides_a_queue_pair() {
 #[test]
 fn quota_two_workers_share_the_count() {
     let mut world = plain();
-    let config = pipelines::rcft::RcftConfig { entries: 1024, vnics: 64, workers: 2, seed: 1 };
+    let config = pipelines::rcft::RcftParams { entries: 1024, vnics: 64, workers: 2, seed: 1 };
     let shared = pipelines::rcft::RcftShared::new(config, &|_, _| {});
     let mut workers: Vec<TestWorker> = (0..2)
         .map(|n| TestWorker::new(64, world.fragments.clone(), shared.clone(), n, world.events.clone()))

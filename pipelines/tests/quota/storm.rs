@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use nix::time::{ClockId, clock_gettime};
 use pipelines::Now;
-use pipelines::rcft::{RcftConfig, RcftShared};
+use pipelines::rcft::{RcftParams, RcftShared};
 use wire::HeapBuf;
 
 use super::*;
@@ -82,7 +82,7 @@ impl Source {
 /// A worker that knows hundreds of thousands of queue pairs.
 fn world() -> World {
     let mut world = plain();
-    let config = RcftConfig { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
+    let config = RcftParams { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
     world.rcft = RcftShared::new(config, &|_, _| {});
     world.worker = TestWorker::new(256, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
     world

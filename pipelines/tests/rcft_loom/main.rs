@@ -19,7 +19,7 @@ mod ledger;
 mod slot;
 
 use keeper::Keeper;
-use ledger::{Attendance, Ledger, LedgerAnswer, LedgerConfig, QpLimits};
+use ledger::{Attendance, Ledger, LedgerAnswer, LedgerParams, QpLimits};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -28,7 +28,7 @@ const B: [u64; 3] = [0, 1, 2 << 8];
 const C: [u64; 3] = [0, 1, 3 << 8];
 
 fn ledger(entries: u32, workers: u32) -> Arc<Ledger> {
-    Arc::new(Ledger::new(&LedgerConfig { entries, vnics: 1, workers, seed: 0 }, &|_, _| {}))
+    Arc::new(Ledger::new(&LedgerParams { entries, vnics: 1, workers, seed: 0 }, &|_, _| {}))
 }
 
 fn with_quota(entries: u32, workers: u32, quota: u32) -> Arc<Ledger> {

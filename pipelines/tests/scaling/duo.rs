@@ -11,10 +11,10 @@ use pipelines::Now;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::hot::Hints;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::PortIndex;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn};
@@ -124,7 +124,7 @@ impl Duo {
             let _ = writeln!(lines.borrow_mut(), "structure {start:x} {len:x} {}", label.get());
         };
         label.set("ledger of queue pairs");
-        let config = RcftConfig { entries: 1024, vnics: 64, workers: 2, seed: 7 };
+        let config = RcftParams { entries: 1024, vnics: 64, workers: 2, seed: 7 };
         let shared = RcftShared::new(config, &advise);
         shared.set_times(6000, 50, 600);
         label.set(BUCKETS);
@@ -133,7 +133,7 @@ impl Duo {
         let workers = (0..2u32).map(|number| {
             let counters = Arc::new(PipelineCounters::new(64));
             let config = OverlayConfig {
-                nft: NftConfig { entries: 1024, idle_ticks: 300, seed: 9 },
+                nft: NftParams { entries: 1024, idle_ticks: 300, seed: 9 },
                 vnics: 64,
                 vpcs: 8,
             };

@@ -71,8 +71,9 @@ impl Port {
     #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
         match self.bring_up(config, pool) {
-            Ok(plan) => {
-                let running = Arc::new(Running::new(self.claim, pool.clone(), &plan, config.rx_queues));
+            Ok((plan, flow_queues)) => {
+                let running = Running::new(self.claim, pool.clone(), &plan, config.rx_queues, flow_queues);
+                let running = Arc::new(running);
                 let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&running, queue)).collect();
                 let tx = (0..config.tx_queues).map(|queue| TxQueue::new(&running, queue)).collect();
                 Ok((StartedPort::new(running, config.rx_queues, config.tx_queues), rx, tx))
@@ -81,9 +82,14 @@ impl Port {
         }
     }
 
-    fn bring_up(&mut self, config: &PortConfig, pool: &Mempool) -> Result<Plan, PortError> {
+    /// How it was started, and the flow queues that its driver has now.
+    fn bring_up(
+        &mut self,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<(Plan, Option<FlowQueues>), PortError> {
         let info = self.info()?;
-        let mut plan = Plan::new(config, &info, pool)?;
+        let plan = Plan::new(config, &info, pool)?;
         let id = self.claim.id.get();
 
         let mut conf = plan.conf();
@@ -128,9 +134,9 @@ impl Port {
                 Err(error) => return Err(error),
             }
         }
-        plan.flow_queues = flow::configure(id, &config.flow_engine, self.claim.flow_queues)
+        let flow_queues = flow::configure(id, &config.flow_engine, self.claim.flow_queues)
             .map_err(|error| PortError::FlowQueues { name: self.claim.name.clone(), error })?;
-        self.claim.flow_queues = self.claim.flow_queues.or(plan.flow_queues);
+        self.claim.flow_queues = self.claim.flow_queues.or(flow_queues);
         // SAFETY: a configured, stopped port.
         self.step("start", || unsafe { sys::rte_eth_dev_start(id) })?;
         if let Err(error) = self.set_promiscuous(config.promiscuous) {
@@ -138,7 +144,7 @@ impl Port {
             unsafe { sys::rte_eth_dev_stop(id) };
             return Err(error);
         }
-        Ok(plan)
+        Ok((plan, flow_queues))
     }
 
     fn set_promiscuous(&self, on: bool) -> Result<(), PortError> {
@@ -185,8 +191,6 @@ pub(super) struct Plan {
     pub(super) looks_at_packets: bool,
     /// The driver tells which queues its peer uses.
     pub(super) is_vhost: bool,
-    /// Those that the driver was configured with.
-    pub(super) flow_queues: Option<FlowQueues>,
 }
 
 impl Plan {
@@ -228,10 +232,9 @@ impl Plan {
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
-        let flow_queues = None;
         let is_vhost = info.driver == "net_vhost";
         let looks_at_packets = !fills;
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets, is_vhost, flow_queues })
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets, is_vhost })
     }
 
     fn spreads(&self) -> bool {

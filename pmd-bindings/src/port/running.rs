@@ -50,7 +50,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(claim: Claim, pool: Mempool, plan: &Plan, rx_queues: u16) -> Self {
+    pub(super) fn new(
+        claim: Claim,
+        pool: Mempool,
+        plan: &Plan,
+        rx_queues: u16,
+        flow_queues: Option<FlowQueues>,
+    ) -> Self {
         let (id, name) = (claim.id, claim.name.clone());
         id.set_started(true);
         Self {
@@ -61,7 +67,7 @@ impl Running {
             looks: plan.looks_at_packets,
             vhost: plan.is_vhost,
             _pool: pool,
-            flow_queues: plan.flow_queues,
+            flow_queues,
             flow: Mutex::default(),
             claim: Mutex::new(Some(claim)),
         }

@@ -10,7 +10,7 @@ use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::topology::underlay::NeighbourState;
 use crate::view::flow::Ends;
-use crate::worker::Command;
+use crate::worker::WorkerCommand;
 
 /// Flows shown when no number is given.
 const DEFAULT_FLOWS: u64 = 20;
@@ -52,7 +52,7 @@ fn nft(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         while let Some(start) = from {
             let page = worker
                 .mailbox()
-                .ask(|reply| Command::Nft(start, PAGE, reply))
+                .ask(|reply| WorkerCommand::Nft(start, PAGE, reply))
                 .map_err(|error| CommandError::new(error.to_string()))?;
             for flow in &page.entries {
                 entries += 1;
@@ -111,7 +111,7 @@ fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
 
 fn clear(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let pool = shell.switch.pool();
-    let cleared = pool.post_all(|| Command::NftClear).and_then(|()| pool.barrier());
+    let cleared = pool.post_all(|| WorkerCommand::NftClear).and_then(|()| pool.barrier());
     cleared.map_err(|error| CommandError::new(error.to_string()))?;
     Ok(Output::message("all flows are forgotten"))
 }

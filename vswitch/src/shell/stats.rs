@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Entry, Shell};
 use crate::console::{Args, CommandError, Output, Table};
 use crate::view;
-use crate::worker::{Command, Mode, WorkerStats, laps};
+use crate::worker::{Mode, WorkerCommand, WorkerStats, laps};
 
 pub(super) fn commands() -> Vec<Entry> {
     vec![
@@ -143,7 +143,7 @@ fn workers(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
 fn watch(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let on = args.has("on");
     let pool = shell.switch.pool();
-    let posted = pool.post_all(|| Command::Watch(on)).and_then(|()| pool.barrier());
+    let posted = pool.post_all(|| WorkerCommand::Watch(on)).and_then(|()| pool.barrier());
     posted.map_err(|error| CommandError::new(error.to_string()))?;
     shell.watching = on;
     Ok(Output::message(match on {

@@ -43,7 +43,7 @@ use crate::state::journal::Saver;
 use crate::topology::Topology;
 use crate::topology::underlay::Neighbours;
 use crate::worker::watchdog::Watchdog;
-use crate::worker::{Command, Mode, Pool, WorkerSpec};
+use crate::worker::{Mode, Pool, WorkerCommand, WorkerSpec};
 
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;
@@ -284,7 +284,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::Worker`].
     pub fn set_forwarding(&mut self, on: bool) -> Result<(), SwitchError> {
-        self.pool.post_all(|| Command::Forward(on))?;
+        self.pool.post_all(|| WorkerCommand::Forward(on))?;
         self.pool.barrier()?;
         self.forwarding = on;
         Ok(())
@@ -295,7 +295,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::Worker`].
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), SwitchError> {
-        self.pool.post_all(|| Command::Mode(mode))?;
+        self.pool.post_all(|| WorkerCommand::Mode(mode))?;
         self.pool.barrier()?;
         self.mode = mode;
         self.config.forward.mode = match mode {

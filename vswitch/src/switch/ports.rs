@@ -14,7 +14,7 @@ pub use super::wanted::{WantedPort, wanted};
 use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
 use crate::topology::{Ports, Topology};
 use crate::worker::eswitch::{Front, SimulatedDevice};
-use crate::worker::{Command, MAX_PORTS, Pool, RemovedPort};
+use crate::worker::{MAX_PORTS, Pool, RemovedPort, WorkerCommand};
 
 /// An attached port.
 pub struct Attached {
@@ -422,7 +422,7 @@ impl PortTable {
             load[worker] += 1;
             port.rx_workers.push(worker);
             let front = port.front.clone().map(|device| Box::new(Front::new(device, port.port.id().get())));
-            pool.workers[worker].mailbox().post(Command::AddRx(index, queue, front))?;
+            pool.workers[worker].mailbox().post(WorkerCommand::AddRx(index, queue, front))?;
         }
         (port.running, port.fresh) = (true, false);
         Ok(())
@@ -437,7 +437,7 @@ impl PortTable {
             return Ok(());
         };
         for worker in &pool.workers {
-            let removed = worker.mailbox().ask(|reply| Command::RemoveRx(index, reply))?;
+            let removed = worker.mailbox().ask(|reply| WorkerCommand::RemoveRx(index, reply))?;
             port.parked.extend(removed.rx);
         }
         port.rx_workers.clear();
@@ -470,7 +470,8 @@ impl PortTable {
         queues.rx.extend(parked);
         // First those who hand packets over, then the owners, who empty the rings.
         for worker in tx.removal_order() {
-            let removed = pool.workers[worker].mailbox().ask(|reply| Command::RemovePort(index, reply))?;
+            let removed =
+                pool.workers[worker].mailbox().ask(|reply| WorkerCommand::RemovePort(index, reply))?;
             queues.rx.extend(removed.rx);
             queues.tx.extend(removed.tx);
         }

@@ -13,7 +13,7 @@ use pmd::{StartedPort, TxQueue};
 use crate::port::Traits;
 use crate::worker::mailbox::WorkerError;
 use crate::worker::tx::{OwnQueue, PortState, Ring, ring};
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// The transmit queues of a port.
 pub struct TxQueues {
@@ -58,7 +58,7 @@ impl TxQueues {
         };
         for (number, queue) in tx.into_iter().enumerate() {
             let own = OwnQueue { queue, rings: Vec::new(), port: queues.state.clone(), queues: count };
-            pool.workers[number].mailbox().post(Command::AddTx(index, own))?;
+            pool.workers[number].mailbox().post(WorkerCommand::AddTx(index, own))?;
         }
         if port.has_queue_events() {
             queues.peer_left();
@@ -141,8 +141,8 @@ impl TxQueues {
                     Some(owner) => Some(self.ring_to(pool, index, worker, owner, handing)?),
                 };
                 let command = match ring {
-                    Some(ring) if worker >= self.enabled.len() => Command::AddHandOff(index, ring),
-                    ring => Command::Divert(index, ring),
+                    Some(ring) if worker >= self.enabled.len() => WorkerCommand::AddHandOff(index, ring),
+                    ring => WorkerCommand::Divert(index, ring),
                 };
                 pool.workers[worker].mailbox().post(command)?;
                 self.handed[worker] = owner;
@@ -164,7 +164,7 @@ impl TxQueues {
             return Ok(ring.clone());
         }
         let ring = ring(handing);
-        pool.workers[owner].mailbox().post(Command::AddRing(index, ring.clone()))?;
+        pool.workers[owner].mailbox().post(WorkerCommand::AddRing(index, ring.clone()))?;
         self.rings.insert((worker, owner), ring.clone());
         Ok(ring)
     }

@@ -1,6 +1,6 @@
 //! What the switch is started with, from its config: cores, memory, buffers, tables. Starts nothing itself.
 
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pmd::MempoolConfig;
 
 use super::{SwitchError, ports};
@@ -110,10 +110,10 @@ fn needed_buffers(config: &Config, workers: u32, cache: u32) -> u32 {
 }
 
 /// The flow tables.
-pub(super) fn nft(config: &Config) -> NftConfig {
+pub(super) fn nft(config: &Config) -> NftParams {
     let idle_ms = config.nft.idle_timeout.as_millis() as u64;
     let ticks = idle_ms.div_ceil(u64::from(pipelines::TICK_MS)).clamp(1, u64::from(u32::MAX / 4));
-    NftConfig { entries: config.nft.entries, idle_ticks: ticks as u32, seed: seed() }
+    NftParams { entries: config.nft.entries, idle_ticks: ticks as u32, seed: seed() }
 }
 
 /// A seed that tenants cannot know: the standard library's randomly keyed hasher.

@@ -16,7 +16,7 @@ use super::Switch;
 use super::rcft::refusals::{ConnectionRejection, QpRefusal};
 use crate::topology::underlay::NeighbourProbe;
 use crate::worker::watchdog::WatchedThread;
-use crate::worker::{Command, MAX_VNICS};
+use crate::worker::{MAX_VNICS, WorkerCommand};
 
 /// Queue pairs that a worker forgets between two bursts.
 const FORGOTTEN: usize = 64;
@@ -137,7 +137,7 @@ impl Switch {
             .collect();
         for worker in &self.pool.workers {
             for keys in keys.chunks(FORGOTTEN) {
-                worker.mailbox().offer(Command::QpForget(keys.to_vec()));
+                worker.mailbox().offer(WorkerCommand::QpForget(keys.to_vec()));
             }
         }
     }
@@ -206,6 +206,6 @@ impl Switch {
         let owner = self.ports.get(index).and_then(|port| port.tx_workers.first().copied());
         let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(&frame)) else { return };
         // A request that finds the mailbox full is lost; the next one is sent a second later.
-        let _ = self.pool.workers[owner].mailbox().offer(Command::Inject(index, packet));
+        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Inject(index, packet));
     }
 }

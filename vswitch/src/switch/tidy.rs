@@ -4,7 +4,7 @@
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use pipelines::snapshot::Snapshot;
 
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// Lines that a worker looks at between two bursts.
 const SLICE: u32 = 512;
@@ -51,7 +51,7 @@ impl Tidying {
             }
             let Some(from) = work.next else { continue };
             let (reply, answer) = bounded(1);
-            if worker.mailbox().offer(Command::QpTidy(from, SLICE, reply)) {
+            if worker.mailbox().offer(WorkerCommand::QpTidy(from, SLICE, reply)) {
                 work.answer = Some(answer);
             }
         }

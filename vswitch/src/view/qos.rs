@@ -11,7 +11,7 @@ use pipelines::snapshot::Vnic;
 
 use crate::switch::Switch;
 use crate::worker::mailbox::WorkerError;
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// Classes of one request.
 const PAGE: usize = 4096;
@@ -94,7 +94,7 @@ fn depths(pool: &Pool, leaves: &[Leaf]) -> Result<HashMap<Leaf, (u64, u64)>, Wor
     let mut found: HashMap<Leaf, (u64, u64)> = HashMap::new();
     for page in leaves.chunks(PAGE) {
         for worker in &pool.workers {
-            let depths = worker.mailbox().ask(|reply| Command::Depths(page.to_vec(), reply))?;
+            let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(page.to_vec(), reply))?;
             for (leaf, (packets, bytes)) in page.iter().zip(depths).filter(|(_, depth)| depth.0 > 0) {
                 let sum = found.entry(*leaf).or_default();
                 *sum = (sum.0 + u64::from(packets), sum.1 + u64::from(bytes));

@@ -8,7 +8,7 @@ use pipelines::Direction;
 use pipelines::rcft::{QpKey, QpView, RcftStats};
 
 use crate::worker::mailbox::WorkerError;
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// Queue pairs read from a worker at a time.
 const PAGE: usize = 256;
@@ -27,7 +27,7 @@ pub fn all(pool: &Pool, direction: Direction, keep: impl Fn(&QpKey) -> bool) -> 
     for worker in &pool.workers {
         let mut from = Some(0);
         while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| Command::Qps(direction, start, PAGE, reply))?;
+            let page = worker.mailbox().ask(|reply| WorkerCommand::Qps(direction, start, PAGE, reply))?;
             page.entries.iter().filter(|view| keep(&view.key)).for_each(|view| add(&mut views, view));
             from = page.next;
         }
@@ -43,7 +43,7 @@ pub fn of(pool: &Pool, direction: Direction, keys: &[QpKey]) -> Result<Views, Wo
     let mut views = Views::new();
     for worker in &pool.workers {
         for keys in keys.chunks(KEYS) {
-            let page = worker.mailbox().ask(|reply| Command::QpsOf(direction, keys.to_vec(), reply))?;
+            let page = worker.mailbox().ask(|reply| WorkerCommand::QpsOf(direction, keys.to_vec(), reply))?;
             page.entries.iter().for_each(|view| add(&mut views, view));
         }
     }
@@ -58,7 +58,7 @@ pub fn of(pool: &Pool, direction: Direction, keys: &[QpKey]) -> Result<Views, Wo
 pub fn counts(pool: &Pool) -> Result<(RcftStats, Vec<u32>), WorkerError> {
     let (mut sum, mut guests) = (RcftStats::default(), Vec::new());
     for worker in &pool.workers {
-        let counts = worker.mailbox().ask(Command::QpCounts)?;
+        let counts = worker.mailbox().ask(WorkerCommand::QpCounts)?;
         sum.out += counts.stats.out;
         sum.into += counts.stats.into;
         sum.untracked += counts.stats.untracked;

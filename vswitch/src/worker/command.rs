@@ -7,7 +7,7 @@ use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{RxQueue, rdtsc};
 
-use super::mailbox::{Command, NftPage, QpCounts, QpPage, RemovedPort};
+use super::mailbox::{NftPage, QpCounts, QpPage, RemovedPort, WorkerCommand};
 use super::run::Worker;
 use super::rx::RxPath;
 
@@ -17,77 +17,79 @@ impl Worker {
     pub(super) fn obey(&mut self) -> bool {
         while let Some(command) = self.mailbox.next() {
             match command {
-                Command::Snapshot(snapshot) => self.adopt(snapshot),
-                Command::AddRx(port, queue, front) => self.rx.add(port, queue, front),
-                Command::AddTx(port, own) => self.tx.own(port, own),
-                Command::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
-                Command::AddRing(port, ring) => self.tx.add_ring(port, ring),
-                Command::Divert(port, to) => self.tx.divert(port, to),
-                Command::RemoveRx(port, reply) => {
+                WorkerCommand::Snapshot(snapshot) => self.adopt(snapshot),
+                WorkerCommand::AddRx(port, queue, front) => self.rx.add(port, queue, front),
+                WorkerCommand::AddTx(port, own) => self.tx.own(port, own),
+                WorkerCommand::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
+                WorkerCommand::AddRing(port, ring) => self.tx.add_ring(port, ring),
+                WorkerCommand::Divert(port, to) => self.tx.divert(port, to),
+                WorkerCommand::RemoveRx(port, reply) => {
                     let _ = reply.send(RemovedPort { rx: self.remove_rx(port), tx: Vec::new() });
                 }
-                Command::RemovePort(port, reply) => {
+                WorkerCommand::RemovePort(port, reply) => {
                     let rx = self.remove_rx(port);
                     let tx = self.tx.remove(port).into_iter().collect();
                     let _ = reply.send(RemovedPort { rx, tx });
                 }
-                Command::Forward(on) => self.forwarding = on,
-                Command::Mode(mode) => self.mode = mode,
-                Command::Inject(port, packet) => {
+                WorkerCommand::Forward(on) => self.forwarding = on,
+                WorkerCommand::Mode(mode) => self.mode = mode,
+                WorkerCommand::Inject(port, packet) => {
                     self.stats.pipeline.originated.add(1);
                     self.tx.send(port, packet);
                 }
-                Command::Nft(from, limit, reply) => {
+                WorkerCommand::Nft(from, limit, reply) => {
                     let (entries, next) = self.overlay.nft().scan(from, limit);
                     let tick = self.now(rdtsc()).tick;
                     let _ = reply.send(NftPage { entries, next, tick });
                 }
-                Command::Qps(way, from, limit, reply) => {
+                WorkerCommand::Qps(way, from, limit, reply) => {
                     let (entries, next) = self.overlay.rcft().scan(way, from, limit);
                     let _ = reply.send(QpPage { entries, next });
                 }
-                Command::QpsOf(way, keys, reply) => {
+                WorkerCommand::QpsOf(way, keys, reply) => {
                     let rcft = self.overlay.rcft();
                     let entries = keys.iter().filter_map(|key| rcft.view(way, key)).collect();
                     let _ = reply.send(QpPage { entries, next: None });
                 }
-                Command::QpCounts(reply) => {
+                WorkerCommand::QpCounts(reply) => {
                     let rcft = self.overlay.rcft();
                     let used = rcft.guests().iter().rposition(|n| *n > 0).map_or(0, |last| last + 1);
                     let guests = rcft.guests()[..used].to_vec();
                     let _ = reply.send(QpCounts { stats: rcft.stats(), guests });
                 }
-                Command::QpTidy(from, budget, reply) => {
+                WorkerCommand::QpTidy(from, budget, reply) => {
                     let _ = reply.send(self.overlay.rcft_mut().tidy(&self.snapshot, from, budget));
                 }
-                Command::QpForget(keys) => keys.iter().for_each(|key| self.overlay.rcft_mut().forget(key)),
-                Command::Depths(leaves, reply) => {
+                WorkerCommand::QpForget(keys) => {
+                    keys.iter().for_each(|key| self.overlay.rcft_mut().forget(key))
+                }
+                WorkerCommand::Depths(leaves, reply) => {
                     let dhtb = self.overlay.dhtb();
                     let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
                 }
-                Command::NftClear => self.overlay.nft_mut().clear(),
-                Command::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
-                Command::Usage(selectors, reply) => {
+                WorkerCommand::NftClear => self.overlay.nft_mut().clear(),
+                WorkerCommand::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
+                WorkerCommand::Usage(selectors, reply) => {
                     let _ =
                         reply.send(selectors.iter().map(|selector| self.overlay.usage(selector)).collect());
                 }
-                Command::Account(done, reply) => {
+                WorkerCommand::Account(done, reply) => {
                     let now = self.now(rdtsc());
                     let unknown = done.iter().filter(|(selector, usage)| {
                         !self.overlay.account(&self.snapshot, selector, *usage, now)
                     });
                     let _ = reply.send(unknown.count());
                 }
-                Command::Watch(on) => {
+                WorkerCommand::Watch(on) => {
                     self.watching = on;
                     if on {
                         self.stats.watch_anew();
                     }
                 }
-                Command::Barrier(reply) => {
+                WorkerCommand::Barrier(reply) => {
                     let _ = reply.send(());
                 }
-                Command::Exit => return false,
+                WorkerCommand::Exit => return false,
             }
         }
         true

@@ -80,7 +80,7 @@ pub struct QpCounts {
 }
 
 /// A request to a worker.
-pub enum Command {
+pub enum WorkerCommand {
     /// Use this configuration from the next burst on.
     Snapshot(Arc<Snapshot>),
     /// Poll this queue, from behind the simulated e-switch where there is one.
@@ -136,7 +136,7 @@ pub enum Command {
 
 /// The worker's side.
 pub struct Mailbox {
-    requests: Receiver<Command>,
+    requests: Receiver<WorkerCommand>,
     flag: Flag,
     pub(super) retired: Arc<ArrayQueue<Arc<Snapshot>>>,
     turns: Arc<AtomicU64>,
@@ -150,7 +150,7 @@ impl Mailbox {
     }
 
     /// The next request; whatever was asked before is done. Clears the mark before it looks, so that none is overlooked.
-    pub(super) fn next(&self) -> Option<Command> {
+    pub(super) fn next(&self) -> Option<WorkerCommand> {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.flag.store(false, Ordering::SeqCst);
         let request = self.requests.try_recv().ok();
@@ -166,7 +166,7 @@ pub struct Handle {
     worker: usize,
     core: usize,
     patience: Duration,
-    requests: Sender<Command>,
+    requests: Sender<WorkerCommand>,
     flag: Flag,
     retired: Arc<ArrayQueue<Arc<Snapshot>>>,
     /// How often the worker has looked for requests, and how often it had when it was waited for in vain.
@@ -212,7 +212,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`WorkerError`].
-    pub fn post(&self, command: Command) -> Result<(), WorkerError> {
+    pub fn post(&self, command: WorkerCommand) -> Result<(), WorkerError> {
         let result = self.requests.send_timeout(command, self.patience());
         self.flag.store(true, Ordering::SeqCst);
         result.map_err(|error| match error {
@@ -222,7 +222,7 @@ impl Handle {
     }
 
     /// Posts a request unless the mailbox is full; then it is given up. For packets that may be lost.
-    pub fn offer(&self, command: Command) -> bool {
+    pub fn offer(&self, command: WorkerCommand) -> bool {
         let sent = self.requests.try_send(command).is_ok();
         self.flag.store(true, Ordering::SeqCst);
         sent
@@ -232,7 +232,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`WorkerError`].
-    pub fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Command) -> Result<T, WorkerError> {
+    pub fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> WorkerCommand) -> Result<T, WorkerError> {
         let (reply, answer) = bounded(1);
         self.post(request(reply))?;
         self.wait(&answer)
@@ -283,7 +283,7 @@ mod tests {
     fn serve(mailbox: &Mailbox) -> usize {
         let mut served = 0;
         while let Some(command) = mailbox.next() {
-            if let Command::Barrier(reply) = command {
+            if let WorkerCommand::Barrier(reply) = command {
                 let _ = reply.send(());
             }
             served += 1;
@@ -297,15 +297,15 @@ mod tests {
         let error = WorkerError::Stuck { worker: 3, core: 7 };
         let stuck = Err(error.clone());
         let start = Instant::now();
-        assert_eq!(handle.ask(Command::Barrier), stuck);
+        assert_eq!(handle.ask(WorkerCommand::Barrier), stuck);
         let first = start.elapsed();
         assert!(first >= Duration::from_millis(200), "{first:?}");
         // Its mailbox fills up; nobody waits for it again.
         let start = Instant::now();
         for _ in 0..2 * DEPTH {
-            assert_eq!(handle.ask(Command::Barrier), stuck);
+            assert_eq!(handle.ask(WorkerCommand::Barrier), stuck);
         }
-        assert_eq!(handle.post(Command::NftClear), stuck);
+        assert_eq!(handle.post(WorkerCommand::NftClear), stuck);
         assert!(start.elapsed() < first * DEPTH as u32 / 2, "{:?}", start.elapsed());
         let text = error.to_string();
         assert!(text.contains("worker 3 on core 7") && text.contains("restart"), "{text}");
@@ -317,9 +317,9 @@ mod tests {
             }
             mailbox
         });
-        assert_eq!(handle.ask(Command::Barrier), Ok(()));
+        assert_eq!(handle.ask(WorkerCommand::Barrier), Ok(()));
         drop(worker.join().unwrap());
-        assert_eq!(handle.ask(Command::Barrier), Err(WorkerError::Gone { worker: 3, core: 7 }));
+        assert_eq!(handle.ask(WorkerCommand::Barrier), Err(WorkerError::Gone { worker: 3, core: 7 }));
     }
 
     /// A worker that dies with a request in its hands.
@@ -331,7 +331,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        assert_eq!(handle.ask(Command::Barrier), Err(WorkerError::Gone { worker: 0, core: 1 }));
+        assert_eq!(handle.ask(WorkerCommand::Barrier), Err(WorkerError::Gone { worker: 0, core: 1 }));
         worker.join().unwrap();
     }
 }

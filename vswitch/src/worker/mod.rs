@@ -20,7 +20,7 @@ pub mod stats;
 pub mod tx;
 pub mod watchdog;
 
-pub use mailbox::{Command, Mode, RemovedPort};
+pub use mailbox::{Mode, RemovedPort, WorkerCommand};
 pub use pool::{Pool, WorkerSpec};
 pub use stats::WorkerStats;
 

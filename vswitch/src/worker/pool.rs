@@ -10,15 +10,15 @@ use pipelines::burst::{Burst, MAX_BURST};
 use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::fragments::Fragments;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::Snapshot;
 use pmd::{Clock, Eal, Moment, rdtsc};
 
 use super::divider::DividerThread;
-use super::mailbox::{Command, Handle, Mode, WorkerError, mailbox};
+use super::mailbox::{Handle, Mode, WorkerCommand, WorkerError, mailbox};
 use super::run::Worker;
 use super::rx::RxPaths;
 use super::stats::WorkerStats;
@@ -45,7 +45,7 @@ pub struct WorkerSpec {
     /// Most packets of a burst.
     pub burst: usize,
     /// Size and aging of each NFT.
-    pub nft: NftConfig,
+    pub nft: NftParams,
     /// Queue pairs of the host that RCFT has room for.
     pub queue_pairs: u32,
     /// Packets that may wait for tokens on each worker.
@@ -126,7 +126,7 @@ impl Pool {
                 tracing::debug!(%error, "no transparent huge pages for a table");
             }
         };
-        let config = RcftConfig {
+        let config = RcftParams {
             entries: spec.queue_pairs,
             vnics: MAX_VNICS as u32,
             workers: spec.cores.len() as u32,
@@ -195,7 +195,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`WorkerError`] of the first that did not.
-    pub fn post_all(&self, mut request: impl FnMut() -> Command) -> Result<(), WorkerError> {
+    pub fn post_all(&self, mut request: impl FnMut() -> WorkerCommand) -> Result<(), WorkerError> {
         self.of_all(|handle| handle.post(request()))
     }
 
@@ -204,7 +204,7 @@ impl Pool {
     /// # Errors
     /// [`WorkerError`] of the first that has not.
     pub fn barrier(&self) -> Result<(), WorkerError> {
-        self.of_all(|handle| handle.ask(Command::Barrier))
+        self.of_all(|handle| handle.ask(WorkerCommand::Barrier))
     }
 
     /// Publishes a configuration; when this returns, no worker uses an older one.
@@ -212,7 +212,7 @@ impl Pool {
     /// # Errors
     /// [`WorkerError`]: that worker may use the older one, all others have the new one.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) -> Result<(), WorkerError> {
-        let posted = self.post_all(|| Command::Snapshot(snapshot.clone()));
+        let posted = self.post_all(|| WorkerCommand::Snapshot(snapshot.clone()));
         let done = self.barrier();
         self.workers.iter().for_each(|worker| worker.handle.free_retired());
         posted.and(done)
@@ -228,7 +228,7 @@ impl Pool {
     /// # Errors
     /// [`WorkerError`]: that worker runs on, so that nothing it uses may go away.
     pub fn stop(&mut self) -> Result<(), WorkerError> {
-        let mut result = self.of_all(|handle| match handle.post(Command::Exit) {
+        let mut result = self.of_all(|handle| match handle.post(WorkerCommand::Exit) {
             // One that ended by itself is no trouble here.
             Err(WorkerError::Gone { .. }) => Ok(()),
             posted => posted,

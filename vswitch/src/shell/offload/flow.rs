@@ -15,7 +15,7 @@ use crate::config::Name;
 use crate::console::{Args, CommandError, Output};
 use crate::switch::offload::FlowState;
 use crate::view::flow::Ends;
-use crate::worker::Command;
+use crate::worker::WorkerCommand;
 
 /// Entries of an NFT read at a time.
 const PAGE: usize = 64;
@@ -114,7 +114,7 @@ fn meant(shell: &Shell, args: &Args) -> Result<Vec<FlowState>, CommandError> {
     for worker in &shell.switch.pool().workers {
         let mut from = Some(0);
         while let Some(start) = from {
-            let page = worker.mailbox().ask(|reply| Command::Nft(start, PAGE, reply))?;
+            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
             for flow in page.entries.iter().filter(|flow| meant.is(&flow.key)) {
                 let selector = FlowSelector { key: flow.key, qpn, source_port: None };
                 let status = Status::Software(Why::Cold);

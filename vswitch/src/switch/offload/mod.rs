@@ -35,7 +35,7 @@ use crate::capabilities::{self, CapabilityReport};
 use crate::config::{Barrier, Config, OffloadConfig, OffloadDevice};
 use crate::worker::eswitch::SimulatedDevice;
 use crate::worker::mailbox::WorkerError;
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// How long a flow that nobody tells of is looked at, in turns of counters.
 const REMEMBERED: u64 = 10;
@@ -446,7 +446,7 @@ fn waiting(pool: &Pool, leaf: Leaf) -> Option<u32> {
         return Some(0);
     }
     let depth = |worker: &crate::worker::pool::WorkerHandle| {
-        let depths = worker.mailbox().ask(|reply| Command::Depths(vec![leaf], reply)).ok()?;
+        let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(vec![leaf], reply)).ok()?;
         depths.first().map(|(packets, _)| *packets)
     };
     pool.workers.iter().map(depth).sum()

@@ -11,7 +11,7 @@ use pipelines::offload::translate::FlowSelector;
 use rules::Usage;
 
 use crate::worker::mailbox::WorkerError;
-use crate::worker::{Command, Pool};
+use crate::worker::{Pool, WorkerCommand};
 
 /// Hints of a worker that wait.
 const HINTS: usize = 4096;
@@ -54,7 +54,7 @@ impl FlowWatch {
         pool.workers
             .iter()
             .zip(queues())
-            .try_for_each(|(worker, queue)| worker.mailbox().post(Command::Hints(queue)))
+            .try_for_each(|(worker, queue)| worker.mailbox().post(WorkerCommand::Hints(queue)))
     }
 
     /// Takes in what was told. `same` makes one selector of those that need no rules of their own.
@@ -82,7 +82,7 @@ impl FlowWatch {
         for (worker, selectors) in by_worker.iter().enumerate() {
             for slice in selectors.chunks(SLICE) {
                 let (reply, answer) = bounded(1);
-                pool.workers[worker].mailbox().post(Command::Usage(slice.to_vec(), reply))?;
+                pool.workers[worker].mailbox().post(WorkerCommand::Usage(slice.to_vec(), reply))?;
                 pages.push((worker, (slice.to_vec(), answer)));
             }
         }
@@ -109,7 +109,7 @@ impl FlowWatch {
         for (worker, done) in by_worker.iter().enumerate() {
             for slice in done.chunks(SLICE) {
                 let (reply, answer) = bounded(1);
-                pool.workers[worker].mailbox().post(Command::Account(slice.to_vec(), reply))?;
+                pool.workers[worker].mailbox().post(WorkerCommand::Account(slice.to_vec(), reply))?;
                 answers.push((worker, answer));
             }
         }
@@ -124,7 +124,10 @@ impl FlowWatch {
     pub fn begin_anew(&self, pool: &Pool, selector: &FlowSelector) -> Result<(), WorkerError> {
         let home = self.flows.get(selector).and_then(|watched| pool.workers.get(watched.worker));
         let Some(worker) = home else { return Ok(()) };
-        worker.mailbox().ask(|reply| Command::Account(vec![(*selector, Usage::default())], reply)).map(|_| ())
+        worker
+            .mailbox()
+            .ask(|reply| WorkerCommand::Account(vec![(*selector, Usage::default())], reply))
+            .map(|_| ())
     }
 
     fn by_worker<T>(&self, pool: &Pool, all: impl Iterator<Item = (usize, T)>) -> Vec<Vec<T>> {

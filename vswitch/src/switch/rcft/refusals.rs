@@ -1,5 +1,6 @@
 //! What the log and the events say of refused queue pairs: at most once a second for each vNIC.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use pipelines::Now;
@@ -32,6 +33,24 @@ pub struct ConnectionRejection {
     pub qpn: Qpn,
 }
 
+/// How far a vNIC is with its quota, for what is said of a refusal.
+struct QuotaUse<'s> {
+    name: &'s str,
+    used: u32,
+    /// `None` without a quota.
+    quota: Option<u32>,
+}
+
+impl fmt::Display for QuotaUse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in use, ", self.used)?;
+        match self.quota {
+            Some(quota) => write!(f, "quota {quota}"),
+            None => write!(f, "no quota"),
+        }
+    }
+}
+
 impl RcftControl {
     /// A worker refused a queue pair.
     pub fn refused(
@@ -41,21 +60,38 @@ impl RcftControl {
         now: Now,
         events: &mut EventLog,
     ) {
-        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        if !self.may_log(vnic, now) {
-            return;
-        }
-        self.look(vnic, snapshot, events);
-        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
+        let Some(quota_use) = self.may_tell(vnic, snapshot, now, events) else { return };
+        let QuotaUse { name, used, quota } = quota_use;
         let (reason, number) = (reason.name(), qpn.get());
-        let quota = (quota != u32::MAX).then_some(quota);
-        let of = quota.map_or("no quota".into(), |quota| format!("quota {quota}"));
         tracing::warn!(vnic = name, %peer, qpn = number, reason, used, quota, "queue pair refused");
-        let text = format!(
-            "{name} was refused a queue pair to {peer} qp {number:#x}: {reason}; {used} in use, {of}"
-        );
+        let text = format!("{name} was refused a queue pair to {peer} qp {number:#x}: {reason}; {quota_use}");
         let facts = json!({
             "vnic": name, "peer": peer, "qpn": number, "reason": reason, "in-use": used, "quota": quota,
+        });
+        events.add("qp-refused", text, facts);
+    }
+
+    /// A request for a connection was answered with a reject.
+    pub fn rejected(
+        &mut self,
+        ConnectionRejection { vnic, peer, asked, qpn }: ConnectionRejection,
+        snapshot: &Snapshot,
+        now: Now,
+        events: &mut EventLog,
+    ) {
+        let Some(quota_use) = self.may_tell(vnic, snapshot, now, events) else { return };
+        let QuotaUse { name, used, quota } = quota_use;
+        let (reason, number) = (DropReason::QP_QUOTA.name(), qpn.get());
+        tracing::warn!(vnic = name, %peer, asked, qpn = number, used, quota, "connection rejected");
+        let refused = if asked {
+            format!("{name} (qp {number:#x}) was refused a connection to {peer}")
+        } else {
+            format!("{peer} (qp {number:#x}) was refused a connection to {name}")
+        };
+        let text = format!("{refused}: {reason}, its request was answered with a reject; {quota_use}");
+        let facts = json!({
+            "vnic": name, "peer": peer, "asked": asked, "qpn": number, "reason": reason, "answer": "reject",
+            "in-use": used, "quota": quota,
         });
         events.add("qp-refused", text, facts);
     }
@@ -76,42 +112,22 @@ impl RcftControl {
         events.add("quota-reached", text, json!({ "vnic": name, "in-use": used, "quota": quota }));
     }
 
-    /// A request for a connection was answered with a reject.
-    pub fn rejected(
+    /// What is said beside a refusal of a vNIC, when one may be told again: once a second for each vNIC. `None` when not, or
+    /// when the vNIC is gone.
+    fn may_tell<'s>(
         &mut self,
-        ConnectionRejection { vnic, peer, asked, qpn }: ConnectionRejection,
-        snapshot: &Snapshot,
+        vnic: u32,
+        snapshot: &'s Snapshot,
         now: Now,
         events: &mut EventLog,
-    ) {
-        let Some(name) = snapshot.vnic(vnic).map(|vnic| vnic.name.as_str()) else { return };
-        if !self.may_log(vnic, now) {
-            return;
+    ) -> Option<QuotaUse<'s>> {
+        let name = snapshot.vnic(vnic)?.name.as_str();
+        if self.logged.get(&vnic).is_some_and(|at| now.tick.wrapping_sub(*at) < SECOND) {
+            return None;
         }
+        self.logged.insert(vnic, now.tick);
         self.look(vnic, snapshot, events);
-        let (used, quota) = (self.in_use(vnic), self.limits(vnic).quota);
-        let (reason, number) = (DropReason::QP_QUOTA.name(), qpn.get());
-        tracing::warn!(vnic = name, %peer, asked, qpn = number, used, quota, "connection rejected");
-        let who = if asked {
-            format!("{name} (qp {number:#x}) was refused a connection to {peer}")
-        } else {
-            format!("{peer} (qp {number:#x}) was refused a connection to {name}")
-        };
-        let text =
-            format!("{who}: {reason}, its request was answered with a reject; {used} in use, quota {quota}");
-        let facts = json!({
-            "vnic": name, "peer": peer, "asked": asked, "qpn": number, "reason": reason, "answer": "reject",
-            "in-use": used, "quota": quota,
-        });
-        events.add("qp-refused", text, facts);
-    }
-
-    /// True when a refusal of a vNIC may be told again.
-    fn may_log(&mut self, vnic: u32, now: Now) -> bool {
-        let due = self.logged.get(&vnic).is_none_or(|at| now.tick.wrapping_sub(*at) >= SECOND);
-        if due {
-            self.logged.insert(vnic, now.tick);
-        }
-        due
+        let quota = self.limits(vnic).quota;
+        Some(QuotaUse { name, used: self.in_use(vnic), quota: (quota != u32::MAX).then_some(quota) })
     }
 }

@@ -12,7 +12,7 @@ use crate::topology::testing::Names;
 use crate::topology::underlay::Neighbours;
 use pipelines::Direction;
 use pipelines::drops::DropReason;
-use pipelines::rcft::{QpOutcome, Rcft, RcftConfig, RocePacketFacts};
+use pipelines::rcft::{QpOutcome, Rcft, RcftParams, RocePacketFacts};
 use wire::roce::opcode;
 
 const PORTS: Names = Names(&["up"]);
@@ -69,7 +69,7 @@ impl World {
     }
 
     fn with_state(rcft: &str, one: &str, state: Option<&std::path::Path>, entries: u32) -> Self {
-        let shared = RcftShared::new(RcftConfig { entries, vnics: 64, workers: 1, seed: 7 }, &|_, _| {});
+        let shared = RcftShared::new(RcftParams { entries, vnics: 64, workers: 1, seed: 7 }, &|_, _| {});
         let mut world = Self {
             control: RcftControl::new(shared.clone(), state),
             worker: Rcft::new(shared.clone(), 0, &|_, _| {}),

@@ -12,10 +12,10 @@ use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
 use pipelines::event::{Binding, Events};
 use pipelines::fragments::Fragments;
-use pipelines::nft::NftConfig;
+use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftConfig, RcftShared};
+use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::{NO_PORT, PortIndex, mac_from};
 use pipelines::{Now, Sink};
 use proptest::prelude::*;
@@ -99,8 +99,8 @@ struct Worker {
 impl Worker {
     fn new(number: usize, snapshot: Arc<Snapshot>, config: Arc<Config>) -> Self {
         let counters = Arc::new(PipelineCounters::new(64));
-        let nft = NftConfig { entries: 512, idle_ticks: 300, seed: number as u64 };
-        let shared = RcftShared::new(RcftConfig { entries: 64, vnics: 64, workers: 1, seed: 1 }, &|_, _| {});
+        let nft = NftParams { entries: 512, idle_ticks: 300, seed: number as u64 };
+        let shared = RcftShared::new(RcftParams { entries: 64, vnics: 64, workers: 1, seed: 1 }, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
         let parts = OverlayParts {
             fragments: Arc::new(Fragments::new(64, 5)),
