@@ -21,6 +21,7 @@ pub mod program;
 pub mod record;
 pub mod report;
 pub mod results;
+pub mod runner;
 pub mod sample;
 pub mod samples;
 pub mod template;
@@ -29,7 +30,6 @@ pub mod testpmd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use board::Board;
 use cases::{Case, Job, Peer};
 use cli::Options;
 pub use error::CompareError;
@@ -37,13 +37,14 @@ use frames::Frames;
 use peer::{Contender, Setup, Sink, Source, Switch};
 use plugin::Device;
 use report::{Measured, Pair, Row};
+use runner::{Runner, check_kept};
 use sample::Counter;
 use template::Program;
 
 use crate::host::cores::{self, Cores};
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, io, threads, tsc};
+use crate::host::{HostError, io, tsc};
 use crate::pcap::{self, PcapError};
 
 /// Where frames come from.
@@ -90,9 +91,6 @@ pub enum Outcome {
     /// It could not be.
     Skipped(Skipped),
 }
-
-/// How long a switch may take to open its ports.
-const PORTS_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the comparison; each finished row is handed to `finished` at once.
 pub fn run(
@@ -347,7 +345,7 @@ impl<'a> Bench<'a> {
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
         let switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
-        self.settled(contender, switch, |_| Ok(Counter::default()))
+        Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
 
     fn template_runner(
@@ -362,90 +360,14 @@ impl<'a> Bench<'a> {
         let [source, sink] =
             [0, 1].map(|port| Device { frames: programs.file(port), board: boards[port].clone() });
         let switch = self.start(contender, job, Source::Made(source), Sink::Swallowed(sink))?;
-        self.settled(contender, switch, |switch| {
-            let mut open = None;
-            switch.process().await_that("its ports", PORTS_LIMIT, || {
-                open = boards.iter().map(|path| Board::open(path)).collect::<Result<Vec<_>, _>>().ok();
-                Ok(open.is_some())
-            })?;
-            let counter = Counter { boards: open.unwrap_or_default() };
-            // Two rounds over all flows: none is new any more.
-            let packets = 2 * (job.flows.count * job.case.ways().len()) as u64;
-            // As many as keep samples for the check.
-            counter.await_packets(switch, packets.max(2_000_000))?;
-            check_samples(contender, job, &programs, &counter)?;
+        Runner::settle(contender, switch, &[self.core], |switch, _| {
+            let counter = Counter::open(switch, &boards, job)?;
+            for (port, (way, program, _)) in programs.0.iter().enumerate() {
+                // What comes in at one port leaves at the other.
+                check_kept(contender, job, *way, program, &counter.boards[1 - port].samples()?)?;
+            }
             Ok(counter)
         })
-    }
-
-    fn settled(
-        &self,
-        contender: Contender,
-        mut switch: Box<dyn Switch>,
-        counter: impl FnOnce(&mut dyn Switch) -> Result<Counter, CompareError>,
-    ) -> Result<Runner, CompareError> {
-        switch.process().favour();
-        switch.settle()?;
-        let counter = counter(switch.as_mut())?;
-        let name = switch.name().to_owned();
-        let thread = threads::forwarding(switch.process(), &name, self.core)?;
-        switch.process().freeze()?;
-        Ok(Runner { contender, switch, counter, thread })
-    }
-}
-
-/// Checks the samples that the devices of a switch kept.
-fn check_samples(
-    contender: Contender,
-    job: &Job,
-    programs: &Programs,
-    counter: &Counter,
-) -> Result<(), CompareError> {
-    let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
-    for (port, (way, program, _)) in programs.0.iter().enumerate() {
-        // What comes in at one port leaves at the other.
-        let Some(board) = counter.boards.get(1 - port) else { continue };
-        samples::check(job, *way, moves_only, program, &board.samples()?).map_err(|wrong| {
-            CompareError::Output {
-                switch: contender,
-                case: *way,
-                flows: job.flows.given.clone(),
-                wrong: wrong.into(),
-            }
-        })?;
-    }
-    Ok(())
-}
-
-/// A settled switch, frozen between its samples.
-struct Runner {
-    contender: Contender,
-    switch: Box<dyn Switch>,
-    counter: Counter,
-    thread: u32,
-}
-
-impl Runner {
-    fn sample(&mut self, seconds: f64) -> Result<sample::Sample, CompareError> {
-        let sample = sample::take(self.switch.as_mut(), &self.counter, self.thread, seconds)?;
-        if sample.packets == 0 {
-            return Err(CompareError::Silent { switch: self.contender, seconds });
-        }
-        let (lost, made) = (sample.lost(), sample.made.unwrap_or(0));
-        if lost * 1000 > made {
-            return Err(CompareError::Lossy { switch: self.contender, lost, made });
-        }
-        Ok(sample)
-    }
-
-    /// What its stages take, watched for so long.
-    fn account(&mut self, seconds: f64) -> Result<Vec<peer::StageTime>, CompareError> {
-        self.switch.process().thaw()?;
-        self.switch.watch()?;
-        crate::host::interrupt::pause(Duration::from_secs_f64(seconds))?;
-        let stages = self.switch.watched()?;
-        self.switch.process().freeze()?;
-        Ok(stages)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::host::process::Process;
+use crate::live::testbed::Station;
 
 #[derive(Debug)]
 pub struct Ours {
@@ -41,9 +42,18 @@ impl Ours {
             cores: setup.main_cores(),
         };
         let text = config(setup, &daemon.socket());
+        Self::start_with(&daemon, &text, setup.job)
+    }
+
+    /// The same on a config of the caller's.
+    pub fn start_with(daemon: &DaemonSetup<'_>, text: &str, job: &Job) -> Result<Self, CompareError> {
         // What stays on the host crosses no link and pays nothing.
-        let pays = setup.job.qos && setup.job.case != Case::L2;
-        Ok(Self { daemon: Daemon::start(&daemon, &text)?, pays })
+        let pays = job.qos && job.case != Case::L2;
+        Ok(Self { daemon: Daemon::start(daemon, text)?, pays })
+    }
+
+    pub fn daemon(&mut self) -> &mut Daemon {
+        &mut self.daemon
     }
 }
 
@@ -78,6 +88,10 @@ impl Switch for Ours {
         Ok(())
     }
 
+    fn drawn(&mut self) -> Result<u64, CompareError> {
+        Ok(paid(&self.daemon.ask("show qos")?).map_or(0, |(bytes, _)| bytes))
+    }
+
     fn watch(&mut self) -> Result<(), CompareError> {
         self.daemon.ask("runtime on")?;
         Ok(())
@@ -109,14 +123,14 @@ pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
 }
 
 /// Bytes for which classes took tokens, and packets that had to wait, from `show qos`.
-pub(crate) fn paid(answer: &Value) -> Option<(u64, u64)> {
+fn paid(answer: &Value) -> Option<(u64, u64)> {
     let classes = answer["nodes"].as_array()?.iter().filter(|node| node["level"] == "class");
     let bytes = classes.map(|node| node["drawn"].as_u64()).sum::<Option<u64>>()?;
     Some((bytes, answer["counters"]["waited"].as_u64()?))
 }
 
 /// Rates that are ten times and more what a core can carry, but limits all the same: each packet pays at every level.
-pub(crate) const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
+const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
 
 /// A rate, or a tenant's part of it, in both directions.
 fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> String {
@@ -150,12 +164,12 @@ fn sent_by(answer: &Value, name: &str) -> Option<u64> {
 }
 
 /// Entries of the flow table: one per flow and direction and some room.
-pub(crate) fn entries(job: &Job) -> usize {
+fn entries(job: &Job) -> usize {
     (job.flows.count * job.case.ways().len() * 5 / 4).max(65_536)
 }
 
 /// Room for more queue pairs than there is without asking.
-pub(crate) fn queue_pairs(job: &Job) -> String {
+fn queue_pairs(job: &Job) -> String {
     if job.traffic == Traffic::Tcp || job.flows.count <= 500_000 {
         return String::new();
     }
@@ -165,19 +179,16 @@ pub(crate) fn queue_pairs(job: &Job) -> String {
 fn config(setup: &Setup<'_>, socket: &Path) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
-    let plugins = setup.plugin.iter().map(|path| format!("plugins = [\"{}\"]\n", path.display()));
-    let mut text = format!(
-        "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\n{}\n\
-         [workers]\ncores = {:?}\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
-        memory(job, replayed),
-        setup.prefix,
-        mbufs(job, replayed),
-        plugins.collect::<String>(),
-        setup.cores(),
-        entries(job),
-        queue_pairs(job),
-        socket.display(),
-        if job.qos { LINK_RATE } else { "" },
+    let mut text = head(
+        &Head {
+            memory: memory(job, replayed),
+            prefix: &setup.prefix,
+            mbufs: mbufs(job, replayed),
+            plugin: setup.plugin.as_deref(),
+            cores: &setup.cores(),
+            socket,
+        },
+        job,
     );
     let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
     let source = source_port(&setup.source) + &offload;
@@ -210,6 +221,30 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
         tunnel(&mut text, job, far, if attached { 1500 } else { 1600 });
     }
     text
+}
+
+/// What a config begins with.
+pub(crate) struct Head<'a> {
+    /// Huge-page memory in MiB.
+    pub memory: u64,
+    pub prefix: &'a str,
+    pub mbufs: usize,
+    pub plugin: Option<&'a Path>,
+    pub cores: &'a [usize],
+    pub socket: &'a Path,
+}
+
+pub(crate) fn head(head: &Head<'_>, job: &Job) -> String {
+    let Head { memory, prefix, mbufs, plugin, cores, socket } = head;
+    let plugins = plugin.map_or_else(String::new, |path| format!("plugins = [\"{}\"]\n", path.display()));
+    format!(
+        "[eal]\nhuge-pages = \"require\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = {mbufs}\n{plugins}\n\
+         [workers]\ncores = {cores:?}\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
+        entries(job),
+        queue_pairs(job),
+        socket.display(),
+        if job.qos { LINK_RATE } else { "" },
+    )
 }
 
 // Writing into a String cannot fail; the results are dropped for that reason.
@@ -246,36 +281,46 @@ pub(crate) fn vnic(text: &mut String, vnic: &VnicLines<'_>, job: &Job) {
 
 /// A port of the config.
 #[derive(Clone, Copy)]
-struct PortLine<'a> {
-    name: &'a str,
+pub(crate) struct PortLine<'a> {
+    pub name: &'a str,
     /// Its value.
-    port: &'a str,
+    pub port: &'a str,
 }
 
 fn tunnel(text: &mut String, job: &Job, port: PortLine<'_>, mtu: u16) {
-    let PortLine { name, port } = port;
     let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
-    let neighbours: Vec<String> = tenants()
-        .map(|tenant| format!("{{ ip = \"{}\", mac = \"{}\" }}", tenant.vtep().1, tenant.vtep().0))
-        .collect();
+    let far: Vec<Station> = tenants().map(Tenant::vtep).collect();
+    uplink(text, port, mtu, (UPLINK_MAC, LOCAL_VTEP), &far);
+    let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
+    tenants().for_each(|tenant| locations(text, tenant, tenant.vtep(), counterparts));
+}
+
+/// An uplink with its own end of the tunnels, and the far ones.
+pub(crate) fn uplink(text: &mut String, port: PortLine<'_>, mtu: u16, own: Station, far: &[Station]) {
+    let PortLine { name, port } = port;
+    let neighbours: Vec<String> =
+        far.iter().map(|(mac, ip)| format!("{{ ip = \"{ip}\", mac = \"{mac}\" }}")).collect();
     let _ = write!(
         text,
-        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{LOCAL_VTEP}/24\"]\nmac = \"{UPLINK_MAC}\"\nmtu = {mtu}\n\
+        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{}/24\"]\nmac = \"{}\"\nmtu = {mtu}\n\
          neighbours = [{}]\n\n",
+        own.1,
+        own.0,
         neighbours.join(", ")
     );
-    let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
-    for tenant in tenants() {
-        for index in 0..counterparts {
-            let _ = write!(
-                text,
-                "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"\n\n",
-                tenant.vni().get(),
-                peer_ip(index),
-                peer_mac(index),
-                tenant.vtep().1
-            );
-        }
+}
+
+/// The counterparts of a tenant, behind a VTEP.
+pub(crate) fn locations(text: &mut String, tenant: Tenant, vtep: Station, counterparts: usize) {
+    for index in 0..counterparts {
+        let _ = write!(
+            text,
+            "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"\n\n",
+            tenant.vni().get(),
+            peer_ip(index),
+            peer_mac(index),
+            vtep.1
+        );
     }
 }
 

@@ -146,6 +146,10 @@ pub trait Switch {
     fn forwarded(&mut self) -> Result<u64, CompareError>;
     /// Waits until it is in its steady state, and fails if it does something else than it should.
     fn settle(&mut self) -> Result<(), CompareError>;
+    /// Bytes that its classes have paid for so far; none where it has no rates.
+    fn drawn(&mut self) -> Result<u64, CompareError> {
+        Ok(0)
+    }
     /// Begins to watch what its stages take, where it can tell.
     fn watch(&mut self) -> Result<(), CompareError> {
         Ok(())

@@ -4,10 +4,12 @@
 //! the caches with somebody, so such a sample is thrown away. It knows nothing of the switches beyond
 //! [`Switch`].
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::CompareError;
 use super::board::Board;
+use super::cases::Job;
 use super::peer::Switch;
 use crate::host::threads::cpu_seconds;
 use crate::host::{HostError, interrupt};
@@ -67,7 +69,7 @@ pub struct Counter {
 
 impl Counter {
     /// What left the switch, and what was made for it.
-    fn read(&self, switch: &mut dyn Switch) -> Result<(u64, Option<u64>), CompareError> {
+    pub(super) fn read(&self, switch: &mut dyn Switch) -> Result<(u64, Option<u64>), CompareError> {
         if self.boards.is_empty() {
             return Ok((switch.forwarded()?, None));
         }
@@ -77,18 +79,29 @@ impl Counter {
         Ok((packets?, Some(made?)))
     }
 
-    /// Waits until so many packets have left the switch.
-    pub fn await_packets(&self, switch: &mut dyn Switch, wanted: u64) -> Result<(), CompareError> {
-        let boards = &self.boards;
-        let swallowed = || boards.iter().map(Board::swallowed).sum::<Result<u64, _>>();
+    /// Opens the boards of a switch's template devices, and waits until two rounds over all flows have left it: none is
+    /// new any more, and there are samples for the check.
+    pub fn open(switch: &mut dyn Switch, boards: &[PathBuf; 2], job: &Job) -> Result<Self, CompareError> {
+        let mut open = None;
+        switch.process().await_that("its ports", PORTS, || {
+            open = boards.iter().map(|path| Board::open(path)).collect::<Result<Vec<_>, _>>().ok();
+            Ok(open.is_some())
+        })?;
+        let counter = Self { boards: open.unwrap_or_default() };
+        let packets = SAMPLED.max(2 * (job.flows.count * job.case.ways().len()) as u64);
+        let swallowed = || counter.boards.iter().map(Board::swallowed).sum::<Result<u64, _>>();
         switch.process().await_that("its flows to be installed", PATIENCE, || {
             interrupt::pause(Duration::from_millis(20))?;
-            Ok(swallowed()? >= wanted)
+            Ok(swallowed()? >= packets)
         })?;
-        Ok(())
+        Ok(counter)
     }
 }
 
+/// How long a switch may take to open its ports.
+const PORTS: Duration = Duration::from_secs(60);
+/// As many packets as keep samples for the check.
+const SAMPLED: u64 = 2_000_000;
 /// How long the first rounds over all flows may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -122,35 +135,6 @@ impl Moment {
             wall: last.at.duration_since(self.at).as_secs_f64(),
         }
     }
-}
-
-/// Thaws the switch, measures it for `seconds`, and freezes it again.
-pub fn take(
-    switch: &mut dyn Switch,
-    counter: &Counter,
-    thread: u32,
-    seconds: f64,
-) -> Result<Sample, CompareError> {
-    switch.process().thaw()?;
-    let sample = measure(switch, counter, thread, seconds);
-    switch.process().freeze()?;
-    sample
-}
-
-fn measure(
-    switch: &mut dyn Switch,
-    counter: &Counter,
-    thread: u32,
-    seconds: f64,
-) -> Result<Sample, CompareError> {
-    interrupt::pause(WARM_UP)?;
-    let mut moment = || {
-        let pid = switch.process().pid();
-        Moment::of(pid, thread, || counter.read(switch))
-    };
-    let first = moment()?;
-    interrupt::pause(Duration::from_secs_f64(seconds))?;
-    Ok(first.until(&moment()?))
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! The daemon's config for some lanes: each has a vNIC in a network of its own, and an uplink.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use super::lane::Lane;
 use crate::compare::cases::Job;
-use crate::compare::frames::{TENANT_IP, TENANT_MAC, peer_ip, peer_mac, peers};
-use crate::compare::ours::{LINK_RATE, VnicLines, entries, network, queue_pairs, vnic};
+use crate::compare::frames::{TENANT_IP, TENANT_MAC, peers};
+use crate::compare::ours::{Head, PortLine, VnicLines, head, locations, network, uplink, vnic};
 use crate::compare::peer::mbufs;
 use crate::compare::plugin::Device;
 
@@ -41,50 +40,21 @@ pub fn memory(job: &Job, workers: usize) -> u64 {
 
 /// The config. `lanes` there are in all, also if they are not all of this switch: rates are shared out the same way.
 pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: Identity<'_>) -> String {
-    let cores: Vec<String> = workers.iter().map(|worker| worker.core.to_string()).collect();
-    // Writing into a String cannot fail; the results are dropped for that reason.
-    let mut text = format!(
-        "[eal]\nhuge-pages = \"require\"\nmemory = \"{}MiB\"\nfile-prefix = \"{}\"\nmbufs = {}\nplugins = [\"{}\"]\n\n\
-         [workers]\ncores = [{}]\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
-        memory(job, workers.len()),
-        identity.prefix,
-        workers.len() * mbufs(job, false),
-        identity.plugin.display(),
-        cores.join(", "),
-        entries(job),
-        queue_pairs(job),
-        identity.socket.display(),
-        if job.qos { LINK_RATE } else { "" },
-    );
+    let Identity { prefix, socket, plugin } = identity;
+    let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
+    let (memory, mbufs) = (memory(job, workers.len()), workers.len() * mbufs(job, false));
+    let mut text = head(&Head { memory, prefix, mbufs, plugin: Some(plugin), cores: &cores, socket }, job);
     let shared = Job { tenants: Some(lanes), ..job.clone() };
     for worker in workers {
         let (lane, [inside, outside]) = (worker.lane, worker.ports());
-        network(&mut text, &shared, lane.tenant());
+        let (tenant, mac) = (lane.tenant(), TENANT_MAC);
+        network(&mut text, &shared, tenant);
         let port = format!("port = {}", raw(&worker.inside, 2 * usize::from(lane.0)));
         let vips = format!("\"{TENANT_IP}\"");
-        let (tenant, mac) = (lane.tenant(), TENANT_MAC);
         vnic(&mut text, &VnicLines { name: &inside, tenant, mac, vips: &vips, port: &port }, &shared);
-        let (near, far) = (lane.near(), lane.far());
-        let _ = write!(
-            text,
-            "[[uplink]]\nname = \"{outside}\"\nport = {}\naddresses = [\"{}/24\"]\nmac = \"{}\"\nmtu = 1600\n\
-             neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\n",
-            raw(&worker.outside, 2 * usize::from(lane.0) + 1),
-            near.1,
-            near.0,
-            far.1,
-            far.0
-        );
-        for index in 0..peers(job.flows.count) {
-            let _ = write!(
-                text,
-                "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"\n\n",
-                lane.tenant().vni().get(),
-                peer_ip(index),
-                peer_mac(index),
-                far.1
-            );
-        }
+        let port = raw(&worker.outside, 2 * usize::from(lane.0) + 1);
+        uplink(&mut text, PortLine { name: &outside, port: &port }, 1600, lane.near(), &[lane.far()]);
+        locations(&mut text, tenant, lane.far(), peers(job.flows.count));
     }
     text
 }

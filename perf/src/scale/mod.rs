@@ -21,6 +21,7 @@ use crate::compare::CompareError;
 use crate::compare::cases::{Case, Flows, Job, Traffic};
 use crate::compare::frames::INNER_BYTES;
 use crate::compare::plugin::{self, Device};
+use crate::compare::runner::{Runner, sample};
 use crate::compare::sample::Sample;
 use crate::host::cores::{self, Cores};
 use crate::host::daemon::DaemonSetup;
@@ -31,7 +32,6 @@ use crate::options::{Common, within};
 use config::{Identity, WorkerSetup};
 use lane::Lane;
 use report::{Report, Round, Row};
-use testbed::Switch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -178,7 +178,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Switch, ScaleError> {
+    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Runner, ScaleError> {
         let folder = self.scratch.folder(&format!("run-{}", self.serial))?;
         let prefix = scratch::file_prefix(self.serial);
         self.serial += 1;
@@ -188,11 +188,11 @@ impl Bench<'_> {
             prefix: &prefix,
             cores: Cores { forwarding: self.cores[1], housekeeping: self.cores[0] },
         };
-        let workers =
+        let workers: Vec<WorkerSetup> =
             lanes.iter().map(|&lane| self.worker(job, Lane(lane), &folder)).collect::<Result<_, _>>()?;
         let socket = setup.socket();
         let identity = Identity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
-        Switch::start(job, workers, u32::from(WORKERS), &setup, identity)
+        Ok(testbed::start(job, &workers, u32::from(WORKERS), &setup, identity)?)
     }
 
     fn worker(&self, job: &Job, lane: Lane, folder: &Path) -> Result<WorkerSetup, ScaleError> {
@@ -227,10 +227,10 @@ impl Bench<'_> {
             let order = if turn % 2 == 0 { [0, 1, 2, 3] } else { [3, 2, 1, 0] };
             for part in order {
                 parts[part] = match part {
-                    0 => testbed::sample(&mut [&mut first], seconds)?,
-                    1 => testbed::sample(&mut [&mut first, &mut second], seconds)?,
-                    2 => testbed::sample(&mut [&mut both], seconds)?,
-                    _ => testbed::sample(&mut [&mut second], seconds)?,
+                    0 => sample(&mut [&mut first], seconds)?,
+                    1 => sample(&mut [&mut first, &mut second], seconds)?,
+                    2 => sample(&mut [&mut both], seconds)?,
+                    _ => sample(&mut [&mut second], seconds)?,
                 };
             }
             let [left, apart, together, right] = parts.each_ref().map(Vec::as_slice);
@@ -247,7 +247,7 @@ impl Bench<'_> {
             return Err(ScaleError::Noisy { kept, wanted, cores: self.cores, worst });
         }
         let end = both.drawn()?;
-        let draws = (end.bytes - begin.bytes) as f64 / pipelines::qos::QUANTUM_MAX as f64;
-        Ok((rounds, draws / (end.packets - begin.packets).max(1) as f64))
+        let draws = (end.0 - begin.0) as f64 / pipelines::qos::QUANTUM_MAX as f64;
+        Ok((rounds, draws / (end.1 - begin.1).max(1) as f64))
     }
 }

@@ -1,0 +1,129 @@
+//! Settled switches, frozen between their samples: one at a time, or some that run at the same time.
+
+use std::time::Duration;
+
+use super::board::Kept;
+use super::cases::{Case, Job, Peer};
+use super::peer::{Contender, StageTime, Switch};
+use super::sample::{Counter, Moment, Sample, WARM_UP};
+use super::template::Program;
+use super::{CompareError, samples};
+use crate::host::{interrupt, threads};
+
+/// A thread that forwards, and where its packets are counted.
+struct Worker {
+    thread: u32,
+    counter: Counter,
+}
+
+pub struct Runner {
+    contender: Contender,
+    pub switch: Box<dyn Switch>,
+    workers: Vec<Worker>,
+}
+
+impl Runner {
+    /// Waits for the steady state of a switch that forwards on these cores, and freezes it. `counter` opens what a core's
+    /// packets are counted by, and checks what came out.
+    pub fn settle(
+        contender: Contender,
+        mut switch: Box<dyn Switch>,
+        cores: &[usize],
+        mut counter: impl FnMut(&mut dyn Switch, usize) -> Result<Counter, CompareError>,
+    ) -> Result<Self, CompareError> {
+        switch.process().favour();
+        switch.settle()?;
+        let mut workers = Vec::new();
+        for (worker, &core) in cores.iter().enumerate() {
+            let counter = counter(switch.as_mut(), worker)?;
+            let name = switch.name().to_owned();
+            workers.push(Worker { thread: threads::forwarding(switch.process(), &name, core)?, counter });
+        }
+        switch.process().freeze()?;
+        Ok(Self { contender, switch, workers })
+    }
+
+    /// A sample of a switch with one worker.
+    pub fn sample(&mut self, seconds: f64) -> Result<Sample, CompareError> {
+        let silent = CompareError::Silent { switch: self.contender, seconds };
+        sample(&mut [self], seconds)?.first().copied().ok_or(silent)
+    }
+
+    /// What its stages take, watched for so long.
+    pub fn account(&mut self, seconds: f64) -> Result<Vec<StageTime>, CompareError> {
+        self.switch.process().thaw()?;
+        self.switch.watch()?;
+        interrupt::pause(Duration::from_secs_f64(seconds))?;
+        let stages = self.switch.watched()?;
+        self.switch.process().freeze()?;
+        Ok(stages)
+    }
+
+    /// Bytes that its classes have paid for since the start, and packets that have left.
+    pub fn drawn(&mut self) -> Result<(u64, u64), CompareError> {
+        self.switch.process().thaw()?;
+        let bytes = self.switch.drawn();
+        self.switch.process().freeze()?;
+        let counts = self.workers.iter().map(|worker| worker.counter.read(self.switch.as_mut()));
+        Ok((bytes?, counts.map(|count| Ok(count?.0)).sum::<Result<u64, CompareError>>()?))
+    }
+
+    fn moments(&mut self) -> Result<Vec<Moment>, CompareError> {
+        let Self { switch, workers, .. } = self;
+        let pid = switch.process().pid();
+        let moment =
+            |worker: &Worker| Moment::of(pid, worker.thread, || worker.counter.read(switch.as_mut()));
+        workers.iter().map(moment).collect()
+    }
+}
+
+/// Lets switches run at the same time, and measures each worker of each of them.
+pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, CompareError> {
+    for runner in runners.iter_mut() {
+        runner.switch.process().thaw()?;
+    }
+    let samples = measure(runners, seconds);
+    for runner in runners.iter_mut() {
+        runner.switch.process().freeze()?;
+    }
+    let samples = samples?;
+    let owners = runners.iter().flat_map(|runner| runner.workers.iter().map(|_| runner.contender));
+    for (sample, switch) in samples.iter().zip(owners) {
+        if sample.packets == 0 {
+            return Err(CompareError::Silent { switch, seconds });
+        }
+        let (lost, made) = (sample.lost(), sample.made.unwrap_or(0));
+        if lost * 1000 > made {
+            return Err(CompareError::Lossy { switch, lost, made });
+        }
+    }
+    Ok(samples)
+}
+
+fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, CompareError> {
+    interrupt::pause(WARM_UP)?;
+    let mut all = || -> Result<Vec<Moment>, CompareError> {
+        Ok(runners.iter_mut().map(|runner| runner.moments()).collect::<Result<Vec<_>, _>>()?.concat())
+    };
+    let first = all()?;
+    interrupt::pause(Duration::from_secs_f64(seconds))?;
+    let last = all()?;
+    Ok(first.iter().zip(&last).map(|(first, last)| first.until(last)).collect())
+}
+
+/// Checks what a device kept of the frames that a switch sent one way.
+pub fn check_kept(
+    contender: Contender,
+    job: &Job,
+    way: Case,
+    program: &Program,
+    kept: &[Kept],
+) -> Result<(), CompareError> {
+    let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
+    samples::check(job, way, moves_only, program, kept).map_err(|wrong| CompareError::Output {
+        switch: contender,
+        case: way,
+        flows: job.flows.given.clone(),
+        wrong: wrong.into(),
+    })
+}
