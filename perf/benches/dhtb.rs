@@ -13,27 +13,21 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use perf::compare::report::median;
+use perf::generator::choice::Dice;
 use perf::host::tsc;
-use pipelines::Direction;
+use perf::setup::world::TableSizes;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;
-use pipelines::event::Events;
 use pipelines::flat::FlatMap;
-use pipelines::fragments::Fragments;
-use pipelines::nft::NftParams;
-use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
-use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftParams, RcftShared};
+use pipelines::overlay::Overlay;
+use pipelines::qos::{Class, Divider, EPOCH_NS, NodeLimits};
 use pipelines::snapshot::{
-    Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Uplink, Vnic,
-    VnicRow, Vpc,
+    Destination, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Vnic, VnicRow,
 };
-use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
-use pipelines::vlt::{Place, Vlt};
-use pipelines::{Now, Sink};
+use pipelines::{Direction, Now, Sink};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
-use wire::{HeapBuf, MacAddr, Psn, Qpn, Vni};
+use wire::{HeapBuf, MacAddr, Psn, Qpn};
 
 /// Packets of a burst.
 const BURST: usize = 32;
@@ -56,10 +50,9 @@ const SAVED: u64 = 7168;
 /// What paying may add when nothing is held back: many times what is expected, even on a slow machine.
 const BOUND_NS: f64 = 60.0;
 
-const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
 const PEER: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0xee, 1]), Ipv4Addr::new(10, 200, 0, 1));
-const VTEPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
-const UPLINK: PortIndex = 0;
+const SIZES: TableSizes =
+    TableSizes { nft: 65_536, queue_pairs: 65_536, vnics: 16_384, tenants: 256, waiting: 131_072 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limits {
@@ -132,39 +125,18 @@ fn frame(class: Class, vnic: usize) -> Vec<u8> {
 }
 
 fn snapshot(vnics: usize) -> Snapshot {
-    let (vlt, mut writer) = Vlt::new(256);
-    let mut snapshot = Snapshot::empty(vlt);
-    snapshot.settings.miss_rate = 0;
-    snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
-    snapshot.uplinks.push(Some(Arc::new(Uplink {
-        name: "up".into(),
-        port: UPLINK,
-        mac: MacAddr([2, 0, 0, 0, 0x77, 1]).to_u64(),
-        v4: vec![VTEPS.0],
-        v6: Vec::new(),
-        mtu: 1600,
-        vlan: None,
-        udp6_zero_checksum: false,
-        punt: NO_PORT,
-        punt_mtu: 1500,
-    })));
-    snapshot.cells = vec![1; 2 + vnics];
-    let vni = Vni::truncated(100);
-    snapshot.vpcs.push(Some(Arc::new(Vpc {
-        name: "tenant".into(),
-        index: 0,
-        vni,
-        router_mac: ROUTER,
-        flood: false,
-        keep_vlan: false,
-        subnets: vec![Subnet { prefix: Prefix::new(IpAddr::V4(address(0)), 8), gateway: None }],
-        routes: Vec::new(),
-        vnics: (0..vnics as u32).collect(),
-        flood_slots: Vec::new(),
-        cell: 0,
-        topology_cell: 1,
-    })));
-    snapshot.vnis = FlatMap::new([(u128::from(vni.get()), 0)]);
+    let mut host = testkit::World::new(1, testkit::Underlay::default());
+    let vpc = host.add_vpc(100);
+    let prefix = Prefix::new(IpAddr::V4(address(0)), 8);
+    host.vpc(vpc).subnets = vec![Subnet { prefix, gateway: None }];
+    host.vpc(vpc).vnics = (0..vnics as u32).collect();
+    let tunnel = host.tunnel(vpc, 2);
+    for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {
+        host.locate(vpc, destination, PEER.0, tunnel);
+    }
+    let mut snapshot = host.snapshot;
+    let first_cell = snapshot.cells.len();
+    snapshot.cells.resize(first_cell + vnics, 1);
     for (trunk, first) in (0..vnics).step_by(VLANS).enumerate() {
         let port = snapshot.ports.len() as PortIndex;
         let role = PortRole::Trunk(trunk as u32);
@@ -177,69 +149,26 @@ fn snapshot(vnics: usize) -> Snapshot {
             snapshot.vnics.push(Some(Arc::new(Vnic {
                 name: format!("vnic{vnic}"),
                 index: vnic as u32,
-                vpc: 0,
+                vpc,
                 mac: mac(vnic),
                 vips: vec![IpAddr::V4(address(vnic))],
                 learns: false,
                 mtu: 1450,
                 port,
                 vlan: Some(vlan),
-                cell: 2 + vnic as u32,
+                cell: (first_cell + vnic) as u32,
             })));
-            snapshot.vnic_rows.push(VnicRow {
-                v6: 0,
-                mac: mac(vnic).to_u64(),
-                router_mac: ROUTER.to_u64(),
-                v4: u32::from(address(vnic)),
-                vpc: 0,
-                port,
-                vlan,
-                mtu: 1450,
-                keep_vlan: 0,
-                more_vips: 0,
-            });
+            let (mac, v4) = (mac(vnic).to_u64(), u32::from(address(vnic)));
+            let row = VnicRow { mac, v4, router_mac: testkit::ROUTER.to_u64(), ..VnicRow::FREE };
+            snapshot.vnic_rows.push(VnicRow { vpc, port, vlan, mtu: 1450, ..row });
         }
     }
-    let tunnel = Place::Remote(template(&TemplateSpec {
-        uplink: 0,
-        src_mac: MacAddr([2, 0, 0, 0, 0x77, 1]),
-        next_hop: MacAddr([2, 0, 0, 0, 0x77, 2]),
-        vlan: None,
-        ends: TunnelEnds::V4(VTEPS.0, VTEPS.1),
-        ttl: 64,
-        udp_port: 4789,
-        vni,
-        vtep: 2,
-    }));
-    if let Some(slot) = writer.allocate(tunnel) {
-        for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {
-            snapshot.locations.insert((0, destination), Location { slot, mac: PEER.0 });
-        }
-    }
-    snapshot.touch_topology(0);
+    snapshot.touch_topology(vpc);
     snapshot
 }
 
-/// Numbers in random order (SplitMix64; Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(mixed ^ mixed >> 31) * n as u128) >> 64) as usize
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
-}
-
 fn bursts(class: Class, vnics: usize) -> Vec<(PortIndex, Vec<Vec<u8>>)> {
-    let mut random = Random(7);
+    let mut random = Dice::new(7);
     let mut bursts = Vec::new();
     for (trunk, first) in (0..vnics).step_by(VLANS).enumerate() {
         let mut frames: Vec<_> = (first..(first + VLANS).min(vnics)).map(|vnic| frame(class, vnic)).collect();
@@ -256,14 +185,10 @@ fn bursts(class: Class, vnics: usize) -> Vec<(PortIndex, Vec<Vec<u8>>)> {
 
 impl World {
     fn new(class: Class, vnics: usize, limits: Limits) -> Self {
-        // As the daemon does: large tables on huge pages where the system gives some.
-        let advise = |start, len| {
-            let _ = pmd::hugepage::advise_range(start, len);
-        };
         let mut snapshot = snapshot(vnics);
         let bursts = bursts(class, vnics);
         let bytes = (bursts[0].1[0].len() as u32 - 4 + snapshot.settings.red.overhead) as u64;
-        let tree = Arc::new(Tree::new(TreeSize { tenants: 256, vnics: 16_384 }, &advise));
+        let tree = SIZES.tree();
         if limits != Limits::Free {
             for node in [tree.link_node(Direction::Out), tree.tenant_node(Direction::Out, 0)] {
                 tree.set(node, &NodeLimits { assured: HIGH / 2, ceil: HIGH, ..NodeLimits::FREE });
@@ -287,23 +212,8 @@ impl World {
         let red = &mut snapshot.settings.red;
         (red.kmin, red.kmax, red.hard_limit) = (0, 1, u64::MAX >> 1);
         let counters = Arc::new(PipelineCounters::new(16_384));
-        let config = RcftParams { entries: 65_536, vnics: 16_384, workers: 1, seed: 0x5eed };
-        let rcft = RcftShared::new(config, &advise);
-        rcft.set_times(6000, 6000, 600);
         let divider = Divider::new(tree.clone());
-        let config = OverlayConfig {
-            nft: NftParams { entries: 65_536, idle_ticks: 30_000, seed: 0x5eed },
-            vnics: 16_384,
-            vpcs: 256,
-        };
-        let parts = OverlayParts {
-            fragments: Arc::new(Fragments::new(64, 5)),
-            rcft: Rcft::new(rcft, 0, &advise),
-            dhtb: Dhtb::new(tree, 131_072, 0x5eed),
-            events: Events::new(16, 0),
-            counters: counters.clone(),
-        };
-        let overlay = Overlay::new(&config, parts, &advise);
+        let overlay = SIZES.overlay(tree, counters.clone());
         // As fast as a core sends, but held to a limit: TCP at that limit, RDMA at twenty times as much.
         let step_ns = match (limits, class) {
             (Limits::Over, Class::Tcp) => BURST as u64 * bytes * 8 * 1_000_000_000 / LOW,

@@ -7,8 +7,6 @@
 
 #![allow(clippy::panic, reason = "a bench that cannot start ends")]
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -18,88 +16,25 @@ use pipelines::offload::manager::{FlowSample, Manager, Policy};
 use pipelines::offload::sim::{Eswitch, EswitchConfig};
 use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
 use pipelines::qos::{Tree, TreeSize};
-use pipelines::snapshot::{
-    Destination, Location, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Vnic, VnicRow,
-    Vpc,
-};
-use pipelines::vlt::{Place, Vlt};
+use pipelines::snapshot::Snapshot;
 use pmd::{
     Eal, EalConfig, FlowDevice, FlowEngine, FlowQueues, Hugepages, Mempool, MempoolConfig, Port, PortConfig,
     RxQueue, StartedPort, TxQueue,
 };
 use rules::{ArrivalCount, BackEnd};
-use wire::build::Path;
-use wire::{MacAddr, Vni};
+use testkit::{A, B};
 
 const FLOWS: [u64; 2] = [10_000, 100_000];
 const ROUNDS: usize = 8;
 const SYNC_NS: u64 = 100_000_000;
-const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0xff, 0xfe]);
-
-const fn mac(vnic: u8) -> MacAddr {
-    MacAddr([2, 0, 0, 0, 1, vnic])
-}
-
-const fn address(vnic: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, vnic + 1)
-}
-
-/// Two vNICs of one VPC, on ports 0 and 1.
+/// Two vNICs of one VPC, on ports 1 and 2.
 fn snapshot() -> Snapshot {
-    let (vlt, mut writer) = Vlt::new(16);
-    let mut snapshot = Snapshot::empty(vlt);
-    snapshot.cells.extend([1; 4]);
-    snapshot.vpcs.push(Some(Arc::new(Vpc {
-        name: "bench".into(),
-        index: 0,
-        vni: Vni::truncated(100),
-        router_mac: ROUTER,
-        flood: false,
-        keep_vlan: false,
-        subnets: vec![Subnet {
-            prefix: Prefix::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 24),
-            gateway: None,
-        }],
-        routes: Vec::new(),
-        vnics: vec![0, 1],
-        flood_slots: Vec::new(),
-        cell: 1,
-        topology_cell: 2,
-    })));
-    for vnic in 0..2u8 {
-        let (index, port) = (u32::from(vnic), PortIndex::from(vnic));
-        snapshot.ports.push(PortRow { role: PortRole::Vnic(index), partner: NO_PORT, ..PortRow::default() });
-        snapshot.vnics.push(Some(Arc::new(Vnic {
-            name: format!("vnic{vnic}"),
-            index,
-            vpc: 0,
-            mac: mac(vnic),
-            vips: vec![address(vnic).into()],
-            learns: false,
-            mtu: 1500,
-            port,
-            vlan: None,
-            cell: 3,
-        })));
-        snapshot.vnic_rows.push(VnicRow {
-            v6: 0,
-            mac: mac(vnic).to_u64(),
-            router_mac: ROUTER.to_u64(),
-            v4: u32::from(address(vnic)),
-            vpc: 0,
-            port,
-            vlan: 0,
-            mtu: 1500,
-            keep_vlan: 0,
-            more_vips: 0,
-        });
-        if let Some(slot) = writer.allocate(Place::Local { vnic: index }) {
-            let location = Location { slot, mac: mac(vnic) };
-            snapshot.locations.insert((0, Destination::Mac(mac(vnic))), location);
-            snapshot.locations.insert((0, Destination::Ip(address(vnic).into())), location);
-        }
+    let mut host = testkit::World::new(1, testkit::Underlay::default());
+    let vpc = host.add_vpc(100);
+    for station in [A, B] {
+        host.add_vnic(vpc, station, None);
     }
-    snapshot
+    host.snapshot
 }
 
 /// What the rules go to.
@@ -140,7 +75,7 @@ struct World<D> {
 impl<D: Device> World<D> {
     /// The vNICs are on these ports of the device.
     fn new(flows: u64, device: D, ports: [u16; 2]) -> Self {
-        let frame = Path::v4((mac(0), address(0)), (mac(1), address(1))).tcp(1, 80, 0x10, &[]);
+        let frame = testkit::v4(A, B).tcp(1, 80, 0x10, &[]);
         let headers = wire::parse::parse(&frame, frame.len()).unwrap_or_default();
         let base = FlowKey::build(&frame, &headers, Scope::Vnic(0), FlowPorts::default(), 0, false);
         let selector = |n: u64| {
@@ -152,7 +87,7 @@ impl<D: Device> World<D> {
         Self {
             snapshot: snapshot(),
             tree: Tree::new(TreeSize { tenants: 2, vnics: 2 }, &|_, _| {}),
-            ports: ports.map(Some).to_vec(),
+            ports: vec![None, Some(ports[0]), Some(ports[1])],
             options: TranslateOptions::default(),
             device,
             manager: Manager::new(policy),

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use perf::generator::choice::Dice;
+use perf::host::hugepages::advise;
 use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
@@ -38,23 +40,19 @@ const ADMISSION_BOUND: Duration = Duration::from_nanos(1900);
 struct World {
     rcft: Rcft,
     keeper: Keeper<Arc<Ledger>>,
-    state: u64,
+    dice: Dice,
     now: Now,
 }
 
 impl World {
     fn new() -> Self {
         let config = RcftParams { entries: ENTRIES, vnics: 64, workers: 1, seed: 0x5eed };
-        // As the daemon does: large tables on huge pages where the system gives some.
-        let advise = |start, len| {
-            let _ = pmd::hugepage::advise_range(start, len);
-        };
         let shared = RcftShared::new(config, &advise);
         shared.set_times(6000, 6000, 600);
         let keeper = Keeper::new(shared.ledger.clone());
         keeper.set_limits(REFUSED, QpLimits { quota: 0, ..QpLimits::NONE });
         let rcft = Rcft::new(shared, 0, &advise);
-        Self { rcft, keeper, state: 0x9e37_79b9_7f4a_7c15, now: Now::from_ns(5_000_000_000) }
+        Self { rcft, keeper, dice: Dice::new(7), now: Now::from_ns(5_000_000_000) }
     }
 
     /// A worker with so many queue pairs, and their keys in random order.
@@ -65,33 +63,19 @@ impl World {
             assert_eq!(world.sent(VNIC, key, 1), QpOutcome::Opened);
         }
         let mut order = keys;
-        world.shuffle(&mut order);
+        world.dice.shuffle(&mut order);
         (world, order)
-    }
-
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
     }
 
     /// Random keys: a /8 of peers with random queue pairs each, so that none comes twice in practice.
     fn keys(&mut self, scope: Scope, count: usize) -> Vec<QpKey> {
         (0..count)
             .map(|_| {
-                let random = self.random();
+                let random = self.dice.roll();
                 let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | (random >> 40) as u32));
                 QpKey::new(scope, address, Qpn::truncated((random as u32 | 2) & 0xff_ffff))
             })
             .collect()
-    }
-
-    fn shuffle(&mut self, keys: &mut [QpKey]) {
-        for last in (1..keys.len()).rev() {
-            let other = (u128::from(self.random()) * (last as u128 + 1)) >> 64;
-            keys.swap(last, other as usize);
-        }
     }
 
     #[inline(always)]
@@ -227,16 +211,20 @@ fn refusal(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Short orders are repeated.
+fn whole_bursts(order: &mut Vec<QpKey>) {
+    while order.len() < 32 * BURST {
+        order.extend_from_within(..);
+    }
+    order.truncate(order.len() / BURST * BURST);
+}
+
 fn hits(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hit");
     group.throughput(Throughput::Elements(BURST as u64));
     for (name, count) in [("1 QP", 1), ("1k QPs", 1000), ("100k QPs", 100_000), ("1M QPs", 1_000_000)] {
         let (mut world, mut order) = World::filled(count);
-        // Whole bursts: short orders are repeated.
-        while order.len() < 32 * BURST {
-            order.extend_from_within(..);
-        }
-        order.truncate(order.len() / BURST * BURST);
+        whole_bursts(&mut order);
         // Each turn through the order brings the next PSN of every queue pair.
         let (mut at, mut psn) = (0, 2);
         group.bench_function(BenchmarkId::new("out, burst of 32", name), |bencher| {
@@ -259,11 +247,8 @@ fn hits(criterion: &mut Criterion) {
         }
         let stats = world.rcft.stats();
         assert_eq!((stats.into as usize, stats.strangers), (count, 0));
-        world.shuffle(&mut order);
-        while order.len() < 32 * BURST {
-            order.extend_from_within(..);
-        }
-        order.truncate(order.len() / BURST * BURST);
+        world.dice.shuffle(&mut order);
+        whole_bursts(&mut order);
         let (mut at, mut psn) = (0, 2);
         group.bench_function(BenchmarkId::new("in, burst of 32", name), |bencher| {
             bencher.iter(|| {

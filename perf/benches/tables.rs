@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use perf::generator::choice::Dice;
+use perf::host::hugepages::advise;
 use pipelines::burst::Meta;
 use pipelines::flat::FlatMap;
 use pipelines::flow_key::{FlowKey, Scope};
@@ -26,30 +28,9 @@ const MASK: u64 = (1 << BURST) - 1;
 const ROUND: usize = 64;
 const SIZES: [(&str, u32); 3] = [("1k", 1000), ("100k", 100_000), ("1M", 1_000_000)];
 
-/// As the daemon does: large tables on huge pages where the system gives some.
-fn advise(start: usize, len: usize) {
-    let _ = pmd::hugepage::advise_range(start, len);
-}
-
-/// Numbers in random order (SplitMix64; Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, n: u32) -> u32 {
-        (((self.next() >> 32) * u64::from(n)) >> 32) as u32
-    }
-
-    /// So many numbers below `n`.
-    fn order(&mut self, count: usize, n: u32) -> Vec<u32> {
-        (0..count).map(|_| self.below(n)).collect()
-    }
+/// So many numbers below `n`, in random order.
+fn order(dice: &mut Dice, count: usize, n: u32) -> Vec<u32> {
+    (0..count).map(|_| dice.below(n)).collect()
 }
 
 /// Calls `burst` with 32 random numbers below `size` at a time.
@@ -59,7 +40,7 @@ fn bursts(
     size: u32,
     mut burst: impl FnMut(&[u32]) -> u64,
 ) {
-    let order = Random(7).order(1 << 16, size);
+    let order = order(&mut Dice::new(7), 1 << 16, size);
     let mut at = 0;
     group.bench_function(id, |bencher| {
         bencher.iter(|| {
@@ -98,13 +79,13 @@ fn nft(criterion: &mut Criterion) {
         let nft = nft_of(flows);
         // What is not there are the flows behind.
         for (name, first, found) in [("hit", 0, MASK), ("miss", flows, 0)] {
-            let mut random = Random(7);
+            let mut dice = Dice::new(7);
             group.bench_function(BenchmarkId::new(name, parameter), |bencher| {
                 bencher.iter_custom(|iterations| {
                     let mut spent = Duration::ZERO;
                     let rounds = iterations.div_ceil(ROUND as u64);
                     for _ in 0..rounds {
-                        let order = random.order(ROUND * BURST, flows);
+                        let order = order(&mut dice, ROUND * BURST, flows);
                         let mut probes: Vec<Meta> = order.iter().map(|n| probe(&nft, first + n)).collect();
                         let mut hits = MASK;
                         let start = Instant::now();
@@ -223,7 +204,8 @@ fn fragments(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fragments");
     group.throughput(Throughput::Elements(BURST as u64));
     // Half of a set at most is one source's: many sources.
-    let key = |n: u32| FlowKey::from_words([Random(u64::from(n)).next(), 0, 0, 0, u64::from(n) << 32, 0, 17]);
+    let key =
+        |n: u32| FlowKey::from_words([Dice::new(u64::from(n)).roll(), 0, 0, 0, u64::from(n) << 32, 0, 17]);
     for (parameter, datagrams) in [("1k", 1000), ("100k", 100_000)] {
         let table = Fragments::new(4 * datagrams as usize, 5);
         let first = |n: u32| FirstFragment { sport: n as u16, dport: 2, proto: 17, class: 0 };

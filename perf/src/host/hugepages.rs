@@ -60,6 +60,12 @@ impl Drop for HugePages {
     }
 }
 
+/// Puts large tables of this process on huge pages where the system gives some, as the daemon does. Without them figures
+/// are worse, and true for such a machine.
+pub fn advise(start: usize, len: usize) {
+    let _ = pmd::hugepage::advise_range(start, len);
+}
+
 /// Gives back what a dead run of this boot noted.
 pub(crate) fn give_back_noted(note: &Path) {
     let Ok(text) = std::fs::read_to_string(note) else { return };

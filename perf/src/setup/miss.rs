@@ -10,11 +10,12 @@ use pipelines::snapshot::PortIndex;
 use pipelines::{Now, Sink};
 use pmd::{Clock, rdtsc};
 use serde::Serialize;
+use testkit::{ROUTER, UPLINK, World};
 use wire::build::Path;
 use wire::roce::{Bth, Reth, opcode};
 use wire::{HeapBuf, Psn, Qpn, View};
 
-use super::world::{self, FAR, LOCAL, REMOTE, ROUTER, UPLINK, VTEPS, World};
+use super::world::{self, FAR, LOCAL, REMOTE};
 use crate::host::HostError;
 use crate::live::LiveError;
 use crate::live::delay::{Delays, Quantiles};
@@ -126,14 +127,14 @@ impl Kind {
     fn measure(&self, flows: u32, reading: Reading) -> Result<Taken, LiveError> {
         let Reading { hertz, own } = reading;
         let mut world =
-            World::new().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
+            world::world().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
         let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 5_000_000_000, own };
         bench.pass(&mut world, self, 0..WARM)?;
-        let before = Seen::of(&world);
+        let before = NewCounts::of(&world);
         let miss = bench.pass(&mut world, self, WARM..WARM + flows)?;
-        let between = Seen::of(&world);
+        let between = NewCounts::of(&world);
         let hit = bench.pass(&mut world, self, WARM..WARM + flows)?;
-        let after = Seen::of(&world);
+        let after = NewCounts::of(&world);
         let (flow, pair) = (u64::from(self.news.0), u64::from(self.news.1));
         let count = u64::from(flows);
         let (first, second) = (between.since(before), after.since(between));
@@ -161,16 +162,16 @@ impl Kind {
 
 /// What is new, as the pipeline counts it.
 #[derive(Clone, Copy)]
-struct Seen {
+struct NewCounts {
     flows: u64,
     pairs: u64,
     drops: u64,
 }
 
-impl Seen {
+impl NewCounts {
     fn of(world: &World) -> Self {
-        let counters = &world.counters;
-        let stats = world.overlay.rcft().stats();
+        let counters = &world.worker.counters;
+        let stats = world.worker.overlay.rcft().stats();
         Self { flows: counters.nft_misses.get(), pairs: stats.out.into(), drops: counters.dropped() }
     }
 
@@ -221,10 +222,10 @@ impl Bench {
                 self.now_ns += STEP_NS;
                 let now = Now::from_ns(self.now_ns);
                 let begin = rdtsc();
-                world.overlay.run(&world.snapshot, now, kind.port, &mut self.burst, &mut self.out);
+                world.worker.overlay.run(&world.snapshot, now, kind.port, &mut self.burst, &mut self.out);
                 let ticks = rdtsc().wrapping_sub(begin);
                 delays.record(ticks.saturating_sub(self.own));
-                world.overlay.idle(now);
+                world.worker.overlay.idle(now);
             }
             if self.out.0.len() != batch {
                 let count = batch - self.out.0.len().min(batch);
@@ -263,7 +264,7 @@ fn tcp(from: Station, to: Station, n: u32) -> Vec<u8> {
 
 fn from_tunnel(n: u32) -> Vec<u8> {
     let inner = tcp(REMOTE, LOCAL[0], n);
-    Path::v4(VTEPS[1], VTEPS[0]).vxlan(0xc000 | n as u16, world::vni(), &inner)
+    Path::v4(world::vteps()[1], world::vteps()[0]).vxlan(0xc000 | n as u16, world::vni(), &inner)
 }
 
 /// The station at the `n`-th address behind the router.
