@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use perf::compare::report::median;
 use perf::generator::choice::Dice;
 use perf::host::tsc;
+use perf::report::stats::median;
 use perf::setup::world::TableSizes;
 use pipelines::burst::Burst;
 use pipelines::counters::PipelineCounters;

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use perf::compare::report::median;
+use perf::report::stats::median;
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{FlowSample, Manager, Policy};
 use pipelines::offload::sim::{Eswitch, EswitchConfig};

@@ -8,7 +8,8 @@ use super::Skipped;
 use super::cases::{Job, Peer};
 use super::peer::StageTime;
 use super::sample::Sample;
-use crate::table::{Table, column, number};
+use crate::report::stats::{Spread, median};
+use crate::report::table::{Table, column, number};
 
 /// Samples of both switches, taken one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -79,8 +80,8 @@ impl Row {
         let Measured { pairs, stages } = measured;
         let each =
             |value: &dyn Fn(&Pair) -> Option<f64>| -> Vec<f64> { pairs.iter().filter_map(value).collect() };
-        let ratios = each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps()));
-        let added = each(&|pair| Some(pair.ours?.cycles(hertz) - pair.peer.cycles(hertz)));
+        let ratio = Spread::of(&each(&|pair| Some(pair.ours?.mpps() / pair.peer.mpps())));
+        let added = Spread::of(&each(&|pair| Some(pair.ours?.cycles(hertz) - pair.peer.cycles(hertz))));
         Some(Self {
             case: job.label(),
             flows: job.flows.given.clone(),
@@ -90,34 +91,21 @@ impl Row {
             peer: peer.to_string(),
             ours_mpps: median(&each(&|pair| Some(pair.ours?.mpps()))),
             peer_mpps: median(&each(&|pair| Some(pair.peer.mpps())))?,
-            ratio_min: ratios.iter().copied().reduce(f64::min),
-            ratio_median: median(&ratios),
-            ratio_max: ratios.iter().copied().reduce(f64::max),
-            added_cycles: if peer == Peer::Testpmd || peer.is_ourselves() { median(&added) } else { None },
+            ratio_min: ratio.map(|ratio| ratio.min),
+            ratio_median: ratio.map(|ratio| ratio.median),
+            ratio_max: ratio.map(|ratio| ratio.max),
+            added_cycles: added
+                .filter(|_| peer == Peer::Testpmd || peer.is_ourselves())
+                .map(|added| added.median),
             more: More {
                 ours_cycles: median(&each(&|pair| Some(pair.ours?.cycles(hertz)))),
                 peer_cycles: median(&each(&|pair| Some(pair.peer.cycles(hertz))))?,
-                added_spread: added
-                    .iter()
-                    .copied()
-                    .reduce(f64::min)
-                    .zip(added.iter().copied().reduce(f64::max)),
+                added_spread: added.map(|added| (added.min, added.max)),
                 pairs: pairs.len(),
                 stages,
             },
         })
     }
-}
-
-/// The middle value, or the mean of the two middle ones.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    if sorted.len() % 2 == 1 {
-        return Some(upper);
-    }
-    Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper))
 }
 
 pub const TABLE: Table<Row> = Table(&[
@@ -171,14 +159,6 @@ mod tests {
             .map(|(ours, peer)| Pair { ours: Some(sample(ours * 1_000_000)), peer: sample(peer * 1_000_000) })
             .into();
         Measured { pairs, stages: Vec::new() }
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0]), Some(3.0));
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]

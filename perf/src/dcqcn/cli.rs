@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::spread::Spread;
-use super::{Outcome, Scenario};
+use super::Scenario;
+use super::spread::{self, Spread};
 use crate::options::write_json;
 
 /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
@@ -35,11 +35,11 @@ fn scenario(name: &str) -> Result<Scenario, String> {
 
 pub fn run(given: &Options) -> anyhow::Result<()> {
     let scenarios = if given.scenarios.is_empty() { Scenario::ALL.to_vec() } else { given.scenarios.clone() };
-    println!("{}", Outcome::head());
+    println!("{}", super::TABLE.head());
     let mut outcomes = Vec::new();
     for &scenario in &scenarios {
         let outcome = super::run(scenario, 0);
-        println!("{}", outcome.line());
+        println!("{}", super::TABLE.row(&outcome));
         if let Some(folder) = &given.plots {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
             outcome.plot(&folder.join(format!("dcqcn-{}", scenario.name())))?;
@@ -49,11 +49,11 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
     let mut lost: u64 = outcomes.iter().map(|outcome| outcome.rdma_lost).sum();
     let mut spreads = Vec::new();
     if given.seeds > 0 {
-        println!("\nthe worst over seeds\n{}", Spread::head());
+        println!("\nthe worst over seeds\n{}", spread::TABLE.head());
     }
     for scenario in scenarios.into_iter().filter(|_| given.seeds > 0) {
         let spread = Spread::new(scenario, given.seeds);
-        println!("{}", spread.line());
+        println!("{}", spread::TABLE.row(&spread));
         lost += spread.rdma_lost;
         spreads.push(spread);
     }

@@ -15,7 +15,8 @@ use pipelines::qos::{Class, NodeLimits, RedProfile};
 use serde::Serialize;
 
 use crate::live::LiveError;
-use crate::live::plot::{Panel, Series, draw};
+use crate::report::plot::{Panel, Series, draw};
+use crate::report::table::{Table, column, number};
 use reaction::Parameters;
 use sim::{Flow, Limit, Setup, Source, Trace};
 
@@ -166,18 +167,13 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
     let setup = scenario.setup(seed);
     let traces = sim::run(&setup);
     let gbit = |trace: &Trace| trace.mean_from(SETTLED) / 1e9;
+    let pairs = || setup.flows.iter().zip(&traces);
     let of = |wanted: fn(&Flow) -> bool| -> Vec<f64> {
-        setup
-            .flows
-            .iter()
-            .zip(&traces)
-            .filter(|(flow, _)| wanted(flow))
-            .map(|(_, trace)| gbit(trace))
-            .collect()
+        pairs().filter(|(flow, _)| wanted(flow)).map(|(_, trace)| gbit(trace)).collect()
     };
     let obeys = |flow: &Flow| flow.source == Source::Rdma;
     let tcp = of(|flow| flow.source == Source::Tcp);
-    let flows = setup.flows.iter().zip(&traces).map(|(flow, trace)| {
+    let flows = pairs().map(|(flow, trace)| {
         let late = trace.marks.iter().filter(|point| point.0 >= SETTLED);
         let (sum, count) = late.fold((0.0, 0), |(sum, count), point| (sum + point.1, count + 1));
         FlowOutcome {
@@ -194,49 +190,34 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
             marks: sum / f64::from(count.max(1)),
         }
     });
+    let flows = flows.collect();
     Outcome {
         scenario: scenario.name(),
         about: scenario.about(),
-        flows: flows.collect(),
+        flows,
         rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != Source::Tcp).iter().sum(),
         tcp_gbit: tcp.iter().fold(0.0, |sum, rate| sum + rate),
         total_gbit: traces.iter().map(gbit).sum(),
         jain_rdma: jain(&of(|flow| flow.source == Source::Rdma)),
         jain_tcp: jain(&tcp),
-        rdma_lost: setup
-            .flows
-            .iter()
-            .zip(&traces)
-            .filter(|(flow, _)| obeys(flow))
-            .map(|(_, trace)| trace.dropped)
-            .sum(),
+        rdma_lost: pairs().filter(|(flow, _)| obeys(flow)).map(|(_, trace)| trace.dropped).sum(),
         traces,
     }
 }
 
+/// What came out of a scenario on a line.
+pub const TABLE: Table<Outcome> = Table(&[
+    column("scenario", -13, |outcome| outcome.scenario.into()),
+    column("rdma Gb/s", 9, |outcome| number(outcome.rdma_gbit, 2)),
+    column("tcp Gb/s", 8, |outcome| number(outcome.tcp_gbit, 2)),
+    column("all Gb/s", 9, |outcome| number(outcome.total_gbit, 2)),
+    column("jain rdma", 10, |outcome| number(outcome.jain_rdma, 3)),
+    column("jain tcp", 9, |outcome| number(outcome.jain_tcp, 3)),
+    column("rdma lost", 9, |outcome| outcome.rdma_lost.to_string()),
+    column("", 0, |outcome| format!("  {}", outcome.about)),
+]);
+
 impl Outcome {
-    pub fn line(&self) -> String {
-        let index = |jain: Option<f64>| jain.map_or_else(|| "-".into(), |jain| format!("{jain:.3}"));
-        format!(
-            "{:<13} {:>9.2} {:>8.2} {:>9.2} {:>10} {:>9} {:>9}   {}",
-            self.scenario,
-            self.rdma_gbit,
-            self.tcp_gbit,
-            self.total_gbit,
-            index(self.jain_rdma),
-            index(self.jain_tcp),
-            self.rdma_lost,
-            self.about
-        )
-    }
-
-    pub fn head() -> String {
-        format!(
-            "{:<13} {:>9} {:>8} {:>9} {:>10} {:>9} {:>9}",
-            "scenario", "rdma Gb/s", "tcp Gb/s", "all Gb/s", "jain rdma", "jain tcp", "rdma lost"
-        )
-    }
-
     /// Draws rates of classes and of senders, what is held or owed, and marks over time into `stem.svg` and
     /// `stem.png`.
     ///
@@ -312,7 +293,7 @@ mod tests {
     fn dcqcn_rdma_and_tcp_share_by_weight() {
         for (scenario, rdma) in [(Scenario::Even, 5.0), (Scenario::ThreeToOne, 7.5)] {
             let outcome = run(scenario, 0);
-            println!("{}", outcome.line());
+            println!("{}", TABLE.row(&outcome));
             assert_eq!(outcome.rdma_lost, 0);
             near(outcome.total_gbit, 10.0, 3.0);
             // Senders that obey stay a little under their share; TCP takes what they leave.

@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use super::{Outcome, Scenario, run};
+use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Default, Serialize)]
 pub struct Spread {
@@ -61,40 +62,20 @@ impl Spread {
             assured_touched: worst(self.assured_touched, touched, f64::max),
         }
     }
-
-    pub fn head() -> String {
-        format!(
-            "{:<13} {:>5} {:>11} {:>12} {:>13} {:>10} {:>9} {:>9} {:>15}",
-            "scenario",
-            "seeds",
-            "over ceil %",
-            "under ceil %",
-            "share error %",
-            "jain rdma",
-            "jain tcp",
-            "rdma lost",
-            "assured touched"
-        )
-    }
-
-    pub fn line(&self) -> String {
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
-        };
-        format!(
-            "{:<13} {:>5} {:>11} {:>12} {:>13} {:>10} {:>9} {:>9} {:>15}",
-            self.scenario,
-            self.seeds,
-            number(self.over_ceil, 2),
-            number(self.under_ceil, 2),
-            number(self.share_error, 2),
-            number(self.jain_rdma, 3),
-            number(self.jain_tcp, 3),
-            self.rdma_lost,
-            number(self.assured_touched, 0)
-        )
-    }
 }
+
+/// A scenario on a line.
+pub const TABLE: Table<Spread> = Table(&[
+    column("scenario", -13, |spread| spread.scenario.into()),
+    column("seeds", 5, |spread| spread.seeds.to_string()),
+    column("over ceil %", 11, |spread| number(spread.over_ceil, 2)),
+    column("under ceil %", 12, |spread| number(spread.under_ceil, 2)),
+    column("share error %", 13, |spread| number(spread.share_error, 2)),
+    column("jain rdma", 10, |spread| number(spread.jain_rdma, 3)),
+    column("jain tcp", 9, |spread| number(spread.jain_tcp, 3)),
+    column("rdma lost", 9, |spread| spread.rdma_lost.to_string()),
+    column("assured touched", 15, |spread| number(spread.assured_touched, 0)),
+]);
 
 #[cfg(test)]
 mod tests {
@@ -106,7 +87,7 @@ mod tests {
         assert!(rates[0] != rates[1] && rates[1] != rates[2], "{rates:?}");
         for scenario in [Scenario::ThreeToOne, Scenario::Storm] {
             let spread = Spread::new(scenario, 3);
-            println!("{}", spread.line());
+            println!("{}", TABLE.row(&spread));
             assert_eq!((spread.seeds, spread.rdma_lost), (3, 0));
             assert!(spread.over_ceil.is_some_and(|error| error < 1.0), "{spread:?}");
             assert!(spread.assured_touched.is_none_or(|packets| packets == 0.0), "{spread:?}");

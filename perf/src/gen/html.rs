@@ -6,10 +6,10 @@ use super::outcome::{Bin, Outcome, rate_text};
 use super::report::{Report, STREAMS, size_text};
 use super::rfc2544::{Findings, Trial};
 use crate::live::LiveError;
-use crate::live::delay::Quantiles;
-use crate::live::plot::{Panel, Series};
-use crate::page;
-use crate::table::number;
+use crate::report::delay::Quantiles;
+use crate::report::page;
+use crate::report::plot::{Panel, Series};
+use crate::report::table::number;
 
 pub fn page(report: &Report) -> Result<String, LiveError> {
     let mhz = report.hertz as f64 / 1e6;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Received;
-use crate::live::delay::Quantiles;
+use crate::report::delay::Quantiles;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::outcome::{Outcome, StreamOutcome, rate_text};
 use super::rfc2544::Findings;
-use crate::live::delay::Quantiles;
-use crate::table::{Table, column, number};
+use crate::report::delay::Quantiles;
+use crate::report::table::{Table, column, number};
 
 /// From this share of its own ceiling on, the generator is taken for the limit.
 const NEAR: f64 = 0.9;

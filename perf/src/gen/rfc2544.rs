@@ -13,8 +13,8 @@ use super::screen::Screen;
 use super::search::{self, Verdict};
 use super::units::Rate;
 use crate::live::LiveError;
-use crate::live::delay::Quantiles;
 use crate::live::ports::Runtime;
+use crate::report::delay::Quantiles;
 
 /// A generator that was late for more than this share of the frames did not bring forth the rate.
 const LATE: f64 = 0.01;

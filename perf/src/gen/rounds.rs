@@ -6,8 +6,8 @@ use pmd::Clock;
 
 use super::outcome;
 use super::tally::Tally;
-use crate::live::delay::Delays;
 use crate::live::pace::Pace;
+use crate::report::delay::Delays;
 
 /// How long a round may take before nobody waits for what is missing.
 const PATIENCE: Duration = Duration::from_secs(1);

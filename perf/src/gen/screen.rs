@@ -81,7 +81,7 @@ fn table(title: &str, time: Range<f64>, before: &[(u64, u64)], streams: &[Stream
     let seconds = (time.end - time.start).max(1e-3);
     for (stream, before) in streams.iter().zip(before) {
         let rate = |now: u64, before: u64| rate_text(now.saturating_sub(before) as f64 / seconds);
-        let delay = |of: fn(&crate::live::delay::Quantiles) -> f64| {
+        let delay = |of: fn(&crate::report::delay::Quantiles) -> f64| {
             stream.delay.as_ref().map_or("-".into(), |delay| format!("{:.1}", of(delay)))
         };
         text.push_str(&format!(

@@ -4,8 +4,8 @@ use super::ledger::Ledger;
 use super::outcome::{StreamBin, StreamOutcome};
 use super::rig::Demand;
 use super::stream::Stream;
-use crate::live::delay::Delays;
 use crate::live::pace::Pace;
+use crate::report::delay::Delays;
 
 /// The counter of a run: its ticks a second, and where the run began.
 #[derive(Debug, Clone, Copy)]

@@ -10,9 +10,9 @@ use super::{Layout, MEMBERS, Options};
 use crate::generator::outcome::{Outcome, StreamBin, StreamOutcome};
 use crate::live::LiveError;
 use crate::live::config::Counted;
-use crate::live::delay::Quantiles;
-use crate::live::plot::{self, Panel, Series};
-use crate::table::by_name;
+use crate::report::delay::Quantiles;
+use crate::report::plot::{self, Panel, Series};
+use crate::report::table::by_name;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Traffic {

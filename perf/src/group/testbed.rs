@@ -17,9 +17,9 @@ use crate::host::interrupt;
 use crate::host::scratch::Scratch;
 use crate::live::LiveError;
 use crate::live::config::{Counted, MemifEnd};
-use crate::live::delay::Quantiles;
 use crate::live::ports::Runtime;
 use crate::live::testbed::{Spec, SwitchUnderTest, Uplink};
+use crate::report::delay::Quantiles;
 
 /// Packets of a ring: a whole round fits.
 const RING: u16 = 1024;

@@ -6,9 +6,9 @@ use super::checks::{Check, Verdict};
 use super::rate_or_none;
 use super::report::{Report, Summary};
 use crate::live::LiveError;
-use crate::live::plot::{Panel, Series};
-use crate::page;
-use crate::table::number;
+use crate::report::page;
+use crate::report::plot::{Panel, Series};
+use crate::report::table::number;
 
 pub fn page(report: &Report) -> Result<String, LiveError> {
     let machine = &report.machine;

@@ -9,10 +9,10 @@ use super::file::Forwarder;
 use super::generator;
 use super::{Kind, Measurement, rate_or_none};
 use crate::compare::record::Machine;
-use crate::compare::report::median;
 use crate::generator::rfc2544::Findings;
-use crate::live::delay::Quantiles;
-use crate::table::{Table, column};
+use crate::report::delay::Quantiles;
+use crate::report::stats::{Spread, median};
+use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -164,7 +164,7 @@ impl Report {
         };
         let own = of(forwarder);
         let first = own.first()?;
-        let rates: Vec<f64> = own.iter().map(|row| row.throughput).collect();
+        let rates = Spread::of(&own.iter().map(|row| row.throughput).collect::<Vec<_>>())?;
         // The first forwarder of the file; in later rounds others begin.
         let leader = self.rows.iter().find(|row| row.what == what && row.round == 0)?;
         let ratios: Vec<f64> = of(&leader.forwarder)
@@ -191,11 +191,7 @@ impl Report {
             workers: first.workers,
             forwarder: forwarder.into(),
             rounds: own.len(),
-            throughput: (
-                median(&rates)?,
-                rates.iter().copied().reduce(f64::min)?,
-                rates.iter().copied().reduce(f64::max)?,
-            ),
+            throughput: (rates.median, rates.min, rates.max),
             first_to_this: if leader.forwarder == forwarder { None } else { median(&ratios) },
             efficiency: None,
             doubtful: if own.iter().any(|row| row.generator_is_the_limit) {
@@ -210,26 +206,8 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let mut lines = vec![format!(
-            "\nmedians over the rounds\n{:<46} {:<16} {:>12} {:>8}  delay p50 (p99.9), us, by load",
-            "measurement", "forwarder", "throughput", "first/it"
-        )];
-        for summary in &self.summary {
-            let delays: Vec<String> =
-                summary.delays.iter().map(|(_, p50, p999)| format!("{p50:.2} ({p999:.1})")).collect();
-            lines.push(format!(
-                "{:<46} {:<16} {:>12} {:>8}  {}{}{}",
-                summary.what,
-                summary.forwarder,
-                rate_or_none(summary.throughput.0),
-                summary.first_to_this.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
-                delays.join(", "),
-                summary
-                    .efficiency
-                    .map_or_else(String::new, |share| format!("{:.0} % a worker", share * 100.0)),
-                summary.doubtful.map_or_else(String::new, |why| format!(" [{why}]"))
-            ));
-        }
+        let mut lines =
+            vec![format!("\nmedians over the rounds\n{}", SUMMARY.text(&self.summary).trim_end())];
         for (what, forwarder, reason) in &self.skipped {
             lines.push(format!("{what:<46} {forwarder:<16} left out: {reason}"));
         }
@@ -240,6 +218,25 @@ impl Report {
         lines.join("\n") + "\n"
     }
 }
+
+/// The medians of a forwarder at a measurement on a line.
+const SUMMARY: Table<Summary> = Table(&[
+    column("measurement", -46, |summary| summary.what.clone()),
+    column("forwarder", -16, |summary| summary.forwarder.clone()),
+    column("throughput", 12, |summary| rate_or_none(summary.throughput.0)),
+    column("first/it", 8, |summary| number(summary.first_to_this, 2)),
+    column(" delay p50 (p99.9), us, by load", 0, |summary| {
+        let delays = summary.delays.iter().map(|(_, p50, p999)| format!("{p50:.2} ({p999:.1})"));
+        let efficiency = summary.efficiency.map(|share| format!("{:.0} % a worker", share * 100.0));
+        let doubt = summary.doubtful.map(|why| format!(" [{why}]"));
+        format!(
+            " {}{}{}",
+            delays.collect::<Vec<_>>().join(", "),
+            efficiency.unwrap_or_default(),
+            doubt.unwrap_or_default()
+        )
+    }),
+]);
 
 /// A turn on a line.
 pub const TABLE: Table<Row> = Table(&[

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::capacity::Capacity;
 use super::interference::Interference;
 use super::stalls::Figures;
-use crate::live::delay::Quantiles;
 use crate::live::testbed::Ports;
-use crate::table::{Table, column, number, percent};
+use crate::report::delay::Quantiles;
+use crate::report::table::{Table, column, number, percent};
 
 /// What the project wants to add at the median at 10 % load, in microseconds.
 const ADDED: f64 = 1.28;
@@ -193,7 +193,7 @@ fn summary(rows: &[Row], load: f64) -> Summary {
 
 /// Of nothing it is not a number.
 fn median(values: Vec<f64>) -> f64 {
-    crate::compare::report::median(&values).unwrap_or(f64::NAN)
+    crate::report::stats::median(&values).unwrap_or(f64::NAN)
 }
 
 /// The medians over the turns at a load on a line.

@@ -9,9 +9,7 @@
 //! overflow because of it, and a loss is the switch's.
 
 pub mod config;
-pub mod delay;
 pub mod pace;
-pub mod plot;
 pub mod ports;
 pub mod testbed;
 

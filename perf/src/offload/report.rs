@@ -5,8 +5,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::live::LiveError;
-use crate::live::plot::{Panel, Series, draw};
-use crate::table::{Table, column, number, percent};
+use crate::report::plot::{Panel, Series, draw};
+use crate::report::table::{Table, column, number, percent};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Trial {

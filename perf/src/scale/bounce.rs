@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::compare::report::median;
+use crate::report::stats::median;
 
 /// Handings over of a batch, and batches: a thread that loses its core spoils one of them.
 const BATCH: u64 = 20_000;

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::model::{self, Inputs, Point};
 use crate::compare::cases::Job;
-use crate::compare::report::median;
 use crate::compare::sample::Sample;
-use crate::table::{Table, column, number};
+use crate::report::stats::{Spread, median};
+use crate::report::table::{Table, column, number};
 
 /// What each of two workers must keep of what it does alone.
 pub const TARGET: f64 = 0.95;
@@ -24,30 +24,6 @@ pub struct Round {
 impl Round {
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.alone.iter().chain(&self.apart).chain(&self.together)
-    }
-}
-
-/// The smallest, the median and the largest of some ratios.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    pub min: f64,
-    /// Median.
-    pub median: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// The median, the smallest and the largest in percent.
-    fn percent(&self) -> String {
-        format!("{:.1} ({:.1}-{:.1})", self.median * 100.0, self.min * 100.0, self.max * 100.0)
-    }
-
-    fn of(values: &[f64]) -> Option<Self> {
-        Some(Self {
-            min: values.iter().copied().reduce(f64::min)?,
-            median: median(values)?,
-            max: values.iter().copied().reduce(f64::max)?,
-        })
     }
 }
 

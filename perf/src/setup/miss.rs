@@ -18,9 +18,9 @@ use wire::{HeapBuf, Psn, Qpn, View};
 use super::world::{self, FAR, LOCAL, REMOTE};
 use crate::host::HostError;
 use crate::live::LiveError;
-use crate::live::delay::{Delays, Quantiles};
 use crate::live::testbed::Station;
-use crate::table::{Table, column, number};
+use crate::report::delay::{Delays, Quantiles};
+use crate::report::table::{Table, column, number};
 
 /// What the project wants the slow path to take at the median, in microseconds.
 const TARGET: f64 = 1.0;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::miss::Misses;
-use crate::compare::report::median;
 use crate::latency::capacity::Capacity;
-use crate::live::delay::Quantiles;
-use crate::table::{Table, by_name, column, number};
+use crate::report::delay::Quantiles;
+use crate::report::stats::median;
+use crate::report::table::{Table, by_name, column, number};
 
 /// What the project wants a worker to set up in a second.
 const TARGET: f64 = 1e6;

@@ -6,12 +6,12 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::Options;
-use crate::compare::report::median;
 use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
-use crate::live::delay::Quantiles;
-use crate::live::plot::{self, Panel, Series};
-use crate::table::{Table, by_name, column, number, percent};
+use crate::report::delay::Quantiles;
+use crate::report::plot::{self, Panel, Series};
+use crate::report::stats::median;
+use crate::report::table::{Table, by_name, column, number, percent};
 
 /// A step of the time series.
 #[derive(Debug, Clone, Serialize)]
