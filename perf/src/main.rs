@@ -18,22 +18,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Compare(compare::cli::Options),
+    Compare(compare::cli::CompareOptions),
     /// Make one page of records of comparisons, with the targets met and missed.
-    Report(Report),
-    Storm(storm::Options),
-    Group(group::Options),
-    Dcqcn(dcqcn::cli::Options),
-    Gen(generator::cli::Options),
-    Lab(lab::cli::Options),
-    Latency(latency::Options),
-    Setup(setup::Options),
-    Scale(scale::Options),
-    Offload(offload::Options),
+    Report(ReportOptions),
+    Storm(storm::StormOptions),
+    Group(group::GroupOptions),
+    Dcqcn(dcqcn::cli::DcqcnOptions),
+    Gen(generator::cli::GenOptions),
+    Lab(lab::cli::LabOptions),
+    Latency(latency::LatencyOptions),
+    Setup(setup::SetupOptions),
+    Scale(scale::ScaleOptions),
+    Offload(offload::OffloadOptions),
 }
 
 #[derive(Args)]
-struct Report {
+struct ReportOptions {
     /// Records, as `perf compare --record` writes them; the last one counts where they have the same row.
     #[arg(required = true)]
     records: Vec<PathBuf>,
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(given: &Report) -> anyhow::Result<()> {
+fn report(given: &ReportOptions) -> anyhow::Result<()> {
     let mut records = Vec::new();
     for path in &given.records {
         let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;

@@ -119,12 +119,12 @@ pub enum Traffic {
 
 /// A number of flows, with the words it was given in ("1k").
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flows {
+pub struct FlowCount {
     pub given: String,
     pub count: usize,
 }
 
-impl fmt::Display for Flows {
+impl fmt::Display for FlowCount {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(&self.given)
     }
@@ -135,7 +135,7 @@ pub const MOST_REPLAYED: usize = 200_000;
 /// More flows than this are not measured.
 const MOST_FLOWS: usize = 1_000_000;
 
-impl FromStr for Flows {
+impl FromStr for FlowCount {
     type Err = UnknownName;
 
     fn from_str(given: &str) -> Result<Self, UnknownName> {
@@ -232,7 +232,7 @@ pub struct Job {
     pub case: Case,
     /// So many tenants on one trunk port; `None` is one with a port of its own.
     pub tenants: Option<u32>,
-    pub flows: Flows,
+    pub flows: FlowCount,
     /// Length of the inner Ethernet frame, its 4-byte frame check sequence included.
     pub inner_bytes: usize,
     pub traffic: Traffic,
@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn flows_keep_their_words() {
-        let flows: Flows = "1k".parse().unwrap();
+        let flows: FlowCount = "1k".parse().unwrap();
         assert_eq!((flows.count, flows.to_string().as_str()), (1000, "1k"));
-        assert_eq!("100k".parse::<Flows>().unwrap().count, 100_000);
-        assert_eq!("1M".parse::<Flows>().unwrap().count, 1_000_000);
+        assert_eq!("100k".parse::<FlowCount>().unwrap().count, 100_000);
+        assert_eq!("1M".parse::<FlowCount>().unwrap().count, 1_000_000);
         for bad in ["", "k", "0", "-1", "1m", "2M", "1001k", "1.5k", "99999999999999999999k"] {
-            assert!(bad.parse::<Flows>().is_err(), "{bad}");
+            assert!(bad.parse::<FlowCount>().is_err(), "{bad}");
         }
     }
 

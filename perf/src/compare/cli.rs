@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 
-use super::cases::{Flows, Job, Peer, Traffic, Work};
+use super::cases::{FlowCount, Job, Peer, Traffic, Work};
 use super::frames::INNER_BYTES;
 use super::ovs::ExactMatchCache;
 use super::record::Record;
-use super::{Outcome, Supply, check, report};
+use super::{RowOutcome, Supply, check, report};
 use crate::host::interrupt;
 use crate::options::{Common, within, write_json};
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct CompareOptions {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
     /// without the rates of `--qos`: no-qos; with one tenant on the trunk: one-tenant; with
@@ -29,7 +29,7 @@ pub struct Options {
     pub(super) frames: Supply,
     /// Numbers of flows, as in 1,1k,100k,1M.
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
-    flows: Vec<Flows>,
+    flows: Vec<FlowCount>,
     /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
     #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
     inner_bytes: usize,
@@ -68,10 +68,10 @@ pub struct Options {
     pub common: Common,
 }
 
-impl Options {
+impl CompareOptions {
     /// The rows' cases, flow counts, lengths and traffic.
     pub(super) fn jobs(&self) -> Vec<Job> {
-        let job = |work: &Work, flows: &Flows| Job {
+        let job = |work: &Work, flows: &FlowCount| Job {
             case: work.case,
             tenants: work.tenants,
             flows: flows.clone(),
@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-pub fn run(given: &Options) -> anyhow::Result<()> {
+pub fn run(given: &CompareOptions) -> anyhow::Result<()> {
     let vswitch = if given.peers_alone { None } else { Some(given.common.vswitch()?) };
     interrupt::install()?;
     println!("tunnel: {}", check::tunnel_text());
@@ -99,7 +99,7 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let mut record = Record::begin(vswitch.as_deref(), given.frames);
     let result = super::run(given, vswitch, |outcome| match outcome {
-        Outcome::Measured(row) => {
+        RowOutcome::Measured(row) => {
             println!("{}", report::TABLE.row(&row));
             if let Some(line) = report::stages_line(&row) {
                 println!("{line}");
@@ -107,7 +107,7 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
             record.add(&row);
             rows.push(*row);
         }
-        Outcome::Skipped(skipped) => {
+        RowOutcome::Skipped(skipped) => {
             println!("{}", report::skipped_row(&skipped));
             record.skip(&skipped);
         }

@@ -134,7 +134,7 @@ pub enum Sent {
 
 /// What a flow's number says about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct FlowIdentity {
     pub tenant: Tenant,
     pub counterpart: usize,
     /// Which of those.
@@ -155,7 +155,7 @@ pub(crate) fn low_bits(job: &Job) -> u32 {
 }
 
 /// Who is who. `program.rs` says the same in shifts and masks.
-pub fn identity(job: &Job, flow: usize) -> Identity {
+pub fn identity(job: &Job, flow: usize) -> FlowIdentity {
     let number = flow >> low_bits(job);
     let roce = match job.traffic {
         Traffic::Tcp => false,
@@ -166,7 +166,7 @@ pub fn identity(job: &Job, flow: usize) -> Identity {
     let udp = low_word(49_152 + udp);
     match job.tenants {
         // The destination port tells tenants apart, so that one alone has as many flows.
-        Some(tenants) => Identity {
+        Some(tenants) => FlowIdentity {
             tenant: Tenant(flow as u32 % TENANTS % tenants),
             counterpart: flow / TENANTS as usize % TRUNK_PEERS,
             number,
@@ -175,7 +175,7 @@ pub fn identity(job: &Job, flow: usize) -> Identity {
             udp,
             queue_pair: (0x100 + flow) as u32,
         },
-        None => Identity {
+        None => FlowIdentity {
             tenant: Tenant(0),
             counterpart: flow % PEERS,
             number,
@@ -232,7 +232,7 @@ fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
 /// A request to a queue pair of its own. A frame that comes again and again has a sequence number that never moves on:
 /// a read of a megabyte is what a switch that does not know the path MTU can claim neither gaps nor repetitions of.
 /// Where its header does not fit, a send, which the switch then counts as repeated.
-fn request(path: &Path, who: Identity, room: usize, sent: Sent) -> Vec<u8> {
+fn request(path: &Path, who: FlowIdentity, room: usize, sent: Sent) -> Vec<u8> {
     let queue_pair = Qpn::truncated(who.queue_pair);
     let (opcode, psn, body) = if room >= RETH && sent == Sent::Replayed {
         let reth = roce::Reth::new(0, 1, 1 << 20);

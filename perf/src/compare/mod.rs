@@ -31,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cases::{Case, Job, Peer};
-use cli::Options;
+use cli::CompareOptions;
 pub use error::CompareError;
 use frames::Frames;
-use peer::{Contender, Setup, Sink, Source, Switch};
-use plugin::Device;
-use report::{Measured, Pair, Row};
+use peer::{Contender, FrameSink, FrameSource, Switch, SwitchSetup};
+use plugin::TemplateDevice;
+use report::{CompareRow, Measured, Pair};
 use runner::{Runner, check_kept};
 use sample::Counter;
 use template::Program;
@@ -86,17 +86,17 @@ pub struct Skipped {
 
 /// What a job and a peer came to.
 #[derive(Debug, Clone)]
-pub enum Outcome {
-    Measured(Box<Row>),
+pub enum RowOutcome {
+    Measured(Box<CompareRow>),
     /// It could not be.
     Skipped(Skipped),
 }
 
 /// Runs the comparison; each finished row is handed to `finished` at once.
 pub fn run(
-    options: &Options,
+    options: &CompareOptions,
     vswitch: Option<PathBuf>,
-    mut finished: impl FnMut(Outcome),
+    mut finished: impl FnMut(RowOutcome),
 ) -> Result<(), CompareError> {
     let jobs = options.jobs();
     let bench = Bench::prepare(options, vswitch, &jobs)?;
@@ -104,15 +104,15 @@ pub fn run(
         for &peer in options.peers.iter().flatten() {
             let objection = bench.objection(job, peer);
             if let Some(reason) = objection {
-                finished(Outcome::Skipped(Skipped { job: job.clone(), peer, reason }));
+                finished(RowOutcome::Skipped(Skipped { job: job.clone(), peer, reason }));
                 continue;
             }
             let measured = match options.frames {
                 Supply::Template => bench.made(number, job, peer)?,
                 Supply::Pcap => bench.replayed(number, job, peer)?,
             };
-            if let Some(row) = Row::new(job, peer, measured, bench.hertz) {
-                finished(Outcome::Measured(Box::new(row)));
+            if let Some(row) = CompareRow::new(job, peer, measured, bench.hertz) {
+                finished(RowOutcome::Measured(Box::new(row)));
             }
         }
     }
@@ -159,7 +159,7 @@ impl Programs {
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    options: &'a CompareOptions,
     /// The daemon; without one the peers are measured alone.
     vswitch: Option<PathBuf>,
     /// The plugin driver, or why there is none; `None` where none is needed.
@@ -174,7 +174,11 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn prepare(options: &'a Options, vswitch: Option<PathBuf>, jobs: &[Job]) -> Result<Self, CompareError> {
+    fn prepare(
+        options: &'a CompareOptions,
+        vswitch: Option<PathBuf>,
+        jobs: &[Job],
+    ) -> Result<Self, CompareError> {
         let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
@@ -201,8 +205,8 @@ impl<'a> Bench<'a> {
         &self,
         contender: Contender,
         job: &Job,
-        source: Source,
-        sink: Sink,
+        source: FrameSource,
+        sink: FrameSink,
     ) -> Result<Box<dyn Switch>, CompareError> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
@@ -210,7 +214,7 @@ impl<'a> Bench<'a> {
             Contender::Peer(Peer::Before) => self.options.before.as_deref(),
             _ => self.vswitch.as_deref(),
         };
-        let setup = Setup {
+        let setup = SwitchSetup {
             job,
             source,
             sink,
@@ -273,8 +277,8 @@ impl<'a> Bench<'a> {
     /// Plays the frames once and checks what comes out.
     fn check_output(&self, contender: Contender, job: &Job, files: &Files) -> Result<(), CompareError> {
         let out = files.path.with_extension(format!("{contender}.out.pcap"));
-        let source = Source::Once(files.path.clone());
-        let mut switch = self.start(contender, job, source, Sink::File(out.clone()))?;
+        let source = FrameSource::Once(files.path.clone());
+        let mut switch = self.start(contender, job, source, FrameSink::File(out.clone()))?;
         let wanted = files.frames.input.len() as u64;
         let mut last = (0, std::time::Instant::now());
         loop {
@@ -344,7 +348,7 @@ impl<'a> Bench<'a> {
     }
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
-        let switch = self.start(contender, job, Source::Endless(files.path.clone()), Sink::Drop)?;
+        let switch = self.start(contender, job, FrameSource::Endless(files.path.clone()), FrameSink::Drop)?;
         Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
 
@@ -358,8 +362,8 @@ impl<'a> Bench<'a> {
         let board = |port: usize| self.scratch.path().join(format!("run-{}.board{port}", self.serial.get()));
         let boards = [board(0), board(1)];
         let [source, sink] =
-            [0, 1].map(|port| Device { frames: programs.file(port), board: boards[port].clone() });
-        let switch = self.start(contender, job, Source::Made(source), Sink::Swallowed(sink))?;
+            [0, 1].map(|port| TemplateDevice { frames: programs.file(port), board: boards[port].clone() });
+        let switch = self.start(contender, job, FrameSource::Made(source), FrameSink::Swallowed(sink))?;
         Runner::settle(contender, switch, &[self.core], |switch, _| {
             let counter = Counter::open(switch, &boards, job)?;
             for (port, (way, program, _)) in programs.0.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::cases::{Case, Job, Traffic};
 use super::frames::{
     LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
-use super::peer::{Attached, Setup, Sink, Source, StageTime, Switch, mbufs};
+use super::peer::{Attached, FrameSink, FrameSource, StageTime, Switch, SwitchSetup, mbufs};
 use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Ours {
     /// Starts the daemon on a config for the job.
-    pub fn start(setup: &Setup<'_>) -> Result<Self, CompareError> {
+    pub fn start(setup: &SwitchSetup<'_>) -> Result<Self, CompareError> {
         let daemon = DaemonSetup {
             program: setup.vswitch,
             folder: &setup.folder,
@@ -176,7 +176,7 @@ fn queue_pairs(job: &Job) -> String {
     format!("[rcft]\nentries = {}\n\n", job.flows.count * 5 / 4)
 }
 
-fn config(setup: &Setup<'_>, socket: &Path) -> String {
+fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
     let mut text = head(
@@ -217,7 +217,7 @@ fn config(setup: &Setup<'_>, socket: &Path) -> String {
         vnic(&mut text, &VnicLines { name: far.name, tenant: Tenant(0), mac, vips: &vips, port: &port }, job);
     } else {
         // More than an Ethernet has is for devices of our own.
-        let attached = matches!(setup.sink, Sink::Attached(_));
+        let attached = matches!(setup.sink, FrameSink::Attached(_));
         tunnel(&mut text, job, far, if attached { 1500 } else { 1600 });
     }
     text
@@ -324,14 +324,14 @@ pub(crate) fn locations(text: &mut String, tenant: Tenant, vtep: Station, counte
     }
 }
 
-fn source_port(source: &Source) -> String {
+fn source_port(source: &FrameSource) -> String {
     match source {
-        Source::Endless(path) => {
+        FrameSource::Endless(path) => {
             format!("{{ kind = \"pcap\", rx-pcap = \"{}\", infinite-rx = true }}", path.display())
         }
-        Source::Once(path) => format!("{{ kind = \"pcap\", rx-pcap = \"{}\" }}", path.display()),
-        Source::Made(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(0)),
-        Source::Attached(port) => attached_port(port),
+        FrameSource::Once(path) => format!("{{ kind = \"pcap\", rx-pcap = \"{}\" }}", path.display()),
+        FrameSource::Made(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(0)),
+        FrameSource::Attached(port) => attached_port(port),
     }
 }
 
@@ -349,13 +349,13 @@ fn attached_port(port: &Attached) -> String {
     }
 }
 
-fn sink_port(sink: &Sink) -> String {
+fn sink_port(sink: &FrameSink) -> String {
     match sink {
         // The same device as the peers' sink; kind "null" would also receive.
-        Sink::Drop => "{ kind = \"raw\", vdev = \"net_null_sink,no-rx=1\" }".into(),
-        Sink::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
-        Sink::Swallowed(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(1)),
-        Sink::Attached(port) => attached_port(port),
+        FrameSink::Drop => "{ kind = \"raw\", vdev = \"net_null_sink,no-rx=1\" }".into(),
+        FrameSink::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
+        FrameSink::Swallowed(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(1)),
+        FrameSink::Attached(port) => attached_port(port),
     }
 }
 
@@ -372,10 +372,10 @@ mod tests {
     fn text_for(case: Case, qos: bool, tenants: Option<u32>) -> String {
         let job =
             Job { case, tenants, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp, qos };
-        let setup = Setup {
+        let setup = SwitchSetup {
             job: &job,
-            source: Source::Endless("in.pcap".into()),
-            sink: Sink::Drop,
+            source: FrameSource::Endless("in.pcap".into()),
+            sink: FrameSink::Drop,
             plugin: None,
             core: 1,
             more_cores: &[],

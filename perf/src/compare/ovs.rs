@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cases::{Case, Job, words};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
-use super::peer::{Setup, Source, Switch};
+use super::peer::{FrameSource, Switch, SwitchSetup};
 use super::{CompareError, arguments_of};
 use crate::host::process::{self, Placement, Process};
 use crate::host::{HostError, interrupt, scratch};
@@ -99,7 +99,7 @@ impl Control {
 
 impl Ovs {
     /// Starts database and switch, makes bridges and rules, and last the port that begins to receive.
-    pub fn start(setup: &Setup<'_>, megaflows: Megaflows) -> Result<Self, CompareError> {
+    pub fn start(setup: &SwitchSetup<'_>, megaflows: Megaflows) -> Result<Self, CompareError> {
         let folder = setup.folder.display().to_string();
         let environment: Vec<(String, String)> = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"]
             .map(|name| (name.to_owned(), folder.clone()))
@@ -151,7 +151,7 @@ impl Ovs {
         Ok(ovs)
     }
 
-    fn build(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
+    fn build(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
         self.add_bridge("br-int")?;
         if setup.job.case != Case::L2 {
             self.add_tunnel()?;
@@ -207,7 +207,7 @@ impl Ovs {
         Ok(())
     }
 
-    fn add_sink(&self, setup: &Setup<'_>) -> Result<(), CompareError> {
+    fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
         self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores().len())
     }
 
@@ -271,7 +271,7 @@ impl Ovs {
     }
 }
 
-fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
+fn configure(control: &Control, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
     control.vsctl(&["--no-wait", "init"])?;
     let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
@@ -305,8 +305,8 @@ fn configure(control: &Control, setup: &Setup<'_>) -> Result<(), CompareError> {
 
 /// Whether ports are polled only when all is set up: the datapath polls a port before the bridge knows it and drops
 /// what comes, which must not happen to frames that are played once. (An endless port does not survive the change.)
-fn polls_late(source: &Source) -> bool {
-    matches!(source, Source::Once(_))
+fn polls_late(source: &FrameSource) -> bool {
+    matches!(source, FrameSource::Once(_))
 }
 
 fn flows(job: &Job) -> usize {

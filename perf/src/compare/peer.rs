@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
-use super::plugin::Device;
+use super::plugin::TemplateDevice;
 use super::{CompareError, ours, ovs, testpmd};
 use crate::host::cores::Cores;
 use crate::host::process::Process;
 
 /// Where the frames come from.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum FrameSource {
     /// A pcap file over and over, copied from memory.
     Endless(PathBuf),
     /// A pcap file once.
     Once(PathBuf),
-    Made(Device),
+    Made(TemplateDevice),
     /// A port with somebody else at its other end.
     Attached(Attached),
 }
@@ -41,7 +41,7 @@ impl Attached {
     }
 }
 
-impl Source {
+impl FrameSource {
     /// Name, with a number that no other port has, and arguments of the device that gives them.
     pub(crate) fn device(&self, number: usize) -> String {
         match self {
@@ -60,16 +60,16 @@ impl Source {
 
 /// Where they go.
 #[derive(Debug, Clone)]
-pub enum Sink {
+pub enum FrameSink {
     Drop,
     File(PathBuf),
     /// Swallowed by a template device, which also makes frames where both ways are measured.
-    Swallowed(Device),
+    Swallowed(TemplateDevice),
     /// A port with somebody else at its other end, who may also send.
     Attached(Attached),
 }
 
-impl Sink {
+impl FrameSink {
     /// Name and arguments of the device. The first two receive nothing.
     pub(crate) fn device(&self, number: usize) -> String {
         match self {
@@ -83,12 +83,12 @@ impl Sink {
 
 /// Everything a switch needs to know to start.
 #[derive(Debug)]
-pub struct Setup<'a> {
+pub struct SwitchSetup<'a> {
     pub job: &'a Job,
     /// Where frames come from.
-    pub source: Source,
+    pub source: FrameSource,
     /// Where they go.
-    pub sink: Sink,
+    pub sink: FrameSink,
     pub plugin: Option<PathBuf>,
     pub core: usize,
     pub more_cores: &'a [usize],
@@ -102,7 +102,7 @@ pub struct Setup<'a> {
     pub vswitch: &'a Path,
 }
 
-impl Setup<'_> {
+impl SwitchSetup<'_> {
     /// The first core that forwards, and the other one.
     pub(crate) fn main_cores(&self) -> Cores {
         Cores { forwarding: self.core, housekeeping: self.housekeeping }
@@ -116,11 +116,11 @@ impl Setup<'_> {
     pub(crate) fn bus_words(&self) -> Vec<String> {
         let attached = [
             match &self.source {
-                Source::Attached(Attached::Pci(device)) => Some(device),
+                FrameSource::Attached(Attached::Pci(device)) => Some(device),
                 _ => None,
             },
             match &self.sink {
-                Sink::Attached(Attached::Pci(device)) => Some(device),
+                FrameSink::Attached(Attached::Pci(device)) => Some(device),
                 _ => None,
             },
         ];
@@ -176,7 +176,7 @@ impl std::fmt::Display for Contender {
     }
 }
 
-pub fn start(contender: Contender, setup: &Setup<'_>) -> Result<Box<dyn Switch>, CompareError> {
+pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Switch>, CompareError> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),

@@ -17,7 +17,7 @@ pub fn build(folder: &Path) -> Result<PathBuf, BuildError> {
 }
 
 #[derive(Debug, Clone)]
-pub struct Device {
+pub struct TemplateDevice {
     /// What it makes; nothing if not given.
     pub frames: Option<PathBuf>,
     /// Where it counts.
@@ -27,7 +27,7 @@ pub struct Device {
 /// One in so many packets is kept as a sample. A prime, so that no burst size or flow count is in step with it.
 const SAMPLE: u32 = 4099;
 
-impl Device {
+impl TemplateDevice {
     /// Its name, with a number that no other one has, and arguments.
     pub fn text(&self, number: usize) -> String {
         let frames = self.frames.as_ref().map(|path| format!("frames={},", path.display()));
@@ -50,7 +50,7 @@ mod tests {
     fn received(plugin: &Path, folder: &Path, job: &Job) -> Vec<String> {
         let frames = folder.join(format!("{}-{}.frames", job.label(), job.traffic));
         std::fs::write(&frames, program(job, job.case).text()).unwrap();
-        let device = Device { frames: Some(frames), board: folder.join("board") }.text(0);
+        let device = TemplateDevice { frames: Some(frames), board: folder.join("board") }.text(0);
         let words = format!(
             "--no-huge -m 128 --no-pci --no-telemetry --no-shconf --file-prefix perf-template-{} -d {} --vdev {device} \
              -- -i --forward-mode=rxonly --total-num-mbufs=4096 --nb-cores=1",

@@ -6,7 +6,7 @@
 use super::cases::{Case, Job, TENANTS, Traffic};
 use super::check::OUTER;
 use super::frames::{self, OUTER_PORTS, PEERS, Sent, TAG, TCP_PORTS, TRUNK_PEERS, UDP_PORTS};
-use super::template::{Bits, HEAD, Patch, Program, Template};
+use super::template::{Bits, DeviceTemplate, HEAD, Patch, Program};
 
 /// Offsets in a frame without tag: the ports, and BTH's destination queue pair and sequence number with the byte
 /// before each.
@@ -30,7 +30,7 @@ pub fn program(job: &Job, way: Case) -> Program {
     Program { flows: u32::try_from(job.flows.count).unwrap_or(u32::MAX), templates }
 }
 
-fn template(job: &Job, way: Case, flow: usize) -> Template {
+fn template(job: &Job, way: Case, flow: usize) -> DeviceTemplate {
     let frame = frames::input_frame(job, way, flow, Sent::Counted);
     let roce = frames::identity(job, flow).roce;
     let front = match way {
@@ -45,7 +45,7 @@ fn template(job: &Job, way: Case, flow: usize) -> Template {
     }
     // As much is written for long frames as for short ones: the lines with the headers.
     let lines = if front + HEADERS <= HEAD / 2 { HEAD / 2 } else { HEAD };
-    Template { length: frame.len(), head: frame[..frame.len().min(lines)].to_vec(), patches }
+    DeviceTemplate { length: frame.len(), head: frame[..frame.len().min(lines)].to_vec(), patches }
 }
 
 /// `base` plus so many (a power of two) values of the flow's bits from `shift` on.

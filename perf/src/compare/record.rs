@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::{More, Row};
+use super::report::{CompareRow, More};
 use super::{Skipped, Supply};
 use crate::host::{process, tsc};
 
@@ -19,17 +19,17 @@ pub struct Record {
     pub frames: String,
     /// Load of the machine over the last minute, before and after.
     pub load: (f64, f64),
-    pub rows: Vec<Figures>,
+    pub rows: Vec<RecordedRow>,
     /// What could not be measured: case, flows, peer, reason.
     pub skipped: Vec<(String, String, String, String)>,
 }
 
 /// A row with all its figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Figures {
+pub struct RecordedRow {
     /// As in the file of `--json`.
     #[serde(flatten)]
-    pub row: Row,
+    pub row: CompareRow,
     pub more: More,
 }
 
@@ -82,8 +82,8 @@ impl Record {
         }
     }
 
-    pub fn add(&mut self, row: &Row) {
-        self.rows.push(Figures { row: row.clone(), more: row.more.clone() });
+    pub fn add(&mut self, row: &CompareRow) {
+        self.rows.push(RecordedRow { row: row.clone(), more: row.more.clone() });
     }
 
     pub fn skip(&mut self, skipped: &Skipped) {

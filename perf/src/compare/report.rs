@@ -29,7 +29,7 @@ pub struct Measured {
 
 /// A row of the JSON file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct CompareRow {
     /// l2, encap, decap, both, or a trunk's.
     pub case: String,
     /// Number of flows, in the words of the command line.
@@ -74,7 +74,7 @@ pub struct More {
     pub stages: Vec<StageTime>,
 }
 
-impl Row {
+impl CompareRow {
     /// Sums up the pairs of a job; `None` if there are none.
     pub fn new(job: &Job, peer: Peer, measured: Measured, hertz: f64) -> Option<Self> {
         let Measured { pairs, stages } = measured;
@@ -108,7 +108,7 @@ impl Row {
     }
 }
 
-pub const TABLE: Table<Row> = Table(&[
+pub const TABLE: Table<CompareRow> = Table(&[
     column("case", -13, |row| row.case.clone()),
     column("flows", 6, |row| row.flows.clone()),
     column("bytes", 6, |row| row.inner_bytes.to_string()),
@@ -133,7 +133,7 @@ pub fn skipped_row(skipped: &Skipped) -> String {
 }
 
 /// The line below a row that says what our stages take; nothing if that was not asked for.
-pub fn stages_line(row: &Row) -> Option<String> {
+pub fn stages_line(row: &CompareRow) -> Option<String> {
     let stages = &row.more.stages;
     let sum: f64 = stages.iter().map(|stage| stage.cycles).sum();
     let each: Vec<String> =
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn ratios_are_those_of_pairs() {
-        let row = Row::new(&job(), Peer::OvsExact, pairs(), 1e9).unwrap();
+        let row = CompareRow::new(&job(), Peer::OvsExact, pairs(), 1e9).unwrap();
         assert_eq!((row.ratio_min, row.ratio_median, row.ratio_max), (Some(0.9), Some(2.0), Some(2.0)));
         assert_eq!((row.ours_mpps, row.peer_mpps), (Some(10.0), 6.0));
         assert_eq!(row.added_cycles, None);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn cycles_are_added_to_testpmd_only() {
-        let row = Row::new(&job(), Peer::Testpmd, pairs(), 1e9).unwrap();
+        let row = CompareRow::new(&job(), Peer::Testpmd, pairs(), 1e9).unwrap();
         // 100 - 200, 111 - 100, 83 - 167: the median is 83 - 167.
         let added = row.added_cycles.unwrap();
         assert!((added - (1e9 / 12e6 - 1e9 / 6e6)).abs() < 1e-6, "{added}");
@@ -179,12 +179,12 @@ mod tests {
 
     #[test]
     fn no_pairs_no_row() {
-        assert_eq!(Row::new(&job(), Peer::Testpmd, Measured::default(), 1e9), None);
+        assert_eq!(CompareRow::new(&job(), Peer::Testpmd, Measured::default(), 1e9), None);
     }
 
     #[test]
     fn json_has_exactly_the_agreed_fields() {
-        let row = Row::new(&job(), Peer::OvsWildcard, pairs(), 1e9).unwrap();
+        let row = CompareRow::new(&job(), Peer::OvsWildcard, pairs(), 1e9).unwrap();
         let value = serde_json::to_value([row]).unwrap();
         let mut names: Vec<&str> = value[0].as_object().unwrap().keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(value[0]["flows"], "1k");
         assert_eq!(value[0]["inner_bytes"], 64);
         assert!(value[0]["added_cycles"].is_null());
-        let row = Row::new(&Job { qos: true, ..job() }, Peer::NoQos, pairs(), 1e9).unwrap();
+        let row = CompareRow::new(&Job { qos: true, ..job() }, Peer::NoQos, pairs(), 1e9).unwrap();
         assert!(serde_json::to_value(row).unwrap()["qos"] == true);
     }
 
@@ -214,7 +214,7 @@ mod tests {
     fn a_peer_alone_leaves_our_side_empty() {
         let pairs = vec![Pair { ours: None, peer: sample(5_000_000) }];
         let alone = Measured { pairs, stages: Vec::new() };
-        let row = Row::new(&job(), Peer::Testpmd, alone, 1e9).unwrap();
+        let row = CompareRow::new(&job(), Peer::Testpmd, alone, 1e9).unwrap();
         assert_eq!((row.ours_mpps, row.ratio_median, row.added_cycles), (None, None, None));
         assert_eq!(row.peer_mpps, 5.0);
         assert!(TABLE.row(&row).contains("- / - / -"));
@@ -224,10 +224,10 @@ mod tests {
     fn stages_are_told_below_the_row() {
         let stage = |name: &str, cycles: f64| StageTime { stage: name.to_owned(), cycles, burst: 32.0 };
         let mut measured = pairs();
-        let bare = Row::new(&job(), Peer::Testpmd, measured.clone(), 1e9).unwrap();
+        let bare = CompareRow::new(&job(), Peer::Testpmd, measured.clone(), 1e9).unwrap();
         assert_eq!(stages_line(&bare), None);
         measured.stages = vec![stage("rx", 9.96), stage("lookup", 20.0)];
-        let row = Row::new(&job(), Peer::Testpmd, measured, 1e9).unwrap();
+        let row = CompareRow::new(&job(), Peer::Testpmd, measured, 1e9).unwrap();
         assert_eq!(stages_line(&row).unwrap(), "  cycles by stage: rx 10.0, lookup 20.0 = 30.0");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::record::{Figures, Record};
+use super::record::{Record, RecordedRow};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
@@ -65,10 +65,10 @@ const TARGETS: [Target; 18] = [
 
 impl Target {
     /// The row that it is judged by: the last one measured.
-    fn row<'a>(&self, records: &'a [Record]) -> Option<&'a Figures> {
+    fn row<'a>(&self, records: &'a [Record]) -> Option<&'a RecordedRow> {
         let mut rows =
             records.iter().filter(|record| record.frames == "template").flat_map(|record| &record.rows);
-        rows.rfind(|Figures { row, .. }| {
+        rows.rfind(|RecordedRow { row, .. }| {
             row.qos
                 && row.traffic == "tcp"
                 && (row.case.as_str(), row.flows.as_str()) == (self.case, self.flows)
@@ -78,7 +78,7 @@ impl Target {
     }
 
     /// Wanted, found with its spread, and whether that is enough.
-    fn verdict(&self, figures: &Figures) -> Option<(String, String, bool)> {
+    fn verdict(&self, figures: &RecordedRow) -> Option<(String, String, bool)> {
         let row = &figures.row;
         Some(match self.bound {
             Bound::Added(most) => {
@@ -186,7 +186,7 @@ fn stages(text: &mut String, records: &[Record]) {
         names.join(" | "),
         "---|".repeat(names.len())
     );
-    for Figures { row, more } in figures() {
+    for RecordedRow { row, more } in figures() {
         let of = |name: &&str| {
             let stage = more.stages.iter().find(|stage| stage.stage == **name);
             stage.map_or("-".into(), |stage| format!("{:.1}", stage.cycles))
@@ -212,7 +212,7 @@ fn rows(text: &mut String, records: &[Record]) {
     );
     let number =
         |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
-    for Figures { row, more } in records.iter().flat_map(|record| &record.rows) {
+    for RecordedRow { row, more } in records.iter().flat_map(|record| &record.rows) {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {:.2} | {:.0} | {} | {} ({} to {}) | {} |",

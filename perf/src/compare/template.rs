@@ -47,7 +47,7 @@ impl Patch {
 
 /// A frame before it is patched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct DeviceTemplate {
     /// Length of the frame.
     pub length: usize,
     /// How it begins, at most [`HEAD`] bytes.
@@ -60,7 +60,7 @@ pub struct Template {
 pub struct Program {
     pub flows: u32,
     /// Flow F is of template F modulo their number.
-    pub templates: Vec<Template>,
+    pub templates: Vec<DeviceTemplate>,
 }
 
 impl Program {
@@ -81,7 +81,7 @@ impl Program {
         text
     }
 
-    fn template(&self, flow: u32) -> &Template {
+    fn template(&self, flow: u32) -> &DeviceTemplate {
         &self.templates[flow as usize & (self.templates.len() - 1)]
     }
 

@@ -1,14 +1,14 @@
 //! `dpdk-testpmd` in io mode: the floor, what source, sink and burst handling cost by themselves.
 
 use super::CompareError;
-use super::peer::{Attached, Setup, Sink, Source, Switch, mbufs};
+use super::peer::{Attached, FrameSink, FrameSource, Switch, SwitchSetup, mbufs};
 use crate::host::process::Process;
-use crate::host::testpmd::{LIMIT, Spec, Testpmd};
+use crate::host::testpmd::{LIMIT, Testpmd, TestpmdSpec};
 
 const SINK_PORT: &str = "1";
 
 /// Starts it and begins forwarding.
-pub fn start(setup: &Setup<'_>) -> Result<Testpmd, CompareError> {
+pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd, CompareError> {
     // Port 0 and port 1 follow the order of the devices.
     let (source, sink) = (setup.source.device(0), setup.sink.device(1));
     let mut eal = setup.bus_words();
@@ -16,10 +16,10 @@ pub fn start(setup: &Setup<'_>) -> Result<Testpmd, CompareError> {
     if let Some(plugin) = &setup.plugin {
         eal.extend(["-d".into(), plugin.display().to_string()]);
     }
-    if !matches!(setup.source, Source::Attached(Attached::Pci(_))) {
+    if !matches!(setup.source, FrameSource::Attached(Attached::Pci(_))) {
         eal.extend(["--vdev".into(), source]);
     }
-    if !matches!(setup.sink, Sink::Attached(Attached::Pci(_))) {
+    if !matches!(setup.sink, FrameSink::Attached(Attached::Pci(_))) {
         eal.extend(["--vdev".into(), sink]);
     }
     let cores = setup.cores();
@@ -30,7 +30,7 @@ pub fn start(setup: &Setup<'_>) -> Result<Testpmd, CompareError> {
         own.extend(["rxq", "txq"].map(|queues| format!("--{queues}={}", cores.len())));
     }
     let (housekeeping, prefix) = (setup.housekeeping, setup.prefix.as_str());
-    let mut testpmd = Testpmd::start(&Spec { housekeeping, cores: &cores, prefix, eal, own })?;
+    let mut testpmd = Testpmd::start(&TestpmdSpec { housekeeping, cores: &cores, prefix, eal, own })?;
     testpmd.forward()?;
     Ok(testpmd)
 }

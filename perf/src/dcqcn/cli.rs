@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::Scenario;
-use super::spread::{self, Spread};
+use super::SimScenario;
+use super::spread::{self, SeedSpread};
 use crate::options::write_json;
 
 /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct DcqcnOptions {
     /// What to run: alone, even, three-to-one, storm [default: all].
     #[arg(value_parser = scenario)]
-    scenarios: Vec<Scenario>,
+    scenarios: Vec<SimScenario>,
     /// Write the figures as JSON to this file; with `--seeds`, those of the worst.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -25,16 +25,17 @@ pub struct Options {
     seeds: u64,
 }
 
-fn scenario(name: &str) -> Result<Scenario, String> {
-    let known = Scenario::ALL;
+fn scenario(name: &str) -> Result<SimScenario, String> {
+    let known = SimScenario::ALL;
     known
         .into_iter()
         .find(|scenario| scenario.name() == name)
-        .ok_or_else(|| format!("there are {}", known.map(Scenario::name).join(", ")))
+        .ok_or_else(|| format!("there are {}", known.map(SimScenario::name).join(", ")))
 }
 
-pub fn run(given: &Options) -> anyhow::Result<()> {
-    let scenarios = if given.scenarios.is_empty() { Scenario::ALL.to_vec() } else { given.scenarios.clone() };
+pub fn run(given: &DcqcnOptions) -> anyhow::Result<()> {
+    let scenarios =
+        if given.scenarios.is_empty() { SimScenario::ALL.to_vec() } else { given.scenarios.clone() };
     println!("{}", super::TABLE.head());
     let mut outcomes = Vec::new();
     for &scenario in &scenarios {
@@ -52,7 +53,7 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
         println!("\nthe worst over seeds\n{}", spread::TABLE.head());
     }
     for scenario in scenarios.into_iter().filter(|_| given.seeds > 0) {
-        let spread = Spread::new(scenario, given.seeds);
+        let spread = SeedSpread::new(scenario, given.seeds);
         println!("{}", spread::TABLE.row(&spread));
         lost += spread.rdma_lost;
         spreads.push(spread);

@@ -18,7 +18,7 @@ use crate::live::LiveError;
 use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number};
 use reaction::Parameters;
-use sim::{Flow, Limit, Setup, Source, Trace};
+use sim::{Flow, Limit, SenderKind, SimSetup, Trace};
 
 /// Rate of the link.
 const LINK: u64 = 10_000_000_000;
@@ -28,7 +28,7 @@ const SETTLED: f64 = 0.1;
 const LENGTH_NS: u64 = 300_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scenario {
+pub enum SimScenario {
     Alone,
     /// RDMA against TCP of one vNIC, weights 1:1.
     Even,
@@ -38,7 +38,7 @@ pub enum Scenario {
     Storm,
 }
 
-impl Scenario {
+impl SimScenario {
     pub const ALL: [Self; 4] = [Self::Alone, Self::Even, Self::ThreeToOne, Self::Storm];
 
     pub const fn name(self) -> &'static str {
@@ -79,11 +79,11 @@ impl Scenario {
         (self == Self::Storm).then_some(4)
     }
 
-    fn setup(self, seed: u64) -> Setup {
+    fn setup(self, seed: u64) -> SimSetup {
         let flow = |vnic, source| Flow { vnic, source, from_ns: 0 };
         let free = NodeLimits::FREE;
         // One after the other, so that each has to make room, as the NIC behind them would make them.
-        let late = |n: u64| Flow { from_ns: n * 10_000_000, ..flow(0, Source::Rdma) };
+        let late = |n: u64| Flow { from_ns: n * 10_000_000, ..flow(0, SenderKind::Rdma) };
         let link = Limit::Link(NodeLimits { ceil: LINK, ..free });
         let (limits, flows) = match self {
             Self::Alone => {
@@ -93,7 +93,7 @@ impl Scenario {
             Self::Even | Self::ThreeToOne => {
                 let weight = if self == Self::Even { 1 } else { 3 };
                 let mut flows: Vec<Flow> = (0..4).map(late).collect();
-                flows.extend((0..4).map(|_| flow(0, Source::Tcp)));
+                flows.extend((0..4).map(|_| flow(0, SenderKind::Tcp)));
                 (vec![link, Limit::Class(0, Class::Rdma, NodeLimits { weight, ..free })], flows)
             }
             Self::Storm => {
@@ -103,13 +103,13 @@ impl Scenario {
                     Limit::Tenant(1, assured),
                     Limit::Class(1, Class::Rdma, NodeLimits { assured: 4 * LINK / 10, ..free }),
                 ];
-                let mut flows: Vec<Flow> = (0..4).map(|_| flow(0, Source::Blind(5e9))).collect();
+                let mut flows: Vec<Flow> = (0..4).map(|_| flow(0, SenderKind::Blind(5e9))).collect();
                 // B sends less than it is assured.
-                flows.push(flow(1, Source::Blind(3.9e9)));
+                flows.push(flow(1, SenderKind::Blind(3.9e9)));
                 (limits, flows)
             }
         };
-        Setup {
+        SimSetup {
             limits,
             flows,
             length_ns: LENGTH_NS,
@@ -124,7 +124,7 @@ impl Scenario {
 
 /// What came out of a scenario.
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub struct SimOutcome {
     pub scenario: &'static str,
     pub about: &'static str,
     pub flows: Vec<FlowOutcome>,
@@ -162,8 +162,8 @@ fn jain(rates: &[f64]) -> Option<f64> {
     (rates.len() > 1 && squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
 }
 
-/// Runs a scenario; `seed` is of [`Setup::seed`].
-pub fn run(scenario: Scenario, seed: u64) -> Outcome {
+/// Runs a scenario; `seed` is of [`SimSetup::seed`].
+pub fn run(scenario: SimScenario, seed: u64) -> SimOutcome {
     let setup = scenario.setup(seed);
     let traces = sim::run(&setup);
     let gbit = |trace: &Trace| trace.mean_from(SETTLED) / 1e9;
@@ -171,16 +171,16 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
     let of = |wanted: fn(&Flow) -> bool| -> Vec<f64> {
         pairs().filter(|(flow, _)| wanted(flow)).map(|(_, trace)| gbit(trace)).collect()
     };
-    let obeys = |flow: &Flow| flow.source == Source::Rdma;
-    let tcp = of(|flow| flow.source == Source::Tcp);
+    let obeys = |flow: &Flow| flow.source == SenderKind::Rdma;
+    let tcp = of(|flow| flow.source == SenderKind::Tcp);
     let flows = pairs().map(|(flow, trace)| {
         let late = trace.marks.iter().filter(|point| point.0 >= SETTLED);
         let (sum, count) = late.fold((0.0, 0), |(sum, count), point| (sum + point.1, count + 1));
         FlowOutcome {
             kind: match flow.source {
-                Source::Rdma => "rdma",
-                Source::Blind(_) => "rdma-blind",
-                Source::Tcp => "tcp",
+                SenderKind::Rdma => "rdma",
+                SenderKind::Blind(_) => "rdma-blind",
+                SenderKind::Tcp => "tcp",
             },
             vnic: flow.vnic,
             gbit: gbit(trace),
@@ -191,14 +191,14 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
         }
     });
     let flows = flows.collect();
-    Outcome {
+    SimOutcome {
         scenario: scenario.name(),
         about: scenario.about(),
         flows,
-        rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != Source::Tcp).iter().sum(),
+        rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != SenderKind::Tcp).iter().sum(),
         tcp_gbit: tcp.iter().fold(0.0, |sum, rate| sum + rate),
         total_gbit: traces.iter().map(gbit).sum(),
-        jain_rdma: jain(&of(|flow| flow.source == Source::Rdma)),
+        jain_rdma: jain(&of(|flow| flow.source == SenderKind::Rdma)),
         jain_tcp: jain(&tcp),
         rdma_lost: pairs().filter(|(flow, _)| obeys(flow)).map(|(_, trace)| trace.dropped).sum(),
         traces,
@@ -206,7 +206,7 @@ pub fn run(scenario: Scenario, seed: u64) -> Outcome {
 }
 
 /// What came out of a scenario on a line.
-pub const TABLE: Table<Outcome> = Table(&[
+pub const TABLE: Table<SimOutcome> = Table(&[
     column("scenario", -13, |outcome| outcome.scenario.into()),
     column("rdma Gb/s", 9, |outcome| number(outcome.rdma_gbit, 2)),
     column("tcp Gb/s", 8, |outcome| number(outcome.tcp_gbit, 2)),
@@ -217,7 +217,7 @@ pub const TABLE: Table<Outcome> = Table(&[
     column("", 0, |outcome| format!("  {}", outcome.about)),
 ]);
 
-impl Outcome {
+impl SimOutcome {
     /// Draws rates of classes and of senders, what is held or owed, and marks over time into `stem.svg` and
     /// `stem.png`.
     ///
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn dcqcn_alone_converges_under_its_ceiling_without_loss() {
-        let outcome = run(Scenario::Alone, 0);
+        let outcome = run(SimScenario::Alone, 0);
         assert_eq!(outcome.rdma_lost, 0);
         assert!((4.0..=5.05).contains(&outcome.rdma_gbit), "{outcome:?}");
         assert!(outcome.jain_rdma.is_some_and(|jain| jain > 0.9), "{outcome:?}");
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn dcqcn_rdma_and_tcp_share_by_weight() {
-        for (scenario, rdma) in [(Scenario::Even, 5.0), (Scenario::ThreeToOne, 7.5)] {
+        for (scenario, rdma) in [(SimScenario::Even, 5.0), (SimScenario::ThreeToOne, 7.5)] {
             let outcome = run(scenario, 0);
             println!("{}", TABLE.row(&outcome));
             assert_eq!(outcome.rdma_lost, 0);
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn dcqcn_sums_by_class_are_drawn_of_all_their_senders() {
-        let outcome = run(Scenario::Even, 0);
+        let outcome = run(SimScenario::Even, 0);
         let sums = outcome.sums();
         let names: Vec<&str> = sums.iter().map(|series| series.name.as_str()).collect();
         assert_eq!(names, ["rdma, all of vNIC 0", "tcp, all of vNIC 0", "everything"]);
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn dcqcn_a_storm_leaves_what_is_assured() {
-        let outcome = run(Scenario::Storm, 0);
+        let outcome = run(SimScenario::Storm, 0);
         let victim = outcome.flows.last().unwrap();
         // On the wire its packets are a little longer.
         near(victim.gbit, 3.9 * 1106.0 / 1082.0, 1.0);

@@ -24,7 +24,7 @@ const SAMPLE_NS: u64 = 500_000;
 pub const JITTER_NS: u64 = 2_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Source {
+pub enum SenderKind {
     Rdma,
     Blind(f64),
     Tcp,
@@ -34,7 +34,7 @@ pub enum Source {
 pub struct Flow {
     /// vNIC; its number is its tenant's, too.
     pub vnic: u32,
-    pub source: Source,
+    pub source: SenderKind,
     /// When it begins.
     pub from_ns: u64,
 }
@@ -48,7 +48,7 @@ pub enum Limit {
 }
 
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct SimSetup {
     pub limits: Vec<Limit>,
     pub flows: Vec<Flow>,
     /// How long it runs.
@@ -94,7 +94,7 @@ enum State {
 }
 
 /// Runs a scenario; a trace for each sender.
-pub fn run(setup: &Setup) -> Vec<Trace> {
+pub fn run(setup: &SimSetup) -> Vec<Trace> {
     let vnics = setup.flows.iter().map(|flow| flow.vnic + 1).max().unwrap_or(1);
     let tree = Arc::new(Tree::new(TreeSize { tenants: vnics, vnics }, &|_, _| {}));
     for limit in &setup.limits {
@@ -144,21 +144,21 @@ fn jitter(seed: u64, sender: u64) -> u64 {
     if seed == 0 { 0 } else { (mixed ^ mixed >> 31) % JITTER_NS }
 }
 
-fn state(setup: &Setup, flow: &Flow, begins: u64) -> State {
+fn state(setup: &SimSetup, flow: &Flow, begins: u64) -> State {
     match flow.source {
-        Source::Rdma => State::Rdma {
+        SenderKind::Rdma => State::Rdma {
             rate: ReactionPoint::new(setup.parameters, setup.line_rate, begins),
             receiver: NotificationPoint::default(),
             told: VecDeque::new(),
             due_ns: begins,
         },
-        Source::Blind(rate) => State::Blind { rate, due_ns: begins },
-        Source::Tcp => State::Tcp(Tcp::new(setup.tcp_rtt_ns)),
+        SenderKind::Blind(rate) => State::Blind { rate, due_ns: begins },
+        SenderKind::Tcp => State::Tcp(Tcp::new(setup.tcp_rtt_ns)),
     }
 }
 
 struct Sim<'a> {
-    setup: &'a Setup,
+    setup: &'a SimSetup,
     tree: Arc<Tree>,
     dhtb: Dhtb<usize>,
     divider: Divider,

@@ -1,14 +1,14 @@
 //! A scenario many times, each time with other chances: the worst of it.
 //!
-//! A seed moves the beginnings of the senders and the chances of marks; see [`Setup::seed`](super::sim::Setup::seed).
+//! A seed moves the beginnings of the senders and the chances of marks; see [`SimSetup::seed`](super::sim::SimSetup::seed).
 
 use serde::Serialize;
 
-use super::{Outcome, Scenario, run};
+use super::{SimOutcome, SimScenario, run};
 use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Default, Serialize)]
-pub struct Spread {
+pub struct SeedSpread {
     pub scenario: &'static str,
     pub seeds: u64,
     /// How far everything together was over its ceiling, percent; negative: under it.
@@ -34,14 +34,14 @@ fn worst(one: Option<f64>, other: Option<f64>, better: fn(f64, f64) -> f64) -> O
     }
 }
 
-impl Spread {
+impl SeedSpread {
     /// Runs a scenario with the seeds from 1 on.
-    pub fn new(scenario: Scenario, seeds: u64) -> Self {
+    pub fn new(scenario: SimScenario, seeds: u64) -> Self {
         let none = Self { scenario: scenario.name(), ..Self::default() };
         (1..=seeds).fold(none, |spread, seed| spread.with(scenario, &run(scenario, seed)))
     }
 
-    fn with(self, scenario: Scenario, outcome: &Outcome) -> Self {
+    fn with(self, scenario: SimScenario, outcome: &SimOutcome) -> Self {
         let off = |rate: f64, wanted: f64| (rate / wanted - 1.0) * 100.0;
         let total = off(outcome.total_gbit, scenario.ceil_gbit());
         let share =
@@ -65,7 +65,7 @@ impl Spread {
 }
 
 /// A scenario on a line.
-pub const TABLE: Table<Spread> = Table(&[
+pub const TABLE: Table<SeedSpread> = Table(&[
     column("scenario", -13, |spread| spread.scenario.into()),
     column("seeds", 5, |spread| spread.seeds.to_string()),
     column("over ceil %", 11, |spread| number(spread.over_ceil, 2)),
@@ -83,16 +83,16 @@ mod tests {
 
     #[test]
     fn dcqcn_seeds_differ_and_none_of_them_breaks_a_promise() {
-        let rates: Vec<f64> = (1..4).map(|seed| run(Scenario::Even, seed).flows[0].gbit).collect();
+        let rates: Vec<f64> = (1..4).map(|seed| run(SimScenario::Even, seed).flows[0].gbit).collect();
         assert!(rates[0] != rates[1] && rates[1] != rates[2], "{rates:?}");
-        for scenario in [Scenario::ThreeToOne, Scenario::Storm] {
-            let spread = Spread::new(scenario, 3);
+        for scenario in [SimScenario::ThreeToOne, SimScenario::Storm] {
+            let spread = SeedSpread::new(scenario, 3);
             println!("{}", TABLE.row(&spread));
             assert_eq!((spread.seeds, spread.rdma_lost), (3, 0));
             assert!(spread.over_ceil.is_some_and(|error| error < 1.0), "{spread:?}");
             assert!(spread.assured_touched.is_none_or(|packets| packets == 0.0), "{spread:?}");
-            assert_eq!(spread.share_error.is_some(), scenario == Scenario::ThreeToOne);
-            assert_eq!(spread.assured_touched.is_some(), scenario == Scenario::Storm);
+            assert_eq!(spread.share_error.is_some(), scenario == SimScenario::ThreeToOne);
+            assert_eq!(spread.assured_touched.is_some(), scenario == SimScenario::Storm);
         }
     }
 }

@@ -45,7 +45,7 @@ const fn scale(bits: u32, bound: u32) -> u32 {
 }
 
 #[derive(Debug, Clone)]
-pub struct Flows {
+pub struct FlowChoice {
     count: u32,
     how: How,
 }
@@ -58,7 +58,7 @@ enum How {
     Alias(Vec<(u32, u32)>),
 }
 
-impl Flows {
+impl FlowChoice {
     /// Draws from flows 0 to `count - 1`.
     pub fn new(count: u32, distribution: Distribution, exponent: f64) -> Self {
         let how = match distribution {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn histogram(count: u32, distribution: Distribution, exponent: f64, draws: u32) -> Vec<u32> {
-        let (mut flows, mut dice) = (Flows::new(count, distribution, exponent), Dice::new(7));
+        let (mut flows, mut dice) = (FlowChoice::new(count, distribution, exponent), Dice::new(7));
         let mut seen = vec![0; count as usize];
         for _ in 0..draws {
             seen[flows.draw(&mut dice) as usize] += 1;

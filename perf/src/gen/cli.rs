@@ -9,7 +9,7 @@ use crate::options::{Page, write_json};
 
 /// Generate what a scenario file says, over any DPDK port, and measure what comes back.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct GenOptions {
     /// The scenario (perf/scenarios has examples); `-` reads it from the standard input.
     scenario: PathBuf,
     /// Write everything as JSON to this file; `-` prints it in one line, in place of the text.
@@ -31,7 +31,7 @@ pub struct Options {
     check: bool,
 }
 
-pub fn run(given: Options) -> anyhow::Result<()> {
+pub fn run(given: GenOptions) -> anyhow::Result<()> {
     let (mut scenario, source) = Scenario::load(&given.scenario)?;
     if let Some(loss) = given.loss {
         scenario.run.loss = loss;

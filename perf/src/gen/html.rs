@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::outcome::{Bin, Outcome, rate_text};
-use super::report::{Report, STREAMS, size_text};
+use super::report::{GenReport, STREAMS, size_text};
 use super::rfc2544::{Findings, Trial};
 use crate::live::LiveError;
 use crate::report::delay::Quantiles;
@@ -11,7 +11,7 @@ use crate::report::page;
 use crate::report::plot::{Panel, Series};
 use crate::report::table::number;
 
-pub fn page(report: &Report) -> Result<String, LiveError> {
+pub fn page(report: &GenReport) -> Result<String, LiveError> {
     let mhz = report.hertz as f64 / 1e6;
     let about = format!(
         "{}, core {}, TSC {mhz:.0} MHz; {}; perf {}",

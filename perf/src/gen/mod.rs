@@ -37,8 +37,8 @@ use crate::live::ports::Runtime;
 
 use outcome::Outcome;
 use ports::Lane;
-use report::{Ceiling, Report};
-use rfc2544::{Bench, Findings};
+use report::{Ceiling, GenReport};
+use rfc2544::{Findings, Rfc2544};
 use rig::{Demand, Rig};
 use scenario::check::{Plan, PortPlan, StreamPlan};
 use scenario::{Attachment, Generator, Scenario, Test};
@@ -53,7 +53,7 @@ pub fn memory(generator: &Generator) -> u64 {
 }
 
 /// Runs the tests of a scenario. What was done before the user ended it is in the report.
-pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<Report, LiveError> {
+pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<GenReport, LiveError> {
     let core = choose_core(&cores::available(), scenario.generator.core)?;
     core_affinity::set_for_current(core_affinity::CoreId { id: core });
     process::favour_this();
@@ -62,7 +62,7 @@ pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<
     let _run_folder = RunFolder;
     let runtime = ports::runtime(plan, core, scenario.generator.mbufs)?;
     let screen = Screen::new(quiet, runtime.clock.hz());
-    let report = Report::new(name, core, runtime.clock.hz());
+    let report = GenReport::new(name, core, runtime.clock.hz());
     let mut session = Session { scenario, plan, runtime: &runtime, screen, report };
     match session.all() {
         Err(LiveError::Host(HostError::Interrupted)) => session.report.interrupted = true,
@@ -99,7 +99,7 @@ struct Session<'a> {
     plan: &'a Plan,
     runtime: &'a Runtime,
     screen: Screen,
-    report: Report,
+    report: GenReport,
 }
 
 impl Session<'_> {
@@ -215,7 +215,7 @@ impl Session<'_> {
         })?;
         let mut rig = self.rig(lanes, &streams)?;
         self.warm_up(&mut rig, shares.iter().map(|share| Some(share * most * 0.1)).collect())?;
-        let mut bench = Bench {
+        let mut bench = Rfc2544 {
             rig: &mut rig,
             runtime: self.runtime,
             screen: &mut self.screen,
@@ -232,7 +232,7 @@ impl Session<'_> {
 }
 
 /// The tests of RFC 2544 that the scenario asks for.
-fn tests(bench: &mut Bench<'_>, findings: &mut Findings) -> Result<(), LiveError> {
+fn tests(bench: &mut Rfc2544<'_>, findings: &mut Findings) -> Result<(), LiveError> {
     let wanted = bench.run.tests.clone();
     if wanted.contains(&Test::Throughput) || wanted.contains(&Test::Latency) {
         findings.throughput = Some(bench.throughput()?);

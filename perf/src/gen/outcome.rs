@@ -25,12 +25,12 @@ pub struct Outcome {
     pub bins: Vec<Bin>,
     /// Of a run in rounds.
     #[serde(skip)]
-    pub rounds: Rounds,
+    pub rounds: RoundsOutcome,
 }
 
 /// What became of rounds, in each of which every flow sends a frame.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Rounds {
+pub struct RoundsOutcome {
     pub begun: u64,
     /// Those that were due while another one was under way.
     pub late: u64,

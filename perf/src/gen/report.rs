@@ -15,7 +15,7 @@ const NEAR: f64 = 0.9;
 const LATE: f64 = 0.01;
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct GenReport {
     pub scenario: String,
     pub version: &'static str,
     pub dpdk: String,
@@ -41,7 +41,7 @@ pub struct Ceiling {
     pub rate: f64,
 }
 
-impl Report {
+impl GenReport {
     /// A report with nothing measured yet.
     pub fn new(scenario: &str, core: usize, hertz: u64) -> Self {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -84,14 +84,14 @@ pub fn size_text(size: u32) -> String {
     if size == 0 { "own".into() } else { size.to_string() }
 }
 
-pub fn text(report: &Report) -> String {
+pub fn text(report: &GenReport) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
     let _ = write_text(report, &mut out);
     out
 }
 
-fn write_text(report: &Report, out: &mut String) -> std::fmt::Result {
+fn write_text(report: &GenReport, out: &mut String) -> std::fmt::Result {
     for ceiling in &report.ceilings {
         writeln!(
             out,
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn it_says_when_the_generator_is_the_limit() {
         let judged = |outcome: Outcome, ceiling: f64| {
-            let mut report = Report::new("x.toml", 0, 1);
+            let mut report = GenReport::new("x.toml", 0, 1);
             report.judge_traffic(outcome, Some(ceiling));
             report.generator_is_the_limit
         };

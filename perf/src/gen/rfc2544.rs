@@ -10,7 +10,7 @@ use super::outcome::{Outcome, rate_text};
 use super::rig::{Demand, Rig};
 use super::scenario::{Load, Run};
 use super::screen::Screen;
-use super::search::{self, Verdict};
+use super::search::{self, TrialVerdict};
 use super::units::Rate;
 use crate::live::LiveError;
 use crate::live::ports::Runtime;
@@ -86,7 +86,7 @@ pub struct BackToBack {
     pub mean: f64,
 }
 
-pub struct Bench<'a> {
+pub struct Rfc2544<'a> {
     pub rig: &'a mut Rig,
     pub runtime: &'a Runtime,
     pub screen: &'a mut Screen,
@@ -98,7 +98,7 @@ pub struct Bench<'a> {
     pub ceiling: Option<f64>,
 }
 
-impl Bench<'_> {
+impl Rfc2544<'_> {
     fn demand(&self, rate: f64) -> Demand {
         let rates = self.shares.iter().map(|share| Some(rate * share)).collect();
         Demand::new(rates, self.run.trial)
@@ -120,13 +120,13 @@ impl Bench<'_> {
         Ok((trial, outcome))
     }
 
-    fn verdict(&self, trial: &Trial) -> Verdict {
+    fn verdict(&self, trial: &Trial) -> TrialVerdict {
         if trial.loss > self.run.loss / 100.0 {
-            Verdict::Failed
+            TrialVerdict::Failed
         } else if trial.late > LATE {
-            Verdict::Unfair
+            TrialVerdict::Unfair
         } else {
-            Verdict::Passed
+            TrialVerdict::Passed
         }
     }
 
@@ -135,12 +135,12 @@ impl Bench<'_> {
         let mut trials = Vec::new();
         let step = self.most * self.run.resolution / 100.0;
         let found = search::highest(self.most, step, |rate| {
-            let mut verdict = Verdict::Failed;
+            let mut verdict = TrialVerdict::Failed;
             for _ in 0..=self.run.retries {
                 let (trial, _) = self.trial(rate)?;
                 trials.push(trial);
                 verdict = self.verdict(&trial);
-                if verdict == Verdict::Passed {
+                if verdict == TrialVerdict::Passed {
                     break;
                 }
             }
@@ -193,9 +193,9 @@ impl Bench<'_> {
                 let outcome = self.rig.run(self.runtime, &demand, self.screen)?;
                 crate::host::interrupt::check()?;
                 Ok::<_, LiveError>(match outcome.lost() + outcome.refused() {
-                    0 if outcome.lateness() > LATE => Verdict::Unfair,
-                    0 => Verdict::Passed,
-                    _ => Verdict::Failed,
+                    0 if outcome.lateness() > LATE => TrialVerdict::Unfair,
+                    0 => TrialVerdict::Passed,
+                    _ => TrialVerdict::Failed,
                 })
             })?;
             frames.push(found.value as u64);

@@ -54,8 +54,8 @@ impl Rounds {
         }
     }
 
-    pub(super) fn outcome(self, hertz: u64) -> outcome::Rounds {
+    pub(super) fn outcome(self, hertz: u64) -> outcome::RoundsOutcome {
         let Self { pace, begun, times, .. } = self;
-        outcome::Rounds { begun, late: pace.skipped(), time: times.quantiles(hertz) }
+        outcome::RoundsOutcome { begun, late: pace.skipped(), time: times.quantiles(hertz) }
     }
 }

@@ -270,12 +270,12 @@ const fn max_rate() -> Rate {
 
 /// Where things are in the text of a file, for errors.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct SourceText {
     path: String,
     text: String,
 }
 
-impl Source {
+impl SourceText {
     pub fn new(path: String, text: String) -> Self {
         Self { path, text }
     }
@@ -306,7 +306,7 @@ impl Source {
 
 impl Scenario {
     /// Reads a file; `-` is the standard input.
-    pub fn load(path: &Path) -> Result<(Self, Source), ScenarioError> {
+    pub fn load(path: &Path) -> Result<(Self, SourceText), ScenarioError> {
         let (name, text) = if path == Path::new("-") {
             ("standard input".to_owned(), std::io::read_to_string(std::io::stdin()))
         } else {
@@ -316,7 +316,7 @@ impl Scenario {
         Self::parse(name, text)
     }
 
-    pub fn parse(path: String, text: String) -> Result<(Self, Source), ScenarioError> {
-        Source::new(path, text).read()
+    pub fn parse(path: String, text: String) -> Result<(Self, SourceText), ScenarioError> {
+        SourceText::new(path, text).read()
     }
 }

@@ -2,7 +2,7 @@
 
 /// What a trial at a rate said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     /// No more was lost than may be.
     Passed,
     Failed,
@@ -22,16 +22,16 @@ pub struct Found {
 pub fn highest<E>(
     most: f64,
     step: f64,
-    mut trial: impl FnMut(f64) -> Result<Verdict, E>,
+    mut trial: impl FnMut(f64) -> Result<TrialVerdict, E>,
 ) -> Result<Found, E> {
     let mut limited = false;
     let (mut good, mut bad) = (0.0, most);
     let mut next = most;
     loop {
         match trial(next)? {
-            Verdict::Passed => good = next,
-            Verdict::Failed => (bad, limited) = (next, false),
-            Verdict::Unfair => (bad, limited) = (next, true),
+            TrialVerdict::Passed => good = next,
+            TrialVerdict::Failed => (bad, limited) = (next, false),
+            TrialVerdict::Unfair => (bad, limited) = (next, true),
         }
         if bad - good <= step || good >= most {
             return Ok(Found { value: good, limited });
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    fn device(capacity: f64) -> impl FnMut(f64) -> Result<Verdict, Infallible> {
-        move |rate| Ok(if rate <= capacity { Verdict::Passed } else { Verdict::Failed })
+    fn device(capacity: f64) -> impl FnMut(f64) -> Result<TrialVerdict, Infallible> {
+        move |rate| Ok(if rate <= capacity { TrialVerdict::Passed } else { TrialVerdict::Failed })
     }
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
         let mut trials = 0;
         let found = highest(5e6, 1.0, |_| {
             trials += 1;
-            Ok::<_, Infallible>(Verdict::Passed)
+            Ok::<_, Infallible>(TrialVerdict::Passed)
         });
         assert_eq!((found, trials), (Ok(Found { value: 5e6, limited: false }), 1));
     }
@@ -92,16 +92,16 @@ mod tests {
     #[test]
     fn a_generator_slower_than_the_device_is_told() {
         let found = highest(1e7, 1e3, |rate| {
-            Ok::<_, Infallible>(if rate <= 4e6 { Verdict::Passed } else { Verdict::Unfair })
+            Ok::<_, Infallible>(if rate <= 4e6 { TrialVerdict::Passed } else { TrialVerdict::Unfair })
         });
         let found = found.unwrap();
         assert!(found.limited && (0.0..=1e3).contains(&(4e6 - found.value)), "{found:?}");
         // When the device fails below what the generator can do, it is the device.
         let found = highest(1e7, 1e3, |rate| {
             Ok::<_, Infallible>(match rate {
-                rate if rate <= 2e6 => Verdict::Passed,
-                rate if rate <= 4e6 => Verdict::Failed,
-                _ => Verdict::Unfair,
+                rate if rate <= 2e6 => TrialVerdict::Passed,
+                rate if rate <= 4e6 => TrialVerdict::Failed,
+                _ => TrialVerdict::Unfair,
             })
         });
         let found = found.unwrap();

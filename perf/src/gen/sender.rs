@@ -3,10 +3,10 @@
 use pmd::{Mbuf, Mempool, rdtsc};
 use wire::PacketBuf;
 
-use super::choice::{Dice, Flows, Lengths};
+use super::choice::{Dice, FlowChoice, Lengths};
 use super::frame::{Serial, Template};
 use super::mark::Mark;
-use super::scenario::check::{Connection, Content, Kind, StreamPlan};
+use super::scenario::check::{Connection, Content, FrameKind, StreamPlan};
 use super::scenario::{Distribution, Protocol};
 use super::tuple::Tuples;
 use crate::live::pace::Pace;
@@ -22,7 +22,7 @@ pub struct Sender {
     /// The number of its first flow over all streams.
     pub first_flow: u32,
     dice: Dice,
-    flows: Flows,
+    flows: FlowChoice,
     lengths: Lengths,
     made: Made,
     /// Next number of each flow. Not reset between runs: sequence numbers go on.
@@ -75,14 +75,15 @@ impl Sender {
                 Made::Templates { roce, tuples: tuples.clone(), opcodes: opcodes.len() as u32, templates }
             }
             Content::Connected { kinds, connections } => {
-                let template = |kind: &Kind| Template::new(&kind.shape, kind.size as usize, kind.opcode, 1);
+                let template =
+                    |kind: &FrameKind| Template::new(&kind.shape, kind.size as usize, kind.opcode, 1);
                 let templates = kinds.iter().map(template).collect::<Option<_>>()?;
                 Made::Connected { templates, connections: connections.clone() }
             }
         };
         Some(Self {
             first_flow,
-            flows: Flows::new(plan.flows, plan.distribution, plan.exponent),
+            flows: FlowChoice::new(plan.flows, plan.distribution, plan.exponent),
             lengths: Lengths::new(&weights, &mut dice),
             dice,
             made,

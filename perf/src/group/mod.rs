@@ -15,10 +15,10 @@ pub mod traffic;
 use crate::host::cores::{self, Cores};
 use crate::host::interrupt;
 use crate::live::LiveError;
-use crate::live::testbed::Bench;
+use crate::live::testbed::PreparedHost;
 use crate::options::{Common, Plot, within};
 
-use report::{Report, SwitchReport};
+use report::{GroupReport, SwitchReport};
 use testbed::GroupTestBed;
 
 /// Members of the group.
@@ -26,7 +26,7 @@ pub const MEMBERS: usize = 8;
 
 /// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct GroupOptions {
     /// Switches: 2 (joined by VxLAN) or 1.
     #[arg(long, default_value_t = 2, value_parser = within::<usize>(1, 2))]
     pub switches: usize,
@@ -67,12 +67,12 @@ impl Layout {
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &GroupOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
     let layout = Layout::new(&cores::available(), options.switches)?;
     let cores = Cores { forwarding: layout.workers[0], housekeeping: layout.own };
-    let bench = Bench::on(cores, 192 * options.switches as u64 + 160, options.common.keep)?;
+    let bench = PreparedHost::on(cores, 192 * options.switches as u64 + 160, options.common.keep)?;
     let mut testbed = GroupTestBed::start(options, &vswitch, &bench.scratch, &layout)?;
     let floor = testbed.floor()?;
     let before = testbed.counted()?;
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     drop(testbed);
     let counted =
         before.into_iter().zip(after).map(|(before, after)| SwitchReport::new(before, after)).collect();
-    let report = Report::new(options, &layout, floor, &outcome, counted, &queue_pairs, tsc_hz);
+    let report = GroupReport::new(options, &layout, floor, &outcome, counted, &queue_pairs, tsc_hz);
     print!("{}", report.text());
     options.common.write(&report)?;
     options.plot.draw(|stem| report.plot(stem))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Layout, MEMBERS, Options};
+use super::{GroupOptions, Layout, MEMBERS};
 use crate::generator::outcome::{Outcome, StreamBin, StreamOutcome};
 use crate::live::LiveError;
 use crate::live::config::Counted;
@@ -15,7 +15,7 @@ use crate::report::plot::{self, Panel, Series};
 use crate::report::table::by_name;
 
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Traffic {
+pub struct GroupTraffic {
     /// How long it took.
     pub seconds: f64,
     pub rounds: u64,
@@ -41,7 +41,7 @@ pub struct Traffic {
     series: Vec<Vec<StreamBin>>,
 }
 
-impl Traffic {
+impl GroupTraffic {
     fn new(outcome: &Outcome) -> Self {
         let sum = |of: fn(&StreamOutcome) -> u64| outcome.streams.iter().map(of).sum();
         let delay = |stream: usize| outcome.streams.get(stream)?.delay;
@@ -110,7 +110,7 @@ impl QpSums {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct GroupReport {
     pub switches: usize,
     pub members: usize,
     /// Bytes of a row.
@@ -122,7 +122,7 @@ pub struct Report {
     /// Delays without any switch.
     pub floor: Quantiles,
     #[serde(flatten)]
-    pub outcome: Traffic,
+    pub outcome: GroupTraffic,
     /// The switch's own delay: the one measured less the middle one without a switch.
     pub own_local: Option<Quantiles>,
     /// Across the tunnel: of both switches together.
@@ -133,9 +133,9 @@ pub struct Report {
     pub counted: Vec<SwitchReport>,
 }
 
-impl Report {
+impl GroupReport {
     pub fn new(
-        options: &Options,
+        options: &GroupOptions,
         layout: &Layout,
         floor: Quantiles,
         outcome: &Outcome,
@@ -143,7 +143,7 @@ impl Report {
         queue_pairs: &[Value],
         tsc_hz: u64,
     ) -> Self {
-        let outcome = Traffic::new(outcome);
+        let outcome = GroupTraffic::new(outcome);
         let own = |delay: Option<Quantiles>| delay.map(|delay| delay.less(floor.p50));
         Self {
             switches: options.switches,

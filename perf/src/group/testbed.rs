@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::traffic::{self, home, station};
-use super::{Layout, MEMBERS, Options};
+use super::{GroupOptions, Layout, MEMBERS};
 use crate::generator::outcome::Outcome;
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::{Demand, Rig};
@@ -18,7 +18,7 @@ use crate::host::scratch::Scratch;
 use crate::live::LiveError;
 use crate::live::config::{Counted, MemifEnd};
 use crate::live::ports::Runtime;
-use crate::live::testbed::{Spec, SwitchUnderTest, Uplink};
+use crate::live::testbed::{SwitchSpec, SwitchUnderTest, Uplink};
 use crate::report::delay::Quantiles;
 
 /// Packets of a ring: a whole round fits.
@@ -46,7 +46,7 @@ fn name(member: usize) -> String {
 impl GroupTestBed {
     /// Starts the switches and joins their ports.
     pub fn start(
-        options: &Options,
+        options: &GroupOptions,
         vswitch: &Path,
         scratch: &Scratch,
         layout: &Layout,
@@ -73,8 +73,14 @@ impl GroupTestBed {
             let first = (switch * MEMBERS / count) as u8 + 1;
             let sections = "[rcft]\nentries = 65536";
             let shared = layout.shared;
-            let spec =
-                Spec { shared, sections, ring: RING, first, uplink, ..Spec::new(&folder, cores, &vnics) };
+            let spec = SwitchSpec {
+                shared,
+                sections,
+                ring: RING,
+                first,
+                uplink,
+                ..SwitchSpec::new(&folder, cores, &vnics)
+            };
             switches.push(SwitchUnderTest::start(vswitch, scratch, &spec)?);
         }
         for switch in &switches {
@@ -107,7 +113,7 @@ impl GroupTestBed {
     }
 
     /// Plays rounds for as long as asked.
-    pub fn rounds(&mut self, options: &Options) -> Result<Outcome, LiveError> {
+    pub fn rounds(&mut self, options: &GroupOptions) -> Result<Outcome, LiveError> {
         let (rounds, series) = (Some(options.rounds as f64), Some(STEP));
         let demand = Demand { rounds, series, ..Demand::new(vec![None; 2], options.seconds) };
         let outcome = self.rig.run(&self.runtime, &demand, &mut ())?;

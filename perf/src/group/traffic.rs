@@ -5,7 +5,7 @@ use wire::roce::opcode;
 use super::MEMBERS;
 use crate::generator::frame::{FCS, Shape};
 use crate::generator::mark;
-use crate::generator::scenario::check::{Connection, Content, Kind, StreamPlan};
+use crate::generator::scenario::check::{Connection, Content, FrameKind, StreamPlan};
 use crate::generator::scenario::{Distribution, Protocol};
 use crate::generator::tuple::Tuple;
 use crate::generator::units::Rate;
@@ -66,7 +66,7 @@ fn plan(name: &str, connections: Vec<Connection>, row: usize) -> StreamPlan {
     let kind = |protocol, opcode| {
         let shape = Shape { protocol, v6: false, tos: 2, vlan: None, syn: false, tunnel: None };
         let size = (shape.headers_len(opcode) + row.next_multiple_of(4) + mark::ICRC + FCS) as u32;
-        Kind { shape, size, opcode }
+        FrameKind { shape, size, opcode }
     };
     let kinds =
         vec![kind(Protocol::RoceRc, opcode::RC_WRITE_ONLY), kind(Protocol::RoceUd, opcode::UD_SEND_ONLY)];

@@ -9,7 +9,7 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// How it is started.
 #[derive(Debug)]
-pub struct Spec<'a> {
+pub struct TestpmdSpec<'a> {
     pub housekeeping: usize,
     /// The cores that forward.
     pub cores: &'a [usize],
@@ -29,7 +29,7 @@ pub struct Testpmd {
 
 impl Testpmd {
     /// Starts it; it does not forward yet.
-    pub fn start(spec: &Spec<'_>) -> Result<Self, HostError> {
+    pub fn start(spec: &TestpmdSpec<'_>) -> Result<Self, HostError> {
         let cores: Vec<String> = [spec.housekeeping].iter().chain(spec.cores).map(usize::to_string).collect();
         let words = format!(
             "-l {} --main-lcore {} --no-telemetry --file-prefix {}",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::file::{Forwarder, Lab};
+use super::file::{Lab, LabForwarder};
 use super::{generator, memory, said};
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
@@ -22,7 +22,7 @@ const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// As it should be.
     Good,
     Poor,
@@ -33,21 +33,21 @@ pub enum Verdict {
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
     pub what: String,
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// What was found, and what to do where that is not good.
     pub found: String,
 }
 
 impl Check {
-    fn new(what: impl Into<String>, verdict: Verdict, found: impl Into<String>) -> Self {
+    fn new(what: impl Into<String>, verdict: CheckVerdict, found: impl Into<String>) -> Self {
         Self { what: what.into(), verdict, found: found.into() }
     }
 
     pub fn line(&self) -> String {
         let word = match self.verdict {
-            Verdict::Good => "ok",
-            Verdict::Poor => "POOR",
-            Verdict::Failed => "FAILED",
+            CheckVerdict::Good => "ok",
+            CheckVerdict::Poor => "POOR",
+            CheckVerdict::Failed => "FAILED",
         };
         format!("{word:<7} {:<28} {}", self.what, self.found)
     }
@@ -65,26 +65,28 @@ pub fn all(lab: &Lab, vswitch: &Path) -> Vec<Check> {
 
 fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let asked = |what: &str, found: Result<String, HostError>| match found {
-        Ok(version) => Check::new(what, Verdict::Good, version),
-        Err(error) => Check::new(what, Verdict::Failed, error.to_string()),
+        Ok(version) => Check::new(what, CheckVerdict::Good, version),
+        Err(error) => Check::new(what, CheckVerdict::Failed, error.to_string()),
     };
     let there = |what: &str, program: &str| match process::findable(program) {
-        true => Check::new(what, Verdict::Good, program),
-        false => Check::new(what, Verdict::Failed, format!("{program} is not installed: scripts/bootstrap")),
+        true => Check::new(what, CheckVerdict::Good, program),
+        false => {
+            Check::new(what, CheckVerdict::Failed, format!("{program} is not installed: scripts/bootstrap"))
+        }
     };
     let mut checks = Vec::new();
     // The probe forwards with testpmd, whoever is measured.
     checks.push(there("testpmd", "dpdk-testpmd"));
     checks.push(asked("DPDK", said(Path::new("pkg-config"), &["--modversion", "libdpdk"])));
     checks.push(asked("kernel", said(Path::new("uname"), &["-sr"])));
-    if lab.device.forwarders.contains(&Forwarder::Ours) {
+    if lab.device.forwarders.contains(&LabForwarder::Ours) {
         checks.push(asked("vswitch", said(vswitch, &["--version"])));
     }
     if lab
         .device
         .forwarders
         .iter()
-        .any(|forwarder| matches!(forwarder, Forwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
+        .any(|forwarder| matches!(forwarder, LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
     {
         checks.push(if process::findable(OVS) {
             asked("OVS", said(Path::new("ovs-vswitchd"), &["--version"]))
@@ -98,13 +100,13 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
         said(Path::new(&words[0]), &arguments)
     });
     checks.push(match theirs {
-        Ok(version) if version == own => Check::new("generator", Verdict::Good, version),
+        Ok(version) if version == own => Check::new("generator", CheckVerdict::Good, version),
         Ok(version) => Check::new(
             "generator",
-            Verdict::Poor,
+            CheckVerdict::Poor,
             format!("it is `{version}` and this is `{own}`; install the same on both sides"),
         ),
-        Err(error) => Check::new("generator", Verdict::Failed, error.to_string()),
+        Err(error) => Check::new("generator", CheckVerdict::Failed, error.to_string()),
     });
     checks
 }
@@ -137,7 +139,7 @@ impl System {
                 let device = device.split(',').next().unwrap_or_default();
                 return vec![Check::new(
                     name,
-                    Verdict::Poor,
+                    CheckVerdict::Poor,
                     format!("{device}: no NIC; figures are of software"),
                 )];
             }
@@ -146,18 +148,18 @@ impl System {
         let folder = format!("bus/pci/devices/{device}");
         if !self.sys.join(&folder).exists() {
             let found = format!("there is no {device}; `lspci -D` lists the devices");
-            return vec![Check::new(name, Verdict::Failed, found)];
+            return vec![Check::new(name, CheckVerdict::Failed, found)];
         }
         let target = fs::read_link(self.sys.join(&folder).join("driver")).ok();
         let driver =
             target.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         let mut checks = vec![match driver.as_deref() {
             Some(driver) if BOUND.contains(&driver) => {
-                Check::new(name, Verdict::Good, format!("{device}, driver {driver}"))
+                Check::new(name, CheckVerdict::Good, format!("{device}, driver {driver}"))
             }
             other => Check::new(
                 name,
-                Verdict::Failed,
+                CheckVerdict::Failed,
                 format!(
                     "{device} has the driver {}, which DPDK does not work with; \
                      `dpdk-devbind.py --bind=vfio-pci {device}` (its kernel interface goes away)",
@@ -168,11 +170,15 @@ impl System {
         if driver.as_deref() == Some("vfio-pci") {
             let group = self.sys.join(&folder).join("iommu_group").exists();
             checks.push(if group {
-                Check::new(format!("{name}, IOMMU"), Verdict::Good, "in a group of its own or with others")
+                Check::new(
+                    format!("{name}, IOMMU"),
+                    CheckVerdict::Good,
+                    "in a group of its own or with others",
+                )
             } else {
                 let found = "in no group: switch it on (intel_iommu=on or amd_iommu=on, iommu=pt), or allow \
                              enable_unsafe_noiommu_mode of the module vfio";
-                Check::new(format!("{name}, IOMMU"), Verdict::Poor, found)
+                Check::new(format!("{name}, IOMMU"), CheckVerdict::Poor, found)
             });
         }
         checks.push(self.node_of_port(name, &folder, cores));
@@ -192,14 +198,14 @@ impl System {
         let what = format!("{name}, NUMA");
         match node {
             Some(node) if far.is_empty() => {
-                Check::new(what, Verdict::Good, format!("node {node}, as its cores"))
+                Check::new(what, CheckVerdict::Good, format!("node {node}, as its cores"))
             }
             Some(node) => {
                 let found =
                     format!("node {node}, but cores {far:?} are on another; choose cores of node {node}");
-                Check::new(what, Verdict::Poor, found)
+                Check::new(what, CheckVerdict::Poor, found)
             }
-            None => Check::new(what, Verdict::Poor, "the kernel does not say its node"),
+            None => Check::new(what, CheckVerdict::Poor, "the kernel does not say its node"),
         }
     }
 
@@ -215,11 +221,11 @@ impl System {
         let (speed, best, width, widest) = (speed?, best?, width?, widest?);
         let what = format!("{name}, slot");
         Some(if speed == best && width == widest {
-            Check::new(what, Verdict::Good, format!("{speed}, {width} lanes"))
+            Check::new(what, CheckVerdict::Good, format!("{speed}, {width} lanes"))
         } else {
             let found =
                 format!("{speed} and {width} lanes of {best} and {widest}; use a better slot, or riser");
-            Check::new(what, Verdict::Poor, found)
+            Check::new(what, CheckVerdict::Poor, found)
         })
     }
 
@@ -232,15 +238,15 @@ impl System {
             let up = self.word(&format!("class/net/{interface}/carrier")).as_deref() == Some("1");
             checks.push(if up {
                 let speed = self.word(&format!("class/net/{interface}/speed")).unwrap_or_default();
-                Check::new(format!("{name}, link"), Verdict::Good, format!("up, {speed} Mbit/s"))
+                Check::new(format!("{name}, link"), CheckVerdict::Good, format!("up, {speed} Mbit/s"))
             } else {
                 let found = format!("down: look at the cable, then `ip link set {interface} up`");
-                Check::new(format!("{name}, link"), Verdict::Failed, found)
+                Check::new(format!("{name}, link"), CheckVerdict::Failed, found)
             });
             let text = process::run("ethtool", &["-i", &interface], &[]).unwrap_or_default();
             let version = text.lines().find_map(|line| line.strip_prefix("firmware-version: "));
             checks.extend(
-                version.map(|version| Check::new(format!("{name}, firmware"), Verdict::Good, version)),
+                version.map(|version| Check::new(format!("{name}, firmware"), CheckVerdict::Good, version)),
             );
         }
         checks
@@ -261,21 +267,21 @@ impl System {
         if !absent.is_empty() {
             return vec![Check::new(
                 "cores",
-                Verdict::Failed,
+                CheckVerdict::Failed,
                 format!("there are no cores {absent:?}; `lscpu -e` lists them"),
             )];
         }
         let judged = |what: &str, poor: Vec<usize>, good: &str, remedy: &str| {
             if poor.is_empty() {
-                Check::new(what, Verdict::Good, good)
+                Check::new(what, CheckVerdict::Good, good)
             } else {
-                Check::new(what, Verdict::Poor, format!("cores {poor:?} {remedy}"))
+                Check::new(what, CheckVerdict::Poor, format!("cores {poor:?} {remedy}"))
             }
         };
         let mut checks = Vec::new();
         if lab.generator.via.is_empty() && lab.device.cores.contains(&lab.generator.core) {
             let found = format!("core {} forwards and generates; give each its own", lab.generator.core);
-            checks.push(Check::new("cores", Verdict::Failed, found));
+            checks.push(Check::new("cores", CheckVerdict::Failed, found));
         }
         let isolated = set(&self.word("devices/system/cpu/isolated").unwrap_or_default());
         checks.push(judged(
@@ -316,7 +322,7 @@ impl System {
             .and_then(|word| word.parse::<u64>().ok())
             .unwrap_or(0);
         if free >= wanted {
-            return Check::new("huge pages", Verdict::Good, format!("{free} free, {wanted} needed"));
+            return Check::new("huge pages", CheckVerdict::Good, format!("{free} free, {wanted} needed"));
         }
         let memory = fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
         let kibibytes = memory
@@ -327,13 +333,13 @@ impl System {
         if kibibytes.unwrap_or(0) / 1024 > mebibytes {
             return Check::new(
                 "huge pages",
-                Verdict::Good,
+                CheckVerdict::Good,
                 format!("{found}; the rest is reserved for the run"),
             );
         }
         Check::new(
             "huge pages",
-            Verdict::Failed,
+            CheckVerdict::Failed,
             format!("{found}, and too little memory is free; boot with hugepages={wanted}"),
         )
     }
@@ -419,7 +425,7 @@ mod tests {
             let bad = self
                 .checks()
                 .iter()
-                .filter(|check| check.verdict != Verdict::Good)
+                .filter(|check| check.verdict != CheckVerdict::Good)
                 .map(Check::line)
                 .collect();
             self.write(path, before.trim());
@@ -437,7 +443,7 @@ mod tests {
     fn a_good_machine_has_nothing_to_say_and_each_fault_one_line() {
         let machine = Machine::new("good");
         let bad: Vec<_> =
-            machine.checks().into_iter().filter(|check| check.verdict != Verdict::Good).collect();
+            machine.checks().into_iter().filter(|check| check.verdict != CheckVerdict::Good).collect();
         assert!(bad.is_empty(), "{bad:?}");
         let pci = "sys/bus/pci/devices/0000:41:00.0";
         for (path, text, lines, word) in [
@@ -467,7 +473,7 @@ mod tests {
         let machine = Machine::new("ports");
         machine.bind("ice");
         let failed = |checks: Vec<Check>| -> Vec<String> {
-            checks.iter().filter(|check| check.verdict == Verdict::Failed).map(Check::line).collect()
+            checks.iter().filter(|check| check.verdict == CheckVerdict::Failed).map(Check::line).collect()
         };
         let lines = failed(machine.checks());
         assert!(lines.len() == 2 && lines[0].contains("driver ice"), "{lines:?}");
@@ -482,7 +488,7 @@ mod tests {
         let verdict = |mebibytes| machine.system().hugepages(mebibytes).verdict;
         assert_eq!(
             (verdict(200), verdict(900), verdict(2000)),
-            (Verdict::Good, Verdict::Good, Verdict::Failed)
+            (CheckVerdict::Good, CheckVerdict::Good, CheckVerdict::Failed)
         );
     }
 

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::checks::{self, Verdict};
-use super::file::{Forwarder, Lab};
-use super::report::{self, Report};
-use super::{Bench, LabError, page};
+use super::checks::{self, CheckVerdict};
+use super::file::{Lab, LabForwarder};
+use super::report::{self, LabReport};
+use super::{LabBench, LabError, page};
 use crate::host::interrupt;
 use crate::options::{Common, Page};
 
 /// Comparisons over NICs with a generator at their other ends, as a lab file says.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct LabOptions {
     /// The lab (perf/lab has examples).
     lab: PathBuf,
     /// Only look at the machine, and send a few frames through.
@@ -24,7 +24,7 @@ pub struct Options {
 }
 
 /// Runs it with the daemon that was found.
-pub fn run(given: &Options) -> anyhow::Result<()> {
+pub fn run(given: &LabOptions) -> anyhow::Result<()> {
     let vswitch = given.common.vswitch()?;
     let lab = Lab::load(&given.lab)?;
     super::check(&lab)?;
@@ -34,17 +34,17 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
     for check in &found {
         println!("{}", check.line());
     }
-    let missing = found.iter().filter(|check| check.verdict == Verdict::Failed).count();
+    let missing = found.iter().filter(|check| check.verdict == CheckVerdict::Failed).count();
     if missing > 0 {
         return Err(LabError::Checks { missing }.into());
     }
-    let mut bench = Bench::prepare(&lab, &vswitch, given.common.keep)?;
+    let mut bench = LabBench::prepare(&lab, &vswitch, given.common.keep)?;
     bench.probe()?;
     println!("{:<7} {:<28} frames come through both ways", "ok", "cabling");
     if given.check {
         return Ok(());
     }
-    let mut report = Report::new(&given.lab.display().to_string(), &vswitch, found);
+    let mut report = LabReport::new(&given.lab.display().to_string(), &vswitch, found);
     println!("{}", report::TABLE.head());
     let result = bench.run(&mut report, |row| println!("{}", report::TABLE.row(row)));
     report.sum_up();
@@ -54,7 +54,7 @@ pub fn run(given: &Options) -> anyhow::Result<()> {
     given.page.write(|| page::page(&report))?;
     result?;
     // Hardware that takes no rules is a finding, not a failure.
-    let offloaded = Forwarder::Offloaded.to_string();
+    let offloaded = LabForwarder::Offloaded.to_string();
     let left_out = report.skipped.iter().filter(|(_, forwarder, _)| *forwarder != offloaded).count();
     anyhow::ensure!(
         left_out == 0,

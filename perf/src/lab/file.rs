@@ -8,10 +8,10 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::compare::cases::{Case, Flows, Job, Peer, Traffic};
+use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
 use crate::compare::frames;
 use crate::compare::peer::Attached;
-use crate::generator::scenario::{ScenarioError, Source};
+use crate::generator::scenario::{ScenarioError, SourceText};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -94,13 +94,13 @@ impl Default for WrittenRun {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forwarder {
+pub enum LabForwarder {
     Ours,
     Offloaded,
     Peer(Peer),
 }
 
-impl std::fmt::Display for Forwarder {
+impl std::fmt::Display for LabForwarder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ours => formatter.pad("vswitch"),
@@ -111,19 +111,19 @@ impl std::fmt::Display for Forwarder {
 }
 
 #[derive(Debug, Clone)]
-pub struct Device {
+pub struct DeviceUnderTest {
     /// Its port on the side of the tenants, and the one on the underlay.
     pub ports: [Attached; 2],
     /// The core of everything that does not forward.
     pub control_core: usize,
     /// The cores that forward: the first of them with one worker.
     pub cores: Vec<usize>,
-    pub forwarders: Vec<Forwarder>,
+    pub forwarders: Vec<LabForwarder>,
     pub offload: Option<String>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Generator {
+pub struct LabGenerator {
     /// Its ports: at the other ends of the device's.
     pub ports: [Attached; 2],
     pub core: usize,
@@ -136,7 +136,7 @@ pub struct Generator {
 }
 
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct LabRun {
     pub jobs: Vec<Job>,
     /// How often each forwarder has its turn.
     pub rounds: usize,
@@ -162,9 +162,9 @@ pub struct Run {
 
 #[derive(Debug, Clone)]
 pub struct Lab {
-    pub device: Device,
-    pub generator: Generator,
-    pub run: Run,
+    pub device: DeviceUnderTest,
+    pub generator: LabGenerator,
+    pub run: LabRun,
 }
 
 impl Lab {
@@ -176,9 +176,9 @@ impl Lab {
     }
 
     pub fn parse(path: String, text: String) -> Result<Self, ScenarioError> {
-        let (written, source): (Written, Source) = Source::new(path, text).read()?;
+        let (written, source): (Written, SourceText) = SourceText::new(path, text).read()?;
         let run = run(&written.run, &source)?;
-        let generator = Generator {
+        let generator = LabGenerator {
             ports: [port(&written.generator.near, &source)?, port(&written.generator.far, &source)?],
             core: written.generator.core,
             via: written.generator.via,
@@ -189,7 +189,7 @@ impl Lab {
     }
 }
 
-fn device(written: WrittenDevice, source: &Source) -> Result<Device, ScenarioError> {
+fn device(written: WrittenDevice, source: &SourceText) -> Result<DeviceUnderTest, ScenarioError> {
     let cores = written.cores.get_ref();
     if cores.is_empty()
         || cores.contains(&written.control_core)
@@ -201,10 +201,10 @@ fn device(written: WrittenDevice, source: &Source) -> Result<Device, ScenarioErr
     let mut forwarders = Vec::new();
     let usual = vec!["vswitch".to_owned(), "testpmd".to_owned()];
     for word in written.forwarders.as_ref().map_or(&usual, |forwarders| forwarders.get_ref()) {
-        let named: Vec<Forwarder> = match word.as_str() {
-            "vswitch" => vec![Forwarder::Ours],
+        let named: Vec<LabForwarder> = match word.as_str() {
+            "vswitch" => vec![LabForwarder::Ours],
             "testpmd" | "ovs" | "ovs-exact" | "ovs-wildcard" => {
-                Peer::parse_word(word).unwrap_or_default().into_iter().map(Forwarder::Peer).collect()
+                Peer::parse_word(word).unwrap_or_default().into_iter().map(LabForwarder::Peer).collect()
             }
             _ => Vec::new(),
         };
@@ -219,17 +219,17 @@ fn device(written: WrittenDevice, source: &Source) -> Result<Device, ScenarioErr
     }
     if let Some(offload) = &written.offload {
         if !["simulated", "rte-flow"].contains(&offload.get_ref().as_str())
-            || !forwarders.contains(&Forwarder::Ours)
+            || !forwarders.contains(&LabForwarder::Ours)
         {
             let what = "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with vswitch among the forwarders";
             return Err(source.at(offload, what));
         }
         forwarders.insert(
-            forwarders.iter().position(|forwarder| *forwarder == Forwarder::Ours).map_or(0, |at| at + 1),
-            Forwarder::Offloaded,
+            forwarders.iter().position(|forwarder| *forwarder == LabForwarder::Ours).map_or(0, |at| at + 1),
+            LabForwarder::Offloaded,
         );
     }
-    Ok(Device {
+    Ok(DeviceUnderTest {
         ports: [port(&written.near, source)?, port(&written.far, source)?],
         control_core: written.control_core,
         cores: cores.clone(),
@@ -239,7 +239,7 @@ fn device(written: WrittenDevice, source: &Source) -> Result<Device, ScenarioErr
 }
 
 /// A PCI address with arguments behind it, or any other device as DPDK's `--vdev` takes it.
-fn port(written: &Spanned<String>, source: &Source) -> Result<Attached, ScenarioError> {
+fn port(written: &Spanned<String>, source: &SourceText) -> Result<Attached, ScenarioError> {
     let text = written.get_ref();
     if text.contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\\')) {
         return Err(source.at(written, "a port has no blanks, quotes or control characters; remove them"));
@@ -260,11 +260,11 @@ fn port(written: &Spanned<String>, source: &Source) -> Result<Attached, Scenario
     Err(source.at(written, what))
 }
 
-fn run(written: &WrittenRun, source: &Source) -> Result<Run, ScenarioError> {
+fn run(written: &WrittenRun, source: &SourceText) -> Result<LabRun, ScenarioError> {
     let wrong = |at: usize, what: &str| Err(source.error(at, what));
     let place = |words: &Spanned<Vec<String>>| words.span().start;
     let cases: Vec<Case> = words(&written.cases, source)?;
-    let flows: Vec<Flows> = words(&written.flows, source)?;
+    let flows: Vec<FlowCount> = words(&written.flows, source)?;
     let traffic: Vec<Traffic> = words(&written.traffic, source)?;
     if traffic.contains(&Traffic::UdpFew) {
         return wrong(place(&written.traffic), "traffic is udp, tcp, rocev2 or mixed; write one of those");
@@ -276,7 +276,7 @@ fn run(written: &WrittenRun, source: &Source) -> Result<Run, ScenarioError> {
             return wrong(written.inner_bytes.span().start, what);
         }
         for (&traffic, &case) in traffic.iter().flat_map(|one| cases.iter().map(move |case| (one, case))) {
-            let job = |flows: &Flows| Job {
+            let job = |flows: &FlowCount| Job {
                 case,
                 tenants: None,
                 flows: flows.clone(),
@@ -294,7 +294,7 @@ fn run(written: &WrittenRun, source: &Source) -> Result<Run, ScenarioError> {
     if !written.loads.iter().all(|load| *load > 0.0 && *load <= 100.0) {
         return wrong(0, "[run] loads are percents of the throughput, over 0 to 100; write [10, 50, 90]");
     }
-    Ok(Run {
+    Ok(LabRun {
         jobs,
         rounds: *written.rounds.get_ref(),
         trial: written.trial,
@@ -311,7 +311,7 @@ fn run(written: &WrittenRun, source: &Source) -> Result<Run, ScenarioError> {
 
 fn words<T: std::str::FromStr<Err: std::fmt::Display>>(
     written: &Spanned<Vec<String>>,
-    source: &Source,
+    source: &SourceText,
 ) -> Result<Vec<T>, ScenarioError> {
     let read = |word: &String| word.parse().map_err(|error: T::Err| source.at(written, error.to_string()));
     written.get_ref().iter().map(read).collect()
@@ -346,7 +346,7 @@ perf = "vswitch-perf"
         let lab = parse(TEXT).unwrap();
         let pci = |text: &str| Attached::Pci(text.into());
         assert_eq!(lab.device.ports, [pci("0000:41:00.0"), pci("0000:41:00.1,dv_flow_en=2")]);
-        let forwarders: Vec<String> = lab.device.forwarders.iter().map(Forwarder::to_string).collect();
+        let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
         assert_eq!(forwarders, ["vswitch", "ovs-exact", "ovs-wildcard"]);
         assert!(
             matches!(&lab.generator.ports[0], Attached::Virtual(text) if text.starts_with("net_memif0,"))
@@ -354,7 +354,7 @@ perf = "vswitch-perf"
         // Three cases, four numbers of flows, two lengths, two kinds of traffic.
         assert_eq!((lab.run.jobs.len(), lab.run.rounds), (48, 3));
         let lab = parse(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
-        assert_eq!(lab.device.forwarders[..2], [Forwarder::Ours, Forwarder::Offloaded]);
+        assert_eq!(lab.device.forwarders[..2], [LabForwarder::Ours, LabForwarder::Offloaded]);
     }
 
     #[test]

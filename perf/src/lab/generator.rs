@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::LabError;
-use super::file::{Forwarder, Generator};
+use super::file::{LabForwarder, LabGenerator};
 use crate::compare::cases::Peer;
 use crate::generator::outcome::{Outcome, StreamOutcome};
 use crate::generator::rfc2544::Findings;
@@ -31,9 +31,9 @@ pub fn growth(stream: &StreamOutcome) -> Option<f64> {
 }
 
 /// What is wrong with the lengths of what came, if anything is: a tunnel's headers are put on, or taken off.
-pub fn wrong_length(stream: &StreamOutcome, forwarder: Forwarder) -> Option<String> {
+pub fn wrong_length(stream: &StreamOutcome, forwarder: LabForwarder) -> Option<String> {
     let expected = match stream.name.split(' ').next() {
-        _ if forwarder == Forwarder::Peer(Peer::Testpmd) => 0.0,
+        _ if forwarder == LabForwarder::Peer(Peer::Testpmd) => 0.0,
         Some("encap") => TUNNEL,
         Some("decap") => -TUNNEL,
         _ => 0.0,
@@ -47,7 +47,7 @@ pub fn wrong_length(stream: &StreamOutcome, forwarder: Forwarder) -> Option<Stri
 pub struct Running(Process);
 
 impl Running {
-    pub fn start(generator: &Generator, scenario: &str) -> Result<Self, LabError> {
+    pub fn start(generator: &LabGenerator, scenario: &str) -> Result<Self, LabError> {
         let words =
             [&command(generator)?[..], &["gen", "-", "--json", "-", "--quiet"].map(str::to_owned)].concat();
         let mut process = Process::start(&words[0], &words[1..], &[], Placement::default(), REMEDY)?;
@@ -80,7 +80,7 @@ impl Drop for Running {
 }
 
 /// The words that run the generator's `perf`.
-pub(crate) fn command(generator: &Generator) -> Result<Vec<String>, HostError> {
+pub(crate) fn command(generator: &LabGenerator) -> Result<Vec<String>, HostError> {
     let here = || Ok(std::env::current_exe().map_err(io("find this program"))?.display().to_string());
     let perf = match (&generator.perf, generator.via.is_empty()) {
         (Some(perf), _) => perf.clone(),
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn lengths_show_whether_the_work_was_done() {
-        let (testpmd, ours) = (Forwarder::Peer(Peer::Testpmd), Forwarder::Ours);
+        let (testpmd, ours) = (LabForwarder::Peer(Peer::Testpmd), LabForwarder::Ours);
         // Of ten frames of 60 bytes nine came.
         let encap = stream("encap tcp", [10, 600], [9, 990]);
         assert_eq!(wrong_length(&encap, ours), None);
@@ -122,7 +122,7 @@ mod tests {
         let lab = super::super::file::Lab::parse("lab.toml".into(), super::super::file::tests::TEXT.into())
             .unwrap();
         assert_eq!(command(&lab.generator).unwrap(), ["ssh", "root@generator", "vswitch-perf"]);
-        let here = Generator { via: Vec::new(), perf: None, ..lab.generator };
+        let here = LabGenerator { via: Vec::new(), perf: None, ..lab.generator };
         assert_eq!(command(&here).unwrap().len(), 1);
     }
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::compare::cases::{Case, Job, Peer, Traffic};
 use crate::compare::ovs::ExactMatchCache;
-use crate::compare::peer::{self, Attached, Contender, Setup, Sink, Source, Switch};
+use crate::compare::peer::{self, Attached, Contender, FrameSink, FrameSource, Switch, SwitchSetup};
 use crate::compare::{self, CompareError};
 use crate::generator::outcome::rate_text;
 use crate::generator::rfc2544::Findings;
@@ -33,9 +33,9 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 
-use file::{Forwarder, Lab};
+use file::{Lab, LabForwarder};
 use generator::Running;
-use report::{Report, Row};
+use report::{LabReport, LabRow};
 
 /// What can go wrong in a lab.
 #[derive(Debug, thiserror::Error)]
@@ -62,11 +62,11 @@ pub enum LabError {
     Cabling { stream: String, sent: u64, frames: u64 },
     /// The work was not done, or done wrong.
     #[error("{forwarder}, {what}: {wrong}; its output is not comparable")]
-    Work { forwarder: Forwarder, what: String, wrong: String },
+    Work { forwarder: LabForwarder, what: String, wrong: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MeasurementKind {
     Rate,
     Scaling(usize),
     /// Throughput where every packet is of a new flow.
@@ -77,25 +77,25 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measurement {
     pub job: Job,
-    pub kind: Kind,
+    pub kind: MeasurementKind,
 }
 
 impl Measurement {
     fn workers(&self) -> usize {
         match self.kind {
-            Kind::Scaling(workers) => workers,
-            Kind::Rate | Kind::SetUp => 1,
+            MeasurementKind::Scaling(workers) => workers,
+            MeasurementKind::Rate | MeasurementKind::SetUp => 1,
         }
     }
 
     pub fn label(&self) -> String {
         let Job { case, flows, inner_bytes, traffic, .. } = &self.job;
         match self.kind {
-            Kind::Rate => format!("{case}, {flows} flows, {inner_bytes} bytes, {traffic}"),
-            Kind::Scaling(workers) => {
+            MeasurementKind::Rate => format!("{case}, {flows} flows, {inner_bytes} bytes, {traffic}"),
+            MeasurementKind::Scaling(workers) => {
                 format!("{case}, {flows} flows, {inner_bytes} bytes, {traffic}, {workers} workers")
             }
-            Kind::SetUp => format!("{case}, new flows only, {inner_bytes} bytes"),
+            MeasurementKind::SetUp => format!("{case}, new flows only, {inner_bytes} bytes"),
         }
     }
 }
@@ -104,28 +104,28 @@ impl Measurement {
 pub fn measurements(lab: &Lab) -> Vec<Measurement> {
     let jobs = &lab.run.jobs;
     let mut all: Vec<Measurement> =
-        jobs.iter().map(|job| Measurement { job: job.clone(), kind: Kind::Rate }).collect();
+        jobs.iter().map(|job| Measurement { job: job.clone(), kind: MeasurementKind::Rate }).collect();
     let Some(first) = jobs.first() else { return all };
     // A port with flows of one kind only would leave workers without packets.
     let spread = jobs.iter().find(|job| job.flows.count >= 1000).unwrap_or(first);
     if lab.run.scaling && lab.device.cores.len() > 1 {
         all.extend(
             (1..=lab.device.cores.len())
-                .map(|workers| Measurement { job: spread.clone(), kind: Kind::Scaling(workers) }),
+                .map(|workers| Measurement { job: spread.clone(), kind: MeasurementKind::Scaling(workers) }),
         );
     }
     if lab.run.setup {
         let flows = jobs.iter().max_by_key(|job| job.flows.count).unwrap_or(first).flows.clone();
         for case in [Case::Encap, Case::Decap] {
             let job = Job { case, traffic: Traffic::Udp, flows: flows.clone(), ..first.clone() };
-            all.push(Measurement { job, kind: Kind::SetUp });
+            all.push(Measurement { job, kind: MeasurementKind::SetUp });
         }
     }
     all
 }
 
 /// A lab with what it needs of the machine.
-pub struct Bench<'a> {
+pub struct LabBench<'a> {
     lab: &'a Lab,
     vswitch: &'a Path,
     // Given back before the folder goes, because its note is in there.
@@ -159,7 +159,7 @@ impl Turn {
     }
 }
 
-impl<'a> Bench<'a> {
+impl<'a> LabBench<'a> {
     pub fn prepare(lab: &'a Lab, vswitch: &'a Path, keep: bool) -> Result<Self, LabError> {
         core_affinity::set_for_current(core_affinity::CoreId { id: lab.device.control_core });
         let scratch = Scratch::create(keep)?;
@@ -170,7 +170,7 @@ impl<'a> Bench<'a> {
     /// Starts a forwarder, and the generator at its other side.
     fn turn(
         &mut self,
-        forwarder: Forwarder,
+        forwarder: LabForwarder,
         measurement: &Measurement,
         scenario: &str,
     ) -> Result<Turn, LabError> {
@@ -180,14 +180,14 @@ impl<'a> Bench<'a> {
         let [near, far] = device.ports.clone();
         // What comes in at the source leaves at the sink, and the other way round.
         let (source, sink) = if measurement.job.case == Case::Decap { (far, near) } else { (near, far) };
-        let setup = Setup {
+        let setup = SwitchSetup {
             job: &measurement.job,
-            source: Source::Attached(source),
-            sink: Sink::Attached(sink),
+            source: FrameSource::Attached(source),
+            sink: FrameSink::Attached(sink),
             plugin: None,
             core: device.cores[0],
             more_cores: &device.cores[1..measurement.workers()],
-            offload: device.offload.as_deref().filter(|_| forwarder == Forwarder::Offloaded),
+            offload: device.offload.as_deref().filter(|_| forwarder == LabForwarder::Offloaded),
             housekeeping: device.control_core,
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
@@ -195,8 +195,8 @@ impl<'a> Bench<'a> {
             vswitch: self.vswitch,
         };
         let contender = match forwarder {
-            Forwarder::Ours | Forwarder::Offloaded => Contender::Ours,
-            Forwarder::Peer(peer) => Contender::Peer(peer),
+            LabForwarder::Ours | LabForwarder::Offloaded => Contender::Ours,
+            LabForwarder::Peer(peer) => Contender::Peer(peer),
         };
         remove_sockets(&device.ports);
         let mut switch = peer::start(contender, &setup)?;
@@ -208,8 +208,9 @@ impl<'a> Bench<'a> {
     /// Sends a few frames through testpmd, both ways: whether the ports are joined as the file says.
     pub fn probe(&mut self) -> Result<(), LabError> {
         let job = Job { case: Case::L2, qos: false, ..self.lab.run.jobs[0].clone() };
-        let measurement = Measurement { job, kind: Kind::Rate };
-        let mut turn = self.turn(Forwarder::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
+        let measurement = Measurement { job, kind: MeasurementKind::Rate };
+        let mut turn =
+            self.turn(LabForwarder::Peer(Peer::Testpmd), &measurement, &traffic::probe(self.lab))?;
         let answer = turn.generator.answer(Duration::from_secs(60))?;
         let streams = answer.traffic.map(|outcome| outcome.streams).unwrap_or_default();
         for stream in streams {
@@ -224,7 +225,7 @@ impl<'a> Bench<'a> {
     /// Takes a measurement of a forwarder; `loads` are rates at which delays are taken.
     fn measure(
         &mut self,
-        forwarder: Forwarder,
+        forwarder: LabForwarder,
         measurement: &Measurement,
         loads: &[String],
     ) -> Result<(Findings, bool), LabError> {
@@ -237,7 +238,7 @@ impl<'a> Bench<'a> {
         let limit = Duration::from_secs_f64(seconds * 2.0 + 120.0) + warm;
         let mut turn = self.turn(forwarder, measurement, &scenario)?;
         let start = Instant::now();
-        if measurement.kind != Kind::SetUp {
+        if measurement.kind != MeasurementKind::SetUp {
             // While the generator warms it up; new flows only never settle.
             turn.settle(start + warm)?;
         }
@@ -264,7 +265,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Takes all measurements; each row is handed to `finished` at once.
-    pub fn run(&mut self, report: &mut Report, mut finished: impl FnMut(&Row)) -> Result<(), LabError> {
+    pub fn run(&mut self, report: &mut LabReport, mut finished: impl FnMut(&LabRow)) -> Result<(), LabError> {
         let lab = self.lab;
         for measurement in measurements(lab) {
             // The rates of the delays are shares of what the first forwarder can do, and the same for all forwarders and rounds.
@@ -278,7 +279,7 @@ impl<'a> Bench<'a> {
                     if gone.contains(&forwarder) {
                         continue;
                     }
-                    let with_loads = measurement.kind == Kind::Rate;
+                    let with_loads = measurement.kind == MeasurementKind::Rate;
                     let loads = match &rates {
                         _ if !with_loads => Vec::new(),
                         Some(rates) => rates.clone(),
@@ -299,7 +300,7 @@ impl<'a> Bench<'a> {
                             found.loads.iter().map(|loaded| format!("\"{:.0}pps\"", loaded.rate)).collect(),
                         );
                     }
-                    let row = Row::new(&measurement, forwarder, round, &found, settled);
+                    let row = LabRow::new(&measurement, forwarder, round, &found, settled);
                     finished(&row);
                     report.rows.push(row);
                 }
@@ -348,7 +349,7 @@ pub fn check(lab: &Lab) -> Result<(), LabError> {
 /// What will be run, for people.
 pub fn intention(lab: &Lab) -> String {
     let (all, run) = (measurements(lab), &lab.run);
-    let forwarders: Vec<String> = lab.device.forwarders.iter().map(Forwarder::to_string).collect();
+    let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
     let searches = (100.0 / run.resolution).log2().ceil() + 1.0;
     let each = (searches + run.loads.len() as f64) * run.trial + run.warm_up + 5.0;
     format!(

@@ -2,15 +2,15 @@
 
 use maud::{Markup, html};
 
-use super::checks::{Check, Verdict};
+use super::checks::{Check, CheckVerdict};
 use super::rate_or_none;
-use super::report::{Report, Summary};
+use super::report::{LabReport, LabSummary};
 use crate::live::LiveError;
 use crate::report::page;
 use crate::report::plot::{Panel, Series};
 use crate::report::table::number;
 
-pub fn page(report: &Report) -> Result<String, LiveError> {
+pub fn page(report: &LabReport) -> Result<String, LiveError> {
     let machine = &report.machine;
     let mhz = machine.hertz / 1e6;
     let about = format!(
@@ -56,9 +56,9 @@ pub fn page(report: &Report) -> Result<String, LiveError> {
 }
 
 fn checks(checks: &[Check]) -> Markup {
-    let poor = checks.iter().filter(|check| check.verdict != Verdict::Good).count();
+    let poor = checks.iter().filter(|check| check.verdict != CheckVerdict::Good).count();
     let rows = checks.iter().map(|check| {
-        let word = if check.verdict == Verdict::Good { "ok" } else { "poor" };
+        let word = if check.verdict == CheckVerdict::Good { "ok" } else { "poor" };
         vec![check.what.clone(), word.into(), check.found.clone()]
     });
     html! {
@@ -69,7 +69,7 @@ fn checks(checks: &[Check]) -> Markup {
     }
 }
 
-fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
+fn delays(summary: &[LabSummary]) -> Result<Markup, LiveError> {
     let measured = || summary.iter().filter(|summary| !summary.delays.is_empty());
     let rows = measured().flat_map(|summary| {
         summary.delays.iter().map(|(rate, p50, p999)| {
@@ -85,7 +85,7 @@ fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
         }
         kinds.push(what);
         let panel = |title: &str, of: fn(&(f64, f64, f64)) -> f64| {
-            let line = |summary: &Summary| Series {
+            let line = |summary: &LabSummary| Series {
                 name: summary.forwarder.clone(),
                 points: summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect(),
             };
@@ -107,7 +107,7 @@ fn delays(summary: &[Summary]) -> Result<Markup, LiveError> {
     })
 }
 
-fn scaling(summary: &[Summary]) -> Result<Markup, LiveError> {
+fn scaling(summary: &[LabSummary]) -> Result<Markup, LiveError> {
     let mut series: Vec<Series> = Vec::new();
     for one in summary.iter().filter(|one| one.kind == "scaling") {
         let point = (one.workers as f64, one.throughput.0 / 1e6);

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::checks::{Check, Verdict};
-use super::file::Forwarder;
+use super::checks::{Check, CheckVerdict};
+use super::file::LabForwarder;
 use super::generator;
-use super::{Kind, Measurement, rate_or_none};
+use super::{Measurement, MeasurementKind, rate_or_none};
 use crate::compare::record::Machine;
 use crate::generator::rfc2544::Findings;
 use crate::report::delay::Quantiles;
@@ -15,21 +15,21 @@ use crate::report::stats::{Spread, median};
 use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct LabReport {
     pub lab: String,
     /// Where it ran.
     pub machine: Machine,
     pub checks: Vec<Check>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<LabRow>,
     /// Medians over the rounds.
-    pub summary: Vec<Summary>,
+    pub summary: Vec<LabSummary>,
     /// What could not be taken: measurement, forwarder, reason.
     pub skipped: Vec<(String, String, String)>,
 }
 
 /// A forwarder's turn at a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct LabRow {
     pub what: String,
     pub kind: &'static str,
     pub workers: usize,
@@ -60,7 +60,7 @@ pub struct LoadRow {
 
 /// A forwarder at a measurement, over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct LabSummary {
     pub what: String,
     pub kind: &'static str,
     pub workers: usize,
@@ -78,10 +78,10 @@ pub struct Summary {
     pub delays: Vec<(f64, f64, f64)>,
 }
 
-impl Row {
+impl LabRow {
     pub fn new(
         measurement: &Measurement,
-        forwarder: Forwarder,
+        forwarder: LabForwarder,
         round: usize,
         found: &Findings,
         settled: bool,
@@ -99,9 +99,9 @@ impl Row {
         Self {
             what: measurement.label(),
             kind: match measurement.kind {
-                Kind::Rate => "rate",
-                Kind::Scaling(_) => "scaling",
-                Kind::SetUp => "setup",
+                MeasurementKind::Rate => "rate",
+                MeasurementKind::Scaling(_) => "scaling",
+                MeasurementKind::SetUp => "setup",
             },
             workers: measurement.workers(),
             forwarder: forwarder.to_string(),
@@ -117,7 +117,7 @@ impl Row {
     }
 }
 
-impl Report {
+impl LabReport {
     /// A report with nothing measured yet.
     pub fn new(lab: &str, vswitch: &Path, checks: Vec<Check>) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Report {
     }
 
     /// Notes what could not be taken.
-    pub fn skip(&mut self, measurement: &Measurement, forwarder: Forwarder, reason: &str) {
+    pub fn skip(&mut self, measurement: &Measurement, forwarder: LabForwarder, reason: &str) {
         self.skipped.push((measurement.label(), forwarder.to_string(), reason.into()));
     }
 
@@ -158,8 +158,8 @@ impl Report {
         }
     }
 
-    fn summary_of(&self, what: &str, forwarder: &str) -> Option<Summary> {
-        let of = |forwarder: &str| -> Vec<&Row> {
+    fn summary_of(&self, what: &str, forwarder: &str) -> Option<LabSummary> {
+        let of = |forwarder: &str| -> Vec<&LabRow> {
             self.rows.iter().filter(|row| row.what == what && row.forwarder == forwarder).collect()
         };
         let own = of(forwarder);
@@ -185,7 +185,7 @@ impl Report {
         let delays = loads.into_iter().filter_map(|rate| {
             Some((rate, delay(rate, |delay| delay.p50)?, delay(rate, |delay| delay.p999)?))
         });
-        Some(Summary {
+        Some(LabSummary {
             what: what.into(),
             kind: first.kind,
             workers: first.workers,
@@ -211,7 +211,7 @@ impl Report {
         for (what, forwarder, reason) in &self.skipped {
             lines.push(format!("{what:<46} {forwarder:<16} left out: {reason}"));
         }
-        let poor = self.checks.iter().filter(|check| check.verdict == Verdict::Poor).count();
+        let poor = self.checks.iter().filter(|check| check.verdict == CheckVerdict::Poor).count();
         if poor > 0 {
             lines.push(format!("{poor} checks of the machine are poor: the figures are worse for it"));
         }
@@ -220,7 +220,7 @@ impl Report {
 }
 
 /// The medians of a forwarder at a measurement on a line.
-const SUMMARY: Table<Summary> = Table(&[
+const SUMMARY: Table<LabSummary> = Table(&[
     column("measurement", -46, |summary| summary.what.clone()),
     column("forwarder", -16, |summary| summary.forwarder.clone()),
     column("throughput", 12, |summary| rate_or_none(summary.throughput.0)),
@@ -239,7 +239,7 @@ const SUMMARY: Table<Summary> = Table(&[
 ]);
 
 /// A turn on a line.
-pub const TABLE: Table<Row> = Table(&[
+pub const TABLE: Table<LabRow> = Table(&[
     column("measurement", -46, |row| row.what.clone()),
     column("forwarder", -16, |row| row.forwarder.clone()),
     column("round", 5, |row| row.round.to_string()),
@@ -247,7 +247,7 @@ pub const TABLE: Table<Row> = Table(&[
     column(" notes", 0, |row| format!(" {}", notes(row))),
 ]);
 
-fn notes(row: &Row) -> String {
+fn notes(row: &LabRow) -> String {
     let mut notes = Vec::new();
     if row.generator_is_the_limit {
         notes.push("the generator is the limit".to_owned());
@@ -267,7 +267,7 @@ fn notes(row: &Row) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    fn row(what: &str, forwarder: &str, round: usize, throughput: f64, workers: usize) -> Row {
+    fn row(what: &str, forwarder: &str, round: usize, throughput: f64, workers: usize) -> LabRow {
         let delay =
             |p50: f64| Quantiles { packets: 9, p50, p90: p50, p99: p50, p999: 10.0 * p50, max: 20.0 * p50 };
         let load = |rate: f64, p50| LoadRow {
@@ -278,7 +278,7 @@ pub(crate) mod tests {
             growth: Some(50.0),
             delay: Some(delay(p50)),
         };
-        Row {
+        LabRow {
             what: what.into(),
             kind: if what == "scaled" || what == "alone" { "scaling" } else { "rate" },
             workers,
@@ -291,7 +291,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn report() -> Report {
+    pub(crate) fn report() -> LabReport {
         let machine: Machine = serde_json::from_value(serde_json::json!({
             "date": "2026-01-01", "processor": "P", "cores": 8, "hertz": 2.5e9, "kernel": "K", "dpdk": "D", "ovs": "O",
             "vswitch": "V"
@@ -299,10 +299,10 @@ pub(crate) mod tests {
         .unwrap();
         let checks = vec![Check {
             what: "isolated cores".into(),
-            verdict: Verdict::Poor,
+            verdict: CheckVerdict::Poor,
             found: "[1] <are> not".into(),
         }];
-        let mut report = Report {
+        let mut report = LabReport {
             lab: "lab.toml".into(),
             machine,
             checks,

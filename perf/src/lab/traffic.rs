@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::file::{Forwarder, Lab};
-use super::{Kind, Measurement};
+use super::file::{Lab, LabForwarder};
+use super::{Measurement, MeasurementKind};
 use crate::compare::cases::{Case, Peer, Traffic};
 use crate::compare::frames::{
     LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
@@ -20,7 +20,7 @@ const ROCE: usize = 94;
 // Writing into a String cannot fail; the results are dropped for that reason.
 
 /// The scenario of a measurement of a forwarder; `loads` are rates at which delays are taken.
-pub fn scenario(lab: &Lab, forwarder: Forwarder, measurement: &Measurement, loads: &[String]) -> String {
+pub fn scenario(lab: &Lab, forwarder: LabForwarder, measurement: &Measurement, loads: &[String]) -> String {
     let (run, generator) = (&lab.run, &lab.generator);
     let mut text = format!(
         "[generator]\ncore = {}\nwindow = {}\n\n[run]\ntests = [\"throughput\"]\ntrial = {:?}\nwarm-up = {:?}\n\
@@ -60,9 +60,9 @@ pub fn probe(lab: &Lab) -> String {
 
 /// Queues that a forwarder sends on: one for each worker, and in OVS one for its main thread too, the first. Over memif both
 /// ends must have the same rings: what is sent on one that the other end has not is lost, and one too many is refused.
-fn queues(forwarder: Forwarder, measurement: &Measurement) -> usize {
+fn queues(forwarder: LabForwarder, measurement: &Measurement) -> usize {
     match forwarder {
-        Forwarder::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
+        LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard) => measurement.workers() + 1,
         _ => measurement.workers(),
     }
 }
@@ -121,7 +121,7 @@ fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, f
         src.0, src.1, dst.0, dst.1
     );
     let _ = match (measurement.kind, kind) {
-        (Kind::SetUp, _) => {
+        (MeasurementKind::SetUp, _) => {
             write!(text, "distribution = \"new\"\nsrc-port = \"1024..61023\"\ndst-port = \"1024..61023\"\n")
         }
         (_, "roce-rc") => write!(text, "flows = {flows}\nqp = \"0x100..{}\"\n", 0x100 + flows),
@@ -159,7 +159,7 @@ mod tests {
                 Scenario::parse("s".into(), text).unwrap_or_else(|error| panic!("{error}"));
             scenario.check(&source).unwrap_or_else(|error| panic!("{error}"))
         };
-        let forwarders = [Forwarder::Ours, Forwarder::Peer(Peer::OvsExact)];
+        let forwarders = [LabForwarder::Ours, LabForwarder::Peer(Peer::OvsExact)];
         for (measurement, forwarder) in
             measurements.iter().flat_map(|one| forwarders.map(|forwarder| (one, forwarder)))
         {
@@ -168,7 +168,7 @@ mod tests {
             let kinds = if measurement.job.traffic == Traffic::Mixed { 2 } else { 1 };
             assert_eq!(plan.streams.len(), measurement.job.case.ways().len() * kinds);
             let flows: u32 = plan.streams.iter().map(|stream| stream.flows).sum();
-            if measurement.kind == Kind::Rate {
+            if measurement.kind == MeasurementKind::Rate {
                 assert_eq!(
                     flows as usize,
                     measurement.job.flows.count.max(kinds) * measurement.job.case.ways().len()

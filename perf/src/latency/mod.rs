@@ -23,16 +23,16 @@ use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
-use crate::live::testbed::{Bench, Ports};
+use crate::live::testbed::{Ports, PreparedHost};
 use crate::options::{Common, within};
 
 use capacity::Capacity;
-use report::{Report, Row};
-use testbed::{Forwarder, LatencyTestBed};
+use report::{LatencyReport, LatencyRow};
+use testbed::{LatencyForwarder, LatencyTestBed};
 
 /// The switch's own delay at shares of its capacity, beside testpmd and an empty loop.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct LatencyOptions {
     /// The core that forwards [default: the last one].
     #[arg(long)]
     core: Option<usize>,
@@ -61,11 +61,11 @@ const QUIET: f64 = 0.97;
 const AGAIN: usize = 3;
 const WARM_UP: f64 = 0.1;
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &LatencyOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
     println!("{}", report::TABLE.head());
-    let bench = Bench::prepare(options.core, 768, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.core, 768, options.common.keep)?;
     let mut testbed = LatencyTestBed::start(options, &vswitch, &bench)?;
     let capacity = measure(&mut testbed)?;
     let loads: Vec<f64> = options.loads.iter().map(|load| load / 100.0).collect();
@@ -73,8 +73,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for &load in &loads {
         for turn in 0..options.turns {
             // Who goes first changes from turn to turn.
-            let mut forwarders = Forwarder::ALL;
-            forwarders.rotate_left(turn % Forwarder::ALL.len());
+            let mut forwarders = LatencyForwarder::ALL;
+            forwarders.rotate_left(turn % LatencyForwarder::ALL.len());
             for forwarder in forwarders {
                 let rate = capacity.packets_per_second * load;
                 let row = row(&mut testbed, Turn { forwarder, load, turn, rate, seconds: options.seconds })?;
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     drop(testbed);
-    let report = Report::new(options.ports, options.size, &loads, capacity, rows);
+    let report = LatencyReport::new(options.ports, options.size, &loads, capacity, rows);
     print!("{}", report.text());
     options.common.write(&report)
 }
@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// A forwarder's turn at a load, which is so many packets a second.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    forwarder: Forwarder,
+    forwarder: LatencyForwarder,
     load: f64,
     turn: usize,
     rate: f64,
@@ -101,19 +101,19 @@ struct Turn {
 
 /// Measures what the worker can do.
 fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity, LiveError> {
-    testbed.wake(Forwarder::Ours)?;
-    run_at(testbed, Forwarder::Ours, None, capacity::SETTLE)?;
+    testbed.wake(LatencyForwarder::Ours)?;
+    run_at(testbed, LatencyForwarder::Ours, None, capacity::SETTLE)?;
     let LatencyTestBed { rigs, runtime, ours, ours_thread, .. } = testbed;
     let demand = Demand::new(vec![None], capacity::SECONDS);
-    let run = || rigs[Forwarder::Ours as usize].run(runtime, &demand, &mut ());
+    let run = || rigs[LatencyForwarder::Ours as usize].run(runtime, &demand, &mut ());
     let (capacity, _) = capacity::of(ours, *ours_thread, run)?;
-    testbed.rest(Forwarder::Ours)?;
+    testbed.rest(LatencyForwarder::Ours)?;
     Ok(capacity)
 }
 
 fn run_at(
     testbed: &mut LatencyTestBed,
-    forwarder: Forwarder,
+    forwarder: LatencyForwarder,
     rate: Option<f64>,
     seconds: f64,
 ) -> Result<Outcome, LiveError> {
@@ -123,7 +123,7 @@ fn run_at(
     Ok(outcome)
 }
 
-fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
+fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow, LiveError> {
     let Turn { forwarder, load, turn, rate, seconds } = at;
     let mut tries = 0;
     loop {
@@ -136,7 +136,7 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
         let outcome = run_at(testbed, forwarder, Some(rate), seconds)?;
         let (cpu, wall) = (testbed.cpu_seconds(forwarder)? - cpu_before, start.elapsed().as_secs_f64());
         let interference = testbed.interference(forwarder)?.since(before);
-        let stalls = (forwarder == Forwarder::Empty).then(|| testbed.take_stalls(wall));
+        let stalls = (forwarder == LatencyForwarder::Empty).then(|| testbed.take_stalls(wall));
         testbed.rest(forwarder)?;
         let share = cpu / wall;
         tries += 1;
@@ -147,7 +147,7 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<Row, LiveError> {
         let delay = stream.and_then(|stream| stream.delay).ok_or_else(|| {
             LiveError::Host(HostError::Refused(format!("no packet came back from {}", forwarder.name())))
         })?;
-        return Ok(Row {
+        return Ok(LatencyRow {
             forwarder: forwarder.name(),
             load,
             turn,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::capacity::Capacity;
 use super::interference::Interference;
-use super::stalls::Figures;
+use super::stalls::StallFigures;
 use crate::live::testbed::Ports;
 use crate::report::delay::Quantiles;
 use crate::report::table::{Table, column, number, percent};
@@ -17,7 +17,7 @@ const TAIL: f64 = 20.0;
 const LATE: f64 = 0.01;
 
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Row {
+pub struct LatencyRow {
     pub forwarder: &'static str,
     /// Share of the switch's capacity.
     pub load: f64,
@@ -36,7 +36,7 @@ pub struct Row {
     /// What the kernel and the host took from the thread and its core.
     pub interference: Interference,
     /// The stalls of the core, of the empty loop alone.
-    pub stalls: Option<Figures>,
+    pub stalls: Option<StallFigures>,
     /// The 99.9th percentile that those stalls alone make at this load, in microseconds.
     pub stalls_p999: Option<f64>,
     /// From making a frame to reading it, in microseconds.
@@ -45,7 +45,7 @@ pub struct Row {
 
 /// The forwarders at a load together: medians over the turns, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Summary {
+pub struct LatencySummary {
     /// Share of the switch's capacity.
     pub load: f64,
     /// Median delay through the switch.
@@ -74,23 +74,23 @@ pub struct Summary {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct LatencyReport {
     pub ports: Ports,
     /// Frame size, frame check sequence included.
     pub size: u32,
     pub capacity: Capacity,
-    pub rows: Vec<Row>,
-    pub summary: Vec<Summary>,
+    pub rows: Vec<LatencyRow>,
+    pub summary: Vec<LatencySummary>,
 }
 
-impl Report {
-    pub fn new(ports: Ports, size: u32, loads: &[f64], capacity: Capacity, rows: Vec<Row>) -> Self {
+impl LatencyReport {
+    pub fn new(ports: Ports, size: u32, loads: &[f64], capacity: Capacity, rows: Vec<LatencyRow>) -> Self {
         let summary = loads.iter().map(|&load| summary(&rows, load)).collect();
         Self { ports, size, capacity, rows, summary }
     }
 
     /// What the tail at a load is worth.
-    fn verdict(&self, row: &Summary) -> String {
+    fn verdict(&self, row: &LatencySummary) -> String {
         let turns = self.rows.iter().filter(|other| is_at(other, "ours", row.load)).count();
         let disturbance = format!(
             "the empty loop was kept from the core for over 20 us {:.0} times a second and for {:.2} % of the time in all",
@@ -143,14 +143,14 @@ impl Report {
     }
 }
 
-fn is_at(row: &Row, forwarder: &str, load: f64) -> bool {
+fn is_at(row: &LatencyRow, forwarder: &str, load: f64) -> bool {
     row.forwarder == forwarder && row.load.total_cmp(&load).is_eq()
 }
 
 /// The tails of the switch in undisturbed turns: the stalls that the empty loop saw in the turn do not by themselves
 /// exceed the target, and neither thread was put off the core, nor was time stolen. What the switch's own packets saw is
 /// no part of the rule.
-fn undisturbed(rows: &[Row], load: f64) -> Vec<f64> {
+fn undisturbed(rows: &[LatencyRow], load: f64) -> Vec<f64> {
     let is_quiet = |turn: usize| {
         let empty = rows.iter().find(|row| is_at(row, "empty-loop", load) && row.turn == turn);
         empty
@@ -160,20 +160,20 @@ fn undisturbed(rows: &[Row], load: f64) -> Vec<f64> {
     ours.filter(|row| row.interference.is_quiet() && is_quiet(row.turn)).map(|row| row.delay.p999).collect()
 }
 
-fn summary(rows: &[Row], load: f64) -> Summary {
-    let of = |forwarder: &str, value: fn(&Row) -> f64| -> Vec<f64> {
+fn summary(rows: &[LatencyRow], load: f64) -> LatencySummary {
+    let of = |forwarder: &str, value: fn(&LatencyRow) -> f64| -> Vec<f64> {
         rows.iter().filter(|row| is_at(row, forwarder, load)).map(value).collect()
     };
-    let p50 = |row: &Row| row.delay.p50;
-    let p999 = |row: &Row| row.delay.p999;
-    let stalls = |value: fn(&Figures) -> f64| {
+    let p50 = |row: &LatencyRow| row.delay.p50;
+    let p999 = |row: &LatencyRow| row.delay.p999;
+    let stalls = |value: fn(&StallFigures) -> f64| {
         let empty = rows.iter().filter(|row| is_at(row, "empty-loop", load));
         median(empty.filter_map(|row| row.stalls.as_ref()).map(value).collect())
     };
     // Both have a row in each turn, in the order of turns.
     let added = of("ours", p50).iter().zip(of("testpmd", p50)).map(|(ours, floor)| ours - floor).collect();
     let quiet = undisturbed(rows, load);
-    Summary {
+    LatencySummary {
         load,
         ours_p50: median(of("ours", p50)),
         testpmd_p50: median(of("testpmd", p50)),
@@ -197,7 +197,7 @@ fn median(values: Vec<f64>) -> f64 {
 }
 
 /// The medians over the turns at a load on a line.
-const SUMMARY: Table<Summary> = Table(&[
+const SUMMARY: Table<LatencySummary> = Table(&[
     column("medians, us:", -12, |_| String::new()),
     column("load", 5, |row| percent(row.load, 0)),
     column("ours", 9, |row| number(row.ours_p50, 2)),
@@ -212,7 +212,7 @@ const SUMMARY: Table<Summary> = Table(&[
 ]);
 
 /// A row on a line.
-pub const TABLE: Table<Row> = Table(&[
+pub const TABLE: Table<LatencyRow> = Table(&[
     column("forwarder", -10, |row| row.forwarder.into()),
     column("load", 5, |row| percent(row.load, 0)),
     column("turn", 4, |row| row.turn.to_string()),
@@ -236,9 +236,9 @@ mod tests {
     use super::*;
     use crate::latency::stalls::Stalls;
 
-    fn row(forwarder: &'static str, turn: usize, p50: f64) -> Row {
+    fn row(forwarder: &'static str, turn: usize, p50: f64) -> LatencyRow {
         let delay = Quantiles { packets: 1, p50, p90: p50, p99: p50, p999: p50 * 10.0, max: p50 * 20.0 };
-        Row {
+        LatencyRow {
             forwarder,
             load: 0.1,
             turn,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn undisturbed_turns_are_told_by_the_empty_loop_and_the_kernel_alone() {
-        let half = |forwarder, turn, p50, stalls: Option<Stalls>| Row {
+        let half = |forwarder, turn, p50, stalls: Option<Stalls>| LatencyRow {
             load: 0.5,
             stalls: stalls.as_ref().map(Stalls::figures),
             stalls_p999: stalls.map(|stalls| stalls.p999(0.5)),
@@ -273,10 +273,12 @@ mod tests {
             half("empty-loop", 0, 0.3, quiet()),
             half("ours", 1, 90.0, None),
             half("empty-loop", 1, 0.3, noisy()),
-            Row { interference: stolen, ..half("ours", 2, 70.0, None) },
+            LatencyRow { interference: stolen, ..half("ours", 2, 70.0, None) },
             half("empty-loop", 2, 0.3, quiet()),
         ];
-        let text = |rows: &[Row]| Report::new(Ports::Memif, 64, &[0.5], CAPACITY, rows.to_vec()).text();
+        let text = |rows: &[LatencyRow]| {
+            LatencyReport::new(Ports::Memif, 64, &[0.5], CAPACITY, rows.to_vec()).text()
+        };
         assert!(text(&rows).contains("met with 15.0 in the 1 of 3 turns"), "{}", text(&rows));
         // A bad tail in a quiet turn is the switch's.
         rows.push(half("ours", 3, 9.0, None));
@@ -307,7 +309,7 @@ mod tests {
     fn targets_are_told_as_met_or_missed() {
         let text = |ours: f64| {
             let rows = vec![row("ours", 0, ours), row("testpmd", 0, 1.0)];
-            Report::new(Ports::Memif, 64, &[0.1], CAPACITY, rows).text()
+            LatencyReport::new(Ports::Memif, 64, &[0.1], CAPACITY, rows).text()
         };
         assert!(text(2.2).contains("target 1.28: met") && text(2.3).contains("target 1.28: missed"));
     }

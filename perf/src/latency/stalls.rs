@@ -15,7 +15,7 @@ pub struct Stalls {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Figures {
+pub struct StallFigures {
     /// Stalls of over 5 microseconds a second.
     pub over_5: f64,
     /// Of over 10.
@@ -36,12 +36,12 @@ impl Stalls {
         Self { micros, seconds }
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> StallFigures {
         let over = |limit: f64| {
             let count = self.micros.iter().filter(|length| **length > limit).count();
             count as f64 / self.seconds
         };
-        Figures {
+        StallFigures {
             over_5: over(5.0),
             over_10: over(10.0),
             over_20: over(20.0),

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::empty::Empty;
 use super::interference::Interference;
 use super::stalls::Stalls;
-use super::{Options, testpmd};
+use super::{LatencyOptions, testpmd};
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
 use crate::generator::scenario::check::StreamPlan;
@@ -18,7 +18,7 @@ use crate::host::testpmd::Testpmd;
 use crate::host::threads::{self, cpu_seconds};
 use crate::live::LiveError;
 use crate::live::ports::Runtime;
-use crate::live::testbed::{Bench, Spec, SwitchUnderTest, station, stream};
+use crate::live::testbed::{PreparedHost, SwitchSpec, SwitchUnderTest, station, stream};
 
 const FLOWS: u32 = 64;
 const MBUFS: u32 = 16_383;
@@ -27,14 +27,14 @@ const RING: u16 = 1024;
 const WINDOW: u64 = 768;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forwarder {
+pub enum LatencyForwarder {
     Ours,
     /// `testpmd io`.
     Testpmd,
     Empty,
 }
 
-impl Forwarder {
+impl LatencyForwarder {
     pub const ALL: [Self; 3] = [Self::Ours, Self::Testpmd, Self::Empty];
 
     /// Its name in reports.
@@ -62,10 +62,11 @@ pub struct LatencyTestBed {
 
 impl LatencyTestBed {
     /// Starts all of them and joins their ports; they are at rest then.
-    pub fn start(options: &Options, vswitch: &Path, bench: &Bench) -> Result<Self, LiveError> {
+    pub fn start(options: &LatencyOptions, vswitch: &Path, bench: &PreparedHost) -> Result<Self, LiveError> {
         let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
         let vnics = ["a", "b"].map(|name| (name.to_owned(), String::new()));
-        let spec = Spec { ports: options.ports, ring: RING, ..Spec::new("ours", bench.cores, &vnics) };
+        let spec =
+            SwitchSpec { ports: options.ports, ring: RING, ..SwitchSpec::new("ours", bench.cores, &vnics) };
         let mut ours = SwitchUnderTest::start(vswitch, scratch, &spec)?;
         let folder = scratch.folder("testpmd")?;
         let mut testpmd = testpmd::start(&folder, options.ports, bench.cores, &scratch::file_prefix(2))?;
@@ -106,22 +107,22 @@ impl LatencyTestBed {
         Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
-    pub fn wake(&mut self, forwarder: Forwarder) -> Result<(), HostError> {
+    pub fn wake(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
         match forwarder {
-            Forwarder::Ours => self.ours.process().thaw(),
-            Forwarder::Testpmd => self.testpmd.process.thaw(),
-            Forwarder::Empty => {
+            LatencyForwarder::Ours => self.ours.process().thaw(),
+            LatencyForwarder::Testpmd => self.testpmd.process.thaw(),
+            LatencyForwarder::Empty => {
                 self.empty.set_awake(true);
                 Ok(())
             }
         }
     }
 
-    pub fn rest(&mut self, forwarder: Forwarder) -> Result<(), HostError> {
+    pub fn rest(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
         match forwarder {
-            Forwarder::Ours => self.ours.process().freeze(),
-            Forwarder::Testpmd => self.testpmd.process.freeze(),
-            Forwarder::Empty => {
+            LatencyForwarder::Ours => self.ours.process().freeze(),
+            LatencyForwarder::Testpmd => self.testpmd.process.freeze(),
+            LatencyForwarder::Empty => {
                 self.empty.set_awake(false);
                 Ok(())
             }
@@ -129,13 +130,13 @@ impl LatencyTestBed {
     }
 
     /// CPU time that its forwarding thread has had.
-    pub fn cpu_seconds(&mut self, forwarder: Forwarder) -> Result<f64, HostError> {
+    pub fn cpu_seconds(&mut self, forwarder: LatencyForwarder) -> Result<f64, HostError> {
         let (pid, thread) = self.forwarder(forwarder);
         cpu_seconds(pid, thread)
     }
 
     /// What its forwarding thread was kept from, so far.
-    pub fn interference(&mut self, forwarder: Forwarder) -> Result<Interference, HostError> {
+    pub fn interference(&mut self, forwarder: LatencyForwarder) -> Result<Interference, HostError> {
         let (pid, thread) = self.forwarder(forwarder);
         Interference::of(pid, thread, self.core)
     }
@@ -145,11 +146,11 @@ impl LatencyTestBed {
         Stalls::new(self.empty.take_stalls(), seconds)
     }
 
-    fn forwarder(&mut self, forwarder: Forwarder) -> (u32, u32) {
+    fn forwarder(&mut self, forwarder: LatencyForwarder) -> (u32, u32) {
         match forwarder {
-            Forwarder::Ours => (self.ours.process().pid(), self.ours_thread),
-            Forwarder::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
-            Forwarder::Empty => (std::process::id(), self.empty.thread()),
+            LatencyForwarder::Ours => (self.ours.process().pid(), self.ours_thread),
+            LatencyForwarder::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
+            LatencyForwarder::Empty => (std::process::id(), self.empty.thread()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::host::HostError;
 use crate::host::cores::Cores;
-use crate::host::testpmd::{Spec, Testpmd};
+use crate::host::testpmd::{Testpmd, TestpmdSpec};
 use crate::live::testbed::Ports;
 
 /// Free huge pages that are enough for it.
@@ -29,7 +29,7 @@ pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<
         "--no-huge -m 256 --no-shconf"
     };
     let words = |words: &str| words.split(' ').map(str::to_owned).collect();
-    let mut testpmd = Testpmd::start(&Spec {
+    let mut testpmd = Testpmd::start(&TestpmdSpec {
         housekeeping: cores.housekeeping,
         cores: &[cores.forwarding],
         prefix,

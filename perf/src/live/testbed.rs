@@ -55,14 +55,14 @@ pub const fn vtep(n: u8) -> Station {
 }
 
 /// The machine, made ready: cores chosen, this process on its own and favoured, a private folder, memory.
-pub struct Bench {
+pub struct PreparedHost {
     pub cores: Cores,
     // Given back before the folder goes, because its note is in there.
     _hugepages: Option<HugePages>,
     pub scratch: Scratch,
 }
 
-impl Bench {
+impl PreparedHost {
     /// `mebibytes` of huge pages are reserved where they can be had.
     pub fn prepare(core: Option<usize>, mebibytes: u64, keep: bool) -> Result<Self, HostError> {
         let cores = cores::choose(&cores::available(), core)?;
@@ -167,7 +167,7 @@ pub enum Uplink<'a> {
 
 /// What a switch under test is like.
 #[derive(Debug)]
-pub struct Spec<'a> {
+pub struct SwitchSpec<'a> {
     /// Of its folder and its devices; no two in one process are alike.
     pub name: &'a str,
     pub cores: Cores,
@@ -187,7 +187,7 @@ pub struct Spec<'a> {
     pub uplink: Uplink<'a>,
 }
 
-impl<'a> Spec<'a> {
+impl<'a> SwitchSpec<'a> {
     /// vNICs on memifs and no uplink, without a limit of misses.
     pub fn new(name: &'a str, cores: Cores, vnics: &'a [(String, String)]) -> Self {
         let (nft, ports, uplink) = ("miss-rate = 0", Ports::Memif, Uplink::None);
@@ -213,7 +213,7 @@ pub struct SwitchUnderTest {
 }
 
 impl SwitchUnderTest {
-    pub fn start(vswitch: &Path, scratch: &Scratch, spec: &Spec<'_>) -> Result<Self, LiveError> {
+    pub fn start(vswitch: &Path, scratch: &Scratch, spec: &SwitchSpec<'_>) -> Result<Self, LiveError> {
         let folder = scratch.folder(spec.name)?;
         let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
         let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores: spec.cores };
@@ -283,9 +283,9 @@ pub struct TestBed<'a> {
 impl<'a> TestBed<'a> {
     pub fn start(
         vswitch: &Path,
-        bench: &Bench,
+        bench: &PreparedHost,
         runtime: &'a Runtime,
-        spec: &Spec<'_>,
+        spec: &SwitchSpec<'_>,
         streams: &[StreamPlan],
     ) -> Result<Self, LiveError> {
         let mut switch = SwitchUnderTest::start(vswitch, &bench.scratch, spec)?;

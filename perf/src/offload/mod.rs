@@ -20,14 +20,14 @@ use crate::host::daemon::Daemon;
 use crate::host::interrupt;
 use crate::live::LiveError;
 use crate::live::config::{Counted, number};
-use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
+use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
 use crate::options::{Common, Plot, within};
 
-use report::{Churn, Look, Report, Trial};
+use report::{Churn, Look, OffloadReport, OffloadTrial};
 
 /// Flows in the simulated e-switch: what is left for the worker, how soon they are there, and 10,000 new ones a second.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct OffloadOptions {
     /// Trials of each share (0, 50 and 99 %).
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -68,7 +68,7 @@ const GAP: f64 = 0.04;
 /// How long flows have to find their places.
 const SETTLE: Duration = Duration::from_secs(15);
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &OffloadOptions) -> anyhow::Result<()> {
     anyhow::ensure!(options.rounds > 0 || options.churn > 0, "--rounds 0 and --churn 0 measure nothing");
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "the e-switch is simulated, on the worker's core: its cycles (sim) are apart, and say nothing of a NIC"
     );
     println!("{}", report::TABLE.head());
-    let bench = Bench::prepare(options.core, 512, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.core, 512, options.common.keep)?;
     let shared = [flows("fast", FAST, FAST.count), flows("slow", SLOW, SLOW.count)];
     let runtime = ports::runtime(&ports::plan_of(&shared), bench.cores.housekeeping, MBUFS)?;
     let start = |name: &str, hot: u64, streams: &[StreamPlan]| {
@@ -86,7 +86,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         );
         let offload = "offload = \"simulated\"";
         let vnics = [("sender".to_owned(), offload.to_owned())];
-        let spec = Spec { sections: &sections, ..Spec::new(name, bench.cores, &vnics).with_uplink(offload) };
+        let spec = SwitchSpec {
+            sections: &sections,
+            ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink(offload)
+        };
         TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
     let mut bed = start("trials", HOT[0], &shared)?;
@@ -107,7 +110,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let stream = StreamPlan { churn: options.churn.into(), ..flows("churn", CHURN, places) };
         churn = Some(run_churn(start("churn", HOT[1], &[stream])?, options, places)?);
     }
-    let report = Report { rate: options.rate, trials, churn };
+    let report = OffloadReport { rate: options.rate, trials, churn };
     println!("{}", report.verdict());
     options.common.write(&report)?;
     options.plot.draw(|stem| report.plot(stem))?;
@@ -157,7 +160,7 @@ fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64, LiveError> {
 }
 
 /// So many percent of the packets are of flows fast enough for hardware.
-fn trial(bed: &mut TestBed<'_>, options: &Options, share: u64) -> Result<Trial, LiveError> {
+fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<OffloadTrial, LiveError> {
     let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
     let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
     let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
@@ -186,7 +189,7 @@ fn trial(bed: &mut TestBed<'_>, options: &Options, share: u64) -> Result<Trial, 
     // The fast flows of the next trial are to find an empty device.
     drained(bed, &["/rules"])?;
     let busy = (after.busy - before.busy) as f64;
-    Ok(Trial {
+    Ok(OffloadTrial {
         share,
         packets,
         offloaded: hardware as f64 / packets as f64,
@@ -199,7 +202,7 @@ fn trial(bed: &mut TestBed<'_>, options: &Options, share: u64) -> Result<Trial, 
 }
 
 /// New flows all the time; each sends for a while and is never seen again.
-fn run_churn(mut bed: TestBed<'_>, options: &Options, places: u32) -> Result<Churn, LiveError> {
+fn run_churn(mut bed: TestBed<'_>, options: &OffloadOptions, places: u32) -> Result<Churn, LiveError> {
     let rates = vec![Some(f64::from(options.churn) * PACKETS)];
     let installed = shown(&mut bed.daemon, "/so-far/installed")?;
     let withdrawn = shown(&mut bed.daemon, "/so-far/withdrawn")?;

@@ -9,7 +9,7 @@ use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number, percent};
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Trial {
+pub struct OffloadTrial {
     /// Percent of the packets that are of fast flows.
     pub share: u64,
     pub packets: u64,
@@ -56,16 +56,16 @@ pub struct Churn {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct OffloadReport {
     /// Packets a second.
     pub rate: u64,
     /// The trials, in their order.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<OffloadTrial>,
     pub churn: Option<Churn>,
 }
 
 /// A trial on a line.
-pub const TABLE: Table<Trial> = Table(&[
+pub const TABLE: Table<OffloadTrial> = Table(&[
     column("share %", 7, |trial| trial.share.to_string()),
     column("packets", 10, |trial| trial.packets.to_string()),
     column("offloaded", 10, |trial| percent(trial.offloaded, 1)),
@@ -76,7 +76,7 @@ pub const TABLE: Table<Trial> = Table(&[
     column("lost", 6, |trial| trial.lost.to_string()),
 ]);
 
-impl Report {
+impl OffloadReport {
     pub fn verdict(&self) -> String {
         let Some(churn) = &self.churn else { return String::new() };
         let most = churn.looks.iter().map(|look| look.rules).max().unwrap_or(0);

@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use super::lane::Lane;
+use super::lane::WorkerLane;
 use crate::compare::cases::Job;
 use crate::compare::frames::{TENANT_IP, TENANT_MAC, peers};
 use crate::compare::ours::{Head, PortLine, VnicLines, head, locations, network, uplink, vnic};
 use crate::compare::peer::mbufs;
-use crate::compare::plugin::Device;
+use crate::compare::plugin::TemplateDevice;
 
 /// A lane of a switch, with its worker's core and its devices.
 #[derive(Debug, Clone)]
 pub struct WorkerSetup {
-    pub lane: Lane,
+    pub lane: WorkerLane,
     pub core: usize,
-    pub inside: Device,
-    pub outside: Device,
+    pub inside: TemplateDevice,
+    pub outside: TemplateDevice,
 }
 
 impl WorkerSetup {
@@ -27,7 +27,7 @@ impl WorkerSetup {
 
 /// How the daemon is told apart from others.
 #[derive(Debug, Clone, Copy)]
-pub struct Identity<'a> {
+pub struct DaemonIdentity<'a> {
     pub prefix: &'a str,
     pub socket: &'a Path,
     pub plugin: &'a Path,
@@ -39,8 +39,8 @@ pub fn memory(job: &Job, workers: usize) -> u64 {
 }
 
 /// The config. `lanes` there are in all, also if they are not all of this switch: rates are shared out the same way.
-pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: Identity<'_>) -> String {
-    let Identity { prefix, socket, plugin } = identity;
+pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: DaemonIdentity<'_>) -> String {
+    let DaemonIdentity { prefix, socket, plugin } = identity;
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
     let (memory, mbufs) = (memory(job, workers.len()), workers.len() * mbufs(job, false));
     let mut text = head(&Head { memory, prefix, mbufs, plugin: Some(plugin), cores: &cores, socket }, job);
@@ -59,6 +59,6 @@ pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: Identity
     text
 }
 
-fn raw(device: &Device, number: usize) -> String {
+fn raw(device: &TemplateDevice, number: usize) -> String {
     format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(number))
 }

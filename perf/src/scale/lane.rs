@@ -16,7 +16,7 @@ use crate::compare::template::Program;
 
 /// A worker's share of the work, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane(pub u8);
+pub struct WorkerLane(pub u8);
 
 /// Where the fields are that differ between lanes: MAC addresses, VTEPs, VNI.
 const FIELDS: [std::ops::Range<usize>; 3] = [0..12, 26..34, 46..49];
@@ -26,7 +26,7 @@ const CHECKSUM: std::ops::Range<usize> = 24..26;
 /// The outer source port.
 const PORT: std::ops::Range<usize> = 34..36;
 
-impl Lane {
+impl WorkerLane {
     pub fn tenant(self) -> Tenant {
         Tenant(u32::from(self.0))
     }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn lanes_differ_in_their_tunnels_alone() {
-        let programs = [0, 1].map(|lane| Lane(lane).program(&job(), Case::Decap));
+        let programs = [0, 1].map(|lane| WorkerLane(lane).program(&job(), Case::Decap));
         for flow in [0, 17, 999] {
             let [first, second] = [0, 1].map(|lane: usize| programs[lane].frame(0, flow));
             assert_eq!(first[OUTER..], second[OUTER..]);
@@ -95,23 +95,23 @@ mod tests {
             assert_eq!(first[PORT], second[PORT]);
             assert!(wire::ipv4::checksum_ok(&second[HEADER]));
         }
-        assert_eq!(Lane(0).program(&job(), Case::Decap), program::program(&job(), Case::Decap));
-        assert_eq!(Lane(1).program(&job(), Case::Encap), program::program(&job(), Case::Encap));
+        assert_eq!(WorkerLane(0).program(&job(), Case::Decap), program::program(&job(), Case::Decap));
+        assert_eq!(WorkerLane(1).program(&job(), Case::Encap), program::program(&job(), Case::Encap));
     }
 
     #[test]
     fn only_frames_of_the_lane_pass_for_the_firsts() {
-        let sent = |lane: Lane| {
+        let sent = |lane: WorkerLane| {
             let bytes = Path::v4(lane.near(), lane.far()).vxlan(50_000, lane.tenant().vni(), &[7; 60]);
             Kept { length: bytes.len(), bytes }
         };
-        let right = |kept: &Kept| check::outer(0, &kept.bytes, Lane(0).tenant());
-        assert_eq!(right(&Lane(1).as_first(sent(Lane(1)))), Ok(50_000));
-        assert!(right(&Lane(1).as_first(sent(Lane(2)))).is_err());
+        let right = |kept: &Kept| check::outer(0, &kept.bytes, WorkerLane(0).tenant());
+        assert_eq!(right(&WorkerLane(1).as_first(sent(WorkerLane(1)))), Ok(50_000));
+        assert!(right(&WorkerLane(1).as_first(sent(WorkerLane(2)))).is_err());
         for at in (0..OUTER).filter(|at| !PORT.contains(at) && !(18..23).contains(at)) {
-            let mut wrong = sent(Lane(1));
+            let mut wrong = sent(WorkerLane(1));
             wrong.bytes[at] ^= 0x40;
-            assert!(right(&Lane(1).as_first(wrong)).is_err(), "byte {at}");
+            assert!(right(&WorkerLane(1).as_first(wrong)).is_err(), "byte {at}");
         }
     }
 }

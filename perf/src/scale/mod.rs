@@ -18,9 +18,9 @@ pub mod testbed;
 use std::path::{Path, PathBuf};
 
 use crate::compare::CompareError;
-use crate::compare::cases::{Case, Flows, Job, Traffic};
+use crate::compare::cases::{Case, FlowCount, Job, Traffic};
 use crate::compare::frames::INNER_BYTES;
-use crate::compare::plugin::{self, Device};
+use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, sample};
 use crate::compare::sample::Sample;
 use crate::host::cores::{self, Cores};
@@ -29,9 +29,9 @@ use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt, io, tsc};
 use crate::options::{Common, within};
-use config::{Identity, WorkerSetup};
-use lane::Lane;
-use report::{Report, Round, Row};
+use config::{DaemonIdentity, WorkerSetup};
+use lane::WorkerLane;
+use report::{ScaleReport, ScaleRound, ScaleRow};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
@@ -60,13 +60,13 @@ pub enum ScaleError {
 
 /// Two workers of one switch, each with its own generator, against one alone; and the curve beyond.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct ScaleOptions {
     /// What to do: encap, decap, both (encap and decap at the same time).
     #[arg(long, value_delimiter = ',', default_value = "encap,decap,both", value_parser = with_lanes)]
     cases: Vec<Case>,
     /// Numbers of flows of each worker.
     #[arg(long, value_delimiter = ',', default_value = "1k,100k")]
-    flows: Vec<Flows>,
+    flows: Vec<FlowCount>,
     /// Length of the inner Ethernet frame, with its frame check sequence.
     #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
     inner_bytes: usize,
@@ -97,9 +97,9 @@ fn with_lanes(word: &str) -> Result<Case, String> {
     }
 }
 
-impl Options {
+impl ScaleOptions {
     fn jobs(&self) -> Vec<Job> {
-        let job = |case: Case, flows: &Flows| Job {
+        let job = |case: Case, flows: &FlowCount| Job {
             case,
             tenants: None,
             flows: flows.clone(),
@@ -115,7 +115,7 @@ impl Options {
 const TRIES: usize = 4;
 const WORKERS: u8 = 2;
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ScaleOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
     println!(
@@ -132,7 +132,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     options.common.write(&report)
 }
 
-fn measure(options: &Options, vswitch: &Path) -> Result<Report, ScaleError> {
+fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, ScaleError> {
     let usable = cores::available();
     let cores = match options.cores.as_deref() {
         None => usable.get(..2).map(|two| [two[0], two[1]]),
@@ -145,7 +145,7 @@ fn measure(options: &Options, vswitch: &Path) -> Result<Report, ScaleError> {
     let hertz = tsc::hertz()?;
     let line = bounce::ticks(cores).ok_or_else(|| ScaleError::Cores(cores.into()))?;
     let mut report =
-        Report { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
+        ScaleReport { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
     let scratch = Scratch::create(options.common.keep)?;
     let plugin = match plugin::build(scratch.path()) {
         Ok(plugin) => plugin,
@@ -160,7 +160,7 @@ fn measure(options: &Options, vswitch: &Path) -> Result<Report, ScaleError> {
     let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };
     for job in &jobs {
         let (rounds, draws) = bench.rounds(job)?;
-        if let Some(row) = Row::new(job, cores, &rounds, draws, line, hertz) {
+        if let Some(row) = ScaleRow::new(job, cores, &rounds, draws, line, hertz) {
             row.lines().iter().for_each(|line| println!("{line}"));
             report.rows.push(row);
         }
@@ -169,7 +169,7 @@ fn measure(options: &Options, vswitch: &Path) -> Result<Report, ScaleError> {
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    options: &'a ScaleOptions,
     vswitch: &'a Path,
     scratch: Scratch,
     plugin: PathBuf,
@@ -188,14 +188,16 @@ impl Bench<'_> {
             prefix: &prefix,
             cores: Cores { forwarding: self.cores[1], housekeeping: self.cores[0] },
         };
-        let workers: Vec<WorkerSetup> =
-            lanes.iter().map(|&lane| self.worker(job, Lane(lane), &folder)).collect::<Result<_, _>>()?;
+        let workers: Vec<WorkerSetup> = lanes
+            .iter()
+            .map(|&lane| self.worker(job, WorkerLane(lane), &folder))
+            .collect::<Result<_, _>>()?;
         let socket = setup.socket();
-        let identity = Identity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
+        let identity = DaemonIdentity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
         Ok(testbed::start(job, &workers, u32::from(WORKERS), &setup, identity)?)
     }
 
-    fn worker(&self, job: &Job, lane: Lane, folder: &Path) -> Result<WorkerSetup, ScaleError> {
+    fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup, ScaleError> {
         let mut devices = Vec::new();
         for way in [Case::Encap, Case::Decap] {
             let name = |kind: &str| folder.join(format!("{}-{way}.{kind}", lane.0));
@@ -204,14 +206,14 @@ impl Bench<'_> {
                 let text = lane.program(job, way).text();
                 std::fs::write(path, text).map_err(io(format!("write {}", path.display())))?;
             }
-            devices.push(Device { frames, board: name("board") });
+            devices.push(TemplateDevice { frames, board: name("board") });
         }
         let [inside, outside] = [devices.remove(0), devices.remove(0)];
         Ok(WorkerSetup { lane, core: self.cores[usize::from(lane.0)], inside, outside })
     }
 
     /// The rounds of a job, and draws a packet of the switch with both workers.
-    fn rounds(&mut self, job: &Job) -> Result<(Vec<Round>, f64), ScaleError> {
+    fn rounds(&mut self, job: &Job) -> Result<(Vec<ScaleRound>, f64), ScaleError> {
         let mut first = self.start(job, &[0])?;
         let mut second = self.start(job, &[1])?;
         let mut both = self.start(job, &[0, 1])?;
@@ -235,7 +237,7 @@ impl Bench<'_> {
             }
             let [left, apart, together, right] = parts.each_ref().map(Vec::as_slice);
             if let (&[left], &[a, b], &[c, d], &[right]) = (left, apart, together, right) {
-                let round = Round { alone: [left, right], apart: [a, b], together: [c, d] };
+                let round = ScaleRound { alone: [left, right], apart: [a, b], together: [c, d] };
                 worst = round.samples().map(Sample::share).fold(worst, f64::min);
                 if round.samples().all(Sample::is_quiet) {
                     rounds.push(round);

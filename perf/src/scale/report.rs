@@ -13,7 +13,7 @@ pub const TARGET: f64 = 0.95;
 
 /// The samples of one round, by worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Round {
+pub struct ScaleRound {
     /// Its switch alone on the machine, the other core idle.
     pub alone: [Sample; 2],
     /// Two switches at a time, with one worker each: they share the machine and nothing else.
@@ -21,14 +21,14 @@ pub struct Round {
     pub together: [Sample; 2],
 }
 
-impl Round {
+impl ScaleRound {
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.alone.iter().chain(&self.apart).chain(&self.together)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Worker {
+pub struct ScaleWorker {
     pub core: usize,
     /// Median millions of packets per CPU-second of its thread, alone.
     pub alone_mpps: f64,
@@ -45,7 +45,7 @@ pub struct Worker {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct ScaleRow {
     pub case: String,
     /// Flows of each worker, as on the command line.
     pub flows: String,
@@ -55,7 +55,7 @@ pub struct Row {
     /// Whether all packets pay.
     pub qos: bool,
     pub rounds: usize,
-    pub workers: Vec<Worker>,
+    pub workers: Vec<ScaleWorker>,
     /// Whether each kept its part.
     pub met: bool,
     pub draws_per_packet: f64,
@@ -78,13 +78,13 @@ pub struct Extrapolated {
 const LABEL: &str = "extrapolated, not measured: arithmetic on the inputs; clock, caches, memory and NIC are taken as \
                      enough for all";
 
-impl Row {
+impl ScaleRow {
     /// Sums up the rounds of a job; `None` without any. `draws` are those of a packet, `line` is what it costs in ticks
     /// that a line moves.
     pub fn new(
         job: &Job,
         cores: [usize; 2],
-        rounds: &[Round],
+        rounds: &[ScaleRound],
         draws: f64,
         line: f64,
         hertz: f64,
@@ -121,7 +121,7 @@ impl Row {
 
     /// Whether the target is met, and if not, who takes what is missing.
     pub fn verdict(&self) -> String {
-        let least = |value: &dyn Fn(&Worker) -> f64| {
+        let least = |value: &dyn Fn(&ScaleWorker) -> f64| {
             self.workers.iter().map(value).fold(f64::INFINITY, f64::min) * 100.0
         };
         let [kept, machine, switch] = [
@@ -163,12 +163,12 @@ impl Row {
     }
 }
 
-fn worker_of(rounds: &[Round], worker: usize, core: usize, hertz: f64) -> Option<Worker> {
-    let each = |value: &dyn Fn(&Round) -> f64| rounds.iter().map(value).collect::<Vec<f64>>();
-    let ratio = |one: fn(&Round) -> &[Sample; 2], other: fn(&Round) -> &[Sample; 2]| {
+fn worker_of(rounds: &[ScaleRound], worker: usize, core: usize, hertz: f64) -> Option<ScaleWorker> {
+    let each = |value: &dyn Fn(&ScaleRound) -> f64| rounds.iter().map(value).collect::<Vec<f64>>();
+    let ratio = |one: fn(&ScaleRound) -> &[Sample; 2], other: fn(&ScaleRound) -> &[Sample; 2]| {
         Spread::of(&each(&|round| one(round)[worker].mpps() / other(round)[worker].mpps()))
     };
-    Some(Worker {
+    Some(ScaleWorker {
         core,
         alone_mpps: median(&each(&|round| round.alone[worker].mpps()))?,
         alone_cycles: median(&each(&|round| round.alone[worker].cycles(hertz)))?,
@@ -181,7 +181,7 @@ fn worker_of(rounds: &[Round], worker: usize, core: usize, hertz: f64) -> Option
 }
 
 /// A row's worker on a line.
-pub const TABLE: Table<(Row, Worker)> = Table(&[
+pub const TABLE: Table<(ScaleRow, ScaleWorker)> = Table(&[
     column("case", -6, |(row, _)| row.case.clone()),
     column("flows", 6, |(row, _)| row.flows.clone()),
     column("traffic", -7, |(row, _)| row.traffic.clone()),
@@ -197,14 +197,14 @@ pub const TABLE: Table<(Row, Worker)> = Table(&[
 ]);
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct ScaleReport {
     /// Ticks of the time stamp counter a second.
     pub hertz: f64,
     /// Ticks until a line that the other core has is here.
     pub line_cycles: f64,
     /// Length of a sample in seconds.
     pub seconds: f64,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScaleRow>,
     /// Why nothing was measured, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
@@ -219,15 +219,15 @@ mod tests {
         Sample { packets, made: None, cpu: 1.0, wall: 1.0 }
     }
 
-    fn row(together: u64) -> Row {
+    fn row(together: u64) -> ScaleRow {
         let job = Job { qos: true, ..Job::plain(Case::Encap, "1k") };
-        let round = |drift: u64| Round {
+        let round = |drift: u64| ScaleRound {
             alone: [sample(10_000_000 * drift), sample(20_000_000 * drift)],
             apart: [sample(9_800_000 * drift), sample(20_000_000 * drift)],
             together: [sample(together * drift), sample(20_000_000 * drift)],
         };
         // The machine's speed doubles: ratios are within a round.
-        Row::new(&job, [0, 1], &[round(1), round(2), round(2)], 1e-3, 150.0, 2e9).unwrap()
+        ScaleRow::new(&job, [0, 1], &[round(1), round(2), round(2)], 1e-3, 150.0, 2e9).unwrap()
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::config::{Identity, WorkerSetup, config};
-use super::lane::Lane;
+use super::config::{DaemonIdentity, WorkerSetup, config};
+use super::lane::WorkerLane;
 use crate::compare::CompareError;
 use crate::compare::cases::{Case, Job};
 use crate::compare::ours::Ours;
@@ -19,7 +19,7 @@ pub fn start(
     workers: &[WorkerSetup],
     lanes: u32,
     setup: &DaemonSetup<'_>,
-    identity: Identity<'_>,
+    identity: DaemonIdentity<'_>,
 ) -> Result<Runner, CompareError> {
     let mut switch = Ours::start_with(setup, &config(job, workers, lanes, identity), job)?;
     check_ports(&switch.daemon().ask("port list")?, workers)?;
@@ -32,7 +32,7 @@ pub fn start(
             let kept = counter.boards[usize::from(way == Case::Encap)].samples()?.into_iter();
             let kept: Vec<_> =
                 kept.map(|kept| if way == Case::Encap { lane.as_first(kept) } else { kept }).collect();
-            check_kept(Contender::Ours, job, way, &Lane(0).program(job, way), &kept)?;
+            check_kept(Contender::Ours, job, way, &WorkerLane(0).program(job, way), &kept)?;
         }
         Ok(counter)
     })

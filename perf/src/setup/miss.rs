@@ -53,7 +53,7 @@ const KINDS: [Kind; 5] = [
 
 /// How long packets of a kind took.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Taken {
+pub struct MissFigures {
     pub kind: &'static str,
     pub new_flow: bool,
     /// Each brought a new queue pair of a reliable connection, which was admitted.
@@ -71,10 +71,10 @@ pub struct Taken {
 pub struct Misses {
     /// Two readings of the time stamp counter in a row, in nanoseconds at the median. Taken off every figure.
     pub clock_ns: f64,
-    pub kinds: Vec<Taken>,
+    pub kinds: Vec<MissFigures>,
 }
 
-const TAKEN: Table<Taken> = Table(&[
+const TAKEN: Table<MissFigures> = Table(&[
     column("new", -30, |taken| taken.kind.into()),
     column("p50", 8, |taken| number(taken.miss.p50, 3)),
     column("p90", 8, |taken| number(taken.miss.p90, 3)),
@@ -104,7 +104,7 @@ impl Misses {
             ),
             TAKEN.text(&self.kinds).trim_end().to_owned(),
         ];
-        let most = |of: fn(&Taken) -> f64| self.kinds.iter().map(of).fold(0.0, f64::max);
+        let most = |of: fn(&MissFigures) -> f64| self.kinds.iter().map(of).fold(0.0, f64::max);
         let added = most(|taken| taken.added_p50);
         let word = if added < TARGET { "met" } else { "missed" };
         lines.push(format!(
@@ -124,7 +124,7 @@ struct Reading {
 }
 
 impl Kind {
-    fn measure(&self, flows: u32, reading: Reading) -> Result<Taken, LiveError> {
+    fn measure(&self, flows: u32, reading: Reading) -> Result<MissFigures, LiveError> {
         let Reading { hertz, own } = reading;
         let mut world =
             world::world().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
@@ -149,7 +149,7 @@ impl Kind {
             delays.quantiles(hertz).ok_or_else(|| LiveError::Silent("no packet was timed".into()))
         };
         let (miss, hit) = (quantiles(&miss)?, quantiles(&hit)?);
-        Ok(Taken {
+        Ok(MissFigures {
             kind: self.name,
             new_flow: self.news.0,
             new_queue_pair: self.news.1,

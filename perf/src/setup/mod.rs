@@ -22,15 +22,15 @@ use crate::generator::units::Range;
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 use crate::live::config::Counted;
-use crate::live::testbed::{Bench, REMOTE, Spec, TestBed, station, stream};
+use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
 use crate::options::{Common, within};
 
 use miss::Misses;
-use report::{Beside, Report, Round};
+use report::{Beside, SetupReport, SetupRound};
 
 /// New flows per second, and established traffic beside a scanner.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct SetupOptions {
     /// The core that forwards [default: the last one].
     #[arg(long)]
     core: Option<usize>,
@@ -65,10 +65,10 @@ const KNOWN: u32 = 1000;
 /// Ports of either side that flows have.
 const PORTS: u32 = 60_000;
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &SetupOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
-    let bench = Bench::prepare(options.core, 768, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.core, 768, options.common.keep)?;
     // All flows of a round, one after the other; and beside the neighbour, one that cares for nothing.
     let scanner = plan("scanner", 1, options.flows, Distribution::InTurn);
     let careless = StreamPlan { window: Some(0), ..plan("scanner", 1, 1, Distribution::New) };
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let misses = on_core(bench.cores.forwarding, || Misses::measure(timed, &runtime.clock))?;
     let vnics = [NEIGHBOUR, "scanner"].map(|name| (name.to_owned(), String::new()));
     let start = |name: &str, nft: &str, streams: &[StreamPlan]| {
-        let spec = Spec { nft, ..Spec::new(name, bench.cores, &vnics).with_uplink("") };
+        let spec = SwitchSpec { nft, ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink("") };
         TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
     // Room for all of a round, so that no flow has to go.
@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     drop(bed);
-    let report = Report { misses, rounds, capacity, neighbour_rate: rate, beside };
+    let report = SetupReport { misses, rounds, capacity, neighbour_rate: rate, beside };
     print!("{}", report.text());
     options.common.write(&report)?;
     anyhow::ensure!(report.lost_beside_a_scanner() == 0, "the scanner cost its neighbour packets");
@@ -129,7 +129,7 @@ fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, LiveError> + S
 }
 
 /// All flows of the scanner, once as strangers and once as acquaintances.
-fn round(bed: &mut TestBed<'_>, options: &Options) -> Result<Round, LiveError> {
+fn round(bed: &mut TestBed<'_>, options: &SetupOptions) -> Result<SetupRound, LiveError> {
     let demand = Demand { frames: Some(options.flows.into()), ..Demand::new(vec![None], ROUND) };
     bed.daemon.ask("clear nft")?;
     let mut passes = Vec::new();
@@ -142,7 +142,7 @@ fn round(bed: &mut TestBed<'_>, options: &Options) -> Result<Round, LiveError> {
     }
     match passes[..] {
         [(sent, misses, first), (_, again, second)] if misses == sent && sent == u64::from(options.flows) => {
-            Ok(Round {
+            Ok(SetupRound {
                 flows: sent,
                 set_ups_per_second: first.packets_per_second,
                 misses_again: again,

@@ -15,7 +15,7 @@ const TARGET: f64 = 1e6;
 
 /// All flows of a round, twice.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Round {
+pub struct SetupRound {
     pub flows: u64,
     /// Flows set up per second of CPU time with packets.
     pub set_ups_per_second: f64,
@@ -50,9 +50,9 @@ pub struct Beside {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct SetupReport {
     pub misses: Misses,
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<SetupRound>,
     /// What the worker can do with the neighbour's packets.
     pub capacity: Capacity,
     pub neighbour_rate: f64,
@@ -73,7 +73,7 @@ const BESIDE: Table<Beside> = Table(&[
     column(" drops", 0, |trial| format!(" {}", by_name(&trial.drops))),
 ]);
 
-impl Report {
+impl SetupReport {
     /// Packets of the neighbour that were lost beside a scanner.
     pub fn lost_beside_a_scanner(&self) -> u64 {
         self.beside.iter().filter(|trial| trial.scanner).map(|trial| trial.lost + trial.neighbour_drops).sum()

@@ -25,14 +25,14 @@ use crate::host::threads::cpu_seconds;
 use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
 use crate::live::config::Counted;
-use crate::live::testbed::{self, Bench, REMOTE, Spec, Station, TestBed, station};
+use crate::live::testbed::{self, PreparedHost, REMOTE, Station, SwitchSpec, TestBed, station};
 use crate::options::{Common, Plot, within};
 
-use report::{Bin, Report, Trial};
+use report::{StormBin, StormReport, StormTrial};
 
 /// Open queue pairs without end beside a steady neighbour, with and without by turns.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct StormOptions {
     /// Pairs of trials, with and without the storm.
     #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
     pub pairs: usize,
@@ -69,21 +69,21 @@ const STORM_QPS: Range = Range { first: 0x10_0000, count: 0xef_fff0 };
 /// Seconds of a step of the time series.
 const STEP: f64 = 0.05;
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &StormOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
     println!("{}", options.intention());
     println!("{}", report::TABLE.head());
-    let bench = Bench::prepare(options.core, 512, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.core, 512, options.common.keep)?;
     let streams = [victim(options), storm()];
     let plan = ports::plan_of(&streams);
     let runtime = ports::runtime(&plan, bench.cores.housekeeping, MBUFS)?;
     let vnics = [("victim", options.victim_qps), ("storm", options.quota)]
         .map(|(name, quota)| (name.to_owned(), format!("qp-quota = {quota}")));
-    let spec = Spec {
+    let spec = SwitchSpec {
         // Queue pairs that the storm leaves give their places back, so that new ones are admitted all the time.
         sections: "[rcft]\nidle-timeout = \"1s\"\ngrace = \"0s\"",
-        ..Spec::new("storm", bench.cores, &vnics).with_uplink("")
+        ..SwitchSpec::new("storm", bench.cores, &vnics).with_uplink("")
     };
     let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec, &streams)?;
     let capacity = capacity(&mut bed)?;
@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     drop(bed);
-    let report = Report::new(options, capacity, rate as u64, trials);
+    let report = StormReport::new(options, capacity, rate as u64, trials);
     println!("{capacity}; the victim sends {:.2} million a second", rate / 1e6);
     println!("{}", report.verdict());
     options.common.write(&report)?;
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Options {
+impl StormOptions {
     /// The head of the report, before the first trial.
     fn intention(&self) -> String {
         format!(
@@ -131,7 +131,7 @@ fn writes(name: &str, from: usize, station: Station, flows: u32, qp: Range) -> S
     plan
 }
 
-fn victim(options: &Options) -> StreamPlan {
+fn victim(options: &StormOptions) -> StreamPlan {
     let qp = Range { first: VICTIM_QPS, count: options.victim_qps };
     writes("victim", 0, station(1), options.victim_qps, qp)
 }
@@ -158,11 +158,11 @@ fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity, LiveError> {
 /// The victim at `rate`, with or without the storm.
 fn trial(
     bed: &mut TestBed<'_>,
-    options: &Options,
+    options: &StormOptions,
     pair: usize,
     rate: f64,
     storm: bool,
-) -> Result<Trial, LiveError> {
+) -> Result<StormTrial, LiveError> {
     let pid = bed.daemon.process().pid();
     let storm_rate = if storm { options.rate as f64 } else { 0.0 };
     let rates = vec![Some(rate), Some(storm_rate)];
@@ -179,7 +179,7 @@ fn trial(
     }
     let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
     let served = victim.sent - victim.lost;
-    let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| Bin {
+    let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| StormBin {
         at: victim.at,
         victim_offered: victim.sent,
         victim_served: victim.received,
@@ -187,7 +187,7 @@ fn trial(
         storm_admitted: storm.received,
         delay: victim.delay,
     });
-    Ok(Trial {
+    Ok(StormTrial {
         pair,
         storm,
         seconds,

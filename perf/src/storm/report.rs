@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Options;
+use super::StormOptions;
 use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
 use crate::report::delay::Quantiles;
@@ -15,7 +15,7 @@ use crate::report::table::{Table, by_name, column, number, percent};
 
 /// A step of the time series.
 #[derive(Debug, Clone, Serialize)]
-pub struct Bin {
+pub struct StormBin {
     /// Seconds since the trial began, at its end.
     pub at: f64,
     /// The victim's packets per second: sent to the switch.
@@ -29,7 +29,7 @@ pub struct Bin {
 
 /// One stretch with or without the storm.
 #[derive(Debug, Clone, Serialize)]
-pub struct Trial {
+pub struct StormTrial {
     pub pair: usize,
     pub storm: bool,
     /// Length.
@@ -58,11 +58,11 @@ pub struct Trial {
     /// Frames out of the tunnel that nobody sent.
     pub odd: u64,
     pub drops: BTreeMap<String, u64>,
-    pub bins: Vec<Bin>,
+    pub bins: Vec<StormBin>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct StormReport {
     pub victim_qps: u32,
     /// The victim's packets per second.
     pub victim_rate: u64,
@@ -77,15 +77,16 @@ pub struct Report {
     /// The median over pairs of the p99 with the storm, over the one without.
     pub p99_ratio: Option<f64>,
     /// The stretches, in the order they were run.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<StormTrial>,
 }
 
-impl Report {
-    pub fn new(options: &Options, capacity: Capacity, rate: u64, trials: Vec<Trial>) -> Self {
+impl StormReport {
+    pub fn new(options: &StormOptions, capacity: Capacity, rate: u64, trials: Vec<StormTrial>) -> Self {
         let lost =
             |storm| trials.iter().filter(|trial| trial.storm == storm).map(|trial| trial.victim_lost).sum();
         let p99 = |pair, storm| {
-            let trial = trials.iter().find(|trial: &&Trial| trial.pair == pair && trial.storm == storm)?;
+            let trial =
+                trials.iter().find(|trial: &&StormTrial| trial.pair == pair && trial.storm == storm)?;
             Some(trial.delay?.p99)
         };
         let ratios: Vec<f64> =
@@ -166,7 +167,7 @@ impl Report {
 }
 
 /// A trial on a line.
-pub const TABLE: Table<Trial> = Table(&[
+pub const TABLE: Table<StormTrial> = Table(&[
     column("pair", 4, |trial| trial.pair.to_string()),
     column("storm", -7, |trial| if trial.storm { "with" } else { "without" }.into()),
     column("received", 10, |trial| trial.victim_received_by_switch.to_string()),

@@ -7,7 +7,7 @@ use wire::MacAddr;
 use wire::roce::{Operation, opcode};
 
 use super::{
-    Attachment, Distribution, Load, Protocol, Scenario, ScenarioError, Size, Source, StreamSpec, Test,
+    Attachment, Distribution, Load, Protocol, Scenario, ScenarioError, Size, SourceText, StreamSpec, Test,
 };
 use crate::generator::frame::{FCS, Outer, Shape, TUNNEL, Template};
 use crate::generator::tuple::{Tuple, Tuples};
@@ -66,14 +66,14 @@ pub enum Content {
     Replayed(Vec<Vec<u8>>),
     /// Flows with ends of their own, as machines have that talk with each other.
     Connected {
-        kinds: Vec<Kind>,
+        kinds: Vec<FrameKind>,
         connections: Vec<Connection>,
     },
 }
 
 /// Frames of a [`Content::Connected`].
 #[derive(Debug, Clone)]
-pub struct Kind {
+pub struct FrameKind {
     pub shape: Shape,
     /// Frame check sequence included.
     pub size: u32,
@@ -126,7 +126,7 @@ fn fits(shape: &Shape, size: u32, code: u8) -> bool {
 }
 
 impl Scenario {
-    pub fn check(&self, source: &Source) -> Result<Plan, ScenarioError> {
+    pub fn check(&self, source: &SourceText) -> Result<Plan, ScenarioError> {
         if self.ports.is_empty() || self.streams.is_empty() {
             return Err(source.error(0, "there must be a [[port]] and a [[stream]] at least; add them"));
         }
@@ -157,7 +157,7 @@ impl Scenario {
         Ok(Plan { ports, streams })
     }
 
-    fn check_run(&self, source: &Source) -> Result<(), ScenarioError> {
+    fn check_run(&self, source: &SourceText) -> Result<(), ScenarioError> {
         let whole = |what: &str| Err(source.error(0, what));
         if self.run.tests.is_empty() {
             return whole("[run] tests is empty; write tests = [\"traffic\"], or leave it out");
@@ -207,7 +207,7 @@ fn at<T, U>(value: &Option<Spanned<T>>, otherwise: &Spanned<U>) -> usize {
 
 struct Checker<'a> {
     spec: &'a StreamSpec,
-    source: &'a Source,
+    source: &'a SourceText,
 }
 
 impl Checker<'_> {

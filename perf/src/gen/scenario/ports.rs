@@ -3,14 +3,14 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{ScenarioError, Source};
+use super::{ScenarioError, SourceText};
 
 /// A port as the file has it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PortSpec {
     pub name: Spanned<String>,
-    pub kind: Spanned<Kind>,
+    pub kind: Spanned<PortKind>,
     /// memif: its socket.
     pub socket: Option<Spanned<String>>,
     /// memif: tells those of one socket apart.
@@ -38,7 +38,7 @@ pub struct PortSpec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum PortKind {
     Memif,
     VhostUser,
     VirtioUser,
@@ -70,7 +70,7 @@ pub enum Attachment {
 
 impl PortSpec {
     pub fn descriptors(&self) -> u16 {
-        let usual = if *self.kind.get_ref() == Kind::Memif { 4096 } else { 1024 };
+        let usual = if *self.kind.get_ref() == PortKind::Memif { 4096 } else { 1024 };
         self.ring.as_ref().map_or(usual, |ring| *ring.get_ref())
     }
 
@@ -80,11 +80,11 @@ impl PortSpec {
 
     /// Whether nothing but software is behind it, so that what it sends may wait in rings.
     pub fn waits_for_its_peer(&self) -> bool {
-        !matches!(self.kind.get_ref(), Kind::Pci | Kind::Vdev | Kind::Loopback)
+        !matches!(self.kind.get_ref(), PortKind::Pci | PortKind::Vdev | PortKind::Loopback)
     }
 
     /// How it is attached; `index` tells the devices of this process apart.
-    pub fn attachment(&self, index: usize, source: &Source) -> Result<Attachment, ScenarioError> {
+    pub fn attachment(&self, index: usize, source: &SourceText) -> Result<Attachment, ScenarioError> {
         self.refuse_foreign_keys(source)?;
         let virtual_device =
             |driver: &str, args: String| Attachment::Virtual { name: format!("net_{driver}{index}"), args };
@@ -101,7 +101,7 @@ impl PortSpec {
         }
         let queue_size = self.descriptors();
         Ok(match self.kind.get_ref() {
-            Kind::Memif => {
+            PortKind::Memif => {
                 let socket = self.needed(&self.socket, "socket", source)?;
                 let id = self.id.as_ref().map_or(0, |id| *id.get_ref());
                 let client = self.role.as_ref().is_some_and(|role| *role.get_ref() == Role::Client);
@@ -112,12 +112,12 @@ impl PortSpec {
                 let args = format!("role={role},id={id},socket={socket},socket-abstract=no{size}");
                 virtual_device("memif_gen", args)
             }
-            Kind::VhostUser => {
+            PortKind::VhostUser => {
                 let path = self.needed(&self.path, "path", source)?;
                 let server = self.server.as_ref().is_none_or(|server| *server.get_ref());
                 virtual_device("vhost", format!("iface={path},queues=1,client={},tso=0", u8::from(!server)))
             }
-            Kind::VirtioUser => {
+            PortKind::VirtioUser => {
                 let path = self.needed(&self.path, "path", source)?;
                 let server = self.server.as_ref().is_some_and(|server| *server.get_ref());
                 let server = u8::from(server);
@@ -126,21 +126,21 @@ impl PortSpec {
                     format!("path={path},server={server},queues=1,queue_size={queue_size}"),
                 )
             }
-            Kind::AfPacket => {
+            PortKind::AfPacket => {
                 let iface = self.needed(&self.iface, "iface", source)?;
                 virtual_device("af_packet", format!("iface={iface}"))
             }
-            Kind::Tap => {
+            PortKind::Tap => {
                 let iface = self.needed(&self.iface, "iface", source)?;
                 virtual_device("tap", format!("iface={iface}"))
             }
-            Kind::Loopback => Attachment::Loopback,
-            Kind::Pci => {
+            PortKind::Loopback => Attachment::Loopback,
+            PortKind::Pci => {
                 let address = self.needed(&self.address, "address", source)?;
                 let more = self.devargs.as_ref().map(|args| format!(",{}", args.get_ref()));
                 Attachment::Pci(format!("{address}{}", more.unwrap_or_default()))
             }
-            Kind::Vdev => {
+            PortKind::Vdev => {
                 let text = match &self.vdev {
                     Some(text) if text.get_ref().starts_with("net_") => text.get_ref(),
                     Some(text) => {
@@ -155,7 +155,7 @@ impl PortSpec {
         })
     }
 
-    fn missing(&self, key: &str, source: &Source) -> ScenarioError {
+    fn missing(&self, key: &str, source: &SourceText) -> ScenarioError {
         source.at(&self.kind, format!("a port of this kind needs the key `{key}`; add it"))
     }
 
@@ -163,7 +163,7 @@ impl PortSpec {
         &self,
         value: &'a Option<Spanned<String>>,
         key: &str,
-        source: &Source,
+        source: &SourceText,
     ) -> Result<&'a str, ScenarioError> {
         let value = value.as_ref().ok_or_else(|| self.missing(key, source))?;
         let text = value.get_ref();
@@ -175,7 +175,7 @@ impl PortSpec {
         Ok(text)
     }
 
-    fn refuse_foreign_keys(&self, source: &Source) -> Result<(), ScenarioError> {
+    fn refuse_foreign_keys(&self, source: &SourceText) -> Result<(), ScenarioError> {
         let start = |key: &Option<Spanned<String>>| key.as_ref().map(|key| key.span().start);
         let given = [
             ("socket", start(&self.socket)),
@@ -190,12 +190,12 @@ impl PortSpec {
             ("queues", self.queues.as_ref().map(|queues| queues.span().start)),
         ];
         let own: &[&str] = match self.kind.get_ref() {
-            Kind::Memif => &["socket", "id", "role", "queues"],
-            Kind::VhostUser | Kind::VirtioUser => &["path", "server"],
-            Kind::AfPacket | Kind::Tap => &["iface"],
-            Kind::Loopback => &[],
-            Kind::Pci => &["address", "devargs", "queues"],
-            Kind::Vdev => &["vdev", "queues"],
+            PortKind::Memif => &["socket", "id", "role", "queues"],
+            PortKind::VhostUser | PortKind::VirtioUser => &["path", "server"],
+            PortKind::AfPacket | PortKind::Tap => &["iface"],
+            PortKind::Loopback => &[],
+            PortKind::Pci => &["address", "devargs", "queues"],
+            PortKind::Vdev => &["vdev", "queues"],
         };
         for (key, at) in given {
             if let Some(at) = at.filter(|_| !own.contains(&key)) {
