@@ -18,7 +18,7 @@ pub const NO_INDEX: u32 = u32::MAX;
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(128))]
 pub struct Meta {
-    /// NFT key.
+    /// Key in the NFT, once a stage has read the headers.
     pub key: FlowKey,
     /// [`FlowKey::hash`] of the key, under the seed of the worker's NFT.
     pub hash: u64,
@@ -26,7 +26,7 @@ pub struct Meta {
     pub qp_hash: u64,
     /// Offsets and fields of the (inner) packet.
     pub headers: Headers,
-    /// NFT entry.
+    /// Slot of its NFT entry, or [`nft::NONE`] for a miss.
     pub entry: u32,
     /// vNIC that the packet came from, or [`NO_INDEX`] when it came out of a tunnel.
     pub vnic: u32,

@@ -155,15 +155,15 @@ counters! {
     sum rdma_marked = "rdma-marked",
     /// Other packets that were given it for having waited long.
     sum tcp_marked = "tcp-marked",
-    /// NFT hits.
+    /// Packets whose flow had an NFT entry.
     sum nft_hits = "nft-hits",
     /// NFT misses that reached the slow path.
     sum nft_misses = "nft-misses",
     /// NFT entries recomputed because their generation was stale.
     sum nft_stale = "nft-stale",
-    /// Encapsulated packets.
+    /// Packets that were put into a tunnel.
     sum encapsulated = "encapsulated",
-    /// Decapsulated packets.
+    /// Packets that were taken out of a tunnel.
     sum decapsulated = "decapsulated",
     /// Packets delivered from vNIC to vNIC without a tunnel.
     sum local = "local",

@@ -49,7 +49,7 @@ pub enum Event {
         peer: IpAddr,
         /// To which queue pair there.
         qpn: Qpn,
-        /// Why not.
+        /// The name under which its packets are dropped.
         reason: DropReason,
     },
     /// A connection that a vNIC asked for, or was asked for, was answered with a reject: its quota is used up. At most

@@ -52,9 +52,9 @@ pub type RoceClassCode = u8;
 /// (source) and identifier (destination); zero for other protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowPorts {
-    /// Source port.
+    /// Source port of TCP and UDP, or type and code of ICMP; zero where the key leaves it out.
     pub source: u16,
-    /// Destination port.
+    /// Destination port of TCP and UDP, or identifier of ICMP; zero where the key leaves it out.
     pub destination: u16,
 }
 

@@ -9,7 +9,7 @@ use zerocopy::FromZeros;
 
 use crate::mem::{Slab, equal_lanes, prefetch};
 
-/// No slot.
+/// No slot: the key is in no entry.
 pub const NONE: u32 = u32::MAX;
 
 const WAYS: usize = 8;

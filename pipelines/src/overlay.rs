@@ -36,9 +36,9 @@ const AGE_BUDGET: usize = 8;
 pub struct OverlayConfig {
     /// Entries, idle time and seed of the NFT.
     pub nft: NftParams,
-    /// Most vNICs.
+    /// vNICs that may be configured at a time: rows are made for so many.
     pub vnics: usize,
-    /// Most VPCs.
+    /// VPCs that may be configured at a time.
     pub vpcs: usize,
 }
 

@@ -6,7 +6,7 @@
 pub struct Rows<T>(Box<[T]>);
 
 impl<T: Default> Default for Rows<T> {
-    /// One row.
+    /// A single row, as no table is without one.
     fn default() -> Self {
         Self::new(1, T::default)
     }
@@ -31,7 +31,7 @@ impl<T> Rows<T> {
         &mut self.0[(index as usize).min(last)]
     }
 
-    /// All rows.
+    /// All rows, by index.
     pub fn all(&self) -> &[T] {
         &self.0
     }

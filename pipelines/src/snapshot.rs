@@ -50,7 +50,7 @@ pub const fn mac_from(number: u64) -> MacAddr {
     MacAddr([b[2], b[3], b[4], b[5], b[6], b[7]])
 }
 
-/// No port.
+/// No port: the index that none has.
 pub const NO_PORT: PortIndex = u16::MAX;
 
 /// What a port is for.
@@ -134,7 +134,7 @@ pub struct Vnic {
     pub index: u32,
     /// Index of its VPC.
     pub vpc: u32,
-    /// MAC address.
+    /// MAC that it sends from, and under which it is known.
     pub mac: MacAddr,
     /// Virtual IP addresses, and link-local addresses that were learned; see [`Vnic::addresses`].
     pub vips: Vec<IpAddr>,
@@ -222,7 +222,7 @@ pub type Locations = imbl::GenericHashMap<
     imbl::shared_ptr::DefaultSharedPtr,
 >;
 
-/// A known destination.
+/// Where a destination of a VPC is: the VLT slot that leads there, and its MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Its VLT slot.

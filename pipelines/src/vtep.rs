@@ -30,7 +30,7 @@ impl Vtep {
         Some(Self(if listed { number | Self::LISTED } else { number }))
     }
 
-    /// Its number.
+    /// The number by which slots and flows name it.
     #[inline(always)]
     pub const fn number(self) -> u32 {
         self.0 & Self::MAX

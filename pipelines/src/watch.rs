@@ -23,9 +23,9 @@ pub enum Stage {
     Lookup,
     /// Decisions for flows that are not in the table.
     SlowPath,
-    /// Queue pairs.
+    /// Admission and counting of queue pairs, and the connection manager's messages.
     Rcft,
-    /// Token buckets.
+    /// Tokens for packets across the tunnel; packets that waited and may go on.
     Dhtb,
     /// Rewriting, encapsulation, and handing over to the port's buffer.
     Forward,
@@ -71,7 +71,7 @@ impl Stage {
 
 /// What is told of the stages.
 pub trait StageWatch {
-    /// Time begins.
+    /// A burst begins: the first lap is counted from here.
     fn start(&mut self);
     /// A stage has ended that began with so many packets; the next one begins.
     fn lap(&mut self, stage: Stage, packets: u32);

@@ -18,7 +18,7 @@ pub enum Action {
     Count,
     /// Report the rule when no packet met it for so long.
     Age {
-        /// Seconds, 24 bits.
+        /// Seconds without a packet, at most 2^24 - 1.
         timeout: u32,
     },
     /// Go on in another group.
@@ -29,7 +29,7 @@ pub enum Action {
     /// Let a meter of the back end ([`super::BackEnd::set_meter`]) colour the packet. What it colours red goes on too,
     /// unless the device cannot: the rules behind it decide by colour.
     Meter {
-        /// Which meter.
+        /// Id of the meter at the back end.
         mtr_id: u32,
     },
     /// Write a field of the packet or a register.
@@ -56,7 +56,7 @@ pub enum Action {
     },
     /// To software, into an rx queue of the port (ingress rules).
     Queue {
-        /// Which queue.
+        /// Index of the receive queue at the port.
         index: u16,
     },
     /// Drop the packet in hardware: nothing counts it but a `Count` beside this action.

@@ -54,16 +54,16 @@ pub struct Meter {
 pub enum Colour {
     /// Within the committed rate.
     Green = 0,
-    /// Within the excess.
+    /// Within the excess rate or burst.
     Yellow = 1,
-    /// Beyond both.
+    /// Beyond both: turned away.
     Red = 2,
 }
 
 /// What an error is about; the names are those of rte_flow's error types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Where {
-    /// Not said.
+    /// The back end names no part of the rule.
     Unspecified,
     /// The rule as a whole, or its handle.
     Handle,

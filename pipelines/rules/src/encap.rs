@@ -84,7 +84,7 @@ impl Encap {
         if self.bytes[12..14] == [0x81, 0x00] { 18 } else { 14 }
     }
 
-    /// True over IPv6.
+    /// True when the outer IP header is IPv6.
     pub fn is_ipv6(&self) -> bool {
         self.bytes[self.ip_offset()] >> 4 == 6
     }

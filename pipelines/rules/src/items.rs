@@ -30,7 +30,7 @@ macro_rules! items {
         })*
 
         impl ItemKind {
-            /// All kinds.
+            /// All kinds, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
             /// The name in rte_flow and testpmd.
@@ -133,7 +133,7 @@ items! {
     }
     /// InfiniBand base transport header, 12 bytes. In rte_flow since DPDK 23.07.
     IbBth ib_bth "ib_bth" 12 {
-        /// Operation and transport.
+        /// Opcode: transport in the upper three bits, operation in the lower five.
         OPCODE = "opcode" 0 8 Hex,
         /// Partition key.
         PKEY = "pkey" 16 16 Hex,
@@ -152,19 +152,19 @@ items! {
     }
     /// The colour that a meter gave, 1 byte, of which the two lower bits count.
     MeterColor meter_color "meter" 1 {
-        /// Colour.
+        /// The colour: 0 green, 1 yellow, 2 red.
         COLOR = "color" 6 2 Colour,
     }
     /// What an earlier rule wrote into a tag register: data 4 bytes, index of the register 1 byte.
     Tag tag "tag" 5 {
-        /// Content.
+        /// What an action before wrote into the register; 0 when none did.
         DATA = "data" 0 32 Hex,
-        /// Which register.
+        /// Number of the register.
         INDEX = "index" 32 8 Number,
     }
     /// The mark that an earlier rule set, 4 bytes.
     Mark mark "mark" 4 {
-        /// The mark.
+        /// The number that a `mark` action before gave.
         ID = "id" 0 32 Number,
     }
 }
@@ -267,7 +267,7 @@ impl Item {
         &self.spec[..self.kind.size()]
     }
 
-    /// Which bits count.
+    /// Bits of the spec that a packet must have; the others may be anything.
     pub fn mask(&self) -> &[u8] {
         &self.mask[..self.kind.size()]
     }

@@ -20,9 +20,9 @@ pub enum Modify {
     },
     /// Set all 32 bits of a tag register.
     Tag {
-        /// Which register.
+        /// Number of the register.
         index: u8,
-        /// Its new value.
+        /// What the register has from then on.
         data: u32,
     },
     /// Decrement TTL or hop limit: 255 is added, modulo 256.
@@ -65,7 +65,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// All of them.
+    /// Every field that a rule may write.
     pub const ALL: [Self; 7] = [
         Self::MacDst,
         Self::MacSrc,

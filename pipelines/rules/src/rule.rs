@@ -23,7 +23,7 @@ pub struct Attr {
     pub group: u32,
     /// Priority within the group, 0 first.
     pub priority: u32,
-    /// Whose packets.
+    /// Whether it sees what a port receives, what it sends, or what crosses the e-switch.
     pub domain: Domain,
 }
 
@@ -37,7 +37,7 @@ impl Attr {
 /// A rule as `rte_flow` knows it: packets that match all items of the pattern meet all actions, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FlowRule {
-    /// Where it stands.
+    /// Group, priority and domain.
     pub attr: Attr,
     /// What a packet must have, outermost layer first.
     pub pattern: Vec<Item>,

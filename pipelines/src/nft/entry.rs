@@ -63,7 +63,7 @@ impl FlowAction {
     }
 }
 
-/// One flow.
+/// A flow: what is done with its packets, when it was last seen, and what it carried.
 #[derive(Clone, Copy, Default, FromZeros)]
 #[repr(C, align(64))]
 pub struct NftEntry {

@@ -41,9 +41,9 @@ pub struct NftParams {
 /// What happened in a table since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NftStats {
-    /// Entries now.
+    /// Entries in use.
     pub entries: u32,
-    /// Entries made.
+    /// Entries made since the start, replaced and aged ones included.
     pub inserted: u64,
     /// Entries removed after `idle_ticks`.
     pub aged: u64,

@@ -3,14 +3,14 @@
 /// One entry in place, more of them elsewhere. Never empty.
 #[derive(Debug)]
 pub enum Few<T> {
-    /// The usual case.
+    /// A single entry, kept in place.
     One(T),
     /// Two and more, in order.
     More(Vec<T>),
 }
 
 impl<T: Copy> Few<T> {
-    /// The entries.
+    /// All entries, in order.
     pub fn as_slice(&self) -> &[T] {
         match self {
             Self::One(entry) => std::slice::from_ref(entry),

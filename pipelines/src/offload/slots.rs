@@ -1,6 +1,6 @@
 //! Things by number; numbers are used again.
 
-/// Things by number.
+/// Things by number. A number is used again once its thing is gone.
 pub struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
@@ -62,7 +62,7 @@ impl<T> Slots<T> {
         self.slots[at].get_or_insert_with(fresh)
     }
 
-    /// All there are.
+    /// All things, by number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
     }

@@ -36,14 +36,14 @@ pub type BitsPerSec = u64;
 /// What a byte costs at a rate, and how much may be saved up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// 2^-12 grains a byte; 0: no limit.
+    /// Time that a byte takes, in 2^-12 grains of 1/256 ns; 0: no limit.
     cost: u64,
-    /// Grains.
+    /// Time that may be saved up, in grains of 1/256 ns.
     burst: u64,
 }
 
 impl RateLimit {
-    /// No limit.
+    /// No limit: bytes take no time.
     pub const FREE: Self = Self { cost: 0, burst: 0 };
 
     /// Of a rate (0: no limit) and a burst in bytes.
@@ -63,7 +63,7 @@ impl RateLimit {
         self.cost == 0
     }
 
-    /// The slower of two.
+    /// The limit with the lower rate.
     pub fn slower(self, other: Self) -> Self {
         if other.cost > self.cost { other } else { self }
     }
@@ -73,7 +73,7 @@ impl RateLimit {
         grains(n, self.cost) >> GRAIN_SHIFT
     }
 
-    /// The rate again.
+    /// The rate in bits per second, as near as the cost of a byte tells it.
     pub fn rate(self) -> BitsPerSec {
         match self.cost {
             0 => 0,
@@ -115,7 +115,7 @@ impl RateLimitCell {
         RateLimit { cost: self.cost.load(Relaxed), burst: self.burst.load(Relaxed) }
     }
 
-    /// Changes it.
+    /// Another limit from now on; a reader in between may see the rate of one and the burst of the other.
     pub fn set(&self, limit: RateLimit) {
         self.cost.store(limit.cost, Relaxed);
         self.burst.store(limit.burst, Relaxed);

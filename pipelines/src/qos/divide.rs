@@ -12,7 +12,7 @@ pub struct ChildShare {
     pub ceil: f64,
     /// Its part of what is left.
     pub weight: f64,
-    /// The result.
+    /// Bits per second that the division gives it.
     pub share: f64,
 }
 

@@ -72,7 +72,7 @@ impl Tunnels {
 /// the last epoch.
 pub struct Divider {
     tree: Arc<Tree>,
-    /// By direction.
+    /// How much of the link's rate is left beside tunnels' headers, by direction.
     tunnels: [Tunnels; 2],
     /// Sorted by direction, tenant, vNIC, class.
     awake: Vec<Awake>,

@@ -70,14 +70,14 @@ pub struct Offer {
     pub kind: TrafficKind,
 }
 
-/// Where a packet goes.
+/// What becomes of a packet that was offered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ShaperVerdict<T> {
-    /// On its way.
+    /// It has its tokens: send it.
     Send(T),
     /// On its way, with congestion experienced.
     Mark(T),
-    /// Kept here.
+    /// It waits in a queue for tokens.
     Kept,
     /// The class's queue is full.
     ClassFull(T),
@@ -85,7 +85,7 @@ pub enum ShaperVerdict<T> {
     WorkerFull(T),
 }
 
-/// What waits.
+/// A packet in a class's queue, and what it has to pay when it goes on.
 struct WaitingPacket<T> {
     item: T,
     kind: TrafficKind,

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use super::tree::Leaf;
 
-/// No packet.
+/// End of a list of packets.
 const NONE: u32 = u32::MAX;
 
 /// A class's queue on one worker.

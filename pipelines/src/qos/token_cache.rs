@@ -62,7 +62,7 @@ impl RedProfile {
 /// What a packet is to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficKind {
-    /// Not RoCEv2.
+    /// Whatever is not RoCEv2: it waits when it is over its rate.
     Tcp,
     /// RoCEv2 data whose sender hears marks.
     Rdma,
@@ -77,7 +77,7 @@ pub enum TrafficKind {
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenDecision {
-    /// Send it.
+    /// Its tokens were there, or it may go ahead of them: send it.
     Send,
     /// Send it with congestion experienced.
     Mark,

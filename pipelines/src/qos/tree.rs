@@ -19,7 +19,7 @@ use crate::mem::Slab;
 pub enum Class {
     /// RoCEv2, connection manager's messages included.
     Rdma = 0,
-    /// Everything else.
+    /// Whatever is not RoCEv2.
     Tcp = 1,
 }
 
@@ -41,7 +41,7 @@ impl Class {
 pub struct Leaf(pub u32);
 
 impl Leaf {
-    /// Its class.
+    /// Its class: even numbers are RDMA.
     pub const fn class(self) -> Class {
         if self.0 & 1 == Class::Rdma as u32 { Class::Rdma } else { Class::Tcp }
     }
@@ -65,7 +65,7 @@ pub struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// No limits.
+    /// Nothing assured, no ceiling, weight 1.
     pub const FREE: Self = Self { assured: 0, ceil: 0, weight: 1, burst: 0 };
 
     /// Bytes that a node saves up at a rate.
@@ -74,7 +74,7 @@ impl NodeLimits {
     }
 }
 
-/// A node.
+/// A node of the tree: link, tenant, vNIC or class. Limits are control's, buckets all workers'.
 #[derive(Debug, FromZeros)]
 #[repr(C, align(128))]
 pub(super) struct Node {

@@ -28,7 +28,7 @@ pub struct Keeper<L> {
     ledger: L,
     /// Leaving, the workers not told yet.
     marked: std::collections::VecDeque<u32>,
-    /// Told in the round under way.
+    /// Leaving, the workers told in the round under way.
     told: Vec<u32>,
     /// Unlinked before the round under way.
     unlinked: Vec<u32>,
@@ -51,7 +51,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         }
     }
 
-    /// The ledger.
+    /// The ledger that it keeps.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -87,7 +87,7 @@ struct SharedTimes {
 }
 
 impl RcftShared {
-    /// Empty tables.
+    /// Tables without a queue pair; `advise` is told the address ranges (start, bytes) of their slabs.
     pub fn new(config: RcftParams, advise: &dyn Fn(usize, usize)) -> Arc<Self> {
         let RcftParams { entries, vnics, workers, seed } = config;
         Arc::new(Self {
@@ -206,7 +206,7 @@ impl Rcft {
         &self.shared
     }
 
-    /// Counters.
+    /// What this worker's tables hold, and what they could not.
     pub fn stats(&self) -> RcftStats {
         RcftStats {
             out: self.out.len(),

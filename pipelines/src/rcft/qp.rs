@@ -39,7 +39,7 @@ impl QpKey {
         Self { words }
     }
 
-    /// The words.
+    /// The words, as [`from_words`](Self::from_words) takes them.
     #[inline(always)]
     pub const fn words(&self) -> &[u64; 3] {
         &self.words
@@ -51,7 +51,7 @@ impl QpKey {
         [0, V4 | address as u64]
     }
 
-    /// Who sends.
+    /// The vNIC that sends, or the VPC whose tunnel brings the packets.
     pub const fn scope(&self) -> Scope {
         Scope::from_raw((self.words[2] >> 32) as u32)
     }

@@ -25,7 +25,7 @@ pub(super) enum SlotState {
     Free = 0,
     /// Linked by a worker that has not (or not yet) been granted a place.
     Claimed = 1,
-    /// Admitted.
+    /// It counts against its vNIC's quota.
     Admitted = 2,
     /// Being taken out; still counts.
     Leaving = 3,

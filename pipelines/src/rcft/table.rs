@@ -44,7 +44,7 @@ impl QpTable {
         Index::bytes(entries, INDEX_PERCENT) + lines
     }
 
-    /// Entries now.
+    /// Entries in use.
     pub fn len(&self) -> u32 {
         self.used
     }

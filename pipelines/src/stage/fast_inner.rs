@@ -60,7 +60,7 @@ trait FrameSource<'a>: Sized {
     fn count(&self, cx: &Cx, packets: u64, bytes: u64, roce: bool);
 }
 
-/// A vNIC.
+/// A vNIC whose frames are read.
 struct Sender<'a> {
     vnic: u32,
     row: &'a VnicRow,

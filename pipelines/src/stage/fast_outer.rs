@@ -26,13 +26,13 @@ pub struct FastOuter {
 /// What is to be known of such a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterFacts {
-    /// Source VTEP.
+    /// Address of the VTEP that sent it.
     pub source: Ipv4Addr,
-    /// Network.
+    /// VNI of the VxLAN header.
     pub vni: u32,
     /// Bytes behind the inner frame.
     pub back: usize,
-    /// Outer ECN.
+    /// ECN field of the outer header, for decapsulation (RFC 6040 section 4.2).
     pub ecn: Ecn,
 }
 

@@ -43,7 +43,7 @@ pub struct RoceMasks {
 }
 
 impl RoceMasks {
-    /// Those of both.
+    /// The packets of either.
     #[inline(always)]
     pub const fn with(self, more: Self) -> Self {
         Self { reliable: self.reliable | more.reliable, cnp: self.cnp | more.cnp, cm: self.cm | more.cm }

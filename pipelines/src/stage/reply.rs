@@ -9,7 +9,7 @@ use wire::checksum;
 use wire::icmpv6::{self, NeighbourHeader};
 use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, arp, icmp, ipv4, ipv6, protocol};
 
-/// A question that ARP or neighbour discovery asks.
+/// An ARP request or a neighbour solicitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
     /// The address asked for.
@@ -23,13 +23,13 @@ pub struct Solicitation {
 }
 
 impl Solicitation {
-    /// Who asks.
+    /// The sender's address and MAC.
     pub fn asker(&self) -> Binding {
         Binding { address: self.asker, mac: self.asker_mac }
     }
 }
 
-/// An answer that ARP or neighbour discovery brings.
+/// An ARP reply or a neighbour advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     /// The address and its MAC.

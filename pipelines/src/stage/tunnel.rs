@@ -20,7 +20,7 @@ const V4_LEN: usize = 14 + 20 + UDP_VXLAN;
 pub enum TunnelEnds {
     /// Over IPv4: own address, remote address.
     V4(Ipv4Addr, Ipv4Addr),
-    /// Over IPv6.
+    /// Over IPv6: own address, remote address.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
@@ -40,7 +40,7 @@ impl TunnelEnds {
 pub struct TemplateSpec {
     /// Index of the uplink.
     pub uplink: u16,
-    /// Own MAC.
+    /// MAC of the uplink.
     pub src_mac: MacAddr,
     /// MAC of the next hop.
     pub next_hop: MacAddr,

@@ -70,7 +70,7 @@ fn longest_frame(headers: &wire::Headers, mtu: u16) -> usize {
 }
 
 enum UnderlayPacket {
-    /// For us.
+    /// It asks for an address of the uplink: answered here.
     Solicitation(reply::Solicitation),
     /// For somebody else, or an announcement: it says where the asker is all the same.
     Overheard(reply::Solicitation),

@@ -187,7 +187,7 @@ impl Path {
         (self.extensions.first().map_or(proto, |extension| extension.0), chain)
     }
 
-    /// A UDP datagram.
+    /// A frame with a UDP datagram, lengths and checksums right.
     pub fn udp(&self, src_port: u16, dst_port: u16, payload: &[u8]) -> Vec<u8> {
         self.ip(protocol::UDP, &udp_datagram(src_port, dst_port, payload))
     }

@@ -15,7 +15,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// An empty sum.
+    /// The sum of no bytes.
     pub const ZERO: Self = Self { native: 0, odd: false };
 
     /// Adds bytes. A slice of odd length shifts what comes after it by one byte, so that adding a packet in

@@ -12,7 +12,7 @@ pub const HEADER_LEN: usize = 14;
 /// Shortest frame on the wire without its FCS, bytes.
 pub const MIN_FRAME_LEN: usize = 60;
 
-/// EtherType values.
+/// EtherType values, in the order of bytes of the host.
 pub mod ethertype {
     /// IPv4 (RFC 894).
     pub const IPV4: u16 = 0x0800;
@@ -30,7 +30,7 @@ pub mod ethertype {
     pub const LLDP: u16 = 0x88cc;
 }
 
-/// Destination, source, EtherType.
+/// Destination, source and EtherType: 14 bytes, without tags (IEEE 802.3 clause 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {

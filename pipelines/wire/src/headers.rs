@@ -11,7 +11,7 @@ use std::ops::{BitOr, BitOrAssign};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum L3 {
-    /// Another EtherType.
+    /// An EtherType that the parser does not go into.
     #[default]
     None,
     /// IPv4.
@@ -28,7 +28,7 @@ pub enum L3 {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// No fact.
+    /// Nothing is known of the packet: no flag is set.
     pub const NONE: Self = Self(0);
     /// The IPv4 header has options.
     pub const IP_OPTIONS: Self = Self(1);
@@ -204,7 +204,7 @@ impl Headers {
         self.l3_end().saturating_sub(self.l4_offset as usize)
     }
 
-    /// The Ethernet header.
+    /// The Ethernet header; `None` when the first segment is shorter.
     #[inline(always)]
     pub fn ethernet<'a>(&self, head: &'a [u8]) -> Option<&'a ethernet::Header> {
         Some(ethernet::Header::view(head)?.0)

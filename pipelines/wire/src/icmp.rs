@@ -10,21 +10,21 @@ pub const HEADER_LEN: usize = 8;
 /// Offset of the checksum in the header.
 pub const CHECKSUM_OFFSET: usize = 2;
 
-/// Message types.
+/// Message types (RFC 792, and the IANA registry).
 pub mod kind {
-    /// Echo reply.
+    /// Echo reply: the answer to a ping.
     pub const ECHO_REPLY: u8 = 0;
-    /// Destination unreachable.
+    /// Destination unreachable; its code 4 bears the path MTU (RFC 1191).
     pub const UNREACHABLE: u8 = 3;
     /// Source quench (deprecated by RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
-    /// Redirect.
+    /// Redirect: another router is nearer. No tenant may be told so by another.
     pub const REDIRECT: u8 = 5;
-    /// Echo request.
+    /// Echo request: ping.
     pub const ECHO_REQUEST: u8 = 8;
-    /// Time exceeded.
+    /// Time exceeded: the TTL, or the time to reassemble.
     pub const TIME_EXCEEDED: u8 = 11;
-    /// Parameter problem.
+    /// Parameter problem: a header that cannot be understood.
     pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
@@ -33,7 +33,7 @@ pub const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 /// Code of [`kind::UNREACHABLE`]: communication administratively prohibited (RFC 1812 section 5.2.7.1).
 pub const CODE_PROHIBITED: u8 = 13;
 
-/// The common header.
+/// The first eight bytes of every message (RFC 792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {

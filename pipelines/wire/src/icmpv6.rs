@@ -16,33 +16,33 @@ pub const CHECKSUM_OFFSET: usize = 2;
 /// Hop limit of every neighbour discovery message: proof that no router passed it on (RFC 4861 section 6.1).
 pub const ND_HOP_LIMIT: u8 = 255;
 
-/// Message types.
+/// Message types (RFC 4443, RFC 4861, and the IANA registry). Types below 128 are errors.
 pub mod kind {
-    /// Destination unreachable.
+    /// Destination unreachable (RFC 4443 section 3.1).
     pub const UNREACHABLE: u8 = 1;
-    /// Packet too big.
+    /// Packet too big, with the MTU of the next link (RFC 4443 section 3.2).
     pub const TOO_BIG: u8 = 2;
-    /// Time exceeded.
+    /// Time exceeded: the hop limit, or the time to reassemble (RFC 4443 section 3.3).
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Parameter problem.
+    /// Parameter problem: a header that cannot be understood (RFC 4443 section 3.4).
     pub const PARAMETER_PROBLEM: u8 = 4;
-    /// Echo request.
+    /// Echo request: ping (RFC 4443 section 4.1).
     pub const ECHO_REQUEST: u8 = 128;
-    /// Echo reply.
+    /// Echo reply: the answer to a ping (RFC 4443 section 4.2).
     pub const ECHO_REPLY: u8 = 129;
     /// Report of a multicast listener (RFC 2710).
     pub const LISTENER_REPORT: u8 = 131;
     /// The last listener of a multicast group leaves (RFC 2710).
     pub const LISTENER_DONE: u8 = 132;
-    /// Router solicitation.
+    /// Router solicitation: is there a router? (RFC 4861 section 4.1)
     pub const ROUTER_SOLICITATION: u8 = 133;
-    /// Router advertisement.
+    /// Router advertisement: there is one, with its prefixes (RFC 4861 section 4.2).
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
-    /// Neighbour solicitation.
+    /// Neighbour solicitation: who has this address? (RFC 4861 section 4.3)
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// Neighbour advertisement.
+    /// Neighbour advertisement: this address has that MAC (RFC 4861 section 4.4).
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-    /// Redirect.
+    /// Redirect: another first hop is better (RFC 4861 section 4.5).
     pub const REDIRECT: u8 = 137;
     /// Report of a multicast listener, version 2 (RFC 3810).
     pub const LISTENER_REPORT_V2: u8 = 143;
@@ -54,13 +54,13 @@ pub mod option {
     pub const SOURCE_LINK_ADDRESS: u8 = 1;
     /// Link-layer address of the target.
     pub const TARGET_LINK_ADDRESS: u8 = 2;
-    /// Prefix information.
+    /// A prefix that is on link, or that hosts form addresses in (RFC 4861 section 4.6.2).
     pub const PREFIX_INFORMATION: u8 = 3;
     /// MTU of the link.
     pub const MTU: u8 = 5;
 }
 
-/// The common header.
+/// The first eight bytes of every message (RFC 4443 section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -111,7 +111,7 @@ impl NeighbourHeader {
     /// Flag in the body of an advertisement: replaces what was known.
     pub const OVERRIDE: u32 = 1 << 29;
 
-    /// A solicitation.
+    /// A neighbour solicitation for an address, without its checksum.
     pub fn solicitation(target: Ipv6Addr) -> Self {
         Self { header: Header::new(kind::NEIGHBOUR_SOLICITATION, 0, 0), target: target.octets() }
     }
@@ -186,7 +186,7 @@ pub struct LinkAddress {
     pub kind: u8,
     /// Length in units of 8 bytes: 1.
     pub len: u8,
-    /// The address.
+    /// The MAC address: Ethernet needs one unit of eight bytes for the option (RFC 2464 section 6).
     pub mac: MacAddr,
 }
 

@@ -34,11 +34,11 @@ pub struct Header {
     pub id: U16,
     /// Flags (3 bits), fragment offset (13).
     pub fragment: U16,
-    /// Hops left.
+    /// Time to live: routers that the packet may still pass.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Header checksum.
+    /// Ones' complement sum of the header with this field as zero.
     pub checksum: U16,
     /// Source address.
     pub src: [u8; 4],
@@ -65,7 +65,7 @@ impl Header {
         header
     }
 
-    /// Version field.
+    /// The version field: 4 when this is IPv4.
     #[inline(always)]
     pub fn version(&self) -> u8 {
         self.version_ihl >> 4
@@ -77,7 +77,7 @@ impl Header {
         usize::from(self.version_ihl & 0xf) * 4
     }
 
-    /// ECN codepoint.
+    /// ECN codepoint: the low two bits of the TOS byte (RFC 3168 section 5).
     #[inline]
     pub fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)

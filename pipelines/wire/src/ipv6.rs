@@ -15,7 +15,7 @@ pub const FRAGMENT_LEN: usize = 8;
 /// Smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
 pub const MIN_MTU: usize = 1280;
 
-/// The fixed header.
+/// The fixed header (RFC 8200 section 3), 40 bytes; extension headers follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -25,7 +25,7 @@ pub struct Header {
     pub payload_len: U16,
     /// Type of the header that follows.
     pub next_header: u8,
-    /// Hops left.
+    /// Routers that the packet may still pass.
     pub hop_limit: u8,
     /// Source address.
     pub src: [u8; 16],
@@ -46,7 +46,7 @@ impl Header {
         }
     }
 
-    /// Version field.
+    /// The version field: 6 when this is IPv6.
     #[inline(always)]
     pub fn version(&self) -> u8 {
         (self.version_class_flow.get() >> 28) as u8
@@ -65,7 +65,7 @@ impl Header {
         self.version_class_flow = U32::new(rest | u32::from(class) << 20);
     }
 
-    /// ECN codepoint.
+    /// ECN codepoint: the low two bits of the traffic class (RFC 3168 section 5).
     #[inline]
     pub fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.traffic_class())
@@ -128,7 +128,7 @@ pub struct Extension {
     pub kind: u8,
     /// Type-specific: in a routing header, segments left.
     pub segments_left: u8,
-    /// Type-specific.
+    /// Rest of the first eight bytes; what it means depends on the type.
     pub data: [u8; 4],
 }
 

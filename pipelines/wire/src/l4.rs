@@ -13,9 +13,9 @@ use crate::{icmp, protocol, tcp, udp};
 /// What a look at an L4 checksum says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumVerdict {
-    /// Right.
+    /// The checksum is that of the packet.
     Good,
-    /// Wrong.
+    /// It is not: some byte was changed on the way.
     Bad,
     /// A UDP datagram that carries none. Always legal over IPv4; over IPv6 only for tunnels (RFC 6935).
     Zero,

@@ -22,13 +22,13 @@ pub const CLASS_VERSION_CM: u8 = 2;
 /// Method Send: a message that has no response of its own.
 pub const METHOD_SEND: u8 = 0x03;
 
-/// The whole header.
+/// Common MAD header (IBTA vol. 1 section 13.4.3), 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
     /// Version of the header, 1.
     pub base_version: u8,
-    /// Management class.
+    /// Management class: 7 for the connection manager's.
     pub class: u8,
     /// Version of the class.
     pub class_version: u8,
@@ -38,13 +38,13 @@ pub struct Header {
     pub status: U16,
     /// Meaning depends on the class.
     pub class_specific: U16,
-    /// Transaction id.
+    /// Transaction id, which a reply takes over from its request.
     pub transaction: U64,
     /// Attribute id: which message of the class this is.
     pub attribute: U16,
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received.
     pub reserved: U16,
-    /// Attribute modifier.
+    /// Attribute modifier: zero in all of the connection manager's.
     pub modifier: U32,
 }
 

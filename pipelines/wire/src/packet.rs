@@ -6,7 +6,7 @@
 /// What a receiver knows about one checksum of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// Nobody looked.
+    /// The device did not look at it: software has to.
     #[default]
     Unknown,
     /// Verified by the device.
@@ -57,7 +57,7 @@ pub struct TxRequest {
 pub enum L4Checksum {
     /// TCP, RFC 9293 section 3.1.
     Tcp,
-    /// UDP, RFC 768.
+    /// That of UDP (RFC 768), which may be zero over IPv4.
     Udp,
 }
 
@@ -67,7 +67,7 @@ pub enum L4Checksum {
 /// what it hands over, or drops it as `header-split` before the pipeline sees it).
 #[allow(clippy::len_without_is_empty)] // a packet is never empty
 pub trait PacketBuf: Sized {
-    /// The first segment.
+    /// The first segment: all parsed headers are contiguous in it.
     fn head(&self) -> &[u8];
 
     /// The first segment, writable. For a buffer that [`is_shared`](Self::is_shared) the implementation

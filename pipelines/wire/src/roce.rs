@@ -46,15 +46,15 @@ pub struct Bth {
     pub opcode: u8,
     /// Solicited event (1 bit), migration request (1), pad count (2), header version (4).
     pub flags: u8,
-    /// Partition key.
+    /// Partition key: 0xffff in RoCEv2 networks without partitions.
     pub pkey: U16,
     /// FECN (1 bit), BECN (1), reserved (6). Not covered by the ICRC.
     pub congestion: u8,
-    /// Destination queue pair.
+    /// Number of the receiver's queue pair, 24 bits.
     pub dest_qp: [u8; 3],
     /// Acknowledge request (1 bit), reserved (7).
     pub ack: u8,
-    /// Packet sequence number.
+    /// Packet sequence number, 24 bits, modulo 2^24.
     pub psn: [u8; 3],
 }
 
@@ -78,13 +78,13 @@ impl Bth {
         Some(Self::view(payload)?.0)
     }
 
-    /// Destination queue pair.
+    /// The receiver's queue pair.
     #[inline]
     pub const fn dest_qp(&self) -> Qpn {
         Qpn::truncated(u24(self.dest_qp))
     }
 
-    /// Packet sequence number.
+    /// The packet's place in the sequence of its queue pair, modulo 2^24.
     #[inline]
     pub const fn psn(&self) -> Psn {
         Psn::truncated(u24(self.psn))
@@ -96,7 +96,7 @@ impl Bth {
         RoceClass::of(self.opcode, self.dest_qp())
     }
 
-    /// Solicited event.
+    /// True when the sender wants the receiver's consumer to be woken (solicited event).
     #[inline]
     pub const fn solicited(&self) -> bool {
         self.flags & 0x80 != 0
@@ -155,9 +155,9 @@ impl Bth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Rdeth {
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received.
     pub reserved: u8,
-    /// End-to-end context.
+    /// Number of the receiver's end-to-end context, 24 bits.
     pub ee_context: [u8; 3],
 }
 
@@ -165,11 +165,11 @@ pub struct Rdeth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Deth {
-    /// Queue key.
+    /// Queue key (Q_Key) that the receiving queue pair must have: datagrams with another are dropped.
     pub qkey: U32,
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received.
     pub reserved: u8,
-    /// Source queue pair.
+    /// Number of the sender's queue pair, 24 bits: where a reply goes.
     pub src_qp: [u8; 3],
 }
 
@@ -182,7 +182,7 @@ impl Deth {
         Self { qkey: U32::new(qkey), reserved: 0, src_qp: to_u24(src_qp.get()) }
     }
 
-    /// Source queue pair.
+    /// The sender's queue pair.
     #[inline]
     pub const fn src_qp(&self) -> Qpn {
         Qpn::truncated(u24(self.src_qp))
@@ -195,7 +195,7 @@ impl Deth {
 pub struct Reth {
     /// Virtual address at the responder.
     pub va: U64,
-    /// Remote key.
+    /// Remote key (R_Key) of the memory region that the address is in.
     pub rkey: U32,
     /// Bytes of the whole operation.
     pub len: U32,
@@ -214,7 +214,7 @@ impl Reth {
 pub struct AtomicEth {
     /// Virtual address at the responder.
     pub va: U64,
-    /// Remote key.
+    /// Remote key (R_Key) of the memory region that the address is in.
     pub rkey: U32,
     /// Value to swap in, or to add.
     pub swap_or_add: U64,
@@ -228,7 +228,7 @@ pub struct AtomicEth {
 pub struct Aeth {
     /// Kind of acknowledgement and its parameter, see [`Syndrome`].
     pub syndrome: u8,
-    /// Message sequence number.
+    /// Message sequence number, 24 bits: messages that the responder has completed.
     pub msn: [u8; 3],
 }
 
@@ -238,7 +238,7 @@ impl Aeth {
         Self { syndrome, msn: to_u24(msn) }
     }
 
-    /// Message sequence number.
+    /// Messages that the responder has completed, modulo 2^24.
     #[inline]
     pub const fn msn(&self) -> u32 {
         u24(self.msn)
@@ -261,7 +261,7 @@ pub enum Syndrome {
     /// Refused; with the NAK code: 0 sequence error, 1 invalid request, 2 remote access error, 3 remote
     /// operational error, 4 invalid RD request.
     Nak(u8),
-    /// A reserved value.
+    /// A value that the standard reserves, as it is in the field.
     Reserved(u8),
 }
 
@@ -318,7 +318,7 @@ pub struct Feth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct XrcEth {
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received.
     pub reserved: u8,
     /// Shared receive queue at the responder.
     pub srq: [u8; 3],

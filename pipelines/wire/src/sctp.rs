@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of the common header.
 pub const HEADER_LEN: usize = 12;
 
-/// The common header.
+/// Common header (RFC 9260 section 3.1), 12 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -16,7 +16,7 @@ pub struct Header {
     pub src_port: U16,
     /// Destination port.
     pub dst_port: U16,
-    /// Verification tag.
+    /// Verification tag: which association the packet is of.
     pub tag: U32,
     /// CRC32c of the packet.
     pub checksum: U32,

@@ -18,19 +18,19 @@ pub mod flags {
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
-    /// Push.
+    /// Hand the data to the application now.
     pub const PSH: u8 = 0x08;
     /// The acknowledgement number counts.
     pub const ACK: u8 = 0x10;
     /// The urgent pointer counts.
     pub const URG: u8 = 0x20;
-    /// ECN echo.
+    /// A packet came with congestion experienced; in a SYN: ECN is understood (RFC 3168 section 6.1).
     pub const ECE: u8 = 0x40;
-    /// Congestion window reduced.
+    /// The sender has slowed down on an echo (RFC 3168 section 6.1.2).
     pub const CWR: u8 = 0x80;
 }
 
-/// The header without options.
+/// The header without options (RFC 9293 section 3.1), 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -40,17 +40,17 @@ pub struct Header {
     pub dst_port: U16,
     /// Sequence number of the first byte of data.
     pub seq: U32,
-    /// Acknowledgement number.
+    /// Sequence number that is expected next, when ACK is set.
     pub ack: U32,
     /// Header length in units of 4 bytes (4 bits), reserved (4).
     pub data_offset: u8,
     /// Control bits, see [`flags`].
     pub flags: u8,
-    /// Receive window.
+    /// Bytes that may be sent from there on, before the scaling that SYNs agreed on (RFC 7323).
     pub window: U16,
-    /// Checksum.
+    /// Checksum of pseudo header, header and data; from a guest that leaves it to us, of the pseudo header alone.
     pub checksum: U16,
-    /// Urgent pointer.
+    /// Offset of the end of urgent data, when URG is set.
     pub urgent: U16,
 }
 

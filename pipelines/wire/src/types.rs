@@ -121,7 +121,7 @@ impl FromStr for MacAddr {
 pub struct TooLarge {
     /// Name of the field in the standard's words.
     pub field: &'static str,
-    /// The value offered.
+    /// The number that does not fit.
     pub value: u64,
     /// The largest value that fits.
     pub max: u64,
@@ -196,14 +196,14 @@ bounded!(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Not ECN-capable.
+    /// Not-ECT, 00: routers drop the packet where they would mark it.
     #[default]
     NotEct = 0,
     /// ECN-capable transport, codepoint 1.
     Ect1 = 1,
     /// ECN-capable transport, codepoint 0.
     Ect0 = 2,
-    /// Congestion experienced.
+    /// CE, 11: a router on the way was congested.
     Ce = 3,
 }
 

@@ -26,7 +26,7 @@ pub mod port {
     pub const ROCEV2: u16 = 4791;
 }
 
-/// The whole header.
+/// UDP header (RFC 768), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {

@@ -23,13 +23,13 @@ pub trait View: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Si
         Some(Self::view(bytes.get(offset..)?)?.0)
     }
 
-    /// [`view`](Self::view), writable.
+    /// As [`view`](Self::view), to be written to.
     #[inline(always)]
     fn view_mut(bytes: &mut [u8]) -> Option<(&mut Self, &mut [u8])> {
         Self::mut_from_prefix(bytes).ok()
     }
 
-    /// [`view_at`](Self::view_at), writable.
+    /// As [`view_at`](Self::view_at), to be written to.
     #[inline(always)]
     fn view_mut_at(bytes: &mut [u8], offset: usize) -> Option<&mut Self> {
         Some(Self::view_mut(bytes.get_mut(offset..)?)?.0)

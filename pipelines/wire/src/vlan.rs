@@ -29,19 +29,19 @@ impl Tag {
         Self { tci: U16::new(tci), ethertype: U16::new(ethertype) }
     }
 
-    /// VLAN identifier.
+    /// VLAN identifier, 12 bits: 0 for a priority tag, 4095 is reserved.
     #[inline]
     pub fn vid(&self) -> u16 {
         vid(self.tci.get())
     }
 
-    /// Priority code point.
+    /// Priority code point, 0 to 7.
     #[inline]
     pub fn pcp(&self) -> u8 {
         (self.tci.get() >> 13) as u8
     }
 
-    /// Drop eligible indicator.
+    /// Drop eligible indicator: dropped before others under congestion.
     #[inline]
     pub fn dei(&self) -> bool {
         self.tci.get() & 0x1000 != 0

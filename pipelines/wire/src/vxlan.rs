@@ -11,17 +11,17 @@ pub const HEADER_LEN: usize = 8;
 /// The I flag: the VNI is valid.
 pub const FLAG_VNI: u8 = 0x08;
 
-/// The whole header.
+/// VxLAN header (RFC 7348 section 5), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
     /// [`FLAG_VNI`] and seven reserved bits.
     pub flags: u8,
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received (RFC 7348 section 5).
     pub reserved: [u8; 3],
-    /// Network identifier.
+    /// VxLAN network identifier, 24 bits.
     pub vni: [u8; 3],
-    /// Reserved.
+    /// Reserved: sent as zero, ignored when received (RFC 7348 section 5).
     pub reserved_last: u8,
 }
 

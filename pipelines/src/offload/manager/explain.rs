@@ -17,7 +17,7 @@ impl Manager {
         self.counters
     }
 
-    /// Rules in use.
+    /// Rules that the back end holds for the manager.
     pub fn rules(&self) -> usize {
         self.store.len()
     }

@@ -13,7 +13,7 @@ pub enum Status {
     Software(Why),
     /// Its rules are on their way.
     Installing,
-    /// In hardware.
+    /// All of its packets meet its rules.
     Hardware,
     /// Some of its queue pairs are in hardware.
     Partial,
@@ -26,7 +26,7 @@ pub enum Status {
 /// Why a flow that could be offloaded is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// It is not hot.
+    /// It carries less than [`super::Policy`] asks of a flow.
     Cold,
     /// There was no moment without packets of it on their way.
     NoGap,
@@ -34,7 +34,7 @@ pub enum Why {
     NoRoom,
     /// It waits for its turn: rules are made at a limited rate.
     Turn,
-    /// Somebody wants it there.
+    /// An operator has pinned it to software.
     Pinned,
     /// Offload is off, or the device is gone.
     Off,
@@ -90,13 +90,13 @@ impl Status {
 /// Where an operator wants a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pin {
-    /// In software.
+    /// Its packets meet no rule of its own.
     Software,
     /// In hardware, hot or not.
     Hardware,
 }
 
-/// Where a flow is.
+/// How far the rules of a flow are.
 pub(super) enum InstallState {
     Software {
         status: Status,
@@ -109,7 +109,7 @@ pub(super) enum InstallState {
     Hardware(InstalledChain),
 }
 
-/// A flow.
+/// A flow as the manager knows it: where it is, where it has to be, and how fast it is.
 pub(super) struct OffloadFlow {
     pub selector: FlowSelector,
     pub state: InstallState,

@@ -5,10 +5,10 @@ use crate::offload::hasher::Map;
 use crate::offload::slots::Slots;
 use crate::offload::translate::FlowSelector;
 
-/// A flow, by number.
+/// Number of a flow, used again when the flow is forgotten.
 pub type FlowNumber = u32;
 
-/// All flows.
+/// The flows that software told of and that were not forgotten, each with its number.
 #[derive(Default)]
 pub struct Known {
     flows: Slots<OffloadFlow>,
@@ -33,14 +33,14 @@ impl Known {
         self.flows.at_mut(number)
     }
 
-    /// Forgets a flow.
+    /// Forgets a flow and gives its number back. Its rules must be gone.
     pub fn remove(&mut self, number: FlowNumber) {
         if let Some(flow) = self.flows.remove(number) {
             self.numbers.remove(&flow.selector);
         }
     }
 
-    /// All flows.
+    /// All flows, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &OffloadFlow> {
         self.flows.iter()
     }

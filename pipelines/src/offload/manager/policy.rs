@@ -74,7 +74,7 @@ pub struct Debit {
     pub packets: u64,
     /// Bytes, as software would have counted them.
     pub bytes: u64,
-    /// Who pays.
+    /// The class whose tokens are taken; `None` for traffic that stays on this host.
     pub leaf: Option<Leaf>,
 }
 

@@ -14,9 +14,9 @@ pub(super) struct RateEstimator {
 /// Packets and bytes a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Packets a second.
+    /// Packets a second, between the last two readings that differed.
     pub packets: u64,
-    /// Bytes a second.
+    /// Bytes a second, as the counter counts bytes.
     pub bytes: u64,
 }
 
@@ -53,7 +53,7 @@ impl RateEstimator {
         Some(more)
     }
 
-    /// The speed.
+    /// Packets and bytes a second when the counter last went up; 0 when it stands still.
     pub const fn rate(&self) -> Rate {
         self.rate
     }

@@ -38,7 +38,7 @@ struct Frames {
     seen: Option<u64>,
 }
 
-/// A million.
+/// Fractions here are in millionths.
 const WHOLE: u64 = 1_000_000;
 /// Packets by which a mean frame is told.
 const ENOUGH: u64 = 32;

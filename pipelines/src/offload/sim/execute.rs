@@ -10,15 +10,15 @@ use rules::{Action, Encap, Modify};
 /// Jumps after which a packet is given up to software: rules that lead in a circle.
 const MAX_JUMPS: usize = 32;
 
-/// Where a packet went.
+/// Where a packet went: what follows from its last action, or from the lack of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Out to what a DPDK port stands for.
     Out {
-        /// The port.
+        /// DPDK port whose represented end it left through.
         port: u16,
     },
-    /// To software.
+    /// To software, as it was received but for what actions before changed.
     Software {
         /// The port that receives it.
         port: u16,

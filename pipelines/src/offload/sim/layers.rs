@@ -10,7 +10,7 @@ use wire::{Flags, Headers, L3, PacketBuf, protocol, vxlan};
 use rules::items::{ITEM_BYTES, ItemBytes, eth, ipv6, tag, vlan};
 use rules::{Cause, FlowError, Item, ItemKind, Where};
 
-/// Tag registers.
+/// Number of tag registers.
 pub const TAGS: usize = 4;
 /// What stands in front of a frame in the payload of an outer UDP datagram.
 const VXLAN: usize = vxlan::HEADER_LEN;
@@ -125,11 +125,11 @@ const fn depth(kind: ItemKind) -> u8 {
 pub struct Registers {
     /// DPDK port that stands for where the packet came from.
     pub port: u16,
-    /// Tag registers.
+    /// Tag registers, zero until a rule writes them.
     pub tags: [u32; TAGS],
     /// 0 green, 1 yellow, 2 red.
     pub colour: u8,
-    /// The mark for software.
+    /// What a `mark` action gave the packet for whoever receives it in software.
     pub mark: Option<u32>,
     /// The flow of the packet as it was received; 0 for those that the e-switch does not judge.
     pub flow: u64,
@@ -138,9 +138,9 @@ pub struct Registers {
 /// UDP ports that mean something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPorts {
-    /// VxLAN.
+    /// Destination port behind which the device looks for VxLAN.
     pub vxlan: u16,
-    /// RoCEv2.
+    /// Destination port behind which it looks for an InfiniBand base transport header.
     pub rdma: u16,
 }
 

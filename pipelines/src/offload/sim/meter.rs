@@ -24,7 +24,7 @@ fn refill(rate: u64, ns: u64) -> u64 {
 }
 
 impl Metered {
-    /// Full buckets.
+    /// A meter whose buckets are full: the first packets are green up to its bursts.
     pub fn new(meter: Meter, now_ns: u64) -> Self {
         Self { meter, committed: full(meter.cbs), excess: full(meter.ebs), since_ns: now_ns }
     }

@@ -33,7 +33,7 @@ use rule_set::RuleTable;
 /// What the device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EswitchConfig {
-    /// Rules it holds.
+    /// Rules that it has room for.
     pub capacity: u32,
     /// Groups it has, numbered from 0.
     pub groups: u32,
@@ -51,9 +51,9 @@ pub struct EswitchConfig {
     pub meter_mark: bool,
     /// It changes ECN fields.
     pub modify_ecn: bool,
-    /// It matches ranges.
+    /// It matches ranges: items with a `last`.
     pub ranges: bool,
-    /// It takes no rule.
+    /// It refuses every rule: a device that is there and of no use.
     pub refuse_all: bool,
     /// Of so many rules that it takes, one never comes into force; 0: none.
     pub fail_one_in: u32,
@@ -81,9 +81,9 @@ impl Default for EswitchConfig {
 /// What the device has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EswitchStats {
-    /// Rules taken.
+    /// Rules that it took.
     pub created: u64,
-    /// Rules refused.
+    /// Rules that it refused at once.
     pub refused: u64,
     /// Rules that were taken and failed.
     pub failed: u64,
@@ -99,7 +99,7 @@ pub struct EswitchStats {
     pub errors: u64,
 }
 
-/// The device.
+/// The simulated device: rules, meters, counters, and the time that it was told.
 pub struct Eswitch {
     config: EswitchConfig,
     now_ns: u64,
@@ -129,7 +129,7 @@ impl Eswitch {
         &self.config
     }
 
-    /// What it has done.
+    /// Rules and packets counted since it was made.
     pub fn stats(&self) -> EswitchStats {
         self.stats
     }
@@ -232,7 +232,7 @@ impl Eswitch {
         self.rules.find(group, &layers, packet.head(), &registers).map(|number| self.rules.id(number))
     }
 
-    /// The rules it holds.
+    /// Ids of the rules that it holds, in no particular order.
     pub fn ids(&self) -> Vec<RuleId> {
         self.rules.ids()
     }

@@ -10,9 +10,9 @@ use crate::offload::hasher::Map;
 use rules::{Action, FlowRule};
 use rules::{Cause, FlowError, Guard, RuleId, Usage, Where};
 
-/// A rule in the store.
+/// A rule that the device holds, and what it remembers of it.
 pub struct HeldRule {
-    /// The rule.
+    /// The rule as it was taken.
     pub rule: FlowRule,
     slots: LayerSlots,
     serial: u64,
@@ -28,7 +28,7 @@ pub struct HeldRule {
     last_hit_ns: u64,
 }
 
-/// All rules.
+/// All rules that the device holds, by number, and those in force by group.
 #[derive(Default)]
 pub struct RuleTable {
     /// By number; the serial of a rule and its number are its id.
@@ -47,7 +47,7 @@ pub struct RuleTable {
 const NUMBER_BITS: u32 = 24;
 
 impl RuleTable {
-    /// Rules held.
+    /// Rules that it holds, those not yet in force included.
     pub fn len(&self) -> usize {
         self.held.len() - self.free.len()
     }
@@ -76,7 +76,7 @@ impl RuleTable {
         naming.map(|(number, _)| self.id(number)).collect()
     }
 
-    /// All ids.
+    /// The ids of all rules, by number.
     pub fn ids(&self) -> Vec<RuleId> {
         let used = (0..).zip(&self.held).filter(|(_, held)| held.is_some());
         used.map(|(number, _)| self.id(number)).collect()
@@ -178,7 +178,7 @@ impl RuleTable {
         Some(held.seen)
     }
 
-    /// Removes all.
+    /// Removes all rules; ids are not used again.
     pub fn clear(&mut self) {
         let next_serial = self.next_serial;
         *self = Self { next_serial, ..Self::default() };
@@ -198,7 +198,7 @@ impl RuleTable {
         Ok(held.shown.0)
     }
 
-    /// Counts a packet.
+    /// Counts a packet that met a rule; `bytes` is the frame as it was then.
     pub fn hit(&mut self, number: RuleNumber, bytes: usize, now_ns: u64, refresh_ns: u64) {
         if let Some(held) = self.held.get_mut(number as usize).and_then(Option::as_mut) {
             held.refresh(now_ns, refresh_ns);

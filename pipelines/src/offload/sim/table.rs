@@ -11,13 +11,13 @@ use crate::offload::slots::Slots;
 use rules::Item;
 use rules::items::{ITEM_BYTES, ItemBytes};
 
-/// Number of a rule in the store of the e-switch.
+/// Number of a rule in the e-switch, used again when the rule is gone.
 pub type RuleNumber = u32;
 
 /// Where a rule stands among those that match: priority first, then age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Priority, 0 first.
+    /// Priority within the group: the lowest number matches first.
     pub priority: u32,
     /// Counts up with every rule made.
     pub serial: u64,

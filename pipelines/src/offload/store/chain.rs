@@ -7,7 +7,7 @@ use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, RuleId, Us
 /// The last rule of a chain.
 #[derive(Debug)]
 enum Gate {
-    /// To be made.
+    /// Not made yet, or taken away again: packets of the flow go to software.
     Due(FlowRule),
     Made(SharedNumber),
     /// Neither: in the middle of a change.

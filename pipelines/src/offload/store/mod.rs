@@ -20,7 +20,7 @@ use super::translate::group;
 use crate::flow_key::mix;
 use rules::{Action, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
 
-/// A rule in use, by number.
+/// Number of a rule of ours, used again when the rule is gone.
 type SharedNumber = u32;
 
 /// Rules that chains share, by number.
@@ -93,7 +93,7 @@ fn inner(usage: Usage, tunnel_len: usize) -> Usage {
 pub enum RuleState {
     /// The back end has taken it.
     Waiting,
-    /// Packets meet it.
+    /// The device has put it into force: packets meet it.
     InForce,
     /// The back end took it, and it came to nothing.
     Failed(FlowError),
@@ -149,7 +149,7 @@ fn add(a: Usage, b: Usage) -> Usage {
 }
 
 impl RuleStore {
-    /// Rules in use.
+    /// Rules that the back end holds for us.
     pub fn len(&self) -> usize {
         self.rules.len()
     }
@@ -159,7 +159,7 @@ impl RuleStore {
         self.len() == 0 && self.bundles.len() == 0
     }
 
-    /// Bundles in use.
+    /// Bundles that a chain or a change under way holds.
     pub fn bundles(&self) -> usize {
         self.bundles.len()
     }
@@ -228,7 +228,7 @@ impl RuleStore {
         Ok((Bundle(self.bundles.add(made)), changed))
     }
 
-    /// One user less.
+    /// Lets go of a bundle; its rules are removed with its last user, in the order opposite to that of making.
     pub fn drop_bundle<B: BackEnd>(&mut self, back_end: &mut B, bundle: Bundle) {
         let Some(rules) = self.bundles.at_mut(bundle.0) else { return };
         rules.users -= 1;
@@ -362,7 +362,7 @@ impl RuleStore {
         all
     }
 
-    /// Meters in use.
+    /// Ids of the meters that are set at the back end.
     pub fn meters(&self) -> Vec<u32> {
         self.meters.keys().copied().collect()
     }

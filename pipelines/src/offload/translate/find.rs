@@ -21,7 +21,7 @@ pub(super) struct ResolvedFlow {
     pub family: Family,
     /// What the slow path decides.
     pub decision: FlowAction,
-    /// Where its packets go.
+    /// Content of the VLT slot that the decision names.
     pub place: Place,
     /// DPDK port that stands for where they come from ...
     pub from: u16,
@@ -31,7 +31,7 @@ pub(super) struct ResolvedFlow {
     pub source_mac: MacAddr,
     /// MAC of the virtual router.
     pub router: MacAddr,
-    /// They are routed.
+    /// They pass the virtual router: MACs are rewritten, and the TTL decremented.
     pub routed: bool,
     /// The class whose rate its packets count against: `None` where they stay on this host.
     pub leaf: Option<Leaf>,
@@ -42,21 +42,21 @@ pub(super) struct ResolvedFlow {
 /// A tunnel as the receiver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArrivalTunnel {
-    /// The outer family.
+    /// IP version of the outer header.
     pub outer: Family,
     /// The sender's VTEP and our own address.
     pub ends: (IpAddr, IpAddr),
-    /// Our own MAC.
+    /// MAC of our uplink, to which outer frames are sent.
     pub mac: MacAddr,
     /// VLAN of the underlay.
     pub vlan: Option<u16>,
-    /// Network.
+    /// VNI of the network that the tunnel carries.
     pub vni: u32,
     /// Bytes of the outer headers.
     pub len: usize,
 }
 
-/// Asks the tables.
+/// Asks the tables where packets with a key go, and checks what hardware would do otherwise.
 pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, OffloadRefusal> {
     let Tables { snapshot, tree, .. } = tables;
     let source = key.addresses().ok_or(OffloadRefusal::Protocol)?.source;

@@ -47,7 +47,7 @@ use shared::{adjacencies, classes, framed, guards, roots, unassigned};
 
 /// Groups of the rules.
 pub mod group {
-    /// Where packets begin.
+    /// Where packets begin: rte_flow has every packet enter group 0.
     pub const ROOT: u32 = 0;
     /// NFT, packets of vNICs.
     pub const OUT: u32 = 1;
@@ -57,11 +57,11 @@ pub mod group {
     pub const QP_OUT: u32 = 3;
     /// RCFT, packets out of the tunnel.
     pub const QP_IN: u32 = 4;
-    /// DHTB: meters.
+    /// DHTB: a meter colours the packets of a class.
     pub const CLASS: u32 = 5;
     /// DHTB: what meters said.
     pub const COLOUR: u32 = 6;
-    /// VLT.
+    /// VLT: the header goes on or off, and the packet leaves.
     pub const ADJACENCY: u32 = 7;
     /// Without rules: packets that are sent here go to software as they are, from the port that they came from.
     pub const SOFTWARE: u32 = 8;
@@ -103,18 +103,19 @@ impl Default for TranslateOptions {
 pub struct Tables<'a> {
     /// Policy, topology and locations.
     pub snapshot: &'a Snapshot,
-    /// Rates.
+    /// DHTB, for the rates of the classes.
     pub tree: &'a Tree,
     /// DPDK port ids of ports that are on the e-switch.
     pub ports: &'a [Option<u16>],
-    /// Settings.
+    /// What the config says of offload.
     pub options: &'a TranslateOptions,
 }
 
-/// What is to be offloaded.
+/// Which packets are to be offloaded: an NFT flow, narrowed to a queue pair where rules have to tell queue pairs
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSelector {
-    /// The NFT flow.
+    /// Key of the NFT flow.
     pub key: FlowKey,
     /// Reliable connections: the queue pair.
     pub qpn: Option<Qpn>,
@@ -125,7 +126,7 @@ pub struct FlowSelector {
 /// How packets go to a place of the VLT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Adjacency {
-    /// The place.
+    /// The VLT slot that says where it is.
     pub slot: SlotRef,
     /// From the tunnel (then the header comes off) or from a vNIC.
     pub direction: Direction,
@@ -179,7 +180,7 @@ pub struct ChainFacts {
     pub tunnel_len: usize,
     /// The class that pays, where one does.
     pub leaf: Option<Leaf>,
-    /// Its adjacency.
+    /// How its packets leave.
     pub adjacency: Adjacency,
     /// Its framing, where that has a number.
     pub framing: Option<Framing>,

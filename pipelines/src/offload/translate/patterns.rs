@@ -43,7 +43,7 @@ pub fn to_udp(port: u16) -> Item {
     Item::with(udp::DST, port)
 }
 
-/// In this network.
+/// Behind a VxLAN header with this VNI.
 pub fn in_vni(vni: u32) -> Item {
     Item::with(vxlan::VNI, vni)
 }
@@ -68,7 +68,7 @@ impl Family {
         matches!(self, Self::V6)
     }
 
-    /// Its item.
+    /// The item of its header.
     pub const fn kind(self) -> ItemKind {
         match self {
             Self::V4 => ItemKind::Ipv4,
@@ -89,7 +89,7 @@ impl Family {
         }
     }
 
-    /// The EtherType.
+    /// The EtherType in front of its header.
     pub const fn ethertype(self) -> u16 {
         match self {
             Self::V4 => 0x0800,

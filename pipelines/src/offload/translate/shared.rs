@@ -221,7 +221,8 @@ pub(super) fn guards(tables: &Tables, found: &ResolvedFlow) -> Vec<FlowRule> {
     rules
 }
 
-/// Where packets begin.
+/// Rules of group 0: packets of a vNIC by source MAC and codepoint, those of a tunnel by outer destination, lead on
+/// to `next`.
 pub(super) fn roots(tables: &Tables, found: &ResolvedFlow, next: u32) -> Vec<FlowRule> {
     let port = from(found.from);
     let on = Action::Jump { group: next };

@@ -9,27 +9,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Attribute ids: which layout follows the MAD header.
 pub mod attribute {
-    /// Request for communication.
+    /// The active side asks for a connection (section 12.6.5).
     pub const REQ: u16 = 0x10;
-    /// Message receipt acknowledgement.
+    /// The answer to a REQ, REP or LAP takes longer than its sender waits (section 12.6.6).
     pub const MRA: u16 = 0x11;
-    /// Reject.
+    /// A connection is not wanted, or a message is not valid (section 12.6.7).
     pub const REJ: u16 = 0x12;
-    /// Reply to a request for communication.
+    /// The passive side accepts, and names its queue pair (section 12.6.8).
     pub const REP: u16 = 0x13;
-    /// Ready to use.
+    /// The active side has the REP: data may flow (section 12.6.9).
     pub const RTU: u16 = 0x14;
-    /// Request for communication release.
+    /// Either side ends the connection (section 12.6.10).
     pub const DREQ: u16 = 0x15;
-    /// Reply to a request for communication release.
+    /// The other side has ended it, too (section 12.6.11).
     pub const DREP: u16 = 0x16;
-    /// Service id resolution request.
+    /// Which queue pair serves datagrams of a service? (section 12.11.1)
     pub const SIDR_REQ: u16 = 0x17;
-    /// Service id resolution reply.
+    /// That queue pair and its queue key, or why there is none (section 12.11.2).
     pub const SIDR_REP: u16 = 0x18;
-    /// Load alternate path.
+    /// The active side names a path to fail over to (section 12.8.1).
     pub const LAP: u16 = 0x19;
-    /// Alternate path response.
+    /// Whether that path was taken (section 12.8.2).
     pub const APR: u16 = 0x1a;
 }
 
@@ -43,19 +43,19 @@ pub struct CommIds {
     pub remote: U32,
 }
 
-/// REQ (section 12.6.5).
+/// REQ (section 12.6.5), 140 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReqLayout {
     /// Communication id, chosen by the sender.
     pub local_comm_id: U32,
-    /// Reserved.
+    /// Reserved, bytes 4 to 7: sent as zero, ignored when received (IBTA vol. 1 section 12.6).
     pub reserved: U32,
-    /// Service asked for.
+    /// Service id asked for; of the RDMA connection manager the low 16 bits are a port.
     pub service_id: U64,
     /// GUID of the sender's channel adapter.
     pub local_ca_guid: U64,
-    /// Reserved.
+    /// Reserved, bytes 24 to 27: sent as zero.
     pub reserved_24: U32,
     /// Queue key of the sender (RD only).
     pub local_qkey: U32,
@@ -75,7 +75,7 @@ pub struct ReqLayout {
     pub starting_psn: [u8; 3],
     /// Local response timeout (5 bits), retry count (3).
     pub timeout_retry: u8,
-    /// Partition key.
+    /// Partition key (P_Key) of the connection: 15 bits, and full membership in the top one.
     pub pkey: U16,
     /// Path packet payload MTU (4 bits), RDC exists (1), RNR retry count (3).
     pub mtu_rnr: u8,
@@ -119,7 +119,7 @@ impl ReqLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct MraRejLayout {
-    /// Communication ids.
+    /// By what both ends know the connection: bytes 0 to 7.
     pub ids: CommIds,
     /// Which message is meant, in the top two bits: 0 REQ, 1 REP, 2 another (in an MRA: LAP).
     pub kind: u8,
@@ -133,21 +133,21 @@ pub struct MraRejLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RepLayout {
-    /// Communication ids.
+    /// By what both ends know the connection: bytes 0 to 7.
     pub ids: CommIds,
     /// Queue key of the sender (RD only).
     pub local_qkey: U32,
     /// Queue pair of the sender.
     pub local_qpn: [u8; 3],
-    /// Reserved.
+    /// Reserved, byte 15: sent as zero.
     pub reserved_15: u8,
     /// End-to-end context of the sender (RD only).
     pub local_eecn: [u8; 3],
-    /// Reserved.
+    /// Reserved, byte 19: sent as zero.
     pub reserved_19: u8,
     /// PSN of the first packet to the sender's queue pair.
     pub starting_psn: [u8; 3],
-    /// Reserved.
+    /// Reserved, byte 23: sent as zero.
     pub reserved_23: u8,
     /// READs and atomics that the sender serves at once.
     pub responder_resources: u8,
@@ -165,11 +165,11 @@ pub struct RepLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DreqLayout {
-    /// Communication ids.
+    /// By what both ends know the connection: bytes 0 to 7.
     pub ids: CommIds,
     /// Queue pair of the receiver.
     pub remote_qpn: [u8; 3],
-    /// Reserved.
+    /// Reserved, byte 11: sent as zero.
     pub reserved: u8,
 }
 
@@ -177,15 +177,15 @@ pub struct DreqLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct LapLayout {
-    /// Communication ids.
+    /// By what both ends know the connection: bytes 0 to 7.
     pub ids: CommIds,
-    /// Reserved.
+    /// Reserved, bytes 8 to 11: sent as zero.
     pub reserved_8: U32,
     /// Queue pair of the receiver.
     pub remote_qpn: [u8; 3],
     /// Response timeout (5 bits), reserved (3).
     pub timeout: u8,
-    /// Reserved.
+    /// Reserved, bytes 16 to 19: sent as zero.
     pub reserved_16: U32,
     /// Alternate path: LIDs of both ports (InfiniBand only).
     pub lids: U32,
@@ -201,13 +201,13 @@ pub struct LapLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct AprLayout {
-    /// Communication ids.
+    /// By what both ends know the connection: bytes 0 to 7.
     pub ids: CommIds,
     /// Length of the additional information.
     pub information_len: u8,
     /// Zero when the path was loaded, else why not.
     pub status: u8,
-    /// Reserved.
+    /// Reserved, the two bytes behind what is above: sent as zero.
     pub reserved: U16,
 }
 
@@ -217,11 +217,11 @@ pub struct AprLayout {
 pub struct SidrReqLayout {
     /// Chosen by the sender.
     pub request_id: U32,
-    /// Partition key.
+    /// Partition key (P_Key) of the connection: 15 bits, and full membership in the top one.
     pub pkey: U16,
-    /// Reserved.
+    /// Reserved, the two bytes behind what is above: sent as zero.
     pub reserved: U16,
-    /// Service asked for.
+    /// Service id asked for; of the RDMA connection manager the low 16 bits are a port.
     pub service_id: U64,
 }
 
@@ -229,26 +229,26 @@ pub struct SidrReqLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SidrRepLayout {
-    /// Of the request.
+    /// The id of the SIDR_REQ that is answered.
     pub request_id: U32,
     /// Zero when the queue pair is valid, else why not.
     pub status: u8,
     /// Length of the additional information.
     pub information_len: u8,
-    /// Reserved.
+    /// Reserved, bytes 6 and 7: sent as zero.
     pub reserved_6: U16,
     /// Queue pair of the service.
     pub qpn: [u8; 3],
-    /// Reserved.
+    /// Reserved, byte 11: sent as zero.
     pub reserved_11: u8,
-    /// Service asked for.
+    /// Service id asked for; of the RDMA connection manager the low 16 bits are a port.
     pub service_id: U64,
     /// Queue key of that queue pair.
     pub qkey: U32,
 }
 
 impl CommIds {
-    /// Both ids.
+    /// The ids in the order in which the sender of a message writes them: its own first.
     pub const fn new(local: u32, remote: u32) -> Self {
         Self { local: U32::new(local), remote: U32::new(remote) }
     }

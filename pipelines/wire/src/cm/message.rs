@@ -17,7 +17,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The address.
+    /// The IP address in a RoCEv2 GID: IPv4 where it is IPv4-mapped.
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
@@ -47,13 +47,13 @@ impl fmt::Debug for Gid {
 /// Transport service that a REQ asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Reliable connection.
+    /// Reliable connection: type 0.
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection: type 1.
     Uc,
-    /// Reliable datagram.
+    /// Reliable datagram: type 2.
     Rd,
-    /// Extended reliable connection.
+    /// Extended reliable connection: type 3, extended type 1.
     Xrc,
     /// A reserved code; with the extended transport type.
     Reserved(u8),
@@ -61,7 +61,7 @@ pub enum Transport {
 
 impl Transport {
     /// True for the services whose queue pairs a quota counts, as
-    /// [`Class::is_reliable_connection`](crate::roce::Class::is_reliable_connection) says of packets.
+    /// [`RoceClass::is_reliable_connection`](crate::roce::RoceClass::is_reliable_connection) says of packets.
     pub const fn is_reliable_connection(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
@@ -91,13 +91,13 @@ impl Transport {
 /// Which message a REJ or MRA answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answered {
-    /// REQ.
+    /// A REQ: the reject is the first answer to it.
     Req,
-    /// REP.
+    /// A REP: the active side gives up.
     Rep,
     /// Another; in an MRA: LAP.
     Other,
-    /// A reserved code.
+    /// A code that the standard reserves (3).
     Reserved,
 }
 
@@ -168,7 +168,7 @@ pub struct Req {
     pub local_ca_guid: u64,
     /// Queue pair of the sender.
     pub local_qpn: Qpn,
-    /// Transport service.
+    /// Transport service type, from the fields of both the base and the extended type.
     pub transport: Transport,
     /// PSN of the first packet to the sender's queue pair.
     pub starting_psn: Psn,
@@ -187,21 +187,21 @@ pub struct Req {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are named as in the standard and in `Req`
 pub enum CmMessage {
-    /// Request for communication.
+    /// Request for communication (REQ).
     Req(Req),
     /// Message receipt acknowledgement: the answer takes a while.
     Mra { local_comm_id: u32, remote_comm_id: u32, answers: Answered },
-    /// Reject.
+    /// Reject: no connection, and why.
     Rej { local_comm_id: u32, remote_comm_id: u32, answers: Answered, reason: RejectReason },
     /// Reply to a REQ.
     Rep { local_comm_id: u32, remote_comm_id: u32, local_qpn: Qpn, starting_psn: Psn, local_ca_guid: u64 },
-    /// Ready to use.
+    /// Ready to use: the answer to a REP.
     Rtu { local_comm_id: u32, remote_comm_id: u32 },
     /// Request for release of the connection of the receiver's queue pair.
     Dreq { local_comm_id: u32, remote_comm_id: u32, remote_qpn: Qpn },
     /// Reply to a DREQ.
     Drep { local_comm_id: u32, remote_comm_id: u32 },
-    /// Load alternate path.
+    /// Load alternate path: where to fail over to.
     Lap { local_comm_id: u32, remote_comm_id: u32, remote_qpn: Qpn, local_gid: Gid, remote_gid: Gid },
     /// Alternate path response; status 0: loaded.
     Apr { local_comm_id: u32, remote_comm_id: u32, status: u8 },
@@ -278,7 +278,7 @@ impl CmMessage {
         })
     }
 
-    /// The attribute id.
+    /// The attribute id of the MAD that carries the message (see [`attribute`]).
     pub const fn attribute(&self) -> u16 {
         match self {
             Self::Req(_) => attribute::REQ,

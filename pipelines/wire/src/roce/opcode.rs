@@ -24,7 +24,7 @@ pub const RC_WRITE_LAST: u8 = 0x08;
 pub const RC_WRITE_ONLY: u8 = 0x0a;
 /// RC RDMA READ Request.
 pub const RC_READ_REQUEST: u8 = 0x0c;
-/// RC Acknowledge.
+/// RC Acknowledge: an ACK or a NAK, as its AETH says.
 pub const RC_ACK: u8 = 0x11;
 /// RC Atomic Acknowledge.
 pub const RC_ATOMIC_ACK: u8 = 0x12;
@@ -34,24 +34,24 @@ pub const UC_SEND_ONLY: u8 = 0x24;
 pub const UD_SEND_ONLY: u8 = 0x64;
 /// UD SEND Only with Immediate.
 pub const UD_SEND_ONLY_IMM: u8 = 0x65;
-/// Congestion notification packet.
+/// Congestion notification packet (IBTA vol. 1 annex A17).
 pub const CNP: u8 = 0x81;
 
 /// Transport class of a packet: the part of the opcode that a flow key holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RoceClass {
-    /// Reliable connection.
+    /// Reliable connection: opcodes 000xxxxx.
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection: opcodes 001xxxxx.
     Uc,
-    /// Reliable datagram.
+    /// Reliable datagram: opcodes 010xxxxx.
     Rd,
-    /// Unreliable datagram.
+    /// Unreliable datagram: opcodes 011xxxxx, but for the connection manager's.
     Ud,
-    /// Congestion notification packet.
+    /// Congestion notification packet: opcode 0x81 (IBTA vol. 1 annex A17).
     Cnp,
-    /// Extended reliable connection.
+    /// Extended reliable connection: opcodes 101xxxxx (IBTA vol. 1 annex A14).
     Xrc,
     /// Connection manager: UD SEND Only to queue pair 1.
     Cm,

@@ -56,7 +56,7 @@ impl std::error::Error for RoceMalformed {}
 /// A RoCEv2 packet: its BTH, and the extended headers and payload that follow.
 #[derive(Clone, Copy, Debug)]
 pub struct RocePacket<'a> {
-    /// Base transport header.
+    /// Base transport header, of every packet.
     pub bth: &'a Bth,
     /// What it does; `None` for an unassigned opcode, of which only the BTH is known.
     pub operation: Option<Operation>,
@@ -101,7 +101,7 @@ impl<'a> RocePacket<'a> {
         Ok(Self { bth, operation: Operation::of(bth.opcode), extended, bytes, payload_len })
     }
 
-    /// Transport class.
+    /// The class that opcode and queue pair make: what a flow key holds.
     #[inline]
     pub const fn class(&self) -> RoceClass {
         self.bth.class()
@@ -136,61 +136,62 @@ impl<'a> RocePacket<'a> {
         if offset == 0 { None } else { T::view_at(self.bytes, usize::from(offset)) }
     }
 
-    /// Reliable datagram header.
+    /// Reliable datagram extended transport header; of RD packets only.
     #[inline]
     pub fn rdeth(&self) -> Option<&'a Rdeth> {
         self.header(self.extended.rdeth)
     }
 
-    /// Datagram header.
+    /// Datagram extended transport header: of UD packets, and of RD requests.
     #[inline]
     pub fn deth(&self) -> Option<&'a Deth> {
         self.header(self.extended.deth)
     }
 
-    /// XRC header.
+    /// XRC extended transport header: of XRC requests.
     #[inline]
     pub fn xrceth(&self) -> Option<&'a XrcEth> {
         self.header(self.extended.xrceth)
     }
 
-    /// FLUSH header.
+    /// FLUSH extended transport header: of FLUSH requests.
     #[inline]
     pub fn feth(&self) -> Option<&'a Feth> {
         self.header(self.extended.feth)
     }
 
-    /// RDMA header.
+    /// RDMA extended transport header: of the first packet of a WRITE, of READ requests and of FLUSH.
     #[inline]
     pub fn reth(&self) -> Option<&'a Reth> {
         self.header(self.extended.reth)
     }
 
-    /// Atomic header.
+    /// Atomic extended transport header: of CompareSwap and FetchAdd.
     #[inline]
     pub fn atomic(&self) -> Option<&'a AtomicEth> {
         self.header(self.extended.atomic)
     }
 
-    /// Acknowledge header.
+    /// ACK extended transport header: of acknowledgements, atomic ones included, and of READ responses but middle
+    /// ones.
     #[inline]
     pub fn aeth(&self) -> Option<&'a Aeth> {
         self.header(self.extended.aeth)
     }
 
-    /// Atomic acknowledge header.
+    /// Atomic ACK extended transport header: the value that was there before.
     #[inline]
     pub fn atomic_ack(&self) -> Option<&'a AtomicAckEth> {
         self.header(self.extended.atomic_ack)
     }
 
-    /// Immediate data.
+    /// Immediate data: four bytes for the receiver's completion.
     #[inline]
     pub fn immediate(&self) -> Option<&'a ImmDt> {
         self.header(self.extended.immediate)
     }
 
-    /// Invalidate header.
+    /// Invalidate extended transport header: the R_Key that the receiver is to invalidate.
     #[inline]
     pub fn ieth(&self) -> Option<&'a Ieth> {
         self.header(self.extended.ieth)
