@@ -460,7 +460,8 @@ impl Snapshot {
     /// To be called when the policy of a VPC changed: all decisions in it are stale.
     pub fn touch_vpc(&mut self, vpc: u32) {
         let own = self.vpc(vpc).map(|vpc| [vpc.cell, vpc.topology_cell]).into_iter().flatten();
-        let vnics = self.vnics.iter().flatten().filter(|vnic| vnic.vpc == vpc).map(|vnic| vnic.cell);
+        let members = self.vpc(vpc).map(|vpc| vpc.vnics.as_slice()).unwrap_or_default();
+        let vnics = members.iter().filter_map(|&vnic| self.vnic(vnic)).map(|vnic| vnic.cell);
         let cells: Vec<u32> = own.chain(vnics).collect();
         cells.into_iter().for_each(|cell| self.bump(cell));
     }

@@ -86,11 +86,20 @@ fn main() {
         )
     });
     bench.each("vnic del", |n| format!("vnic del new{n}"));
-    // These look at all vNICs and are slower.
-    bench.rounds = rounds.div_ceil(10);
     bench.each("vpc add", |n| format!("vpc add more{n} vni {}", 5000 + n));
     bench.each("subnet add", |n| format!("subnet add more{n} 10.1.0.0/16"));
     bench.each("vpc del", |n| format!("vpc del more{n}"));
+    bench.each("qos set vnic", |n| {
+        format!("qos set vnic vnic{} out ceil {}Mbit", n * 7 % vnics as usize, n + 1)
+    });
+    bench.each("qos set vpc", |n| format!("qos set vpc vpc{} in ceil {}Mbit", n as u32 % VPCS, n + 1));
+    bench.each("rcft set quota", |n| format!("rcft set vnic{} quota {}", n * 7 % vnics as usize, n + 1));
+    // DPDK has room for few.
+    bench.rounds = rounds.div_ceil(10);
+    bench.each("port attach", |n| format!("port attach plain{n} null"));
+    bench.each("port detach", |n| format!("port detach plain{n}"));
+    // Every vNIC's part of the link changes with it.
+    bench.each("qos set link", |n| format!("qos set link out ceil {}Mbit", n + 1000));
     shell.switch.stop();
 }
 

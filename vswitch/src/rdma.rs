@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use pmd::rdma::{Inventory, Unopened};
 
-use crate::config::{Config, QuotaConfig};
+use crate::config::{Config, QuotaConfig, VnicConfig};
 
 /// How long devices have to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -198,7 +198,7 @@ pub fn quotas(config: &Config, devices: &Devices) -> Result<BTreeMap<String, u32
         resolve(quota, devices).map_err(|why| Error::Quota { whose: whose.clone(), why: Box::new(why) })?;
     }
     let entries = config.rcft.entries;
-    let quota = |vnic: &crate::config::VnicConfig| {
+    let quota = |vnic: &Arc<VnicConfig>| {
         let count = vnic.quota(&config.rcft).map_or(Ok(entries), |quota| resolve(quota, devices))?;
         Ok((vnic.name.to_string(), count.min(entries)))
     };
@@ -208,7 +208,7 @@ pub fn quotas(config: &Config, devices: &Devices) -> Result<BTreeMap<String, u32
 /// The quotas of a config that are shares, each with the key it stands at.
 pub fn shares(config: &Config) -> impl Iterator<Item = (String, &QuotaConfig)> {
     let default = config.rcft.quota.iter().map(|quota| ("[rcft] quota".to_string(), quota));
-    let of_vnic = |vnic: &'_ crate::config::VnicConfig| format!("vnic {}: qp-quota", vnic.name);
+    let of_vnic = |vnic: &'_ VnicConfig| format!("vnic {}: qp-quota", vnic.name);
     let vnics = config.vnics.iter().filter_map(move |vnic| Some((of_vnic(vnic), vnic.qp_quota.as_ref()?)));
     default.chain(vnics).filter(|(_, quota)| quota.device().is_some())
 }

@@ -114,16 +114,16 @@ impl Baseline {
         self.vnics.insert(name.into(), raw_vnic(pool, index));
     }
 
-    /// Forgets a vNIC that is gone, and its port.
-    pub(crate) fn forget_vnic(&mut self, name: &str) {
-        self.ports.remove(name);
-        self.vnics.remove(name);
-    }
-
     /// Forgets the ports and vNICs that are gone.
-    pub(crate) fn retain(&mut self, port: impl Fn(&str) -> bool, vnic: impl Fn(&str) -> bool) {
-        self.ports.retain(|name, _| port(name));
-        self.vnics.retain(|name, _| vnic(name));
+    pub(crate) fn forget<'n>(
+        &mut self,
+        is_port_gone: impl Fn(&str) -> bool,
+        vnics: impl IntoIterator<Item = &'n str>,
+    ) {
+        self.ports.retain(|name, _| !is_port_gone(name));
+        for name in vnics {
+            self.vnics.remove(name);
+        }
     }
 }
 

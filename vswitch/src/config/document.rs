@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -89,7 +90,7 @@ impl Document {
             vpcs: reader.list("vpc"),
             subnets: reader.list("subnet"),
             trunks: reader.list("trunk"),
-            vnics: reader.list("vnic"),
+            vnics: reader.list("vnic").into_iter().map(Arc::new).collect(),
             locations: reader.list("location"),
             ports: reader.list("port"),
         };

@@ -6,6 +6,7 @@
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::de::{Error as _, Visitor};
@@ -120,6 +121,14 @@ pub fn show_maybe<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -
         Some(value) => serializer.collect_str(value),
         None => serializer.serialize_none(),
     }
+}
+
+/// Writes a list whose objects other configs have, too, as if they were its own.
+///
+/// # Errors
+/// The serializer's own.
+pub fn show_shared<T: Serialize, S: Serializer>(list: &[Arc<T>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(list.iter().map(Arc::as_ref))
 }
 
 /// Reads a VNI, a number of 24 bits.

@@ -8,6 +8,7 @@
 
 pub mod buffers;
 pub mod datapath;
+pub mod difference;
 pub mod document;
 pub mod error;
 pub mod fields;
@@ -15,7 +16,6 @@ pub mod merge;
 pub mod name;
 pub mod network;
 pub mod offload;
-mod part;
 pub mod places;
 pub mod port_spec;
 pub mod process;
@@ -25,9 +25,12 @@ pub mod secret;
 pub mod units;
 pub mod validate;
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
+pub use difference::Difference;
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
 pub use fields::DscpConfig;
@@ -86,9 +89,9 @@ pub struct Config {
     /// Ports whose VLANs are vNICs.
     #[serde(rename = "trunk")]
     pub trunks: Vec<TrunkConfig>,
-    /// Tenants' ports.
-    #[serde(rename = "vnic")]
-    pub vnics: Vec<VnicConfig>,
+    /// Tenants' ports. Shared, because there may be many, and most configs differ from another in few of them.
+    #[serde(rename = "vnic", serialize_with = "fields::show_shared")]
+    pub vnics: Vec<Arc<VnicConfig>>,
     /// VMs on other hosts.
     #[serde(rename = "location")]
     pub locations: Vec<LocationConfig>,

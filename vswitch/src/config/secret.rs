@@ -1,6 +1,7 @@
 //! Secrets of the config: read and saved like any text, but neither shown, logged nor quoted in an error.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -92,7 +93,9 @@ impl Config {
     /// The config as it may be shown: every secret is [`HIDDEN`].
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
-        let vnics = self.vnics.iter_mut().filter_map(|vnic| match &mut vnic.port {
+        // Those on trunks stay shared with the running config.
+        let own = self.vnics.iter_mut().filter(|vnic| matches!(vnic.port, VnicPort::Own(_)));
+        let vnics = own.filter_map(|vnic| match &mut Arc::make_mut(vnic).port {
             VnicPort::Own(spec) => Some(spec),
             VnicPort::Trunk(_) => None,
         });

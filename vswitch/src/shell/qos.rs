@@ -1,5 +1,7 @@
 //! Commands about rates: what each node of the tree may do and does, and changes of it.
 
+use std::sync::Arc;
+
 use pipelines::Direction;
 use pipelines::qos::{Class, NodeLimits, Tree};
 use serde_json::{Value, json};
@@ -335,5 +337,9 @@ fn set_class(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 
 fn vnic<'c>(config: &'c mut Config, name: &Name) -> Result<&'c mut crate::config::VnicConfig, SwitchError> {
     let found = config.vnics.iter_mut().find(|vnic| vnic.name == *name);
-    found.ok_or_else(|| SwitchError::Unknown { what: "vNIC", name: name.to_string(), list: "show vnic" })
+    found.map(Arc::make_mut).ok_or_else(|| SwitchError::Unknown {
+        what: "vNIC",
+        name: name.to_string(),
+        list: "show vnic",
+    })
 }

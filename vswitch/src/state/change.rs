@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::config::merge::{LISTS, id};
-use crate::config::{Config, LocationConfig, VnicConfig};
+use crate::config::{Config, LocationConfig};
 
 /// What changed in a config.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,13 +26,7 @@ impl Change {
     /// # Errors
     /// When a value cannot be written as TOML.
     pub fn between(old: &Config, new: &Config) -> Result<Self, toml::ser::Error> {
-        // Long lists that are equal need no second look.
-        let (mut old, mut new) = (std::borrow::Cow::Borrowed(old), std::borrow::Cow::Borrowed(new));
-        if old.vnics == new.vnics && !old.vnics.is_empty() {
-            old.to_mut().vnics = Vec::new();
-            new.to_mut().vnics = Vec::new();
-        }
-        let (old, new) = (Table::try_from(&*old)?, Table::try_from(&*new)?);
+        let (old, new) = (Table::try_from(old)?, Table::try_from(new)?);
         let mut change = Self::default();
         for (section, value) in &new {
             match keys(section) {
@@ -72,22 +66,9 @@ impl Change {
         Self::of_object("location", Value::try_from(location)?)
     }
 
-    /// A vNIC came.
-    ///
-    /// # Errors
-    /// When it cannot be written as TOML.
-    pub fn vnic(vnic: &VnicConfig) -> Result<Self, toml::ser::Error> {
-        Self::of_object("vnic", Value::try_from(vnic)?)
-    }
-
     fn of_object(list: &str, object: Value) -> Result<Self, toml::ser::Error> {
         let set = [(list.to_owned(), Value::Array(vec![object]))].into();
         Ok(Self { set, gone: BTreeMap::new() })
-    }
-
-    /// A vNIC went.
-    pub fn without_vnic(name: &str) -> Self {
-        Self { set: BTreeMap::new(), gone: [("vnic".to_owned(), vec![name.to_owned()])].into() }
     }
 
     /// Locations went besides.
@@ -245,9 +226,6 @@ mod tests {
 
     #[test]
     fn single_objects_are_told_as_the_whole_config_would() {
-        let (old, new) = (config(&vnic(1, 1400)), config(&format!("{}{}", vnic(1, 1400), vnic(2, 1300))));
-        assert_eq!(Change::between(&old, &new).unwrap(), Change::vnic(&new.vnics[1]).unwrap());
-        assert_eq!(Change::between(&new, &old).unwrap(), Change::without_vnic("v2"));
         let place =
             "[[location]]\nvni = 1\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\nvtep = \"172.16.0.2\"\n";
         let (bare, placed) = (config(""), config(place));

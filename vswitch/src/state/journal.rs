@@ -1,7 +1,8 @@
 //! The state file and the journal of what changed since it was written.
 //!
 //! A change appends a line to the journal and waits until the disk has it; the state file itself, which is the whole config,
-//! is written when there is none yet to append to, and anew on a thread of its own when the journal has grown long.
+//! is written on a thread of its own: soon after the start, and when the journal has grown long. A change that comes before
+//! there is a journal to append to writes the whole itself.
 //!
 //! The state file names its journal, and every state file another one: whatever moment a crash comes at, the file that is
 //! there and the journal that it names tell all that was acknowledged. While a new state file is under way, changes go to both
@@ -62,12 +63,21 @@ pub struct Saver {
     outdated: Vec<Receiver<io::Result<u64>>>,
     /// Bytes of the state file.
     whole: u64,
+    /// A state file was written since the start, or was to be.
+    begun: bool,
 }
 
 impl Saver {
     /// Saves to a state file and a journal beside it. Writes nothing yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), journal: None, renewal: None, outdated: Vec::new(), whole: 0 }
+        Self {
+            path: path.to_owned(),
+            journal: None,
+            renewal: None,
+            outdated: Vec::new(),
+            whole: 0,
+            begun: false,
+        }
     }
 
     /// The state file.
@@ -85,10 +95,10 @@ impl Saver {
     /// # Errors
     /// Why it is not; then nothing can be appended.
     pub fn write(&mut self, config: &str) -> io::Result<()> {
+        self.begun = true;
         self.journal = None;
-        self.give_up_renewal();
         // One that is under way would take this one's place when it is done.
-        self.outdated.drain(..).for_each(|written| drop(written.recv()));
+        self.finish();
         let journal = self.new_journal()?;
         let written = write_state(&self.path, &journal.path, config);
         if written.is_err() {
@@ -125,10 +135,17 @@ impl Saver {
         self.outdated.extend(self.renewal.take().map(|renewal| renewal.written));
     }
 
-    /// True when the journal has become longer than what it spares.
-    pub fn is_long(&self) -> bool {
+    /// True when the whole should be written on a thread: after the start, so that the first change need not wait for it, and
+    /// when the journal has become longer than what it spares.
+    pub fn is_due(&self) -> bool {
         let journal = self.journal.as_ref().map_or(0, |journal| journal.bytes);
-        self.renewal.is_none() && journal > LEAST.max(self.whole)
+        !self.begun || self.renewal.is_none() && journal > LEAST.max(self.whole)
+    }
+
+    /// Waits for what is under way: nothing writes any more after it.
+    pub fn finish(&mut self) {
+        self.give_up_renewal();
+        self.outdated.drain(..).for_each(|written| drop(written.recv()));
     }
 
     /// Begins to write the whole anew, on a thread of its own; `text` makes what is written.
@@ -136,6 +153,7 @@ impl Saver {
     /// # Errors
     /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts.
     pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
+        self.begun = true;
         let begun = self.begin(text);
         if begun.is_err() {
             self.journal = None;
@@ -340,6 +358,28 @@ mod tests {
     }
 
     #[test]
+    fn a_start_writes_the_whole_once_and_changes_are_appended_to_it() {
+        let folder = Folder::new("begun");
+        let mut saver = Saver::new(&folder.state());
+        assert!(saver.is_due() && !saver.can_append());
+        saver.renew(|| Ok(vpcs(1).to_toml().unwrap())).unwrap();
+        assert!(!saver.is_due());
+        while saver.renewal.is_some() {
+            saver.tend().unwrap();
+        }
+        assert!(saver.can_append() && !saver.is_due());
+        saver.append(&step(2)).unwrap();
+        assert_eq!(folder.read(), vpcs(2));
+        // A change that comes before it is there writes the whole, and what was under way does not take its place.
+        let mut saver = Saver::new(&folder.state());
+        saver.renew(|| Ok(vpcs(2).to_toml().unwrap())).unwrap();
+        assert!(!saver.can_append());
+        saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
+        saver.finish();
+        assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
+    }
+
+    #[test]
     fn a_new_state_file_that_cannot_be_written_is_not_tried_for_ever() {
         let folder = Folder::new("failed");
         let mut saver = Saver::new(&folder.state());
@@ -351,7 +391,7 @@ mod tests {
             assert!(std::time::Instant::now() < until, "nobody was told");
         }
         assert_eq!(folder.read(), vpcs(2), "what was acknowledged is there");
-        assert!(!saver.can_append() && !saver.is_long());
+        assert!(!saver.can_append() && !saver.is_due());
         saver.write(&vpcs(3).to_toml().unwrap()).unwrap();
         assert_eq!((folder.read(), journals(&folder.state()).len()), (vpcs(3), 1));
     }

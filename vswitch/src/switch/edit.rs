@@ -3,13 +3,16 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::{Qpn, Vni};
 
-use super::{LocationSource, Missing, Restorable, Switch, SwitchError};
+use super::apply::LocationSource;
+use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
-    Config, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicPort, VpcConfig,
+    Config, Difference, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig,
+    VnicPort, VpcConfig,
 };
 use crate::state::change::Change;
 use crate::state::files::write_whole;
@@ -26,27 +29,50 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         let mut new = self.config.clone();
         change(&mut new)?;
+        let vnis: HashSet<Vni> = new.vpcs.iter().map(|vpc| vpc.vni).collect();
+        let gone: Vec<Vni> =
+            self.config.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
         if !keeps_locations(&self.config, &new) {
-            let names: HashSet<&str> = new.vpcs.iter().map(|vpc| vpc.name.as_str()).collect();
-            let is_gone = |vpc: &&VpcConfig| !names.contains(vpc.name.as_str());
-            let gone: HashSet<Vni> = self.config.vpcs.iter().filter(is_gone).map(|vpc| vpc.vni).collect();
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
             new.locations = kept.cloned().collect();
             self.apply(new, Missing::Refused)?;
             return self.save_whole();
         }
-        let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
+        // Those of a VPC go with it.
+        let locations: Vec<LocationConfig> =
+            gone.iter().flat_map(|&vni| self.topology.locations_of(vni)).cloned().collect();
+        let old = self.config.clone();
         self.apply_with(new, Missing::Refused, LocationSource::Stay)?;
         self.save_change(|new| {
-            let vnis: HashSet<Vni> = new.vpcs.iter().map(|vpc| vpc.vni).collect();
-            let is_gone = |vpc: &&VpcConfig| !vnis.contains(&vpc.vni);
-            let gone: HashSet<Vni> = old.config.vpcs.iter().filter(is_gone).map(|vpc| vpc.vni).collect();
-            // Locations of a VPC go with it.
-            let locations = match gone.is_empty() {
-                true => Vec::new(),
-                false => old.locations.values().filter(|of| gone.contains(&of.vni)).cloned().collect(),
-            };
-            Ok(Change::between(&old.config, new)?.and_without(locations))
+            let difference = Difference::between(&old, new);
+            Ok(Change::between(&difference.old, &difference.new)?.and_without(locations))
+        })
+    }
+
+    /// Adds a vNIC.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn add_vnic(&mut self, vnic: VnicConfig) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            if config.vnics.iter().any(|other| other.name == vnic.name) {
+                return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
+            }
+            config.vnics.push(Arc::new(vnic));
+            Ok(())
+        })
+    }
+
+    /// Removes a vNIC.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
+        let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
+        self.edit(|config| {
+            let at = config.vnics.iter().position(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
+            config.vnics.remove(at);
+            Ok(())
         })
     }
 

@@ -10,6 +10,8 @@ pub mod ports;
 pub mod qos;
 pub mod rcft;
 
+mod apply;
+mod concerned;
 mod edit;
 mod error;
 mod opening;
@@ -19,16 +21,12 @@ mod saving;
 mod start;
 mod tend;
 mod tidy;
-mod vnics;
 mod wanted;
 
-use std::collections::HashSet;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use imbl::OrdMap;
 use pipelines::snapshot::Snapshot;
 use pmd::{Eal, Mempool};
 
@@ -37,7 +35,7 @@ use events::EventLog;
 pub use plug::{Missing, PortChanges};
 use ports::PortTable;
 
-use crate::config::{Config, ForwardMode, Idle, LocationConfig, Source, buffers};
+use crate::config::{Config, ForwardMode, Idle, Source, buffers};
 use crate::rdma;
 use crate::state::journal::Saver;
 use crate::topology::Topology;
@@ -47,22 +45,6 @@ use crate::worker::{Mode, Pool, WorkerCommand, WorkerSpec};
 
 /// Milliseconds between two turns of [`Switch::tend`].
 pub const TEND_EVERY_MS: u64 = 20;
-
-/// Which locations go with a config.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LocationSource {
-    /// Those in it.
-    OfConfig,
-    /// Those there are, as far as their VPCs stay; those in it are not asked.
-    Stay,
-}
-
-/// What it takes to undo a change that fails.
-struct Restorable {
-    /// Without its locations.
-    config: Config,
-    locations: OrdMap<(u32, IpAddr), LocationConfig>,
-}
 
 /// A running switch.
 pub struct Switch {
@@ -306,120 +288,6 @@ impl Switch {
         Ok(())
     }
 
-    /// Goes over to another config: what differs is attached, changed and detached, everything else goes on.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; then the switch is as it was.
-    pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
-        self.apply_with(new, missing, LocationSource::OfConfig)
-    }
-
-    /// As [`apply`](Self::apply); with [`LocationSource::Stay`] the config is without its locations.
-    fn apply_with(
-        &mut self,
-        new: Config,
-        missing: Missing,
-        locations: LocationSource,
-    ) -> Result<(), SwitchError> {
-        new.validate()?;
-        self.refuse_fixed(&new)?;
-        self.rdma.learn(&new)?;
-        rdma::quotas(&new, &self.rdma)?;
-        let plan = PortChanges::new(&self.config, &new);
-        self.refuse_headless(&plan)?;
-        let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
-        let result = self.bring_in(&plan, &old.config, missing);
-        if let Err(error) = result.and_then(|()| self.publish(&new, locations)) {
-            self.restore(&plan, old);
-            return Err(error);
-        }
-        self.ports.follow_mtus(&ports::wanted(&new));
-        let mode = start::mode(new.forward.mode);
-        self.offload.switch(new.offload.enabled);
-        self.config = Config { locations: Vec::new(), ..new };
-        if mode != self.mode {
-            self.set_mode(mode)?;
-        }
-        self.carry_out(&plan)?;
-        let ports = ports::wanted(&self.config);
-        let vnics: HashSet<&str> = self.config.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
-        self.baseline.retain(|name| ports.contains_key(name), |name| vnics.contains(name));
-        Ok(())
-    }
-
-    /// After a change that failed.
-    fn restore(&mut self, plan: &PortChanges, old: Restorable) {
-        let locations = old.locations.values().cloned().collect();
-        let old = Config { locations, ..old.config };
-        if let Err(error) = self.bring_back(plan, &old) {
-            tracing::error!(%error, "the configuration of before could not be restored");
-        }
-    }
-
-    /// Builds and publishes the snapshot of a config.
-    fn publish(&mut self, config: &Config, locations: LocationSource) -> Result<(), SwitchError> {
-        let quotas = rdma::quotas(config, &self.rdma)?;
-        match locations {
-            LocationSource::OfConfig => self.topology.rebuild(config, &self.ports, &self.neighbours)?,
-            LocationSource::Stay => {
-                self.topology.rebuild_around_locations(config, &self.ports, &self.neighbours)?;
-            }
-        }
-        let before = self.snapshot().clone();
-        let snapshot = self.topology.commit();
-        for vnic in snapshot.vnics.iter().flatten() {
-            let known = before.vnics.get(vnic.index as usize).and_then(Option::as_ref);
-            if known.is_none_or(|known| known.name != vnic.name) {
-                self.baseline.begin_vnic(&self.pool, vnic.index, &vnic.name);
-            }
-        }
-        // First, so that no packet of a new vNIC comes before its quota and its limits.
-        self.rcft.configure(config, &quotas, &snapshot);
-        self.qos.configure(config, &snapshot);
-        self.hand_out(&before, &snapshot)
-    }
-
-    /// Gives the workers a snapshot in place of `before`, and takes out what it forbids.
-    fn hand_out(&mut self, before: &Arc<Snapshot>, snapshot: &Arc<Snapshot>) -> Result<(), SwitchError> {
-        self.pool.publish(snapshot)?;
-        self.topology.settle(&mut self.neighbours);
-        self.offload.follow(&self.pool, snapshot);
-        self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
-        self.tidying.follow(before, snapshot, self.pool.workers.len());
-        // A string of changes must not keep what else there is to do waiting.
-        let now = Instant::now();
-        if now.saturating_duration_since(self.tended) >= Duration::from_millis(TEND_EVERY_MS) {
-            self.tend_network(now);
-        }
-        Ok(())
-    }
-
-    /// What cannot change while the switch runs.
-    fn refuse_fixed(&self, new: &Config) -> Result<(), SwitchError> {
-        let old = &self.config;
-        let ports = self.offload.simulated().is_some();
-        let fixed = [
-            ("[eal]", old.eal != new.eal),
-            ("[workers]", old.workers != new.workers),
-            ("[api]", old.api != new.api),
-            ("[control]", old.control != new.control),
-            ("[nft] entries", old.nft.entries != new.nft.entries),
-            ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
-            ("[vlt] entries", old.vlt.entries != new.vlt.entries),
-            ("[rcft] entries", old.rcft.entries != new.rcft.entries),
-            ("[offload]", !old.offload.is_but_for_enabled(&new.offload)),
-            (
-                "[vxlan] udp-port, while ports are on a simulated e-switch,",
-                ports && old.vxlan.udp_port != new.vxlan.udp_port,
-            ),
-            ("[rdma] udp-port, while ports are on a simulated e-switch,", ports && old.rdma != new.rdma),
-        ];
-        match fixed.iter().find(|(_, changed)| *changed) {
-            Some((what, _)) => Err(SwitchError::NotLive(what)),
-            None => Ok(()),
-        }
-    }
-
     /// Where changes made through the console are saved, if anywhere.
     pub fn set_state_file(&mut self, path: Option<&Path>) {
         self.saved = path.map(Saver::new);
@@ -439,6 +307,9 @@ impl Switch {
             tracing::error!(%error, "workers did not stop receiving");
         }
         self.rcft.save_all(self.topology.snapshot());
+        if let Some(saver) = &mut self.saved {
+            saver.finish();
+        }
         self.ports.detach_all(&self.pool);
         if let Err(error) = self.pool.stop() {
             // It may still use every table and every buffer: nothing can be taken down in order any more.

@@ -12,12 +12,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use pipelines::snapshot::PortIndex;
 use serde_json::json;
 
 use super::opening::{JobResult, Ready};
 use super::ports::{PortsError, WantedPort, wanted};
-use super::{LocationSource, Switch, SwitchError};
+use super::{Switch, SwitchError};
 use crate::config::Config;
+use crate::topology::Extent;
 
 /// How long a change waits for ports that are likely to come or go soon.
 const GRACE: Duration = Duration::from_secs(3);
@@ -102,11 +104,6 @@ impl Switch {
         missing: Missing,
     ) -> Result<(), SwitchError> {
         self.take_out(&plan.first, old)?;
-        self.bring_in_added(plan, missing)
-    }
-
-    /// As [`bring_in`](Self::bring_in), where no port makes room for another.
-    pub(super) fn bring_in_added(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
         for (name, wanted) in &plan.added {
             self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
         }
@@ -143,7 +140,7 @@ impl Switch {
         // Also when the new snapshot went out, and some worker did not say in time that it has it.
         if gone || self.topology.is_unsettled() {
             self.await_ports(GRACE, Missing::Tolerated)?;
-            self.publish(old, LocationSource::OfConfig)?;
+            self.publish(old, Extent::Everything)?;
             self.poll_fresh()?;
         }
         Ok(())
@@ -153,7 +150,7 @@ impl Switch {
     fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
-            self.publish(config, LocationSource::Stay)?;
+            self.publish(config, Extent::AllButLocations)?;
         }
         names.iter().try_for_each(|name| self.let_go(name))
     }
@@ -170,7 +167,8 @@ impl Switch {
     }
 
     fn poll_fresh(&mut self) -> Result<(), SwitchError> {
-        for index in self.ports.fresh() {
+        let fresh: Vec<PortIndex> = self.ports.fresh().map(|(index, _)| index).collect();
+        for index in fresh {
             self.ports.poll(&self.pool, index)?;
         }
         Ok(())
@@ -297,12 +295,14 @@ impl Switch {
             gone = self.ports.iter().filter_map(|(_, port)| fault(port)).collect();
             self.add_followers(&mut gone);
         }
+        // Or came while a change waited for others to go.
+        came |= self.ports.fresh().next().is_some();
         if !came && gone.is_empty() {
             return Ok(());
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
         let config = self.config.clone();
-        self.publish(&config, LocationSource::Stay)?;
+        self.publish(&config, Extent::AllButLocations)?;
         self.poll_fresh()?;
         for (name, wanted, reason) in gone {
             self.let_go(&name)?;

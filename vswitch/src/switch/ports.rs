@@ -392,8 +392,8 @@ impl PortTable {
     }
 
     /// The ports that were placed and not polled yet.
-    pub(super) fn fresh(&self) -> Vec<PortIndex> {
-        self.iter().filter(|(_, port)| port.fresh).map(|(index, _)| index).collect()
+    pub(super) fn fresh(&self) -> impl Iterator<Item = (PortIndex, &Attached)> {
+        self.iter().filter(|(_, port)| port.fresh)
     }
 
     /// A port is about to go, or stays after all: the next snapshot is made without it, or with it.

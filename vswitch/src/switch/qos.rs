@@ -3,13 +3,14 @@
 //! Only what differs is written: the tree is shared with workers, and a node that is written is looked up anew for
 //! every vNIC below it. Decides about no packet, and divides nothing: workers do.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::qos::{Class, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::{Snapshot, Vnic};
 
+use super::concerned::Concerned;
 use crate::config::{BothWays, Config, LimitsConfig, VnicConfig};
 
 /// Nanoseconds over which rates are measured.
@@ -23,17 +24,16 @@ pub struct Control {
     /// Assured to the vNICs of each VPC.
     promised: [HashMap<u32, u64>; 2],
     vnics: HashMap<u32, Placed>,
-    /// Nodes of what is there now, in no particular order.
-    nodes: Vec<NodeId>,
+    /// Indices of the VPCs.
+    vpcs: HashSet<u32>,
     samples: Samples,
     /// Where letting buckets rest goes on.
     hand: usize,
 }
 
 /// A vNIC in the tree.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Placed {
-    name: String,
     vpc: u32,
     /// Rates of its control packets, out and in.
     control: [u64; 2],
@@ -100,12 +100,6 @@ struct Given<'c> {
     vpc: Option<&'c BothWays>,
 }
 
-impl Placed {
-    fn new(name: &str, vpc: u32) -> Self {
-        Self { name: name.to_owned(), vpc, control: [0; 2], assured: [0; 2] }
-    }
-}
-
 /// The ceiling of the link.
 fn link(config: &Config, direction: Direction) -> u64 {
     let rate = match direction {
@@ -123,7 +117,7 @@ impl Control {
             applied: HashMap::new(),
             promised: [HashMap::new(), HashMap::new()],
             vnics: HashMap::new(),
-            nodes: Vec::new(),
+            vpcs: HashSet::new(),
             samples: Samples::default(),
             hand: 0,
         }
@@ -148,44 +142,42 @@ impl Control {
         self.samples.rates.get(&node).copied()
     }
 
-    /// Takes over the limits of a config. To be called before the workers have the snapshot, so that no packet of a
-    /// new vNIC comes before its limits.
-    pub fn configure(&mut self, config: &Config, snapshot: &Snapshot) {
-        let vnic_configs: HashMap<&str, &VnicConfig> =
-            config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
-        let vpc_configs: HashMap<&str, &BothWays> =
+    /// Takes over the limits of a config, for the vNICs that a change `concerned`; `gone` are indices of those that it took
+    /// away. To be called before the workers have the snapshot, so that no packet of a new vNIC comes before its limits.
+    pub fn configure(
+        &mut self,
+        config: &Config,
+        gone: &[u32],
+        concerned: &[Concerned<'_>],
+        snapshot: &Snapshot,
+    ) {
+        let vpcs: HashMap<&str, &BothWays> =
             config.vpcs.iter().map(|vpc| (vpc.name.as_str(), &vpc.qos)).collect();
-        let (mut wanted, mut vnics) = (HashMap::new(), HashMap::new());
-        let mut nodes = Vec::new();
         for direction in Direction::ALL {
-            let node = self.tree.link_node(direction);
-            nodes.push(node);
-            wanted.insert(node, NodeLimits { ceil: link(config, direction), ..NodeLimits::FREE });
-            let mut promised: HashMap<u32, u64> = HashMap::new();
-            for vnic in snapshot.vnics.iter().flatten() {
-                let Some(given) = vnic_configs.get(vnic.name.as_str()) else { continue };
-                let vpc = snapshot.vpc(vnic.vpc).and_then(|vpc| vpc_configs.get(vpc.name.as_str()).copied());
-                let new = self.wanted(config, vnic.index, &Given { vnic: given, vpc }, direction);
-                nodes.extend(new.nodes.map(|(node, _)| node));
-                wanted.extend(new.nodes);
-                let sum = promised.entry(vnic.vpc).or_default();
-                *sum = sum.saturating_add(new.assured());
-                let placed = vnics.entry(vnic.index).or_insert_with(|| Placed::new(&vnic.name, vnic.vpc));
-                placed.control[direction as usize] = new.control;
-                placed.assured[direction as usize] = new.assured();
-            }
-            for vpc in snapshot.vpcs.iter().flatten() {
-                let Some(both) = vpc_configs.get(vpc.name.as_str()) else { continue };
-                let below = promised.get(&vpc.index).copied().unwrap_or(0);
-                let node = self.tree.tenant_node(direction, vpc.index);
-                nodes.push(node);
-                wanted.insert(node, limits(of_way(both, direction), below));
-            }
-            self.promised[direction as usize] = promised;
+            let limits = NodeLimits { ceil: link(config, direction), ..NodeLimits::FREE };
+            self.set(self.tree.link_node(direction), limits);
         }
-        wanted.retain(|_, limits| *limits != NodeLimits::FREE);
-        self.write(wanted, vnics);
-        self.nodes = nodes;
+        gone.iter().for_each(|&index| self.forget(index));
+        for &Concerned { vnic, config: given } in concerned {
+            let vpc = vpcs.get(given.vpc.as_str()).copied();
+            self.put(config, vnic, &Given { vnic: given, vpc });
+        }
+        let before = std::mem::take(&mut self.vpcs);
+        for vpc in snapshot.vpcs.iter().flatten() {
+            let Some(both) = vpcs.get(vpc.name.as_str()) else { continue };
+            self.vpcs.insert(vpc.index);
+            for direction in Direction::ALL {
+                let below = self.promised[direction as usize].get(&vpc.index).copied().unwrap_or(0);
+                self.set(self.tree.tenant_node(direction, vpc.index), limits(of_way(both, direction), below));
+            }
+        }
+        for index in before {
+            if !self.vpcs.contains(&index) {
+                for direction in Direction::ALL {
+                    self.set(self.tree.tenant_node(direction, index), NodeLimits::FREE);
+                }
+            }
+        }
     }
 
     /// What a direction of a vNIC is to have.
@@ -204,56 +196,67 @@ impl Control {
         Wanted { nodes: [first, second, (node, own)], control: config.qos.control_rate.of(base) }
     }
 
-    /// As [`configure`](Self::configure), for one vNIC that comes.
-    pub fn add_vnic(&mut self, config: &Config, given: &VnicConfig, vnic: &Vnic) {
-        let vpc = config.vpcs.iter().find(|vpc| vpc.name == given.vpc).map(|vpc| &vpc.qos);
-        let mut placed = Placed::new(&vnic.name, vnic.vpc);
-        self.tree.set_tenant(vnic.index, vnic.vpc);
-        for direction in Direction::ALL {
-            let new = self.wanted(config, vnic.index, &Given { vnic: given, vpc }, direction);
-            placed.control[direction as usize] = new.control;
-            placed.assured[direction as usize] = new.assured();
-            self.tree.set_control_rate(direction, vnic.index, new.control);
-            self.promise(vpc, vnic.vpc, direction, |sum| sum.saturating_add(new.assured()));
-            for (node, limits) in new.nodes {
-                self.nodes.push(node);
-                self.set(node, limits);
-            }
+    /// Gives a vNIC its limits, where they are others than before.
+    fn put(&mut self, config: &Config, vnic: &Vnic, given: &Given<'_>) {
+        let known = self.vnics.get(&vnic.index).copied();
+        let mut placed = Placed { vpc: vnic.vpc, control: [0; 2], assured: [0; 2] };
+        if known.is_none_or(|known| known.vpc != vnic.vpc) {
+            self.tree.set_tenant(vnic.index, vnic.vpc);
         }
+        for direction in Direction::ALL {
+            let way = direction as usize;
+            let new = self.wanted(config, vnic.index, given, direction);
+            (placed.control[way], placed.assured[way]) = (new.control, new.assured());
+            if known.is_none_or(|known| known.control[way] != new.control) {
+                self.tree.set_control_rate(direction, vnic.index, new.control);
+            }
+            new.nodes.into_iter().for_each(|(node, limits)| self.set(node, limits));
+        }
+        self.promise(known, Some(placed));
         self.vnics.insert(vnic.index, placed);
     }
 
-    /// As [`configure`](Self::configure), for one vNIC that goes.
-    pub fn remove_vnic(&mut self, config: &Config, given: &VnicConfig, index: u32) {
-        let Some(placed) = self.vnics.remove(&index) else { return };
-        let vpc = config.vpcs.iter().find(|vpc| vpc.name == given.vpc).map(|vpc| &vpc.qos);
+    /// Takes its limits from a vNIC that is gone.
+    fn forget(&mut self, index: u32) {
+        let Some(known) = self.vnics.remove(&index) else { return };
         self.tree.forget(index);
-        let mut gone = Vec::new();
-        for direction in Direction::ALL {
-            let assured = placed.assured[direction as usize];
-            self.promise(vpc, placed.vpc, direction, |sum| sum.saturating_sub(assured));
-            gone.extend(Class::ALL.map(|class| self.tree.leaf_node(self.tree.leaf(direction, index, class))));
-            gone.push(self.tree.vnic_node(direction, index));
-        }
-        gone.iter().for_each(|&node| self.set(node, NodeLimits::FREE));
-        self.nodes.retain(|node| !gone.contains(node));
+        self.promise(Some(known), None);
+        self.nodes_of(index).into_iter().for_each(|node| self.set(node, NodeLimits::FREE));
     }
 
-    /// Changes what the vNICs of a VPC are promised, and so what the VPC needs itself.
-    fn promise(
-        &mut self,
-        both: Option<&BothWays>,
-        vpc: u32,
-        direction: Direction,
-        change: impl FnOnce(u64) -> u64,
-    ) {
-        let sum = self.promised[direction as usize].entry(vpc).or_default();
-        let new = change(*sum);
-        if std::mem::replace(sum, new) != new
-            && let Some(both) = both
-        {
-            self.set(self.tree.tenant_node(direction, vpc), limits(of_way(both, direction), new));
+    /// Changes what VPCs' vNICs are assured by what one of them is.
+    fn promise(&mut self, old: Option<Placed>, new: Option<Placed>) {
+        for direction in Direction::ALL {
+            let promised = &mut self.promised[direction as usize];
+            if let Some(old) = old {
+                let sum = promised.entry(old.vpc).or_default();
+                *sum = sum.saturating_sub(old.assured[direction as usize]);
+            }
+            if let Some(new) = new {
+                let sum = promised.entry(new.vpc).or_default();
+                *sum = sum.saturating_add(new.assured[direction as usize]);
+            }
         }
+    }
+
+    /// The nodes of a vNIC: of its classes, and its own, out and in.
+    fn nodes_of(&self, index: u32) -> [NodeId; 6] {
+        let of = |direction| {
+            let class = |class| self.tree.leaf_node(self.tree.leaf(direction, index, class));
+            let [first, second] = Class::ALL.map(class);
+            [first, second, self.tree.vnic_node(direction, index)]
+        };
+        let ([a, b, c], [d, e, f]) = (of(Direction::Out), of(Direction::In));
+        [a, b, c, d, e, f]
+    }
+
+    /// All nodes of what is there now.
+    fn nodes(&self) -> Vec<NodeId> {
+        let links = Direction::ALL.map(|direction| self.tree.link_node(direction));
+        let of_vpc = |&vpc: &u32| Direction::ALL.map(|direction| self.tree.tenant_node(direction, vpc));
+        let of_vpcs = self.vpcs.iter().flat_map(of_vpc);
+        let of_vnics = self.vnics.keys().flat_map(|&index| self.nodes_of(index));
+        links.into_iter().chain(of_vpcs).chain(of_vnics).collect()
     }
 
     /// Writes the limits of a node where they are others.
@@ -269,40 +272,10 @@ impl Control {
         }
     }
 
-    fn write(&mut self, wanted: HashMap<NodeId, NodeLimits>, vnics: HashMap<u32, Placed>) {
-        for (&index, known) in &self.vnics {
-            if vnics.get(&index).is_none_or(|vnic| vnic.name != known.name) {
-                self.tree.forget(index);
-            }
-        }
-        for (&index, vnic) in &vnics {
-            let known = self.vnics.get(&index);
-            if known.is_none_or(|known| known.vpc != vnic.vpc) {
-                self.tree.set_tenant(index, vnic.vpc);
-            }
-            for direction in Direction::ALL {
-                let rate = vnic.control[direction as usize];
-                if known.is_none_or(|known| known.control[direction as usize] != rate) {
-                    self.tree.set_control_rate(direction, index, rate);
-                }
-            }
-        }
-        let gone = self.applied.keys().filter(|node| !wanted.contains_key(node));
-        let gone: BTreeSet<NodeId> = gone.copied().collect();
-        for node in gone {
-            self.tree.set(node, &NodeLimits::FREE);
-        }
-        for (node, limits) in &wanted {
-            if self.applied.get(node) != Some(limits) {
-                self.tree.set(*node, limits);
-            }
-        }
-        (self.applied, self.vnics) = (wanted, vnics);
-    }
-
     /// Measures rates. To be called a few times a second.
     pub fn tend(&mut self, now_ns: u64) {
-        let Self { tree, nodes, samples, hand, .. } = self;
+        let nodes = if self.tree.is_free() { Vec::new() } else { self.nodes() };
+        let Self { tree, samples, hand, .. } = self;
         *hand = tree.rest(*hand, now_ns);
         let elapsed = now_ns.saturating_sub(samples.at_ns);
         if tree.is_free() {
@@ -315,7 +288,7 @@ impl Control {
         samples.at_ns = now_ns;
         let before = std::mem::take(&mut samples.drawn);
         samples.rates.clear();
-        for &node in nodes.iter() {
+        for node in nodes {
             let drawn = tree.view(node, now_ns).drawn;
             samples.drawn.insert(node, drawn);
             if let (false, Some(before)) = (first, before.get(&node)) {

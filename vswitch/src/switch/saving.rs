@@ -24,7 +24,7 @@ impl Switch {
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
-    /// Saves the whole config: the first change after a start, and changes of a whole file.
+    /// Saves the whole config: a change of a whole file, and one that comes before there is a journal to append to.
     ///
     /// # Errors
     /// [`SwitchError::NotSaved`].
@@ -41,13 +41,14 @@ impl Switch {
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
-    /// Has the state file written anew when its journal has grown long; the writing is a thread's of its own.
+    /// Has the state file written when that is due, after the start and when its journal has grown long; the writing is a
+    /// thread's of its own.
     pub(super) fn tend_state(&mut self) {
         let Some(saver) = &mut self.saved else { return };
         if let Err(error) = saver.tend() {
             tracing::warn!(file = %saver.path().display(), %error, "the state file was not written anew; the next change writes all of it");
         }
-        if !saver.is_long() {
+        if !saver.is_due() {
             return;
         }
         let (config, locations, file) =

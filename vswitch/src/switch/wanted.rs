@@ -1,8 +1,8 @@
 //! The ports that a config asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use crate::config::{Config, HostTraffic, OffloadDevice, PortSpec, VnicConfig, VnicPort};
+use crate::config::{Config, HostTraffic, Name, OffloadDevice, PortSpec, VnicPort};
 use crate::topology::{punt_mtu, punt_name};
 
 /// A port that the config wants.
@@ -33,6 +33,7 @@ impl WantedPort {
 /// The ports that a config wants, by name.
 pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
     let mut ports = BTreeMap::new();
+    let mtus = trunk_mtus(config);
     for uplink in &config.uplinks {
         let (rx_queues, tx_queues) = (uplink.rx_queues, uplink.tx_queues);
         let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
@@ -57,7 +58,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
     for trunk in &config.trunks {
         let spec = trunk.port.clone();
         let (rx_queues, tx_queues) = (trunk.rx_queues, trunk.tx_queues);
-        let mtu = trunk_mtu(config, &trunk.name);
+        let mtu = mtus.get(&trunk.name).copied();
         ports.insert(
             trunk.name.to_string(),
             WantedPort { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true },
@@ -83,10 +84,16 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
     ports
 }
 
-/// The MTU of a trunk: the largest of the vNICs on it.
-fn trunk_mtu(config: &Config, trunk: &str) -> Option<u16> {
-    let on_it = |vnic: &&VnicConfig| matches!(&vnic.port, VnicPort::Trunk(name) if *name == trunk);
-    config.vnics.iter().filter(on_it).map(|vnic| vnic.mtu).max()
+/// The MTUs of trunks that carry vNICs: the largest of those.
+fn trunk_mtus(config: &Config) -> HashMap<&Name, u16> {
+    let mut mtus = HashMap::new();
+    for vnic in &config.vnics {
+        if let VnicPort::Trunk(trunk) = &vnic.port {
+            let mtu = mtus.entry(trunk).or_insert(vnic.mtu);
+            *mtu = vnic.mtu.max(*mtu);
+        }
+    }
+    mtus
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub use ports::Ports;
 use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
 
-use crate::config::{self, Config, LocationConfig, VnicConfig, VpcConfig};
+use crate::config::{self, Config, Difference, LocationConfig, VpcConfig};
 use underlay::Neighbours;
 
 /// The state behind the next snapshot. A change works on it and puts the one of before back when it fails: what may be
@@ -79,6 +79,8 @@ struct Draft {
     uplink_index: HashMap<String, u32>,
     /// In the order of the config, with their indices.
     uplinks: Vec<(u16, config::UplinkConfig)>,
+    /// Names of the trunks that the snapshot has, in its order.
+    trunks: Vec<config::Name>,
     tunnel: (u16, u8),
     /// Numbers of the VTEPs that are known, by address. A number is never given to another address.
     vteps: OrdMap<IpAddr, u32>,
@@ -89,6 +91,18 @@ struct Draft {
     hops: OrdSet<(u16, IpAddr, u32)>,
     /// A next hop has fewer slots than when it was last looked for those that have none.
     hops_left: bool,
+}
+
+/// How much of a config a change has to look at.
+pub enum Extent<'d> {
+    /// All of it.
+    Everything,
+    /// All but the locations: those there are stay while their VPC does. For when ports came or went, and for changes for
+    /// which [`keeps_locations`] holds.
+    AllButLocations,
+    /// As that, and what the change does not concern is left alone, too. The ports are those of before, and some that came or
+    /// went with it.
+    Part(&'d Difference<'d>),
 }
 
 /// The state behind the snapshots.
@@ -129,6 +143,7 @@ impl Topology {
             free_cells: Vec::new(),
             uplink_index: HashMap::new(),
             uplinks: Vec::new(),
+            trunks: Vec::new(),
             tunnel: (4789, 64),
             vteps: OrdMap::new(),
             last_vtep: 0,
@@ -155,6 +170,14 @@ impl Topology {
     /// Locations on other hosts, by VNI and address.
     pub fn locations(&self) -> impl Iterator<Item = &LocationConfig> {
         self.draft.locations.values()
+    }
+
+    /// Those of a VPC.
+    pub fn locations_of(&self, vni: Vni) -> impl Iterator<Item = &LocationConfig> {
+        let vpc = self.draft.next.vnis.get(u128::from(vni.get()));
+        let from = vpc.map(|vpc| self.draft.locations.range((vpc, slots::LOWEST)..));
+        let of_vpc = from.into_iter().flatten().take_while(move |((of, _), _)| Some(*of) == vpc);
+        of_vpc.map(|(_, location)| location)
     }
 
     /// As [`locations`](Self::locations), by VPC and address, to keep: a copy shares everything.
@@ -243,21 +266,21 @@ impl Topology {
         ports: &dyn Ports,
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
-        self.redraft(neighbours, |topology| topology.draft_config(config, ports, true))
+        self.follow(config, &Extent::Everything, ports, neighbours)
     }
 
-    /// As [`rebuild`](Self::rebuild), but for the locations: those of the config are not asked, and those there are stay
-    /// while their VPC does. For changes that are about something else; see [`keeps_locations`].
+    /// As [`rebuild`](Self::rebuild), where only a part can be otherwise than it was.
     ///
     /// # Errors
     /// [`TopologyError`], with nothing changed.
-    pub fn rebuild_around_locations(
+    pub fn follow(
         &mut self,
         config: &Config,
+        extent: &Extent<'_>,
         ports: &dyn Ports,
         neighbours: &Neighbours,
     ) -> Result<(), TopologyError> {
-        self.redraft(neighbours, |topology| topology.draft_config(config, ports, false))
+        self.redraft(neighbours, |topology| topology.draft_config(extent, config, ports))
     }
 
     fn redraft(
@@ -283,17 +306,27 @@ impl Topology {
     /// Everything of a change that may fail. No slot that a worker may read is written.
     fn draft_config(
         &mut self,
+        extent: &Extent<'_>,
         config: &Config,
         ports: &dyn Ports,
-        locations: bool,
     ) -> Result<(), TopologyError> {
         self.draft.next.settings = settings::settings(config);
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
         self.rebuild_uplinks(config, ports);
-        self.rebuild_vpcs(config);
-        self.rebuild_vnics(config, ports)?;
-        self.rebuild_ports(config, ports);
-        if locations {
+        let rows = self.rebuild_vpcs(config);
+        match extent {
+            Extent::Part(difference) if !difference.is_whole => {
+                self.change_vnics(difference, ports)?;
+                self.renew_rows_of(&rows);
+                self.change_trunks(difference);
+            }
+            Extent::Everything | Extent::AllButLocations | Extent::Part(_) => {
+                self.rebuild_vnics(config, ports)?;
+                self.rebuild_trunks(config);
+            }
+        }
+        self.rebuild_port_rows(config, ports);
+        if matches!(extent, Extent::Everything) {
             self.rebuild_locations(config)?;
         }
         self.rebuild_routes(config)?;
@@ -302,8 +335,8 @@ impl Topology {
     }
 }
 
-/// True when the locations that go with a config go with another one, too: neither the uplinks that lead to them, nor the
-/// networks that they are in, nor the addresses of this host have changed.
+/// True when the locations that go with a config go with another one, too: neither the uplinks that lead to them nor the
+/// networks that they are in have changed.
 pub fn keeps_locations(old: &Config, new: &Config) -> bool {
     let vpcs: HashMap<&str, Vni> = old.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc.vni)).collect();
     let vnis: HashSet<Vni> = vpcs.values().copied().collect();
@@ -311,13 +344,7 @@ pub fn keeps_locations(old: &Config, new: &Config) -> bool {
         Some(&vni) => vni == vpc.vni,
         None => !vnis.contains(&vpc.vni),
     };
-    let same_place = |pair: (&VnicConfig, &VnicConfig)| {
-        pair.0.name == pair.1.name && pair.0.vpc == pair.1.vpc && pair.0.vips == pair.1.vips
-    };
-    old.uplinks == new.uplinks
-        && new.vpcs.iter().all(stays)
-        && old.vnics.len() == new.vnics.len()
-        && old.vnics.iter().zip(&new.vnics).all(same_place)
+    old.uplinks == new.uplinks && new.vpcs.iter().all(stays)
 }
 
 /// The lowest index that nothing of the draft has, that is not held, and that no worker knows as somebody's.

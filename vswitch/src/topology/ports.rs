@@ -2,7 +2,7 @@
 //!
 //! Sits between the port table and the snapshot; opens, starts and stops no port.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
@@ -11,7 +11,7 @@ use wire::MacAddr;
 
 use super::Topology;
 use super::uplinks::punt_name;
-use crate::config::{Config, VnicConfig, VnicPort};
+use crate::config::{Config, Difference, Name, VnicConfig, VnicPort};
 
 /// What the topology needs to know of the ports.
 pub trait Ports {
@@ -28,7 +28,7 @@ pub trait Ports {
 }
 
 impl Topology {
-    pub(super) fn rebuild_ports(&mut self, config: &Config, ports: &dyn Ports) {
+    pub(super) fn rebuild_trunks(&mut self, config: &Config) {
         let mut vlans: HashMap<&str, Vec<(u128, u32)>> = HashMap::new();
         for vnic in &config.vnics {
             if let (VnicPort::Trunk(trunk), Some(vlan)) = (&vnic.port, vnic.vlan)
@@ -39,11 +39,44 @@ impl Topology {
         }
         let trunks = config.trunks.iter().map(|trunk| vlans.remove(trunk.name.as_str()).unwrap_or_default());
         self.draft.next.trunks = trunks.map(|vlans| Arc::new(FlatMap::new(vlans))).collect();
-        self.rebuild_port_rows(config, ports);
+        self.draft.trunks = config.trunks.iter().map(|trunk| trunk.name.clone()).collect();
+    }
+
+    /// As [`rebuild_trunks`](Self::rebuild_trunks), where a change concerns few vNICs.
+    pub(super) fn change_trunks(&mut self, difference: &Difference<'_>) {
+        let trunks: Vec<Name> = difference.new.trunks.iter().map(|trunk| trunk.name.clone()).collect();
+        if self.draft.trunks != trunks {
+            let before = std::mem::replace(&mut self.draft.trunks, trunks);
+            let mut maps: HashMap<Name, Arc<FlatMap>> =
+                before.into_iter().zip(std::mem::take(&mut self.draft.next.trunks)).collect();
+            let maps = self.draft.trunks.iter().map(|name| maps.remove(name).unwrap_or_default());
+            self.draft.next.trunks = maps.collect();
+        }
+        let places: HashMap<&Name, usize> =
+            self.draft.trunks.iter().enumerate().map(|(at, name)| (name, at)).collect();
+        let place = |vnic: &VnicConfig| match (&vnic.port, vnic.vlan) {
+            (VnicPort::Trunk(trunk), Some(vlan)) => Some((*places.get(trunk)?, u128::from(vlan))),
+            _ => None,
+        };
+        let new: Vec<&Arc<VnicConfig>> = difference.put().collect();
+        let changed: HashSet<&Name> =
+            difference.gone().into_iter().chain(new.iter().map(|vnic| &vnic.name)).collect();
+        // All leave before the first comes: one may take another's VLAN.
+        let leave = difference.old.vnics.iter().filter(|vnic| changed.contains(&vnic.name));
+        for (at, vlan) in leave.filter_map(|vnic| place(vnic)) {
+            Arc::make_mut(&mut self.draft.next.trunks[at]).remove(vlan);
+        }
+        for vnic in new {
+            if let (Some((at, vlan)), Some(&index)) =
+                (place(vnic), self.draft.vnic_index.get(vnic.name.as_str()))
+            {
+                Arc::make_mut(&mut self.draft.next.trunks[at]).insert(vlan, index);
+            }
+        }
     }
 
     /// What each port is for.
-    fn rebuild_port_rows(&mut self, config: &Config, ports: &dyn Ports) {
+    pub(super) fn rebuild_port_rows(&mut self, config: &Config, ports: &dyn Ports) {
         let mut rows = vec![PortRow { partner: NO_PORT, ..PortRow::default() }; ports.count()];
         for (index, row) in rows.iter_mut().enumerate() {
             let port = index as PortIndex;
@@ -65,28 +98,9 @@ impl Topology {
             assign(find(&trunk.name), PortRole::Trunk(index as u32));
         }
         // One without a VLAN has a port of its own.
-        for vnic in self.draft.next.vnics.iter().flatten().filter(|vnic| vnic.vlan.is_none()) {
-            assign(vnic.port, PortRole::Vnic(vnic.index));
+        for (index, row) in self.draft.next.vnic_rows.iter().enumerate().filter(|(_, row)| row.vlan == 0) {
+            assign(row.port, PortRole::Vnic(index as u32));
         }
         self.draft.next.ports = rows;
-    }
-
-    /// Leads packets of a vNIC's port or VLAN to it, or nowhere any more.
-    pub(super) fn bind_vnic(
-        &mut self,
-        config: &Config,
-        ports: &dyn Ports,
-        vnic: &VnicConfig,
-        index: Option<u32>,
-    ) {
-        let (VnicPort::Trunk(name), Some(vlan)) = (&vnic.port, vnic.vlan) else {
-            return self.rebuild_port_rows(config, ports);
-        };
-        let at = config.trunks.iter().position(|trunk| trunk.name == *name);
-        let Some(trunk) = at.and_then(|at| self.draft.next.trunks.get_mut(at)) else { return };
-        match index {
-            Some(index) => Arc::make_mut(trunk).insert(u128::from(vlan), index),
-            None => Arc::make_mut(trunk).remove(u128::from(vlan)),
-        }
     }
 }

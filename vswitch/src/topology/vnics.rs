@@ -2,7 +2,7 @@
 //!
 //! A vNIC keeps its index, its cell and its VLT slot while its name is in the config.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use pipelines::vlt::Place;
 
 use super::link_local::Given;
 use super::{Ports, Topology, TopologyError, has, put};
-use crate::config::{Config, VnicConfig, VnicPort};
+use crate::config::{Config, Difference, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
 
 /// What the vNICs of one change share.
@@ -23,15 +23,9 @@ struct Arrivals {
 
 impl Topology {
     pub(super) fn rebuild_vnics(&mut self, config: &Config, ports: &dyn Ports) -> Result<(), TopologyError> {
-        let wanted: HashMap<&str, &VnicConfig> =
-            config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
-        let gone: Vec<String> = self
-            .draft
-            .vnic_index
-            .keys()
-            .filter(|name| !wanted.contains_key(name.as_str()))
-            .cloned()
-            .collect();
+        let wanted: HashSet<&str> = config.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
+        let gone: Vec<String> =
+            self.draft.vnic_index.keys().filter(|name| !wanted.contains(name.as_str())).cloned().collect();
         for name in gone {
             if let Some(index) = self.draft.vnic_index.remove(&name) {
                 self.forget_vnic(index);
@@ -45,40 +39,34 @@ impl Topology {
         Ok(())
     }
 
-    /// Adds a vNIC, which goes with the config (that was checked), ready to [`commit`](Self::commit). `config` has it
-    /// already; whatever else it says is in the topology.
-    ///
-    /// # Errors
-    /// [`TopologyError`], with nothing changed.
-    pub fn add_vnic(
+    /// As [`rebuild_vnics`](Self::rebuild_vnics), where a change concerns few of them.
+    pub(super) fn change_vnics(
         &mut self,
-        config: &Config,
-        vnic: &VnicConfig,
+        difference: &Difference<'_>,
         ports: &dyn Ports,
     ) -> Result<(), TopologyError> {
-        // What it needs is looked for first, so that nothing is half done.
-        let (used, capacity) = self.vlt_usage();
-        if used >= capacity {
-            return Err(TopologyError::VltFull(capacity));
+        for name in difference.gone() {
+            if let Some(index) = self.draft.vnic_index.remove(name.as_str()) {
+                self.forget_vnic(index);
+                self.renew_row(index);
+            }
         }
-        let lowest = self.free_vnic_index(0)?;
-        self.fresh.clear();
-        let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
-        // It was somebody else's by learning, and is given to this one.
-        vnic.vips.iter().for_each(|&vip| self.unlearn(vpc, vip));
-        let index = self.put_vnic(vnic, ports, &mut Arrivals { given: Given::default(), lowest })?;
-        self.renew_row(index);
-        self.bind_vnic(config, ports, vnic, Some(index));
-        self.fresh.clear();
+        let mut arrivals = Arrivals { given: Given::default(), lowest: 0 };
+        for vnic in difference.put() {
+            let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
+            // Those were somebody else's by learning, and are given to this one.
+            vnic.vips.iter().for_each(|&vip| self.unlearn(vpc, vip));
+            let index = self.put_vnic(vnic, ports, &mut arrivals)?;
+            self.renew_row(index);
+        }
         Ok(())
     }
 
-    /// Removes a vNIC, ready to [`commit`](Self::commit). `config` has it no more.
-    pub fn remove_vnic(&mut self, config: &Config, vnic: &VnicConfig, ports: &dyn Ports) {
-        let Some(index) = self.draft.vnic_index.remove(vnic.name.as_str()) else { return };
-        self.forget_vnic(index);
-        self.renew_row(index);
-        self.bind_vnic(config, ports, vnic, None);
+    /// Takes over what VPCs have otherwise into the rows of their vNICs.
+    pub(super) fn renew_rows_of(&mut self, vpcs: &[u32]) {
+        let members = |vpc: &u32| self.draft.next.vpc(*vpc).map(|vpc| vpc.vnics.clone()).unwrap_or_default();
+        let members: Vec<u32> = vpcs.iter().flat_map(members).collect();
+        members.into_iter().for_each(|index| self.renew_row(index));
     }
 
     /// The lowest index, from one on, that no vNIC of the draft has, that is not held, and that no worker knows as

@@ -2,7 +2,7 @@
 //!
 //! A VPC keeps its index and its cells while its name is in the config. Locations and vNICs in it are their own files'.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,7 +15,16 @@ use super::{Topology, TopologyError, free_index, has, put};
 use crate::config::{self, Config, InnerVlan, VpcConfig};
 
 impl Topology {
-    pub(super) fn rebuild_vpcs(&mut self, config: &Config) {
+    /// Which VPCs have something otherwise now that is in the rows of their vNICs.
+    pub(super) fn rebuild_vpcs(&mut self, config: &Config) -> Vec<u32> {
+        let mut rows = Vec::new();
+        let mut subnets: HashMap<&str, Vec<Subnet>> = HashMap::new();
+        for subnet in &config.subnets {
+            subnets.entry(subnet.vpc.as_str()).or_default().push(Subnet {
+                prefix: Prefix::new(subnet.prefix.addr(), subnet.prefix.prefix_len()),
+                gateway: subnet.gateway,
+            });
+        }
         let wanted: HashSet<&str> = config.vpcs.iter().map(|vpc| vpc.name.as_str()).collect();
         let gone: Vec<String> =
             self.draft.vpc_index.keys().filter(|name| !wanted.contains(name.as_str())).cloned().collect();
@@ -40,7 +49,6 @@ impl Topology {
                 Some(old) => (old.cell, old.topology_cell),
                 None => (self.new_cell(), self.new_cell()),
             };
-            let subnets = config.subnets.iter().filter(|subnet| subnet.vpc == vpc.name);
             let new = Vpc {
                 name: vpc.name.to_string(),
                 index,
@@ -48,12 +56,7 @@ impl Topology {
                 router_mac: vpc.router_mac(),
                 flood: vpc.flood,
                 keep_vlan: vpc.inner_vlan == InnerVlan::Keep,
-                subnets: subnets
-                    .map(|subnet| Subnet {
-                        prefix: Prefix::new(subnet.prefix.addr(), subnet.prefix.prefix_len()),
-                        gateway: subnet.gateway,
-                    })
-                    .collect(),
+                subnets: subnets.remove(vpc.name.as_str()).unwrap_or_default(),
                 routes: old.as_ref().map(|old| old.routes.clone()).unwrap_or_default(),
                 vnics: old.as_ref().map(|old| old.vnics.clone()).unwrap_or_default(),
                 flood_slots: old.as_ref().map(|old| old.flood_slots.clone()).unwrap_or_default(),
@@ -64,6 +67,9 @@ impl Topology {
             let same = |old: &Vpc| Vpc { vni: new.vni, ..old.clone() } == new;
             let changed = !old.as_deref().is_some_and(same);
             let router_changed = old.as_ref().is_none_or(|old| old.router_mac != new.router_mac);
+            if router_changed || old.is_some_and(|old| old.keep_vlan != new.keep_vlan) {
+                rows.push(index);
+            }
             self.draft.next.vpcs[index as usize] = Some(Arc::new(new));
             if router_changed {
                 self.touch_related(index);
@@ -77,6 +83,7 @@ impl Topology {
             self.draft.next.vnis = vnis;
             self.draft.vteps_stale = true;
         }
+        rows
     }
 
     fn forget_vpc(&mut self, index: u32) {

@@ -171,7 +171,7 @@ impl Host {
                 new.vpcs.extend(more.vpc);
                 new.subnets.extend(more.subnet);
                 new.trunks.extend(more.trunk);
-                new.vnics.extend(more.vnic);
+                new.vnics.extend(more.vnic.into_iter().map(Arc::new));
                 new.locations.extend(more.location);
                 new.ports.extend(more.port);
                 self.apply(new)?;

@@ -329,7 +329,8 @@ fn quotas_of_vnics_go_before_the_default() {
     let mut config = Config::parse(&text, "f").unwrap();
     assert_eq!(config.vnics[0].quota(&config.rcft), Some(&QuotaConfig::Count(0)));
     assert_eq!(config.vnics[0].refuse(&config.rcft), Refuse::Reject);
-    (config.vnics[0].qp_quota, config.vnics[0].refuse) = (None, None);
+    let vnic = std::sync::Arc::make_mut(&mut config.vnics[0]);
+    (vnic.qp_quota, vnic.refuse) = (None, None);
     let quota = config.vnics[0].quota(&config.rcft).unwrap();
     assert_eq!(quota.to_string(), "12.5% of mlx5_0");
     assert_eq!(quota.device().map(Name::as_str), Some("mlx5_0"));
@@ -356,7 +357,7 @@ fn cores_of_this_machine() {
 fn a_config_without_text_is_checked_too() {
     let mut config = Config::parse(GOOD, "f").unwrap();
     assert!(config.validate().is_ok());
-    config.vnics[0].vips.push("10.9.9.9".parse().unwrap());
+    std::sync::Arc::make_mut(&mut config.vnics[0]).vips.push("10.9.9.9".parse().unwrap());
     let error = config.validate().unwrap_err();
     assert!(error.to_string().starts_with("vnic vm1: VIP 10.9.9.9 is outside"), "{error}");
 }

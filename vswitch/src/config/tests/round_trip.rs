@@ -1,6 +1,7 @@
 //! What `to_toml` writes, `parse` reads back to the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -255,7 +256,7 @@ fn networks() -> impl Strategy<Value = Config> {
                 for m in 0..vnics {
                     let own = !pick(m).is_multiple_of(2);
                     let id = 200 + 10 * n as u16 + m as u16;
-                    config.vnics.push(VnicConfig {
+                    config.vnics.push(Arc::new(VnicConfig {
                         name: Name::new(&format!("vm{n}.{m}")).unwrap(),
                         vpc: vpc.clone(),
                         mac: station(m as u32 + 1),
@@ -277,7 +278,7 @@ fn networks() -> impl Strategy<Value = Config> {
                             rdma: BothWays { out: limits(pick(m + 17)), ..BothWays::default() },
                             tcp: BothWays { into: limits(pick(m + 19)), ..BothWays::default() },
                         },
-                    });
+                    }));
                 }
                 for m in 0..far {
                     config.locations.push(LocationConfig {

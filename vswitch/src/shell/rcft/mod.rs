@@ -8,6 +8,7 @@ mod row;
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::TICK_MS;
@@ -310,7 +311,7 @@ fn set_quota(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let unknown = || SwitchError::Unknown { what: "vNIC", name: name.to_string(), list: "show vnic" };
     shell.switch.edit(|config| {
         let vnic = config.vnics.iter_mut().find(|vnic| vnic.name == name).ok_or_else(unknown)?;
-        vnic.qp_quota.clone_from(&quota);
+        Arc::make_mut(vnic).qp_quota.clone_from(&quota);
         Ok(())
     })?;
     let switch = &shell.switch;

@@ -34,8 +34,10 @@ impl Lab {
             Err(errors) => panic!("{errors}\n{text}"),
         };
         self.topology.rebuild(&config, &Names(&[]), &self.neighbours).unwrap();
+        let before = self.topology.snapshot().clone();
         let snapshot = self.topology.commit();
-        self.control.configure(&config, &snapshot);
+        let (gone, concerned) = crate::switch::concerned::testing::all(&before, &snapshot, &config);
+        self.control.configure(&config, &gone, &concerned, &snapshot);
         self.topology.settle(&mut self.neighbours);
     }
 

@@ -31,6 +31,7 @@ use serde_json::json;
 use wire::Qpn;
 use wire::cm::CmMessage;
 
+use super::concerned::Concerned;
 use super::events::EventLog;
 use crate::config::{Config, RcftConfig, Refuse, VnicConfig};
 use connections::Connections;
@@ -196,9 +197,16 @@ impl RcftControl {
         &self.connections
     }
 
-    /// Takes over limits and times. To be called before the workers have the snapshot, so that no packet of a new
-    /// vNIC comes before its quota. `quotas` are the vNICs' by name.
-    pub fn configure(&mut self, config: &Config, quotas: &BTreeMap<String, u32>, snapshot: &Snapshot) {
+    /// Takes over times, and the limits of the vNICs that a change `concerned`; `quotas` are theirs by name, `gone` the
+    /// indices of those that it took away. To be called before the workers have the snapshot, so that no packet of a new
+    /// vNIC comes before its quota.
+    pub fn configure(
+        &mut self,
+        config: &Config,
+        quotas: &BTreeMap<String, u32>,
+        gone: &[u32],
+        concerned: &[Concerned<'_>],
+    ) {
         let ms = |time: std::time::Duration| ticks(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let rcft = &config.rcft;
         self.times.idle = ms(rcft.idle_timeout).max(1);
@@ -209,52 +217,36 @@ impl RcftControl {
         self.keeper.set_sync_shift(shift);
         // What hardware did is known after its counters came back, and the turn under way then may miss them once.
         self.silent.configure(silent_after, (1 << shift) + 2 * ms(config.offload.sync_every));
-        let configured: HashMap<&str, _> =
-            config.vnics.iter().map(|vnic| (vnic.name.as_str(), vnic)).collect();
-        let mut limits = HashMap::new();
-        (self.promised, self.open) = (0, 0);
-        for vnic in &config.vnics {
-            match vnic.quota(rcft).and_then(|_| quotas.get(vnic.name.as_str())) {
-                Some(quota) => self.promised += u64::from(*quota),
-                None => self.open += 1,
-            }
-        }
-        let open_share = self.share_of_the_rest();
-        let others = std::mem::replace(&mut self.open_share, open_share) != open_share;
-        for vnic in snapshot.vnics.iter().flatten() {
-            let Some(given) = configured.get(vnic.name.as_str()) else { continue };
+        gone.iter().for_each(|&index| self.count_out(index));
+        let mut changed = Vec::new();
+        for Concerned { vnic, config: given } in concerned {
             // Without a quota what the others leave is the limit.
             let quota = given.quota(rcft).and_then(|_| quotas.get(&vnic.name)).copied();
             let new = limits_of(given, rcft, quota);
-            if self.limits.get(&vnic.index) != Some(&new) || (others && quota.is_none()) {
-                self.keeper.set_limits(vnic.index, self.enforced(new));
+            if self.limits.get(&vnic.index) == Some(&new) {
+                continue;
             }
-            limits.insert(vnic.index, new);
-        }
-        self.limits = limits;
-    }
-
-    /// As [`configure`](Self::configure), for one vNIC that comes: its index, what the config says of it, and what its
-    /// quota comes to, where it has one.
-    pub fn add_vnic(&mut self, config: &Config, index: u32, given: &VnicConfig, quota: Option<u32>) {
-        match quota {
-            Some(quota) => self.promised += u64::from(quota),
-            None => self.open += 1,
+            self.count_out(vnic.index);
+            match quota {
+                Some(quota) => self.promised += u64::from(quota),
+                None => self.open += 1,
+            }
+            self.limits.insert(vnic.index, new);
+            changed.push((vnic.index, new));
         }
         self.share_anew();
-        let new = limits_of(given, &config.rcft, quota);
-        self.keeper.set_limits(index, self.enforced(new));
-        self.limits.insert(index, new);
+        for (index, limits) in changed {
+            self.keeper.set_limits(index, self.enforced(limits));
+        }
     }
 
-    /// As [`configure`](Self::configure), for one vNIC that goes.
-    pub fn remove_vnic(&mut self, index: u32) {
+    /// Takes a vNIC out of the sums.
+    fn count_out(&mut self, index: u32) {
         match self.limits.remove(&index).map(|limits| limits.quota) {
-            None => return,
+            None => {}
             Some(u32::MAX) => self.open = self.open.saturating_sub(1),
             Some(quota) => self.promised = self.promised.saturating_sub(u64::from(quota)),
         }
-        self.share_anew();
     }
 
     /// Gives the vNICs without a quota what is left for them now, if that is something else.

@@ -95,7 +95,8 @@ impl World {
         let before = self.topology.snapshot().clone();
         let after = self.topology.commit();
         let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();
-        self.control.configure(&config, &quotas, &after);
+        let (gone, concerned) = crate::switch::concerned::testing::all(&before, &after, &config);
+        self.control.configure(&config, &quotas, &gone, &concerned);
         self.topology.settle(&mut self.neighbours);
         self.config = config;
         self.follow(&before);
@@ -325,7 +326,8 @@ fn a_vnic_that_goes_leaves_nothing_to_the_next_one() {
     let before = world.topology.snapshot().clone();
     let after = world.topology.commit();
     let quotas = crate::rdma::quotas(&config, &crate::rdma::Devices::default()).unwrap();
-    world.control.configure(&config, &quotas, &after);
+    let (gone, concerned) = crate::switch::concerned::testing::all(&before, &after, &config);
+    world.control.configure(&config, &quotas, &gone, &concerned);
     let fresh = world.index("uno");
     assert_ne!(fresh, old);
     assert_eq!(world.control.in_use(fresh), 0);

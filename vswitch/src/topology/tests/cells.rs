@@ -87,10 +87,10 @@ fn vnics_bump_what_their_addresses_concern() {
         cells
     };
     let mut smaller = with(&[]);
-    smaller.vnics[1].mtu = 1300;
+    Arc::make_mut(&mut smaller.vnics[1]).mtu = 1300;
     assert_eq!(lab.cells_after(&smaller), NONE);
     let mut other = with(&[]);
-    other.vnics[1].mac = MacAddr([2, 0, 0, 0, 0, 6]);
+    Arc::make_mut(&mut other.vnics[1]).mac = MacAddr([2, 0, 0, 0, 0, 6]);
     assert_eq!(lab.cells_after(&other), cells(&lab));
     lab.set(&with(&[]));
     let come = lab.cells_after(&with(&[vnic("vc", "b", 3)]));

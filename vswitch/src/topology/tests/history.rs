@@ -51,11 +51,10 @@ fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
     config(&parts)
 }
 
-/// Goes from one config to another by changes of single vNICs and locations, where they differ in nothing else and the
-/// VLT has room. `false`, with some of it done, where not.
+/// Goes from one config to another by small changes, each of which is looked at alone: vNICs that go, the networks, locations,
+/// vNICs that come. `false`, with some of it done, where locations do not stay with the networks, or the VLT has no room.
 fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
-    let same = old.uplinks == new.uplinks && old.vpcs == new.vpcs && old.subnets == new.subnets;
-    if !same {
+    if !keeps_locations(old, new) {
         return false;
     }
     let publish = |lab: &mut Lab| {
@@ -63,28 +62,52 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         lab.topology.commit();
         assert_eq!(lab.topology.snapshot().version, version + 1);
         lab.topology.settle(&mut lab.neighbours);
-    };
-    let mut config = old.clone();
-    for vnic in old.vnics.iter().filter(|vnic| !new.vnics.contains(vnic)) {
-        config.vnics.retain(|other| other.name != vnic.name);
-        lab.topology.remove_vnic(&config, vnic, &PORTS);
-        publish(lab);
         let held: Vec<u32> = lab.topology.held().collect();
         held.into_iter().for_each(|index| lab.topology.let_go(index));
+    };
+    let go = |lab: &mut Lab, from: &Config, to: &Config| {
+        let difference = Difference::between(from, to);
+        assert!(!difference.is_whole);
+        let followed = lab.topology.follow(to, &Extent::Part(&difference), &PORTS, &lab.neighbours).is_ok();
+        if followed {
+            publish(lab);
+        }
+        followed
+    };
+    let mut config = old.clone();
+    let mut to = |lab: &mut Lab, change: &dyn Fn(&mut Config)| {
+        let mut next = config.clone();
+        change(&mut next);
+        let followed = go(lab, &config, &next);
+        config = next;
+        followed
+    };
+    for vnic in old.vnics.iter().filter(|vnic| !new.vnics.contains(vnic)) {
+        if !to(lab, &|config| config.vnics.retain(|other| other.name != vnic.name)) {
+            return false;
+        }
     }
+    let networks = |config: &mut Config| {
+        (config.vpcs, config.subnets) = (new.vpcs.clone(), new.subnets.clone());
+    };
+    if !to(lab, &networks) {
+        return false;
+    }
+    let vpcs = new.clone();
     for location in old.locations.iter().filter(|location| !new.locations.contains(location)) {
-        assert!(lab.topology.remove_location(&config, location.vni, location.vip, &lab.neighbours).unwrap());
+        let goes = new.vpcs.iter().any(|vpc| vpc.vni == location.vni);
+        // Those of a VPC go with it.
+        let gone = lab.topology.remove_location(&vpcs, location.vni, location.vip, &lab.neighbours).unwrap();
+        assert_eq!(gone, goes);
         publish(lab);
     }
     for vnic in new.vnics.iter().filter(|vnic| !old.vnics.contains(vnic)) {
-        if lab.topology.add_vnic(&config, vnic, &PORTS).is_err() {
+        if !to(lab, &|config| config.vnics.push(vnic.clone())) {
             return false;
         }
-        config.vnics.push(vnic.clone());
-        publish(lab);
     }
     for location in new.locations.iter().filter(|location| !old.locations.contains(location)) {
-        if lab.topology.set_location(&config, location, &lab.neighbours).is_err() {
+        if lab.topology.set_location(new, location, &lab.neighbours).is_err() {
             return false;
         }
         publish(lab);

@@ -1,0 +1,203 @@
+//! From one config to another: checked, prepared, published, and only then what it replaces goes away.
+//!
+//! Two ways lead there. A file is looked at as a whole. A single change is looked at where it differs from what runs
+//! ([`Difference`]), so that what it costs does not grow with what it leaves alone.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use imbl::OrdMap;
+use pipelines::snapshot::Snapshot;
+use wire::Vni;
+
+use super::concerned::{Concerned, Turnover};
+use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
+use crate::config::{Config, Difference, LocationConfig, Name, VnicConfig, VnicPort};
+use crate::rdma;
+use crate::topology::Extent;
+
+/// Which locations go with a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LocationSource {
+    /// Those in it.
+    OfConfig,
+    /// Those there are, as far as their VPCs stay; those in it are not asked.
+    Stay,
+}
+
+/// What it takes to undo a change that fails.
+struct Restorable {
+    /// Without its locations.
+    config: Config,
+    locations: OrdMap<(u32, IpAddr), LocationConfig>,
+}
+
+impl Switch {
+    /// Goes over to another config: what differs is attached, changed and detached, everything else goes on.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was.
+    pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
+        self.apply_with(new, missing, LocationSource::OfConfig)
+    }
+
+    /// As [`apply`](Self::apply); with [`LocationSource::Stay`] the config is without its locations.
+    pub(super) fn apply_with(
+        &mut self,
+        new: Config,
+        missing: Missing,
+        locations: LocationSource,
+    ) -> Result<(), SwitchError> {
+        let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
+        let difference = match locations {
+            LocationSource::OfConfig => Difference::whole(&old.config, &new),
+            LocationSource::Stay => Difference::between(&old.config, &new),
+        };
+        self.check(&difference)?;
+        self.refuse_fixed(&new)?;
+        self.rdma.learn(&difference.new)?;
+        rdma::quotas(&difference.new, &self.rdma)?;
+        let plan = PortChanges::new(&difference.old, &difference.new);
+        self.refuse_headless(&plan)?;
+        let result = self.bring_in(&plan, &old.config, missing);
+        let is_others = |name: &str| !plan.added.contains_key(name);
+        let extent = match locations {
+            LocationSource::OfConfig => Extent::Everything,
+            // vNICs that the change does not concern lost a port that is replaced, or got one that was long awaited.
+            LocationSource::Stay
+                if !plan.first.is_empty() || self.ports.fresh().any(|(_, port)| is_others(&port.name)) =>
+            {
+                Extent::AllButLocations
+            }
+            LocationSource::Stay => Extent::Part(&difference),
+        };
+        if let Err(error) = result.and_then(|()| self.publish(&new, extent)) {
+            self.restore(&plan, &old);
+            return Err(error);
+        }
+        self.follow_mtus(&difference, &new);
+        let (ports, vnics) = (ports::wanted(&difference.new), difference.gone());
+        self.baseline.forget(|name| !ports.contains_key(name), vnics.iter().map(|name| name.as_str()));
+        let mode = start::mode(new.forward.mode);
+        self.offload.switch(new.offload.enabled);
+        self.config = Config { locations: Vec::new(), ..new };
+        if mode != self.mode {
+            self.set_mode(mode)?;
+        }
+        self.carry_out(&plan)
+    }
+
+    /// Checks what a change concerns.
+    fn check(&self, difference: &Difference<'_>) -> Result<(), SwitchError> {
+        if difference.is_whole {
+            return Ok(difference.new.validate()?);
+        }
+        // An address that a vNIC is to have must not be known to be elsewhere.
+        let vnis: HashMap<&Name, Vni> = difference.new.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
+        let addresses =
+            difference.put().flat_map(|vnic| vnic.vips.iter().map(|vip| (vnis.get(&vnic.vpc), *vip)));
+        let locations =
+            addresses.filter_map(|(vni, vip)| self.topology.location(*vni?, vip).cloned()).collect();
+        Ok(Config { locations, ..difference.new.clone().into_owned() }.validate()?)
+    }
+
+    /// Gives the trunks on which vNICs changed the MTU of those that they carry now.
+    fn follow_mtus(&mut self, difference: &Difference<'_>, new: &Config) {
+        let trunk = |vnic: &Arc<VnicConfig>| match &vnic.port {
+            VnicPort::Trunk(trunk) => Some(trunk.clone()),
+            VnicPort::Own(_) => None,
+        };
+        let concerned: BTreeSet<Name> =
+            difference.old.vnics.iter().chain(&difference.new.vnics).filter_map(trunk).collect();
+        let trunks = new.trunks.iter().filter(|trunk| concerned.contains(&trunk.name)).cloned().collect();
+        let vnics =
+            new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(&trunk)));
+        let part = Config { trunks, vnics: vnics.cloned().collect(), ..Config::default() };
+        self.ports.follow_mtus(&ports::wanted(&part));
+    }
+
+    /// After a change that failed.
+    fn restore(&mut self, plan: &PortChanges, old: &Restorable) {
+        let locations = old.locations.values().cloned().collect();
+        let old = Config { locations, ..old.config.clone() };
+        if let Err(error) = self.bring_back(plan, &old) {
+            tracing::error!(%error, "the configuration of before could not be restored");
+        }
+    }
+
+    /// Builds and publishes the snapshot of a config.
+    pub(super) fn publish(&mut self, config: &Config, extent: Extent<'_>) -> Result<(), SwitchError> {
+        let concerned = match &extent {
+            Extent::Everything | Extent::AllButLocations => config,
+            Extent::Part(difference) => &*difference.new,
+        };
+        let quotas = rdma::quotas(concerned, &self.rdma)?;
+        let (topology, ports, neighbours) = (&mut self.topology, &self.ports, &self.neighbours);
+        topology.follow(config, &extent, ports, neighbours)?;
+        let before = self.snapshot().clone();
+        let snapshot = self.topology.commit();
+        let change = Turnover::between(&before, &snapshot);
+        for &index in &change.come {
+            if let Some(vnic) = snapshot.vnic(index) {
+                self.baseline.begin_vnic(&self.pool, index, &vnic.name);
+            }
+        }
+        // First, so that no packet of a new vNIC comes before its quota and its limits.
+        let find = |name: &str| self.topology.vnic(name);
+        let concerned: Vec<_> = concerned
+            .vnics
+            .iter()
+            .filter_map(|config| Some(Concerned { vnic: find(&config.name)?, config }))
+            .collect();
+        self.rcft.configure(config, &quotas, &change.gone, &concerned);
+        self.qos.configure(config, &change.gone, &concerned, &snapshot);
+        self.hand_out(&before, &snapshot)
+    }
+
+    /// Gives the workers a snapshot in place of `before`, and takes out what it forbids.
+    pub(super) fn hand_out(
+        &mut self,
+        before: &Arc<Snapshot>,
+        snapshot: &Arc<Snapshot>,
+    ) -> Result<(), SwitchError> {
+        self.pool.publish(snapshot)?;
+        self.topology.settle(&mut self.neighbours);
+        self.offload.follow(&self.pool, snapshot);
+        self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
+        self.tidying.follow(before, snapshot, self.pool.workers.len());
+        // A string of changes must not keep what else there is to do waiting.
+        let now = Instant::now();
+        if now.saturating_duration_since(self.tended) >= Duration::from_millis(TEND_EVERY_MS) {
+            self.tend_network(now);
+        }
+        Ok(())
+    }
+
+    /// What cannot change while the switch runs.
+    fn refuse_fixed(&self, new: &Config) -> Result<(), SwitchError> {
+        let old = &self.config;
+        let ports = self.offload.simulated().is_some();
+        let fixed = [
+            ("[eal]", old.eal != new.eal),
+            ("[workers]", old.workers != new.workers),
+            ("[api]", old.api != new.api),
+            ("[control]", old.control != new.control),
+            ("[nft] entries", old.nft.entries != new.nft.entries),
+            ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
+            ("[vlt] entries", old.vlt.entries != new.vlt.entries),
+            ("[rcft] entries", old.rcft.entries != new.rcft.entries),
+            ("[offload]", !old.offload.is_but_for_enabled(&new.offload)),
+            (
+                "[vxlan] udp-port, while ports are on a simulated e-switch,",
+                ports && old.vxlan.udp_port != new.vxlan.udp_port,
+            ),
+            ("[rdma] udp-port, while ports are on a simulated e-switch,", ports && old.rdma != new.rdma),
+        ];
+        match fixed.iter().find(|(_, changed)| *changed) {
+            Some((what, _)) => Err(SwitchError::NotLive(what)),
+            None => Ok(()),
+        }
+    }
+}
