@@ -246,7 +246,7 @@ fn hits(criterion: &mut Criterion) {
             world.received(keys, 1);
         }
         let stats = world.rcft.stats();
-        assert_eq!((stats.into as usize, stats.strangers), (count, 0));
+        assert_eq!((stats.into as usize, stats.unknown), (count, 0));
         world.dice.shuffle(&mut order);
         whole_bursts(&mut order);
         let (mut at, mut psn) = (0, 2);

@@ -218,7 +218,7 @@ impl<P: PacketBuf> Overlay<P> {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
         let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
-        let (mut n, mut strangers) = (0, 0u64);
+        let (mut n, mut stale) = (0, 0u64);
         while n < MAX_BURST {
             let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.red) else {
                 break;
@@ -226,7 +226,7 @@ impl<P: PacketBuf> Overlay<P> {
             if marked {
                 dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
             }
-            strangers |= u64::from(!parked.is_at_home(&cx)) << n;
+            stale |= u64::from(!parked.has_valid_indices(&cx)) << n;
             self.nft.prefetch(parked.meta.hash);
             burst.packets[n] = Some(parked.packet);
             burst.metas[n] = parked.meta;
@@ -237,7 +237,7 @@ impl<P: PacketBuf> Overlay<P> {
         }
         cx.counters.waiting.set(u64::from(self.dhtb.waiting()));
         burst.begin(n);
-        for i in (0..n).filter(|i| strangers & 1 << i != 0) {
+        for i in (0..n).filter(|i| stale & 1 << i != 0) {
             burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
         }
         let misses = lookup::run(&cx, burst, &self.nft, true);

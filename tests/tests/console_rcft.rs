@@ -48,7 +48,7 @@ fn console_shows_what_a_queue_pair_does() {
         out,
         &[
             ("vnic", json!("red")),
-            ("way", json!("out")),
+            ("direction", json!("out")),
             ("address", json!("10.0.0.2")),
             ("qpn", json!(17)),
             ("state", json!("admitted")),
@@ -71,7 +71,7 @@ fn console_shows_what_a_queue_pair_does() {
     assert_facts(
         &found[0]["in"],
         &[
-            ("way", json!("in")),
+            ("direction", json!("in")),
             ("address", json!("10.0.0.1")),
             ("qpn", json!(33)),
             ("state", json!("counted")),
@@ -121,11 +121,11 @@ fn console_lists_queue_pairs_and_finds_the_biggest() {
     scene.outbound(&frames);
     scene.inbound(&["tunnel(rc('far', 'red', 0x200, psn=1))", "tunnel(rc('far', 'red', 0x200, psn=9))"]);
     let text = scene.daemon.ctl("show rcft");
-    for words in ["packets dropped", "red", "5 of 4096 queue pairs in use; the tables take", "strangers"] {
+    for words in ["packets dropped", "red", "5 of 4096 queue pairs in use; the tables take", "unknown"] {
         assert!(text.contains(words), "{words} is missing in\n{text}");
     }
     let answer = scene.daemon.json("show rcft");
-    assert_facts(&answer, &[("in-use", json!(5)), ("entries", json!(4096)), ("strangers", json!(0))]);
+    assert_facts(&answer, &[("in-use", json!(5)), ("entries", json!(4096)), ("unknown", json!(0))]);
     assert_facts(
         &answer["vnics"][0],
         &[
@@ -145,7 +145,7 @@ fn console_lists_queue_pairs_and_finds_the_biggest() {
     let rows = list["queue-pairs"].as_array().unwrap();
     assert_eq!(rows.len(), 6, "{list:#}");
     assert_eq!((&rows[0]["qpn"], &rows[0]["packets"]), (&json!(100), &json!(1)));
-    assert_eq!((&rows[5]["way"], &rows[5]["gaps"]), (&json!("in"), &json!(1)));
+    assert_eq!((&rows[5]["direction"], &rows[5]["gaps"]), (&json!("in"), &json!(1)));
     assert!(scene.daemon.ctl("show rcft red").contains("5 in use, quota 5; 1 seen from the wire"));
     for command in ["show rcft top 2 by packets", "show rcft red top 2 by bytes"] {
         let top = scene.daemon.json(command);
@@ -224,7 +224,10 @@ fn console_joins_two_vnics_of_one_host() {
         let found = pairs(&daemon, command);
         assert_eq!(found.len(), 1, "{command}: {found:#?}");
         assert_facts(&found[0]["out"], &[("packets", json!(1)), ("qpn", json!(0x11))]);
-        assert_facts(&found[0]["in"], &[("packets", json!(2)), ("qpn", json!(0x22)), ("way", json!("in"))]);
+        assert_facts(
+            &found[0]["in"],
+            &[("packets", json!(2)), ("qpn", json!(0x22)), ("direction", json!("in"))],
+        );
     }
     drop(agent);
     daemon.stop();

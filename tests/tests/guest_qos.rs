@@ -113,8 +113,9 @@ fn queue_pair(switch: &Daemon, vnic: &str, qpn: u32, way: &str) -> Value {
 fn counted(switch: &Daemon, vnic: &str) -> Vec<(String, u64, u64)> {
     let answer = switch.json(&format!("show rcft {vnic}"));
     let rows = answer["queue-pairs"].as_array().into_iter().flatten();
-    let row =
-        |row: &Value| Some((row["way"].as_str()?.to_owned(), row["qpn"].as_u64()?, row["cnp"].as_u64()?));
+    let row = |row: &Value| {
+        Some((row["direction"].as_str()?.to_owned(), row["qpn"].as_u64()?, row["cnp"].as_u64()?))
+    };
     rows.filter_map(row).filter(|(.., cnp)| *cnp > 0).collect()
 }
 

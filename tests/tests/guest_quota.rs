@@ -125,7 +125,7 @@ fn guest_quota_rejects_what_asks_and_frees_what_leaves() {
 fn queue_pairs(switch: &Daemon, vnic: &str, way: &str) -> Vec<Value> {
     let answer = switch.json(&format!("show rcft {vnic}"));
     let all = answer["queue-pairs"].as_array().into_iter().flatten();
-    all.filter(|row| row["way"] == way).cloned().collect()
+    all.filter(|row| row["direction"] == way).cloned().collect()
 }
 
 #[test]

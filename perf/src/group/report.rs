@@ -99,7 +99,7 @@ impl QpSums {
             sums.in_use += answer["in-use"].as_u64().unwrap_or(0);
             for row in answer["queue-pairs"].as_array().into_iter().flatten() {
                 let count = |name: &str| row[name].as_u64().unwrap_or(0);
-                *(if row["way"] == "out" { &mut sums.out } else { &mut sums.from_wire }) += 1;
+                *(if row["direction"] == "out" { &mut sums.out } else { &mut sums.from_wire }) += 1;
                 sums.packets += count("packets");
                 sums.gaps += count("gaps");
                 sums.retransmissions += count("retransmissions");
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn queue_pairs_are_summed_by_direction() {
         let answer = json!({ "in-use": 2, "queue-pairs": [
-            { "way": "out", "packets": 5, "gaps": 1, "retransmissions": 0 },
-            { "way": "out" },
-            { "way": "in", "packets": 7, "gaps": 0, "retransmissions": 2 },
+            { "direction": "out", "packets": 5, "gaps": 1, "retransmissions": 0 },
+            { "direction": "out" },
+            { "direction": "in", "packets": 7, "gaps": 0, "retransmissions": 2 },
         ] });
         let sums = QpSums::of(&[answer.clone(), answer]);
         let expected = QpSums { in_use: 4, out: 4, from_wire: 2, packets: 24, gaps: 2, retransmissions: 4 };

@@ -131,7 +131,7 @@ impl Test {
         }
     }
 
-    fn said(a: u8, b: u8) -> RocePacketFacts {
+    fn facts(a: u8, b: u8) -> RocePacketFacts {
         RocePacketFacts {
             opcode: a,
             psn: u32::from(b) << 16 | u32::from(a),
@@ -147,7 +147,7 @@ impl Test {
         let (key, now) = (Self::key(vnic, a), self.now);
         let hash = rcft.prefetch(Direction::Out, &key);
         rcft.prefetch_line(Direction::Out, hash);
-        let outcome = rcft.sent(vnic, &key, hash, &Self::said(b, a), now);
+        let outcome = rcft.sent(vnic, &key, hash, &Self::facts(b, a), now);
         if self.twin.contains_key(&key) {
             assert_eq!(outcome, QpOutcome::Pass, "{key:?} is admitted");
             return;
@@ -199,7 +199,7 @@ impl Test {
         if b == 0 {
             rcft.notified(Direction::In, &key, hash);
         } else {
-            rcft.received(&key, hash, &Self::said(b, a), self.now, || (a != 0xff).then_some(vnic));
+            rcft.received(&key, hash, &Self::facts(b, a), self.now, || (a != 0xff).then_some(vnic));
         }
         let stats = rcft.stats();
         assert!(stats.into <= self.entries && stats.out <= self.entries);

@@ -142,7 +142,7 @@ pub struct RcftStats {
     /// Packets of queue pairs that are admitted but found no entry on this worker: they pass, uncounted.
     pub untracked: u64,
     /// Packets from the wire to queue pairs that found no entry.
-    pub strangers: u64,
+    pub unknown: u64,
 }
 
 /// What became of a packet from a vNIC.
@@ -173,7 +173,7 @@ pub struct Rcft {
     /// How often control hears of the connection manager: of what vNICs send, and of what they get.
     messages: [MissLimits; 2],
     untracked: u64,
-    strangers: u64,
+    unknown: u64,
 }
 
 impl Rcft {
@@ -196,7 +196,7 @@ impl Rcft {
             reported: Rows::new(vnics, || 0),
             messages,
             untracked: 0,
-            strangers: 0,
+            unknown: 0,
             shared,
         }
     }
@@ -212,7 +212,7 @@ impl Rcft {
             out: self.out.len(),
             into: self.into.len(),
             untracked: self.untracked,
-            strangers: self.strangers,
+            unknown: self.unknown,
         }
     }
 
@@ -362,7 +362,7 @@ impl Rcft {
         let guests = self.guests.at_mut(vnic);
         let slot = if *guests < bound { self.into.insert(*key, hash, vnic, now.tick) } else { NONE };
         if slot == NONE {
-            self.strangers += 1;
+            self.unknown += 1;
             return;
         }
         *guests += 1;

@@ -343,7 +343,7 @@ fn rcft_spraying_uses_up_nothing() {
         receive(&mut worker, qpn, 1);
     }
     assert_eq!((keeper.ledger().count(0), worker.stats().into), (0, STRANGERS));
-    assert_eq!(worker.stats().strangers, 9_998 - u64::from(STRANGERS));
+    assert_eq!(worker.stats().unknown, 9_998 - u64::from(STRANGERS));
     for qpn in 2..7 {
         assert_eq!(offer(&mut worker, 0, key(0, 9, qpn), 1), QpOutcome::Opened);
     }

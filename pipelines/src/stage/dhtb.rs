@@ -33,7 +33,7 @@ impl<P> Parked<P> {
 
     /// True while the indices of a packet still mean what they meant when it began to wait: they may be of another
     /// tenant by now.
-    pub(crate) fn is_at_home(&self, cx: &Cx) -> bool {
+    pub(crate) fn has_valid_indices(&self, cx: &Cx) -> bool {
         let vpc = cx.snapshot.vpc(self.meta.vpc);
         let vnic = cx.snapshot.vnic(self.meta.vnic);
         vpc.map(|vpc| vpc.vni) == self.vni && vnic.is_none_or(|vnic| vnic.vpc == self.meta.vpc)

@@ -52,7 +52,7 @@ fn fast_path<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fast: FastOuter) -> u6
         };
         let from = u64::from(facts.source.to_bits()) << 32 | u64::from(facts.vni);
         if from != last {
-            let Ok(found) = heard(cx.snapshot, facts.source.into(), facts.vni) else { continue };
+            let Ok(found) = sender_and_vpc(cx.snapshot, facts.source.into(), facts.vni) else { continue };
             (last, (vtep, vpc)) = (from, found);
         }
         if facts.back > 0 || !packet.trim_front(FRONT) {
@@ -68,7 +68,7 @@ fn fast_path<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, fast: FastOuter) -> u6
 
 /// The sender and the VPC of a packet; or why not.
 #[inline(always)]
-fn heard(snapshot: &Snapshot, source: IpAddr, vni: u32) -> Result<(Vtep, u32), DropReason> {
+fn sender_and_vpc(snapshot: &Snapshot, source: IpAddr, vni: u32) -> Result<(Vtep, u32), DropReason> {
     let vtep = snapshot.vteps.find(source).ok_or(DropReason::UNKNOWN_VTEP)?;
     match snapshot.vteps.network(vtep, vni, &snapshot.vnis) {
         Some(vpc) => Ok((vtep, vpc)),
@@ -169,7 +169,7 @@ fn examine<P: PacketBuf>(
     if cx.snapshot.settings.vxlan_strict && !vxlan.reserved_clear() {
         return Err(DropReason::VXLAN_RESERVED);
     }
-    let (vtep, vpc) = heard(cx.snapshot, source, vxlan.vni().get())?;
+    let (vtep, vpc) = sender_and_vpc(cx.snapshot, source, vxlan.vni().get())?;
     Ok(Outer::Inner { vtep, vpc, front, back: packet.len() - end, ecn: Ecn::from_tos(headers.tos) })
 }
 

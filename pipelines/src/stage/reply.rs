@@ -109,11 +109,11 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<NeighbourMessage> {
     };
     let options = icmpv6::NdOptions::new(packet.get(fixed..)?);
     let ethernet_source = headers.ethernet(head)?.src;
-    let said = options.link_address(match header.kind {
+    let link_address = options.link_address(match header.kind {
         icmpv6::kind::NEIGHBOUR_ADVERTISEMENT => icmpv6::option::TARGET_LINK_ADDRESS,
         _ => icmpv6::option::SOURCE_LINK_ADDRESS,
     });
-    let mac = said.unwrap_or(ethernet_source);
+    let mac = link_address.unwrap_or(ethernet_source);
     if !options.is_sound() || options.link_addresses().any(|other| other != Some(mac)) {
         return None;
     }
@@ -121,7 +121,7 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<NeighbourMessage> {
         return Some(NeighbourMessage::Routers(Binding { address: ip.src().into(), mac }));
     }
     let (message, _) = NeighbourHeader::view(packet)?;
-    let overrides = said.is_some();
+    let overrides = link_address.is_some();
     match header.kind {
         icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(NeighbourMessage::Solicitation(Solicitation {
             target: message.target().into(),

@@ -230,8 +230,8 @@ fn order_a_gate_whose_gap_is_over_does_not_open() {
     let tables = lab.host.tables();
     let (gate, eswitch) = (chain.own.last().unwrap(), &mut lab.eswitch);
     let frame = lab.pairs[0].frame.clone();
-    let side = FlowOrigin::of(&tables, &key.key).unwrap();
-    assert_eq!(flow_of(&key, side), chain.facts.flow);
+    let origin = FlowOrigin::of(&tables, &key.key).unwrap();
+    assert_eq!(flow_of(&key, origin), chain.facts.flow);
     let mut made = |between: bool, now_us: u64| {
         let guard = rules::Guard {
             flow: chain.facts.flow,

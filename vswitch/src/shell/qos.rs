@@ -79,8 +79,8 @@ fn limit(bits: u64) -> String {
     if bits == 0 { "-".into() } else { BitRate(bits).to_string() }
 }
 
-fn what(who: &QosOwner) -> String {
-    match who {
+fn what(owner: &QosOwner) -> String {
+    match owner {
         QosOwner::Link => "link".into(),
         QosOwner::Vpc(name) => format!("vpc {name}"),
         QosOwner::Vnic(name) => format!("  vnic {name}"),
@@ -89,11 +89,11 @@ fn what(who: &QosOwner) -> String {
 }
 
 fn row(node: &QosNode) -> [String; 15] {
-    let is_class = matches!(node.who, QosOwner::Class(..));
+    let is_class = matches!(node.owner, QosOwner::Class(..));
     let has_ceil = node.limits.ceil > 0;
     let or_dash = |shown: bool, text: String| if shown { text } else { "-".into() };
     [
-        what(&node.who),
+        what(&node.owner),
         node.direction.name().into(),
         node.rate.map_or("-".into(), shown),
         limit(node.limits.assured),
@@ -114,12 +114,12 @@ fn row(node: &QosNode) -> [String; 15] {
 fn data(node: &QosNode) -> Value {
     let NodeLimits { assured, ceil, weight, .. } = node.limits;
     let some = |bits: u64| (bits > 0).then_some(bits);
-    let class = match &node.who {
+    let class = match &node.owner {
         QosOwner::Class(_, class) => Some(class.name()),
         _ => None,
     };
     json!({
-        "level": node.who.level(), "name": node.who.name(), "class": class, "direction": node.direction.name(),
+        "level": node.owner.level(), "name": node.owner.name(), "class": class, "direction": node.direction.name(),
         "rate": node.rate, "assured": some(assured), "ceil": some(ceil), "share": some(node.view.share),
         "weight": weight, "burst": some(ceil).map(|_| node.view.burst),
         "tokens": some(ceil).map(|_| node.view.tokens), "debt": node.view.debt, "drawn": node.view.drawn,
@@ -142,7 +142,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
                 return Err(args.error("vpc", format!("no VPC {vpc}; `show vpc` lists them")));
             }
             let mut inside = false;
-            nodes.retain(|node| match &node.who {
+            nodes.retain(|node| match &node.owner {
                 QosOwner::Link => true,
                 QosOwner::Vpc(name) => {
                     inside = *name == *vpc;
@@ -156,7 +156,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             let Some(vpc) = vpc_of(&vnic) else {
                 return Err(args.error("vnic", format!("no vNIC {vnic}; `show vnic` lists them")));
             };
-            nodes.retain(|node| match &node.who {
+            nodes.retain(|node| match &node.owner {
                 QosOwner::Link => true,
                 QosOwner::Vpc(name) => *name == vpc,
                 QosOwner::Vnic(name) | QosOwner::Class(name, _) => *name == *vnic,
@@ -167,7 +167,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     };
     let mut table = Table::new([
         "node",
-        "way",
+        "direction",
         "rate",
         "assured",
         "ceil",
@@ -183,7 +183,7 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         "held back",
     ]);
     // Of many vNICs most are idle; whoever asks for one sees all of it.
-    let worth = |node: &&QosNode| !all || !node.is_idle() || matches!(node.who, QosOwner::Link);
+    let worth = |node: &&QosNode| !all || !node.is_idle() || matches!(node.owner, QosOwner::Link);
     let worthy = nodes.iter().filter(worth).count();
     for node in nodes.iter().filter(worth).take(LISTED) {
         table.row(row(node));

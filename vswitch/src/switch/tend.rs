@@ -174,7 +174,7 @@ impl Switch {
     fn take_reports(&mut self) {
         self.watchdog.turn();
         for report in self.watchdog.reports() {
-            let worker = match report.who {
+            let worker = match report.thread {
                 WatchedThread::Worker(worker, core) => json!({ "worker": worker, "core": core }),
                 WatchedThread::Divider => json!({ "thread": "divider" }),
                 WatchedThread::Control => json!({ "thread": "control" }),

@@ -46,7 +46,7 @@ impl QosOwner {
 
 #[derive(Clone, Debug)]
 pub struct QosNode {
-    pub who: QosOwner,
+    pub owner: QosOwner,
     pub direction: Direction,
     /// What is configured, with what is assured to its children.
     pub limits: NodeLimits,
@@ -126,8 +126,8 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<QosNode>, u64), WorkerError> {
     vnics.sort_by(|a, b| (a.vpc, &a.name).cmp(&(b.vpc, &b.name)));
     let depths = depths(switch.pool(), &leaves(tree, vnics.iter().copied()))?;
     let now_ns = switch.pool().now().ns;
-    let node = |who: QosOwner, direction: Direction, id: NodeId, held: Held| QosNode {
-        who,
+    let node = |owner: QosOwner, direction: Direction, id: NodeId, held: Held| QosNode {
+        owner,
         direction,
         limits: qos.limits(id),
         view: qos.view(id, now_ns),
@@ -163,8 +163,8 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<QosNode>, u64), WorkerError> {
             for class in Class::ALL {
                 for direction in Direction::ALL {
                     let id = tree.leaf_node(tree.leaf(direction, vnic.index, class));
-                    let who = QosOwner::Class(vnic.name.clone(), class);
-                    nodes.push(node(who, direction, id, held(direction, vnic, class)));
+                    let owner = QosOwner::Class(vnic.name.clone(), class);
+                    nodes.push(node(owner, direction, id, held(direction, vnic, class)));
                 }
             }
         }

@@ -62,7 +62,7 @@ pub fn counts(pool: &Pool) -> Result<(RcftStats, Vec<u32>), WorkerError> {
         sum.out += counts.stats.out;
         sum.into += counts.stats.into;
         sum.untracked += counts.stats.untracked;
-        sum.strangers += counts.stats.strangers;
+        sum.unknown += counts.stats.unknown;
         if guests.len() < counts.guests.len() {
             guests.resize(counts.guests.len(), 0);
         }

@@ -45,17 +45,17 @@ impl fmt::Display for WatchedThread {
 /// Somebody stands still, or is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StallReport {
-    pub who: WatchedThread,
+    pub thread: WatchedThread,
     /// How long it has stood still, while it does; `None`: it is back.
     pub stalled: Option<Duration>,
 }
 
 impl fmt::Display for StallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { who, stalled } = self;
+        let Self { thread, stalled } = self;
         match stalled {
             Some(time) => {
-                let why = match who {
+                let why = match thread {
                     WatchedThread::Worker(..) | WatchedThread::Divider => {
                         "is its core taken by something else?"
                     }
@@ -64,9 +64,9 @@ impl fmt::Display for StallReport {
                     }
                 };
                 let seconds = time.as_secs_f64();
-                write!(f, "{who} has stood still for {seconds:.1} s: {why} all others go on")
+                write!(f, "{thread} has stood still for {seconds:.1} s: {why} all others go on")
             }
-            None => write!(f, "{who} is back"),
+            None => write!(f, "{thread} is back"),
         }
     }
 }
@@ -140,7 +140,7 @@ fn watch(watched: &mut [Heartbeat], stopped: &Receiver<()>, told: &ArrayQueue<St
 
 /// One that is watched.
 struct Heartbeat {
-    who: WatchedThread,
+    thread: WatchedThread,
     beats: Box<dyn Fn() -> u64 + Send>,
     last: u64,
     since: Instant,
@@ -148,8 +148,8 @@ struct Heartbeat {
 }
 
 impl Heartbeat {
-    fn new(who: WatchedThread, beats: impl Fn() -> u64 + Send + 'static) -> Self {
-        Self { who, last: beats(), beats: Box::new(beats), since: Instant::now(), stalled: false }
+    fn new(thread: WatchedThread, beats: impl Fn() -> u64 + Send + 'static) -> Self {
+        Self { thread, last: beats(), beats: Box::new(beats), since: Instant::now(), stalled: false }
     }
 
     /// What there is to say of it now.
@@ -158,13 +158,14 @@ impl Heartbeat {
         let time = now.saturating_duration_since(self.since);
         if beats != self.last {
             (self.last, self.since) = (beats, now);
-            return std::mem::take(&mut self.stalled).then_some(StallReport { who: self.who, stalled: None });
+            return std::mem::take(&mut self.stalled)
+                .then_some(StallReport { thread: self.thread, stalled: None });
         }
         if self.stalled || time <= STALLED {
             return None;
         }
         self.stalled = true;
-        Some(StallReport { who: self.who, stalled: Some(time) })
+        Some(StallReport { thread: self.thread, stalled: Some(time) })
     }
 }
 
@@ -198,14 +199,14 @@ mod tests {
         let mut seen = Vec::new();
         while seen.is_empty() && Instant::now() < until {
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports().filter(|report| report.who == WatchedThread::Control));
+            seen.extend(watchdog.reports().filter(|report| report.thread == WatchedThread::Control));
         }
-        assert_eq!(seen[0].who, WatchedThread::Control);
+        assert_eq!(seen[0].thread, WatchedThread::Control);
         while seen.len() < 2 && Instant::now() < until {
             watchdog.turn();
             std::thread::sleep(EVERY);
-            seen.extend(watchdog.reports().filter(|report| report.who == WatchedThread::Control));
+            seen.extend(watchdog.reports().filter(|report| report.thread == WatchedThread::Control));
         }
-        assert_eq!(seen[1], StallReport { who: WatchedThread::Control, stalled: None });
+        assert_eq!(seen[1], StallReport { thread: WatchedThread::Control, stalled: None });
     }
 }

@@ -280,7 +280,7 @@ impl Translator {
             ipv6: found.family.is_v6(),
         };
         let limited = found.leaf.filter(|leaf| tables.tree.is_limited(*leaf));
-        let side =
+        let origin =
             found.tunnel.as_ref().map_or(FlowOrigin::Port(found.from), |tunnel| FlowOrigin::Vni(tunnel.vni));
         let framing = framing(&selector.key, &found);
         let path = PathKey {
@@ -301,7 +301,7 @@ impl Translator {
             leaf: found.leaf,
             adjacency,
             framing,
-            flow: flow_of(selector, side),
+            flow: flow_of(selector, origin),
         };
         let source_port = inner_port.filter(|_| roce.is_some());
         let number = self.adjacencies.of(adjacency);

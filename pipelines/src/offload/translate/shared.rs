@@ -177,12 +177,12 @@ pub(super) fn unassigned(
     rcft: u32,
 ) -> Vec<FlowRule> {
     let of_class = |opcode: &u8| RoceClass::of(*opcode, Qpn::default()) == class;
-    let odd = (0..=u8::MAX).filter(of_class).filter(|opcode| Operation::of(*opcode).is_none());
+    let opcodes = (0..=u8::MAX).filter(of_class).filter(|opcode| Operation::of(*opcode).is_none());
     let software = |opcode| {
         let pattern = rdma(tables, found, from(found.from), RoceMatch::Opcode(opcode));
         rule(rcft, 0, pattern, vec![TO_SOFTWARE])
     };
-    odd.map(software).collect()
+    opcodes.map(software).collect()
 }
 
 /// RoCEv2 packets of a kind, whosesoever.

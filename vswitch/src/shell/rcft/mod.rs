@@ -158,16 +158,16 @@ fn show(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let (entries, bytes) = (shared.config().entries, shared.total_bytes());
     let text = format!(
         "{table}{used} of {entries} queue pairs in use; the tables take {} MiB ({} bytes a queue pair)\n\
-         passed without an entry of a worker: {} packets of admitted queue pairs (untracked), {} from the wire (strangers)\n",
+         passed without an entry of a worker: {} packets of admitted queue pairs (untracked), {} from the wire (unknown)\n",
         bytes >> 20,
         bytes / entries.max(1) as usize,
         sums.untracked,
-        sums.strangers,
+        sums.unknown,
     );
     let json = json!({
         "vnics": rows, "in-use": used, "entries": entries, "memory-bytes": bytes,
         "worker-entries": { "out": sums.out, "in": sums.into },
-        "untracked": sums.untracked, "strangers": sums.strangers,
+        "untracked": sums.untracked, "unknown": sums.unknown,
     });
     Ok(Output::new(text, json))
 }
@@ -216,7 +216,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let mut into: Vec<QpView> =
         qps::all(switch.pool(), Direction::In, |key| is_to(vnic, key))?.into_values().collect();
     into.sort_by_key(|view| (view.key.address(), view.key.qpn().get()));
-    let strangers = into.len();
+    let from_wire = into.len();
     for view in into.iter().take(LISTED) {
         let row = row::DirectionRow::from_wire(&vnic.name, view, now);
         table.row(row.cells(false));
@@ -225,7 +225,7 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let quota = quota_of(switch, vnic.index);
     let of = quota.map_or("no quota".into(), |quota| format!("quota {quota}"));
     let in_use = switch.rcft().in_use(vnic.index);
-    let cut = if used > LISTED || strangers > LISTED {
+    let cut = if used > LISTED || from_wire > LISTED {
         format!(
             "the first {LISTED} of each direction; `show rcft {} top N by packets` for others\n",
             vnic.name
@@ -233,9 +233,9 @@ fn list(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     } else {
         String::new()
     };
-    let text = format!("{table}{in_use} in use, {of}; {strangers} seen from the wire\n{cut}");
+    let text = format!("{table}{in_use} in use, {of}; {from_wire} seen from the wire\n{cut}");
     let json = json!({
-        "vnic": vnic.name, "in-use": in_use, "quota": quota, "admitted": used, "from-wire": strangers,
+        "vnic": vnic.name, "in-use": in_use, "quota": quota, "admitted": used, "from-wire": from_wire,
         "queue-pairs": rows,
     });
     Ok(Output::new(text, json))

@@ -13,7 +13,7 @@ use crate::console::Table;
 #[derive(Clone, Debug)]
 pub(super) struct DirectionRow {
     vnic: String,
-    way: &'static str,
+    direction: &'static str,
     key: QpKey,
     /// Whether it has a place.
     state: &'static str,
@@ -58,8 +58,20 @@ pub(super) fn figure(view: &QpView, order: &str) -> u64 {
 /// A table of rows.
 pub(super) fn table(with_vnic: bool) -> Table {
     let head = [
-        "way", "address", "qpn", "state", "packets", "bytes", "acks", "naks", "rnr", "cnp", "ce", "gaps",
-        "retrans", "idle s",
+        "direction",
+        "address",
+        "qpn",
+        "state",
+        "packets",
+        "bytes",
+        "acks",
+        "naks",
+        "rnr",
+        "cnp",
+        "ce",
+        "gaps",
+        "retrans",
+        "idle s",
     ];
     Table::new(with_vnic.then_some("vnic").into_iter().chain(head))
 }
@@ -69,7 +81,7 @@ impl DirectionRow {
     pub fn admitted(vnic: &str, seen: &LedgerView, view: Option<&QpView>, now: u32) -> Self {
         Self {
             vnic: vnic.into(),
-            way: "out",
+            direction: "out",
             key: QpKey::from_words(seen.key),
             state: if seen.leaving { "leaving" } else { "admitted" },
             admitted: Some(age_seconds(now, seen.born)),
@@ -80,18 +92,18 @@ impl DirectionRow {
     /// Toward the wire, with no place any more.
     pub fn gone(vnic: &str, view: &QpView, now: u32) -> Self {
         let seen = Some(Counts::of(view, now));
-        Self { vnic: vnic.into(), way: "out", key: view.key, state: "leaving", admitted: None, seen }
+        Self { vnic: vnic.into(), direction: "out", key: view.key, state: "leaving", admitted: None, seen }
     }
 
     /// From the wire: counted, not admitted.
     pub fn from_wire(vnic: &str, view: &QpView, now: u32) -> Self {
         let seen = Some(Counts::of(view, now));
-        Self { vnic: vnic.into(), way: "in", key: view.key, state: "counted", admitted: None, seen }
+        Self { vnic: vnic.into(), direction: "in", key: view.key, state: "counted", admitted: None, seen }
     }
 
     /// From another vNIC of this host, which sends it: one packet, one entry.
     pub fn from_vnic(vnic: &str, seen: &LedgerView, view: Option<&QpView>, now: u32) -> Self {
-        Self { way: "in", ..Self::admitted(vnic, seen, view, now) }
+        Self { direction: "in", ..Self::admitted(vnic, seen, view, now) }
     }
 
     pub fn address(&self) -> IpAddr {
@@ -109,7 +121,7 @@ impl DirectionRow {
     pub fn cells(&self, with_vnic: bool) -> Vec<String> {
         let mut cells = if with_vnic { vec![self.vnic.clone()] } else { Vec::new() };
         cells.extend([
-            self.way.to_string(),
+            self.direction.to_string(),
             self.address().to_string(),
             format!("{:#x}", self.key.qpn().get()),
             self.state.to_string(),
@@ -135,7 +147,7 @@ impl DirectionRow {
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_string(), value);
         put("vnic", json!(self.vnic));
-        put("way", json!(self.way));
+        put("direction", json!(self.direction));
         put("address", json!(self.address()));
         put("qpn", json!(self.key.qpn().get()));
         put("state", json!(self.state));
