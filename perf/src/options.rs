@@ -10,6 +10,8 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
+use crate::compare::cases::{FlowCount, Job, Traffic, Work};
+use crate::compare::frames::INNER_BYTES;
 use crate::live::LiveError;
 
 /// Of every command that runs the switch.
@@ -35,6 +37,45 @@ impl Common {
     /// Writes a report where that is wanted.
     pub fn write(&self, report: &impl Serialize) -> anyhow::Result<()> {
         self.json.as_ref().map_or(Ok(()), |path| write_json(path, report))
+    }
+}
+
+/// Of commands that measure on one core.
+#[derive(Debug, Clone, Default, Args)]
+pub struct OneCore {
+    /// The core that forwards [default: the last one].
+    #[arg(long)]
+    pub core: Option<usize>,
+}
+
+/// What the switches of a comparison carry.
+#[derive(Debug, Clone, Args)]
+pub struct Carried {
+    /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
+    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
+    inner_bytes: usize,
+    /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
+    #[arg(long, default_value = "tcp")]
+    traffic: Traffic,
+    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
+    /// waits.
+    #[arg(long)]
+    pub qos: bool,
+}
+
+impl Carried {
+    /// A job for each case and number of flows.
+    pub fn jobs(&self, works: impl IntoIterator<Item = Work>, flows: &[FlowCount]) -> Vec<Job> {
+        let Self { inner_bytes, traffic, qos } = *self;
+        let job = |Work { case, tenants }, flows: &FlowCount| Job {
+            case,
+            tenants,
+            flows: flows.clone(),
+            inner_bytes,
+            traffic,
+            qos,
+        };
+        works.into_iter().flat_map(|work| flows.iter().map(move |flows| job(work, flows))).collect()
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::cases::{FlowCount, Job, Peer, Traffic, Work};
-use super::frames::INNER_BYTES;
+use super::cases::{FlowCount, Job, Peer, Work};
 use super::ovs::ExactMatchCache;
 use super::record::Record;
 use super::{RowOutcome, Supply, check, report};
 use crate::host::interrupt;
-use crate::options::{Common, within, write_json};
+use crate::options::{Carried, Common, OneCore, within, write_json};
 
 /// Compare with other switches: same frames, same kind of ports, one core, by turns.
 #[derive(Debug, Clone, clap::Args)]
@@ -30,16 +29,8 @@ pub struct CompareOptions {
     /// Numbers of flows, as in 1,1k,100k,1M.
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
     flows: Vec<FlowCount>,
-    /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
-    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
-    inner_bytes: usize,
-    /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
-    #[arg(long, default_value = "tcp")]
-    traffic: Traffic,
-    /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
-    /// waits.
-    #[arg(long)]
-    qos: bool,
+    #[command(flatten)]
+    carried: Carried,
     /// After each row, ask this switch what its stages take.
     #[arg(long, conflicts_with = "peers_alone")]
     pub(super) account: bool,
@@ -52,9 +43,8 @@ pub struct CompareOptions {
     /// Length of a sample in seconds.
     #[arg(long, default_value_t = 1.0, value_parser = within::<f64>(0.1, 60.0))]
     pub(super) seconds: f64,
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    pub(super) core: Option<usize>,
+    #[command(flatten)]
+    pub(super) on: OneCore,
     /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
     #[arg(long, default_value = "auto")]
     pub(super) ovs_emc: ExactMatchCache,
@@ -71,15 +61,7 @@ pub struct CompareOptions {
 impl CompareOptions {
     /// The rows' cases, flow counts, lengths and traffic.
     pub(super) fn jobs(&self) -> Vec<Job> {
-        let job = |work: &Work, flows: &FlowCount| Job {
-            case: work.case,
-            tenants: work.tenants,
-            flows: flows.clone(),
-            inner_bytes: self.inner_bytes,
-            traffic: self.traffic,
-            qos: self.qos,
-        };
-        self.cases.iter().flat_map(|work| self.flows.iter().map(move |flows| job(work, flows))).collect()
+        self.carried.jobs(self.cases.iter().copied(), &self.flows)
     }
 }
 
@@ -90,7 +72,7 @@ pub fn run(given: &CompareOptions) -> anyhow::Result<()> {
     println!(
         "Mpps and cyc (TSC cycles per packet) count the forwarding thread's CPU time; ratio is ours to the peer's"
     );
-    if given.qos {
+    if given.carried.qos {
         println!(
             "ours has rates for link, VPC, vNIC and classes: each packet across the tunnel pays, none waits"
         );

@@ -179,7 +179,7 @@ impl<'a> Bench<'a> {
         vswitch: Option<PathBuf>,
         jobs: &[Job],
     ) -> Result<Self, CompareError> {
-        let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.core)?;
+        let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.on.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
         let hertz = tsc::hertz()?;

@@ -3,7 +3,7 @@
 //! It gets the same ports as its peers (a pcap port that replays the frames, a null port that drops or a pcap port
 //! that writes), one worker, and everything a tenant network needs: locations, a static underlay neighbour, VIPs.
 
-use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::host::process::Process;
+use crate::live::config::{Config, Head, UplinkLines, VnicLines};
 use crate::live::testbed::Station;
 
 #[derive(Debug)]
@@ -130,7 +131,7 @@ fn paid(answer: &Value) -> Option<(u64, u64)> {
 }
 
 /// Rates that are ten times and more what a core can carry, but limits all the same: each packet pays at every level.
-const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"\n\n";
+const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"";
 
 /// A rate, or a tenant's part of it, in both directions.
 fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> String {
@@ -173,154 +174,89 @@ fn queue_pairs(job: &Job) -> String {
     if job.traffic == Traffic::Tcp || job.flows.count <= 500_000 {
         return String::new();
     }
-    format!("[rcft]\nentries = {}\n\n", job.flows.count * 5 / 4)
+    format!("[rcft]\nentries = {}", job.flows.count * 5 / 4)
 }
 
 fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
-    let mut text = head(
+    let mut config = begin(
+        job,
         &Head {
             memory: memory(job, replayed),
-            prefix: &setup.prefix,
             mbufs: mbufs(job, replayed),
             plugin: setup.plugin.as_deref(),
             cores: &setup.cores(),
-            socket,
+            ..head(&setup.prefix, socket)
         },
-        job,
     );
     let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
-    let source = source_port(&setup.source) + &offload;
-    let sink = sink_port(&setup.sink) + &offload;
-    let decap = job.case == Case::Decap;
-    let (source, sink) = (PortLine { name: "source", port: &source }, PortLine { name: "sink", port: &sink });
-    let (near, far) = if decap { (sink, source) } else { (source, sink) };
+    let source = ("source", source_port(&setup.source) + &offload);
+    let sink = ("sink", sink_port(&setup.sink) + &offload);
+    let (near, far) = if job.case == Case::Decap { (sink, source) } else { (source, sink) };
     if job.tenants.is_some() {
-        let _ = write!(text, "[[trunk]]\nname = \"{}\"\nport = {}\n\n", near.name, near.port);
+        config.section(&format!("[[trunk]]\nname = \"{}\"\nport = {}", near.0, near.1));
     }
-    for tenant in (0..job.tenants.unwrap_or(1)).map(Tenant) {
-        network(&mut text, job, tenant);
-        let port = match job.tenants {
-            Some(_) => format!("port = \"{}\"\nvlan = {}", near.name, tenant.vlan()),
-            None => format!("port = {}", near.port),
+    let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
+    for tenant in tenants() {
+        let (name, port) = match job.tenants {
+            Some(_) => (format!("machine{}", tenant.0), format!("\"{}\"\nvlan = {}", near.0, tenant.vlan())),
+            None => (near.0.to_owned(), near.1.clone()),
         };
-        let name = if job.tenants.is_some() { format!("machine{}", tenant.0) } else { near.name.to_owned() };
-        let (vips, mac) = (format!("\"{TENANT_IP}\""), TENANT_MAC);
-        vnic(&mut text, &VnicLines { name: &name, tenant, mac, vips: &vips, port: &port }, job);
+        network(&mut config, job, tenant);
+        vnic(&mut config, job, tenant, (&name, &port), (TENANT_MAC, &[TENANT_IP]));
     }
     if job.case == Case::L2 {
-        let everybody: Vec<String> =
-            (0..peers(job.flows.count)).map(|index| format!("\"{}\"", peer_ip(index))).collect();
-        let port = format!("port = {}", far.port);
-        let (vips, mac) = (everybody.join(", "), SECOND_MAC);
-        vnic(&mut text, &VnicLines { name: far.name, tenant: Tenant(0), mac, vips: &vips, port: &port }, job);
-    } else {
-        // More than an Ethernet has is for devices of our own.
-        let attached = matches!(setup.sink, FrameSink::Attached(_));
-        tunnel(&mut text, job, far, if attached { 1500 } else { 1600 });
+        let everybody: Vec<Ipv4Addr> = (0..peers(job.flows.count)).map(peer_ip).collect();
+        vnic(&mut config, job, Tenant(0), (far.0, &far.1), (SECOND_MAC, &everybody));
+        return config.text().to_owned();
     }
-    text
-}
-
-/// What a config begins with.
-pub(crate) struct Head<'a> {
-    /// Huge-page memory in MiB.
-    pub memory: u64,
-    pub prefix: &'a str,
-    pub mbufs: usize,
-    pub plugin: Option<&'a Path>,
-    pub cores: &'a [usize],
-    pub socket: &'a Path,
-}
-
-pub(crate) fn head(head: &Head<'_>, job: &Job) -> String {
-    let Head { memory, prefix, mbufs, plugin, cores, socket } = head;
-    let plugins = plugin.map_or_else(String::new, |path| format!("plugins = [\"{}\"]\n", path.display()));
-    format!(
-        "[eal]\nhuge-pages = \"require\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = {mbufs}\n{plugins}\n\
-         [workers]\ncores = {cores:?}\n\n[nft]\nentries = {}\nmiss-rate = 0\n\n{}[api]\nsocket = \"{}\"\n\n{}",
-        entries(job),
-        queue_pairs(job),
-        socket.display(),
-        if job.qos { LINK_RATE } else { "" },
-    )
-}
-
-// Writing into a String cannot fail; the results are dropped for that reason.
-
-pub(crate) fn network(text: &mut String, job: &Job, tenant: Tenant) {
-    let (name, vni) = (format!("tenant{}", tenant.0), tenant.vni().get());
-    let _ = write!(
-        text,
-        "[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{}\n[[subnet]]\nvpc = \"{name}\"\nprefix = \"10.0.0.0/16\"\n\n",
-        vpc_rates(job)
-    );
-}
-
-/// A vNIC of a tenant.
-pub(crate) struct VnicLines<'a> {
-    pub name: &'a str,
-    pub tenant: Tenant,
-    pub mac: MacAddr,
-    /// As a list of the config has them: in quotes, with commas.
-    pub vips: &'a str,
-    /// The line with its port, and further ones.
-    pub port: &'a str,
-}
-
-pub(crate) fn vnic(text: &mut String, vnic: &VnicLines<'_>, job: &Job) {
-    let VnicLines { name, tenant, mac, vips, port } = vnic;
-    let _ = write!(
-        text,
-        "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant{}\"\nmac = \"{mac}\"\nvips = [{vips}]\nmtu = 1450\n{port}\n{}\n",
-        tenant.0,
-        vnic_rates(job)
-    );
-}
-
-/// A port of the config.
-#[derive(Clone, Copy)]
-pub(crate) struct PortLine<'a> {
-    pub name: &'a str,
-    /// Its value.
-    pub port: &'a str,
-}
-
-fn tunnel(text: &mut String, job: &Job, port: PortLine<'_>, mtu: u16) {
-    let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
-    let far: Vec<Station> = tenants().map(Tenant::vtep).collect();
-    uplink(text, port, mtu, (UPLINK_MAC, LOCAL_VTEP), &far);
+    // More than an Ethernet has is for devices of our own.
+    let mtu = if matches!(setup.sink, FrameSink::Attached(_)) { 1500 } else { 1600 };
+    let vteps: Vec<Station> = tenants().map(Tenant::vtep).collect();
+    let own = (UPLINK_MAC, LOCAL_VTEP);
+    config.uplink(&UplinkLines { name: far.0, own, far: &vteps, mtu, port: &far.1 });
     let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
-    tenants().for_each(|tenant| locations(text, tenant, tenant.vtep(), counterparts));
+    for (tenant, vtep) in tenants().zip(vteps) {
+        locations(&mut config, tenant, vtep, counterparts);
+    }
+    config.text().to_owned()
 }
 
-/// An uplink with its own end of the tunnels, and the far ones.
-pub(crate) fn uplink(text: &mut String, port: PortLine<'_>, mtu: u16, own: Station, far: &[Station]) {
-    let PortLine { name, port } = port;
-    let neighbours: Vec<String> =
-        far.iter().map(|(mac, ip)| format!("{{ ip = \"{ip}\", mac = \"{mac}\" }}")).collect();
-    let _ = write!(
-        text,
-        "[[uplink]]\nname = \"{name}\"\nport = {port}\naddresses = [\"{}/24\"]\nmac = \"{}\"\nmtu = {mtu}\n\
-         neighbours = [{}]\n\n",
-        own.1,
-        own.0,
-        neighbours.join(", ")
-    );
+/// The head of a config, as far as it is the same for all.
+pub(crate) fn head<'a>(prefix: &'a str, socket: &'a Path) -> Head<'a> {
+    let (hugepages, memory, mbufs, plugin, cores) = ("require", 0, 0, None, &[][..]);
+    Head { prefix, socket, hugepages, memory, mbufs, plugin, cores, workers: "", nft: "" }
+}
+
+/// Tables with room for all that a job has, and its rates.
+pub(crate) fn begin(job: &Job, head: &Head<'_>) -> Config {
+    let nft = format!("entries = {}\nmiss-rate = 0", entries(job));
+    let mut config = Config::new(&Head { nft: &nft, ..*head });
+    config.section(&queue_pairs(job)).section(if job.qos { LINK_RATE } else { "" });
+    config
+}
+
+pub(crate) fn network(config: &mut Config, job: &Job, tenant: Tenant) {
+    config.vpc(&format!("tenant{}", tenant.0), tenant.vni().get(), &vpc_rates(job));
+}
+
+/// A vNIC of a tenant: its name and the value of its port, its addresses.
+pub(crate) fn vnic(
+    config: &mut Config,
+    job: &Job,
+    tenant: Tenant,
+    (name, port): (&str, &str),
+    (mac, vips): (MacAddr, &[Ipv4Addr]),
+) {
+    let (vpc, more) = (format!("tenant{}", tenant.0), vnic_rates(job));
+    config.vnic(&VnicLines { name, vpc: &vpc, mac, vips, mtu: 1450, port, more: &more });
 }
 
 /// The counterparts of a tenant, behind a VTEP.
-pub(crate) fn locations(text: &mut String, tenant: Tenant, vtep: Station, counterparts: usize) {
+pub(crate) fn locations(config: &mut Config, tenant: Tenant, vtep: Station, counterparts: usize) {
     for index in 0..counterparts {
-        let _ = write!(
-            text,
-            "[[location]]\nvni = {}\nvip = \"{}\"\nmac = \"{}\"\nvtep = \"{}\"\n\n",
-            tenant.vni().get(),
-            peer_ip(index),
-            peer_mac(index),
-            vtep.1
-        );
+        config.location(tenant.vni().get(), (peer_mac(index), peer_ip(index)), vtep.1);
     }
 }
 

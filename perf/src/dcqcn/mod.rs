@@ -224,22 +224,15 @@ impl SimOutcome {
     /// # Errors
     /// [`LiveError::Plot`].
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
-        let panel = |title: &str, points: fn(&Trace) -> &Vec<(f64, f64)>, scale: f64| Panel {
-            title: title.into(),
-            series: self
-                .flows
-                .iter()
-                .zip(&self.traces)
-                .enumerate()
-                .map(|(n, (flow, trace))| Series {
-                    name: format!("{} {} (vNIC {})", flow.kind, n + 1, flow.vnic),
-                    points: points(trace).iter().map(|&(x, y)| (x * 1e3, y * scale)).collect(),
-                })
-                .collect(),
-            logarithmic: false,
+        let panel = |title: &str, points: fn(&Trace) -> &Vec<(f64, f64)>, scale: f64| {
+            let series = self.flows.iter().zip(&self.traces).enumerate().map(|(n, (flow, trace))| {
+                let name = format!("{} {} (vNIC {})", flow.kind, n + 1, flow.vnic);
+                Series::new(name, points(trace).iter().map(|&(x, y)| (x * 1e3, y * scale)))
+            });
+            Panel::new(title, false, series.collect())
         };
         let panels = [
-            Panel { title: "rate by class, Gbit/s".into(), series: self.sums(), logarithmic: false },
+            Panel::new("rate by class, Gbit/s", false, self.sums()),
             panel("rate by sender, Gbit/s", |trace| &trace.rate, 1e-9),
             panel("waiting or owed by the class, kB", |trace| &trace.held, 1e-3),
             panel("marks, thousand per second", |trace| &trace.marks, 1e-3),

@@ -44,6 +44,11 @@ pub struct Outer {
 }
 
 impl Shape {
+    /// IPv4 frames without VLAN tag or tunnel.
+    pub const fn plain(protocol: Protocol, tos: u8) -> Self {
+        Self { protocol, v6: false, tos, vlan: None, syn: false, tunnel: None }
+    }
+
     /// Bytes in front of the payload, in memory and without the tunnel.
     pub fn headers_len(&self, opcode: u8) -> usize {
         let below = 14 + if self.vlan.is_some() { 4 } else { 0 } + if self.v6 { 40 } else { IPV4 };
@@ -370,7 +375,7 @@ mod tests {
     };
 
     fn shape(protocol: Protocol, v6: bool) -> Shape {
-        Shape { protocol, v6, tos: 0x6a, vlan: None, syn: false, tunnel: None }
+        Shape { v6, ..Shape::plain(protocol, 0x6a) }
     }
 
     fn written(shape: &Shape, size: usize, opcode: u8) -> Vec<u8> {

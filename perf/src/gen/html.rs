@@ -35,23 +35,17 @@ pub fn page(report: &GenReport) -> Result<String, LiveError> {
     Ok(page::document(&report.scenario, &about, &body))
 }
 
-fn panel(title: &str, logarithmic: bool, series: Vec<Series>) -> Panel {
-    Panel { title: title.into(), series, logarithmic }
-}
-
 fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
     let rows = traffic.streams.iter().map(|stream| STREAMS.cells(stream));
-    let line = |name: &str, of: fn(&Bin) -> f64| Series {
-        name: name.into(),
-        points: traffic.bins.iter().map(|bin| (bin.at, of(bin))).collect(),
-    };
+    let line =
+        |name: &str, of: fn(&Bin) -> f64| Series::new(name, traffic.bins.iter().map(|bin| (bin.at, of(bin))));
     let panels = [
-        panel(
+        Panel::new(
             "frames a second, millions",
             false,
             vec![line("sent", |bin| bin.sent / 1e6), line("received", |bin| bin.received / 1e6)],
         ),
-        panel(
+        Panel::new(
             "delay, microseconds",
             true,
             vec![line("mean", |bin| bin.delay_mean), line("longest", |bin| bin.delay_max)],
@@ -63,9 +57,9 @@ fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
 
 fn findings(findings: &Findings) -> Result<Markup, LiveError> {
     let curve = findings.frame_loss.as_ref().map(|curve| {
-        let points = curve.iter().rev().map(|trial| (trial.offered / 1e6, trial.loss * 100.0)).collect();
-        let series = vec![Series { name: "lost".into(), points }];
-        let panels = [panel("frames lost, percent", false, series)];
+        let points = curve.iter().rev().map(|trial| (trial.offered / 1e6, trial.loss * 100.0));
+        let series = vec![Series::new("lost", points)];
+        let panels = [Panel::new("frames lost, percent", false, series)];
         Ok::<_, LiveError>((
             trials(curve),
             page::svg("frame loss rate", "offered, millions a second", &panels)?,
@@ -105,10 +99,9 @@ fn findings(findings: &Findings) -> Result<Markup, LiveError> {
 fn by_size(findings: &[Findings]) -> Result<Markup, LiveError> {
     let points = findings
         .iter()
-        .filter_map(|found| Some((f64::from(found.size), found.throughput.as_ref()?.rate / 1e6)))
-        .collect();
-    let series = vec![Series { name: "throughput".into(), points }];
-    let panels = [panel("frames a second, millions", false, series)];
+        .filter_map(|found| Some((f64::from(found.size), found.throughput.as_ref()?.rate / 1e6)));
+    let series = vec![Series::new("throughput", points)];
+    let panels = [Panel::new("frames a second, millions", false, series)];
     let plot = page::svg("throughput", "bytes of a frame", &panels)?;
     Ok(html! { h2 { "Throughput by frame size" } (plot) })
 }

@@ -182,8 +182,7 @@ mod tests {
 
     #[test]
     fn sequence_numbers_of_queue_pairs_are_read_from_the_packets() {
-        let shape =
-            Shape { protocol: Protocol::RoceRc, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+        let shape = Shape::plain(Protocol::RoceRc, 0);
         let template = Template::new(&shape, 94, opcode::RC_WRITE_ONLY, 1).unwrap();
         let one = Range::one(1);
         let mac = Macs::one(MacAddr([2, 0, 0, 0, 0, 1]));
@@ -214,8 +213,7 @@ mod tests {
 
     #[test]
     fn gaps_and_repetitions_of_answers_are_found() {
-        let roce =
-            Shape { protocol: Protocol::RoceRc, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+        let roce = Shape::plain(Protocol::RoceRc, 0);
         let template = Template::acknowledgement(&roce).unwrap();
         let mut ledger = Ledger::new(0, &[5]);
         let mut answer = |number: u32| {

@@ -29,7 +29,7 @@ pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime, LiveErro
     let devices: Vec<String> = devices.collect();
     let pci = if devices.is_empty() { PciAccess::None } else { PciAccess::Allow(devices) };
     let buffers = MempoolConfig { mbufs, data_room: u16::try_from(room).unwrap_or(u16::MAX), ..usual };
-    Runtime::start_with(&scratch::file_prefix(0), core, buffers, pci)
+    Runtime::start(&scratch::file_prefix(0), core, buffers, pci)
 }
 
 /// A plan without ports, for [`runtime`], which then has buffers for the frames of these streams.

@@ -215,52 +215,36 @@ pub struct StreamSpec {
     #[serde(default = "max_rate")]
     pub rate: Rate,
     /// Frames on their way at a time, at most; 0 for any number [default: the generator's].
-    #[serde(default)]
     pub window: Option<u64>,
     /// Lengths of its frames, frame check sequence included and without the tunnel [default: 64].
-    #[serde(default)]
     pub size: Option<Spanned<Size>>,
     /// Flows (queue pairs) at a time [default: 1].
-    #[serde(default)]
     pub flows: Option<Spanned<Count>>,
     /// New flows (queue pairs) per second, each in place of an older one [default: none].
-    #[serde(default)]
     pub churn: Option<Spanned<Count>>,
     /// Which flow is next.
     #[serde(default)]
     pub distribution: Distribution,
     /// The exponent of `zipf` [default: 1.0].
-    #[serde(default)]
     pub zipf_exponent: Option<Spanned<f64>>,
     /// Source MAC addresses, one per source address.
-    #[serde(default)]
     pub src_mac: Option<Macs>,
     /// Destination MAC addresses, one per destination address.
-    #[serde(default)]
     pub dst_mac: Option<Macs>,
-    #[serde(default)]
     pub src_ip: Option<Spanned<Addresses>>,
-    #[serde(default)]
     pub dst_ip: Option<Spanned<Addresses>>,
-    #[serde(default)]
     pub src_port: Option<Spanned<Numbers>>,
-    #[serde(default)]
     pub dst_port: Option<Spanned<Numbers>>,
-    #[serde(default)]
     pub qp: Option<Spanned<Numbers>>,
     /// What each queue pair sends, again and again [default: write-only].
-    #[serde(default)]
     pub opcodes: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     pub tos: u8,
-    #[serde(default)]
     pub vlan: Option<Spanned<u16>>,
     /// TCP segments begin a connection (SYN), rather than carry data of one.
     #[serde(default)]
     pub syn: bool,
-    #[serde(default)]
     pub file: Option<Spanned<PathBuf>>,
-    #[serde(default)]
     pub vxlan: Option<Tunnel>,
 }
 

@@ -225,16 +225,7 @@ impl GroupReport {
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
         let titles = ["delay on one switch, microseconds", "delay across two switches, microseconds"];
         let panel = |(title, series): (&str, &Vec<StreamBin>)| {
-            let line = |name: &str, of: fn(&Quantiles) -> f64| Series {
-                name: name.into(),
-                points: series.iter().map(|bin| (bin.at, bin.delay.as_ref().map_or(f64::NAN, of))).collect(),
-            };
-            let series = vec![
-                line("p50", |delay| delay.p50),
-                line("p99", |delay| delay.p99),
-                line("p99.9", |delay| delay.p999),
-            ];
-            Panel { title: title.into(), series, logarithmic: true }
+            Panel::new(title, true, Series::percentiles(series.iter().map(|bin| (bin.at, bin.delay))))
         };
         let panels: Vec<Panel> = titles.into_iter().zip(&self.outcome.series).map(panel).collect();
         let title = format!(

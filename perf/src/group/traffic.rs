@@ -5,10 +5,9 @@ use wire::roce::opcode;
 use super::MEMBERS;
 use crate::generator::frame::{FCS, Shape};
 use crate::generator::mark;
+use crate::generator::scenario::Protocol;
 use crate::generator::scenario::check::{Connection, Content, FrameKind, StreamPlan};
-use crate::generator::scenario::{Distribution, Protocol};
 use crate::generator::tuple::Tuple;
-use crate::generator::units::Rate;
 use crate::live::testbed::{self, Station};
 
 /// The first queue pair of reliable connections.
@@ -64,25 +63,15 @@ fn connections(from: usize, to: usize, answered: bool) -> [Connection; 2] {
 
 fn plan(name: &str, connections: Vec<Connection>, row: usize) -> StreamPlan {
     let kind = |protocol, opcode| {
-        let shape = Shape { protocol, v6: false, tos: 2, vlan: None, syn: false, tunnel: None };
+        let shape = Shape::plain(protocol, 2);
         let size = (shape.headers_len(opcode) + row.next_multiple_of(4) + mark::ICRC + FCS) as u32;
         FrameKind { shape, size, opcode }
     };
     let kinds =
         vec![kind(Protocol::RoceRc, opcode::RC_WRITE_ONLY), kind(Protocol::RoceUd, opcode::UD_SEND_ONLY)];
-    StreamPlan {
-        name: name.into(),
-        from: 0,
-        to: 0,
-        rate: Rate::Max,
-        window: None,
-        sizes: kinds.iter().map(|kind| (kind.size, 1)).collect(),
-        flows: connections.len() as u32,
-        churn: 0,
-        distribution: Distribution::InTurn,
-        exponent: 1.0,
-        content: Content::Connected { kinds, connections },
-    }
+    let sizes = kinds.iter().map(|kind| (kind.size, 1)).collect();
+    let flows = connections.len() as u32;
+    StreamPlan { flows, ..StreamPlan::new(name, 0, 0, sizes, Content::Connected { kinds, connections }) }
 }
 
 #[cfg(test)]

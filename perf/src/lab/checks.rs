@@ -125,11 +125,17 @@ impl System {
     fn ports(&self, lab: &Lab) -> Vec<Check> {
         let names = ["device near", "device far", "generator near", "generator far"];
         // Ports of another machine are that machine's business.
-        let theirs: &[Attached] = if lab.generator.via.is_empty() { &lab.generator.ports } else { &[] };
+        let (device, generator) = (&lab.device, &lab.generator);
+        let here = if generator.via.is_empty() { 4 } else { 2 };
         let owner = |index: usize| {
-            if index < 2 { &lab.device.cores[..] } else { std::slice::from_ref(&lab.generator.core) }
+            if index < 2 {
+                &lab.device.cores.get_ref()[..]
+            } else {
+                std::slice::from_ref(&lab.generator.core)
+            }
         };
-        let ports = names.into_iter().zip(lab.device.ports.iter().chain(theirs)).enumerate();
+        let ports = [&device.near, &device.far, &generator.near, &generator.far];
+        let ports = names.into_iter().zip(ports).take(here).enumerate();
         ports.flat_map(|(index, (name, port))| self.port(name, port, owner(index))).collect()
     }
 
@@ -253,7 +259,7 @@ impl System {
     }
 
     fn cores(&self, lab: &Lab) -> Vec<Check> {
-        let mut busy = lab.device.cores.clone();
+        let mut busy = lab.device.cores.get_ref().clone();
         if lab.generator.via.is_empty() {
             busy.push(lab.generator.core);
         }
@@ -279,7 +285,7 @@ impl System {
             }
         };
         let mut checks = Vec::new();
-        if lab.generator.via.is_empty() && lab.device.cores.contains(&lab.generator.core) {
+        if lab.generator.via.is_empty() && lab.device.cores.get_ref().contains(&lab.generator.core) {
             let found = format!("core {} forwards and generates; give each its own", lab.generator.core);
             checks.push(Check::new("cores", CheckVerdict::Failed, found));
         }

@@ -5,93 +5,14 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::compare::cases::{Case, FlowCount, Job, Peer, Traffic};
 use crate::compare::frames;
 use crate::compare::peer::Attached;
 use crate::generator::scenario::{ScenarioError, SourceText};
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
-    device: WrittenDevice,
-    generator: WrittenGenerator,
-    #[serde(default)]
-    run: WrittenRun,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenDevice {
-    near: Spanned<String>,
-    far: Spanned<String>,
-    control_core: usize,
-    cores: Spanned<Vec<usize>>,
-    #[serde(default)]
-    forwarders: Option<Spanned<Vec<String>>>,
-    #[serde(default)]
-    offload: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenGenerator {
-    near: Spanned<String>,
-    far: Spanned<String>,
-    core: usize,
-    #[serde(default)]
-    via: Vec<String>,
-    #[serde(default)]
-    perf: Option<String>,
-    #[serde(default)]
-    window: u64,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct WrittenRun {
-    cases: Spanned<Vec<String>>,
-    flows: Spanned<Vec<String>>,
-    inner_bytes: Spanned<Vec<usize>>,
-    traffic: Spanned<Vec<String>>,
-    qos: bool,
-    rounds: Spanned<usize>,
-    trial: f64,
-    warm_up: f64,
-    loss: f64,
-    resolution: f64,
-    retries: u32,
-    max_rate: Option<String>,
-    loads: Vec<f64>,
-    scaling: bool,
-    setup: bool,
-}
-
-impl Default for WrittenRun {
-    fn default() -> Self {
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        let unwritten = 0..0;
-        Self {
-            cases: Spanned::new(unwritten.clone(), words(&["encap", "decap", "both"])),
-            flows: Spanned::new(unwritten.clone(), words(&["1", "1k", "100k", "1M"])),
-            inner_bytes: Spanned::new(unwritten.clone(), vec![94, 1400]),
-            traffic: Spanned::new(unwritten.clone(), words(&["tcp", "rocev2"])),
-            qos: true,
-            rounds: Spanned::new(unwritten, 3),
-            trial: 10.0,
-            warm_up: 10.0,
-            loss: 0.0,
-            resolution: 1.0,
-            retries: 1,
-            max_rate: None,
-            loads: vec![10.0, 50.0, 90.0],
-            scaling: true,
-            setup: true,
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabForwarder {
@@ -110,36 +31,59 @@ impl std::fmt::Display for LabForwarder {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DeviceUnderTest {
-    /// Its port on the side of the tenants, and the one on the underlay.
-    pub ports: [Attached; 2],
+    /// Its port on the side of the tenants.
+    #[serde(deserialize_with = "port")]
+    pub near: Attached,
+    /// Its port on the underlay.
+    #[serde(deserialize_with = "port")]
+    pub far: Attached,
     /// The core of everything that does not forward.
     pub control_core: usize,
     /// The cores that forward: the first of them with one worker.
-    pub cores: Vec<usize>,
+    pub cores: Spanned<Vec<usize>>,
+    #[serde(rename = "forwarders", default = "usual_forwarders")]
+    words: Spanned<Vec<String>>,
+    /// Those behind the words.
+    #[serde(skip)]
     pub forwarders: Vec<LabForwarder>,
-    pub offload: Option<String>,
+    pub offload: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LabGenerator {
-    /// Its ports: at the other ends of the device's.
-    pub ports: [Attached; 2],
+    /// Its port at the other end of the device's near one.
+    #[serde(deserialize_with = "port")]
+    pub near: Attached,
+    #[serde(deserialize_with = "port")]
+    pub far: Attached,
     pub core: usize,
     /// Words in front of its command, as `ssh generator`; none on this machine.
+    #[serde(default)]
     pub via: Vec<String>,
     /// Its program there; this one if not given.
     pub perf: Option<String>,
     /// Frames on their way at a time; 0 for any number.
+    #[serde(default)]
     pub window: u64,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct LabRun {
+    cases: Spanned<Vec<String>>,
+    flows: Spanned<Vec<String>>,
+    inner_bytes: Spanned<Vec<usize>>,
+    traffic: Spanned<Vec<String>>,
+    qos: bool,
+    /// What the words above come to.
+    #[serde(skip)]
     pub jobs: Vec<Job>,
     /// How often each forwarder has its turn.
-    pub rounds: usize,
+    pub rounds: Spanned<usize>,
     /// Length of a trial in seconds.
     pub trial: f64,
     /// Seconds of traffic before the first trial.
@@ -160,10 +104,48 @@ pub struct LabRun {
     pub setup: bool,
 }
 
-#[derive(Debug, Clone)]
+/// What is not written in the file.
+fn unwritten<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+fn unwritten_words(words: &[&str]) -> Spanned<Vec<String>> {
+    unwritten(words.iter().map(|&word| word.to_owned()).collect())
+}
+
+fn usual_forwarders() -> Spanned<Vec<String>> {
+    unwritten_words(&["vswitch", "testpmd"])
+}
+
+impl Default for LabRun {
+    fn default() -> Self {
+        Self {
+            cases: unwritten_words(&["encap", "decap", "both"]),
+            flows: unwritten_words(&["1", "1k", "100k", "1M"]),
+            inner_bytes: unwritten(vec![94, 1400]),
+            traffic: unwritten_words(&["tcp", "rocev2"]),
+            qos: true,
+            jobs: Vec::new(),
+            rounds: unwritten(3),
+            trial: 10.0,
+            warm_up: 10.0,
+            loss: 0.0,
+            resolution: 1.0,
+            retries: 1,
+            max_rate: None,
+            loads: vec![10.0, 50.0, 90.0],
+            scaling: true,
+            setup: true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Lab {
     pub device: DeviceUnderTest,
     pub generator: LabGenerator,
+    #[serde(default)]
     pub run: LabRun,
 }
 
@@ -176,76 +158,66 @@ impl Lab {
     }
 
     pub fn parse(path: String, text: String) -> Result<Self, ScenarioError> {
-        let (written, source): (Written, SourceText) = SourceText::new(path, text).read()?;
-        let run = run(&written.run, &source)?;
-        let generator = LabGenerator {
-            ports: [port(&written.generator.near, &source)?, port(&written.generator.far, &source)?],
-            core: written.generator.core,
-            via: written.generator.via,
-            perf: written.generator.perf,
-            window: written.generator.window,
-        };
-        Ok(Self { device: device(written.device, &source)?, generator, run })
+        let (mut lab, source): (Self, SourceText) = SourceText::new(path, text).read()?;
+        lab.run.jobs = lab.run.jobs(&source)?;
+        lab.device.forwarders = lab.device.forwarders(&source)?;
+        Ok(lab)
     }
 }
 
-fn device(written: WrittenDevice, source: &SourceText) -> Result<DeviceUnderTest, ScenarioError> {
-    let cores = written.cores.get_ref();
-    if cores.is_empty()
-        || cores.contains(&written.control_core)
-        || (1..cores.len()).any(|at| cores[..at].contains(&cores[at]))
-    {
-        let what = "a core is there twice, is also the control-core, or there is none; write one core for each worker";
-        return Err(source.at(&written.cores, what));
-    }
-    let mut forwarders = Vec::new();
-    let usual = vec!["vswitch".to_owned(), "testpmd".to_owned()];
-    for word in written.forwarders.as_ref().map_or(&usual, |forwarders| forwarders.get_ref()) {
-        let named: Vec<LabForwarder> = match word.as_str() {
-            "vswitch" => vec![LabForwarder::Ours],
-            "testpmd" | "ovs" | "ovs-exact" | "ovs-wildcard" => {
-                Peer::parse_word(word).unwrap_or_default().into_iter().map(LabForwarder::Peer).collect()
-            }
-            _ => Vec::new(),
-        };
-        if named.is_empty() || named.iter().any(|forwarder| forwarders.contains(forwarder)) {
-            let what = format!(
-                "`{word}` is unknown or there twice; there are vswitch, testpmd, ovs, ovs-exact and ovs-wildcard"
-            );
-            let at = written.forwarders.as_ref().map_or(0, |forwarders| forwarders.span().start);
-            return Err(source.error(at, what));
-        }
-        forwarders.extend(named);
-    }
-    if let Some(offload) = &written.offload {
-        if !["simulated", "rte-flow"].contains(&offload.get_ref().as_str())
-            || !forwarders.contains(&LabForwarder::Ours)
+impl DeviceUnderTest {
+    /// Checks the cores, and says who takes turns.
+    fn forwarders(&self, source: &SourceText) -> Result<Vec<LabForwarder>, ScenarioError> {
+        let cores = self.cores.get_ref();
+        if cores.is_empty()
+            || cores.contains(&self.control_core)
+            || (1..cores.len()).any(|at| cores[..at].contains(&cores[at]))
         {
-            let what = "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with vswitch among the forwarders";
-            return Err(source.at(offload, what));
+            let what = "a core is there twice, is also the control-core, or there is none; write one core for each worker";
+            return Err(source.at(&self.cores, what));
         }
-        forwarders.insert(
-            forwarders.iter().position(|forwarder| *forwarder == LabForwarder::Ours).map_or(0, |at| at + 1),
-            LabForwarder::Offloaded,
-        );
+        let mut forwarders = Vec::new();
+        for word in self.words.get_ref() {
+            let named: Vec<LabForwarder> = match word.as_str() {
+                "vswitch" => vec![LabForwarder::Ours],
+                "testpmd" | "ovs" | "ovs-exact" | "ovs-wildcard" => {
+                    Peer::parse_word(word).unwrap_or_default().into_iter().map(LabForwarder::Peer).collect()
+                }
+                _ => Vec::new(),
+            };
+            if named.is_empty() || named.iter().any(|forwarder| forwarders.contains(forwarder)) {
+                let what = format!(
+                    "`{word}` is unknown or there twice; there are vswitch, testpmd, ovs, ovs-exact and ovs-wildcard"
+                );
+                return Err(source.at(&self.words, what));
+            }
+            forwarders.extend(named);
+        }
+        if let Some(offload) = &self.offload {
+            let ours = forwarders.iter().position(|forwarder| *forwarder == LabForwarder::Ours);
+            let known = ["simulated", "rte-flow"].contains(&offload.get_ref().as_str());
+            let Some(ours) = ours.filter(|_| known) else {
+                let what = "offload is \"rte-flow\" (a NIC's e-switch) or \"simulated\", and goes with vswitch among the forwarders";
+                return Err(source.at(offload, what));
+            };
+            forwarders.insert(ours + 1, LabForwarder::Offloaded);
+        }
+        Ok(forwarders)
     }
-    Ok(DeviceUnderTest {
-        ports: [port(&written.near, source)?, port(&written.far, source)?],
-        control_core: written.control_core,
-        cores: cores.clone(),
-        forwarders,
-        offload: written.offload.map(Spanned::into_inner),
-    })
 }
 
 /// A PCI address with arguments behind it, or any other device as DPDK's `--vdev` takes it.
-fn port(written: &Spanned<String>, source: &SourceText) -> Result<Attached, ScenarioError> {
-    let text = written.get_ref();
+fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Attached, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    attached(&text).map_err(D::Error::custom)
+}
+
+fn attached(text: &str) -> Result<Attached, String> {
     if text.contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\\')) {
-        return Err(source.at(written, "a port has no blanks, quotes or control characters; remove them"));
+        return Err("a port has no blanks, quotes or control characters; remove them".into());
     }
     if text.starts_with("net_") {
-        return Ok(Attached::Virtual(text.clone()));
+        return Ok(Attached::Virtual(text.to_owned()));
     }
     let address = text.split(',').next().unwrap_or_default();
     let hex = |text: &str, digits| text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
@@ -257,56 +229,41 @@ fn port(written: &Spanned<String>, source: &SourceText) -> Result<Attached, Scen
     }
     let what = "a port is a PCI address (0000:3b:00.0, `lspci -D` lists them), or a device of DPDK that begins with its \
                 driver's name, as in net_memif0,role=server,id=0,socket=/run/lab.sock,socket-abstract=no";
-    Err(source.at(written, what))
+    Err(what.into())
 }
 
-fn run(written: &WrittenRun, source: &SourceText) -> Result<LabRun, ScenarioError> {
-    let wrong = |at: usize, what: &str| Err(source.error(at, what));
-    let place = |words: &Spanned<Vec<String>>| words.span().start;
-    let cases: Vec<Case> = words(&written.cases, source)?;
-    let flows: Vec<FlowCount> = words(&written.flows, source)?;
-    let traffic: Vec<Traffic> = words(&written.traffic, source)?;
-    if traffic.contains(&Traffic::UdpFew) {
-        return wrong(place(&written.traffic), "traffic is udp, tcp, rocev2 or mixed; write one of those");
-    }
-    let mut jobs = Vec::new();
-    for &inner_bytes in written.inner_bytes.get_ref() {
-        if !frames::INNER_BYTES.contains(&inner_bytes) {
-            let what = "inner-bytes is not in 64 to 1454; 94 is the least for all kinds of traffic";
-            return wrong(written.inner_bytes.span().start, what);
+impl LabRun {
+    fn jobs(&self, source: &SourceText) -> Result<Vec<Job>, ScenarioError> {
+        let cases: Vec<Case> = words(&self.cases, source)?;
+        let flows: Vec<FlowCount> = words(&self.flows, source)?;
+        let traffic: Vec<Traffic> = words(&self.traffic, source)?;
+        if traffic.contains(&Traffic::UdpFew) {
+            let what = "traffic is udp, tcp, rocev2 or mixed; write one of those";
+            return Err(source.at(&self.traffic, what));
         }
-        for (&traffic, &case) in traffic.iter().flat_map(|one| cases.iter().map(move |case| (one, case))) {
-            let job = |flows: &FlowCount| Job {
-                case,
-                tenants: None,
-                flows: flows.clone(),
-                inner_bytes,
-                traffic,
-                qos: written.qos,
-            };
-            jobs.extend(flows.iter().map(job));
+        let mut jobs = Vec::new();
+        for &inner_bytes in self.inner_bytes.get_ref() {
+            if !frames::INNER_BYTES.contains(&inner_bytes) {
+                let what = "inner-bytes is not in 64 to 1454; 94 is the least for all kinds of traffic";
+                return Err(source.at(&self.inner_bytes, what));
+            }
+            for (&traffic, &case) in traffic.iter().flat_map(|one| cases.iter().map(move |case| (one, case)))
+            {
+                let qos = self.qos;
+                let job = |flows: FlowCount| Job { case, tenants: None, flows, inner_bytes, traffic, qos };
+                jobs.extend(flows.iter().cloned().map(job));
+            }
         }
+        if jobs.is_empty() || *self.rounds.get_ref() == 0 {
+            let what = "nothing is run: cases, flows, inner-bytes, traffic or rounds is empty; leave it out, or write one";
+            return Err(source.at(&self.rounds, what));
+        }
+        if !self.loads.iter().all(|load| *load > 0.0 && *load <= 100.0) {
+            let what = "[run] loads are percents of the throughput, over 0 to 100; write [10, 50, 90]";
+            return Err(source.error(0, what));
+        }
+        Ok(jobs)
     }
-    if jobs.is_empty() || *written.rounds.get_ref() == 0 {
-        let what = "nothing is run: cases, flows, inner-bytes, traffic or rounds is empty; leave it out, or write one";
-        return wrong(written.rounds.span().start, what);
-    }
-    if !written.loads.iter().all(|load| *load > 0.0 && *load <= 100.0) {
-        return wrong(0, "[run] loads are percents of the throughput, over 0 to 100; write [10, 50, 90]");
-    }
-    Ok(LabRun {
-        jobs,
-        rounds: *written.rounds.get_ref(),
-        trial: written.trial,
-        warm_up: written.warm_up,
-        loss: written.loss,
-        resolution: written.resolution,
-        retries: written.retries,
-        max_rate: written.max_rate.clone(),
-        loads: written.loads.clone(),
-        scaling: written.scaling,
-        setup: written.setup,
-    })
 }
 
 fn words<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -345,14 +302,15 @@ perf = "vswitch-perf"
     fn ports_forwarders_and_the_usual_run() {
         let lab = parse(TEXT).unwrap();
         let pci = |text: &str| Attached::Pci(text.into());
-        assert_eq!(lab.device.ports, [pci("0000:41:00.0"), pci("0000:41:00.1,dv_flow_en=2")]);
+        assert_eq!(
+            [&lab.device.near, &lab.device.far],
+            [&pci("0000:41:00.0"), &pci("0000:41:00.1,dv_flow_en=2")]
+        );
         let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
         assert_eq!(forwarders, ["vswitch", "ovs-exact", "ovs-wildcard"]);
-        assert!(
-            matches!(&lab.generator.ports[0], Attached::Virtual(text) if text.starts_with("net_memif0,"))
-        );
+        assert!(matches!(&lab.generator.near, Attached::Virtual(text) if text.starts_with("net_memif0,")));
         // Three cases, four numbers of flows, two lengths, two kinds of traffic.
-        assert_eq!((lab.run.jobs.len(), lab.run.rounds), (48, 3));
+        assert_eq!((lab.run.jobs.len(), *lab.run.rounds.get_ref()), (48, 3));
         let lab = parse(&TEXT.replace("cores = [1, 2]", "cores = [1, 2]\noffload = \"rte-flow\"")).unwrap();
         assert_eq!(lab.device.forwarders[..2], [LabForwarder::Ours, LabForwarder::Offloaded]);
     }

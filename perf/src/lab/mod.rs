@@ -108,9 +108,9 @@ pub fn measurements(lab: &Lab) -> Vec<Measurement> {
     let Some(first) = jobs.first() else { return all };
     // A port with flows of one kind only would leave workers without packets.
     let spread = jobs.iter().find(|job| job.flows.count >= 1000).unwrap_or(first);
-    if lab.run.scaling && lab.device.cores.len() > 1 {
+    if lab.run.scaling && lab.device.cores.get_ref().len() > 1 {
         all.extend(
-            (1..=lab.device.cores.len())
+            (1..=lab.device.cores.get_ref().len())
                 .map(|workers| Measurement { job: spread.clone(), kind: MeasurementKind::Scaling(workers) }),
         );
     }
@@ -177,7 +177,7 @@ impl<'a> LabBench<'a> {
         let device = &self.lab.device;
         let serial = self.serial;
         self.serial += 1;
-        let [near, far] = device.ports.clone();
+        let (near, far) = (device.near.clone(), device.far.clone());
         // What comes in at the source leaves at the sink, and the other way round.
         let (source, sink) = if measurement.job.case == Case::Decap { (far, near) } else { (near, far) };
         let setup = SwitchSetup {
@@ -185,9 +185,13 @@ impl<'a> LabBench<'a> {
             source: FrameSource::Attached(source),
             sink: FrameSink::Attached(sink),
             plugin: None,
-            core: device.cores[0],
-            more_cores: &device.cores[1..measurement.workers()],
-            offload: device.offload.as_deref().filter(|_| forwarder == LabForwarder::Offloaded),
+            core: device.cores.get_ref()[0],
+            more_cores: &device.cores.get_ref()[1..measurement.workers()],
+            offload: device
+                .offload
+                .as_ref()
+                .map(|device| device.get_ref().as_str())
+                .filter(|_| forwarder == LabForwarder::Offloaded),
             housekeeping: device.control_core,
             folder: self.scratch.folder(&format!("turn-{serial}"))?,
             prefix: scratch::file_prefix(serial),
@@ -198,7 +202,7 @@ impl<'a> LabBench<'a> {
             LabForwarder::Ours | LabForwarder::Offloaded => Contender::Ours,
             LabForwarder::Peer(peer) => Contender::Peer(peer),
         };
-        remove_sockets(&device.ports);
+        remove_sockets([&device.near, &device.far]);
         let mut switch = peer::start(contender, &setup)?;
         switch.process().favour();
         let generator = Running::start(&self.lab.generator, scenario)?;
@@ -271,7 +275,7 @@ impl<'a> LabBench<'a> {
             // The rates of the delays are shares of what the first forwarder can do, and the same for all forwarders and rounds.
             let mut rates: Option<Vec<String>> = None;
             let mut gone = Vec::new();
-            for round in 0..lab.run.rounds {
+            for round in 0..*lab.run.rounds.get_ref() {
                 let mut forwarders = lab.device.forwarders.clone();
                 let turned = round % forwarders.len();
                 forwarders.rotate_left(turned);
@@ -319,7 +323,7 @@ pub fn memory(lab: &Lab) -> u64 {
 }
 
 /// Takes away the sockets that a switch before left behind: the next one could not bind to them.
-fn remove_sockets(ports: &[Attached]) {
+fn remove_sockets(ports: [&Attached; 2]) {
     for port in ports {
         let arguments = || port.text().split(',').skip(1);
         if arguments().any(|argument| argument == "role=server") {
@@ -348,7 +352,7 @@ pub fn check(lab: &Lab) -> Result<(), LabError> {
 
 /// What will be run, for people.
 pub fn intention(lab: &Lab) -> String {
-    let (all, run) = (measurements(lab), &lab.run);
+    let (all, run, rounds) = (measurements(lab), &lab.run, *lab.run.rounds.get_ref());
     let forwarders: Vec<String> = lab.device.forwarders.iter().map(LabForwarder::to_string).collect();
     let searches = (100.0 / run.resolution).log2().ceil() + 1.0;
     let each = (searches + run.loads.len() as f64) * run.trial + run.warm_up + 5.0;
@@ -357,8 +361,8 @@ pub fn intention(lab: &Lab) -> String {
         all.len(),
         forwarders.join(", "),
         if run.jobs.iter().any(|job| job.qos) { "with rates" } else { "without rates" },
-        run.rounds,
-        each * (all.len() * forwarders.len() * run.rounds) as f64 / 60.0
+        rounds,
+        each * (all.len() * forwarders.len() * rounds) as f64 / 60.0
     )
 }
 

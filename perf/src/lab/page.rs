@@ -85,12 +85,11 @@ fn delays(summary: &[LabSummary]) -> Result<Markup, LiveError> {
         }
         kinds.push(what);
         let panel = |title: &str, of: fn(&(f64, f64, f64)) -> f64| {
-            let line = |summary: &LabSummary| Series {
-                name: summary.forwarder.clone(),
-                points: summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect(),
+            let points = |summary: &LabSummary| -> Vec<_> {
+                summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay))).collect()
             };
-            let series = measured().filter(|summary| summary.what == what).map(line).collect();
-            Panel { title: title.into(), series, logarithmic: true }
+            let lines = measured().filter(|summary| summary.what == what);
+            Panel::new(title, true, lines.map(|one| Series::new(&one.forwarder, points(one))).collect())
         };
         let panels = [
             panel("median delay, microseconds", |delay| delay.1),
@@ -113,13 +112,13 @@ fn scaling(summary: &[LabSummary]) -> Result<Markup, LiveError> {
         let point = (one.workers as f64, one.throughput.0 / 1e6);
         match series.iter_mut().find(|line| line.name == one.forwarder) {
             Some(line) => line.points.push(point),
-            None => series.push(Series { name: one.forwarder.clone(), points: vec![point] }),
+            None => series.push(Series::new(&one.forwarder, [point])),
         }
     }
     if series.is_empty() {
         return Ok(html! {});
     }
-    let panel = Panel { title: "frames a second, millions".into(), series, logarithmic: false };
+    let panel = Panel::new("frames a second, millions", false, series);
     let plot = page::svg("throughput by workers", "workers", &[panel])?;
     Ok(html! { h2 { "Scaling" } (plot) })
 }

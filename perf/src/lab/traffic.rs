@@ -68,7 +68,7 @@ fn queues(forwarder: LabForwarder, measurement: &Measurement) -> usize {
 }
 
 fn ports(text: &mut String, lab: &Lab, queues: usize) {
-    for (name, port) in ["near", "far"].into_iter().zip(&lab.generator.ports) {
+    for (name, port) in [("near", &lab.generator.near), ("far", &lab.generator.far)] {
         let device = match port {
             Attached::Virtual(device) => format!("kind = \"vdev\"\nvdev = \"{device}\""),
             Attached::Pci(device) => match device.split_once(',') {

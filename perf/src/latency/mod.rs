@@ -24,7 +24,7 @@ use crate::generator::rig::Demand;
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 use crate::live::testbed::{Ports, PreparedHost};
-use crate::options::{Common, within};
+use crate::options::{Common, OneCore, within};
 
 use capacity::Capacity;
 use report::{LatencyReport, LatencyRow};
@@ -33,9 +33,8 @@ use testbed::{LatencyForwarder, LatencyTestBed};
 /// The switch's own delay at shares of its capacity, beside testpmd and an empty loop.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LatencyOptions {
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    core: Option<usize>,
+    #[command(flatten)]
+    on: OneCore,
     /// memif to memif, or vhost-user to virtio-user.
     #[arg(long, value_enum, default_value = "memif")]
     ports: Ports,
@@ -65,7 +64,7 @@ pub fn run(options: &LatencyOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
     println!("{}", report::TABLE.head());
-    let bench = PreparedHost::prepare(options.core, 768, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.on.core, 768, options.common.keep)?;
     let mut testbed = LatencyTestBed::start(options, &vswitch, &bench)?;
     let capacity = measure(&mut testbed)?;
     let loads: Vec<f64> = options.loads.iter().map(|load| load / 100.0).collect();

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use serde_json::Value;
+use wire::MacAddr;
 
 use super::LiveError;
 use super::testbed::Station;
@@ -26,20 +27,63 @@ impl std::fmt::Display for MemifEnd<'_> {
     }
 }
 
+/// What a config begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    pub prefix: &'a str,
+    pub socket: &'a Path,
+    /// `auto` or `require`.
+    pub hugepages: &'a str,
+    /// Huge-page memory in MiB.
+    pub memory: u64,
+    pub mbufs: usize,
+    pub plugin: Option<&'a Path>,
+    pub cores: &'a [usize],
+    /// Further lines of `[workers]`.
+    pub workers: &'a str,
+    /// Lines of `[nft]`.
+    pub nft: &'a str,
+}
+
+/// A vNIC of a config.
+#[derive(Debug, Clone, Copy)]
+pub struct VnicLines<'a> {
+    pub name: &'a str,
+    pub vpc: &'a str,
+    pub mac: MacAddr,
+    pub vips: &'a [Ipv4Addr],
+    pub mtu: u16,
+    /// The value of its port; further lines may follow.
+    pub port: &'a str,
+    /// Further lines.
+    pub more: &'a str,
+}
+
+/// An uplink of a config.
+#[derive(Debug, Clone, Copy)]
+pub struct UplinkLines<'a> {
+    pub name: &'a str,
+    /// Its own end of the tunnels, and the far ones.
+    pub own: Station,
+    pub far: &'a [Station],
+    pub mtu: u16,
+    /// The value of its port; further lines may follow.
+    pub port: &'a str,
+}
+
 /// Text of a config in the making.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Config(String);
 
 // Writing into a String cannot fail; the results are dropped for that reason.
 
 impl Config {
-    /// A daemon with one worker on `core`, which sleeps when idle if it shares that; `nft` are lines about flows.
-    pub fn new(prefix: &str, socket: &Path, core: usize, sleeps: bool, nft: &str) -> Self {
-        let idle = if sleeps { "sleep" } else { "poll" };
+    pub fn new(head: &Head<'_>) -> Self {
+        let Head { prefix, socket, hugepages, memory, mbufs, plugin, cores, workers, nft } = head;
+        let plugins = plugin.map_or_else(String::new, |path| format!("plugins = [\"{}\"]\n", path.display()));
         Self(format!(
-            "[eal]\nhuge-pages = \"auto\"\nmemory = \"192MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = 32768\n\n\
-             [workers]\ncores = [{core}]\nidle = \"{idle}\"\n\n[nft]\n{nft}\n\n\
-             [api]\nsocket = \"{}\"\n\n",
+            "[eal]\nhuge-pages = \"{hugepages}\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = {mbufs}\n\
+             {plugins}\n[workers]\ncores = {cores:?}\n{workers}\n\n[nft]\n{nft}\n\n[api]\nsocket = \"{}\"\n\n",
             socket.display()
         ))
     }
@@ -50,32 +94,34 @@ impl Config {
         self
     }
 
-    /// The one VPC and its subnet.
-    pub fn vpc(&mut self, vni: u32) -> &mut Self {
+    /// A VPC, with further lines, and its subnet.
+    pub fn vpc(&mut self, name: &str, vni: u32, more: &str) -> &mut Self {
         self.section(&format!(
-            "[[vpc]]\nname = \"tenant\"\nvni = {vni}\n\n[[subnet]]\nvpc = \"tenant\"\nprefix = \"10.0.0.0/16\""
+            "[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{more}\n\n[[subnet]]\nvpc = \"{name}\"\nprefix = \"10.0.0.0/16\""
         ))
     }
 
-    /// A vNIC on a port; `more` are further lines.
-    pub fn vnic(&mut self, name: &str, station: Station, port: &str, more: &str) -> &mut Self {
-        let (mac, vip) = station;
+    pub fn vnic(&mut self, vnic: &VnicLines<'_>) -> &mut Self {
+        let VnicLines { name, vpc, mac, vips, mtu, port, more } = vnic;
+        let vips: Vec<String> = vips.iter().map(|vip| format!("\"{vip}\"")).collect();
         let _ = write!(
             self.0,
-            "[[vnic]]\nname = \"{name}\"\nvpc = \"tenant\"\nmac = \"{mac}\"\nvips = [\"{vip}\"]\nmtu = 1500\n\
-             port = {{ {port} }}\n{more}\n\n"
+            "[[vnic]]\nname = \"{name}\"\nvpc = \"{vpc}\"\nmac = \"{mac}\"\nvips = [{}]\nmtu = {mtu}\nport = {port}\n\
+             {more}\n\n",
+            vips.join(", ")
         );
         self
     }
 
-    pub fn uplink(&mut self, end: &MemifEnd<'_>, own: Station, neighbour: Station, more: &str) -> &mut Self {
-        let (mac, vtep) = own;
+    pub fn uplink(&mut self, uplink: &UplinkLines<'_>) -> &mut Self {
+        let UplinkLines { name, own: (mac, vtep), far, mtu, port } = uplink;
+        let far: Vec<String> =
+            far.iter().map(|(mac, ip)| format!("{{ ip = \"{ip}\", mac = \"{mac}\" }}")).collect();
         let _ = write!(
             self.0,
-            "[[uplink]]\nname = \"up\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = 1600\n\
-             neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]\n\
-             port = {{ kind = \"memif\", {end} }}\n{more}\n\n",
-            neighbour.1, neighbour.0
+            "[[uplink]]\nname = \"{name}\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = {mtu}\n\
+             neighbours = [{}]\nport = {port}\n\n",
+            far.join(", ")
         );
         self
     }

@@ -25,13 +25,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts it for the calling thread on `core`, with so many packet buffers.
-    pub fn start(prefix: &str, core: usize, mbufs: u32) -> Result<Self, LiveError> {
-        Self::start_with(prefix, core, MempoolConfig { mbufs, ..MempoolConfig::default() }, PciAccess::None)
-    }
-
-    /// The same with other buffers, and with PCI devices.
-    pub fn start_with(
+    /// Starts it for the calling thread on `core`, with these packet buffers and PCI devices.
+    pub fn start(
         prefix: &str,
         core: usize,
         buffers: MempoolConfig,

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use wire::MacAddr;
 
 use super::LiveError;
-use super::config::{Config, Counted, MemifEnd, await_ports};
+use super::config::{Config, Counted, Head, MemifEnd, UplinkLines, VnicLines, await_ports};
 use super::ports::Runtime;
 use crate::generator::frame::Shape;
 use crate::generator::outcome::Outcome;
 use crate::generator::ports::Lane;
 use crate::generator::rig::{Demand, Rig};
 use crate::generator::scenario::check::{Content, PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Distribution, Generator, Protocol};
+use crate::generator::scenario::{Attachment, Generator, Protocol};
 use crate::generator::tuple::Tuples;
-use crate::generator::units::{Macs, Range, Rate};
+use crate::generator::units::{Macs, Range};
 use crate::generator::unmade;
 use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
@@ -105,9 +105,11 @@ impl Ports {
         match self {
             Self::Memif => {
                 let end = MemifEnd { socket: &socket, id: port as u32, role: "server" };
-                format!("kind = \"memif\", {end}, trusted-peer = true")
+                format!("{{ kind = \"memif\", {end}, trusted-peer = true }}")
             }
-            Self::Vhost => format!("kind = \"vhost-user\", path = \"{}\", server = true", socket.display()),
+            Self::Vhost => {
+                format!("{{ kind = \"vhost-user\", path = \"{}\", server = true }}", socket.display())
+            }
         }
     }
 
@@ -217,25 +219,40 @@ impl SwitchUnderTest {
         let folder = scratch.folder(spec.name)?;
         let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
         let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores: spec.cores };
-        let mut config = Config::new(&prefix, &setup.socket(), spec.cores.forwarding, spec.shared, spec.nft);
-        config.section(spec.sections).vpc(VNI);
-        for (port, (name, more)) in spec.vnics.iter().enumerate() {
-            config.vnic(name, station(spec.first + port as u8), &spec.ports.served(&folder, port), more);
+        let mut config = Config::new(&Head {
+            prefix: &prefix,
+            socket: &setup.socket(),
+            hugepages: "auto",
+            memory: 192,
+            mbufs: 32_768,
+            plugin: None,
+            cores: &[spec.cores.forwarding],
+            workers: if spec.shared { "idle = \"sleep\"" } else { "idle = \"poll\"" },
+            nft: spec.nft,
+        });
+        config.section(spec.sections).vpc("tenant", VNI, "");
+        for (number, (name, more)) in spec.vnics.iter().enumerate() {
+            let (mac, vip) = station(spec.first + number as u8);
+            let port = spec.ports.served(&folder, number);
+            config.vnic(&VnicLines { name, vpc: "tenant", mac, vips: &[vip], mtu: 1500, port: &port, more });
         }
         let vnics = spec.vnics.len();
+        let mut uplink = |end: &MemifEnd<'_>, [own, other]: [u8; 2], behind: &[Station], more: &str| {
+            let port = format!("{{ kind = \"memif\", {end} }}\n{more}");
+            let (own, far) = (vtep(own), [vtep(other)]);
+            config.uplink(&UplinkLines { name: "up", own, far: &far, mtu: 1600, port: &port });
+            for station in behind {
+                config.location(VNI, *station, far[0].1);
+            }
+        };
         match &spec.uplink {
             Uplink::None => {}
             Uplink::Here(more) => {
                 let socket = Ports::Memif.socket(&folder, vnics);
                 let end = MemifEnd { socket: &socket, id: vnics as u32, role: "server" };
-                config.uplink(&end, vtep(1), vtep(2), more).location(VNI, REMOTE, vtep(2).1);
+                uplink(&end, [1, 2], &[REMOTE], more);
             }
-            Uplink::Switch { end, vteps: [own, other], behind } => {
-                config.uplink(end, vtep(*own), vtep(*other), "");
-                for station in behind {
-                    config.location(VNI, *station, vtep(*other).1);
-                }
-            }
+            Uplink::Switch { end, vteps, behind } => uplink(end, *vteps, behind, ""),
         }
         let mut daemon = Daemon::start(&setup, config.text())?;
         daemon.process().favour();
@@ -328,7 +345,7 @@ fn run(rig: &mut Rig, runtime: &Runtime, demand: &Demand) -> Result<Outcome, Liv
 
 /// A stream of the shortest UDP frames between two stations, one flow as fast as it goes; what differs is for the caller.
 pub fn stream(name: &str, from: usize, to: usize, src: Station, dst: Station) -> StreamPlan {
-    let shape = Shape { protocol: Protocol::Udp, v6: false, tos: 0, vlan: None, syn: false, tunnel: None };
+    let shape = Shape::plain(Protocol::Udp, 0);
     let tuples = Tuples {
         src_mac: Macs::one(src.0),
         dst_mac: Macs::one(dst.0),
@@ -339,19 +356,8 @@ pub fn stream(name: &str, from: usize, to: usize, src: Station, dst: Station) ->
         qp: Range::one(0),
         vni: Range::one(0),
     };
-    StreamPlan {
-        name: name.into(),
-        from,
-        to,
-        rate: Rate::Max,
-        window: Some(WINDOW),
-        sizes: vec![(64, 1)],
-        flows: 1,
-        churn: 0,
-        distribution: Distribution::InTurn,
-        exponent: 1.0,
-        content: Content::Made { shape, tuples: Box::new(tuples), opcodes: vec![0] },
-    }
+    let content = Content::Made { shape, tuples: Box::new(tuples), opcodes: vec![0] };
+    StreamPlan { window: Some(WINDOW), ..StreamPlan::new(name, from, to, vec![(64, 1)], content) }
 }
 
 impl StreamPlan {

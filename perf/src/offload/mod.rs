@@ -21,7 +21,7 @@ use crate::host::interrupt;
 use crate::live::LiveError;
 use crate::live::config::{Counted, number};
 use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
-use crate::options::{Common, Plot, within};
+use crate::options::{Common, OneCore, Plot, within};
 
 use report::{Churn, Look, OffloadReport, OffloadTrial};
 
@@ -43,9 +43,8 @@ pub struct OffloadOptions {
     /// How long the churn goes on, in seconds.
     #[arg(long, default_value_t = 60.0, value_parser = within::<f64>(0.1, 3600.0))]
     churn_seconds: f64,
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    core: Option<usize>,
+    #[command(flatten)]
+    on: OneCore,
     #[command(flatten)]
     plot: Plot,
     #[command(flatten)]
@@ -76,7 +75,7 @@ pub fn run(options: &OffloadOptions) -> anyhow::Result<()> {
         "the e-switch is simulated, on the worker's core: its cycles (sim) are apart, and say nothing of a NIC"
     );
     println!("{}", report::TABLE.head());
-    let bench = PreparedHost::prepare(options.core, 512, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.on.core, 512, options.common.keep)?;
     let shared = [flows("fast", FAST, FAST.count), flows("slow", SLOW, SLOW.count)];
     let runtime = ports::runtime(&ports::plan_of(&shared), bench.cores.housekeeping, MBUFS)?;
     let start = |name: &str, hot: u64, streams: &[StreamPlan]| {

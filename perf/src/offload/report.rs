@@ -107,25 +107,16 @@ impl OffloadReport {
     /// The course of the churn, into `stem.svg` and `stem.png`.
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
         let Some(churn) = &self.churn else { return Ok(()) };
-        let series = |name: &str, of: fn(&Look) -> f64| Series {
-            name: name.into(),
-            points: churn.looks.iter().map(|look| (look.at, of(look))).collect(),
+        let series = |name: &str, of: fn(&Look) -> f64| {
+            Series::new(name, churn.looks.iter().map(|look| (look.at, of(look))))
         };
-        let panel =
-            |title: &str, series: Vec<Series>| Panel { title: title.into(), series, logarithmic: false };
+        let flows = [series("rules", |look| look.rules as f64), series("flows", |look| look.flows as f64)];
+        let installed = series("installed", |look| look.installed as f64);
+        let resident = series("resident", |look| look.memory as f64 / 1_048_576.0);
         let panels = [
-            panel(
-                "rules and flows in the simulated e-switch",
-                vec![series("rules", |look| look.rules as f64), series("flows", |look| look.flows as f64)],
-            ),
-            panel(
-                "flows that came into hardware so far",
-                vec![series("installed", |look| look.installed as f64)],
-            ),
-            panel(
-                "memory of the daemon, MiB",
-                vec![series("resident", |look| look.memory as f64 / 1_048_576.0)],
-            ),
+            Panel::new("rules and flows in the simulated e-switch", false, flows.into()),
+            Panel::new("flows that came into hardware so far", false, vec![installed]),
+            Panel::new("memory of the daemon, MiB", false, vec![resident]),
         ];
         let title =
             format!("{} new flows a second for {} s", churn.flows as f64 / churn.seconds, churn.seconds);

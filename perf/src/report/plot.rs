@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use super::delay::Quantiles;
 use crate::live::LiveError;
 
 const FONTS: [&str; 4] = [
@@ -35,6 +36,30 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// Whether the axis is logarithmic; values are then taken as at least 0.1.
     pub logarithmic: bool,
+}
+
+impl Series {
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self { name: name.into(), points: points.into_iter().collect() }
+    }
+
+    /// The median and the upper percentiles over time; a gap where nothing arrived.
+    pub fn percentiles(points: impl Iterator<Item = (f64, Option<Quantiles>)> + Clone) -> Vec<Self> {
+        let line = |name: &str, of: fn(Quantiles) -> f64| {
+            Self::new(name, points.clone().map(|(at, delay)| (at, delay.map_or(f64::NAN, of))))
+        };
+        vec![
+            line("p50", |delay| delay.p50),
+            line("p99", |delay| delay.p99),
+            line("p99.9", |delay| delay.p999),
+        ]
+    }
+}
+
+impl Panel {
+    pub fn new(title: impl Into<String>, logarithmic: bool, series: Vec<Series>) -> Self {
+        Self { title: title.into(), series, logarithmic }
+    }
 }
 
 /// Draws the panels one below the other into `stem.svg` and `stem.png`; `shaded` marks stretches of time.

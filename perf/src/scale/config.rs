@@ -5,9 +5,10 @@ use std::path::Path;
 use super::lane::WorkerLane;
 use crate::compare::cases::Job;
 use crate::compare::frames::{TENANT_IP, TENANT_MAC, peers};
-use crate::compare::ours::{Head, PortLine, VnicLines, head, locations, network, uplink, vnic};
+use crate::compare::ours::{begin, head, locations, network, vnic};
 use crate::compare::peer::mbufs;
 use crate::compare::plugin::TemplateDevice;
+use crate::live::config::{Head, UplinkLines};
 
 /// A lane of a switch, with its worker's core and its devices.
 #[derive(Debug, Clone)]
@@ -43,20 +44,20 @@ pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: DaemonId
     let DaemonIdentity { prefix, socket, plugin } = identity;
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
     let (memory, mbufs) = (memory(job, workers.len()), workers.len() * mbufs(job, false));
-    let mut text = head(&Head { memory, prefix, mbufs, plugin: Some(plugin), cores: &cores, socket }, job);
+    let head = Head { memory, mbufs, plugin: Some(plugin), cores: &cores, ..head(prefix, socket) };
+    let mut config = begin(job, &head);
     let shared = Job { tenants: Some(lanes), ..job.clone() };
     for worker in workers {
-        let (lane, [inside, outside]) = (worker.lane, worker.ports());
-        let (tenant, mac) = (lane.tenant(), TENANT_MAC);
-        network(&mut text, &shared, tenant);
-        let port = format!("port = {}", raw(&worker.inside, 2 * usize::from(lane.0)));
-        let vips = format!("\"{TENANT_IP}\"");
-        vnic(&mut text, &VnicLines { name: &inside, tenant, mac, vips: &vips, port: &port }, &shared);
+        let (lane, tenant, [inside, outside]) = (worker.lane, worker.lane.tenant(), worker.ports());
+        network(&mut config, &shared, tenant);
+        let port = raw(&worker.inside, 2 * usize::from(lane.0));
+        vnic(&mut config, &shared, tenant, (&inside, &port), (TENANT_MAC, &[TENANT_IP]));
         let port = raw(&worker.outside, 2 * usize::from(lane.0) + 1);
-        uplink(&mut text, PortLine { name: &outside, port: &port }, 1600, lane.near(), &[lane.far()]);
-        locations(&mut text, tenant, lane.far(), peers(job.flows.count));
+        let (own, far) = (lane.near(), [lane.far()]);
+        config.uplink(&UplinkLines { name: &outside, own, far: &far, mtu: 1600, port: &port });
+        locations(&mut config, tenant, lane.far(), peers(job.flows.count));
     }
-    text
+    config.text().to_owned()
 }
 
 fn raw(device: &TemplateDevice, number: usize) -> String {

@@ -18,8 +18,7 @@ pub mod testbed;
 use std::path::{Path, PathBuf};
 
 use crate::compare::CompareError;
-use crate::compare::cases::{Case, FlowCount, Job, Traffic};
-use crate::compare::frames::INNER_BYTES;
+use crate::compare::cases::{Case, FlowCount, Job, Work};
 use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, sample};
 use crate::compare::sample::Sample;
@@ -28,7 +27,7 @@ use crate::host::daemon::DaemonSetup;
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt, io, tsc};
-use crate::options::{Common, within};
+use crate::options::{Carried, Common, within};
 use config::{DaemonIdentity, WorkerSetup};
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
@@ -67,15 +66,8 @@ pub struct ScaleOptions {
     /// Numbers of flows of each worker.
     #[arg(long, value_delimiter = ',', default_value = "1k,100k")]
     flows: Vec<FlowCount>,
-    /// Length of the inner Ethernet frame, with its frame check sequence.
-    #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
-    inner_bytes: usize,
-    /// What the inner frames carry: tcp, rocev2 (or roce), mixed.
-    #[arg(long, default_value = "tcp")]
-    traffic: Traffic,
-    /// Rates for the link, VPCs, vNICs and classes, so high that each packet pays and none waits.
-    #[arg(long)]
-    qos: bool,
+    #[command(flatten)]
+    carried: Carried,
     /// Rounds of each case.
     #[arg(long, default_value_t = 5, value_parser = within::<usize>(1, 1000))]
     rounds: usize,
@@ -94,20 +86,6 @@ fn with_lanes(word: &str) -> Result<Case, String> {
     match word.parse() {
         Ok(case) if case != Case::L2 => Ok(case),
         _ => Err(format!("{word} has no lane for each worker; choose of encap, decap, both")),
-    }
-}
-
-impl ScaleOptions {
-    fn jobs(&self) -> Vec<Job> {
-        let job = |case: Case, flows: &FlowCount| Job {
-            case,
-            tenants: None,
-            flows: flows.clone(),
-            inner_bytes: self.inner_bytes,
-            traffic: self.traffic,
-            qos: self.qos,
-        };
-        self.cases.iter().flat_map(|&case| self.flows.iter().map(move |flows| job(case, flows))).collect()
     }
 }
 
@@ -154,7 +132,8 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, ScaleE
             return Ok(report);
         }
     };
-    let jobs = options.jobs();
+    let works = options.cases.iter().map(|&case| Work { case, tenants: None });
+    let jobs = options.carried.jobs(works, &options.flows);
     let memory = |job: &Job| 2 * config::memory(job, 1) + config::memory(job, usize::from(WORKERS));
     let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
     let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };

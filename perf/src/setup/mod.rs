@@ -23,7 +23,7 @@ use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
 use crate::live::config::Counted;
 use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
-use crate::options::{Common, within};
+use crate::options::{Common, OneCore, within};
 
 use miss::Misses;
 use report::{Beside, SetupReport, SetupRound};
@@ -31,9 +31,8 @@ use report::{Beside, SetupReport, SetupRound};
 /// New flows per second, and established traffic beside a scanner.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SetupOptions {
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    core: Option<usize>,
+    #[command(flatten)]
+    on: OneCore,
     /// New flows of a round.
     #[arg(long, default_value_t = 1_000_000, value_parser = within::<u32>(1000, 8_000_000))]
     flows: u32,
@@ -68,7 +67,7 @@ const PORTS: u32 = 60_000;
 pub fn run(options: &SetupOptions) -> anyhow::Result<()> {
     let vswitch = options.common.vswitch()?;
     interrupt::install()?;
-    let bench = PreparedHost::prepare(options.core, 768, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.on.core, 768, options.common.keep)?;
     // All flows of a round, one after the other; and beside the neighbour, one that cares for nothing.
     let scanner = plan("scanner", 1, options.flows, Distribution::InTurn);
     let careless = StreamPlan { window: Some(0), ..plan("scanner", 1, 1, Distribution::New) };

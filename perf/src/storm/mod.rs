@@ -26,7 +26,7 @@ use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
 use crate::live::config::Counted;
 use crate::live::testbed::{self, PreparedHost, REMOTE, Station, SwitchSpec, TestBed, station};
-use crate::options::{Common, Plot, within};
+use crate::options::{Common, OneCore, Plot, within};
 
 use report::{StormBin, StormReport, StormTrial};
 
@@ -51,9 +51,8 @@ pub struct StormOptions {
     /// The victim's rate in percent of the worker's capacity.
     #[arg(long, default_value_t = 40.0, value_parser = within::<f64>(1.0, 100.0))]
     share: f64,
-    /// The core that forwards [default: the last one].
-    #[arg(long)]
-    core: Option<usize>,
+    #[command(flatten)]
+    on: OneCore,
     #[command(flatten)]
     plot: Plot,
     #[command(flatten)]
@@ -74,7 +73,7 @@ pub fn run(options: &StormOptions) -> anyhow::Result<()> {
     interrupt::install()?;
     println!("{}", options.intention());
     println!("{}", report::TABLE.head());
-    let bench = PreparedHost::prepare(options.core, 512, options.common.keep)?;
+    let bench = PreparedHost::prepare(options.on.core, 512, options.common.keep)?;
     let streams = [victim(options), storm()];
     let plan = ports::plan_of(&streams);
     let runtime = ports::runtime(&plan, bench.cores.housekeeping, MBUFS)?;

@@ -119,42 +119,30 @@ impl StormReport {
 
     /// Draws it over time: `stem.svg` and `stem.png`.
     pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
-        let (mut shaded, mut start) = (Vec::new(), 0.0);
-        let mut points: [Vec<(f64, f64)>; 7] = Default::default();
+        let (mut shaded, mut start, mut bins) = (Vec::new(), 0.0, Vec::new());
         for trial in &self.trials {
-            for bin in &trial.bins {
-                let at = start + bin.at;
-                let delay = bin.delay.map_or([f64::NAN; 3], |delay| [delay.p50, delay.p99, delay.p999]);
-                let admitted = bin.storm_admitted / 1e3;
-                let values = [
-                    bin.victim_offered / 1e6,
-                    bin.victim_served / 1e6,
-                    admitted,
-                    bin.storm_offered / 1e3 - admitted,
-                ];
-                for (series, value) in points.iter_mut().zip(values.into_iter().chain(delay)) {
-                    series.push((at, value));
-                }
-            }
+            bins.extend(trial.bins.iter().map(|bin| (start + bin.at, Some(bin))));
             if trial.storm {
                 shaded.push((start, start + trial.seconds));
             }
             start += trial.seconds;
-            points.iter_mut().for_each(|series| series.push((start, f64::NAN)));
+            // A gap between trials.
+            bins.push((start, None));
         }
-        let mut points = points.into_iter();
-        let mut panel = |title: &str, names: &[&str], logarithmic| Panel {
-            title: title.into(),
-            series: names
-                .iter()
-                .map(|name| Series { name: (*name).into(), points: points.next().unwrap_or_default() })
-                .collect(),
-            logarithmic,
+        let line = |name: &str, of: fn(&StormBin) -> f64| {
+            Series::new(name, bins.iter().map(|(at, bin)| (*at, bin.map_or(f64::NAN, of))))
         };
+        let victim =
+            [line("offered", |bin| bin.victim_offered / 1e6), line("served", |bin| bin.victim_served / 1e6)];
+        let storm = [
+            line("admitted", |bin| bin.storm_admitted / 1e3),
+            line("refused", |bin| (bin.storm_offered - bin.storm_admitted) / 1e3),
+        ];
+        let delays = Series::percentiles(bins.iter().map(|(at, bin)| (*at, bin.and_then(|bin| bin.delay))));
         let panels = [
-            panel("victim, million packets a second", &["offered", "served"], false),
-            panel("storm, thousand new queue pairs a second", &["admitted", "refused"], false),
-            panel("delay of the victim's packets, microseconds", &["p50", "p99", "p99.9"], true),
+            Panel::new("victim, million packets a second", false, victim.into()),
+            Panel::new("storm, thousand new queue pairs a second", false, storm.into()),
+            Panel::new("delay of the victim's packets, microseconds", true, delays),
         ];
         let title = format!(
             "{} queue pairs at {:.2} Mpps; storm of {} new queue pairs a second (shaded)",

@@ -93,6 +93,23 @@ pub struct Connection {
 }
 
 impl StreamPlan {
+    /// One flow as fast as it goes, with the generator's window.
+    pub fn new(name: &str, from: usize, to: usize, sizes: Vec<(u32, u32)>, content: Content) -> Self {
+        Self {
+            name: name.into(),
+            from,
+            to,
+            rate: Rate::Max,
+            window: None,
+            sizes,
+            flows: 1,
+            churn: 0,
+            distribution: Distribution::InTurn,
+            exponent: 1.0,
+            content,
+        }
+    }
+
     /// Mean length of its frames, frame check sequence and tunnel included.
     pub fn mean_bytes(&self) -> f64 {
         let tunnel = match &self.content {
@@ -248,20 +265,17 @@ impl Checker<'_> {
             let what = "an exponent goes with distribution = \"zipf\" and is in 0 to 10; correct one of them";
             return Err(self.wrong(&spec.zipf_exponent, what));
         }
-        let stream = StreamPlan {
-            name: spec.name.get_ref().clone(),
-            from: self.port(&spec.from, ports)?,
-            to: self.port(&spec.to, ports)?,
+        let (from, to) = (self.port(&spec.from, ports)?, self.port(&spec.to, ports)?);
+        let sizes = self.sizes(&content)?;
+        Ok(StreamPlan {
             rate: spec.rate,
             window: spec.window,
-            sizes: self.sizes(&content)?,
             flows: flows as u32,
             churn,
             distribution: spec.distribution,
             exponent,
-            content,
-        };
-        Ok(stream)
+            ..StreamPlan::new(spec.name.get_ref(), from, to, sizes, content)
+        })
     }
 
     fn port(&self, name: &Spanned<String>, ports: &[PortPlan]) -> Result<usize, ScenarioError> {
