@@ -41,6 +41,22 @@ pub enum CompareError {
         /// The smallest share seen, in percent.
         worst: f64,
     },
+    #[error(
+        "only {kept} of {wanted} rounds were quiet: in the others a worker had less than 97 % of its core, at worst \
+         {worst:.0} %; stop what else runs on cores {cores:?}"
+    )]
+    NoisyRounds {
+        kept: usize,
+        wanted: usize,
+        cores: [usize; 2],
+        /// The smallest share seen, in percent.
+        worst: f64,
+    },
+    /// One core is not enough.
+    #[error(
+        "cores {0:?}: two different ones of those that this process may use are needed; name them with --cores"
+    )]
+    Cores(Vec<usize>),
     /// A switch that should forward does not.
     #[error("{switch} forwarded nothing in {seconds} s, although its output was right before")]
     Silent {

@@ -53,11 +53,9 @@ impl Machine {
             let text = process::run(program, arguments, &[]).unwrap_or_default();
             text.lines().next().unwrap_or("not there").to_owned()
         };
-        let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let named = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             date: said("date", &["-u", "+%F"]),
-            processor: named.map_or("unknown", |(_, name)| name).to_owned(),
+            processor: tsc::processor(),
             cores: crate::host::cores::available().len(),
             hertz: tsc::hertz().unwrap_or(0.0),
             kernel: said("uname", &["-sr"]),

@@ -1,13 +1,13 @@
 //! The ports of a scenario, opened: each with one queue to send, and those to receive that the other end may use.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmd::{Burst, Mbuf, MempoolConfig, PciAccess, Port, PortConfig, Ring, RxQueue, StartedPort, TxQueue};
 use wire::PacketBuf;
 
 use super::scenario::Attachment;
 use super::scenario::check::{Plan, PortPlan, StreamPlan};
-use crate::host::{interrupt, scratch};
+use crate::host::scratch;
 use crate::live::LiveError;
 use crate::live::ports::{self, Runtime};
 
@@ -86,19 +86,14 @@ impl Lane {
     }
 
     pub fn await_link(&self) -> Result<(), LiveError> {
-        let end = Instant::now() + LINK;
-        while !self.port.link()?.up {
-            if Instant::now() > end {
-                return Err(LiveError::Silent(format!(
-                    "port {} ({}) has no link after {} s; start what is at its other end, or look at its cable",
-                    self.name,
-                    self.port.name(),
-                    LINK.as_secs()
-                )));
-            }
-            interrupt::pause(Duration::from_millis(10))?;
-        }
-        Ok(())
+        ports::link_within(&self.port, LINK)?.ok_or_else(|| {
+            LiveError::Silent(format!(
+                "port {} ({}) has no link after {} s; start what is at its other end, or look at its cable",
+                self.name,
+                self.port.name(),
+                LINK.as_secs()
+            ))
+        })
     }
 
     /// Bits per second, where the driver of a real device knows; software has no line.

@@ -44,13 +44,11 @@ pub struct Ceiling {
 impl GenReport {
     /// A report with nothing measured yet.
     pub fn new(scenario: &str, core: usize, hertz: u64) -> Self {
-        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             scenario: scenario.into(),
             version: env!("CARGO_PKG_VERSION"),
             dpdk: pmd::Eal::dpdk_version(),
-            processor: model.map_or("unknown", |model| model.1).to_owned(),
+            processor: crate::host::tsc::processor(),
             core,
             hertz,
             ceilings: Vec::new(),

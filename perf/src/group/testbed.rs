@@ -1,6 +1,7 @@
 //! The test bed of the group: one switch or two, and this process as all members.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -24,6 +25,8 @@ use crate::report::delay::Quantiles;
 /// Packets of a ring: a whole round fits.
 const RING: u16 = 1024;
 const MBUFS: u32 = 8191;
+/// How long the uplinks may take to find each other.
+const TUNNEL: Duration = Duration::from_secs(10);
 /// Length of a step of the time series, in seconds.
 const STEP: f64 = 0.1;
 /// Frames of the measurement without a switch, and those before it that only warm up.
@@ -97,19 +100,16 @@ impl GroupTestBed {
 
     /// Waits until the uplinks have found each other.
     fn await_tunnel(&mut self) -> Result<(), LiveError> {
-        for _ in 0..500 {
+        let up = interrupt::until(TUNNEL, || -> Result<_, LiveError> {
             let mut up = 0;
             for switch in &mut self.switches {
                 let ports = switch.daemon.ask("port list")?;
                 let rows = ports.as_array().into_iter().flatten();
                 up += rows.filter(|port| port["name"] == "up" && port["link"] == "up").count();
             }
-            if up == self.switches.len() {
-                return Ok(());
-            }
-            interrupt::pause(std::time::Duration::from_millis(20))?;
-        }
-        Err(LiveError::Silent("the uplinks of the two switches have no link".into()))
+            Ok((up == self.switches.len()).then_some(()))
+        })?;
+        up.ok_or_else(|| LiveError::Silent("the uplinks of the two switches have no link".into()))
     }
 
     /// Plays rounds for as long as asked.

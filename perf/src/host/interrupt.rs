@@ -10,6 +10,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{HostError, io};
 
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Turns the signals into the flag, from now on.
@@ -24,6 +27,21 @@ pub fn install() -> Result<(), HostError> {
 /// Fails once the user has asked to stop.
 pub fn check() -> Result<(), HostError> {
     if INTERRUPTED.load(Ordering::Relaxed) { Err(HostError::Interrupted) } else { Ok(()) }
+}
+
+/// Looks every few milliseconds until something is found; `None` when that takes longer than `limit`.
+pub fn until<T, E: From<HostError>>(
+    limit: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let end = Instant::now() + limit;
+    loop {
+        let found = look()?;
+        if found.is_some() || Instant::now() > end {
+            return Ok(found);
+        }
+        pause(LOOK)?;
+    }
 }
 
 /// Sleeps, but not longer than until the user asks to stop.

@@ -16,6 +16,13 @@ pub fn hertz() -> Result<f64, HostError> {
     })
 }
 
+/// The processor, as it names itself.
+pub fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    named.map_or("unknown", |(_, name)| name).to_owned()
+}
+
 fn from_cpuinfo(text: &str) -> Option<f64> {
     let field = |name: &str| {
         text.lines().find_map(|line| {

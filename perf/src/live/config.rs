@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 use wire::MacAddr;
@@ -10,6 +11,7 @@ use wire::MacAddr;
 use super::LiveError;
 use super::testbed::Station;
 use crate::host::daemon::Daemon;
+use crate::host::interrupt;
 
 /// A memif of the daemon.
 #[derive(Debug, Clone, Copy)]
@@ -141,15 +143,12 @@ impl Config {
 /// Waits until a daemon has started all of its `count` ports; it answers commands before.
 pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<(), LiveError> {
     let mut last = Value::Null;
-    for _ in 0..1000 {
+    let started = interrupt::until(Duration::from_secs(20), || -> Result<_, LiveError> {
         last = daemon.ask("port list")?;
         let rows = last.as_array().into_iter().flatten();
-        if rows.filter(|port| port["state"] == "started").count() >= count {
-            return Ok(());
-        }
-        crate::host::interrupt::pause(std::time::Duration::from_millis(20))?;
-    }
-    Err(LiveError::Answer {
+        Ok((rows.filter(|port| port["state"] == "started").count() >= count).then_some(()))
+    })?;
+    started.ok_or_else(|| LiveError::Answer {
         command: "port list".into(),
         what: format!("that all of {count} ports are started, after 20 s"),
         answer: last.to_string().chars().take(600).collect(),
@@ -201,15 +200,14 @@ impl Counted {
     /// Once the worker is done with what it has: two looks alike.
     pub fn at_rest(daemon: &mut Daemon) -> Result<Self, LiveError> {
         let mut last = Self::of(daemon)?;
-        for _ in 0..100 {
-            crate::host::interrupt::pause(std::time::Duration::from_millis(20))?;
+        let at_rest = interrupt::until(Duration::from_secs(2), || -> Result<_, LiveError> {
+            interrupt::pause(Duration::from_millis(20))?;
             let next = Self::of(daemon)?;
-            if (&next.fwd, &next.port, &next.vnic) == (&last.fwd, &last.port, &last.vnic) {
-                return Ok(next);
-            }
+            let same = (&next.fwd, &next.port, &next.vnic) == (&last.fwd, &last.port, &last.vnic);
             last = next;
-        }
-        Err(LiveError::Silent("the switch's counters go on moving with no traffic".into()))
+            Ok(same.then(|| last.clone()))
+        })?;
+        at_rest.ok_or_else(|| LiveError::Silent("the switch's counters go on moving with no traffic".into()))
     }
 
     pub fn port(&self, name: &str, counter: &str) -> Result<u64, LiveError> {

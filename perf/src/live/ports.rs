@@ -78,7 +78,7 @@ pub(crate) fn start_when_served(
         match port.start(config, &runtime.pool) {
             Ok((started, rx, tx)) => {
                 // Whoever waits for the link says that there is none.
-                if !connects || is_up_within(&started, ANSWER)? || Instant::now() > end {
+                if !connects || link_within(&started, ANSWER)?.is_some() || Instant::now() > end {
                     return Ok((started, rx, tx));
                 }
                 port = started.stop(rx, tx).map_err(|(.., error)| error)?;
@@ -91,15 +91,6 @@ pub(crate) fn start_when_served(
 }
 
 /// Waits for a link, but not longer than `limit`.
-fn is_up_within(port: &StartedPort, limit: Duration) -> Result<bool, LiveError> {
-    let end = Instant::now() + limit;
-    loop {
-        if port.link()?.up {
-            return Ok(true);
-        }
-        if Instant::now() > end {
-            return Ok(false);
-        }
-        interrupt::pause(Duration::from_millis(2))?;
-    }
+pub(crate) fn link_within(port: &StartedPort, limit: Duration) -> Result<Option<()>, LiveError> {
+    interrupt::until(limit, || Ok(port.link()?.up.then_some(())))
 }

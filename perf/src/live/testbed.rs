@@ -7,7 +7,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wire::MacAddr;
 
@@ -144,15 +144,10 @@ impl Ports {
 }
 
 fn await_socket(socket: &Path) -> Result<(), LiveError> {
-    let end = Instant::now() + SERVED;
-    while !socket.exists() {
-        if Instant::now() > end {
-            let what = format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs());
-            return Err(LiveError::Silent(what));
-        }
-        interrupt::pause(Duration::from_millis(20))?;
-    }
-    Ok(())
+    let found = interrupt::until(SERVED, || Ok::<_, HostError>(socket.exists().then_some(())))?;
+    found.ok_or_else(|| {
+        LiveError::Silent(format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs()))
+    })
 }
 
 /// Where the uplink of a switch goes.

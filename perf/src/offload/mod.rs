@@ -9,7 +9,7 @@
 
 pub mod report;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::generator::observer::Every;
 use crate::generator::ports;
@@ -148,14 +148,12 @@ fn counts(bed: &mut TestBed<'_>) -> Result<Counts, LiveError> {
 
 /// Waits until a device has no rules; says how many are left where it does not come to that.
 fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64, LiveError> {
-    let start = Instant::now();
-    loop {
-        let left = rules.iter().map(|path| shown(&mut bed.daemon, path)).sum::<Result<u64, _>>()?;
-        if left == 0 || start.elapsed() > SETTLE {
-            return Ok(left);
-        }
-        interrupt::pause(Duration::from_millis(20))?;
-    }
+    let mut left = 0;
+    interrupt::until(SETTLE, || -> Result<_, LiveError> {
+        left = rules.iter().map(|path| shown(&mut bed.daemon, path)).sum::<Result<u64, _>>()?;
+        Ok((left == 0).then_some(()))
+    })?;
+    Ok(left)
 }
 
 /// So many percent of the packets are of flows fast enough for hardware.

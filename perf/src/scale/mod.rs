@@ -26,36 +26,11 @@ use crate::host::cores::{self, Cores};
 use crate::host::daemon::DaemonSetup;
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, interrupt, io, tsc};
+use crate::host::{interrupt, io, tsc};
 use crate::options::{Carried, Common, within};
 use config::{DaemonIdentity, WorkerSetup};
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
-
-#[derive(Debug, thiserror::Error)]
-pub enum ScaleError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A switch does not what it should.
-    #[error(transparent)]
-    Compare(#[from] CompareError),
-    #[error(
-        "only {kept} of {wanted} rounds were quiet: in the others a worker had less than 97 % of its core, at worst \
-         {worst:.0} %; stop what else runs on cores {cores:?}"
-    )]
-    Noisy {
-        kept: usize,
-        wanted: usize,
-        cores: [usize; 2],
-        /// The smallest share seen, in percent.
-        worst: f64,
-    },
-    /// One core is not enough.
-    #[error(
-        "cores {0:?}: two different ones of those that this process may use are needed; name them with --cores"
-    )]
-    Cores(Vec<usize>),
-}
 
 /// Two workers of one switch, each with its own generator, against one alone; and the curve beyond.
 #[derive(Debug, Clone, clap::Args)]
@@ -110,7 +85,7 @@ pub fn run(options: &ScaleOptions) -> anyhow::Result<()> {
     options.common.write(&report)
 }
 
-fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, ScaleError> {
+fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, CompareError> {
     let usable = cores::available();
     let cores = match options.cores.as_deref() {
         None => usable.get(..2).map(|two| [two[0], two[1]]),
@@ -119,9 +94,9 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, ScaleE
     };
     let chosen =
         cores.filter(|[first, second]| first != second && usable.contains(first) && usable.contains(second));
-    let cores = chosen.ok_or_else(|| ScaleError::Cores(options.cores.clone().unwrap_or(usable)))?;
+    let cores = chosen.ok_or_else(|| CompareError::Cores(options.cores.clone().unwrap_or(usable)))?;
     let hertz = tsc::hertz()?;
-    let line = bounce::ticks(cores).ok_or_else(|| ScaleError::Cores(cores.into()))?;
+    let line = bounce::ticks(cores).ok_or_else(|| CompareError::Cores(cores.into()))?;
     let mut report =
         ScaleReport { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
     let scratch = Scratch::create(options.common.keep)?;
@@ -157,7 +132,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Runner, ScaleError> {
+    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Runner, CompareError> {
         let folder = self.scratch.folder(&format!("run-{}", self.serial))?;
         let prefix = scratch::file_prefix(self.serial);
         self.serial += 1;
@@ -173,10 +148,10 @@ impl Bench<'_> {
             .collect::<Result<_, _>>()?;
         let socket = setup.socket();
         let identity = DaemonIdentity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
-        Ok(testbed::start(job, &workers, u32::from(WORKERS), &setup, identity)?)
+        testbed::start(job, &workers, u32::from(WORKERS), &setup, identity)
     }
 
-    fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup, ScaleError> {
+    fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup, CompareError> {
         let mut devices = Vec::new();
         for way in [Case::Encap, Case::Decap] {
             let name = |kind: &str| folder.join(format!("{}-{way}.{kind}", lane.0));
@@ -192,7 +167,7 @@ impl Bench<'_> {
     }
 
     /// The rounds of a job, and draws a packet of the switch with both workers.
-    fn rounds(&mut self, job: &Job) -> Result<(Vec<ScaleRound>, f64), ScaleError> {
+    fn rounds(&mut self, job: &Job) -> Result<(Vec<ScaleRound>, f64), CompareError> {
         let mut first = self.start(job, &[0])?;
         let mut second = self.start(job, &[1])?;
         let mut both = self.start(job, &[0, 1])?;
@@ -225,7 +200,7 @@ impl Bench<'_> {
         }
         if rounds.len() < wanted {
             let (kept, worst) = (rounds.len(), worst * 100.0);
-            return Err(ScaleError::Noisy { kept, wanted, cores: self.cores, worst });
+            return Err(CompareError::NoisyRounds { kept, wanted, cores: self.cores, worst });
         }
         let end = both.drawn()?;
         let draws = (end.0 - begin.0) as f64 / pipelines::qos::QUANTUM_MAX as f64;
