@@ -9,7 +9,6 @@
 //! time of its making. The empty loop shows what the machine itself does to such a measurement, and counts how often and for
 //! how long it was kept from its core.
 
-pub mod capacity;
 pub mod empty;
 pub mod interference;
 pub mod report;
@@ -23,10 +22,10 @@ use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
 use crate::host::{HostError, interrupt};
 use crate::live::LiveError;
+use crate::live::capacity::{self, Capacity};
 use crate::live::testbed::{Ports, PreparedHost};
 use crate::options::{Common, OneCore, within};
 
-use capacity::Capacity;
 use report::{LatencyReport, LatencyRow};
 use testbed::{LatencyForwarder, LatencyTestBed};
 

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::capacity::Capacity;
 use super::interference::Interference;
 use super::stalls::StallFigures;
+use crate::live::capacity::Capacity;
 use crate::live::testbed::Ports;
 use crate::report::delay::Quantiles;
 use crate::report::table::{Table, column, number, percent};

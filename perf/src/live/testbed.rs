@@ -28,7 +28,7 @@ use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::hugepages::{self, HugePages};
 use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, interrupt, process, threads};
-use crate::latency::capacity::{self, Capacity};
+use crate::live::capacity::{self, Capacity};
 
 /// Somebody with an address, as `wire` composes frames from.
 pub type Station = (MacAddr, Ipv4Addr);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::miss::Misses;
-use crate::latency::capacity::Capacity;
+use crate::live::capacity::Capacity;
 use crate::report::delay::Quantiles;
 use crate::report::stats::median;
 use crate::report::table::{Table, by_name, column, number};

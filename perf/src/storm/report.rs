@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::StormOptions;
-use crate::latency::capacity::Capacity;
 use crate::live::LiveError;
+use crate::live::capacity::Capacity;
 use crate::report::delay::Quantiles;
 use crate::report::plot::{self, Panel, Series};
 use crate::report::stats::median;
