@@ -9,7 +9,7 @@ use vswitch::config::process::ApiConfig;
 use vswitch::console::repl::{self, Ending};
 use vswitch::control::client::Client;
 use vswitch::daemon;
-use vswitch::nic_check::{self, Host};
+use vswitch::nic_check::{self, HostView};
 
 /// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
 #[derive(Parser)]
@@ -190,7 +190,7 @@ fn nic(
     let sockets = || config.as_ref().map_or_else(ApiConfig::default, |config| config.api.clone()).socket;
     let pci = nic_check::address(pci)?;
     let probed = probe.then(|| nic_check::probe::probe(&socket.unwrap_or_else(sockets), &pci));
-    Ok(nic_check::check(&Host::here(), &pci, given, probed.as_ref())?)
+    Ok(nic_check::check(&HostView::here(), &pci, given, probed.as_ref())?)
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {

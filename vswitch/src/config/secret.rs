@@ -39,14 +39,14 @@ impl fmt::Debug for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_string(Reader)
+        deserializer.deserialize_string(SecretReader)
     }
 }
 
 /// Takes texts. Everything else is refused without being quoted, as serde's own errors would.
-struct Reader;
+struct SecretReader;
 
-impl Visitor<'_> for Reader {
+impl Visitor<'_> for SecretReader {
     type Value = Secret;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

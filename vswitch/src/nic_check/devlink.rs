@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::host::{Host, Unanswered};
+use super::host::{HostView, Unanswered};
 
 /// The e-switch of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl fmt::Display for EswitchModes {
     }
 }
 
-fn ask(host: &Host, tool: &str, args: &[&str]) -> Result<Value, Unanswered> {
+fn ask(host: &HostView, tool: &str, args: &[&str]) -> Result<Value, Unanswered> {
     let answer = host.tools.run(tool, args)?;
     serde_json::from_str(&answer).map_err(|_| strange(tool, args, &answer))
 }
@@ -46,7 +46,7 @@ fn word(value: &Value) -> Option<String> {
 ///
 /// # Errors
 /// When devlink does not say.
-pub fn eswitch(host: &Host, pci: &str) -> Result<EswitchModes, Unanswered> {
+pub fn eswitch(host: &HostView, pci: &str) -> Result<EswitchModes, Unanswered> {
     let handle = format!("pci/{pci}");
     let args = ["-j", "dev", "eswitch", "show", &handle];
     let answer = ask(host, "devlink", &args)?;
@@ -59,7 +59,7 @@ pub fn eswitch(host: &Host, pci: &str) -> Result<EswitchModes, Unanswered> {
 ///
 /// # Errors
 /// When devlink does not say.
-pub fn steering(host: &Host, pci: &str) -> Result<String, Unanswered> {
+pub fn steering(host: &HostView, pci: &str) -> Result<String, Unanswered> {
     let handle = format!("pci/{pci}");
     let args = ["-j", "dev", "param", "show", &handle, "name", "flow_steering_mode"];
     let answer = ask(host, "devlink", &args)?;
@@ -75,7 +75,7 @@ pub fn steering(host: &Host, pci: &str) -> Result<String, Unanswered> {
 ///
 /// # Errors
 /// When devlink does not say.
-pub fn firmware(host: &Host, pci: &str) -> Result<String, Unanswered> {
+pub fn firmware(host: &HostView, pci: &str) -> Result<String, Unanswered> {
     let handle = format!("pci/{pci}");
     let args = ["-j", "dev", "info", &handle];
     let answer = ask(host, "devlink", &args)?;
@@ -88,7 +88,7 @@ pub fn firmware(host: &Host, pci: &str) -> Result<String, Unanswered> {
 ///
 /// # Errors
 /// When dcb does not say.
-pub fn pfc(host: &Host, netdev: &str) -> Result<Vec<usize>, Unanswered> {
+pub fn pfc(host: &HostView, netdev: &str) -> Result<Vec<usize>, Unanswered> {
     let args = ["-j", "pfc", "show", "dev", netdev];
     let answer = ask(host, "dcb", &args)?;
     let told = answer.get("prio_pfc").or_else(|| answer.get("prio-pfc")).and_then(Value::as_array);
@@ -101,7 +101,7 @@ pub fn pfc(host: &Host, netdev: &str) -> Result<Vec<usize>, Unanswered> {
 ///
 /// # Errors
 /// When dcb does not say.
-pub fn dscps(host: &Host, netdev: &str) -> Result<usize, Unanswered> {
+pub fn dscps(host: &HostView, netdev: &str) -> Result<usize, Unanswered> {
     let args = ["-j", "app", "show", "dev", netdev];
     let answer = ask(host, "dcb", &args)?;
     let told = answer.get("dscp_prio").or_else(|| answer.get("dscp-prio"));

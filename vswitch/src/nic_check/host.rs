@@ -112,14 +112,14 @@ fn read_aside(mut from: impl Read + Send + 'static) -> io::Result<mpsc::Receiver
 }
 
 /// A host to look at.
-pub struct Host {
+pub struct HostView {
     /// Where its file system begins: `/`, or a made-up tree.
     pub root: PathBuf,
     /// Its tools.
     pub tools: Box<dyn Tools>,
 }
 
-impl Host {
+impl HostView {
     /// The host that this process runs on.
     pub fn here() -> Self {
         Self { root: PathBuf::from("/"), tools: Box::new(Installed) }
@@ -145,7 +145,7 @@ impl Host {
     /// The number in a file.
     ///
     /// # Errors
-    /// As of [`Host::read`], and when it is no number that fits.
+    /// As of [`HostView::read`], and when it is no number that fits.
     pub fn number<T: std::str::FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Unread> {
         let text = self.read(&path)?;
         text.parse().map_err(|_| garbage(path.as_ref(), &text))

@@ -24,7 +24,7 @@ mod wanted;
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, FindingState, NicReport};
-pub use host::Host;
+pub use host::HostView;
 use host::Unread;
 use probe::Probed;
 use wanted::WantedDevice;
@@ -55,7 +55,7 @@ pub enum Unseen {
 
 /// A device that is looked at.
 struct DeviceLook<'a> {
-    host: &'a Host,
+    host: &'a HostView,
     wanted: &'a WantedDevice,
     /// The config's file.
     file: &'a str,
@@ -128,7 +128,7 @@ pub fn address(pci: &str) -> Result<String, Unseen> {
 /// # Errors
 /// When there is nothing to look at.
 pub fn check(
-    host: &Host,
+    host: &HostView,
     pci: &str,
     config: Option<(&Config, &str)>,
     probed: Option<&Result<Probed, String>>,

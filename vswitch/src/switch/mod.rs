@@ -71,7 +71,7 @@ pub struct Switch {
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
     rcft: rcft::RcftControl,
-    qos: qos::Control,
+    qos: qos::QosControl,
     offload: offload::OffloadControl,
     tidying: tidy::Tidying,
     events: EventLog,
@@ -116,7 +116,7 @@ impl Switch {
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
         let rcft = rcft::RcftControl::new(pool.rcft.clone(), config.control.state.as_deref());
-        let qos = qos::Control::new(pool.tree.clone());
+        let qos = qos::QosControl::new(pool.tree.clone());
         let offload = offload::OffloadControl::new(&config);
         let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
         let bare = Config {
@@ -207,7 +207,7 @@ impl Switch {
     }
 
     /// Rates: limits and what goes through.
-    pub fn qos(&self) -> &qos::Control {
+    pub fn qos(&self) -> &qos::QosControl {
         &self.qos
     }
 

@@ -17,7 +17,7 @@ use crate::config::{BothWays, Config, LimitsConfig, VnicConfig};
 const SAMPLE_NS: u64 = 1_000_000_000;
 
 /// Control's side of the tree.
-pub struct Control {
+pub struct QosControl {
     tree: Arc<Tree>,
     /// What nodes have that are not free.
     applied: HashMap<NodeId, NodeLimits>,
@@ -42,13 +42,13 @@ struct Placed {
 }
 
 /// What one direction of a vNIC comes to.
-struct Wanted {
+struct WantedLimits {
     /// Limits of its classes, and of itself.
     nodes: [(NodeId, NodeLimits); 3],
     control: u64,
 }
 
-impl Wanted {
+impl WantedLimits {
     /// What the vNIC is assured itself.
     fn assured(&self) -> u64 {
         self.nodes[2].1.assured
@@ -95,7 +95,7 @@ fn limits(config: &LimitsConfig, children: u64) -> NodeLimits {
 }
 
 /// What the config gives a vNIC: its own limits and those of its VPC.
-struct Given<'c> {
+struct VnicAndVpcLimits<'c> {
     vnic: &'c VnicConfig,
     vpc: Option<&'c BothWays>,
 }
@@ -109,7 +109,7 @@ fn link(config: &Config, direction: Direction) -> u64 {
     rate.map_or(0, |rate| rate.0)
 }
 
-impl Control {
+impl QosControl {
     /// Control of the tree that workers share.
     pub fn new(tree: Arc<Tree>) -> Self {
         Self {
@@ -160,7 +160,7 @@ impl Control {
         gone.iter().for_each(|&index| self.forget(index));
         for &Concerned { vnic, config: given } in concerned {
             let vpc = vpcs.get(given.vpc.as_str()).copied();
-            self.put(config, vnic, &Given { vnic: given, vpc });
+            self.put(config, vnic, &VnicAndVpcLimits { vnic: given, vpc });
         }
         let before = std::mem::take(&mut self.vpcs);
         for vpc in snapshot.vpcs.iter().flatten() {
@@ -181,7 +181,13 @@ impl Control {
     }
 
     /// What a direction of a vNIC is to have.
-    fn wanted(&self, config: &Config, index: u32, given: &Given<'_>, direction: Direction) -> Wanted {
+    fn wanted(
+        &self,
+        config: &Config,
+        index: u32,
+        given: &VnicAndVpcLimits<'_>,
+        direction: Direction,
+    ) -> WantedLimits {
         let class_node = |class| self.tree.leaf_node(self.tree.leaf(direction, index, class));
         let of_class = |class| of_way(of_class(given.vnic, class), direction);
         let [first, second] = Class::ALL.map(|class| (class_node(class), limits(of_class(class), 0)));
@@ -193,11 +199,11 @@ impl Control {
         let ceilings = [of_rdma, own.ceil, of_vpc, link(config, direction)];
         let base = ceilings.into_iter().find(|rate| *rate > 0).unwrap_or(0);
         let node = self.tree.vnic_node(direction, index);
-        Wanted { nodes: [first, second, (node, own)], control: config.qos.control_rate.of(base) }
+        WantedLimits { nodes: [first, second, (node, own)], control: config.qos.control_rate.of(base) }
     }
 
     /// Gives a vNIC its limits, where they are others than before.
-    fn put(&mut self, config: &Config, vnic: &Vnic, given: &Given<'_>) {
+    fn put(&mut self, config: &Config, vnic: &Vnic, given: &VnicAndVpcLimits<'_>) {
         let known = self.vnics.get(&vnic.index).copied();
         let mut placed = Placed { vpc: vnic.vpc, control: [0; 2], assured: [0; 2] };
         if known.is_none_or(|known| known.vpc != vnic.vpc) {

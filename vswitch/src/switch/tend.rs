@@ -45,7 +45,7 @@ impl Switch {
             let Some(event) = self.pool.events.pop() else { break };
             match event {
                 Event::Neighbour { uplink, binding, claim } => {
-                    if self.neighbours.heard(uplink, binding, claim, now) {
+                    if self.neighbours.learn(uplink, binding, claim, now) {
                         let Binding { address, mac } = binding;
                         tracing::info!(uplink, %address, %mac, "underlay neighbour resolved");
                         self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
@@ -66,7 +66,7 @@ impl Switch {
                     );
                 }
                 Event::Cm { vnic, peer, sends, message } => {
-                    if let Some(own) = self.rcft.heard(vnic, peer, sends, &message) {
+                    if let Some(own) = self.rcft.observe(vnic, peer, sends, &message) {
                         ended.push((vnic, own));
                     }
                 }

@@ -70,7 +70,12 @@ impl Topology {
     }
 
     /// The addresses that a vNIC of the config keeps of those it learned, where it is the one that it was.
-    pub(super) fn still_learned(&mut self, vnic: &VnicConfig, index: u32, given: &Given) -> Vec<IpAddr> {
+    pub(super) fn still_learned(
+        &mut self,
+        vnic: &VnicConfig,
+        index: u32,
+        given: &ConfiguredLinkLocals,
+    ) -> Vec<IpAddr> {
         let vpc = self.draft.vpc_index.get(vnic.vpc.as_str()).copied();
         let same = self
             .draft
@@ -86,9 +91,9 @@ impl Topology {
 
 /// The link-local addresses that a config gives to somebody.
 #[derive(Default)]
-pub(super) struct Given(HashSet<(Vni, Ipv6Addr)>);
+pub(super) struct ConfiguredLinkLocals(HashSet<(Vni, Ipv6Addr)>);
 
-impl Given {
+impl ConfiguredLinkLocals {
     pub(super) fn of(config: &Config) -> Self {
         let vnis: HashMap<&str, Vni> = config.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc.vni)).collect();
         let vni = |vnic: &VnicConfig| vnis.get(vnic.vpc.as_str()).copied();

@@ -170,7 +170,7 @@ impl Neighbours {
 
     /// Takes in that an address has a MAC. True when the MAC is new: what depends on it must be updated. Addresses that nobody
     /// wants are not remembered, so that strangers fill nothing.
-    pub fn heard(
+    pub fn learn(
         &mut self,
         uplink: u16,
         Binding { address, mac }: Binding,
@@ -292,10 +292,10 @@ mod tests {
             (0..40).filter(|i| !table.tick(at(i * 50)).0.is_empty()).map(|i| i * 50).collect();
         assert_eq!(asked, [0, 100, 200, 1200]);
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
-        assert!(table.heard(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
-        assert!(!table.heard(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
+        assert!(table.learn(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
+        assert!(!table.learn(0, Binding { address: hop.address, mac }, ANSWER, at(2000)));
         assert!(
-            !table.heard(0, Binding { address: ip("172.16.0.77"), mac }, ANSWER, at(2000)),
+            !table.learn(0, Binding { address: ip("172.16.0.77"), mac }, ANSWER, at(2000)),
             "strangers are not remembered"
         );
         assert_eq!(table.want(hop), Some(mac));
@@ -313,7 +313,7 @@ mod tests {
         table.set_static(0, ip("172.16.0.2"), mac);
         let now = Instant::now();
         assert!(table.tick(now).0.is_empty());
-        assert!(!table.heard(
+        assert!(!table.learn(
             0,
             Binding { address: ip("172.16.0.2"), mac: MacAddr([2, 0, 0, 0, 0, 2]) },
             ANSWER,
@@ -329,7 +329,7 @@ mod tests {
         let hop = NextHop { uplink: 0, address: ip("172.16.0.2"), source: ip("172.16.0.1") };
         let mac = MacAddr([2, 0, 0, 0, 0, 9]);
         table.want(hop);
-        assert!(table.heard(0, Binding { address: hop.address, mac }, ANSWER, start));
+        assert!(table.learn(0, Binding { address: hop.address, mac }, ANSWER, start));
         (table, hop, mac)
     }
 
@@ -338,12 +338,12 @@ mod tests {
         let start = Instant::now();
         let (mut table, hop, _) = resolved(start);
         let there = MacAddr([2, 0, 0, 0, 0, 10]);
-        assert!(table.heard(0, Binding { address: hop.address, mac: there }, ANSWER, start));
+        assert!(table.learn(0, Binding { address: hop.address, mac: there }, ANSWER, start));
         assert_eq!(table.want(hop), Some(there));
         assert!(table.tick(start).0.is_empty(), "ARP needs no second opinion");
         // A solicitation says it too, and is asked whether it is true.
         let back = MacAddr([2, 0, 0, 0, 0, 11]);
-        assert!(table.heard(
+        assert!(table.learn(
             0,
             Binding { address: hop.address, mac: back },
             Claim { overrides: true, confirms: false },
@@ -358,7 +358,7 @@ mod tests {
         let start = Instant::now();
         let (mut table, hop, mac) = resolved(start);
         let claim = Claim { overrides: false, confirms: true };
-        assert!(!table.heard(
+        assert!(!table.learn(
             0,
             Binding { address: hop.address, mac: MacAddr([2, 0, 0, 0, 0, 66]) },
             claim,
@@ -367,12 +367,12 @@ mod tests {
         assert_eq!((table.want(hop), table.list()[0].2.state), (Some(mac), NeighbourState::Stale(mac)));
         let (probes, lost) = table.tick(start);
         assert_eq!((probes[0].to, lost.len()), (Some(mac), 0), "who is known is asked");
-        assert!(!table.heard(0, Binding { address: hop.address, mac }, claim, start));
+        assert!(!table.learn(0, Binding { address: hop.address, mac }, claim, start));
         assert_eq!(table.list()[0].2.state, NeighbourState::Reachable(mac));
         assert!(table.tick(start).0.is_empty());
         // An unsolicited word of the same MAC confirms nothing.
         let later = start + CONFIRMED;
-        assert!(!table.heard(
+        assert!(!table.learn(
             0,
             Binding { address: hop.address, mac },
             Claim { overrides: true, confirms: false },

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use pipelines::snapshot::{Destination, Location, NO_PORT, Snapshot, Vnic, VnicRow, Vpc};
 use pipelines::vlt::Place;
 
-use super::link_local::Given;
+use super::link_local::ConfiguredLinkLocals;
 use super::{Ports, Topology, TopologyError, has, put};
 use crate::config::{Config, Difference, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
 
 /// What the vNICs of one change share.
-struct Arrivals {
-    given: Given,
+struct NewVnics {
+    given: ConfiguredLinkLocals,
     /// No index below it is free.
     lowest: u32,
 }
@@ -31,9 +31,9 @@ impl Topology {
                 self.forget_vnic(index);
             }
         }
-        let mut arrivals = Arrivals { given: Given::of(config), lowest: 0 };
+        let mut new = NewVnics { given: ConfiguredLinkLocals::of(config), lowest: 0 };
         for vnic in &config.vnics {
-            self.put_vnic(vnic, ports, &mut arrivals)?;
+            self.put_vnic(vnic, ports, &mut new)?;
         }
         self.rebuild_rows();
         Ok(())
@@ -51,12 +51,12 @@ impl Topology {
                 self.renew_row(index);
             }
         }
-        let mut arrivals = Arrivals { given: Given::default(), lowest: 0 };
+        let mut new = NewVnics { given: ConfiguredLinkLocals::default(), lowest: 0 };
         for vnic in difference.put() {
             let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
             // Those were somebody else's by learning, and are given to this one.
             vnic.vips.iter().for_each(|&vip| self.unlearn(vpc, vip));
-            let index = self.put_vnic(vnic, ports, &mut arrivals)?;
+            let index = self.put_vnic(vnic, ports, &mut new)?;
             self.renew_row(index);
         }
         Ok(())
@@ -86,14 +86,14 @@ impl Topology {
         &mut self,
         vnic: &VnicConfig,
         ports: &dyn Ports,
-        arrivals: &mut Arrivals,
+        new: &mut NewVnics,
     ) -> Result<u32, TopologyError> {
         let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
         let index = match self.draft.vnic_index.get(vnic.name.as_str()) {
             Some(&index) => index,
             None => {
-                let index = self.free_vnic_index(arrivals.lowest)?;
-                arrivals.lowest = index + 1;
+                let index = self.free_vnic_index(new.lowest)?;
+                new.lowest = index + 1;
                 put(&mut self.draft.next.vnics, index, None);
                 self.draft.vnic_index.insert(vnic.name.to_string(), index);
                 index
@@ -108,7 +108,7 @@ impl Topology {
             Some(old) => old.cell,
             None => self.new_cell(),
         };
-        let learned = self.still_learned(vnic, index, &arrivals.given);
+        let learned = self.still_learned(vnic, index, &new.given);
         let new = Vnic {
             name: vnic.name.to_string(),
             index,

@@ -317,7 +317,7 @@ impl Host {
         for (uplink, address, _) in self.neighbours.list() {
             let binding = Binding { address, mac: hop_mac(address) };
             let claim = Claim { overrides: true, confirms: true };
-            if self.neighbours.heard(uplink, binding, claim, Instant::now()) {
+            if self.neighbours.learn(uplink, binding, claim, Instant::now()) {
                 self.topology.next_hop_changed(uplink, address, &mut self.neighbours);
             }
         }

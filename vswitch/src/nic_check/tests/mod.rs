@@ -134,7 +134,7 @@ fn a_missing_device_names_those_that_there_are() {
     assert!(tree.check(None).unwrap_err().to_string().ends_with("mlx5 drives 0000:5e:00.1"));
     tree.remove("sys/bus/pci");
     assert_eq!(tree.check(None), Err(Unseen::NoBus));
-    let host = super::Host { root: tree.root.clone(), tools: Box::new(super::host::Installed) };
+    let host = super::HostView { root: tree.root.clone(), tools: Box::new(super::host::Installed) };
     let error = super::check(&host, "eth0", None, None).unwrap_err();
     assert!(matches!(error, Unseen::Address(_)), "{error}");
 }

@@ -9,13 +9,17 @@ use pipelines::qos::TreeSize;
 struct Lab {
     topology: Topology,
     neighbours: Neighbours,
-    control: Control,
+    control: QosControl,
 }
 
 impl Lab {
     fn new() -> Self {
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 8 }, &|_, _| {}));
-        Self { topology: Topology::new(64), neighbours: Neighbours::default(), control: Control::new(tree) }
+        Self {
+            topology: Topology::new(64),
+            neighbours: Neighbours::default(),
+            control: QosControl::new(tree),
+        }
     }
 
     fn go(&mut self, link: &str, vpcs: &[(&str, &str)], vnics: &[(&str, &str, &str)]) {

@@ -58,7 +58,7 @@ struct VnicConnections {
 impl Connections {
     /// Takes in a message between a vNIC and a peer. The peer's queue pair, when it says that the vNIC has given up
     /// its connection to that.
-    pub fn heard(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
+    pub fn observe(&mut self, vnic: u32, peer: IpAddr, sends: bool, message: &CmMessage) -> Option<Qpn> {
         if let (true, CmMessage::Dreq { local_comm_id, remote_comm_id, remote_qpn }) = (sends, message) {
             // The owner says so itself, and it names the queue pair: nothing needs to be known of the connection.
             let table = self.vnics.get_mut(&vnic);
@@ -215,8 +215,8 @@ mod tests {
     /// vNIC 7 answered a request: its queue pair 0x21 (id 5) and the peer's 0x11 (id 9).
     fn answered() -> Connections {
         let mut all = Connections::default();
-        assert_eq!(all.heard(7, PEER, false, &req(9, 0x11, Transport::Rc)), None);
-        assert_eq!(all.heard(7, PEER, true, &rep(5, 9, 0x21)), None);
+        assert_eq!(all.observe(7, PEER, false, &req(9, 0x11, Transport::Rc)), None);
+        assert_eq!(all.observe(7, PEER, true, &rep(5, 9, 0x21)), None);
         all
     }
 
@@ -224,40 +224,40 @@ mod tests {
     fn a_drep_ends_the_connection_of_both_ids() {
         let mut all = answered();
         assert_eq!(all.of(7).count(), 1);
-        assert_eq!(all.heard(7, PEER, false, &dreq(9, 5, 0x21)), None, "a request alone ends nothing");
+        assert_eq!(all.observe(7, PEER, false, &dreq(9, 5, 0x21)), None, "a request alone ends nothing");
         assert_eq!(all.ended(), None);
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
         assert_eq!((all.ended(), all.ended()), (Some(Qpn::truncated(0x21)), None), "its own one, once");
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), None, "once");
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), None, "once");
         assert_eq!(all.of(7).count(), 0);
     }
 
     #[test]
     fn a_reply_may_be_heard_before_its_request() {
         let mut all = Connections::default();
-        all.heard(7, PEER, true, &rep(5, 9, 0x21));
+        all.observe(7, PEER, true, &rep(5, 9, 0x21));
         assert_eq!(all.of(7).count(), 0);
-        all.heard(7, PEER, false, &req(9, 0x11, Transport::Rc));
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        all.observe(7, PEER, false, &req(9, 0x11, Transport::Rc));
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
     }
 
     #[test]
     fn so_does_that_of_the_active_side() {
         let mut all = Connections::default();
-        all.heard(7, PEER, true, &req(5, 0x21, Transport::Xrc));
-        all.heard(7, PEER, false, &rep(9, 5, 0x11));
+        all.observe(7, PEER, true, &req(5, 0x21, Transport::Xrc));
+        all.observe(7, PEER, false, &rep(9, 5, 0x11));
         let known: Vec<_> = all.of(7).map(|c| (c.own_qpn.get(), c.peer_qpn.get())).collect();
         assert_eq!(known, [(0x21, 0x11)]);
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
     }
 
     #[test]
     fn a_dreq_of_the_owner_frees_what_it_names() {
         let mut all = answered();
-        assert_eq!(all.heard(7, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.observe(7, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
         assert_eq!(all.of(7).count(), 0);
         // Connections from before a restart of the switch, too.
-        assert_eq!(all.heard(8, PEER, true, &dreq(1, 2, 0x33)), Some(Qpn::truncated(0x33)));
+        assert_eq!(all.observe(8, PEER, true, &dreq(1, 2, 0x33)), Some(Qpn::truncated(0x33)));
     }
 
     #[test]
@@ -285,9 +285,9 @@ mod tests {
             ("a request of an unreliable connection", 7, OTHER, false, req(9, 0x11, Transport::Uc)),
         ] {
             let mut all = answered();
-            assert_eq!(all.heard(vnic, peer, sends, &message), None, "{case}");
+            assert_eq!(all.observe(vnic, peer, sends, &message), None, "{case}");
             assert_eq!(all.of(7).count(), 1, "{case}");
-            assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)), "{case}");
+            assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)), "{case}");
         }
     }
 
@@ -295,9 +295,9 @@ mod tests {
     fn a_dreq_of_another_vnic_forgets_nothing_here() {
         let mut all = answered();
         // It names a queue pair of its own: what is freed is looked up under its own number.
-        assert_eq!(all.heard(8, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.observe(8, PEER, true, &dreq(5, 9, 0x11)), Some(Qpn::truncated(0x11)));
         assert_eq!(all.of(7).count(), 1);
-        assert_eq!(all.heard(7, PEER, true, &dreq(6, 9, 0x55)), Some(Qpn::truncated(0x55)));
+        assert_eq!(all.observe(7, PEER, true, &dreq(6, 9, 0x55)), Some(Qpn::truncated(0x55)));
         assert_eq!(all.of(7).count(), 1, "the ids were not those of the connection");
     }
 
@@ -305,19 +305,19 @@ mod tests {
     fn floods_of_requests_are_bounded_and_push_out_no_connection() {
         let mut all = answered();
         for n in 0..100_000 {
-            all.heard(7, PEER, false, &req(1000 + n, n, Transport::Rc));
-            all.heard(7, OTHER, true, &req(n, n, Transport::Rc));
-            all.heard(7, OTHER, false, &rep(n, 1_000_000 + n, n));
+            all.observe(7, PEER, false, &req(1000 + n, n, Transport::Rc));
+            all.observe(7, OTHER, true, &req(n, n, Transport::Rc));
+            all.observe(7, OTHER, false, &rep(n, 1_000_000 + n, n));
         }
         let table = &all.vnics[&7];
         for len in [table.received.entries.len(), table.sent.entries.len()] {
             assert_eq!(len, REMEMBERED);
         }
         assert_eq!(table.received.order.len(), REMEMBERED);
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 9)), Some(Qpn::truncated(0x11)));
         // The newest ones are there.
-        all.heard(7, PEER, true, &rep(5, 1000 + 99_999, 0x21));
-        assert_eq!(all.heard(7, PEER, true, &drep(5, 1000 + 99_999)), Some(Qpn::truncated(99_999)));
+        all.observe(7, PEER, true, &rep(5, 1000 + 99_999, 0x21));
+        assert_eq!(all.observe(7, PEER, true, &drep(5, 1000 + 99_999)), Some(Qpn::truncated(99_999)));
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
         let mut all = Connections::default();
         for vnic in 0..2000 {
             for n in 0..200 {
-                all.heard(vnic, PEER, false, &req(n, n, Transport::Rc));
+                all.observe(vnic, PEER, false, &req(n, n, Transport::Rc));
             }
         }
         let sum: usize = all.vnics.values().map(|table| table.received.entries.len()).sum();

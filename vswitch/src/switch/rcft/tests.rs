@@ -167,9 +167,9 @@ impl World {
         self.control.in_use(self.index(name))
     }
 
-    fn heard(&mut self, name: &str, peer: &str, sends: bool, message: CmMessage) {
+    fn observe(&mut self, name: &str, peer: &str, sends: bool, message: CmMessage) {
         let vnic = self.index(name);
-        self.control.heard(vnic, ip(peer), sends, &message);
+        self.control.observe(vnic, ip(peer), sends, &message);
         self.settle();
     }
 
@@ -201,9 +201,9 @@ fn quotas_come_from_the_config_and_change_live() {
     // Below what is in use: nobody loses a place, nobody gets one before it is under.
     world.change(&text("quota = 3", "qp-quota = 3"));
     assert_eq!(world.used("one"), 4);
-    world.heard("one", FAR, true, dreq(10));
+    world.observe("one", FAR, true, dreq(10));
     assert!(refused(world.send("one", FAR, 14)));
-    world.heard("one", FAR, true, dreq(11));
+    world.observe("one", FAR, true, dreq(11));
     assert_eq!(world.send("one", FAR, 14), QpOutcome::Opened);
     world.change(&text("", ""));
     assert_eq!(limits(&world, "one"), QpLimits { quota: 4096 / 3, ..QpLimits::NONE });
@@ -233,12 +233,12 @@ fn a_disconnect_frees_at_once_and_only_the_senders_own() {
         ("one", FAR, true, 99),        // a queue pair that it does not have
         ("three", FAR, true, 17),      // of somebody else, in another VPC
     ] {
-        world.heard(name, peer, sends, dreq(number));
+        world.observe(name, peer, sends, dreq(number));
         assert_eq!((world.used("one"), world.used("two")), (2, 2));
     }
-    world.heard("two", FAR, true, dreq(17));
+    world.observe("two", FAR, true, dreq(17));
     assert_eq!((world.used("one"), world.used("two")), (2, 1));
-    world.heard("one", FAR, true, dreq(18));
+    world.observe("one", FAR, true, dreq(18));
     assert_eq!((world.used("one"), world.used("two")), (1, 1));
     assert_eq!(world.send("one", FAR, 17), QpOutcome::Pass, "the other one was not touched");
     assert_eq!(world.send("one", FAR, 20), QpOutcome::Opened, "the place is free");
@@ -259,7 +259,7 @@ fn idle_ones_leave_and_find_their_way_back() {
     // It comes back ahead of the rate of new ones, which another one has used up.
     world.tick += 1;
     assert_eq!(world.send("one", FAR, 17), QpOutcome::Opened);
-    world.heard("one", FAR, true, dreq(17));
+    world.observe("one", FAR, true, dreq(17));
     assert!(refused(world.send("one", FAR, 18)), "a new one has to wait");
     assert_eq!(world.send("one", FAR, 17), QpOutcome::Opened);
 }
@@ -422,7 +422,7 @@ fn refusals_and_full_quotas_are_told_once_in_a_while() {
     let reached = |world: &World| world.kinds().iter().filter(|kind| **kind == "quota-reached").count();
     world.pass(10);
     assert_eq!(reached(&world), 1);
-    world.heard("one", FAR, true, dreq(10));
+    world.observe("one", FAR, true, dreq(10));
     world.pass(10);
     world.opens("one", FAR, 12..13);
     world.pass(10);

@@ -83,7 +83,7 @@ impl Lab {
     }
     fn hear(&mut self, host: u8, mac: u8) {
         let (address, mac) = (vtep(host), MacAddr([2, 0, 0, 0, 2, mac]));
-        if self.neighbours.heard(0, Binding { address, mac }, ANSWER, Instant::now()) {
+        if self.neighbours.learn(0, Binding { address, mac }, ANSWER, Instant::now()) {
             self.topology.next_hop_changed(0, address, &mut self.neighbours);
         }
     }

@@ -286,7 +286,7 @@ impl Site {
         self.stir();
         for (uplink, address, neighbour) in self.neighbours.list() {
             if neighbour.state == NeighbourState::Incomplete
-                && self.neighbours.heard(
+                && self.neighbours.learn(
                     uplink,
                     Binding { address, mac: hop_mac(address) },
                     ANSWER,
