@@ -88,13 +88,7 @@ impl World {
     /// One burst toward the wire.
     #[inline(never)]
     fn burst(&mut self, vnic: u32, keys: &[QpKey], psn: u32) -> u32 {
-        let mut hashes = [0; BURST];
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.rcft.prefetch(Direction::Out, key);
-        }
-        for hash in &hashes[..keys.len()] {
-            self.rcft.prefetch_line(Direction::Out, *hash);
-        }
+        let hashes = self.hashes(Direction::Out, keys);
         let mut passed = 0;
         for (hash, key) in hashes.iter().zip(keys) {
             let outcome = self.rcft.sent(vnic, key, *hash, &said(psn), self.now);
@@ -105,16 +99,39 @@ impl World {
 
     #[inline(never)]
     fn received(&mut self, keys: &[QpKey], psn: u32) {
-        let mut hashes = [0; BURST];
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.rcft.prefetch(Direction::In, key);
-        }
-        for hash in &hashes[..keys.len()] {
-            self.rcft.prefetch_line(Direction::In, *hash);
-        }
+        let hashes = self.hashes(Direction::In, keys);
         for (hash, key) in hashes.iter().zip(keys) {
             self.rcft.received(key, *hash, &said(psn), self.now, || Some(VNIC));
         }
+    }
+
+    /// The time of so many queue pairs of a vNIC, in batches.
+    fn batches(
+        &mut self,
+        vnic: u32,
+        queue_pairs: u64,
+        mut batch: impl FnMut(&mut Self, &[QpKey]) -> Duration,
+    ) -> Duration {
+        let (mut spent, mut left) = (Duration::ZERO, queue_pairs as usize);
+        while left > 0 {
+            let keys = self.keys(Scope::Vnic(vnic), left.min(BATCH));
+            spent += batch(self, &keys);
+            left -= keys.len();
+        }
+        spent
+    }
+
+    /// The hashes of a burst's keys, their lines on the way.
+    #[inline(always)]
+    fn hashes(&self, direction: Direction, keys: &[QpKey]) -> [u64; BURST] {
+        let mut hashes = [0; BURST];
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.rcft.prefetch(direction, key);
+        }
+        for hash in &hashes[..keys.len()] {
+            self.rcft.prefetch_line(direction, *hash);
+        }
+        hashes
     }
 
     /// Takes queue pairs out again, as control does with them.
@@ -162,19 +179,15 @@ fn admission(criterion: &mut Criterion) {
         );
         group.bench_function(BenchmarkId::new("new QP", name), |bencher| {
             bencher.iter_custom(|iterations| {
-                let mut spent = Duration::ZERO;
-                let mut left = iterations as usize;
-                while left > 0 {
-                    let keys = world.keys(Scope::Vnic(VNIC), left.min(BATCH));
+                world.batches(VNIC, iterations, |world, keys| {
                     let start = Instant::now();
-                    for key in &keys {
+                    for key in keys {
                         black_box(world.sent(VNIC, key, 1));
                     }
-                    spent += start.elapsed();
-                    world.release(&keys);
-                    left -= keys.len();
-                }
-                spent
+                    let spent = start.elapsed();
+                    world.release(keys);
+                    spent
+                })
             });
         });
     }
@@ -186,18 +199,13 @@ fn refusal(criterion: &mut Criterion) {
     let (mut world, _) = World::filled(100_000);
     group.bench_function("first time", |bencher| {
         bencher.iter_custom(|iterations| {
-            let mut spent = Duration::ZERO;
-            let mut left = iterations as usize;
-            while left > 0 {
-                let keys = world.keys(Scope::Vnic(REFUSED), left.min(BATCH));
+            world.batches(REFUSED, iterations, |world, keys| {
                 let start = Instant::now();
                 for burst in keys.chunks(BURST) {
                     assert_eq!(world.burst(REFUSED, burst, 1), 0);
                 }
-                spent += start.elapsed();
-                left -= keys.len();
-            }
-            spent
+                start.elapsed()
+            })
         });
     });
     let keys = world.keys(Scope::Vnic(REFUSED), 1024);

@@ -73,9 +73,6 @@ impl Supply {
     }
 }
 
-/// Noisy pairs are taken again, up to this many tries per pair asked for.
-const TRIES: usize = 4;
-
 /// Why nothing could be measured of a job and a peer.
 #[derive(Debug, Clone)]
 pub struct Skipped {
@@ -246,10 +243,8 @@ impl<'a> Bench<'a> {
     /// The pairs of a row with frames of template devices, after a check of what came out.
     fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
         let theirs = self.template_runner(Contender::Peer(peer), number, &peer.job(job))?;
-        let ours = match self.vswitch {
-            Some(_) => Some(self.template_runner(Contender::Ours, number, job)?),
-            None => None,
-        };
+        let ours = self.vswitch.as_ref().map(|_| self.template_runner(Contender::Ours, number, job));
+        let ours = ours.transpose()?;
         self.pairs(ours, theirs)
     }
 
@@ -267,11 +262,8 @@ impl<'a> Bench<'a> {
         }
         self.check_output(Contender::Peer(peer), &their_job, &their_files)?;
         let theirs = self.runner(Contender::Peer(peer), &their_job, &their_files)?;
-        let ours = match self.vswitch {
-            Some(_) => Some(self.runner(Contender::Ours, job, &files)?),
-            None => None,
-        };
-        self.pairs(ours, theirs)
+        let ours = self.vswitch.as_ref().map(|_| self.runner(Contender::Ours, job, &files));
+        self.pairs(ours.transpose()?, theirs)
     }
 
     /// Plays the frames once and checks what comes out.
@@ -307,39 +299,17 @@ impl<'a> Bench<'a> {
 
     /// Takes the pairs of a row, by turns and in turning order, and then the account of our stages.
     fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Measured, CompareError> {
-        let wanted = self.options.pairs;
-        let mut pairs = Vec::new();
-        let mut worst: f64 = 1.0;
-        for turn in 0..wanted * TRIES {
-            if pairs.len() == wanted {
-                break;
-            }
-            let seconds = self.options.seconds;
-            let early = if turn % 2 == 0 {
-                ours.as_mut().map(|ours| ours.sample(seconds)).transpose()?
-            } else {
-                None
-            };
+        let (wanted, seconds) = (self.options.pairs, self.options.seconds);
+        let pair = |turn: usize| {
+            let mut ours = || ours.as_mut().map(|ours| ours.sample(seconds)).transpose();
+            let early = if turn.is_multiple_of(2) { ours()? } else { None };
             let peer = theirs.sample(seconds)?;
-            let late = if turn % 2 == 1 {
-                ours.as_mut().map(|ours| ours.sample(seconds)).transpose()?
-            } else {
-                None
-            };
-            let ours = early.or(late);
-            worst = ours.iter().chain([&peer]).map(|sample| sample.share()).fold(worst, f64::min);
-            if peer.is_quiet() && ours.is_none_or(|sample| sample.is_quiet()) {
-                pairs.push(Pair { ours, peer });
-            }
-        }
-        if pairs.len() < wanted {
-            return Err(CompareError::Noisy {
-                kept: pairs.len(),
-                wanted,
-                core: self.core,
-                worst: worst * 100.0,
-            });
-        }
+            let ours = if turn.is_multiple_of(2) { early } else { ours()? };
+            Ok((Pair { ours, peer }, ours.into_iter().chain([peer]).collect()))
+        };
+        let core = self.core;
+        let pairs =
+            runner::quiet(wanted, pair, |kept, worst| CompareError::Noisy { kept, wanted, core, worst })?;
         let stages = match &mut ours {
             Some(ours) if self.options.account => ours.account(self.options.seconds)?,
             _ => Vec::new(),

@@ -10,6 +10,9 @@ use super::template::Program;
 use super::{CompareError, samples};
 use crate::host::{interrupt, threads};
 
+/// Tries for each round that is asked for.
+const TRIES: usize = 4;
+
 /// A thread that forwards, and where its packets are counted.
 struct Worker {
     thread: u32,
@@ -98,6 +101,27 @@ pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, 
         }
     }
     Ok(samples)
+}
+
+/// Takes so many rounds in all of whose samples a thread had its core. Noisy ones are taken again, up to four tries for each;
+/// what is told then are the rounds that were kept, and the smallest share seen, in percent.
+pub fn quiet<T>(
+    wanted: usize,
+    mut take: impl FnMut(usize) -> Result<(T, Vec<Sample>), CompareError>,
+    noisy: impl FnOnce(usize, f64) -> CompareError,
+) -> Result<Vec<T>, CompareError> {
+    let (mut kept, mut worst) = (Vec::new(), 1.0f64);
+    for turn in 0..wanted * TRIES {
+        if kept.len() == wanted {
+            break;
+        }
+        let (round, samples) = take(turn)?;
+        worst = samples.iter().map(Sample::share).fold(worst, f64::min);
+        if samples.iter().all(Sample::is_quiet) {
+            kept.push(round);
+        }
+    }
+    if kept.len() < wanted { Err(noisy(kept.len(), worst * 100.0)) } else { Ok(kept) }
 }
 
 fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, CompareError> {

@@ -54,10 +54,6 @@ impl Runtime {
     pub fn pool(&self) -> &Mempool {
         &self.pool
     }
-
-    pub fn buffers_in_use(&self) -> usize {
-        self.pool.in_use()
-    }
 }
 
 /// Whether a driver's port is the end that connects, once, when it starts.

@@ -31,13 +31,6 @@ impl Delays {
         }
     }
 
-    pub fn add(&mut self, other: &Self) {
-        if let (Some(mine), Some(theirs)) = (&mut self.ticks, &other.ticks) {
-            // Both have the same bounds, so it cannot fail.
-            let _ = mine.add(theirs);
-        }
-    }
-
     pub fn clear(&mut self) {
         if let Some(histogram) = &mut self.ticks {
             histogram.reset();

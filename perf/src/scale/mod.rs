@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use crate::compare::CompareError;
 use crate::compare::cases::{Case, FlowCount, Job, Work};
 use crate::compare::plugin::{self, TemplateDevice};
-use crate::compare::runner::{Runner, sample};
+use crate::compare::runner::{Runner, quiet, sample};
 use crate::compare::sample::Sample;
 use crate::host::cores::{self, Cores};
 use crate::host::daemon::DaemonSetup;
@@ -64,8 +64,6 @@ fn with_lanes(word: &str) -> Result<Case, String> {
     }
 }
 
-/// Noisy rounds are taken again, up to this many tries per round asked for.
-const TRIES: usize = 4;
 const WORKERS: u8 = 2;
 
 pub fn run(options: &ScaleOptions) -> anyhow::Result<()> {
@@ -172,15 +170,11 @@ impl Bench<'_> {
         let mut second = self.start(job, &[1])?;
         let mut both = self.start(job, &[0, 1])?;
         let (wanted, seconds) = (self.options.rounds, self.options.seconds);
-        let (mut rounds, mut worst) = (Vec::new(), 1.0f64);
         let begin = both.drawn()?;
-        for turn in 0..wanted * TRIES {
-            if rounds.len() == wanted {
-                break;
-            }
+        let round = |turn: usize| {
             let mut parts: [Vec<Sample>; 4] = Default::default();
             // Forwards and backwards by turns: a drift of the machine's speed is nobody's.
-            let order = if turn % 2 == 0 { [0, 1, 2, 3] } else { [3, 2, 1, 0] };
+            let order = if turn.is_multiple_of(2) { [0, 1, 2, 3] } else { [3, 2, 1, 0] };
             for part in order {
                 parts[part] = match part {
                     0 => sample(&mut [&mut first], seconds)?,
@@ -189,19 +183,17 @@ impl Bench<'_> {
                     _ => sample(&mut [&mut second], seconds)?,
                 };
             }
-            let [left, apart, together, right] = parts.each_ref().map(Vec::as_slice);
-            if let (&[left], &[a, b], &[c, d], &[right]) = (left, apart, together, right) {
-                let round = ScaleRound { alone: [left, right], apart: [a, b], together: [c, d] };
-                worst = round.samples().map(Sample::share).fold(worst, f64::min);
-                if round.samples().all(Sample::is_quiet) {
-                    rounds.push(round);
-                }
-            }
-        }
-        if rounds.len() < wanted {
-            let (kept, worst) = (rounds.len(), worst * 100.0);
-            return Err(CompareError::NoisyRounds { kept, wanted, cores: self.cores, worst });
-        }
+            let [left, apart, together, right] = &parts;
+            let round = ScaleRound {
+                alone: [left[0], right[0]],
+                apart: [apart[0], apart[1]],
+                together: [together[0], together[1]],
+            };
+            Ok((round, parts.concat()))
+        };
+        let cores = self.cores;
+        let noisy = |kept, worst| CompareError::NoisyRounds { kept, wanted, cores, worst };
+        let rounds = quiet(wanted, round, noisy)?;
         let end = both.drawn()?;
         let draws = (end.0 - begin.0) as f64 / pipelines::qos::QUANTUM_MAX as f64;
         Ok((rounds, draws / (end.1 - begin.1).max(1) as f64))

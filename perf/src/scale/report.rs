@@ -21,12 +21,6 @@ pub struct ScaleRound {
     pub together: [Sample; 2],
 }
 
-impl ScaleRound {
-    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
-        self.alone.iter().chain(&self.apart).chain(&self.together)
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ScaleWorker {
     pub core: usize,

@@ -78,11 +78,6 @@ impl PortSpec {
         self.queues.as_ref().map_or(1, |queues| *queues.get_ref())
     }
 
-    /// Whether nothing but software is behind it, so that what it sends may wait in rings.
-    pub fn waits_for_its_peer(&self) -> bool {
-        !matches!(self.kind.get_ref(), PortKind::Pci | PortKind::Vdev | PortKind::Loopback)
-    }
-
     /// How it is attached; `index` tells the devices of this process apart.
     pub fn attachment(&self, index: usize, source: &SourceText) -> Result<Attachment, ScenarioError> {
         self.refuse_foreign_keys(source)?;
