@@ -59,9 +59,5 @@ pub enum CompareError {
     Cores(Vec<usize>),
     /// A switch that should forward does not.
     #[error("{switch} forwarded nothing in {seconds} s, although its output was right before")]
-    Silent {
-        switch: Contender,
-        /// Length of the sample.
-        seconds: f64,
-    },
+    Silent { switch: Contender, seconds: f64 },
 }

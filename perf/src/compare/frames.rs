@@ -139,7 +139,6 @@ pub struct FlowIdentity {
     pub counterpart: usize,
     /// Which of those.
     pub number: usize,
-    /// Whether it is RDMA.
     pub roce: bool,
     pub tcp: (u16, u16),
     /// Source port of RoCEv2.

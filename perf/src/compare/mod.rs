@@ -47,7 +47,6 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, io, tsc};
 use crate::pcap::{self, PcapError};
 
-/// Where frames come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
     /// Template devices, of a plugin driver that is built first.
@@ -85,7 +84,6 @@ pub struct Skipped {
 #[derive(Debug, Clone)]
 pub enum RowOutcome {
     Measured(Box<CompareRow>),
-    /// It could not be.
     Skipped(Skipped),
 }
 

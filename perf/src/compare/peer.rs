@@ -17,7 +17,6 @@ use crate::host::process::Process;
 pub enum FrameSource {
     /// A pcap file over and over, copied from memory.
     Endless(PathBuf),
-    /// A pcap file once.
     Once(PathBuf),
     Made(TemplateDevice),
     /// A port with somebody else at its other end.
@@ -58,7 +57,6 @@ impl FrameSource {
     }
 }
 
-/// Where they go.
 #[derive(Debug, Clone)]
 pub enum FrameSink {
     Drop,
@@ -85,9 +83,7 @@ impl FrameSink {
 #[derive(Debug)]
 pub struct SwitchSetup<'a> {
     pub job: &'a Job,
-    /// Where frames come from.
     pub source: FrameSource,
-    /// Where they go.
     pub sink: FrameSink,
     pub plugin: Option<PathBuf>,
     pub core: usize,
@@ -160,7 +156,6 @@ pub trait Switch {
     }
 }
 
-/// Which switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
     Ours,

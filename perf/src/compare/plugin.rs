@@ -20,7 +20,6 @@ pub fn build(folder: &Path) -> Result<PathBuf, BuildError> {
 pub struct TemplateDevice {
     /// What it makes; nothing if not given.
     pub frames: Option<PathBuf>,
-    /// Where it counts.
     pub board: PathBuf,
 }
 

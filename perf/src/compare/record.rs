@@ -11,11 +11,9 @@ use crate::host::{process, tsc};
 /// One run of `perf compare`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// Where it ran.
     pub machine: Machine,
     /// Its command line, without the program's path.
     pub command: String,
-    /// Where frames came from.
     pub frames: String,
     /// Load of the machine over the last minute, before and after.
     pub load: (f64, f64),

@@ -48,7 +48,6 @@ pub struct CompareRow {
     pub peer_mpps: f64,
     /// The smallest ratio of a pair, ours to the peer's.
     pub ratio_min: Option<f64>,
-    /// The median ratio.
     pub ratio_median: Option<f64>,
     pub ratio_max: Option<f64>,
     /// Median of our cycles per packet minus the peer's; only against testpmd, which does no switching, and

@@ -19,7 +19,6 @@ pub enum Bits {
 /// `base + ((bits & mask) << left)`, written at `offset` in network order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patch {
-    /// Where.
     pub offset: usize,
     /// 2 or 4 bytes.
     pub width: usize,
@@ -48,7 +47,6 @@ impl Patch {
 /// A frame before it is patched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTemplate {
-    /// Length of the frame.
     pub length: usize,
     /// How it begins, at most [`HEAD`] bytes.
     pub head: Vec<u8>,

@@ -24,7 +24,6 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         scale(self.roll() as u32, bound)
@@ -113,7 +112,6 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Draws places of `weights`.
     pub fn new(weights: &[u32], dice: &mut Dice) -> Self {
         let mut row: Vec<u8> = (0..=u8::MAX)
             .zip(weights)

@@ -27,7 +27,6 @@ const ACK: u8 = roce::opcode::RC_ACK;
 pub struct Shape {
     /// What they are; not a capture.
     pub protocol: Protocol,
-    /// IPv6.
     pub v6: bool,
     pub tos: u8,
     pub vlan: Option<u16>,

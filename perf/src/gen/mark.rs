@@ -26,7 +26,6 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; LEN] {
         let magic = u64::from(if self.roce { ROCE } else { PLAIN });

@@ -12,7 +12,6 @@ pub trait Observer {
     fn look(&mut self, seconds: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError>;
 }
 
-/// Nobody looks.
 impl Observer for () {
     #[inline]
     fn is_due(&mut self, _: u64) -> bool {

@@ -32,7 +32,6 @@ const BINS: f64 = 100.0;
 pub struct Demand {
     /// Frames per second of each stream; `None` for as fast as it goes.
     pub rates: Vec<Option<f64>>,
-    /// How long.
     pub seconds: f64,
     /// How many frames of each stream at most.
     pub frames: Option<u64>,

@@ -166,7 +166,6 @@ impl Protocol {
     }
 }
 
-/// Which flow is next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
@@ -180,7 +179,6 @@ pub enum Distribution {
     New,
 }
 
-/// Lengths of frames.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "a length in bytes, \"imix\", or a list of [bytes, weight]")]
 pub enum Size {
@@ -222,7 +220,6 @@ pub struct StreamSpec {
     pub flows: Option<Spanned<Count>>,
     /// New flows (queue pairs) per second, each in place of an older one [default: none].
     pub churn: Option<Spanned<Count>>,
-    /// Which flow is next.
     #[serde(default)]
     pub distribution: Distribution,
     /// The exponent of `zipf` [default: 1.0].

@@ -132,9 +132,7 @@ pub struct Numbers(pub Range);
 /// A range of IP addresses, all of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// IPv6.
     pub v6: bool,
-    /// The addresses as numbers.
     pub range: Range,
 }
 

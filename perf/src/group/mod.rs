@@ -21,7 +21,6 @@ use crate::options::{Common, Plot, within};
 use report::{GroupReport, SwitchReport};
 use testbed::GroupTestBed;
 
-/// Members of the group.
 pub const MEMBERS: usize = 8;
 
 /// Eight members, all to all, over one or two switches: small writes, acknowledgements and datagrams.

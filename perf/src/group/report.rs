@@ -16,7 +16,6 @@ use crate::report::table::by_name;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct GroupTraffic {
-    /// How long it took.
     pub seconds: f64,
     pub rounds: u64,
     /// Rounds that were due while another one was under way.

@@ -37,7 +37,6 @@ pub enum HostError {
     #[error("waited {seconds} s for {what}; the last words of {program}:\n{words}")]
     Late {
         what: String,
-        /// How long.
         seconds: u64,
         /// The program that did not answer.
         program: String,

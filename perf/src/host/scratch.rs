@@ -47,7 +47,6 @@ impl Scratch {
         Ok(Self { path, keep })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

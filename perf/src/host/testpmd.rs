@@ -7,7 +7,6 @@ use super::{HostError, scratch};
 
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// How it is started.
 #[derive(Debug)]
 pub struct TestpmdSpec<'a> {
     pub housekeeping: usize,
@@ -16,11 +15,9 @@ pub struct TestpmdSpec<'a> {
     pub prefix: &'a str,
     /// EAL's words about memory, plugins and devices.
     pub eal: Vec<String>,
-    /// Its own words.
     pub own: Vec<String>,
 }
 
-/// A running testpmd.
 #[derive(Debug)]
 pub struct Testpmd {
     pub process: Process,

@@ -23,10 +23,8 @@ const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckVerdict {
-    /// As it should be.
     Good,
     Poor,
-    /// It will not do.
     Failed,
 }
 

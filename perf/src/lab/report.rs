@@ -17,7 +17,6 @@ use crate::report::table::{Table, column, number};
 #[derive(Debug, Clone, Serialize)]
 pub struct LabReport {
     pub lab: String,
-    /// Where it ran.
     pub machine: Machine,
     pub checks: Vec<Check>,
     pub rows: Vec<LabRow>,

@@ -18,11 +18,8 @@ pub struct Stalls {
 pub struct StallFigures {
     /// Stalls of over 5 microseconds a second.
     pub over_5: f64,
-    /// Of over 10.
     pub over_10: f64,
-    /// Of over 20.
     pub over_20: f64,
-    /// Of over 100.
     pub over_100: f64,
     /// The share of the time that they took together.
     pub share: f64,

@@ -17,7 +17,6 @@ pub fn median(values: &[f64]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     pub min: f64,
-    /// Median.
     pub median: f64,
     pub max: f64,
 }

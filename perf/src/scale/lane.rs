@@ -23,7 +23,6 @@ const FIELDS: [std::ops::Range<usize>; 3] = [0..12, 26..34, 46..49];
 /// The outer IPv4 header and its checksum.
 const HEADER: std::ops::Range<usize> = 14..34;
 const CHECKSUM: std::ops::Range<usize> = 24..26;
-/// The outer source port.
 const PORT: std::ops::Range<usize> = 34..36;
 
 impl WorkerLane {

@@ -59,7 +59,6 @@ const TIMED: u32 = 200_000;
 const MBUFS: u32 = 32_767;
 /// The vNIC of the established traffic.
 const NEIGHBOUR: &str = "neighbour";
-/// Flows of the neighbour.
 const KNOWN: u32 = 1000;
 /// Ports of either side that flows have.
 const PORTS: u32 = 60_000;

@@ -29,7 +29,6 @@ pub struct SetupRound {
 #[derive(Debug, Clone, Serialize)]
 pub struct Beside {
     pub scanner: bool,
-    /// How long.
     pub seconds: f64,
     pub sent: u64,
     /// Of those, packets that never came out.

@@ -32,7 +32,6 @@ pub struct StormBin {
 pub struct StormTrial {
     pub pair: usize,
     pub storm: bool,
-    /// Length.
     pub seconds: f64,
     /// Share of the core that the worker had.
     pub core_share: f64,
@@ -53,7 +52,6 @@ pub struct StormTrial {
     /// The storm's packets, each a new queue pair.
     pub storm_sent: u64,
     pub storm_admitted: u64,
-    /// Those that did not.
     pub storm_refused: u64,
     /// Frames out of the tunnel that nobody sent.
     pub odd: u64,

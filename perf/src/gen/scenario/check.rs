@@ -48,9 +48,7 @@ pub struct StreamPlan {
     pub flows: u32,
     /// New flows per second.
     pub churn: u64,
-    /// Which flow is next.
     pub distribution: Distribution,
-    /// The exponent of `zipf`.
     pub exponent: f64,
     pub content: Content,
 }
