@@ -84,8 +84,8 @@ impl Rig {
         }
         // Where frames are awaited, and answers.
         let awaits = |stream: &Stream| -> Vec<usize> {
-            let answered = stream.ends.iter().map(|ends| ends.0).filter(|_| stream.answers.is_some());
-            stream.ends.iter().map(|ends| ends.1).chain(answered).collect()
+            let answered = stream.ends.iter().map(|ends| ends.from).filter(|_| stream.answers.is_some());
+            stream.ends.iter().map(|ends| ends.to).chain(answered).collect()
         };
         let mut awaited: Vec<usize> = streams.iter().flat_map(awaits).collect();
         awaited.sort_unstable();
@@ -208,9 +208,8 @@ impl Rig {
             while made < room {
                 let Some((packet, flow)) = stream.sender.make(runtime.pool(), self.run, now) else { break };
                 bytes += wire::PacketBuf::len(&packet) as u64;
-                let from = stream.ends(flow).0;
-                let waiting = stream.waiting.iter_mut().find(|(lane, _)| *lane == from);
-                if waiting.is_none_or(|(_, burst)| burst.push(packet).is_err()) {
+                let place = stream.ends(flow).place;
+                if stream.waiting[place].1.push(packet).is_err() {
                     break;
                 }
                 made += 1;
@@ -271,9 +270,11 @@ impl Rig {
                 };
                 let stream = &streams[index];
                 let flow = (mark.flow - stream.sender.first_flow) as usize;
-                sums.misplaced += u64::from(stream.ends(flow).1 != lane);
+                sums.misplaced += u64::from(stream.ends(flow).to != lane);
                 tally.arrival = now;
-                stream.answer(flow, frame, runtime, &mut answers[lane], tally);
+                if stream.answers.is_some() {
+                    stream.answer(flow, frame, runtime, &mut answers[lane], tally);
+                }
                 let delay = mark.age(now);
                 tally.delays.record(delay);
                 if let Some(step) = &mut tally.step {

@@ -17,6 +17,14 @@ pub const fn first_psn(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e_3779) & 0xff_ffff
 }
 
+impl Mark {
+    /// The number of a packet, and its sequence number.
+    #[inline]
+    fn serial(&self) -> Serial {
+        Serial { number: self.number, psn: first_psn(self.flow).wrapping_add(self.number) & 0xff_ffff }
+    }
+}
+
 #[derive(Debug)]
 pub struct Sender {
     /// The number of its first flow over all streams.
@@ -136,18 +144,19 @@ impl Sender {
     /// The next frame and its flow; `None` when there is no buffer.
     #[inline]
     pub fn make(&mut self, pool: &Mempool, run: u8, now: u64) -> Option<(Mbuf, usize)> {
-        if let Made::Replayed { frames, next } = &mut self.made {
-            let packet = pool.alloc_from(&frames[*next])?;
-            *next = if *next + 1 == frames.len() { 0 } else { *next + 1 };
-            return Some((packet, 0));
-        }
-        let mut packet = pool.alloc()?;
-        let flow = self.flows.draw(&mut self.dice);
-        let number = self.numbers[flow as usize];
-        let (template, tuple, roce, stamp) = match &self.made {
+        let (flow, packet) = match &mut self.made {
+            Made::Replayed { frames, next } => {
+                let packet = pool.alloc_from(&frames[*next])?;
+                *next = if *next + 1 == frames.len() { 0 } else { *next + 1 };
+                return Some((packet, 0));
+            }
             Made::Templates { roce, tuples, opcodes, templates } => {
+                let mut packet = pool.alloc()?;
+                let flow = self.flows.draw(&mut self.dice);
+                let number = self.numbers[flow as usize];
                 let code = if *opcodes == 1 { 0 } else { number % *opcodes };
                 let template = &templates[self.lengths.draw() * *opcodes as usize + code as usize];
+                let frame = packet.append(template.len())?;
                 let tuple = if self.all_new {
                     let tuple = tuples.at(self.next_tuple as u32);
                     let capacity = tuples.capacity().min(1 << 32);
@@ -157,21 +166,24 @@ impl Sender {
                 } else {
                     tuples.at(self.tuples[flow as usize])
                 };
-                (template, tuple, *roce, now)
+                let mark = Mark { roce: *roce, run, flow: self.first_flow + flow, number, stamp: now };
+                template.write(frame, &tuple, mark.serial(), &mark);
+                (flow, packet)
             }
             Made::Connected { templates, connections } => {
-                let connection = &connections[flow as usize];
+                let mut packet = pool.alloc()?;
+                let flow = self.flows.draw(&mut self.dice);
+                let Connection { kind, tuple, .. } = &connections[flow as usize];
+                let frame = packet.append(templates[*kind].len())?;
+                let number = self.numbers[flow as usize];
                 // Each bears the very time at which it was made: they are sent one by one.
-                (&templates[connection.kind], connection.tuple, true, rdtsc())
+                let mark = Mark { roce: true, run, flow: self.first_flow + flow, number, stamp: rdtsc() };
+                templates[*kind].write(frame, tuple, mark.serial(), &mark);
+                (flow, packet)
             }
-            Made::Replayed { .. } => return None,
         };
-        let frame = packet.append(template.len())?;
-        let flow_over_all = self.first_flow + flow;
-        let psn = first_psn(flow_over_all).wrapping_add(number) & 0xff_ffff;
-        let mark = Mark { roce, run, flow: flow_over_all, number, stamp };
-        template.write(frame, &tuple, Serial { number, psn }, &mark);
-        self.numbers[flow as usize] = number.wrapping_add(1);
+        let number = &mut self.numbers[flow as usize];
+        *number = number.wrapping_add(1);
         Some((packet, flow as usize))
     }
 }

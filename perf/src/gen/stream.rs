@@ -17,13 +17,21 @@ use crate::live::ports::{BURST, Runtime};
 pub struct Stream {
     pub name: String,
     pub sender: Sender,
-    /// Lanes from which and to which each flow goes; one pair where it is the same for all.
-    pub ends: Vec<(usize, usize)>,
+    /// Where each flow goes; one where it is the same for all.
+    pub ends: Vec<Ends>,
     pub answers: Option<Answers>,
     /// Frames on their way at a time, at most; 0 for any number.
     pub window: u64,
     /// Frames that wait to be sent, by lane.
     pub waiting: Vec<(usize, Burst)>,
+}
+
+/// Lanes from which and to which a flow goes, and the place of what waits for the first.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    pub from: usize,
+    pub to: usize,
+    pub place: usize,
 }
 
 /// How the receivers of a stream acknowledge: the tuple by flow, where they do.
@@ -52,15 +60,17 @@ impl Answers {
 
 impl Stream {
     pub fn new(plan: &StreamPlan, first_flow: u32, generator: &Generator) -> Option<Self> {
-        let ends = match &plan.content {
+        let pairs = match &plan.content {
             Content::Connected { connections, .. } => {
                 connections.iter().map(|&Connection { from, to, .. }| (from, to)).collect()
             }
             _ => vec![(plan.from, plan.to)],
         };
-        let mut lanes: Vec<usize> = ends.iter().map(|ends| ends.0).collect();
+        let mut lanes: Vec<usize> = pairs.iter().map(|pair| pair.0).collect();
         lanes.sort_unstable();
         lanes.dedup();
+        let place = |from| lanes.iter().position(|lane| *lane == from).unwrap_or(0);
+        let ends = pairs.into_iter().map(|(from, to)| Ends { from, to, place: place(from) }).collect();
         Some(Self {
             name: plan.name.clone(),
             sender: Sender::new(plan, first_flow, generator.seed)?,
@@ -72,7 +82,7 @@ impl Stream {
     }
 
     #[inline]
-    pub fn ends(&self, flow: usize) -> (usize, usize) {
+    pub fn ends(&self, flow: usize) -> Ends {
         self.ends[if self.ends.len() == 1 { 0 } else { flow }]
     }
 
@@ -117,7 +127,7 @@ impl Stream {
     /// Takes in a frame without a signature: of a capture, or an acknowledgement. `false` when it is neither.
     pub fn take_unsigned(&self, lane: usize, frame: &[u8], now: u64, tally: &mut Tally) -> bool {
         if !self.sender.is_marked() {
-            let awaited = self.ends(0).1 == lane;
+            let awaited = self.ends(0).to == lane;
             if awaited {
                 tally.arrival = now;
                 tally.unmarked.0 += 1;
@@ -126,7 +136,7 @@ impl Stream {
             return awaited;
         }
         let flow = self.answers.as_ref().and_then(|answers| answers.flow(frame));
-        let Some(flow) = flow.filter(|&flow| self.ends(flow).0 == lane) else { return false };
+        let Some(flow) = flow.filter(|&flow| self.ends(flow).from == lane) else { return false };
         tally.answers.take_answer(flow, frame);
         true
     }
