@@ -48,8 +48,7 @@ pub struct Machine {
 impl Machine {
     pub(crate) fn here(vswitch: Option<&Path>) -> Self {
         let said = |program: &str, arguments: &[&str]| {
-            let text = process::run(program, arguments, &[]).unwrap_or_default();
-            text.lines().next().unwrap_or("not there").to_owned()
+            process::said(program, arguments).unwrap_or_else(|_| "not there".into())
         };
         Self {
             date: said("date", &["-u", "+%F"]),

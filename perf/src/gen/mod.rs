@@ -54,7 +54,9 @@ pub fn memory(generator: &Generator) -> u64 {
 
 /// Runs the tests of a scenario. What was done before the user ended it is in the report.
 pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<GenReport, LiveError> {
-    let core = choose_core(&cores::available(), scenario.generator.core)?;
+    let available = cores::available();
+    let remedy = "write another one into [generator] core";
+    let core = cores::pick(&available, scenario.generator.core, available.first(), remedy)?;
     core_affinity::set_for_current(core_affinity::CoreId { id: core });
     process::favour_this();
     let scratch = Scratch::create(false)?;
@@ -69,20 +71,6 @@ pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<
         other => other?,
     }
     Ok(session.report)
-}
-
-fn choose_core(available: &[usize], wanted: Option<usize>) -> Result<usize, HostError> {
-    match wanted {
-        Some(core) if available.contains(&core) => Ok(core),
-        Some(core) => Err(HostError::Missing {
-            what: format!("core {core} is not one of {available:?}"),
-            remedy: "write another one into [generator] core",
-        }),
-        None => available.first().copied().ok_or(HostError::Missing {
-            what: "no cores could be listed".into(),
-            remedy: "see that /sys and sched_getaffinity work here",
-        }),
-    }
 }
 
 /// Removes what DPDK leaves of this process.

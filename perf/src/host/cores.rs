@@ -16,21 +16,28 @@ pub fn available() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
-/// The core that forwards (the one asked for, else the last) and another one.
-pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores, HostError> {
-    let core = match wanted {
-        Some(core) if cores.contains(&core) => core,
+/// The core asked for, which must be there, or else the usual one; `remedy` says where another is written.
+pub fn pick(
+    cores: &[usize],
+    wanted: Option<usize>,
+    usual: Option<&usize>,
+    remedy: &'static str,
+) -> Result<usize, HostError> {
+    match wanted {
+        Some(core) if cores.contains(&core) => Ok(core),
         Some(core) => {
-            return Err(HostError::Missing {
-                what: format!("core {core} is not one of {cores:?}"),
-                remedy: "choose one of those with --core",
-            });
+            Err(HostError::Missing { what: format!("core {core} is not one of {cores:?}"), remedy })
         }
-        None => *cores.last().ok_or(HostError::Missing {
+        None => usual.copied().ok_or(HostError::Missing {
             what: "no cores could be listed".into(),
             remedy: "see that /sys and sched_getaffinity work here",
-        })?,
-    };
+        }),
+    }
+}
+
+/// The core that forwards (the one asked for, else the last) and another one.
+pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores, HostError> {
+    let core = pick(cores, wanted, cores.last(), "choose one of those with --core")?;
     let housekeeping = cores.iter().find(|&&other| other != core).ok_or(HostError::Missing {
         what: "there is one core only".into(),
         remedy: "a measurement needs two: one forwards, the other does everything else",

@@ -282,6 +282,11 @@ pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) 
     })
 }
 
+/// The first line of what a program says, as of its version.
+pub fn said(program: &str, arguments: &[&str]) -> Result<String, HostError> {
+    Ok(run(program, arguments, &[])?.lines().next().unwrap_or_default().to_owned())
+}
+
 /// Whether a program is there, by its path or among those of `PATH`.
 pub fn findable(program: &str) -> bool {
     if program.contains('/') {

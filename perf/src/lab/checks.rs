@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::file::{Lab, LabForwarder};
-use super::{generator, memory, said};
+use super::{generator, memory};
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
+use crate::host::process::said;
 use crate::host::{HostError, process};
 
 /// Drivers of the kernel that hand a device to user space, and those that DPDK's own driver works beside.
@@ -75,10 +76,10 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let mut checks = Vec::new();
     // The probe forwards with testpmd, whoever is measured.
     checks.push(there("testpmd", "dpdk-testpmd"));
-    checks.push(asked("DPDK", said(Path::new("pkg-config"), &["--modversion", "libdpdk"])));
-    checks.push(asked("kernel", said(Path::new("uname"), &["-sr"])));
+    checks.push(asked("DPDK", said("pkg-config", &["--modversion", "libdpdk"])));
+    checks.push(asked("kernel", said("uname", &["-sr"])));
     if lab.device.forwarders.contains(&LabForwarder::Ours) {
-        checks.push(asked("vswitch", said(vswitch, &["--version"])));
+        checks.push(asked("vswitch", said(&vswitch.display().to_string(), &["--version"])));
     }
     if lab
         .device
@@ -87,7 +88,7 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
         .any(|forwarder| matches!(forwarder, LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
     {
         checks.push(if process::findable(OVS) {
-            asked("OVS", said(Path::new("ovs-vswitchd"), &["--version"]))
+            asked("OVS", said("ovs-vswitchd", &["--version"]))
         } else {
             there("OVS", OVS)
         });
@@ -95,7 +96,7 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let own = format!("perf {}", env!("CARGO_PKG_VERSION"));
     let theirs = generator::command(&lab.generator).and_then(|words| {
         let arguments: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--version"]).collect();
-        said(Path::new(&words[0]), &arguments)
+        said(&words[0], &arguments)
     });
     checks.push(match theirs {
         Ok(version) if version == own => Check::new("generator", CheckVerdict::Good, version),

@@ -366,12 +366,6 @@ pub fn intention(lab: &Lab) -> String {
     )
 }
 
-/// The daemon's version line, or why there is none.
-pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, HostError> {
-    let text = crate::host::process::run(&program.display().to_string(), arguments, &[])?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
-}
-
 pub(crate) fn rate_or_none(rate: f64) -> String {
     if rate > 0.0 { rate_text(rate) } else { "none".into() }
 }

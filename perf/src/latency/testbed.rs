@@ -108,25 +108,23 @@ impl LatencyTestBed {
     }
 
     pub fn wake(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
-        match forwarder {
-            LatencyForwarder::Ours => self.ours.process().thaw(),
-            LatencyForwarder::Testpmd => self.testpmd.process.thaw(),
-            LatencyForwarder::Empty => {
-                self.empty.set_awake(true);
-                Ok(())
-            }
-        }
+        self.set_awake(forwarder, true)
     }
 
     pub fn rest(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
-        match forwarder {
-            LatencyForwarder::Ours => self.ours.process().freeze(),
-            LatencyForwarder::Testpmd => self.testpmd.process.freeze(),
+        self.set_awake(forwarder, false)
+    }
+
+    fn set_awake(&mut self, forwarder: LatencyForwarder, awake: bool) -> Result<(), HostError> {
+        let process = match forwarder {
+            LatencyForwarder::Ours => self.ours.process(),
+            LatencyForwarder::Testpmd => &mut self.testpmd.process,
             LatencyForwarder::Empty => {
-                self.empty.set_awake(false);
-                Ok(())
+                self.empty.set_awake(awake);
+                return Ok(());
             }
-        }
+        };
+        if awake { process.thaw() } else { process.freeze() }
     }
 
     /// CPU time that its forwarding thread has had.
