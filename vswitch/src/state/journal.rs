@@ -1,8 +1,8 @@
 //! The state file and the journal of what changed since it was written.
 //!
 //! A change appends a line to the journal and waits until the disk has it; the state file itself, which is the whole config,
-//! is written on a thread of its own: soon after the start, and when the journal has grown long. A change that comes before
-//! there is a journal to append to writes the whole itself.
+//! is written on a thread of its own: soon after a start that found one, and when the journal has grown long. A change that
+//! comes before there is a journal to append to, such as the first ever, writes the whole itself.
 //!
 //! The state file names its journal, and every state file another one: whatever moment a crash comes at, the file that is
 //! there and the journal that it names tell all that was acknowledged. While a new state file is under way, changes go to both
@@ -63,8 +63,8 @@ pub struct Saver {
     outdated: Vec<Receiver<io::Result<u64>>>,
     /// Bytes of the state file.
     whole: u64,
-    /// A state file was written since the start, or was to be.
-    begun: bool,
+    /// The state file is that of an earlier run.
+    is_old: bool,
 }
 
 impl Saver {
@@ -76,7 +76,7 @@ impl Saver {
             renewal: None,
             outdated: Vec::new(),
             whole: 0,
-            begun: false,
+            is_old: path.is_file(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Saver {
     /// # Errors
     /// Why it is not; then nothing can be appended.
     pub fn write(&mut self, config: &str) -> io::Result<()> {
-        self.begun = true;
+        self.is_old = false;
         self.journal = None;
         // One that is under way would take this one's place when it is done.
         self.finish();
@@ -135,11 +135,11 @@ impl Saver {
         self.outdated.extend(self.renewal.take().map(|renewal| renewal.written));
     }
 
-    /// True when the whole should be written on a thread: after the start, so that the first change need not wait for it, and
-    /// when the journal has become longer than what it spares.
+    /// True when the whole should be written on a thread: after a start that found a state file, so that the first change need
+    /// not wait for it, and when the journal has become longer than what it spares.
     pub fn is_due(&self) -> bool {
         let journal = self.journal.as_ref().map_or(0, |journal| journal.bytes);
-        !self.begun || self.renewal.is_none() && journal > LEAST.max(self.whole)
+        self.is_old || self.renewal.is_none() && journal > LEAST.max(self.whole)
     }
 
     /// Waits for what is under way: nothing writes any more after it.
@@ -153,7 +153,7 @@ impl Saver {
     /// # Errors
     /// Why it cannot; then the next change writes the whole, and whoever makes it hears of a fault that lasts.
     pub fn renew(&mut self, text: impl FnOnce() -> io::Result<String> + Send + 'static) -> io::Result<()> {
-        self.begun = true;
+        self.is_old = false;
         let begun = self.begin(text);
         if begun.is_err() {
             self.journal = None;
@@ -358,8 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn a_start_writes_the_whole_once_and_changes_are_appended_to_it() {
+    fn a_start_that_finds_a_state_file_writes_it_once_and_changes_are_appended() {
         let folder = Folder::new("begun");
+        let mut saver = Saver::new(&folder.state());
+        assert!(!saver.is_due() && !saver.can_append(), "nothing was changed yet");
+        saver.write(&vpcs(1).to_toml().unwrap()).unwrap();
         let mut saver = Saver::new(&folder.state());
         assert!(saver.is_due() && !saver.can_append());
         saver.renew(|| Ok(vpcs(1).to_toml().unwrap())).unwrap();

@@ -41,7 +41,7 @@ impl Switch {
         saved.map_err(|error| SwitchError::NotSaved(Box::new(error)))
     }
 
-    /// Has the state file written when that is due, after the start and when its journal has grown long; the writing is a
+    /// Has the state file written when that is due, after a start that found one and when its journal has grown long; the writing is a
     /// thread's of its own.
     pub(super) fn tend_state(&mut self) {
         let Some(saver) = &mut self.saved else { return };
