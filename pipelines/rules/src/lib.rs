@@ -10,6 +10,7 @@ pub mod back_end;
 pub mod encap;
 pub mod field;
 pub mod items;
+pub mod mlx5;
 pub mod modify;
 pub mod rule;
 pub mod testpmd;

@@ -56,7 +56,9 @@ pub struct Mixed {
 impl Mixed {
     /// Rules come into force a quarter of a millisecond apart.
     pub fn new(host: Host) -> Self {
-        let config = EswitchConfig { refresh_ns: 0, insertion_rate: 4000, ..EswitchConfig::default() };
+        // Of all rules, those included that a NIC has no room for: what they mean is the same.
+        let config =
+            EswitchConfig { refresh_ns: 0, insertion_rate: 4000, nic: None, ..EswitchConfig::default() };
         let (eswitch, store) = (Eswitch::new(config), RuleStore::default());
         Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
     }

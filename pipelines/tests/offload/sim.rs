@@ -13,8 +13,9 @@ use testkit::*;
 
 const SECOND: u64 = 1_000_000_000;
 
+/// All that it can execute, whether a NIC takes it or not.
 fn eswitch() -> Eswitch {
-    Eswitch::new(EswitchConfig { ranges: true, ..EswitchConfig::default() })
+    Eswitch::new(EswitchConfig { ranges: true, nic: None, ..EswitchConfig::default() })
 }
 
 fn rule(group: u32, priority: u32, pattern: &[Item], actions: &[Action]) -> FlowRule {
@@ -429,7 +430,10 @@ fn sim_refusals_name_what_they_are_about() {
         (rule(0, 0, &[any], &[]), Where::ActionNum),
         (rule(0, 0, &[any], &[Action::Drop, out(1)]), Where::ActionNum),
         (rule(0, 0, &[any], &[meter, Action::Count, Action::Drop]), Where::Action(1)),
-        (rule(0, 0, &[any], &[Action::Age { timeout: 9 }, meter, Action::Drop]), Where::Action(0)),
+        (rule(0, 0, &[any], &[meter, meter, Action::Drop]), Where::Action(1)),
+        (rule(0, 0, &[any], &[Action::Mark { id: 1 }, Action::Drop]), Where::Action(0)),
+        (rule(0, 0, &[any], &[Action::PortId { id: 1 }]), Where::Action(0)),
+        (rule(0, 0, &[any, Item::with(mark::ID, 1u8)], &[Action::Drop]), Where::Item(1)),
         (rule(0, 0, &[any], &[Action::set_tag(0, 1), Action::VxlanDecap, Action::Drop]), Where::Action(1)),
         (rule(0, 0, &[any], &[Action::Count, Action::Count, Action::Drop]), Where::Action(1)),
         (rule(0, 0, &[any], &[ecn, Action::Drop]), Where::Action(0)),

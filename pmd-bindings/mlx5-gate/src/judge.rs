@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rules::FlowRule;
+/// A set of capabilities; what is assumed of each is in `judge/capabilities.c`.
+pub use rules::mlx5::Nic;
 use thiserror::Error;
 
 use crate::program;
@@ -24,17 +26,6 @@ pub enum Engine {
     Hardware,
 }
 
-/// A set of capabilities; what is assumed of each is in `judge/capabilities.c`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Nic {
-    /// ConnectX-6 Dx.
-    ConnectX6Dx,
-    /// ConnectX-7.
-    ConnectX7,
-    /// BlueField-3.
-    BlueField3,
-}
-
 impl Engine {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Software, Self::Hardware];
@@ -50,29 +41,6 @@ impl Engine {
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`dv_flow_en={}`", if *self == Self::Software { 1 } else { 2 })
-    }
-}
-
-impl Nic {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::ConnectX6Dx, Self::ConnectX7, Self::BlueField3];
-
-    const fn argument(self) -> &'static str {
-        match self {
-            Self::ConnectX6Dx => "connectx-6-dx",
-            Self::ConnectX7 => "connectx-7",
-            Self::BlueField3 => "bluefield-3",
-        }
-    }
-}
-
-impl fmt::Display for Nic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConnectX6Dx => "ConnectX-6 Dx",
-            Self::ConnectX7 => "ConnectX-7",
-            Self::BlueField3 => "BlueField-3",
-        })
     }
 }
 
@@ -216,7 +184,7 @@ fn run<T>(
     let program = program::path()?;
     let system = |error| GateError::System { what: program.display().to_string(), error };
     let mut child = Command::new(&program)
-        .args([nic.argument(), what, &UPLINK.to_string(), &PORTS.to_string(), &port.to_string()])
+        .args([nic.name(), what, &UPLINK.to_string(), &PORTS.to_string(), &port.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -14,5 +14,6 @@ pub mod chains;
 pub mod judge;
 mod program;
 pub mod table;
+pub mod wrong;
 
 pub use judge::{Engine, GateError, Nic, Refusal, Verdict, judge};

@@ -58,11 +58,17 @@ impl Shape {
     /// The shape of a rule.
     ///
     /// # Errors
-    /// [`Cause::Unsupported`] for a range: templates have masks only.
+    /// [`Cause::Unsupported`] for a range, as templates have masks only, and for what would end the process in a driver.
     pub(super) fn of(rule: &FlowRule) -> Result<Self, FlowError> {
         if let Some(index) = rule.pattern.iter().position(|item| item.last().is_some()) {
             let message = "flow queues match no ranges: use the synchronous API";
             return Err(FlowError::new(Cause::Unsupported, Where::ItemLast(index), message));
+        }
+        let is_empty =
+            |item: &Item| matches!(item.kind(), ItemKind::RepresentedPort | ItemKind::Tag) && item.is_any();
+        if let Some(index) = rule.pattern.iter().position(is_empty) {
+            let message = "a port or register without a value: mlx5 of 22.11 follows its null pointer";
+            return Err(FlowError::new(Cause::Unsupported, Where::Item(index), message));
         }
         Ok(Self {
             attr: rule.attr,
@@ -358,6 +364,15 @@ mod tests {
         let mut other = rule(1, 0xff_ffff, 1, 2);
         other.attr.priority = 1;
         assert_ne!(shape, Shape::of(&other).unwrap());
+    }
+
+    #[test]
+    fn a_port_without_a_number_has_no_shape() {
+        for kind in [ItemKind::RepresentedPort, ItemKind::Tag] {
+            let mut empty = rule(1, 0xff_ffff, 1, 2);
+            empty.pattern.push(Item::any(kind));
+            assert_eq!(Shape::of(&empty).unwrap_err().at, Where::Item(1));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::units::{self, BitRate};
+use rules::mlx5::Nic;
 
 /// What holds the rules of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,36 @@ pub enum Engine {
     Sync,
     /// Templates and queues; a port that takes rules and has none does not start.
     Async,
+}
+
+/// Which NIC the simulated e-switch stands for: it refuses what that one's driver refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SimulatedNic {
+    /// ConnectX-6 Dx: no room for matches of IPv6 addresses with ports.
+    #[serde(rename = "connectx-6-dx")]
+    ConnectX6Dx,
+    /// ConnectX-7.
+    #[default]
+    #[serde(rename = "connectx-7")]
+    ConnectX7,
+    /// BlueField-3.
+    #[serde(rename = "bluefield-3")]
+    BlueField3,
+    /// None: it takes whatever it can execute.
+    #[serde(rename = "none")]
+    None,
+}
+
+impl SimulatedNic {
+    /// The one whose refusals it has.
+    pub fn refuses(self) -> Option<Nic> {
+        match self {
+            Self::ConnectX6Dx => Some(Nic::ConnectX6Dx),
+            Self::ConnectX7 => Some(Nic::ConnectX7),
+            Self::BlueField3 => Some(Nic::BlueField3),
+            Self::None => None,
+        }
+    }
 }
 
 /// `[offload]`: which flows go into hardware.
@@ -159,6 +190,8 @@ pub struct SimulatedConfig {
     /// For how long they wait at least.
     #[serde(with = "units::duration")]
     pub delay: Duration,
+    /// The NIC that it stands for (hardware steering).
+    pub nic: SimulatedNic,
     /// It matches InfiniBand headers (mlx5 with DPDK 23.07 and later).
     pub ib_bth: bool,
     /// It matches the colours that meters give.
@@ -187,6 +220,7 @@ impl Default for SimulatedConfig {
             refresh: Duration::from_millis(500),
             ring: 1024,
             delay: Duration::ZERO,
+            nic: SimulatedNic::default(),
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use wire::PacketBuf;
 
+use rules::mlx5::Nic;
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
 use super::arrival::Arrivals;
@@ -45,6 +46,8 @@ pub struct EswitchConfig {
     pub refresh_ns: u64,
     /// UDP ports that mean something.
     pub udp: UdpPorts,
+    /// The NIC that it stands for: it takes no rule that this one's driver refuses. `None`: whatever it can execute.
+    pub nic: Option<Nic>,
     /// It matches InfiniBand headers.
     pub ib_bth: bool,
     /// It matches the colours that meters give.
@@ -68,6 +71,7 @@ impl Default for EswitchConfig {
             latency_ns: 0,
             refresh_ns: 500_000_000,
             udp: UdpPorts { vxlan: 4789, rdma: 4791 },
+            nic: Some(Nic::ConnectX7),
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,

@@ -1,9 +1,9 @@
-//! What the simulated e-switch does not take, after what is known of mlx5's (unconfirmed on hardware).
+//! What the simulated e-switch does not take: what the NIC that it stands for refuses ([`rules::mlx5`]), and what it cannot
+//! execute itself.
 
 use super::EswitchConfig;
 use super::layers::TAGS;
-use rules::{Action, Domain, FlowRule, ItemKind, Modify};
-use rules::{Cause, FlowError, Where};
+use rules::{Action, Cause, Domain, FlowError, FlowRule, ItemKind, Modify, Where, mlx5};
 
 /// Checks a rule, room aside.
 pub fn check(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
@@ -24,16 +24,14 @@ pub fn check(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
         return unsupported(Where::AttrGroup, &format!("groups end at {}", config.groups - 1));
     }
     check_items(rule, config)?;
-    check_actions(rule, config)
+    check_actions(rule, config)?;
+    config.nic.map_or(Ok(()), |nic| mlx5::check(rule, nic))
 }
 
 fn check_items(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     for (index, item) in rule.pattern.iter().enumerate() {
         let refuse = |at: Where, text: &str| Err(FlowError::new(Cause::Unsupported, at, text));
         match item.kind() {
-            ItemKind::IbBth if rule.attr.group == 0 => {
-                return refuse(Where::Item(index), "ib_bth is not matched in group 0");
-            }
             ItemKind::IbBth if !config.ib_bth => {
                 return refuse(Where::Item(index), "this device does not match ib_bth");
             }
@@ -49,44 +47,18 @@ fn check_items(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError>
     Ok(())
 }
 
-/// Order in which hardware carries actions out.
-const fn stage(action: &Action) -> u8 {
-    match action {
-        Action::VxlanDecap => 0,
-        Action::Count | Action::Age { .. } => 1,
-        Action::Meter { .. } => 2,
-        Action::ModifyField(_) | Action::Mark { .. } => 3,
-        Action::RawEncap(_) => 4,
-        _ => 5,
-    }
-}
-
 fn check_actions(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     let fates = rule.actions.iter().filter(|action| action.is_fate()).count();
     if fates != 1 {
         let text = if fates == 0 { "no action says where packets go" } else { "packets go one way only" };
         return Err(FlowError::new(Cause::Invalid, Where::ActionNum, text));
     }
-    let has = |wanted: fn(&Action) -> bool| rule.actions.iter().any(wanted);
-    let meters = has(|action| matches!(action, Action::Meter { .. }));
-    let mut reached = 0;
     for (index, action) in rule.actions.iter().enumerate() {
         let refuse = |cause: Cause, text: &str| Err(FlowError::new(cause, Where::Action(index), text));
-        if stage(action) < reached {
-            let text = format!(
-                "{} comes too late: the order is decap, count and age, meter, modifications, encap, way out",
-                action.name()
-            );
-            return refuse(Cause::Unsupported, &text);
-        }
-        reached = stage(action);
         if rule.actions[..index].iter().any(|other| same(other, action)) {
             return refuse(Cause::Unsupported, "the action is there twice");
         }
         match action {
-            Action::Age { .. } if meters => {
-                return refuse(Cause::Unsupported, "meter and age do not go into one rule");
-            }
             Action::Age { timeout } if *timeout == 0 || *timeout >= 1 << 24 => {
                 return refuse(Cause::Invalid, "the timeout is 1 to 16777215 seconds");
             }

@@ -39,6 +39,13 @@ pub(super) struct ResolvedFlow {
     pub tunnel: Option<ArrivalTunnel>,
 }
 
+impl ResolvedFlow {
+    /// Destination MAC of its frames, as they come in.
+    pub(super) fn destination(&self, key: &FlowKey) -> MacAddr {
+        if key.routed() { self.router } else { key.dst_mac() }
+    }
+}
+
 /// A tunnel as the receiver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArrivalTunnel {

@@ -369,8 +369,8 @@ impl Translator {
 fn framing(key: &FlowKey, found: &ResolvedFlow) -> Option<Framing> {
     let tunnel = found.tunnel.as_ref().map(|tunnel| (tunnel.ends.0, tunnel.vni));
     let ipv6 = found.family.is_v6();
-    let destination = if key.routed() { found.router } else { key.dst_mac() };
-    let framing = Framing { from: found.from, tunnel, destination, vlan: key.vlan(), ipv6 };
+    let framing =
+        Framing { from: found.from, tunnel, destination: found.destination(key), vlan: key.vlan(), ipv6 };
     (ipv6 || tunnel.is_some()).then_some(framing)
 }
 
@@ -438,11 +438,6 @@ impl ChainPlan {
         Ok(PathRules { rules, meter })
     }
 
-    /// Destination MAC of its frames.
-    fn destination(&self) -> MacAddr {
-        if self.selector.key.routed() { self.found.router } else { self.selector.key.dst_mac() }
-    }
-
     fn framing(&self) -> Option<(Framing, u32)> {
         self.facts.framing.zip(self.framing)
     }
@@ -476,7 +471,11 @@ impl ChainPlan {
                 }
                 None => {
                     pattern.push(from(found.from));
-                    pattern.extend(frame(self.destination(), self.selector.key.vlan(), found.family));
+                    pattern.extend(frame(
+                        found.destination(&self.selector.key),
+                        self.selector.key.vlan(),
+                        found.family,
+                    ));
                 }
             }
             flow(&self.selector.key, source_port, ecn_capable, &mut pattern)

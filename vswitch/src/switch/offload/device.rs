@@ -70,6 +70,7 @@ pub(super) fn device(config: &Config) -> SimulatedDevice {
         latency_ns: nanos(simulated.latency),
         refresh_ns: nanos(simulated.refresh),
         udp: UdpPorts { vxlan: config.vxlan.udp_port, rdma: config.rdma.udp_port },
+        nic: simulated.nic.refuses(),
         ib_bth: simulated.ib_bth,
         meter_mark: simulated.meter_mark,
         modify_ecn: simulated.modify_ecn,

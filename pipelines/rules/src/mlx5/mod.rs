@@ -1,0 +1,187 @@
+//! Which rules the hardware steering of mlx5 takes (`dv_flow_en=2`), as one table of facts for whoever stands in for a NIC.
+//!
+//! ```text
+//!   FlowRule --> items, actions, their order (here), room for the match (fit.rs) --> taken | refused, and why
+//! ```
+//! The facts are those of the driver's code in DPDK 22.11, where `mlx5-gate` holds this table against the driver itself, rule by
+//! rule; of queue pairs, which 22.11 cannot say, what later releases refuse. What firmware refuses nobody has asked (unconfirmed on
+//! hardware).
+
+mod fit;
+
+use std::fmt;
+
+use crate::items::tag;
+use crate::{Action, Cause, FlowError, FlowRule, Item, ItemKind, Modify, Where};
+
+/// A NIC, as far as it tells which rules are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Nic {
+    /// ConnectX-6 Dx: of the nine words of a match, three are for headers without addresses only.
+    ConnectX6Dx,
+    /// ConnectX-7.
+    #[default]
+    ConnectX7,
+    /// BlueField-3, whose NIC is a ConnectX-7.
+    BlueField3,
+}
+
+impl Nic {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ConnectX6Dx, Self::ConnectX7, Self::BlueField3];
+
+    /// The name in small letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ConnectX6Dx => "connectx-6-dx",
+            Self::ConnectX7 => "connectx-7",
+            Self::BlueField3 => "bluefield-3",
+        }
+    }
+
+    /// Words of a match that may be addresses, a tunnel's header or registers.
+    const fn far_words(self) -> usize {
+        match self {
+            Self::ConnectX6Dx => 6,
+            Self::ConnectX7 | Self::BlueField3 => fit::WORDS,
+        }
+    }
+}
+
+impl fmt::Display for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectX6Dx => "ConnectX-6 Dx",
+            Self::ConnectX7 => "ConnectX-7",
+            Self::BlueField3 => "BlueField-3",
+        })
+    }
+}
+
+/// Items that are not matched, and why.
+const NO_ITEMS: [(ItemKind, &str); 2] =
+    [(ItemKind::PortId, "port_id is not matched"), (ItemKind::Mark, "mark is not matched on the e-switch")];
+
+/// Items that have a value: without one, the driver of 22.11 follows a null pointer.
+const WITH_VALUE: [ItemKind; 2] = [ItemKind::RepresentedPort, ItemKind::Tag];
+
+/// Registers that rules may use: those from C_1 on that neither meters nor the driver needs.
+const REGISTERS: u128 = 5;
+
+/// Where the hardware carries an action out, in the order of the e-switch; none for what it does not have there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Decap,
+    Count,
+    Meter,
+    Modify,
+    Encap,
+    Fate,
+}
+
+fn stage(action: &Action) -> Option<Stage> {
+    match action {
+        Action::VxlanDecap => Some(Stage::Decap),
+        Action::Count | Action::Age { .. } => Some(Stage::Count),
+        Action::Meter { .. } => Some(Stage::Meter),
+        Action::ModifyField(_) => Some(Stage::Modify),
+        Action::RawEncap(_) => Some(Stage::Encap),
+        Action::Jump { .. } | Action::RepresentedPort { .. } | Action::Drop => Some(Stage::Fate),
+        Action::Mark { .. }
+        | Action::PortRepresentor { .. }
+        | Action::PortId { .. }
+        | Action::Queue { .. } => None,
+    }
+}
+
+/// Whether a NIC takes a transfer rule, as far as its driver knows.
+///
+/// # Errors
+/// Why not: [`Cause::Unsupported`], and the item or action.
+pub fn check(rule: &FlowRule, nic: Nic) -> Result<(), FlowError> {
+    let items = rule.pattern.iter().enumerate();
+    items.into_iter().try_for_each(|(index, item)| check_item(rule, index, item))?;
+    check_actions(&rule.actions)?;
+    fit::check(&rule.pattern, nic)
+}
+
+fn refuse(at: Where, words: impl Into<String>) -> Result<(), FlowError> {
+    Err(FlowError::new(Cause::Unsupported, at, words))
+}
+
+fn check_item(rule: &FlowRule, index: usize, item: &Item) -> Result<(), FlowError> {
+    let at = Where::Item(index);
+    let kind = item.kind();
+    if let Some((_, words)) = NO_ITEMS.iter().find(|(other, _)| *other == kind) {
+        return refuse(at, *words);
+    }
+    if item.last().is_some() {
+        return refuse(Where::ItemLast(index), "ranges are not supported");
+    }
+    if WITH_VALUE.contains(&kind) && item.is_any() {
+        return refuse(at, format!("{} is matched with a value only", kind.name()));
+    }
+    let before = &rule.pattern[..index];
+    match kind {
+        ItemKind::IbBth if rule.attr.group == 0 => refuse(at, "ib_bth is not matched in group 0"),
+        ItemKind::Vxlan if before.iter().any(|other| other.kind() == ItemKind::Vxlan) => {
+            refuse(at, "vxlan within vxlan is not matched")
+        }
+        ItemKind::Tag if tag::INDEX.get(item.spec()) >= REGISTERS => {
+            refuse(at, format!("tag registers are 0 to {}", REGISTERS - 1))
+        }
+        ItemKind::Tag => {
+            let register = |item: &Item| (item.kind(), tag::INDEX.get(item.spec()));
+            let twice = before.iter().any(|other| register(other) == register(item));
+            if twice { refuse(at, "a register is matched twice") } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why a rule has one of decap and encap: the driver of 22.11 has room for one, and takes some rules with two all the same.
+pub const ONE_HEADER: &str = "a rule takes one header off, or puts one in front, not both";
+
+/// Counts share a place with ages, and fields with each other, where the first of them is; of all else there is one.
+fn check_actions(actions: &[Action]) -> Result<(), FlowError> {
+    let moves_header =
+        |(_, action): &(usize, &Action)| matches!(stage(action), Some(Stage::Decap | Stage::Encap));
+    if let Some((second, _)) = actions.iter().enumerate().filter(moves_header).nth(1) {
+        return refuse(Where::Action(second), ONE_HEADER);
+    }
+    let mut reached: Option<Stage> = None;
+    for (index, action) in actions.iter().enumerate() {
+        let (at, before) = (Where::Action(index), &actions[..index]);
+        let Some(stage) = stage(action) else {
+            return refuse(at, format!("{} is no action of the e-switch", action.name()));
+        };
+        let same = |other: &Action| std::mem::discriminant(other) == std::mem::discriminant(action);
+        if matches!(action, Action::Count | Action::Age { .. }) && before.iter().any(same) {
+            return refuse(at, format!("{} is there twice", action.name()));
+        }
+        if let Action::ModifyField(Modify::Tag { index, .. }) = action
+            && u128::from(*index) >= REGISTERS
+        {
+            return refuse(at, format!("tag registers are 0 to {}", REGISTERS - 1));
+        }
+        let shares = matches!(stage, Stage::Count | Stage::Modify);
+        if shares && before.iter().any(|other| self::stage(other) == Some(stage)) {
+            continue;
+        }
+        match reached {
+            Some(last) if stage == last && stage == Stage::Fate => {
+                return refuse(Where::ActionNum, "packets go one way only");
+            }
+            Some(last) if stage == last => return refuse(at, format!("{} is there twice", action.name())),
+            Some(last) if stage < last => {
+                let words = format!(
+                    "{} comes too late: the order is decap, count and age, meter, modify_field, encap, way out",
+                    action.name()
+                );
+                return refuse(at, words);
+            }
+            _ => reached = Some(stage),
+        }
+    }
+    Ok(())
+}

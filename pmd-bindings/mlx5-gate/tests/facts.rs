@@ -1,0 +1,148 @@
+//! The simulated e-switch refuses what mlx5 refuses: the table that it asks (`rules::mlx5`), and itself, against the driver.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::collections::BTreeSet;
+
+use mlx5_gate::chains::{self, Chain};
+use mlx5_gate::{Engine, GateError, Nic, Verdict, judge, wrong};
+use pipelines::offload::sim::{Eswitch, EswitchConfig};
+use rules::items::{eth, ib_bth, ipv6, udp};
+use rules::{BackEnd, FlowError, FlowRule, Item, ItemKind, mlx5};
+
+/// What the table refuses and the driver of 22.11 takes, by the table's words. The driver makes nothing good of it.
+const STRICTER_TABLE: [&str; 1] = [mlx5::ONE_HEADER];
+
+/// What the simulated e-switch refuses besides, by its words: it cannot execute it, or no packet would match.
+const STRICTER_SIMULATION: [&str; 4] = [
+    "no action says where packets go",
+    "the action is there twice",
+    "the item is there twice",
+    "the item stands behind a layer that is not in front of it in packets",
+];
+
+/// Each rule once.
+fn once(rules: impl IntoIterator<Item = FlowRule>) -> Vec<FlowRule> {
+    let mut seen = BTreeSet::new();
+    rules.into_iter().filter(|rule| seen.insert(rule.testpmd(0))).collect()
+}
+
+fn of(chains: &[Chain]) -> Vec<FlowRule> {
+    once(chains.iter().flat_map(|chain| chain.rules.clone()))
+}
+
+/// What the driver says of rules, those left out that this DPDK has no words for.
+fn asked(rules: &[FlowRule], nic: Nic) -> Option<Vec<(&FlowRule, Verdict)>> {
+    match judge(rules, nic, Engine::Hardware) {
+        Ok(verdicts) => {
+            let asked = rules.iter().zip(verdicts);
+            Some(asked.filter(|(_, verdict)| !matches!(verdict, Verdict::Unsaid(_))).collect())
+        }
+        Err(error @ GateError::NoSources { .. }) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Which of the known differences an answer is about; none where both say the same. Ends the test at any other one.
+#[track_caller]
+fn difference<'a>(
+    rule: &FlowRule,
+    nic: Nic,
+    verdict: &Verdict,
+    answer: Result<(), FlowError>,
+    known: &[&'a str],
+) -> Option<&'a str> {
+    match (verdict, answer) {
+        (Verdict::Accepted, Ok(())) | (Verdict::Refused(_), Err(_)) => None,
+        (Verdict::Accepted, Err(error)) => {
+            let stricter = known.iter().copied().find(|words| error.message == *words);
+            Some(stricter.unwrap_or_else(|| panic!("{nic}: mlx5 takes it, and not so here: {error}: {rule}")))
+        }
+        (verdict, Ok(())) => panic!("{nic}: taken here, and mlx5 says: {verdict}: {rule}"),
+        (Verdict::Unsaid(_), Err(_)) => None,
+    }
+}
+
+#[test]
+fn mlx5_refuses_what_the_table_and_the_simulation_refuse_and_nothing_else() {
+    let chains = chains::all().unwrap();
+    let rules = once(of(&chains).into_iter().chain(wrong::mutants(&chains)));
+    let stricter: Vec<&str> = [&STRICTER_TABLE[..], &STRICTER_SIMULATION].concat();
+    for nic in Nic::ALL {
+        let mut eswitch = Eswitch::new(EswitchConfig { nic: Some(nic), ..EswitchConfig::default() });
+        let Some(asked) = asked(&rules, nic) else { return };
+        let mut refused = 0;
+        let (mut by_table, mut by_simulation) = (BTreeSet::new(), BTreeSet::new());
+        for (rule, verdict) in &asked {
+            refused += usize::from(*verdict != Verdict::Accepted);
+            by_table.extend(difference(rule, nic, verdict, mlx5::check(rule, nic), &STRICTER_TABLE));
+            by_simulation.extend(difference(rule, nic, verdict, eswitch.validate(rule), &stricter));
+        }
+        assert!(refused > 4000 && asked.len() - refused > 4000, "{nic}: {refused} of {}", asked.len());
+        // A difference that is none any more is to be forgotten.
+        assert_eq!(by_table, BTreeSet::from(STRICTER_TABLE));
+        assert!(by_simulation.is_superset(&BTreeSet::from(STRICTER_SIMULATION)), "{by_simulation:?}");
+    }
+}
+
+/// Of the rules that the switch gives a NIC not one is another in the lab: what ConnectX-6 Dx has no room for included.
+#[test]
+fn mlx5_takes_of_the_switch_what_the_simulation_takes() {
+    let rules = of(&chains::all().unwrap());
+    for nic in Nic::ALL {
+        let mut eswitch = Eswitch::new(EswitchConfig { nic: Some(nic), ..EswitchConfig::default() });
+        let Some(asked) = asked(&rules, nic) else { return };
+        let mut refused = 0;
+        for (rule, verdict) in &asked {
+            refused += usize::from(*verdict != Verdict::Accepted);
+            assert_eq!(difference(rule, nic, verdict, eswitch.validate(rule), &[]), None);
+        }
+        assert_eq!(refused > 0, nic == Nic::ConnectX6Dx, "{nic}: {refused}");
+    }
+}
+
+/// A rule about a queue pair with another match of the same size, which this DPDK has words for: four bytes of a MAC stand for
+/// operation and queue pair.
+fn stand_in(rule: &FlowRule) -> Option<FlowRule> {
+    let bth = rule.pattern.iter().position(|item| item.kind() == ItemKind::IbBth)?;
+    let both = [ib_bth::OPCODE, ib_bth::DST_QP].iter().all(|field| rule.pattern[bth].field(*field).1 != 0);
+    let inner = rule.pattern.iter().rposition(|item| item.kind() == ItemKind::Eth)?;
+    let mut pattern = rule.pattern.clone();
+    pattern.remove(bth);
+    let free = pattern[inner].field(eth::SRC).1 == 0;
+    pattern[inner] = pattern[inner].masked(eth::SRC, 0x0200_0000_0000u64, 0xffff_ffff_0000);
+    (both && free).then(|| FlowRule { pattern, ..rule.clone() })
+}
+
+/// What 22.11 cannot be asked itself, its solver says of matches of the same size: queue pairs between IPv6 addresses have
+/// no room in a tunnel, nor with their source port. The formats of 24.11 have as many words and bytes (its
+/// `mlx5dr_definer.h`).
+#[test]
+fn mlx5_has_no_room_for_some_queue_pairs_between_ipv6_addresses() {
+    let rules = of(&chains::all().unwrap());
+    let (about, stand_ins): (Vec<&FlowRule>, Vec<FlowRule>) =
+        rules.iter().filter_map(|rule| Some((rule, stand_in(rule)?))).unzip();
+    assert!(about.len() > 500, "{}", about.len());
+    for nic in Nic::ALL {
+        let Some(asked) = asked(&stand_ins, nic) else { return };
+        assert_eq!(asked.len(), about.len());
+        let mut refused = 0;
+        for (rule, (stand_in, verdict)) in about.iter().zip(asked) {
+            let pair = |item: &Item| item.kind() == ItemKind::Ipv6 && item.field(ipv6::DST).1 != 0;
+            let v6 = rule.pattern.iter().any(pair);
+            let has_source = |item: &Item| item.kind() == ItemKind::Udp && item.field(udp::SRC).1 != 0;
+            let large = rule.pattern.iter().any(has_source)
+                || rule.pattern.iter().any(|item| item.kind() == ItemKind::Vxlan);
+            let fits = !v6 || (!large && nic != Nic::ConnectX6Dx);
+            assert_eq!(verdict == Verdict::Accepted, fits, "{nic}: {stand_in}: {verdict}");
+            refused += usize::from(!fits);
+            for rule in [rule, stand_in] {
+                assert_eq!(difference(rule, nic, &verdict, mlx5::check(rule, nic), &[]), None);
+            }
+        }
+        assert!(refused > 100, "{nic}: {refused}");
+    }
+}
