@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 
+use pipelines::Direction;
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{EntropySource, FlowSelector};
 use pipelines::offload::*;
+use pipelines::qos::Class;
 use rules::*;
 use wire::HeapBuf;
 
@@ -25,11 +27,14 @@ struct Bad {
     /// So many calls more, and the device is gone.
     calls: Option<u32>,
     gone: bool,
+    /// Meters are neither made nor changed.
+    keeps_rates: bool,
 }
 
 impl Bad {
     fn new(config: EswitchConfig) -> Self {
-        Self { eswitch: Eswitch::new(config), less: 0, unknown_aged: Vec::new(), calls: None, gone: false }
+        let eswitch = Eswitch::new(config);
+        Self { eswitch, less: 0, unknown_aged: Vec::new(), calls: None, gone: false, keeps_rates: false }
     }
 
     fn call(&mut self) -> Result<(), FlowError> {
@@ -90,6 +95,9 @@ impl BackEnd for Bad {
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
         self.call()?;
+        if self.keeps_rates && meter.is_some() {
+            return Err(FlowError::new(Cause::Invalid, Where::Unspecified, "meters stay as they are"));
+        }
         self.eswitch.set_meter(mtr_id, meter)
     }
 }
@@ -279,6 +287,26 @@ fn bad_ages_of_rules_that_nobody_has_are_counted() {
     lab.run(2, &[1]);
     let counters = lab.manager.counters();
     assert_eq!((counters.unknown_aged, counters.aged), (2, 0));
+    assert_eq!(lab.status(1), Status::Hardware);
+}
+
+/// A flow is metered by the rate of its class, or not in hardware.
+#[test]
+fn bad_meters_that_do_not_change_send_their_flows_to_software() {
+    let mut lab = Lab::new(EswitchConfig::default());
+    lab.host.limit(Direction::Out, 0, Class::Tcp, 8_000_000_000);
+    lab.run(5, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    lab.device.keeps_rates = true;
+    lab.run(2, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware, "its rate is what it was");
+    lab.host.limit(Direction::Out, 0, Class::Tcp, 4_000_000_000);
+    lab.run(2, &[1]);
+    let words = lab.status(1).to_string();
+    assert!(words.contains("its rate cannot be changed: meters stay as they are"), "{words}");
+    assert_eq!(lab.manager.rules(), 0);
+    lab.device.keeps_rates = false;
+    lab.run(30, &[1]);
     assert_eq!(lab.status(1), Status::Hardware);
 }
 

@@ -116,7 +116,7 @@ impl Manager {
         self.age(back_end);
         self.proceed(back_end, &mut quiet, now_ns);
         let hot = self.choose_hot(back_end, now_ns);
-        self.set_rates(back_end, tables);
+        self.set_rates(back_end, tables, now_ns);
         self.install_hot(back_end, tables, hot, now_ns);
         self.take_off_red(back_end, 0);
         std::mem::take(&mut self.debits)
@@ -311,14 +311,26 @@ impl Manager {
         self.counters.withdrawn += u64::from(was_inside);
     }
 
-    /// Sets the meters of classes to their shares as they are now.
-    fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables) {
+    /// Sets the meters of classes to their shares as they are now. Flows of a class whose meter the device does not change
+    /// leave hardware, pinned or not: they would be held to a rate that is no longer theirs.
+    fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables, now_ns: u64) {
+        let mut refused = Vec::new();
         for id in self.store.meters() {
             let leaf = Leaf(id - 1);
             // A class whose share is not known at the moment keeps the one it had.
             if let Ok(meter) = translate::meter(tables, leaf) {
                 let overhead = tables.snapshot.settings.red.overhead;
-                self.store.set_rates(back_end, id, self.classes.metered(leaf, meter, overhead));
+                let meter = self.classes.metered(leaf, meter, overhead);
+                refused.extend(self.store.set_rates(back_end, id, meter).err().map(|error| (leaf, error)));
+            }
+        }
+        for (leaf, error) in refused {
+            let of_class = |flow: &OffloadFlow| {
+                flow.state.installed().is_some_and(|installed| installed.facts.leaf == Some(leaf))
+            };
+            for number in self.installed(of_class) {
+                let why = Status::RefusedByDevice(format!("its rate cannot be changed: {error}"));
+                self.withdraw(back_end, number, why, now_ns + self.policy.retry_ns);
             }
         }
     }

@@ -367,13 +367,21 @@ impl RuleStore {
         self.meters.keys().copied().collect()
     }
 
-    /// Sets a meter in use, if it is another than before. One that the device refuses keeps what it had.
-    pub fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, id: u32, meter: Meter) {
-        if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter)
-            && back_end.set_meter(id, Some(meter)).is_ok()
-        {
+    /// Sets a meter in use, if it is another than before.
+    ///
+    /// # Errors
+    /// The back end's: the meter has other rates than it should, which is tried again at the next call.
+    pub fn set_rates<B: BackEnd>(
+        &mut self,
+        back_end: &mut B,
+        id: u32,
+        meter: Meter,
+    ) -> Result<(), FlowError> {
+        if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter) {
+            back_end.set_meter(id, Some(meter))?;
             *last = meter;
         }
+        Ok(())
     }
 
     fn waits(&self, id: RuleId, number: SharedNumber) -> bool {
