@@ -34,13 +34,19 @@ impl<'c> Difference<'c> {
 
     /// What `new` has otherwise than `old`, locations aside.
     pub fn between(old: &'c Config, new: &'c Config) -> Self {
-        match Touched::by(old, new) {
-            Some(touched) => Self {
-                old: Cow::Owned(touched.part_of(old)),
-                new: Cow::Owned(touched.part_of(new)),
-                is_whole: false,
-            },
-            None => Self::whole(old, new),
+        let Some(touched) = Touched::by(old, new) else { return Self::whole(old, new) };
+        let (mut before, mut after) =
+            (touched.before.iter().copied().cloned().collect::<Vec<_>>(), Vec::new());
+        for vnic in new.vnics.iter().filter(|vnic| touched.concerns(vnic)) {
+            after.push(vnic.clone());
+            if !touched.after.iter().any(|altered| Arc::ptr_eq(altered, vnic)) {
+                before.push(vnic.clone());
+            }
+        }
+        Self {
+            old: Cow::Owned(old.with_vnics(before)),
+            new: Cow::Owned(new.with_vnics(after)),
+            is_whole: false,
         }
     }
 
@@ -60,8 +66,10 @@ impl<'c> Difference<'c> {
 
 /// What a change alters, by what may be at odds with it.
 struct Touched<'c> {
-    /// vNICs that go, come or change, as they were and as they become.
-    vnics: Vec<&'c VnicConfig>,
+    /// vNICs that go or change, as they were.
+    before: Vec<&'c Arc<VnicConfig>>,
+    /// vNICs that come or change, as they become.
+    after: Vec<&'c Arc<VnicConfig>>,
     /// Uplinks, trunks and ports that go, come or change.
     ports: HashSet<&'c Name>,
     /// VPCs of which that is so, or of a subnet of them.
@@ -76,8 +84,8 @@ impl<'c> Touched<'c> {
         if !has_same_settings(old, new) {
             return None;
         }
-        let vnics = altered_vnics(&old.vnics, &new.vnics);
-        if vnics.len() > MOST {
+        let (before, after) = altered_vnics(&old.vnics, &new.vnics);
+        if before.len() + after.len() > MOST {
             return None;
         }
         let mut ports = altered(&old.trunks, &new.trunks, |trunk| &trunk.name);
@@ -90,37 +98,8 @@ impl<'c> Touched<'c> {
             let with_rates = config.vpcs.iter().filter(|vpc| vpc.qos != super::BothWays::default());
             with_rates.map(|vpc| (&vpc.name, &vpc.qos)).collect::<HashMap<_, _>>()
         };
-        let rates = vnics.iter().any(|vnic| has_rates(vnic)) || of_vpcs(old) != of_vpcs(new);
-        Some(Self { vnics, ports, vpcs, rates })
-    }
-
-    fn part_of(&self, config: &Config) -> Config {
-        let concerned = config.vnics.iter().filter(|vnic| self.concerns(vnic));
-        // Arcs are copied, not vNICs.
-        let vnics = concerned.cloned().collect();
-        let Config { eal, workers, forward, api, control, nft, vlt, vxlan, rdma, rcft, qos, offload, .. } =
-            config;
-        Config {
-            eal: eal.clone(),
-            workers: workers.clone(),
-            forward: forward.clone(),
-            api: api.clone(),
-            control: control.clone(),
-            nft: nft.clone(),
-            vlt: vlt.clone(),
-            vxlan: vxlan.clone(),
-            rdma: rdma.clone(),
-            rcft: rcft.clone(),
-            qos: qos.clone(),
-            offload: offload.clone(),
-            uplinks: config.uplinks.clone(),
-            vpcs: config.vpcs.clone(),
-            subnets: config.subnets.clone(),
-            trunks: config.trunks.clone(),
-            vnics,
-            locations: Vec::new(),
-            ports: config.ports.clone(),
-        }
+        let rates = before.iter().chain(&after).any(|vnic| has_rates(vnic)) || of_vpcs(old) != of_vpcs(new);
+        Some(Self { before, after, ports, vpcs, rates })
     }
 
     fn concerns(&self, vnic: &VnicConfig) -> bool {
@@ -133,7 +112,7 @@ impl<'c> Touched<'c> {
             || self.vpcs.contains(&vnic.vpc)
             || self.ports.contains(&vnic.name)
             || self.rates && has_rates(vnic)
-            || self.vnics.iter().any(|altered| is_related(altered, vnic))
+            || self.before.iter().chain(&self.after).any(|altered| is_related(altered, vnic))
     }
 }
 
@@ -195,8 +174,11 @@ fn altered<'c, T: PartialEq>(old: &'c [T], new: &'c [T], name: fn(&T) -> &Name) 
     names.filter(|name| before.get(name) != after.get(name)).collect()
 }
 
-/// The vNICs that one of two lists lacks or has otherwise, from both.
-fn altered_vnics<'c>(old: &'c [Arc<VnicConfig>], new: &'c [Arc<VnicConfig>]) -> Vec<&'c VnicConfig> {
+/// The vNICs that one of two lists lacks or has otherwise than the other: of the first, and of the second.
+fn altered_vnics<'c>(
+    old: &'c [Arc<VnicConfig>],
+    new: &'c [Arc<VnicConfig>],
+) -> (Vec<&'c Arc<VnicConfig>>, Vec<&'c Arc<VnicConfig>>) {
     // Mostly nearly all are the same ones, at the same places.
     let is_same = |(old, new): &(&Arc<VnicConfig>, &Arc<VnicConfig>)| Arc::ptr_eq(old, new);
     let ahead = old.iter().zip(new).take_while(is_same).count();
@@ -207,7 +189,36 @@ fn altered_vnics<'c>(old: &'c [Arc<VnicConfig>], new: &'c [Arc<VnicConfig>]) -> 
         list.iter().map(|vnic| (&vnic.name, vnic)).collect()
     };
     let (before, after) = (by_name(old), by_name(new));
-    let gone = old.iter().filter(|vnic| after.get(&vnic.name) != Some(vnic));
-    let come = new.iter().filter(|vnic| before.get(&vnic.name) != Some(vnic));
-    gone.chain(come).map(Arc::as_ref).collect()
+    (
+        old.iter().filter(|vnic| after.get(&vnic.name) != Some(vnic)).collect(),
+        new.iter().filter(|vnic| before.get(&vnic.name) != Some(vnic)).collect(),
+    )
+}
+
+impl Config {
+    /// The same with other vNICs, and without locations.
+    #[must_use]
+    pub fn with_vnics(&self, vnics: Vec<Arc<VnicConfig>>) -> Self {
+        Self {
+            eal: self.eal.clone(),
+            workers: self.workers.clone(),
+            forward: self.forward.clone(),
+            api: self.api.clone(),
+            control: self.control.clone(),
+            nft: self.nft.clone(),
+            vlt: self.vlt.clone(),
+            vxlan: self.vxlan.clone(),
+            rdma: self.rdma.clone(),
+            rcft: self.rcft.clone(),
+            qos: self.qos.clone(),
+            offload: self.offload.clone(),
+            uplinks: self.uplinks.clone(),
+            vpcs: self.vpcs.clone(),
+            subnets: self.subnets.clone(),
+            trunks: self.trunks.clone(),
+            vnics,
+            locations: Vec::new(),
+            ports: self.ports.clone(),
+        }
+    }
 }

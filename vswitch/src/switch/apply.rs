@@ -3,7 +3,7 @@
 //! Two ways lead there. A file is looked at as a whole. A single change is looked at where it differs from what runs
 //! ([`Difference`]), so that what it costs does not grow with what it leaves alone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(super) enum LocationSource {
 /// What it takes to undo a change that fails.
 struct Restorable {
     /// Without its locations.
-    config: Config,
+    config: Arc<Config>,
     locations: OrdMap<(u32, IpAddr), LocationConfig>,
 }
 
@@ -40,23 +40,24 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was.
     pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
-        self.apply_with(new, missing, LocationSource::OfConfig)
+        let old = self.config.clone();
+        let bare = Arc::new(new.with_vnics(new.vnics.clone()));
+        self.go_over(&new, bare, &Difference::whole(&old, &new), missing, LocationSource::OfConfig)
     }
 
-    /// As [`apply`](Self::apply); with [`LocationSource::Stay`] the config is without its locations.
-    pub(super) fn apply_with(
+    /// Carries a change out. `bare` is the new config without its locations, which are not asked with
+    /// [`LocationSource::Stay`].
+    pub(super) fn go_over(
         &mut self,
-        new: Config,
+        new: &Config,
+        bare: Arc<Config>,
+        difference: &Difference<'_>,
         missing: Missing,
         locations: LocationSource,
     ) -> Result<(), SwitchError> {
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
-        let difference = match locations {
-            LocationSource::OfConfig => Difference::whole(&old.config, &new),
-            LocationSource::Stay => Difference::between(&old.config, &new),
-        };
-        self.check(&difference)?;
-        self.refuse_fixed(&new)?;
+        self.check(difference)?;
+        self.refuse_fixed(new)?;
         self.rdma.learn(&difference.new)?;
         rdma::quotas(&difference.new, &self.rdma)?;
         let plan = PortChanges::new(&difference.old, &difference.new);
@@ -71,18 +72,18 @@ impl Switch {
             {
                 Extent::AllButLocations
             }
-            LocationSource::Stay => Extent::Part(&difference),
+            LocationSource::Stay => Extent::Part(difference),
         };
-        if let Err(error) = result.and_then(|()| self.publish(&new, extent)) {
+        if let Err(error) = result.and_then(|()| self.publish(new, extent)) {
             self.restore(&plan, &old);
             return Err(error);
         }
-        self.follow_mtus(&difference, &new);
+        self.follow_mtus(difference, new);
         let (ports, vnics) = (ports::wanted(&difference.new), difference.gone());
         self.baseline.forget(|name| !ports.contains_key(name), vnics.iter().map(|name| name.as_str()));
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
-        self.config = Config { locations: Vec::new(), ..new };
+        self.config = bare;
         if mode != self.mode {
             self.set_mode(mode)?;
         }
@@ -105,15 +106,23 @@ impl Switch {
 
     /// Gives the trunks on which vNICs changed the MTU of those that they carry now.
     fn follow_mtus(&mut self, difference: &Difference<'_>, new: &Config) {
-        let trunk = |vnic: &Arc<VnicConfig>| match &vnic.port {
-            VnicPort::Trunk(trunk) => Some(trunk.clone()),
-            VnicPort::Own(_) => None,
-        };
-        let concerned: BTreeSet<Name> =
-            difference.old.vnics.iter().chain(&difference.new.vnics).filter_map(trunk).collect();
+        fn trunk(vnic: &VnicConfig) -> Option<&Name> {
+            match &vnic.port {
+                VnicPort::Trunk(trunk) => Some(trunk),
+                VnicPort::Own(_) => None,
+            }
+        }
+        let put: Vec<_> = difference.put().collect();
+        let altered: HashSet<&Name> =
+            difference.gone().into_iter().chain(put.iter().map(|vnic| &vnic.name)).collect();
+        let before = difference.old.vnics.iter().filter(|vnic| altered.contains(&vnic.name));
+        let concerned: HashSet<&Name> = before.chain(put).filter_map(|vnic| trunk(vnic)).collect();
+        if concerned.is_empty() {
+            return;
+        }
         let trunks = new.trunks.iter().filter(|trunk| concerned.contains(&trunk.name)).cloned().collect();
         let vnics =
-            new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(&trunk)));
+            new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(trunk)));
         let part = Config { trunks, vnics: vnics.cloned().collect(), ..Config::default() };
         self.ports.follow_mtus(&ports::wanted(&part));
     }
@@ -121,7 +130,7 @@ impl Switch {
     /// After a change that failed.
     fn restore(&mut self, plan: &PortChanges, old: &Restorable) {
         let locations = old.locations.values().cloned().collect();
-        let old = Config { locations, ..old.config.clone() };
+        let old = Config { locations, ..(*old.config).clone() };
         if let Err(error) = self.bring_back(plan, &old) {
             tracing::error!(%error, "the configuration of before could not be restored");
         }

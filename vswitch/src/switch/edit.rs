@@ -27,12 +27,12 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        let mut new = self.config.clone();
+        let old = self.config.clone();
+        let mut new = (*old).clone();
         change(&mut new)?;
         let vnis: HashSet<Vni> = new.vpcs.iter().map(|vpc| vpc.vni).collect();
-        let gone: Vec<Vni> =
-            self.config.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
-        if !keeps_locations(&self.config, &new) {
+        let gone: Vec<Vni> = old.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
+        if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
             new.locations = kept.cloned().collect();
             self.apply(new, Missing::Refused)?;
@@ -41,12 +41,10 @@ impl Switch {
         // Those of a VPC go with it.
         let locations: Vec<LocationConfig> =
             gone.iter().flat_map(|&vni| self.topology.locations_of(vni)).cloned().collect();
-        let old = self.config.clone();
-        self.apply_with(new, Missing::Refused, LocationSource::Stay)?;
-        self.save_change(|new| {
-            let difference = Difference::between(&old, new);
-            Ok(Change::between(&difference.old, &difference.new)?.and_without(locations))
-        })
+        let new = Arc::new(new);
+        let difference = Difference::between(&old, &new);
+        self.go_over(&new, new.clone(), &difference, Missing::Refused, LocationSource::Stay)?;
+        self.save_change(|| Ok(Change::between(&difference.old, &difference.new)?.and_without(locations)))
     }
 
     /// Adds a vNIC.
@@ -227,7 +225,7 @@ impl Switch {
     pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
         self.topology.set_location(&self.config, location, &self.neighbours)?;
         self.publish_locations()?;
-        self.save_change(|_| Ok(Change::location(location)?))
+        self.save_change(|| Ok(Change::location(location)?))
     }
 
     /// Removes a destination.
@@ -240,7 +238,7 @@ impl Switch {
         let location = self.topology.location(vni, vip).cloned().ok_or_else(unknown)?;
         self.topology.remove_location(&self.config, vni, vip, &self.neighbours)?;
         self.publish_locations()?;
-        self.save_change(|_| Ok(Change::default().and_without([location])))
+        self.save_change(|| Ok(Change::default().and_without([location])))
     }
 
     fn publish_locations(&mut self) -> Result<(), SwitchError> {

@@ -56,7 +56,7 @@ pub struct Switch {
     mempool: Mempool,
     eal: Eal,
     /// The running config, without its locations, which the topology holds.
-    config: Config,
+    config: Arc<Config>,
     mode: Mode,
     forwarding: bool,
     started: Instant,
@@ -136,7 +136,7 @@ impl Switch {
             neighbours: Neighbours::default(),
             mempool,
             eal,
-            config: bare,
+            config: Arc::new(bare),
             mode: Mode::default(),
             forwarding: false,
             started: Instant::now(),
@@ -166,7 +166,7 @@ impl Switch {
 
     /// The running config, whole.
     pub fn config(&self) -> Config {
-        Config { locations: self.topology.locations().cloned().collect(), ..self.config.clone() }
+        Config { locations: self.topology.locations().cloned().collect(), ..(*self.config).clone() }
     }
 
     /// The snapshot in force.
@@ -280,7 +280,7 @@ impl Switch {
         self.pool.post_all(|| WorkerCommand::Mode(mode))?;
         self.pool.barrier()?;
         self.mode = mode;
-        self.config.forward.mode = match mode {
+        Arc::make_mut(&mut self.config).forward.mode = match mode {
             Mode::Overlay => ForwardMode::Overlay,
             Mode::Io => ForwardMode::Io,
             Mode::Mac => ForwardMode::Mac,

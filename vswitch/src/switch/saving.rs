@@ -5,19 +5,19 @@ use crate::config::{Config, Source};
 use crate::state::change::Change;
 
 impl Switch {
-    /// Saves one change, which `change` tells from the config as it is now (without its locations).
+    /// Saves one change, which `change` tells where it is wanted.
     ///
     /// # Errors
     /// [`SwitchError::NotSaved`].
     pub(super) fn save_change(
         &mut self,
-        change: impl FnOnce(&Config) -> Result<Change, SwitchError>,
+        change: impl FnOnce() -> Result<Change, SwitchError>,
     ) -> Result<(), SwitchError> {
         let Some(saver) = &mut self.saved else { return Ok(()) };
         if !saver.can_append() {
             return self.save_whole();
         }
-        let saved = change(&self.config).and_then(|change| {
+        let saved = change().and_then(|change| {
             let path = saver.path().display().to_string();
             saver.append(&change).map_err(|source| SwitchError::File { path, source })
         });
@@ -54,7 +54,7 @@ impl Switch {
         let (config, locations, file) =
             (self.config.clone(), self.topology.all_locations(), self.file.clone());
         let text = move || {
-            let config = Config { locations: locations.values().cloned().collect(), ..config };
+            let config = Config { locations: locations.values().cloned().collect(), ..(*config).clone() };
             let text = config.to_toml().map_err(std::io::Error::other)?;
             Ok(with_file(text, file.as_ref()))
         };
