@@ -1,5 +1,6 @@
 //! A change of the config as data: what is set and what goes. One line of the journal.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,13 @@ impl Change {
     /// # Errors
     /// When a value cannot be written as TOML.
     pub fn between(old: &Config, new: &Config) -> Result<Self, toml::ser::Error> {
-        let (old, new) = (Table::try_from(old)?, Table::try_from(new)?);
+        // A long list that is the same needs no second look.
+        let (mut old, mut new) = (Cow::Borrowed(old), Cow::Borrowed(new));
+        if old.vnics == new.vnics && !old.vnics.is_empty() {
+            old.to_mut().vnics = Vec::new();
+            new.to_mut().vnics = Vec::new();
+        }
+        let (old, new) = (Table::try_from(&*old)?, Table::try_from(&*new)?);
         let mut change = Self::default();
         for (section, value) in &new {
             match keys(section) {

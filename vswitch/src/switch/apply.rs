@@ -116,13 +116,24 @@ impl Switch {
         let altered: HashSet<&Name> =
             difference.gone().into_iter().chain(put.iter().map(|vnic| &vnic.name)).collect();
         let before = difference.old.vnics.iter().filter(|vnic| altered.contains(&vnic.name));
-        let concerned: HashSet<&Name> = before.chain(put).filter_map(|vnic| trunk(vnic)).collect();
+        // Only where one goes that had the largest, or one comes with a larger one, is it asked what the others have.
+        let before = before.filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, false)));
+        let after = put.iter().filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, true)));
+        let differs = |&(trunk, mtu, comes): &(&Name, u16, bool)| match self.ports.wanted_mtu(trunk) {
+            Some(largest) if comes => mtu > largest,
+            Some(largest) => mtu >= largest,
+            None => true,
+        };
+        let mut concerned: Vec<&Name> =
+            before.chain(after).filter(differs).map(|(trunk, ..)| trunk).collect();
+        concerned.sort_unstable();
+        concerned.dedup();
         if concerned.is_empty() {
             return;
         }
-        let trunks = new.trunks.iter().filter(|trunk| concerned.contains(&trunk.name)).cloned().collect();
+        let trunks = new.trunks.iter().filter(|trunk| concerned.contains(&&trunk.name)).cloned().collect();
         let vnics =
-            new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(trunk)));
+            new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(&trunk)));
         let part = Config { trunks, vnics: vnics.cloned().collect(), ..Config::default() };
         self.ports.follow_mtus(&ports::wanted(&part));
     }

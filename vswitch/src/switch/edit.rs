@@ -52,10 +52,10 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn add_vnic(&mut self, vnic: VnicConfig) -> Result<(), SwitchError> {
+        if self.topology.vnic(&vnic.name).is_some() {
+            return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
+        }
         self.edit(|config| {
-            if config.vnics.iter().any(|other| other.name == vnic.name) {
-                return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
-            }
             config.vnics.push(Arc::new(vnic));
             Ok(())
         })

@@ -480,6 +480,12 @@ impl PortTable {
         Ok(())
     }
 
+    /// The largest IP packet that was asked of a port, where that was said.
+    pub(super) fn wanted_mtu(&self, name: &str) -> Option<u16> {
+        let attached = self.iter().find(|(_, port)| port.name == name).map(|(_, port)| &port.wanted);
+        attached.or_else(|| self.absent.get(name).map(|absent| &absent.wanted))?.mtu
+    }
+
     /// Gives trunks that stay the MTU of the vNICs that they carry now.
     pub(super) fn follow_mtus(&mut self, wanted: &BTreeMap<String, WantedPort>) {
         for (name, absent) in &mut self.absent {

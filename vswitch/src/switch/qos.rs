@@ -280,16 +280,16 @@ impl QosControl {
 
     /// Measures rates. To be called a few times a second.
     pub fn tend(&mut self, now_ns: u64) {
-        let nodes = if self.tree.is_free() { Vec::new() } else { self.nodes() };
-        let Self { tree, samples, hand, .. } = self;
-        *hand = tree.rest(*hand, now_ns);
-        let elapsed = now_ns.saturating_sub(samples.at_ns);
-        if tree.is_free() {
-            samples.rates.clear();
+        self.hand = self.tree.rest(self.hand, now_ns);
+        let elapsed = now_ns.saturating_sub(self.samples.at_ns);
+        if self.tree.is_free() {
+            self.samples.rates.clear();
         }
-        if tree.is_free() || elapsed < SAMPLE_NS {
+        if self.tree.is_free() || elapsed < SAMPLE_NS {
             return;
         }
+        let nodes = self.nodes();
+        let Self { tree, samples, .. } = self;
         let first = samples.at_ns == 0;
         samples.at_ns = now_ns;
         let before = std::mem::take(&mut samples.drawn);
