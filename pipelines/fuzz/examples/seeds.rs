@@ -10,7 +10,7 @@ use std::path::Path as FilePath;
 use std::{fs, io};
 
 use wire::build::Path;
-use wire::cm::{Answered, Cm, Gid, CmMessage, RejectReason, Req, Transport};
+use wire::cm::{Answered, Cm, CmMessage, Gid, RejectReason, Req, Transport};
 use wire::roce::opcode::{self, Operation};
 use wire::roce::{Bth, extended};
 use wire::{MacAddr, Psn, Qpn, Vni, protocol, tcp};

@@ -3,7 +3,7 @@
 //! nothing else is answered.
 
 use wire::build::{MAX_REJECT_LEN, Path, Reject, cm_reject};
-use wire::cm::{Answered, Cm, CmMalformed, MAD_OFFSET, CmMessage, UDP_PAYLOAD_LEN};
+use wire::cm::{Answered, Cm, CmMalformed, CmMessage, MAD_OFFSET, UDP_PAYLOAD_LEN};
 use wire::l4::{self, ChecksumVerdict};
 use wire::parse::parse;
 use wire::roce::{Deth, QP_GSI};

@@ -4,7 +4,7 @@
 
 use wire::build::Path;
 use wire::parse::parse;
-use wire::roce::{self, RoceClass, Operation, RocePacket, RoceMalformed, opcode};
+use wire::roce::{self, Operation, RoceClass, RoceMalformed, RocePacket, opcode};
 use wire::{Flags, Headers, MacAddr, View, cm, icrc, l4};
 
 /// The input is a frame; and the UDP payload of another, over the path that its first byte chooses.
