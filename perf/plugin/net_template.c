@@ -321,17 +321,27 @@ dev_infos(struct rte_eth_dev *dev __rte_unused, struct rte_eth_dev_info *info)
 	return 0;
 }
 
+/* Since 24.03 the list has a length; before, RTE_PTYPE_UNKNOWN ends it. */
+static const uint32_t types[] = {
+	RTE_PTYPE_L2_ETHER, RTE_PTYPE_L2_ETHER_VLAN, RTE_PTYPE_L3_IPV4, RTE_PTYPE_L4_TCP, RTE_PTYPE_L4_UDP,
+	RTE_PTYPE_TUNNEL_VXLAN, RTE_PTYPE_INNER_L2_ETHER, RTE_PTYPE_INNER_L3_IPV4, RTE_PTYPE_INNER_L4_TCP,
+	RTE_PTYPE_INNER_L4_UDP, RTE_PTYPE_UNKNOWN
+};
+
+#if RTE_VERSION >= RTE_VERSION_NUM(24, 3, 0, 0)
+static const uint32_t *
+packet_types(struct rte_eth_dev *dev __rte_unused, size_t *length)
+{
+	*length = RTE_DIM(types) - 1;
+	return types;
+}
+#else
 static const uint32_t *
 packet_types(struct rte_eth_dev *dev __rte_unused)
 {
-	static const uint32_t types[] = {
-		RTE_PTYPE_L2_ETHER, RTE_PTYPE_L2_ETHER_VLAN, RTE_PTYPE_L3_IPV4, RTE_PTYPE_L4_TCP, RTE_PTYPE_L4_UDP,
-		RTE_PTYPE_TUNNEL_VXLAN, RTE_PTYPE_INNER_L2_ETHER, RTE_PTYPE_INNER_L3_IPV4, RTE_PTYPE_INNER_L4_TCP,
-		RTE_PTYPE_INNER_L4_UDP, RTE_PTYPE_UNKNOWN
-	};
-
 	return types;
 }
+#endif
 
 static int
 rx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __rte_unused,
@@ -362,7 +372,7 @@ tx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __
 }
 
 static int
-stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
+stats_get(VDEV_STATS_ARGUMENTS)
 {
 	const struct device *device = dev->data->dev_private;
 	unsigned int i;

@@ -308,7 +308,7 @@ tx_queue_setup(struct rte_eth_dev *dev, uint16_t number, uint16_t descriptors __
 }
 
 static int
-stats_get(struct rte_eth_dev *dev, struct rte_eth_stats *stats)
+stats_get(VDEV_STATS_ARGUMENTS)
 {
 	const struct port *port = port_of(dev);
 	unsigned int i;

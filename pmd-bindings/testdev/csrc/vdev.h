@@ -13,6 +13,7 @@
 #include <ethdev_driver.h>
 #include <ethdev_vdev.h>
 #include <rte_kvargs.h>
+#include <rte_version.h>
 
 /* The longest argument: a path. */
 #define VDEV_TEXT PATH_MAX
@@ -66,6 +67,14 @@ vdev_mac_set(struct rte_eth_dev *dev __rte_unused, struct rte_ether_addr *mac __
 {
 	return 0;
 }
+
+/* What eth_dev_ops.stats_get takes: since 25.11 a place for figures of queues, too, which ours do not have. */
+#if RTE_VERSION >= RTE_VERSION_NUM(25, 11, 0, 0)
+#define VDEV_STATS_ARGUMENTS \
+	struct rte_eth_dev *dev, struct rte_eth_stats *stats, struct eth_queue_stats *queues __rte_unused
+#else
+#define VDEV_STATS_ARGUMENTS struct rte_eth_dev *dev, struct rte_eth_stats *stats
+#endif
 
 /* Of struct eth_dev_ops. */
 #define VDEV_OPERATIONS                                                                                             \
