@@ -20,6 +20,7 @@
  *   delay=US          from push to result
  *   late=N late-us=US one operation in N takes so long
  *   fail=N keep=N     one creation, one removal in N comes to nothing
+ *   mute=N            after N operations no other is ever answered
  *   busy=N            one operation in N is not taken (EAGAIN)
  *   fresh=N           the first N queries of a counter answer EAGAIN
  *
@@ -65,6 +66,7 @@ const char *const count_names[COUNTS] = {
 	[COUNTERS] = "flow_counters",
 	[METERS] = "flow_meters",
 	[ACTIONS_SHARED] = "flow_shared_actions",
+	[PROFILES] = "flow_profiles",
 };
 
 /* The default key of drivers that have one. */
@@ -509,6 +511,7 @@ static const struct {
 	ARGUMENT("fail", fail, 0),
 	ARGUMENT("keep", keep, 0),
 	ARGUMENT("busy", busy, 0),
+	ARGUMENT("mute", mute, 0),
 	ARGUMENT("fresh", fresh, 0),
 };
 

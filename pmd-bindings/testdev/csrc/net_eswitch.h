@@ -44,13 +44,15 @@ struct traits {
 	uint32_t delay, late, late_delay;
 	/* Of so many operations one comes to nothing; one removal; one is not taken (EAGAIN). */
 	uint32_t fail, keep, busy;
+	/* After so many operations no other is ever answered. */
+	uint32_t mute;
 	/* A counter's first queries answer EAGAIN, so many of them. */
 	uint32_t fresh;
 };
 
 enum count {
 	RULES, CREATED, DESTROYED, FAILED, KEPT, NOT_TAKEN, REFUSED, MISUSED, DANGLING, TABLES, TEMPLATES, COUNTERS, METERS,
-	ACTIONS_SHARED, COUNTS
+	ACTIONS_SHARED, PROFILES, COUNTS
 };
 extern const char *const count_names[COUNTS];
 
@@ -115,7 +117,9 @@ struct rte_flow_template_table {
 };
 
 struct rte_flow {
+	/* Among those in force, and among all that were made. */
 	TAILQ_ENTRY(rte_flow) next;
+	LIST_ENTRY(rte_flow) made;
 	struct rte_flow_template_table *table;
 	uint64_t cookie;
 	uint32_t group, priority, jump, fresh;
@@ -135,7 +139,7 @@ struct rte_flow_action_handle {
 	uint32_t users;
 	/* Of a meter: which it is, what it meters, the profile that it was made with, operations that are under way. */
 	uint32_t number;
-	bool ready;
+	bool ready, going;
 	struct rates rates;
 	struct thing *profile;
 	uint32_t pending;
@@ -155,13 +159,14 @@ struct eswitch {
 	uint32_t counters, marks, last_mark;
 	struct queue *queues;
 	struct flows flows;
+	LIST_HEAD(, rte_flow) made;
 	LIST_HEAD(, rte_flow_pattern_template) patterns;
 	LIST_HEAD(, rte_flow_actions_template) action_lists;
 	LIST_HEAD(, rte_flow_template_table) tables;
 	LIST_HEAD(, rte_flow_action_handle) handles;
 	uint64_t counts[COUNTS];
 	/* Operations seen so far, for those that go wrong. */
-	uint64_t operations, removals, enqueued, pushed;
+	uint64_t operations, removals, enqueued, pushed, sent;
 	/* Rules in force in a group, and rules in force that lead there. */
 	uint32_t in_group[GROUPS], leads_to[GROUPS];
 	struct meters *meters;
@@ -277,6 +282,8 @@ int async_handle_update(struct rte_eth_dev *, uint32_t, const struct rte_flow_op
 	const void *, void *, struct rte_flow_error *);
 /* What has become due. */
 void queues_advance(struct eswitch *eswitch);
+/* Nothing is under way any more, and nothing waits to be pulled. */
+void queues_empty(struct eswitch *eswitch);
 /* Everything that was made through queues goes. */
 void queues_end(struct eswitch *eswitch);
 
@@ -293,12 +300,14 @@ extern const struct rte_mtr_ops meter_operations;
 /* METER_MARK: a meter that is not made yet, with a profile; NULL, and why, where there is none. */
 struct rte_flow_action_handle *mark_new(struct eswitch *eswitch, const struct rte_flow_action_meter_mark *mark,
 	struct rte_flow_error *error);
-/* The rates that a profile has now. */
-struct rates profile_rates(const struct rte_flow_action_meter_mark *mark);
+/* The rates that a profile has now. False without such a profile. */
+bool profile_rates(const struct rte_flow_action_meter_mark *mark, struct rates *rates);
 /* An operation on a meter has ended. */
 void mark_end(struct eswitch *eswitch, struct operation *operation);
 void mark_print(const struct rte_flow_action_handle *handle, FILE *file);
 bool mark_known(const struct eswitch *eswitch, const struct rte_flow_action_handle *handle);
+/* Rules may name it: it is made, and nobody has asked for its removal. */
+bool mark_usable(const struct eswitch *eswitch, const struct rte_flow_action_handle *handle);
 void meters_end(struct eswitch *eswitch);
 bool meter_known(const struct eswitch *eswitch, uint32_t number);
 

@@ -217,17 +217,21 @@ out:
 }
 
 static int
-handle_destroy(struct rte_eth_dev *dev, struct rte_flow_action_handle *handle,
-	struct rte_flow_error *error __rte_unused)
+handle_destroy(struct rte_eth_dev *dev, struct rte_flow_action_handle *handle, struct rte_flow_error *error)
 {
 	struct eswitch *eswitch = port_of(dev)->eswitch;
+	int result = 0;
 
 	rte_spinlock_lock(&eswitch->lock);
-	LIST_REMOVE(handle, next);
-	free(handle);
-	eswitch->counts[ACTIONS_SHARED]--;
+	if (!mark_known(eswitch, handle) || handle->type == RTE_FLOW_ACTION_TYPE_METER_MARK) {
+		result = misuse(eswitch, error, "there is no such shared action, or it is a queue's");
+	} else {
+		LIST_REMOVE(handle, next);
+		free(handle);
+		eswitch->counts[ACTIONS_SHARED]--;
+	}
 	rte_spinlock_unlock(&eswitch->lock);
-	return 0;
+	return result;
 }
 
 static int
@@ -235,10 +239,17 @@ handle_query(struct rte_eth_dev *dev, const struct rte_flow_action_handle *handl
 	struct rte_flow_error *error)
 {
 	struct eswitch *eswitch = port_of(dev)->eswitch;
+	int result;
 
-	if (handle->type != RTE_FLOW_ACTION_TYPE_COUNT)
-		return refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, NULL, "this action does not count");
-	return count_told(data);
+	rte_spinlock_lock(&eswitch->lock);
+	if (!mark_known(eswitch, handle))
+		result = misuse(eswitch, error, "there is no such shared action");
+	else if (handle->type != RTE_FLOW_ACTION_TYPE_COUNT)
+		result = refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, NULL, "this action does not count");
+	else
+		result = count_told(data);
+	rte_spinlock_unlock(&eswitch->lock);
+	return result;
 }
 
 void
@@ -246,12 +257,17 @@ flows_end(struct eswitch *eswitch)
 {
 	struct rte_flow_action_handle *handle;
 	uint64_t left = eswitch->counts[RULES];
+	struct rte_flow *flow;
 
 	if (left != 0) {
 		eswitch->counts[MISUSED]++;
 		SAY(ERR, "misuse: %" PRIu64 " rules were left at stop\n", left);
 	}
+	/* What is under way ends first: it looks at rules and meters. Then rules go before the meters that they name. */
+	queues_empty(eswitch);
 	flush(eswitch, true);
+	while ((flow = LIST_FIRST(&eswitch->made)) != NULL)
+		flow_free(eswitch, flow);
 	while ((handle = LIST_FIRST(&eswitch->handles)) != NULL) {
 		LIST_REMOVE(handle, next);
 		free(handle);

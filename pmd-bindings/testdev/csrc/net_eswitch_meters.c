@@ -76,6 +76,7 @@ profile_add(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_meter_profi
 		return no(eswitch, error, EINVAL, "Meter profile id not valid.");
 	if (add(dev, PROFILE, number, error) < 0)
 		return -rte_errno;
+	eswitch->counts[PROFILES]++;
 	one = thing(dev, PROFILE, number);
 	if (profile->alg == RTE_MTR_SRTCM_RFC2697)
 		one->rates = (struct rates){ .cir = profile->srtcm_rfc2697.cir, .cbs = profile->srtcm_rfc2697.cbs,
@@ -99,7 +100,10 @@ profile_delete(struct rte_eth_dev *dev, uint32_t number, struct rte_mtr_error *e
 				misuse(eswitch, NULL, "a meter was made with this profile, and is still there");
 				return no(eswitch, error, EBUSY, "a meter was made with this profile");
 			}
-	return take_away(dev, PROFILE, number, error);
+	if (take_away(dev, PROFILE, number, error) < 0)
+		return -rte_errno;
+	eswitch->counts[PROFILES]--;
+	return 0;
 }
 
 static int
@@ -186,10 +190,15 @@ meter_update(struct rte_eth_dev *dev, uint32_t number, uint32_t profile, struct 
 	return 0;
 }
 
-struct rates
-profile_rates(const struct rte_flow_action_meter_mark *mark)
+bool
+profile_rates(const struct rte_flow_action_meter_mark *mark, struct rates *rates)
 {
-	return ((const struct thing *)mark->profile)->rates;
+	const struct thing *profile = (const struct thing *)mark->profile;
+
+	if (profile == NULL || !profile->is)
+		return false;
+	*rates = profile->rates;
+	return true;
 }
 
 bool
@@ -201,6 +210,13 @@ mark_known(const struct eswitch *eswitch, const struct rte_flow_action_handle *h
 		if (known == handle)
 			return true;
 	return false;
+}
+
+bool
+mark_usable(const struct eswitch *eswitch, const struct rte_flow_action_handle *handle)
+{
+	return mark_known(eswitch, handle) &&
+		(handle->type != RTE_FLOW_ACTION_TYPE_METER_MARK || (handle->ready && !handle->going));
 }
 
 struct rte_flow_action_handle *
@@ -235,6 +251,7 @@ mark_end(struct eswitch *eswitch, struct operation *operation)
 
 	handle->pending--;
 	if (operation->fails) {
+		handle->going = false;
 		eswitch->counts[operation->removes ? KEPT : FAILED]++;
 	} else if (operation->removes) {
 		LIST_REMOVE(handle, next);
@@ -269,17 +286,43 @@ meters_end(struct eswitch *eswitch)
 {
 	free(eswitch->meters);
 	eswitch->meters = NULL;
-	eswitch->counts[METERS] = 0;
+	eswitch->counts[METERS] = eswitch->counts[PROFILES] = 0;
 }
 
+/* Each operation holds the e-switch's lock: queues make and remove meters on other threads. */
+#define LOCKED(type, name, arguments, ...) \
+	static type \
+	name##_locked(struct rte_eth_dev *dev, __VA_ARGS__) \
+	{ \
+		struct eswitch *eswitch = port_of(dev)->eswitch; \
+		type result; \
+\
+		rte_spinlock_lock(&eswitch->lock); \
+		result = name arguments; \
+		rte_spinlock_unlock(&eswitch->lock); \
+		return result; \
+	}
+LOCKED(int, profile_add, (dev, number, profile, error), uint32_t number, struct rte_mtr_meter_profile *profile,
+	struct rte_mtr_error *error)
+LOCKED(int, profile_delete, (dev, number, error), uint32_t number, struct rte_mtr_error *error)
+LOCKED(struct rte_flow_meter_profile *, profile_get, (dev, number, error), uint32_t number, struct rte_mtr_error *error)
+LOCKED(int, policy_add, (dev, number, policy, error), uint32_t number, struct rte_mtr_meter_policy_params *policy,
+	struct rte_mtr_error *error)
+LOCKED(int, policy_delete, (dev, number, error), uint32_t number, struct rte_mtr_error *error)
+LOCKED(struct rte_flow_meter_policy *, policy_get, (dev, number, error), uint32_t number, struct rte_mtr_error *error)
+LOCKED(int, meter_create, (dev, number, params, shared, error), uint32_t number, struct rte_mtr_params *params, int shared,
+	struct rte_mtr_error *error)
+LOCKED(int, meter_destroy, (dev, number, error), uint32_t number, struct rte_mtr_error *error)
+LOCKED(int, meter_update, (dev, number, profile, error), uint32_t number, uint32_t profile, struct rte_mtr_error *error)
+
 const struct rte_mtr_ops meter_operations = {
-	.meter_profile_add = profile_add,
-	.meter_profile_delete = profile_delete,
-	.meter_profile_get = profile_get,
-	.meter_policy_add = policy_add,
-	.meter_policy_delete = policy_delete,
-	.meter_policy_get = policy_get,
-	.create = meter_create,
-	.destroy = meter_destroy,
-	.meter_profile_update = meter_update,
+	.meter_profile_add = profile_add_locked,
+	.meter_profile_delete = profile_delete_locked,
+	.meter_profile_get = profile_get_locked,
+	.meter_policy_add = policy_add_locked,
+	.meter_policy_delete = policy_delete_locked,
+	.meter_policy_get = policy_get_locked,
+	.create = meter_create_locked,
+	.destroy = meter_destroy_locked,
+	.meter_profile_update = meter_update_locked,
 };

@@ -34,7 +34,7 @@ queues_configure(struct rte_eth_dev *dev, const struct rte_flow_port_attr *attr,
 	struct port *port = port_of(dev);
 	struct eswitch *eswitch = port->eswitch;
 	const struct traits *traits = &eswitch->traits;
-	unsigned int i, j;
+	unsigned int i;
 
 	if (traits->queues == 0)
 		return rte_flow_error_set(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL,
@@ -59,18 +59,12 @@ queues_configure(struct rte_eth_dev *dev, const struct rte_flow_port_attr *attr,
 	for (i = 0; i < count; i++) {
 		struct queue *queue = &eswitch->queues[i];
 
-		TAILQ_INIT(&queue->unused);
-		TAILQ_INIT(&queue->staged);
-		TAILQ_INIT(&queue->flying);
-		TAILQ_INIT(&queue->late);
-		TAILQ_INIT(&queue->done);
 		queue->all = calloc(queues[i]->size, sizeof(*queue->all));
 		if (queue->all != NULL)
 			queue->depth = queues[i]->size;
-		for (j = 0; j < queue->depth; j++)
-			TAILQ_INSERT_TAIL(&queue->unused, &queue->all[j], next);
 	}
 	eswitch->queue_count = count;
+	queues_empty(eswitch);
 	eswitch->counters = attr->nb_counters;
 	eswitch->marks = attr->nb_meters;
 	eswitch->configured = true;
@@ -335,6 +329,8 @@ fly(struct eswitch *eswitch, struct queue *queue, struct operation *operation, u
 	uint64_t microseconds = late ? traits->late_delay : traits->delay;
 
 	operation->ready = now + microseconds * rte_get_tsc_hz() / 1000000;
+	if (traits->mute != 0 && ++eswitch->sent > traits->mute)
+		operation->ready = UINT64_MAX;
 	TAILQ_INSERT_TAIL(late ? &queue->late : &queue->flying, operation, next);
 }
 
@@ -379,8 +375,8 @@ fits(struct port *port, const struct rte_flow_template_table *table, const struc
 		if (actions[i].type == RTE_FLOW_ACTION_TYPE_INDIRECT) {
 			const struct rte_flow_action_handle *handle = actions[i].conf;
 
-			if (!mark_known(eswitch, handle) || !handle->ready)
-				return misuse(eswitch, error, "the shared action is not there, or is not made yet");
+			if (!mark_usable(eswitch, handle))
+				return misuse(eswitch, error, "the shared action is not there, is not made yet, or is to go");
 		}
 	}
 	if (i != table->actions->count)
@@ -506,8 +502,8 @@ async_handle_create(struct rte_eth_dev *dev, uint32_t number, const struct rte_f
 	} else if (action->type != RTE_FLOW_ACTION_TYPE_METER_MARK) {
 		refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action, "action type not supported");
 	} else if ((handle = mark_new(eswitch, action->conf, error)) != NULL) {
-		rates = profile_rates(action->conf);
-		if (mark_begin(eswitch, queue, attr, handle, &rates, user_data, error) < 0) {
+		if (!profile_rates(action->conf, &rates) ||
+		    mark_begin(eswitch, queue, attr, handle, &rates, user_data, error) < 0) {
 			LIST_REMOVE(handle, next);
 			free(handle);
 			eswitch->counts[ACTIONS_SHARED]--;
@@ -528,12 +524,12 @@ async_handle_destroy(struct rte_eth_dev *dev, uint32_t number, const struct rte_
 	int result;
 
 	rte_spinlock_lock(&eswitch->lock);
-	if (queue == NULL || !mark_known(eswitch, handle) || handle->pending != 0)
+	if (queue == NULL || !mark_known(eswitch, handle) || handle->pending != 0 || handle->going)
 		result = misuse(eswitch, error, "there is no such queue or meter, or an operation on it is under way");
 	else if (handle->users != 0)
 		result = misuse(eswitch, error, "rules have this meter");
-	else
-		result = mark_begin(eswitch, queue, attr, handle, NULL, user_data, error);
+	else if ((result = mark_begin(eswitch, queue, attr, handle, NULL, user_data, error)) == 0)
+		handle->going = true;
 	rte_spinlock_unlock(&eswitch->lock);
 	return result;
 }
@@ -549,10 +545,11 @@ async_handle_update(struct rte_eth_dev *dev, uint32_t number, const struct rte_f
 	int result;
 
 	rte_spinlock_lock(&eswitch->lock);
-	if (queue == NULL || !mark_known(eswitch, handle) || !change->profile_valid || change->meter_mark.profile == NULL) {
-		result = misuse(eswitch, error, "there is no such queue or meter, or the change has no profile");
+	if (queue == NULL || !mark_known(eswitch, handle) || handle->going) {
+		result = misuse(eswitch, error, "there is no such queue or meter, or the meter is to go");
+	} else if (!change->profile_valid || !profile_rates(&change->meter_mark, &rates)) {
+		result = misuse(eswitch, error, "the change has no profile, or one that was deleted");
 	} else {
-		rates = profile_rates(&change->meter_mark);
 		result = mark_begin(eswitch, queue, attr, handle, &rates, user_data, error);
 		/* The driver looks at it from now on, whatever becomes of the operation. */
 		if (result == 0)
@@ -648,6 +645,24 @@ queue_pull(struct rte_eth_dev *dev, uint32_t number, struct rte_flow_op_result r
 	}
 	rte_spinlock_unlock(&eswitch->lock);
 	return count;
+}
+
+void
+queues_empty(struct eswitch *eswitch)
+{
+	unsigned int i, j;
+
+	for (i = 0; i < eswitch->queue_count; i++) {
+		struct queue *queue = &eswitch->queues[i];
+
+		TAILQ_INIT(&queue->unused);
+		TAILQ_INIT(&queue->staged);
+		TAILQ_INIT(&queue->flying);
+		TAILQ_INIT(&queue->late);
+		TAILQ_INIT(&queue->done);
+		for (j = 0; j < queue->depth; j++)
+			TAILQ_INSERT_TAIL(&queue->unused, &queue->all[j], next);
+	}
 }
 
 void

@@ -255,6 +255,8 @@ actions_check(struct port *port, bool root, const struct rte_flow_action actions
 				"the action is not supported");
 		if (shared && action->conf == NULL)
 			return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION, action, "there is no shared action");
+		if (shared && mask == NULL && !mark_usable(eswitch, action->conf))
+			return misuse(eswitch, error, "the shared action is not there, is not made yet, or is to go");
 		/* What it stands for, the mask says, or itself. */
 		if (shared)
 			kind = action_kind(mask != NULL ? mask->type : ((const struct rte_flow_action_handle *)action->conf)->type);
@@ -389,6 +391,7 @@ flow_new(struct eswitch *eswitch, const struct rte_flow_attr *attr, struct rte_f
 				   .length = length, .meter = meter,
 				   .direction = direction_of(attr->ingress, attr->egress, attr->transfer) };
 	memcpy(flow->body, room, length);
+	LIST_INSERT_HEAD(&eswitch->made, flow, made);
 	eswitch->counts[COUNTERS] += counts;
 	eswitch->counts[RULES]++;
 	if (meter != NULL)
@@ -443,6 +446,7 @@ flow_free(struct eswitch *eswitch, struct rte_flow *flow)
 		flow->table->rules--;
 	if (flow->meter != NULL)
 		flow->meter->users--;
+	LIST_REMOVE(flow, made);
 	free(flow);
 }
 

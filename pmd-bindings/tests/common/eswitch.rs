@@ -38,7 +38,11 @@ impl Bed {
     }
 
     pub fn uplink(&self, args: &str, depth: u32) -> Uplink {
-        let port = Port::attach(&self.eal, "net_eswitch0", args).unwrap();
+        self.start(Port::attach(&self.eal, "net_eswitch0", args).unwrap(), depth)
+    }
+
+    /// Starts the uplink again.
+    pub fn start(&self, port: Port, depth: u32) -> Uplink {
         let config = PortConfig { flow_engine: FlowEngine::Async(queues(depth)), ..PortConfig::default() };
         start(port, &config, &self.pool)
     }
