@@ -10,11 +10,17 @@
 #include <ethdev_driver.h>
 #include <rte_malloc.h>
 #include <rte_mtr.h>
+#include <rte_version.h>
 
 #include <mlx5.h>
 #include <mlx5_flow.h>
 
 #include "judge.h"
+
+/* Since 24.03 registers are the e-switch's and found when it is probed, and other functions of one NIC share something. */
+#if RTE_VERSION >= RTE_VERSION_NUM(24, 3, 0, 0)
+#define REGISTERS_OF_E_SWITCH
+#endif
 
 #define QUEUE_SIZE 64
 #define METER_POLICY 1
@@ -108,6 +114,32 @@ static void make_counters(void)
 	}
 }
 
+/* The register of meters' colours and of ages: C_3 before others, as the driver prefers it. */
+static enum modify_reg colour_register(void)
+{
+	const struct mlx5_hca_attr *attr = &cdev.config.hca_attr;
+	uint8_t registers = attr->qos.flow_meter_reg_c_ids & 0xfc;
+
+	if (!attr->qos.sup || !attr->qos.flow_meter_old || !registers)
+		return REG_NON;
+	return registers & 1 << (REG_C_3 - REG_C_0) ? REG_C_3 : (enum modify_reg)(REG_C_0 + rte_bsf32(registers));
+}
+
+#ifdef REGISTERS_OF_E_SWITCH
+/* What is left for rules with hardware steering: all but those of the e-switch, of meters, and C_6, which the driver keeps. */
+static void configure_registers(enum engine engine)
+{
+	const uint32_t kept = 1 << 0 | 1 << 6;
+	struct mlx5_dev_registers *registers = &sh->registers;
+	unsigned int tags = 0;
+
+	registers->aso_reg = colour_register();
+	for (unsigned int i = 0; engine == ENGINE_HARDWARE && i < MLX5_FLOW_HW_TAGS_MAX; i++)
+		if (cdev.config.hca_attr.set_reg_c & ~kept & 1 << i && mlx5_regc_value(i) != registers->aso_reg)
+			registers->hw_avl_tags[tags++] = mlx5_regc_value(i);
+}
+#endif
+
 /* The device arguments as they are by default, but for the engine. */
 static void configure_shared(enum engine engine, uint16_t ports)
 {
@@ -153,6 +185,10 @@ static void configure_shared(enum engine engine, uint16_t ports)
 	sh->tx_domain = &context;
 	sh->dr_drop_action = mlx5_glue->dr_create_flow_action_drop();
 	sh->default_miss_action = mlx5_glue->dr_create_flow_action_default_miss();
+#ifdef REGISTERS_OF_E_SWITCH
+	sh->phdev = new_zeroed(sizeof(*sh->phdev));
+	configure_registers(engine);
+#endif
 	make_pools(engine);
 	/* As many counters as a range of them, a power of two, holds. */
 	sh->hws_max_log_bulk_sz = attr->flow_counter_bulk_log_max_alloc;
@@ -169,21 +205,23 @@ static void configure_shared(enum engine engine, uint16_t ports)
 	LIST_INIT(&sh->hws_cpool_list);
 }
 
-/* Registers of meters: C_3 before others, as the driver prefers it; and managers of objects that meters and ages are. */
+/* Managers of objects that meters and ages are. */
 static void configure_meters(struct mlx5_priv *priv)
 {
 	const struct mlx5_hca_attr *attr = &cdev.config.hca_attr;
-	uint8_t registers = attr->qos.flow_meter_reg_c_ids & 0xfc;
+	enum modify_reg colour = colour_register();
 
-	if (!attr->qos.sup || !attr->qos.flow_meter_old || !registers)
+	if (colour == REG_NON)
 		return;
-	priv->mtr_color_reg = registers & 1 << (REG_C_3 - REG_C_0) ? REG_C_3 : REG_C_0 + rte_bsf32(registers);
+#ifndef REGISTERS_OF_E_SWITCH
+	priv->mtr_color_reg = colour;
+#endif
 	priv->mtr_en = 1;
 	priv->mtr_reg_share = attr->qos.flow_meter;
 	sh->meter_aso_en = attr->qos.flow_meter_aso_sup;
 	if (mlx5_aso_flow_mtrs_mng_init(sh))
 		DIE("no memory for meters");
-	sh->flow_hit_aso_en = attr->flow_hit_aso && priv->mtr_color_reg == REG_C_3;
+	sh->flow_hit_aso_en = attr->flow_hit_aso && colour == REG_C_3;
 	if (sh->flow_hit_aso_en && mlx5_flow_aso_age_mng_init(sh))
 		DIE("the queue of aged rules cannot be made");
 }
@@ -257,8 +295,10 @@ void device_start(enum engine engine, uint16_t uplink, uint16_t ports, uint32_t 
 			DIE("no memory for tables");
 		if (engine == ENGINE_HARDWARE) {
 			flow_hw_set_port_info(dev);
+#ifndef REGISTERS_OF_E_SWITCH
 			flow_hw_init_tags_set(dev);
 			flow_hw_init_flow_metadata_config(dev);
+#endif
 		}
 	}
 	if (engine == ENGINE_HARDWARE)

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <rte_version.h>
+
 #include "firmware.h"
 
 static const struct capabilities *caps;
@@ -113,6 +115,9 @@ static void answer_wqe_based(void *out)
 	HCA(wqe_based_flow_table_cap.stc_alloc_log_max, 16);
 	HCA(wqe_based_flow_table_cap.stc_alloc_log_granularity, 0);
 	HCA(wqe_based_flow_table_cap.trivial_match_definer, 1);
+#if RTE_VERSION >= RTE_VERSION_NUM(24, 3, 0, 0)
+	HCA(wqe_based_flow_table_cap.max_header_modify_pattern_length, 32);
+#endif
 }
 
 static int general_cmd(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
@@ -323,6 +328,10 @@ __attribute__((constructor(101))) static void fill(void)
 	glue.dv_create_flow_action_modify_header = (void *)any_object;
 	glue.dv_create_flow_action_packet_reformat = (void *)any_object;
 	glue.destroy_flow_action = (void *)done;
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)
+	glue.create_steering_anchor = (void *)any_object;
+	glue.destroy_steering_anchor = (void *)done;
+#endif
 	/* Rules of the kernel's root table, which the driver makes for itself. */
 	glue.dv_create_flow_matcher_root = (void *)any_object;
 	glue.dv_destroy_flow_matcher_root = (void *)done;

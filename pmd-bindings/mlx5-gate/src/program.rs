@@ -44,6 +44,8 @@ const LIBRARIES: [&str; 15] = [
     "pci",
 ];
 const BUSES: [&str; 2] = ["bus_pci", "bus_auxiliary"];
+/// Parts of others in older releases: linked where there is such a library.
+const IF_THERE: [&str; 1] = ["log"];
 const OTHERS: [&str; 7] = ["-lpthread", "-ldl", "-lnuma", "-lm", "-lbsd", "-latomic", "-lrt"];
 
 /// The folder of the driver's sources.
@@ -62,7 +64,7 @@ pub(crate) fn path() -> Result<PathBuf, GateError> {
     let mut files: Vec<_> = read_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("judge"))?;
     files.sort();
     let mut hasher = DefaultHasher::new();
-    (pmd::flow::BUILD.version, HEADERS, MORE_HEADERS, LIBRARIES, OTHERS).hash(&mut hasher);
+    (pmd::flow::BUILD.version, HEADERS, MORE_HEADERS, LIBRARIES, IF_THERE, OTHERS).hash(&mut hasher);
     for file in &files {
         read(file)?.hash(&mut hasher);
     }
@@ -115,9 +117,9 @@ fn build(sources: &Path, files: &[PathBuf], folder: &Path, program: &Path) -> Re
     }
     compiler.args(files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "c")));
     compiler.arg("-o").arg(&whole).arg("-Wl,--start-group");
-    for library in LIBRARIES.iter().chain(&BUSES) {
-        compiler.arg(format!("{libraries}/librte_{library}.a"));
-    }
+    let file = |library: &&str| PathBuf::from(format!("{libraries}/librte_{library}.a"));
+    compiler.args(LIBRARIES.iter().chain(&BUSES).map(file));
+    compiler.args(IF_THERE.iter().map(file).filter(|file| file.is_file()));
     compiler.arg("-Wl,--end-group").args(OTHERS);
     run(&mut compiler)?;
     fs::rename(&whole, program).map_err(system(program))
