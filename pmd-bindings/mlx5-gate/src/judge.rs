@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rules::FlowRule;
-/// A set of capabilities; what is assumed of each is in `judge/capabilities.c`.
-pub use rules::mlx5::Nic;
+/// How the driver writes rules; and a set of capabilities: what is assumed of each is in `judge/capabilities.c`.
+pub use rules::mlx5::{Engine, Nic};
 use thiserror::Error;
 
 use crate::program;
@@ -16,33 +16,6 @@ use crate::program;
 pub const UPLINK: u16 = 10;
 /// Ports in all: those beside the uplink are representors.
 pub const PORTS: u16 = 32;
-
-/// How the driver writes rules, its device argument `dv_flow_en`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Engine {
-    /// `dv_flow_en=1`: software steering, `rte_flow_validate` and `rte_flow_create`.
-    Software,
-    /// `dv_flow_en=2`: hardware steering, templates and queues.
-    Hardware,
-}
-
-impl Engine {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Software, Self::Hardware];
-
-    const fn argument(self) -> &'static str {
-        match self {
-            Self::Software => "software",
-            Self::Hardware => "hardware",
-        }
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`dv_flow_en={}`", if *self == Self::Software { 1 } else { 2 })
-    }
-}
 
 /// One reason why a rule is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -120,11 +93,19 @@ pub enum GateError {
     },
 }
 
+/// Rules that one judge takes at most: `MAX_RULES` of `judge/judge.h`.
+const MOST: usize = 32_768;
+
 /// What the driver says of each rule, in their order. Rules do not know of each other.
 ///
 /// # Errors
 /// When there is no judge, or when it ended early; see [`GateError`].
 pub fn judge(rules: &[FlowRule], nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
+    let parts = rules.chunks(MOST).map(|part| judge_part(part, nic, engine));
+    Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+fn judge_part(rules: &[FlowRule], nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
     let mut input = Vec::new();
     let unsaid: Vec<Option<Verdict>> = rules
         .iter()
@@ -146,7 +127,7 @@ pub fn judge(rules: &[FlowRule], nic: Nic, engine: Engine) -> Result<Vec<Verdict
 /// # Errors
 /// As [`judge`].
 pub fn ask(input: Vec<u8>, questions: usize, nic: Nic, engine: Engine) -> Result<Vec<Verdict>, GateError> {
-    run(input, questions, nic, engine.argument(), UPLINK, answer)
+    run(input, questions, nic, engine.name(), UPLINK, answer)
 }
 
 /// As [`ask`], of a representor, which has flow queues of its own.
@@ -159,7 +140,7 @@ pub fn ask_representor(
     nic: Nic,
     engine: Engine,
 ) -> Result<Vec<Verdict>, GateError> {
-    run(input, questions, nic, engine.argument(), UPLINK + 1, answer)
+    run(input, questions, nic, engine.name(), UPLINK + 1, answer)
 }
 
 /// Has the driver do something with meters, of which so many are set aside, with hardware steering: one step a line, as

@@ -21,6 +21,42 @@ pub fn mutants(chains: &[Chain]) -> Vec<FlowRule> {
     mutants
 }
 
+/// Rules of the chains, one of each sequence of items, each with one field matched otherwise: not at all, as a whole, in half,
+/// between two values.
+pub fn fields(chains: &[Chain]) -> Vec<FlowRule> {
+    let mut sequences = BTreeSet::new();
+    let mut mutants = Vec::new();
+    for rule in chains.iter().flat_map(|chain| &chain.rules) {
+        let kinds: Vec<ItemKind> = rule.pattern.iter().map(Item::kind).collect();
+        if !sequences.insert(kinds.clone()) {
+            continue;
+        }
+        for (at, field) in kinds
+            .iter()
+            .enumerate()
+            .flat_map(|(at, kind)| kind.fields().iter().map(move |field| (at, *field)))
+        {
+            let item = rule.pattern[at];
+            let ones = field.ones();
+            // A port that is none is refused for that.
+            let value =
+                if matches!(field.kind, ItemKind::RepresentedPort | ItemKind::PortId) { 11 } else { ones };
+            for changed in [
+                item.masked(field, 0u8, 0),
+                item.is(field, 0u8),
+                item.is(field, value),
+                item.masked(field, value, ones & !(ones >> ones.count_ones().div_ceil(2))),
+                item.between(field, 0u8, ones),
+            ] {
+                let mut pattern = rule.pattern.clone();
+                pattern[at] = changed;
+                mutants.push(FlowRule { pattern, ..rule.clone() });
+            }
+        }
+    }
+    mutants
+}
+
 /// Kinds and masks of items, kinds of actions: rules that differ in values only are of one form.
 fn form(rule: &FlowRule) -> String {
     let items = rule.pattern.iter().map(|item| format!("{:?} {:x?}", item.kind(), item.mask()));

@@ -40,7 +40,9 @@ pub use network::{
     HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTargetConfig, StaticNeighbour,
     SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
-pub use offload::{Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig};
+pub use offload::{
+    Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedNic, Steering,
+};
 pub use port_spec::PortSpec;
 pub use process::{
     ApiConfig, ControlConfig, EalConfig, ForwardConfig, ForwardMode, HugePages, Idle, WorkersConfig,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::units::{self, BitRate};
-use rules::mlx5::Nic;
+use rules::mlx5::{self, Nic};
 
 /// What holds the rules of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,27 @@ impl SimulatedNic {
             Self::ConnectX7 => Some(Nic::ConnectX7),
             Self::BlueField3 => Some(Nic::BlueField3),
             Self::None => None,
+        }
+    }
+}
+
+/// How the driver of that NIC writes rules (mlx5's `dv_flow_en`): what it refuses depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Steering {
+    /// Software steering, `dv_flow_en=1`: the layers of a match are asked for, its size is not.
+    Software,
+    /// Hardware steering, `dv_flow_en=2`: matches have to fit the hardware's format, actions its order.
+    #[default]
+    Hardware,
+}
+
+impl Steering {
+    /// As the table of refusals names it.
+    pub fn engine(self) -> mlx5::Engine {
+        match self {
+            Self::Software => mlx5::Engine::Software,
+            Self::Hardware => mlx5::Engine::Hardware,
         }
     }
 }
@@ -190,8 +211,10 @@ pub struct SimulatedConfig {
     /// For how long they wait at least.
     #[serde(with = "units::duration")]
     pub delay: Duration,
-    /// The NIC that it stands for (hardware steering).
+    /// The NIC that it stands for.
     pub nic: SimulatedNic,
+    /// How that NIC's driver writes rules.
+    pub steering: Steering,
     /// It matches InfiniBand headers (mlx5 with DPDK 23.07 and later).
     pub ib_bth: bool,
     /// It matches the colours that meters give.
@@ -221,6 +244,7 @@ impl Default for SimulatedConfig {
             ring: 1024,
             delay: Duration::ZERO,
             nic: SimulatedNic::default(),
+            steering: Steering::default(),
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,

@@ -1,13 +1,16 @@
-//! Which rules the hardware steering of mlx5 takes (`dv_flow_en=2`), as one table of facts for whoever stands in for a NIC.
+//! Which rules mlx5 takes, as one table of facts for whoever stands in for a NIC.
 //!
 //! ```text
-//!   FlowRule --> items, actions, their order (here), room for the match (fit.rs) --> taken | refused, and why
+//!            hardware steering: items, actions, their order (here), room for the match (fit.rs)
+//!   FlowRule <                                                                                  > taken | refused, and why
+//!            software steering: layers, fields, actions (software.rs)
 //! ```
 //! The facts are those of the driver's code in DPDK 22.11, where `mlx5-gate` holds this table against the driver itself, rule by
 //! rule; of queue pairs, which 22.11 cannot say, what later releases refuse. What firmware refuses nobody has asked (unconfirmed on
 //! hardware).
 
 mod fit;
+mod software;
 
 use std::fmt;
 
@@ -58,9 +61,46 @@ impl fmt::Display for Nic {
     }
 }
 
-/// Items that are not matched, and why.
+/// How the driver writes rules, its device argument `dv_flow_en`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Engine {
+    /// `dv_flow_en=1`: software steering, `rte_flow_validate` and `rte_flow_create`.
+    Software,
+    /// `dv_flow_en=2`: hardware steering, templates and queues.
+    #[default]
+    Hardware,
+}
+
+impl Engine {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Software, Self::Hardware];
+
+    /// The name in small letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Hardware => "hardware",
+        }
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`dv_flow_en={}`", if *self == Self::Software { 1 } else { 2 })
+    }
+}
+
+/// Items that hardware steering does not match, and why.
 const NO_ITEMS: [(ItemKind, &str); 2] =
-    [(ItemKind::PortId, "port_id is not matched"), (ItemKind::Mark, "mark is not matched on the e-switch")];
+    [(ItemKind::PortId, "port_id is not matched"), (ItemKind::Mark, NO_MARK)];
+
+const NO_MARK: &str = "mark is not matched on the e-switch";
+/// Why no field is matched between two values: the software steering of 22.11 takes that of fields of IPv4, and heeds the lower
+/// one alone.
+pub const NO_RANGES: &str = "ranges are not supported";
+const BTH_IN_ROOT: &str = "ib_bth is not matched in group 0";
+const VXLAN_IN_VXLAN: &str = "vxlan within vxlan is not matched";
+const ONE_WAY: &str = "packets go one way only";
 
 /// Items that have a value: without one, the driver of 22.11 follows a null pointer.
 const WITH_VALUE: [ItemKind; 2] = [ItemKind::RepresentedPort, ItemKind::Tag];
@@ -94,11 +134,18 @@ fn stage(action: &Action) -> Option<Stage> {
     }
 }
 
-/// Whether a NIC takes a transfer rule, as far as its driver knows.
+/// Whether a NIC takes a transfer rule, as far as its driver knows. With software steering all NICs take the same.
 ///
 /// # Errors
 /// Why not: [`Cause::Unsupported`], and the item or action.
-pub fn check(rule: &FlowRule, nic: Nic) -> Result<(), FlowError> {
+pub fn check(rule: &FlowRule, nic: Nic, engine: Engine) -> Result<(), FlowError> {
+    match engine {
+        Engine::Software => software::check(rule),
+        Engine::Hardware => check_hardware(rule, nic),
+    }
+}
+
+fn check_hardware(rule: &FlowRule, nic: Nic) -> Result<(), FlowError> {
     let items = rule.pattern.iter().enumerate();
     items.into_iter().try_for_each(|(index, item)| check_item(rule, index, item))?;
     check_actions(&rule.actions)?;
@@ -116,16 +163,16 @@ fn check_item(rule: &FlowRule, index: usize, item: &Item) -> Result<(), FlowErro
         return refuse(at, *words);
     }
     if item.last().is_some() {
-        return refuse(Where::ItemLast(index), "ranges are not supported");
+        return refuse(Where::ItemLast(index), NO_RANGES);
     }
     if WITH_VALUE.contains(&kind) && item.is_any() {
         return refuse(at, format!("{} is matched with a value only", kind.name()));
     }
     let before = &rule.pattern[..index];
     match kind {
-        ItemKind::IbBth if rule.attr.group == 0 => refuse(at, "ib_bth is not matched in group 0"),
+        ItemKind::IbBth if rule.attr.group == 0 => refuse(at, BTH_IN_ROOT),
         ItemKind::Vxlan if before.iter().any(|other| other.kind() == ItemKind::Vxlan) => {
-            refuse(at, "vxlan within vxlan is not matched")
+            refuse(at, VXLAN_IN_VXLAN)
         }
         ItemKind::Tag if tag::INDEX.get(item.spec()) >= REGISTERS => {
             refuse(at, format!("tag registers are 0 to {}", REGISTERS - 1))
@@ -170,7 +217,7 @@ fn check_actions(actions: &[Action]) -> Result<(), FlowError> {
         }
         match reached {
             Some(last) if stage == last && stage == Stage::Fate => {
-                return refuse(Where::ActionNum, "packets go one way only");
+                return refuse(Where::ActionNum, ONE_WAY);
             }
             Some(last) if stage == last => return refuse(at, format!("{} is there twice", action.name())),
             Some(last) if stage < last => {

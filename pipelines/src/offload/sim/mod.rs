@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use wire::PacketBuf;
 
-use rules::mlx5::Nic;
+use rules::mlx5::{Engine, Nic};
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
 
 use super::arrival::Arrivals;
@@ -48,6 +48,8 @@ pub struct EswitchConfig {
     pub udp: UdpPorts,
     /// The NIC that it stands for: it takes no rule that this one's driver refuses. `None`: whatever it can execute.
     pub nic: Option<Nic>,
+    /// How that driver writes rules, which decides what it refuses.
+    pub steering: Engine,
     /// It matches InfiniBand headers.
     pub ib_bth: bool,
     /// It matches the colours that meters give.
@@ -72,6 +74,7 @@ impl Default for EswitchConfig {
             refresh_ns: 500_000_000,
             udp: UdpPorts { vxlan: 4789, rdma: 4791 },
             nic: Some(Nic::ConnectX7),
+            steering: Engine::Hardware,
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,

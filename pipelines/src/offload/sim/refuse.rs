@@ -25,7 +25,7 @@ pub fn check(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {
     }
     check_items(rule, config)?;
     check_actions(rule, config)?;
-    config.nic.map_or(Ok(()), |nic| mlx5::check(rule, nic))
+    config.nic.map_or(Ok(()), |nic| mlx5::check(rule, nic, config.steering))
 }
 
 fn check_items(rule: &FlowRule, config: &EswitchConfig) -> Result<(), FlowError> {

@@ -9,7 +9,7 @@ use crate::config::*;
 fn it_reads_with_defaults_and_in_full() {
     assert_eq!(Config::parse("[offload]\n", "f").unwrap().offload, OffloadConfig::default());
     let text = "[offload]\nengine = \"async\"\nhot-packets = 500\nhot-rate = \"1Mbit\"\nbarrier = \"all\"\nentropy = \"hardware\"\n\
-                sync-every = \"50ms\"\n[offload.simulated]\nring = 256\ndelay = \"20us\"\ncapacity = 0\n";
+                sync-every = \"50ms\"\n[offload.simulated]\nring = 256\ndelay = \"20us\"\ncapacity = 0\nsteering = \"software\"\n";
     let offload = Config::parse(text, "f").unwrap().offload;
     assert_eq!((offload.hot_packets, offload.hot_rate), (500, BitRate(1_000_000)));
     assert_eq!(
@@ -19,6 +19,7 @@ fn it_reads_with_defaults_and_in_full() {
     assert_eq!(offload.sync_every, Duration::from_millis(50));
     let simulated = offload.simulated;
     assert_eq!((simulated.ring, simulated.delay, simulated.capacity), (256, Duration::from_micros(20), 0));
+    assert_eq!((simulated.nic, simulated.steering), (SimulatedNic::ConnectX7, Steering::Software));
 }
 
 #[test]
@@ -34,6 +35,8 @@ fn what_cannot_be_is_refused_at_its_place() {
         ("dscps = [0, 64]", "64 is no code point"),
         ("simulated = { ring = 1 }", "64 to 65536"),
         ("simulated = { delay = \"1h\" }", "0ns to 10s"),
+        ("simulated = { steering = \"firmware\" }", "expected `software` or `hardware`"),
+        ("simulated = { nic = \"none\", steering = \"software\" }", "leave steering out"),
         ("barrier = \"tcp\"", "expected one of `rdma`, `all`, `none`"),
         ("engine = \"queue\"", "expected one of `auto`, `sync`, `async`"),
         ("hot = 1", "unknown field `hot`"),
@@ -77,6 +80,7 @@ proptest! {
             engine: [Engine::Auto, Engine::Sync, Engine::Async][picks.1],
             dscps: picks.3,
             simulated: SimulatedConfig {
+                steering: [Steering::Software, Steering::Hardware][picks.0],
                 capacity: simulated.0,
                 insertion_rate: simulated.1,
                 ring: simulated.2,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::offload::{OffloadConfig, SimulatedConfig};
+use super::super::offload::{OffloadConfig, SimulatedConfig, SimulatedNic, Steering};
 use super::super::units::show_duration;
 use super::Checker;
 
@@ -57,6 +57,11 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     if !(least..=most).contains(&simulated.ring) {
         let text = format!("[offload.simulated] ring {} is not in {least} to {most}", simulated.ring);
         faults.push(("simulated.ring", text));
+    }
+    if simulated.nic == SimulatedNic::None && simulated.steering != Steering::default() {
+        let text = "[offload.simulated] steering says how the driver of a NIC writes rules, and nic = \"none\" is no NIC: \
+                    name one, or leave steering out";
+        faults.push(("simulated.steering", text.into()));
     }
     let uplinks = checker.config.uplinks.iter().enumerate();
     let uplinks = uplinks.map(|(at, uplink)| (format!("uplink[{at}]"), uplink.offload));

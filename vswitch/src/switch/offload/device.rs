@@ -71,6 +71,7 @@ pub(super) fn device(config: &Config) -> SimulatedDevice {
         refresh_ns: nanos(simulated.refresh),
         udp: UdpPorts { vxlan: config.vxlan.udp_port, rdma: config.rdma.udp_port },
         nic: simulated.nic.refuses(),
+        steering: simulated.steering.engine(),
         ib_bth: simulated.ib_bth,
         meter_mark: simulated.meter_mark,
         modify_ecn: simulated.modify_ecn,
@@ -119,4 +120,27 @@ pub(super) fn options(config: &OffloadConfig) -> TranslateOptions {
 
 pub(super) fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Room for a match is asked for by hardware steering alone.
+    #[test]
+    fn the_device_refuses_what_its_nic_refuses_with_its_steering() {
+        let large = "flow create 0 group 1 priority 0 transfer pattern eth / ipv6 src is fd00::1 dst is fd00::2 / tcp src is 1 / end \
+                     actions drop / end";
+        let rule = rules::testpmd::commands(large).unwrap().remove(0);
+        for (keys, taken) in [
+            ("", true),
+            ("nic = \"connectx-6-dx\"\n", false),
+            ("nic = \"connectx-6-dx\"\nsteering = \"hardware\"\n", false),
+            ("nic = \"connectx-6-dx\"\nsteering = \"software\"\n", true),
+        ] {
+            let config = Config::parse(&format!("[offload.simulated]\n{keys}"), "f").unwrap();
+            let mut device = Simulated(Arc::new(device(&config)));
+            assert_eq!(device.validate(&rule).is_ok(), taken, "{keys}");
+        }
+    }
 }
