@@ -4,7 +4,8 @@
  *
  * Not listed, and assumed of all of them: the e-switch is theirs (switchdev mode), DevX and the template API are there
  * (firmware xx.35.1012 and later), rules of other groups than 0 are written through queues by hash and by offset into
- * entries of eight words, headers are always parsed again, the VxLAN port is 4789, FDB rules of group 0 land in table 1.
+ * entries of eight words, a rule writes 32 words of headers at most (asked since 24.03; no source for the number), headers are
+ * always parsed again, the VxLAN port is 4789, FDB rules of group 0 land in table 1.
  * What the driver finds out by trying on a device (device.c): 16 priorities of the root table, matchers of tunnel headers,
  * registers that keep their content from the NIC's tables to the e-switch's.
  */

@@ -14,7 +14,7 @@ use rules::{BackEnd, FlowError, FlowRule, Item, ItemKind, mlx5};
 fn stricter_table(engine: Engine) -> BTreeSet<&'static str> {
     match engine {
         Engine::Software => BTreeSet::from([mlx5::NO_RANGES]),
-        Engine::Hardware => BTreeSet::from([mlx5::ONE_HEADER]),
+        Engine::Hardware => BTreeSet::from([mlx5::ONE_HEADER, mlx5::VLAN_TWICE, mlx5::PART_OF_PROTOCOL]),
     }
 }
 

@@ -30,9 +30,7 @@ const PORTS: usize = 8;
 const LAYER4: usize = 9;
 /// Operation and destination queue pair, of the innermost packet.
 const BTH: usize = 10;
-/// The partition key.
-const BTH_REST: usize = 11;
-const NEAR: usize = 12;
+const NEAR: usize = 11;
 
 /// What says which layer 4 it is: a protocol number in the IP header, or the kind of layer, which needs no byte of its own.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -90,7 +88,7 @@ pub(super) fn check(pattern: &[Item], nic: Nic) -> Result<(), FlowError> {
         let level = &mut levels[inside];
         match item.kind() {
             ItemKind::Vxlan => {
-                tunnel(level);
+                over_udp(level);
                 shared |= u32::from(has(item, vxlan::VNI));
                 inside = 1;
             }
@@ -125,8 +123,8 @@ fn has(item: &Item, field: Field) -> bool {
     item.field(field).1 != 0
 }
 
-/// A VxLAN header says that there is UDP, and to which port.
-fn tunnel(level: &mut Level) {
+/// VxLAN and BTH say that there is UDP, and to which port.
+fn over_udp(level: &mut Level) {
     if level.protocol == Protocol::Any {
         level.protocol = Protocol::Layer;
     }
@@ -190,9 +188,9 @@ fn header(level: &mut Level, item: &Item) {
             level.take(has(tcp::FLAGS), LAYER4, 0b0100);
         }
         ItemKind::IbBth => {
+            over_udp(level);
             level.take(has(ib_bth::OPCODE), BTH, 0b1000);
             level.take(has(ib_bth::DST_QP), BTH, 0b0111);
-            level.take(has(ib_bth::PKEY), BTH_REST, 0b0011);
         }
         ItemKind::Vxlan
         | ItemKind::RepresentedPort

@@ -14,7 +14,7 @@ mod software;
 
 use std::fmt;
 
-use crate::items::tag;
+use crate::items::{ib_bth, ipv4, tag};
 use crate::{Action, Cause, FlowError, FlowRule, Item, ItemKind, Modify, Where};
 
 /// A NIC, as far as it tells which rules are taken.
@@ -95,9 +95,15 @@ const NO_ITEMS: [(ItemKind, &str); 2] =
     [(ItemKind::PortId, "port_id is not matched"), (ItemKind::Mark, NO_MARK)];
 
 const NO_MARK: &str = "mark is not matched on the e-switch";
+/// Why one VLAN tag is matched: the hardware steering of 22.11 takes two, and that of 24.11 does not.
+pub const VLAN_TWICE: &str = "vlan is there twice";
+/// Why no bits of IPv4's protocol number are matched: the hardware steering of 22.11 takes them, and that of 24.11 does not.
+pub const PART_OF_PROTOCOL: &str = "the protocol number is matched as a whole only";
+
 /// Why no field is matched between two values: the software steering of 22.11 takes that of fields of IPv4, and heeds the lower
 /// one alone.
 pub const NO_RANGES: &str = "ranges are not supported";
+const PART_OF_BTH: &str = "ib_bth is matched by opcode and dst_qp only";
 const BTH_IN_ROOT: &str = "ib_bth is not matched in group 0";
 const VXLAN_IN_VXLAN: &str = "vxlan within vxlan is not matched";
 const ONE_WAY: &str = "packets go one way only";
@@ -171,6 +177,11 @@ fn check_item(rule: &FlowRule, index: usize, item: &Item) -> Result<(), FlowErro
     let before = &rule.pattern[..index];
     match kind {
         ItemKind::IbBth if rule.attr.group == 0 => refuse(at, BTH_IN_ROOT),
+        ItemKind::IbBth if item.field(ib_bth::PKEY).1 != 0 => refuse(at, PART_OF_BTH),
+        ItemKind::Vlan if twice_in_a_level(before) => refuse(at, VLAN_TWICE),
+        ItemKind::Ipv4 if ![0, ipv4::PROTO.ones()].contains(&item.field(ipv4::PROTO).1) => {
+            refuse(Where::ItemMask(index), PART_OF_PROTOCOL)
+        }
         ItemKind::Vxlan if before.iter().any(|other| other.kind() == ItemKind::Vxlan) => {
             refuse(at, VXLAN_IN_VXLAN)
         }
@@ -184,6 +195,12 @@ fn check_item(rule: &FlowRule, index: usize, item: &Item) -> Result<(), FlowErro
         }
         _ => Ok(()),
     }
+}
+
+/// Whether there is a VLAN tag in front of another one, on the same side of a tunnel's header.
+fn twice_in_a_level(before: &[Item]) -> bool {
+    let level = before.rsplit(|item| item.kind() == ItemKind::Vxlan).next().unwrap_or_default();
+    level.iter().any(|item| item.kind() == ItemKind::Vlan)
 }
 
 /// Why a rule has one of decap and encap: the driver of 22.11 has room for one, and takes some rules with two all the same.

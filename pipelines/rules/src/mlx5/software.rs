@@ -4,7 +4,10 @@
 //! The driver judges a rule without asking which NIC it is for, and knows no limit of what fits a match: rdma-core finds room in
 //! the hardware's formats afterwards, or does not, which nobody has asked (unconfirmed on hardware).
 
-use super::{BTH_IN_ROOT, NO_MARK, NO_RANGES, ONE_HEADER, ONE_WAY, REGISTERS, VXLAN_IN_VXLAN, refuse};
+use super::{
+    BTH_IN_ROOT, NO_MARK, NO_RANGES, ONE_HEADER, ONE_WAY, PART_OF_BTH, PART_OF_PROTOCOL, REGISTERS,
+    VXLAN_IN_VXLAN, refuse,
+};
 use crate::items::{eth, ib_bth, ipv4, ipv6, port_id, represented_port, tag, udp, vlan};
 use crate::{Action, Field, FlowError, FlowRule, Item, ItemKind, Modify, Where};
 use wire::ethernet::ethertype;
@@ -95,7 +98,7 @@ fn check_item(rule: &FlowRule, before: &mut Before, index: usize, item: &Item) -
         ItemKind::IbBth if ![0, ROCE_PORT].contains(&before.udp_port) => {
             wrong("stands behind another UDP port")
         }
-        ItemKind::IbBth if item.field(ib_bth::PKEY).1 != 0 => wrong("is matched by opcode and dst_qp only"),
+        ItemKind::IbBth if item.field(ib_bth::PKEY).1 != 0 => refuse(at, PART_OF_BTH),
         ItemKind::IbBth => Ok(()),
         _ => metadata(before, at, item),
     }
@@ -151,7 +154,7 @@ fn layer3(before: &mut Before, index: usize, item: &Item, ether_type: Option<u12
 fn fields_of_ipv4(index: usize, item: &Item) -> Result<(), FlowError> {
     let mask = |field: Field| item.field(field).1;
     if mask(ipv4::PROTO) != 0 && mask(ipv4::PROTO) != ipv4::PROTO.ones() {
-        return refuse(Where::ItemMask(index), "the protocol number is matched as a whole only");
+        return refuse(Where::ItemMask(index), PART_OF_PROTOCOL);
     }
     // Version alone: the driver's own mask has it only beside the header's length.
     if mask(ipv4::VERSION_IHL) != 0 && mask(ipv4::VERSION_IHL) & 0xf == 0 {
