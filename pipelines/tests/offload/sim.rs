@@ -5,7 +5,9 @@ use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
 use proptest::prelude::*;
 use rules::items::*;
-use rules::{Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Meter, Modify, RuleId, Where};
+use rules::{
+    Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Meter, Modify, RuleId, Where, mlx5,
+};
 use wire::roce::Bth;
 use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
 
@@ -454,6 +456,37 @@ fn sim_refusals_name_what_they_are_about() {
     assert_eq!((strict.stats().refused, strict.len()), (cases.len() as u64 + 1, 0));
     let mut nothing = Eswitch::new(EswitchConfig { refuse_all: true, ..EswitchConfig::default() });
     assert_eq!(nothing.create(&rule(0, 0, &[any], &[Action::Drop])).unwrap_err().cause, Cause::Unsupported);
+}
+
+/// What one engine of mlx5 takes the other may refuse, both ways.
+#[test]
+fn sim_refusals_are_those_of_the_steering() {
+    let text = |pattern: &str, actions: &str| {
+        let command = format!(
+            "flow create 0 group 1 priority 0 transfer pattern {pattern} / end actions {actions} / end"
+        );
+        rules::testpmd::commands(&command).unwrap().remove(0)
+    };
+    let out = "jump group 2";
+    let cases = [
+        // Rule, taken with software steering, with hardware steering.
+        (text("eth / ipv4 / tcp dst is 80", out), true, true),
+        (text("eth / ipv6 src is fd00::1 dst is fd00::2 / tcp src is 1 dst is 2", out), true, false),
+        (text("eth / ipv4", &format!("age timeout 3 / count / meter mtr_id 1 / {out}")), true, true),
+        (text("eth / ipv4", &format!("age timeout 3 / meter mtr_id 1 / {out}")), false, true),
+        (text("eth / ipv4", &format!("meter mtr_id 1 / count / {out}")), true, false),
+        (text("eth / ipv4 proto is 6 / udp", out), false, true),
+        (text("eth / ipv4", "vxlan_decap / jump group 2"), false, true),
+        (text("eth / ipv4 / udp dst is 4791 / ib_bth pkey is 1", out), false, false),
+    ];
+    for (steering, column) in [(mlx5::Engine::Software, 0), (mlx5::Engine::Hardware, 1)] {
+        let nic = Some(mlx5::Nic::ConnectX6Dx);
+        let mut eswitch = Eswitch::new(EswitchConfig { nic, steering, ..EswitchConfig::default() });
+        for (rule, software, hardware) in &cases {
+            let answer = eswitch.validate(rule);
+            assert_eq!(answer.is_ok(), [*software, *hardware][column], "{steering}: {rule}: {answer:?}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!            software steering: layers, fields, actions (software.rs)
 //! ```
 //! The facts are those of the driver's code in DPDK 22.11, where `mlx5-gate` holds this table against the driver itself, rule by
-//! rule; of queue pairs, which 22.11 cannot say, what later releases refuse. What firmware refuses nobody has asked (unconfirmed on
+//! rule; of queue pairs, which 22.11 cannot say, and of layers what 24.11.4 said when it was asked by hand. What firmware refuses nobody has asked (unconfirmed on
 //! hardware).
 
 mod fit;
