@@ -228,7 +228,17 @@ pub trait BackEnd {
 
     /// Makes or changes the meter that `meter` actions with this number refer to; `None` removes it. Rules stay.
     ///
+    /// A back end that works through a queue does not wait for the device: rules that name a new meter come into force
+    /// behind it, new rates hold a little later and at the latest when [`drain`](Self::drain) returns, and a meter goes behind
+    /// the rules that name it. What came to nothing then, [`failed_meters`](Self::failed_meters) tells.
+    ///
     /// # Errors
-    /// Why not.
+    /// Why not; [`Cause::Again`] when it may do it later.
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError>;
+
+    /// Meters that [`set_meter`](Self::set_meter) took and that came to nothing, by number and since the last call: one that
+    /// was to be made is not there, and rules that name it fail; one that was to be changed may have either rates.
+    fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        let _ = failed;
+    }
 }

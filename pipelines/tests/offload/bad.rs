@@ -29,12 +29,27 @@ struct Bad {
     gone: bool,
     /// Meters are neither made nor changed.
     keeps_rates: bool,
+    /// Meters are to be asked for again, and how often they were.
+    is_busy: bool,
+    asked: Vec<u32>,
+    /// What is told of meters that were taken.
+    failed_meters: Vec<(u32, FlowError)>,
 }
 
 impl Bad {
     fn new(config: EswitchConfig) -> Self {
         let eswitch = Eswitch::new(config);
-        Self { eswitch, less: 0, unknown_aged: Vec::new(), calls: None, gone: false, keeps_rates: false }
+        Self {
+            eswitch,
+            less: 0,
+            unknown_aged: Vec::new(),
+            calls: None,
+            gone: false,
+            keeps_rates: false,
+            is_busy: false,
+            asked: Vec::new(),
+            failed_meters: Vec::new(),
+        }
     }
 
     fn call(&mut self) -> Result<(), FlowError> {
@@ -98,7 +113,15 @@ impl BackEnd for Bad {
         if self.keeps_rates && meter.is_some() {
             return Err(FlowError::new(Cause::Invalid, Where::Unspecified, "meters stay as they are"));
         }
+        self.asked.push(mtr_id);
+        if self.is_busy && meter.is_some() {
+            return Err(FlowError::new(Cause::Again, Where::Unspecified, "not now"));
+        }
         self.eswitch.set_meter(mtr_id, meter)
+    }
+
+    fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        failed.append(&mut self.failed_meters);
     }
 }
 
@@ -113,8 +136,8 @@ struct Lab {
     by_software: u64,
 }
 
-fn frame(port: u16) -> Vec<u8> {
-    v4(A, R).tcp(port, 80, 0x10, b"data")
+fn frame(from: Station, port: u16) -> Vec<u8> {
+    v4(from, R).tcp(port, 80, 0x10, b"data")
 }
 
 impl Lab {
@@ -141,20 +164,26 @@ impl Lab {
 
     /// So many tenths of a second, with 200 packets of each of these flows in each; all of them leave.
     fn run(&mut self, tenths: usize, ports: &[u16]) {
+        self.run_from(tenths, &ports.iter().map(|port| (1, *port)).collect::<Vec<_>>());
+    }
+
+    /// As [`run`](Self::run), with flows from the vNICs behind these ports of ours.
+    fn run_from(&mut self, tenths: usize, flows: &[(u16, u16)]) {
         for _ in 0..tenths {
-            for port in ports {
+            for (vnic, port) in flows {
+                let from = if *vnic == 1 { A } else { B };
                 for _ in 0..200 {
-                    let mut packet = HeapBuf::new(&frame(*port));
+                    let mut packet = HeapBuf::new(&frame(from, *port));
                     // A device that is gone hands everything to software.
                     let fate = if self.device.gone {
                         None
                     } else {
-                        Some(self.device.eswitch.run(&mut packet, dpdk(1)))
+                        Some(self.device.eswitch.run(&mut packet, dpdk(*vnic)))
                     };
                     match fate {
                         Some(Fate::Out { .. }) => self.by_hardware += 1,
                         None | Some(Fate::Software { .. }) => {
-                            assert_eq!(self.host.world.run(1, vec![packet]).len(), 1);
+                            assert_eq!(self.host.world.run(*vnic, vec![packet]).len(), 1);
                             self.by_software += 1;
                         }
                         Some(fate) => panic!("{fate:?}"),
@@ -308,6 +337,61 @@ fn bad_meters_that_do_not_change_send_their_flows_to_software() {
     lab.device.keeps_rates = false;
     lab.run(30, &[1]);
     assert_eq!(lab.status(1), Status::Hardware);
+}
+
+/// A back end with a queue learns later that a meter was not changed.
+#[test]
+fn bad_meters_that_were_taken_and_not_changed_send_their_flows_to_software() {
+    let mut lab = Lab::new(EswitchConfig::default());
+    lab.host.limit(Direction::Out, 0, Class::Tcp, 8_000_000_000);
+    lab.run(5, &[1]);
+    let meter = lab.device.asked[0];
+    let error = FlowError::new(Cause::Other(5), Where::Unspecified, "it came to nothing");
+    // Of a meter that nobody has nothing follows.
+    lab.device.failed_meters.push((meter + 1, error.clone()));
+    lab.run(1, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+    lab.device.failed_meters.push((meter, error));
+    lab.run(1, &[1]);
+    let words = lab.status(1).to_string();
+    assert!(words.contains("its rate cannot be changed: it came to nothing"), "{words}");
+    assert_eq!(lab.manager.rules(), 0);
+    lab.run(30, &[1]);
+    assert_eq!(lab.status(1), Status::Hardware);
+}
+
+/// Asked for a meter, a device may take its time to say that it is to be asked again: once a turn is enough, all have their
+/// turn, and whoever cannot have its rate for long leaves hardware.
+#[test]
+fn bad_devices_that_are_busy_hold_up_no_turn() {
+    let mut lab = Lab::new(EswitchConfig::default());
+    let flows = [(1, 1), (2, 2)];
+    let limit =
+        |lab: &Lab, rate| (0..2).for_each(|vnic| lab.host.limit(Direction::Out, vnic, Class::Tcp, rate));
+    limit(&lab, 8_000_000_000);
+    lab.run_from(5, &flows);
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+    let mut meters = std::mem::take(&mut lab.device.asked);
+    meters.sort_unstable();
+    meters.dedup();
+    let [first, second] = meters[..] else { panic!("{meters:?}") };
+    lab.device.is_busy = true;
+    limit(&lab, 4_000_000_000);
+    for _ in 0..20 {
+        lab.run_from(1, &flows);
+        assert_eq!(std::mem::take(&mut lab.device.asked), [first]);
+    }
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
+    // Two seconds, after which what is refused is asked for again, have gone.
+    lab.run_from(1, &flows);
+    let words = lab.status(1).to_string();
+    assert!(words.contains("its rate cannot be changed: not now"), "{words}");
+    lab.device.asked.clear();
+    lab.run_from(1, &flows);
+    assert_eq!((lab.device.asked.clone(), lab.status(2)), (vec![second], Status::Hardware));
+    lab.device.is_busy = false;
+    lab.run_from(30, &flows);
+    assert_eq!([1, 2].map(|port| lab.status(port)), [Status::Hardware, Status::Hardware]);
 }
 
 /// The port goes after each number of calls in turn: in the middle of preparing, of opening, of counting.

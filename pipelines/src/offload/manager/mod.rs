@@ -15,6 +15,7 @@ mod install;
 mod known;
 mod policy;
 mod rate;
+mod rates;
 mod red;
 
 pub use flow::{Pin, Status, Why};
@@ -24,12 +25,13 @@ pub use rate::Rate;
 use std::collections::{BTreeMap, HashSet};
 
 use super::store::{RuleState, RuleStore};
-use super::translate::{self, FlowSelector, Tables, Translator};
+use super::translate::{FlowSelector, Tables, Translator};
 use crate::qos::Leaf;
 use flow::{InstallState, OffloadFlow};
 use install::FlowRate;
 use known::{FlowNumber, Known};
 use rate::RateEstimator;
+use rates::RatesDue;
 use red::Classes;
 use rules::{ArrivalCount, BackEnd, Cause, FlowError, RuleId, Usage};
 
@@ -46,6 +48,7 @@ pub struct Manager {
     refusals: BTreeMap<String, u64>,
     debits: Vec<Debit>,
     classes: Classes,
+    rates_due: Option<RatesDue>,
     /// Rules that may be made now, in billionths, and when that was found.
     allowance: u128,
     last_ns: u64,
@@ -71,6 +74,7 @@ impl Manager {
             refusals: BTreeMap::new(),
             debits: Vec::new(),
             classes: Classes::default(),
+            rates_due: None,
             allowance: 0,
             last_ns: 0,
             full: None,
@@ -309,30 +313,6 @@ impl Manager {
         flow.meter = RateEstimator::elsewhere(self.last_ns, flow.meter.rate());
         flow.cold_since_ns = None;
         self.counters.withdrawn += u64::from(was_inside);
-    }
-
-    /// Sets the meters of classes to their shares as they are now. Flows of a class whose meter the device does not change
-    /// leave hardware, pinned or not: they would be held to a rate that is no longer theirs.
-    fn set_rates<B: BackEnd>(&mut self, back_end: &mut B, tables: &Tables, now_ns: u64) {
-        let mut refused = Vec::new();
-        for id in self.store.meters() {
-            let leaf = Leaf(id - 1);
-            // A class whose share is not known at the moment keeps the one it had.
-            if let Ok(meter) = translate::meter(tables, leaf) {
-                let overhead = tables.snapshot.settings.red.overhead;
-                let meter = self.classes.metered(leaf, meter, overhead);
-                refused.extend(self.store.set_rates(back_end, id, meter).err().map(|error| (leaf, error)));
-            }
-        }
-        for (leaf, error) in refused {
-            let of_class = |flow: &OffloadFlow| {
-                flow.state.installed().is_some_and(|installed| installed.facts.leaf == Some(leaf))
-            };
-            for number in self.installed(of_class) {
-                let why = Status::RefusedByDevice(format!("its rate cannot be changed: {error}"));
-                self.withdraw(back_end, number, why, now_ns + self.policy.retry_ns);
-            }
-        }
     }
 }
 

@@ -61,6 +61,14 @@ struct BundledRules {
     settled: Cell<u64>,
 }
 
+/// A meter that bundles share.
+struct SharedMeter {
+    /// As it was set last; unknown when that came to nothing.
+    rates: Option<Meter>,
+    /// Bundles that need it.
+    users: u32,
+}
+
 /// What is known of a rule that counts what a meter turns away.
 struct Away {
     meter: u32,
@@ -112,8 +120,7 @@ pub struct RuleStore {
     changes: u64,
     /// Chains that were prepared and are not open.
     gates_due: usize,
-    /// Meters, and the bundles that need each.
-    meters: Map<u32, (Meter, u32)>,
+    meters: Map<u32, SharedMeter>,
     /// Rules that count what meters turn away.
     away: Map<SharedNumber, Away>,
     /// What such rules saw that are gone.
@@ -199,10 +206,10 @@ impl RuleStore {
             BundledRules { numbers: Vec::with_capacity(rules.len()), users: 1, ..BundledRules::default() };
         if let Some((id, meter)) = meter {
             match self.meters.entry(id) {
-                Entry::Occupied(mut known) => known.get_mut().1 += 1,
+                Entry::Occupied(mut known) => known.get_mut().users += 1,
                 Entry::Vacant(place) => {
                     back_end.set_meter(id, Some(meter))?;
-                    place.insert((meter, 1));
+                    place.insert(SharedMeter { rates: Some(meter), users: 1 });
                 }
             }
             made.meter = Some(id);
@@ -341,9 +348,9 @@ impl RuleStore {
     }
 
     fn leave_meter<B: BackEnd>(&mut self, back_end: &mut B, id: u32) {
-        let Some((_, users)) = self.meters.get_mut(&id) else { return };
-        *users -= 1;
-        if *users == 0 {
+        let Some(meter) = self.meters.get_mut(&id) else { return };
+        meter.users -= 1;
+        if meter.users == 0 {
             self.meters.remove(&id);
             // One that is gone already is what is wanted.
             let _ = back_end.set_meter(id, None);
@@ -367,6 +374,21 @@ impl RuleStore {
         self.meters.keys().copied().collect()
     }
 
+    /// Meters in use that the back end took and that came to nothing. Each is set again at the next call of
+    /// [`set_rates`](Self::set_rates).
+    pub fn failed_meters<B: BackEnd>(&mut self, back_end: &mut B) -> Vec<(u32, FlowError)> {
+        let mut failed = Vec::new();
+        back_end.failed_meters(&mut failed);
+        failed.retain(|(id, _)| match self.meters.get_mut(id) {
+            Some(meter) => {
+                meter.rates = None;
+                true
+            }
+            None => false,
+        });
+        failed
+    }
+
     /// Sets a meter in use, if it is another than before.
     ///
     /// # Errors
@@ -377,9 +399,9 @@ impl RuleStore {
         id: u32,
         meter: Meter,
     ) -> Result<(), FlowError> {
-        if let Some((last, _)) = self.meters.get_mut(&id).filter(|(last, _)| *last != meter) {
+        if let Some(known) = self.meters.get_mut(&id).filter(|known| known.rates != Some(meter)) {
             back_end.set_meter(id, Some(meter))?;
-            *last = meter;
+            known.rates = Some(meter);
         }
         Ok(())
     }

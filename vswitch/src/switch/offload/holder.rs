@@ -165,4 +165,8 @@ impl BackEnd for Holder {
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
         self.back_end().set_meter(mtr_id, meter)
     }
+
+    fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        self.back_end().failed_meters(failed);
+    }
 }
