@@ -5,7 +5,7 @@
 //!
 //! - creations wait for nothing among themselves: whoever makes a chain opens it when all of it is in force;
 //! - of removals those of lower groups come first, for chains lead from lower to higher ones;
-//! - creations and removals wait for each other, and the removal of a meter for that of the rules that name it.
+//! - creations and removals wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +16,6 @@ use rules::RuleId;
 pub(super) enum Step {
     Create(RuleId),
     Destroy(RuleId),
-    RemoveMeter(u32),
 }
 
 /// Operations that may be under way at the same time, but for what [`Phase::next`] says.
@@ -25,7 +24,6 @@ enum Phase {
     Creations(VecDeque<RuleId>),
     /// By group; the group of those that are under way.
     Removals(BTreeMap<u32, VecDeque<RuleId>>, u32),
-    Meters(VecDeque<u32>),
 }
 
 impl Phase {
@@ -45,7 +43,6 @@ impl Phase {
         match self {
             Self::Creations(rules) => rules.is_empty(),
             Self::Removals(groups, _) => groups.is_empty(),
-            Self::Meters(meters) => meters.is_empty(),
         }
     }
 
@@ -58,7 +55,6 @@ impl Phase {
                 let may = under_way == 0 || group == level;
                 rules.front().copied().filter(|_| may).map(Step::Destroy)
             }
-            Self::Meters(meters) => meters.front().copied().map(Step::RemoveMeter),
         }
     }
 
@@ -75,7 +71,6 @@ impl Phase {
                     }
                 }
             }
-            Self::Meters(meters) => drop(meters.pop_front()),
         }
     }
 }
@@ -124,23 +119,6 @@ impl Backlog {
         }
     }
 
-    /// A meter is to go.
-    pub(super) fn remove_meter(&mut self, meter: u32) {
-        if let Some(Phase::Meters(meters)) = self.phases.back_mut() {
-            return meters.push_back(meter);
-        }
-        self.phases.push_back(Phase::Meters(VecDeque::from([meter])));
-    }
-
-    /// A meter is to stay after all.
-    pub(super) fn keep_meter(&mut self, meter: u32) {
-        for phase in &mut self.phases {
-            if let Phase::Meters(meters) = phase {
-                meters.retain(|other| *other != meter);
-            }
-        }
-    }
-
     /// What may be handed over now, while so many operations are under way.
     pub(super) fn next(&mut self, under_way: u32) -> Option<Step> {
         self.begin(under_way);
@@ -171,7 +149,7 @@ mod tests {
         let mut steps = Vec::new();
         while let Some(step) = backlog.next(*under_way) {
             backlog.advance();
-            *under_way += u32::from(!matches!(step, Step::RemoveMeter(_)));
+            *under_way += 1;
             steps.push(step);
         }
         steps
@@ -185,7 +163,6 @@ mod tests {
                 backlog.destroy(RuleId(10 * chain + u64::from(group)), group);
             }
         }
-        backlog.remove_meter(7);
         let mut under_way = 0;
         for group in [1, 2, 3] {
             let steps = hand_over(&mut backlog, &mut under_way);
@@ -195,7 +172,6 @@ mod tests {
             assert_eq!(hand_over(&mut backlog, &mut under_way), []);
             under_way = 0;
         }
-        assert_eq!(hand_over(&mut backlog, &mut under_way), [Step::RemoveMeter(7)]);
         assert!(backlog.is_empty());
     }
 
@@ -244,14 +220,5 @@ mod tests {
         assert_eq!(hand_over(&mut backlog, &mut 0), [Step::Destroy(RuleId(1))]);
         assert!(!backlog.may_create(1), "the removal is under way");
         assert!(backlog.may_create(0));
-    }
-
-    #[test]
-    fn a_meter_that_is_wanted_again_stays() {
-        let mut backlog = Backlog::default();
-        backlog.remove_meter(1);
-        backlog.remove_meter(2);
-        backlog.keep_meter(1);
-        assert_eq!(hand_over(&mut backlog, &mut 0), [Step::RemoveMeter(2)]);
     }
 }

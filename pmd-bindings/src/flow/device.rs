@@ -210,6 +210,10 @@ impl BackEnd for FlowDevice {
         };
         Ok(())
     }
+
+    fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        self.api.failed_meters(failed);
+    }
 }
 
 impl Drop for FlowDevice {

@@ -117,6 +117,11 @@ impl Held {
         }
         self.meters.clear(port);
     }
+
+    /// The port has stopped: what could not be given back while it ran is now.
+    pub(crate) fn stopped(&mut self, port: u16) {
+        self.meters.profiles.stopped(port);
+    }
 }
 
 /// A number for a rule or a shared action, never given out before.

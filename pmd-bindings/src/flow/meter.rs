@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dpdk_sys as sys;
 use rules::{Action, Attr, Cause, FlowError, FlowRule, Meter, Where};
@@ -21,10 +22,17 @@ const POLICY: u32 = 1;
 /// The number of the profile of a driver that has one for all meters.
 const ONLY: u32 = 0;
 
+/// The last number of a profile. None is used again, whichever port it is of: the driver may have kept it.
+static LAST_PROFILE: AtomicU32 = AtomicU32::new(ONLY);
+
+/// So many numbers are tried one after the other: another process, or DPDK's own console, may have taken some.
+const TRIES: usize = 64;
+
 /// The profiles of a port: rates and bursts, by number.
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
-    last: u32,
+    /// Those of meters that were left in the device.
+    left: Vec<u32>,
     /// Whether the driver has one only, number 0, as mlx5's hardware steering in 22.11; unknown before the first is made.
     /// It can be written again while there are meters that it was read for. Later releases have as many as wanted, which
     /// must stay as long as their meters.
@@ -34,9 +42,20 @@ pub(super) struct Profiles {
 impl Profiles {
     /// A profile with a number that none had before.
     pub(super) fn add(&mut self, port: u16, meter: Meter) -> Result<u32, FlowError> {
-        add_profile(port, self.last + 1, meter)?;
-        self.last += 1;
-        Ok(self.last)
+        let try_one = || {
+            let number = LAST_PROFILE.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            add_profile(port, number, meter).map(|()| number)
+        };
+        let taken =
+            |added: &Result<u32, FlowError>| added.as_ref().is_err_and(|error| error.cause == Cause::Exists);
+        let mut added = try_one();
+        for _ in 1..TRIES {
+            if !taken(&added) {
+                break;
+            }
+            added = try_one();
+        }
+        added
     }
 
     /// A profile from which a meter is made, or changed, before the next one is written.
@@ -68,6 +87,18 @@ impl Profiles {
     pub(super) fn discard(&self, port: u16, number: u32) {
         if number != ONLY {
             delete_profile(port, number);
+        }
+    }
+
+    /// These are of meters that were left in the device, which may look at them until the port has stopped.
+    pub(super) fn leave(&mut self, profiles: Vec<u32>) {
+        self.left.extend(profiles);
+    }
+
+    /// The port has stopped, and the device has no meter of it any more.
+    pub(super) fn stopped(&mut self, port: u16) {
+        for number in std::mem::take(&mut self.left) {
+            self.discard(port, number);
         }
     }
 

@@ -121,6 +121,7 @@ impl Running {
         self.flow().close(self.id.get());
         // SAFETY: a started port without users of its queues.
         self.call("stop", |id| unsafe { sys::rte_eth_dev_stop(id) })?;
+        self.flow().stopped(self.id.get());
         self.id.set_started(false);
         Ok(())
     }

@@ -1,293 +1,273 @@
 //! Meters of hardware steering: METER_MARK actions that rules share by handle, made and changed through a flow queue.
 //!
 //! ```text
-//!   set_meter -- profile written (meter.rs) -- handle made --> mlx5 copies the profile's rates into the meter
-//!   meter mtr_id N, in a rule --------------- indirect action: the handle of N
+//!   set_meter --> making --> made <--> changing        the handle is known at once, the answer comes later
+//!                    |         |                       rules that name it wait for it, control does not
+//!                    +---------+--> removing --> gone  behind the last rule that names it
 //! ```
-//! mlx5 reads the profile when a handle is made or changed, and never again, so the profile is written in the same step. It
-//! is done through the queue: in 22.11 the calls without one give a meter that went to two others (the gate's test
-//! `mlx5_gives_a_meter_out_twice_without_the_queue`).
+//! One operation of a meter is under way at a time. mlx5 reads the profile when a handle is made or changed, and never
+//! again, so the profile is written in the same step. It is done through the queue: in 22.11 the calls without one give a
+//! meter that went to two others (the gate's test `mlx5_gives_a_meter_out_twice_without_the_queue`).
 
-use std::collections::BTreeMap;
-use std::ffi::c_void;
-use std::ptr::{self, NonNull};
-use std::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
-use dpdk_sys as sys;
-use rules::{Action, Cause, FlowError, FlowRule, Meter, Where};
+use rules::{Action, Cause, FlowError, FlowRule, Meter, RuleId, Where};
 
-use super::super::error;
 use super::super::lower::Shared;
-use super::super::meter::{Profiles, profile_of};
-use super::{FlowQueue, NO_REASON, Operation, PATIENCE, later};
+use super::PATIENCE;
+use super::handle::Handle;
 
-/// A handle that rules share.
-type Handle = NonNull<sys::rte_flow_action_handle>;
+/// For so long in all a turn of whoever has the queue waits for room for new meters.
+pub(super) const ROOM: Duration = Duration::from_millis(100);
 
-/// A meter.
+/// A meter of ours in the device. Its number is never used again: a late answer is never taken for that of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MarkId(pub(super) u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Make,
+    Change,
+    Remove,
+}
+
+/// The operation that the device has not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnderWay {
+    pub(super) step: Step,
+    pub(super) since: Instant,
+    /// It was told of as unanswered.
+    pub(super) is_late: bool,
+}
+
 #[derive(Debug)]
-struct Mark {
-    handle: Handle,
-    /// Profiles that the driver may still look at on its behalf.
-    profiles: Vec<u32>,
+pub(super) struct Mark {
+    /// The number that rules have.
+    pub(super) mtr_id: u32,
+    pub(super) handle: Handle,
+    /// Profiles that the driver may still look at on its behalf, the newest at the end.
+    pub(super) profiles: Vec<u32>,
+    /// That of a change that the driver refused, which it may look at all the same.
+    pub(super) refused_profile: Option<u32>,
+    pub(super) under_way: Option<UnderWay>,
+    /// The device has said that it is there.
+    pub(super) is_made: bool,
+    /// Rates that it is to have once nothing is under way.
+    pub(super) rates: Option<Meter>,
+    /// It goes with the last rule that names it.
+    pub(super) unwanted: bool,
+    /// Rules that name it.
+    pub(super) rules: u32,
+    /// Those that wait until it is made.
+    pub(super) waiting: Vec<RuleId>,
+    /// Removals that came to nothing.
+    pub(super) refusals: u32,
+    /// It is among those that are due.
+    pub(super) is_due: bool,
+}
+
+impl Mark {
+    /// What is to be asked of the device next.
+    pub(super) fn next(&self) -> Option<Step> {
+        match (self.under_way, self.unwanted) {
+            (None, true) if self.rules == 0 => Some(Step::Remove),
+            (None, false) if self.rates.is_some() => Some(Step::Change),
+            _ => None,
+        }
+    }
+
+    /// All that the driver may look at on its behalf.
+    pub(super) fn into_profiles(self) -> Vec<u32> {
+        self.profiles.into_iter().chain(self.refused_profile).collect()
+    }
 }
 
 /// The meters of a flow queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Marks {
-    /// By the numbers that rules have.
-    all: BTreeMap<u32, Mark>,
-    /// Meters that are to go, and that rules name which the device does not let go.
-    named: Vec<u32>,
-    /// The number of the last operation, and whether it was done, once the device has said so.
-    last: u64,
-    answer: Option<bool>,
+    pub(super) all: BTreeMap<MarkId, Mark>,
+    /// By the numbers that rules have: those that can be named, and those that can be wanted again.
+    pub(super) by_number: BTreeMap<u32, MarkId>,
+    /// Meters that are to be changed or to go.
+    pub(super) due: VecDeque<MarkId>,
+    /// Since when the device answers EAGAIN to the first of them.
+    pub(super) again_since: Option<Instant>,
+    /// Operations in the order in which they were asked for, for those that are never answered.
+    pub(super) asked: VecDeque<(Instant, MarkId)>,
+    /// Operations that were told of as unanswered.
+    pub(super) late: usize,
+    /// Meters that the device would not let go several times.
+    pub(super) stuck: Vec<MarkId>,
+    /// What is to be told of meters that were made or changed in vain.
+    pub(super) failed: Vec<(u32, FlowError)>,
+    /// For so long may be waited for room.
+    pub(super) room: Duration,
 }
 
-/// The meter that a rule names. One is the most: hardware takes no two.
-pub(super) fn meter_of(rule: &FlowRule) -> Option<u32> {
-    rule.actions.iter().find_map(|action| match action {
-        Action::Meter { mtr_id } => Some(*mtr_id),
+impl Default for Marks {
+    fn default() -> Self {
+        Self {
+            all: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            due: VecDeque::new(),
+            again_since: None,
+            asked: VecDeque::new(),
+            late: 0,
+            stuck: Vec::new(),
+            failed: Vec::new(),
+            room: ROOM,
+        }
+    }
+}
+
+/// The meter that a rule names, and in which of its actions. One is the most: hardware takes no two.
+fn meter_of(rule: &FlowRule) -> Option<(usize, u32)> {
+    (0..).zip(&rule.actions).find_map(|(index, action)| match action {
+        Action::Meter { mtr_id } => Some((index, *mtr_id)),
         _ => None,
     })
 }
 
 impl Marks {
-    /// The handles in place of a rule's meters.
+    /// The meter that a rule names, and the handle in place of its action.
     ///
     /// # Errors
     /// [`Cause::Gone`] for a meter that is not there.
-    pub(super) fn shared(&self, rule: &FlowRule) -> Result<Vec<Shared>, FlowError> {
-        let meters = (0..).zip(&rule.actions).filter_map(|(index, action)| match action {
-            Action::Meter { mtr_id } => Some((index, *mtr_id)),
-            _ => None,
-        });
-        meters
-            .map(|(index, mtr_id)| {
-                let mark =
-                    self.all.get(&mtr_id).ok_or_else(|| no_such_meter(Where::Action(index), mtr_id))?;
-                Ok((index, mark.handle.as_ptr()))
-            })
-            .collect()
+    pub(super) fn named(&self, rule: &FlowRule) -> Result<Option<(MarkId, Shared)>, FlowError> {
+        let Some((index, mtr_id)) = meter_of(rule) else { return Ok(None) };
+        let id = self.by_number.get(&mtr_id);
+        let known = id.and_then(|id| Some((*id, self.all.get(id).filter(|mark| !mark.unwanted)?)));
+        let (id, mark) = known.ok_or_else(|| no_such_meter(Where::Action(index), mtr_id))?;
+        Ok(Some((id, (index, mark.handle.as_ptr()))))
     }
 
-    /// The device has answered an operation. Answers that nobody waits for any more say nothing.
-    pub(super) fn answered(&mut self, operation: u64, done: bool) {
-        if operation == self.last {
-            self.answer = Some(done);
-        }
+    /// True once the device has said that a meter is there.
+    pub(super) fn is_made(&self, id: MarkId) -> bool {
+        self.all.get(&id).is_some_and(|mark| mark.is_made)
     }
 
-    /// A meter that was to go stays after all.
-    pub(super) fn keep(&mut self, mtr_id: u32) {
-        self.named.retain(|other| *other != mtr_id);
-    }
-
-    /// Meters that are to go as soon as no rule names them.
-    pub(super) fn take_named(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.named)
-    }
-}
-
-impl FlowQueue {
-    /// Makes a meter, or changes its rates. Rules that name it afterwards, and those that do already, are metered so.
-    ///
-    /// # Errors
-    /// The driver's words. A meter that was to be changed may then have either rates.
-    pub(super) fn make_or_change_meter(&mut self, mtr_id: u32, meter: Meter) -> Result<(), FlowError> {
-        match self.marks.all.get(&mtr_id).map(|mark| mark.handle) {
-            Some(handle) => self.change_meter(mtr_id, handle, meter),
-            None => self.make_meter(mtr_id, meter),
-        }
-    }
-
-    fn make_meter(&mut self, mtr_id: u32, meter: Meter) -> Result<(), FlowError> {
-        let (handle, profile) = self.ask_meter(|to, profiles| {
-            let number = profiles.write(to.port, meter)?;
-            let made = profile_of(to.port, number).and_then(|profile| make(to, profile));
-            made.map(|handle| (handle, number)).inspect_err(|_| profiles.discard(to.port, number))
-        })?;
-        self.marks.all.insert(mtr_id, Mark { handle, profiles: vec![profile] });
-        let made = self.hear_meter();
-        if made.as_ref().is_err_and(|error| error.cause != Cause::Again) {
-            // Its handle is to be given back all the same.
-            self.remove_meter(mtr_id).unwrap_or_else(|error| self.left(mtr_id, &error));
-        }
-        made
-    }
-
-    fn change_meter(&mut self, mtr_id: u32, handle: Handle, meter: Meter) -> Result<(), FlowError> {
-        let mut written = None;
-        let asked = self.ask_meter(|to, profiles| {
-            if let Some(number) = written.take() {
-                profiles.discard(to.port, number);
-            }
-            let number = profiles.write(to.port, meter)?;
-            written = Some(number);
-            change(to, handle, profile_of(to.port, number)?)
-        });
-        let changed = asked.and_then(|()| self.hear_meter());
-        let Some(mark) = self.marks.all.get_mut(&mtr_id) else { return changed };
-        // Refused or not, the driver may look at the new one; those before it are done with when it surely does.
-        let before = if changed.is_ok() { std::mem::take(&mut mark.profiles) } else { Vec::new() };
-        mark.profiles.extend(written);
-        self.discard(&before);
-        changed
-    }
-
-    /// Removes a meter, or has it stay until the rules are gone that the device does not let go.
-    ///
-    /// # Errors
-    /// [`Cause::Gone`] for a meter that is not there, or the driver's words: it is forgotten then, and left in the device.
-    pub(super) fn remove_meter(&mut self, mtr_id: u32) -> Result<(), FlowError> {
-        let names = |id| self.rules.get(id).is_some_and(|rule| rule.meter == Some(mtr_id));
-        if self.stuck.iter().any(names) {
-            self.marks.named.push(mtr_id);
-            return Ok(());
-        }
-        let Some(mark) = self.marks.all.remove(&mtr_id) else {
-            return Err(no_such_meter(Where::Handle, mtr_id));
-        };
-        self.ask_meter(|to, _| remove(to, mark.handle)).and_then(|()| self.hear_meter())?;
-        self.discard(&mark.profiles);
-        Ok(())
-    }
-
-    /// The queue goes: meters that nobody has removed go with it.
-    pub(super) fn clear_meters(&mut self) {
-        for mtr_id in self.marks.all.keys().copied().collect::<Vec<_>>() {
-            // A device that does not answer is not asked for each.
-            if self.outstanding == 0 {
-                self.remove_meter(mtr_id).unwrap_or_else(|error| self.left(mtr_id, &error));
+    /// A rule that names this meter is there from now on, or waits until the meter is made.
+    pub(super) fn enter(&mut self, id: MarkId, rule: RuleId) {
+        if let Some(mark) = self.all.get_mut(&id) {
+            mark.rules += 1;
+            if !mark.is_made {
+                mark.waiting.push(rule);
             }
         }
-        if !self.marks.all.is_empty() {
-            tracing::warn!(port = self.port(), meters = self.marks.all.len(), "meters were left");
+    }
+
+    /// A rule that named this meter is there no more.
+    pub(super) fn leave(&mut self, id: MarkId) {
+        if let Some(mark) = self.all.get_mut(&id) {
+            mark.rules -= 1;
+        }
+        self.schedule(id);
+    }
+
+    /// True until the device has been asked for all that is due.
+    pub(super) fn are_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Meters that the device would not let go several times.
+    pub(super) fn stuck(&self) -> usize {
+        self.stuck.len()
+    }
+
+    /// Those are asked for again.
+    pub(super) fn retry(&mut self) {
+        for id in std::mem::take(&mut self.stuck) {
+            self.schedule(id);
         }
     }
 
-    pub(super) fn left(&self, meter: u32, error: &FlowError) {
-        tracing::warn!(port = self.port(), meter, %error, "a meter was left in the device");
+    /// A turn begins, which may wait for room again.
+    pub(super) fn begin_turn(&mut self) {
+        self.room = ROOM;
     }
 
-    fn discard(&self, profiles: &[u32]) {
-        let (port, held) = (self.port(), self.held());
-        profiles.iter().for_each(|number| held.meters.profiles.discard(port, *number));
+    /// Meters that could not be made or changed, since the last call.
+    pub(super) fn take_failed(&mut self, failed: &mut Vec<(u32, FlowError)>) {
+        failed.append(&mut self.failed);
     }
 
-    /// Enqueues an operation of a meter as soon as there is room, and tries again what is refused for the moment.
-    fn ask_meter<T>(
-        &mut self,
-        mut enqueue: impl FnMut(To, &mut Profiles) -> Result<T, FlowError>,
-    ) -> Result<T, FlowError> {
-        let began = Instant::now();
-        self.marks.last += 1;
-        self.marks.answer = None;
-        loop {
-            let mut refusal = FlowError::new(Cause::Again, Where::Unspecified, "the flow queue has no room");
-            if self.has_room() {
-                let tag = Operation::Meter(self.marks.last).tag();
-                let to = To { port: self.port(), queue: self.queue.into(), attr: later(), tag };
-                let asked = self.held().open().and_then(|held| enqueue(to, &mut held.meters.profiles));
-                match asked {
-                    Ok(value) => {
-                        self.outstanding += 1;
-                        return Ok(value);
-                    }
-                    Err(error) => refusal = error,
-                }
-            }
-            if refusal.cause != Cause::Again || began.elapsed() > PATIENCE {
-                return Err(refusal);
-            }
-            self.ring()?;
-            self.pull()?;
+    /// Nobody wants any of them any more.
+    pub(super) fn let_all_go(&mut self) {
+        for mark in self.all.values_mut() {
+            mark.unwanted = true;
+        }
+        for id in self.all.keys().copied().collect::<Vec<_>>() {
+            self.schedule(id);
         }
     }
 
-    /// Waits for the answer to what was [asked](Self::ask_meter).
-    fn hear_meter(&mut self) -> Result<(), FlowError> {
-        let began = Instant::now();
-        loop {
-            self.ring()?;
-            self.pull()?;
-            match self.marks.answer {
-                Some(true) => return Ok(()),
-                Some(false) => {
-                    return Err(FlowError::new(Cause::Other(libc::EIO), Where::Unspecified, NO_REASON));
-                }
-                None if began.elapsed() > PATIENCE => {
-                    let message = "the device has not answered for a second about a meter";
-                    return Err(FlowError::new(Cause::Again, Where::Unspecified, message));
-                }
-                None => std::hint::spin_loop(),
+    /// Profiles of meters that were left in the device; how many those are.
+    pub(super) fn left(&mut self) -> (usize, Vec<u32>) {
+        let left = std::mem::take(&mut self.all);
+        (left.len(), left.into_values().flat_map(Mark::into_profiles).collect())
+    }
+
+    pub(super) fn schedule(&mut self, id: MarkId) {
+        if let Some(mark) = self.all.get_mut(&id)
+            && mark.next().is_some()
+            && !std::mem::replace(&mut mark.is_due, true)
+        {
+            self.due.push_back(id);
+        }
+    }
+
+    pub(super) fn begin(&mut self, id: MarkId, step: Step) -> UnderWay {
+        let since = Instant::now();
+        self.asked.push_back((since, id));
+        UnderWay { step, since, is_late: false }
+    }
+
+    /// A meter came to nothing: no rule can name it, and its handle is to be given back all the same. The rules that waited.
+    pub(super) fn abandon(&mut self, id: MarkId, error: FlowError) -> Vec<RuleId> {
+        let Some(mark) = self.all.get_mut(&id) else { return Vec::new() };
+        let mtr_id = mark.mtr_id;
+        if !std::mem::replace(&mut mark.unwanted, true) {
+            self.failed.push((mtr_id, error));
+        }
+        let waiting = std::mem::take(&mut mark.waiting);
+        self.unname(mtr_id, id);
+        waiting
+    }
+
+    /// The number is free for another meter.
+    pub(super) fn unname(&mut self, mtr_id: u32, id: MarkId) {
+        if self.by_number.get(&mtr_id) == Some(&id) {
+            self.by_number.remove(&mtr_id);
+        }
+    }
+
+    /// Operations that the device has not answered for long, each once.
+    pub(super) fn take_late(&mut self) -> Vec<(MarkId, Step)> {
+        let mut late = Vec::new();
+        while let Some((since, id)) = self.asked.front().copied() {
+            let under_way = self.all.get_mut(&id).and_then(|mark| mark.under_way.as_mut());
+            let under_way = under_way.filter(|under_way| under_way.since == since);
+            if under_way.is_some() && since.elapsed() <= PATIENCE {
+                break;
             }
+            self.asked.pop_front();
+            if let Some(under_way) = under_way {
+                under_way.is_late = true;
+                self.late += 1;
+                late.push((id, under_way.step));
+            }
+        }
+        late
+    }
+
+    pub(super) fn not_due(&mut self, id: MarkId) {
+        if let Some(mark) = self.all.get_mut(&id) {
+            mark.is_due = false;
         }
     }
 }
 
-fn no_such_meter(at: Where, mtr_id: u32) -> FlowError {
+pub(super) fn no_such_meter(at: Where, mtr_id: u32) -> FlowError {
     FlowError::new(Cause::Gone, at, format!("there is no meter {mtr_id}"))
-}
-
-/// Where an operation goes, and what the device hands back with its answer.
-#[derive(Clone, Copy)]
-struct To {
-    port: u16,
-    queue: u32,
-    attr: sys::rte_flow_op_attr,
-    tag: *mut c_void,
-}
-
-/// What a profile says to a meter: blind to earlier colours, switched on, without a policy, as later rules match the colour.
-fn meter_mark(profile: NonNull<sys::rte_flow_meter_profile>) -> sys::rte_flow_action_meter_mark {
-    // SAFETY: integers and pointers, for which zero is a value.
-    let mut meter: sys::rte_flow_action_meter_mark = unsafe { std::mem::zeroed() };
-    meter.profile = profile.as_ptr();
-    meter.state = 1;
-    meter
-}
-
-/// Enqueues the making of a meter with the rates of a profile.
-fn make(to: To, profile: NonNull<sys::rte_flow_meter_profile>) -> Result<Handle, FlowError> {
-    // SAFETY: bit fields, for which zero is a value.
-    let mut conf: sys::rte_flow_indir_action_conf = unsafe { std::mem::zeroed() };
-    conf.set_transfer(1);
-    let meter = meter_mark(profile);
-    let action = sys::rte_flow_action {
-        type_: sys::RTE_FLOW_ACTION_TYPE_METER_MARK,
-        conf: ptr::from_ref(&meter).cast(),
-    };
-    let To { port, queue, attr, tag } = to;
-    let (attr, conf, action) = (&raw const attr, &raw const conf, &raw const action);
-    error::pointer(None, |error| {
-        // SAFETY: a queue of this port; an action and a profile that are alive during the call.
-        unsafe { sys::rte_flow_async_action_handle_create(port, queue, attr, conf, action, tag, error) }
-    })
-}
-
-/// Enqueues new rates, those of a profile, for a meter.
-fn change(to: To, handle: Handle, profile: NonNull<sys::rte_flow_meter_profile>) -> Result<(), FlowError> {
-    // SAFETY: integers, pointers and bit fields, for which zero is a value.
-    let mut update: sys::rte_flow_update_meter_mark = unsafe { std::mem::zeroed() };
-    update.meter_mark = meter_mark(profile);
-    update.set_profile_valid(1);
-    let To { port, queue, attr, tag } = to;
-    let (attr, update, handle) = (&raw const attr, (&raw const update).cast(), handle.as_ptr());
-    error::check(None, |error| {
-        // SAFETY: a queue and a meter of this port; the structure that an update of METER_MARK is.
-        unsafe { sys::rte_flow_async_action_handle_update(port, queue, attr, handle, update, tag, error) }
-    })
-    .map(|_| ())
-}
-
-/// Enqueues the removal of a meter that no rule names any more.
-fn remove(to: To, handle: Handle) -> Result<(), FlowError> {
-    let To { port, queue, attr, tag } = to;
-    let (attr, handle) = (&raw const attr, handle.as_ptr());
-    error::check(None, |error| {
-        // SAFETY: a queue and a meter of this port.
-        unsafe { sys::rte_flow_async_action_handle_destroy(port, queue, attr, handle, tag, error) }
-    })
-    .map(|_| ())
 }
