@@ -47,7 +47,7 @@ fn main() {
     println!("{locations} locations and {vnics} vNICs, {VPCS} VPCs, {VTEPS} VTEPs");
     say("read and check the file", began.elapsed());
     let mut switch =
-        Switch::start(Config { vnics: Vec::new(), locations: Vec::new(), ..file.config.clone() })
+        Switch::start(Config { vnics: Default::default(), locations: Vec::new(), ..file.config.clone() })
             .unwrap_or_else(|error| panic!("{error}"));
     let state = State::new();
     switch.set_state_file(Some(&state.path()));

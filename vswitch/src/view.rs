@@ -117,10 +117,12 @@ impl Baseline {
     /// Forgets the ports and vNICs that are gone.
     pub(crate) fn forget<'n>(
         &mut self,
-        is_port_gone: impl Fn(&str) -> bool,
+        ports: impl IntoIterator<Item = &'n str>,
         vnics: impl IntoIterator<Item = &'n str>,
     ) {
-        self.ports.retain(|name, _| !is_port_gone(name));
+        for name in ports {
+            self.ports.remove(name);
+        }
         for name in vnics {
             self.vnics.remove(name);
         }

@@ -37,7 +37,7 @@ pub(super) struct IdleWheel {
 /// What [`IdleWheel::next_expired`] found.
 pub(super) enum Expired {
     /// This entry is idle for longer than the timeout.
-    NftEntry(u32),
+    Entry(u32),
     /// An entry was moved on; there may be more.
     Refreshed,
     /// Nothing is due.
@@ -146,7 +146,7 @@ impl IdleWheel {
         }
         let seen = self.extend(entries[slot as usize].last_seen);
         if self.extend(now_tick).saturating_sub(seen) > u64::from(self.idle) {
-            return Expired::NftEntry(slot);
+            return Expired::Entry(slot);
         }
         self.requeue(entries, slot);
         Expired::Refreshed

@@ -265,7 +265,7 @@ impl Nft {
     pub fn age(&mut self, now: u32, budget: usize) {
         for _ in 0..budget {
             match self.idle.next_expired(&mut self.entries, now) {
-                idle::Expired::NftEntry(slot) => {
+                idle::Expired::Entry(slot) => {
                     self.remove(slot);
                     self.stats.aged += 1;
                 }

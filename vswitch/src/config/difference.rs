@@ -8,9 +8,13 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Config, Name, VnicConfig, VnicPort, VnicQos};
+use imbl::Vector;
+use wire::Vni;
+
+use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos};
 
 /// With more vNICs than that to compare every other one with, the whole is looked at.
 const MOST: usize = 16;
@@ -22,6 +26,10 @@ pub struct Difference<'c> {
     pub old: Cow<'c, Config>,
     /// The part of the config after it.
     pub new: Cow<'c, Config>,
+    /// vNICs that go, or go on otherwise: as they were, in the order of the config.
+    pub before: Vec<&'c Arc<VnicConfig>>,
+    /// vNICs that come, or go on otherwise: as they become, in the order of the config.
+    pub after: Vec<&'c Arc<VnicConfig>>,
     /// Something differs that all vNICs depend on, or too much does: the parts are the whole configs.
     pub is_whole: bool,
 }
@@ -29,47 +37,55 @@ pub struct Difference<'c> {
 impl<'c> Difference<'c> {
     /// The change as one that concerns everything.
     pub fn whole(old: &'c Config, new: &'c Config) -> Self {
-        Self { old: Cow::Borrowed(old), new: Cow::Borrowed(new), is_whole: true }
+        let (before, after) = altered_vnics(old, new);
+        Self { old: Cow::Borrowed(old), new: Cow::Borrowed(new), before, after, is_whole: true }
     }
 
     /// What `new` has otherwise than `old`, locations aside.
     pub fn between(old: &'c Config, new: &'c Config) -> Self {
-        let Some(touched) = Touched::by(old, new) else { return Self::whole(old, new) };
-        let (mut before, mut after) =
-            (touched.before.iter().copied().cloned().collect::<Vec<_>>(), Vec::new());
-        for vnic in new.vnics.iter().filter(|vnic| touched.concerns(vnic)) {
-            after.push(vnic.clone());
-            if !touched.after.iter().any(|altered| Arc::ptr_eq(altered, vnic)) {
-                before.push(vnic.clone());
-            }
+        let whole = Self::whole(old, new);
+        if whole.before.len() + whole.after.len() > MOST || !has_same_settings(old, new) {
+            return whole;
         }
+        let Self { before, after, .. } = whole;
+        let touched = Touched::by(old, new, &before, &after);
+        let comes = |vnic: &Arc<VnicConfig>| after.iter().any(|altered| Arc::ptr_eq(altered, vnic));
+        let concerned: Vector<_> = new.vnics.iter().filter(|vnic| touched.concerns(vnic)).cloned().collect();
+        let stays = concerned.iter().filter(|vnic| !comes(vnic));
+        let were = before.iter().copied().chain(stays).cloned().collect();
         Self {
-            old: Cow::Owned(old.with_vnics(before)),
-            new: Cow::Owned(new.with_vnics(after)),
+            old: Cow::Owned(old.with_vnics(were)),
+            new: Cow::Owned(new.with_vnics(concerned)),
+            before,
+            after,
             is_whole: false,
         }
     }
 
-    /// Names of the vNICs that go.
-    pub fn gone(&self) -> Vec<&Name> {
-        let stay: HashSet<&Name> = self.new.vnics.iter().map(|vnic| &vnic.name).collect();
-        self.old.vnics.iter().map(|vnic| &vnic.name).filter(|name| !stay.contains(name)).collect()
+    /// What has to be valid for the config after the change to be; `find` knows the locations, which are not in the parts.
+    pub fn to_check(&self, find: impl Fn(Vni, IpAddr) -> Option<LocationConfig>) -> Cow<'_, Config> {
+        if self.is_whole {
+            return Cow::Borrowed(&self.new);
+        }
+        // An address that a vNIC is to have must not be known to be elsewhere.
+        let vnis: HashMap<&Name, Vni> = self.new.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
+        let addresses =
+            self.after.iter().flat_map(|vnic| vnic.vips.iter().map(|vip| (vnis.get(&vnic.vpc), *vip)));
+        let locations = addresses.filter_map(|(vni, vip)| find(*vni?, vip)).collect();
+        Cow::Owned(Config { locations, ..self.new.clone().into_owned() })
     }
 
-    /// The vNICs that come, and those that go on otherwise than they were, in the order of the config.
-    pub fn put(&self) -> impl Iterator<Item = &Arc<VnicConfig>> {
-        let before: HashMap<&Name, &Arc<VnicConfig>> =
-            self.old.vnics.iter().map(|vnic| (&vnic.name, vnic)).collect();
-        self.new.vnics.iter().filter(move |vnic| before.get(&vnic.name) != Some(vnic))
+    /// Names of the vNICs that go.
+    pub fn gone(&self) -> Vec<&'c Name> {
+        let stay: HashSet<&Name> = self.after.iter().map(|vnic| &vnic.name).collect();
+        self.before.iter().map(|vnic| &vnic.name).filter(|name| !stay.contains(name)).collect()
     }
 }
 
 /// What a change alters, by what may be at odds with it.
 struct Touched<'c> {
-    /// vNICs that go or change, as they were.
-    before: Vec<&'c Arc<VnicConfig>>,
-    /// vNICs that come or change, as they become.
-    after: Vec<&'c Arc<VnicConfig>>,
+    /// vNICs that come, go or change: as they were, and as they become.
+    vnics: Vec<&'c VnicConfig>,
     /// Uplinks, trunks and ports that go, come or change.
     ports: HashSet<&'c Name>,
     /// VPCs of which that is so, or of a subnet of them.
@@ -79,15 +95,13 @@ struct Touched<'c> {
 }
 
 impl<'c> Touched<'c> {
-    /// Nothing when all vNICs are concerned.
-    fn by(old: &'c Config, new: &'c Config) -> Option<Self> {
-        if !has_same_settings(old, new) {
-            return None;
-        }
-        let (before, after) = altered_vnics(&old.vnics, &new.vnics);
-        if before.len() + after.len() > MOST {
-            return None;
-        }
+    fn by(
+        old: &'c Config,
+        new: &'c Config,
+        before: &[&'c Arc<VnicConfig>],
+        after: &[&'c Arc<VnicConfig>],
+    ) -> Self {
+        let vnics: Vec<&VnicConfig> = before.iter().chain(after).copied().map(Arc::as_ref).collect();
         let mut ports = altered(&old.trunks, &new.trunks, |trunk| &trunk.name);
         ports.extend(altered(&old.ports, &new.ports, |port| &port.name));
         let mut vpcs = altered(&old.vpcs, &new.vpcs, |vpc| &vpc.name);
@@ -98,8 +112,8 @@ impl<'c> Touched<'c> {
             let with_rates = config.vpcs.iter().filter(|vpc| vpc.qos != super::BothWays::default());
             with_rates.map(|vpc| (&vpc.name, &vpc.qos)).collect::<HashMap<_, _>>()
         };
-        let rates = before.iter().chain(&after).any(|vnic| has_rates(vnic)) || of_vpcs(old) != of_vpcs(new);
-        Some(Self { before, after, ports, vpcs, rates })
+        let rates = vnics.iter().any(|vnic| has_rates(vnic)) || of_vpcs(old) != of_vpcs(new);
+        Self { vnics, ports, vpcs, rates }
     }
 
     fn concerns(&self, vnic: &VnicConfig) -> bool {
@@ -112,7 +126,7 @@ impl<'c> Touched<'c> {
             || self.vpcs.contains(&vnic.vpc)
             || self.ports.contains(&vnic.name)
             || self.rates && has_rates(vnic)
-            || self.before.iter().chain(&self.after).any(|altered| is_related(altered, vnic))
+            || self.vnics.iter().any(|altered| is_related(altered, vnic))
     }
 }
 
@@ -175,31 +189,34 @@ fn altered<'c, T: PartialEq>(old: &'c [T], new: &'c [T], name: fn(&T) -> &Name) 
     names.filter(|name| before.get(name) != after.get(name)).collect()
 }
 
-/// The vNICs that one of two lists lacks or has otherwise than the other: of the first, and of the second.
+/// The vNICs that one of two configs lacks or has otherwise than the other: of the first, and of the second.
 fn altered_vnics<'c>(
-    old: &'c [Arc<VnicConfig>],
-    new: &'c [Arc<VnicConfig>],
+    old: &'c Config,
+    new: &'c Config,
 ) -> (Vec<&'c Arc<VnicConfig>>, Vec<&'c Arc<VnicConfig>>) {
     // Mostly nearly all are the same ones, at the same places.
     let is_same = |(old, new): &(&Arc<VnicConfig>, &Arc<VnicConfig>)| Arc::ptr_eq(old, new);
+    let (old, new) = (&old.vnics, &new.vnics);
     let ahead = old.iter().zip(new).take_while(is_same).count();
-    let (old, new) = (&old[ahead..], &new[ahead..]);
-    let behind = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count();
-    let (old, new) = (&old[..old.len() - behind], &new[..new.len() - behind]);
-    let by_name = |list: &'c [Arc<VnicConfig>]| -> HashMap<&'c Name, &'c Arc<VnicConfig>> {
-        list.iter().map(|vnic| (&vnic.name, vnic)).collect()
-    };
+    let rest = old.len().min(new.len()) - ahead;
+    let behind = old.iter().rev().zip(new.iter().rev()).take(rest).take_while(is_same).count();
+    let between = |list: &'c Vector<Arc<VnicConfig>>| list.iter().take(list.len() - behind).skip(ahead);
+    let by_name = |list| between(list).map(|vnic| (&vnic.name, vnic)).collect::<HashMap<_, _>>();
     let (before, after) = (by_name(old), by_name(new));
+    let mut known = HashSet::new();
     (
-        old.iter().filter(|vnic| after.get(&vnic.name) != Some(vnic)).collect(),
-        new.iter().filter(|vnic| before.get(&vnic.name) != Some(vnic)).collect(),
+        between(old).filter(|vnic| after.get(&vnic.name) != Some(vnic)).collect(),
+        // A second one of the same name is a fault to be found, also where the first is as it was.
+        between(new)
+            .filter(|vnic| !known.insert(&vnic.name) || before.get(&vnic.name) != Some(vnic))
+            .collect(),
     )
 }
 
 impl Config {
     /// The same with other vNICs, and without locations.
     #[must_use]
-    pub fn with_vnics(&self, vnics: Vec<Arc<VnicConfig>>) -> Self {
+    pub fn with_vnics(&self, vnics: Vector<Arc<VnicConfig>>) -> Self {
         Self {
             eal: self.eal.clone(),
             workers: self.workers.clone(),

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use imbl::Vector;
 use ipnet::IpNet;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -127,7 +128,10 @@ pub fn show_maybe<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -
 ///
 /// # Errors
 /// The serializer's own.
-pub fn show_shared<T: Serialize, S: Serializer>(list: &[Arc<T>], serializer: S) -> Result<S::Ok, S::Error> {
+pub fn show_shared<T: Serialize, S: Serializer>(
+    list: &Vector<Arc<T>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(list.iter().map(Arc::as_ref))
 }
 

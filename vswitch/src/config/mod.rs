@@ -27,6 +27,7 @@ pub mod validate;
 
 use std::sync::Arc;
 
+use imbl::Vector;
 use serde::Serialize;
 
 pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
@@ -91,9 +92,9 @@ pub struct Config {
     /// Ports whose VLANs are vNICs.
     #[serde(rename = "trunk")]
     pub trunks: Vec<TrunkConfig>,
-    /// Tenants' ports. Shared, because there may be many, and most configs differ from another in few of them.
+    /// Tenants' ports. There may be many, and most configs differ from another in few of them: copies share the rest.
     #[serde(rename = "vnic", serialize_with = "fields::show_shared")]
-    pub vnics: Vec<Arc<VnicConfig>>,
+    pub vnics: Vector<Arc<VnicConfig>>,
     /// VMs on other hosts.
     #[serde(rename = "location")]
     pub locations: Vec<LocationConfig>,

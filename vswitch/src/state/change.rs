@@ -30,8 +30,8 @@ impl Change {
         // A long list that is the same needs no second look.
         let (mut old, mut new) = (Cow::Borrowed(old), Cow::Borrowed(new));
         if old.vnics == new.vnics && !old.vnics.is_empty() {
-            old.to_mut().vnics = Vec::new();
-            new.to_mut().vnics = Vec::new();
+            old.to_mut().vnics.clear();
+            new.to_mut().vnics.clear();
         }
         let (old, new) = (Table::try_from(&*old)?, Table::try_from(&*new)?);
         let mut change = Self::default();

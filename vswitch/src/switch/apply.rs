@@ -3,29 +3,18 @@
 //! Two ways lead there. A file is looked at as a whole. A single change is looked at where it differs from what runs
 //! ([`Difference`]), so that what it costs does not grow with what it leaves alone.
 
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
 use pipelines::snapshot::Snapshot;
-use wire::Vni;
 
 use super::concerned::{Concerned, Turnover};
 use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
 use crate::config::{Config, Difference, LocationConfig, Name, VnicConfig, VnicPort};
 use crate::rdma;
 use crate::topology::Extent;
-
-/// Which locations go with a config.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LocationSource {
-    /// Those in it.
-    OfConfig,
-    /// Those there are, as far as their VPCs stay; those in it are not asked.
-    Stay,
-}
 
 /// What it takes to undo a change that fails.
 struct Restorable {
@@ -42,18 +31,18 @@ impl Switch {
     pub fn apply(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
         let old = self.config.clone();
         let bare = Arc::new(new.with_vnics(new.vnics.clone()));
-        self.go_over(&new, bare, &Difference::whole(&old, &new), missing, LocationSource::OfConfig)
+        self.go_over(&new, bare, &Difference::whole(&old, &new), missing, Extent::Everything)
     }
 
-    /// Carries a change out. `bare` is the new config without its locations, which are not asked with
-    /// [`LocationSource::Stay`].
+    /// Carries a change out. `bare` is the new config without its locations, which are asked only with
+    /// [`Extent::Everything`].
     pub(super) fn go_over(
         &mut self,
         new: &Config,
         bare: Arc<Config>,
         difference: &Difference<'_>,
         missing: Missing,
-        locations: LocationSource,
+        extent: Extent<'_>,
     ) -> Result<(), SwitchError> {
         let old = Restorable { config: self.config.clone(), locations: self.topology.all_locations() };
         self.check(difference)?;
@@ -64,23 +53,21 @@ impl Switch {
         self.refuse_headless(&plan)?;
         let result = self.bring_in(&plan, &old.config, missing);
         let is_others = |name: &str| !plan.added.contains_key(name);
-        let extent = match locations {
-            LocationSource::OfConfig => Extent::Everything,
+        let extent = match extent {
             // vNICs that the change does not concern lost a port that is replaced, or got one that was long awaited.
-            LocationSource::Stay
+            Extent::Part(_)
                 if !plan.first.is_empty() || self.ports.fresh().any(|(_, port)| is_others(&port.name)) =>
             {
                 Extent::AllButLocations
             }
-            LocationSource::Stay => Extent::Part(difference),
+            extent => extent,
         };
         if let Err(error) = result.and_then(|()| self.publish(new, extent)) {
             self.restore(&plan, &old);
             return Err(error);
         }
         self.follow_mtus(difference, new);
-        let (ports, vnics) = (ports::wanted(&difference.new), difference.gone());
-        self.baseline.forget(|name| !ports.contains_key(name), vnics.iter().map(|name| name.as_str()));
+        self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
         self.config = bare;
@@ -92,16 +79,8 @@ impl Switch {
 
     /// Checks what a change concerns.
     fn check(&self, difference: &Difference<'_>) -> Result<(), SwitchError> {
-        if difference.is_whole {
-            return Ok(difference.new.validate()?);
-        }
-        // An address that a vNIC is to have must not be known to be elsewhere.
-        let vnis: HashMap<&Name, Vni> = difference.new.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
-        let addresses =
-            difference.put().flat_map(|vnic| vnic.vips.iter().map(|vip| (vnis.get(&vnic.vpc), *vip)));
-        let locations =
-            addresses.filter_map(|(vni, vip)| self.topology.location(*vni?, vip).cloned()).collect();
-        Ok(Config { locations, ..difference.new.clone().into_owned() }.validate()?)
+        let find = |vni, vip| self.topology.location(vni, vip).cloned();
+        Ok(difference.to_check(find).validate()?)
     }
 
     /// Gives the trunks on which vNICs changed the MTU of those that they carry now.
@@ -112,13 +91,9 @@ impl Switch {
                 VnicPort::Own(_) => None,
             }
         }
-        let put: Vec<_> = difference.put().collect();
-        let altered: HashSet<&Name> =
-            difference.gone().into_iter().chain(put.iter().map(|vnic| &vnic.name)).collect();
-        let before = difference.old.vnics.iter().filter(|vnic| altered.contains(&vnic.name));
         // Only where one goes that had the largest, or one comes with a larger one, is it asked what the others have.
-        let before = before.filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, false)));
-        let after = put.iter().filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, true)));
+        let before = difference.before.iter().filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, false)));
+        let after = difference.after.iter().filter_map(|vnic| Some((trunk(vnic)?, vnic.mtu, true)));
         let differs = |&(trunk, mtu, comes): &(&Name, u16, bool)| match self.ports.wanted_mtu(trunk) {
             Some(largest) if comes => mtu > largest,
             Some(largest) => mtu >= largest,

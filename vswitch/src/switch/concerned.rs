@@ -58,3 +58,6 @@ pub(super) mod testing {
         (Turnover::between(before, after).gone, concerned.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

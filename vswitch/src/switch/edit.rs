@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use wire::{Qpn, Vni};
 
-use super::apply::LocationSource;
 use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
@@ -16,7 +15,7 @@ use crate::config::{
 };
 use crate::state::change::Change;
 use crate::state::files::write_whole;
-use crate::topology::keeps_locations;
+use crate::topology::{Extent, keeps_locations};
 
 impl Switch {
     /// Changes the config by a function and goes over to the result.
@@ -43,7 +42,7 @@ impl Switch {
             gone.iter().flat_map(|&vni| self.topology.locations_of(vni)).cloned().collect();
         let new = Arc::new(new);
         let difference = Difference::between(&old, &new);
-        self.go_over(&new, new.clone(), &difference, Missing::Refused, LocationSource::Stay)?;
+        self.go_over(&new, new.clone(), &difference, Missing::Refused, Extent::of(&difference))?;
         self.save_change(|| Ok(Change::between(&difference.old, &difference.new)?.and_without(locations)))
     }
 
@@ -56,7 +55,7 @@ impl Switch {
             return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
         }
         self.edit(|config| {
-            config.vnics.push(Arc::new(vnic));
+            config.vnics.push_back(Arc::new(vnic));
             Ok(())
         })
     }

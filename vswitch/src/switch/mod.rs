@@ -124,7 +124,7 @@ impl Switch {
             vpcs: Vec::new(),
             subnets: Vec::new(),
             trunks: Vec::new(),
-            vnics: Vec::new(),
+            vnics: imbl::Vector::new(),
             locations: Vec::new(),
             ports: Vec::new(),
             ..config.clone()

@@ -81,6 +81,12 @@ impl PortChanges {
         let gone = rest.into_iter().filter(|(name, _)| !want.contains_key(*name));
         Self { added, first, last: gone.map(|(name, _)| name.clone()).collect() }
     }
+
+    /// Names of the ports that go, and under whose names none comes.
+    pub fn gone(&self) -> impl Iterator<Item = &str> {
+        let all = self.first.iter().chain(&self.last);
+        all.filter(|name| !self.added.contains_key(*name)).map(String::as_str)
+    }
 }
 
 impl Switch {

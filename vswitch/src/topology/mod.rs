@@ -31,6 +31,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -46,11 +47,30 @@ pub use uplinks::{punt_mtu, punt_name};
 use crate::config::{self, Config, Difference, LocationConfig, VpcConfig};
 use underlay::Neighbours;
 
-/// The state behind the next snapshot. A change works on it and puts the one of before back when it fails: what may be
+/// The next snapshot, which the one in force is until it is first changed: only then is it copied. A change that fails, and a
+/// look at what was before, cost no copy.
+#[derive(Clone)]
+struct NextSnapshot(Arc<Snapshot>);
+
+impl Deref for NextSnapshot {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.0
+    }
+}
+
+impl DerefMut for NextSnapshot {
+    fn deref_mut(&mut self) -> &mut Snapshot {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+/// The state behind the next snapshot. A change works on it and puts the one of before back when it fails: what else may be
 /// large is in persistent maps, of which a copy shares everything that did not change.
 #[derive(Clone)]
 struct Draft {
-    next: Snapshot,
+    next: NextSnapshot,
     vpc_index: HashMap<String, u32>,
     vnic_index: OrdMap<String, u32>,
     /// Indices of vNICs that are gone, whose traces elsewhere have not been cleared yet.
@@ -105,6 +125,13 @@ pub enum Extent<'d> {
     Part(&'d Difference<'d>),
 }
 
+impl<'d> Extent<'d> {
+    /// That of a change for which [`keeps_locations`] holds.
+    pub fn of(difference: &'d Difference<'d>) -> Self {
+        if difference.is_whole { Self::AllButLocations } else { Self::Part(difference) }
+    }
+}
+
 /// The state behind the snapshots.
 pub struct Topology {
     writer: VltWriter,
@@ -126,7 +153,7 @@ impl Topology {
         let (vlt, writer) = Vlt::new(entries);
         let empty = Snapshot::empty(vlt);
         let draft = Draft {
-            next: empty.clone(),
+            next: NextSnapshot(Arc::new(empty)),
             vpc_index: HashMap::new(),
             vnic_index: OrdMap::new(),
             held: BTreeSet::new(),
@@ -153,7 +180,7 @@ impl Topology {
         };
         Self {
             writer,
-            current: Arc::new(empty),
+            current: draft.next.0.clone(),
             draft,
             version: 0,
             fresh: Vec::new(),
@@ -206,8 +233,7 @@ impl Topology {
         self.fresh.clear();
         self.version = self.version.wrapping_add(1);
         self.draft.next.version = self.version;
-        let next = Arc::new(self.draft.next.clone());
-        self.unsettled.push(std::mem::replace(&mut self.current, next));
+        self.unsettled.push(std::mem::replace(&mut self.current, self.draft.next.0.clone()));
         self.current.clone()
     }
 
@@ -315,12 +341,12 @@ impl Topology {
         self.rebuild_uplinks(config, ports);
         let rows = self.rebuild_vpcs(config);
         match extent {
-            Extent::Part(difference) if !difference.is_whole => {
+            Extent::Part(difference) => {
                 self.change_vnics(difference, ports)?;
                 self.renew_rows_of(&rows);
                 self.change_trunks(difference);
             }
-            Extent::Everything | Extent::AllButLocations | Extent::Part(_) => {
+            Extent::Everything | Extent::AllButLocations => {
                 self.rebuild_vnics(config, ports)?;
                 self.rebuild_trunks(config);
             }

@@ -2,7 +2,7 @@
 //!
 //! Sits between the port table and the snapshot; opens, starts and stops no port.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
@@ -58,15 +58,11 @@ impl Topology {
             (VnicPort::Trunk(trunk), Some(vlan)) => Some((*places.get(trunk)?, u128::from(vlan))),
             _ => None,
         };
-        let new: Vec<&Arc<VnicConfig>> = difference.put().collect();
-        let changed: HashSet<&Name> =
-            difference.gone().into_iter().chain(new.iter().map(|vnic| &vnic.name)).collect();
         // All leave before the first comes: one may take another's VLAN.
-        let leave = difference.old.vnics.iter().filter(|vnic| changed.contains(&vnic.name));
-        for (at, vlan) in leave.filter_map(|vnic| place(vnic)) {
+        for (at, vlan) in difference.before.iter().filter_map(|vnic| place(vnic)) {
             Arc::make_mut(&mut self.draft.next.trunks[at]).remove(vlan);
         }
-        for vnic in new {
+        for vnic in &difference.after {
             if let (Some((at, vlan)), Some(&index)) =
                 (place(vnic), self.draft.vnic_index.get(vnic.name.as_str()))
             {

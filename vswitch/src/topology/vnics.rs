@@ -52,7 +52,7 @@ impl Topology {
             }
         }
         let mut new = NewVnics { given: ConfiguredLinkLocals::default(), lowest: 0 };
-        for vnic in difference.put() {
+        for vnic in &difference.after {
             let vpc = self.draft.vpc_index[vnic.vpc.as_str()];
             // Those were somebody else's by learning, and are given to this one.
             vnic.vips.iter().for_each(|&vip| self.unlearn(vpc, vip));
@@ -192,7 +192,7 @@ impl Topology {
 
     /// Takes over one vNIC that came, changed or went into what is told of all of them.
     pub(super) fn renew_row(&mut self, index: u32) {
-        let next = &mut self.draft.next;
+        let next = &mut *self.draft.next;
         let at = index as usize;
         if next.vnic_rows.len() <= at {
             next.vnic_rows.resize(at + 1, VnicRow::FREE);

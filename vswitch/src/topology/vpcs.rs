@@ -63,6 +63,8 @@ impl Topology {
                 cell,
                 topology_cell,
             };
+            // Which VTEPs are heard goes by the VNI. One that comes has none yet.
+            self.draft.vteps_stale |= old.as_ref().is_some_and(|old| old.vni != new.vni);
             // No decision remembers the VNI; the slots' headers are written anew.
             let same = |old: &Vpc| Vpc { vni: new.vni, ..old.clone() } == new;
             let changed = !old.as_deref().is_some_and(same);
@@ -81,7 +83,6 @@ impl Topology {
         let vnis = FlatMap::new(vnis);
         if self.draft.next.vnis != vnis {
             self.draft.next.vnis = vnis;
-            self.draft.vteps_stale = true;
         }
         rows
     }
@@ -97,6 +98,8 @@ impl Topology {
         self.touch_related(index);
         if let Some(vpc) = self.draft.next.vpcs[index as usize].take() {
             self.draft.free_cells.extend([vpc.cell, vpc.topology_cell]);
+            // VTEPs of its peers were heard in it.
+            self.draft.vteps_stale |= !vpc.routes.is_empty();
         }
     }
 

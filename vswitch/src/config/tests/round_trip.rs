@@ -191,7 +191,7 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
 }
 
 /// Valid networks: some uplinks, VPCs with the same prefixes, vNICs on ports and trunks, locations.
-fn networks() -> impl Strategy<Value = Config> {
+pub(super) fn networks() -> impl Strategy<Value = Config> {
     let counts = (1usize..3, 0usize..4, 0usize..6, 0usize..6);
     (process(), counts, any::<u64>(), any::<bool>()).prop_map(
         |(mut config, (uplinks, vpcs, vnics, far), seed, flag)| {
@@ -256,7 +256,7 @@ fn networks() -> impl Strategy<Value = Config> {
                 for m in 0..vnics {
                     let own = !pick(m).is_multiple_of(2);
                     let id = 200 + 10 * n as u16 + m as u16;
-                    config.vnics.push(Arc::new(VnicConfig {
+                    config.vnics.push_back(Arc::new(VnicConfig {
                         name: Name::new(&format!("vm{n}.{m}")).unwrap(),
                         vpc: vpc.clone(),
                         mac: station(m as u32 + 1),

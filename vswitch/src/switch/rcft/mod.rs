@@ -240,6 +240,12 @@ impl RcftControl {
         }
     }
 
+    /// What the quotas add up to, how many vNICs have none, and what each of those may have.
+    #[cfg(test)]
+    pub fn sums(&self) -> (u64, u32, u32) {
+        (self.promised, self.open, self.open_share)
+    }
+
     /// Takes a vNIC out of the sums.
     fn count_out(&mut self, index: u32) {
         match self.limits.remove(&index).map(|limits| limits.quota) {

@@ -68,7 +68,7 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
     let go = |lab: &mut Lab, from: &Config, to: &Config| {
         let difference = Difference::between(from, to);
         assert!(!difference.is_whole);
-        let followed = lab.topology.follow(to, &Extent::Part(&difference), &PORTS, &lab.neighbours).is_ok();
+        let followed = lab.topology.follow(to, &Extent::of(&difference), &PORTS, &lab.neighbours).is_ok();
         if followed {
             publish(lab);
         }
@@ -102,7 +102,7 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         publish(lab);
     }
     for vnic in new.vnics.iter().filter(|vnic| !old.vnics.contains(vnic)) {
-        if !to(lab, &|config| config.vnics.push(vnic.clone())) {
+        if !to(lab, &|config| config.vnics.push_back(vnic.clone())) {
             return false;
         }
     }
