@@ -263,7 +263,7 @@ impl Switch {
     pub fn start_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
         if self.ports.get(index).is_some_and(|port| port.running) {
-            return Err(super::ports::PortsError::AlreadySo(name.into(), "started").into());
+            return Err(super::error::PortsError::AlreadySo(name.into(), "started").into());
         }
         Ok(self.ports.poll(&self.pool, index)?)
     }
@@ -275,7 +275,7 @@ impl Switch {
     pub fn stop_port(&mut self, name: &str) -> Result<(), SwitchError> {
         let index = self.ports.resolve(name)?;
         if self.ports.get(index).is_some_and(|port| !port.running) {
-            return Err(super::ports::PortsError::AlreadySo(name.into(), "stopped").into());
+            return Err(super::error::PortsError::AlreadySo(name.into(), "stopped").into());
         }
         Ok(self.ports.park(&self.pool, index)?)
     }

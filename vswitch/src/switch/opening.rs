@@ -14,7 +14,8 @@ use pmd::{
     Eal, FlowEngine, Mempool, PortConfig as StartConfig, PortId, RssConfig, RxQueue, StartedPort, TxQueue,
 };
 
-use super::ports::{PortsError, WantedPort};
+use super::error::PortsError;
+use super::ports::WantedPort;
 use crate::config::OffloadDevice;
 use crate::port::{self, Cleanup, OpenRequest, OpenedPort, Presence, Traits};
 

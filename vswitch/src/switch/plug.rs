@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use pipelines::snapshot::PortIndex;
 use serde_json::json;
 
+use super::error::PortsError;
 use super::opening::{JobResult, Ready};
-use super::ports::{PortsError, WantedPort, wanted};
+use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
 use crate::config::Config;
 use crate::topology::Extent;
@@ -317,3 +318,6 @@ impl Switch {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,11 @@ use pipelines::snapshot::{NO_PORT, PortIndex};
 use pmd::{Eal, FlowEngine, Mempool, PortId, RxQueue, StartedPort, TxQueue};
 use wire::MacAddr;
 
+use super::error::PortsError;
 use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
 pub use super::wanted::{WantedPort, wanted};
-use crate::port::{Cleanup, OpenError, Presence, QueueError, Traits};
+use crate::port::{Cleanup, Presence, Traits};
 use crate::topology::{Ports, Topology};
 use crate::worker::eswitch::{Front, SimulatedDevice};
 use crate::worker::{MAX_PORTS, Pool, RemovedPort, WorkerCommand};
@@ -63,82 +64,6 @@ impl Attached {
         let removed =
             || self.port.is_removed().then(|| "its driver says that the device was removed".to_owned());
         self.presence.fault().or_else(removed)
-    }
-}
-
-/// What went wrong with a port.
-#[derive(Debug, thiserror::Error)]
-pub enum PortsError {
-    /// It could not be opened.
-    #[error("port {name}: {source}")]
-    Open {
-        name: String,
-        /// Why, and what to do.
-        source: OpenError,
-    },
-    /// It has not that many queues.
-    #[error("port {name}: {source}")]
-    Queues {
-        name: String,
-        /// What it takes.
-        source: QueueError,
-    },
-    /// The packet buffers are too small for it.
-    #[error(
-        "port {name}: its driver needs packet buffers of {wanted} bytes, these have {room}; buffers are sized at start by \
-         the largest `mtu` of the config: put the port (or one with its MTU) into the config and restart"
-    )]
-    SmallBuffers {
-        name: String,
-        /// Bytes of a buffer.
-        room: usize,
-        /// Bytes that the driver needs.
-        wanted: u16,
-    },
-    /// Its peer did not come.
-    #[error("port {name}: no peer connected within {seconds} s; start the peer, the port comes up then")]
-    NoPeer {
-        name: String,
-        /// How long it was waited for.
-        seconds: u64,
-    },
-    /// No thread to open it on.
-    #[error("port {name}: cannot start a thread to open it: {source}")]
-    Thread { name: String, source: std::io::Error },
-    /// The port that takes its rules is not there yet.
-    #[error(
-        "port {name}: the port that takes the rules of its NIC (the transfer proxy, its uplink) is not there: {words}; put \
-         the uplink into the config"
-    )]
-    NoProxy { name: String, words: String },
-    /// It could not be started, stopped or removed.
-    #[error("port {name}: {source}")]
-    Ethdev { name: String, source: pmd::PortError },
-    /// It is in the config and not there.
-    #[error("port {0} is not attached: `port list` says why; it is tried again until it comes up")]
-    NotThere(String),
-    /// There is no such port.
-    #[error("no port {0:?}; `port list` shows the ports")]
-    Unknown(String),
-    /// No more ports.
-    #[error("the switch has its largest number of ports, {MAX_PORTS}; put tenants on a trunk port, by VLAN")]
-    TooMany,
-    /// It is in that state already.
-    #[error("port {0} is {1} already")]
-    AlreadySo(String, &'static str),
-    /// Workers are gone.
-    #[error(transparent)]
-    Worker(#[from] crate::worker::mailbox::WorkerError),
-}
-
-impl PortsError {
-    /// True when what the port stands for is not there now and may come.
-    pub fn is_absence(&self) -> bool {
-        match self {
-            Self::Open { source, .. } => source.is_absence(),
-            Self::NoPeer { .. } | Self::NoProxy { .. } => true,
-            _ => false,
-        }
     }
 }
 
