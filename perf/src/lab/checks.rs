@@ -38,8 +38,16 @@ pub struct Check {
 }
 
 impl Check {
-    fn new(what: impl Into<String>, verdict: CheckVerdict, found: impl Into<String>) -> Self {
-        Self { what: what.into(), verdict, found: found.into() }
+    fn good(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { what: what.into(), verdict: CheckVerdict::Good, found: found.into() }
+    }
+
+    fn poor(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { verdict: CheckVerdict::Poor, ..Self::good(what, found) }
+    }
+
+    fn failed(what: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { verdict: CheckVerdict::Failed, ..Self::good(what, found) }
     }
 
     pub fn line(&self) -> String {
@@ -64,14 +72,12 @@ pub fn all(lab: &Lab, vswitch: &Path) -> Vec<Check> {
 
 fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
     let asked = |what: &str, found: Result<String, HostError>| match found {
-        Ok(version) => Check::new(what, CheckVerdict::Good, version),
-        Err(error) => Check::new(what, CheckVerdict::Failed, error.to_string()),
+        Ok(version) => Check::good(what, version),
+        Err(error) => Check::failed(what, error.to_string()),
     };
     let there = |what: &str, program: &str| match process::findable(program) {
-        true => Check::new(what, CheckVerdict::Good, program),
-        false => {
-            Check::new(what, CheckVerdict::Failed, format!("{program} is not installed: scripts/bootstrap"))
-        }
+        true => Check::good(what, program),
+        false => Check::failed(what, format!("{program} is not installed: scripts/bootstrap")),
     };
     let mut checks = Vec::new();
     // The probe forwards with testpmd, whoever is measured.
@@ -99,13 +105,12 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
         said(&words[0], &arguments)
     });
     checks.push(match theirs {
-        Ok(version) if version == own => Check::new("generator", CheckVerdict::Good, version),
-        Ok(version) => Check::new(
+        Ok(version) if version == own => Check::good("generator", version),
+        Ok(version) => Check::poor(
             "generator",
-            CheckVerdict::Poor,
             format!("it is `{version}` and this is `{own}`; install the same on both sides"),
         ),
-        Err(error) => Check::new("generator", CheckVerdict::Failed, error.to_string()),
+        Err(error) => Check::failed("generator", error.to_string()),
     });
     checks
 }
@@ -142,29 +147,24 @@ impl System {
         let device = match port {
             Attached::Virtual(device) => {
                 let device = device.split(',').next().unwrap_or_default();
-                return vec![Check::new(
-                    name,
-                    CheckVerdict::Poor,
-                    format!("{device}: no NIC; figures are of software"),
-                )];
+                return vec![Check::poor(name, format!("{device}: no NIC; figures are of software"))];
             }
             Attached::Pci(device) => device.split(',').next().unwrap_or_default(),
         };
         let folder = format!("bus/pci/devices/{device}");
         if !self.sys.join(&folder).exists() {
             let found = format!("there is no {device}; `lspci -D` lists the devices");
-            return vec![Check::new(name, CheckVerdict::Failed, found)];
+            return vec![Check::failed(name, found)];
         }
         let target = fs::read_link(self.sys.join(&folder).join("driver")).ok();
         let driver =
             target.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         let mut checks = vec![match driver.as_deref() {
             Some(driver) if BOUND.contains(&driver) => {
-                Check::new(name, CheckVerdict::Good, format!("{device}, driver {driver}"))
+                Check::good(name, format!("{device}, driver {driver}"))
             }
-            other => Check::new(
+            other => Check::failed(
                 name,
-                CheckVerdict::Failed,
                 format!(
                     "{device} has the driver {}, which DPDK does not work with; \
                      `dpdk-devbind.py --bind=vfio-pci {device}` (its kernel interface goes away)",
@@ -175,15 +175,11 @@ impl System {
         if driver.as_deref() == Some("vfio-pci") {
             let group = self.sys.join(&folder).join("iommu_group").exists();
             checks.push(if group {
-                Check::new(
-                    format!("{name}, IOMMU"),
-                    CheckVerdict::Good,
-                    "in a group of its own or with others",
-                )
+                Check::good(format!("{name}, IOMMU"), "in a group of its own or with others")
             } else {
                 let found = "in no group: switch it on (intel_iommu=on or amd_iommu=on, iommu=pt), or allow \
                              enable_unsafe_noiommu_mode of the module vfio";
-                Check::new(format!("{name}, IOMMU"), CheckVerdict::Poor, found)
+                Check::poor(format!("{name}, IOMMU"), found)
             });
         }
         checks.push(self.node_of_port(name, &folder, cores));
@@ -202,15 +198,13 @@ impl System {
         };
         let what = format!("{name}, NUMA");
         match node {
-            Some(node) if far.is_empty() => {
-                Check::new(what, CheckVerdict::Good, format!("node {node}, as its cores"))
-            }
+            Some(node) if far.is_empty() => Check::good(what, format!("node {node}, as its cores")),
             Some(node) => {
                 let found =
                     format!("node {node}, but cores {far:?} are on another; choose cores of node {node}");
-                Check::new(what, CheckVerdict::Poor, found)
+                Check::poor(what, found)
             }
-            None => Check::new(what, CheckVerdict::Poor, "the kernel does not say its node"),
+            None => Check::poor(what, "the kernel does not say its node"),
         }
     }
 
@@ -226,11 +220,11 @@ impl System {
         let (speed, best, width, widest) = (speed?, best?, width?, widest?);
         let what = format!("{name}, slot");
         Some(if speed == best && width == widest {
-            Check::new(what, CheckVerdict::Good, format!("{speed}, {width} lanes"))
+            Check::good(what, format!("{speed}, {width} lanes"))
         } else {
             let found =
                 format!("{speed} and {width} lanes of {best} and {widest}; use a better slot, or riser");
-            Check::new(what, CheckVerdict::Poor, found)
+            Check::poor(what, found)
         })
     }
 
@@ -243,16 +237,14 @@ impl System {
             let up = self.word(&format!("class/net/{interface}/carrier")).as_deref() == Some("1");
             checks.push(if up {
                 let speed = self.word(&format!("class/net/{interface}/speed")).unwrap_or_default();
-                Check::new(format!("{name}, link"), CheckVerdict::Good, format!("up, {speed} Mbit/s"))
+                Check::good(format!("{name}, link"), format!("up, {speed} Mbit/s"))
             } else {
                 let found = format!("down: look at the cable, then `ip link set {interface} up`");
-                Check::new(format!("{name}, link"), CheckVerdict::Failed, found)
+                Check::failed(format!("{name}, link"), found)
             });
             let text = process::run("ethtool", &["-i", &interface], &[]).unwrap_or_default();
             let version = text.lines().find_map(|line| line.strip_prefix("firmware-version: "));
-            checks.extend(
-                version.map(|version| Check::new(format!("{name}, firmware"), CheckVerdict::Good, version)),
-            );
+            checks.extend(version.map(|version| Check::good(format!("{name}, firmware"), version)));
         }
         checks
     }
@@ -270,23 +262,22 @@ impl System {
             .filter(|&core| !self.sys.join(folder(core)).exists())
             .collect();
         if !absent.is_empty() {
-            return vec![Check::new(
+            return vec![Check::failed(
                 "cores",
-                CheckVerdict::Failed,
                 format!("there are no cores {absent:?}; `lscpu -e` lists them"),
             )];
         }
         let judged = |what: &str, poor: Vec<usize>, good: &str, remedy: &str| {
             if poor.is_empty() {
-                Check::new(what, CheckVerdict::Good, good)
+                Check::good(what, good)
             } else {
-                Check::new(what, CheckVerdict::Poor, format!("cores {poor:?} {remedy}"))
+                Check::poor(what, format!("cores {poor:?} {remedy}"))
             }
         };
         let mut checks = Vec::new();
         if lab.generator.via.is_empty() && lab.device.cores.get_ref().contains(&lab.generator.core) {
             let found = format!("core {} forwards and generates; give each its own", lab.generator.core);
-            checks.push(Check::new("cores", CheckVerdict::Failed, found));
+            checks.push(Check::failed("cores", found));
         }
         let isolated = set(&self.word("devices/system/cpu/isolated").unwrap_or_default());
         checks.push(judged(
@@ -327,7 +318,7 @@ impl System {
             .and_then(|word| word.parse::<u64>().ok())
             .unwrap_or(0);
         if free >= wanted {
-            return Check::new("huge pages", CheckVerdict::Good, format!("{free} free, {wanted} needed"));
+            return Check::good("huge pages", format!("{free} free, {wanted} needed"));
         }
         let memory = fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
         let kibibytes = memory
@@ -336,15 +327,10 @@ impl System {
             .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
         let found = format!("{free} free of {wanted} needed");
         if kibibytes.unwrap_or(0) / 1024 > mebibytes {
-            return Check::new(
-                "huge pages",
-                CheckVerdict::Good,
-                format!("{found}; the rest is reserved for the run"),
-            );
+            return Check::good("huge pages", format!("{found}; the rest is reserved for the run"));
         }
-        Check::new(
+        Check::failed(
             "huge pages",
-            CheckVerdict::Failed,
             format!("{found}, and too little memory is free; boot with hugepages={wanted}"),
         )
     }
