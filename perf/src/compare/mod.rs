@@ -308,6 +308,9 @@ impl<'a> Bench<'a> {
         let core = self.core;
         let pairs =
             runner::quiet(wanted, pair, |kept, worst| CompareError::Noisy { kept, wanted, core, worst })?;
+        for runner in ours.iter_mut().chain([&mut theirs]) {
+            runner.paid()?;
+        }
         let stages = match &mut ours {
             Some(ours) if self.options.account => ours.account(self.options.seconds)?,
             _ => Vec::new(),

@@ -75,22 +75,28 @@ impl Switch for Ours {
 
     fn settle(&mut self) -> Result<(), CompareError> {
         let start = Instant::now();
-        while self.pays {
-            let answer = self.daemon.ask("show qos")?;
-            match paid(&answer) {
-                Some((bytes, 0)) if bytes > 0 => break,
-                Some((0, 0)) if start.elapsed() < PATIENCE => interrupt::pause(Duration::from_millis(50))?,
-                _ => {
-                    let words = format!("packets are to pay and not to wait, but `show qos` says {answer}");
-                    return Err(CompareError::Refused { switch: "vswitch", words });
-                }
+        while self.drawn()? == 0 && self.pays {
+            if start.elapsed() > PATIENCE {
+                let words = format!("nothing was paid for within {} s", PATIENCE.as_secs());
+                return Err(CompareError::Refused { switch: "vswitch", words });
             }
+            interrupt::pause(Duration::from_millis(50))?;
         }
         Ok(())
     }
 
     fn drawn(&mut self) -> Result<u64, CompareError> {
-        Ok(paid(&self.daemon.ask("show qos")?).map_or(0, |(bytes, _)| bytes))
+        if !self.pays {
+            return Ok(0);
+        }
+        let answer = self.daemon.ask("show qos")?;
+        match paid(&answer) {
+            Some((bytes, 0)) => Ok(bytes),
+            _ => {
+                let words = format!("packets are to pay and not to wait, but `show qos` says {answer}");
+                Err(CompareError::Refused { switch: "vswitch", words })
+            }
+        }
     }
 
     fn watch(&mut self) -> Result<(), CompareError> {

@@ -142,7 +142,7 @@ pub trait Switch {
     fn forwarded(&mut self) -> Result<u64, CompareError>;
     /// Waits until it is in its steady state, and fails if it does something else than it should.
     fn settle(&mut self) -> Result<(), CompareError>;
-    /// Bytes that its classes have paid for so far; none where it has no rates.
+    /// Bytes that its classes have paid for so far; none where it has no rates. Fails if packets had to wait at any time.
     fn drawn(&mut self) -> Result<u64, CompareError> {
         Ok(0)
     }

@@ -27,7 +27,7 @@ pub struct Runner {
 
 impl Runner {
     /// Waits for the steady state of a switch that forwards on these cores, and freezes it. `counter` opens what a core's
-    /// packets are counted by, and checks what came out.
+    /// packets are counted by, waits for all flows, and checks what came out; the switch has to be steady still after that.
     pub fn settle(
         contender: Contender,
         mut switch: Box<dyn Switch>,
@@ -42,6 +42,7 @@ impl Runner {
             let name = switch.name().to_owned();
             workers.push(Worker { thread: threads::forwarding(switch.process(), &name, core)?, counter });
         }
+        switch.settle()?;
         switch.process().freeze()?;
         Ok(Self { contender, switch, workers })
     }
@@ -62,13 +63,19 @@ impl Runner {
         Ok(stages)
     }
 
-    /// Bytes that its classes have paid for since the start, and packets that have left.
-    pub fn drawn(&mut self) -> Result<(u64, u64), CompareError> {
+    /// Bytes that its classes have paid for since the start. Fails if a packet had to wait at any time.
+    pub fn paid(&mut self) -> Result<u64, CompareError> {
         self.switch.process().thaw()?;
         let bytes = self.switch.drawn();
         self.switch.process().freeze()?;
+        bytes
+    }
+
+    /// The same, and packets that have left.
+    pub fn drawn(&mut self) -> Result<(u64, u64), CompareError> {
+        let bytes = self.paid()?;
         let counts = self.workers.iter().map(|worker| worker.counter.read(self.switch.as_mut()));
-        Ok((bytes?, counts.map(|count| Ok(count?.0)).sum::<Result<u64, CompareError>>()?))
+        Ok((bytes, counts.map(|count| Ok(count?.0)).sum::<Result<u64, CompareError>>()?))
     }
 
     fn moments(&mut self) -> Result<Vec<Moment>, CompareError> {
@@ -150,4 +157,57 @@ pub fn check_kept(
         flows: job.flows.given.clone(),
         wrong: wrong.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::cores;
+    use crate::host::process::{Placement, Process};
+
+    /// A process that is busy on its core, and what is asked of it as a switch.
+    struct Asked {
+        process: Process,
+        steady: Vec<bool>,
+    }
+
+    impl Switch for Asked {
+        fn name(&self) -> &str {
+            "busy"
+        }
+
+        fn process(&mut self) -> &mut Process {
+            &mut self.process
+        }
+
+        fn forwarded(&mut self) -> Result<u64, CompareError> {
+            Ok(0)
+        }
+
+        fn settle(&mut self) -> Result<(), CompareError> {
+            match self.steady.pop() {
+                Some(true) => Ok(()),
+                _ => Err(CompareError::Refused { switch: "busy", words: "packets wait".into() }),
+            }
+        }
+    }
+
+    #[test]
+    fn a_switch_that_is_steady_no_more_once_all_flows_have_come_is_refused() {
+        let core = *cores::available().last().unwrap();
+        // What it says when it is asked, the last answer first, and how often the counters were opened by the end.
+        for (steady, opened) in [(vec![true, true], 1), (vec![false, true], 1), (vec![false], 0)] {
+            let words = ["-c", &core.to_string(), "sh", "-c", "while :; do :; done"].map(str::to_owned);
+            let process =
+                Process::start("taskset", &words, &[], Placement::default(), "install util-linux").unwrap();
+            let is_steady = !steady.contains(&false);
+            let mut count = 0;
+            let switch = Box::new(Asked { process, steady });
+            let settled = Runner::settle(Contender::Ours, switch, &[core], |_, _| {
+                count += 1;
+                Ok(Counter::default())
+            });
+            assert_eq!((settled.is_ok(), count), (is_steady, opened), "{:?}", settled.err());
+        }
+    }
 }
