@@ -20,7 +20,8 @@ pub const TUNNEL: usize = 50;
 pub const FCS: usize = 4;
 const IPV4: usize = 20;
 const QKEY: u32 = 0x1111_1111;
-const ACK: u8 = roce::opcode::RC_ACK;
+/// The opcode of acknowledgements.
+pub(super) const ACK: u8 = roce::opcode::RC_ACK;
 
 /// What the frames of a stream have in common.
 #[derive(Debug, Clone)]
@@ -217,8 +218,9 @@ impl Template {
         self.bytes.len()
     }
 
-    /// Writes a packet into `frame`, which is as long as the template.
-    #[inline]
+    /// Writes a packet into `frame`, which is as long as the template. Always inlined, so that tuple and signature stay in
+    /// registers.
+    #[inline(always)]
     pub fn write(&self, frame: &mut [u8], tuple: &Tuple, serial: Serial, signature: &mark::Mark) {
         frame.copy_from_slice(&self.bytes);
         if self.tunnel {
@@ -273,6 +275,7 @@ impl Template {
         }
     }
 
+    #[inline]
     fn finish_roce(&self, frame: &mut [u8], tuple: &Tuple, serial: Serial) {
         let bth = self.l4 + wire::udp::HEADER_LEN;
         let [_, qp @ ..] = tuple.qp.to_be_bytes();
@@ -299,65 +302,10 @@ fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: &[u8; N]) {
     frame[at..at + N].copy_from_slice(bytes);
 }
 
-/// Where the BTH of a RoCEv2 frame begins, whether or not it lies in a tunnel.
-#[inline]
-pub fn bth_offset(frame: &[u8]) -> Option<usize> {
-    let plain = |at: usize| {
-        let ip = frame.get(at..at + 42)?;
-        let is = ip[12..15] == [0x08, 0x00, 0x45] && ip[23] == 17;
-        is.then(|| (u16::from_be_bytes([ip[36], ip[37]]), at + 42))
-    };
-    let parsed = || {
-        let (at, headers) = innermost(frame)?;
-        headers.is_udp_to(wire::udp::port::ROCEV2).then(|| at + headers.payload_offset())
-    };
-    match plain(0) {
-        Some((wire::udp::port::ROCEV2, bth)) => Some(bth),
-        Some((wire::udp::port::VXLAN, _)) => match plain(TUNNEL) {
-            Some((wire::udp::port::ROCEV2, bth)) => Some(bth),
-            _ => parsed(),
-        },
-        _ => parsed(),
-    }
-}
-
-/// The BTH of a RoCEv2 frame.
-#[inline]
-pub fn bth(frame: &[u8]) -> Option<&Bth> {
-    Some(Bth::view(frame.get(bth_offset(frame)?..)?)?.0)
-}
-
-/// The queue pair that an acknowledgement is to; nothing of other frames.
-#[inline]
-pub fn acknowledged(frame: &[u8]) -> Option<u32> {
-    bth(frame).filter(|bth| bth.opcode == ACK).map(|bth| bth.dest_qp().get())
-}
-
-/// The headers of a frame, or of the one in its tunnel, and where that begins.
-pub fn innermost(frame: &[u8]) -> Option<(usize, Headers)> {
-    let headers = wire::parse::parse(frame, frame.len()).ok()?;
-    if !headers.is_udp_to(wire::udp::port::VXLAN) {
-        return Some((0, headers));
-    }
-    let at = headers.payload_offset() + wire::vxlan::HEADER_LEN;
-    let inner = frame.get(at..)?;
-    Some((at, wire::parse::parse(inner, inner.len()).ok()?))
-}
-
-/// Whether the checksums that a frame has, or the one in its tunnel, are right: IPv4's, and L4's or the ICRC.
-pub fn checksums_right(frame: &[u8]) -> bool {
-    let Some((at, headers)) = innermost(frame) else { return false };
-    let inner = &frame[at..];
-    let l4_right = || !matches!(l4::verify(&headers, [inner]), l4::ChecksumVerdict::Bad);
-    let icrc_right = || icrc::verify(&headers, [inner]) != Some(false);
-    headers.ipv4_checksum_ok(inner)
-        && l4_right()
-        && (!headers.is_udp_to(wire::udp::port::ROCEV2) || icrc_right())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::mark::Mark;
+    use super::super::parse::{acknowledged, bth_offset, checksums_right, innermost};
     use super::*;
     use wire::roce::opcode;
 
@@ -505,7 +453,7 @@ mod tests {
             assert_eq!(icrc::verify(&headers, [&frame[..]]), Some(true));
             let packet = roce::RocePacket::of(&headers, &frame).unwrap().unwrap();
             assert_eq!((packet.bth.opcode, packet.payload_len(), packet.bth.psn().get()), (ACK, 0, psn));
-            assert_eq!((acknowledged(&frame), Mark::of(&frame)), (Some(qp), None));
+            assert_eq!((acknowledged(&frame), Mark::of(&frame)), (Some((qp, psn)), None));
         }
         let write = written(&roce, 94, opcode::RC_WRITE_ONLY);
         let mut other = frame.clone();

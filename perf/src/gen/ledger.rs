@@ -2,8 +2,8 @@
 //!
 //! Reordering is counted as RFC 4737 section 3 has it: a frame whose number is below the next one awaited.
 
-use super::frame::bth;
 use super::mark::Mark;
+use super::parse::bth;
 use super::sender::first_psn;
 
 /// Frames back to which a repetition can be told from a late arrival.
@@ -29,10 +29,23 @@ pub struct Received {
 }
 
 impl Received {
-    /// Times a flow did not go on where it was, by the signatures and by the packets themselves.
-    pub fn out_of_sequence(&self) -> u64 {
-        self.gaps + self.reordered + self.duplicates + self.psn_gaps + self.psn_back
+    /// Frames that arrived, each counted once.
+    pub fn distinct(&self) -> u64 {
+        self.frames - self.duplicates
     }
+
+    /// Times a flow did not go on where it was. Signatures and sequence numbers of queue pairs show the same faults of RoCEv2
+    /// packets, so that those who find more count.
+    pub fn out_of_sequence(&self) -> u64 {
+        (self.gaps + self.reordered + self.duplicates).max(self.psn_gaps + self.psn_back)
+    }
+}
+
+/// Whether a frame is new to its ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    First,
+    Repeated,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,12 +74,11 @@ impl Ledger {
         Self { first_flow, flows: (0..).zip(numbers).map(flow).collect(), received: Received::default() }
     }
 
-    /// Takes in a frame with its signature. `false` when it is of none of these flows.
+    /// Takes in a frame with its signature. `None` when it is of none of these flows.
     #[inline]
-    pub fn take(&mut self, mark: &Mark, frame: &[u8]) -> bool {
-        let Some(flow) = self.flows.get_mut(mark.flow.wrapping_sub(self.first_flow) as usize) else {
-            return false;
-        };
+    pub fn take(&mut self, mark: &Mark, frame: &[u8]) -> Option<Arrival> {
+        let flow = self.flows.get_mut(mark.flow.wrapping_sub(self.first_flow) as usize)?;
+        let mut arrival = Arrival::First;
         let received = &mut self.received;
         received.frames += 1;
         received.bytes += frame.len() as u64;
@@ -81,6 +93,7 @@ impl Ledger {
             let bit = 1u64.checked_shl(late - 1).unwrap_or(0);
             if flow.seen & bit != 0 {
                 received.duplicates += 1;
+                arrival = Arrival::Repeated;
             } else {
                 flow.seen |= bit;
                 received.reordered += 1;
@@ -90,22 +103,7 @@ impl Ledger {
         if mark.roce {
             flow.take_psn(frame, received);
         }
-        true
-    }
-
-    /// Takes in an acknowledgement to one of these flows, by number.
-    #[inline]
-    pub fn take_answer(&mut self, flow: usize, frame: &[u8]) {
-        self.received.frames += 1;
-        self.received.bytes += frame.len() as u64;
-        if let Some(flow) = self.flows.get_mut(flow) {
-            flow.take_psn(frame, &mut self.received);
-        }
-    }
-
-    /// Frames that arrived, each counted once.
-    pub fn distinct(&self) -> u64 {
-        self.received.frames - self.received.duplicates
+        Some(arrival)
     }
 }
 
@@ -128,20 +126,19 @@ impl Flow {
 mod tests {
     use super::super::frame::{Serial, Shape, Template};
     use super::super::scenario::Protocol;
-    use super::super::tuple::{Tuple, Tuples};
-    use super::super::units::{Macs, Range};
+    use super::super::tuple::Tuple;
     use super::*;
-    use wire::MacAddr;
     use wire::roce::opcode;
 
     fn ledger_after(first: u32, numbers: &[u32]) -> Received {
         let mut ledger = Ledger::new(10, &[0, first]);
         for &number in numbers {
             let mark = Mark { roce: false, run: 1, flow: 11, number, stamp: 0 };
-            assert!(ledger.take(&mark, &[0; 60]));
+            let duplicates = ledger.received.duplicates;
+            let repeated = ledger.take(&mark, &[0; 60]) == Some(Arrival::Repeated);
+            assert_eq!(repeated, ledger.received.duplicates > duplicates);
         }
         assert_eq!(ledger.received.frames, numbers.len() as u64);
-        assert_eq!(ledger.distinct(), ledger.received.frames - ledger.received.duplicates);
         ledger.received
     }
 
@@ -175,56 +172,47 @@ mod tests {
     fn foreign_flows_are_not_taken() {
         let mut ledger = Ledger::new(10, &[0, 0]);
         for flow in [9, 12, 0xff_ffff] {
-            assert!(!ledger.take(&Mark { roce: false, run: 1, flow, number: 0, stamp: 0 }, &[]));
+            assert_eq!(ledger.take(&Mark { roce: false, run: 1, flow, number: 0, stamp: 0 }, &[]), None);
         }
         assert_eq!(ledger.received, Received::default());
     }
 
-    #[test]
-    fn sequence_numbers_of_queue_pairs_are_read_from_the_packets() {
-        let shape = Shape::plain(Protocol::RoceRc, 0);
-        let template = Template::new(&shape, 94, opcode::RC_WRITE_ONLY, 1).unwrap();
-        let one = Range::one(1);
-        let mac = Macs::one(MacAddr([2, 0, 0, 0, 0, 1]));
-        let dst_port = Range::one(4791);
-        let tuples = Tuples {
-            src_mac: mac,
-            dst_mac: mac,
-            src_ip: one,
-            dst_ip: one,
-            src_port: None,
-            dst_port,
-            qp: one,
-            vni: one,
-        };
+    /// What is found in packets of a queue pair, by how far their numbers and their sequence numbers are from the first.
+    fn queue_pair(packets: &[(u32, u32)]) -> Received {
+        let template =
+            Template::new(&Shape::plain(Protocol::RoceRc, 0), 94, opcode::RC_WRITE_ONLY, 1).unwrap();
+        let tuple = Tuple { dst_port: 4791, ..Tuple::default() };
         let mut ledger = Ledger::new(0, &[0xff_fffe]);
-        let start = first_psn(0).wrapping_add(0xff_fffe) & 0xff_ffff;
-        // The switch rewrites one sequence number, which the signature does not show.
-        for (number, psn) in [(0, start), (1, start + 1), (2, start + 3), (3, start + 3), (4, start + 4)] {
+        for &(number, psn) in packets {
             let mut frame = vec![0; template.len()];
-            let (number, psn) = (0xff_fffe + number, psn & 0xff_ffff);
+            let number = 0xff_fffe + number;
+            let psn = first_psn(0).wrapping_add(0xff_fffe + psn) & 0xff_ffff;
             let mark = Mark { roce: true, run: 1, flow: 0, number, stamp: 0 };
-            template.write(&mut frame, &tuples.at(0), Serial { number, psn }, &mark);
-            assert!(ledger.take(&mark, &frame));
+            template.write(&mut frame, &tuple, Serial { number, psn }, &mark);
+            assert!(ledger.take(&mark, &frame).is_some());
         }
-        let received = ledger.received;
-        assert_eq!((received.gaps, received.psn_gaps, received.psn_back), (0, 1, 1));
+        ledger.received
     }
 
     #[test]
-    fn gaps_and_repetitions_of_answers_are_found() {
-        let roce = Shape::plain(Protocol::RoceRc, 0);
-        let template = Template::acknowledgement(&roce).unwrap();
-        let mut ledger = Ledger::new(0, &[5]);
-        let mut answer = |number: u32| {
-            let mut frame = vec![0; template.len()];
-            let tuple = Tuple { dst_port: 4791, ..Tuple::default() };
-            let psn = first_psn(0).wrapping_add(number) & 0xff_ffff;
-            template.write(&mut frame, &tuple, Serial { number: 0, psn }, &Mark::default());
-            ledger.take_answer(0, &frame);
-            (ledger.received.frames, ledger.received.out_of_sequence())
-        };
-        // In order, again, in order, and with one left out.
-        assert_eq!([5, 5, 6, 8].map(&mut answer), [(1, 0), (2, 1), (3, 1), (4, 2)]);
+    fn sequence_numbers_of_queue_pairs_are_read_from_the_packets() {
+        // The switch rewrites one sequence number, which the signature does not show.
+        let received = queue_pair(&[(0, 0), (1, 1), (2, 3), (3, 3), (4, 4)]);
+        assert_eq!((received.gaps, received.psn_gaps, received.psn_back), (0, 1, 1));
+        assert_eq!(received.out_of_sequence(), 2);
+    }
+
+    #[test]
+    fn what_signature_and_sequence_number_both_show_counts_once() {
+        for (packets, faults) in [
+            (&[0, 1, 2][..], 0),
+            // One is lost; one comes again; one comes after the next.
+            (&[0, 2, 3], 1),
+            (&[0, 1, 1, 2], 1),
+            (&[0, 2, 1, 3], 2),
+        ] {
+            let packets: Vec<(u32, u32)> = packets.iter().map(|&number| (number, number)).collect();
+            assert_eq!(queue_pair(&packets).out_of_sequence(), faults, "{packets:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! Before anything else the same streams run through a ring inside this process, which tells what the generator itself can
 //! do; what comes near that is told to be the generator's limit, not the device's.
 
+mod answers;
 pub mod choice;
 pub mod cli;
 pub mod frame;
@@ -16,6 +17,7 @@ pub mod ledger;
 pub mod mark;
 pub mod observer;
 pub mod outcome;
+pub mod parse;
 pub mod ports;
 pub mod report;
 pub mod rfc2544;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use pmd::{Burst, rdtsc};
 
-use super::frame::checksums_right;
 use super::mark::Mark;
 use super::observer::Observer;
 use super::outcome::{Bin, Outcome, StreamOutcome};
+use super::parse::{acknowledged, checksums_right};
 use super::ports::{Lane, whole};
 use super::rounds::Rounds;
 use super::scenario::Generator;
@@ -82,12 +82,7 @@ impl Rig {
             streams.push(Stream::new(plan, first_flow, generator)?);
             first_flow += plan.flows;
         }
-        // Where frames are awaited, and answers.
-        let awaits = |stream: &Stream| -> Vec<usize> {
-            let answered = stream.ends.iter().map(|ends| ends.from).filter(|_| stream.answers.is_some());
-            stream.ends.iter().map(|ends| ends.to).chain(answered).collect()
-        };
-        let mut awaited: Vec<usize> = streams.iter().flat_map(awaits).collect();
+        let mut awaited: Vec<usize> = streams.iter().flat_map(Stream::awaited).collect();
         awaited.sort_unstable();
         awaited.dedup();
         let answers = lanes.iter().map(|_| Burst::with_capacity(2 * BURST)).collect();
@@ -109,17 +104,15 @@ impl Rig {
         let losses_before = self.driver_losses()?;
         let hertz = runtime.clock.hz();
         let ticks = |seconds: f64| (seconds * hertz as f64) as u64;
-        let start = rdtsc();
-        let backlog = self.generator.backlog;
-        let mut tallies: Vec<Tally> = self
-            .streams
-            .iter()
-            .zip(&demand.rates)
-            .map(|(stream, &rate)| Tally::new(stream, rate, demand, backlog, Time { hertz, start }))
-            .collect();
-        self.streams.iter_mut().for_each(|stream| stream.sender.begin(hertz, start));
+        let mut tallies: Vec<Tally> = self.streams.iter().map(|stream| Tally::new(stream, demand)).collect();
         let mut sums = Sums::default();
         let mut burst = Burst::with_capacity(2 * BURST);
+        // Nothing is due while the tallies of many flows are made.
+        let start = rdtsc();
+        for ((stream, tally), &rate) in self.streams.iter_mut().zip(&mut tallies).zip(&demand.rates) {
+            tally.begin(rate, self.generator.backlog, Time { hertz, start });
+            stream.sender.begin(hertz, start);
+        }
         let step = demand.series.unwrap_or((demand.seconds / BINS).max(0.01));
         let (end, step) = (start + ticks(demand.seconds), ticks(step));
         let (mut bins, mut bin_end, mut bin_start) = (Vec::new(), start + step, start);
@@ -203,17 +196,7 @@ impl Rig {
             let wanted = due.min(most_at_once);
             let open = tally.open(stream.window, now, patience);
             let room = wanted.min(stream.room() as u64).min(open);
-            let mut made = 0;
-            let mut bytes = 0;
-            while made < room {
-                let Some((packet, flow)) = stream.sender.make(runtime.pool(), self.run, now) else { break };
-                bytes += wire::PacketBuf::len(&packet) as u64;
-                let place = stream.ends(flow).place;
-                if stream.waiting[place].1.push(packet).is_err() {
-                    break;
-                }
-                made += 1;
-            }
+            let (made, bytes) = stream.make(runtime, self.run, now, room);
             tally.take(made);
             tally.sent_bytes += bytes;
             tally.sent += stream.flush(&mut self.lanes);
@@ -251,35 +234,28 @@ impl Rig {
                     sums.damaged += u64::from(!checksums_right(frame));
                 }
                 let Some(mark) = Mark::of(frame) else {
-                    let mut takers = streams.iter().zip(tallies.iter_mut());
-                    let taken = takers.any(|(stream, tally)| stream.take_unsigned(lane, frame, now, tally));
-                    sums.foreign += u64::from(!taken);
+                    sums.foreign += u64::from(!take_unsigned(streams, tallies, lane, frame, now));
                     continue;
                 };
                 if mark.run != self.run {
                     sums.stale += 1;
                     continue;
                 }
-                let taker = tallies
-                    .iter_mut()
-                    .enumerate()
-                    .find_map(|(index, tally)| tally.ledger.take(&mark, frame).then_some((index, tally)));
-                let Some((index, tally)) = taker else {
+                let mut all = streams.iter().zip(tallies.iter_mut());
+                let taker = all.find_map(|(stream, tally)| {
+                    tally.ledger.take(&mark, frame).map(|arrival| (stream, tally, arrival))
+                });
+                let Some((stream, tally, arrival)) = taker else {
                     sums.foreign += 1;
                     continue;
                 };
-                let stream = &streams[index];
-                let flow = (mark.flow - stream.sender.first_flow) as usize;
-                sums.misplaced += u64::from(stream.ends(flow).to != lane);
-                tally.arrival = now;
-                if stream.answers.is_some() {
-                    stream.answer(flow, frame, runtime, &mut answers[lane], tally);
+                if stream.to != Some(lane) {
+                    let taken =
+                        stream.take_connected(mark.flow, lane, frame, runtime, &mut answers[lane], tally);
+                    sums.misplaced += u64::from(!taken);
                 }
                 let delay = mark.age(now);
-                tally.delays.record(delay);
-                if let Some(step) = &mut tally.step {
-                    step.delays.record(delay);
-                }
+                tally.take_delay(arrival, delay, now);
                 sums.bin.2 += delay;
                 sums.bin.3 = sums.bin.3.max(delay);
                 sums.bin.4 += 1;
@@ -328,6 +304,18 @@ impl Rig {
         let streams = self.streams.iter().zip(tallies);
         streams.map(|(stream, tally)| tally.outcome(stream, hertz)).collect()
     }
+}
+
+/// Takes in a frame without a signature: an acknowledgement, or of a capture. `false` when it is neither.
+#[inline(never)]
+fn take_unsigned(streams: &[Stream], tallies: &mut [Tally], lane: usize, frame: &[u8], now: u64) -> bool {
+    let answered = streams.iter().any(|stream| stream.answers.is_some());
+    let answer = if answered { acknowledged(frame) } else { None };
+    let mut all = streams.iter().zip(tallies);
+    all.any(|(stream, tally)| {
+        answer.is_some_and(|answer| stream.take_answer(lane, answer, frame, tally))
+            || stream.take_unsigned(lane, frame, now, tally)
+    })
 }
 
 fn bin(tallies: &[Tally], sums: &mut Sums, time: Time, stretch: Stretch) -> Bin {

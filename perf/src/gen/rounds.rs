@@ -38,7 +38,7 @@ impl Rounds {
         if let Some(began) = self.began {
             let late = now.saturating_sub(began) > self.patience;
             if late {
-                tallies.iter_mut().for_each(Tally::write_off);
+                tallies.iter_mut().for_each(|tally| tally.write_off(now));
             } else if tallies.iter().any(|tally| tally.missing() > 0) {
                 return;
             } else {
@@ -62,6 +62,7 @@ impl Rounds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ledger::Arrival;
     use super::super::rig::Demand;
     use super::super::scenario::Generator;
     use super::super::stream::Stream;
@@ -71,17 +72,28 @@ mod tests {
 
     const HERTZ: u64 = 1_000_000_000;
 
-    fn arrives(tally: &mut Tally, frames: u64) {
-        tally.ledger.received.frames += frames;
+    /// The counts of the group's rounds, which begin at tick 0, and how many flows there are.
+    fn tally() -> (Tally, u64) {
+        let plan = &traffic::streams(1, 32)[0];
+        let stream = Stream::new(plan, 0, &Generator::default()).unwrap();
+        let demand = Demand { rounds: Some(1000.0), ..Demand::default() };
+        let mut tally = Tally::new(&stream, &demand);
+        tally.begin(None, 1, Time { hertz: HERTZ, start: 0 });
+        (tally, plan.flows.into())
+    }
+
+    /// So many frames come that were made at a tick.
+    fn arrive(tally: &mut Tally, frames: u64, made: u64, now: u64) {
+        for _ in 0..frames {
+            tally.ledger.received.frames += 1;
+            tally.take_delay(Arrival::First, now - made, now);
+        }
     }
 
     #[test]
     fn a_round_begins_when_it_is_due_and_all_of_the_last_has_come() {
-        let plan = &traffic::streams(1, 32)[0];
-        let flows = u64::from(plan.flows);
-        let stream = Stream::new(plan, 0, &Generator::default()).unwrap();
-        let demand = Demand { rounds: Some(1000.0), ..Demand::default() };
-        let mut tallies = [Tally::new(&stream, None, &demand, 1, Time { hertz: HERTZ, start: 0 })];
+        let (tally, flows) = tally();
+        let mut tallies = [tally];
         let mut rounds = Rounds::new(1000.0, &Clock::from_hz(HERTZ), 0);
         // A thousand a second: the first is due after a millisecond, and lets every flow send a frame.
         for (now, due) in [(0, 0), (999_999, 0), (1_000_000, flows)] {
@@ -89,15 +101,15 @@ mod tests {
             assert_eq!((rounds.is_open(), tallies[0].due(now)), (due > 0, due), "at {now}");
         }
         tallies[0].take(flows);
-        arrives(&mut tallies[0], flows - 1);
-        tallies[0].answers_sent = 1;
+        arrive(&mut tallies[0], flows - 1, 1_000_000, 1_500_000);
+        tallies[0].answers.send(0, 7);
         // The second is due, but a frame is missing and an answer, and then the answer alone.
         rounds.turn(2_500_000, true, &mut tallies);
         assert_eq!((tallies[0].missing(), tallies[0].due(2_500_000)), (2, 0));
-        arrives(&mut tallies[0], 1);
+        arrive(&mut tallies[0], 1, 1_000_000, 2_500_000);
         rounds.turn(2_500_000, true, &mut tallies);
         assert_eq!((tallies[0].missing(), tallies[0].due(2_500_000)), (1, 0));
-        tallies[0].answers.received.frames += 1;
+        tallies[0].answers.take(0, 7, 62);
         rounds.turn(2_600_000, true, &mut tallies);
         assert_eq!((rounds.begun, tallies[0].due(2_600_000)), (2, flows));
         // Nothing of that one comes: after a second nobody waits any more, and there is to be no other.
@@ -108,5 +120,46 @@ mod tests {
         assert!(!rounds.is_open() && tallies[0].missing() == 0);
         let outcome = rounds.outcome(HERTZ);
         assert_eq!((outcome.begun, outcome.time.unwrap().packets), (2, 1));
+    }
+
+    #[test]
+    fn a_frame_that_comes_after_its_round_does_not_stand_for_one_that_is_missing() {
+        let (tally, flows) = tally();
+        let mut tallies = [tally];
+        let mut rounds = Rounds::new(1000.0, &Clock::from_hz(HERTZ), 0);
+        rounds.turn(1_000_000, true, &mut tallies);
+        tallies[0].take(flows);
+        arrive(&mut tallies[0], flows - 2, 1_000_000, 1_500_000);
+        // Two frames are late: that round is given up, and the next one begins.
+        let second = 1_002_000_000;
+        rounds.turn(second, true, &mut tallies);
+        assert_eq!((rounds.begun, tallies[0].due(second)), (2, flows));
+        tallies[0].take(flows);
+        // The late ones come, and all of the second round but one.
+        arrive(&mut tallies[0], 2, 1_000_000, second + 1000);
+        arrive(&mut tallies[0], flows - 1, second, second + 2000);
+        rounds.turn(second + 2_000_000, true, &mut tallies);
+        assert_eq!((rounds.begun, tallies[0].missing()), (2, 1), "one is missing still");
+        arrive(&mut tallies[0], 1, second + 1, second + 3_000_000);
+        rounds.turn(second + 3_000_000, true, &mut tallies);
+        assert_eq!((rounds.begun, tallies[0].missing()), (3, flows));
+    }
+
+    #[test]
+    fn frames_that_come_after_the_window_opened_do_not_open_it_further() {
+        let (mut tally, _) = tally();
+        let patience = 1_000_000;
+        tally.take(64);
+        assert_eq!((tally.open(64, 10, patience), tally.open(96, 10, patience)), (0, 32));
+        // Nothing comes for long: all are written off, and as many may follow.
+        let later = 2_000_000;
+        assert_eq!(tally.open(64, later, patience), 64);
+        tally.take(64);
+        assert_eq!(tally.open(64, later, patience), 0);
+        // They come all the same. The others are on their way still.
+        arrive(&mut tally, 64, 10, later + 1000);
+        assert_eq!(tally.open(64, later + 1000, patience), 0);
+        arrive(&mut tally, 64, later, later + 2000);
+        assert_eq!(tally.open(64, later + 2000, patience), 64);
     }
 }

@@ -115,6 +115,11 @@ impl Sender {
         !matches!(self.made, Made::Replayed { .. })
     }
 
+    /// The ends of its flows, where each has its own; else nothing.
+    pub fn connections(&self) -> &[Connection] {
+        if let Made::Connected { connections, .. } = &self.made { connections } else { &[] }
+    }
+
     /// A run begins at tick `now` of a counter of `hertz`.
     pub fn begin(&mut self, hertz: u64, now: u64) {
         self.begun = 0;
@@ -141,14 +146,14 @@ impl Sender {
         self.begun += due;
     }
 
-    /// The next frame and its flow; `None` when there is no buffer.
+    /// The next frame; `None` when there is no buffer.
     #[inline]
-    pub fn make(&mut self, pool: &Mempool, run: u8, now: u64) -> Option<(Mbuf, usize)> {
-        let (flow, packet) = match &mut self.made {
+    pub fn make(&mut self, pool: &Mempool, run: u8, now: u64) -> Option<Mbuf> {
+        match &mut self.made {
             Made::Replayed { frames, next } => {
                 let packet = pool.alloc_from(&frames[*next])?;
                 *next = if *next + 1 == frames.len() { 0 } else { *next + 1 };
-                return Some((packet, 0));
+                Some(packet)
             }
             Made::Templates { roce, tuples, opcodes, templates } => {
                 let mut packet = pool.alloc()?;
@@ -168,22 +173,27 @@ impl Sender {
                 };
                 let mark = Mark { roce: *roce, run, flow: self.first_flow + flow, number, stamp: now };
                 template.write(frame, &tuple, mark.serial(), &mark);
-                (flow, packet)
+                self.numbers[flow as usize] = number.wrapping_add(1);
+                Some(packet)
             }
-            Made::Connected { templates, connections } => {
-                let mut packet = pool.alloc()?;
-                let flow = self.flows.draw(&mut self.dice);
-                let Connection { kind, tuple, .. } = &connections[flow as usize];
-                let frame = packet.append(templates[*kind].len())?;
-                let number = self.numbers[flow as usize];
-                // Each bears the very time at which it was made: they are sent one by one.
-                let mark = Mark { roce: true, run, flow: self.first_flow + flow, number, stamp: rdtsc() };
-                templates[*kind].write(frame, tuple, mark.serial(), &mark);
-                (flow, packet)
-            }
-        };
+            Made::Connected { .. } => self.make_connected(pool, run).map(|(packet, _)| packet),
+        }
+    }
+
+    /// The next frame of flows with ends of their own, and the lane from which it goes.
+    #[cold]
+    #[inline(never)]
+    pub fn make_connected(&mut self, pool: &Mempool, run: u8) -> Option<(Mbuf, usize)> {
+        let Made::Connected { templates, connections } = &self.made else { return None };
+        let mut packet = pool.alloc()?;
+        let flow = self.flows.draw(&mut self.dice);
+        let Connection { kind, tuple, from, .. } = &connections[flow as usize];
+        let frame = packet.append(templates[*kind].len())?;
         let number = &mut self.numbers[flow as usize];
+        // Each bears the very time at which it was made: they are sent one by one.
+        let mark = Mark { roce: true, run, flow: self.first_flow + flow, number: *number, stamp: rdtsc() };
+        templates[*kind].write(frame, tuple, mark.serial(), &mark);
         *number = number.wrapping_add(1);
-        Some((packet, flow as usize))
+        Some((packet, *from))
     }
 }

@@ -3,87 +3,56 @@
 use pmd::Burst;
 use wire::PacketBuf as _;
 
-use super::frame::{Serial, Template, acknowledged, bth};
+use super::answers::Answers;
+use super::frame::Serial;
 use super::mark::Mark;
+use super::parse::{bth, is_between};
 use super::ports::Lane;
 use super::scenario::Generator;
 use super::scenario::check::{Connection, Content, StreamPlan};
 use super::sender::Sender;
 use super::tally::Tally;
-use super::tuple::Tuple;
 use crate::live::ports::{BURST, Runtime};
 
 #[derive(Debug)]
 pub struct Stream {
     pub name: String,
     pub sender: Sender,
-    /// Where each flow goes; one where it is the same for all.
-    pub ends: Vec<Ends>,
+    /// The lane at which all its frames are awaited; `None` where flows have ends of their own.
+    pub to: Option<usize>,
     pub answers: Option<Answers>,
     /// Frames on their way at a time, at most; 0 for any number.
     pub window: u64,
-    /// Frames that wait to be sent, by lane.
+    /// Frames that wait to be sent, by lane; of one lane unless flows have ends of their own.
     pub waiting: Vec<(usize, Burst)>,
-}
-
-/// Lanes from which and to which a flow goes, and the place of what waits for the first.
-#[derive(Debug, Clone, Copy)]
-pub struct Ends {
-    pub from: usize,
-    pub to: usize,
-    pub place: usize,
-}
-
-/// How the receivers of a stream acknowledge: the tuple by flow, where they do.
-#[derive(Debug)]
-pub struct Answers {
-    template: Template,
-    tuples: Vec<Option<Tuple>>,
-}
-
-impl Answers {
-    /// `None` where nothing is answered, or acknowledgements cannot be made.
-    fn of(plan: &StreamPlan) -> Option<Self> {
-        let Content::Connected { kinds, connections } = &plan.content else { return None };
-        let tuples: Vec<_> = connections.iter().map(|connection| connection.answer).collect();
-        let answered = tuples.iter().position(Option::is_some)?;
-        let template = Template::acknowledgement(&kinds[connections[answered].kind].shape)?;
-        Some(Self { template, tuples })
-    }
-
-    /// The flow that a frame acknowledges.
-    fn flow(&self, frame: &[u8]) -> Option<usize> {
-        let qp = acknowledged(frame)?;
-        self.tuples.iter().position(|tuple| tuple.is_some_and(|tuple| tuple.qp == qp))
-    }
 }
 
 impl Stream {
     pub fn new(plan: &StreamPlan, first_flow: u32, generator: &Generator) -> Option<Self> {
-        let pairs = match &plan.content {
+        let (to, mut lanes) = match &plan.content {
             Content::Connected { connections, .. } => {
-                connections.iter().map(|&Connection { from, to, .. }| (from, to)).collect()
+                (None, connections.iter().map(|connection| connection.from).collect())
             }
-            _ => vec![(plan.from, plan.to)],
+            _ => (Some(plan.to), vec![plan.from]),
         };
-        let mut lanes: Vec<usize> = pairs.iter().map(|pair| pair.0).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        let place = |from| lanes.iter().position(|lane| *lane == from).unwrap_or(0);
-        let ends = pairs.into_iter().map(|(from, to)| Ends { from, to, place: place(from) }).collect();
         Some(Self {
             name: plan.name.clone(),
             sender: Sender::new(plan, first_flow, generator.seed)?,
-            ends,
+            to,
             answers: Answers::of(plan),
             window: plan.window.unwrap_or(generator.window),
             waiting: lanes.into_iter().map(|lane| (lane, Burst::with_capacity(BURST))).collect(),
         })
     }
 
-    #[inline]
-    pub fn ends(&self, flow: usize) -> Ends {
-        self.ends[if self.ends.len() == 1 { 0 } else { flow }]
+    /// Lanes at which something of it is awaited: its frames, or answers to them.
+    pub fn awaited(&self) -> Vec<usize> {
+        let ends = |Connection { from, to, answer, .. }: &Connection| {
+            [Some(*to), answer.map(|_| *from)].into_iter().flatten()
+        };
+        self.sender.connections().iter().flat_map(ends).chain(self.to).collect()
     }
 
     pub fn is_waiting(&self) -> bool {
@@ -96,48 +65,137 @@ impl Stream {
         self.waiting.iter().map(|(_, burst)| burst.spare()).min().unwrap_or(0)
     }
 
+    /// Makes so many frames, for which there is room, as far as there are buffers. Returns how many, and their bytes.
+    #[inline]
+    pub fn make(&mut self, runtime: &Runtime, run: u8, now: u64, wanted: u64) -> (u64, u64) {
+        let [(_, burst)] = &mut self.waiting[..] else { return self.make_connected(runtime, run, wanted) };
+        let (mut made, mut bytes) = (0, 0);
+        while made < wanted {
+            let Some(packet) = self.sender.make(runtime.pool(), run, now) else { break };
+            bytes += packet.len() as u64;
+            if burst.push(packet).is_err() {
+                break;
+            }
+            made += 1;
+        }
+        (made, bytes)
+    }
+
+    /// The same where each flow has a lane of its own.
+    #[cold]
+    #[inline(never)]
+    fn make_connected(&mut self, runtime: &Runtime, run: u8, wanted: u64) -> (u64, u64) {
+        let (mut made, mut bytes) = (0, 0);
+        while made < wanted {
+            let Some((packet, from)) = self.sender.make_connected(runtime.pool(), run) else { break };
+            bytes += packet.len() as u64;
+            let lane = self.waiting.iter_mut().find(|(lane, _)| *lane == from);
+            if lane.is_none_or(|(_, burst)| burst.push(packet).is_err()) {
+                break;
+            }
+            made += 1;
+        }
+        (made, bytes)
+    }
+
     /// Sends what waits, as far as lanes take it. Returns how many went.
     #[inline]
     pub fn flush(&mut self, lanes: &mut [Lane]) -> u64 {
         self.waiting.iter_mut().map(|(lane, burst)| lanes[*lane].send(burst) as u64).sum()
     }
 
-    /// Acknowledges a frame of a flow, where its receiver does.
-    #[inline]
-    pub fn answer(
+    /// The ends of a flow, of which this frame came from one to the other, and to the right queue pair.
+    fn connection(&self, flow: usize, lane: usize, frame: &[u8]) -> Option<&Connection> {
+        let connection = self.sender.connections().get(flow)?;
+        (connection.to == lane && is_between(frame, &connection.tuple)).then_some(connection)
+    }
+
+    /// Checks a frame of a flow that has ends of its own, and acknowledges it where its receiver does. `false` for one that
+    /// came to another receiver, or from another sender, than the flow's.
+    #[cold]
+    #[inline(never)]
+    pub fn take_connected(
         &self,
-        flow: usize,
+        flow: u32,
+        lane: usize,
         frame: &[u8],
         runtime: &Runtime,
         waiting: &mut Burst,
         tally: &mut Tally,
-    ) {
-        let Some(Answers { template, tuples }) = &self.answers else { return };
-        let Some(tuple) = &tuples[flow] else { return };
+    ) -> bool {
+        let flow = (flow - self.sender.first_flow) as usize;
+        let Some(connection) = self.connection(flow, lane, frame) else { return false };
+        let (Some(Answers { template, .. }), Some(tuple)) = (&self.answers, &connection.answer) else {
+            return true;
+        };
         let psn = bth(frame).map_or(0, |bth| bth.psn().get());
-        let sent = runtime.pool().alloc().is_some_and(|mut packet| {
-            let Some(frame) = packet.append(template.len()) else { return false };
-            template.write(frame, tuple, Serial { number: 0, psn }, &Mark::default());
-            waiting.push(packet).is_ok()
+        let answer = runtime.pool().alloc().and_then(|mut packet| {
+            template.write(
+                packet.append(template.len())?,
+                tuple,
+                Serial { number: 0, psn },
+                &Mark::default(),
+            );
+            waiting.push(packet).ok()
         });
-        tally.answers_sent += u64::from(sent);
-        tally.refused += u64::from(!sent);
+        match answer {
+            Some(()) => tally.answers.send(flow, psn),
+            None => tally.refused += 1,
+        }
+        true
     }
 
-    /// Takes in a frame without a signature: of a capture, or an acknowledgement. `false` when it is neither.
-    pub fn take_unsigned(&self, lane: usize, frame: &[u8], now: u64, tally: &mut Tally) -> bool {
-        if !self.sender.is_marked() {
-            let awaited = self.ends(0).to == lane;
-            if awaited {
-                tally.arrival = now;
-                tally.unmarked.0 += 1;
-                tally.unmarked.1 += frame.len() as u64;
-            }
-            return awaited;
+    /// Takes in an acknowledgement to a queue pair. `false` when it is none of this stream, or from another than its receiver.
+    pub fn take_answer(&self, lane: usize, (qp, psn): (u32, u32), frame: &[u8], tally: &mut Tally) -> bool {
+        let Some(flow) = self.answers.as_ref().and_then(|answers| answers.flow(lane, qp)) else {
+            return false;
+        };
+        let answer = self.sender.connections().get(flow).and_then(|connection| connection.answer);
+        let is_due = answer.is_some_and(|answer| is_between(frame, &answer));
+        if is_due {
+            tally.answers.take(flow, psn, frame.len());
         }
-        let flow = self.answers.as_ref().and_then(|answers| answers.flow(frame));
-        let Some(flow) = flow.filter(|&flow| self.ends(flow).from == lane) else { return false };
-        tally.answers.take_answer(flow, frame);
-        true
+        is_due
+    }
+
+    /// Takes in a frame of a capture, which has no signature. `false` when it is none of this stream.
+    pub fn take_unsigned(&self, lane: usize, frame: &[u8], now: u64, tally: &mut Tally) -> bool {
+        let awaited = !self.sender.is_marked() && self.to == Some(lane);
+        if awaited {
+            tally.arrival = now;
+            tally.unmarked.0 += 1;
+            tally.unmarked.1 += frame.len() as u64;
+        }
+        awaited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::frame::Template;
+    use crate::generator::tuple::Tuple;
+    use crate::group::traffic;
+
+    #[test]
+    fn a_frame_of_another_member_or_to_another_queue_pair_is_a_stray() {
+        let plan = &traffic::streams(1, 32)[0];
+        let Content::Connected { kinds, connections } = &plan.content else { panic!("{plan:?}") };
+        let stream = Stream::new(plan, 0, &Generator::default()).unwrap();
+        for (flow, Connection { from, to, kind, tuple, .. }) in connections.iter().enumerate() {
+            let kind = &kinds[*kind];
+            let template = Template::new(&kind.shape, kind.size as usize, kind.opcode, 1).unwrap();
+            let mut frame = vec![0; template.len()];
+            let mut is_taken = |lane: usize, tuple: &Tuple| {
+                let mark = Mark { roce: true, run: 1, flow: flow as u32, ..Mark::default() };
+                template.write(&mut frame, tuple, Serial { number: 0, psn: 0 }, &mark);
+                stream.connection(flow, lane, &frame).is_some()
+            };
+            assert!(is_taken(*to, tuple));
+            assert!(!is_taken(*from, tuple), "at another member");
+            assert!(!is_taken(*to, &Tuple { qp: tuple.qp + 1, ..*tuple }), "to another queue pair");
+            let other = tuple.src_ip ^ 1;
+            assert!(!is_taken(*to, &Tuple { src_ip: other, ..*tuple }), "of another member");
+        }
     }
 }

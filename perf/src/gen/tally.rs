@@ -1,6 +1,7 @@
 //! The counts of a stream while it runs: sent, late, on its way, arrived, answered; its delays and its series.
 
-use super::ledger::Ledger;
+use super::answers::AnswerTally;
+use super::ledger::{Arrival, Ledger};
 use super::outcome::{StreamBin, StreamOutcome};
 use super::rig::Demand;
 use super::stream::Stream;
@@ -25,9 +26,7 @@ pub struct Stretch {
 #[derive(Debug)]
 pub struct Tally {
     pub ledger: Ledger,
-    /// Acknowledgements that came back to it.
-    pub answers: Ledger,
-    pub answers_sent: u64,
+    pub answers: AnswerTally,
     /// Frames that a round lets it send; any number without rounds.
     granted: Option<u64>,
     flows: u64,
@@ -39,40 +38,37 @@ pub struct Tally {
     pub made: u64,
     pub refused: u64,
     late: u64,
-    /// When something of it came last, and the frames that nobody waits for any more: they leave the window.
+    /// When something of it came last.
     pub arrival: u64,
+    /// Frames that have not come and that nobody waits for any more, and when that was decided: older ones were among them.
     written_off: u64,
-    answers_written_off: u64,
+    written_off_at: u64,
     /// What came of a capture: its frames have no signature.
     pub unmarked: (u64, u64),
-    pub delays: Delays,
+    delays: Delays,
     /// The step under way of the series, and the steps before it; nothing where it is not asked for.
-    pub step: Option<Step>,
+    step: Option<Step>,
     series: Vec<StreamBin>,
 }
 
 /// A step of a series: what there was at its beginning, and the delays in it.
 #[derive(Debug, Default)]
-pub struct Step {
+struct Step {
     sent: u64,
     arrived: u64,
-    pub delays: Delays,
+    delays: Delays,
 }
 
 impl Tally {
-    pub fn new(stream: &Stream, rate: Option<f64>, demand: &Demand, backlog: u64, time: Time) -> Self {
-        let Time { hertz, start } = time;
-        // In thousandths of a frame, so that slow rates are exact.
-        let pace =
-            rate.map(|rate| Pace::new((rate * 1000.0) as u64, hertz.saturating_mul(1000), start, backlog));
-        let ledger = || Ledger::new(stream.sender.first_flow, stream.sender.numbers());
+    /// The counts of a run that has not begun.
+    pub fn new(stream: &Stream, demand: &Demand) -> Self {
+        let numbers = stream.sender.numbers();
         Self {
-            ledger: ledger(),
-            answers: ledger(),
-            answers_sent: 0,
-            flows: stream.sender.numbers().len() as u64,
+            ledger: Ledger::new(stream.sender.first_flow, numbers),
+            answers: AnswerTally::new(stream.answers.as_ref(), numbers.len()),
+            flows: numbers.len() as u64,
             granted: demand.rounds.map(|_| 0),
-            pace,
+            pace: None,
             skipped: 0,
             blocked: false,
             sent: 0,
@@ -80,14 +76,23 @@ impl Tally {
             made: 0,
             refused: 0,
             late: 0,
-            arrival: start,
+            arrival: 0,
             written_off: 0,
-            answers_written_off: 0,
+            written_off_at: 0,
             unmarked: (0, 0),
             delays: Delays::new(),
             step: demand.series.map(|_| Step::default()),
             series: Vec::new(),
         }
+    }
+
+    /// The run begins, with so many frames a second.
+    pub fn begin(&mut self, rate: Option<f64>, backlog: u64, time: Time) {
+        let Time { hertz, start } = time;
+        // In thousandths of a frame, so that slow rates are exact.
+        let pace = |rate: f64| Pace::new((rate * 1000.0) as u64, hertz.saturating_mul(1000), start, backlog);
+        self.pace = rate.map(pace);
+        (self.arrival, self.written_off_at) = (start, start);
     }
 
     pub fn outcome(&self, stream: &Stream, hertz: u64) -> StreamOutcome {
@@ -104,28 +109,51 @@ impl Tally {
             received,
             sent_bytes: self.sent_bytes,
             delay: self.delays.quantiles(hertz),
-            answers_sent: self.answers_sent,
+            answers_sent: self.answers.sent,
             answers: self.answers.received,
             series: self.series.clone(),
         }
     }
 
     pub fn arrived(&self) -> u64 {
-        self.ledger.distinct() + self.unmarked.0
+        self.ledger.received.distinct() + self.unmarked.0
     }
 
-    /// Frames and answers that are still awaited.
+    /// Frames that were made and are still waited for.
+    #[inline]
+    fn awaited(&self) -> u64 {
+        self.made.saturating_sub(self.arrived() + self.written_off)
+    }
+
+    /// What a round still waits for: frames, made or to be made, and answers.
     pub fn missing(&self) -> u64 {
-        let frames = self.made.saturating_sub(self.arrived() + self.written_off);
-        let answers = self.answers.received.frames + self.answers_written_off;
-        frames + self.granted.unwrap_or(0) + self.answers_sent.saturating_sub(answers)
+        self.awaited() + self.granted.unwrap_or(0) + self.answers.awaited
     }
 
-    /// Waits no longer for what is missing.
-    pub fn write_off(&mut self) {
+    /// Waits no longer for frames that are missing.
+    fn write_off_frames(&mut self, now: u64) {
+        self.written_off += self.awaited();
+        self.written_off_at = now;
+    }
+
+    /// The round under way is given up.
+    pub fn write_off(&mut self, now: u64) {
         self.granted = Some(0);
-        self.written_off += self.made.saturating_sub(self.arrived() + self.written_off);
-        self.answers_written_off = self.answers_sent - self.answers.received.frames.min(self.answers_sent);
+        self.write_off_frames(now);
+        self.answers.write_off();
+    }
+
+    /// Notes a frame's delay. One from before something was written off was among that; it must not stand for another one.
+    #[inline]
+    pub fn take_delay(&mut self, arrival: Arrival, delay: u64, now: u64) {
+        self.arrival = now;
+        if delay > now.saturating_sub(self.written_off_at) && arrival == Arrival::First {
+            self.written_off = self.written_off.saturating_sub(1);
+        }
+        self.delays.record(delay);
+        if let Some(step) = &mut self.step {
+            step.delays.record(delay);
+        }
     }
 
     /// A round begins, in which every flow sends a frame.
@@ -139,12 +167,12 @@ impl Tally {
         if window == 0 {
             return u64::MAX;
         }
-        let on_their_way = self.sent.saturating_sub(self.arrived() + self.written_off);
-        if on_their_way >= window && now.saturating_sub(self.arrival) > patience {
-            self.written_off += on_their_way;
+        let awaited = self.awaited();
+        if awaited >= window && now.saturating_sub(self.arrival.max(self.written_off_at)) > patience {
+            self.write_off_frames(now);
             return window;
         }
-        window.saturating_sub(on_their_way)
+        window.saturating_sub(awaited)
     }
 
     /// Frames due; what was given up since the last time is somebody's fault.

@@ -25,8 +25,11 @@ pub struct GroupTraffic {
     /// Packets that found no room or buffer here.
     pub unsent: u64,
     pub received: u64,
+    /// Packets that never came, not even after their round.
     pub lost: u64,
+    /// Packets whose sequence number was not the next one that their queue pair was sent.
     pub gaps: u64,
+    /// Packets from or to another member or queue pair than theirs, and what is none of the group's.
     pub strays: u64,
     /// Packets whose ICRC is wrong, or that are cut.
     pub damaged: u64,
@@ -51,7 +54,7 @@ impl GroupTraffic {
             sent: sum(|stream| stream.sent + stream.answers_sent),
             unsent: outcome.refused(),
             received: sum(|stream| stream.received.frames + stream.answers.frames),
-            lost: sum(|stream| stream.lost + stream.answers_sent.saturating_sub(stream.answers.frames)),
+            lost: sum(|stream| stream.lost + stream.answers_sent - stream.answers.distinct()),
             gaps: sum(|stream| stream.received.out_of_sequence() + stream.answers.out_of_sequence()),
             strays: outcome.foreign + outcome.misplaced + outcome.stale,
             damaged: outcome.damaged,
