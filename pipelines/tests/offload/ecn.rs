@@ -3,11 +3,12 @@
 
 use pipelines::ecn::EcnEncap;
 use pipelines::offload::sim::Fate;
+use rules::mlx5::Nic;
 use wire::Ecn::{self, Ce, Ect0, Ect1, NotEct};
 use wire::{HeapBuf, Vni};
 
-use crate::differential::Mixed;
 use crate::host::*;
+use crate::mixed::Mixed;
 use testkit::*;
 
 /// What decapsulation makes of the inner and the outer codepoint (RFC 6040, figure 4); `None` is a drop.
@@ -53,7 +54,7 @@ fn ecn_decapsulation_is_that_of_rfc_6040_in_software_and_in_the_eswitch() {
             let mut software = lab(1, underlay);
             let mut host = Host::new(lab(1, underlay));
             let key = host.flow(UPLINK, &frame(NotEct, NotEct));
-            let mut mixed = Mixed::new(host);
+            let mut mixed = Mixed::new(host, Nic::default());
             assert!(mixed.offload(whole(key)), "{underlay:?}");
             mixed.wait(100);
             for (inner, out) in Ecn::ALL.into_iter().flat_map(|inner| Ecn::ALL.map(|out| (inner, out))) {
@@ -84,7 +85,7 @@ fn ecn_encapsulation_is_that_of_each_mode_in_software_and_in_the_eswitch() {
                 };
                 let (mut software, mut host) = (world(), Host::new(world()));
                 let key = host.flow(1, &tenants(v6_inside, A, R, NotEct));
-                let mut mixed = Mixed::new(host);
+                let mut mixed = Mixed::new(host, Nic::default());
                 assert!(mixed.offload(whole(key)), "{mode:?} {underlay:?}");
                 mixed.wait(100);
                 for inner in Ecn::ALL {

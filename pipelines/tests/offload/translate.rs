@@ -16,11 +16,13 @@ use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn, Vni};
 
 use crate::host::*;
+use crate::mixed::ascends;
 use testkit::*;
 
 /// Compares the commands of a chain with a file, and has the simulated e-switch take them.
 #[track_caller]
 fn golden(name: &str, chain: &Chain) {
+    ascends(chain);
     let mut text: String = chain.rules().iter().map(|rule| rule.testpmd(0)).collect();
     if let Some((id, meter)) = chain.meter {
         let rules::Meter { cir, cbs, eir, ebs } = meter;
@@ -82,6 +84,17 @@ fn translate_queue_pairs_both_ways() {
     golden("rc-out", &made(&mut host, pair(key, 17, 50_001)));
     let key = host.flow(UPLINK, &tunnelled(&rdma(v4(R, A).with_tos(2), opcode::RC_WRITE_ONLY, 18)));
     golden("rc-in", &made(&mut host, pair(key, 18, 50_001)));
+}
+
+#[test]
+fn translate_queue_pairs_between_ipv6_addresses_in_two_matches() {
+    let mut host = host();
+    let key = host.flow(1, &rdma(v6(A, R).with_tos(2), opcode::RC_WRITE_ONLY, 17));
+    golden("rc-ipv6-out", &made(&mut host, pair(key, 17, 50_001)));
+    let key = host.flow(UPLINK, &tunnelled(&rdma(v6(R, A).with_tos(2), opcode::RC_WRITE_ONLY, 18)));
+    golden("rc-ipv6-in", &made(&mut host, pair(key, 18, 50_001)));
+    let key = host.flow(1, &rdma(v6(A, B).with_tos(2), opcode::RC_WRITE_ONLY, 19));
+    golden("rc-ipv6-local", &made(&mut host, pair(key, 19, 50_001)));
 }
 
 #[test]

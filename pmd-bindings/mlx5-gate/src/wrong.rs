@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use rules::items::ipv6;
 use rules::{Action, FlowRule, Item, ItemKind};
 
 use crate::chains::Chain;
 
 /// Rules of the chains, one of each form, and each of them with actions swapped, doubled or left out, with items doubled or
-/// left out, and with what the switch never uses added at each place.
+/// left out, with what the switch never uses added at each place, and with both addresses of IPv6 in one match.
 pub fn mutants(chains: &[Chain]) -> Vec<FlowRule> {
     let mut forms = BTreeSet::new();
     let mut mutants = Vec::new();
@@ -96,7 +97,17 @@ fn of_actions(rule: &FlowRule, mutants: &mut Vec<FlowRule>) {
     }
 }
 
+/// The rule with the source of IPv6 beside the destination, as it would be if it were not split; `None` without a destination.
+pub fn unsplit(rule: &FlowRule) -> Option<FlowRule> {
+    let mut rule = rule.clone();
+    let has_destination = |item: &&mut Item| item.kind() == ItemKind::Ipv6 && item.field(ipv6::DST).1 != 0;
+    let item = rule.pattern.iter_mut().find(has_destination)?;
+    *item = item.is(ipv6::SRC, 0xfd00u128 << 112 | 1);
+    Some(rule)
+}
+
 fn of_items(rule: &FlowRule, mutants: &mut Vec<FlowRule>) {
+    mutants.extend(unsplit(rule));
     let mut with = |pattern: Vec<Item>| mutants.push(FlowRule { pattern, ..rule.clone() });
     for at in 0..rule.pattern.len() {
         let mut pattern = rule.pattern.clone();

@@ -19,7 +19,7 @@ use sample::SampleChain;
 /// So far above the groups in use are those of a probe.
 const ABOVE: u32 = 16;
 /// Group of the rules that stand alone.
-const ALONE: u32 = ABOVE + 8;
+const ALONE: u32 = 2 * ABOVE;
 /// The meter of a probe.
 const METER: u32 = 0x7fff_fff0;
 
@@ -230,8 +230,17 @@ mod tests {
             asked(EswitchConfig { ib_bth: false, modify_ecn: false, ..EswitchConfig::default() });
         assert_eq!(refused(&report.features), ["match queue pairs (ib_bth)", "set ECN"]);
         // Marks out of the tunnel, and yellow packets of RDMA, need ECN to be set.
-        let chains =
-            ["tcp-decap", "vlan-decap", "ipv6-decap", "rc-encap", "rc-decap", "ud-encap", "rc-metered"];
+        let chains = [
+            "tcp-decap",
+            "vlan-decap",
+            "ipv6-decap",
+            "rc-encap",
+            "rc-decap",
+            "rc-ipv6-encap",
+            "rc-ipv6-decap",
+            "ud-encap",
+            "rc-metered",
+        ];
         assert_eq!(refused(&report.chains), chains);
         let by_name = |name: &str| report.chains.iter().find(|answer| answer.name == name).unwrap().clone();
         assert!(by_name("rc-encap").words().contains("this device does not match ib_bth"));

@@ -145,6 +145,8 @@ fn flows() -> Vec<SamplePacket> {
         SamplePacket { tunnelled: true, ..plain("ipv6-decap", tcp(v6(9, 1))) },
         SamplePacket { pair: true, ..plain("rc-encap", rdma(v4(1, 9), write)) },
         SamplePacket { pair: true, tunnelled: true, ..plain("rc-decap", rdma(v4(9, 1), write)) },
+        SamplePacket { pair: true, ..plain("rc-ipv6-encap", rdma(v6(1, 9), write)) },
+        SamplePacket { pair: true, tunnelled: true, ..plain("rc-ipv6-decap", rdma(v6(9, 1), write)) },
         plain("ud-encap", rdma(v4(1, 9), opcode::UD_SEND_ONLY)),
         SamplePacket { metered: true, ..plain("tcp-metered", tcp(v4(1, 9))) },
         SamplePacket { pair: true, metered: true, ..plain("rc-metered", rdma(v4(1, 9), write)) },
@@ -229,7 +231,7 @@ mod tests {
                 "{name}"
             );
             assert_eq!(all(&|item| item.kind() == ItemKind::Vlan) > 0, name.starts_with("vlan"), "{name}");
-            assert_eq!(all(&|item| item.kind() == ItemKind::Ipv6) > 0, name.starts_with("ipv6"), "{name}");
+            assert_eq!(all(&|item| item.kind() == ItemKind::Ipv6) > 0, name.contains("ipv6"), "{name}");
             assert_eq!(
                 (has("meter"), meter.is_some()),
                 (name.ends_with("metered"), name.ends_with("metered")),

@@ -57,7 +57,7 @@ pub enum Engine {
 /// Which NIC the simulated e-switch stands for: it refuses what that one's driver refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SimulatedNic {
-    /// ConnectX-6 Dx: no room for matches of IPv6 addresses with ports.
+    /// ConnectX-6 Dx: of the nine words of a match, six may be addresses, where the others have nine.
     #[serde(rename = "connectx-6-dx")]
     ConnectX6Dx,
     /// ConnectX-7.

@@ -69,7 +69,10 @@ impl Manager {
         };
         let update = self.store.update(back_end, installed, bundles, own, &plan.facts);
         match update.map_err(|error| Status::RefusedByDevice(error.to_string()))? {
-            Update::Other => self.withdraw(back_end, number, Status::Software(Why::Cold), 0),
+            Update::Other => {
+                self.withdraw(back_end, number, Status::Software(Why::Cold), 0);
+                self.translator.forget(&plan.facts);
+            }
             Update::Changed => self.counters.updated += 1,
             Update::Same => self.counters.updated += u64::from(changed),
         }

@@ -1,6 +1,6 @@
 //! Items of the rules that the translation makes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use wire::roce::{QP_GSI, RoceClass, opcode};
 use wire::{MacAddr, Qpn, protocol};
@@ -144,20 +144,19 @@ impl Family {
         }
     }
 
-    /// Packets of a protocol from one address to another: of IPv4 whole ones without options. Of IPv6 no others come here,
-    /// their framing ([`unfragmented`](Self::unfragmented)) has seen to that; beside two addresses there is no room for it.
+    /// Packets of a protocol from one address to another: of IPv4 whole ones without options. Of IPv6 no others come here, and
+    /// none from another address: the rules of their framing have seen to both, since beside a destination there is no room.
     pub fn between(source: IpAddr, destination: IpAddr, proto: u8) -> Item {
         match source {
             IpAddr::V4(source) => Self::whole_to(destination, proto).is(ipv4::SRC, u32::from(source)),
-            IpAddr::V6(_) => {
-                Item::with(ipv6::PROTO, proto).is(ipv6::SRC, bits(source)).is(ipv6::DST, bits(destination))
-            }
+            IpAddr::V6(_) => Item::with(ipv6::PROTO, proto).is(ipv6::DST, bits(destination)),
         }
     }
 
-    /// IPv6 without a fragment header.
-    pub fn unfragmented() -> Item {
-        Item::with(ipv6::HAS_FRAG_EXT, 0u8)
+    /// IPv6 without a fragment header, from an address if one is named.
+    pub fn unfragmented(source: Option<Ipv6Addr>) -> Item {
+        let item = Item::with(ipv6::HAS_FRAG_EXT, 0u8);
+        source.map_or(item, |source| item.is(ipv6::SRC, u128::from(source)))
     }
 }
 

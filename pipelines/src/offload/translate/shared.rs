@@ -4,9 +4,9 @@ use wire::roce::{Operation, RoceClass, opcode};
 use wire::{Ecn, MacAddr, Qpn, protocol};
 
 use super::find::ResolvedFlow;
-use super::patterns::{Family, RoceMatch, TAG_ADJACENCY, TAG_CE, TAG_CLASS, TAG_FRAMING};
-use super::patterns::{coloured, frame, from, in_vni, tagged, to_udp};
-use super::{Adjacency, Framing, OffloadRefusal, TO_SOFTWARE, Tables, group, rule};
+use super::patterns::{Family, RoceMatch, TAG_ADJACENCY, TAG_CE, TAG_CLASS};
+use super::patterns::{coloured, from, tagged, to_udp};
+use super::{Adjacency, OffloadRefusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::stage::tunnel::outer_tos;
@@ -244,26 +244,6 @@ pub(super) fn roots(tables: &Tables, found: &ResolvedFlow, next: u32) -> Vec<Flo
         arriving(Ecn::NotEct as u8, 1, vec![on]),
         arriving(Ecn::Ce as u8, BOTH_BITS, vec![Action::set_tag(TAG_CE, 1), on]),
     ]
-}
-
-/// What is in front of a tenant's IP header, into a register. The root lets in every VTEP: here the sender counts.
-pub(super) fn framed(framing: &Framing, number: u32, nft: u32) -> FlowRule {
-    let mut pattern = vec![from(framing.from)];
-    if let Some((sender, vni)) = framing.tunnel {
-        pattern.extend([
-            Item::any(ItemKind::Eth),
-            Family::sent_by(sender),
-            Item::any(ItemKind::Udp),
-            in_vni(vni),
-        ]);
-    }
-    let family = if framing.ipv6 { Family::V6 } else { Family::V4 };
-    pattern.extend(frame(framing.destination, framing.vlan, family));
-    if framing.ipv6 {
-        pattern.push(Family::unfragmented());
-    }
-    let actions = vec![Action::set_tag(TAG_FRAMING, number), Action::Jump { group: nft }];
-    rule(group::FRAMING, 1, pattern, actions)
 }
 
 /// Ethernet of a packet to a VTEP.

@@ -1,0 +1,148 @@
+//! A host with an e-switch in front of its worker, into which flows are put and out of which they are taken between any two
+//! packets.
+
+use std::collections::HashMap;
+
+use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::offload::translate::{Chain, EntropySource, FlowSelector};
+use pipelines::offload::{InstalledChain, RuleState, RuleStore};
+use pipelines::snapshot::PortIndex;
+use rules::mlx5::Nic;
+use rules::{Action, Cause, FlowError, Usage};
+use wire::HeapBuf;
+
+use crate::host::*;
+use testkit::*;
+
+/// The host with an e-switch.
+pub struct Mixed {
+    pub host: Host,
+    pub eswitch: Eswitch,
+    pub store: RuleStore,
+    pub chains: Vec<(FlowSelector, InstalledChain)>,
+    /// What chains saw that are gone.
+    counted: HashMap<FlowSelector, Usage>,
+    now_ns: u64,
+}
+
+impl Mixed {
+    /// An e-switch that takes what a NIC takes. Rules come into force a quarter of a millisecond apart.
+    pub fn new(host: Host, nic: Nic) -> Self {
+        let config =
+            EswitchConfig { refresh_ns: 0, insertion_rate: 4000, nic: Some(nic), ..EswitchConfig::default() };
+        let (eswitch, store) = (Eswitch::new(config), RuleStore::default());
+        Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
+    }
+
+    /// Offloads what is not refused.
+    pub fn offload(&mut self, selector: FlowSelector) -> bool {
+        if self.chains.iter().any(|(other, _)| *other == selector) {
+            return false;
+        }
+        let Ok(chain) = self.host.chain(selector) else { return false };
+        ascends(&chain);
+        let installed = self
+            .store
+            .install(&mut self.eswitch, chain)
+            .unwrap_or_else(|error| panic!("{selector:?}: {error}"));
+        self.chains.push((selector, installed));
+        true
+    }
+
+    pub fn withdraw(&mut self, index: usize) {
+        let (selector, installed) = self.chains.remove(index);
+        self.account(selector, installed);
+    }
+
+    fn account(&mut self, selector: FlowSelector, installed: InstalledChain) {
+        let usage = self.store.remove(&mut self.eswitch, installed);
+        let sum = self.counted.entry(selector).or_default();
+        sum.packets += usage.packets;
+        sum.bytes += usage.bytes;
+    }
+
+    /// After a change of topology: each chain anew, those that are refused now withdrawn. `at_once`: no packet may go
+    /// where it went before, and chains do without hardware in between; else the new rules take over when they are in
+    /// force.
+    pub fn follow(&mut self, at_once: bool) {
+        for (selector, old) in std::mem::take(&mut self.chains) {
+            let chain = self.host.chain(selector);
+            let mut old = Some(old);
+            if let Some(old) = old.take_if(|_| at_once || chain.is_err()) {
+                self.account(selector, old);
+            }
+            if let Ok(chain) = chain {
+                let new = self.store.install(&mut self.eswitch, chain).unwrap();
+                while old.is_some() && self.store.state(&new) != RuleState::InForce {
+                    self.wait(1);
+                }
+                self.chains.push((selector, new));
+            }
+            if let Some(old) = old {
+                self.account(selector, old);
+            }
+        }
+    }
+
+    /// Lets time go on.
+    pub fn wait(&mut self, ms: u64) {
+        self.now_ns += ms * 1_000_000;
+        self.eswitch.advance(self.now_ns);
+        self.store.poll(&mut self.eswitch);
+    }
+
+    /// One packet through the e-switch and, where that says so, the worker.
+    pub fn pass(&mut self, port: PortIndex, frame: &[u8]) -> (Fate, Vec<(PortIndex, Vec<u8>)>) {
+        let mut packet = HeapBuf::new(frame);
+        let fate = self.eswitch.run(&mut packet, dpdk(port));
+        let out = match fate {
+            Fate::Out { port } => vec![(port - dpdk(0), packet.to_vec())],
+            Fate::Software { port, .. } => {
+                assert_eq!(packet.to_vec(), frame, "what comes to software is what came in");
+                self.host.world.run(port - dpdk(0), vec![packet])
+            }
+            Fate::Dropped | Fate::Failed => panic!("{fate:?}"),
+        };
+        (fate, out)
+    }
+
+    /// What left, as far as both hosts have to agree: with the NIC's own entropy the outer source port differs.
+    pub fn comparable(&self, mut out: Vec<(PortIndex, Vec<u8>)>) -> Vec<(PortIndex, Vec<u8>)> {
+        if self.host.options.entropy == EntropySource::Hardware {
+            let Underlay { v6, vlan, .. } = self.host.world.underlay;
+            let at = 14 + if vlan.is_some() { 4 } else { 0 } + if v6 { 40 } else { 20 };
+            let tunnels = out.iter_mut().filter(|(port, _)| *port == UPLINK);
+            tunnels.for_each(|(_, frame)| frame[at..at + 2].fill(0));
+        }
+        out
+    }
+
+    /// What hardware counted of the flows for which `of` is true.
+    pub fn hardware(&mut self, of: impl Fn(&FlowSelector) -> bool) -> (u64, u64) {
+        let Self { chains, eswitch, store, counted, .. } = self;
+        let installed =
+            chains.iter().map(|(selector, chain)| (*selector, usage(store.query(eswitch, chain))));
+        let all = installed.chain(counted.iter().map(|(selector, usage)| (*selector, *usage)));
+        all.filter(|(selector, _)| of(selector))
+            .fold((0, 0), |(packets, bytes), (_, usage)| (packets + usage.packets, bytes + usage.bytes))
+    }
+}
+
+/// What a chain has seen; nothing before it is in force.
+fn usage(result: Result<Usage, FlowError>) -> Usage {
+    match result {
+        Err(error) if error.cause == Cause::Again => Usage::default(),
+        usage => usage.unwrap(),
+    }
+}
+
+/// Rules lead to higher groups only: a queue takes them away by their groups, the lowest first.
+pub fn ascends(chain: &Chain) {
+    for rule in chain.rules() {
+        for action in &rule.actions {
+            if let Action::Jump { group } = action {
+                assert!(*group > rule.attr.group, "{rule} leads back");
+            }
+        }
+    }
+}
