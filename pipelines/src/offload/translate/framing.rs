@@ -1,9 +1,9 @@
 //! What is in front of a tenant's IP header, in registers: the rules that tell it, and the numbers that later ones know it by.
 //!
 //! ```text
-//!  IPv6 of a vNIC             framing and source ------------------------> flow: destination, ports, queue pair
-//!  IPv4 out of the tunnel     framing -----------------------------------> flow: addresses, ports, queue pair
-//!  IPv6 out of the tunnel     framing --> source (NFT or RC in general) --> flow: destination, ports, queue pair
+//!  IPv6 of a vNIC           framing with source ---------------------------> flow: destination, ports, queue pair
+//!  IPv4 out of the tunnel   framing ---------------------------------------> flow: addresses, ports, queue pair
+//!  IPv6 out of the tunnel   framing --> source, of queue pairs with class --> flow: destination, ports, queue pair
 //! ```
 //! An IPv6 address is four words of a match, of which mlx5's hardware steering has nine, and on ConnectX-6 Dx six that may be
 //! addresses. So the source is matched before the flow's own rule, and never beside a destination: what is left has room for the
@@ -146,7 +146,7 @@ impl NumberedFraming {
     }
 
     /// The rule that adds the source in the NFT, where it has one of its own: for all flows but queue pairs', which have
-    /// [`reliable`](Self::reliable) in front of it.
+    /// [`reliable_source_rule`](Self::reliable_source_rule) in front of it.
     pub fn source_rule(&self, nft: u32) -> Option<FlowRule> {
         self.with_source(nft, 2, &[], group::DESTINATION)
     }
