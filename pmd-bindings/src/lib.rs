@@ -38,7 +38,7 @@ pub use flow::{FlowDevice, FlowEngine, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
-    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, QueueEvent, Ring, RssConfig,
-    RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
+    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, QueueEvent, Ring, RssCapabilities,
+    RssConfig, RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
 };
 pub use queue::{RxQueue, TxQueue};

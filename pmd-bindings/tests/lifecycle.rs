@@ -84,7 +84,7 @@ fn bad_settings_leave_the_port_with_its_owner() {
     let base = PortConfig::default();
 
     let (back, error) = try_with(port, PortConfig { rx_queues: 500, ..base.clone() });
-    assert!(matches!(error, PortError::Range { value: 500, min: 1, .. }), "{error}");
+    assert!(matches!(error, PortError::Range { value: 500, min: 0, .. }), "{error}");
     let (back, error) = try_with(back, PortConfig { tx_queues: 0, ..base.clone() });
     assert!(matches!(error, PortError::Range { value: 0, .. }), "{error}");
     let (back, error) = try_with(back, PortConfig { mtu: Some(20), ..base.clone() });
@@ -116,16 +116,17 @@ fn rss_is_applied_as_far_as_the_port_has_it() {
     let pool = pool(&eal, 511);
     let port = Port::attach(&eal, "net_null0", "").unwrap();
     let info = port.info().unwrap();
-    assert!(!info.rss_types.is_empty(), "this driver reports hash types");
-    let rss = RssConfig { types: info.rss_types, key: Some(vec![1; 7]), adjust: false };
+    assert!(!info.rss.types.is_empty(), "this driver reports hash types");
+    let rss =
+        RssConfig { types: info.rss.types, key: Some(vec![1; 7]), adjust: false, ..RssConfig::default() };
     let config = PortConfig { rx_queues: 2, tx_queues: 2, rss: Some(rss), ..PortConfig::default() };
     let (port, error) = port.start(&config, &pool).map(|_| ()).unwrap_err();
     assert!(matches!(error, PortError::RssKey { given: 7, wanted: 40, .. }), "{error}");
 
     let key = Some(vec![0x6d; 40]);
-    let rss = RssConfig { types: info.rss_types, key, adjust: false };
+    let rss = RssConfig { types: info.rss.types, key, adjust: false, ..RssConfig::default() };
     let (port, rx, tx) = start(port, &PortConfig { rss: Some(rss), ..config }, &pool);
-    assert_eq!((port.rss().applied, port.rss().refused), (info.rss_types, RssTypes::NONE));
+    assert_eq!((port.rss().applied, port.rss().refused), (info.rss.types, RssTypes::NONE));
     stop(port, rx, tx);
 }
 

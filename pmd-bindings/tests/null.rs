@@ -3,7 +3,7 @@
 mod common;
 
 use common::{eal, pool, start, stop};
-use pmd::{Burst, Port, PortConfig, RssConfig, RssTypes, lcore};
+use pmd::{Burst, Port, PortConfig, RssConfig, RssLevel, RssTypes, lcore};
 use wire::PacketBuf;
 
 #[test]
@@ -42,16 +42,18 @@ fn repair_rss_is_configured_with_what_the_port_has_and_only_for_several_queues()
     let pool = pool(&eal, 4095);
     for queues in [1, 2, 4] {
         let port = Port::attach(&eal, &format!("net_null{queues}"), "").unwrap();
-        let offered = port.info().unwrap().rss_types;
+        let offered = port.info().unwrap().rss.types;
         assert!(!offered.is_empty(), "a driver that has RSS");
-        let rss = (queues > 1).then(RssConfig::usual);
+        let rss = (queues > 1).then(|| RssConfig::usual(RssLevel::Innermost));
         let config = PortConfig { rx_queues: queues, tx_queues: queues, rss, ..PortConfig::default() };
         let (port, rx, tx) = start(port, &config, &pool);
         let configured = port.configured_rss().unwrap();
         assert_eq!(configured.spreads, queues > 1, "{queues} queues");
         let wanted = (RssTypes::IP | RssTypes::UDP | RssTypes::TCP).and(offered);
         let wanted = if queues > 1 { wanted } else { RssTypes::NONE };
-        assert_eq!(configured.types, wanted, "{queues} queues: {:?}", configured.types.names());
+        assert_eq!(configured.given.types, wanted, "{queues} queues: {:?}", configured.given.types.names());
+        // This driver can be told no level, and is not told one.
+        assert_eq!((configured.given.level, port.rss().level), (RssLevel::Driver, RssLevel::Driver));
         stop(port, rx, tx).detach().unwrap();
     }
 }

@@ -18,6 +18,7 @@ mod engine;
 mod error;
 mod flatten;
 mod held;
+mod isolate;
 mod layout;
 mod lower;
 mod meter;

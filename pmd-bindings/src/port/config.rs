@@ -16,7 +16,7 @@ use crate::queue::{RxQueue, TxQueue};
 /// How a port is started.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Receive queues.
+    /// Receive queues. With none the port receives nothing, as one that only takes rules; not every driver starts so.
     pub rx_queues: u16,
     /// Transmit queues.
     pub tx_queues: u16,
@@ -201,7 +201,7 @@ impl Plan {
             }
             Err(PortError::Range { name: info.name.clone(), what, value, min, max })
         };
-        range("number of receive queues", config.rx_queues.into(), 1, info.max_rx_queues.into())?;
+        range("number of receive queues", config.rx_queues.into(), 0, info.max_rx_queues.into())?;
         range("number of transmit queues", config.tx_queues.into(), 1, info.max_tx_queues.into())?;
         if let Some(mtu) = config.mtu {
             let (min, max) = (*info.mtu_range.start(), *info.mtu_range.end());
@@ -248,7 +248,7 @@ impl Plan {
         conf.txmode.offloads = self.tx_offloads.bits();
         if self.spreads() {
             conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
-            conf.rx_adv_conf.rss_conf.rss_hf = self.rss.applied.bits();
+            conf.rx_adv_conf.rss_conf.rss_hf = self.rss.bits();
         }
         conf
     }

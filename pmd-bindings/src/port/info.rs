@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use dpdk_sys as sys;
 use wire::MacAddr;
 
-use super::{PortId, RssTypes, RxOffloads, TxOffloads};
+use super::{PortId, RssCapabilities, RxOffloads, TxOffloads};
 use crate::error::{Errno, PortError, Words};
 
 /// How many descriptors a queue takes.
@@ -39,8 +39,8 @@ pub struct PortInfo {
     pub max_tx_queues: u16,
     /// Its NUMA node, where it has one.
     pub numa: Option<u32>,
-    /// What its RSS can hash on.
-    pub rss_types: RssTypes,
+    /// What its RSS can.
+    pub rss: RssCapabilities,
     /// Entries of its RSS redirection table, 0 without one.
     pub reta_size: u16,
     /// Bytes of its RSS key, 0 when it does not say.
@@ -101,7 +101,7 @@ impl PortInfo {
             max_rx_queues: raw.max_rx_queues,
             max_tx_queues: raw.max_tx_queues,
             numa: u32::try_from(node).ok(),
-            rss_types: RssTypes::from_bits(raw.flow_type_rss_offloads),
+            rss: RssCapabilities::from_bits(raw.flow_type_rss_offloads),
             reta_size: raw.reta_size,
             hash_key_size: raw.hash_key_size,
             rx_offloads: RxOffloads::from_bits(raw.rx_offload_capa),

@@ -21,7 +21,7 @@ pub use config::PortConfig;
 pub use info::{DescriptorLimits, PortInfo};
 pub use offload::{RxOffloads, TxOffloads};
 pub use rings::Ring;
-pub use rss::{ConfiguredRss, RssConfig, RssReport, RssTypes};
+pub use rss::{ConfiguredRss, RssCapabilities, RssConfig, RssHash, RssLevel, RssReport, RssTypes};
 pub(crate) use running::Running;
 pub use running::{Link, StartedPort};
 pub use stats::PortStats;

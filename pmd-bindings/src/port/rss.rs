@@ -2,6 +2,7 @@
 
 #![allow(clippy::unnecessary_cast)]
 
+use std::fmt;
 use std::ops::BitOr;
 
 use dpdk_sys as sys;
@@ -90,6 +91,104 @@ impl BitOr for RssTypes {
     }
 }
 
+/// Bits that are no header fields: they say which headers of a tunnelled packet are hashed.
+const LEVELS: u64 = sys::RTE_ETH_RSS_LEVEL_MASK as u64;
+
+/// Which headers of a tunnelled packet are hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RssLevel {
+    /// Whichever the driver hashes when it is not told.
+    #[default]
+    Driver,
+    /// Those of the tunnel.
+    Outermost,
+    /// Those inside of the tunnel, as deep as the device looks.
+    Innermost,
+}
+
+impl RssLevel {
+    const fn bits(self) -> u64 {
+        match self {
+            Self::Driver => 0,
+            Self::Outermost => sys::RTE_ETH_RSS_LEVEL_OUTERMOST as u64,
+            Self::Innermost => sys::RTE_ETH_RSS_LEVEL_INNERMOST as u64,
+        }
+    }
+
+    const fn from_bits(bits: u64) -> Self {
+        match bits & LEVELS {
+            bits if bits == Self::Outermost.bits() => Self::Outermost,
+            bits if bits == Self::Innermost.bits() => Self::Innermost,
+            _ => Self::Driver,
+        }
+    }
+
+    /// A word for people and programs: `driver`, `outermost`, `innermost`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Outermost => "outermost",
+            Self::Innermost => "innermost",
+        }
+    }
+}
+
+/// What a device says its RSS can: header fields, and levels that it can be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RssCapabilities {
+    /// What it can hash on.
+    pub types: RssTypes,
+    /// It can be told to hash the headers of the tunnel.
+    pub outermost: bool,
+    /// It can be told to hash the headers inside of the tunnel.
+    pub innermost: bool,
+}
+
+impl RssCapabilities {
+    pub(super) fn from_bits(bits: u64) -> Self {
+        let has = |level: RssLevel| bits & level.bits() == level.bits();
+        Self {
+            types: RssTypes::from_bits(bits & !LEVELS),
+            outermost: has(RssLevel::Outermost),
+            innermost: has(RssLevel::Innermost),
+        }
+    }
+
+    /// Levels that the device can be told.
+    pub fn levels(self) -> Vec<RssLevel> {
+        let told = [RssLevel::Outermost, RssLevel::Innermost];
+        told.into_iter().filter(|level| self.can(*level)).collect()
+    }
+
+    /// True where the device can be told this level.
+    pub const fn can(self, level: RssLevel) -> bool {
+        match level {
+            RssLevel::Driver => true,
+            RssLevel::Outermost => self.outermost,
+            RssLevel::Innermost => self.innermost,
+        }
+    }
+}
+
+/// `ipv4 ipv4-udp; level outermost innermost`, for people.
+impl fmt::Display for RssCapabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_words(f, self.types, &self.levels())
+    }
+}
+
+fn write_words(f: &mut fmt::Formatter<'_>, types: RssTypes, levels: &[RssLevel]) -> fmt::Result {
+    if types.is_empty() {
+        return f.write_str("nothing");
+    }
+    f.write_str(&types.names().join(" "))?;
+    if levels.is_empty() {
+        return Ok(());
+    }
+    let levels: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+    write!(f, "; level {}", levels.join(" "))
+}
+
 /// The key of a driver that does not say how long it is: such drivers take as many bytes without asking.
 const USUAL_KEY_SIZE: usize = 40;
 
@@ -98,6 +197,8 @@ const USUAL_KEY_SIZE: usize = 40;
 pub struct RssConfig {
     /// What to hash on.
     pub types: RssTypes,
+    /// Which headers of a tunnelled packet.
+    pub level: RssLevel,
     /// The key, of as many bytes as the port says, else 40; the driver's own when not given.
     pub key: Option<Vec<u8>>,
     /// Leave out what the port does not have instead of refusing.
@@ -111,15 +212,53 @@ pub struct RssReport {
     pub applied: RssTypes,
     /// What was asked for and the port does not have.
     pub refused: RssTypes,
+    /// Which headers of a tunnelled packet: [`RssLevel::Driver`] where the port cannot be told what was asked for.
+    pub level: RssLevel,
 }
 
-/// What DPDK has configured, as it tells.
+impl RssReport {
+    /// What the port hashes on, and of which headers.
+    pub fn hash(self) -> RssHash {
+        RssHash { types: self.applied, level: self.level }
+    }
+
+    /// What a port is configured with, in DPDK's bits.
+    pub(super) const fn bits(self) -> u64 {
+        self.applied.bits() | self.level.bits()
+    }
+}
+
+/// Header fields that are hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RssHash {
+    /// Which.
+    pub types: RssTypes,
+    /// Of which headers of a tunnelled packet.
+    pub level: RssLevel,
+}
+
+impl RssHash {
+    const fn from_bits(bits: u64) -> Self {
+        Self { types: RssTypes::from_bits(bits & !LEVELS), level: RssLevel::from_bits(bits) }
+    }
+}
+
+/// `ipv4 ipv4-udp; level innermost`, for people.
+impl fmt::Display for RssHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_words(f, self.types, &[self.level])
+    }
+}
+
+/// What is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConfiguredRss {
     /// The receive mode has RSS (`mq_mode`).
     pub spreads: bool,
-    /// What it was configured to hash on.
-    pub types: RssTypes,
+    /// What DPDK gave the driver.
+    pub given: RssHash,
+    /// What the driver says of itself, where it says anything: net_null tells all that it can instead.
+    pub told: Option<RssHash>,
 }
 
 impl ConfiguredRss {
@@ -128,29 +267,35 @@ impl ConfiguredRss {
         let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
         // SAFETY: a valid place; the function checks the id.
         let ret = unsafe { sys::rte_eth_dev_conf_get(id.get(), &raw mut conf) };
-        Errno::check(ret).map(|_| Self {
+        Errno::check(ret)?;
+        // SAFETY: as above; without a place for the key none is told.
+        let mut told: sys::rte_eth_rss_conf = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid place; the function checks the id.
+        let ret = unsafe { sys::rte_eth_dev_rss_hash_conf_get(id.get(), &raw mut told) };
+        Ok(Self {
             spreads: conf.rxmode.mq_mode & sys::RTE_ETH_MQ_RX_RSS_FLAG != 0,
-            types: RssTypes::from_bits(conf.rx_adv_conf.rss_conf.rss_hf),
+            given: RssHash::from_bits(conf.rx_adv_conf.rss_conf.rss_hf),
+            told: (ret == 0).then_some(RssHash::from_bits(told.rss_hf)),
         })
     }
 }
 
 impl RssConfig {
     /// What a switch wants of any port with several queues: addresses and ports of IP, UDP and TCP, as far as the
-    /// port has them. On an uplink UDP's ports spread the tunnels.
-    pub fn usual() -> Self {
-        Self { types: RssTypes::IP | RssTypes::UDP | RssTypes::TCP, key: None, adjust: true }
+    /// port has them, of the headers that its flows are told by where the port can be told which.
+    pub fn usual(level: RssLevel) -> Self {
+        Self { types: RssTypes::IP | RssTypes::UDP | RssTypes::TCP, level, key: None, adjust: true }
     }
 
     /// Checks this against a port.
     pub(super) fn check(&self, info: &PortInfo) -> Result<RssReport, PortError> {
-        let refused = self.types.without(info.rss_types);
-        if !refused.is_empty() && !self.adjust {
-            return Err(PortError::Rss {
-                name: info.name.clone(),
-                missing: refused.names(),
-                available: info.rss_types.names(),
-            });
+        let available = info.rss.types;
+        let refused = self.types.without(available);
+        let can = info.rss.can(self.level);
+        if !(self.adjust || refused.is_empty() && can) {
+            let mut missing = refused.names();
+            missing.extend((!can).then(|| format!("level {}", self.level.name())));
+            return Err(PortError::Rss { name: info.name.clone(), missing, available: available.names() });
         }
         let wanted = match info.hash_key_size {
             0 => USUAL_KEY_SIZE,
@@ -159,7 +304,9 @@ impl RssConfig {
         if let Some(key) = self.key.as_ref().filter(|key| key.len() != wanted) {
             return Err(PortError::RssKey { name: info.name.clone(), given: key.len(), wanted });
         }
-        Ok(RssReport { applied: self.types.and(info.rss_types), refused })
+        let applied = self.types.and(available);
+        let level = if can && !applied.is_empty() { self.level } else { RssLevel::Driver };
+        Ok(RssReport { applied, refused, level })
     }
 }
 
@@ -172,5 +319,18 @@ mod tests {
         assert_eq!((RssTypes::from_bits(4) | RssTypes::from_bits(1 << 5)).names(), ["ipv4", "ipv4-udp"]);
         assert_eq!(RssTypes::from_bits(1 << 63).names(), ["bit-63"]);
         assert_eq!(RssTypes::UDP.names(), ["ipv4-udp", "ipv6-udp", "ipv6-udp-ex"]);
+    }
+
+    #[test]
+    fn levels_are_no_header_fields() {
+        let all = RssCapabilities::from_bits(RssTypes::UDP.bits() | LEVELS);
+        assert_eq!((all.types, all.outermost, all.innermost), (RssTypes::UDP, true, true));
+        let outer = RssCapabilities::from_bits(RssLevel::Outermost.bits());
+        assert!(outer.can(RssLevel::Outermost) && !outer.can(RssLevel::Innermost));
+        assert!(outer.types.is_empty() && outer.can(RssLevel::Driver));
+        for level in [RssLevel::Driver, RssLevel::Outermost, RssLevel::Innermost] {
+            assert_eq!(RssLevel::from_bits(level.bits() | RssTypes::IP.bits()), level);
+        }
+        assert_eq!(RssLevel::from_bits(LEVELS), RssLevel::Driver, "both at once is no level");
     }
 }

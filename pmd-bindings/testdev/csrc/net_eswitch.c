@@ -8,7 +8,7 @@
  *   net_eswitch1,representor=0        a representor of the same e-switch
  *   ,switch=N                         of e-switch N
  *   ,iface=NAME                       frames come from and go to this interface (AF_PACKET); none without it
- *   ,rss=BITS                         what it can hash on (RTE_ETH_RSS_*)
+ *   ,rss=BITS                         what it can hash on, and at which level it can be told to (RTE_ETH_RSS_*)
  *
  * Of the uplink, what the e-switch has and does wrong (struct traits; a number of 0 is "never" or "none"):
  *
@@ -23,31 +23,25 @@
  *   mute=N            after N operations no other is ever answered
  *   busy=N            one operation in N is not taken (EAGAIN)
  *   fresh=N           the first N queries of a counter answer EAGAIN
+ *   rules-only=1      does not start unless it is isolated and has no receive queue
  *
- * It keeps order: a representor does not start before its uplink nor the uplink stop before its representors; queues are
+ * An isolated port receives nothing: no rule of this e-switch leads to a queue. It keeps order: a representor does not start before its uplink nor the uplink stop before its representors; queues are
  * configured once. What an application must never do is logged as "misuse" and counted (extended statistics of
  * the uplink, which count rules and operations, too). rte_flow_dev_dump prints the rules in force, and meters that rules share.
  */
 #include <inttypes.h>
-#include <linux/if_ether.h>
-#include <linux/if_packet.h>
-#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "net_eswitch.h"
 #include "vdev.h"
 #include <rte_ether.h>
-#include <rte_ip.h>
 #include <rte_malloc.h>
-#include <rte_thash.h>
 
 RTE_LOG_REGISTER_DEFAULT(eswitch_log, NOTICE);
 
 #define RSS_TYPES (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP)
-#define WAITING RTE_DIM(((struct rx_queue *)0)->waiting)
 
 static LIST_HEAD(, eswitch) eswitches = LIST_HEAD_INITIALIZER(eswitches);
 
@@ -69,139 +63,6 @@ const char *const count_names[COUNTS] = {
 	[PROFILES] = "flow_profiles",
 };
 
-/* The default key of drivers that have one. */
-static const uint8_t rss_key[40] = {
-	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
-};
-
-static bool
-is_port(const uint8_t *ports, uint16_t length, uint16_t at)
-{
-	return ports != NULL && at + 4 <= length;
-}
-
-/* The hash that the port was configured for, of the outermost headers; 0 for what it does not hash. */
-static uint32_t
-rss_hash(const struct port *port, const uint8_t *frame, uint16_t length)
-{
-	uint32_t tuple[9], words = 0, i;
-	uint16_t type = 0, at = RTE_ETHER_HDR_LEN;
-	uint64_t l4 = 0;
-	uint8_t protocol = 0;
-
-	if (length < RTE_ETHER_HDR_LEN)
-		return 0;
-	type = frame[12] << 8 | frame[13];
-	if (type == RTE_ETHER_TYPE_IPV4 && length >= at + 20 && (port->rss_hf & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP |
-	    RTE_ETH_RSS_TCP))) {
-		protocol = frame[at + 9];
-		memcpy(tuple, frame + at + 12, 8);
-		words = 2;
-		l4 = protocol == IPPROTO_UDP ? RTE_ETH_RSS_NONFRAG_IPV4_UDP : RTE_ETH_RSS_NONFRAG_IPV4_TCP;
-		at += (frame[at] & 15) * 4;
-	} else if (type == RTE_ETHER_TYPE_IPV6 && length >= at + 40 && (port->rss_hf & (RTE_ETH_RSS_IP |
-	    RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP))) {
-		protocol = frame[at + 6];
-		memcpy(tuple, frame + at + 8, 32);
-		words = 8;
-		l4 = protocol == IPPROTO_UDP ? RTE_ETH_RSS_NONFRAG_IPV6_UDP : RTE_ETH_RSS_NONFRAG_IPV6_TCP;
-		at += 40;
-	} else {
-		return 0;
-	}
-	if ((protocol == IPPROTO_UDP || protocol == IPPROTO_TCP) && (port->rss_hf & l4) && is_port(frame, length, at))
-		memcpy(&tuple[words++], frame + at, 4);
-	for (i = 0; i < words; i++)
-		tuple[i] = rte_be_to_cpu_32(tuple[i]);
-	return rte_softrss(tuple, words, port->rss_key);
-}
-
-/* Takes what waits in the socket, and gives each frame to its queue. */
-static void
-distribute(struct port *port)
-{
-	uint16_t queues = port->dev->data->nb_rx_queues;
-	unsigned int i;
-
-	for (i = 0; i < 64; i++) {
-		struct rte_mbuf *mbuf = rte_pktmbuf_alloc(port->rx[0].pool);
-		struct sockaddr_ll from;
-		socklen_t from_length = sizeof(from);
-		struct rx_queue *queue;
-		ssize_t length;
-		uint8_t *data;
-
-		if (mbuf == NULL)
-			return;
-		data = rte_pktmbuf_mtod(mbuf, uint8_t *);
-		length = recvfrom(port->socket, data, rte_pktmbuf_tailroom(mbuf), MSG_DONTWAIT | MSG_TRUNC,
-			(struct sockaddr *)&from, &from_length);
-		if (length <= 0 || length > rte_pktmbuf_tailroom(mbuf) || from.sll_pkttype == PACKET_OUTGOING) {
-			rte_pktmbuf_free(mbuf);
-			if (length <= 0)
-				return;
-			continue;
-		}
-		mbuf->data_len = mbuf->pkt_len = length;
-		mbuf->port = port->dev->data->port_id;
-		if (port->rss_hf != 0) {
-			mbuf->hash.rss = rss_hash(port, data, length);
-			mbuf->ol_flags |= RTE_MBUF_F_RX_RSS_HASH;
-		}
-		queue = &port->rx[port->rss_hf != 0 ? mbuf->hash.rss % queues : 0];
-		if (queue->head - queue->tail == WAITING) {
-			queue->lost++;
-			rte_pktmbuf_free(mbuf);
-			continue;
-		}
-		queue->waiting[queue->head++ % WAITING] = mbuf;
-	}
-}
-
-static uint16_t
-receive(void *opaque, struct rte_mbuf **mbufs, uint16_t room)
-{
-	struct rx_queue *queue = opaque;
-	struct port *port = queue->port;
-	uint16_t count = 0;
-
-	if (port->socket < 0)
-		return 0;
-	rte_spinlock_lock(&port->rx_lock);
-	if (queue->head == queue->tail)
-		distribute(port);
-	while (count < room && queue->head != queue->tail) {
-		mbufs[count] = queue->waiting[queue->tail++ % WAITING];
-		queue->bytes += mbufs[count]->pkt_len;
-		count++;
-	}
-	queue->packets += count;
-	rte_spinlock_unlock(&port->rx_lock);
-	return count;
-}
-
-static uint16_t
-transmit(void *opaque, struct rte_mbuf **mbufs, uint16_t count)
-{
-	struct tx_queue *queue = opaque;
-	uint8_t room[RTE_ETHER_MAX_JUMBO_FRAME_LEN];
-	uint16_t i;
-
-	for (i = 0; i < count; i++) {
-		uint32_t length = rte_pktmbuf_pkt_len(mbufs[i]);
-		const void *data = length > sizeof(room) ? NULL : rte_pktmbuf_read(mbufs[i], 0, length, room);
-
-		if (data == NULL || (queue->port->socket >= 0 &&
-		    send(queue->port->socket, data, length, MSG_DONTWAIT) != (ssize_t)length))
-			queue->lost++;
-		queue->packets++;
-		queue->bytes += length;
-	}
-	rte_pktmbuf_free_bulk(mbufs, count);
-	return count;
-}
-
 static int
 dev_configure(struct rte_eth_dev *dev)
 {
@@ -210,8 +71,7 @@ dev_configure(struct rte_eth_dev *dev)
 	bool spreads = dev->data->dev_conf.rxmode.mq_mode & RTE_ETH_MQ_RX_RSS_FLAG;
 
 	port->rss_hf = spreads ? rss->rss_hf : 0;
-	memcpy(port->rss_key, rss->rss_key != NULL && rss->rss_key_len == sizeof(rss_key) ? rss->rss_key : rss_key,
-		sizeof(rss_key));
+	memcpy(port->rss_key, rss->rss_key != NULL && rss->rss_key_len == RSS_KEY ? rss->rss_key : usual_key, RSS_KEY);
 	return 0;
 }
 
@@ -224,6 +84,10 @@ dev_start(struct rte_eth_dev *dev)
 	if (port->representor >= 0 && (eswitch->uplink == NULL || !eswitch->uplink->started)) {
 		SAY(ERR, "port %u: transfer proxy port must be started first\n", dev->data->port_id);
 		return -EAGAIN;
+	}
+	if (eswitch->traits.rules_only && (!port->isolated || dev->data->nb_rx_queues > 0)) {
+		SAY(ERR, "port %u: started to receive, and is here for rules only\n", dev->data->port_id);
+		return -EPERM;
 	}
 	port->started = true;
 	eswitch->started += port->representor >= 0;
@@ -272,7 +136,7 @@ dev_infos(struct rte_eth_dev *dev, struct rte_eth_dev_info *info)
 	info->tx_offload_capa = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 	info->rx_offload_capa = RTE_ETH_RX_OFFLOAD_RSS_HASH;
 	info->flow_type_rss_offloads = port->rss_types;
-	info->hash_key_size = sizeof(rss_key);
+	info->hash_key_size = RSS_KEY;
 	info->switch_info.name = "net_eswitch";
 	info->switch_info.domain_id = port->eswitch->domain;
 	info->switch_info.port_id = port->representor + 1;
@@ -285,8 +149,8 @@ rss_conf_get(struct rte_eth_dev *dev, struct rte_eth_rss_conf *conf)
 	struct port *port = port_of(dev);
 
 	conf->rss_hf = port->rss_hf;
-	if (conf->rss_key != NULL && conf->rss_key_len >= sizeof(rss_key))
-		memcpy(conf->rss_key, port->rss_key, sizeof(rss_key));
+	if (conf->rss_key != NULL && conf->rss_key_len >= RSS_KEY)
+		memcpy(conf->rss_key, port->rss_key, RSS_KEY);
 	return 0;
 }
 
@@ -450,24 +314,6 @@ static const struct eth_dev_ops operations = {
 	VDEV_OPERATIONS,
 };
 
-static int
-open_socket(const char *interface)
-{
-	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL) };
-	struct packet_mreq all = { .mr_type = PACKET_MR_PROMISC };
-	int packets = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL));
-
-	if (packets < 0)
-		return -1;
-	address.sll_ifindex = all.mr_ifindex = if_nametoindex(interface);
-	if (address.sll_ifindex == 0 || bind(packets, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-	    setsockopt(packets, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof(all)) < 0) {
-		close(packets);
-		return -1;
-	}
-	return packets;
-}
-
 static struct eswitch *
 eswitch_of(unsigned int number)
 {
@@ -513,6 +359,7 @@ static const struct {
 	ARGUMENT("busy", busy, 0),
 	ARGUMENT("mute", mute, 0),
 	ARGUMENT("fresh", fresh, 0),
+	ARGUMENT("rules-only", rules_only, 0),
 };
 
 enum { SWITCH, REPRESENTOR, IFACE, RSS, TEXTS };
@@ -551,8 +398,8 @@ probe(struct rte_vdev_device *vdev)
 		port->rx[i].number = i;
 	}
 	vdev_describe(dev, &port->mac, &operations);
-	dev->rx_pkt_burst = receive;
-	dev->tx_pkt_burst = transmit;
+	dev->rx_pkt_burst = packets_receive;
+	dev->tx_pkt_burst = packets_transmit;
 #if HAS_FP_OPS
 	dev->flow_fp_ops = &fast_operations;
 #endif
@@ -574,7 +421,7 @@ probe(struct rte_vdev_device *vdev)
 			eswitch->uplink->dev->data->port_id;
 	}
 	if (text[IFACE][0] != '\0') {
-		port->socket = open_socket(text[IFACE]);
+		port->socket = packets_socket(text[IFACE]);
 		if (port->socket < 0) {
 			SAY(ERR, "cannot open interface %s\n", text[IFACE]);
 			goto fail;

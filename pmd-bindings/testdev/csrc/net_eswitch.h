@@ -22,6 +22,9 @@
 #define HAS_IB_BTH (RTE_VERSION >= RTE_VERSION_NUM(23, 7, 0, 0))
 
 #define RX_QUEUES 16
+#define RSS_KEY 40
+/* Frames that wait in a receive queue. */
+#define WAITING 256
 #define GROUPS 1024
 #define LOWEST_PRIORITY 21844
 #define MOST_ITEMS 24
@@ -48,6 +51,8 @@ struct traits {
 	uint32_t mute;
 	/* A counter's first queries answer EAGAIN, so many of them. */
 	uint32_t fresh;
+	/* It starts for rules alone: isolated, and without a receive queue. */
+	uint32_t rules_only;
 };
 
 enum count {
@@ -177,7 +182,7 @@ struct port {
 	struct rte_eth_dev *dev;
 	/* The number of the VF that it stands for; below 0 for the uplink. */
 	int representor;
-	bool started;
+	bool started, isolated;
 	int socket;
 	uint64_t rss_types;
 	struct rte_ether_addr mac;
@@ -187,14 +192,14 @@ struct port {
 		struct rte_mempool *pool;
 		uint16_t number;
 		uint32_t head, tail;
-		struct rte_mbuf *waiting[256];
+		struct rte_mbuf *waiting[WAITING];
 		uint64_t packets, bytes, lost;
 	} rx[RX_QUEUES];
 	struct tx_queue {
 		struct port *port;
 		uint64_t packets, bytes, lost;
 	} tx[RX_QUEUES];
-	uint8_t rss_key[40];
+	uint8_t rss_key[RSS_KEY];
 	uint64_t rss_hf;
 };
 
@@ -220,6 +225,14 @@ misuse(struct eswitch *eswitch, struct rte_flow_error *error, const char *words)
 	SAY(ERR, "misuse: %s\n", words);
 	return rte_flow_error_set(error, EINVAL, RTE_FLOW_ERROR_TYPE_HANDLE, NULL, words);
 }
+
+/* net_eswitch_packets.c: packets, and the queues that they come to. */
+/* The key of a port that was given none. */
+extern const uint8_t usual_key[RSS_KEY];
+uint16_t packets_receive(void *opaque, struct rte_mbuf **mbufs, uint16_t room);
+uint16_t packets_transmit(void *opaque, struct rte_mbuf **mbufs, uint16_t count);
+/* A packet socket on this interface; below 0 without one. */
+int packets_socket(const char *interface);
 
 /* net_eswitch_rules.c: what the device takes, and what it holds. */
 struct item_kind {

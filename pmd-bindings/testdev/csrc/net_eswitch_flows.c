@@ -275,6 +275,17 @@ flows_end(struct eswitch *eswitch)
 	eswitch->counts[ACTIONS_SHARED] = eswitch->counts[METERS] = 0;
 }
 
+static int
+flow_isolate(struct rte_eth_dev *dev, int on, struct rte_flow_error *error)
+{
+	struct port *port = port_of(dev);
+
+	if (port->started)
+		return rte_flow_error_set(error, EBUSY, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, "port must be stopped first");
+	port->isolated = on;
+	return 0;
+}
+
 const struct rte_flow_ops flow_operations = {
 	.validate = flow_validate,
 	.create = flow_create,
@@ -283,6 +294,7 @@ const struct rte_flow_ops flow_operations = {
 	.query = flow_query,
 	.get_aged_flows = flow_aged,
 	.dev_dump = flow_dump,
+	.isolate = flow_isolate,
 	.pick_transfer_proxy = pick_proxy,
 	.action_handle_create = handle_create,
 	.action_handle_destroy = handle_destroy,

@@ -161,7 +161,8 @@ modify_check(struct eswitch *eswitch, const struct rte_flow_action *action, cons
 
 	if (conf == NULL || conf->width == 0)
 		return refuse(eswitch, error, EINVAL, RTE_FLOW_ERROR_TYPE_ACTION_CONF, conf, "modify_field: no width");
-	if (conf->dst.level > 1)
+	/* Of a register it is the number, as before 23.11 said so. */
+	if (conf->dst.level > 1 && conf->dst.field != RTE_FLOW_FIELD_TAG)
 		return refuse(eswitch, error, ENOTSUP, RTE_FLOW_ERROR_TYPE_ACTION, action,
 			"inner header fields modification is not supported");
 	if (mask == NULL)

@@ -33,6 +33,7 @@ pub const ESWITCH: Driver = Driver {
         ("net_eswitch.c", include_str!("../csrc/net_eswitch.c")),
         ("net_eswitch_flows.c", include_str!("../csrc/net_eswitch_flows.c")),
         ("net_eswitch_meters.c", include_str!("../csrc/net_eswitch_meters.c")),
+        ("net_eswitch_packets.c", include_str!("../csrc/net_eswitch_packets.c")),
         ("net_eswitch_queues.c", include_str!("../csrc/net_eswitch_queues.c")),
         ("net_eswitch_rules.c", include_str!("../csrc/net_eswitch_rules.c")),
     ],

@@ -1,5 +1,6 @@
 //! Commands about ports and forwarding: testpmd's grammar.
 
+use pmd::RssLevel;
 use serde_json::json;
 
 use super::{Entry, Shell};
@@ -206,7 +207,8 @@ fn info(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         let info = port.port.info().map_err(|error| CommandError::new(error.to_string()))?;
         let mtu = port.port.mtu().unwrap_or_default();
         let link = port.port.link().ok();
-        let rss = format!("{:?}", port.port.rss());
+        let rss = port.port.rss();
+        let levels: Vec<&str> = info.rss.levels().into_iter().map(RssLevel::name).collect();
         let mut table = Table::bare(2);
         let range = &info.mtu_range;
         table
@@ -220,8 +222,8 @@ fn info(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             .row(["rx queues".to_string(), format!("{} of {}", port.rx_workers.len(), info.max_rx_queues)])
             .row(["tx queues".to_string(), format!("{} of {}", port.tx_workers.len(), info.max_tx_queues)])
             .row(["numa node".to_string(), info.numa.map_or("any".into(), |node| node.to_string())])
-            .row(["rss can hash".to_string(), info.rss_types.names().join(" ")])
-            .row(["rss in use".to_string(), rss.clone()])
+            .row(["rss can hash".to_string(), info.rss.to_string()])
+            .row(["rss in use".to_string(), rss.hash().to_string()])
             .row(["rx offloads".to_string(), info.rx_offloads.names().join(" ")])
             .row(["tx offloads".to_string(), info.tx_offloads.names().join(" ")]);
         text.push_str(&table.to_string());
@@ -230,7 +232,11 @@ fn info(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             "id": index, "name": port.name, "kind": port.wanted.spec.kind(), "device": info.name,
             "driver": info.driver, "mac": port.mac().to_string(), "mtu": mtu,
             "max-rx-queues": info.max_rx_queues, "max-tx-queues": info.max_tx_queues, "numa": info.numa,
-            "rss-types": info.rss_types.names(), "rss": rss, "rx-offloads": info.rx_offloads.names(),
+            "rss-types": info.rss.types.names(), "rss-levels": levels,
+            "rss": {
+                "types": rss.applied.names(), "refused": rss.refused.names(), "level": rss.level.name(),
+            },
+            "rx-offloads": info.rx_offloads.names(),
             "tx-offloads": info.tx_offloads.names(),
         }));
     }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded};
 use pmd::{
-    Eal, FlowEngine, Mempool, PortConfig as StartConfig, PortId, RssConfig, RxQueue, StartedPort, TxQueue,
+    Eal, FlowEngine, Mempool, PortConfig as StartConfig, PortId, RssConfig, RssLevel, RxQueue, StartedPort,
+    TxQueue,
 };
 
 use super::error::PortsError;
@@ -309,7 +310,7 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
             return Err(PortsError::Queues { name, source });
         }
     };
-    let mut config = start_config(&traits, wanted.mtu, rx_queues, tx_queues);
+    let mut config = start_config(&traits, &wanted, rx_queues, tx_queues);
     if wanted.offload == Some(OffloadDevice::RteFlow) && proxy.is_none() {
         config.flow_engine = flow_engine;
     }
@@ -347,15 +348,20 @@ fn proxy(port: &pmd::Port, order: &OpenOrder) -> Result<Option<PortId>, PortsErr
 }
 
 /// What a port is started with.
-fn start_config(traits: &Traits, mtu: Option<u16>, rx_queues: u16, tx_queues: u16) -> StartConfig {
+fn start_config(traits: &Traits, wanted: &WantedPort, rx_queues: u16, tx_queues: u16) -> StartConfig {
+    // A flow belongs to one worker, whose table knows it and which keeps its order. On an uplink flows are in tunnels, and
+    // are told by what is inside: that spreads the tunnels of a VTEP whose source ports do not differ, and a flow whose source
+    // port changes, as when it goes into the sender's NIC, stays where it is. A vNIC's flows are told by its own headers, and
+    // a tunnel of the tenant's is one flow. Where the port cannot be told, source ports spread the tunnels.
+    let level = if wanted.uplink { RssLevel::Innermost } else { RssLevel::Outermost };
     StartConfig {
         rx_queues,
         tx_queues,
         rx_desc: traits.rx_desc,
         tx_desc: traits.tx_desc,
-        mtu: traits.start_mtu(mtu),
+        mtu: traits.start_mtu(wanted.mtu),
         promiscuous: true,
-        rss: (rx_queues > 1).then(RssConfig::usual),
+        rss: (rx_queues > 1).then(|| RssConfig::usual(level)),
         ..StartConfig::default()
     }
 }

@@ -20,6 +20,8 @@ pub struct WantedPort {
     pub offload: Option<OffloadDevice>,
     /// It carries vNICs that come and go; its MTU follows them while it runs.
     pub trunk: bool,
+    /// It is an uplink: what comes in there comes in tunnels.
+    pub uplink: bool,
 }
 
 impl WantedPort {
@@ -39,7 +41,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
         let (spec, mtu, offload) = (uplink.port.clone(), Some(uplink.mtu), uplink.offload);
         ports.insert(
             uplink.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu, offload, trunk: false },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload, trunk: false, uplink: true },
         );
         if uplink.host == Some(HostTraffic::Punt) {
             let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
@@ -51,6 +53,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
                 mtu: Some(punt_mtu(uplink.mtu)),
                 offload: None,
                 trunk: false,
+                uplink: false,
             };
             ports.insert(punt_name(&uplink.name), wanted);
         }
@@ -61,15 +64,22 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
         let mtu = mtus.get(&trunk.name).copied();
         ports.insert(
             trunk.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true },
+            WantedPort { spec, rx_queues, tx_queues, mtu, offload: None, trunk: true, uplink: false },
         );
     }
     for vnic in &config.vnics {
         if let VnicPort::Own(spec) = &vnic.port {
             let queues = vnic.queues;
             let (spec, mtu, offload) = (spec.clone(), Some(vnic.mtu), vnic.offload);
-            let wanted =
-                WantedPort { spec, rx_queues: queues, tx_queues: queues, mtu, offload, trunk: false };
+            let wanted = WantedPort {
+                spec,
+                rx_queues: queues,
+                tx_queues: queues,
+                mtu,
+                offload,
+                trunk: false,
+                uplink: false,
+            };
             ports.insert(vnic.name.to_string(), wanted);
         }
     }
@@ -78,7 +88,7 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
         let (rx_queues, tx_queues) = (port.rx_queues, port.tx_queues);
         ports.insert(
             port.name.to_string(),
-            WantedPort { spec, rx_queues, tx_queues, mtu: None, offload: None, trunk: false },
+            WantedPort { spec, rx_queues, tx_queues, mtu: None, offload: None, trunk: false, uplink: false },
         );
     }
     ports
