@@ -5,8 +5,6 @@
 
 mod common;
 
-use std::net::Ipv4Addr;
-
 use common::{eswitch_eal, in_own_namespace, ip, pool, receive_within, start, stop};
 use pmd::{Burst, Port, PortConfig, RssConfig, RssLevel, RssReport, RssTypes};
 use wire::build::{Path, udp_datagram};

@@ -3,13 +3,15 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use vswitch::config::process::ApiConfig;
 use vswitch::console::repl::{self, Ending};
 use vswitch::control::client::Client;
 use vswitch::daemon;
-use vswitch::nic_check::{self, HostView};
+use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
+use vswitch::nic_check::{self, Device, HostView};
 
 /// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
 #[derive(Parser)]
@@ -72,20 +74,31 @@ enum NicVerb {
     /// Say what a NIC and its machine are like, what is wanted, and the command for each difference; changes nothing.
     /// The exit status is 0 when all is fine, 1 when there is something to change, 2 when it could not be looked at
     Check {
-        /// Its PCI address, such as 0000:3b:00.0
-        pci: String,
+        /// Its PCI address, such as 0000:3b:00.0; or the name of a virtual device, such as net_tap0
+        device: String,
         /// Config file (TOML) that says what is wanted
         #[arg(long)]
         config: Option<PathBuf>,
-        /// Have the switch that runs with the device ask it which rules it takes; traffic is left alone
+        /// Ask the device which rules it takes: by the switch that runs with it, else by a process that starts DPDK with this
+        /// device only, for rules and no packets
         #[arg(long)]
         probe: bool,
-        /// The control socket of that switch; else the config's
+        /// The control socket of the switch that runs with it, and no other way; else the config's
         #[arg(long, requires = "probe")]
         socket: Option<PathBuf>,
+        /// Seconds that the process may take
+        #[arg(long, requires = "probe", default_value_t = PATIENCE.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
+        timeout: u64,
         /// The answer in JSON
         #[arg(long)]
         json: bool,
+    },
+    /// What `check --probe` runs: starts DPDK with one device, asks it, and says so on standard output
+    #[command(hide = true)]
+    Ask {
+        device: String,
+        #[arg(long)]
+        config: Option<PathBuf>,
     },
 }
 
@@ -157,8 +170,15 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             })
         }
         Verb::Ctl { socket, json, command } => ctl(&socket, json, &command.join(" ")),
-        Verb::Nic { verb: NicVerb::Check { pci, config, probe, socket, json } } => {
-            let report = match nic(&pci, config.as_deref(), probe, socket) {
+        Verb::Nic { verb: NicVerb::Ask { device, config } } => {
+            log();
+            let config = config.as_deref().map(daemon::read_config).transpose()?;
+            own::run(&Device::parse(&device)?, config.as_ref(), &mut std::io::stdout())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Nic { verb: NicVerb::Check { device, config, probe, socket, timeout, json } } => {
+            let patience = probe.then(|| Duration::from_secs(timeout));
+            let report = match nic(&device, config.as_deref(), patience, socket.as_deref()) {
                 Ok(report) => report,
                 Err(error) => {
                     writeln!(std::io::stderr(), "vswitch: {}", told(&error))?;
@@ -178,19 +198,23 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Looks at a device, and asks it about rules where that may take so long.
 fn nic(
-    pci: &str,
+    device: &str,
     file: Option<&std::path::Path>,
-    probe: bool,
-    socket: Option<PathBuf>,
+    patience: Option<Duration>,
+    socket: Option<&std::path::Path>,
 ) -> anyhow::Result<nic_check::NicReport> {
+    let device = &Device::parse(device)?;
     let config = file.map(daemon::read_config).transpose()?;
     let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
     let given = config.as_ref().map(|config| (config, shown.as_str()));
-    let sockets = || config.as_ref().map_or_else(ApiConfig::default, |config| config.api.clone()).socket;
-    let pci = nic_check::address(pci)?;
-    let probed = probe.then(|| nic_check::probe::probe(&socket.unwrap_or_else(sockets), &pci));
-    Ok(nic_check::check(&HostView::here(), &pci, given, probed.as_ref())?)
+    let host = &HostView::here();
+    let probed = patience.map(|patience| {
+        let program = Program::own(device.name(), file).map_err(|error| error.to_string())?;
+        Probe { host, device, config: config.as_ref(), socket, program, patience }.ask()
+    });
+    Ok(nic_check::check(host, device, given, probed.as_ref())?)
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {

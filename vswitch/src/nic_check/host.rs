@@ -3,7 +3,7 @@
 //! Nothing here is trusted: a file may be missing, a folder, endless or no text, and a tool may hang.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// The most bytes of a file or an answer that are looked at.
 const MOST: u64 = 256 << 10;
+/// The same of files that are looked through for a word.
+const MOST_LONG: u64 = 64 << 20;
 /// How long a tool has to answer: devlink asks the firmware.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -164,6 +166,13 @@ impl HostView {
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
+    }
+
+    /// True where a line of a file that may be long has one of these words.
+    pub fn mentions(&self, path: impl AsRef<Path>, words: &[&str]) -> bool {
+        let Ok(file) = File::open(self.root.join(path)) else { return false };
+        let lines = BufReader::new(file.take(MOST_LONG)).lines().map_while(Result::ok);
+        lines.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
     }
 
     /// True where something is there.

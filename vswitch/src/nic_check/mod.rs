@@ -3,12 +3,13 @@
 //! ```text
 //!   sysfs, devlink, dcb (host.rs) --> device, machine, network, eswitch, offload: findings --> Report: table, JSON, status
 //! ```
-//! Looks, and changes nothing: no traffic is touched, DPDK is not started. Which rules a device takes, a switch that runs
-//! with it says (probe.rs). Written for mlx5 from the documents of the
+//! Looks, and changes nothing: no traffic is touched. DPDK is not started here; which rules a device takes, a switch that runs
+//! with it says, or a process that has nothing else to do (`probe/`). Written for mlx5 from the documents of the
 //! kernel and the vendor; unconfirmed on hardware. `pmd-bindings/BRINGUP.md` is the same list for people, in the same order.
 
 pub mod commands;
 mod device;
+mod device_name;
 pub mod devlink;
 mod eswitch;
 pub mod finding;
@@ -23,6 +24,7 @@ mod wanted;
 
 use std::path::{Path, PathBuf};
 
+pub use device_name::Device;
 pub use finding::{Finding, FindingState, NicReport};
 pub use host::HostView;
 use host::Unread;
@@ -30,7 +32,6 @@ use probe::Probed;
 use wanted::WantedDevice;
 
 use crate::config::Config;
-use crate::port::full_address;
 
 /// Why a device could not be looked at.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,27 +115,24 @@ fn is_representor(port: &str) -> bool {
     port.contains("pf") && (function("vf") || function("sf"))
 }
 
-/// A PCI address in full, with its domain.
-///
-/// # Errors
-/// When it is none.
-pub fn address(pci: &str) -> Result<String, Unseen> {
-    full_address(pci).map_err(|error| Unseen::Address(error.to_string()))
-}
-
-/// Looks at the device at a PCI address, with what a config (and its file's name) wants of it. `probed` is what it says of rules, where it was
+/// Looks at a device, with what a config (and its file's name) wants of it. `probed` is what it says of rules, where it was
 /// asked.
 ///
 /// # Errors
 /// When there is nothing to look at.
 pub fn check(
     host: &HostView,
-    pci: &str,
+    device: &Device,
     config: Option<(&Config, &str)>,
     probed: Option<&Result<Probed, String>>,
 ) -> Result<NicReport, Unseen> {
     const BUS: &str = "sys/bus/pci/devices";
-    let pci = address(pci)?;
+    let wanted = WantedDevice::of(config.map(|(config, _)| config), device.name());
+    let file = config.map_or("", |(_, file)| file);
+    let pci = match device {
+        Device::Pci(pci) => pci.clone(),
+        Device::Virtual(name) => return Ok(virtual_device(host, name, &wanted, file, probed)),
+    };
     let path = Path::new(BUS).join(&pci);
     if !host.exists(BUS) {
         return Err(Unseen::NoBus);
@@ -151,22 +149,13 @@ pub fn check(
         };
         return Err(Unseen::NoDevice { pci, known });
     }
-    let wanted = WantedDevice::of(config.map(|(config, _)| config), &pci);
     let driver = host.link(path.join("driver"));
     let own = |netdev: &String| {
         let port = host.read(Path::new("sys/class/net").join(netdev).join("phys_port_name"));
         !port.is_ok_and(|port| is_representor(&port))
     };
     let netdev = host.names(path.join("net")).into_iter().find(own);
-    let look = DeviceLook {
-        host,
-        wanted: &wanted,
-        file: config.map_or("", |(_, file)| file),
-        pci,
-        path,
-        driver,
-        netdev,
-    };
+    let look = DeviceLook { host, wanted: &wanted, file, pci, path, driver, netdev };
     let mut findings = device::findings(&look);
     findings.push(machine::huge_pages(&look));
     findings.push(machine::cores(&look));
@@ -180,4 +169,20 @@ pub fn check(
     findings.push(offload::build());
     findings.extend(offload::chains(&look, probed));
     Ok(NicReport { device: look.pci, findings })
+}
+
+/// A virtual device has no place on a bus, no firmware and no e-switch that the kernel knows of: what is left is memory, the
+/// config, and its rules.
+fn virtual_device(
+    host: &HostView,
+    name: &str,
+    wanted: &WantedDevice,
+    file: &str,
+    probed: Option<&Result<Probed, String>>,
+) -> NicReport {
+    let path = Path::new("sys/bus/vdev/devices").join(name);
+    let look = DeviceLook { host, wanted, file, pci: name.into(), path, driver: None, netdev: None };
+    let mut findings = vec![machine::huge_pages(&look), offload::config(&look), offload::build()];
+    findings.extend(offload::chains(&look, probed));
+    NicReport { device: look.pci, findings }
 }

@@ -19,7 +19,8 @@ pub(super) fn config(look: &DeviceLook<'_>) -> Finding {
     }
     let check = commands::CHECK_CONFIG.with(&[("file", look.file)]);
     if wanted.ports.is_empty() {
-        let value = "the config has no port on this device: port = { kind = \"pci\", address = ... }";
+        let kind = if pci.starts_with("net_") { "\"raw\", vdev" } else { "\"pci\", address" };
+        let value = format!("the config has no port on this device: port = {{ kind = {kind} = ... }}");
         return Finding::change(NAME, value, WANTED).by(check);
     }
     if wanted.offloaded.is_empty() {
@@ -63,7 +64,8 @@ pub(super) fn chains(look: &DeviceLook<'_>, probed: Option<&Result<Probed, Strin
     let ask = commands::PROBE.with(&[("pci", &look.pci)]);
     let report = match probed {
         None => {
-            let value = "not asked: start the switch with the device, then --probe has it ask";
+            let value =
+                "not asked: with --probe the switch that runs with it asks, or a process of its own does";
             return vec![Finding::noted(NAME, value, WANTED).by(ask)];
         }
         Some(Err(why)) => return vec![Finding::unknown(NAME, why, WANTED).by(ask)],
@@ -79,6 +81,10 @@ pub(super) fn chains(look: &DeviceLook<'_>, probed: Option<&Result<Probed, Strin
             }
         }
     };
+    let by = Finding::noted("asked by", &report.by, "");
     let chains = report.chains.iter().map(|answer| one("chain", answer));
-    chains.chain(report.features.iter().map(|answer| one("rule", answer))).collect()
+    std::iter::once(by)
+        .chain(chains)
+        .chain(report.features.iter().map(|answer| one("rule", answer)))
+        .collect()
 }

@@ -18,6 +18,8 @@ pub struct WantedDevice {
     pub offloaded: Vec<String>,
     /// Those whose flows go into the simulated e-switch.
     pub simulated: Vec<String>,
+    /// The config's port on the function itself: no representor.
+    pub spec: Option<PortSpec>,
     /// The driver's arguments.
     pub devargs: Option<String>,
     /// Numbers of the VFs that have a representor among the ports.
@@ -34,7 +36,7 @@ pub struct WantedDevice {
 }
 
 impl WantedDevice {
-    /// Of the device at this full address.
+    /// Of the device at this full address, or of this name.
     pub fn of(config: Option<&Config>, pci: &str) -> Self {
         let given = config.cloned().unwrap_or_default();
         let mut wanted = Self {
@@ -42,6 +44,7 @@ impl WantedDevice {
             ports: Vec::new(),
             offloaded: Vec::new(),
             simulated: Vec::new(),
+            spec: None,
             devargs: None,
             vfs: Vec::new(),
             mtu: 0,
@@ -55,7 +58,11 @@ impl WantedDevice {
             match &port.spec {
                 PortSpec::Pci(spec) if here(&spec.address) => {
                     wanted.devargs.clone_from(&spec.devargs);
+                    wanted.spec = Some(port.spec.clone());
                     wanted.mtu = wanted.mtu.max(port.mtu.unwrap_or_default());
+                }
+                PortSpec::Raw(spec) if spec.vdev.split(',').next() == Some(pci) => {
+                    wanted.spec = Some(port.spec.clone());
                 }
                 PortSpec::Representor(spec) if here(&spec.pf) => wanted.vfs.push(spec.vf),
                 _ => continue,

@@ -60,7 +60,7 @@ fn a_nic_in_switchdev_mode_is_fine() {
     );
     assert_eq!(value("ECN of RDMA"), "roce_np 3, roce_rp 3");
     assert_eq!(value("queues, RSS"), "the kernel has 2 rx, 2 tx");
-    assert!(value("chains").starts_with("not asked: start the switch"));
+    assert!(value("chains").starts_with("not asked: with --probe"));
 }
 
 #[test]
@@ -134,9 +134,25 @@ fn a_missing_device_names_those_that_there_are() {
     assert!(tree.check(None).unwrap_err().to_string().ends_with("mlx5 drives 0000:5e:00.1"));
     tree.remove("sys/bus/pci");
     assert_eq!(tree.check(None), Err(Unseen::NoBus));
+}
+
+#[test]
+fn a_virtual_device_has_memory_a_config_and_rules() {
+    let tree = Tree::fine();
     let host = super::HostView { root: tree.root.clone(), tools: Box::new(super::host::Installed) };
-    let error = super::check(&host, "eth0", None, None).unwrap_err();
-    assert!(matches!(error, Unseen::Address(_)), "{error}");
+    let device = super::Device::parse("net_x0").unwrap();
+    let text = "[[uplink]]\nname = \"up\"\naddresses = [\"192.0.2.1/24\"]\noffload = \"rte-flow\"\n\
+                port = { kind = \"raw\", vdev = \"net_x0,a=1\" }\n";
+    let names = |config: &Config| {
+        let report = super::check(&host, &device, Some((config, "f")), None).unwrap();
+        let names: Vec<String> = report.findings.iter().map(|finding| finding.name.clone()).collect();
+        assert_eq!(names, ["huge pages", "[offload]", "DPDK", "chains"]);
+        finding(&report, "[offload]").clone()
+    };
+    let offload = names(&config(text));
+    assert!(offload.state == FindingState::Fine && offload.value.starts_with("on for up"), "{offload:?}");
+    let offload = names(&config(&text.replace("net_x0", "net_x01")));
+    assert!(offload.state == FindingState::Change && offload.value.contains("vdev = "), "{offload:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::config::Config;
 use crate::nic_check::host::{Tools, Unanswered};
 use crate::nic_check::probe::Probed;
-use crate::nic_check::{self, Finding, FindingState, HostView, NicReport, Unseen};
+use crate::nic_check::{self, Device, Finding, FindingState, HostView, NicReport, Unseen};
 
 pub const PCI: &str = "0000:3b:00.0";
 pub const DEVICE: &str = "sys/bus/pci/devices/0000:3b:00.0";
@@ -179,7 +179,7 @@ impl Tree {
     ) -> Result<NicReport, Unseen> {
         let host = HostView { root: self.root.clone(), tools: Box::new(Answers(self.answers.clone())) };
         let given = config.map(|config| (config, "/etc/vswitch.toml"));
-        let report = nic_check::check(&host, "3b:00.0", given, probed);
+        let report = nic_check::check(&host, &Device::parse("3b:00.0")?, given, probed);
         if let Ok(report) = &report {
             consistent(report);
         }
