@@ -290,6 +290,7 @@ impl Template {
         }
     }
 
+    #[inline]
     fn write_outer(&self, frame: &mut [u8], tuple: &Tuple) {
         put(frame, 34, &(0xc000 | tuple.entropy & 0x3fff).to_be_bytes());
         let [_, vni @ ..] = tuple.vni.to_be_bytes();

@@ -241,14 +241,15 @@ impl Rig {
                     sums.stale += 1;
                     continue;
                 }
-                let mut all = streams.iter().zip(tallies.iter_mut());
-                let taker = all.find_map(|(stream, tally)| {
-                    tally.ledger.take(&mark, frame).map(|arrival| (stream, tally, arrival))
+                let mut all = tallies.iter_mut().enumerate();
+                let taker = all.find_map(|(index, tally)| {
+                    tally.ledger.take(&mark, frame).map(|arrival| (index, tally, arrival))
                 });
-                let Some((stream, tally, arrival)) = taker else {
+                let Some((index, tally, arrival)) = taker else {
                     sums.foreign += 1;
                     continue;
                 };
+                let stream = &streams[index];
                 if stream.to != Some(lane) {
                     let taken =
                         stream.take_connected(mark.flow, lane, frame, runtime, &mut answers[lane], tally);

@@ -69,9 +69,9 @@ impl Stream {
     #[inline]
     pub fn make(&mut self, runtime: &Runtime, run: u8, now: u64, wanted: u64) -> (u64, u64) {
         let [(_, burst)] = &mut self.waiting[..] else { return self.make_connected(runtime, run, wanted) };
-        let (mut made, mut bytes) = (0, 0);
+        let (pool, mut made, mut bytes) = (runtime.pool(), 0, 0);
         while made < wanted {
-            let Some(packet) = self.sender.make(runtime.pool(), run, now) else { break };
+            let Some(packet) = self.sender.make(pool, run, now) else { break };
             bytes += packet.len() as u64;
             if burst.push(packet).is_err() {
                 break;
