@@ -30,7 +30,7 @@ use std::time::Instant;
 use pipelines::snapshot::Snapshot;
 use pmd::{Eal, Mempool};
 
-pub use error::SwitchError;
+pub use error::{PortsError, SwitchError};
 use events::EventLog;
 pub use plug::{Missing, PortChanges};
 use ports::PortTable;
