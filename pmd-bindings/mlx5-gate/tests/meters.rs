@@ -68,7 +68,7 @@ fn mlx5_reads_the_profile_when_a_meter_is_made_or_changed_and_never_again() {
     );
 }
 
-/// A profile that was refused is there all the same, and one that is forgotten takes nothing from meters.
+/// One that is forgotten takes nothing from meters.
 #[test]
 fn mlx5_keeps_the_rates_of_a_meter_whose_profile_is_gone() {
     goes(
@@ -80,6 +80,29 @@ fn mlx5_keeps_the_rates_of_a_meter_whose_profile_is_gone() {
             ("ask 1", "rates 1000000000 4096 0 8192"),
             ("remove 1", "done"),
             ("ask 1", "off"),
+        ],
+    );
+}
+
+/// Rates that are refused take no place (pmd's `flow/meter.rs`): the next ones can be written, and meters keep theirs.
+#[test]
+fn mlx5_keeps_nothing_of_a_profile_that_it_refuses() {
+    const NO: &str = "refused Profile values out of range.";
+    goes(
+        64,
+        &[
+            ("profile 0 1000000000 0 0 8192", NO),
+            ("profile 0 1000000000 4096 0 8192", "done"),
+            ("make 1", "handle 2147483649"),
+            ("forget 0", "done"),
+            ("profile 0 0 4096 0 8192", NO),
+            ("profile 0 18446744073709551615 4096 0 0", NO),
+            ("profile 0 1000000000 4096 0 18446744073709551615", NO),
+            ("profile 0 1000000000 4096 18446744073709551615 4096", NO),
+            ("ask 1", "rates 1000000000 4096 0 8192"),
+            ("profile 0 2000000000 65536 0 0", "done"),
+            ("change 1", "done"),
+            ("ask 1", "rates 2000000000 65536 0 0"),
         ],
     );
 }

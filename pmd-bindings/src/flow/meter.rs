@@ -72,7 +72,8 @@ impl Profiles {
                 Err(error) => return Err(error),
             },
         };
-        // A driver that refuses the rates may have kept the number all the same.
+        // One that is there is not written over; where there is none, that is refused and nothing follows. Of rates that it
+        // refuses mlx5 keeps nothing (the gate's test `mlx5_keeps_nothing_of_a_profile_that_it_refuses`).
         let _ = delete(port, ONLY);
         match add_profile(port, ONLY, meter) {
             Ok(()) => {
