@@ -24,6 +24,7 @@ pub(crate) const TX_IPV4: u64 = sys::RTE_MBUF_F_TX_IPV4 as u64;
 pub(crate) const TX_IPV6: u64 = sys::RTE_MBUF_F_TX_IPV6 as u64;
 pub(crate) const TX_TCP_CKSUM: u64 = sys::RTE_MBUF_F_TX_TCP_CKSUM as u64;
 pub(crate) const TX_UDP_CKSUM: u64 = sys::RTE_MBUF_F_TX_UDP_CKSUM as u64;
+pub(crate) const TX_L4_MASK: u64 = sys::RTE_MBUF_F_TX_L4_MASK as u64;
 pub(crate) const TX_TCP_SEG: u64 = sys::RTE_MBUF_F_TX_TCP_SEG as u64;
 
 pub(crate) const INDIRECT: u64 = sys::RTE_MBUF_F_INDIRECT as u64;

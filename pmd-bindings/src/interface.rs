@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use wire::MacAddr;
+
 use crate::process::{self, Request};
 
 const ETHTOOL_GTSO: u32 = 0x1e;
@@ -61,6 +63,28 @@ pub fn name_of(index: u32) -> io::Result<String> {
 /// `ENODEV` for no such interface.
 pub fn is_up(interface: &str) -> io::Result<bool> {
     flags(&mut Request::new(interface)?).map(|flags| i32::from(flags) & libc::IFF_UP != 0)
+}
+
+/// True when an interface is up and has a carrier: for a veth, that its other end is up, too.
+///
+/// # Errors
+/// `ENODEV` for no such interface.
+pub fn has_carrier(interface: &str) -> io::Result<bool> {
+    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+    flags(&mut Request::new(interface)?).map(|flags| i32::from(flags) & wanted == wanted)
+}
+
+/// The MAC address of an Ethernet interface.
+///
+/// # Errors
+/// `ENODEV` for no such interface.
+pub fn mac(interface: &str) -> io::Result<MacAddr> {
+    let mut request = Request::new(interface)?;
+    request.run(libc::SIOCGIFHWADDR)?;
+    // SAFETY: the kernel filled this member of the union.
+    let address = unsafe { request.raw.ifr_ifru.ifru_hwaddr };
+    let byte = |at: usize| address.sa_data[at].cast_unsigned();
+    Ok(MacAddr([byte(0), byte(1), byte(2), byte(3), byte(4), byte(5)]))
 }
 
 /// True when an interface was set promiscuous (`ip link set ... promisc on`, or a driver that did the same).

@@ -27,6 +27,7 @@ pub mod process;
 pub mod queue;
 pub mod rdma;
 mod run_dir;
+mod socket;
 #[cfg(test)]
 mod testing;
 

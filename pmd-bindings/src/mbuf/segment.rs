@@ -104,6 +104,11 @@ impl Segment {
     }
 
     #[inline]
+    pub(crate) fn set_port(self, value: u16) {
+        self.set(PORT, value);
+    }
+
+    #[inline]
     pub(crate) fn flags(self) -> u64 {
         self.get(OL_FLAGS)
     }

@@ -1,21 +1,26 @@
 //! Bringing ports in and out: virtual devices by hotplug, devices that exist by name or PCI address.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use dpdk_sys as sys;
 
+use super::socket::Interface;
 use super::{PortId, PortInfo, Ring};
 use crate::eal::Eal;
 use crate::error::{Errno, PortError, Words, cut};
 use crate::flags::MAX_PORTS;
 use crate::flow::FlowQueues;
+use crate::interface;
 use crate::log;
 use crate::mempool::Mempool;
 
 /// Ports that somebody in this process holds.
 static CLAIMED: [AtomicBool; MAX_PORTS] = [const { AtomicBool::new(false) }; MAX_PORTS];
+/// Numbers of ports that are no ethdevs.
+static SOCKET_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// DPDK's device lists are not safe against two hotplug calls at once.
 pub(super) static HOTPLUG: Mutex<()> = Mutex::new(());
 
@@ -45,6 +50,8 @@ pub struct Port {
 pub(super) struct Claim {
     pub(super) id: PortId,
     pub(super) name: String,
+    /// The kernel interface that the port is a packet socket on; else it is an ethdev.
+    pub(super) interface: Option<Interface>,
     /// Keeps the EAL running.
     _eal: Eal,
     /// The pool of the last start: a driver may still have buffers of it until it is closed.
@@ -62,20 +69,39 @@ impl Claim {
         if !free {
             return Err(PortError::Busy(name.into()));
         }
-        Ok(Self {
+        Ok(Self::new(eal, id, name, None))
+    }
+
+    /// A port on a kernel interface, under a number that no ethdev has.
+    fn on_interface(eal: &Eal, name: &str, interface: Interface) -> Result<Self, PortError> {
+        let mut taken = SOCKET_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (PortId::FIRST_SOCKET..=u16::MAX).find(|id| !taken.contains(id));
+        let limit = usize::from(u16::MAX - PortId::FIRST_SOCKET) + 1;
+        let id = free.ok_or_else(|| PortError::LimitReached { name: name.into(), limit })?;
+        taken.insert(id);
+        Ok(Self::new(eal, PortId::new(id), name, Some(interface)))
+    }
+
+    fn new(eal: &Eal, id: PortId, name: &str, interface: Option<Interface>) -> Self {
+        Self {
             id,
             name: name.into(),
+            interface,
             _eal: eal.clone(),
             pool: None,
             rings: Vec::new(),
             flow_queues: None,
             closed: false,
-        })
+        }
     }
 
     /// Closes the port, and removes its device unless another port shares it.
     fn close(&mut self) -> Result<(), PortError> {
         if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        if self.interface.is_some() {
+            SOCKET_PORTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.get());
             return Ok(());
         }
         let _hotplug = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,6 +213,17 @@ impl Port {
         Self::first_free(eal, &found).ok_or_else(taken)
     }
 
+    /// A port on a kernel interface of this network namespace, by packet sockets and without an ethdev: there may be
+    /// thousands. Frames come and go with the kernel's offloads, so that a TCP segment of 64 KB may be one packet.
+    ///
+    /// # Errors
+    /// [`PortError::NotFound`] without such an interface, [`PortError::LimitReached`].
+    pub fn on_interface(eal: &Eal, name: &str, iface: &str) -> Result<Self, PortError> {
+        let found = interface::index(iface);
+        let index = found.map_err(|_| PortError::NotFound { name: cut(iface), words: Words::default() })?;
+        Ok(Self { claim: Claim::on_interface(eal, name, Interface { index })? })
+    }
+
     fn first_free(eal: &Eal, ports: &[PortId]) -> Option<Self> {
         ports.iter().find_map(|id| {
             let claim = Claim::take(eal, *id, &name_of(*id)).ok()?;
@@ -209,7 +246,10 @@ impl Port {
     /// # Errors
     /// [`PortError::Operation`] when the driver does not say.
     pub fn info(&self) -> Result<PortInfo, PortError> {
-        PortInfo::of(self.claim.id, &self.claim.name)
+        match &self.claim.interface {
+            Some(interface) => Ok(interface.info(self.claim.id, &self.claim.name)),
+            None => PortInfo::of(self.claim.id, &self.claim.name),
+        }
     }
 
     /// Closes the port and removes its device.

@@ -61,7 +61,7 @@ impl Default for PortConfig {
 const FILLS_SEGMENTS: &[&str] = &["net_null", "net_pcap", "net_af_packet"];
 
 /// A started port with its queues, all of them, in order.
-type Started = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
+pub(super) type Started = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
 
 impl Port {
     /// Starts the port; packets it receives come from `pool`.
@@ -70,6 +70,9 @@ impl Port {
     /// The port, unchanged but perhaps configured, and why it did not start.
     #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
+        if let Some(interface) = self.claim.interface {
+            return self.start_sockets(interface, config, pool);
+        }
         match self.bring_up(config, pool) {
             Ok((plan, flow_queues)) => {
                 let running = Running::new(self.claim, pool.clone(), &plan, config.rx_queues, flow_queues);

@@ -8,6 +8,7 @@ use wire::MacAddr;
 
 use super::attach::Claim;
 use super::config::Plan;
+use super::socket::Sockets;
 use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
 use crate::flags::MAX_PORTS;
@@ -46,6 +47,8 @@ pub(crate) struct Running {
     _pool: Mempool,
     flow_queues: Option<FlowQueues>,
     flow: Mutex<Held>,
+    /// What the port is when it is no ethdev.
+    sockets: Option<Sockets>,
     claim: Mutex<Option<Claim>>,
 }
 
@@ -69,6 +72,23 @@ impl Running {
             _pool: pool,
             flow_queues,
             flow: Mutex::default(),
+            sockets: None,
+            claim: Mutex::new(Some(claim)),
+        }
+    }
+
+    pub(super) fn on_sockets(claim: Claim, pool: Mempool, sockets: Sockets) -> Self {
+        Self {
+            id: claim.id,
+            name: claim.name.clone(),
+            rss: RssReport::default(),
+            drained_queues: 0,
+            looks: false,
+            vhost: false,
+            _pool: pool,
+            flow_queues: None,
+            flow: Mutex::default(),
+            sockets: Some(sockets),
             claim: Mutex::new(Some(claim)),
         }
     }
@@ -117,6 +137,10 @@ impl Running {
 
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     fn halt(&self) -> Result<(), PortError> {
+        if self.sockets.is_some() {
+            // They are closed with the queues.
+            return Ok(());
+        }
         self.drain();
         self.flow().close(self.id.get());
         // SAFETY: a started port without users of its queues.
@@ -143,6 +167,11 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// What DPDK is not asked about a port that it does not know.
+    fn unsupported(&self, operation: &'static str) -> PortError {
+        self.error(operation, Errno::ENOTSUP)
     }
 
     fn take_claim(&self) -> Option<Claim> {
@@ -248,7 +277,10 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`] when the driver does not say.
     pub fn info(&self) -> Result<PortInfo, PortError> {
-        PortInfo::of(self.running.id, &self.running.name)
+        match &self.running.sockets {
+            Some(sockets) => Ok(sockets.interface.info(self.running.id, &self.running.name)),
+            None => PortInfo::of(self.running.id, &self.running.name),
+        }
     }
 
     /// What became of the RSS configuration.
@@ -270,6 +302,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn stats(&self) -> Result<PortStats, PortError> {
+        if let Some(sockets) = &self.running.sockets {
+            return Ok(sockets.stats());
+        }
         stats::basic(self.running.id).map_err(|errno| self.running.error("read statistics", errno))
     }
 
@@ -278,6 +313,10 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn reset_stats(&self) -> Result<(), PortError> {
+        if let Some(sockets) = &self.running.sockets {
+            sockets.reset_stats();
+            return Ok(());
+        }
         // SAFETY: a port that we hold.
         self.running.call("reset statistics", |id| unsafe { sys::rte_eth_stats_reset(id) })
     }
@@ -287,6 +326,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn xstats(&self) -> Result<Vec<(String, u64)>, PortError> {
+        if self.running.sockets.is_some() {
+            return Err(self.running.unsupported("read extended statistics"));
+        }
         stats::extended(self.running.id)
             .map_err(|errno| self.running.error("read extended statistics", errno))
     }
@@ -305,6 +347,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn link(&self) -> Result<Link, PortError> {
+        if let Some(sockets) = &self.running.sockets {
+            return sockets.interface.link(&self.running.name);
+        }
         let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
         self.running.call("read the link state", |id| {
             // SAFETY: four valid places.
@@ -339,6 +384,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`].
     pub fn mtu(&self) -> Result<u16, PortError> {
+        if let Some(sockets) = &self.running.sockets {
+            return sockets.interface.mtu(&self.running.name);
+        }
         let mut mtu = 0;
         // SAFETY: a valid place.
         self.running.call("read the MTU", |id| unsafe { sys::rte_eth_dev_get_mtu(id, &raw mut mtu) })?;
@@ -351,6 +399,9 @@ impl StartedPort {
     /// [`PortError::Range`] outside of what the port takes, [`PortError::Unsupported`] for a driver that has
     /// none or cannot change it while running, or [`PortError::Operation`].
     pub fn set_mtu(&self, mtu: u16) -> Result<(), PortError> {
+        if let Some(sockets) = &self.running.sockets {
+            return sockets.interface.set_mtu(&self.running.name, mtu);
+        }
         let info = self.info()?;
         let (min, max) = (*info.mtu_range.start(), *info.mtu_range.end());
         if !info.mtu_range.contains(&mtu) {
@@ -363,6 +414,9 @@ impl StartedPort {
 
     /// The MAC address.
     pub fn mac(&self) -> MacAddr {
+        if let Some(sockets) = &self.running.sockets {
+            return sockets.interface.mac();
+        }
         info::mac_of(self.running.id)
     }
 

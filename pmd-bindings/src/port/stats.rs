@@ -28,6 +28,31 @@ pub struct PortStats {
     pub rx_no_mbuf: u64,
 }
 
+impl PortStats {
+    /// Field by field.
+    fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            rx_packets: each(self.rx_packets, other.rx_packets),
+            tx_packets: each(self.tx_packets, other.tx_packets),
+            rx_bytes: each(self.rx_bytes, other.rx_bytes),
+            tx_bytes: each(self.tx_bytes, other.tx_bytes),
+            rx_missed: each(self.rx_missed, other.rx_missed),
+            rx_errors: each(self.rx_errors, other.rx_errors),
+            tx_errors: each(self.tx_errors, other.tx_errors),
+            rx_no_mbuf: each(self.rx_no_mbuf, other.rx_no_mbuf),
+        }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// What was counted since then.
+    pub(super) fn minus(self, then: Self) -> Self {
+        self.with(then, u64::wrapping_sub)
+    }
+}
+
 pub(super) fn basic(id: PortId) -> Result<PortStats, Errno> {
     // SAFETY: a structure of integers, for which zero is a value.
     let mut raw: sys::rte_eth_stats = unsafe { std::mem::zeroed() };

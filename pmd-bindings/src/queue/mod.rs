@@ -1,8 +1,8 @@
 //! [`RxQueue`] and [`TxQueue`]: bursts in, bursts out.
 //!
 //! A queue is moved to the one thread that polls it and comes back when its port stops; holding it keeps the
-//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do. What is not
-//! sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
+//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, or to a packet socket. What
+//! is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -17,6 +17,7 @@ use crate::burst::Burst;
 use crate::error::{Errno, PortError};
 use crate::mbuf::{BUF_LEN, DATA_LEN, DATA_OFF, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
+use crate::socket::{Receiver, Sender};
 
 /// Most packets of one [`RxQueue::receive_into`].
 const AT_ONCE: usize = 64;
@@ -25,6 +26,8 @@ const AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub struct RxQueue {
     end: End,
+    /// Where packets come from when the port is no ethdev.
+    socket: Option<Box<Receiver>>,
     split_drops: u64,
     /// Whether packets are looked at for short heads and second owners; see `port::config`.
     looks: bool,
@@ -34,11 +37,14 @@ pub struct RxQueue {
 #[derive(Debug)]
 pub struct TxQueue {
     end: End,
+    /// Where packets go when the port is no ethdev.
+    socket: Option<Box<Sender>>,
 }
 
 /// What both kinds have.
 #[derive(Debug)]
 struct End {
+    /// The driver's functions; of no use where there is a socket.
     ops: NonNull<sys::rte_eth_fp_ops>,
     port: PortId,
     queue: u16,
@@ -81,7 +87,16 @@ unsafe fn queue_data(
 
 impl RxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        Self { end: End::new(running, queue), split_drops: 0, looks: running.looks_at_packets() }
+        Self {
+            end: End::new(running, queue),
+            socket: None,
+            split_drops: 0,
+            looks: running.looks_at_packets(),
+        }
+    }
+
+    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, receiver: Receiver) -> Self {
+        Self { socket: Some(Box::new(receiver)), ..Self::new(running, queue) }
     }
 
     /// Receives into the burst's spare capacity and returns how many packets were added. Some drivers deliver
@@ -147,6 +162,10 @@ impl RxQueue {
     /// `slots` has room for `count` pointers.
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        if let Some(socket) = &mut self.socket {
+            // SAFETY: the caller's promise.
+            return unsafe { socket.receive(slots, count) };
+        }
         let count = count.min(usize::from(u16::MAX)) as u16;
         // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
         // the port from stopping.
@@ -238,7 +257,11 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
 
 impl TxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        Self { end: End::new(running, queue) }
+        Self { end: End::new(running, queue), socket: None }
+    }
+
+    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: Sender) -> Self {
+        Self { socket: Some(Box::new(sender)), ..Self::new(running, queue) }
     }
 
     /// Sends from the front of the burst and returns how many packets went. The others stay, in order.
@@ -281,6 +304,10 @@ impl TxQueue {
     /// `slots` holds `count` packets, of which those returned as sent or taken away have another owner then.
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
+        if let Some(socket) = &mut self.socket {
+            // SAFETY: the caller's promise; what is gone belongs to nobody any more.
+            return (unsafe { socket.send(slots, count) }, count);
+        }
         let mut left = count as u16;
         // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
         // the port from stopping.
@@ -304,6 +331,9 @@ impl TxQueue {
     /// and returns how many of the first packets can be sent. The one after them cannot.
     pub fn prepare(&mut self, burst: &mut Burst) -> usize {
         let offered = burst.len().min(usize::from(u16::MAX));
+        if self.socket.is_some() {
+            return offered;
+        }
         // SAFETY: as in `burst`.
         let ops = unsafe { self.end.ops.as_ref() };
         let Some(prepare) = ops.tx_pkt_prepare else { return offered };

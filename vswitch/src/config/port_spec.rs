@@ -100,6 +100,17 @@ pub struct AfPacketPort {
     pub queues: u16,
 }
 
+/// One end of a veth, through packet sockets with the kernel's offloads; the other end is a container's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct VethPort {
+    /// The interface's name, of the end that is the switch's.
+    pub iface: String,
+    /// Queue pairs: sockets of one fanout group.
+    #[serde(default = "one")]
+    pub queues: u16,
+}
+
 /// An existing kernel interface through AF_XDP sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -264,6 +275,8 @@ kinds! {
     AfPacket(AfPacketPort) = "af-packet",
     /// AF_XDP sockets.
     AfXdp(AfXdpPort) = "af-xdp",
+    /// One end of a veth.
+    Veth(VethPort) = "veth",
     /// A memif.
     Memif(MemifPort) = "memif",
     /// Capture files and interfaces.

@@ -40,6 +40,11 @@ pub enum OpenError {
         "interface {iface} exists already and is no free tap: {why}; choose another name, or `ip link del {iface}`"
     )]
     NoTap { iface: String, why: String },
+    /// An interface is no end of a veth.
+    #[error(
+        "interface {iface} is no veth, its driver is {driver}; for an interface of another kind write kind = \"af-packet\""
+    )]
+    NoVeth { iface: String, driver: String },
     /// Something about an interface could not be read or set.
     #[error("interface {iface}: cannot {operation}: {source}")]
     Interface {

@@ -21,6 +21,7 @@ mod representor;
 mod ring;
 mod tap;
 mod traits;
+mod veth;
 mod vhost_user;
 mod virtio_user;
 
@@ -101,6 +102,8 @@ enum DeviceSpec {
     Named { name: String, args: String },
     /// A device of the PCI bus, with devargs.
     Pci(String),
+    /// A kernel interface, without an ethdev.
+    Interface(String),
     /// A port made of rings.
     Rings(ring::PortRings),
 }
@@ -126,6 +129,7 @@ fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenEr
         PortSpec::Tap(spec) => tap::plan(spec, opening),
         PortSpec::AfPacket(spec) => af_packet::plan(spec, opening),
         PortSpec::AfXdp(spec) => af_xdp::plan(spec, opening),
+        PortSpec::Veth(spec) => veth::plan(spec, opening),
         PortSpec::Memif(spec) => memif::plan(spec, opening),
         PortSpec::Pcap(spec) => pcap::plan(spec, opening),
         PortSpec::Ring(spec) => ring::plan(spec, opening),
@@ -203,6 +207,9 @@ fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'
         }
         DeviceSpec::Pci(devargs) => {
             Port::open(eal, &devargs).map_err(|error| (None, discreet(error, &devargs)))
+        }
+        DeviceSpec::Interface(iface) => {
+            Port::on_interface(eal, &format!("veth{unique}"), &iface).map_err(|error| (None, error))
         }
         DeviceSpec::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
     }

@@ -43,6 +43,7 @@ impl Presence {
         match spec {
             PortSpec::AfPacket(spec) => Self::interface(&spec.iface),
             PortSpec::AfXdp(spec) => Self::interface(&spec.iface),
+            PortSpec::Veth(spec) => Self::interface(&spec.iface),
             PortSpec::Tap(spec) => Self::tap(&spec.iface),
             PortSpec::Pci(spec) => Self::pci(Path::new(pci::DEVICES), &spec.address),
             PortSpec::Representor(spec) => Self::pci(Path::new(pci::DEVICES), &spec.pf),

@@ -185,6 +185,7 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
             ..PcapPort::default()
         }),
         9 => PortSpec::Ring(RingPort { name: flag.then(|| format!("r{n}")), peer: None }),
+        11 => PortSpec::Veth(VethPort { iface: format!("v{n}"), queues }),
         10 => PortSpec::Null(NullPort { size: 64 + n % 1000, copy: flag }),
         _ => PortSpec::Raw(RawPort { vdev: format!("net_ring{n},a=1"), trusted_peer: flag }),
     }

@@ -132,6 +132,10 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
             found.check("iface", check_iface(&packet.iface));
             found.check("queues", check_queues(packet.queues));
         }
+        PortSpec::Veth(veth) => {
+            found.check("iface", check_iface(&veth.iface));
+            found.check("queues", check_queues(veth.queues));
+        }
         PortSpec::AfXdp(xdp) => {
             found.check("iface", check_iface(&xdp.iface));
             found.check("queues", check_queues(xdp.queues));
@@ -228,6 +232,7 @@ fn resources(spec: &PortSpec) -> HashSet<String> {
         PortSpec::Tap(tap) => vec![iface(&tap.iface)],
         PortSpec::AfPacket(packet) => vec![iface(&packet.iface)],
         PortSpec::AfXdp(xdp) => vec![iface(&xdp.iface)],
+        PortSpec::Veth(veth) => vec![iface(&veth.iface)],
         PortSpec::Memif(memif) => {
             vec![
                 format!("memif {} of socket {} ({:?})", memif.id, tidy(&memif.socket), memif.role)

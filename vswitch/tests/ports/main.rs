@@ -5,13 +5,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod ports_support;
+mod support;
+mod veth;
 
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use ports_support::{Lab, Namespace, frame, links, pass, run, spec, veth};
+use support::{Lab, Namespace, frame, links, pass, run, spec, veth};
 use vswitch::port::{self, OpenError};
 
 #[test]
@@ -292,8 +293,8 @@ fn memifs_share_a_socket_and_keep_apart() {
     }
     let error = lab.open(&memif("server", 1)).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
-    clients.into_iter().for_each(ports_support::Running::close);
-    servers.into_iter().for_each(ports_support::Running::close);
+    clients.into_iter().for_each(support::Running::close);
+    servers.into_iter().for_each(support::Running::close);
     lab.check_clean(&[]);
 }
 
@@ -346,6 +347,7 @@ fn hot_attach_and_detach_twenty_times() {
         vec![r#"kind = "af-packet", iface = "v0""#.to_owned()],
         vec![device.clone()],
         vec![device, driver],
+        vec![r#"kind = "veth", iface = "v0""#.to_owned()],
         vec![r#"kind = "pcap", iface = "v0""#.to_owned()],
         vec![r#"kind = "ring", name = "a", peer = "b""#.to_owned(), r#"kind = "null""#.to_owned()],
         // Last: the driver of DPDK 22.11 never closes the listener of a server, one descriptor a time.
@@ -358,7 +360,7 @@ fn hot_attach_and_detach_twenty_times() {
         for round in 0..20u16 {
             let ports: Vec<_> = group.iter().map(|spec| lab.run(spec)).collect();
             pass_own(&mut steady, round);
-            ports.into_iter().rev().for_each(ports_support::Running::close);
+            ports.into_iter().rev().for_each(support::Running::close);
             assert_eq!(links().into_iter().collect::<Vec<_>>(), ["v0", "v1"], "{group:?}");
             assert!(!vhost.exists() && !memif.exists(), "{group:?}");
             // The first round may start threads of DPDK's own.
@@ -378,7 +380,7 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn pass_own(port: &mut ports_support::Running, number: u16) {
+fn pass_own(port: &mut support::Running, number: u16) {
     let frames = [frame(number, 64)];
     assert_eq!(port.send(0, &frames), 1);
     port.expect(&frames);

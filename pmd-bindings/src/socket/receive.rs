@@ -1,0 +1,216 @@
+//! [`Receiver`]: frames out of a socket's ring, and super-frames out of its queue.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+use wire::PacketBuf;
+
+use super::Socket;
+use super::ring::{Ring, Slot};
+use super::vnet::{VNET_BYTES, VnetHeader};
+use crate::mbuf::Mbuf;
+use crate::mempool::Mempool;
+
+/// Segments of a packet at most: 64 KiB in buffers that are half as large as usual.
+const MAX_SEGMENTS: usize = 64;
+
+/// The receiving half of a socket.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    socket: Arc<Socket>,
+    ring: Ring,
+    pool: Mempool,
+}
+
+/// What became of the frame in front.
+enum Taken {
+    Packet(Mbuf),
+    /// Nothing of use, and counted.
+    Lost,
+    /// The pool is exhausted; the frame is still there.
+    NoBuffer,
+}
+
+impl Receiver {
+    pub(super) fn new(socket: Arc<Socket>, ring: Ring, pool: Mempool) -> Self {
+        Self { socket, ring, pool }
+    }
+
+    /// Takes up to `count` packets, the first ones of `slots`, and returns how many.
+    ///
+    /// # Safety
+    /// `slots` has room for `count` pointers.
+    #[inline]
+    pub(crate) unsafe fn receive(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        let (mut received, mut bytes) = (0, 0);
+        while received < count
+            && let Some(front) = self.ring.front()
+        {
+            match take(&self.socket, &self.pool, front) {
+                Taken::Packet(packet) => {
+                    bytes += packet.len() as u64;
+                    // SAFETY: `received` is below `count`.
+                    unsafe { slots.wrapping_add(received).write(packet.into_raw().as_ptr()) };
+                    received += 1;
+                }
+                Taken::Lost => {}
+                Taken::NoBuffer => {
+                    self.socket.counters.rx_no_mbuf.add(1);
+                    break;
+                }
+            }
+            self.ring.pass_back();
+        }
+        if received > 0 {
+            self.socket.counters.rx_packets.add(received as u64);
+            self.socket.counters.rx_bytes.add(bytes);
+        }
+        received
+    }
+}
+
+#[inline]
+fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>) -> Taken {
+    let (packet, vnet) = if front.len <= front.bytes.len() {
+        (pool.alloc_from(front.bytes), front.vnet)
+    } else if front.queued {
+        match read_queued(socket, pool, front.len) {
+            Queued::Packet(packet, vnet) => (Some(packet), vnet),
+            Queued::Lost => return lost(socket),
+            Queued::NoBuffer => (None, front.vnet),
+        }
+    } else {
+        // The queue was full: half a frame is of no use to anybody.
+        return lost(socket);
+    };
+    let Some(mut packet) = packet else { return Taken::NoBuffer };
+    packet.segment().set_port(socket.port.get());
+    vnet.tell(packet.segment());
+    if let Some(tag) = front.tag
+        && !put_tag(&mut packet, tag)
+    {
+        return lost(socket);
+    }
+    Taken::Packet(packet)
+}
+
+#[cold]
+fn lost(socket: &Socket) -> Taken {
+    socket.counters.rx_errors.add(1);
+    Taken::Lost
+}
+
+/// Puts a tag back where the kernel took it out. What the kernel says of checksums counts from the frame's beginning and is kept as a
+/// fact about the packet only, so nothing else moves.
+fn put_tag(packet: &mut Mbuf, (tpid, tci): (u16, u16)) -> bool {
+    let Some(head) = packet.prepend(4).filter(|head| head.len() >= 16) else { return false };
+    head.copy_within(4..16, 0);
+    head[12..14].copy_from_slice(&tpid.to_be_bytes());
+    head[14..16].copy_from_slice(&tci.to_be_bytes());
+    true
+}
+
+enum Queued {
+    Packet(Mbuf, VnetHeader),
+    Lost,
+    NoBuffer,
+}
+
+/// The next frame of the socket's queue, of which the ring says that it is `len` bytes long.
+#[inline(never)]
+fn read_queued(socket: &Socket, pool: &Mempool, len: usize) -> Queued {
+    let Some(packet) = pool.alloc() else { return Queued::NoBuffer };
+    let mut vnet = [0u8; VNET_BYTES];
+    let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_SEGMENTS + 1];
+    places[0].write(libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: VNET_BYTES });
+    let head = packet.segment();
+    let (mut used, mut room, mut last) = (0usize, 0, head);
+    loop {
+        used += 1;
+        room += last.tailroom();
+        places[used].write(libc::iovec { iov_base: last.data().cast(), iov_len: last.tailroom() });
+        if room >= len || used == MAX_SEGMENTS {
+            break;
+        }
+        // Linked at once, so that dropping `packet` frees it on any way out.
+        let Some(next) = pool.alloc() else { return Queued::NoBuffer };
+        let next = next.into_segment();
+        last.set_next(Some(next));
+        head.set_nb_segs(used as u16 + 1);
+        last = next;
+    }
+    // SAFETY: a structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = places.as_mut_ptr().cast();
+    message.msg_iovlen = used + 1;
+    // SAFETY: each place is memory that is ours, with its size: the header and the tailrooms of fresh segments.
+    let got = unsafe { next(socket, &mut message) };
+    let got = got.and_then(|got| got.checked_sub(VNET_BYTES));
+    if got != Some(len) || message.msg_flags & libc::MSG_TRUNC != 0 {
+        // Not the frame that the ring means: what it says of those behind it would be of others, too.
+        empty(socket);
+        return Queued::Lost;
+    }
+    let mut left = len;
+    let mut segment = Some(head);
+    let mut filled = 0;
+    while let Some(now) = segment {
+        let here = left.min(now.tailroom());
+        // Not over the room of a buffer, which is at most 65,535.
+        now.set_data_len(here as u16);
+        left -= here;
+        filled += 1;
+        segment = now.next();
+        if left == 0 {
+            now.set_next(None);
+            break;
+        }
+    }
+    if let Some(unused) = segment {
+        // SAFETY: just unlinked: ours, and part of no packet.
+        unsafe { sys::dpdk_sys_mbuf_free(unused.as_ptr()) };
+    }
+    head.set_nb_segs(filled);
+    // As many bytes as the ring said, which is 64 KiB at most.
+    head.set_pkt_len(len as u32);
+    Queued::Packet(packet, VnetHeader::read(vnet))
+}
+
+/// The next message of the socket's queue; its length. A notice of the kernel (that the link went down meanwhile) comes in its
+/// place, once, and is passed over.
+///
+/// # Safety
+/// `message` names places that may be written.
+unsafe fn next(socket: &Socket, message: &mut libc::msghdr) -> Option<usize> {
+    const NOTICES: usize = 4;
+    let fd = socket.fd.as_fd().as_raw_fd();
+    for _ in 0..NOTICES {
+        // SAFETY: an open socket; the rest is the caller's promise.
+        let got = unsafe { libc::recvmsg(fd, std::ptr::from_mut(message), libc::MSG_DONTWAIT) };
+        if let Ok(got) = usize::try_from(got) {
+            return Some(got);
+        }
+        if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+            return None;
+        }
+    }
+    None
+}
+
+/// Throws away what is in the socket's queue, so that the frames of the ring that come after it find their own again. Those that are
+/// in the ring already are lost.
+#[cold]
+fn empty(socket: &Socket) {
+    const AT_MOST: usize = 4096;
+    // SAFETY: a structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    for _ in 0..AT_MOST {
+        // SAFETY: without places nothing is written.
+        if unsafe { next(socket, &mut message) }.is_none() {
+            break;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! [`Sender`]: a burst of packets to a socket by one system call.
+//!
+//! The kernel copies a packet from its segments, so that its buffers are free again at once. Each has a header in front that asks
+//! for what the packet asks for ([`VnetHeader`]); the kernel, or whoever receives, completes the checksum or cuts.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use super::Socket;
+use super::vnet::{VNET_BYTES, VnetHeader};
+use crate::mbuf::Segment;
+use std::ptr::NonNull;
+
+/// Packets of one system call.
+const AT_ONCE: usize = 32;
+/// Pieces of memory of one system call. A packet of 64 KiB has 33 segments of the usual size; the kernel takes 1,024 a packet.
+const PIECES: usize = 1024;
+
+/// The sending half of a socket.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    socket: Arc<Socket>,
+    scratch: Box<Scratch>,
+}
+
+/// What a call points to; nothing in it is used after the call.
+struct Scratch {
+    headers: [VnetHeader; AT_ONCE],
+    pieces: [libc::iovec; PIECES],
+    messages: [libc::mmsghdr; AT_ONCE],
+}
+
+// SAFETY: its pointers are written before each call and not looked at after it.
+unsafe impl Send for Scratch {}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}
+
+impl Sender {
+    pub(super) fn new(socket: Arc<Socket>) -> Self {
+        // SAFETY: integers and pointers, for which zero is a value.
+        let scratch = unsafe { Box::<Scratch>::new_zeroed().assume_init() };
+        Self { socket, scratch }
+    }
+
+    /// Sends from the front of `count` packets and returns how many are gone: sent, or refused by the kernel for what
+    /// they are and counted as `tx_errors`. The kernel's lack of room leaves the rest where it is.
+    ///
+    /// # Safety
+    /// `slots` holds `count` packets; those that are gone have been freed.
+    pub(crate) unsafe fn send(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
+        let mut gone = 0;
+        while gone < count {
+            // SAFETY: packets of the caller, so many.
+            let offered = unsafe { self.prepare(slots.wrapping_add(gone), count - gone) };
+            let fd = self.socket.fd.as_fd().as_raw_fd();
+            let messages = self.scratch.messages.as_mut_ptr();
+            // SAFETY: so many messages, each with pieces in packets that we hold, and headers in `scratch`.
+            let sent = unsafe { libc::sendmmsg(fd, messages, offered as u32, libc::MSG_DONTWAIT) };
+            let refused = match usize::try_from(sent) {
+                Ok(sent) => {
+                    // SAFETY: the caller's packets; the kernel has copied them.
+                    let bytes = unsafe { free(slots.wrapping_add(gone), sent) };
+                    self.socket.counters.tx_packets.add(sent as u64);
+                    self.socket.counters.tx_bytes.add(bytes);
+                    gone += sent;
+                    // Why it was not more the next call says.
+                    continue;
+                }
+                Err(_) => io::Error::last_os_error(),
+            };
+            match refused.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // No room: later. No link, no interface: control sees to it.
+                Some(libc::EAGAIN | libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::ENOMEM) => break,
+                // Too long, or not what its header says; or lost on the way out (ENOBUFS).
+                _ => {
+                    // SAFETY: the first of the packets that are left.
+                    unsafe { free(slots.wrapping_add(gone), 1) };
+                    self.socket.counters.tx_errors.add(1);
+                    gone += 1;
+                }
+            }
+        }
+        gone
+    }
+
+    /// Writes the messages for as many of the packets as one call takes; at least one.
+    ///
+    /// # Safety
+    /// `slots` holds `count` packets, one at least.
+    unsafe fn prepare(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
+        let Scratch { headers, pieces, messages } = &mut *self.scratch;
+        let mut used = 0;
+        for index in 0..count.min(AT_ONCE) {
+            // SAFETY: the caller's promise.
+            let Some(head) = (unsafe { segment(slots.wrapping_add(index)) }) else { return index };
+            let segments = usize::from(head.nb_segs());
+            if index > 0 && used + 1 + segments > PIECES {
+                return index;
+            }
+            headers[index] = VnetHeader::of(head);
+            let first = used;
+            pieces[used] = libc::iovec { iov_base: (&raw mut headers[index]).cast(), iov_len: VNET_BYTES };
+            used += 1;
+            let mut next = Some(head);
+            while let Some(segment) = next.filter(|_| used < PIECES) {
+                let length = usize::from(segment.data_len());
+                pieces[used] = libc::iovec { iov_base: segment.data().cast(), iov_len: length };
+                used += 1;
+                next = segment.next();
+            }
+            let message = &mut messages[index].msg_hdr;
+            message.msg_iov = &raw mut pieces[first];
+            message.msg_iovlen = used - first;
+        }
+        count.min(AT_ONCE)
+    }
+}
+
+/// The packet in a slot.
+///
+/// # Safety
+/// The slot holds a packet of the caller.
+unsafe fn segment(slot: *const *mut sys::rte_mbuf) -> Option<Segment> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { slot.read() };
+    // SAFETY: as above; the handle is dropped before the packet.
+    NonNull::new(raw).map(|raw| unsafe { Segment::new(raw) })
+}
+
+/// Frees the first `count` packets; how many bytes they had.
+///
+/// # Safety
+/// `slots` holds so many packets, which nobody uses any more.
+unsafe fn free(slots: *const *mut sys::rte_mbuf, count: usize) -> u64 {
+    let mut bytes = 0;
+    for index in 0..count {
+        // SAFETY: the caller's promise.
+        let Some(head) = (unsafe { segment(slots.wrapping_add(index)) }) else { continue };
+        bytes += u64::from(head.pkt_len());
+        // SAFETY: as above.
+        unsafe { sys::dpdk_sys_mbuf_free(head.as_ptr()) };
+    }
+    bytes
+}

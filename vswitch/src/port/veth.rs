@@ -1,0 +1,34 @@
+//! `veth`: one end of a veth, whose other end is a container's, through packet sockets of our own. No ethdev, so that there may be
+//! as many as a host has containers, and with the kernel's offloads both ways: what the container leaves to "its device" (checksums,
+//! segmentation) is told with each frame, and nobody need run `ethtool`.
+
+use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits, preflight};
+use crate::config::port_spec::VethPort;
+
+/// The driver's limit.
+const MAX_QUEUES: u16 = 16;
+
+pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
+    preflight::capable("veth", preflight::NET_RAW)?;
+    opening.take(format!("interface {}", spec.iface))?;
+    preflight::interface_up(&spec.iface)?;
+    if spec.queues > MAX_QUEUES {
+        return Err(OpenError::Value {
+            key: "queues",
+            value: spec.queues.to_string(),
+            why: "is more than the driver has; write at most 16",
+        });
+    }
+    let driver = pmd::process::interface_driver(&spec.iface).unwrap_or_else(|_| "no driver".into());
+    if driver != "veth" {
+        return Err(OpenError::NoVeth { iface: spec.iface.clone(), driver });
+    }
+    let traits = Traits {
+        equal_queues: true,
+        min_tx_queues: spec.queues,
+        mtu: MtuControl::Interface(spec.iface.clone()),
+        tells_link: true,
+        ..Traits::exactly(spec.queues)
+    };
+    Ok(DevicePlan::new(DeviceSpec::Interface(spec.iface.clone()), traits))
+}

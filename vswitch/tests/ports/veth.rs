@@ -1,0 +1,278 @@
+//! Ports on veths by packet sockets: frames of every length, super-frames with what the kernel says of them, tags, and what a peer or an
+//! operator may do to the interface meanwhile.
+
+use std::time::{Duration, Instant};
+
+use pmd::{Burst, Mbuf};
+use wire::packet::L4Checksum;
+use wire::{ChecksumState, PacketBuf, TxRequest};
+
+use super::support::{Lab, Running, frame, pass, run, veth};
+
+/// Polls until packets came that are ours, by their MAC addresses, and returns them.
+fn receive(port: &mut Running, count: usize) -> Vec<Mbuf> {
+    let start = Instant::now();
+    let mut burst = Burst::with_capacity(32);
+    let mut got = Vec::new();
+    while got.len() < count {
+        assert!(start.elapsed() < Duration::from_secs(10), "{} of {count} packets", got.len());
+        port.rx[0].receive(&mut burst);
+        got.extend(burst.drain().filter(|packet| packet.head().starts_with(&[0x52, 0x54, 0, 0, 0, 2])));
+    }
+    got
+}
+
+/// A TCP segment over IPv4 with so many bytes of payload, whose checksum field holds the pseudo-header sum.
+fn segment(payload: usize) -> Vec<u8> {
+    let mut bytes = frame(7, 14 + 20 + 20 + payload);
+    bytes[14 + 9] = 6;
+    let tcp = [0x1f, 0x40, 0x23, 0x28, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
+    bytes[34..54].copy_from_slice(&tcp);
+    let length = (20 + payload) as u16;
+    let sum = wire::checksum::pseudo_v4([198, 18, 0, 1], [198, 18, 0, 2], 6, length).fold();
+    bytes[50..52].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn frames_of_every_length_pass_both_ways() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run_with(r#"kind = "veth", iface = "v0""#, 1, Some(9000));
+    let mut far = lab.run_with(r#"kind = "veth", iface = "v1""#, 1, Some(9000));
+    assert_eq!(pmd::process::interface_mtu("v0").unwrap(), 9000);
+    assert!(pmd::interface::is_promiscuous("v0").unwrap() || far.port.info().unwrap().if_index.is_some());
+    // Around the size of a slot, of a buffer, of two.
+    for length in [60, 64, 1514, 1900, 1950, 1982, 1983, 2048, 2049, 4096, 9014] {
+        pass(&mut near, &mut far, 50, length);
+        pass(&mut far, &mut near, 50, length);
+    }
+    let (sent, received) = (near.port.stats().unwrap(), far.port.stats().unwrap());
+    assert_eq!((sent.tx_errors, received.rx_errors, received.rx_missed), (0, 0, 0));
+    assert!(sent.tx_packets >= 550 && sent.tx_bytes > sent.tx_packets * 60);
+    near.port.reset_stats().unwrap();
+    assert_eq!(near.port.stats().unwrap(), pmd::PortStats::default());
+    near.close();
+    far.close();
+    assert_eq!(pmd::process::interface_mtu("v0").unwrap(), 1500, "a raised MTU is set back");
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn a_super_frame_goes_whole_and_says_so() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let bytes = segment(60_000);
+    let request = TxRequest {
+        l2_len: 14,
+        l3_len: 20,
+        l4_len: 20,
+        l4_checksum: Some(L4Checksum::Tcp),
+        tso_size: 1448,
+        ..TxRequest::default()
+    };
+    // One that is short and only wants its checksum between two that are long: the order stays.
+    for (payload, tso_size) in [(60_000, 1448), (100, 0), (65_000, 1000), (1400, 0)] {
+        let mut packet = lab.pool.alloc_from(&segment(payload)).unwrap();
+        packet.request_tx(TxRequest { tso_size, ..request });
+        let mut burst = Burst::with_capacity(1);
+        burst.push(packet).unwrap();
+        assert_eq!(near.tx[0].send(&mut burst), 1);
+    }
+    let got = receive(&mut far, 4);
+    let facts = |packet: &Mbuf| (packet.len(), packet.rx_facts().gso_size, packet.rx_facts().l4_checksum);
+    let partial = ChecksumState::Partial;
+    let told: Vec<_> = got.iter().map(facts).collect();
+    assert_eq!(
+        told,
+        [(60_054, 1448, partial), (154, 0, partial), (65_054, 1000, partial), (1454, 0, partial)]
+    );
+    assert_eq!(got[0].to_vec(), bytes);
+    assert!(got[0].head().len() > 256, "the headers are in the first segment");
+    drop(got);
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn a_frame_that_the_kernel_refuses_is_counted_and_holds_up_nobody() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let frames = [frame(1, 100), frame(2, 4000), frame(3, 100), frame(4, 4000), frame(5, 100)];
+    assert_eq!(near.send(0, &frames), 5);
+    far.expect(&[frame(1, 100), frame(3, 100), frame(5, 100)]);
+    let stats = near.port.stats().unwrap();
+    assert_eq!((stats.tx_packets, stats.tx_errors), (3, 2));
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn the_link_is_that_of_the_other_end_and_comes_back() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    assert!(near.port.link().unwrap().up);
+    run("ip link set v1 down");
+    assert!(!near.port.link().unwrap().up);
+    near.send(0, &[frame(1, 60)]);
+    run("ip link set v1 up");
+    assert!(near.port.link().unwrap().up);
+    // Both sockets have a notice of what was, which must cost neither a frame nor a super-frame.
+    far.drain();
+    near.drain();
+    let mut packet = lab.pool.alloc_from(&segment(50_000)).unwrap();
+    packet.request_tx(TxRequest {
+        l2_len: 14,
+        l3_len: 20,
+        l4_len: 20,
+        l4_checksum: Some(L4Checksum::Tcp),
+        tso_size: 1448,
+        ..TxRequest::default()
+    });
+    let mut burst = Burst::with_capacity(1);
+    burst.push(packet).unwrap();
+    let start = Instant::now();
+    while near.tx[0].send(&mut burst) == 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "the socket takes nothing after the link came back"
+        );
+    }
+    assert_eq!(receive(&mut far, 1)[0].len(), 50_054);
+    pass(&mut near, &mut far, 50, 1514);
+    pass(&mut far, &mut near, 50, 1514);
+    assert_eq!(far.port.stats().unwrap().rx_errors, 0);
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn an_interface_that_goes_is_told_and_harms_nobody() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let opened = lab.open(r#"kind = "veth", iface = "v0""#).unwrap();
+    let presence = opened.presence.clone();
+    let mut near = lab.start(opened, 1, None);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    pass(&mut near, &mut far, 10, 100);
+    assert_eq!(presence.fault(), None);
+    run("ip link del v0");
+    assert!(presence.fault().unwrap().contains("v0"));
+    assert!(!near.port.link().unwrap().up && !far.port.link().unwrap().up);
+    for _ in 0..10 {
+        near.send(0, &[frame(1, 60)]);
+        assert!(near.receive().is_empty());
+    }
+    assert!(near.port.mtu().is_err());
+    near.close();
+    far.close();
+    lab.check_clean(&[]);
+}
+
+#[test]
+fn an_exhausted_pool_leaves_frames_where_they_are() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    pass(&mut near, &mut far, 1, 60);
+    let frames: Vec<Vec<u8>> = (0..20).map(|number| frame(number, 200)).collect();
+    near.send(0, &frames);
+    let mut packet = lab.pool.alloc_from(&segment(60_000)).unwrap();
+    packet.request_tx(TxRequest {
+        l2_len: 14,
+        l3_len: 20,
+        l4_len: 20,
+        l4_checksum: Some(L4Checksum::Tcp),
+        tso_size: 1448,
+        ..TxRequest::default()
+    });
+    let mut burst = Burst::with_capacity(1);
+    burst.push(packet).unwrap();
+    assert_eq!(near.tx[0].send(&mut burst), 1);
+    // All but ten buffers are somebody else's now.
+    let mut held: Vec<Mbuf> = std::iter::from_fn(|| lab.pool.alloc()).collect();
+    held.truncate(held.len() - 10);
+    let some = receive(&mut far, 10);
+    let mut burst = Burst::with_capacity(32);
+    assert_eq!(far.rx[0].receive(&mut burst), 0, "there is no buffer");
+    assert!(far.port.stats().unwrap().rx_no_mbuf > 0);
+    drop((some, held));
+    let rest = receive(&mut far, 11);
+    assert_eq!(rest.last().unwrap().len(), 60_054, "the super-frame waited, too");
+    assert_eq!(lab.pool.in_use(), 10 + 33 - 3, "nothing of what was begun is lost");
+    drop(rest);
+    assert_eq!(far.port.stats().unwrap().rx_errors, 0);
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn flows_spread_over_the_sockets_of_a_port() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0", queues = 2"#);
+    assert_eq!((near.rx.len(), near.tx.len()), (2, 2));
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let frames: Vec<Vec<u8>> = (0..64).map(|number| frame(number, 100)).collect();
+    for some in frames.chunks(16) {
+        assert_eq!(far.send(0, some), some.len());
+    }
+    let queues = near.expect(&frames);
+    assert!(queues.contains(&0) && queues.contains(&1), "both queues received: {queues:?}");
+    assert_eq!(near.send(0, &frames[..8]) + near.send(1, &frames[8..16]), 16);
+    far.expect(&frames[..16]);
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn ports_come_and_go_and_leave_nothing() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
+    for _ in 0..50 {
+        let near = lab.run(r#"kind = "veth", iface = "v0", queues = 2"#);
+        let far = lab.run(r#"kind = "veth", iface = "v1""#);
+        assert_ne!(near.port.id(), far.port.id());
+        near.close();
+        far.close();
+    }
+    assert_eq!(descriptors(), before);
+    assert!(!pmd::interface::is_promiscuous("v0").unwrap());
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn only_a_veth_that_is_there_and_up_is_one() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    run("ip link set v1 down");
+    run("ip tuntap add mode tap name t0");
+    run("ip link set t0 up");
+    let cases = [
+        (r#"kind = "veth", iface = "none""#, ["\"none\"", "ip link"]),
+        (r#"kind = "veth", iface = "v1""#, ["v1", "ip link set v1 up"]),
+        (r#"kind = "veth", iface = "t0""#, ["driver is tun", "af-packet"]),
+        (r#"kind = "veth", iface = "v0", queues = 17"#, ["17", "at most 16"]),
+    ];
+    for (toml, parts) in cases {
+        let error = lab.open(toml).map(|_| ()).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{toml}: {error}");
+        }
+    }
+    lab.check_clean(&["v0", "v1", "t0"]);
+}
