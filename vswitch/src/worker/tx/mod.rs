@@ -10,6 +10,7 @@
 //! once, by name. `refusal.rs` has what becomes of packets that a queue does not take.
 
 mod refusal;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -23,10 +24,10 @@ use pipelines::{Now, Sink};
 use pmd::{Burst, Mbuf, TxQueue};
 use wire::PacketBuf;
 
-use super::MAX_PORTS;
 use super::stats::WorkerStats;
 pub use refusal::STALL_NS;
 use refusal::TxRefusal;
+use set::PortSet;
 
 /// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
 /// each of many queues has room for [`MIN_BUFFER`].
@@ -119,9 +120,9 @@ enum TxPath {
 pub struct TxPaths {
     paths: Vec<TxPath>,
     /// Ports whose buffers hold packets.
-    dirty: u64,
+    dirty: PortSet,
     /// Ports that other workers hand packets over for.
-    with_rings: u64,
+    with_rings: PortSet,
     /// Packets in buffers and rings, less those taken out of other workers' rings; published once a burst.
     queued: u64,
     /// The time of this turn.
@@ -129,14 +130,12 @@ pub struct TxPaths {
     stats: Arc<WorkerStats>,
 }
 
-const _: () = assert!(MAX_PORTS <= 64, "one bit a port");
-
 impl TxPaths {
     pub(super) fn new(stats: Arc<WorkerStats>) -> Self {
         Self {
-            paths: (0..MAX_PORTS).map(|_| TxPath::None).collect(),
-            dirty: 0,
-            with_rings: 0,
+            paths: Vec::new(),
+            dirty: PortSet::default(),
+            with_rings: PortSet::default(),
             queued: 0,
             now_ns: 0,
             stats,
@@ -152,30 +151,39 @@ impl TxPaths {
     pub(super) fn own(&mut self, port: PortIndex, own: OwnQueue) {
         let OwnQueue { queue, rings, port: state, queues } = own;
         if !rings.is_empty() {
-            self.with_rings |= 1 << port;
+            self.with_rings.insert(port);
         }
         let buffer = Burst::with_capacity((BUFFERS / queues.max(1)).max(MIN_BUFFER));
         let max_frame = state.max_frame() as usize;
         let refusal = TxRefusal::default();
-        self.paths[usize::from(port)] =
+        *self.path_mut(port) =
             TxPath::Own(Own { queue, buffer, bytes: 0, max_frame, refusal, rings, port: state });
     }
 
+    /// The way to a port; there are as many as the highest index needs.
+    fn path_mut(&mut self, port: PortIndex) -> &mut TxPath {
+        let index = usize::from(port);
+        if index >= self.paths.len() {
+            self.paths.resize_with(index + 1, || TxPath::None);
+        }
+        &mut self.paths[index]
+    }
+
     pub(super) fn hand_off(&mut self, port: PortIndex, ring: Ring) {
-        self.paths[usize::from(port)] = TxPath::HandOff(ring);
+        *self.path_mut(port) = TxPath::HandOff(ring);
     }
 
     /// One more ring for the owner of a queue.
     pub(super) fn add_ring(&mut self, port: PortIndex, ring: Ring) {
-        if let TxPath::Own(own) | TxPath::Diverted(own, _) = &mut self.paths[usize::from(port)] {
+        if let TxPath::Own(own) | TxPath::Diverted(own, _) = self.path_mut(port) {
             own.rings.push(ring);
-            self.with_rings |= 1 << port;
+            self.with_rings.insert(port);
         }
     }
 
     /// Hands packets for an own queue over to another owner, or no more.
     pub(super) fn divert(&mut self, port: PortIndex, to: Option<Ring>) {
-        let path = &mut self.paths[usize::from(port)];
+        let path = self.path_mut(port);
         *path = match (std::mem::replace(path, TxPath::None), to) {
             (TxPath::Own(own) | TxPath::Diverted(own, _), Some(ring)) => TxPath::Diverted(own, ring),
             (TxPath::Own(own) | TxPath::Diverted(own, _), None) => TxPath::Own(own),
@@ -197,9 +205,9 @@ impl TxPaths {
             }
         }
         self.stats.pipeline.queued.set(self.queued);
-        self.dirty &= !(1 << port);
-        self.with_rings &= !(1 << port);
-        match std::mem::replace(&mut self.paths[usize::from(port)], TxPath::None) {
+        self.dirty.remove(port);
+        self.with_rings.remove(port);
+        match std::mem::replace(self.path_mut(port), TxPath::None) {
             TxPath::Own(own) | TxPath::Diverted(own, _) => Some(own.queue),
             TxPath::HandOff(_) | TxPath::None => None,
         }
@@ -208,25 +216,24 @@ impl TxPaths {
     /// Sends what is buffered, as far as the queues take it; the rest stays for the next turn.
     #[inline]
     pub(super) fn flush(&mut self) {
-        let mut dirty = self.dirty;
-        while dirty != 0 {
-            let port = dirty.trailing_zeros() as PortIndex;
-            dirty &= dirty - 1;
+        let mut from = 0;
+        while let Some(port) = self.dirty.first_from(from) {
             self.flush_port(port);
+            from = port + 1;
         }
         self.stats.pipeline.queued.set(self.queued);
     }
 
     #[inline]
     fn flush_port(&mut self, port: PortIndex) {
-        let own = match &mut self.paths[usize::from(port)] {
-            TxPath::Own(own) => own,
-            TxPath::Diverted(..) => return self.pass_on(port),
-            TxPath::HandOff(_) | TxPath::None => return,
+        let own = match self.paths.get_mut(usize::from(port)) {
+            Some(TxPath::Own(own)) => own,
+            Some(TxPath::Diverted(..)) => return self.pass_on(port),
+            Some(TxPath::HandOff(_) | TxPath::None) | None => return,
         };
         let waiting = own.buffer.len();
         if waiting == 0 {
-            self.dirty &= !(1 << port);
+            self.dirty.remove(port);
             return;
         }
         own.max_frame = own.port.max_frame() as usize;
@@ -240,7 +247,7 @@ impl TxPaths {
     /// Books the first `sent` packets of a buffer, which have left it.
     #[inline]
     fn sent(&mut self, port: PortIndex, sent: usize) {
-        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
         let counters = &self.stats.ports[usize::from(port)];
         counters.tx_packets.add(sent as u64);
@@ -250,25 +257,23 @@ impl TxPaths {
         self.queued = self.queued.wrapping_sub(sent as u64);
         if own.buffer.is_empty() {
             own.refusal.over();
-            self.dirty &= !(1 << port);
+            self.dirty.remove(port);
         }
     }
 
     /// Takes over what other workers have for the ports of this one. Returns how many packets came.
     #[inline]
     pub(super) fn take_over(&mut self) -> usize {
-        let mut ports = self.with_rings;
-        let mut taken = 0;
-        while ports != 0 {
-            let port = ports.trailing_zeros() as PortIndex;
-            ports &= ports - 1;
+        let (mut from, mut taken) = (0, 0);
+        while let Some(port) = self.with_rings.first_from(from) {
             taken += self.drain_rings(port);
+            from = port + 1;
         }
         taken
     }
 
     fn drain_rings(&mut self, port: PortIndex) -> usize {
-        let (TxPath::Own(own) | TxPath::Diverted(own, _)) = &mut self.paths[usize::from(port)] else {
+        let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get_mut(usize::from(port)) else {
             return 0;
         };
         own.max_frame = own.port.max_frame() as usize;
@@ -283,7 +288,7 @@ impl TxPaths {
                     too_long += 1;
                     continue;
                 }
-                self.dirty |= 1 << port;
+                self.dirty.insert(port);
                 own.bytes += packet.len() as u64;
                 if own.buffer.push(packet).is_err() {
                     break;
@@ -299,11 +304,19 @@ impl TxPaths {
 
     /// True while packets wait in buffers or rings.
     pub(super) fn is_waiting(&self) -> bool {
-        self.dirty != 0
-            || self.paths.iter().any(|path| match path {
-                TxPath::Own(own) | TxPath::Diverted(own, _) => own.rings.iter().any(|ring| !ring.is_empty()),
-                TxPath::HandOff(_) | TxPath::None => false,
-            })
+        if !self.dirty.is_empty() {
+            return true;
+        }
+        let mut from = 0;
+        while let Some(port) = self.with_rings.first_from(from) {
+            if let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get(usize::from(port))
+                && own.rings.iter().any(|ring| !ring.is_empty())
+            {
+                return true;
+            }
+            from = port + 1;
+        }
+        false
     }
 
     fn count_drops(&self, port: PortIndex, reason: DropReason, packets: u64) {
@@ -351,7 +364,7 @@ impl TxPaths {
         match own.buffer.push(packet) {
             Ok(()) => {
                 own.bytes += len;
-                self.dirty |= 1 << port;
+                self.dirty.insert(port);
                 self.queued = self.queued.wrapping_add(1);
             }
             Err(packet) => self.refuse(port, packet, DropReason::TX_FULL),
@@ -369,7 +382,7 @@ impl Sink<Mbuf> for TxPaths {
                 match own.buffer.push(packet) {
                     Ok(()) => {
                         own.bytes += len as u64;
-                        self.dirty |= 1 << port;
+                        self.dirty.insert(port);
                         self.queued = self.queued.wrapping_add(1);
                         return;
                     }

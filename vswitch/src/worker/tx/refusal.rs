@@ -42,7 +42,7 @@ impl TxPaths {
     #[inline(never)]
     pub(super) fn refused(&mut self, port: PortIndex, sent: usize) {
         let now = self.now_ns;
-        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         if sent > 0 {
             return own.refusal.over();
         }
@@ -64,7 +64,7 @@ impl TxPaths {
 
     /// Offers the packets behind the first one, and gives up the first when it is the only one that is not taken.
     pub(super) fn pass_by_first(&mut self, port: PortIndex) {
-        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         own.buffer.as_mut_slice().rotate_left(1);
         let behind = own.queue.send(&mut own.buffer);
         // The queue may have room again by now, and have taken all of them.
@@ -77,7 +77,7 @@ impl TxPaths {
         own.refusal.over();
         let own_turn = if own.buffer.is_empty() { 0 } else { own.queue.send(&mut own.buffer) };
         self.sent(port, behind + own_turn);
-        let TxPath::Own(own) = &mut self.paths[usize::from(port)] else { return };
+        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         if own_turn > 0 || own.buffer.is_empty() {
             return;
         }
@@ -85,7 +85,7 @@ impl TxPaths {
         drop(own.buffer.pop());
         own.bytes = super::bytes_of(&own.buffer);
         if own.buffer.is_empty() {
-            self.dirty &= !(1 << port);
+            self.dirty.remove(port);
         }
         self.queued = self.queued.wrapping_sub(1);
         self.count_drops(port, DropReason::TX_REFUSED, 1);
@@ -93,13 +93,13 @@ impl TxPaths {
 
     /// Drops all that waits in a buffer. Returns how many packets that were.
     pub(super) fn give_up(&mut self, port: PortIndex, reason: DropReason) -> u64 {
-        let (TxPath::Own(own) | TxPath::Diverted(own, _)) = &mut self.paths[usize::from(port)] else {
+        let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get_mut(usize::from(port)) else {
             return 0;
         };
         let lost = own.buffer.len() as u64;
         own.buffer.clear();
         own.bytes = 0;
-        self.dirty &= !(1 << port);
+        self.dirty.remove(port);
         self.queued = self.queued.wrapping_sub(lost);
         self.count_drops(port, reason, lost);
         lost
@@ -108,14 +108,14 @@ impl TxPaths {
     /// Moves what waits for a diverted queue into the ring to the other owner.
     #[cold]
     pub(super) fn pass_on(&mut self, port: PortIndex) {
-        let TxPath::Diverted(own, ring) = &mut self.paths[usize::from(port)] else { return };
+        let Some(TxPath::Diverted(own, ring)) = self.paths.get_mut(usize::from(port)) else { return };
         let mut lost = 0;
         for packet in own.buffer.drain() {
             lost += u64::from(ring.push(packet).is_err());
         }
         own.bytes = 0;
         own.refusal.over();
-        self.dirty &= !(1 << port);
+        self.dirty.remove(port);
         if lost > 0 {
             self.queued = self.queued.wrapping_sub(lost);
             self.count_drops(port, DropReason::TX_HANDOFF_FULL, lost);
