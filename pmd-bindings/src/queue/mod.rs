@@ -155,6 +155,13 @@ impl RxQueue {
         kept
     }
 
+    /// False when a look at the queue, which costs less than receiving, shows that nothing is there; true for queues that cannot be
+    /// looked at.
+    #[inline]
+    pub fn may_have_packets(&self) -> bool {
+        self.socket.as_ref().is_none_or(|socket| socket.has_packets())
+    }
+
     /// One burst straight from the driver: the first so many pointers are packets, at most `count`; whatever is
     /// behind them is not to be looked at.
     ///

@@ -39,6 +39,12 @@ impl Receiver {
         Self { socket, ring, pool }
     }
 
+    /// Whether a frame is there.
+    #[inline(always)]
+    pub(crate) fn has_packets(&self) -> bool {
+        self.ring.has_frame()
+    }
+
     /// Takes up to `count` packets, the first ones of `slots`, and returns how many.
     ///
     /// # Safety

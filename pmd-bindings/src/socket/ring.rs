@@ -85,6 +85,12 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.header().cast()) }
     }
 
+    /// Whether the kernel has passed a frame.
+    #[inline(always)]
+    pub fn has_frame(&self) -> bool {
+        self.status().load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
+    }
+
     /// The next frame, if the kernel has passed one. It is the same one until [`pass_back`](Self::pass_back).
     #[inline]
     pub fn front(&self) -> Option<Slot<'_>> {

@@ -18,7 +18,10 @@ impl Worker {
         while let Some(command) = self.mailbox.next() {
             match command {
                 WorkerCommand::Snapshot(snapshot) => self.adopt(snapshot),
-                WorkerCommand::AddRx(port, queue, front) => self.rx.add(port, queue, front),
+                WorkerCommand::AddRx(port, queue, front) => {
+                    let now = self.now(rdtsc());
+                    self.rx.add(port, queue, front, now);
+                }
                 WorkerCommand::AddTx(port, own) => self.tx.own(port, own),
                 WorkerCommand::AddHandOff(port, ring) => self.tx.hand_off(port, ring),
                 WorkerCommand::AddRing(port, ring) => self.tx.add_ring(port, ring),
@@ -106,7 +109,7 @@ impl Worker {
 
     /// Takes the receive queues of a port away; what waits in front of them goes on its way first.
     fn remove_rx(&mut self, port: PortIndex) -> Vec<RxQueue> {
-        let mut gone = self.rx.remove(port);
+        let mut gone = self.rx.remove(port, self.now(rdtsc()));
         for path in &mut gone {
             let now = self.now(rdtsc());
             loop {

@@ -17,6 +17,7 @@ pub mod pool;
 mod run;
 mod rx;
 pub mod stats;
+mod turns;
 pub mod tx;
 pub mod watchdog;
 

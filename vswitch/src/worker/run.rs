@@ -88,14 +88,14 @@ impl Worker {
         Now::from_ns(self.clock.nanos(cycles.saturating_sub(self.epoch)))
     }
 
-    /// One burst from each queue.
+    /// One burst from each queue whose turn it is.
     #[inline]
     fn poll(&mut self, now: Now) -> usize {
         let mut received = 0;
-        for place in 0..self.rx.len() {
+        for turn in 0..self.rx.begin(now) {
             let watched = self.watching.then(|| Laps::new(&self.stats.stages));
             let packets = &mut self.burst.packets[..self.burst_size];
-            let (port, n) = self.rx.receive(place, packets, watched, now, &mut self.tx);
+            let (port, n) = self.rx.receive(turn, packets, watched, now, &mut self.tx);
             if n > 0 {
                 received += n;
                 self.forward(now, port, n);

@@ -11,11 +11,14 @@ use wire::PacketBuf;
 use super::eswitch::Front;
 use super::laps::Laps;
 use super::stats::WorkerStats;
+use super::turns::Turns;
 use super::tx::TxPaths;
 
 /// All receive queues of a worker, in the order in which they are polled.
 pub(super) struct RxPaths {
     paths: Vec<RxPath>,
+    /// Which of them are polled.
+    turns: Turns,
     stats: Arc<WorkerStats>,
     /// TSC cycles of this turn that are not the worker's own.
     apart: u64,
@@ -33,36 +36,47 @@ pub(super) struct RxPath {
 
 impl RxPaths {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { paths: Vec::with_capacity(super::MAX_PORTS), stats, apart: 0 }
+        Self { paths: Vec::new(), turns: Turns::default(), stats, apart: 0 }
     }
 
-    pub fn add(&mut self, port: PortIndex, queue: RxQueue, front: Option<Box<Front>>) {
+    pub fn add(&mut self, port: PortIndex, queue: RxQueue, front: Option<Box<Front>>, now: Now) {
         let split = queue.header_split_drops();
         self.paths.push(RxPath { port, queue, front, split });
+        self.turns.reset(self.paths.len(), now);
     }
 
     /// Takes a port's queues out.
-    pub fn remove(&mut self, port: PortIndex) -> Vec<RxPath> {
-        self.paths.extract_if(.., |path| path.port == port).collect()
+    pub fn remove(&mut self, port: PortIndex, now: Now) -> Vec<RxPath> {
+        let gone: Vec<RxPath> = self.paths.extract_if(.., |path| path.port == port).collect();
+        self.turns.reset(self.paths.len(), now);
+        gone
     }
 
+    /// A turn begins: how many queues are polled.
     #[inline(always)]
-    pub fn len(&self) -> usize {
-        self.paths.len()
+    pub fn begin(&mut self, now: Now) -> usize {
+        let paths = &self.paths;
+        self.turns.begin(now, |place| paths[place].may_have_packets());
+        self.turns.len()
     }
 
-    /// Packets of the queue in a place into the first places of `packets`: of which port, and how many.
+    /// Packets of a queue into the first places of `packets`: of which port, and how many. `turn` is below what
+    /// [`begin`](Self::begin) said.
     #[inline(always)]
     pub fn receive(
         &mut self,
-        place: usize,
+        turn: usize,
         packets: &mut [Option<Mbuf>],
         watched: Option<Laps<'_>>,
         now: Now,
         tx: &mut TxPaths,
     ) -> (PortIndex, usize) {
+        let place = self.turns.place(turn);
         let RxPath { port, queue, front, split } = &mut self.paths[place];
         let n = queue.receive_into(packets);
+        if n > 0 {
+            self.turns.used(place, now);
+        }
         let dropped = queue.header_split_drops() - *split;
         if dropped > 0 {
             *split += dropped;
@@ -101,6 +115,12 @@ impl RxPaths {
 }
 
 impl RxPath {
+    /// Whether it is worth polling: in the queue, or in front of it.
+    #[inline(always)]
+    fn may_have_packets(&self) -> bool {
+        self.front.is_some() || self.queue.may_have_packets()
+    }
+
     /// What waits in front of a queue that goes, into the first places of `packets`; how many.
     pub fn empty_front(&mut self, packets: &mut [Option<Mbuf>]) -> usize {
         self.front.as_mut().map_or(0, |front| front.empty(packets))
