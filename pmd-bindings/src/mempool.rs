@@ -128,23 +128,7 @@ impl Mempool {
     /// A packet with these bytes, over as many segments as they need; `None` when the pool is exhausted or
     /// they need more than 65,535 segments.
     pub fn alloc_from(&self, bytes: &[u8]) -> Option<Mbuf> {
-        let total = u32::try_from(bytes.len()).ok()?;
-        let packet = self.alloc()?;
-        let head = packet.segment();
-        let mut last = head;
-        let mut rest = last.fill(bytes);
-        let mut segments = 1u16;
-        while !rest.is_empty() {
-            let next = self.alloc()?.into_segment();
-            // Linked at once, so that dropping `packet` frees it on any way out.
-            last.set_next(Some(next));
-            last = next;
-            segments = segments.checked_add(1)?;
-            head.set_nb_segs(segments);
-            rest = last.fill(rest);
-        }
-        head.set_pkt_len(total);
-        Some(packet)
+        Mbuf::chain_of(|| self.alloc(), [bytes])
     }
 
     /// Adds up to `count` empty packets to `burst`, all or none, as far as it has room. Returns how many.

@@ -1,6 +1,9 @@
 //! [`HeapBuf`]: a packet on the heap, for tests, fuzzing and control-plane code.
 
-use crate::packet::{PacketBuf, RxFacts, TxRequest};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::packet::{ChecksumState, PacketBuf, RxFacts, TxRequest};
 
 /// Free bytes in front of a fresh [`HeapBuf`], as in a DPDK mbuf (`RTE_PKTMBUF_HEADROOM`).
 pub const HEADROOM: usize = 128;
@@ -14,6 +17,8 @@ pub struct HeapBuf {
     shared: bool,
     facts: RxFacts,
     request: TxRequest,
+    /// How many packets [`PacketBuf::gather`] may still make of this one and its clones.
+    memory: Option<Arc<AtomicUsize>>,
 }
 
 impl HeapBuf {
@@ -29,6 +34,7 @@ impl HeapBuf {
             shared: false,
             facts: RxFacts::default(),
             request: TxRequest::default(),
+            memory: None,
         }
     }
 
@@ -48,6 +54,12 @@ impl HeapBuf {
     /// Marks the buffer as shared with another owner: it can be read, trimmed and cloned, not written.
     pub fn set_shared(&mut self, shared: bool) {
         self.shared = shared;
+    }
+
+    /// The same packet, out of which [`PacketBuf::gather`] makes no more than so many others: memory that ends.
+    pub fn with_memory(mut self, packets: usize) -> Self {
+        self.memory = Some(Arc::new(AtomicUsize::new(packets)));
+        self
     }
 
     /// All bytes of the packet in one vector.
@@ -127,12 +139,27 @@ impl PacketBuf for HeapBuf {
 
     fn request_tx(&mut self, request: TxRequest) {
         self.request = request;
+        self.facts.gso_size = 0;
+        self.facts.l4_checksum = ChecksumState::Unknown;
     }
 
     fn try_clone(&self) -> Option<Self> {
         let mut copy = self.clone();
         copy.shared = false;
         Some(copy)
+    }
+
+    fn gather<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        if self
+            .memory
+            .as_ref()
+            .is_some_and(|left| left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err())
+        {
+            return None;
+        }
+        let mut packet = Self::new(&[]);
+        parts.into_iter().for_each(|part| packet.bytes.extend_from_slice(part));
+        Some(packet)
     }
 }
 
@@ -173,5 +200,18 @@ mod tests {
         assert!(buf.head_mut().is_empty() && buf.prepend(1).is_none() && buf.append(1).is_none());
         let mut copy = buf.try_clone().unwrap();
         assert_eq!(copy.head_mut(), b"abc");
+    }
+
+    #[test]
+    fn gathered_packets_are_fresh_and_as_many_as_memory_allows() {
+        let facts = RxFacts { gso_size: 3, l4_checksum: ChecksumState::Partial, ..RxFacts::default() };
+        let mut buf = HeapBuf::segmented(b"head", &[b"body"]).with_facts(facts).with_memory(1);
+        buf.set_shared(true);
+        let mut fresh = buf.gather([&b"he"[..], b"", b"dy"]).unwrap();
+        assert_eq!((fresh.to_vec().as_slice(), fresh.rx_facts()), (&b"hedy"[..], RxFacts::default()));
+        assert!(!fresh.is_shared() && fresh.prepend(HEADROOM).is_some());
+        assert!(buf.gather([&b"x"[..]]).is_none() && buf.is_unfinished());
+        buf.request_tx(TxRequest::default());
+        assert!(!buf.is_unfinished());
     }
 }

@@ -11,6 +11,7 @@
 //! | check or fill a checksum | [`l4`], [`ipv4::checksum_ok`], [`checksum::update`], [`icrc`] |
 //! | read what RDMA connection managers say | [`cm::Cm`] |
 //! | find the flow of an ICMP error | [`quoted`] |
+//! | cut a TCP super-frame into packets | [`segment::Segmentation`], [`segment::SuperFrame`] |
 //! | compose a packet | [`build`], [`build::control`] |
 
 #![warn(missing_docs)]
@@ -36,6 +37,7 @@ pub mod protocol;
 pub mod quoted;
 pub mod roce;
 pub mod sctp;
+pub mod segment;
 pub mod tcp;
 pub mod types;
 pub mod udp;

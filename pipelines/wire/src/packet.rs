@@ -29,7 +29,8 @@ pub struct RxFacts {
     pub rss_hash: Option<u32>,
     /// VLAN tag control information that the device removed from the frame.
     pub vlan_tci: Option<u16>,
-    /// Segment size (bytes of L4 payload) of a super-frame that the sender wants cut, else 0.
+    /// Segment size (bytes of L4 payload) of a super-frame that the sender wants cut, else 0. Like everything that a guest
+    /// says, it may be nonsense: [`crate::segment`] judges it.
     pub gso_size: u16,
 }
 
@@ -44,7 +45,8 @@ pub struct TxRequest {
     pub l4_len: u8,
     /// Fill the IPv4 header checksum.
     pub ipv4_checksum: bool,
-    /// Fill the TCP or UDP checksum, whose field holds the pseudo-header sum.
+    /// Fill the TCP or UDP checksum, whose field holds the pseudo-header sum. Of a super-frame that sum covers the length of
+    /// the super-frame, as virtio (`VIRTIO_NET_HDR_F_NEEDS_CSUM`) and Linux have it.
     pub l4_checksum: Option<L4Checksum>,
     /// TSO segment size (bytes of payload per segment), 0 for none.
     pub tso_size: u16,
@@ -108,12 +110,18 @@ pub trait PacketBuf: Sized {
         facts.gso_size != 0 || facts.l4_checksum == ChecksumState::Partial
     }
 
-    /// Asks the transmitting device for checksums or segmentation.
+    /// Asks the transmitting device for checksums or segmentation, in place of what was asked before. What the receiver left
+    /// to do is done by that, or by the caller: the packet [`is_unfinished`](Self::is_unfinished) no more.
     fn request_tx(&mut self, request: TxRequest);
 
     /// A second packet with its own headers and the same bytes, or `None` when there is no memory for it.
     /// Used for replication only.
     fn try_clone(&self) -> Option<Self>;
+
+    /// A packet of these bytes, one part after another, in memory of its own from where this one's memory comes, with free
+    /// bytes in front as a fresh packet has; the receiver said nothing of it. The first part is all in its first segment.
+    /// `None` when there is no memory for it, or the first part is longer than a segment.
+    fn gather<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self>;
 
     /// Hints the CPU to load the first bytes of the packet.
     fn prefetch(&self) {}

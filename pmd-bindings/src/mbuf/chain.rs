@@ -1,7 +1,10 @@
 //! Packets whose first segment is too short to hold the headers.
 //!
 //! The pipeline parses the first segment only. A receive queue therefore gathers the first [`HEAD_BYTES`] of a
-//! chain, or drops it as `header-split`. Not on the fast path: packets of one segment never come here.
+//! chain, or drops it as `header-split`. Not on the fast path: packets of one segment never come here. Also chains that are
+//! made here, of bytes that one buffer does not hold.
+
+use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
@@ -94,6 +97,47 @@ impl Mbuf {
             unsafe { sys::dpdk_sys_mbuf_free(rest.as_ptr()) };
         }
         true
+    }
+
+    /// A packet of these bytes, one part after another, over as many fresh buffers as they need; `None` when there are no more,
+    /// or it would be of more than 65,535 segments.
+    pub(crate) fn chain_of<'a>(
+        alloc: impl Fn() -> Option<Self>,
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<Self> {
+        let packet = alloc()?;
+        let head = packet.segment();
+        let (mut last, mut segments, mut total) = (head, 1u16, 0u32);
+        for part in parts {
+            total = total.checked_add(u32::try_from(part.len()).ok()?)?;
+            let mut rest = last.fill(part);
+            while !rest.is_empty() {
+                let next = alloc()?.into_segment();
+                // Linked at once, so that dropping `packet` frees it on any way out.
+                last.set_next(Some(next));
+                last = next;
+                segments = segments.checked_add(1)?;
+                head.set_nb_segs(segments);
+                rest = last.fill(rest);
+            }
+        }
+        head.set_pkt_len(total);
+        Some(packet)
+    }
+
+    /// [`Self::chain_of`] in buffers of this packet's pool, the first part in the first of them.
+    pub(crate) fn chain_like<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let pool = self.segment().pool();
+        let alloc = || {
+            // SAFETY: the pool of a live packet is live.
+            let raw = unsafe { sys::dpdk_sys_mbuf_alloc(pool) };
+            // SAFETY: a fresh mbuf that nobody else has.
+            NonNull::new(raw).map(|raw| unsafe { Self::from_raw(raw) })
+        };
+        let mut parts = parts.into_iter();
+        let first = parts.next().unwrap_or_default();
+        let packet = Self::chain_of(alloc, std::iter::once(first).chain(parts))?;
+        (usize::from(packet.segment().data_len()) >= first.len()).then_some(packet)
     }
 
     /// A packet of our own with the same bytes, in place of one whose header others use too. `None` when the

@@ -197,4 +197,64 @@ mod tests {
         packet.request_tx(TxRequest::default());
         assert_eq!((packet.segment().flags(), packet.segment().tx_offload()), (flags::RX_RSS_HASH, 0));
     }
+
+    #[test]
+    fn a_super_frame_that_is_sent_on_is_a_request_and_no_fact_any_more() {
+        let pool = pool("tso");
+        let mut packet = pool.alloc_from(b"x").unwrap();
+        packet.segment().set_flags(flags::RX_LRO | flags::RX_L4_NONE | flags::RX_IP_GOOD);
+        packet.segment().set_tx_offload(1448 << 24);
+        let request = TxRequest {
+            l2_len: 18,
+            l3_len: 20,
+            l4_len: 32,
+            tso_size: 1448,
+            l4_checksum: Some(L4Checksum::Tcp),
+            ..TxRequest::default()
+        };
+        packet.request_tx(request);
+        let tso = flags::TX_TCP_SEG | flags::TX_TCP_CKSUM | flags::TX_IPV4;
+        assert_eq!(packet.segment().flags(), flags::RX_IP_GOOD | tso);
+        assert_eq!(packet.segment().tx_offload(), 18 | 20 << 7 | 32 << 16 | 1448 << 24);
+        assert!(!packet.is_unfinished() && packet.rx_facts().gso_size == 0);
+        // Nothing is asked: nothing is left, be it of what was received.
+        packet.segment().set_flags(flags::RX_LRO | flags::RX_L4_NONE);
+        packet.request_tx(TxRequest::default());
+        assert_eq!((packet.segment().flags(), packet.is_unfinished()), (0, false));
+    }
+
+    #[test]
+    fn gathered_packets_have_their_own_memory_over_as_many_segments_as_it_takes() {
+        let pool = pool("gather");
+        let bytes: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
+        let mut source = pool.alloc_from(&bytes).unwrap();
+        source.segment().set_flags(flags::RX_LRO | flags::RX_L4_NONE);
+        source.segment().set_tx_offload(1448 << 24);
+        assert!(source.segment_count() > 3);
+        let kept = pool.in_use();
+        for (from, len) in [(0, 0), (100, 1), (54, 1448), (2_000, 4_000), (100, 9_900)] {
+            let data: Vec<&[u8]> = source
+                .segments()
+                .scan(0, |at, segment| {
+                    let first = *at;
+                    *at += segment.len();
+                    let clip = |offset: usize| offset.saturating_sub(first).min(segment.len());
+                    Some(&segment[clip(from)..clip(from + len)])
+                })
+                .collect();
+            let packet = source.gather(std::iter::once(&bytes[..54]).chain(data)).unwrap();
+            assert_eq!(packet.to_vec(), [&bytes[..54], &bytes[from..from + len]].concat());
+            assert_eq!((packet.len(), packet.is_sound()), (54 + len, true));
+            assert_eq!((packet.rx_facts(), packet.is_unfinished()), (RxFacts::default(), false));
+            assert!(!packet.is_shared() && packet.headroom() == 128);
+        }
+        assert_eq!(pool.in_use(), kept, "every buffer came back");
+        // Headers that one buffer does not hold, and a pool that has no more: nothing, and nothing lost.
+        assert!(source.gather([&bytes[..4_000], &bytes[..10]]).is_none());
+        let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).take(255 - kept - 1).collect();
+        assert!(source.gather([&bytes[..54], &bytes[..]]).is_none());
+        assert!(source.gather([&bytes[..54], &bytes[..100]]).is_some());
+        drop((all, source));
+        assert_eq!(pool.in_use(), 0);
+    }
 }

@@ -108,12 +108,18 @@ impl PacketBuf for Mbuf {
     fn request_tx(&mut self, request: TxRequest) {
         let segment = self.segment();
         let (flags, lengths) = encode(request);
-        segment.set_flags(segment.flags() & !flags::TX_MASK | flags);
+        // The lengths of a super-frame that was received lie where those of the request do.
+        const LEFT_TO_DO: u64 = flags::RX_LRO | flags::RX_L4_MASK;
+        segment.set_flags(segment.flags() & !(flags::TX_MASK | LEFT_TO_DO) | flags);
         segment.set_tx_offload(lengths);
     }
 
     fn try_clone(&self) -> Option<Self> {
         self.deep_copy()
+    }
+
+    fn gather<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        self.chain_like(parts)
     }
 
     #[inline]
