@@ -80,6 +80,8 @@ pub struct Burst<P> {
     pub metas: Box<[Meta; MAX_BURST]>,
     /// Bits of the packets that no stage has finished with.
     pub pending: u64,
+    /// Bits of the packets that the parser found to be super-frames, which stand for several packets each.
+    pub super_frames: u64,
 }
 
 impl<P> Default for Burst<P> {
@@ -88,6 +90,7 @@ impl<P> Default for Burst<P> {
             packets: Box::new([const { None }; MAX_BURST]),
             metas: Box::new([Meta { entry: nft::NONE, ..Meta::default() }; MAX_BURST]),
             pending: 0,
+            super_frames: 0,
         }
     }
 }
@@ -97,6 +100,13 @@ impl<P> Burst<P> {
     #[inline(always)]
     pub fn begin(&mut self, n: usize) {
         self.pending = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+        self.super_frames = 0;
+    }
+
+    /// True when super-frames are among the packets that are still on their way.
+    #[inline(always)]
+    pub fn has_super_frames(&self) -> bool {
+        self.super_frames & self.pending != 0
     }
 
     /// Puts packets in (tests and replays) and returns those that did not fit.

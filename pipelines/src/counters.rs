@@ -139,7 +139,7 @@ counters! {
     sum originated = "originated",
     /// Packets that the simulated e-switch sent past the pipeline.
     sum offloaded = "offloaded",
-    /// Further copies made by replication.
+    /// Further packets made of one: copies of floods, pieces of super-frames.
     sum copies = "copies",
     /// Packets accepted by a tx queue.
     sum sent = "sent",

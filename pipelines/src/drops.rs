@@ -45,7 +45,8 @@ drop_reasons! {
     /// Neighbour discovery that its receiver must discard: unsound (RFC 4861 section 7.1), with a fragment header
     /// (RFC 6980), or with link-layer addresses that contradict each other.
     NEIGHBOUR_UNSOUND = "neighbour-unsound",
-    /// A super-frame larger than its segments, on a port that did not negotiate them.
+    /// A super-frame that cannot be cut: no TCP, not whole, of lengths or flags that no segment could have, or of too many
+    /// segments.
     GSO = "gso-unsupported",
     /// The slow path had no budget left for this vNIC or VNI.
     MISS_LIMIT = "miss-limit",

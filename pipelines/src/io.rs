@@ -1,4 +1,7 @@
 //! The baselines that testpmd also has: `io` forwards between paired ports untouched, `mac` also sets the MACs.
+//!
+//! But for what a sender left to its device and the partner's device would not do: checksums and super-frames that a port
+//! marked as such are finished on the way.
 
 use wire::PacketBuf;
 
@@ -7,6 +10,7 @@ use crate::burst::Burst;
 use crate::counters::PipelineCounters;
 use crate::drops::DropReason;
 use crate::snapshot::{NO_PORT, PortIndex, Snapshot};
+use crate::stage::super_frame;
 
 /// Forwards a burst to the partner of its port. With `mac` set the source MAC becomes that of the way out and
 /// the destination MAC 02:00:00:00:00:NN, NN the port, as testpmd's `mac` mode does.
@@ -33,6 +37,6 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             macs[..6].copy_from_slice(&[2, 0, 0, 0, 0, partner as u8]);
             macs[6..].copy_from_slice(&source.0);
         }
-        sink.send(partner, packet);
+        super_frame::send_finished(snapshot, counters, sink, partner, packet);
     }
 }

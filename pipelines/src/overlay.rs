@@ -22,7 +22,8 @@ use crate::stage::dhtb::Parked;
 use crate::stage::fast_inner::{self, Read};
 use crate::stage::key::RoceMasks;
 use crate::stage::{
-    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, underlay,
+    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, super_frame,
+    underlay,
 };
 use crate::watch::{Stage, StageWatch};
 use crate::{Now, Sink};
@@ -218,7 +219,7 @@ impl<P: PacketBuf> Overlay<P> {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
         let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
-        let (mut n, mut stale) = (0, 0u64);
+        let (mut n, mut stale, mut super_frames) = (0, 0u64, 0u64);
         while n < MAX_BURST {
             let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.red) else {
                 break;
@@ -227,6 +228,7 @@ impl<P: PacketBuf> Overlay<P> {
                 dhtb::mark(&cx, &mut parked, self.dhtb.tree(), leaf);
             }
             stale |= u64::from(!parked.has_valid_indices(&cx)) << n;
+            super_frames |= u64::from(super_frame::of(&parked.packet, &parked.meta.headers).is_some()) << n;
             self.nft.prefetch(parked.meta.hash);
             burst.packets[n] = Some(parked.packet);
             burst.metas[n] = parked.meta;
@@ -237,6 +239,7 @@ impl<P: PacketBuf> Overlay<P> {
         }
         cx.counters.waiting.set(u64::from(self.dhtb.waiting()));
         burst.begin(n);
+        burst.super_frames = super_frames;
         for i in (0..n).filter(|i| stale & 1 << i != 0) {
             burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
         }
@@ -358,7 +361,7 @@ fn rest_of<P: PacketBuf, S: Sink<P>, W: StageWatch>(
     roce
 }
 
-/// The host's own traffic goes out as it is.
+/// The host's own traffic goes out as it is, but for what it left to its device: checksums and super-frames.
 fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16, sink: &mut S) -> RoceMasks {
     let Some(uplink) = cx.snapshot.uplink(index) else {
         bind::run(cx, burst, PortRole::Unbound);
@@ -366,7 +369,7 @@ fn from_host<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, index: u16
     };
     for i in burst.pending() {
         if let Some(packet) = burst.take(i) {
-            sink.send(uplink.port, packet);
+            super_frame::send_finished(cx.snapshot, cx.counters, sink, uplink.port, packet);
         }
     }
     RoceMasks::default()

@@ -77,6 +77,9 @@ pub struct PortRow {
     /// The port may deliver packets whose TCP or UDP checksum field holds the pseudo-header sum only, without
     /// saying so (af_packet on a veth).
     pub partial_checksums: bool,
+    /// Its device takes TCP super-frames and cuts them, or hands them whole to a kernel or guest that does: what is for it is
+    /// not cut in software.
+    pub takes_super_frames: bool,
     /// Partner in the `io` and `mac` forwarding modes, or [`NO_PORT`].
     pub partner: PortIndex,
     /// The port's own MAC address, for `mac` forwarding.

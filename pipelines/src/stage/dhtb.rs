@@ -1,14 +1,16 @@
 //! dhtb: each packet across the tunnel pays its class, vNIC, tenant and link; RDMA over its rates is marked, other
 //! traffic waits.
 //!
-//! What goes from vNIC to vNIC on one host crosses no link and pays nothing.
+//! What goes from vNIC to vNIC on one host crosses no link and pays nothing. A super-frame pays for all that it becomes on the
+//! wire, at once: headers, tunnel and the wire's overhead of each piece. Where that is more than a bucket ever holds, it goes
+//! when the bucket is full, and the next ones wait for longer.
 
 use wire::roce::opcode::Operation;
 use wire::roce::{Bth, opcode};
 use wire::{Ecn, PacketBuf, View, Vni, udp};
 
-use super::Cx;
 use super::outer::set_ecn;
+use super::{Cx, super_frame};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
@@ -45,12 +47,22 @@ impl<P> Parked<P> {
 pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, nft: &Nft) {
     // What waits goes first, even when the last limit is gone.
     if !dhtb.tree().is_free() || dhtb.waiting() > 0 {
-        pay(cx, burst, dhtb, nft);
+        if burst.has_super_frames() {
+            pay::<P, true>(cx, burst, dhtb, nft);
+        } else {
+            pay::<P, false>(cx, burst, dhtb, nft);
+        }
     }
 }
 
+/// `SUPER_FRAMES`: some of the packets are, and pay for what they will be on the wire.
 #[inline(never)]
-fn pay<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, nft: &Nft) {
+fn pay<P: PacketBuf, const SUPER_FRAMES: bool>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    dhtb: &mut Dhtb<Parked<P>>,
+    nft: &Nft,
+) {
     let red = &cx.snapshot.settings.red;
     for i in burst.pending() {
         let Some(packet) = burst.packets[i].as_ref() else { continue };
@@ -58,7 +70,15 @@ fn pay<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, dhtb: &mut Dhtb<Parked<P>>, 
         let Some(Crossing { direction, vnic, tunnel, copies }) = across(cx, meta, nft) else { continue };
         let class = if meta.key.class() != 0 { Class::Rdma } else { Class::Tcp };
         let leaf = dhtb.tree().leaf(direction, vnic, class);
-        let bytes = (packet.len() as u32 + red.overhead) * copies;
+        let frame = if SUPER_FRAMES { super_frame::of(packet, &meta.headers) } else { None };
+        let (bytes, tunnel) = match frame {
+            // Up to 128 pieces to each end of a tunnel that a flood has.
+            Some(frame) => (
+                (frame.total_len(red.overhead as usize) as u32).saturating_mul(copies),
+                tunnel * frame.pieces() as u32,
+            ),
+            None => ((packet.len() as u32 + red.overhead) * copies, tunnel),
+        };
         if !dhtb.pays(leaf, bytes) {
             over(cx, burst, i, dhtb, Charge { leaf, bytes, tunnel: tunnel * copies });
         }
@@ -128,7 +148,8 @@ const V4_TUNNEL: u32 = 50;
 /// What a packet costs, and the class that pays.
 struct Charge {
     leaf: Leaf,
-    /// Bytes of the frame with [`RedProfile::overhead`](crate::qos::RedProfile::overhead).
+    /// Bytes of the frame, or of all that a super-frame becomes, with [`RedProfile::overhead`](crate::qos::RedProfile::overhead)
+    /// for each packet.
     bytes: u32,
     /// Bytes of the tunnel's headers.
     tunnel: u32,

@@ -8,17 +8,17 @@ use wire::{L3, PacketBuf, View, ipv4, ipv6};
 use super::icmp_error::{Complaint, complain};
 use super::neighbour::send_back;
 use super::tunnel::{self, OuterTos, Patch};
-use super::{Cx, bind, reply};
+use super::{Cx, bind, flood, reply, super_frame};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::{decide, decide_from};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::outer_source_port;
+use crate::flow_key::{FlowKey, outer_source_port};
 use crate::miss::MissLimits;
-use crate::nft::{FlowAction, FlowVerdict, Nft};
+use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::snapshot::{NO_PORT, PortIndex};
-use crate::vlt::{Header4, Hot, Place, SlotRef};
+use crate::vlt::{Header4, Hot, Place};
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug)]
@@ -98,10 +98,47 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    if burst.has_super_frames() {
+        in_turn(cx, burst, nft, limits, sink);
+    } else {
+        ordinary(cx, burst, burst.pending, nft, limits, sink);
+    }
+}
+
+/// A burst with super-frames: no packet overtakes another.
+#[cold]
+#[inline(never)]
+fn in_turn<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    let mut rest = burst.pending;
+    for i in Bits(burst.super_frames & burst.pending) {
+        let before = rest & ((1 << i) - 1);
+        ordinary(cx, burst, before, nft, limits, sink);
+        super_frame::run(cx, burst, i, nft, limits, sink);
+        rest &= !(before | 1 << i);
+    }
+    ordinary(cx, burst, rest, nft, limits, sink);
+}
+
+/// Sends the packets whose bits are in `mask`, none of them a super-frame.
+#[inline(always)]
+fn ordinary<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    mask: u64,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
     let toses = OuterTos::new(&cx.snapshot.settings);
     let mut tally = BurstTally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
     let mut sent = 0;
-    for i in burst.pending() {
+    for i in Bits(mask) {
         let Some(mut packet) = burst.packets[i].take() else { continue };
         let meta = &burst.metas[i];
         let Some(entry) = nft.entry_mut(meta.entry) else {
@@ -203,15 +240,20 @@ fn uncommon<P: PacketBuf, S: Sink<P>>(
 ) {
     let meta = &burst.metas[i];
     let Some(entry) = nft.entry_mut(meta.entry) else { return };
+    let action = current_action(cx, entry, &meta.key);
+    by_decision(cx, burst, i, action, limits, sink);
+}
+
+/// What an entry says, decided again where the location went away after the decision.
+#[inline(always)]
+pub(super) fn current_action(cx: &Cx, entry: &mut NftEntry, key: &FlowKey) -> FlowAction {
     if entry.action.verdict == FlowVerdict::Forward
         && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
     {
-        // The location went away after the decision: decide again, on what the snapshot knows now.
-        entry.action = decide_from(cx.snapshot, &meta.key, entry.action.source);
+        entry.action = decide_from(cx.snapshot, key, entry.action.source);
         cx.counters.nft_stale.add(1);
     }
-    let action = entry.action;
-    by_decision(cx, burst, i, action, limits, sink);
+    entry.action
 }
 
 /// Does what a decision says, whatever it is.
@@ -224,35 +266,50 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    let Some(place) = ready(cx, burst, i, action, limits, sink) else { return };
+    let meta = burst.metas[i];
+    let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
+    let flow = EncapInput::of(&meta);
+    let Some(packet) = burst.take(i) else { return };
+    if let Err((reason, packet)) = to_place(cx, sink, packet, place, origin, flow) {
+        refused(cx, burst, i, Refused { reason, packet, place }, limits, sink);
+    }
+}
+
+/// Rewrites what a decision forwards, and says where it goes; does all else that a decision says.
+#[inline(always)]
+pub(super) fn ready<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    action: FlowAction,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) -> Option<Place> {
     if action.verdict != FlowVerdict::Forward {
         special(cx, burst, i, action, sink);
-        return;
+        return None;
     }
-    let meta = burst.metas[i];
+    let meta = &burst.metas[i];
     let reading = cx.snapshot.vlt.read(action.slot);
     if reading.generation != action.slot_generation {
         // The slot is gone, the snapshot without it not yet here.
         burst.drop(i, DropReason::NO_LOCATION, cx.counters);
-        return;
+        return None;
     }
     if action.rewrite != 0 {
         if meta.headers.ttl <= 1 {
             complain(cx, burst, i, Complaint::TimeExceeded, receiver_of(reading.place), limits, sink);
-            return;
+            return None;
         }
         let rewritten =
             burst.packets[i].as_mut().is_some_and(|packet| rewrite(packet, &action, &meta.headers));
         if !rewritten {
             burst.drop(i, DropReason::NO_BUFFER, cx.counters);
-            return;
+            return None;
         }
     }
-    let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
-    let flow = EncapInput::of(&meta);
-    let Some(packet) = burst.take(i) else { return };
-    if let Err((reason, packet)) = to_place(cx, sink, packet, reading.place, origin, flow) {
-        refused(cx, burst, i, Refused { reason, packet, place: reading.place }, limits, sink);
-    }
+    Some(reading.place)
 }
 
 /// Sends a packet to a place, or gives it back with the reason why not.
@@ -308,17 +365,23 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             if row.vlan != 0 && !bind::push_tag(&mut packet, row.vlan) {
                 return Err((DropReason::NO_BUFFER, packet));
             }
-            let counters = cx.counters.vnic(vnic as usize);
-            counters.tx_packets.add(1);
-            counters.tx_bytes.add(packet.len() as u64);
-            counters.rdma_tx_packets.add(u64::from(flow.roce));
-            cx.counters.local.add(u64::from(origin.direction == Direction::Out));
+            count_delivered(cx, vnic, origin, flow, packet.len());
             sink.send(row.port, packet);
             Ok(())
         }
         Place::Unresolved { .. } => Err((DropReason::NO_NEIGHBOUR, packet)),
         Place::Empty => Err((DropReason::NO_LOCATION, packet)),
     }
+}
+
+/// Counts a packet of so many bytes that a vNIC's port is handed.
+#[inline(always)]
+pub(super) fn count_delivered(cx: &Cx, vnic: u32, origin: Origin, flow: EncapInput, bytes: usize) {
+    let counters = cx.counters.vnic(vnic as usize);
+    counters.tx_packets.add(1);
+    counters.tx_bytes.add(bytes as u64);
+    counters.rdma_tx_packets.add(u64::from(flow.roce));
+    cx.counters.local.add(u64::from(origin.direction == Direction::Out));
 }
 
 /// Ethernet header with the tags of the frame.
@@ -345,17 +408,17 @@ fn rewrite<P: PacketBuf>(packet: &mut P, action: &FlowAction, headers: &wire::He
 }
 
 /// A packet that could not be sent to a place, and why not.
-struct Refused<P> {
-    reason: DropReason,
-    packet: P,
-    place: Place,
+pub(super) struct Refused<P> {
+    pub reason: DropReason,
+    pub packet: P,
+    pub place: Place,
 }
 
 /// A packet that could not be sent: dropped by name, and its sender told where that helps, through the tunnel if it
 /// came out of one: who sends does not know the MTU of a vNIC on another host.
 #[cold]
 #[inline(never)]
-fn refused<P: PacketBuf, S: Sink<P>>(
+pub(super) fn refused<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,
     i: usize,
@@ -405,7 +468,7 @@ fn special<P: PacketBuf, S: Sink<P>>(
                 DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
             burst.drop(i, reason, cx.counters);
         }
-        FlowVerdict::Flood => flood(cx, burst, i, sink),
+        FlowVerdict::Flood => flood::run(cx, burst, i, sink),
         FlowVerdict::Router => router(cx, burst, i, sink),
         FlowVerdict::Forward => {}
     }
@@ -422,42 +485,5 @@ fn router<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sin
         send_back(cx, burst, i, sink);
     } else {
         burst.drop(i, DropReason::TO_ROUTER, cx.counters);
-    }
-}
-
-/// Replicates to every other vNIC of the VPC on this host and, for packets of vNICs, to every VTEP of it. The last
-/// target gets the packet itself.
-fn flood<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
-    let meta = burst.metas[i];
-    let Some(vpc) = cx.snapshot.vpc(meta.vpc) else {
-        burst.drop(i, DropReason::BUM, cx.counters);
-        return;
-    };
-    let direction = meta.direction();
-    let origin = Origin { vnic: meta.vnic, direction };
-    let flow = EncapInput::of(&meta);
-    let remote: &[SlotRef] = if direction == Direction::In { &[] } else { &vpc.flood_slots };
-    let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
-    let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();
-    let Some(packet) = burst.take(i) else { return };
-    if places.peek().is_none() {
-        cx.counters.drop(DropReason::BUM);
-        return;
-    }
-    let mut packet = Some(packet);
-    while let Some(place) = places.next() {
-        let copy = if places.peek().is_some() {
-            cx.counters.copies.add(1);
-            packet.as_ref().and_then(PacketBuf::try_clone)
-        } else {
-            packet.take()
-        };
-        let result = match copy {
-            Some(copy) => to_place(cx, sink, copy, place, origin, flow).map_err(|(reason, _)| reason),
-            None => Err(DropReason::NO_BUFFER),
-        };
-        if let Err(reason) = result {
-            cx.counters.drop(reason);
-        }
     }
 }

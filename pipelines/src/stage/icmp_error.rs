@@ -9,7 +9,9 @@
 
 use std::net::IpAddr;
 
-use wire::{Flags, Headers, L3, MacAddr, PacketBuf, View, checksum, icmp, icmpv6, ipv4, ipv6, protocol};
+use wire::{
+    Flags, Headers, L3, MacAddr, PacketBuf, TxRequest, View, checksum, icmp, icmpv6, ipv4, ipv6, protocol,
+};
 
 use super::Cx;
 use super::forward::{EncapInput, Origin, to_place};
@@ -178,6 +180,10 @@ fn build<P: PacketBuf>(
         L3::Ipv4 => (QUOTE_V4, 28),
         _ => (QUOTE_V6, 48),
     };
+    if packet.is_unfinished() {
+        // Nothing is left to do in the error.
+        packet.request_tx(TxRequest::default());
+    }
     packet.trim_front(l3).then_some(())?;
     // Of a packet of several segments, what the first one holds: all headers.
     let quote = usize::from(headers.l3_len).min(limit).min(packet.head().len());

@@ -8,6 +8,7 @@ pub mod cm;
 pub mod dhtb;
 pub mod fast_inner;
 pub mod fast_outer;
+pub mod flood;
 pub mod forward;
 pub mod guard;
 pub mod icmp_error;
@@ -20,6 +21,7 @@ pub mod parse;
 pub mod rcft;
 pub mod reply;
 pub mod slow_path;
+pub mod super_frame;
 pub mod tunnel;
 pub mod underlay;
 

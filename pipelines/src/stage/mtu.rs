@@ -1,12 +1,12 @@
 //! mtu: a vNIC sends IP packets of its own MTU at most. A longer one is answered here, where the number is known, and not by
 //! the host at the other end, which knows its own alone.
 //!
-//! Super-frames that ports cut into segments do not come here: `parse` drops them.
+//! Of a super-frame that is what it will be cut into: headers and one segment.
 
 use wire::{Flags, Headers, L3, PacketBuf, protocol};
 
-use super::Cx;
 use super::icmp_error::{Complaint, complain};
+use super::{Cx, super_frame};
 use crate::Sink;
 use crate::burst::{Burst, NO_INDEX};
 use crate::drops::DropReason;
@@ -32,6 +32,10 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             (vnic, row) = (meta.vnic, cx.snapshot.row(meta.vnic));
         }
         if length(packet, &meta.headers) <= usize::from(row.mtu) {
+            continue;
+        }
+        if super_frame::of(packet, &meta.headers).is_some_and(|frame| frame.ip_len() <= usize::from(row.mtu))
+        {
             continue;
         }
         if is_roce(cx, &meta.headers) {

@@ -1,11 +1,13 @@
-//! parse: headers of the (inner) packet, and checksums that the sender left to us.
+//! parse: headers of the (inner) packet, and what the sender left to us: checksums, which are completed here, and super-frames,
+//! which are told from what cannot be cut.
 
 use wire::checksum;
 use wire::parse::parse_into;
+use wire::segment::Segmentation;
 use wire::{ChecksumState, Flags, Headers, L3, PacketBuf, protocol};
 
-use super::Cx;
 use super::neighbour::is_neighbour_protocol;
+use super::{Cx, super_frame};
 use crate::burst::Burst;
 use crate::drops::DropReason;
 use crate::nft::Bits;
@@ -25,8 +27,17 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fill: bool) -
         neighbours |= u64::from(is_neighbour_protocol(&meta.headers)) << i;
         let facts = packet.rx_facts();
         if facts.gso_size != 0 {
-            burst.drop(i, DropReason::GSO, cx.counters);
-            continue;
+            match super_frame::admit(packet, &meta.headers, &facts) {
+                Segmentation::One => {}
+                Segmentation::Several(_) => {
+                    burst.super_frames |= 1 << i;
+                    continue;
+                }
+                Segmentation::Unsound => {
+                    burst.drop(i, DropReason::GSO, cx.counters);
+                    continue;
+                }
+            }
         }
         if fill || facts.l4_checksum == ChecksumState::Partial {
             match complete_checksum(packet, &meta.headers) {

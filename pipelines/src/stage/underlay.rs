@@ -1,12 +1,13 @@
 //! underlay: what arrives at an uplink and is not VxLAN. The VTEP answers ARP, neighbour discovery and ping for its
 //! own addresses and tells control what it learns; the rest goes to the punt port or is dropped by name.
 
+use wire::segment::Segmentation;
 use wire::{MacAddr, PacketBuf};
 
-use super::Cx;
 use super::neighbour::is_neighbour_protocol;
 use super::outer::addresses;
 use super::reply::{self, NeighbourMessage};
+use super::{Cx, super_frame};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
@@ -29,6 +30,18 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(others) {
         let headers = burst.metas[i].headers;
         let Some(packet) = burst.packets[i].as_mut() else { continue };
+        let facts = packet.rx_facts();
+        let mut longest = packet.len();
+        if facts.gso_size != 0 {
+            match super_frame::admit(packet, &headers, &facts) {
+                Segmentation::One => {}
+                Segmentation::Several(frame) => longest = frame.frame_len(),
+                Segmentation::Unsound => {
+                    burst.drop(i, DropReason::GSO, cx.counters);
+                    continue;
+                }
+            }
+        }
         let vid = (headers.vlan_count > 0).then_some(headers.vlan_tci[0] & 0xfff).filter(|&vid| vid != 0);
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
@@ -55,11 +68,11 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
         let out = if replied { uplink.port } else { uplink.punt };
         if out == NO_PORT {
             burst.drop(i, DropReason::UNDERLAY_OTHER, cx.counters);
-        } else if !replied && packet.len() > longest_frame(&headers, uplink.punt_mtu) {
+        } else if !replied && longest > longest_frame(&headers, uplink.punt_mtu) {
             // The tap would never take it, and hold up what comes behind it.
             burst.drop(i, DropReason::MTU_EXCEEDED, cx.counters);
         } else if let Some(packet) = burst.take(i) {
-            sink.send(out, packet);
+            super_frame::send_finished(cx.snapshot, cx.counters, sink, out, packet);
         }
     }
 }

@@ -14,5 +14,6 @@ mod repair_mtu;
 mod routing;
 mod sources;
 mod state;
+mod super_frames;
 mod tenants;
 mod tunnel;

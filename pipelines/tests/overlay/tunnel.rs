@@ -304,13 +304,6 @@ fn partial_checksums_come_out_of_the_tunnel_complete() {
 }
 
 #[test]
-fn super_frames_are_refused_by_name() {
-    let facts = wire::RxFacts { gso_size: 1448, ..Default::default() };
-    let packet = HeapBuf::new(&v4(A, R).tcp(1, 2, 0x10, &[0; 3000])).with_facts(facts);
-    plain().expect_packets(1, vec![packet], &[("gso-unsupported", 1)]);
-}
-
-#[test]
 fn the_longest_frame_that_fits_and_the_first_that_does_not() {
     for underlay in UNDERLAYS {
         let mut world = lab(1, underlay);

@@ -87,6 +87,10 @@ impl Ports for SamplePorts {
         false
     }
 
+    fn takes_super_frames(&self, _: PortIndex) -> bool {
+        false
+    }
+
     fn partner(&self, _: PortIndex) -> PortIndex {
         NO_PORT
     }

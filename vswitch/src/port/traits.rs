@@ -22,6 +22,9 @@ pub struct Traits {
     /// Received TCP and UDP packets may have unfinished checksums without saying so: the switch completes
     /// them before they leave on another port.
     pub partial_checksums: bool,
+    /// The device takes TCP super-frames by `wire::TxRequest`: what is for it is not cut in software. It may deliver them, too;
+    /// that any port may.
+    pub super_frames: bool,
     /// Fewest receive queues: all that the peer or the kernel spreads packets over.
     pub min_rx_queues: u16,
     /// Most receive queues.
@@ -52,6 +55,7 @@ impl Default for Traits {
     fn default() -> Self {
         Self {
             partial_checksums: false,
+            super_frames: false,
             min_rx_queues: 1,
             max_rx_queues: 1,
             min_tx_queues: 1,
@@ -104,8 +108,11 @@ impl Traits {
         const DEVICE: u32 = 22;
         /// Ethernet header and the one VLAN tag that the kernel lets through beyond the MTU.
         const KERNEL: u32 = 18;
+        /// The longest IP packet. What a super-frame is cut into, the pipeline has compared with the MTU.
+        const SUPER_FRAME: u32 = 65_535 + KERNEL;
         match &self.mtu {
             MtuControl::Nobody => None,
+            _ if self.super_frames => Some(SUPER_FRAME),
             MtuControl::Device => port.mtu().ok().map(|mtu| u32::from(mtu) + DEVICE),
             MtuControl::Interface(iface) => preflight::interface_mtu(iface).ok().map(|mtu| mtu + KERNEL),
         }

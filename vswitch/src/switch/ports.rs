@@ -121,6 +121,10 @@ impl Ports for PortTable {
         self.get(port).is_some_and(|port| port.traits.partial_checksums)
     }
 
+    fn takes_super_frames(&self, port: PortIndex) -> bool {
+        self.get(port).is_some_and(|port| port.traits.super_frames)
+    }
+
     fn partner(&self, port: PortIndex) -> PortIndex {
         self.partners.get(usize::from(port)).copied().unwrap_or(NO_PORT)
     }

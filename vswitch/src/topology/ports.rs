@@ -19,6 +19,8 @@ pub trait Ports {
     fn find(&self, name: &str) -> Option<(PortIndex, MacAddr)>;
     /// True when the port may deliver unfinished checksums.
     fn partial_checksums(&self, port: PortIndex) -> bool;
+    /// True when the port's device takes TCP super-frames.
+    fn takes_super_frames(&self, port: PortIndex) -> bool;
     /// Partner of a port in the `io` and `mac` modes.
     fn partner(&self, port: PortIndex) -> PortIndex;
     /// One more than the largest index in use.
@@ -77,6 +79,7 @@ impl Topology {
         for (index, row) in rows.iter_mut().enumerate() {
             let port = index as PortIndex;
             row.partial_checksums = ports.partial_checksums(port);
+            row.takes_super_frames = ports.takes_super_frames(port);
             row.partner = ports.partner(port);
             row.mac = ports.mac(port);
         }

@@ -16,6 +16,9 @@ impl Ports for Names {
     fn partial_checksums(&self, _: PortIndex) -> bool {
         false
     }
+    fn takes_super_frames(&self, _: PortIndex) -> bool {
+        false
+    }
     fn partner(&self, _: PortIndex) -> PortIndex {
         NO_PORT
     }

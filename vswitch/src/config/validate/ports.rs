@@ -343,12 +343,12 @@ fn check_vdev(text: &str) -> Result<(), String> {
         let shown = quote(&hide(text));
         return Err(format!("{shown} is not a network device such as net_ring0 or net_x0,key=value"));
     }
-    // A peer that may would send super-frames, and each is dropped: no TCP connection of it would move a byte.
+    // A peer that may would send super-frames, and want them whole: `Traits::super_frames` is false of such a port.
     let lets_super_frames_in =
         |argument: &str| argument.strip_prefix("tso=").is_some_and(|value| value.trim() != "0");
     if name.starts_with("net_vhost") && text.split(',').skip(1).any(lets_super_frames_in) {
         return Err(format!(
-            "{} lets super-frames in, which the switch drops; remove tso",
+            "{} negotiates super-frames, which this kind of port does not take; remove tso",
             quote(&hide(text))
         ));
     }

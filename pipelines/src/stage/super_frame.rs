@@ -1,0 +1,218 @@
+//! super_frame: TCP super-frames. They go through the other stages as one packet and are cut at the very end, so that a flow is
+//! looked up, and its packet paid for, once; to a port that takes them they go whole.
+//!
+//! What is a super-frame and how it is cut, [`wire::segment`] knows. Here are the two ways out: to a place, as
+//! [`forward`](super::forward) sends packets, and to a port, for what no stage reads. Pieces are packets like any other: each
+//! has its own tunnel header, and counts.
+
+use wire::parse::parse_into;
+use wire::segment::{Segmentation, SuperFrame};
+use wire::{ChecksumState, Headers, PacketBuf, RxFacts, TxRequest};
+
+use super::forward::{self, EncapInput, Origin, Refused};
+use super::parse::{Completed, complete_checksum};
+use super::{Cx, bind};
+use crate::Sink;
+use crate::burst::Burst;
+use crate::counters::PipelineCounters;
+use crate::decide::decide;
+use crate::direction::Direction;
+use crate::drops::DropReason;
+use crate::miss::MissLimits;
+use crate::nft::Nft;
+use crate::snapshot::{PortIndex, Snapshot};
+use crate::vlt::Place;
+
+/// Judges a packet with a segment size. One that is a single segment is an ordinary packet from here on, the caller
+/// completes its checksum.
+#[cold]
+#[inline(never)]
+pub(super) fn admit<P: PacketBuf>(packet: &mut P, headers: &Headers, facts: &RxFacts) -> Segmentation {
+    let segmentation = Segmentation::of(headers, packet.head(), packet.len(), facts);
+    if segmentation == Segmentation::One {
+        packet.request_tx(TxRequest::default());
+    }
+    segmentation
+}
+
+/// The super-frame that a packet is, if it is one.
+#[inline]
+pub(crate) fn of<P: PacketBuf>(packet: &P, headers: &Headers) -> Option<SuperFrame> {
+    if !packet.is_unfinished() {
+        return None;
+    }
+    let facts = packet.rx_facts();
+    if facts.gso_size == 0 {
+        return None;
+    }
+    match Segmentation::of(headers, packet.head(), packet.len(), &facts) {
+        Segmentation::Several(frame) => Some(frame),
+        Segmentation::One | Segmentation::Unsound => None,
+    }
+}
+
+/// Sends a super-frame of a burst on its way. Its flow's entry counts it as the one packet that came.
+#[inline(never)]
+pub(super) fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    nft: &mut Nft,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    let meta = burst.metas[i];
+    let Some(bytes) = burst.packets[i].as_ref().map(PacketBuf::len) else { return };
+    let action = match nft.entry_mut(meta.entry) {
+        Some(entry) => {
+            entry.packets += 1;
+            entry.bytes += bytes as u64;
+            entry.last_seen = cx.now.tick;
+            forward::current_action(cx, entry, &meta.key)
+        }
+        None => decide(cx.snapshot, &meta.key),
+    };
+    let Some(place) = forward::ready(cx, burst, i, action, limits, sink) else { return };
+    let Some(packet) = burst.take(i) else { return };
+    let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
+    let flow = EncapInput::of(&meta);
+    let result = match of(&packet, &meta.headers) {
+        Some(frame) => to_place(cx, sink, packet, &frame, place, origin, flow),
+        None => Err((DropReason::GSO, packet)),
+    };
+    if let Err((reason, packet)) = result {
+        forward::refused(cx, burst, i, Refused { reason, packet, place }, limits, sink);
+    }
+}
+
+/// [`forward::to_place`] for a super-frame: whole to a vNIC whose port takes it, else in pieces.
+///
+/// # Errors
+/// As there, before anything was sent. Pieces that come to nothing later are dropped by name.
+#[inline(never)]
+pub(super) fn to_place<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    sink: &mut S,
+    mut packet: P,
+    frame: &SuperFrame,
+    place: Place,
+    origin: Origin,
+    flow: EncapInput,
+) -> Result<(), (DropReason, P)> {
+    if let Place::Local { vnic } = place
+        && vnic != origin.vnic
+    {
+        let row = cx.snapshot.row(vnic);
+        if takes(cx.snapshot, row.port) && frame.ip_len() <= usize::from(row.mtu) {
+            let tag = if row.vlan == 0 { 0 } else { 4 };
+            if !frame.request(&mut packet, tag) || tag > 0 && !bind::push_tag(&mut packet, row.vlan) {
+                return Err((DropReason::NO_BUFFER, packet));
+            }
+            forward::count_delivered(cx, vnic, origin, flow, packet.len());
+            sink.send(row.port, packet);
+            return Ok(());
+        }
+    }
+    // The first piece is as long as any: where it goes, all go.
+    let (mut made, mut refusal) = (0, Some(DropReason::NO_BUFFER));
+    for piece in frame.cut(&packet).map_while(|piece| piece) {
+        let result = forward::to_place(cx, sink, piece, place, origin, flow).map_err(|(reason, _)| reason);
+        match result {
+            Err(reason) if made == 0 => {
+                refusal = Some(reason);
+                break;
+            }
+            Err(reason) => lost(cx, origin, reason, 1),
+            Ok(()) => refusal = None,
+        }
+        made += 1;
+    }
+    if let Some(reason) = refusal {
+        return Err((reason, packet));
+    }
+    cx.counters.copies.add(frame.pieces() as u64 - 1);
+    lost(cx, origin, DropReason::NO_BUFFER, (frame.pieces() - made) as u64);
+    Ok(())
+}
+
+/// Counts pieces that came to nothing.
+fn lost(cx: &Cx, origin: Origin, reason: DropReason, pieces: u64) {
+    cx.counters.drop_many(reason, pieces);
+    if origin.direction == Direction::Out {
+        cx.counters.vnic(origin.vnic as usize).drops.add(pieces);
+    }
+}
+
+fn takes(snapshot: &Snapshot, port: PortIndex) -> bool {
+    snapshot.ports.get(usize::from(port)).is_some_and(|row| row.takes_super_frames)
+}
+
+/// Sends a packet that goes as it came, and finishes what its sender left to a device: checksums and super-frames.
+#[inline(always)]
+pub(crate) fn send_finished<P: PacketBuf, S: Sink<P>>(
+    snapshot: &Snapshot,
+    counters: &PipelineCounters,
+    sink: &mut S,
+    port: PortIndex,
+    packet: P,
+) {
+    if packet.is_unfinished() {
+        finish_and_send(snapshot, counters, sink, port, packet);
+    } else {
+        sink.send(port, packet);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn finish_and_send<P: PacketBuf, S: Sink<P>>(
+    snapshot: &Snapshot,
+    counters: &PipelineCounters,
+    sink: &mut S,
+    port: PortIndex,
+    mut packet: P,
+) {
+    let facts = packet.rx_facts();
+    let mut headers = Headers::default();
+    let parsed = parse_into(packet.head(), packet.len(), &mut headers).is_ok();
+    if facts.gso_size != 0 {
+        let found = if parsed { admit(&mut packet, &headers, &facts) } else { Segmentation::Unsound };
+        match found {
+            Segmentation::One => {}
+            Segmentation::Several(frame) if takes(snapshot, port) => {
+                if frame.request(&mut packet, 0) {
+                    sink.send(port, packet);
+                } else {
+                    counters.drop(DropReason::NO_BUFFER);
+                }
+                return;
+            }
+            Segmentation::Several(frame) => return send_pieces(counters, sink, port, &packet, &frame),
+            Segmentation::Unsound => return counters.drop(DropReason::GSO),
+        }
+    }
+    if parsed && facts.l4_checksum == ChecksumState::Partial {
+        match complete_checksum(&mut packet, &headers) {
+            Completed::Written => counters.checksums_filled.add(1),
+            Completed::Nothing => {}
+            Completed::ReadOnly => return counters.drop(DropReason::NO_BUFFER),
+        }
+    }
+    sink.send(port, packet);
+}
+
+fn send_pieces<P: PacketBuf, S: Sink<P>>(
+    counters: &PipelineCounters,
+    sink: &mut S,
+    port: PortIndex,
+    packet: &P,
+    frame: &SuperFrame,
+) {
+    let mut sent = 0;
+    for piece in frame.cut(packet).map_while(|piece| piece) {
+        sink.send(port, piece);
+        sent += 1;
+    }
+    counters.copies.add(frame.pieces() as u64 - 1);
+    counters.drop_many(DropReason::NO_BUFFER, frame.pieces() as u64 - sent);
+}
