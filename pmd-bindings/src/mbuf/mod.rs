@@ -227,7 +227,7 @@ mod tests {
     fn gathered_packets_have_their_own_memory_over_as_many_segments_as_it_takes() {
         let pool = pool("gather");
         let bytes: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
-        let mut source = pool.alloc_from(&bytes).unwrap();
+        let source = pool.alloc_from(&bytes).unwrap();
         source.segment().set_flags(flags::RX_LRO | flags::RX_L4_NONE);
         source.segment().set_tx_offload(1448 << 24);
         assert!(source.segment_count() > 3);
