@@ -34,7 +34,8 @@ pub struct Meta {
     pub vpc: u32,
     /// VTEP that sent it, when it came out of a tunnel.
     pub vtep: Vtep,
-    /// UDP or TCP source port that chooses the outer source port.
+    /// UDP or TCP source port that chooses the outer source port; in `stage::forward`, where a NIC's choice is followed, what
+    /// it toggles there.
     pub entropy_port: u16,
     /// ECN field of the outer header, of packets out of a tunnel.
     pub outer_ecn: Ecn,

@@ -60,7 +60,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
     action.cell = if fixed { own_cell } else { vpc.topology_cell };
     action.generation = generation(snapshot, &action);
     action.rcft = u8::from(is_reliable(key.class()));
-    action.entropy = key.entropy();
+    action.entropy = snapshot.entropy(key);
     action
 }
 

@@ -308,8 +308,34 @@ pub fn fragment_key(frame: &[u8], headers: &Headers, scope: Scope) -> FlowKey {
 /// same two hosts differ in it alone.
 #[inline(always)]
 pub const fn outer_source_port(entropy: u16, sport: u16) -> u16 {
-    let spread = (sport as u32).wrapping_mul(K0 as u32) >> 16;
-    0xc000 | (entropy ^ spread as u16) & 0x3fff
+    PortMix::OWN.port(entropy, sport)
+}
+
+/// How an outer source port comes of a flow's share and a packet's: in numbers, so that software's own choice and a NIC's
+/// take the same instructions, and no packet asks whose it is.
+#[derive(Clone, Copy, Debug)]
+pub struct PortMix {
+    /// The packet's share times this, less the lower half, ...
+    multiplier: u32,
+    /// ... exclusive-or the flow's share, in these bits ...
+    kept: u16,
+    /// ... and with these set.
+    set: u16,
+}
+
+impl PortMix {
+    /// [`outer_source_port`]: of [`FlowKey::entropy`] and the inner source port.
+    pub const OWN: Self = Self { multiplier: K0 as u32, kept: 0x3fff, set: 0xc000 };
+
+    /// A NIC's: of [`EncapHash::entropy`](crate::encap_hash::EncapHash::entropy) and what the inner source port toggles.
+    pub const NIC: Self = Self { multiplier: 1 << 16, kept: 0xffff, set: 0 };
+
+    /// The outer source port.
+    #[inline(always)]
+    pub const fn port(self, flow: u16, packet: u16) -> u16 {
+        let spread = (packet as u32).wrapping_mul(self.multiplier) >> 16;
+        self.set | (flow ^ spread as u16) & self.kept
+    }
 }
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;

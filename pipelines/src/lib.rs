@@ -14,6 +14,7 @@ pub mod decide;
 pub mod direction;
 pub mod drops;
 pub mod ecn;
+pub mod encap_hash;
 pub mod event;
 pub mod flat;
 pub mod flow_key;

@@ -21,6 +21,7 @@
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
 //! | addresses of uplinks | `touch_vpc` of all: gateways do not lead to them |
+//! | the NIC's hash of encapsulation | `touch_vpc` of all: entries remember what it makes of the flow |
 //! | settings, other facts of uplinks, ports, MTUs | nothing: never remembered |
 //!
 //! The count of a cell is never set back while workers run.
@@ -35,7 +36,9 @@ use std::sync::Arc;
 use wire::MacAddr;
 
 use crate::ecn::EcnEncap;
+use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
+use crate::flow_key::{FlowKey, PortMix};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
@@ -323,6 +326,9 @@ pub struct Snapshot {
     pub cells: Vec<u32>,
     /// The table that slots of locations refer to.
     pub vlt: Arc<Vlt>,
+    /// The NIC's choice of outer source ports, where software follows it; else software's own
+    /// ([`PortMix::OWN`]).
+    pub encap_hash: Option<Arc<EncapHash>>,
 }
 
 /// An IP address as a key of a [`FlatMap`]: IPv4 in mapped form.
@@ -352,6 +358,7 @@ impl Snapshot {
             locations: Locations::default(),
             cells: Vec::new(),
             vlt,
+            encap_hash: None,
         }
     }
 
@@ -467,6 +474,21 @@ impl Snapshot {
         let vnics = members.iter().filter_map(|&vnic| self.vnic(vnic)).map(|vnic| vnic.cell);
         let cells: Vec<u32> = own.chain(vnics).collect();
         cells.into_iter().for_each(|cell| self.bump(cell));
+    }
+
+    /// A flow's share of its outer source port: [`port_mix`](Self::port_mix) makes the port of it.
+    #[inline]
+    pub fn entropy(&self, key: &FlowKey) -> u16 {
+        match &self.encap_hash {
+            None => key.entropy(),
+            Some(hash) => hash.entropy(key),
+        }
+    }
+
+    /// How outer source ports come of the shares of flows and packets.
+    #[inline(always)]
+    pub const fn port_mix(&self) -> PortMix {
+        if self.encap_hash.is_none() { PortMix::OWN } else { PortMix::NIC }
     }
 
     /// The generation of a cell.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::inner_tuple::InnerTuple;
 use crate::rule::FlowRule;
 
 /// A rule that a back end holds. Never used again, even after the rule is gone.
@@ -240,5 +241,16 @@ pub trait BackEnd {
     /// was to be made is not there, and rules that name it fail; one that was to be changed may have either rates.
     fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
         let _ = failed;
+    }
+
+    /// The outer UDP source port that the device writes when it puts a packet with these inner headers into a tunnel,
+    /// whatever the header in the rule says (`rte_flow_calc_encap_hash`). Asked for by control, never for a packet.
+    ///
+    /// # Errors
+    /// [`Cause::Unsupported`] when the device does not tell.
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        let _ = inner;
+        let message = "the device does not tell which outer source port it writes";
+        Err(FlowError::new(Cause::Unsupported, Where::Unspecified, message))
     }
 }

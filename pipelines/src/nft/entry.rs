@@ -41,7 +41,7 @@ pub struct FlowAction {
     pub src_mac: [u8; 6],
     /// New destination MAC when rewritten.
     pub dst_mac: [u8; 6],
-    /// [`FlowKey::entropy`] of the flow.
+    /// [`Snapshot::entropy`](crate::snapshot::Snapshot::entropy) of the flow.
     pub entropy: u16,
     /// Which generation cell this decision depends on.
     pub cell: u32,

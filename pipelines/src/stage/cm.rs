@@ -17,7 +17,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::event::{Event, Events};
-use crate::flow_key::FlowAddresses;
+use crate::flow_key::{FlowAddresses, outer_source_port};
 use crate::nft::{Bits, Nft};
 use crate::rcft::Rcft;
 use crate::snapshot::Destination;
@@ -125,7 +125,11 @@ fn return_to<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, 
     }
     let place = cx.snapshot.vlt.read(location.slot.slot).place;
     let origin = Origin { vnic: NO_INDEX, direction: Direction::Out };
-    let flow = forward::EncapInput::of(&meta);
+    let flow = forward::EncapInput {
+        tos: meta.headers.tos,
+        source_port: outer_source_port(meta.key.entropy(), meta.entropy_port),
+        roce: meta.key.class() != 0,
+    };
     if let Err((reason, _)) = forward::to_place(cx, sink, packet, place, origin, flow) {
         cx.counters.drop(reason);
     }

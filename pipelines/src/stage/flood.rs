@@ -11,8 +11,14 @@ use crate::drops::DropReason;
 use crate::vlt::{Place, SlotRef};
 
 /// Replicates to every other vNIC of the VPC on this host and, for packets of vNICs, to every VTEP of it. The last
-/// target gets the packet itself. A super-frame goes whole or in pieces by what each target takes.
-pub(super) fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
+/// target gets the packet itself. A super-frame goes whole or in pieces by what each target takes. `entropy` is the flow's.
+pub(super) fn run<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    entropy: u16,
+    sink: &mut S,
+) {
     let meta = burst.metas[i];
     let Some(vpc) = cx.snapshot.vpc(meta.vpc) else {
         burst.drop(i, DropReason::BUM, cx.counters);
@@ -20,7 +26,7 @@ pub(super) fn run<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: us
     };
     let direction = meta.direction();
     let origin = Origin { vnic: meta.vnic, direction };
-    let flow = EncapInput::of(&meta);
+    let flow = EncapInput::of(cx, &meta, entropy);
     let remote: &[SlotRef] = if direction == Direction::In { &[] } else { &vpc.flood_slots };
     let local = vpc.vnics.iter().filter(|&&vnic| vnic != meta.vnic).map(|&vnic| Place::Local { vnic });
     let mut places = local.chain(remote.iter().map(|slot| cx.snapshot.vlt.read(slot.slot).place)).peekable();

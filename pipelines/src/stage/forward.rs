@@ -14,7 +14,7 @@ use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::{decide, decide_from};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, outer_source_port};
+use crate::flow_key::FlowKey;
 use crate::miss::MissLimits;
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::snapshot::{NO_PORT, PortIndex};
@@ -41,11 +41,11 @@ pub struct EncapInput {
 }
 
 impl EncapInput {
-    /// Of a packet with a key.
-    pub(super) fn of(meta: &Meta) -> Self {
+    /// Of a packet that this stage sends; `entropy` is its flow's ([`FlowAction::entropy`]).
+    pub(super) fn of(cx: &Cx, meta: &Meta, entropy: u16) -> Self {
         Self {
             tos: meta.headers.tos,
-            source_port: outer_source_port(meta.key.entropy(), meta.entropy_port),
+            source_port: cx.snapshot.port_mix().port(entropy, meta.entropy_port),
             roce: meta.key.class() != 0,
         }
     }
@@ -98,6 +98,9 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
+    if let Some(hash) = &cx.snapshot.encap_hash {
+        hash.prepare(burst);
+    }
     if burst.has_super_frames() {
         in_turn(cx, burst, nft, limits, sink);
     } else {
@@ -135,7 +138,7 @@ fn ordinary<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    let toses = OuterTos::new(&cx.snapshot.settings);
+    let (ports, toses) = (cx.snapshot.port_mix(), OuterTos::new(&cx.snapshot.settings));
     let mut tally = BurstTally { encapsulated: 0, local: 0, vnic: NO_INDEX, packets: 0, bytes: 0 };
     let mut sent = 0;
     for i in Bits(mask) {
@@ -154,7 +157,8 @@ fn ordinary<P: PacketBuf, S: Sink<P>>(
         let way = if action.verdict == FlowVerdict::Forward && action.rewrite == 0 {
             match cx.snapshot.vlt.read_hot(action.slot, action.slot_generation) {
                 Hot::Tunnel4(header) if meta.direction() == Direction::Out => {
-                    let way = encapsulate(cx, &mut packet, meta, action.entropy, &toses, header);
+                    let source_port = ports.port(action.entropy, meta.entropy_port);
+                    let way = encapsulate(cx, &mut packet, meta, source_port, &toses, header);
                     tally.encapsulated += u64::from(way.is_some());
                     way
                 }
@@ -189,7 +193,7 @@ fn encapsulate<P: PacketBuf>(
     cx: &Cx,
     packet: &mut P,
     meta: &Meta,
-    entropy: u16,
+    source_port: u16,
     toses: &OuterTos,
     header: Header4,
 ) -> Option<PortIndex> {
@@ -197,11 +201,7 @@ fn encapsulate<P: PacketBuf>(
     if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
         return None;
     }
-    let patch = Patch {
-        tos: toses.of(meta.headers.tos),
-        source_port: outer_source_port(entropy, meta.entropy_port),
-        zero_checksum6: false,
-    };
+    let patch = Patch { tos: toses.of(meta.headers.tos), source_port, zero_checksum6: false };
     tunnel::encapsulate_v4(packet, header, patch).then_some(uplink.port)
 }
 
@@ -269,7 +269,7 @@ fn by_decision<P: PacketBuf, S: Sink<P>>(
     let Some(place) = ready(cx, burst, i, action, limits, sink) else { return };
     let meta = burst.metas[i];
     let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
-    let flow = EncapInput::of(&meta);
+    let flow = EncapInput::of(cx, &meta, action.entropy);
     let Some(packet) = burst.take(i) else { return };
     if let Err((reason, packet)) = to_place(cx, sink, packet, place, origin, flow) {
         refused(cx, burst, i, Refused { reason, packet, place }, limits, sink);
@@ -468,7 +468,7 @@ fn special<P: PacketBuf, S: Sink<P>>(
                 DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
             burst.drop(i, reason, cx.counters);
         }
-        FlowVerdict::Flood => flood::run(cx, burst, i, sink),
+        FlowVerdict::Flood => flood::run(cx, burst, i, action.entropy, sink),
         FlowVerdict::Router => router(cx, burst, i, sink),
         FlowVerdict::Forward => {}
     }

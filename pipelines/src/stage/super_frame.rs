@@ -75,7 +75,7 @@ pub(super) fn run<P: PacketBuf, S: Sink<P>>(
     let Some(place) = forward::ready(cx, burst, i, action, limits, sink) else { return };
     let Some(packet) = burst.take(i) else { return };
     let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
-    let flow = EncapInput::of(&meta);
+    let flow = EncapInput::of(cx, &meta, action.entropy);
     let result = match of(&packet, &meta.headers) {
         Some(frame) => to_place(cx, sink, packet, &frame, place, origin, flow),
         None => Err((DropReason::GSO, packet)),

@@ -18,7 +18,7 @@ use wire::roce::{Bth, opcode};
 use wire::{MacAddr, Psn, Qpn, Vni};
 
 use crate::host::*;
-use crate::mixed::Mixed;
+use crate::mixed::{Mixed, choose_ports};
 use testkit::*;
 
 const STATIONS: [Station; 5] = [A, B, C, R, S];
@@ -118,7 +118,7 @@ fn host(underlay: Underlay, entropy: EntropySource, limited: bool) -> Host {
     let mut world = lab(1, underlay);
     world.keep_vlan(0);
     let mut host = Host::new(world);
-    host.options.entropy = entropy;
+    choose_ports(&mut host, entropy);
     // More than enough for all of them: what is matched and written differs, and nothing turns red.
     for direction in [Direction::In, Direction::Out].into_iter().filter(|_| limited) {
         (0..3).for_each(|vnic| host.limit(direction, vnic, Class::Rdma, 800_000_000_000));
@@ -173,7 +173,7 @@ proptest! {
             let (fate, out) = mixed.pass(port, &frame);
             let is_given = given.iter().any(|other| other.takes(&queue, entropy));
             prop_assert_eq!(matches!(fate, Fate::Out { .. }), is_given, "{:?}: {:?}", queue, fate);
-            prop_assert_eq!(mixed.comparable(out), mixed.comparable(expected), "{:?}", queue);
+            prop_assert_eq!(out, expected, "{:?}", queue);
         }
     }
 }

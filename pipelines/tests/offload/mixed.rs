@@ -2,13 +2,15 @@
 //! packets.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
+use pipelines::encap_hash::EncapHash;
+use pipelines::offload::sim::{EncapHashKind, Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{Chain, EntropySource, FlowSelector};
 use pipelines::offload::{InstalledChain, RuleState, RuleStore};
 use pipelines::snapshot::PortIndex;
 use rules::mlx5::Nic;
-use rules::{Action, Cause, FlowError, Usage};
+use rules::{Action, BackEnd, Cause, FlowError, Usage};
 use wire::HeapBuf;
 
 use crate::host::*;
@@ -25,11 +27,35 @@ pub struct Mixed {
     now_ns: u64,
 }
 
+/// The outer source ports of an e-switch for rules of this kind: its own where they leave them to it.
+fn encap_hash(entropy: EntropySource) -> EncapHashKind {
+    match entropy {
+        EntropySource::Hardware => EncapHashKind::Crc,
+        EntropySource::Exact | EntropySource::HardwareButRoce => EncapHashKind::None,
+    }
+}
+
+/// Has the rules of a host leave outer source ports to the e-switch or not, and its software follow that in what the
+/// e-switch chooses: by what it was told, and by nothing of the e-switch's own.
+pub fn choose_ports(host: &mut Host, entropy: EntropySource) {
+    host.options.entropy = entropy;
+    let config = EswitchConfig { encap_hash: encap_hash(entropy), ..EswitchConfig::default() };
+    let mut eswitch = Eswitch::new(config);
+    let learned = EncapHash::learn(4791, 7, |inner| eswitch.encap_source_port(inner)).ok();
+    assert_eq!(learned.is_some(), entropy == EntropySource::Hardware);
+    host.world.snapshot.encap_hash = learned.map(Arc::new);
+}
+
 impl Mixed {
     /// An e-switch that takes what a NIC takes. Rules come into force a quarter of a millisecond apart.
     pub fn new(host: Host, nic: Nic) -> Self {
-        let config =
-            EswitchConfig { refresh_ns: 0, insertion_rate: 4000, nic: Some(nic), ..EswitchConfig::default() };
+        let config = EswitchConfig {
+            refresh_ns: 0,
+            insertion_rate: 4000,
+            nic: Some(nic),
+            encap_hash: encap_hash(host.options.entropy),
+            ..EswitchConfig::default()
+        };
         let (eswitch, store) = (Eswitch::new(config), RuleStore::default());
         Self { host, eswitch, store, chains: Vec::new(), counted: HashMap::new(), now_ns: 0 }
     }
@@ -104,17 +130,6 @@ impl Mixed {
             Fate::Dropped | Fate::Failed => panic!("{fate:?}"),
         };
         (fate, out)
-    }
-
-    /// What left, as far as both hosts have to agree: with the NIC's own entropy the outer source port differs.
-    pub fn comparable(&self, mut out: Vec<(PortIndex, Vec<u8>)>) -> Vec<(PortIndex, Vec<u8>)> {
-        if self.host.options.entropy == EntropySource::Hardware {
-            let Underlay { v6, vlan, .. } = self.host.world.underlay;
-            let at = 14 + if vlan.is_some() { 4 } else { 0 } + if v6 { 40 } else { 20 };
-            let tunnels = out.iter_mut().filter(|(port, _)| *port == UPLINK);
-            tunnels.for_each(|(_, frame)| frame[at..at + 2].fill(0));
-        }
-        out
     }
 
     /// What hardware counted of the flows for which `of` is true.

@@ -192,6 +192,21 @@ fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
         chains.iter().map(|chain| chain.facts.adjacency).collect::<std::collections::HashSet<_>>().len()
     };
     assert_eq!((ways(EntropySource::Hardware), ways(EntropySource::Exact)), (1, 8));
+    assert_eq!(ways(EntropySource::HardwareButRoce), 1);
+}
+
+#[test]
+fn translate_queue_pairs_keep_their_source_ports_where_software_cannot_follow_the_nic() {
+    let ways = |entropy| {
+        let mut host = host();
+        host.options.entropy = entropy;
+        let bth = Bth::new(0x0a, Qpn::truncated(17), Psn::truncated(1));
+        let key = host.flow(1, &v4(A, R).roce(1000, bth, &[0; 36]));
+        let chains: Vec<_> = (0..8).map(|port| made(&mut host, pair(key, 17, 1000 + port))).collect();
+        chains.iter().map(|chain| chain.facts.adjacency).collect::<std::collections::HashSet<_>>().len()
+    };
+    use EntropySource::{Exact, Hardware, HardwareButRoce};
+    assert_eq!([Hardware, HardwareButRoce, Exact].map(ways), [1, 8, 8]);
 }
 
 #[test]

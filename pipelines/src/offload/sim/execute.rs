@@ -3,6 +3,7 @@
 use wire::{L3, PacketBuf, ipv4, ipv6};
 
 use super::Eswitch;
+use super::encap_hash::{EncapHashKind, tuple_of};
 use super::layers::{Layers, Registers};
 use crate::stage::outer::set_ecn;
 use rules::{Action, Encap, Modify};
@@ -82,7 +83,10 @@ pub(super) fn run<P: PacketBuf>(
                 Action::ModifyField(modify) => done = write(packet, layers, registers, modify),
                 Action::Mark { id } => registers.mark = Some(id),
                 Action::VxlanDecap => done = decap(packet, layers),
-                Action::RawEncap(ref header) => done = encap(packet, header),
+                Action::RawEncap(ref header) => {
+                    let port = source_port(eswitch.config.encap_hash, layers, packet.head());
+                    done = encap(packet, header, port);
+                }
                 Action::RepresentedPort { port } => return Fate::Out { port },
                 Action::PortId { id } => return Fate::Out { port: id as u16 },
                 Action::PortRepresentor { port } => return software(port, None),
@@ -116,8 +120,17 @@ fn decap<P: PacketBuf>(packet: &mut P, layers: &Layers) -> bool {
     (back == 0 || packet.trim_back(back)) && packet.trim_front(front)
 }
 
-/// Puts a header in front and fills in lengths and the IPv4 checksum; UDP goes without one.
-fn encap<P: PacketBuf>(packet: &mut P, encap: &Encap) -> bool {
+/// The outer source port that the device chooses itself.
+fn source_port(kind: EncapHashKind, layers: &Layers, head: &[u8]) -> Option<u16> {
+    match kind {
+        EncapHashKind::None => None,
+        _ => kind.source_port(&tuple_of(layers, head)?),
+    }
+}
+
+/// Puts a header in front and fills in lengths, the IPv4 checksum and the source port that the device chose; UDP goes without
+/// a checksum.
+fn encap<P: PacketBuf>(packet: &mut P, encap: &Encap, source_port: Option<u16>) -> bool {
     let (header, ip) = (encap.bytes(), encap.ip_offset());
     let Some(head) = packet.prepend(header.len()) else { return false };
     head[..header.len()].copy_from_slice(header);
@@ -126,6 +139,9 @@ fn encap<P: PacketBuf>(packet: &mut P, encap: &Encap) -> bool {
     let len = |from: usize| ((total - from) as u16).to_be_bytes();
     let head = packet.head_mut();
     head[udp + 4..udp + 6].copy_from_slice(&len(udp));
+    if let Some(port) = source_port {
+        head[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
+    }
     if encap.is_ipv6() {
         head[ip + 4..ip + 6].copy_from_slice(&len(udp));
         return true;

@@ -8,6 +8,7 @@
 //! configured time, one after another; counters are shown as of their last refresh; refusals are in `refuse`.
 
 mod arrival;
+mod encap_hash;
 mod execute;
 mod layers;
 mod meter;
@@ -15,6 +16,7 @@ mod refuse;
 mod rule_set;
 mod table;
 
+pub use encap_hash::EncapHashKind;
 pub use execute::Fate;
 pub use layers::UdpPorts;
 
@@ -24,7 +26,9 @@ use std::sync::Arc;
 use wire::PacketBuf;
 
 use rules::mlx5::{Engine, Nic};
-use rules::{ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
+use rules::{
+    ArrivalCount, BackEnd, Cause, FlowError, FlowRule, Guard, InnerTuple, Meter, RuleId, Usage, Where,
+};
 
 use super::arrival::Arrivals;
 use layers::{LayerSlots, Layers, Registers};
@@ -56,6 +60,8 @@ pub struct EswitchConfig {
     pub meter_mark: bool,
     /// It changes ECN fields.
     pub modify_ecn: bool,
+    /// Where outer source ports come from.
+    pub encap_hash: EncapHashKind,
     /// It matches ranges: items with a `last`.
     pub ranges: bool,
     /// It refuses every rule: a device that is there and of no use.
@@ -78,6 +84,7 @@ impl Default for EswitchConfig {
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,
+            encap_hash: EncapHashKind::None,
             ranges: false,
             refuse_all: false,
             fail_one_in: 0,
@@ -305,6 +312,13 @@ impl BackEnd for Eswitch {
             .and_modify(|metered| metered.set(meter, now_ns))
             .or_insert_with(|| Metered::new(meter, now_ns));
         Ok(())
+    }
+
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        self.config.encap_hash.source_port(inner).ok_or_else(|| {
+            let message = "the device chooses no outer source port: it sends the header's";
+            FlowError::new(Cause::Unsupported, Where::Unspecified, message)
+        })
     }
 }
 

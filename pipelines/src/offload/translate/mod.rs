@@ -82,9 +82,23 @@ pub enum EntropySource {
     /// As in software: an adjacency for each source port in use.
     #[default]
     Exact,
-    /// The NIC's own choice, or none: one adjacency for all flows to a place. A declared difference; queue pairs may take
-    /// another path than in software.
+    /// The NIC's own choice, or none: one adjacency for all flows to a place. Where the NIC tells what it chooses, software
+    /// follows ([`EncapHash`](crate::encap_hash::EncapHash)), and flows keep their path when they move; elsewhere that is a
+    /// declared difference.
     Hardware,
+    /// The same, but for RoCEv2, which is exact: the NIC chooses, and software cannot compute what.
+    HardwareButRoce,
+}
+
+impl EntropySource {
+    /// True where rules tell the source ports of flows apart.
+    pub const fn is_exact(self, roce: bool) -> bool {
+        match self {
+            Self::Exact => true,
+            Self::Hardware => false,
+            Self::HardwareButRoce => roce,
+        }
+    }
 }
 
 /// Settings of the translation.
@@ -184,7 +198,7 @@ impl Translator {
             return Err(OffloadRefusal::Protocol);
         }
         let remote = matches!(found.place, Place::Remote(_));
-        let exact = remote && tables.options.entropy == EntropySource::Exact;
+        let exact = remote && tables.options.entropy.is_exact(roce.is_some());
         let inner_port = match (roce, selector.source_port) {
             (None, _) => Some(selector.key.ports().source),
             (Some(_), port) if exact => Some(port.ok_or(OffloadRefusal::SourcePort)?),
