@@ -40,6 +40,11 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("has_action_meter_mark", "RTE_FLOW_ACTION_TYPE_METER_MARK", "rte_flow has METER_MARK."),
     ("has_item_meter_color", "RTE_FLOW_ITEM_TYPE_METER_COLOR", "rte_flow can match a meter's colour."),
     ("has_flow_templates", "rte_flow_pattern_template_create", "rte_flow has templates and queues."),
+    (
+        "has_flow_encap_hash",
+        "rte_flow_calc_encap_hash",
+        "rte_flow tells the outer UDP source port that a NIC chooses.",
+    ),
 ];
 
 fn fail(message: &str) -> ! {
@@ -64,9 +69,9 @@ fn main() {
     let folders = library_folders(&dpdk);
     link(&folders);
     let flags = clang_flags(&dpdk.include_paths);
-    compile_shim(&dpdk.include_paths);
     let bindings = generate(&out, &dpdk.version, &dpdk.include_paths, &flags);
-    probe(&out, &bindings, &dpdk.version);
+    let features = probe(&out, &bindings, &dpdk.version);
+    compile_shim(&dpdk.include_paths, &features);
 }
 
 /// Where the linker and this file look for libraries.
@@ -98,12 +103,16 @@ fn clang_flags(includes: &[PathBuf]) -> Vec<String> {
     flags
 }
 
-fn compile_shim(includes: &[PathBuf]) {
+/// Compiles the shim. What a release has is told to it as `DPDK_SYS_HAS_...`.
+fn compile_shim(includes: &[PathBuf], features: &[&str]) {
     let mut build = cc::Build::new();
     build.file("csrc/shim.c").include("csrc").opt_level(3).flag(MARCH);
     build.flag("-include").flag("rte_config.h").define("ALLOW_EXPERIMENTAL_API", None);
     for path in includes {
         build.flag(format!("-isystem{}", path.display()));
+    }
+    for feature in features {
+        build.define(&format!("DPDK_SYS_{}", feature.to_uppercase()), None);
     }
     build.compile("dpdk_sys_shim");
 }
@@ -187,12 +196,15 @@ fn hash_headers(folder: &Path, hasher: &mut DefaultHasher) {
     }
 }
 
-/// Writes `features.rs` and the `DEP_DPDK_*` variables that dependants' build scripts see.
-fn probe(out: &Path, bindings: &str, version: &str) {
+/// Writes `features.rs` and the `DEP_DPDK_*` variables that dependants' build scripts see. Returns the features that are
+/// there.
+fn probe(out: &Path, bindings: &str, version: &str) -> Vec<&'static str> {
     let mut text = String::new();
+    let mut there = Vec::new();
     for (cfg, name, meaning) in FEATURES {
         let present = [": ", "("].iter().any(|end| bindings.contains(&format!(" {name}{end}")));
         println!("cargo::metadata={cfg}={present}");
+        there.extend(present.then_some(*cfg));
         text += &format!("#[doc = {meaning:?}]\npub const {}: bool = {present};\n", cfg.to_uppercase());
     }
     let bth = if text.contains("HAS_ITEM_IB_BTH: bool = true") {
@@ -211,4 +223,5 @@ fn probe(out: &Path, bindings: &str, version: &str) {
         fail(&format!("cannot write features.rs: {error}"));
     }
     println!("cargo::metadata=version={version}");
+    there
 }

@@ -84,6 +84,20 @@ uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modi
 	return (uint8_t)modify->dst.level;
 }
 
+int dpdk_sys_flow_encap_source_port(uint16_t port, const struct rte_flow_item *pattern, uint8_t *bytes,
+	struct rte_flow_error *error)
+{
+#ifdef DPDK_SYS_HAS_FLOW_ENCAP_HASH
+	return rte_flow_calc_encap_hash(port, pattern, RTE_FLOW_ENCAP_HASH_FIELD_SRC_PORT, sizeof(uint16_t), bytes, error);
+#else
+	(void)port;
+	(void)pattern;
+	(void)bytes;
+	return rte_flow_error_set(error, ENOTSUP, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL,
+		"this DPDK has no rte_flow_calc_encap_hash");
+#endif
+}
+
 uint64_t dpdk_sys_sizeof_mbuf(void)
 {
 	return sizeof(struct rte_mbuf);

@@ -27,6 +27,9 @@ struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);
+/* rte_flow_calc_encap_hash for the outer UDP source port, most significant byte first; -ENOTSUP before 24.03. */
+int dpdk_sys_flow_encap_source_port(uint16_t port, const struct rte_flow_item *pattern, uint8_t *bytes,
+	struct rte_flow_error *error);
 uint64_t dpdk_sys_sizeof_mbuf(void);
 uint64_t dpdk_sys_sizeof_dev_info(void);
 uint64_t dpdk_sys_sizeof_eth_conf(void);

@@ -49,6 +49,7 @@ mod tests {
         let mut parts = DPDK_VERSION.split('.').map(|part| part.parse::<u32>().unwrap());
         let version = (parts.next().unwrap(), parts.next().unwrap());
         assert_eq!(HAS_ITEM_IB_BTH, version >= (23, 7));
+        assert_eq!(HAS_FLOW_ENCAP_HASH, version >= (24, 3));
         let present = [HAS_ACTION_METER_MARK, HAS_ITEM_METER_COLOR, HAS_FLOW_TEMPLATES];
         assert_eq!(present, [true; 3]);
     }

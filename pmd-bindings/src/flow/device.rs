@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, RuleId, Usage, Where};
 
 use super::port;
 use crate::port::{Port, PortId, StartedPort};
@@ -213,6 +213,10 @@ impl BackEnd for FlowDevice {
 
     fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
         self.api.failed_meters(failed);
+    }
+
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        self.api.encap_source_port(inner)
     }
 }
 

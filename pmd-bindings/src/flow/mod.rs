@@ -14,6 +14,7 @@
 mod backlog;
 mod device;
 mod dump;
+mod encap_hash;
 mod engine;
 mod error;
 mod flatten;
@@ -48,6 +49,8 @@ pub struct Build {
     pub meter_color: bool,
     /// It has templates and queues.
     pub queues: bool,
+    /// It can ask a driver which outer UDP source port its device writes.
+    pub encap_hash: bool,
 }
 
 /// What the DPDK that this was built with has of rte_flow.
@@ -57,4 +60,5 @@ pub const BUILD: Build = Build {
     meter_mark: dpdk_sys::HAS_ACTION_METER_MARK,
     meter_color: dpdk_sys::HAS_ITEM_METER_COLOR,
     queues: dpdk_sys::HAS_FLOW_TEMPLATES,
+    encap_hash: dpdk_sys::HAS_FLOW_ENCAP_HASH,
 };

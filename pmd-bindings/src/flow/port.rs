@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use dpdk_sys as sys;
-use rules::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{Action, Attr, BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, RuleId, Usage, Where};
 
 use super::error;
 use super::held::{self, Counter, Rule};
@@ -330,6 +330,12 @@ impl BackEnd for Flows {
 
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
         Self::set_meter(self, mtr_id, meter)
+    }
+
+    /// Nothing to be had here: of the drivers, mlx5 alone tells, and with hardware steering only, which has queues.
+    fn encap_source_port(&mut self, _: &InnerTuple) -> Result<u16, FlowError> {
+        let message = "outer source ports are told to users of templates and queues only";
+        Err(FlowError::new(Cause::Unsupported, Where::Unspecified, message))
     }
 }
 

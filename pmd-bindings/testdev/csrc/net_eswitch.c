@@ -24,6 +24,8 @@
  *   busy=N            one operation in N is not taken (EAGAIN)
  *   fresh=N           the first N queries of a counter answer EAGAIN
  *   rules-only=1      does not start unless it is isolated and has no receive queue
+ *   hash=N            it tells the outer source port that it would write (24.03 and later): 1 a CRC of the inner headers, 2 a
+ *                     hash that is not affine in them
  *
  * An isolated port receives nothing: no rule of this e-switch leads to a queue. It keeps order: a representor does not start before its uplink nor the uplink stop before its representors; queues are
  * configured once. What an application must never do is logged as "misuse" and counted (extended statistics of
@@ -360,6 +362,7 @@ static const struct {
 	ARGUMENT("mute", mute, 0),
 	ARGUMENT("fresh", fresh, 0),
 	ARGUMENT("rules-only", rules_only, 0),
+	ARGUMENT("hash", hash, 0),
 };
 
 enum { SWITCH, REPRESENTOR, IFACE, RSS, TEXTS };

@@ -19,6 +19,7 @@
 
 /* The asynchronous calls have a table of their own in the ethdev since 24.03. */
 #define HAS_FP_OPS (RTE_VERSION >= RTE_VERSION_NUM(24, 3, 0, 0))
+#define HAS_ENCAP_HASH HAS_FP_OPS
 #define HAS_IB_BTH (RTE_VERSION >= RTE_VERSION_NUM(23, 7, 0, 0))
 
 #define RX_QUEUES 16
@@ -53,6 +54,8 @@ struct traits {
 	uint32_t fresh;
 	/* It starts for rules alone: isolated, and without a receive queue. */
 	uint32_t rules_only;
+	/* Which hash it tells of. */
+	uint32_t hash;
 };
 
 enum count {
@@ -307,6 +310,12 @@ extern const struct rte_flow_fp_ops fast_operations;
 #endif
 /* All rules go, as when the uplink stops. */
 void flows_end(struct eswitch *eswitch);
+
+#if HAS_ENCAP_HASH
+/* net_eswitch_hash.c: the outer source port that the device would write. */
+int encap_hash(struct rte_eth_dev *, const struct rte_flow_item[], enum rte_flow_encap_hash_field, uint8_t *,
+	struct rte_flow_error *);
+#endif
 
 /* net_eswitch_meters.c */
 extern const struct rte_mtr_ops meter_operations;

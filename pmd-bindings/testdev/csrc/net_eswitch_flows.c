@@ -307,6 +307,9 @@ const struct rte_flow_ops flow_operations = {
 	.actions_template_destroy = actions_destroy,
 	.template_table_create = table_create,
 	.template_table_destroy = table_destroy,
+#if HAS_ENCAP_HASH
+	.flow_calc_encap_hash = encap_hash,
+#endif
 #if !HAS_FP_OPS
 	.async_create = async_create,
 	.async_destroy = async_destroy,

@@ -32,6 +32,7 @@ pub const ESWITCH: Driver = Driver {
         ("net_eswitch.h", include_str!("../csrc/net_eswitch.h")),
         ("net_eswitch.c", include_str!("../csrc/net_eswitch.c")),
         ("net_eswitch_flows.c", include_str!("../csrc/net_eswitch_flows.c")),
+        ("net_eswitch_hash.c", include_str!("../csrc/net_eswitch_hash.c")),
         ("net_eswitch_meters.c", include_str!("../csrc/net_eswitch_meters.c")),
         ("net_eswitch_packets.c", include_str!("../csrc/net_eswitch_packets.c")),
         ("net_eswitch_queues.c", include_str!("../csrc/net_eswitch_queues.c")),

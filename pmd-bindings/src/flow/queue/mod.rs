@@ -18,9 +18,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
-use rules::{BackEnd, Cause, FlowError, FlowRule, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, InnerTuple, Meter, RuleId, Usage, Where};
 
 use super::backlog::Backlog;
+use super::encap_hash;
 use super::engine::{self, FlowLimits, FlowQueues};
 use super::held::{self, Counter, Held};
 use super::lower::Lowered;
@@ -291,6 +292,10 @@ impl BackEnd for FlowQueue {
 
     fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
         self.marks.take_failed(failed);
+    }
+
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        encap_hash::source_port(self.running.id(), inner)
     }
 }
 
