@@ -154,6 +154,9 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 parsed.vnics.len(),
                 parsed.locations.len()
             )?;
+            if let Some(note) = vswitch::switch::offload::note(&parsed) {
+                writeln!(out, "note: {note}")?;
+            }
             for (whose, quota) in vswitch::rdma::shares(&parsed) {
                 writeln!(
                     out,

@@ -42,7 +42,8 @@ pub use network::{
     SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
 pub use offload::{
-    Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedNic, Steering,
+    Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedHash, SimulatedNic,
+    Steering,
 };
 pub use port_spec::PortSpec;
 pub use process::{

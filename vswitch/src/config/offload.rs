@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::units::{self, BitRate};
+use pipelines::offload::sim::EncapHashKind;
 use rules::mlx5::{self, Nic};
 
 /// What holds the rules of a port.
@@ -24,7 +25,7 @@ pub enum Entropy {
     /// As in software, from the flow; a rule of its own for each source port in use.
     #[default]
     Exact,
-    /// The NIC's own choice, or a constant: one rule for all flows to a place.
+    /// The NIC's own choice, or a constant: one rule for all flows to a place. Software follows the NIC where that tells.
     Hardware,
 }
 
@@ -101,6 +102,30 @@ impl Steering {
         match self {
             Self::Software => mlx5::Engine::Software,
             Self::Hardware => mlx5::Engine::Hardware,
+        }
+    }
+}
+
+/// Which outer UDP source ports the simulated e-switch chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SimulatedHash {
+    /// None: that of the rule's header is sent.
+    #[default]
+    None,
+    /// A CRC of the inner headers, whatever the rule says.
+    Crc,
+    /// A hash of the inner headers that software cannot follow.
+    Product,
+}
+
+impl SimulatedHash {
+    /// The device's word for it.
+    pub fn kind(self) -> EncapHashKind {
+        match self {
+            Self::None => EncapHashKind::None,
+            Self::Crc => EncapHashKind::Crc,
+            Self::Product => EncapHashKind::Product,
         }
     }
 }
@@ -221,6 +246,8 @@ pub struct SimulatedConfig {
     pub meter_mark: bool,
     /// It changes ECN fields.
     pub modify_ecn: bool,
+    /// Which outer source ports it chooses.
+    pub encap_hash: SimulatedHash,
     /// It takes no rule.
     pub refuse_all: bool,
     /// Of so many rules that it takes, one never comes into force; 0: none.
@@ -248,6 +275,7 @@ impl Default for SimulatedConfig {
             ib_bth: true,
             meter_mark: true,
             modify_ecn: true,
+            encap_hash: SimulatedHash::default(),
             refuse_all: false,
             fail_one_in: 0,
         }

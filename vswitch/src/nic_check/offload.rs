@@ -6,7 +6,7 @@ use super::DeviceLook;
 use super::commands;
 use super::finding::Finding;
 use super::probe::{ProbeAnswer, Probed};
-use crate::config::offload::Entropy;
+use crate::config::offload::{Engine, Entropy};
 
 pub(super) fn config(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "[offload]";
@@ -55,6 +55,28 @@ pub(super) fn build() -> Finding {
         true => Finding::fine(NAME, BUILD.version, WANTED),
         false => Finding::noted(NAME, format!("{}: RC flows stay in software", BUILD.version), WANTED),
     }
+}
+
+/// Whether software can choose outer source ports as the NIC does, where the config leaves them to that.
+pub(super) fn source_ports(look: &DeviceLook<'_>) -> Option<Finding> {
+    const NAME: &str = "outer source ports";
+    const WANTED: &str =
+        "DPDK 24.03 or later and dv_flow_en=2 for entropy = \"hardware\": flows keep their path";
+    let offload = &look.wanted.offload;
+    if look.wanted.offloaded.is_empty() || offload.entropy != Entropy::Hardware {
+        return None;
+    }
+    let value = match (BUILD.encap_hash, offload.engine, look.wanted.dv_flow_en()) {
+        (false, ..) => format!("{} cannot ask for them", BUILD.version),
+        (true, Engine::Sync, _) => "not told with engine = \"sync\"".into(),
+        (true, _, Some("2")) => {
+            let value = "asked for when the switch starts: `show offload` says whether software follows";
+            return Some(Finding::fine(NAME, value, WANTED));
+        }
+        (true, _, dv_flow_en) => format!("not told with dv_flow_en={}", dv_flow_en.unwrap_or("unset")),
+    };
+    let value = format!("{value}: a flow changes its path when it moves between software and the NIC");
+    Some(Finding::noted(NAME, value, WANTED).by(commands::CHECK_CONFIG.with(&[("file", look.file)])))
 }
 
 /// Which chains the device takes.

@@ -16,6 +16,7 @@ use pipelines::snapshot::PortIndex;
 use serde_json::json;
 
 use super::error::PortsError;
+use super::offload::SourcePorts;
 use super::opening::{JobResult, Ready};
 use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
@@ -250,9 +251,22 @@ impl Switch {
                 self.offload.connect(&self.pool, index, device, &port.port)?;
             }
         }
+        self.learn_source_ports();
         self.baseline.begin_port(&self.pool, index, &name);
         tracing::info!(port = name, kind, "port attached");
         Ok(())
+    }
+
+    /// Where a device that is new chooses outer source ports, software does as it does from the next snapshot on.
+    fn learn_source_ports(&mut self) {
+        let Some(learned) = self.offload.learn_source_ports(self.pool.now().ns) else { return };
+        let text = self.offload.source_ports().map(SourcePorts::words).unwrap_or_default();
+        match &learned {
+            Ok(_) => tracing::info!("{text}"),
+            Err(_) => tracing::warn!("{text}"),
+        }
+        self.events.add("source-ports", text, json!({ "follows": learned.is_ok() }));
+        self.topology.set_encap_hash(learned.ok());
     }
 
     fn port_down(&mut self, name: &str, wanted: &WantedPort, reason: &str, now: Instant) {

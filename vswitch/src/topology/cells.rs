@@ -2,6 +2,9 @@
 //!
 //! Which change bumps which cells is the table at the top of the snapshot's file.
 
+use std::sync::Arc;
+
+use pipelines::encap_hash::EncapHash;
 use pipelines::snapshot::RouteTarget;
 
 use super::Topology;
@@ -24,5 +27,16 @@ impl Topology {
             next.vpcs.iter().flatten().filter(|other| other.index == vpc || routes_to(&other.routes));
         let related: Vec<u32> = related.map(|other| other.index).collect();
         related.into_iter().for_each(|index| next.touch_vpc(index));
+    }
+
+    /// Says whose outer source ports the next snapshot has: a NIC's, or software's own. Every flow is decided anew with it.
+    pub fn set_encap_hash(&mut self, hash: Option<Arc<EncapHash>>) {
+        let next = &mut self.draft.next;
+        if next.encap_hash == hash {
+            return;
+        }
+        next.encap_hash = hash;
+        let all: Vec<u32> = next.vpcs.iter().flatten().map(|vpc| vpc.index).collect();
+        all.into_iter().for_each(|index| next.touch_vpc(index));
     }
 }

@@ -87,6 +87,7 @@ proptest! {
                 fail_one_in: simulated.3,
                 latency: Duration::from_nanos(simulated.4),
                 ib_bth: picks.2,
+                encap_hash: [SimulatedHash::None, SimulatedHash::Crc, SimulatedHash::Product][picks.1],
                 ..SimulatedConfig::default()
             },
             ..OffloadConfig::default()

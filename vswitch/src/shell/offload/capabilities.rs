@@ -74,7 +74,7 @@ fn ask(shell: &mut Shell, id: u16) -> Result<Asked, CommandError> {
 fn build() -> Value {
     json!({
         "version": BUILD.version, "ib-bth": BUILD.ib_bth, "meter-mark": BUILD.meter_mark,
-        "meter-color": BUILD.meter_color, "flow-queues": BUILD.queues,
+        "meter-color": BUILD.meter_color, "flow-queues": BUILD.queues, "encap-hash": BUILD.encap_hash,
     })
 }
 
@@ -86,11 +86,12 @@ fn text(asked: &[Asked]) -> String {
     };
     let has = |has: bool| if has { "has" } else { "has no" };
     let mut text = format!(
-        "{}: {pairs}\nit {} meters that let red packets on (meter_mark), {} colours to match (meter_color), {} templates and queues\n",
+        "{}: {pairs}\nit {} meters that let red packets on (meter_mark), {} colours to match (meter_color), {} templates and queues, {} question for the outer source ports that a NIC writes\n",
         BUILD.version,
         has(BUILD.meter_mark),
         has(BUILD.meter_color),
         has(BUILD.queues),
+        has(BUILD.encap_hash),
     );
     for port in asked {
         let proxy = match &port.proxy {

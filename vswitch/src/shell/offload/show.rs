@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::Shell;
 use crate::console::{Args, CommandError, Output, Table};
-use crate::switch::offload::{FlowState, OffloadControl};
+use crate::switch::offload::{FlowState, OffloadControl, SourcePorts};
 use crate::view::flow::Ends;
 use crate::worker::stats::EswitchTotals;
 
@@ -52,6 +52,15 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     );
     line("done in hardware", format!("{} packets, {} bytes", done.packets, done.bytes));
     line("rules", offload.rules().to_string());
+    let followed = offload.source_ports().map(|ports| *ports == SourcePorts::Followed);
+    line(
+        "outer source ports",
+        match (offload.entropy(), offload.source_ports()) {
+            ("exact", _) => "exact: software's own, and a rule for each of them".into(),
+            (entropy, Some(ports)) => format!("{entropy}: {}", ports.words()),
+            (entropy, None) => format!("{entropy}: no device was asked yet"),
+        },
+    );
     let counts = counts(offload);
     line(
         "so far",
@@ -83,7 +92,7 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
             "software": states.software, "refused": states.refused,
         },
         "done": { "packets": done.packets, "bytes": done.bytes },
-        "rules": offload.rules(), "so-far": so_far, "refusals": reasons, "audit": audit.0,
+        "rules": offload.rules(), "entropy": offload.entropy(), "software-follows": followed, "so-far": so_far, "refusals": reasons, "audit": audit.0,
         "eswitch": eswitch.map(|(_, json)| json),
     });
     Ok(Output::table(&table, json))

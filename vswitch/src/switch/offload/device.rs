@@ -6,7 +6,7 @@ use pipelines::offload::manager::Policy;
 use pipelines::offload::sim::{self, UdpPorts};
 use pipelines::offload::translate::{self, TranslateOptions};
 use pmd::{FlowEngine, FlowQueues};
-use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, Meter, RuleId, Usage};
+use rules::{ArrivalCount, BackEnd, FlowError, FlowRule, Guard, InnerTuple, Meter, RuleId, Usage};
 use wire::Dscp;
 
 use crate::config::{Config, Engine, Entropy, OffloadConfig};
@@ -59,6 +59,10 @@ impl BackEnd for Simulated {
     fn set_meter(&mut self, mtr_id: u32, meter: Option<Meter>) -> Result<(), FlowError> {
         self.0.lock().eswitch.set_meter(mtr_id, meter)
     }
+
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        self.0.lock().eswitch.encap_source_port(inner)
+    }
 }
 
 /// A device as the config wants it.
@@ -75,6 +79,7 @@ pub(super) fn device(config: &Config) -> SimulatedDevice {
         ib_bth: simulated.ib_bth,
         meter_mark: simulated.meter_mark,
         modify_ecn: simulated.modify_ecn,
+        encap_hash: simulated.encap_hash.kind(),
         refuse_all: simulated.refuse_all,
         fail_one_in: simulated.fail_one_in,
         ..sim::EswitchConfig::default()

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pipelines::offload::manager::FlowSample;
 use pipelines::offload::translate::FlowSelector;
 use pmd::{FlowDevice, PortId, StartedPort};
-use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, Meter, RuleId, Usage, Where};
+use rules::{BackEnd, Cause, FlowError, FlowRule, Guard, InnerTuple, Meter, RuleId, Usage, Where};
 
 use super::Simulated;
 use crate::capabilities;
@@ -168,5 +168,9 @@ impl BackEnd for Holder {
 
     fn failed_meters(&mut self, failed: &mut Vec<(u32, FlowError)>) {
         self.back_end().failed_meters(failed);
+    }
+
+    fn encap_source_port(&mut self, inner: &InnerTuple) -> Result<u16, FlowError> {
+        self.back_end().encap_source_port(inner)
     }
 }

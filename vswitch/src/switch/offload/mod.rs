@@ -9,6 +9,7 @@
 
 mod device;
 mod holder;
+mod source_ports;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
@@ -29,6 +30,7 @@ use rules::{ArrivalCount, BackEnd, FlowError, Usage};
 use device::nanos;
 pub use device::{Simulated, flow_engine};
 use holder::Holder;
+pub use source_ports::{SourcePorts, note};
 use watch::FlowWatch;
 
 use crate::capabilities::{self, CapabilityReport};
@@ -44,6 +46,10 @@ const REMEMBERED: u64 = 10;
 pub struct OffloadControl {
     config: OffloadConfig,
     options: TranslateOptions,
+    /// UDP port of RoCEv2.
+    rdma_port: u16,
+    /// What the device that is there said of the source ports that it chooses, once it was asked.
+    source_ports: Option<SourcePorts>,
     /// What holds the rules, once a port is on it.
     holder: Option<Holder>,
     /// DPDK port ids of the ports that are on the device.
@@ -78,6 +84,8 @@ impl OffloadControl {
         Self {
             config: offload.clone(),
             options: device::options(offload),
+            rdma_port: config.rdma.udp_port,
+            source_ports: None,
             holder: None,
             ports: Vec::new(),
             manager,
@@ -159,7 +167,7 @@ impl OffloadControl {
         if self.holder.as_mut().is_some_and(|holder| holder.leave(dpdk_port)) {
             self.ports.fill(None);
             self.follow(pool, snapshot);
-            self.holder = None;
+            (self.holder, self.source_ports) = (None, None);
             tracing::warn!(
                 dpdk_port,
                 "the port that takes the rules goes: all flows are in software until another does"
@@ -190,7 +198,8 @@ impl OffloadControl {
     fn turn(&mut self, device: &mut Holder, pool: &Pool, snapshot: &Snapshot) -> Result<(), WorkerError> {
         let now_ns = pool.now().ns;
         let sync_ns = nanos(self.config.sync_every);
-        let exact = self.options.entropy == pipelines::offload::translate::EntropySource::Exact;
+        // Of other flows no source port is told: it is in their key.
+        let exact = self.options.entropy.is_exact(true);
         self.watch.hear(now_ns, |selector| {
             if exact { selector } else { FlowSelector { source_port: None, ..selector } }
         });

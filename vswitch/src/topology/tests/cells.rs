@@ -28,6 +28,24 @@ fn indices_and_cells_are_stable_and_reused_ones_inherit_nothing() {
 }
 
 #[test]
+fn outer_source_ports_of_another_choice_make_every_decision_stale() {
+    let mut lab = Lab::new(32);
+    lab.set(&with(&[]));
+    let mut all = [lab.all_cells("a", &["va"]), lab.all_cells("b", &["vb"])].concat();
+    all.sort_unstable();
+    let hash = |port: u16| {
+        let learned = pipelines::encap_hash::EncapHash::learn(4791, 1, |inner| Ok(inner.source_port ^ port));
+        Some(Arc::new(learned.unwrap()))
+    };
+    for (hash, stale) in [(hash(1), &all), (hash(1), &vec![]), (hash(2), &all), (None, &all), (None, &vec![])]
+    {
+        lab.topology.set_encap_hash(hash.clone());
+        assert_eq!(&lab.cells_after(&with(&[])), stale);
+        assert_eq!(lab.topology.snapshot().encap_hash, hash);
+    }
+}
+
+#[test]
 fn a_change_bumps_its_cells_and_no_others() {
     let mut lab = Lab::new(32);
     lab.set(&with(&[]));
