@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tests::lab::{Lab, Remote, Tenant, vpc};
 use tests::rates::{Node, Window};
@@ -325,5 +326,81 @@ fn offload_eswitch_keeps_to_a_ceiling() {
     wait_for("what waits for tokens to go", Duration::from_secs(10), || {
         (daemon.counters().get("fwd.waiting") == 0).then_some(())
     });
+    hosts.daemon.stop();
+}
+
+/// The outer source ports of each tenant's flow, as the underlay sees them while `work` goes on.
+fn source_ports(hosts: &Hosts, work: impl FnOnce()) -> BTreeMap<String, BTreeSet<String>> {
+    let dir = Workdir::new("source-ports");
+    let args = ["tcpdump", "-Z", "root", "-n", "-l", "-q", "-i", "up0", "-Q", "in", "udp dst port 4789"];
+    let mut capture = hosts._lab.peer.spawn("tcpdump", &args, &dir);
+    capture.wait_output("listening on", Duration::from_secs(10));
+    work();
+    capture.signal("INT");
+    capture.wait(Duration::from_secs(20));
+    let said = capture.output();
+    // Of each packet two lines: "... IP A.PORT > B.4789: VXLAN ..." and "IP a.port > b.port: UDP ...".
+    let ends = |line: &str| Some(line.split_once("IP ")?.1.split_once(": ")?.0.to_owned());
+    let mut ports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (outer, inner) in said.lines().zip(said.lines().skip(1)) {
+        if let (true, Some(outer), Some(inner)) = (outer.contains("VXLAN"), ends(outer), ends(inner)) {
+            let source = outer.split(" > ").next().unwrap_or_default();
+            let port = source.rsplit('.').next().unwrap_or_default().to_owned();
+            ports.entry(inner).or_default().insert(port);
+        }
+    }
+    ports.retain(|ends, _| ends.ends_with(&format!(".{SERVER}")));
+    ports
+}
+
+/// Flows that go into hardware and come back; the outer source ports that each of them had.
+fn ports_of_moving_flows(hosts: &Hosts, flows: u32) -> Vec<BTreeSet<String>> {
+    let daemon = &hosts.daemon;
+    let far = hosts.far.address(Family::V4);
+    let ports = source_ports(hosts, || {
+        let sending = Flows::start(&hosts.red.netns, &hosts.far.netns, far, flows);
+        for _ in 0..2 {
+            wait_inside(daemon, 2 * i64::from(flows));
+            wait_done(daemon, 500);
+            daemon.ctl("offload off");
+            wait_inside(daemon, 0);
+            daemon.ctl("offload on");
+        }
+        sending.stop(flows);
+    });
+    assert_eq!(ports.len(), flows as usize, "{ports:?}");
+    ports.into_values().collect()
+}
+
+#[test]
+fn offload_eswitch_and_software_send_a_flow_from_the_same_source_port() {
+    const FLOWS: u32 = 6;
+    let device = "[offload.simulated]\nrefresh = \"100ms\"\nencap-hash = \"crc\"\n";
+    let hosts = hosts(Family::V4, &format!("entropy = \"hardware\"\n{device}"));
+    let ports = ports_of_moving_flows(&hosts, FLOWS);
+    assert!(ports.iter().all(|ports| ports.len() == 1), "a flow keeps its path: {ports:?}");
+    let different: BTreeSet<_> = ports.into_iter().collect();
+    assert!(different.len() > 1, "not all flows take one path: {different:?}");
+    let daemon = &hosts.daemon;
+    let shown = daemon.json("show offload");
+    assert_eq!((&shown["entropy"], &shown["software-follows"]), (&"hardware".into(), &true.into()));
+    assert!(daemon.ctl("show events").contains("flows keep their path"));
+    daemon.assert_conserved();
+    hosts.daemon.stop();
+}
+
+#[test]
+fn offload_eswitch_whose_source_ports_software_cannot_follow_is_told_of() {
+    const FLOWS: u32 = 4;
+    let device = "[offload.simulated]\nrefresh = \"100ms\"\nencap-hash = \"product\"\n";
+    let hosts = hosts(Family::V4, &format!("entropy = \"hardware\"\n{device}"));
+    let ports = ports_of_moving_flows(&hosts, FLOWS);
+    assert!(ports.iter().any(|ports| ports.len() == 2), "as it says, flows change their path: {ports:?}");
+    let daemon = &hosts.daemon;
+    assert_eq!(daemon.json("show offload")["software-follows"], false);
+    for said in [daemon.ctl("show offload"), daemon.ctl("show events"), daemon.log()] {
+        assert!(said.contains("flows change their path") && said.contains("not affine"), "{said}");
+    }
+    daemon.assert_conserved();
     hosts.daemon.stop();
 }

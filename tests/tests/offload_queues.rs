@@ -136,3 +136,23 @@ fn offload_engine_auto_takes_queues_where_there_are_some() {
         stop(hosts.daemon);
     }
 }
+
+/// On a DPDK that can ask, what the driver tells is followed where it is a CRC; on an older one it is said that it cannot ask.
+#[test]
+fn offload_through_queues_says_whether_software_follows_source_ports() {
+    let cases = [("", "no calc encap hash handler"), (",hash=1", ""), (",hash=2", "not affine")];
+    for (device, why) in cases {
+        let hosts = hosts(device, "entropy = \"hardware\"\n");
+        let daemon = &hosts.daemon;
+        let can_ask = daemon.json("show offload capabilities")["dpdk"]["encap-hash"] == true;
+        let (follows, why) = if can_ask { (device == ",hash=1", why) } else { (false, "cannot ask") };
+        let shown = daemon.json("show offload");
+        assert_eq!((&shown["entropy"], &shown["software-follows"]), (&"hardware".into(), &follows.into()));
+        for said in [daemon.ctl("show offload"), daemon.ctl("show events"), daemon.log()] {
+            let expected = if follows { "flows keep their path" } else { "flows change their path" };
+            assert!(said.contains(expected) && said.contains(why), "{said}");
+        }
+        traffic::ping(&hosts.one.netns, "10.0.0.2", 56, 3);
+        stop(hosts.daemon);
+    }
+}

@@ -14,7 +14,6 @@ use rules::{Action, BackEnd, Cause, FlowError, Usage};
 use wire::HeapBuf;
 
 use crate::host::*;
-use testkit::*;
 
 /// The host with an e-switch.
 pub struct Mixed {

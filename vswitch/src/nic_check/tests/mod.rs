@@ -64,6 +64,28 @@ fn a_nic_in_switchdev_mode_is_fine() {
 }
 
 #[test]
+fn source_ports_that_are_left_to_the_nic_are_looked_at() {
+    use crate::config::Entropy;
+    let looked = |text: &str, entropy: Entropy| {
+        let mut wanted = config(text);
+        wanted.offload.entropy = entropy;
+        let report = Tree::fine().check(Some(&wanted)).unwrap();
+        let found = report.findings.iter().find(|finding| finding.name == "outer source ports");
+        found.map(|finding| (finding.state, finding.value.clone()))
+    };
+    assert_eq!(looked(OFFLOADED, Entropy::Exact), None);
+    let (state, value) = looked(OFFLOADED, Entropy::Hardware).unwrap();
+    let (expected, words) = match pmd::flow::BUILD.encap_hash {
+        true => (FindingState::Fine, "when the switch starts"),
+        false => (FindingState::Noted, "cannot ask for them"),
+    };
+    assert!(state == expected && value.contains(words), "{value}");
+    let (state, value) =
+        looked(&OFFLOADED.replace("dv_flow_en=2", "dv_flow_en=1"), Entropy::Hardware).unwrap();
+    assert!(state == FindingState::Noted && value.contains("a flow changes its path"), "{value}");
+}
+
+#[test]
 fn a_nic_in_legacy_mode_is_told_how_to_leave_it() {
     let mut tree = Tree::fine();
     tree.eswitch("legacy");
