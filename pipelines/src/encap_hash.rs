@@ -10,6 +10,7 @@
 //!
 //! Knows no driver: whoever calls brings the function that asks one.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rules::{FlowError, InnerProtocol, InnerTuple};
@@ -22,6 +23,11 @@ use crate::flow_key::{FlowAddresses, FlowKey, outer_source_port};
 /// Tuples of each family and protocol on which what was learned is tried. A function that answers one
 /// tuple in ten otherwise is found out but for one time in 10^11.
 const TRIED: u64 = 256;
+
+/// Ports that the random tuples must get at least, of all families and protocols together. With fewer, all tunnels between two hosts
+/// would take a few paths, where software's own choice spreads them over 16,384 ports. The driver of mlx5 keeps its answer within the
+/// range of source ports that firmware reports for RoCE (`mlx5dr_crc32.c`): where that reports none, every answer is 0.
+const SPREAD: usize = 64;
 
 /// Why software does not choose the outer source port as the NIC does.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -40,6 +46,16 @@ pub enum EncapHashError {
         told: u16,
         /// What follows from its answers for single bits.
         computed: u16,
+    },
+    /// It hardly depends on the headers.
+    #[error(
+        "the device's hash spreads flows over too few source ports: {tuples} random flows get {ports}, and at least {SPREAD} are wanted"
+    )]
+    Narrow {
+        /// Tuples that it was tried on.
+        tuples: usize,
+        /// Ports that they got.
+        ports: usize,
     },
 }
 
@@ -107,19 +123,24 @@ impl EncapHash {
                 [TupleHash::learn(&mut ask, v6, tcp)?, TupleHash::learn(&mut ask, v6, udp)?],
             ],
         };
-        let mut random = seed;
+        let (mut random, mut ports) = (seed, HashSet::new());
         for (family, protocol) in FAMILIES.into_iter().flat_map(|family| PROTOCOLS.map(|one| (family, one))) {
             for number in 0..TRIED {
                 let mut address = || u128::from(next(&mut random)) << 64 | u128::from(next(&mut random));
                 let addresses = [address(), address()];
-                let ports = next(&mut random);
-                let to = if protocol == udp && number % 2 == 0 { rdma_port } else { (ports >> 16) as u16 };
-                let tuple = family.tuple(protocol, addresses, [ports as u16, to]);
+                let both = next(&mut random);
+                let to = if protocol == udp && number % 2 == 0 { rdma_port } else { (both >> 16) as u16 };
+                let tuple = family.tuple(protocol, addresses, [both as u16, to]);
                 let (told, computed) = (ask(&tuple)?, hash.of(&tuple));
                 if told != computed {
                     return Err(EncapHashError::NotAffine { tuple, told, computed });
                 }
+                ports.insert(told);
             }
+        }
+        if ports.len() < SPREAD {
+            let tuples = TRIED as usize * FAMILIES.len() * PROTOCOLS.len();
+            return Err(EncapHashError::Narrow { tuples, ports: ports.len() });
         }
         Ok(hash)
     }
@@ -296,6 +317,17 @@ mod tests {
                 assert_ne!(told, computed);
             }
         }
+    }
+
+    #[test]
+    fn a_hash_that_would_put_all_flows_on_a_few_paths_is_not_followed() {
+        let few = |tuple: &InnerTuple| 0xc000 | crc(tuple) & 0x1f;
+        for (device, most) in [(&(|_: &InnerTuple| 0u16) as &dyn Fn(&InnerTuple) -> u16, 1), (&few, 32)] {
+            let learned = EncapHash::learn(4791, 1, |tuple| Ok(device(tuple)));
+            assert_eq!(learned, Err(EncapHashError::Narrow { tuples: 1024, ports: most }));
+        }
+        let enough = EncapHash::learn(4791, 1, |tuple| Ok(0xc000 | crc(tuple) & 0xff));
+        assert!(enough.is_ok(), "{enough:?}");
     }
 
     #[test]

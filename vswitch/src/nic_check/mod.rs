@@ -167,7 +167,7 @@ pub fn check(
     findings.push(network::queues(&look, probed));
     findings.push(offload::config(&look));
     findings.push(offload::build());
-    findings.extend(offload::source_ports(&look));
+    findings.push(offload::source_ports(&look));
     findings.extend(offload::chains(&look, probed));
     Ok(NicReport { device: look.pci, findings })
 }

@@ -58,25 +58,30 @@ pub(super) fn build() -> Finding {
 }
 
 /// Whether software can choose outer source ports as the NIC does, where the config leaves them to that.
-pub(super) fn source_ports(look: &DeviceLook<'_>) -> Option<Finding> {
+pub(super) fn source_ports(look: &DeviceLook<'_>) -> Finding {
     const NAME: &str = "outer source ports";
     const WANTED: &str =
         "DPDK 24.03 or later and dv_flow_en=2 for entropy = \"hardware\": flows keep their path";
-    let offload = &look.wanted.offload;
-    if look.wanted.offloaded.is_empty() || offload.entropy != Entropy::Hardware {
-        return None;
+    let wanted = look.wanted;
+    if wanted.offloaded.is_empty() {
+        return Finding::fine(NAME, "software's own: the device has no rules", WANTED);
     }
-    let value = match (BUILD.encap_hash, offload.engine, look.wanted.dv_flow_en()) {
+    if wanted.offload.entropy == Entropy::Exact {
+        return Finding::fine(NAME, "software's own, in a rule for each (entropy = \"exact\")", WANTED);
+    }
+    let is_virtual = look.pci.starts_with("net_");
+    let value = match (BUILD.encap_hash, wanted.offload.engine, wanted.dv_flow_en()) {
         (false, ..) => format!("{} cannot ask for them", BUILD.version),
         (true, Engine::Sync, _) => "not told with engine = \"sync\"".into(),
-        (true, _, Some("2")) => {
+        (true, _, dv_flow_en) if is_virtual || dv_flow_en == Some("2") => {
             let value = "asked for when the switch starts: `show offload` says whether software follows";
-            return Some(Finding::fine(NAME, value, WANTED));
+            return Finding::fine(NAME, value, WANTED);
         }
-        (true, _, dv_flow_en) => format!("not told with dv_flow_en={}", dv_flow_en.unwrap_or("unset")),
+        (true, _, Some(dv_flow_en)) => format!("not told with dv_flow_en={dv_flow_en}"),
+        (true, _, None) => "not told with the driver's default of dv_flow_en".into(),
     };
     let value = format!("{value}: a flow changes its path when it moves between software and the NIC");
-    Some(Finding::noted(NAME, value, WANTED).by(commands::CHECK_CONFIG.with(&[("file", look.file)])))
+    Finding::noted(NAME, value, WANTED).by(commands::CHECK_CONFIG.with(&[("file", look.file)]))
 }
 
 /// Which chains the device takes.

@@ -86,7 +86,8 @@ pub enum EntropySource {
     /// follows ([`EncapHash`](crate::encap_hash::EncapHash)), and flows keep their path when they move; elsewhere that is a
     /// declared difference.
     Hardware,
-    /// The same, but for RoCEv2, which is exact: the NIC chooses, and software cannot compute what.
+    /// The same, but for RoCEv2, which is exact: the NIC tells what it chooses, and software cannot follow. A queue pair keeps its path if
+    /// the NIC sends the header's port all the same (unconfirmed on hardware).
     HardwareButRoce,
 }
 

@@ -53,14 +53,7 @@ pub(super) fn all(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     line("done in hardware", format!("{} packets, {} bytes", done.packets, done.bytes));
     line("rules", offload.rules().to_string());
     let followed = offload.source_ports().map(|ports| *ports == SourcePorts::Followed);
-    line(
-        "outer source ports",
-        match (offload.entropy(), offload.source_ports()) {
-            ("exact", _) => "exact: software's own, and a rule for each of them".into(),
-            (entropy, Some(ports)) => format!("{entropy}: {}", ports.words()),
-            (entropy, None) => format!("{entropy}: no device was asked yet"),
-        },
-    );
+    line("outer source ports", offload.source_ports_in_words());
     let counts = counts(offload);
     line(
         "so far",

@@ -48,8 +48,10 @@ pub struct OffloadControl {
     options: TranslateOptions,
     /// UDP port of RoCEv2.
     rdma_port: u16,
-    /// What the device that is there said of the source ports that it chooses, once it was asked.
+    /// What software makes of the source ports that the device chooses which was asked last.
     source_ports: Option<SourcePorts>,
+    /// That is the device which is there.
+    asked_source_ports: bool,
     /// What holds the rules, once a port is on it.
     holder: Option<Holder>,
     /// DPDK port ids of the ports that are on the device.
@@ -86,6 +88,7 @@ impl OffloadControl {
             options: device::options(offload),
             rdma_port: config.rdma.udp_port,
             source_ports: None,
+            asked_source_ports: false,
             holder: None,
             ports: Vec::new(),
             manager,
@@ -167,13 +170,19 @@ impl OffloadControl {
         if self.holder.as_mut().is_some_and(|holder| holder.leave(dpdk_port)) {
             self.ports.fill(None);
             self.follow(pool, snapshot);
-            (self.holder, self.source_ports) = (None, None);
+            self.forget_device();
             tracing::warn!(
                 dpdk_port,
                 "the port that takes the rules goes: all flows are in software until another does"
             );
         }
         self.watch.enable(pool, self.ports.iter().any(Option::is_some))
+    }
+
+    /// The device is gone. What it said of source ports holds until another is asked.
+    fn forget_device(&mut self) {
+        self.holder = None;
+        self.asked_source_ports = false;
     }
 
     /// After a change of policy, topology, locations or limits.
