@@ -131,6 +131,9 @@ impl Running {
     }
 
     fn call(&self, operation: &'static str, call: impl FnOnce(u16) -> i32) -> Result<(), PortError> {
+        if self.sockets.is_some() {
+            return Err(self.unsupported(operation));
+        }
         let (ret, words) = log::captured(|| call(self.id.get()));
         Errno::check(ret).map(|_| ()).map_err(|errno| self.error_with(operation, errno, words))
     }
@@ -293,6 +296,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`].
     pub fn configured_rss(&self) -> Result<ConfiguredRss, PortError> {
+        if self.running.sockets.is_some() {
+            return Err(self.running.unsupported("read the configuration"));
+        }
         ConfiguredRss::of(self.running.id)
             .map_err(|errno| self.running.error("read the configuration", errno))
     }
@@ -437,6 +443,9 @@ impl StartedPort {
 
     /// True when the device was unplugged. Unconfirmed on hardware; virtual devices never are.
     pub fn is_removed(&self) -> bool {
+        if self.running.sockets.is_some() {
+            return false;
+        }
         // SAFETY: a port that we hold.
         unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 }
     }

@@ -53,6 +53,10 @@ pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
 pub use units::{BitRate, ByteSize};
 
+/// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in
+/// Debian's).
+pub const MAX_PORTS: usize = 2048;
+
 /// A whole config. Every section may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -294,6 +294,11 @@ fn unknown_kind(kind: &str) -> String {
 }
 
 impl PortSpec {
+    /// Whether it is a device of DPDK, of which there are not many.
+    pub fn is_ethdev(&self) -> bool {
+        !matches!(self, Self::Veth(_))
+    }
+
     /// What a peer behind this port could do to memory of the switch, where DPDK does not keep it from that and the config
     /// does not say that it is trusted.
     pub(super) fn untrusted_reach(&self) -> Option<&'static str> {

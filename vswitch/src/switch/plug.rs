@@ -20,7 +20,7 @@ use super::offload::SourcePorts;
 use super::opening::{JobResult, Ready};
 use super::ports::{WantedPort, wanted};
 use super::{Switch, SwitchError};
-use crate::config::Config;
+use crate::config::{Config, MAX_PORTS};
 use crate::topology::Extent;
 
 /// How long a change waits for ports that are likely to come or go soon.
@@ -72,7 +72,8 @@ impl PortChanges {
         let added: BTreeMap<String, WantedPort> =
             want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
         // DPDK's ports may not be enough for both at once.
-        let crowded = have.len() + added.len() > pmd::port::limit();
+        let ethdevs = have.values().chain(added.values()).filter(|port| port.spec.is_ethdev()).count();
+        let crowded = ethdevs > pmd::port::limit() || have.len() + added.len() > MAX_PORTS;
         // What changes its device, or leaves it to a port of another name, must go before that can come.
         let makes_room = |name: &String, old: &WantedPort| match want.get(name) {
             Some(new) => !new.is_device_of(old),

@@ -25,8 +25,7 @@ pub use mailbox::{Mode, RemovedPort, WorkerCommand};
 pub use pool::{Pool, WorkerSpec};
 pub use stats::WorkerStats;
 
-/// Most ports of a switch. Of ethdevs there are fewer: DPDK is built for so many (`RTE_MAX_ETHPORTS`, 32 in Debian's).
-pub const MAX_PORTS: usize = 2048;
+pub use crate::config::MAX_PORTS;
 
 /// Most vNICs of a host.
 pub const MAX_VNICS: usize = 16_384;

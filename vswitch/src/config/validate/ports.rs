@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use super::super::MAX_PORTS;
 use super::super::error::quote;
 use super::super::network::{HostTraffic, UplinkConfig, VnicPort};
 use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort};
@@ -74,16 +75,25 @@ fn trust(checker: &mut Checker<'_>, path: &str, who: &str, spec: &PortSpec) {
     }
 }
 
-/// DPDK has room for so many ports, one device each.
+/// The switch has room for so many ports, and DPDK for so many of its devices.
 fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
+    if let Some((path, who, _)) = specs.get(MAX_PORTS) {
+        let all = specs.len();
+        let message = format!(
+            "{who}: the config has {all} ports, and the switch takes {MAX_PORTS}: put tenants on a trunk port, by VLAN"
+        );
+        checker.fail(format!("{path}.port"), message);
+    }
+    let specs: Vec<_> = specs.iter().filter(|(.., spec)| spec.is_ethdev()).collect();
     let punting = |uplink: &&UplinkConfig| uplink.host == Some(HostTraffic::Punt);
     let punts = checker.config.uplinks.iter().filter(punting).count();
     let (all, limit) = (specs.len() + punts, pmd::port::limit());
     if let Some((path, who, _)) = specs.get(limit.saturating_sub(punts)) {
         let with = if punts > 0 { ", with those that take the host's share of an uplink" } else { "" };
         let message = format!(
-            "{who}: the config has {all} ports{with}; each is one device of DPDK, which was built for {limit} \
-             (RTE_MAX_ETHPORTS): put tenants on a trunk port, by VLAN"
+            "{who}: the config has {all} ports{with} that are devices of DPDK, which was built for {limit} \
+             (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\", of which there may be {MAX_PORTS}, others on a trunk \
+             port, by VLAN"
         );
         checker.fail(format!("{path}.port"), message);
     }
