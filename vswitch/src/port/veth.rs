@@ -28,6 +28,7 @@ pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DeviceP
         min_tx_queues: spec.queues,
         mtu: MtuControl::Interface(spec.iface.clone()),
         tells_link: true,
+        super_frames: true,
         ..Traits::exactly(spec.queues)
     };
     Ok(DevicePlan::new(DeviceSpec::Interface(spec.iface.clone()), traits))
