@@ -7,10 +7,14 @@
 //!
 //! The interface stays as it is, but for promiscuity while the port runs.
 
+mod coalesce;
+mod datagrams;
 mod option;
 mod receive;
 mod ring;
 mod send;
+#[cfg(test)]
+mod tests;
 mod vnet;
 
 use std::io;

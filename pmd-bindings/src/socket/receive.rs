@@ -1,5 +1,6 @@
 //! [`Receiver`]: frames out of a socket's ring, and super-frames out of its queue.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,6 +10,7 @@ use dpdk_sys as sys;
 use wire::PacketBuf;
 
 use super::Socket;
+use super::datagrams::Datagrams;
 use super::ring::{Ring, Slot};
 use super::vnet::{VNET_BYTES, VnetHeader};
 use crate::mbuf::Mbuf;
@@ -23,11 +25,15 @@ pub(crate) struct Receiver {
     socket: Arc<Socket>,
     ring: Ring,
     pool: Mempool,
+    /// Datagrams of a frame that was cut, in order.
+    cut: VecDeque<Mbuf>,
 }
 
 /// What became of the frame in front.
 enum Taken {
     Packet(Mbuf),
+    /// Datagrams, which are in `cut`.
+    Cut,
     /// Nothing of use, and counted.
     Lost,
     /// The pool is exhausted; the frame is still there.
@@ -36,13 +42,13 @@ enum Taken {
 
 impl Receiver {
     pub(super) fn new(socket: Arc<Socket>, ring: Ring, pool: Mempool) -> Self {
-        Self { socket, ring, pool }
+        Self { socket, ring, pool, cut: VecDeque::new() }
     }
 
     /// Whether a frame is there.
     #[inline(always)]
     pub(crate) fn has_packets(&self) -> bool {
-        self.ring.has_frame()
+        self.ring.has_frame() || !self.cut.is_empty()
     }
 
     /// Takes up to `count` packets, the first ones of `slots`, and returns how many.
@@ -52,23 +58,25 @@ impl Receiver {
     #[inline]
     pub(crate) unsafe fn receive(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let (mut received, mut bytes) = (0, 0);
-        while received < count
-            && let Some(front) = self.ring.front()
-        {
-            match take(&self.socket, &self.pool, front) {
-                Taken::Packet(packet) => {
-                    bytes += packet.len() as u64;
-                    // SAFETY: `received` is below `count`.
-                    unsafe { slots.wrapping_add(received).write(packet.into_raw().as_ptr()) };
-                    received += 1;
+        while received < count {
+            let packet = match self.cut.pop_front() {
+                Some(packet) => packet,
+                None => {
+                    let Some(front) = self.ring.front() else { break };
+                    let taken = take(&self.socket, &self.pool, front, &mut self.cut);
+                    if let Taken::NoBuffer = taken {
+                        self.socket.counters.rx_no_mbuf.add(1);
+                        break;
+                    }
+                    self.ring.pass_back();
+                    let Taken::Packet(packet) = taken else { continue };
+                    packet
                 }
-                Taken::Lost => {}
-                Taken::NoBuffer => {
-                    self.socket.counters.rx_no_mbuf.add(1);
-                    break;
-                }
-            }
-            self.ring.pass_back();
+            };
+            bytes += packet.len() as u64;
+            // SAFETY: `received` is below `count`.
+            unsafe { slots.wrapping_add(received).write(packet.into_raw().as_ptr()) };
+            received += 1;
         }
         if received > 0 {
             self.socket.counters.rx_packets.add(received as u64);
@@ -79,7 +87,12 @@ impl Receiver {
 }
 
 #[inline]
-fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>) -> Taken {
+fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbuf>) -> Taken {
+    if let Some(size) = front.vnet.datagrams()
+        && let Some(plan) = Datagrams::of(front, size.into(), pool.segment_room())
+    {
+        return read_datagrams(socket, pool, front, plan, cut);
+    }
     let (packet, vnet) = if front.len <= front.bytes.len() {
         (pool.alloc_from(front.bytes), front.vnet)
     } else if front.queued {
@@ -204,6 +217,77 @@ unsafe fn next(socket: &Socket, message: &mut libc::msghdr) -> Option<usize> {
         }
     }
     None
+}
+
+/// Makes a packet of each datagram of a frame, whose payload goes to where it belongs at once.
+#[inline(never)]
+fn read_datagrams(
+    socket: &Socket,
+    pool: &Mempool,
+    front: Slot<'_>,
+    plan: Datagrams<'_>,
+    cut: &mut VecDeque<Mbuf>,
+) -> Taken {
+    let before = plan.headers.len();
+    for number in 0..plan.count() {
+        let Some(packet) = pool.alloc() else {
+            cut.clear();
+            return Taken::NoBuffer;
+        };
+        // At most the room of a buffer, which is at most 65,535.
+        let length = before + plan.payload(number);
+        packet.segment().set_data_len(length as u16);
+        packet.segment().set_pkt_len(length as u32);
+        cut.push_back(packet);
+    }
+    let is_whole = if front.queued {
+        // SAFETY: `plan` has found that the buffers have room.
+        unsafe { scatter(socket, before, plan.len, cut) }
+    } else {
+        let mut rest = &front.bytes[before..];
+        for packet in cut.iter_mut() {
+            let place = &mut packet.head_mut()[before..];
+            let (here, behind) = rest.split_at(place.len());
+            place.copy_from_slice(here);
+            rest = behind;
+        }
+        true
+    };
+    if !is_whole {
+        cut.clear();
+        empty(socket);
+        return lost(socket);
+    }
+    for (number, packet) in cut.iter_mut().enumerate() {
+        plan.write(number, packet.head_mut());
+        packet.segment().set_port(socket.port.get());
+        // The checksum field holds the pseudo-header sum.
+        VnetHeader::partial().tell(packet.segment());
+    }
+    Taken::Cut
+}
+
+/// Reads the next frame of the queue, `len` bytes, into packets: each gets what it has room for behind its first `before` bytes. `false`
+/// when it is another frame.
+///
+/// # Safety
+/// The data of each packet lies inside its buffer, longer than `before`; there are no more of them than `Datagrams::MOST`.
+unsafe fn scatter(socket: &Socket, before: usize, len: usize, packets: &VecDeque<Mbuf>) -> bool {
+    let mut headers = [0u8; VNET_BYTES + Datagrams::HEADERS];
+    let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; Datagrams::MOST + 1];
+    places[0].write(libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: VNET_BYTES + before });
+    for (place, packet) in places[1..].iter_mut().zip(packets) {
+        let segment = packet.segment();
+        let (base, length) = (segment.data().wrapping_add(before), usize::from(segment.data_len()) - before);
+        place.write(libc::iovec { iov_base: base.cast(), iov_len: length });
+    }
+    // SAFETY: a structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = places.as_mut_ptr().cast();
+    message.msg_iovlen = packets.len() + 1;
+    // SAFETY: each place is memory that is ours, with its size: `headers`, and the data of fresh packets.
+    let got = unsafe { next(socket, &mut message) };
+    got == Some(VNET_BYTES + len) && message.msg_flags & libc::MSG_TRUNC == 0
 }
 
 /// Throws away what is in the socket's queue, so that the frames of the ring that come after it find their own again. Those that are

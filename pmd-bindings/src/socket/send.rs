@@ -1,18 +1,19 @@
 //! [`Sender`]: a burst of packets to a socket by one system call.
 //!
-//! The kernel copies a packet from its segments, so that its buffers are free again at once. Each has a header in front that asks
+//! Frames that follow each other in one flow go as one ([`Run`]). The kernel copies a packet from its segments, so that its buffers are free again at once. Each has a header in front that asks
 //! for what the packet asks for ([`VnetHeader`]); the kernel, or whoever receives, completes the checksum or cuts.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use dpdk_sys as sys;
 
 use super::Socket;
+use super::coalesce::{HEADERS, Run};
 use super::vnet::{VNET_BYTES, VnetHeader};
 use crate::mbuf::Segment;
-use std::ptr::NonNull;
 
 /// Packets of one system call.
 const AT_ONCE: usize = 32;
@@ -24,11 +25,17 @@ const PIECES: usize = 1024;
 pub(crate) struct Sender {
     socket: Arc<Socket>,
     scratch: Box<Scratch>,
+    /// So many packets go one by one: as a run the kernel did not take them.
+    alone: usize,
 }
 
 /// What a call points to; nothing in it is used after the call.
 struct Scratch {
     headers: [VnetHeader; AT_ONCE],
+    /// The frame headers of runs.
+    frames: [[u8; HEADERS]; AT_ONCE],
+    /// Packets of each message.
+    packets: [usize; AT_ONCE],
     pieces: [libc::iovec; PIECES],
     messages: [libc::mmsghdr; AT_ONCE],
 }
@@ -46,7 +53,7 @@ impl Sender {
     pub(super) fn new(socket: Arc<Socket>) -> Self {
         // SAFETY: integers and pointers, for which zero is a value.
         let scratch = unsafe { Box::<Scratch>::new_zeroed().assume_init() };
-        Self { socket, scratch }
+        Self { socket, scratch, alone: 0 }
     }
 
     /// Sends from the front of `count` packets and returns how many are gone: sent, or refused by the kernel for what
@@ -65,11 +72,13 @@ impl Sender {
             let sent = unsafe { libc::sendmmsg(fd, messages, offered as u32, libc::MSG_DONTWAIT) };
             let refused = match usize::try_from(sent) {
                 Ok(sent) => {
+                    let sent = self.scratch.packets[..sent.min(AT_ONCE)].iter().sum();
                     // SAFETY: the caller's packets; the kernel has copied them.
                     let bytes = unsafe { free(slots.wrapping_add(gone), sent) };
                     self.socket.counters.tx_packets.add(sent as u64);
                     self.socket.counters.tx_bytes.add(bytes);
                     gone += sent;
+                    self.alone = self.alone.saturating_sub(sent);
                     // Why it was not more the next call says.
                     continue;
                 }
@@ -81,46 +90,66 @@ impl Sender {
                 Some(libc::EAGAIN | libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::ENOMEM) => break,
                 // Too long, or not what its header says; or lost on the way out (ENOBUFS).
                 _ => {
+                    let run = self.scratch.packets[0];
+                    if run > 1 && refused.raw_os_error() != Some(libc::ENOBUFS) {
+                        self.alone = run;
+                        continue;
+                    }
                     // SAFETY: the first of the packets that are left.
-                    unsafe { free(slots.wrapping_add(gone), 1) };
-                    self.socket.counters.tx_errors.add(1);
-                    gone += 1;
+                    unsafe { free(slots.wrapping_add(gone), run) };
+                    self.socket.counters.tx_errors.add(run as u64);
+                    gone += run;
+                    self.alone = self.alone.saturating_sub(run);
                 }
             }
         }
         gone
     }
 
-    /// Writes the messages for as many of the packets as one call takes; at least one.
+    /// Writes the messages for as many of the packets as one call takes, one at least; how many messages that are.
     ///
     /// # Safety
     /// `slots` holds `count` packets, one at least.
     unsafe fn prepare(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
-        let Scratch { headers, pieces, messages } = &mut *self.scratch;
-        let mut used = 0;
-        for index in 0..count.min(AT_ONCE) {
-            // SAFETY: the caller's promise.
-            let Some(head) = (unsafe { segment(slots.wrapping_add(index)) }) else { return index };
-            let segments = usize::from(head.nb_segs());
-            if index > 0 && used + 1 + segments > PIECES {
+        let Scratch { headers, frames, packets, pieces, messages } = &mut *self.scratch;
+        // SAFETY: the caller's promise.
+        let packet = |at: usize| unsafe { segment(slots.wrapping_add(at)) };
+        let (mut taken, mut used) = (0, 0);
+        for index in 0..AT_ONCE {
+            let Some(head) = (taken < count).then(|| packet(taken)).flatten() else { return index };
+            let run = (taken >= self.alone).then(|| Run::of((taken..count).map_while(packet))).flatten();
+            let vnet = run.and_then(|run| run.write(head, &mut frames[index]));
+            let run = run.filter(|_| vnet.is_some());
+            let wanted = run.map_or(usize::from(head.nb_segs()), |run| run.frames + 1);
+            if index > 0 && used + 1 + wanted > PIECES {
                 return index;
             }
-            headers[index] = VnetHeader::of(head);
+            headers[index] = vnet.unwrap_or_else(|| VnetHeader::of(head));
             let first = used;
-            pieces[used] = libc::iovec { iov_base: (&raw mut headers[index]).cast(), iov_len: VNET_BYTES };
-            used += 1;
-            let mut next = Some(head);
-            while let Some(segment) = next.filter(|_| used < PIECES) {
-                let length = usize::from(segment.data_len());
-                pieces[used] = libc::iovec { iov_base: segment.data().cast(), iov_len: length };
-                used += 1;
-                next = segment.next();
+            let mut add = |base: *mut u8, length: usize| {
+                if let Some(piece) = pieces.get_mut(used) {
+                    *piece = libc::iovec { iov_base: base.cast(), iov_len: length };
+                    used += 1;
+                }
+            };
+            add((&raw mut headers[index]).cast(), VNET_BYTES);
+            if let Some(run) = run {
+                let skipped = run.headers();
+                add(frames[index].as_mut_ptr(), skipped);
+                for frame in (taken..taken + run.frames).map_while(packet) {
+                    add(frame.data().wrapping_add(skipped), usize::from(frame.data_len()) - skipped);
+                }
+            } else {
+                let segments = std::iter::successors(Some(head), |segment| segment.next());
+                segments.for_each(|segment| add(segment.data(), segment.data_len().into()));
             }
+            packets[index] = run.map_or(1, |run| run.frames);
+            taken += packets[index];
             let message = &mut messages[index].msg_hdr;
             message.msg_iov = &raw mut pieces[first];
             message.msg_iovlen = used - first;
         }
-        count.min(AT_ONCE)
+        AT_ONCE
     }
 }
 

@@ -9,6 +9,7 @@ const DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 /// Offset of the checksum within the TCP header (RFC 9293 section 3.1), and within the UDP header (RFC 768).
@@ -62,6 +63,32 @@ impl VnetHeader {
             head.set_tx_offload(u64::from(self.gso_size.max(1)) << flags::TSO_SEGSZ_SHIFT);
         }
         head.set_flags(head.flags() | checksum | if is_cut { flags::RX_LRO } else { 0 });
+    }
+
+    /// Of frames that go as one: TCP segments, or datagrams.
+    pub(super) fn of_run(is_ipv6: bool, is_tcp: bool, header_len: u16, gso_size: u16, l4: u16) -> Self {
+        Self {
+            flags: NEEDS_CSUM,
+            gso_type: match (is_tcp, is_ipv6) {
+                (true, false) => GSO_TCPV4,
+                (true, true) => GSO_TCPV6,
+                (false, _) => GSO_UDP_L4,
+            },
+            header_len,
+            gso_size,
+            checksum_start: l4,
+            checksum_offset: if is_tcp { TCP_CHECKSUM } else { UDP_CHECKSUM },
+        }
+    }
+
+    /// Of a frame whose checksum is to be completed.
+    pub(super) fn partial() -> Self {
+        Self { flags: NEEDS_CSUM, ..Self::default() }
+    }
+
+    /// The size of the datagrams that a frame is to be cut into, where it is to be cut into datagrams.
+    pub(super) fn datagrams(self) -> Option<u16> {
+        (self.gso_type == GSO_UDP_L4 && self.gso_size > 0).then_some(self.gso_size)
     }
 
     /// What a packet asks its device for.

@@ -276,3 +276,80 @@ fn only_a_veth_that_is_there_and_up_is_one() {
     }
     lab.check_clean(&["v0", "v1", "t0"]);
 }
+
+/// A VxLAN datagram over IPv4 without a checksum, with so many bytes behind the UDP header.
+fn datagram(id: u16, payload: usize) -> Vec<u8> {
+    let mut bytes = frame(0xc001, 14 + 20 + 8 + payload);
+    bytes[18..20].copy_from_slice(&id.to_be_bytes());
+    bytes[36..38].copy_from_slice(&4789u16.to_be_bytes());
+    bytes[24..26].fill(0);
+    let sum = wire::checksum::of(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    bytes[42] = id as u8;
+    bytes
+}
+
+#[test]
+fn datagrams_of_a_burst_go_as_one_and_arrive_as_they_were() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1600);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    // A run, a shorter one that ends it, one of another length, a run of two that fits a slot; twice as many as one run takes.
+    let lengths = [vec![1500; 40], vec![700], vec![60], vec![300, 300], vec![1400; 130]].concat();
+    let frames: Vec<Vec<u8>> =
+        lengths.iter().enumerate().map(|(at, length)| datagram(at as u16, *length)).collect();
+    for some in frames.chunks(64) {
+        assert_eq!(near.send(0, some), some.len());
+        let got = receive(&mut far, some.len());
+        for (packet, sent) in got.iter().zip(some) {
+            let (mut bytes, mut sent) = (packet.to_vec(), sent.clone());
+            // What goes as one has a checksum that the last device fills in.
+            bytes[40..42].fill(0);
+            if sent[14 + 6] & 0x40 != 0 {
+                bytes[18..20].copy_from_slice(&sent[18..20]);
+                bytes[24..26].fill(0);
+                sent[24..26].fill(0);
+            }
+            assert!(bytes == sent, "{bytes:02x?}\n{sent:02x?}");
+        }
+    }
+    let (sent, got) = (near.port.stats().unwrap(), far.port.stats().unwrap());
+    assert_eq!((sent.tx_packets, sent.tx_errors), (frames.len() as u64, 0));
+    assert_eq!((got.rx_packets, got.rx_bytes), (sent.tx_packets, sent.tx_bytes));
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
+fn segments_of_a_burst_arrive_as_a_super_frame() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let numbered = |number: u32, damaged: bool| {
+        let mut bytes = segment(1400);
+        bytes[20] = 0x40;
+        bytes[24..26].fill(0);
+        let sum = wire::checksum::of(&bytes[14..34]);
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        bytes[38..42].copy_from_slice(&(number * 1400).to_be_bytes());
+        let mut sum = wire::checksum::Sum::ZERO;
+        sum.add(&bytes[34..]);
+        bytes[50..52].copy_from_slice(&sum.checksum().to_be_bytes());
+        bytes[100] ^= u8::from(damaged);
+        bytes
+    };
+    let frames: Vec<Vec<u8>> = (0..10).map(|number| numbered(number, number == 6)).collect();
+    assert_eq!(near.send(0, &frames), 10);
+    let got = receive(&mut far, 3);
+    let told: Vec<_> = got.iter().map(|packet| (packet.len(), packet.rx_facts().gso_size)).collect();
+    // The one that is damaged goes alone: nobody vouches for it.
+    assert_eq!(told, [(54 + 6 * 1400, 1400), (1454, 0), (54 + 3 * 1400, 1400)]);
+    assert_eq!(got[1].to_vec(), frames[6]);
+    drop(got);
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
