@@ -95,6 +95,11 @@ impl Lab {
         if self.reversed { (there, here) } else { (here, there) }
     }
 
+    /// The other host's VTEP address.
+    pub fn remote_vtep(&self) -> &'static str {
+        self.vteps().1
+    }
+
     /// The family of the underlay.
     pub fn family(&self) -> Family {
         self.family

@@ -5,7 +5,7 @@
 //! the receiver and one acknowledgement then serve dozens of frames. Nothing is copied but headers.
 //!
 //! A frame that joins is one that could be made again from the headers of the first: same addresses, TTL, ECN field, options; DF, or an
-//! identification that counts up. TCP checksums are verified before they are given up for that of the whole; datagrams are
+//! identification that counts up. Checksums of IPv4 and TCP are verified before they are given up for that of the whole; datagrams are
 //! joined only without one. Nothing else is joined; RoCEv2 is never looked into.
 
 use wire::checksum;
@@ -46,8 +46,11 @@ impl Shape {
                 let ip = frame.get(ETHERNET..ETHERNET + IPV4)?;
                 let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
                 // No options, no fragment, no padding behind it.
-                let whole =
-                    ip[0] == 0x45 && ip[6] & 0x3f == 0 && ip[7] == 0 && ETHERNET + length == frame.len();
+                let whole = ip[0] == 0x45
+                    && ip[6] & 0x3f == 0
+                    && ip[7] == 0
+                    && ETHERNET + length == frame.len()
+                    && checksum::sum(ip).fold() == 0xffff;
                 (false, whole.then_some(ip[9])?, ETHERNET + IPV4)
             }
             [0x86, 0xdd] => {

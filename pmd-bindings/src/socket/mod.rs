@@ -136,7 +136,6 @@ impl Socket {
         set(fd.as_fd(), libc::PACKET_COPY_THRESH, &COPY_THRESHOLD)?;
         // What we send is not for us, nor what the host itself sends by this interface.
         set(fd.as_fd(), libc::PACKET_IGNORE_OUTGOING, &on)?;
-        set(fd.as_fd(), libc::PACKET_QDISC_BYPASS, &on)?;
         for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
             set_at(fd.as_fd(), libc::SOL_SOCKET, option, &SOCKET_BYTES)?;
         }

@@ -107,7 +107,7 @@ fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbu
     };
     let Some(mut packet) = packet else { return Taken::NoBuffer };
     packet.segment().set_port(socket.port.get());
-    vnet.tell(packet.segment());
+    vnet.complete_inner(&mut packet).tell(packet.segment());
     if let Some(tag) = front.tag
         && !put_tag(&mut packet, tag)
     {

@@ -163,7 +163,7 @@ fn cut(flow: Flow, bytes: &[u8], vnet: VnetHeader, size: usize) -> Vec<Vec<u8>> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     /// Frames of one flow, some of them changed: whatever goes as one is cut into exactly those frames, and a change that
     /// could not be made again ends the run before it.

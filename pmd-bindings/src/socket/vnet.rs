@@ -1,8 +1,10 @@
 //! [`VnetHeader`]: `struct virtio_net_hdr` (VIRTIO 1.2 section 5.1.6), which the kernel puts in front of a frame, and expects
 //! there, once a packet socket has `PACKET_VNET_HDR`: which checksum is unfinished, and into what segments a frame is cut.
 
+use wire::{PacketBuf, checksum};
+
 use crate::flags;
-use crate::mbuf::Segment;
+use crate::mbuf::{Mbuf, Segment};
 
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
@@ -47,6 +49,31 @@ impl VnetHeader {
             checksum_start: word(6),
             checksum_offset: word(8),
         }
+    }
+
+    /// Completes a checksum that is not the outermost one: a tunnel device of the kernel leaves that of the tenant's packet
+    /// unfinished, and has computed the outer one as if it were there. Returns what is still to be said of the packet. Super-frames
+    /// stay as they are, since their outer checksum, too, is left to whoever cuts them.
+    pub(crate) fn complete_inner(self, packet: &mut Mbuf) -> Self {
+        const UDP: u8 = 17;
+        let (start, field) = (usize::from(self.checksum_start), usize::from(self.checksum_offset));
+        let l4 = match packet.head().get(12..24) {
+            Some([0x08, 0x00, version, .., UDP]) => 14 + usize::from(version & 0x0f) * 4,
+            Some([0x86, 0xdd, _, _, _, _, _, _, UDP, ..]) => 14 + 40,
+            _ => return self,
+        };
+        if self.flags & NEEDS_CSUM == 0 || self.gso_type != GSO_NONE || start <= l4 {
+            return self;
+        }
+        let len = packet.len().saturating_sub(start);
+        // The field holds the pseudo-header sum: summing everything as it is gives the whole.
+        let Some(sum) = checksum::sum_range(packet.segments(), start, len) else { return self };
+        let Some(place) = packet.head_mut().get_mut(start + field..start + field + 2) else { return self };
+        // A datagram's checksum of 0 would mean that it has none (RFC 768).
+        let value =
+            if field == usize::from(UDP_CHECKSUM) && sum.checksum() == 0 { 0xffff } else { sum.checksum() };
+        place.copy_from_slice(&value.to_be_bytes());
+        Self { flags: self.flags & !NEEDS_CSUM, ..self }
     }
 
     /// Tells the pipeline, by the flags of the packet's first segment, what the header says. A frame to be cut into anything but TCP
@@ -124,7 +151,7 @@ impl VnetHeader {
 #[cfg(test)]
 mod tests {
     use wire::packet::L4Checksum;
-    use wire::{ChecksumState, PacketBuf, TxRequest};
+    use wire::{ChecksumState, TxRequest};
 
     use super::*;
     use crate::testing::pool;
@@ -153,6 +180,46 @@ mod tests {
             "UDP is for the pipeline to refuse"
         );
         assert_eq!(facts(0, GSO_TCPV4, 0), (ChecksumState::Unknown, 1), "never mistaken for a whole packet");
+    }
+
+    #[test]
+    fn an_inner_checksum_is_completed_and_an_outer_one_is_left() {
+        let pool = pool("vnet_inner");
+        let mut frame = vec![7u8; 14 + 20 + 8 + 8 + 14 + 20 + 20 + 5];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23]) = (0x45, 17);
+        let inner = 14 + 20 + 8 + 8 + 14 + 20;
+        let complete = |flags, start: usize, gso_type| {
+            let mut packet = pool.alloc_from(&frame).unwrap();
+            let header = VnetHeader {
+                flags,
+                gso_type,
+                checksum_start: start as u16,
+                checksum_offset: TCP_CHECKSUM,
+                ..VnetHeader::default()
+            };
+            let left = header.complete_inner(&mut packet);
+            (left.flags, packet.to_vec())
+        };
+        let (flags, bytes) = complete(NEEDS_CSUM, inner, GSO_NONE);
+        assert_eq!(
+            (flags, wire::checksum::sum(&frame[inner..]).checksum()),
+            (0, u16::from_be_bytes([bytes[inner + 16], bytes[inner + 17]]))
+        );
+        assert_eq!(
+            (&bytes[..inner + 16], &bytes[inner + 18..]),
+            (&frame[..inner + 16], &frame[inner + 18..])
+        );
+        assert_eq!(complete(NEEDS_CSUM, 34, GSO_NONE), (NEEDS_CSUM, frame.clone()), "the outermost one");
+        assert_eq!(complete(NEEDS_CSUM, inner, GSO_TCPV4), (NEEDS_CSUM, frame.clone()), "of a super-frame");
+        assert_eq!(complete(0, inner, GSO_NONE), (0, frame.clone()), "nothing is unfinished");
+        for start in [frame.len() - 17, frame.len(), 60_000] {
+            assert_eq!(
+                complete(NEEDS_CSUM, start, GSO_NONE),
+                (NEEDS_CSUM, frame.clone()),
+                "outside at {start}"
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,200 @@
+//! Containers on ports of kind `veth`: nobody ran ethtool, so their kernels leave checksums and segmentation to the device. TCP
+//! among themselves, and through tunnels with the kernel's own vxlan device and with another switch.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::time::Duration;
+use tests::lab::{Lab, Remote, Tenant, location, vpc};
+use tests::runtime::port_row;
+use tests::{Counters, Daemon, Family, pair, traffic, wait_for};
+
+const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
+/// Bytes of a transfer: enough for a window that is worth a super-frame.
+const BYTES: u32 = 8_000_000;
+const UPLINK: &str = "{ kind = \"veth\", iface = \"up0\" }";
+
+fn veth(tenant: &Tenant) -> String {
+    tenant.vnic_on(&format!("{{ kind = \"veth\", iface = \"{}\" }}", tenant.name))
+}
+
+/// The cables of containers, and the underlay's over IPv4, are as the kernel makes them: with all offloads.
+fn untouched(lab: &Lab, tenants: &[&Tenant]) {
+    let on = |netns: &tests::Netns, iface: &str| {
+        netns.run(&["ethtool", "-K", iface, "tx", "on"]);
+    };
+    for tenant in tenants {
+        on(&tenant.netns, "eth0");
+        on(&lab.host, &tenant.name);
+    }
+    if lab.family() == Family::V4 {
+        on(&lab.host, "up0");
+        on(&lab.peer, "up0");
+    }
+}
+
+/// Two containers of one host, and one behind the kernel's vxlan device on another.
+struct Three {
+    daemon: Daemon,
+    red: Tenant,
+    blue: Tenant,
+    far: Remote,
+    lab: Lab,
+}
+
+impl Three {
+    fn start(underlay: Family) -> Three {
+        let lab = Lab::new(underlay);
+        let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
+        let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &["10.0.0.3/24", "fd00:1::3/64"]);
+        untouched(&lab, &[&red, &blue]);
+        // The kernel's device verifies what we send, and computes what we verify.
+        let options = if underlay == Family::V6 { "udp6zerocsumrx" } else { "" };
+        let far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, options);
+        let config = [
+            lab.uplink_on(UPLINK, ""),
+            vpc("red", pair::VNIS[0], &SUBNETS, ""),
+            veth(&red),
+            veth(&blue),
+            far.location(),
+        ]
+        .concat();
+        let mut daemon = Daemon::start(&lab.host, &config);
+        daemon.settled();
+        Three { daemon, red, blue, far, lab }
+    }
+
+    /// Transfers both ways between two of them, over both families; what moved meanwhile.
+    fn transfer(&self, near: &tests::Netns, far: &tests::Netns, [here, there]: [&str; 2]) -> Counters {
+        let before = self.daemon.counters();
+        traffic::transfer_by(&["tcp"], near, far, there, BYTES);
+        traffic::transfer_by(&["tcp"], far, near, here, BYTES);
+        let after = self.daemon.counters();
+        let moved = after.since(&before).into_iter();
+        // Kernels announce multicast groups now and then, which this VPC does not flood.
+        let dropped =
+            moved.filter(|(path, _)| path.starts_with("fwd.drops.") && path != "fwd.drops.bum-disabled");
+        let dropped: Vec<_> = dropped.collect();
+        assert_eq!(dropped, [], "TCP between {here} and {there} lost packets");
+        before
+    }
+}
+
+fn moved(daemon: &Daemon, before: &Counters, path: &str) -> i64 {
+    daemon.counters().get(path) - before.get(path)
+}
+
+fn containers(underlay: Family) {
+    let three = Three::start(underlay);
+    let Three { daemon, red, blue, far, .. } = &three;
+    // Fragments, too.
+    for size in pair::PING_SIZES {
+        traffic::ping(&red.netns, "10.0.0.3", size, 3);
+        traffic::ping(&red.netns, "10.0.0.2", size, 3);
+        traffic::ping(&far.netns, "fd00:1::1", size, 3);
+    }
+    for addresses in [["10.0.0.1", "10.0.0.3"], ["fd00:1::1", "fd00:1::3"]] {
+        let before = three.transfer(&red.netns, &blue.netns, addresses);
+        let packets = moved(daemon, &before, "fwd.received");
+        // Of 1,398 bytes of data each they would be 11,400, and as many acknowledgements for each second of them.
+        assert!(
+            packets < 6_000,
+            "{packets} packets for {BYTES} bytes both ways: they were not sent in super-frames"
+        );
+        assert_eq!(moved(daemon, &before, "fwd.copies"), 0, "on one host nothing is cut");
+    }
+    for addresses in [["10.0.0.1", "10.0.0.2"], ["fd00:1::1", "fd00:1::2"]] {
+        let before = three.transfer(&red.netns, &far.netns, addresses);
+        let pieces = moved(daemon, &before, "fwd.copies");
+        assert!(pieces > 2_000, "{pieces} pieces: super-frames are cut for the tunnel");
+    }
+    let Three { daemon, .. } = three;
+    daemon.stop();
+}
+
+#[test]
+fn veth_gso_containers_talk_over_ipv4() {
+    containers(Family::V4);
+}
+
+#[test]
+fn veth_gso_containers_talk_over_ipv6() {
+    containers(Family::V6);
+}
+
+#[test]
+fn veth_gso_two_switches() {
+    let lab = Lab::new(Family::V4);
+    lab.peer.ip("addr flush dev up0");
+    let there = lab.reversed();
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let far = there.cabled_tenant("far", "red", pair::MACS[2], &pair::FAR);
+    untouched(&lab, &[&red]);
+    untouched(&there, &[&far]);
+    let config = |lab: &Lab, own: &Tenant, other: &Tenant, addresses: &[&str]| {
+        let remote = location(lab.remote_vtep(), pair::VNIS[0], &other.mac, addresses);
+        [lab.uplink_on(UPLINK, ""), vpc("red", pair::VNIS[0], &SUBNETS, ""), veth(own), remote].concat()
+    };
+    let mut one = Daemon::start(&lab.host, &config(&lab, &red, &far, &pair::FAR));
+    let mut two = Daemon::start(&there.host, &config(&there, &far, &red, &pair::NEAR));
+    one.settled();
+    two.settled();
+    for [here, away] in [["10.0.0.1", "10.0.0.2"], ["fd00:1::1", "fd00:1::2"]] {
+        let before = one.counters();
+        traffic::transfer_by(&["tcp"], &red.netns, &far.netns, away, BYTES);
+        traffic::transfer_by(&["tcp"], &far.netns, &red.netns, here, BYTES);
+        assert!(moved(&one, &before, "fwd.copies") > 1_000, "super-frames are cut");
+    }
+    for daemon in [&one, &two] {
+        let drops = daemon.counters().since(&Counters::default()).into_iter();
+        let drops =
+            drops.filter(|(path, _)| path.starts_with("fwd.drops.") && path != "fwd.drops.bum-disabled");
+        assert_eq!(drops.collect::<Vec<_>>(), []);
+    }
+    one.stop();
+    two.stop();
+}
+
+#[test]
+fn veth_outlives_the_switch_and_comes_back() {
+    let mut three = Three::start(Family::V4);
+    traffic::ping(&three.red.netns, "10.0.0.2", 56, 3);
+    let before = three.red.netns.ip("-o link show eth0");
+    let process = three.daemon.process();
+    process.signal("KILL");
+    process.wait(Duration::from_secs(10));
+    assert_eq!(three.red.netns.interfaces(), ["eth0", "lo"], "the container's interface is its own");
+    three.daemon.restart(&three.lab.host);
+    three.daemon.settled();
+    traffic::ping(&three.red.netns, "10.0.0.2", 56, 3);
+    traffic::transfer_by(&["tcp"], &three.red.netns, &three.blue.netns, "10.0.0.3", BYTES);
+    assert_eq!(three.red.netns.ip("-o link show eth0"), before, "nobody touched it");
+
+    // Without the other end there is no link; with it there is, and nobody else noticed.
+    let Three { daemon, red, blue, far, lab } = three;
+    red.netns.ip("link set eth0 down");
+    wait_for("the link to go", Duration::from_secs(5), || {
+        (port_row(&daemon, "red")["link"] == "down").then_some(())
+    });
+    traffic::ping(&blue.netns, "10.0.0.2", 56, 3);
+    red.netns.ip("link set eth0 up");
+    wait_for("the link to come", Duration::from_secs(5), || {
+        (port_row(&daemon, "red")["link"] == "up").then_some(())
+    });
+    traffic::ping(&red.netns, "10.0.0.2", 56, 3);
+
+    // A container that goes takes its interface along; one that comes under the same name is plugged in by itself.
+    lab.host.ip("link del red");
+    wait_for("the port to go down", Duration::from_secs(5), || {
+        daemon.ctl("port list").contains("was deleted").then_some(())
+    });
+    traffic::ping(&blue.netns, "10.0.0.2", 56, 3);
+    tests::netns::cable((&red.netns, "eth0"), (&lab.host, "red"), tests::lab::TENANT_MTU);
+    untouched(&lab, &[&red]);
+    red.netns.ip(&format!("link set eth0 address {}", red.mac));
+    red.netns.ip("addr add 10.0.0.1/24 dev eth0");
+    wait_for("the port to come up", Duration::from_secs(20), || {
+        (port_row(&daemon, "red")["link"] == "up").then_some(())
+    });
+    traffic::ping(&red.netns, "10.0.0.2", 56, 3);
+    traffic::transfer_by(&["tcp"], &far.netns, &red.netns, "10.0.0.1", BYTES);
+    daemon.stop();
+}
