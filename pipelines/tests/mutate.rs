@@ -7,7 +7,7 @@
 use pipelines::Now;
 use testkit::*;
 use wire::build::control::{arp_request, neighbour_solicitation};
-use wire::{HeapBuf, Qpn, Vni, roce};
+use wire::{HeapBuf, PacketBuf, Qpn, Vni, roce};
 
 /// The generator xorshift64*: small, and the same everywhere.
 struct Random(u64);
@@ -38,6 +38,7 @@ fn tenant_frames(from: Station, to: Station) -> Vec<Vec<u8>> {
         frames.push(path.echo_request(1, 2, &[0; 56]));
         frames.push(path.clone().with_tos(2).tcp(1000, 80, 0x10, b"ECT"));
         frames.push(partial(path.tcp(1001, 80, 0x10, b"left to the switch")));
+        frames.push(partial(path.tcp(1001, 80, 0x98, &[2; 3800])));
         frames.push(path.roce(5555, bth, &[1; 64]));
         frames.push(path.cnp(5555, Qpn::truncated(5)));
         frames.push(path.udp(1, 2, &[0; 1600]));
@@ -134,11 +135,17 @@ fn packet(random: &mut Random, frame: &[u8]) -> HeapBuf {
         _ => HeapBuf::new(frame),
     };
     packet.set_shared(random.below(32) == 0);
-    if random.below(16) == 0 {
+    // Nearly every packet that is too long is said to be a super-frame, and a few of the others.
+    if random.below(16) == 0 || frame.len() > 3000 && random.below(8) > 0 {
         let states = [wire::ChecksumState::Good, wire::ChecksumState::Bad, wire::ChecksumState::Partial];
         let l3_checksum = states[random.below(2)];
         let l4_checksum = states[random.below(3)];
-        packet = packet.with_facts(wire::RxFacts { l3_checksum, l4_checksum, ..Default::default() });
+        let gso_size = [0, 1, 8, 100, 536, 1400, 1448, 1500][random.below(8)];
+        packet =
+            packet.with_facts(wire::RxFacts { l3_checksum, l4_checksum, gso_size, ..Default::default() });
+        if random.below(4) == 0 {
+            packet = packet.with_memory(random.below(5));
+        }
     }
     packet
 }
@@ -156,7 +163,21 @@ fn world(underlay: Underlay, n: usize) -> World {
     }
     world.snapshot.settings.vxlan_strict = n == 2;
     world.snapshot.ports[1].partial_checksums = n == 1;
+    world.snapshot.ports[2].takes_super_frames = n.is_multiple_of(2);
     world
+}
+
+/// What leaves for a vNIC, or for another host in a tunnel, fits and is finished, or is a super-frame for a port that takes them.
+fn check(world: &World, from: u16, to: u16, packet: &HeapBuf) {
+    assert_eq!(packet.rx_facts().gso_size, 0, "left to whoever comes next");
+    let request = packet.tx_request();
+    if request.tso_size > 0 {
+        assert!(world.snapshot.ports[usize::from(to)].takes_super_frames);
+        assert!(request.l3_len + u16::from(request.l4_len) + request.tso_size <= 1500);
+    } else if to != UPLINK || from != UPLINK {
+        let most = if to == UPLINK { 1600 + 18 } else { 1500 + 22 };
+        assert!(packet.len() <= most, "{} bytes for port {to}", packet.len());
+    }
 }
 
 #[test]
@@ -192,7 +213,9 @@ fn mutate_a_million_packets_are_all_accounted_for() {
                 })
                 .collect();
             // Every run checks the conservation law and that nothing is left in the burst.
-            world.worker.run(&world.snapshot, world.now, *port, burst);
+            for (to, packet) in world.worker.run(&world.snapshot, world.now, *port, burst) {
+                check(&world, *port, to, &packet);
+            }
             left -= count;
             world.now = Now::from_ns(world.now.ns + 1_000_000);
             world.worker.overlay.idle(world.now);
@@ -214,7 +237,7 @@ fn mutate_a_million_packets_are_all_accounted_for() {
 }
 
 /// Counters that no run of a million leaves at zero.
-const MET: [&str; 34] = [
+const MET: [&str; 35] = [
     "arp-format",
     "arp-truncated",
     "checksums-filled",
@@ -225,6 +248,7 @@ const MET: [&str; 34] = [
     "encapsulated",
     "fragment-unknown",
     "fragments",
+    "gso-unsupported",
     "guard-mac",
     "guard-vip",
     "inner-vlan",

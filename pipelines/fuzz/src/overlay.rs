@@ -94,8 +94,9 @@ fn world(underlay: Underlay, choice: u8) -> World {
     }
     world.snapshot.settings.vxlan_strict = choice & 64 != 0;
     world.snapshot.ports[1].partial_checksums = choice & 128 != 0;
-    // The second vNIC of the first tenant takes less than others send.
+    // The second vNIC of the first tenant takes less than others send, the third whole super-frames.
     world.snapshot.vnic_rows[1].mtu = 1280;
+    world.snapshot.ports[3].takes_super_frames = true;
     world
 }
 
@@ -116,7 +117,8 @@ fn packet(frame: &[u8], kind: u8, facts: u8) -> HeapBuf {
         2 => ChecksumState::Bad,
         _ => ChecksumState::Partial,
     };
-    let gso_size = if facts & 0x10 != 0 && kind & 0x20 != 0 { 1400 } else { 0 };
+    // 8 to 1800 bytes of data.
+    let gso_size = if facts & 0x10 != 0 && kind & 0x20 != 0 { 8 + u16::from(facts & 0xe0) * 8 } else { 0 };
     packet.with_facts(RxFacts {
         l3_checksum: state(facts & 1),
         l4_checksum: state(facts >> 1),

@@ -257,4 +257,32 @@ mod tests {
         drop((all, source));
         assert_eq!(pool.in_use(), 0);
     }
+
+    /// What `wire` cuts out of a heap buffer it cuts out of a chain of buffers, too, and each piece has room for a tunnel.
+    #[test]
+    fn a_super_frame_over_many_buffers_is_cut_as_one_in_a_single_piece_is() {
+        let pool = pool("super");
+        let a = (wire::MacAddr([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1].into());
+        let b = (wire::MacAddr([2, 0, 0, 0, 0, 2]), [10, 0, 0, 2].into());
+        let data: Vec<u8> = (0..60_000).map(|at| (at % 253) as u8).collect();
+        let frame = wire::build::Path::v4(a, b).tcp(1, 2, 0x18, &data);
+        let source = pool.alloc_from(&frame).unwrap();
+        source.segment().set_flags(flags::RX_LRO | flags::RX_L4_NONE);
+        source.segment().set_tx_offload(1448 << 24);
+        let headers = wire::parse::parse(source.head(), source.len()).unwrap();
+        let found =
+            wire::segment::Segmentation::of(&headers, source.head(), source.len(), &source.rx_facts());
+        let wire::segment::Segmentation::Several(cut) = found else { panic!("{found:?}") };
+        let twin = wire::HeapBuf::new(&frame).with_facts(source.rx_facts());
+        let twins: Vec<Vec<u8>> = cut.cut(&twin).map(|piece| piece.unwrap().to_vec()).collect();
+        let pieces: Vec<Mbuf> = cut.cut(&source).map(Option::unwrap).collect();
+        assert_eq!(pieces.iter().map(Mbuf::to_vec).collect::<Vec<_>>(), twins);
+        assert!(pieces.iter().all(|piece| piece.segment_count() == 1 && piece.headroom() == 128));
+        // 255 buffers: 42 pieces five times over, and no more than there are.
+        let more: Vec<Option<Mbuf>> =
+            (0..6).flat_map(|_| cut.cut(&source).take_while(Option::is_some)).collect();
+        assert_eq!(more.len(), 255 - source.segment_count() - pieces.len());
+        drop((pieces, more, source));
+        assert_eq!(pool.in_use(), 0);
+    }
 }
