@@ -129,7 +129,7 @@ fn in_turn<P: PacketBuf, S: Sink<P>>(
 }
 
 /// Sends the packets whose bits are in `mask`, none of them a super-frame.
-#[inline(always)]
+#[inline(never)]
 fn ordinary<P: PacketBuf, S: Sink<P>>(
     cx: &Cx,
     burst: &mut Burst<P>,

@@ -3,7 +3,6 @@
 
 use wire::checksum;
 use wire::parse::parse_into;
-use wire::segment::Segmentation;
 use wire::{ChecksumState, Flags, Headers, L3, PacketBuf, protocol};
 
 use super::neighbour::is_neighbour_protocol;
@@ -27,17 +26,8 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fill: bool) -
         neighbours |= u64::from(is_neighbour_protocol(&meta.headers)) << i;
         let facts = packet.rx_facts();
         if facts.gso_size != 0 {
-            match super_frame::admit(packet, &meta.headers, &facts) {
-                Segmentation::One => {}
-                Segmentation::Several(_) => {
-                    burst.super_frames |= 1 << i;
-                    continue;
-                }
-                Segmentation::Unsound => {
-                    burst.drop(i, DropReason::GSO, cx.counters);
-                    continue;
-                }
-            }
+            judge(cx, burst, i);
+            continue;
         }
         if fill || facts.l4_checksum == ChecksumState::Partial {
             match complete_checksum(packet, &meta.headers) {
@@ -48,6 +38,18 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, fill: bool) -
         }
     }
     neighbours
+}
+
+/// Tells whether a packet with a segment size is a super-frame, an ordinary packet, or nothing that could be cut.
+#[cold]
+#[inline(never)]
+fn judge<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize) {
+    let Some(packet) = burst.packets[i].as_mut() else { return };
+    match super_frame::admit(cx.counters, packet, &burst.metas[i].headers) {
+        Ok(None) => {}
+        Ok(Some(_)) => burst.super_frames |= 1 << i,
+        Err(reason) => burst.drop(i, reason, cx.counters),
+    }
 }
 
 /// Offset of the checksum field within the L4 header.
@@ -74,6 +76,7 @@ pub enum Completed {
 ///
 /// A finished checksum that happens to look like that is recomputed to the same value, so the test needs no
 /// mark from the port.
+#[inline(always)]
 pub fn complete_checksum<P: PacketBuf>(packet: &mut P, headers: &Headers) -> Completed {
     let Some(field) = field(headers.proto) else { return Completed::Nothing };
     if !headers.is(Flags::L4) || headers.flags.intersects(Flags::FRAGMENT) {

@@ -7,7 +7,7 @@
 
 use wire::parse::parse_into;
 use wire::segment::{Segmentation, SuperFrame};
-use wire::{ChecksumState, Headers, PacketBuf, RxFacts, TxRequest};
+use wire::{ChecksumState, Headers, PacketBuf, TxRequest};
 
 use super::forward::{self, EncapInput, Origin, Refused};
 use super::parse::{Completed, complete_checksum};
@@ -23,16 +23,38 @@ use crate::nft::Nft;
 use crate::snapshot::{PortIndex, Snapshot};
 use crate::vlt::Place;
 
-/// Judges a packet with a segment size. One that is a single segment is an ordinary packet from here on, the caller
-/// completes its checksum.
-#[cold]
-#[inline(never)]
-pub(super) fn admit<P: PacketBuf>(packet: &mut P, headers: &Headers, facts: &RxFacts) -> Segmentation {
-    let segmentation = Segmentation::of(headers, packet.head(), packet.len(), facts);
-    if segmentation == Segmentation::One {
-        packet.request_tx(TxRequest::default());
+/// Judges a packet with a segment size: a super-frame, or an ordinary packet of one segment, whose checksum is completed.
+///
+/// # Errors
+/// Why it is to be dropped.
+pub(super) fn admit<P: PacketBuf>(
+    counters: &PipelineCounters,
+    packet: &mut P,
+    headers: &Headers,
+) -> Result<Option<SuperFrame>, DropReason> {
+    let facts = packet.rx_facts();
+    match Segmentation::of(headers, packet.head(), packet.len(), &facts) {
+        Segmentation::Several(frame) => return Ok(Some(frame)),
+        Segmentation::Unsound => return Err(DropReason::GSO),
+        Segmentation::One => packet.request_tx(TxRequest::default()),
     }
-    segmentation
+    if facts.l4_checksum == ChecksumState::Partial {
+        complete(counters, packet, headers)?;
+    }
+    Ok(None)
+}
+
+fn complete<P: PacketBuf>(
+    counters: &PipelineCounters,
+    packet: &mut P,
+    headers: &Headers,
+) -> Result<(), DropReason> {
+    match complete_checksum(packet, headers) {
+        Completed::Written => counters.checksums_filled.add(1),
+        Completed::Nothing => {}
+        Completed::ReadOnly => return Err(DropReason::NO_BUFFER),
+    }
+    Ok(())
 }
 
 /// The super-frame that a packet is, if it is one.
@@ -172,33 +194,22 @@ fn finish_and_send<P: PacketBuf, S: Sink<P>>(
     port: PortIndex,
     mut packet: P,
 ) {
-    let facts = packet.rx_facts();
     let mut headers = Headers::default();
     let parsed = parse_into(packet.head(), packet.len(), &mut headers).is_ok();
-    if facts.gso_size != 0 {
-        let found = if parsed { admit(&mut packet, &headers, &facts) } else { Segmentation::Unsound };
-        match found {
-            Segmentation::One => {}
-            Segmentation::Several(frame) if takes(snapshot, port) => {
-                if frame.request(&mut packet, 0) {
-                    sink.send(port, packet);
-                } else {
-                    counters.drop(DropReason::NO_BUFFER);
-                }
-                return;
-            }
-            Segmentation::Several(frame) => return send_pieces(counters, sink, port, &packet, &frame),
-            Segmentation::Unsound => return counters.drop(DropReason::GSO),
-        }
+    let result = match (parsed, packet.rx_facts().gso_size) {
+        // Nothing is known of its checksum: it goes as it came.
+        (false, 0) => Ok(None),
+        (false, _) => Err(DropReason::GSO),
+        (true, 0) => complete(counters, &mut packet, &headers).map(|()| None),
+        (true, _) => admit(counters, &mut packet, &headers),
+    };
+    match result {
+        Ok(None) => sink.send(port, packet),
+        Ok(Some(frame)) if !takes(snapshot, port) => send_pieces(counters, sink, port, &packet, &frame),
+        Ok(Some(frame)) if frame.request(&mut packet, 0) => sink.send(port, packet),
+        Ok(Some(_)) => counters.drop(DropReason::NO_BUFFER),
+        Err(reason) => counters.drop(reason),
     }
-    if parsed && facts.l4_checksum == ChecksumState::Partial {
-        match complete_checksum(&mut packet, &headers) {
-            Completed::Written => counters.checksums_filled.add(1),
-            Completed::Nothing => {}
-            Completed::ReadOnly => return counters.drop(DropReason::NO_BUFFER),
-        }
-    }
-    sink.send(port, packet);
 }
 
 fn send_pieces<P: PacketBuf, S: Sink<P>>(

@@ -1,7 +1,6 @@
 //! underlay: what arrives at an uplink and is not VxLAN. The VTEP answers ARP, neighbour discovery and ping for its
 //! own addresses and tells control what it learns; the rest goes to the punt port or is dropped by name.
 
-use wire::segment::Segmentation;
 use wire::{MacAddr, PacketBuf};
 
 use super::neighbour::is_neighbour_protocol;
@@ -30,14 +29,13 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
     for i in Bits(others) {
         let headers = burst.metas[i].headers;
         let Some(packet) = burst.packets[i].as_mut() else { continue };
-        let facts = packet.rx_facts();
         let mut longest = packet.len();
-        if facts.gso_size != 0 {
-            match super_frame::admit(packet, &headers, &facts) {
-                Segmentation::One => {}
-                Segmentation::Several(frame) => longest = frame.frame_len(),
-                Segmentation::Unsound => {
-                    burst.drop(i, DropReason::GSO, cx.counters);
+        if packet.rx_facts().gso_size != 0 {
+            match super_frame::admit(cx.counters, packet, &headers) {
+                Ok(None) => {}
+                Ok(Some(frame)) => longest = frame.frame_len(),
+                Err(reason) => {
+                    burst.drop(i, reason, cx.counters);
                     continue;
                 }
             }
