@@ -332,7 +332,7 @@ fn offload_eswitch_keeps_to_a_ceiling() {
 /// The outer source ports of each tenant's flow, as the underlay sees them while `work` goes on.
 fn source_ports(hosts: &Hosts, work: impl FnOnce()) -> BTreeMap<String, BTreeSet<String>> {
     let dir = Workdir::new("source-ports");
-    let args = ["tcpdump", "-Z", "root", "-n", "-l", "-q", "-i", "up0", "-Q", "in", "udp dst port 4789"];
+    let args = ["tcpdump", "-Z", "root", "-n", "-l", "-i", "up0", "-Q", "in", "udp dst port 4789"];
     let mut capture = hosts._lab.peer.spawn("tcpdump", &args, &dir);
     capture.wait_output("listening on", Duration::from_secs(10));
     work();
