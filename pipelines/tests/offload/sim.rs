@@ -9,7 +9,7 @@ use rules::{
     Action, Attr, BackEnd, Cause, Encap, FlowRule, Item, ItemKind, Meter, Modify, RuleId, Where, mlx5,
 };
 use wire::roce::Bth;
-use wire::{Ecn, HeapBuf, MacAddr, Psn, Qpn, Vni};
+use wire::{Ecn, HeapBuf, MacAddr, PacketBuf, Psn, Qpn, Vni};
 
 use testkit::*;
 
@@ -252,6 +252,16 @@ fn sim_packets_that_no_hardware_should_judge_go_to_software() {
     inner[50 + 14] = 0x35;
     for bad in [checksum, inner, good[..40].to_vec()] {
         assert_eq!(sent(&mut eswitch, 0, &bad).0, software(0, true));
+    }
+    // What its sender has not finished: checksums, super-frames.
+    for gso_size in [0, 1428] {
+        let facts =
+            wire::RxFacts { gso_size, l4_checksum: wire::ChecksumState::Partial, ..Default::default() };
+        let frame = v4(A, R).tcp(1, 2, 0x10, &[3; 5000]);
+        let mut packet = HeapBuf::new(&frame).with_facts(facts);
+        let fate = eswitch.run(&mut packet, 1);
+        assert!(matches!(fate, Fate::Software { port: 1, missed: true, .. }), "{fate:?}");
+        assert_eq!((packet.rx_facts(), packet.to_vec()), (facts, frame));
     }
 }
 
