@@ -2,7 +2,7 @@
 //! looked up, and its packet paid for, once; to a port that takes them they go whole.
 //!
 //! What is a super-frame and how it is cut, [`wire::segment`] knows. Here are the two ways out: to a place, as
-//! [`forward`](super::forward) sends packets, and to a port, for what no stage reads. Pieces are packets like any other: each
+//! [`forward`] sends packets, and to a port, for what no stage reads. Pieces are packets like any other: each
 //! has its own tunnel header, and counts.
 
 use wire::parse::parse_into;
