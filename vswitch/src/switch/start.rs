@@ -98,7 +98,12 @@ fn needed_buffers(config: &Config, workers: u32, cache: u32) -> u32 {
         let queues = |given: Option<u16>| given.map_or(workers, u32::from).max(1);
         // Only devices with rings of their own keep buffers in them; other kinds copy.
         let has_rings = matches!(port.spec.kind(), "pci" | "representor" | "af-xdp" | "virtio-user" | "raw");
-        let rings = if has_rings { QUEUE_BUFFERS } else { 64 };
+        let rings = match has_rings {
+            true => QUEUE_BUFFERS,
+            // The kernel copies at once.
+            false if !port.spec.is_ethdev() => 0,
+            false => 64,
+        };
         let rings = (queues(port.rx_queues) + queues(port.tx_queues)).saturating_mul(rings);
         rings.saturating_add(MAX_WAITING as u32)
     };

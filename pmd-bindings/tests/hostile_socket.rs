@@ -1,0 +1,170 @@
+//! What a container may send by a packet socket of its own at the other end of a veth: virtio-net headers that lie about checksum,
+//! segmentation and lengths, in front of frames of every length, whole, damaged and cut. Whatever comes of it in the kernel, what the port
+//! delivers is sound, goes out again, and every buffer comes back.
+
+#![allow(clippy::unwrap_used, unsafe_code, reason = "helpers of tests")]
+
+mod common;
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use common::{eal, ip, pool, start, stop};
+use pmd::{Burst, Mbuf, Port, PortConfig};
+use wire::PacketBuf;
+
+/// A socket as a container opens it, with virtio-net headers.
+fn socket(iface: &str) -> OwnedFd {
+    // SAFETY: makes a socket; the result is checked.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0) };
+    assert!(fd >= 0);
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let on: libc::c_int = 1;
+    // SAFETY: an open socket, and a value with its size.
+    let ret = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, (&raw const on).cast(), 4)
+    };
+    assert_eq!(ret, 0);
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    address.sll_ifindex = pmd::interface::index(iface).unwrap().cast_signed();
+    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: an open socket, and an address with its size.
+    let ret = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size) };
+    assert_eq!(ret, 0);
+    fd
+}
+
+/// xorshift64: the same frames every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % below.max(1) as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.next(of.len())]
+    }
+}
+
+/// Ethernet and IP with TCP, UDP, VxLAN, nothing sensible, or a tag, with lengths that are right or not; the protocol, and where its
+/// header begins.
+fn frame(random: &mut Random) -> (Vec<u8>, u8, usize) {
+    let longest = random.one_of(&[100, 1500, 1500, 1990, 4000, 65_000]);
+    let length = 14 + random.next(longest);
+    let mut bytes: Vec<u8> = (0..length).map(|_| random.next(256) as u8).collect();
+    let ethertype: &[u8] = random.one_of(&[&[8, 0], &[8, 0], &[0x86, 0xdd], &[0x81, 0, 0, 5, 8, 0], &[1, 2]]);
+    let ip = 12 + ethertype.len();
+    let mut put = |at: usize, what: &[u8]| {
+        if let Some(place) = bytes.get_mut(at..at + what.len()) {
+            place.copy_from_slice(what);
+        }
+    };
+    put(12, ethertype);
+    let protocol = random.one_of(&[6, 17, 17, 1, 89]);
+    let total = if random.next(8) == 0 { random.next(65_536) } else { length - 14 };
+    let (l4, l4_total) = if ethertype.ends_with(&[0x86, 0xdd]) {
+        put(ip, &[0x60, 0, 0, 0]);
+        put(ip + 4, &(total.saturating_sub(40) as u16).to_be_bytes());
+        put(ip + 6, &[protocol, 64]);
+        (ip + 40, total.saturating_sub(40))
+    } else {
+        put(ip, &[if random.next(8) == 0 { random.next(256) as u8 } else { 0x45 }, 0]);
+        put(ip + 2, &(total as u16).to_be_bytes());
+        put(ip + 6, &[if random.next(8) == 0 { 0x20 } else { 0x40 }, 0, 64, protocol]);
+        (ip + 20, total.saturating_sub(20))
+    };
+    if protocol == 17 {
+        put(l4 + 2, &random.one_of(&[4789u16, 4791, 53]).to_be_bytes());
+        put(l4 + 4, &(l4_total as u16).to_be_bytes());
+    } else {
+        put(l4 + 12, &[random.one_of(&[0x50, 0x80, 0xf0, 0x10]), random.one_of(&[0x10, 0x18, 0x12, 0xff])]);
+    }
+    (bytes, protocol, l4)
+}
+
+/// A header that the kernel is likely to take, but for one field.
+fn header(random: &mut Random, protocol: u8, l4: usize) -> [u8; 10] {
+    let is_udp = protocol == 17;
+    let flags = random.one_of(&[0, 1, 1, 1, 1, 2, 3]);
+    let cut = if is_udp { 5 } else { random.one_of(&[1, 1, 4, 0x81]) };
+    let kind = random.one_of(&[0, cut, cut]);
+    let mut words =
+        [l4 + if is_udp { 8 } else { 20 }, random.one_of(&[1448, 500, 100]), l4, if is_udp { 6 } else { 16 }];
+    if random.next(2) == 0 {
+        words[random.next(4)] = random.one_of(&[0, 1, 54, 84, 1448, 65_535]);
+    }
+    let mut header = [flags, kind, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (at, word) in words.into_iter().enumerate() {
+        header[2 + 2 * at..4 + 2 * at].copy_from_slice(&(word as u16).to_ne_bytes());
+    }
+    if random.next(8) == 0 {
+        header[random.next(10)] = random.next(256) as u8;
+    }
+    header
+}
+
+#[test]
+fn lying_headers_in_front_of_frames_harm_nobody() {
+    // In this process, for valgrind does not look into another one; what is started from here on is in the namespace, too.
+    // SAFETY: changes which interfaces this thread sees.
+    assert_eq!(
+        unsafe { libc::unshare(libc::CLONE_NEWNET) },
+        0,
+        "a network namespace of one's own takes root"
+    );
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+    ip("link add va mtu 1500 type veth peer name vb");
+    ip("link set va up");
+    ip("link set vb up");
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+    let (port, mut rx, mut tx) = start(port, &PortConfig::default(), &pool);
+    let container = socket("vb");
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut taken, mut delivered, mut cut, mut echoed) = (0, 0, 0, 0);
+    let until = Instant::now() + Duration::from_secs(20);
+    for _ in 0..6_000 {
+        if Instant::now() > until {
+            break;
+        }
+        let (frame, protocol, l4) = frame(&mut random);
+        let header = header(&mut random, protocol, l4);
+        let message = [&header[..], &frame].concat();
+        // SAFETY: an open socket, and bytes with their length.
+        let sent = unsafe { libc::send(container.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
+        taken += usize::from(sent > 0);
+        let mut slots: Vec<Option<Mbuf>> = (0..64).map(|_| None).collect();
+        let n = rx[0].receive_into(&mut slots);
+        let mut back = Burst::with_capacity(64);
+        for packet in slots.into_iter().flatten() {
+            delivered += 1;
+            cut += usize::from(packet.rx_facts().gso_size != 0);
+            assert_eq!(packet.segments().map(<[u8]>::len).sum::<usize>(), packet.len());
+            assert!(packet.head().len() >= packet.len().min(256), "headers are in the first segment");
+            assert!(packet.len() <= 65_535 + 22 && packet.segment_count() <= 64);
+            back.push(packet).unwrap();
+        }
+        assert!(n <= 64);
+        // What it is is the pipeline's business; the sender must bear all of it.
+        echoed += tx[0].send(&mut back);
+    }
+    // The kernel refuses most of what is nonsense, and must not have refused all.
+    assert!(
+        taken > 500 && delivered > 500 && cut > 100 && echoed > 500,
+        "{taken} {delivered} {cut} {echoed}"
+    );
+    stop(port, rx, tx).detach().unwrap();
+    assert_eq!(pool.in_use(), 0, "every buffer is back, once");
+    let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+    assert_eq!(all.len(), 4095);
+    assert!(all.iter().all(|packet| packet.segment_count() == 1));
+}
