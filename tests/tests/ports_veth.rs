@@ -198,3 +198,62 @@ fn veth_outlives_the_switch_and_comes_back() {
     traffic::transfer_by(&["tcp"], &far.netns, &red.netns, "10.0.0.1", BYTES);
     daemon.stop();
 }
+
+/// Far more ports than DPDK has devices: most of them idle, two that talk, and one that comes and goes meanwhile.
+#[test]
+fn veth_three_hundred_containers() {
+    const IDLE: u32 = 300;
+    let lab = Lab::new(Family::V4);
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &["10.0.0.3/24", "fd00:1::3/64"]);
+    untouched(&lab, &[&red, &blue]);
+    let others = tests::Netns::new("idle");
+    let name = others.name();
+    let batch = |line: &dyn Fn(u32) -> String| (0..IDLE).map(|n| line(n) + "\n").collect::<String>();
+    let dir = tests::Workdir::new("batch");
+    let file = dir.path().join("links");
+    let host: &tests::Netns = &lab.host;
+    for (netns, lines) in [
+        (host, batch(&|n| format!("link add idle{n} mtu 1450 type veth peer name other{n} netns {name}"))),
+        (host, batch(&|n| format!("link set idle{n} up"))),
+        (&others, batch(&|n| format!("link set other{n} up"))),
+    ] {
+        std::fs::write(&file, lines).unwrap();
+        netns.ip(&format!("-batch {}", file.display()));
+    }
+    let idle = batch(&|n| {
+        let (high, low) = (n / 200, n % 200 + 1);
+        format!(
+            "[[vnic]]\nname = \"idle{n}\"\nvpc = \"red\"\nmac = \"02:00:00:01:{high:02x}:{low:02x}\"\nvips = [\"10.1.{high}.{low}\"]\n\
+             mtu = 1450\nport = {{ kind = \"veth\", iface = \"idle{n}\" }}"
+        )
+    });
+    let config = [
+        lab.uplink_on(UPLINK, ""),
+        vpc("red", pair::VNIS[0], &[SUBNETS[0], SUBNETS[1], "10.1.0.0/16"], ""),
+        veth(&red),
+        veth(&blue),
+        idle,
+    ]
+    .concat();
+    let daemon = Daemon::start(&lab.host, &config);
+    wait_for("all ports to come up", Duration::from_secs(60), || {
+        let ports = daemon.json("port list");
+        let up = ports.as_array()?.iter().filter(|row| row["link"] == "up").count();
+        (up == IDLE as usize + 3).then_some(())
+    });
+    traffic::ping(&red.netns, "10.0.0.3", 1400, 5);
+    traffic::transfer_by(&["tcp"], &red.netns, &blue.netns, "10.0.0.3", BYTES);
+    let before = daemon.counters();
+    for _ in 0..3 {
+        daemon.ctl("vnic del idle7");
+        daemon
+            .ctl("vnic add idle7 vpc red mac 02:00:00:01:00:08 vips 10.1.0.8 mtu 1450 port veth iface=idle7");
+    }
+    traffic::ping(&blue.netns, "10.0.0.1", 56, 5);
+    let moved = daemon.counters().since(&before).into_iter();
+    let dropped =
+        moved.filter(|(path, _)| path.starts_with("fwd.drops.") && path != "fwd.drops.bum-disabled");
+    assert_eq!(dropped.collect::<Vec<_>>(), []);
+    daemon.stop();
+}
