@@ -115,11 +115,8 @@ fn header(random: &mut Random, protocol: u8, l4: usize) -> [u8; 10] {
 fn lying_headers_in_front_of_frames_harm_nobody() {
     // In this process, for valgrind does not look into another one; what is started from here on is in the namespace, too.
     // SAFETY: changes which interfaces this thread sees.
-    assert_eq!(
-        unsafe { libc::unshare(libc::CLONE_NEWNET) },
-        0,
-        "a network namespace of one's own takes root"
-    );
+    let ret = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(ret, 0, "a network namespace of one's own takes root");
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
     ip("link add va mtu 1500 type veth peer name vb");
     ip("link set va up");
