@@ -48,6 +48,15 @@ pub struct VhostUserPort {
     /// Queue pairs.
     #[serde(default = "one")]
     pub queues: u16,
+    /// The user that the socket belongs to, by name or number; that of the switch if not given.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// The group that the socket belongs to, by name or number.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// The socket's permission bits in octal, such as `"0660"`: whoever may write may connect.
+    #[serde(default)]
+    pub mode: Option<String>,
 }
 
 /// The other end of a vhost-user socket: the switch is the virtio-net driver.

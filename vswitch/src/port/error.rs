@@ -40,6 +40,18 @@ pub enum OpenError {
         "interface {iface} exists already and is no free tap: {why}; choose another name, or `ip link del {iface}`"
     )]
     NoTap { iface: String, why: String },
+    /// The owner of a socket is nobody.
+    #[error("{what} {name:?} is unknown to this system; `getent {db} {name}` asks, or write a number", db = if *what == "user" { "passwd" } else { "group" })]
+    NoAccount { what: &'static str, name: String },
+    /// A socket could not be given to others.
+    #[error("socket {}: cannot {operation}: {source}; that takes the user root, or CAP_CHOWN", .path.display())]
+    Access {
+        path: PathBuf,
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// An interface is no end of a veth.
     #[error(
         "interface {iface} is no veth, its driver is {driver}; for an interface of another kind write kind = \"af-packet\""

@@ -4,6 +4,7 @@
 //! the switch must know of it. The registry is `plan`; [`open`] carries a plan out and [`close`] undoes it.
 //! Both are synchronous, belong on a helper thread, and never touch a packet.
 
+mod access;
 mod af_packet;
 mod af_xdp;
 mod claims;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use pmd::{Eal, Port, PortError, PortInfo};
 
 use crate::config::{PortSpec, secret};
+pub use access::SocketAccess;
 use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
@@ -61,6 +63,8 @@ pub struct OpenedPort {
     pub cleanup: Cleanup,
     /// Whether what the kernel has of it is still there.
     pub presence: Presence,
+    /// What the socket that it makes is to be given when the port was started.
+    pub access: Option<SocketAccess>,
 }
 
 /// What a kind's plan is made with.
@@ -85,6 +89,7 @@ struct DevicePlan {
     traits: Traits,
     /// The socket the port makes.
     socket: Option<PathBuf>,
+    access: Option<SocketAccess>,
     /// An interface that the driver sets promiscuous and leaves so.
     calm: Option<String>,
     /// A persistent tap that was made for this port and goes again when the port cannot be opened.
@@ -110,7 +115,7 @@ enum DeviceSpec {
 
 impl DevicePlan {
     fn new(device: DeviceSpec, traits: Traits) -> Self {
-        Self { device, traits, socket: None, calm: None, new_tap: None, ring: None }
+        Self { device, traits, socket: None, access: None, calm: None, new_tap: None, ring: None }
     }
 
     /// A virtual device of `driver`.
@@ -181,7 +186,7 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<Ope
         (MtuControl::Device, Some(wanted)) => check_mtu(spec.kind(), request.name, wanted, &info)?,
         _ => {}
     }
-    Ok(OpenedPort { port, traits, cleanup, presence: Presence::of(spec) })
+    Ok(OpenedPort { port, traits, cleanup, presence: Presence::of(spec), access: plan.access })
 }
 
 /// Closes a stopped port: detaches its device, and removes what it made.

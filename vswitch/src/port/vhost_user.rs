@@ -4,7 +4,7 @@
 //! are completed by the driver, which does so when the port is started without receive checksum offloads.
 
 use super::devargs::Devargs;
-use super::{DevicePlan, OpenError, Opening, Traits, preflight};
+use super::{DevicePlan, OpenError, Opening, SocketAccess, Traits, preflight};
 use crate::config::port_spec::VhostUserPort;
 
 pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
@@ -19,6 +19,7 @@ pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<De
     let traits = Traits { tells_link: true, ..Traits::exactly(spec.queues) };
     let mut plan = DevicePlan::virtual_device("vhost", args, traits);
     plan.socket = spec.server.then(|| spec.path.clone());
+    plan.access = SocketAccess::of(spec)?;
     Ok(plan)
 }
 
@@ -36,7 +37,14 @@ mod tests {
 
     #[test]
     fn arguments() {
-        let mut spec = VhostUserPort { path: "/run/v.sock".into(), server: true, queues: 2 };
+        let mut spec = VhostUserPort {
+            path: "/run/v.sock".into(),
+            server: true,
+            queues: 2,
+            owner: None,
+            group: None,
+            mode: None,
+        };
         assert_eq!(args(&spec).unwrap().finish(), "iface=/run/v.sock,queues=2,client=0,tso=0");
         spec.server = false;
         assert_eq!(args(&spec).unwrap().finish(), "iface=/run/v.sock,queues=2,client=1,tso=0");

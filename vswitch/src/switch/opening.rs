@@ -289,7 +289,7 @@ fn open(order: OpenOrder) -> Result<Ready, PortsError> {
 }
 
 fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
-    let OpenedPort { port, traits, cleanup, presence } = opened;
+    let OpenedPort { port, traits, cleanup, presence, access } = opened;
     let proxy = match proxy(&port, &order) {
         Ok(proxy) => proxy,
         Err(error) => {
@@ -316,6 +316,14 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
     }
     match port.start(&config, &mempool) {
         Ok((port, rx, tx)) => {
+            // The driver makes the socket when it starts.
+            if let Some(Err(source)) = access.map(|access| access.apply()) {
+                match port.stop(rx, tx) {
+                    Ok(stopped) => discard(&name, stopped, cleanup),
+                    Err((.., error)) => tracing::warn!(port = name, %error, "the port did not stop"),
+                }
+                return Err(PortsError::Open { name, source });
+            }
             if rx_queues > 1 && traits.is_nic && port.rss().applied.is_empty() {
                 tracing::warn!(port = name, rx_queues, "the device cannot spread packets over its queues");
             }

@@ -319,6 +319,31 @@ fn vhost_user_server_and_virtio_user_client() {
 }
 
 #[test]
+fn vhost_sockets_belong_to_whom_the_config_says() {
+    use std::os::unix::fs::MetadataExt;
+    let mut lab = Lab::new();
+    let path = lab.path("v.sock");
+    let with = |more: &str| format!(r#"kind = "vhost-user", path = "{}"{more}"#, path.display());
+    for (more, owner, group, mode) in [
+        (r#", owner = "nobody", mode = "0660""#, 65_534, 0, 0o660),
+        (r#", owner = "12345", group = "daemon", mode = "600""#, 12_345, 1, 0o600),
+    ] {
+        let device = lab.run(&with(more));
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (owner, group, mode), "{more}");
+        device.close();
+        assert!(!path.exists(), "the socket goes with the port, whosever it is");
+    }
+    for (more, part) in
+        [(r#", owner = "no-such-user""#, "getent passwd"), (r#", group = "nogrp7""#, "getent group")]
+    {
+        let error = lab.open(&with(more)).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    lab.check_clean(&[]);
+}
+
+#[test]
 fn vhost_user_client_and_virtio_user_server_of_two_queues() {
     let mut lab = Lab::new();
     let path = lab.path("v.sock");

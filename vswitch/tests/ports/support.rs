@@ -99,6 +99,7 @@ impl Lab {
         };
         assert!(self.pool.segment_room() >= traits.min_segment.into(), "the pool suits the port: {traits:?}");
         let (port, rx, tx) = opened.port.start(&config, &self.pool).map_err(|(_, error)| error).unwrap();
+        opened.access.map_or(Ok(()), |access| access.apply()).unwrap();
         Running { port, rx, tx, traits, cleanup: opened.cleanup, pool: self.pool.clone() }
     }
 

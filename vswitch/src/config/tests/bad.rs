@@ -376,6 +376,29 @@ fn a_switch_has_one_device_for_rules() {
     }
 }
 
+#[test]
+fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
+    let with = |more: &str| {
+        let port = format!("port = {{ kind = \"vhost-user\", path = \"/run/v\"{more} }}\n");
+        GOOD.replacen("port = \"lab\"\nvlan = 1\n", &port, 1)
+    };
+    for more in ["", ", owner = \"qemu\", group = \"107\", mode = \"0660\"", ", mode = \"600\""] {
+        assert!(Config::parse(&with(more), "f.toml").is_ok(), "{more}");
+    }
+    let cases = [
+        (", server = false, owner = \"qemu\"", "leave it out"),
+        (", server = false, mode = \"0660\"", "leave it out"),
+        (", mode = \"rw\"", "\"0660\""),
+        (", mode = \"4755\"", "\"0660\""),
+        (", mode = \"66\"", "\"0660\""),
+        (", group = \"\"", "or a number"),
+    ];
+    for (more, words) in cases {
+        let found = errors(&with(more));
+        assert!(found.len() == 1 && found[0].message.contains(words), "{more}: {}", ConfigErrors(found));
+    }
+}
+
 /// Peers that share memory with the switch unchecked are no tenants, unless the config trusts them; uplinks are the operator's.
 #[test]
 fn repair_tenants_share_no_memory_unless_trusted() {

@@ -151,7 +151,14 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
             devargs: flag.then(|| "a=1,b=2".into()),
         }),
         1 => PortSpec::Representor(RepresentorPort { pf: "0000:01:00.0".into(), vf: n }),
-        2 => PortSpec::VhostUser(VhostUserPort { path: format!("/run/v{n}").into(), server: flag, queues }),
+        2 => PortSpec::VhostUser(VhostUserPort {
+            path: format!("/run/v{n}").into(),
+            server: flag,
+            queues,
+            owner: flag.then(|| "libvirt-qemu".into()),
+            group: flag.then(|| "107".into()),
+            mode: flag.then(|| "0660".into()),
+        }),
         3 => PortSpec::VirtioUser(VirtioUserPort {
             path: format!("/run/u{n}").into(),
             server: flag,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::MAX_PORTS;
 use super::super::error::quote;
 use super::super::network::{HostTraffic, UplinkConfig, VnicPort};
-use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort};
+use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort};
 use super::super::secret::hide;
 use super::Checker;
 
@@ -126,6 +126,7 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
         PortSpec::VhostUser(vhost) => {
             found.check("path", check_device_socket(&vhost.path));
             found.check("queues", check_queues(vhost.queues));
+            access_problems(vhost, &mut found);
         }
         PortSpec::VirtioUser(virtio) => {
             found.check("path", check_device_socket(&virtio.path));
@@ -298,6 +299,24 @@ pub(super) fn check_socket_path(path: &Path) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Who may connect to a socket is said where it is made.
+fn access_problems(vhost: &VhostUserPort, found: &mut PortProblems) {
+    for (key, given) in [("owner", &vhost.owner), ("group", &vhost.group), ("mode", &vhost.mode)] {
+        let Some(text) = given else { continue };
+        let octal = (3..=4).contains(&text.len()) && text.chars().all(|digit| ('0'..='7').contains(&digit));
+        let why = if !vhost.server {
+            "is for the end that makes the socket; leave it out where server = false".to_owned()
+        } else if text.is_empty() || text.chars().any(char::is_control) {
+            "is no name; write one as `id` shows it, or a number".to_owned()
+        } else if key == "mode" && (!octal || text.len() == 4 && !text.starts_with('0')) {
+            format!("{} is not the mode of a socket; write three octal digits, such as \"0660\"", quote(text))
+        } else {
+            continue;
+        };
+        found.check(key, Err(why));
+    }
 }
 
 /// A Unix socket's path that goes into device arguments.
