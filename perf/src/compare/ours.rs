@@ -41,6 +41,7 @@ impl Ours {
             folder: &setup.folder,
             prefix: &setup.prefix,
             cores: setup.main_cores(),
+            netns: None,
         };
         let text = config(setup, &daemon.socket());
         Self::start_with(&daemon, &text, setup.job)

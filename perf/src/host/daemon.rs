@@ -26,6 +26,8 @@ pub struct DaemonSetup<'a> {
     pub prefix: &'a str,
     /// The cores it may use: one for its control thread, one for its worker.
     pub cores: Cores,
+    /// The network namespace it runs in, by its name; ours otherwise.
+    pub netns: Option<&'a str>,
 }
 
 impl DaemonSetup<'_> {
@@ -51,7 +53,7 @@ impl Daemon {
         std::fs::write(&path, config).map_err(io(format!("write {}", path.display())))?;
         let program = setup.program.display().to_string();
         let arguments = ["run".to_owned(), "--config".to_owned(), path.display().to_string()];
-        let placement = Placement { cores: Some(setup.cores), ..Placement::default() };
+        let placement = Placement { cores: Some(setup.cores), netns: setup.netns, ..Placement::default() };
         let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
         let mut stream = None;
         process.await_that("its control socket", LIMIT, || {

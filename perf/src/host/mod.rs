@@ -7,6 +7,7 @@ pub mod cores;
 pub mod daemon;
 pub mod hugepages;
 pub mod interrupt;
+pub mod netns;
 pub mod process;
 pub mod scratch;
 pub mod testpmd;

@@ -20,8 +20,10 @@ const KEPT_LINES: usize = 4096;
 
 /// Where a child runs and how.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Placement {
+pub struct Placement<'a> {
     pub own_network: bool,
+    /// In this network namespace, by its name; otherwise where we are.
+    pub netns: Option<&'a str>,
     /// With line-buffered output (for programs that buffer on a pipe).
     pub line_buffered: bool,
     /// On these two cores, for programs that take no core that they were not given; otherwise where we are.
@@ -69,7 +71,7 @@ impl Process {
         program: &str,
         arguments: &[String],
         environment: &[(String, String)],
-        placement: Placement,
+        placement: Placement<'_>,
         remedy: &'static str,
     ) -> Result<Self, HostError> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
@@ -79,6 +81,9 @@ impl Process {
         }
         if placement.own_network {
             words.extend(["unshare", "--net"]);
+        }
+        if let Some(netns) = placement.netns {
+            words.extend(["ip", "netns", "exec", netns]);
         }
         if placement.line_buffered {
             words.extend(["stdbuf", "-oL"]);
@@ -150,6 +155,19 @@ impl Process {
             if Instant::now() > end {
                 return Err(self.late(what, limit));
             }
+        }
+    }
+
+    /// The same of a program that may end as soon as it has said everything.
+    pub fn await_last_output<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut find: impl FnMut(&VecDeque<String>) -> Option<T>,
+    ) -> Result<T, HostError> {
+        match self.await_output(what, limit, &mut find) {
+            Err(HostError::Ended { .. }) => self.await_output(what, Duration::ZERO, find),
+            found => found,
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{HostError, hugepages, io};
 
-const PREFIX: &str = "vswitch-perf-";
+pub(super) const PREFIX: &str = "vswitch-perf-";
 
 /// The file of the folder in which a run notes the huge pages it added.
 pub(crate) const HUGEPAGE_NOTE: &str = "hugepages-added";
@@ -81,12 +81,15 @@ fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
+/// Whether a name is of a run whose process is gone.
+pub(super) fn is_of_dead_run(name: &str) -> bool {
+    owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
 fn clear_dead(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(owner) else { continue };
-        if Path::new(&format!("/proc/{pid}")).exists() {
+        if !entry.file_name().to_str().is_some_and(is_of_dead_run) {
             continue;
         }
         hugepages::give_back_noted(&entry.path().join(HUGEPAGE_NOTE));

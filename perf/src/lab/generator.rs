@@ -57,18 +57,10 @@ impl Running {
     }
 
     pub fn answer(&mut self, limit: Duration) -> Result<Answer, LabError> {
-        let mut line = self.line(limit);
-        if matches!(line, Err(HostError::Ended { .. })) {
-            // It ends as soon as it has said everything.
-            line = self.line(Duration::ZERO);
-        }
-        serde_json::from_str(&line?).map_err(|error| LabError::Answer { reason: error.to_string() })
-    }
-
-    fn line(&mut self, limit: Duration) -> Result<String, HostError> {
-        self.0.await_output("the generator's report", limit, |lines| {
+        let line = self.0.await_last_output("the generator's report", limit, |lines| {
             lines.iter().find(|line| line.starts_with("{\"scenario\"")).cloned()
-        })
+        })?;
+        serde_json::from_str(&line).map_err(|error| LabError::Answer { reason: error.to_string() })
     }
 }
 

@@ -213,7 +213,13 @@ impl SwitchUnderTest {
     pub fn start(vswitch: &Path, scratch: &Scratch, spec: &SwitchSpec<'_>) -> Result<Self, LiveError> {
         let folder = scratch.folder(spec.name)?;
         let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
-        let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores: spec.cores };
+        let setup = DaemonSetup {
+            program: vswitch,
+            folder: &folder,
+            prefix: &prefix,
+            cores: spec.cores,
+            netns: None,
+        };
         let mut config = Config::new(&Head {
             prefix: &prefix,
             socket: &setup.socket(),

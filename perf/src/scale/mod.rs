@@ -139,6 +139,7 @@ impl Bench<'_> {
             folder: &folder,
             prefix: &prefix,
             cores: Cores { forwarding: self.cores[1], housekeeping: self.cores[0] },
+            netns: None,
         };
         let workers: Vec<WorkerSetup> = lanes
             .iter()
