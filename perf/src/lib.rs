@@ -10,6 +10,7 @@ pub mod dcqcn;
 pub mod generator;
 pub mod group;
 pub mod host;
+pub mod hosts;
 pub mod lab;
 pub mod latency;
 pub mod live;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use perf::compare::record::Record;
 use perf::compare::{self, results};
-use perf::{dcqcn, generator, group, lab, latency, offload, scale, setup, storm};
+use perf::{dcqcn, generator, group, hosts, lab, latency, offload, scale, setup, storm};
 
 #[derive(Parser)]
 #[command(version, about = "Measures the Jakiro vswitch")]
@@ -30,6 +30,7 @@ enum Command {
     Setup(setup::SetupOptions),
     Scale(scale::ScaleOptions),
     Offload(offload::OffloadOptions),
+    Hosts(hosts::HostsOptions),
 }
 
 #[derive(Args)]
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Setup(options) => setup::run(&options),
         Command::Scale(options) => scale::run(&options),
         Command::Offload(options) => offload::run(&options),
+        Command::Hosts(options) => hosts::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,6 +98,7 @@ mod tests {
             ("setup", ""),
             ("scale", ""),
             ("offload", ""),
+            ("hosts", "--vswitch x --vswitch y --before z --only local-veth,remote-veth"),
         ] {
             let words = ["perf", command].into_iter().chain(needed.split_whitespace());
             if let Err(error) = Cli::try_parse_from(words) {

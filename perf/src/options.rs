@@ -135,7 +135,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// `vswitch` in the folder of this program.
-fn sibling() -> anyhow::Result<PathBuf> {
+pub fn sibling() -> anyhow::Result<PathBuf> {
     let here = std::env::current_exe().context("find this program")?;
     let path = here.with_file_name("vswitch");
     anyhow::ensure!(

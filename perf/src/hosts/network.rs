@@ -1,0 +1,188 @@
+//! The network of a case: containers on veths, hosts, and who forwards between them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{AF_PACKET, Case};
+use crate::host::cores;
+use crate::host::daemon::{Daemon, DaemonSetup};
+use crate::host::netns::Netns;
+use crate::host::{HostError, interrupt, io, scratch};
+use crate::live::LiveError;
+use crate::live::config::{Config, Counted, Head, UplinkLines, VnicLines, await_ports};
+use crate::live::testbed::{Station, VNI, station, vtep};
+
+/// Of containers: what a tunnel leaves of an Ethernet's 1500.
+const MTU: u16 = 1450;
+const UNDERLAY_MTU: u16 = 1600;
+/// The switch's ends of the containers' veths, by container.
+const PORTS: [&str; 2] = ["va", "vb"];
+const UPLINK: &str = "up0";
+/// Of a switch, in MiB.
+pub const MEMORY: u64 = 384;
+/// How long the containers may take to reach each other.
+const REACHED: Duration = Duration::from_secs(20);
+
+/// Containers that reach each other. What it holds goes in this order: switches before what their ports are on.
+pub struct Network {
+    daemons: Vec<Daemon>,
+    pub containers: [Netns; 2],
+    _hosts: Vec<Netns>,
+}
+
+impl Network {
+    /// Makes everything, and waits until a container reaches the other. `vswitch` is the daemon where one takes part; its files
+    /// are in `folder`.
+    pub fn start(case: Case, vswitch: Option<&Path>, folder: &Path) -> Result<Self, LiveError> {
+        let hosts: Vec<Netns> = match case.is_remote() {
+            false => vec![Netns::create("host1")?],
+            true => vec![Netns::create("host1")?, Netns::create("host2")?],
+        };
+        let containers = [Netns::create("a")?, Netns::create("b")?];
+        let kind = case.port_kind();
+        for (number, (container, port)) in (1..).zip(containers.iter().zip(PORTS)) {
+            let (host, (mac, ip)) = (host_of(&hosts, number), station(number));
+            cable([(host, port), (container, "eth0")], MTU)?;
+            container.ip(&format!("link set eth0 address {mac}"))?;
+            container.ip(&format!("addr add {ip}/24 dev eth0"))?;
+            if kind == Some(AF_PACKET) {
+                leave_nothing_to_the_device(container, "eth0")?;
+            }
+        }
+        if let [one, two] = &hosts[..] {
+            cable([(one, UPLINK), (two, UPLINK)], UNDERLAY_MTU)?;
+            for (number, host) in (1..).zip(&hosts) {
+                host.ip(&format!("link set {UPLINK} address {}", vtep(number).0))?;
+                if kind == Some(AF_PACKET) {
+                    leave_nothing_to_the_device(host, UPLINK)?;
+                }
+            }
+        }
+        let mut daemons = Vec::new();
+        for (number, host) in (1..).zip(&hosts) {
+            let far = case.is_remote().then_some(3 - number);
+            let local = if far.is_some() { vec![number] } else { vec![1, 2] };
+            let place = Place { host, number, local, far };
+            match kind.zip(vswitch) {
+                Some((kind, vswitch)) => daemons.push(switch(&place, kind, vswitch, folder)?),
+                None => bridge(&place)?,
+            }
+        }
+        let network = Self { daemons, containers, _hosts: hosts };
+        let ping = format!("ping -q -c 1 -W 1 {}", station(2).1);
+        let reached = interrupt::until(REACHED, || {
+            Ok::<_, HostError>(network.containers[0].run(&ping).is_ok().then_some(()))
+        })?;
+        let silent = || LiveError::Silent(format!("{}: the containers do not reach each other", case.name()));
+        reached.ok_or_else(silent)?;
+        Ok(network)
+    }
+
+    /// What each switch has counted.
+    pub fn counted(&mut self) -> Result<Vec<Counted>, LiveError> {
+        self.daemons.iter_mut().map(Counted::of).collect()
+    }
+
+    /// What all switches dropped since then, by reason.
+    pub fn drops_since(&mut self, before: &[Counted]) -> Result<BTreeMap<String, u64>, LiveError> {
+        let mut drops = BTreeMap::new();
+        for (after, before) in self.counted()?.iter().zip(before) {
+            for (reason, count) in after.drops_since(before) {
+                *drops.entry(reason).or_default() += count;
+            }
+        }
+        Ok(drops)
+    }
+}
+
+/// A host in its place; numbers are from 1.
+struct Place<'a> {
+    host: &'a Netns,
+    number: u8,
+    /// Its containers.
+    local: Vec<u8>,
+    /// The other host, whose container has the same number.
+    far: Option<u8>,
+}
+
+/// The host of the container with that number: its own, or the only one.
+fn host_of(hosts: &[Netns], container: u8) -> &Netns {
+    &hosts[usize::from(container - 1).min(hosts.len() - 1)]
+}
+
+/// A veth between two namespaces, up at both ends.
+fn cable([near, far]: [(&Netns, &str); 2], mtu: u16) -> Result<(), HostError> {
+    let ((netns, name), (other, peer)) = (near, (far.0.name(), far.1));
+    netns
+        .ip(&format!("link add name {name} mtu {mtu} type veth peer name {peer} mtu {mtu} netns {other}"))?;
+    for (netns, interface) in [near, far] {
+        netns.ip(&format!("link set {interface} up"))?;
+    }
+    Ok(())
+}
+
+/// Packet sockets of ports of kind `af-packet` are told nothing of checksums and segments that are left to do.
+fn leave_nothing_to_the_device(netns: &Netns, interface: &str) -> Result<(), HostError> {
+    netns.run(&format!("ethtool -K {interface} tx off tso off gso off")).map(|_| ())
+}
+
+/// The kernel's bridge, with its vxlan device as a port where there is another host.
+fn bridge(place: &Place<'_>) -> Result<(), HostError> {
+    let host = place.host;
+    host.ip("link add br0 type bridge")?;
+    host.ip("link set br0 up")?;
+    for &container in &place.local {
+        host.ip(&format!("link set {} master br0", PORTS[usize::from(container - 1)]))?;
+    }
+    if let Some(far) = place.far {
+        let (local, remote) = (vtep(place.number).1, vtep(far).1);
+        host.ip(&format!("addr add {local}/24 dev {UPLINK}"))?;
+        host.ip(&format!(
+            "link add vx0 type vxlan id {VNI} dstport 4789 local {local} remote {remote} dev {UPLINK}"
+        ))?;
+        host.ip("link set vx0 master br0 up")?;
+    }
+    Ok(())
+}
+
+/// Our switch. Each has a worker of its own core, from the last one on, and sleeps when it has nothing to do: the containers need
+/// the cores, too.
+fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Result<Daemon, LiveError> {
+    let &Place { host, number, ref local, far } = place;
+    let folder = folder.join(format!("host{number}"));
+    std::fs::create_dir(&folder).map_err(io(format!("create {}", folder.display())))?;
+    let available = cores::available();
+    let own = available.iter().rev().cycle().nth(usize::from(number - 1)).copied();
+    let cores = cores::choose(&available, own)?;
+    let prefix = scratch::file_prefix(usize::from(number));
+    let netns = Some(host.name());
+    let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores, netns };
+    let mut config = Config::new(&Head {
+        prefix: &prefix,
+        socket: &setup.socket(),
+        hugepages: "auto",
+        memory: MEMORY,
+        mbufs: 65_536,
+        plugin: None,
+        cores: &[cores.forwarding],
+        workers: "idle = \"sleep\"",
+        nft: "",
+    });
+    config.vpc("tenant", VNI, "");
+    let port = |interface: &str| format!("{{ kind = \"{kind}\", iface = \"{interface}\" }}");
+    for &container in local {
+        let (name, (mac, ip)) = (PORTS[usize::from(container - 1)], station(container));
+        let port = port(name);
+        config.vnic(&VnicLines { name, vpc: "tenant", mac, vips: &[ip], mtu: MTU, port: &port, more: "" });
+    }
+    if let Some(far) = far {
+        let far_end: [Station; 1] = [vtep(far)];
+        let (own, port) = (vtep(number), port(UPLINK));
+        config.uplink(&UplinkLines { name: "up", own, far: &far_end, mtu: UNDERLAY_MTU, port: &port });
+        config.location(VNI, station(far), far_end[0].1);
+    }
+    let mut daemon = Daemon::start(&setup, config.text())?;
+    await_ports(&mut daemon, local.len() + usize::from(far.is_some()))?;
+    Ok(daemon)
+}
