@@ -20,20 +20,9 @@ const SMALLEST_FRAME: u32 = 2048;
 const PAGE: u32 = 4096;
 /// Bytes of a ring, each way and queue, as far as that makes a sensible number of frames.
 const RING_BYTES: u32 = 4 << 20;
-/// The driver's limit.
-const MAX_QUEUES: u16 = 16;
 
 pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
-    preflight::capable("af-packet", preflight::NET_RAW)?;
-    opening.take(format!("interface {}", spec.iface))?;
-    preflight::interface_up(&spec.iface)?;
-    if spec.queues > MAX_QUEUES {
-        return Err(OpenError::Value {
-            key: "queues",
-            value: spec.queues.to_string(),
-            why: "is more than the driver has; write at most 16",
-        });
-    }
+    preflight::packet_socket("af-packet", &spec.iface, spec.queues, opening)?;
     let mtu = preflight::interface_mtu(&spec.iface)?.max(opening.request.mtu.unwrap_or(0).into());
     let ring = PacketRing::for_mtu(mtu);
     warn_about_offloads(&spec.iface);

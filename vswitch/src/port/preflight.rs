@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::Opening;
 use super::error::OpenError;
 
 /// A capability of a process (capabilities(7)).
@@ -58,6 +59,28 @@ pub(super) fn interface_up(iface: &str) -> Result<(), OpenError> {
         Ok(false) => Err(OpenError::InterfaceDown { iface: iface.into() }),
         _ => Ok(()),
     }
+}
+
+/// So many packet sockets may be opened on an interface, which is the port's own from here on.
+pub(super) fn packet_socket(
+    kind: &'static str,
+    iface: &str,
+    queues: u16,
+    opening: &mut Opening<'_>,
+) -> Result<(), OpenError> {
+    /// The limit of DPDK's driver, and a sensible one without it: the kernel has 256 sockets in a fanout group at most.
+    const MAX_QUEUES: u16 = 16;
+    capable(kind, NET_RAW)?;
+    opening.take(format!("interface {iface}"))?;
+    interface_up(iface)?;
+    if queues > MAX_QUEUES {
+        return Err(OpenError::Value {
+            key: "queues",
+            value: queues.to_string(),
+            why: "is more than the driver has; write at most 16",
+        });
+    }
+    Ok(())
 }
 
 /// The interface, unless it is promiscuous already: what a port made so, it makes undone.

@@ -5,20 +5,8 @@
 use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::VethPort;
 
-/// The driver's limit.
-const MAX_QUEUES: u16 = 16;
-
 pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
-    preflight::capable("veth", preflight::NET_RAW)?;
-    opening.take(format!("interface {}", spec.iface))?;
-    preflight::interface_up(&spec.iface)?;
-    if spec.queues > MAX_QUEUES {
-        return Err(OpenError::Value {
-            key: "queues",
-            value: spec.queues.to_string(),
-            why: "is more than the driver has; write at most 16",
-        });
-    }
+    preflight::packet_socket("veth", &spec.iface, spec.queues, opening)?;
     let driver = pmd::process::interface_driver(&spec.iface).unwrap_or_else(|_| "no driver".into());
     if driver != "veth" {
         return Err(OpenError::NoVeth { iface: spec.iface.clone(), driver });

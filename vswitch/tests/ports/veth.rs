@@ -9,6 +9,45 @@ use wire::{ChecksumState, PacketBuf, TxRequest};
 
 use super::support::{Lab, Running, frame, pass, run, veth};
 
+/// Ports on both ends of a veth with this MTU.
+fn two_ends(mtu: u16) -> (Lab, Running, Running) {
+    let mut lab = Lab::new();
+    veth("v0", "v1", mtu);
+    let near = lab.run(r#"kind = "veth", iface = "v0""#);
+    let far = lab.run(r#"kind = "veth", iface = "v1""#);
+    (lab, near, far)
+}
+
+/// Closes both; nothing is left.
+fn end(lab: &Lab, near: Running, far: Running) {
+    near.close();
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
+}
+
+/// What asks for segments of TCP over IPv4 without options.
+const SEGMENTS: TxRequest = TxRequest {
+    l2_len: 14,
+    l3_len: 20,
+    l4_len: 20,
+    ipv4_checksum: false,
+    l4_checksum: Some(L4Checksum::Tcp),
+    tso_size: 1448,
+    ipv6: false,
+};
+
+/// Sends one packet with a request.
+fn send_one(lab: &Lab, port: &mut Running, bytes: &[u8], request: TxRequest) {
+    let mut packet = lab.pool.alloc_from(bytes).unwrap();
+    packet.request_tx(request);
+    let mut burst = Burst::with_capacity(1);
+    burst.push(packet).unwrap();
+    let start = Instant::now();
+    while port.tx[0].send(&mut burst) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "the socket takes nothing");
+    }
+}
+
 /// Polls until packets came that are ours, by their MAC addresses, and returns them.
 fn receive(port: &mut Running, count: usize) -> Vec<Mbuf> {
     let start = Instant::now();
@@ -60,26 +99,11 @@ fn frames_of_every_length_pass_both_ways() {
 
 #[test]
 fn a_super_frame_goes_whole_and_says_so() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     let bytes = segment(60_000);
-    let request = TxRequest {
-        l2_len: 14,
-        l3_len: 20,
-        l4_len: 20,
-        l4_checksum: Some(L4Checksum::Tcp),
-        tso_size: 1448,
-        ..TxRequest::default()
-    };
     // One that is short and only wants its checksum between two that are long: the order stays.
     for (payload, tso_size) in [(60_000, 1448), (100, 0), (65_000, 1000), (1400, 0)] {
-        let mut packet = lab.pool.alloc_from(&segment(payload)).unwrap();
-        packet.request_tx(TxRequest { tso_size, ..request });
-        let mut burst = Burst::with_capacity(1);
-        burst.push(packet).unwrap();
-        assert_eq!(near.tx[0].send(&mut burst), 1);
+        send_one(&lab, &mut near, &segment(payload), TxRequest { tso_size, ..SEGMENTS });
     }
     let got = receive(&mut far, 4);
     let facts = |packet: &Mbuf| (packet.len(), packet.rx_facts().gso_size, packet.rx_facts().l4_checksum);
@@ -92,33 +116,23 @@ fn a_super_frame_goes_whole_and_says_so() {
     assert_eq!(got[0].to_vec(), bytes);
     assert!(got[0].head().len() > 256, "the headers are in the first segment");
     drop(got);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
 fn a_frame_that_the_kernel_refuses_is_counted_and_holds_up_nobody() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     let frames = [frame(1, 100), frame(2, 4000), frame(3, 100), frame(4, 4000), frame(5, 100)];
     assert_eq!(near.send(0, &frames), 5);
     far.expect(&[frame(1, 100), frame(3, 100), frame(5, 100)]);
     let stats = near.port.stats().unwrap();
     assert_eq!((stats.tx_packets, stats.tx_errors), (3, 2));
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
 fn the_link_is_that_of_the_other_end_and_comes_back() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     assert!(near.port.link().unwrap().up);
     run("ip link set v1 down");
     assert!(!near.port.link().unwrap().up);
@@ -128,31 +142,12 @@ fn the_link_is_that_of_the_other_end_and_comes_back() {
     // Both sockets have a notice of what was, which must cost neither a frame nor a super-frame.
     far.drain();
     near.drain();
-    let mut packet = lab.pool.alloc_from(&segment(50_000)).unwrap();
-    packet.request_tx(TxRequest {
-        l2_len: 14,
-        l3_len: 20,
-        l4_len: 20,
-        l4_checksum: Some(L4Checksum::Tcp),
-        tso_size: 1448,
-        ..TxRequest::default()
-    });
-    let mut burst = Burst::with_capacity(1);
-    burst.push(packet).unwrap();
-    let start = Instant::now();
-    while near.tx[0].send(&mut burst) == 0 {
-        assert!(
-            start.elapsed() < Duration::from_secs(5),
-            "the socket takes nothing after the link came back"
-        );
-    }
+    send_one(&lab, &mut near, &segment(50_000), SEGMENTS);
     assert_eq!(receive(&mut far, 1)[0].len(), 50_054);
     pass(&mut near, &mut far, 50, 1514);
     pass(&mut far, &mut near, 50, 1514);
     assert_eq!(far.port.stats().unwrap().rx_errors, 0);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
@@ -180,25 +175,11 @@ fn an_interface_that_goes_is_told_and_harms_nobody() {
 
 #[test]
 fn an_exhausted_pool_leaves_frames_where_they_are() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     pass(&mut near, &mut far, 1, 60);
     let frames: Vec<Vec<u8>> = (0..20).map(|number| frame(number, 200)).collect();
     near.send(0, &frames);
-    let mut packet = lab.pool.alloc_from(&segment(60_000)).unwrap();
-    packet.request_tx(TxRequest {
-        l2_len: 14,
-        l3_len: 20,
-        l4_len: 20,
-        l4_checksum: Some(L4Checksum::Tcp),
-        tso_size: 1448,
-        ..TxRequest::default()
-    });
-    let mut burst = Burst::with_capacity(1);
-    burst.push(packet).unwrap();
-    assert_eq!(near.tx[0].send(&mut burst), 1);
+    send_one(&lab, &mut near, &segment(60_000), SEGMENTS);
     // All but ten buffers are somebody else's now.
     let mut held: Vec<Mbuf> = std::iter::from_fn(|| lab.pool.alloc()).collect();
     held.truncate(held.len() - 10);
@@ -212,9 +193,7 @@ fn an_exhausted_pool_leaves_frames_where_they_are() {
     assert_eq!(lab.pool.in_use(), 10 + 33 - 3, "nothing of what was begun is lost");
     drop(rest);
     assert_eq!(far.port.stats().unwrap().rx_errors, 0);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
@@ -232,9 +211,7 @@ fn flows_spread_over_the_sockets_of_a_port() {
     assert!(queues.contains(&0) && queues.contains(&1), "both queues received: {queues:?}");
     assert_eq!(near.send(0, &frames[..8]) + near.send(1, &frames[8..16]), 16);
     far.expect(&frames[..16]);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
@@ -291,10 +268,7 @@ fn datagram(id: u16, payload: usize) -> Vec<u8> {
 
 #[test]
 fn datagrams_of_a_burst_go_as_one_and_arrive_as_they_were() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1600);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1600);
     // A run, a shorter one that ends it, one of another length, a run of two that fits a slot; twice as many as one run takes.
     let lengths = [vec![1500; 40], vec![700], vec![60], vec![300, 300], vec![1400; 130]].concat();
     let frames: Vec<Vec<u8>> =
@@ -317,17 +291,12 @@ fn datagrams_of_a_burst_go_as_one_and_arrive_as_they_were() {
     let (sent, got) = (near.port.stats().unwrap(), far.port.stats().unwrap());
     assert_eq!((sent.tx_packets, sent.tx_errors), (frames.len() as u64, 0));
     assert_eq!((got.rx_packets, got.rx_bytes), (sent.tx_packets, sent.tx_bytes));
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
 fn segments_of_a_burst_arrive_as_a_super_frame() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     let numbered = |number: u32, damaged: bool| {
         let mut bytes = segment(1400);
         bytes[20] = 0x40;
@@ -349,17 +318,12 @@ fn segments_of_a_burst_arrive_as_a_super_frame() {
     assert_eq!(told, [(54 + 6 * 1400, 1400), (1454, 0), (54 + 3 * 1400, 1400)]);
     assert_eq!(got[1].to_vec(), frames[6]);
     drop(got);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
 
 #[test]
 fn tags_that_the_kernel_takes_out_are_put_back() {
-    let mut lab = Lab::new();
-    veth("v0", "v1", 1500);
-    let mut near = lab.run(r#"kind = "veth", iface = "v0""#);
-    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let (lab, mut near, mut far) = two_ends(1500);
     let tagged = |tags: &[[u8; 4]], length: usize| {
         let mut bytes = frame(3, length);
         for tag in tags.iter().rev() {
@@ -379,22 +343,9 @@ fn tags_that_the_kernel_takes_out_are_put_back() {
     // A super-frame with a tag, as a trunk's tenants get them: longer than a slot, and told apart from it by its tag.
     let mut bytes = segment(50_000);
     bytes.splice(12..12, [0x81, 0, 0, 9]);
-    let mut packet = lab.pool.alloc_from(&bytes).unwrap();
-    packet.request_tx(TxRequest {
-        l2_len: 18,
-        l3_len: 20,
-        l4_len: 20,
-        l4_checksum: Some(L4Checksum::Tcp),
-        tso_size: 1448,
-        ..TxRequest::default()
-    });
-    let mut burst = Burst::with_capacity(1);
-    burst.push(packet).unwrap();
-    assert_eq!(near.tx[0].send(&mut burst), 1);
+    send_one(&lab, &mut near, &bytes, TxRequest { l2_len: 18, ..SEGMENTS });
     let got = receive(&mut far, 1);
     assert!(got[0].to_vec() == bytes && got[0].rx_facts().gso_size == 1448);
     drop(got);
-    near.close();
-    far.close();
-    lab.check_clean(&["v0", "v1"]);
+    end(&lab, near, far);
 }
