@@ -165,9 +165,20 @@ impl Process {
         limit: Duration,
         mut find: impl FnMut(&VecDeque<String>) -> Option<T>,
     ) -> Result<T, HostError> {
-        match self.await_output(what, limit, &mut find) {
-            Err(HostError::Ended { .. }) => self.await_output(what, Duration::ZERO, find),
-            found => found,
+        let ended = match self.await_output(what, limit, &mut find) {
+            Err(ended @ HostError::Ended { .. }) => ended,
+            found => return found,
+        };
+        // What it said last may still be on its way through the pipe, longer on a busy machine.
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            if let Some(found) = find(&self.output.lock()) {
+                return Ok(found);
+            }
+            if Instant::now() > end {
+                return Err(ended);
+            }
+            interrupt::pause(Duration::from_millis(10))?;
         }
     }
 
@@ -338,6 +349,16 @@ mod tests {
         let error = process.await_output("readiness", Duration::from_secs(5), |_| None::<()>).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, HostError::Ended { .. }) && text.contains("no such device"), "{text}");
+    }
+
+    #[test]
+    fn hears_out_a_program_that_has_ended() {
+        let mut process = sh("echo first; echo last");
+        process.check_alive().ok();
+        let line = process.await_last_output("its last line", Duration::from_secs(5), |lines| {
+            lines.iter().find(|line| *line == "last").cloned()
+        });
+        assert_eq!(line.unwrap(), "last");
     }
 
     #[test]
