@@ -42,7 +42,18 @@ pub struct Daemon {
     process: Process,
     control: BufReader<UnixStream>,
     socket: PathBuf,
-    prefix: String,
+    // Goes after the process.
+    _run_folder: RunFolder,
+}
+
+/// What DPDK leaves behind for a file prefix, also of a daemon that was stopped before it could be asked anything.
+#[derive(Debug)]
+struct RunFolder(String);
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        scratch::remove_run_folder(&self.0);
+    }
 }
 
 impl Daemon {
@@ -54,6 +65,7 @@ impl Daemon {
         let program = setup.program.display().to_string();
         let arguments = ["run".to_owned(), "--config".to_owned(), path.display().to_string()];
         let placement = Placement { cores: Some(setup.cores), netns: setup.netns, ..Placement::default() };
+        let run_folder = RunFolder(setup.prefix.to_owned());
         let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
         let mut stream = None;
         process.await_that("its control socket", LIMIT, || {
@@ -62,7 +74,7 @@ impl Daemon {
         })?;
         let Some(stream) = stream else { return Err(HostError::Refused("no control socket".into())) };
         stream.set_read_timeout(Some(LIMIT)).map_err(io("set a time limit on the control socket"))?;
-        Ok(Self { process, control: BufReader::new(stream), socket, prefix: setup.prefix.to_owned() })
+        Ok(Self { process, control: BufReader::new(stream), socket, _run_folder: run_folder })
     }
 
     pub fn process(&mut self) -> &mut Process {
@@ -90,6 +102,5 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.process.terminate(Duration::from_secs(5));
         let _ = std::fs::remove_file(&self.socket);
-        scratch::remove_run_folder(&self.prefix);
     }
 }
