@@ -1,7 +1,8 @@
 //! [`Datagrams`]: how a frame that is to be cut into UDP datagrams is cut (`UDP_SEGMENT` of udp(7)).
 //!
 //! Every datagram has the headers of the frame, with its own lengths and an identification that counts up (RFC 791), and in the
-//! checksum field the sum of its pseudo header (RFC 768): whoever sends it on to a wire completes it.
+//! checksum field the sum of its pseudo header (RFC 768): whoever sends it on to a wire completes it. VxLAN over IPv4 needs no
+//! checksum (RFC 7348 section 5), and gets none: it was on no wire yet, and the packet inside has its own.
 
 use wire::checksum;
 
@@ -12,6 +13,7 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 const PROTO_UDP: u8 = 17;
+const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
 
 /// How a frame is cut.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,12 @@ impl<'a> Datagrams<'a> {
         (self.len - self.headers.len() - number * self.size).min(self.size)
     }
 
+    /// Whether the datagrams are left with a checksum that somebody must complete.
+    pub fn is_partial(&self) -> bool {
+        let l4 = self.headers.len() - UDP;
+        l4 != ETHERNET + IPV4 || self.headers.get(l4 + 2..l4 + 4) != Some(&VXLAN_PORT)
+    }
+
     /// Writes the headers of one into its bytes.
     pub fn write(&self, number: usize, datagram: &mut [u8]) {
         let l4 = self.headers.len() - UDP;
@@ -87,6 +95,7 @@ impl<'a> Datagrams<'a> {
             return;
         };
         head[l4 + 4..l4 + 6].copy_from_slice(&length.to_be_bytes());
-        head[l4 + 6..l4 + 8].copy_from_slice(&pseudo.fold().to_be_bytes());
+        let sum = if self.is_partial() { pseudo.fold() } else { 0 };
+        head[l4 + 6..l4 + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }

@@ -261,8 +261,9 @@ fn read_datagrams(
     for (number, packet) in cut.iter_mut().enumerate() {
         plan.write(number, packet.head_mut());
         packet.segment().set_port(socket.port.get());
-        // The checksum field holds the pseudo-header sum.
-        VnetHeader::partial().tell(packet.segment());
+        if plan.is_partial() {
+            VnetHeader::partial().tell(packet.segment());
+        }
     }
     Taken::Cut
 }

@@ -66,6 +66,9 @@ impl Sender {
         while gone < count {
             // SAFETY: packets of the caller, so many.
             let offered = unsafe { self.prepare(slots.wrapping_add(gone), count - gone) };
+            if offered == 0 {
+                break;
+            }
             let fd = self.socket.fd.as_fd().as_raw_fd();
             let messages = self.scratch.messages.as_mut_ptr();
             // SAFETY: so many messages, each with pieces in packets that we hold, and headers in `scratch`.
