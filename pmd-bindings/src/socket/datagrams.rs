@@ -43,6 +43,10 @@ impl<'a> Datagrams<'a> {
             [0x86, 0xdd] if bytes.get(20) == Some(&PROTO_UDP) => ETHERNET + IPV6,
             _ => return None,
         };
+        // Not of datagrams inside a tunnel, whose headers are further in.
+        if !frame.vnet.is_datagram_at(l4) {
+            return None;
+        }
         let plan = Self { headers: bytes.get(..l4 + UDP)?, len: frame.len, size };
         let payload = frame.len.checked_sub(plan.headers.len()).filter(|payload| *payload > 0)?;
         let is_there = if frame.queued { frame.len > bytes.len() } else { frame.len == bytes.len() };

@@ -35,6 +35,9 @@ const SOCKET_BYTES: libc::c_int = 8 << 20;
 /// Frames longer than this come by the queue if they do not fit their slot; the kernel asks for a number above 0.
 const COPY_THRESHOLD: libc::c_int = 1;
 
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING` of linux/if_packet.h.
+const FANOUT_IGNORE_OUTGOING: u32 = 0x4000;
+
 /// A count that one thread adds to and others read.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -136,8 +139,12 @@ impl Socket {
         set(fd.as_fd(), libc::PACKET_COPY_THRESH, &COPY_THRESHOLD)?;
         // What we send is not for us, nor what the host itself sends by this interface.
         set(fd.as_fd(), libc::PACKET_IGNORE_OUTGOING, &on)?;
-        for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
-            set_at(fd.as_fd(), libc::SOL_SOCKET, option, &SOCKET_BYTES)?;
+        // Beyond the system's limit where that is allowed (CAP_NET_ADMIN), else up to it.
+        for (forced, usual) in
+            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+        {
+            set_at(fd.as_fd(), libc::SOL_SOCKET, forced, &SOCKET_BYTES)
+                .or_else(|_| set_at(fd.as_fd(), libc::SOL_SOCKET, usual, &SOCKET_BYTES))?;
         }
         let ring = Ring::new(fd.as_fd(), setup.slots.into())?;
         if setup.promiscuous {
@@ -153,7 +160,9 @@ impl Socket {
         if setup.queues > 1 {
             // Groups are told by 16 bits, within a network namespace.
             let group = (setup.interface ^ std::process::id() << 8) & 0xffff | libc::PACKET_FANOUT_HASH << 16;
-            set(fd.as_fd(), libc::PACKET_FANOUT, &group)?;
+            // The group hears for its members, and is told by itself not to hear what the host sends; older kernels cannot be told.
+            set(fd.as_fd(), libc::PACKET_FANOUT, &(group | FANOUT_IGNORE_OUTGOING << 16))
+                .or_else(|_| set(fd.as_fd(), libc::PACKET_FANOUT, &group))?;
         }
         Ok((Self { fd, port: setup.port, counters: Counters::default() }, ring))
     }

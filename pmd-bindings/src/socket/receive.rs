@@ -19,6 +19,9 @@ use crate::mempool::Mempool;
 /// Segments of a packet at most: 64 KiB in buffers that are half as large as usual.
 const MAX_SEGMENTS: usize = 64;
 
+/// The longest frame that is an IP packet: 65,535 bytes, an Ethernet header and two tags.
+const LONGEST: usize = 65_535 + 22;
+
 /// The receiving half of a socket.
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -36,6 +39,8 @@ enum Taken {
     Cut,
     /// Nothing of use, and counted.
     Lost,
+    /// What the queue has is not what the ring says: neither is of use.
+    Mismatch,
     /// The pool is exhausted; the frame is still there.
     NoBuffer,
 }
@@ -58,14 +63,21 @@ impl Receiver {
     #[inline]
     pub(crate) unsafe fn receive(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let (mut received, mut bytes) = (0, 0);
+        // Frames that come to nothing count, too: their sender does not hold up the others.
+        let mut looks = 0;
         while received < count {
             let packet = match self.cut.pop_front() {
                 Some(packet) => packet,
                 None => {
-                    let Some(front) = self.ring.front() else { break };
+                    let Some(front) = self.ring.front().filter(|_| looks < count) else { break };
+                    looks += 1;
                     let taken = take(&self.socket, &self.pool, front, &mut self.cut);
                     if let Taken::NoBuffer = taken {
                         self.socket.counters.rx_no_mbuf.add(1);
+                        break;
+                    }
+                    if let Taken::Mismatch = taken {
+                        self.begin_anew();
                         break;
                     }
                     self.ring.pass_back();
@@ -84,6 +96,28 @@ impl Receiver {
         }
         received
     }
+
+    /// Throws away all that is in the ring and in the queue, so that the frames that come after it find their own again.
+    #[cold]
+    #[inline(never)]
+    fn begin_anew(&mut self) {
+        const ROUNDS: usize = 4;
+        for _ in 0..ROUNDS {
+            while self.ring.front().is_some() {
+                self.socket.counters.rx_errors.add(1);
+                self.ring.pass_back();
+            }
+            const AT_MOST: usize = 4096;
+            for _ in 0..AT_MOST {
+                if !discard(&self.socket) {
+                    break;
+                }
+            }
+            if !self.ring.has_frame() {
+                break;
+            }
+        }
+    }
 }
 
 #[inline]
@@ -93,12 +127,19 @@ fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbu
     {
         return read_datagrams(socket, pool, front, plan, cut);
     }
+    if front.len > LONGEST {
+        // What the kernel of a container may be told to send (`gso_max_size`), and no IP packet is.
+        if front.queued {
+            discard(socket);
+        }
+        return lost(socket);
+    }
     let (packet, vnet) = if front.len <= front.bytes.len() {
         (pool.alloc_from(front.bytes), front.vnet)
     } else if front.queued {
-        match read_queued(socket, pool, front.len) {
+        match read_queued(socket, pool, front) {
             Queued::Packet(packet, vnet) => (Some(packet), vnet),
-            Queued::Lost => return lost(socket),
+            Queued::Mismatch => return Taken::Mismatch,
             Queued::NoBuffer => (None, front.vnet),
         }
     } else {
@@ -134,13 +175,14 @@ fn put_tag(packet: &mut Mbuf, (tpid, tci): (u16, u16)) -> bool {
 
 enum Queued {
     Packet(Mbuf, VnetHeader),
-    Lost,
+    Mismatch,
     NoBuffer,
 }
 
-/// The next frame of the socket's queue, of which the ring says that it is `len` bytes long.
+/// The next frame of the socket's queue, of which the ring has the beginning.
 #[inline(never)]
-fn read_queued(socket: &Socket, pool: &Mempool, len: usize) -> Queued {
+fn read_queued(socket: &Socket, pool: &Mempool, front: Slot<'_>) -> Queued {
+    let len = front.len;
     let Some(packet) = pool.alloc() else { return Queued::NoBuffer };
     let mut vnet = [0u8; VNET_BYTES];
     let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_SEGMENTS + 1];
@@ -167,11 +209,8 @@ fn read_queued(socket: &Socket, pool: &Mempool, len: usize) -> Queued {
     message.msg_iovlen = used + 1;
     // SAFETY: each place is memory that is ours, with its size: the header and the tailrooms of fresh segments.
     let got = unsafe { next(socket, &mut message) };
-    let got = got.and_then(|got| got.checked_sub(VNET_BYTES));
-    if got != Some(len) || message.msg_flags & libc::MSG_TRUNC != 0 {
-        // Not the frame that the ring means: what it says of those behind it would be of others, too.
-        empty(socket);
-        return Queued::Lost;
+    if got != Some(VNET_BYTES + len) || message.msg_flags & libc::MSG_TRUNC != 0 {
+        return Queued::Mismatch;
     }
     let mut left = len;
     let mut segment = Some(head);
@@ -195,10 +234,14 @@ fn read_queued(socket: &Socket, pool: &Mempool, len: usize) -> Queued {
     head.set_nb_segs(filled);
     // As many bytes as the ring said, which is 64 KiB at most.
     head.set_pkt_len(len as u32);
+    let known = front.bytes.len().min(usize::from(head.data_len()));
+    if packet.head()[..known] != front.bytes[..known] {
+        return Queued::Mismatch;
+    }
     Queued::Packet(packet, VnetHeader::read(vnet))
 }
 
-/// The next message of the socket's queue; its length. A notice of the kernel (that the link went down meanwhile) comes in its
+/// The next message of the socket's queue; its length. A notice of the kernel that the link went down meanwhile comes in its
 /// place, once, and is passed over.
 ///
 /// # Safety
@@ -212,7 +255,7 @@ unsafe fn next(socket: &Socket, message: &mut libc::msghdr) -> Option<usize> {
         if let Ok(got) = usize::try_from(got) {
             return Some(got);
         }
-        if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ENETDOWN) {
             return None;
         }
     }
@@ -242,7 +285,7 @@ fn read_datagrams(
     }
     let is_whole = if front.queued {
         // SAFETY: `plan` has found that the buffers have room.
-        unsafe { scatter(socket, before, plan.len, cut) }
+        unsafe { scatter(socket, front, plan, cut) }
     } else {
         let mut rest = &front.bytes[before..];
         for packet in cut.iter_mut() {
@@ -255,8 +298,7 @@ fn read_datagrams(
     };
     if !is_whole {
         cut.clear();
-        empty(socket);
-        return lost(socket);
+        return Taken::Mismatch;
     }
     for (number, packet) in cut.iter_mut().enumerate() {
         plan.write(number, packet.head_mut());
@@ -268,12 +310,13 @@ fn read_datagrams(
     Taken::Cut
 }
 
-/// Reads the next frame of the queue, `len` bytes, into packets: each gets what it has room for behind its first `before` bytes. `false`
-/// when it is another frame.
+/// Reads the next frame of the queue into packets: each gets what it has room for behind its headers. `false` when it is another
+/// frame than that of which the ring has the beginning.
 ///
 /// # Safety
-/// The data of each packet lies inside its buffer, longer than `before`; there are no more of them than `Datagrams::MOST`.
-unsafe fn scatter(socket: &Socket, before: usize, len: usize, packets: &VecDeque<Mbuf>) -> bool {
+/// The data of each packet lies inside its buffer, longer than the headers; there are no more of them than `Datagrams::MOST`.
+unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
+    let before = plan.headers.len();
     let mut headers = [0u8; VNET_BYTES + Datagrams::HEADERS];
     let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; Datagrams::MOST + 1];
     places[0].write(libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: VNET_BYTES + before });
@@ -288,20 +331,24 @@ unsafe fn scatter(socket: &Socket, before: usize, len: usize, packets: &VecDeque
     message.msg_iovlen = packets.len() + 1;
     // SAFETY: each place is memory that is ours, with its size: `headers`, and the data of fresh packets.
     let got = unsafe { next(socket, &mut message) };
-    got == Some(VNET_BYTES + len) && message.msg_flags & libc::MSG_TRUNC == 0
+    if got != Some(VNET_BYTES + plan.len) || message.msg_flags & libc::MSG_TRUNC != 0 {
+        return false;
+    }
+    let Some(first) = packets.front().map(PacketBuf::head) else { return false };
+    let known = front.bytes.len().min(first.len());
+    headers[VNET_BYTES..VNET_BYTES + before] == *plan.headers
+        && first[before..known] == front.bytes[before..known]
 }
 
-/// Throws away what is in the socket's queue, so that the frames of the ring that come after it find their own again. Those that are
-/// in the ring already are lost.
+/// Throws away the next frame of the queue; `false` when there is none.
 #[cold]
-fn empty(socket: &Socket) {
-    const AT_MOST: usize = 4096;
+fn discard(socket: &Socket) -> bool {
+    let mut beginning = [0u8; 64];
+    let mut place = libc::iovec { iov_base: beginning.as_mut_ptr().cast(), iov_len: beginning.len() };
     // SAFETY: a structure of integers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    for _ in 0..AT_MOST {
-        // SAFETY: without places nothing is written.
-        if unsafe { next(socket, &mut message) }.is_none() {
-            break;
-        }
-    }
+    message.msg_iov = &raw mut place;
+    message.msg_iovlen = 1;
+    // SAFETY: one place, which is ours, with its size.
+    unsafe { next(socket, &mut message) }.is_some()
 }

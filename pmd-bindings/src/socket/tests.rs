@@ -7,7 +7,7 @@ use wire::{ChecksumState, PacketBuf, RxFacts, checksum};
 use super::coalesce::{HEADERS, Run};
 use super::datagrams::Datagrams;
 use super::ring::Slot;
-use super::vnet::{VNET_BYTES, VnetHeader};
+use super::vnet::VnetHeader;
 use crate::Mbuf;
 use crate::testing::pool;
 
@@ -148,7 +148,10 @@ fn cut(flow: Flow, bytes: &[u8], vnet: VnetHeader, size: usize) -> Vec<Vec<u8>> 
                 let at = flow.l4();
                 let length = (frame.len() - at) as u16;
                 let sum = if flow.is_ipv6 { flow.pseudo(&frame, length) } else { 0 };
-                assert_eq!((frame[at + 6..at + 8].to_vec(), plan.is_partial()), (sum.to_be_bytes().to_vec(), sum != 0));
+                assert_eq!(
+                    (frame[at + 6..at + 8].to_vec(), plan.is_partial()),
+                    (sum.to_be_bytes().to_vec(), sum != 0)
+                );
                 frame
             })
             .collect();
@@ -229,7 +232,7 @@ proptest! {
         let at = change.0 % bytes.len();
         bytes[at] = change.1;
         bytes.truncate(cut_to);
-        let vnet = VnetHeader::read([0; VNET_BYTES]);
+        let vnet = VnetHeader::of_run(flow.is_ipv6, false, 42, size as u16, flow.l4() as u16);
         for len in [len, bytes.len()] {
             let slot = Slot { bytes: &bytes, len, queued, vnet, tag: None };
             let Some(plan) = Datagrams::of(slot, size, 2048) else { continue };

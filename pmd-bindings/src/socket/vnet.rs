@@ -118,6 +118,12 @@ impl VnetHeader {
         (self.gso_type == GSO_UDP_L4 && self.gso_size > 0).then_some(self.gso_size)
     }
 
+    /// Whether the checksum that is to be completed is that of a datagram whose header begins there.
+    pub(super) fn is_datagram_at(self, l4: usize) -> bool {
+        let is_there = usize::from(self.checksum_start) == l4 && self.checksum_offset == UDP_CHECKSUM;
+        is_there && self.flags & NEEDS_CSUM != 0
+    }
+
     /// What a packet asks its device for.
     pub(crate) fn of(head: Segment) -> Self {
         let bits = head.flags();
