@@ -9,8 +9,8 @@ mod common;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use common::{eal, ip, pool, start, stop};
-use pmd::{Burst, Mbuf, Port, PortConfig};
+use common::{eal, frame as numbered, ip, is_frame, pool, receive_within, start, stop};
+use pmd::{Burst, Mbuf, Port, PortConfig, StartedPort};
 use wire::PacketBuf;
 
 /// A socket as a container opens it, with virtio-net headers.
@@ -111,13 +111,164 @@ fn header(random: &mut Random, protocol: u8, l4: usize) -> [u8; 10] {
     header
 }
 
-#[test]
-fn lying_headers_in_front_of_frames_harm_nobody() {
-    // In this process, for valgrind does not look into another one; what is started from here on is in the namespace, too.
+/// A network namespace of this thread's own, and of the processes that it starts.
+fn unshare() {
     // SAFETY: changes which interfaces this thread sees.
     let ret = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     assert_eq!(ret, 0, "a network namespace of one's own takes root");
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
+}
+
+/// bpf(2) with these attributes; the descriptor that it makes.
+fn bpf<T>(command: libc::c_long, attributes: &T) -> OwnedFd {
+    // SAFETY: attributes with their size; what they point to is the caller's.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
+    assert!(fd >= 0, "bpf {command}: {}", std::io::Error::last_os_error());
+    // SAFETY: a fresh descriptor that nobody else owns.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+/// Has frames that `from` receives arrive at the other end of `to`, past all that cuts and completes frames on their way out.
+fn redirect_to_peer(from: &str, to: &str) -> OwnedFd {
+    let index = |iface| u64::from(pmd::interface::index(iface).unwrap());
+    // bpf_redirect_peer(to, 0), which is function 155; what it returns is what becomes of the frame.
+    let code: [u64; 4] = [index(to) << 32 | 0x01b7, 0x02b7, 155 << 32 | 0x85, 0x95];
+    // BPF_PROG_LOAD of BPF_PROG_TYPE_SCHED_CLS; BPF_LINK_CREATE at BPF_TCX_INGRESS.
+    let load = [(code.len() as u64) << 32 | 3, code.as_ptr() as u64, c"GPL".as_ptr() as u64, 0, 0, 0];
+    let program = bpf(5, &load);
+    bpf(28, &[index(from) << 32 | program.as_raw_fd() as u64, 46, 0, 0, 0, 0])
+}
+
+/// The container's end of a tap, which takes virtio-net headers.
+fn tap(iface: &str) -> std::fs::File {
+    const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+    const TAP_WITH_HEADERS: libc::c_short = 0x0002 | 0x1000 | 0x4000;
+    let file = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(iface.bytes()) {
+        *place = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = TAP_WITH_HEADERS;
+    // SAFETY: an open file, and a request with a name.
+    let ret = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    assert_eq!(ret, 0);
+    ip(&format!("link set {iface} up"));
+    file
+}
+
+/// A datagram of 5,028 bytes that is to be fragmented (`VIRTIO_NET_HDR_GSO_UDP`, which Linux takes and does not pass on), and one that is
+/// to be cut (`VIRTIO_NET_HDR_GSO_UDP_L4`), with their headers.
+fn datagrams() -> [Vec<u8>; 2] {
+    let mut frame = vec![2u8; 14 + 5_028];
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[16..18].copy_from_slice(&5_028u16.to_be_bytes());
+    frame[20..24].copy_from_slice(&[0, 0, 64, 17]);
+    frame[34..40].copy_from_slice(&[0xc0, 1, 0, 53, 0x13, 0x90]);
+    [3u8, 5].map(|kind| {
+        let mut header = [1u8, kind, 42, 0, 0, 0, 34, 0, 6, 0];
+        header[4..6].copy_from_slice(&1_000u16.to_ne_bytes());
+        [&header[..], &frame].concat()
+    })
+}
+
+/// Looks for a fault so many times, as control does.
+fn looks(port: &StartedPort, times: usize, between: &dyn Fn()) -> Option<&'static str> {
+    (0..times).find_map(|_| {
+        between();
+        port.fault()
+    })
+}
+
+#[test]
+fn hostile_super_frame_without_a_name_stops_no_port_for_good() {
+    use std::io::Write;
+    unshare();
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    ip("link add va mtu 1500 type veth peer name vb");
+    ip("link set va up");
+    // The container, with a namespace of its own and all capabilities.
+    let (send, frames) = std::sync::mpsc::channel::<Vec<u8>>();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let container = std::thread::spawn(move || {
+        unshare();
+        // SAFETY: asks for a number.
+        let thread = unsafe { libc::gettid() };
+        ready.send(format!("/proc/{}/task/{thread}/ns/net", std::process::id())).unwrap();
+        while pmd::interface::index("vb").is_err() {
+            std::thread::yield_now();
+        }
+        ip("link set vb up");
+        let mut tap = tap("t0");
+        let _link = redirect_to_peer("t0", "vb");
+        ready.send(String::new()).unwrap();
+        frames.iter().for_each(|frame| tap.write_all(&frame).unwrap());
+    });
+    ip(&format!("link set vb netns {}", is_ready.recv().unwrap()));
+    is_ready.recv().unwrap();
+    let plain = |number: usize| [&[0u8; 10][..], &numbered(number, 100)].concat();
+    let [unnamed, named] = datagrams();
+    for round in 0..3 {
+        let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+        let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
+        send.send(plain(round)).unwrap();
+        send.send(named.clone()).unwrap();
+        assert_eq!(receive_within(&mut rx, 6, |_| true)[0].len(), 6, "a frame, and five datagrams of one");
+        assert_eq!(looks(&port, 5, &|| send.send(plain(9)).unwrap()), None);
+        receive_within(&mut rx, 5, is_frame);
+        assert_eq!(looks(&port, 5, &|| ()), None, "silence is none");
+        // The enemy: from here on the kernel drops everything.
+        send.send(unnamed.clone()).unwrap();
+        (0..100).for_each(|number| send.send(plain(number)).unwrap());
+        let before = Instant::now();
+        while port.stats().unwrap().rx_missed < 101 {
+            assert!(before.elapsed() < Duration::from_secs(5));
+        }
+        let mut slots: [Option<Mbuf>; 8] = Default::default();
+        assert_eq!(rx[0].receive_into(&mut slots), 0, "the ring stands still");
+        let pause = || {
+            send.send(plain(9)).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let fault = looks(&port, 4, &pause).unwrap();
+        assert!(fault.contains("super-frame"), "{fault}");
+        stop(port, rx, tx).detach().unwrap();
+    }
+    drop(send);
+    container.join().unwrap();
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_full_ring_is_not_taken_for_one_that_stands_still() {
+    unshare();
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    ip("link add va mtu 1500 type veth peer name vb");
+    ip("link set va up");
+    ip("link set vb up");
+    let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+    let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
+    let container = socket("vb");
+    let blast = || {
+        let message = [&[0u8; 10][..], &numbered(1, 100)].concat();
+        for _ in 0..2_000 {
+            // SAFETY: an open socket, and bytes with their length.
+            unsafe { libc::send(container.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
+        }
+    };
+    assert_eq!(looks(&port, 4, &blast), None, "nobody reads");
+    assert!(port.stats().unwrap().rx_missed > 5_000);
+    let waited = receive_within(&mut rx, 512, is_frame)[0].len();
+    assert_eq!((waited, looks(&port, 4, &|| ())), (512, None));
+    stop(port, rx, tx).detach().unwrap();
+}
+
+#[test]
+fn lying_headers_in_front_of_frames_harm_nobody() {
+    // In this process, for valgrind does not look into another one.
+    unshare();
     ip("link add va mtu 1500 type veth peer name vb");
     ip("link set va up");
     ip("link set vb up");

@@ -354,7 +354,7 @@ impl StartedPort {
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn link(&self) -> Result<Link, PortError> {
         if let Some(sockets) = &self.running.sockets {
-            return sockets.interface.link(&self.running.name);
+            return sockets.link(&self.running.name);
         }
         let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
         self.running.call("read the link state", |id| {
@@ -441,12 +441,14 @@ impl StartedPort {
         self.running.call("clear promiscuous mode", |id| unsafe { sys::rte_eth_promiscuous_disable(id) })
     }
 
-    /// True when the device was unplugged. Unconfirmed on hardware; virtual devices never are.
-    pub fn is_removed(&self) -> bool {
-        if self.running.sockets.is_some() {
-            return false;
+    /// Why the port is of no use until it is opened anew, in words; `None` while it is. Called from time to time: what a packet socket
+    /// does not tell shows between two looks. That a device was unplugged is unconfirmed on hardware; virtual ones never are.
+    pub fn fault(&self) -> Option<&'static str> {
+        if let Some(sockets) = &self.running.sockets {
+            return sockets.fault();
         }
         // SAFETY: a port that we hold.
-        unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 }
+        let is_removed = unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 };
+        is_removed.then_some("its driver says that the device was removed")
     }
 }

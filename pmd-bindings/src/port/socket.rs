@@ -13,7 +13,7 @@ use super::{
 use crate::error::{Errno, PortError, Words};
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
-use crate::socket::{self, Setup, Socket};
+use crate::socket::{self, Fault, Setup, Socket};
 use crate::{interface, process};
 
 /// Sockets of a port at most: `rx-queues` of as many workers.
@@ -65,7 +65,7 @@ impl Interface {
         self.now().and_then(|name| interface::mac(&name)).unwrap_or_default()
     }
 
-    pub fn link(&self, port: &str) -> Result<Link, PortError> {
+    fn link(&self, port: &str) -> Result<Link, PortError> {
         let up = self.now().and_then(|name| interface::has_carrier(&name));
         // An interface that is gone has none.
         let gone = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
@@ -101,6 +101,27 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    /// That of the interface, unless the sockets have lost it.
+    pub fn link(&self, port: &str) -> Result<Link, PortError> {
+        if self.sockets.iter().all(|socket| socket.is_bound()) {
+            self.interface.link(port)
+        } else {
+            Ok(Link::default())
+        }
+    }
+
+    /// Why the port receives nothing any more, in words.
+    pub fn fault(&self) -> Option<&'static str> {
+        // Of each, for each remembers what it saw.
+        let faults = self.sockets.iter().map(|socket| socket.fault()).fold(None, Option::or)?;
+        Some(match faults {
+            Fault::Unbound => "its interface was deleted, or moved to another network namespace",
+            Fault::Still => {
+                "the kernel receives nothing more for it: a super-frame of a kind that packet sockets do not know"
+            }
+        })
+    }
+
     fn counted(&self) -> PortStats {
         self.sockets.iter().map(|socket| socket.stats()).fold(PortStats::default(), PortStats::plus)
     }

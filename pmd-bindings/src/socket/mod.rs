@@ -9,6 +9,7 @@
 
 mod coalesce;
 mod datagrams;
+mod filter;
 mod option;
 mod receive;
 mod ring;
@@ -19,12 +20,13 @@ mod vnet;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use option::{missed, set, set_at};
+use filter::Filter;
+use option::{counted, get, set, set_at};
 pub(crate) use receive::Receiver;
-use ring::Ring;
+use ring::{Memory, Ring};
 pub(crate) use send::Sender;
 
 use crate::mempool::Mempool;
@@ -35,8 +37,10 @@ const SOCKET_BYTES: libc::c_int = 8 << 20;
 /// Frames longer than this come by the queue if they do not fit their slot; the kernel asks for a number above 0.
 const COPY_THRESHOLD: libc::c_int = 1;
 
-/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING` of linux/if_packet.h.
-const FANOUT_IGNORE_OUTGOING: u32 = 0x4000;
+/// A number that no other group has (`PACKET_FANOUT_FLAG_UNIQUEID` of linux/if_packet.h, in the upper half of the option).
+const FANOUT_UNIQUE: u32 = 0x2000 << 16;
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, so too.
+const FANOUT_IGNORE_OUTGOING: u32 = 0x4000 << 16;
 
 /// A count that one thread adds to and others read.
 #[derive(Debug, Default)]
@@ -61,25 +65,9 @@ pub(crate) struct Counters {
     rx_no_mbuf: Count,
     /// Frames of which a part was lost.
     rx_errors: Count,
-    rx_missed: Count,
     tx_packets: Count,
     tx_bytes: Count,
     tx_errors: Count,
-}
-
-impl Counters {
-    fn stats(&self) -> PortStats {
-        PortStats {
-            rx_packets: self.rx_packets.get(),
-            tx_packets: self.tx_packets.get(),
-            rx_bytes: self.rx_bytes.get(),
-            tx_bytes: self.tx_bytes.get(),
-            rx_missed: self.rx_missed.get(),
-            rx_errors: self.rx_errors.get(),
-            tx_errors: self.tx_errors.get(),
-            rx_no_mbuf: self.rx_no_mbuf.get(),
-        }
-    }
 }
 
 /// A packet socket on an interface.
@@ -88,6 +76,32 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     port: PortId,
     counters: Counters,
+    /// None where the kernel does not let us have it.
+    filter: Option<Filter>,
+    ring: Arc<Memory>,
+    watch: Mutex<Watch>,
+}
+
+/// What the kernel says of a socket, and what that looked like.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Frames for the ring.
+    delivered: u64,
+    /// Frames that the kernel did not put there.
+    missed: u64,
+    /// Both, when last looked for a fault.
+    looked: (u64, u64),
+    /// Looks in a row after which the ring seemed to stand still.
+    still: u32,
+}
+
+/// Why a socket is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is not bound any more: its interface was deleted, or moved to another network namespace.
+    Unbound,
+    /// The kernel drops all frames although its ring is empty; see `filter.rs`.
+    Still,
 }
 
 /// One queue pair: a socket with its ring.
@@ -114,19 +128,31 @@ pub(crate) struct Setup<'a> {
 /// `EPERM` without CAP_NET_RAW, `ENODEV` when the interface is gone, `ENOMEM` without memory for a ring.
 pub(crate) fn open(setup: Setup<'_>) -> io::Result<(Vec<Arc<Socket>>, Vec<Pair>)> {
     let (mut sockets, mut pairs) = (Vec::new(), Vec::new());
+    let mut group = None;
     for _ in 0..setup.queues {
         let (socket, ring) = Socket::open(setup)?;
+        if setup.queues > 1 {
+            group = Some(socket.join(group)?);
+        }
         let socket = Arc::new(socket);
         pairs.push((Receiver::new(socket.clone(), ring, setup.pool.clone()), Sender::new(socket.clone())));
         sockets.push(socket);
+    }
+    // Not before all are there: a socket that is in no group yet hears the flows of all.
+    for socket in &sockets {
+        match &socket.filter {
+            Some(filter) => filter.attach(socket.fd.as_fd()),
+            None => filter::detach(socket.fd.as_fd()),
+        }?;
     }
     Ok((sockets, pairs))
 }
 
 impl Socket {
+    /// One that is bound, and takes nothing yet.
     fn open(setup: Setup<'_>) -> io::Result<(Self, Ring)> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // Without a protocol it hears nothing before it is bound.
+        // Without a protocol it hears nothing before it is bound, and then nothing before its filter is opened.
         // SAFETY: makes a socket; the result is checked.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
@@ -134,6 +160,7 @@ impl Socket {
         }
         // SAFETY: a fresh descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        filter::close(fd.as_fd())?;
         let on: libc::c_int = 1;
         set(fd.as_fd(), libc::PACKET_VNET_HDR, &on)?;
         set(fd.as_fd(), libc::PACKET_COPY_THRESH, &COPY_THRESHOLD)?;
@@ -157,20 +184,82 @@ impl Socket {
             set(fd.as_fd(), libc::PACKET_ADD_MEMBERSHIP, &member)?;
         }
         bind(&fd, setup.interface)?;
-        if setup.queues > 1 {
-            // Groups are told by 16 bits, within a network namespace.
-            let group = (setup.interface ^ std::process::id() << 8) & 0xffff | libc::PACKET_FANOUT_HASH << 16;
-            // The group hears for its members, and is told by itself not to hear what the host sends; older kernels cannot be told.
-            set(fd.as_fd(), libc::PACKET_FANOUT, &(group | FANOUT_IGNORE_OUTGOING << 16))
-                .or_else(|_| set(fd.as_fd(), libc::PACKET_FANOUT, &group))?;
+        let filter = Filter::new();
+        if let Err(error) = &filter {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| tracing::warn!(%error, "packet sockets have no filter (it takes CAP_BPF and Linux 5.7): some super-frames stop a port for a moment"));
         }
-        Ok((Self { fd, port: setup.port, counters: Counters::default() }, ring))
+        let socket = Self {
+            port: setup.port,
+            counters: Counters::default(),
+            filter: filter.ok(),
+            ring: ring.memory(),
+            watch: Mutex::default(),
+            fd,
+        };
+        Ok((socket, ring))
+    }
+
+    /// Joins the sockets of the port that share the flows, or is the first of them; returns what the next one joins.
+    fn join(&self, group: Option<u32>) -> io::Result<u32> {
+        let join = |group: u32| set(self.fd.as_fd(), libc::PACKET_FANOUT, &group);
+        if let Some(group) = group {
+            return join(group).map(|()| group);
+        }
+        let new = FANOUT_UNIQUE | libc::PACKET_FANOUT_HASH << 16;
+        // The group hears for its members, and is told by itself not to hear what the host sends; older kernels cannot be told.
+        join(new | FANOUT_IGNORE_OUTGOING).or_else(|_| join(new))?;
+        get(self.fd.as_fd(), libc::PACKET_FANOUT)
+    }
+
+    /// What the kernel counted is added to what it said before.
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, missed) = counted(self.fd.as_fd());
+        watch.delivered += all.saturating_sub(missed);
+        watch.missed += missed;
+        watch
     }
 
     /// What it counted so far.
     pub(crate) fn stats(&self) -> PortStats {
-        self.counters.rx_missed.add(missed(self.fd.as_fd()));
-        self.counters.stats()
+        let counters = &self.counters;
+        PortStats {
+            rx_packets: counters.rx_packets.get(),
+            tx_packets: counters.tx_packets.get(),
+            rx_bytes: counters.rx_bytes.get(),
+            tx_bytes: counters.tx_bytes.get(),
+            rx_missed: self.watch().missed,
+            rx_errors: counters.rx_errors.get() + self.filter.as_ref().map_or(0, Filter::dropped),
+            tx_errors: counters.tx_errors.get(),
+            rx_no_mbuf: counters.rx_no_mbuf.get(),
+        }
+    }
+
+    /// Whether it is still bound to the interface, of which there may be another one with the same index by now.
+    pub(crate) fn is_bound(&self) -> bool {
+        // SAFETY: a structure of integers, for which zero is a value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let place = (&raw mut address).cast();
+        // SAFETY: an open socket, and a place with its size.
+        let ret = unsafe { libc::getsockname(self.fd.as_raw_fd(), place, &raw mut size) };
+        // The kernel says -1 of an interface that is gone.
+        ret != 0 || address.sll_ifindex > 0
+    }
+
+    /// Whether it is of no use any more, as far as that shows since the last look. Looks are some time apart.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        if !self.is_bound() {
+            return Some(Fault::Unbound);
+        }
+        let mut watch = self.watch();
+        let now = (watch.delivered, watch.missed);
+        let (delivered, missed) = std::mem::replace(&mut watch.looked, now);
+        let is_still = now.0 == delivered && now.1 > missed && self.ring.is_empty();
+        watch.still = if is_still { watch.still + 1 } else { 0 };
+        // Once may be a ring that was full for long and was emptied just now.
+        (watch.still > 1).then_some(Fault::Still)
     }
 }
 

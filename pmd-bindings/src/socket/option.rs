@@ -23,14 +23,20 @@ pub(super) fn set_at<T: Copy>(
     if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Frames that the kernel had no slot for, since the last question.
-pub(super) fn missed(socket: BorrowedFd<'_>) -> u64 {
-    let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-    let mut size = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+/// An option of level `SOL_PACKET`.
+pub(super) fn get<T: Copy + Default>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<T> {
+    let mut value = T::default();
+    let mut size = size_of::<T>() as libc::socklen_t;
     // SAFETY: an open socket, and a place with its size.
     let ret = unsafe {
-        let place = (&raw mut stats).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, place, &raw mut size)
+        let place = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, place, &raw mut size)
     };
-    if ret == 0 { u64::from(stats.tp_drops) } else { 0 }
+    if ret == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What became of frames since the last question: how many were for the socket, and how many of them the kernel dropped.
+pub(super) fn counted(socket: BorrowedFd<'_>) -> (u64, u64) {
+    let [all, dropped] = get::<[u32; 2]>(socket, libc::PACKET_STATISTICS).unwrap_or_default();
+    (all.into(), dropped.into())
 }

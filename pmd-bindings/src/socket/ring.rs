@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::option::set;
@@ -20,15 +21,23 @@ const SLOTS_PER_BLOCK: usize = BLOCK / SLOT;
 
 /// The shared memory of a socket's ring.
 #[derive(Debug)]
-pub(super) struct Ring {
-    memory: NonNull<u8>,
+pub(super) struct Memory {
+    start: NonNull<u8>,
     slots: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and what is done to it by a shared reference is done to status words, atomically.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// What reads a ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    memory: Arc<Memory>,
     /// The slot that the kernel fills next.
     next: usize,
 }
-
-// SAFETY: the mapping belongs to this value alone; the kernel is at it by the protocol of the status word.
-unsafe impl Send for Ring {}
 
 /// A frame in its slot.
 #[derive(Clone, Copy, Debug)]
@@ -67,22 +76,26 @@ impl Ring {
             let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
             libc::mmap(std::ptr::null_mut(), blocks * BLOCK, protection, flags, socket.as_raw_fd(), 0)
         };
-        let memory = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
-        let memory = memory.ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { memory, slots: blocks * SLOTS_PER_BLOCK, next: 0 })
+        let start = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
+        let start = start.ok_or_else(io::Error::last_os_error)?;
+        let memory = Arc::new(Memory { start, slots: blocks * SLOTS_PER_BLOCK });
+        Ok(Self { memory, next: 0 })
+    }
+
+    /// The memory, for whoever looks on.
+    pub fn memory(&self) -> Arc<Memory> {
+        self.memory.clone()
     }
 
     /// The slot's header.
     #[inline(always)]
     fn header(&self) -> *mut libc::tpacket2_hdr {
-        self.memory.as_ptr().wrapping_add(self.next * SLOT).cast()
+        self.memory.header(self.next)
     }
 
     #[inline(always)]
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: `tp_status`, the first field of the header, lies aligned inside the mapping as long as `self` is there; both
-        // sides change it atomically.
-        unsafe { AtomicU32::from_ptr(self.header().cast()) }
+        self.memory.status(self.next)
     }
 
     /// Whether the kernel has passed a frame.
@@ -122,13 +135,34 @@ impl Ring {
     #[inline]
     pub fn pass_back(&mut self) {
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
+        self.next = if self.next + 1 == self.memory.slots { 0 } else { self.next + 1 };
     }
 }
 
-impl Drop for Ring {
+impl Memory {
+    #[inline(always)]
+    fn header(&self, slot: usize) -> *mut libc::tpacket2_hdr {
+        self.start.as_ptr().wrapping_add(slot * SLOT).cast()
+    }
+
+    /// The status word of a slot.
+    #[inline(always)]
+    fn status(&self, slot: usize) -> &AtomicU32 {
+        debug_assert!(slot < self.slots);
+        // SAFETY: `tp_status`, the first field of the header, lies aligned inside the mapping as long as `self` is there; both
+        // sides change it atomically.
+        unsafe { AtomicU32::from_ptr(self.header(slot).cast()) }
+    }
+
+    /// Whether the kernel has passed no frame that was not passed back.
+    pub fn is_empty(&self) -> bool {
+        (0..self.slots).all(|slot| self.status(slot).load(Ordering::Relaxed) & libc::TP_STATUS_USER == 0)
+    }
+}
+
+impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, to which no reference is left.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.slots * SLOT) };
+        // SAFETY: the mapping of `Ring::new`, to which no reference is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.slots * SLOT) };
     }
 }

@@ -59,11 +59,9 @@ impl Attached {
         self.mac
     }
 
-    /// Why its interface or device is not there any more; `None` while it is.
+    /// Why it is to be opened anew: its interface or device is not there any more, or of no use to it.
     pub(super) fn fault(&self) -> Option<String> {
-        let removed =
-            || self.port.is_removed().then(|| "its driver says that the device was removed".to_owned());
-        self.presence.fault().or_else(removed)
+        self.presence.fault().or_else(|| self.port.fault().map(str::to_owned))
     }
 }
 

@@ -174,6 +174,37 @@ fn an_interface_that_goes_is_told_and_harms_nobody() {
 }
 
 #[test]
+fn veth_ports_know_an_interface_from_another_one_with_its_index() {
+    let mut lab = Lab::new();
+    // What becomes of the interface that the port is on, at whose place there is another one at once.
+    let mut other = std::process::Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let moved = format!("ip link set v0 netns {}", other.id());
+    for goes in ["ip link del v0", &moved] {
+        run("ip link add v0 index 77 type veth peer name v1");
+        run("ip link set v0 up");
+        run("ip link set v1 up");
+        let opened = lab.open(r#"kind = "veth", iface = "v0""#).unwrap();
+        let presence = opened.presence.clone();
+        let near = lab.start(opened, 1, None);
+        assert!(near.port.link().unwrap().up && near.port.fault().is_none());
+        run(goes);
+        run("ip link add v0 index 77 type veth peer name v2");
+        run("ip link set v0 up");
+        run("ip link set v2 up");
+        assert_eq!(presence.fault(), None, "there is one with this name and this index");
+        assert!(!near.port.link().unwrap().up, "{goes}");
+        assert!(near.port.fault().unwrap().contains("deleted, or moved"));
+        near.close();
+        run("ip link del v0");
+        let _ = std::process::Command::new("ip").args(["link", "del", "v1"]).status();
+    }
+    other.kill().unwrap();
+    other.wait().unwrap();
+    lab.check_clean(&[]);
+}
+
+#[test]
 fn an_exhausted_pool_leaves_frames_where_they_are() {
     let (lab, mut near, mut far) = two_ends(1500);
     pass(&mut near, &mut far, 1, 60);
@@ -212,6 +243,46 @@ fn flows_spread_over_the_sockets_of_a_port() {
     assert_eq!(near.send(0, &frames[..8]) + near.send(1, &frames[8..16]), 16);
     far.expect(&frames[..16]);
     end(&lab, near, far);
+}
+
+#[test]
+fn veth_ports_of_several_queues_hear_each_frame_once_while_they_start() {
+    let mut lab = Lab::new();
+    veth("v0", "v1", 1500);
+    let mut far = lab.run(r#"kind = "veth", iface = "v1""#);
+    let pool = lab.pool.clone();
+    let (mut sent, mut heard) = (0u16, 0);
+    for _ in 0..20 {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let numbers = std::thread::scope(|scope| {
+            let queue = &mut far.tx[0];
+            let (stop, pool, sent) = (&stop, &pool, &mut sent);
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut burst = Burst::with_capacity(1);
+                    *sent = sent.wrapping_add(1);
+                    burst.push(pool.alloc_from(&frame(*sent, 60)).unwrap()).unwrap();
+                    queue.send(&mut burst);
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            });
+            let mut near = lab.run(r#"kind = "veth", iface = "v0", queues = 8"#);
+            let began = Instant::now();
+            let mut numbers = Vec::new();
+            while began.elapsed() < Duration::from_millis(30) {
+                numbers.extend(near.receive().into_iter().map(|(_, frame)| frame));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            near.close();
+            numbers
+        });
+        let different: std::collections::BTreeSet<_> = numbers.iter().collect();
+        assert_eq!(different.len(), numbers.len(), "a frame came twice");
+        heard += numbers.len();
+    }
+    assert!(heard > 100, "{heard}");
+    far.close();
+    lab.check_clean(&["v0", "v1"]);
 }
 
 #[test]
