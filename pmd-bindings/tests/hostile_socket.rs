@@ -240,24 +240,138 @@ fn hostile_super_frame_without_a_name_stops_no_port_for_good() {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// `va` and `vb`, both up; a port on the one, and what a container may have on the other.
+fn cable() {
+    ip("link add va mtu 1500 type veth peer name vb");
+    ip("link set va up");
+    ip("link set vb up");
+}
+
+/// Sends a frame with its header; it is taken.
+fn put(container: &OwnedFd, header: &[u8; 10], frame: &[u8]) {
+    let message = [&header[..], frame].concat();
+    // SAFETY: an open socket, and bytes with their length.
+    let sent = unsafe { libc::send(container.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
+    assert_eq!(sent, message.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
+/// A TCP segment over IPv4 with so many bytes behind the Ethernet header, and the header of a super-frame.
+fn super_frame(length: u16) -> ([u8; 10], Vec<u8>) {
+    let mut frame = vec![2u8; 14 + usize::from(length)];
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    frame[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
+    frame[46..48].copy_from_slice(&[0x50, 0x10]);
+    let mut header = [1u8, 1, 54, 0, 0, 0, 34, 0, 16, 0];
+    header[4..6].copy_from_slice(&1_000u16.to_ne_bytes());
+    (header, frame)
+}
+
+#[test]
+fn hostile_super_frames_end_a_burst_before_they_hold_up_others() {
+    const FRAMES: usize = 40;
+    unshare();
+    cable();
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+    let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
+    let container = socket("vb");
+    let (header, mut frame) = super_frame(60_000);
+    for number in 0..FRAMES {
+        frame[100] = number as u8;
+        put(&container, &header, &frame);
+    }
+    let mut numbers = Vec::new();
+    while numbers.len() < FRAMES {
+        let mut slots: [Option<Mbuf>; 64] = [const { None }; 64];
+        let n = rx[0].receive_into(&mut slots);
+        assert!((1..=3).contains(&n), "{n} super-frames in one burst, after {}", numbers.len());
+        numbers.extend(slots.into_iter().flatten().map(|packet| usize::from(packet.head()[100])));
+    }
+    assert_eq!(numbers, (0..FRAMES).collect::<Vec<_>>());
+    // Frames of the usual length come as many at a time as are asked for.
+    (0..64).for_each(|number| put(&container, &[0; 10], &numbered(number, 1_500)));
+    let mut slots: [Option<Mbuf>; 64] = [const { None }; 64];
+    assert_eq!(rx[0].receive_into(&mut slots), 64);
+    drop(slots);
+    stop(port, rx, tx).detach().unwrap();
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn hostile_or_not_what_a_container_left_to_its_device_is_completed_or_dropped() {
+    unshare();
+    cable();
+    let eal = eal();
+    let pool = pool(&eal, 1023);
+    let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+    let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
+    let container = socket("vb");
+    let ipv4 = |protocol: u8| {
+        let mut ip = [0u8; 20];
+        (ip[0], ip[6], ip[8], ip[9]) = (0x45, 0x40, 64, protocol);
+        ip.to_vec()
+    };
+    let ipv6 = |next_header: u8| {
+        let mut ip = [0u8; 40];
+        (ip[0], ip[6], ip[7]) = (0x60, next_header, 64);
+        ip.to_vec()
+    };
+    let ethernet = |ethertype: [u8; 2]| [&[2u8; 12][..], &ethertype].concat();
+    let (v4, v6) = (ethernet([8, 0]), ethernet([0x86, 0xdd]));
+    let gre = vec![0, 0, 8, 0];
+    // The headers in front of the place, and where in it the checksum is: 8 is that of SCTP.
+    let cases: [(Vec<u8>, usize); 8] = [
+        ([&v4[..], &ipv4(132)].concat(), 8),
+        ([&v6[..], &ipv6(132)].concat(), 8),
+        ([&v4[..], &ipv4(47), &gre, &ipv4(132)].concat(), 8),
+        ([&v4[..], &ipv4(47), &gre, &ipv4(6)].concat(), 16),
+        ([&v4[..], &ipv4(4), &ipv4(17)].concat(), 6),
+        ([&v6[..], &ipv6(41), &ipv6(58)].concat(), 2),
+        ([&v6[..], &ipv6(60), &[6, 0, 1, 4, 0, 0, 0, 0]].concat(), 16),
+        // Behind a header that does not say what comes: it might be SCTP, or not.
+        ([&v4[..], &ipv4(47), &[0, 0, 0x12, 0x34]].concat(), 8),
+    ];
+    for (number, (before, field)) in cases.iter().enumerate() {
+        let start = before.len();
+        let mut frame = before.clone();
+        frame.extend((0..301).map(|at| (at * 7 + number) as u8));
+        let mut header = [1u8, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        header[6..8].copy_from_slice(&(start as u16).to_ne_bytes());
+        header[8..10].copy_from_slice(&(*field as u16).to_ne_bytes());
+        put(&container, &header, &frame);
+        let mut slots = [None];
+        if rx[0].receive_into(&mut slots) == 0 {
+            assert_eq!((number, port.stats().unwrap().rx_errors), (7, 1));
+            continue;
+        }
+        let packet = slots[0].take().unwrap();
+        assert_ne!(packet.rx_facts().l4_checksum, wire::ChecksumState::Partial, "case {number}");
+        let place = start + field;
+        if *field == 8 {
+            let crc = wire::sctp::checksum([&frame[..]], start).unwrap();
+            frame[place..place + 4].copy_from_slice(&crc.to_le_bytes());
+        } else {
+            let sum = wire::checksum::of(&frame[start..]);
+            frame[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        assert!(packet.to_vec() == frame, "case {number}");
+    }
+    assert_eq!(port.stats().unwrap().rx_packets, 7);
+    stop(port, rx, tx).detach().unwrap();
+}
+
 #[test]
 fn a_full_ring_is_not_taken_for_one_that_stands_still() {
     unshare();
     let eal = eal();
     let pool = pool(&eal, 4095);
-    ip("link add va mtu 1500 type veth peer name vb");
-    ip("link set va up");
-    ip("link set vb up");
+    cable();
     let port = Port::on_interface(&eal, "veth0", "va").unwrap();
     let (port, mut rx, tx) = start(port, &PortConfig::default(), &pool);
     let container = socket("vb");
-    let blast = || {
-        let message = [&[0u8; 10][..], &numbered(1, 100)].concat();
-        for _ in 0..2_000 {
-            // SAFETY: an open socket, and bytes with their length.
-            unsafe { libc::send(container.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
-        }
-    };
+    let blast = || (0..2_000).for_each(|number| put(&container, &[0; 10], &numbered(number, 100)));
     assert_eq!(looks(&port, 4, &blast), None, "nobody reads");
     assert!(port.stats().unwrap().rx_missed > 5_000);
     let waited = receive_within(&mut rx, 512, is_frame)[0].len();
@@ -269,9 +383,7 @@ fn a_full_ring_is_not_taken_for_one_that_stands_still() {
 fn lying_headers_in_front_of_frames_harm_nobody() {
     // In this process, for valgrind does not look into another one.
     unshare();
-    ip("link add va mtu 1500 type veth peer name vb");
-    ip("link set va up");
-    ip("link set vb up");
+    cable();
     let eal = eal();
     let pool = pool(&eal, 4095);
     let port = Port::on_interface(&eal, "veth0", "va").unwrap();
@@ -316,17 +428,8 @@ fn lying_headers_in_front_of_frames_harm_nobody() {
         slots.iter_mut().for_each(|slot| *slot = None);
     }
     for length in [30_000u16, 60_000, 1_400, 65_000, 5_000] {
-        let mut frame = vec![2u8; 14 + usize::from(length)];
-        frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-        frame[16..18].copy_from_slice(&length.to_be_bytes());
-        frame[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
-        frame[46..48].copy_from_slice(&[0x50, 0x10]);
-        let mut header = [1u8, 1, 54, 0, 0, 0, 34, 0, 16, 0];
-        header[4..6].copy_from_slice(&1_000u16.to_ne_bytes());
-        let message = [&header[..], &frame].concat();
-        // SAFETY: an open socket, and bytes with their length.
-        let sent = unsafe { libc::send(container.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
-        assert_eq!(sent, message.len() as isize);
+        let (header, frame) = super_frame(length);
+        put(&container, &header, &frame);
         assert_eq!(rx[0].receive_into(&mut slots), 1, "a frame of {length} bytes");
         let packet = slots[0].take().unwrap();
         assert!(packet.to_vec() == frame && packet.rx_facts().gso_size == 1_000);

@@ -20,6 +20,7 @@ pub mod arp;
 pub mod build;
 pub mod checksum;
 pub mod cm;
+pub mod crc;
 pub mod ethernet;
 pub mod headers;
 pub mod heap;

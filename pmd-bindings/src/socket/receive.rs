@@ -22,12 +22,17 @@ const MAX_SEGMENTS: usize = 64;
 /// The longest frame that is an IP packet: 65,535 bytes, an Ethernet header and two tags.
 const LONGEST: usize = 65_535 + 22;
 
+/// Bytes of frames after which a burst ends: super-frames of one container do not hold up the ports of others.
+const AT_ONCE: usize = 128 << 10;
+
 /// The receiving half of a socket.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<Socket>,
     ring: Ring,
     pool: Mempool,
+    /// The frame in front waits for a buffer, and was counted.
+    waits: bool,
     /// Datagrams of a frame that was cut, in order.
     cut: VecDeque<Mbuf>,
 }
@@ -47,7 +52,7 @@ enum Taken {
 
 impl Receiver {
     pub(super) fn new(socket: Arc<Socket>, ring: Ring, pool: Mempool) -> Self {
-        Self { socket, ring, pool, cut: VecDeque::new() }
+        Self { socket, ring, pool, waits: false, cut: VecDeque::new() }
     }
 
     /// Whether a frame is there.
@@ -56,7 +61,7 @@ impl Receiver {
         self.ring.has_frame() || !self.cut.is_empty()
     }
 
-    /// Takes up to `count` packets, the first ones of `slots`, and returns how many.
+    /// Takes up to `count` packets, fewer when they are long, the first ones of `slots`, and returns how many.
     ///
     /// # Safety
     /// `slots` has room for `count` pointers.
@@ -64,16 +69,19 @@ impl Receiver {
     pub(crate) unsafe fn receive(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let (mut received, mut bytes) = (0, 0);
         // Frames that come to nothing count, too: their sender does not hold up the others.
-        let mut looks = 0;
+        let (mut looks, mut looked) = (0, 0);
         while received < count {
             let packet = match self.cut.pop_front() {
                 Some(packet) => packet,
                 None => {
-                    let Some(front) = self.ring.front().filter(|_| looks < count) else { break };
+                    let may_look = looks < count && looked < AT_ONCE;
+                    let Some(front) = self.ring.front().filter(|_| may_look) else { break };
                     looks += 1;
+                    looked += front.len;
                     let taken = take(&self.socket, &self.pool, front, &mut self.cut);
-                    if let Taken::NoBuffer = taken {
-                        self.socket.counters.rx_no_mbuf.add(1);
+                    let waited = std::mem::replace(&mut self.waits, matches!(taken, Taken::NoBuffer));
+                    if self.waits {
+                        self.socket.counters.rx_no_mbuf.add(u64::from(!waited));
                         break;
                     }
                     if let Taken::Mismatch = taken {
@@ -148,7 +156,8 @@ fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbu
     };
     let Some(mut packet) = packet else { return Taken::NoBuffer };
     packet.segment().set_port(socket.port.get());
-    vnet.complete_inner(&mut packet).tell(packet.segment());
+    let Some(vnet) = vnet.complete(&mut packet) else { return lost(socket) };
+    vnet.tell(packet.segment());
     if let Some(tag) = front.tag
         && !put_tag(&mut packet, tag)
     {

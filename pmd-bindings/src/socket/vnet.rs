@@ -1,7 +1,7 @@
 //! [`VnetHeader`]: `struct virtio_net_hdr` (VIRTIO 1.2 section 5.1.6), which the kernel puts in front of a frame, and expects
 //! there, once a packet socket has `PACKET_VNET_HDR`: which checksum is unfinished, and into what segments a frame is cut.
 
-use wire::{PacketBuf, checksum};
+use wire::{PacketBuf, checksum, sctp};
 
 use crate::flags;
 use crate::mbuf::{Mbuf, Segment};
@@ -17,6 +17,13 @@ const GSO_ECN: u8 = 0x80;
 /// Offset of the checksum within the TCP header (RFC 9293 section 3.1), and within the UDP header (RFC 768).
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
+/// Offset of the CRC32c within the SCTP header (RFC 9260 section 3.1).
+const SCTP_CHECKSUM: usize = 8;
+const PROTO_TCP: u8 = 6;
+const PROTO_UDP: u8 = 17;
+const PROTO_SCTP: u8 = 132;
+const ETHERNET: usize = 14;
+const IPV6: usize = 40;
 /// Byte 13 of the TCP header holds the flags; CWR is its highest bit (RFC 3168 section 6.1).
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
@@ -51,29 +58,29 @@ impl VnetHeader {
         }
     }
 
-    /// Completes a checksum that is not the outermost one: a tunnel device of the kernel leaves that of the tenant's packet
-    /// unfinished, and has computed the outer one as if it were there. Returns what is still to be said of the packet. Super-frames
-    /// stay as they are, since their outer checksum, too, is left to whoever cuts them.
-    pub(crate) fn complete_inner(self, packet: &mut Mbuf) -> Self {
-        const UDP: u8 = 17;
+    /// Completes a checksum that is not that of the packet's own TCP or UDP, which the pipeline completes: of a packet in a tunnel, whose
+    /// device in the container has computed the outer one as if it were there; of a tunnel's own header; of SCTP, whose CRC the header has no word for. Returns what
+    /// is still to be said of the packet; `None` of one that nobody could complete. Super-frames stay as they are: the pipeline drops
+    /// all of which it does not cut the outermost one.
+    pub(crate) fn complete(self, packet: &mut Mbuf) -> Option<Self> {
         let (start, field) = (usize::from(self.checksum_start), usize::from(self.checksum_offset));
-        let l4 = match packet.head().get(12..24) {
-            Some([0x08, 0x00, version, .., UDP]) => 14 + usize::from(version & 0x0f) * 4,
-            Some([0x86, 0xdd, _, _, _, _, _, _, UDP, ..]) => 14 + 40,
-            _ => return self,
-        };
-        if self.flags & NEEDS_CSUM == 0 || self.gso_type != GSO_NONE || start <= l4 {
-            return self;
+        if self.flags & NEEDS_CSUM == 0
+            || self.gso_type != GSO_NONE
+            || is_outermost(packet.head(), start, field)
+        {
+            return Some(self);
         }
-        let len = packet.len().saturating_sub(start);
-        // The field holds the pseudo-header sum: summing everything as it is gives the whole.
-        let Some(sum) = checksum::sum_range(packet.segments(), start, len) else { return self };
-        let Some(place) = packet.head_mut().get_mut(start + field..start + field + 2) else { return self };
-        // A datagram's checksum of 0 would mean that it has none (RFC 768).
-        let value =
-            if field == usize::from(UDP_CHECKSUM) && sum.checksum() == 0 { 0xffff } else { sum.checksum() };
-        place.copy_from_slice(&value.to_be_bytes());
-        Self { flags: self.flags & !NEEDS_CSUM, ..self }
+        let done = Self { flags: self.flags & !NEEDS_CSUM, ..self };
+        if field == SCTP_CHECKSUM {
+            // Behind options or extension headers it is not to be told from a sum at this place.
+            let is_told = is_sctp_in(packet.head(), start);
+            let crc = sctp::checksum(packet.segments(), start).filter(|_| is_told)?;
+            return put(packet, start + field, crc.to_le_bytes()).then_some(done);
+        }
+        // The field holds the pseudo-header sum, if there is to be one: summing everything as it is gives the whole.
+        let sum = checksum::sum_range(packet.segments(), start, packet.len().checked_sub(start)?)?.checksum();
+        let value = if field == usize::from(UDP_CHECKSUM) { checksum::udp(sum) } else { sum };
+        put(packet, start + field, value.to_be_bytes()).then_some(done)
     }
 
     /// Tells the pipeline, by the flags of the packet's first segment, what the header says. A frame to be cut into anything but TCP
@@ -154,6 +161,39 @@ impl VnetHeader {
     }
 }
 
+/// Whether a checksum is that of the TCP or UDP of an IP packet which is not in a tunnel, behind no extension header, and no fragment.
+fn is_outermost(head: &[u8], start: usize, field: usize) -> bool {
+    let (l4, protocol) = match head.get(12..24) {
+        Some([0x08, 0x00, version, _, _, _, _, _, flags, 0, _, protocol]) if flags & 0x3f == 0 => {
+            (ETHERNET + usize::from(version & 0x0f) * 4, *protocol)
+        }
+        Some([0x86, 0xdd, _, _, _, _, _, _, next_header, ..]) => (ETHERNET + IPV6, *next_header),
+        _ => return false,
+    };
+    let own = match protocol {
+        PROTO_TCP => TCP_CHECKSUM,
+        PROTO_UDP => UDP_CHECKSUM,
+        _ => return false,
+    };
+    (start, field) == (l4, own.into())
+}
+
+/// Whether an IP header in front of `start` says that SCTP comes there: IPv4 with or without options, or IPv6.
+fn is_sctp_in(head: &[u8], start: usize) -> bool {
+    let byte = |back: usize, at: usize| start.checked_sub(back).and_then(|ip| head.get(ip + at)).copied();
+    let in_v4 = (5..=15u8).any(|words| {
+        let back = usize::from(words) * 4;
+        byte(back, 0) == Some(0x40 | words) && byte(back, 9) == Some(PROTO_SCTP)
+    });
+    in_v4 || byte(IPV6, 0).is_some_and(|first| first >> 4 == 6) && byte(IPV6, 6) == Some(PROTO_SCTP)
+}
+
+/// Writes into the first segment; `false` where it does not reach so far.
+fn put<const N: usize>(packet: &mut Mbuf, at: usize, value: [u8; N]) -> bool {
+    let place = packet.head_mut().get_mut(at..at + N);
+    place.map(|place| place.copy_from_slice(&value)).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use wire::packet::L4Checksum;
@@ -189,42 +229,94 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_checksum_is_completed_and_an_outer_one_is_left() {
+    fn a_checksum_that_is_not_the_outermost_one_is_completed() {
         let pool = pool("vnet_inner");
         let mut frame = vec![7u8; 14 + 20 + 8 + 8 + 14 + 20 + 20 + 5];
         frame[12..14].copy_from_slice(&[8, 0]);
-        (frame[14], frame[23]) = (0x45, 17);
+        (frame[14], frame[20], frame[21], frame[23]) = (0x45, 0x40, 0, 17);
         let inner = 14 + 20 + 8 + 8 + 14 + 20;
-        let complete = |flags, start: usize, gso_type| {
-            let mut packet = pool.alloc_from(&frame).unwrap();
+        let complete = |frame: &[u8], flags, start: usize, offset, gso_type| {
+            let mut packet = pool.alloc_from(frame).unwrap();
             let header = VnetHeader {
                 flags,
                 gso_type,
                 checksum_start: start as u16,
-                checksum_offset: TCP_CHECKSUM,
+                checksum_offset: offset,
                 ..VnetHeader::default()
             };
-            let left = header.complete_inner(&mut packet);
-            (left.flags, packet.to_vec())
+            let left = header.complete(&mut packet)?;
+            Some((left.flags, packet.to_vec()))
         };
-        let (flags, bytes) = complete(NEEDS_CSUM, inner, GSO_NONE);
+        // In a tunnel of any kind, the tunnel's own (GRE), of ICMPv6 and whatever else.
+        for (start, offset) in [(inner, 16), (inner, 6), (34, 4), (34, 2), (34, 16), (21, 33), (0, 60)] {
+            let (flags, bytes) = complete(&frame, NEEDS_CSUM, start, offset, GSO_NONE).unwrap();
+            let at = start + usize::from(offset);
+            let wanted = checksum::sum(&frame[start..]).checksum();
+            assert_eq!((flags, u16::from_be_bytes([bytes[at], bytes[at + 1]])), (0, wanted));
+            assert_eq!((&bytes[..at], &bytes[at + 2..]), (&frame[..at], &frame[at + 2..]));
+        }
+        let left = Some((NEEDS_CSUM, frame.clone()));
+        assert_eq!(complete(&frame, NEEDS_CSUM, 34, 6, GSO_NONE), left, "the outermost one");
+        assert_eq!(complete(&frame, NEEDS_CSUM, inner, 16, GSO_TCPV4), left, "of a super-frame");
         assert_eq!(
-            (flags, wire::checksum::sum(&frame[inner..]).checksum()),
-            (0, u16::from_be_bytes([bytes[inner + 16], bytes[inner + 17]]))
+            complete(&frame, 0, inner, 16, GSO_NONE),
+            Some((0, frame.clone())),
+            "nothing is unfinished"
         );
-        assert_eq!(
-            (&bytes[..inner + 16], &bytes[inner + 18..]),
-            (&frame[..inner + 16], &frame[inner + 18..])
-        );
-        assert_eq!(complete(NEEDS_CSUM, 34, GSO_NONE), (NEEDS_CSUM, frame.clone()), "the outermost one");
-        assert_eq!(complete(NEEDS_CSUM, inner, GSO_TCPV4), (NEEDS_CSUM, frame.clone()), "of a super-frame");
-        assert_eq!(complete(0, inner, GSO_NONE), (0, frame.clone()), "nothing is unfinished");
         for start in [frame.len() - 17, frame.len(), 60_000] {
+            assert_eq!(complete(&frame, NEEDS_CSUM, start, 16, GSO_NONE), None, "outside at {start}");
+        }
+        // Of a fragment nobody else would complete it.
+        let mut fragment = frame.clone();
+        fragment[20] = 0x20;
+        assert_eq!(complete(&fragment, NEEDS_CSUM, 34, 6, GSO_NONE).unwrap().0, 0);
+    }
+
+    #[test]
+    fn a_crc_of_sctp_is_completed_where_it_can_be_told() {
+        let pool = pool("vnet_sctp");
+        let complete = |ip: &[u8], start: usize| {
+            let mut frame = vec![2u8; start + 12 + 40];
+            frame[start + 8..start + 12].fill(0);
+            let at = start.saturating_sub(ip.len());
+            frame[at..start].copy_from_slice(ip);
+            let mut packet = pool.alloc_from(&frame).unwrap();
+            let header = VnetHeader {
+                checksum_start: start as u16,
+                checksum_offset: SCTP_CHECKSUM as u16,
+                ..VnetHeader::partial()
+            };
+            header.complete(&mut packet)?;
+            let bytes = packet.to_vec();
+            let crc = sctp::checksum([&frame[..]], start).unwrap();
+            assert_eq!(bytes[start + 8..start + 12], crc.to_le_bytes());
             assert_eq!(
-                complete(NEEDS_CSUM, start, GSO_NONE),
-                (NEEDS_CSUM, frame.clone()),
-                "outside at {start}"
+                (&bytes[..start + 8], &bytes[start + 12..]),
+                (&frame[..start + 8], &frame[start + 12..])
             );
+            Some(())
+        };
+        let v4 = |words: u8, protocol| {
+            let mut ip = vec![0; usize::from(words) * 4];
+            (ip[0], ip[9]) = (0x40 | words, protocol);
+            ip
+        };
+        let v6 = |next_header| {
+            let mut ip = vec![0; 40];
+            (ip[0], ip[6]) = (0x60, next_header);
+            ip
+        };
+        for (ip, start, is_told) in [
+            (v4(5, 132), 34, true),
+            (v4(7, 132), 42, true),
+            (v4(5, 132), 84, true),
+            (v6(132), 54, true),
+            (v6(132), 130, true),
+            (v4(5, 47), 34, false),
+            (v6(60), 62, false),
+            (vec![], 3, false),
+        ] {
+            assert_eq!(complete(&ip, start).is_some(), is_told, "{ip:?} at {start}");
         }
     }
 
