@@ -132,7 +132,7 @@ drop_reasons! {
     GROUP_SOURCE = "group-source-mac",
     /// The port has no link, or nobody is there to read from it.
     LINK_DOWN = "link-down",
-    /// The driver took the packets behind this one, and not this one.
+    /// The driver took the packets behind this one, and not this one; or the kernel refused it for its own sake.
     TX_REFUSED = "tx-refused",
     /// Headers spread over buffers that could not be gathered, or buffers that are not what the first one says.
     HEADER_SPLIT = "header-split",

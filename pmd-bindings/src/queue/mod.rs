@@ -334,6 +334,20 @@ impl TxQueue {
         (usize::from(sent.min(left)), usize::from(left))
     }
 
+    /// Packets, and bytes of them, that were taken as sent since the last question and went nowhere: the kernel refused them, each for
+    /// its own sake. Drivers do not tell.
+    #[inline]
+    pub fn take_refused(&mut self) -> (u64, u64) {
+        let refused = self.socket.as_mut().map(|socket| socket.take_refused()).unwrap_or_default();
+        (refused.packets, refused.bytes)
+    }
+
+    /// True when packets are taken as sent, and lost, while the port has no link.
+    #[inline]
+    pub fn sends_without_link(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
     /// and returns how many of the first packets can be sent. The one after them cannot.
     pub fn prepare(&mut self, burst: &mut Burst) -> usize {

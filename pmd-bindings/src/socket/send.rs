@@ -1,7 +1,7 @@
 //! [`Sender`]: a burst of packets to a socket by one system call.
 //!
-//! Frames that follow each other in one flow go as one ([`Run`]). The kernel copies a packet from its segments, so that its buffers are free again at once. Each has a header in front that asks
-//! for what the packet asks for ([`VnetHeader`]); the kernel, or whoever receives, completes the checksum or cuts.
+//! Frames that follow each other in one flow go as one ([`Run`]). The kernel copies a packet from its segments, so that its buffers are
+//! free again at once. Each has a header in front that asks for what the packet asks for ([`VnetHeader`]); the kernel, or whoever receives, completes the checksum or cuts.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,11 +20,23 @@ const AT_ONCE: usize = 32;
 /// Pieces of memory of one system call. A packet of 64 KiB has 33 segments of the usual size; the kernel takes 1,024 a packet.
 const PIECES: usize = 1024;
 
+/// Bytes after which a burst ends: who receives does so on our core before the call returns, and other ports wait meanwhile.
+const BYTES: u64 = 256 << 10;
+
+/// Packets that the kernel took and did not send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
 /// The sending half of a socket.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: Arc<Socket>,
     scratch: Box<Scratch>,
+    /// Since they were last asked for.
+    refused: Refused,
     /// So many packets go one by one: as a run the kernel did not take them.
     alone: usize,
 }
@@ -53,19 +65,24 @@ impl Sender {
     pub(super) fn new(socket: Arc<Socket>) -> Self {
         // SAFETY: integers and pointers, for which zero is a value.
         let scratch = unsafe { Box::<Scratch>::new_zeroed().assume_init() };
-        Self { socket, scratch, alone: 0 }
+        Self { socket, scratch, refused: Refused::default(), alone: 0 }
+    }
+
+    /// What was refused of the packets that are gone, since the last question.
+    pub(crate) fn take_refused(&mut self) -> Refused {
+        std::mem::take(&mut self.refused)
     }
 
     /// Sends from the front of `count` packets and returns how many are gone: sent, or refused by the kernel for what
-    /// they are and counted as `tx_errors`. The kernel's lack of room leaves the rest where it is.
+    /// they are and counted as `tx_errors`. The kernel's lack of room leaves the rest where it is, and so does a burst of many bytes.
     ///
     /// # Safety
     /// `slots` holds `count` packets; those that are gone have been freed.
     pub(crate) unsafe fn send(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
-        let mut gone = 0;
-        while gone < count {
+        let (mut gone, mut worked) = (0, 0);
+        while gone < count && worked < BYTES {
             // SAFETY: packets of the caller, so many.
-            let offered = unsafe { self.prepare(slots.wrapping_add(gone), count - gone) };
+            let offered = unsafe { self.prepare(slots.wrapping_add(gone), count - gone, BYTES - worked) };
             if offered == 0 {
                 break;
             }
@@ -81,6 +98,7 @@ impl Sender {
                     self.socket.counters.tx_packets.add(sent as u64);
                     self.socket.counters.tx_bytes.add(bytes);
                     gone += sent;
+                    worked += bytes;
                     self.alone = self.alone.saturating_sub(sent);
                     // Why it was not more the next call says.
                     continue;
@@ -99,8 +117,11 @@ impl Sender {
                         continue;
                     }
                     // SAFETY: the first of the packets that are left.
-                    unsafe { free(slots.wrapping_add(gone), run) };
+                    let bytes = unsafe { free(slots.wrapping_add(gone), run) };
                     self.socket.counters.tx_errors.add(run as u64);
+                    self.refused.packets += run as u64;
+                    self.refused.bytes += bytes;
+                    worked += bytes;
                     gone += run;
                     self.alone = self.alone.saturating_sub(run);
                 }
@@ -109,16 +130,20 @@ impl Sender {
         gone
     }
 
-    /// Writes the messages for as many of the packets as one call takes, one at least; how many messages that are.
+    /// Writes the messages for as many of the packets as one call takes, one at least, until they have so many bytes; how many
+    /// messages that are.
     ///
     /// # Safety
     /// `slots` holds `count` packets, one at least.
-    unsafe fn prepare(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
+    unsafe fn prepare(&mut self, slots: *const *mut sys::rte_mbuf, count: usize, bytes: u64) -> usize {
         let Scratch { headers, frames, packets, pieces, messages } = &mut *self.scratch;
         // SAFETY: the caller's promise.
         let packet = |at: usize| unsafe { segment(slots.wrapping_add(at)) };
-        let (mut taken, mut used) = (0, 0);
+        let (mut taken, mut used, mut left) = (0, 0, bytes);
         for index in 0..AT_ONCE {
+            if index > 0 && left == 0 {
+                return index;
+            }
             let Some(head) = (taken < count).then(|| packet(taken)).flatten() else { return index };
             let run = (taken >= self.alone).then(|| Run::of((taken..count).map_while(packet))).flatten();
             let vnet = run.and_then(|run| run.write(head, &mut frames[index]));
@@ -147,6 +172,9 @@ impl Sender {
                 segments.for_each(|segment| add(segment.data(), segment.data_len().into()));
             }
             packets[index] = run.map_or(1, |run| run.frames);
+            let length = |head: Segment| u64::from(head.pkt_len());
+            let bytes: u64 = (taken..taken + packets[index]).map_while(packet).map(length).sum();
+            left = left.saturating_sub(bytes);
             taken += packets[index];
             let message = &mut messages[index].msg_hdr;
             message.msg_iov = &raw mut pieces[first];

@@ -237,6 +237,9 @@ impl TxPaths {
             return;
         }
         own.max_frame = own.port.max_frame() as usize;
+        if !own.port.link() && own.queue.sends_without_link() {
+            return self.refused(port, 0);
+        }
         let sent = own.queue.send(&mut own.buffer);
         self.sent(port, sent);
         if sent < waiting {
@@ -249,15 +252,19 @@ impl TxPaths {
     fn sent(&mut self, port: PortIndex, sent: usize) {
         let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
+        let (refused, refused_bytes) = own.queue.take_refused();
         let counters = &self.stats.ports[usize::from(port)];
-        counters.tx_packets.add(sent as u64);
-        counters.tx_bytes.add(own.bytes - left);
+        counters.tx_packets.add((sent as u64).saturating_sub(refused));
+        counters.tx_bytes.add((own.bytes - left).saturating_sub(refused_bytes));
         own.bytes = left;
-        self.stats.pipeline.sent.add(sent as u64);
+        self.stats.pipeline.sent.add((sent as u64).saturating_sub(refused));
         self.queued = self.queued.wrapping_sub(sent as u64);
         if own.buffer.is_empty() {
             own.refusal.over();
             self.dirty.remove(port);
+        }
+        if refused > 0 {
+            self.count_drops(port, DropReason::TX_REFUSED, refused);
         }
     }
 

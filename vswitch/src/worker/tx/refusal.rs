@@ -6,8 +6,9 @@
 //! | no link, no peer | all that waits is dropped at once as `link-down` |
 //! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
 //! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused` |
+//! | the kernel refuses a packet and takes others | it counts as `tx-refused`, not as sent |
 //!
-//! The last is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
+//! The last but one is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
 //! burst for ever (net_tap does so with long frames, net_vhost with frames for which a guest's buffers are too small).
 
 use pipelines::drops::DropReason;

@@ -24,6 +24,19 @@ impl Rig {
     }
 
     fn on(device: &str, args: &str, queues: u16) -> Self {
+        Self::with(queues, |eal| Port::attach(eal, device, args).unwrap())
+    }
+
+    /// A port on one end of a veth, with both ends in a network namespace of this test's own.
+    fn on_veth() -> Self {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace takes root");
+        ip("link add va mtu 1500 type veth peer name vb");
+        ip("link set va up");
+        ip("link set vb up");
+        Self::with(1, |eal| Port::on_interface(eal, "veth0", "va").unwrap())
+    }
+
+    fn with(queues: u16, attach: impl FnOnce(&Eal) -> Port) -> Self {
         let file_prefix = format!("tx-test-{}", std::process::id());
         let config =
             EalConfig { file_prefix, memory_mb: 64, hugepages: Hugepages::Never, ..EalConfig::default() };
@@ -31,8 +44,7 @@ impl Rig {
         let config = MempoolConfig { mbufs: 8191, cache: 0, ..MempoolConfig::default() };
         let pool = Mempool::new(&eal, &config).unwrap();
         let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
-        let port = Port::attach(&eal, device, args).unwrap();
-        let (port, rx, tx) = port.start(&config, &pool).map_err(|(_, error)| error).unwrap();
+        let (port, rx, tx) = attach(&eal).start(&config, &pool).map_err(|(_, error)| error).unwrap();
         Self { pool, _port: port, rx, tx, state: Arc::new(PortState::new(u32::MAX)) }
     }
 
@@ -61,6 +73,10 @@ impl Rig {
     fn arrived(&mut self) -> usize {
         self.rx.iter_mut().map(|queue| queue.receive(&mut Burst::with_capacity(RING))).sum()
     }
+}
+
+fn ip(line: &str) {
+    assert!(std::process::Command::new("ip").args(line.split(' ')).status().unwrap().success(), "ip {line}");
 }
 
 fn worker() -> TxPaths {
@@ -268,4 +284,38 @@ fn repair_what_waits_for_a_port_is_bounded_whatever_the_number_of_workers() {
         let slots: usize = (1..workers).map(|_| ring(workers - 1).capacity()).sum();
         assert!(slots <= HAND_OFFS, "{workers} workers: {slots}");
     }
+}
+
+#[test]
+fn repair_what_the_kernel_refuses_of_a_veth_port_does_not_count_as_sent() {
+    let mut rig = Rig::on_veth();
+    let mut owner = rig.worker(Vec::new());
+    for length in [60, 4000, 60, 4000, 4000, 1500] {
+        owner.stats.pipeline.received.add(1);
+        owner.send(0, rig.packet(length));
+    }
+    owner.flush();
+    assert_eq!((owner.stats.pipeline.sent.get(), drops(&owner, DropReason::TX_REFUSED)), (3, 3));
+    let counters = &owner.stats.ports[0];
+    assert_eq!((counters.tx_packets.get(), counters.tx_bytes.get()), (3, 60 + 60 + 1500));
+    assert_eq!((counters.tx_drops.get(), rig._port.stats().unwrap().tx_errors), (3, 3));
+    assert_balance(&[&owner]);
+    assert_eq!(rig.pool.in_use(), 0);
+}
+
+#[test]
+fn repair_what_goes_to_a_veth_whose_other_end_is_down_does_not_count_as_sent() {
+    let mut rig = Rig::on_veth();
+    let mut owner = rig.worker(Vec::new());
+    ip("link set vb down");
+    rig.state.set_link(rig._port.link().unwrap().up);
+    for _ in 0..300 {
+        send(&mut owner, rig.packet(60));
+    }
+    assert_eq!((owner.stats.pipeline.sent.get(), drops(&owner, DropReason::LINK_DOWN)), (0, 300));
+    assert_balance(&[&owner]);
+    ip("link set vb up");
+    rig.state.set_link(rig._port.link().unwrap().up);
+    send(&mut owner, rig.packet(60));
+    assert_eq!((owner.stats.pipeline.sent.get(), rig.pool.in_use()), (1, 0), "and goes on when it is back");
 }
