@@ -197,6 +197,27 @@ fn veth_outlives_the_switch_and_comes_back() {
     });
     traffic::ping(&red.netns, "10.0.0.2", 56, 3);
     traffic::transfer_by(&["tcp"], &far.netns, &red.netns, "10.0.0.1", BYTES);
+
+    // So too when it has gone and come between two looks, under the same name and index.
+    let index = lab.host.ip("-o link show red").split_once(':').unwrap().0.to_owned();
+    let (mtu, netns) = (tests::lab::TENANT_MTU, red.netns.name());
+    let dir = tests::Workdir::new("batch");
+    let file = dir.path().join("links");
+    let lines = format!(
+        "link del red\nlink add red index {index} mtu {mtu} type veth peer name eth0 address {} netns {netns}\nlink set red up\n",
+        red.mac
+    );
+    std::fs::write(&file, lines).unwrap();
+    lab.host.ip(&format!("-batch {}", file.display()));
+    red.netns.ip("link set eth0 up");
+    red.netns.ip("addr add 10.0.0.1/24 dev eth0");
+    wait_for("the port to be opened anew", Duration::from_secs(5), || {
+        daemon.ctl("port list").contains("was deleted").then_some(())
+    });
+    wait_for("the port to come up", Duration::from_secs(20), || {
+        (port_row(&daemon, "red")["link"] == "up").then_some(())
+    });
+    traffic::ping(&red.netns, "10.0.0.2", 56, 3);
     daemon.stop();
 }
 
