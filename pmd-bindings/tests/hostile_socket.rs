@@ -363,6 +363,36 @@ fn hostile_or_not_what_a_container_left_to_its_device_is_completed_or_dropped() 
 }
 
 #[test]
+fn a_port_of_a_process_that_may_not_have_the_filter_receives_all_the_same() {
+    // Of linux/capability.h: the two that allow eBPF.
+    const SYS_ADMIN: u32 = 1 << 21;
+    const BPF: u32 = 1 << (39 - 32);
+    unshare();
+    cable();
+    let eal = eal();
+    let pool = pool(&eal, 1023);
+    let container = socket("vb");
+    // struct __user_cap_header_struct (version 3, this thread), and two of __user_cap_data_struct.
+    let header = [0x2008_0522u32, 0];
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: a header, and a place for what is asked.
+    let ret = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    assert_eq!(ret, 0);
+    sets[0].iter_mut().for_each(|set| *set &= !SYS_ADMIN);
+    sets[1].iter_mut().for_each(|set| *set &= !BPF);
+    // SAFETY: a header and two sets.
+    let ret = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    assert_eq!(ret, 0);
+    let port = Port::on_interface(&eal, "veth0", "va").unwrap();
+    let (port, mut rx, tx) = start(port, &PortConfig { rx_queues: 2, ..PortConfig::default() }, &pool);
+    (0..20).for_each(|number| put(&container, &[0; 10], &numbered(number, 100)));
+    let received = receive_within(&mut rx, 20, is_frame);
+    assert_eq!(received.iter().map(Vec::len).sum::<usize>(), 20);
+    assert_eq!((looks(&port, 3, &|| ()), port.stats().unwrap().rx_errors), (None, 0));
+    stop(port, rx, tx).detach().unwrap();
+}
+
+#[test]
 fn a_full_ring_is_not_taken_for_one_that_stands_still() {
     unshare();
     let eal = eal();

@@ -187,7 +187,9 @@ impl Socket {
         let filter = Filter::new();
         if let Err(error) = &filter {
             static ONCE: Once = Once::new();
-            ONCE.call_once(|| tracing::warn!(%error, "packet sockets have no filter (it takes CAP_BPF and Linux 5.7): some super-frames stop a port for a moment"));
+            ONCE.call_once(|| {
+                tracing::warn!(%error, "packet sockets run without their filter, which takes CAP_BPF and Linux 5.7");
+            });
         }
         let socket = Self {
             port: setup.port,

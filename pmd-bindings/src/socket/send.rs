@@ -1,7 +1,8 @@
 //! [`Sender`]: a burst of packets to a socket by one system call.
 //!
 //! Frames that follow each other in one flow go as one ([`Run`]). The kernel copies a packet from its segments, so that its buffers are
-//! free again at once. Each has a header in front that asks for what the packet asks for ([`VnetHeader`]); the kernel, or whoever receives, completes the checksum or cuts.
+//! free again at once. Each has a header in front that asks for what the packet asks for ([`VnetHeader`]); the kernel, or whoever
+//! receives, completes the checksum or cuts.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -59,9 +59,9 @@ impl VnetHeader {
     }
 
     /// Completes a checksum that is not that of the packet's own TCP or UDP, which the pipeline completes: of a packet in a tunnel, whose
-    /// device in the container has computed the outer one as if it were there; of a tunnel's own header; of SCTP, whose CRC the header has no word for. Returns what
-    /// is still to be said of the packet; `None` of one that nobody could complete. Super-frames stay as they are: the pipeline drops
-    /// all of which it does not cut the outermost one.
+    /// device in the container has computed the outer one as if it were there; of a tunnel's own header; of SCTP, for whose CRC the header
+    /// has no word. Returns what is still to be said of the packet; `None` of one that nobody could complete. Super-frames stay as they
+    /// are: the pipeline drops those of which it cannot cut the outermost TCP.
     pub(crate) fn complete(self, packet: &mut Mbuf) -> Option<Self> {
         let (start, field) = (usize::from(self.checksum_start), usize::from(self.checksum_offset));
         if self.flags & NEEDS_CSUM == 0
