@@ -25,9 +25,9 @@ const LIBRARIES: &[&str] = &[
     "rte_meter",
     "rte_net",
     "rte_net_ring",
-    "rte_net_vhost",
     "rte_ring",
     "rte_telemetry",
+    "rte_vhost",
 ];
 
 /// Features told apart by a name in the generated bindings: (cfg, name, meaning).

@@ -12,6 +12,7 @@
 
 pub mod burst;
 pub mod clock;
+mod counters;
 pub mod eal;
 pub mod error;
 mod flags;
@@ -30,6 +31,7 @@ mod run_dir;
 mod socket;
 #[cfg(test)]
 mod testing;
+pub mod vhost;
 
 pub use burst::Burst;
 pub use clock::{Clock, Moment, rdtsc};
@@ -39,7 +41,7 @@ pub use flow::{FlowDevice, FlowEngine, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
-    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, QueueEvent, Ring, RssCapabilities,
-    RssConfig, RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
+    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssCapabilities, RssConfig,
+    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
 };
 pub use queue::{RxQueue, TxQueue};

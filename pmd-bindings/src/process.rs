@@ -102,6 +102,25 @@ pub fn set_tx_checksum_offload(interface: &str, on: bool) -> io::Result<()> {
     ethtool_value(interface, ETHTOOL_STXCSUM, on.into()).map(|_| ())
 }
 
+/// Lets this process have as many descriptors as it may (`RLIMIT_NOFILE`, getrlimit(2)), and says how many those are: a vhost-user
+/// port with its peer has about ten.
+///
+/// # Errors
+/// What the kernel says.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: whole limits.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_max)
+}
+
 /// The MTU of a kernel interface.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What a peer can make a driver leave behind: pointers beyond the count that it returns. Both ends of a real
+//! What a peer can make librte_vhost leave behind: pointers beyond the count that it returns. Both ends of a real
 //! vhost-user connection are in this process.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -29,7 +29,7 @@ fn all_arrive(peer_args: &str) {
     let pool = pool(&eal, 4095);
     let socket = std::env::temp_dir().join(format!("pmd-hostile-{}.sock", std::process::id()));
     let path = socket.display();
-    let vhost = Port::attach(&eal, "net_vhost0", &format!("iface={path}")).unwrap();
+    let vhost = Port::on_vhost_user(&eal, "vhost0", &socket, true, 1).unwrap();
     let (vhost, mut rx, tx) = start(vhost, &PortConfig::default(), &pool);
     let guest =
         Port::attach(&eal, "net_virtio_user0", &format!("path={path},queue_size=256,{peer_args}")).unwrap();

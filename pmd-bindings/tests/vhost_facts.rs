@@ -20,20 +20,26 @@ struct Pair {
     socket: PathBuf,
 }
 
-fn pair(eal: &Eal, pool: &Mempool, rx_offloads: RxOffloads) -> Pair {
+fn pair(eal: &Eal, pool: &Mempool, guest_rx_offloads: RxOffloads, more: &str) -> Pair {
     let socket = std::env::temp_dir().join(format!("pmd-vhost-{}.sock", std::process::id()));
     let path = socket.display();
-    let vhost = Port::attach(eal, "net_vhost0", &format!("iface={path},tso=1")).unwrap();
-    let vhost = start(vhost, &PortConfig { rx_offloads, ..PortConfig::default() }, pool);
-    let guest = Port::attach(eal, "net_virtio_user0", &format!("path={path},queue_size=256")).unwrap();
+    let vhost = Port::on_vhost_user(eal, "vhost0", &socket, true, 1).unwrap();
+    let vhost = start(vhost, &PortConfig::default(), pool);
+    let guest = Port::attach(eal, "net_virtio_user0", &format!("path={path},queue_size=256{more}")).unwrap();
     let tx_offloads = TxOffloads::TCP_CHECKSUM | TxOffloads::UDP_CHECKSUM | TxOffloads::TCP_TSO;
-    let config = PortConfig { tx_offloads, rx_desc: 256, tx_desc: 256, ..PortConfig::default() };
-    let guest = start(guest, &config, pool);
+    let config = PortConfig { tx_offloads, rx_offloads: guest_rx_offloads, ..PortConfig::default() };
+    let guest = start(guest, &PortConfig { rx_desc: 256, tx_desc: 256, ..config }, pool);
+    until("the guest is there", || vhost.0.link().unwrap().up);
+    Pair { vhost, guest, socket }
+}
+
+/// Waits for at most five seconds.
+fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while !vhost.0.link().unwrap().up && Instant::now() < deadline {
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within five seconds");
         std::thread::sleep(Duration::from_millis(5));
     }
-    Pair { vhost, guest, socket }
 }
 
 impl Pair {
@@ -81,7 +87,7 @@ const LENGTHS: TxRequest = TxRequest {
 fn unfinished_checksums_and_segments_are_reported() {
     let eal = eal();
     let pool = pool(&eal, 4095);
-    let mut pair = pair(&eal, &pool, RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM);
+    let mut pair = pair(&eal, &pool, RxOffloads::NONE, "");
     let plain = pool.alloc_from(&frame(1, 64)).unwrap();
     let mut unfinished = pool.alloc_from(&tcp(200)).unwrap();
     unfinished.request_tx(LENGTHS);
@@ -112,22 +118,128 @@ fn unfinished_checksums_and_segments_are_reported() {
 }
 
 #[test]
-fn without_checksum_offloads_the_driver_finishes_them_itself() {
+fn vhost_a_guest_gets_what_it_takes_and_nothing_else() {
     let eal = eal();
     let pool = pool(&eal, 4095);
-    let mut pair = pair(&eal, &pool, RxOffloads::NONE);
-    let mut unfinished = pool.alloc_from(&tcp(200)).unwrap();
-    unfinished.request_tx(LENGTHS);
-    let mut burst = Burst::with_capacity(4);
-    burst.push(unfinished).unwrap();
-    assert_eq!(pair.guest.2[0].send(&mut burst), 1);
-    let received = receive_within(&mut pair.vhost.1, 1, |_| true).remove(0);
-    assert_ne!(received[0].rx_facts().l4_checksum, ChecksumState::Partial);
-    let bytes = received[0].to_vec();
-    let pseudo = [&bytes[26..34], &[0, 6], &166u16.to_be_bytes(), &bytes[34..]].concat();
-    assert_eq!(fold(&pseudo), 0xffff, "the checksum is right");
+    for packed in ["", ",packed_vq=1"] {
+        for takes in [true, false] {
+            let offloads = match takes {
+                true => RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM | RxOffloads::TCP_LRO,
+                false => RxOffloads::NONE,
+            };
+            let mut pair = pair(&eal, &pool, offloads, packed);
+            assert_eq!(pair.vhost.0.peer_takes_super_frames(), Some(takes));
+            let mut burst = Burst::with_capacity(4);
+            burst.push(pool.alloc_from(&frame(1, 64)).unwrap()).unwrap();
+            let mut super_frame = pool.alloc_from(&tcp(2000)).unwrap();
+            super_frame.request_tx(TxRequest { tso_size: 1000, ..LENGTHS });
+            burst.push(super_frame).unwrap();
+            burst.push(pool.alloc_from(&frame(2, 64)).unwrap()).unwrap();
+            assert_eq!(pair.vhost.2[0].send(&mut burst), 3);
+            let stats = pair.vhost.0.stats().unwrap();
+            let wanted = if takes { (3, 2128, 0) } else { (2, 128, 1) };
+            assert_eq!((stats.tx_packets, stats.tx_bytes, stats.tx_errors), wanted);
+            assert_eq!(pair.vhost.2[0].take_refused(), if takes { (0, 0) } else { (1, 2000) });
+            let received = receive_within(&mut pair.guest.1, wanted.0 as usize, |_| true).remove(0);
+            let lengths: Vec<usize> = received.iter().map(PacketBuf::len).collect();
+            assert_eq!(lengths, if takes { vec![64, 2000, 64] } else { vec![64, 64] });
+            if takes {
+                let facts = received[1].rx_facts();
+                assert_eq!((facts.l4_checksum, facts.gso_size), (ChecksumState::Partial, 1000));
+            }
+            drop(received);
+            pair.end();
+            assert_eq!(pool.in_use(), 0);
+        }
+    }
+}
+
+#[test]
+fn vhost_a_second_peer_waits_for_the_first_and_a_third_is_turned_away() {
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let first = pair(&eal, &pool, RxOffloads::NONE, "");
+    let path = first.socket.display().to_string();
+    let config = PortConfig { rx_desc: 256, tx_desc: 256, ..PortConfig::default() };
+    let second = Port::attach(&eal, "net_virtio_user1", &format!("path={path},queue_size=256")).unwrap();
+    let (second, mut second_rx, second_tx) = start(second, &config, &pool);
+    let third = Port::attach(&eal, "net_virtio_user2", &format!("path={path},queue_size=256"));
+    assert!(third.is_err(), "nobody answers it");
+    let Pair { vhost: (vhost, rx, mut tx), guest: (guest, mut guest_rx, guest_tx), socket } = first;
+    let mut send = |number| {
+        let mut burst = Burst::with_capacity(1);
+        burst.push(pool.alloc_from(&frame(number, 64)).unwrap()).unwrap();
+        assert_eq!(tx[0].send(&mut burst), 1);
+    };
+    send(1);
+    assert_eq!(
+        receive_within(&mut guest_rx, 1, is_frame)[0].len(),
+        1,
+        "the first stays the one that is used"
+    );
+    stop(guest, guest_rx, guest_tx).detach().unwrap();
+    until("the second takes its place", || vhost.link().unwrap().up);
+    send(2);
+    let received = receive_within(&mut second_rx, 1, is_frame).remove(0);
+    assert_eq!(received[0].to_vec(), frame(2, 64));
     drop(received);
-    pair.end();
+    stop(second, second_rx, second_tx).detach().unwrap();
+    until("nobody is left", || !vhost.link().unwrap().up);
+    stop(vhost, rx, tx).detach().unwrap();
+    assert!(!socket.exists() && pool.in_use() == 0);
+}
+
+#[test]
+fn vhost_a_socket_is_of_one_port_and_its_number_is_free_again() {
+    let eal = eal();
+    let pool = pool(&eal, 1023);
+    let path = std::env::temp_dir().join(format!("pmd-one-{}.sock", std::process::id()));
+    for _ in 0..2 {
+        let one = Port::on_vhost_user(&eal, "one", &path, true, 1).unwrap();
+        let (one, rx, tx) = start(one, &PortConfig::default(), &pool);
+        let other = Port::on_vhost_user(&eal, "other", &path, true, 1).unwrap();
+        let (other, error) = other.start(&PortConfig::default(), &pool).unwrap_err();
+        assert!(error.to_string().contains("another port has"), "{error}");
+        other.detach().unwrap();
+        assert!(path.exists(), "the refused one took nothing with it");
+        stop(one, rx, tx).detach().unwrap();
+        assert!(!path.exists());
+    }
+    let long = std::path::PathBuf::from("/run/".to_owned() + &"x".repeat(103));
+    assert!(Port::on_vhost_user(&eal, "long", &long, true, 1).is_err());
+    assert_eq!(pmd::vhost::too_many(511, 1), None);
+    assert_eq!(pmd::vhost::too_many(511, 2), Some((1024, 1023)));
+}
+
+#[test]
+fn vhost_more_pairs_than_the_port_has_are_all_heard() {
+    let eal = eal();
+    let pool = pool(&eal, 4095);
+    let socket = std::env::temp_dir().join(format!("pmd-pairs-{}.sock", std::process::id()));
+    let vhost = Port::on_vhost_user(&eal, "vhost0", &socket, true, 2).unwrap();
+    let (vhost, mut rx, tx) = start(vhost, &two_queues(), &pool);
+    assert_eq!(vhost.read_queues(), Some(vec![false, false]), "nobody is there yet");
+    let args = format!("path={},queue_size=256,queues=5,cq=1", socket.display());
+    let guest = Port::attach(&eal, "net_virtio_user0", &args).unwrap();
+    let five = PortConfig { rx_queues: 5, tx_queues: 5, rx_desc: 256, tx_desc: 256, ..PortConfig::default() };
+    let (guest, guest_rx, mut guest_tx) = start(guest, &five, &pool);
+    until("all are read", || vhost.read_queues() == Some(vec![true, true]));
+    for round in 0..20 {
+        for (number, queue) in guest_tx.iter_mut().enumerate() {
+            let mut burst = common::burst(&pool, round * 5 + number..round * 5 + number + 1);
+            assert_eq!(queue.send(&mut burst), 1);
+        }
+    }
+    let received = receive_within(&mut rx, 100, is_frame);
+    assert_eq!((received[0].len(), received[1].len()), (60, 40), "pairs 0, 2, 4 and pairs 1, 3");
+    drop(received);
+    stop(guest, guest_rx, guest_tx).detach().unwrap();
+    stop(vhost, rx, tx).detach().unwrap();
+    assert_eq!(pool.in_use(), 0);
+}
+
+fn two_queues() -> PortConfig {
+    PortConfig { rx_queues: 2, tx_queues: 2, ..PortConfig::default() }
 }
 
 #[test]
@@ -135,33 +247,18 @@ fn repair_the_queues_that_a_guest_enables_are_told() {
     let eal = eal();
     let pool = pool(&eal, 4095);
     let socket = std::env::temp_dir().join(format!("pmd-queues-{}.sock", std::process::id()));
-    let path = socket.display();
-    let vhost = Port::attach(&eal, "net_vhost0", &format!("iface={path},queues=2")).unwrap();
-    let two = PortConfig { rx_queues: 2, tx_queues: 2, ..PortConfig::default() };
-    let (vhost, rx, tx) = start(vhost, &two, &pool);
-    assert!(vhost.has_queue_events() && vhost.queue_event().is_none(), "nobody is there yet");
+    let vhost = Port::on_vhost_user(&eal, "vhost0", &socket, true, 2).unwrap();
+    let (vhost, rx, tx) = start(vhost, &two_queues(), &pool);
     for queues in [1u16, 2] {
-        let args = format!("path={path},queue_size=256,queues=2,cq=1");
+        let args = format!("path={},queue_size=256,queues=2,cq=1", socket.display());
         let guest = Port::attach(&eal, "net_virtio_user0", &args).unwrap();
         let config = PortConfig { rx_queues: queues, tx_queues: queues, ..PortConfig::default() };
         let config = PortConfig { rx_desc: 256, tx_desc: 256, ..config };
         let (guest, guest_rx, guest_tx) = start(guest, &config, &pool);
-        let mut enabled = [false; 2];
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let wanted = [true, queues == 2];
-        while (enabled != wanted || !vhost.link().unwrap().up) && Instant::now() < deadline {
-            while let Some(event) = vhost.queue_event() {
-                if !event.rx {
-                    enabled[usize::from(event.queue)] = event.enabled;
-                }
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(enabled, wanted, "the guest uses {queues} pairs");
+        let wanted = Some(vec![true, queues == 2]);
+        until("the guest's queues are told", || vhost.link().unwrap().up && vhost.read_queues() == wanted);
         stop(guest, guest_rx, guest_tx).detach().unwrap();
-        while vhost.link().unwrap().up && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the guest is gone", || vhost.read_queues() == Some(vec![false, false]));
     }
     stop(vhost, rx, tx).detach().unwrap();
     assert_eq!(pool.in_use(), 0);

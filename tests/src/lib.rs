@@ -28,6 +28,7 @@ pub mod scene;
 pub mod script;
 pub mod steady;
 pub mod traffic;
+pub mod vhost;
 pub mod workdir;
 
 pub use agent::Agent;

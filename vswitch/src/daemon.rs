@@ -61,6 +61,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         Some(path) => state::restore(options.config, file.as_ref(), path)?,
         None => options.config,
     };
+    if let Err(error) = pmd::process::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of open files stays as it is: hundreds of vhost-user ports may not fit");
+    }
     let mut switch = Switch::start(config)?;
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);

@@ -22,11 +22,9 @@
 #include <rte_mtr.h>
 #include <rte_ring.h>
 #include <rte_version.h>
+#include <rte_vhost.h>
 #if __has_include(<rte_eth_ring.h>)
 #include <rte_eth_ring.h>
-#endif
-#if __has_include(<rte_eth_vhost.h>)
-#include <rte_eth_vhost.h>
 #endif
 #include "shim.h"
 

@@ -41,6 +41,16 @@ impl Segment {
         Self(raw)
     }
 
+    /// The packet in a place; `None` where there is none.
+    ///
+    /// # Safety
+    /// As of [`new`](Self::new), for the packet in that place.
+    #[inline(always)]
+    pub(crate) unsafe fn at(place: *const *mut sys::rte_mbuf) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        NonNull::new(unsafe { place.read() }).map(Self)
+    }
+
     #[inline(always)]
     fn get<T: Copy>(self, offset: usize) -> T {
         let field = self.0.as_ptr().cast_const().wrapping_byte_add(offset).cast::<T>();

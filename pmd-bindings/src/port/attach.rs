@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use dpdk_sys as sys;
 
 use super::socket::Interface;
+use super::vhost::VhostSocket;
 use super::{PortId, PortInfo, Ring};
 use crate::eal::Eal;
 use crate::error::{Errno, PortError, Words, cut};
@@ -20,7 +21,7 @@ use crate::mempool::Mempool;
 /// Ports that somebody in this process holds.
 static CLAIMED: [AtomicBool; MAX_PORTS] = [const { AtomicBool::new(false) }; MAX_PORTS];
 /// Numbers of ports that are no ethdevs.
-static SOCKET_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+static OTHER_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// DPDK's device lists are not safe against two hotplug calls at once.
 pub(super) static HOTPLUG: Mutex<()> = Mutex::new(());
 
@@ -45,13 +46,21 @@ pub struct Port {
     pub(super) claim: Claim,
 }
 
+/// What a port is.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Ethdev,
+    /// Packet sockets on a kernel interface.
+    Interface(Interface),
+    Vhost(VhostSocket),
+}
+
 /// The exclusive hold on a port; dropping it closes the device.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) id: PortId,
     pub(super) name: String,
-    /// The kernel interface that the port is a packet socket on; else it is an ethdev.
-    pub(super) interface: Option<Interface>,
+    pub(super) kind: Kind,
     /// Keeps the EAL running.
     _eal: Eal,
     /// The pool of the last start: a driver may still have buffers of it until it is closed.
@@ -69,24 +78,24 @@ impl Claim {
         if !free {
             return Err(PortError::Busy(name.into()));
         }
-        Ok(Self::new(eal, id, name, None))
+        Ok(Self::new(eal, id, name, Kind::Ethdev))
     }
 
-    /// A port on a kernel interface, under a number that no ethdev has.
-    fn on_interface(eal: &Eal, name: &str, interface: Interface) -> Result<Self, PortError> {
-        let mut taken = SOCKET_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = (PortId::FIRST_SOCKET..=u16::MAX).find(|id| !taken.contains(id));
-        let limit = usize::from(u16::MAX - PortId::FIRST_SOCKET) + 1;
+    /// A port of another kind, under a number that no ethdev has.
+    pub(super) fn without_ethdev(eal: &Eal, name: &str, kind: Kind) -> Result<Self, PortError> {
+        let mut taken = OTHER_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (PortId::FIRST_OTHER..=u16::MAX).find(|id| !taken.contains(id));
+        let limit = usize::from(u16::MAX - PortId::FIRST_OTHER) + 1;
         let id = free.ok_or_else(|| PortError::LimitReached { name: name.into(), limit })?;
         taken.insert(id);
-        Ok(Self::new(eal, PortId::new(id), name, Some(interface)))
+        Ok(Self::new(eal, PortId::new(id), name, kind))
     }
 
-    fn new(eal: &Eal, id: PortId, name: &str, interface: Option<Interface>) -> Self {
+    fn new(eal: &Eal, id: PortId, name: &str, kind: Kind) -> Self {
         Self {
             id,
             name: name.into(),
-            interface,
+            kind,
             _eal: eal.clone(),
             pool: None,
             rings: Vec::new(),
@@ -100,8 +109,8 @@ impl Claim {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
-        if self.interface.is_some() {
-            SOCKET_PORTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.get());
+        if !matches!(self.kind, Kind::Ethdev) {
+            OTHER_PORTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.get());
             return Ok(());
         }
         let _hotplug = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,7 +230,7 @@ impl Port {
     pub fn on_interface(eal: &Eal, name: &str, iface: &str) -> Result<Self, PortError> {
         let found = interface::index(iface);
         let index = found.map_err(|_| PortError::NotFound { name: cut(iface), words: Words::default() })?;
-        Ok(Self { claim: Claim::on_interface(eal, name, Interface { index })? })
+        Ok(Self { claim: Claim::without_ethdev(eal, name, Kind::Interface(Interface { index }))? })
     }
 
     fn first_free(eal: &Eal, ports: &[PortId]) -> Option<Self> {
@@ -246,9 +255,10 @@ impl Port {
     /// # Errors
     /// [`PortError::Operation`] when the driver does not say.
     pub fn info(&self) -> Result<PortInfo, PortError> {
-        match &self.claim.interface {
-            Some(interface) => Ok(interface.info(self.claim.id, &self.claim.name)),
-            None => PortInfo::of(self.claim.id, &self.claim.name),
+        match &self.claim.kind {
+            Kind::Interface(interface) => Ok(interface.info(self.claim.id, &self.claim.name)),
+            Kind::Vhost(socket) => Ok(socket.info(self.claim.id, &self.claim.name)),
+            Kind::Ethdev => PortInfo::of(self.claim.id, &self.claim.name),
         }
     }
 

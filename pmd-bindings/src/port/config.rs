@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dpdk_sys as sys;
 
+use super::attach::Kind;
 use super::{Port, PortInfo, RssConfig, RssReport, Running, RxOffloads, StartedPort, TxOffloads};
 use crate::error::{Errno, PortError};
 use crate::flags::ANY_NODE;
@@ -70,8 +71,10 @@ impl Port {
     /// The port, unchanged but perhaps configured, and why it did not start.
     #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
-        if let Some(interface) = self.claim.interface {
-            return self.start_sockets(interface, config, pool);
+        match self.claim.kind.clone() {
+            Kind::Interface(interface) => return self.start_sockets(interface, config, pool),
+            Kind::Vhost(socket) => return self.start_vhost(socket, config, pool),
+            Kind::Ethdev => {}
         }
         match self.bring_up(config, pool) {
             Ok((plan, flow_queues)) => {
@@ -192,8 +195,6 @@ pub(super) struct Plan {
     pub(super) forgets_packets: bool,
     /// The driver may deliver packets with a short first segment, or with a header that others use too.
     pub(super) looks_at_packets: bool,
-    /// The driver tells which queues its peer uses.
-    pub(super) is_vhost: bool,
 }
 
 impl Plan {
@@ -235,9 +236,8 @@ impl Plan {
         let tx_offloads = config.tx_offloads | TxOffloads::MULTI_SEGMENT.and(info.tx_offloads);
         let forgets_packets = info.driver == "net_ring";
         let fills = FILLS_SEGMENTS.contains(&info.driver.as_str()) && pool.segment_room() >= HEAD_BYTES;
-        let is_vhost = info.driver == "net_vhost";
         let looks_at_packets = !fills;
-        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets, is_vhost })
+        Ok(Self { rss, rx_offloads, tx_offloads, forgets_packets, looks_at_packets })
     }
 
     fn spreads(&self) -> bool {

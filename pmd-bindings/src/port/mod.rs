@@ -1,8 +1,8 @@
 //! [`Port`] and [`StartedPort`]: a port's life, from attachment to detachment.
 //!
 //! `attach.rs` brings ports in and out, `config.rs` starts them, `running.rs` is what can be done while packets
-//! flow, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, or packet sockets on a kernel
-//! interface (`socket.rs`); which arguments a kind wants is the business of the switch.
+//! flow, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, packet sockets on a kernel
+//! interface (`socket.rs`), or a vhost-user socket (`vhost.rs`); which arguments a kind wants is the business of the switch.
 
 mod attach;
 mod config;
@@ -13,7 +13,7 @@ mod rss;
 mod running;
 mod socket;
 mod stats;
-mod vring;
+mod vhost;
 
 use std::fmt;
 
@@ -26,7 +26,6 @@ pub use rss::{ConfiguredRss, RssCapabilities, RssConfig, RssHash, RssLevel, RssR
 pub(crate) use running::Running;
 pub use running::{Link, StartedPort};
 pub use stats::PortStats;
-pub use vring::QueueEvent;
 
 /// DPDK's number of a port, or one above 32,767 of a port that is no ethdev. Numbers are used again after a port was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +33,7 @@ pub struct PortId(u16);
 
 impl PortId {
     /// The first number that no ethdev has.
-    pub(crate) const FIRST_SOCKET: u16 = 0x8000;
+    pub(crate) const FIRST_OTHER: u16 = 0x8000;
 
     pub(crate) const fn new(raw: u16) -> Self {
         Self(raw)

@@ -9,6 +9,7 @@ use wire::MacAddr;
 use super::attach::Claim;
 use super::config::Plan;
 use super::socket::Sockets;
+use super::vhost::{self, Vhost};
 use super::{ConfiguredRss, Port, PortId, PortInfo, PortStats, RssReport, info, stats};
 use crate::error::{Errno, PortError, Words};
 use crate::flags::MAX_PORTS;
@@ -33,6 +34,14 @@ impl PortId {
     }
 }
 
+/// What a started port is.
+#[derive(Debug)]
+enum Backend {
+    Ethdev,
+    Sockets(Sockets),
+    Vhost(Vhost),
+}
+
 /// What a started port and its queues share. When the last of them goes without a proper stop, the port stops
 /// then.
 #[derive(Debug)]
@@ -43,12 +52,10 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
-    vhost: bool,
     _pool: Mempool,
     flow_queues: Option<FlowQueues>,
     flow: Mutex<Held>,
-    /// What the port is when it is no ethdev.
-    sockets: Option<Sockets>,
+    backend: Backend,
     claim: Mutex<Option<Claim>>,
 }
 
@@ -68,27 +75,34 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
-            vhost: plan.is_vhost,
             _pool: pool,
             flow_queues,
             flow: Mutex::default(),
-            sockets: None,
+            backend: Backend::Ethdev,
             claim: Mutex::new(Some(claim)),
         }
     }
 
     pub(super) fn on_sockets(claim: Claim, pool: Mempool, sockets: Sockets) -> Self {
+        Self::without_ethdev(claim, pool, false, Backend::Sockets(sockets))
+    }
+
+    /// What comes of a guest is looked at.
+    pub(super) fn on_vhost(claim: Claim, pool: Mempool, vhost: Vhost) -> Self {
+        Self::without_ethdev(claim, pool, true, Backend::Vhost(vhost))
+    }
+
+    fn without_ethdev(claim: Claim, pool: Mempool, looks: bool, backend: Backend) -> Self {
         Self {
             id: claim.id,
             name: claim.name.clone(),
             rss: RssReport::default(),
             drained_queues: 0,
-            looks: false,
-            vhost: false,
+            looks,
             _pool: pool,
             flow_queues: None,
             flow: Mutex::default(),
-            sockets: Some(sockets),
+            backend,
             claim: Mutex::new(Some(claim)),
         }
     }
@@ -96,11 +110,6 @@ impl Running {
     /// Whether receive queues look at each packet for a short head or a second owner.
     pub(crate) fn looks_at_packets(&self) -> bool {
         self.looks
-    }
-
-    /// Whether the driver tells which queues its peer uses.
-    pub(super) fn is_vhost(&self) -> bool {
-        self.vhost
     }
 
     pub(crate) fn id(&self) -> PortId {
@@ -131,7 +140,7 @@ impl Running {
     }
 
     fn call(&self, operation: &'static str, call: impl FnOnce(u16) -> i32) -> Result<(), PortError> {
-        if self.sockets.is_some() {
+        if !self.is_ethdev() {
             return Err(self.unsupported(operation));
         }
         let (ret, words) = log::captured(|| call(self.id.get()));
@@ -140,9 +149,14 @@ impl Running {
 
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     fn halt(&self) -> Result<(), PortError> {
-        if self.sockets.is_some() {
+        match &self.backend {
             // They are closed with the queues.
-            return Ok(());
+            Backend::Sockets(_) => return Ok(()),
+            Backend::Vhost(vhost) => {
+                vhost.close();
+                return Ok(());
+            }
+            Backend::Ethdev => {}
         }
         self.drain();
         self.flow().close(self.id.get());
@@ -170,6 +184,10 @@ impl Running {
                 }
             }
         }
+    }
+
+    fn is_ethdev(&self) -> bool {
+        matches!(self.backend, Backend::Ethdev)
     }
 
     /// What DPDK is not asked about a port that it does not know.
@@ -280,9 +298,11 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`] when the driver does not say.
     pub fn info(&self) -> Result<PortInfo, PortError> {
-        match &self.running.sockets {
-            Some(sockets) => Ok(sockets.interface.info(self.running.id, &self.running.name)),
-            None => PortInfo::of(self.running.id, &self.running.name),
+        let (id, name) = (self.running.id, &self.running.name);
+        match &self.running.backend {
+            Backend::Sockets(sockets) => Ok(sockets.interface.info(id, name)),
+            Backend::Vhost(vhost) => Ok(vhost.socket.info(id, name)),
+            Backend::Ethdev => PortInfo::of(id, name),
         }
     }
 
@@ -296,7 +316,7 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`].
     pub fn configured_rss(&self) -> Result<ConfiguredRss, PortError> {
-        if self.running.sockets.is_some() {
+        if !self.running.is_ethdev() {
             return Err(self.running.unsupported("read the configuration"));
         }
         ConfiguredRss::of(self.running.id)
@@ -308,10 +328,13 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn stats(&self) -> Result<PortStats, PortError> {
-        if let Some(sockets) = &self.running.sockets {
-            return Ok(sockets.stats());
+        match &self.running.backend {
+            Backend::Sockets(sockets) => Ok(sockets.stats()),
+            Backend::Vhost(vhost) => Ok(vhost.stats()),
+            Backend::Ethdev => {
+                stats::basic(self.running.id).map_err(|errno| self.running.error("read statistics", errno))
+            }
         }
-        stats::basic(self.running.id).map_err(|errno| self.running.error("read statistics", errno))
     }
 
     /// Sets [`stats`](Self::stats) to zero.
@@ -319,12 +342,16 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn reset_stats(&self) -> Result<(), PortError> {
-        if let Some(sockets) = &self.running.sockets {
-            sockets.reset_stats();
-            return Ok(());
+        match &self.running.backend {
+            Backend::Sockets(sockets) => sockets.reset_stats(),
+            Backend::Vhost(vhost) => vhost.reset_stats(),
+            Backend::Ethdev => {
+                // SAFETY: a port that we hold.
+                let reset = |id| unsafe { sys::rte_eth_stats_reset(id) };
+                return self.running.call("reset statistics", reset);
+            }
         }
-        // SAFETY: a port that we hold.
-        self.running.call("reset statistics", |id| unsafe { sys::rte_eth_stats_reset(id) })
+        Ok(())
     }
 
     /// The driver's counters, by name.
@@ -332,7 +359,7 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn xstats(&self) -> Result<Vec<(String, u64)>, PortError> {
-        if self.running.sockets.is_some() {
+        if !self.running.is_ethdev() {
             return Err(self.running.unsupported("read extended statistics"));
         }
         stats::extended(self.running.id)
@@ -353,8 +380,10 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn link(&self) -> Result<Link, PortError> {
-        if let Some(sockets) = &self.running.sockets {
-            return sockets.link(&self.running.name);
+        match &self.running.backend {
+            Backend::Sockets(sockets) => return sockets.link(&self.running.name),
+            Backend::Vhost(vhost) => return Ok(vhost.link()),
+            Backend::Ethdev => {}
         }
         let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
         self.running.call("read the link state", |id| {
@@ -365,6 +394,23 @@ impl StartedPort {
         })?;
         let known = mbps != 0 && mbps != u32::MAX;
         Ok(Link { up: up != 0, mbps: known.then_some(mbps), full_duplex: duplex != 0, autoneg: autoneg != 0 })
+    }
+
+    /// Which transmit queues the peer reads, for a port whose peer chooses that: a guest enables as many pairs as it likes. None while
+    /// there is no peer.
+    pub fn read_queues(&self) -> Option<Vec<bool>> {
+        match &self.running.backend {
+            Backend::Vhost(vhost) => Some(vhost.read_queues()),
+            Backend::Ethdev | Backend::Sockets(_) => None,
+        }
+    }
+
+    /// Whether a peer that chooses so takes TCP super-frames now, and unfinished checksums.
+    pub fn peer_takes_super_frames(&self) -> Option<bool> {
+        match &self.running.backend {
+            Backend::Vhost(vhost) => Some(vhost.takes_super_frames()),
+            Backend::Ethdev | Backend::Sockets(_) => None,
+        }
     }
 
     /// Sets the link up.
@@ -390,7 +436,7 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`].
     pub fn mtu(&self) -> Result<u16, PortError> {
-        if let Some(sockets) = &self.running.sockets {
+        if let Backend::Sockets(sockets) = &self.running.backend {
             return sockets.interface.mtu(&self.running.name);
         }
         let mut mtu = 0;
@@ -405,7 +451,7 @@ impl StartedPort {
     /// [`PortError::Range`] outside of what the port takes, [`PortError::Unsupported`] for a driver that has
     /// none or cannot change it while running, or [`PortError::Operation`].
     pub fn set_mtu(&self, mtu: u16) -> Result<(), PortError> {
-        if let Some(sockets) = &self.running.sockets {
+        if let Backend::Sockets(sockets) = &self.running.backend {
             return sockets.interface.set_mtu(&self.running.name, mtu);
         }
         let info = self.info()?;
@@ -420,10 +466,11 @@ impl StartedPort {
 
     /// The MAC address.
     pub fn mac(&self) -> MacAddr {
-        if let Some(sockets) = &self.running.sockets {
-            return sockets.interface.mac();
+        match &self.running.backend {
+            Backend::Sockets(sockets) => sockets.interface.mac(),
+            Backend::Vhost(_) => vhost::mac(self.running.id),
+            Backend::Ethdev => info::mac_of(self.running.id),
         }
-        info::mac_of(self.running.id)
     }
 
     /// Receives frames for any address, or not.
@@ -441,14 +488,18 @@ impl StartedPort {
         self.running.call("clear promiscuous mode", |id| unsafe { sys::rte_eth_promiscuous_disable(id) })
     }
 
-    /// Why the port is of no use until it is opened anew, in words; `None` while it is. Called from time to time: what a packet socket
-    /// does not tell shows between two looks. That a device was unplugged is unconfirmed on hardware; virtual ones never are.
+    /// Why the port is of no use until it is opened anew, in words; `None` while it is. To be asked a few times a second: what a packet
+    /// socket does not tell shows between two looks, and a vhost-user peer that holds up a polling thread is found so. That a
+    /// device was unplugged is unconfirmed on hardware; virtual ones never are.
     pub fn fault(&self) -> Option<&'static str> {
-        if let Some(sockets) = &self.running.sockets {
-            return sockets.fault();
+        match &self.running.backend {
+            Backend::Sockets(sockets) => sockets.fault(),
+            Backend::Vhost(vhost) => vhost.fault(),
+            Backend::Ethdev => {
+                // SAFETY: a port that we hold.
+                let removed = unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 };
+                removed.then_some("its driver says that the device was removed")
+            }
         }
-        // SAFETY: a port that we hold.
-        let is_removed = unsafe { sys::rte_eth_dev_is_removed(self.running.id.get()) == 1 };
-        is_removed.then_some("its driver says that the device was removed")
     }
 }

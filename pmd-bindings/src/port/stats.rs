@@ -43,7 +43,7 @@ impl PortStats {
         }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         self.with(other, u64::wrapping_add)
     }
 

@@ -1,7 +1,8 @@
 //! [`RxQueue`] and [`TxQueue`]: bursts in, bursts out.
 //!
 //! A queue is moved to the one thread that polls it and comes back when its port stops; holding it keeps the
-//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, or to a packet socket. What
+//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, to a packet socket, or to
+//! librte_vhost. What
 //! is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
 
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use crate::burst::Burst;
 use crate::error::{Errno, PortError};
 use crate::mbuf::{BUF_LEN, DATA_LEN, DATA_OFF, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
-use crate::socket::{Receiver, Sender};
+use crate::{socket, vhost};
 
 /// Most packets of one [`RxQueue::receive_into`].
 const AT_ONCE: usize = 64;
@@ -26,8 +27,7 @@ const AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub struct RxQueue {
     end: End,
-    /// Where packets come from when the port is no ethdev.
-    socket: Option<Box<Receiver>>,
+    source: Source,
     split_drops: u64,
     /// Whether packets are looked at for short heads and second owners; see `port::config`.
     looks: bool,
@@ -37,14 +37,31 @@ pub struct RxQueue {
 #[derive(Debug)]
 pub struct TxQueue {
     end: End,
-    /// Where packets go when the port is no ethdev.
-    socket: Option<Box<Sender>>,
+    target: Target,
+}
+
+/// Where packets come from.
+#[derive(Debug)]
+enum Source {
+    /// The driver's function.
+    Ethdev,
+    Socket(Box<socket::Receiver>),
+    Vhost(Box<vhost::Receiver>),
+}
+
+/// Where packets go.
+#[derive(Debug)]
+enum Target {
+    /// The driver's function.
+    Ethdev,
+    Socket(Box<socket::Sender>),
+    Vhost(Box<vhost::Sender>),
 }
 
 /// What both kinds have.
 #[derive(Debug)]
 struct End {
-    /// The driver's functions; of no use where there is a socket.
+    /// The driver's functions; of no use for a port that is no ethdev.
     ops: NonNull<sys::rte_eth_fp_ops>,
     port: PortId,
     queue: u16,
@@ -89,14 +106,18 @@ impl RxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
         Self {
             end: End::new(running, queue),
-            socket: None,
+            source: Source::Ethdev,
             split_drops: 0,
             looks: running.looks_at_packets(),
         }
     }
 
-    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, receiver: Receiver) -> Self {
-        Self { socket: Some(Box::new(receiver)), ..Self::new(running, queue) }
+    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, receiver: socket::Receiver) -> Self {
+        Self { source: Source::Socket(Box::new(receiver)), ..Self::new(running, queue) }
+    }
+
+    pub(crate) fn on_vhost(running: &Arc<Running>, queue: u16, receiver: vhost::Receiver) -> Self {
+        Self { source: Source::Vhost(Box::new(receiver)), ..Self::new(running, queue) }
     }
 
     /// Receives into the burst's spare capacity and returns how many packets were added. Some drivers deliver
@@ -159,7 +180,11 @@ impl RxQueue {
     /// looked at.
     #[inline]
     pub fn may_have_packets(&self) -> bool {
-        self.socket.as_ref().is_none_or(|socket| socket.has_packets())
+        match &self.source {
+            Source::Ethdev => true,
+            Source::Socket(socket) => socket.has_packets(),
+            Source::Vhost(vhost) => vhost.has_packets(),
+        }
     }
 
     /// One burst straight from the driver: the first so many pointers are packets, at most `count`; whatever is
@@ -169,9 +194,12 @@ impl RxQueue {
     /// `slots` has room for `count` pointers.
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
-        if let Some(socket) = &mut self.socket {
+        match &mut self.source {
+            Source::Ethdev => {}
             // SAFETY: the caller's promise.
-            return unsafe { socket.receive(slots, count) };
+            Source::Socket(socket) => return unsafe { socket.receive(slots, count) },
+            // SAFETY: the caller's promise.
+            Source::Vhost(vhost) => return unsafe { vhost.receive(slots, count) },
         }
         let count = count.min(usize::from(u16::MAX)) as u16;
         // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
@@ -264,11 +292,15 @@ unsafe fn is_usual(slot: *mut *mut sys::rte_mbuf) -> bool {
 
 impl TxQueue {
     pub(crate) fn new(running: &Arc<Running>, queue: u16) -> Self {
-        Self { end: End::new(running, queue), socket: None }
+        Self { end: End::new(running, queue), target: Target::Ethdev }
     }
 
-    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: Sender) -> Self {
-        Self { socket: Some(Box::new(sender)), ..Self::new(running, queue) }
+    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: socket::Sender) -> Self {
+        Self { target: Target::Socket(Box::new(sender)), ..Self::new(running, queue) }
+    }
+
+    pub(crate) fn on_vhost(running: &Arc<Running>, queue: u16, sender: vhost::Sender) -> Self {
+        Self { target: Target::Vhost(Box::new(sender)), ..Self::new(running, queue) }
     }
 
     /// Sends from the front of the burst and returns how many packets went. The others stay, in order.
@@ -311,9 +343,12 @@ impl TxQueue {
     /// `slots` holds `count` packets, of which those returned as sent or taken away have another owner then.
     #[inline(always)]
     unsafe fn burst(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> (usize, usize) {
-        if let Some(socket) = &mut self.socket {
+        match &mut self.target {
+            Target::Ethdev => {}
             // SAFETY: the caller's promise; what is gone belongs to nobody any more.
-            return (unsafe { socket.send(slots, count) }, count);
+            Target::Socket(socket) => return (unsafe { socket.send(slots, count) }, count),
+            // SAFETY: as above.
+            Target::Vhost(vhost) => return (unsafe { vhost.send(slots, count) }, count),
         }
         let mut left = count as u16;
         // SAFETY: the table is static; its entry changes when the port starts or stops, and this queue keeps
@@ -335,24 +370,30 @@ impl TxQueue {
     }
 
     /// Packets, and bytes of them, that were taken as sent since the last question and went nowhere: the kernel refused them, each for
-    /// its own sake. Drivers do not tell.
+    /// its own sake, or a guest does not take such packets any more. Drivers do not tell.
     #[inline]
     pub fn take_refused(&mut self) -> (u64, u64) {
-        let refused = self.socket.as_mut().map(|socket| socket.take_refused()).unwrap_or_default();
-        (refused.packets, refused.bytes)
+        match &mut self.target {
+            Target::Ethdev => (0, 0),
+            Target::Socket(socket) => {
+                let refused = socket.take_refused();
+                (refused.packets, refused.bytes)
+            }
+            Target::Vhost(vhost) => vhost.take_refused(),
+        }
     }
 
     /// True when packets are taken as sent, and lost, while the port has no link.
     #[inline]
     pub fn sends_without_link(&self) -> bool {
-        self.socket.is_some()
+        matches!(self.target, Target::Socket(_))
     }
 
     /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
     /// and returns how many of the first packets can be sent. The one after them cannot.
     pub fn prepare(&mut self, burst: &mut Burst) -> usize {
         let offered = burst.len().min(usize::from(u16::MAX));
-        if self.socket.is_some() {
+        if !matches!(self.target, Target::Ethdev) {
             return offered;
         }
         // SAFETY: as in `burst`.

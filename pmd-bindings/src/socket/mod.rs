@@ -20,7 +20,6 @@ mod vnet;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use filter::Filter;
@@ -29,6 +28,7 @@ pub(crate) use receive::Receiver;
 use ring::{Memory, Ring};
 pub(crate) use send::Sender;
 
+use crate::counters::Counters;
 use crate::mempool::Mempool;
 use crate::port::{PortId, PortStats};
 
@@ -41,34 +41,6 @@ const COPY_THRESHOLD: libc::c_int = 1;
 const FANOUT_UNIQUE: u32 = 0x2000 << 16;
 /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, so too.
 const FANOUT_IGNORE_OUTGOING: u32 = 0x4000 << 16;
-
-/// A count that one thread adds to and others read.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    #[inline]
-    fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What a socket counted.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    rx_packets: Count,
-    rx_bytes: Count,
-    rx_no_mbuf: Count,
-    /// Frames of which a part was lost.
-    rx_errors: Count,
-    tx_packets: Count,
-    tx_bytes: Count,
-    tx_errors: Count,
-}
 
 /// A packet socket on an interface.
 #[derive(Debug)]
@@ -225,17 +197,9 @@ impl Socket {
 
     /// What it counted so far.
     pub(crate) fn stats(&self) -> PortStats {
-        let counters = &self.counters;
-        PortStats {
-            rx_packets: counters.rx_packets.get(),
-            tx_packets: counters.tx_packets.get(),
-            rx_bytes: counters.rx_bytes.get(),
-            tx_bytes: counters.tx_bytes.get(),
-            rx_missed: self.watch().missed,
-            rx_errors: counters.rx_errors.get() + self.filter.as_ref().map_or(0, Filter::dropped),
-            tx_errors: counters.tx_errors.get(),
-            rx_no_mbuf: counters.rx_no_mbuf.get(),
-        }
+        let counted = self.counters.stats();
+        let filtered = self.filter.as_ref().map_or(0, Filter::dropped);
+        PortStats { rx_missed: self.watch().missed, rx_errors: counted.rx_errors + filtered, ..counted }
     }
 
     /// Whether it is still bound to the interface, of which there may be another one with the same index by now.

@@ -109,6 +109,8 @@ enum DeviceSpec {
     Pci(String),
     /// A kernel interface, without an ethdev.
     Interface(String),
+    /// A vhost-user socket, without an ethdev.
+    VhostUser { path: PathBuf, is_server: bool, queues: u16 },
     /// A port made of rings.
     Rings(ring::PortRings),
 }
@@ -215,6 +217,10 @@ fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'
         }
         DeviceSpec::Interface(iface) => {
             Port::on_interface(eal, &format!("veth{unique}"), &iface).map_err(|error| (None, error))
+        }
+        DeviceSpec::VhostUser { path, is_server, queues } => {
+            let name = format!("vhost{unique}");
+            Port::on_vhost_user(eal, &name, &path, is_server, queues).map_err(|error| (None, error))
         }
         DeviceSpec::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
     }

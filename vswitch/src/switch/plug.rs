@@ -319,6 +319,12 @@ impl Switch {
         }
         // Or came while a change waited for others to go.
         came |= self.ports.fresh().next().is_some();
+        // A guest came that takes other packets than the one before it.
+        let rows = &self.topology.snapshot().ports;
+        came |= self.ports.iter().any(|(index, port)| {
+            let row = rows.get(usize::from(index));
+            row.is_some_and(|row| row.takes_super_frames != port.takes_super_frames())
+        });
         if !came && gone.is_empty() {
             return Ok(());
         }

@@ -59,6 +59,11 @@ impl Attached {
         self.mac
     }
 
+    /// Whether its device takes super-frames, and its peer where that has a say.
+    pub(super) fn takes_super_frames(&self) -> bool {
+        self.traits.super_frames && self.port.peer_takes_super_frames().unwrap_or(true)
+    }
+
     /// Why it is to be opened anew: its interface or device is not there any more, or of no use to it.
     pub(super) fn fault(&self) -> Option<String> {
         self.presence.fault().or_else(|| self.port.fault().map(str::to_owned))
@@ -120,7 +125,7 @@ impl Ports for PortTable {
     }
 
     fn takes_super_frames(&self, port: PortIndex) -> bool {
-        self.get(port).is_some_and(|port| port.traits.super_frames)
+        self.get(port).is_some_and(Attached::takes_super_frames)
     }
 
     fn partner(&self, port: PortIndex) -> PortIndex {

@@ -60,8 +60,8 @@ impl TxQueues {
             let own = OwnQueue { queue, rings: Vec::new(), port: queues.state.clone(), queues: count };
             pool.workers[number].mailbox().post(WorkerCommand::AddTx(index, own))?;
         }
-        if port.has_queue_events() {
-            queues.peer_left();
+        if let Some(read) = port.read_queues() {
+            queues.enabled = some_queue(read, count);
         }
         queues.hand_over(pool, index)?;
         Ok((queues, idle))
@@ -80,13 +80,6 @@ impl TxQueues {
         handing.into_iter().chain(owning).collect()
     }
 
-    /// Without a peer, or before it has said anything: the first queue is the one that any peer reads.
-    fn peer_left(&mut self) {
-        for (number, enabled) in self.enabled.iter_mut().enumerate() {
-            *enabled = number == 0;
-        }
-    }
-
     /// Looks after link, peer and its queues. Called a few times a second.
     ///
     /// # Errors
@@ -95,27 +88,14 @@ impl TxQueues {
         if !self.tells_link {
             return Ok(());
         }
-        let (was, up) = (self.state.link(), is_up(port));
-        self.state.set_link(up);
-        if !port.has_queue_events() {
+        self.state.set_link(is_up(port));
+        let Some(read) = port.read_queues().map(|read| some_queue(read, self.enabled.len())) else {
+            return Ok(());
+        };
+        if self.enabled == read {
             return Ok(());
         }
-        let before = self.enabled.clone();
-        if was && !up {
-            self.peer_left();
-        }
-        while let Some(event) = port.queue_event() {
-            if let Some(enabled) = self.enabled.get_mut(usize::from(event.queue)).filter(|_| !event.rx) {
-                *enabled = event.enabled;
-            }
-        }
-        // Packets must have somewhere to go, if only to be counted as refused.
-        if !self.enabled.contains(&true) {
-            self.peer_left();
-        }
-        if self.enabled == before {
-            return Ok(());
-        }
+        self.enabled = read;
         let queues: Vec<usize> = (0..self.enabled.len()).filter(|&queue| self.enabled[queue]).collect();
         tracing::info!(port = port.name(), ?queues, "the peer reads these queues");
         self.hand_over(pool, index)
@@ -173,6 +153,17 @@ impl TxQueues {
     pub fn mtu_changed(&self, port: &StartedPort, traits: &Traits) {
         self.state.set_max_frame(max_frame(port, traits));
     }
+}
+
+/// Packets must have somewhere to go, if only to be counted as refused: to the first queue, when none is read.
+fn some_queue(mut read: Vec<bool>, queues: usize) -> Vec<bool> {
+    read.resize(queues, false);
+    if !read.contains(&true)
+        && let Some(first) = read.first_mut()
+    {
+        *first = true;
+    }
+    read
 }
 
 /// A driver that does not know is taken to have a link: its refusals are then counted as such.

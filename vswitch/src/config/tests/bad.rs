@@ -377,6 +377,32 @@ fn a_switch_has_one_device_for_rules() {
 }
 
 #[test]
+fn ports_vhost_sockets_are_as_many_as_the_library_takes() {
+    let config = |servers: usize, clients: usize| {
+        let port = |n: usize| {
+            let server = n < servers;
+            format!(
+                "[[port]]\nname = \"p{n}\"\nport = {{ kind = \"vhost-user\", path = \"/run/v{n}\", server = {server} }}\n"
+            )
+        };
+        let text: String = (0..servers + clients).map(port).collect();
+        Config::parse(&text, "test")
+    };
+    assert!(config(511, 1).is_ok() && config(0, 1023).is_ok(), "and none of them is one of DPDK's 32");
+    let error = config(511, 2).unwrap_err().to_string();
+    for word in [
+        "p512",
+        "1023 descriptors",
+        "511 vhost-user sockets",
+        "2 that it connects to",
+        "need 1024",
+        "server = false",
+    ] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
 fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
     let with = |more: &str| {
         let port = format!("port = {{ kind = \"vhost-user\", path = \"/run/v\"{more} }}\n");

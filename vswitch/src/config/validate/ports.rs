@@ -84,6 +84,7 @@ fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
         );
         checker.fail(format!("{path}.port"), message);
     }
+    sockets(checker, specs);
     let specs: Vec<_> = specs.iter().filter(|(.., spec)| spec.is_ethdev()).collect();
     let punting = |uplink: &&UplinkConfig| uplink.host == Some(HostTraffic::Punt);
     let punts = checker.config.uplinks.iter().filter(punting).count();
@@ -92,10 +93,31 @@ fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
         let with = if punts > 0 { ", with those that take the host's share of an uplink" } else { "" };
         let message = format!(
             "{who}: the config has {all} ports{with} that are devices of DPDK, which was built for {limit} \
-             (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\", of which there may be {MAX_PORTS}, others on a trunk \
-             port, by VLAN"
+             (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\" and virtual machines on \"vhost-user\", which are no such devices, \
+             others on a trunk port, by VLAN"
         );
         checker.fail(format!("{path}.port"), message);
+    }
+}
+
+/// librte_vhost has room for so many vhost-user sockets.
+fn sockets(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
+    let (mut servers, mut clients) = (0, 0);
+    for (path, who, spec) in specs {
+        let PortSpec::VhostUser(vhost) = spec else { continue };
+        if vhost.server {
+            servers += 1
+        } else {
+            clients += 1
+        }
+        if let Some((needed, room)) = pmd::vhost::too_many(servers, clients) {
+            let message = format!(
+                "{who}: librte_vhost waits for at most {room} descriptors, and {servers} vhost-user sockets that the switch makes (two \
+                 descriptors each) with {clients} that it connects to (one each) need {needed}: let virtual machine monitors make more of \
+                 them (server = false), or put tenants on other kinds of ports"
+            );
+            return checker.fail(format!("{path}.port"), message);
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | the kernel refuses a packet and takes others | it counts as `tx-refused`, not as sent |
 //!
 //! The last but one is for limits that nobody told: some drivers leave a packet that they cannot send at the head of the
-//! burst for ever (net_tap does so with long frames, net_vhost with frames for which a guest's buffers are too small).
+//! burst for ever (net_tap does so with long frames, librte_vhost with frames for which a guest's buffers are too small).
 
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;

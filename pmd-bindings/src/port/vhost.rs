@@ -1,0 +1,182 @@
+//! A port that is a vhost-user socket.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wire::MacAddr;
+
+use super::attach::{Claim, Kind};
+use super::config::Started;
+use super::{
+    DescriptorLimits, Link, Port, PortConfig, PortId, PortInfo, PortStats, RssCapabilities, Running,
+    RxOffloads, StartedPort, TxOffloads,
+};
+use crate::eal::Eal;
+use crate::error::{Errno, PortError, Words, cut};
+use crate::mempool::Mempool;
+use crate::queue::{RxQueue, TxQueue};
+use crate::vhost::{Open, Socket};
+
+/// The longest path of a Unix socket (unix(7)), without the zero at its end.
+const LONGEST_PATH: usize = 107;
+
+/// The socket that a port is, and its queues.
+#[derive(Clone, Debug)]
+pub(super) struct VhostSocket {
+    socket: Socket,
+    queues: u16,
+}
+
+impl VhostSocket {
+    pub fn info(&self, id: PortId, name: &str) -> PortInfo {
+        let super_frames = RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM | RxOffloads::TCP_LRO;
+        PortInfo {
+            name: name.into(),
+            driver: "vhost_user".into(),
+            id,
+            mac: mac(id),
+            mtu_range: 68..=u16::MAX,
+            max_rx_queues: self.queues,
+            max_tx_queues: self.queues,
+            numa: None,
+            rss: RssCapabilities::default(),
+            reta_size: 0,
+            hash_key_size: 0,
+            rx_offloads: super_frames,
+            tx_offloads: TxOffloads::TCP_CHECKSUM
+                | TxOffloads::UDP_CHECKSUM
+                | TxOffloads::TCP_TSO
+                | TxOffloads::MULTI_SEGMENT,
+            max_rx_frame: 65_535 + 22,
+            min_rx_buffer: 64,
+            // The rings are the guest's, which chooses their size.
+            rx_descriptors: DescriptorLimits { min: 1, max: u16::MAX, align: 1 },
+            tx_descriptors: DescriptorLimits { min: 1, max: u16::MAX, align: 1 },
+            if_index: None,
+            switch_domain: None,
+        }
+    }
+}
+
+/// An address for the end of the link that is ours: nobody else gives one.
+pub(super) fn mac(id: PortId) -> MacAddr {
+    let [high, low] = id.get().to_be_bytes();
+    MacAddr([0x02, 0, 0, 0, high, low])
+}
+
+/// The socket of a started port.
+#[derive(Debug)]
+pub(super) struct Vhost {
+    pub socket: VhostSocket,
+    open: Mutex<Option<Open>>,
+    device: Arc<crate::vhost::Device>,
+    /// What was counted when the statistics were reset.
+    reset: Mutex<PortStats>,
+}
+
+impl Vhost {
+    fn new(socket: VhostSocket, open: Open) -> Self {
+        Self { socket, device: open.device.clone(), open: Mutex::new(Some(open)), reset: Mutex::default() }
+    }
+
+    /// Sends the peer away and closes the socket. The queues that are left find nobody.
+    pub fn close(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(open);
+    }
+
+    pub fn link(&self) -> Link {
+        Link { up: self.device.has_peer(), full_duplex: true, ..Link::default() }
+    }
+
+    pub fn fault(&self) -> Option<&'static str> {
+        self.device.fault()
+    }
+
+    pub fn takes_super_frames(&self) -> bool {
+        self.device.takes_super_frames()
+    }
+
+    pub fn read_queues(&self) -> Vec<bool> {
+        self.device.read_queues()
+    }
+
+    pub fn stats(&self) -> PortStats {
+        let reset = *self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device.stats().minus(reset)
+    }
+
+    pub fn reset_stats(&self) {
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.device.stats();
+    }
+}
+
+impl Port {
+    /// A port on a vhost-user socket, with so many pairs of queues and without an ethdev: the guest behind it uses as many of them
+    /// as it likes. Frames come and go with its offloads, so that a TCP segment of 64 KB may be one packet. The socket is made,
+    /// or connected to again and again, while the port runs; nobody waits for the peer.
+    ///
+    /// # Errors
+    /// [`PortError::Name`] for a path that no socket can have, [`PortError::LimitReached`].
+    pub fn on_vhost_user(
+        eal: &Eal,
+        name: &str,
+        path: &Path,
+        is_server: bool,
+        queues: u16,
+    ) -> Result<Self, PortError> {
+        let bytes = path.as_os_str().as_bytes();
+        let why = match bytes.len() {
+            0 => Some("the path of its socket is empty"),
+            length if length > LONGEST_PATH => Some("the path of its socket is over 107 bytes long"),
+            _ => None,
+        };
+        let bad = |why| PortError::Name { name: cut(name), why };
+        let path = CString::new(bytes).map_err(|_| bad("the path of its socket holds a NUL byte"))?;
+        if let Some(why) = why {
+            return Err(bad(why));
+        }
+        let socket = VhostSocket { socket: Socket { path, is_server }, queues };
+        Ok(Self { claim: Claim::without_ethdev(eal, name, Kind::Vhost(socket))? })
+    }
+
+    /// Opens the socket.
+    #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
+    pub(super) fn start_vhost(
+        self,
+        vhost: VhostSocket,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<Started, (Self, PortError)> {
+        let queues = vhost.queues;
+        for (what, value) in
+            [("number of receive queues", config.rx_queues), ("number of transmit queues", config.tx_queues)]
+        {
+            if value != queues {
+                let name = self.claim.name.clone();
+                let (value, min, max) = (value.into(), queues.into(), queues.into());
+                return Err((self, PortError::Range { name, what, value, min, max }));
+            }
+        }
+        let (open, pairs) = match Open::new(&vhost.socket, self.claim.id, queues, pool) {
+            Ok(opened) => opened,
+            Err((operation, words)) => {
+                return Err(self.refused(operation, words));
+            }
+        };
+        let running = Arc::new(Running::on_vhost(self.claim, pool.clone(), Vhost::new(vhost, open)));
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for (queue, (receiver, sender)) in (0..).zip(pairs) {
+            rx.push(RxQueue::on_vhost(&running, queue, receiver));
+            tx.push(TxQueue::on_vhost(&running, queue, sender));
+        }
+        Ok((StartedPort::new(running, queues, queues), rx, tx))
+    }
+
+    fn refused(self, operation: &'static str, words: Words) -> (Self, PortError) {
+        let name = self.claim.name.clone();
+        (self, PortError::Operation { name, operation, errno: Errno::EINVAL, words })
+    }
+}

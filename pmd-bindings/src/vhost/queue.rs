@@ -1,0 +1,228 @@
+//! [`Receiver`] and [`Sender`]: packets from a guest and to it.
+//!
+//! Packets are copied, both ways: a guest has no buffer of ours, and we none of a guest's. What a guest is not ready for stays
+//! with the caller; what it leaves to its device comes as a fact of the packet, and goes as a request.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dpdk_sys as sys;
+
+use super::{Device, NOBODY, feature};
+use crate::flags;
+use crate::mbuf::Segment;
+use crate::mempool::Mempool;
+use crate::port::PortId;
+
+/// After a burst of so many bytes the next one is short: super-frames of one guest do not hold up the other ports.
+const LONG_BURST: u64 = 128 << 10;
+/// Packets of a short burst.
+const SHORT: usize = 4;
+
+/// The receiving half of a queue pair.
+///
+/// A guest may enable more pairs than the port has queues: each queue receives from every so many-th one.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    device: Arc<Device>,
+    queue: usize,
+    port: PortId,
+    pool: Mempool,
+    /// The pair that comes first next time.
+    next: usize,
+    /// Whether the last burst was long.
+    is_long: bool,
+    /// As of the device when rings were last hushed.
+    generation: u32,
+}
+
+impl Receiver {
+    pub(super) fn new(device: Arc<Device>, queue: usize, port: PortId, pool: Mempool) -> Self {
+        Self { device, queue, port, pool, next: 0, is_long: false, generation: 0 }
+    }
+
+    /// The virtqueues to receive from: how many, in steps of two for each queue of the port.
+    #[inline(always)]
+    fn pairs(&self) -> usize {
+        let (pairs, queues) = (self.device.pairs.load(Ordering::Relaxed) as usize, self.device.gates.len());
+        pairs.saturating_sub(self.queue).div_ceil(queues)
+    }
+
+    #[inline(always)]
+    fn ring(&self, number: usize) -> u16 {
+        // Below twice 128.
+        (2 * (self.queue + number * self.device.gates.len()) + 1) as u16
+    }
+
+    /// Whether a guest has packets, as far as that can be told without receiving them.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
+        let _inside = self.device.gates[self.queue][0].enter();
+        let vid = self.device.vid.load(Ordering::Acquire);
+        if vid == NOBODY {
+            return false;
+        }
+        // The library counts what is available in split rings only.
+        if self.device.features.load(Ordering::Relaxed) & feature::RING_PACKED != 0 {
+            return true;
+        }
+        (0..self.pairs()).map(|number| self.ring(number)).any(|ring| {
+            // SAFETY: a peer that does not go while we are inside; the library checks the ring.
+            self.device.is_enabled(ring.into()) && unsafe { sys::rte_vhost_rx_queue_count(vid, ring) } > 0
+        })
+    }
+
+    /// Takes up to `count` packets, the first ones of `slots`, and returns how many.
+    ///
+    /// # Safety
+    /// `slots` has room for `count` pointers.
+    #[inline]
+    pub(crate) unsafe fn receive(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        let _inside = self.device.gates[self.queue][0].enter();
+        let vid = self.device.vid.load(Ordering::Acquire);
+        let pairs = self.pairs();
+        if vid == NOBODY || pairs == 0 {
+            return 0;
+        }
+        let generation = self.device.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            hush(vid, (0..pairs).map(|number| self.ring(number)));
+        }
+        let count = if self.is_long { count.min(SHORT) } else { count };
+        let mut received = 0;
+        for turn in 0..pairs {
+            let ring = self.ring((self.next + turn) % pairs);
+            if !self.device.is_enabled(ring.into()) {
+                continue;
+            }
+            let room = (count - received) as u16;
+            // SAFETY: a peer that does not go while we are inside; the library checks the ring. `slots` has so much room.
+            received += unsafe {
+                let (pool, slots) = (self.pool.raw(), slots.wrapping_add(received));
+                usize::from(sys::rte_vhost_dequeue_burst(vid, ring, pool, slots, room))
+            };
+            if received >= count {
+                break;
+            }
+        }
+        self.next = if pairs > 1 { self.next.wrapping_add(1) } else { 0 };
+        let mut bytes = 0;
+        for index in 0..received {
+            // SAFETY: the library wrote so many packets, which are ours.
+            let Some(head) = (unsafe { Segment::at(slots.wrapping_add(index)) }) else { continue };
+            head.set_port(self.port.get());
+            bytes += u64::from(head.pkt_len());
+        }
+        self.is_long = bytes > LONG_BURST;
+        if received > 0 {
+            let counters = &self.device.counters[self.queue];
+            counters.rx_packets.add(received as u64);
+            counters.rx_bytes.add(bytes);
+        }
+        received
+    }
+}
+
+/// Tells a guest that it need not notify us of packets, nor of buffers: we look.
+#[cold]
+fn hush(vid: i32, rings: impl Iterator<Item = u16>) {
+    for ring in rings {
+        for ring in [ring - 1, ring] {
+            // SAFETY: a peer that does not go while the caller is inside; the library checks the ring.
+            unsafe { sys::rte_vhost_enable_guest_notification(vid, ring, 0) };
+        }
+    }
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    device: Arc<Device>,
+    queue: usize,
+    /// Packets that were not to be given to the guest, and bytes of them, since they were last asked for.
+    refused: (u64, u64),
+}
+
+impl Sender {
+    pub(super) fn new(device: Arc<Device>, queue: usize) -> Self {
+        Self { device, queue, refused: (0, 0) }
+    }
+
+    /// What was refused of the packets that are gone, since the last question.
+    pub(crate) fn take_refused(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Sends from the front of `count` packets and returns how many are gone: taken by the guest, or not to be given to it and
+    /// counted as `tx_errors`. A guest without room leaves the rest where it is.
+    ///
+    /// # Safety
+    /// `slots` holds `count` packets; those that are gone have been freed.
+    #[inline]
+    pub(crate) unsafe fn send(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        let _inside = self.device.gates[self.queue][1].enter();
+        let vid = self.device.vid.load(Ordering::Acquire);
+        if vid == NOBODY || !self.device.is_enabled(2 * self.queue) {
+            return 0;
+        }
+        let mut gone = 0;
+        if self.device.takes_super_frames() {
+            // SAFETY: the caller's packets.
+            return unsafe { self.enqueue(vid, slots, count) };
+        }
+        // What was made for the guest before it came back without these features.
+        while gone < count {
+            // SAFETY: the caller's packets.
+            let asks = |at: usize| unsafe { Segment::at(slots.wrapping_add(at)) }.is_some_and(asks_for_work);
+            let fit = (gone..count).take_while(|&at| !asks(at)).count();
+            if fit == 0 {
+                // SAFETY: the caller's packet.
+                let bytes = unsafe { Segment::at(slots.wrapping_add(gone)) }.map_or(0, |head| head.pkt_len());
+                self.refused = (self.refused.0 + 1, self.refused.1 + u64::from(bytes));
+                // SAFETY: the caller's packet, which is gone now.
+                unsafe { sys::rte_pktmbuf_free_bulk(slots.wrapping_add(gone), 1) };
+                self.device.counters[self.queue].tx_errors.add(1);
+                gone += 1;
+                continue;
+            }
+            // SAFETY: the caller's packets.
+            let sent = unsafe { self.enqueue(vid, slots.wrapping_add(gone), fit) };
+            gone += sent;
+            if sent < fit {
+                break;
+            }
+        }
+        gone
+    }
+
+    /// Copies packets into the guest's buffers, and frees those that it got; how many that were.
+    ///
+    /// # Safety
+    /// `slots` holds `count` packets of the caller; we are inside, and `vid` is the peer.
+    #[inline(always)]
+    unsafe fn enqueue(&self, vid: i32, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
+        let ring = 2 * self.queue as u16;
+        let count = count.min(usize::from(u16::MAX)) as u16;
+        // SAFETY: the caller's promises; the library checks the ring, and keeps no packet.
+        let sent = unsafe { sys::rte_vhost_enqueue_burst(vid, ring, slots, count) }.min(count);
+        if sent == 0 {
+            return 0;
+        }
+        let sizes = (0..usize::from(sent)).map(|at| {
+            // SAFETY: packets of the caller, still.
+            unsafe { Segment::at(slots.wrapping_add(at)) }.map_or(0, |head| u64::from(head.pkt_len()))
+        });
+        let counters = &self.device.counters[self.queue];
+        counters.tx_packets.add(sent.into());
+        counters.tx_bytes.add(sizes.sum());
+        // SAFETY: the guest has copies; nobody uses these any more.
+        unsafe { sys::rte_pktmbuf_free_bulk(slots, sent.into()) };
+        sent.into()
+    }
+}
+
+/// Whether a packet's checksum is unfinished, or it is to be cut.
+fn asks_for_work(head: Segment) -> bool {
+    head.flags() & (flags::TX_L4_MASK | flags::TX_TCP_SEG) != 0
+}

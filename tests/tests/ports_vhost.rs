@@ -1,0 +1,357 @@
+//! Hundreds of vhost-user vNICs at once, that come and go under traffic; and peers that do what no monitor of a virtual machine
+//! does, beside two that pay for nothing of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tests::lab::vpc;
+use tests::vhost::{FrontEnd, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, datagram, message, number_of};
+use tests::{Daemon, Family, Lab, Workdir, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A switch with so many vNICs, whose sockets are in a folder.
+fn start(vnics: u16) -> (Lab, Workdir, Daemon) {
+    let lab = Lab::new(Family::V4);
+    let dir = Workdir::new("vhost");
+    let mut config = lab.uplink("") + &vpc("red", 100, &["10.0.0.0/16"], "");
+    for number in 1..=vnics {
+        config += &Station(number).vnic(dir.path());
+    }
+    let daemon = Daemon::start(&lab.host, &config);
+    (lab, dir, daemon)
+}
+
+fn ready(dir: &Workdir, station: Station, features: u64) -> FrontEnd {
+    FrontEnd::ready(&station.socket(dir.path()), features)
+        .unwrap_or_else(|error| panic!("{station:?}: {error}"))
+}
+
+/// Waits until so many vNICs have a peer.
+fn with_links(daemon: &Daemon, count: usize) {
+    wait_for(&format!("{count} links"), PATIENCE, || {
+        let rows = daemon.json("port list");
+        let up = |row: &&serde_json::Value| row["kind"] == "vhost-user" && row["link"] == "up";
+        (rows.as_array()?.iter().filter(up).count() == count).then_some(())
+    });
+}
+
+/// All that comes within a while, until so many datagrams were there.
+fn receive(peer: &mut FrontEnd, wanted: usize) -> Vec<u32> {
+    let end = Instant::now() + PATIENCE;
+    let mut numbers = Vec::new();
+    while numbers.len() < wanted && Instant::now() < end {
+        numbers.extend(peer.receive().unwrap().iter().filter_map(|frame| number_of(frame)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    numbers
+}
+
+#[test]
+fn ports_two_hundred_vhost_vnics_are_up_at_once_and_come_and_go_under_traffic() {
+    const VNICS: u16 = 200;
+    let (_lab, dir, daemon) = start(VNICS);
+    let all: Vec<Station> = (1..=VNICS).map(Station).collect();
+    let mut peers: Vec<FrontEnd> = all.iter().map(|station| ready(&dir, *station, PLAIN)).collect();
+    with_links(&daemon, usize::from(VNICS));
+    // Each to the next one, all at once.
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let next = all[(at + 1) % all.len()];
+        for number in 0..10 {
+            peer.send(&datagram(all[at], next, at as u32 * 100 + number)).unwrap();
+        }
+    }
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let from = (at + all.len() - 1) % all.len();
+        let expected: Vec<u32> = (0..10).map(|number| from as u32 * 100 + number).collect();
+        assert_eq!(receive(peer, 10), expected, "{:?}", all[at]);
+    }
+    let drops = daemon.json("show drops");
+    assert_eq!(drops, serde_json::json!({}), "nothing was lost");
+
+    // Two go on for as long as others go and come.
+    let (first, second) = (peers.remove(0), peers.remove(0));
+    let honest = Honest::start([first, second], [all[0], all[1]]);
+    for round in 0..5u16 {
+        let station = all[usize::from(10 + round)];
+        daemon.ctl(&format!("vnic del {}", station.name()));
+        assert!(!station.socket(dir.path()).exists(), "the socket goes with the vNIC");
+        let mac = format!("02:00:00:0a:00:{:02x}", station.0);
+        daemon.ctl(&format!(
+            "vnic add {} vpc red mac {mac} vips 10.0.0.{} port vhost-user path={}",
+            station.name(),
+            station.0,
+            station.socket(dir.path()).display()
+        ));
+        let mut peer = ready(&dir, station, PLAIN);
+        wait_for("the new peer to be heard", PATIENCE, || {
+            peer.send(&datagram(station, all[5], 7)).ok()?;
+            (!receive_some(&mut peers[3]).is_empty()).then_some(())
+        });
+        peers[usize::from(8 + round)] = peer;
+    }
+    honest.stop();
+    with_links(&daemon, usize::from(VNICS) - 2);
+    drop(peers);
+    with_links(&daemon, 0);
+    daemon.stop();
+}
+
+fn receive_some(peer: &mut FrontEnd) -> Vec<u32> {
+    peer.receive().unwrap().iter().filter_map(|frame| number_of(frame)).collect()
+}
+
+/// Two peers that send to each other all the time, far below what the switch can do, and count what does not come.
+struct Honest {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<[(u32, Vec<u32>); 2]>,
+}
+
+impl Honest {
+    fn start(mut peers: [FrontEnd; 2], stations: [Station; 2]) -> Honest {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::spawn(move || {
+            let mut books = [(0u32, Vec::new()), (0, Vec::new())];
+            let mut last = Instant::now();
+            loop {
+                let is_over = ends.load(Ordering::Relaxed);
+                if is_over && last.elapsed() > Duration::from_secs(2) {
+                    return books;
+                }
+                for side in 0..2 {
+                    if !is_over {
+                        let frame = datagram(stations[side], stations[1 - side], books[side].0);
+                        // A ring that is full is no loss: the switch has not taken it.
+                        books[side].0 += u32::from(peers[side].send(&frame).is_ok());
+                        last = Instant::now();
+                    }
+                    // The enemy's may come, too.
+                    let came = receive_some(&mut peers[side]).into_iter().filter(|number| number >> 30 == 0);
+                    books[1 - side].1.extend(came);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Honest { over, thread }
+    }
+
+    /// Everything that was sent has come, in order.
+    #[track_caller]
+    fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for (sent, came) in self.thread.join().unwrap() {
+            assert!(sent > 100, "only {sent} were sent");
+            let expected: Vec<u32> = (0..sent).collect();
+            assert!(came == expected, "{} of {sent} came", came.len());
+        }
+    }
+}
+
+/// A switch with two honest vNICs and a third one, whose peer is to be the enemy.
+struct Siege {
+    daemon: Daemon,
+    honest: Option<Honest>,
+    dir: Workdir,
+    _lab: Lab,
+}
+
+const ENEMY: Station = Station(3);
+
+impl Siege {
+    fn start() -> Siege {
+        let (lab, dir, daemon) = start(3);
+        let stations = [Station(1), Station(2)];
+        let honest = Honest::start(stations.map(|station| ready(&dir, station, PLAIN)), stations);
+        with_links(&daemon, 2);
+        Siege { daemon, honest: Some(honest), dir, _lab: lab }
+    }
+
+    fn connect(&self) -> FrontEnd {
+        FrontEnd::connect(&ENEMY.socket(self.dir.path())).expect("the socket is there")
+    }
+
+    /// A peer of the third vNIC, when the port is there to be connected to.
+    fn enemy(&self, features: u64) -> FrontEnd {
+        wait_for("the port of the third vNIC", PATIENCE, || {
+            FrontEnd::ready(&ENEMY.socket(self.dir.path()), features).ok()
+        })
+    }
+
+    /// The third vNIC serves a peer that behaves, again; and the honest ones never lost anything.
+    fn stop(mut self) {
+        let mut peer = self.enemy(PLAIN);
+        wait_for("the third vNIC to be heard", PATIENCE, || {
+            let heard = || self.daemon.figure("show vnic v3", "/0/rx-packets");
+            let before = heard();
+            peer.send(&datagram(ENEMY, Station(1), 1 << 30)).ok()?;
+            std::thread::sleep(Duration::from_millis(50));
+            (heard() > before).then_some(())
+        });
+        drop(peer);
+        self.honest.take().unwrap().stop();
+        self.daemon.assert_conserved();
+        self.daemon.stop();
+    }
+}
+
+/// Numbers without a pattern (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+#[test]
+fn hostile_vhost_messages_in_any_order_end_with_their_own_connection() {
+    let siege = Siege::start();
+    let mut dice = Dice(1);
+    for round in 0..300 {
+        let mut peer = siege.connect();
+        // Some begin as they should.
+        if round % 3 > 0 && peer.agree(OFFLOADS).is_ok() {
+            let _ = peer.share(MEMORY).and_then(|()| peer.set_up(1));
+        }
+        for _ in 0..20 {
+            let number = (dice.roll() % 44) as u32;
+            let size = match dice.roll() % 8 {
+                0 => dice.roll() as u32,
+                1 => 0,
+                _ => (dice.roll() % 300) as u32,
+            };
+            // As much as is said, or less; small numbers more often than others.
+            let bytes =
+                (size as usize).min(400).saturating_sub(if dice.roll().is_multiple_of(3) { 7 } else { 0 });
+            let payload: Vec<u8> =
+                (0..bytes).map(|at| if at % 4 == 0 { dice.roll() as u8 % 5 } else { 0 }).collect();
+            let files: Vec<BorrowedFd<'_>> = (0..dice.roll() % 4).map(|_| peer.memory.as_fd()).collect();
+            let flags = if dice.roll().is_multiple_of(2) { 1 } else { 9 };
+            if peer.send_raw(number, flags, size, &payload, &files).is_err() {
+                break;
+            }
+        }
+    }
+    siege.stop();
+}
+
+#[test]
+fn hostile_vhost_memory_that_is_taken_back_takes_its_own_port_down() {
+    let siege = Siege::start();
+    for round in 0..4 {
+        let mut peer = siege.enemy(PLAIN);
+        match round {
+            // While nothing is said.
+            0 => peer.memory.set_len(0).unwrap(),
+            // Of what it sends.
+            1 => {
+                peer.memory.set_len(0x1_0000).unwrap();
+                let _ = peer.describe(1, 0, 0x1_0000, 100, 0, 0).and_then(|()| peer.offer(1, 0));
+            }
+            // While the library looks for a ring.
+            2 => {
+                peer.memory.set_len(0).unwrap();
+                let _ = peer.place(1, [0x3000, 0x4000, 0x5000]);
+            }
+            // And of what was not set up yet.
+            _ => {
+                drop(peer);
+                peer = siege.connect();
+                peer.agree(PLAIN).unwrap();
+                peer.share(MEMORY).unwrap();
+                peer.memory.set_len(0).unwrap();
+                let _ = peer.set_up(1);
+            }
+        }
+        if round < 2 {
+            wait_for("the port to go down", PATIENCE, || {
+                let events = siege.daemon.ctl("show events");
+                (events.matches("taken back memory").count() > round).then_some(())
+            });
+        }
+        drop(peer);
+    }
+    siege.stop();
+}
+
+#[test]
+fn hostile_vhost_notifications_never_hold_a_worker_up() {
+    let siege = Siege::start();
+    for kind in 0..3 {
+        let mut peer = siege.enemy(PLAIN);
+        let full = eventfd();
+        full.write(u64::MAX - 1).unwrap();
+        let pipe = std::io::pipe().unwrap();
+        let file = if kind == 1 { pipe.1.as_fd() } else { full.as_fd() };
+        for ring in 0..2u64 {
+            let _ = peer.tell(message::SET_VRING_CALL, &ring.to_ne_bytes(), &[file]);
+        }
+        if kind == 2 {
+            // It does not block, until the peer has it so.
+            nix::fcntl::fcntl(&full, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+        }
+        for number in 0..u32::from(SLOTS) {
+            let _ = peer.send(&datagram(ENEMY, Station(1), 1 << 30 | number));
+        }
+        std::thread::sleep(Duration::from_millis(700));
+    }
+    // What the enemy got through is not of the honest ones' numbers.
+    siege.stop();
+}
+
+fn eventfd() -> nix::sys::eventfd::EventFd {
+    nix::sys::eventfd::EventFd::new().unwrap()
+}
+
+#[test]
+fn hostile_vhost_rings_that_run_wild_harm_nobody_else() {
+    let siege = Siege::start();
+    let mut dice = Dice(2);
+    const NEXT: u16 = 1;
+    const WRITE: u16 = 2;
+    const INDIRECT: u16 = 4;
+    for round in 0..40 {
+        let features = if round % 2 == 0 { OFFLOADS | 1 << 28 } else { PLAIN };
+        let mut peer = siege.enemy(features);
+        for _ in 0..30 {
+            let slot = (dice.roll() % u64::from(SLOTS)) as u16;
+            let ring = (dice.roll() % 2) as u32;
+            let address = match dice.roll() % 5 {
+                0 => MEMORY - dice.roll() % 64,
+                1 => dice.roll(),
+                2 => u64::MAX - dice.roll() % 4096,
+                _ => 0x1_0000 + dice.roll() % 0x1_0000,
+            };
+            let length = match dice.roll() % 5 {
+                0 => 0,
+                1 => (dice.roll() % 14) as u32,
+                2 => dice.roll() as u32,
+                _ => (dice.roll() % 3000) as u32,
+            };
+            let flags = [0, NEXT, WRITE, NEXT | WRITE, INDIRECT][(dice.roll() % 5) as usize];
+            let next = if dice.roll().is_multiple_of(2) { slot } else { dice.roll() as u16 };
+            peer.describe(ring, slot, address, length, flags, next).unwrap();
+            match dice.roll() % 6 {
+                0 => peer.set_available(ring, dice.roll() as u16).unwrap(),
+                _ => peer.offer(ring, slot).unwrap(),
+            }
+        }
+        // And headers that lie about checksums and segments.
+        for _ in 0..20 {
+            let mut header: Vec<u8> = (0..12).map(|_| dice.roll() as u8).collect();
+            header[0] &= 3;
+            header[1] = [0, 1, 3, 4, 5, 0x81, 0xff][(dice.roll() % 7) as usize];
+            let _ = peer.send_with(&header, &datagram(ENEMY, Station(1 + (dice.roll() % 2) as u16), 1 << 30));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    siege.stop();
+}
