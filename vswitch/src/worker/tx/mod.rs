@@ -5,19 +5,22 @@
 //! flow, which one worker handles, stay in order. A queue that the port's peer has not enabled is *diverted*: its
 //! owner hands over to the owner of an enabled one, as the others do.
 //!
-//! What waits for a port is bounded per port, whatever the number of workers ([`MAX_WAITING`]), and nothing waits
-//! where nobody reads: without a link, or after [`STALL_NS`] in which a queue took nothing, packets are dropped at
-//! once, by name. `refusal.rs` has what becomes of packets that a queue does not take.
+//! What waits for a port is bounded in packets, whatever the number of workers ([`MAX_WAITING`]), and in buffers, whatever
+//! the length of the packets: a super-frame of 64 KB has 33 buffers. All that waits on account of one worker is bounded,
+//! too ([`WORKER_ROOM`]), and no port has more of that than is left (a dynamic threshold; Choudhury and Hahne, 1998): so
+//! however many peers stop reading, the next port finds room. Nothing waits where nobody reads: without a link, or after
+//! [`STALL_NS`] in which a queue took nothing, packets are dropped at once, by name. `refusal.rs` has what becomes of
+//! packets that a queue does not take.
 
 mod refusal;
+mod ring;
 mod set;
+mod state;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crossbeam::queue::ArrayQueue;
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
 use pipelines::{Now, Sink};
@@ -27,61 +30,39 @@ use wire::PacketBuf;
 use super::stats::WorkerStats;
 pub use refusal::STALL_NS;
 use refusal::TxRefusal;
+use ring::HAND_OFFS;
+pub use ring::{Ring, ring};
 use set::PortSet;
+pub use state::PortState;
 
 /// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
 /// each of many queues has room for [`MIN_BUFFER`].
 const BUFFERS: usize = 128;
 /// Packets that the buffer of each queue has room for at least.
 const MIN_BUFFER: usize = 32;
-/// Slots of all rings to a port that are in use at a time.
-const HAND_OFFS: usize = 512;
 /// Packets that wait for a port of up to four queues at most, whatever the number of workers; each further queue
 /// may have `MIN_BUFFER` more.
 pub const MAX_WAITING: usize = BUFFERS + HAND_OFFS;
+/// Buffers that wait on account of one worker at most, in front of its own queues and in the rings that it fills. Each
+/// queue and each ring may have one packet beyond that: it is on its way, and a free queue takes it at once.
+pub const WORKER_ROOM: usize = 4096;
+/// After so many packets for full rings it is counted again what is in them, and after so long.
+const RECOUNT: u32 = 64;
+/// See [`RECOUNT`].
+const RECOUNT_NS: u64 = 50_000;
 
-/// A ring to the worker that owns a queue.
-pub type Ring = Arc<ArrayQueue<Mbuf>>;
-
-/// A ring to a port that so many workers hand packets over to.
-pub fn ring(workers: usize) -> Ring {
-    Arc::new(ArrayQueue::new((HAND_OFFS / workers.max(1)).max(1)))
+/// Packets in the buffer of one of so many queues, and the buffers that they may have: as many again, for packets in
+/// several.
+fn own_sizes(queues: usize) -> (usize, usize) {
+    let packets = (BUFFERS / queues.max(1)).max(MIN_BUFFER);
+    (packets, 2 * packets)
 }
 
-/// What control knows of a port and its workers want to know.
-#[derive(Debug)]
-pub struct PortState {
-    /// False without a link, or without a peer.
-    link: AtomicBool,
-    /// The longest frame that the driver takes.
-    max_frame: AtomicU32,
-}
-
-impl PortState {
-    /// A port with a link, for frames of up to so many bytes.
-    pub fn new(max_frame: u32) -> Self {
-        Self { link: AtomicBool::new(true), max_frame: AtomicU32::new(max_frame) }
-    }
-
-    /// Tells whether somebody is there to read.
-    pub fn set_link(&self, up: bool) {
-        self.link.store(up, Ordering::Relaxed);
-    }
-
-    /// Whether somebody is there to read.
-    pub fn link(&self) -> bool {
-        self.link.load(Ordering::Relaxed)
-    }
-
-    /// Sets the longest frame.
-    pub fn set_max_frame(&self, bytes: u32) {
-        self.max_frame.store(bytes, Ordering::Relaxed);
-    }
-
-    /// The longest frame.
-    pub fn max_frame(&self) -> u32 {
-        self.max_frame.load(Ordering::Relaxed)
-    }
+/// Buffers that may wait for a port of so many transmit queues on so many workers.
+pub fn most_buffers(queues: usize, workers: usize) -> usize {
+    let queues = queues.clamp(1, workers.max(1));
+    let handing = workers.saturating_sub(queues);
+    queues * own_sizes(queues).1 + handing * ring::sizes(handing).1
 }
 
 /// A transmit queue for the worker that is to own it.
@@ -97,13 +78,45 @@ pub struct OwnQueue {
 struct Own {
     queue: TxQueue,
     buffer: Burst,
-    /// Bytes in the buffer.
-    bytes: u64,
+    held: Held,
+    /// Buffers of the pool that the packets in `buffer` may have.
+    room: usize,
     /// The longest frame, as it was when the buffer was last flushed.
     max_frame: usize,
     refusal: TxRefusal,
     rings: Vec<Ring>,
     port: Arc<PortState>,
+}
+
+/// What packets amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    bytes: u64,
+    /// Buffers of the pool, one for each segment.
+    buffers: usize,
+}
+
+impl Held {
+    fn of(burst: &Burst) -> Self {
+        burst.iter().fold(Self::default(), |sum, packet| Self {
+            bytes: sum.bytes + packet.len() as u64,
+            buffers: sum.buffers + packet.segment_count(),
+        })
+    }
+
+    #[inline(always)]
+    fn add(&mut self, bytes: usize, buffers: usize) {
+        self.bytes += bytes as u64;
+        self.buffers += buffers;
+    }
+}
+
+impl Own {
+    /// True when so many buffers more may wait, with `left` of the worker's room.
+    #[inline(always)]
+    fn has_room(&self, buffers: usize, left: usize) -> bool {
+        self.buffer.is_empty() || self.held.buffers + buffers <= self.room.min(left)
+    }
 }
 
 /// On lines of its own: the worker writes it for every packet.
@@ -125,6 +138,13 @@ pub struct TxPaths {
     with_rings: PortSet,
     /// Packets in buffers and rings, less those taken out of other workers' rings; published once a burst.
     queued: u64,
+    /// Buffers in front of own queues.
+    waiting: usize,
+    /// Buffers in the rings that this worker fills, or more: what was taken out is counted now and then.
+    handed: usize,
+    /// When that was, and packets for rings since.
+    counted_ns: u64,
+    since_counted: u32,
     /// The time of this turn.
     now_ns: u64,
     stats: Arc<WorkerStats>,
@@ -137,6 +157,10 @@ impl TxPaths {
             dirty: PortSet::default(),
             with_rings: PortSet::default(),
             queued: 0,
+            waiting: 0,
+            handed: 0,
+            counted_ns: 0,
+            since_counted: 0,
             now_ns: 0,
             stats,
         }
@@ -153,11 +177,20 @@ impl TxPaths {
         if !rings.is_empty() {
             self.with_rings.insert(port);
         }
-        let buffer = Burst::with_capacity((BUFFERS / queues.max(1)).max(MIN_BUFFER));
+        let (packets, room) = own_sizes(queues);
+        let buffer = Burst::with_capacity(packets);
         let max_frame = state.max_frame() as usize;
         let refusal = TxRefusal::default();
-        *self.path_mut(port) =
-            TxPath::Own(Own { queue, buffer, bytes: 0, max_frame, refusal, rings, port: state });
+        *self.path_mut(port) = TxPath::Own(Own {
+            queue,
+            buffer,
+            held: Held::default(),
+            room,
+            max_frame,
+            refusal,
+            rings,
+            port: state,
+        });
     }
 
     /// The way to a port; there are as many as the highest index needs.
@@ -251,12 +284,13 @@ impl TxPaths {
     #[inline]
     fn sent(&mut self, port: PortIndex, sent: usize) {
         let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
-        let left = if own.buffer.is_empty() { 0 } else { bytes_of(&own.buffer) };
+        let left = if own.buffer.is_empty() { Held::default() } else { Held::of(&own.buffer) };
         let (refused, refused_bytes) = own.queue.take_refused();
         let counters = &self.stats.ports[usize::from(port)];
         counters.tx_packets.add((sent as u64).saturating_sub(refused));
-        counters.tx_bytes.add((own.bytes - left).saturating_sub(refused_bytes));
-        own.bytes = left;
+        counters.tx_bytes.add((own.held.bytes - left.bytes).saturating_sub(refused_bytes));
+        self.waiting -= own.held.buffers - left.buffers;
+        own.held = left;
         self.stats.pipeline.sent.add((sent as u64).saturating_sub(refused));
         self.queued = self.queued.wrapping_sub(sent as u64);
         if own.buffer.is_empty() {
@@ -266,6 +300,44 @@ impl TxPaths {
         if refused > 0 {
             self.count_drops(port, DropReason::TX_REFUSED, refused);
         }
+    }
+
+    /// Counts what waits at a port after packets have left without being sent.
+    fn recount(&mut self, port: PortIndex) {
+        let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get_mut(usize::from(port)) else {
+            return;
+        };
+        let left = Held::of(&own.buffer);
+        self.waiting -= own.held.buffers - left.buffers;
+        own.held = left;
+        if own.buffer.is_empty() {
+            self.dirty.remove(port);
+        }
+    }
+
+    /// Buffers that may still wait on account of this worker.
+    #[inline(always)]
+    fn room_left(&self) -> usize {
+        WORKER_ROOM.saturating_sub(self.waiting + self.handed)
+    }
+
+    /// Counts what is in the rings that this worker fills, unless it did just now.
+    #[cold]
+    fn count_handed(&mut self) {
+        self.since_counted += 1;
+        if self.since_counted < RECOUNT && self.now_ns.saturating_sub(self.counted_ns) < RECOUNT_NS {
+            return;
+        }
+        (self.counted_ns, self.since_counted) = (self.now_ns, 0);
+        self.handed = self.rings_out().map(|ring| ring.buffers()).sum();
+    }
+
+    /// The rings that this worker fills.
+    fn rings_out(&self) -> impl Iterator<Item = &Ring> {
+        self.paths.iter().filter_map(|path| match path {
+            TxPath::HandOff(ring) | TxPath::Diverted(_, ring) => Some(ring),
+            TxPath::Own(_) | TxPath::None => None,
+        })
     }
 
     /// Takes over what other workers have for the ports of this one. Returns how many packets came.
@@ -288,7 +360,8 @@ impl TxPaths {
         for ring in &own.rings {
             // No more than the buffer holds: the ring keeps the rest, and its bound does the dropping.
             while !own.buffer.is_full()
-                && let Some(packet) = ring.pop()
+                && own.has_room(1, WORKER_ROOM.saturating_sub(self.waiting))
+                && let Some((packet, buffers)) = ring.pop()
             {
                 taken += 1;
                 if packet.len() > own.max_frame {
@@ -296,7 +369,8 @@ impl TxPaths {
                     continue;
                 }
                 self.dirty.insert(port);
-                own.bytes += packet.len() as u64;
+                own.held.add(packet.len(), buffers);
+                self.waiting += buffers;
                 if own.buffer.push(packet).is_err() {
                     break;
                 }
@@ -351,31 +425,51 @@ impl TxPaths {
                 self.send_own(port, packet);
             }
             Some(TxPath::Own(_)) => self.send_own(port, packet),
-            Some(TxPath::HandOff(ring) | TxPath::Diverted(_, ring)) => match ring.push(packet) {
-                Ok(()) => self.queued = self.queued.wrapping_add(1),
-                Err(packet) => self.refuse(port, packet, DropReason::TX_HANDOFF_FULL),
-            },
+            Some(TxPath::HandOff(_) | TxPath::Diverted(..)) => self.hand_over(port, packet),
             Some(TxPath::None) | None => self.refuse(port, packet, DropReason::PORT_DOWN),
+        }
+    }
+
+    /// A packet for a queue of another worker.
+    fn hand_over(&mut self, port: PortIndex, packet: Mbuf) {
+        let buffers = packet.segment_count();
+        if self.room_left() < WORKER_ROOM / 2 {
+            self.count_handed();
+        }
+        let left = self.room_left();
+        let Some(TxPath::HandOff(ring) | TxPath::Diverted(_, ring)) = self.paths.get(usize::from(port))
+        else {
+            return self.refuse(port, packet, DropReason::PORT_DOWN);
+        };
+        match ring.push(packet, buffers, left) {
+            Ok(()) => {
+                self.handed += buffers;
+                self.queued = self.queued.wrapping_add(1);
+            }
+            Err(packet) => self.refuse(port, packet, DropReason::TX_HANDOFF_FULL),
         }
     }
 
     /// A packet for an own queue whose buffer may be full.
     fn send_own(&mut self, port: PortIndex, packet: Mbuf) {
-        if let Some(TxPath::Own(own)) = self.paths.get(usize::from(port))
-            && own.buffer.is_full()
-        {
-            self.flush_port(port);
-        }
-        let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
-        let len = packet.len() as u64;
-        match own.buffer.push(packet) {
-            Ok(()) => {
-                own.bytes += len;
+        let (len, buffers) = (packet.len(), packet.segment_count());
+        for may_flush in [true, false] {
+            let left = self.room_left();
+            let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { break };
+            if !own.buffer.is_full() && own.has_room(buffers, left) {
+                own.held.add(len, buffers);
+                self.waiting += buffers;
                 self.dirty.insert(port);
                 self.queued = self.queued.wrapping_add(1);
+                // There is room: it was asked just now.
+                let _ = own.buffer.push(packet);
+                return;
             }
-            Err(packet) => self.refuse(port, packet, DropReason::TX_FULL),
+            if may_flush {
+                self.flush_port(port);
+            }
         }
+        self.refuse(port, packet, DropReason::TX_FULL);
     }
 }
 
@@ -383,12 +477,14 @@ impl Sink<Mbuf> for TxPaths {
     #[inline(always)]
     fn send(&mut self, port: PortIndex, packet: Mbuf) {
         let mut packet = packet;
+        let left = self.room_left();
         if let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) {
-            let len = packet.len();
-            if len <= own.max_frame {
+            let (len, buffers) = (packet.len(), packet.segment_count());
+            if len <= own.max_frame && own.has_room(buffers, left) {
                 match own.buffer.push(packet) {
                     Ok(()) => {
-                        own.bytes += len as u64;
+                        own.held.add(len, buffers);
+                        self.waiting += buffers;
                         self.dirty.insert(port);
                         self.queued = self.queued.wrapping_add(1);
                         return;
@@ -399,9 +495,4 @@ impl Sink<Mbuf> for TxPaths {
         }
         self.send_uncommon(port, packet);
     }
-}
-
-/// Bytes of the packets in a burst.
-fn bytes_of(burst: &Burst) -> u64 {
-    burst.iter().map(|packet| packet.len() as u64).sum()
 }

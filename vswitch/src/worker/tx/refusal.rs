@@ -2,7 +2,7 @@
 //!
 //! | what | becomes of it |
 //! |---|---|
-//! | the queue is full | packets wait in the buffer; more are dropped as `tx-full` |
+//! | the queue is full | packets wait in the buffer; more are dropped as `tx-full`, as are the last ones beyond the worker's room |
 //! | no link, no peer | all that waits is dropped at once as `link-down` |
 //! | nothing was taken for [`STALL_NS`] | all that waits is dropped as `tx-stalled`, and from then on what comes is tried once |
 //! | the driver takes those behind the first packet, and not that | the first is dropped as `tx-refused` |
@@ -45,7 +45,8 @@ impl TxPaths {
         let now = self.now_ns;
         let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port)) else { return };
         if sent > 0 {
-            return own.refusal.over();
+            own.refusal.over();
+            return self.cut_to_room(port);
         }
         if !own.port.link() {
             own.refusal.over();
@@ -60,6 +61,28 @@ impl TxPaths {
         }
         if for_ns > DOUBT_NS && own.buffer.len() > 1 {
             self.pass_by_first(port);
+        }
+        self.cut_to_room(port);
+    }
+
+    /// Drops the last packets of a buffer whose queue is full, as far as all that waits is more than the worker's room.
+    fn cut_to_room(&mut self, port: PortIndex) {
+        if self.room_left() > 0 {
+            return;
+        }
+        self.count_handed();
+        let mut lost = 0;
+        while self.waiting + self.handed > super::WORKER_ROOM
+            && let Some(TxPath::Own(own)) = self.paths.get_mut(usize::from(port))
+            && let Some(last) = own.buffer.pop()
+        {
+            drop(last);
+            lost += 1;
+            self.recount(port);
+        }
+        if lost > 0 {
+            self.queued = self.queued.wrapping_sub(lost);
+            self.count_drops(port, DropReason::TX_FULL, lost);
         }
     }
 
@@ -84,10 +107,7 @@ impl TxPaths {
         }
         own.buffer.as_mut_slice().rotate_left(1);
         drop(own.buffer.pop());
-        own.bytes = super::bytes_of(&own.buffer);
-        if own.buffer.is_empty() {
-            self.dirty.remove(port);
-        }
+        self.recount(port);
         self.queued = self.queued.wrapping_sub(1);
         self.count_drops(port, DropReason::TX_REFUSED, 1);
     }
@@ -99,8 +119,7 @@ impl TxPaths {
         };
         let lost = own.buffer.len() as u64;
         own.buffer.clear();
-        own.bytes = 0;
-        self.dirty.remove(port);
+        self.recount(port);
         self.queued = self.queued.wrapping_sub(lost);
         self.count_drops(port, reason, lost);
         lost
@@ -109,14 +128,25 @@ impl TxPaths {
     /// Moves what waits for a diverted queue into the ring to the other owner.
     #[cold]
     pub(super) fn pass_on(&mut self, port: PortIndex) {
+        let left = self.room_left();
         let Some(TxPath::Diverted(own, ring)) = self.paths.get_mut(usize::from(port)) else { return };
-        let mut lost = 0;
+        // What moves has its room already.
+        let (mut lost, mut left) = (0, left + own.held.buffers);
         for packet in own.buffer.drain() {
-            lost += u64::from(ring.push(packet).is_err());
+            let buffers = packet.segment_count();
+            match ring.push(packet, buffers, left) {
+                Ok(()) => {
+                    self.handed += buffers;
+                    left = left.saturating_sub(buffers);
+                }
+                Err(packet) => {
+                    drop(packet);
+                    lost += 1;
+                }
+            }
         }
-        own.bytes = 0;
         own.refusal.over();
-        self.dirty.remove(port);
+        self.recount(port);
         if lost > 0 {
             self.queued = self.queued.wrapping_sub(lost);
             self.count_drops(port, DropReason::TX_HANDOFF_FULL, lost);

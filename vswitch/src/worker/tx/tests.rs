@@ -1,5 +1,7 @@
 //! Ways out over real queues: rings that fill, links that go, drivers that refuse.
 
+mod buffers;
+
 use pipelines::counters::PipelineCounters;
 use pmd::{Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
 
