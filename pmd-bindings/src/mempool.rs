@@ -104,6 +104,20 @@ impl Mempool {
         self.inner.in_use()
     }
 
+    /// Free buffers, those in caches of threads included. Exact when no thread allocates or frees meanwhile.
+    pub fn available(&self) -> usize {
+        // SAFETY: the pool is live (`inner`); the count is read without locks, as documented.
+        let count = unsafe { sys::rte_mempool_avail_count(self.raw()) };
+        count as usize
+    }
+
+    /// Free buffers that threads keep for themselves, likewise.
+    pub fn cached(&self) -> usize {
+        // SAFETY: the pool is live (`inner`); lengths of caches are read without locks.
+        let count = unsafe { sys::dpdk_sys_mempool_cached(self.raw()) };
+        count as usize
+    }
+
     /// Buffers in all.
     pub fn capacity(&self) -> usize {
         // SAFETY: the pool is live (`inner`), and its size never changes.

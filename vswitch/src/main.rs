@@ -12,6 +12,7 @@ use vswitch::control::client::Client;
 use vswitch::daemon;
 use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
 use vswitch::nic_check::{self, Device, HostView};
+use vswitch::switch::pool_size::Shortage;
 
 /// Jakiro vswitch: a software switch for clouds that carry RDMA and TCP together.
 #[derive(Parser)]
@@ -144,6 +145,10 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Check { config } => {
             let parsed = daemon::read_config(&config)?;
+            let shortage = vswitch::switch::pool_size::check(&parsed);
+            if let Some(Shortage { text, .. }) = shortage.as_ref().filter(|shortage| shortage.is_fatal) {
+                anyhow::bail!("{}: {text}", config.display());
+            }
             let mut out = std::io::stdout().lock();
             writeln!(
                 out,
@@ -156,6 +161,9 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             )?;
             if let Some(note) = vswitch::switch::offload::note(&parsed) {
                 writeln!(out, "note: {note}")?;
+            }
+            if let Some(Shortage { text, .. }) = shortage {
+                writeln!(out, "note: {text}")?;
             }
             for (whose, quota) in vswitch::rdma::shares(&parsed) {
                 writeln!(

@@ -2,6 +2,7 @@
 //!
 //! Reads counters only; how they are laid out for people is the shell's business.
 
+pub mod buffers;
 pub mod flow;
 pub mod qos;
 pub mod qps;

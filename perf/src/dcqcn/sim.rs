@@ -234,7 +234,7 @@ impl Sim<'_> {
             self.left(n, false);
             return;
         }
-        let offer = Offer { bytes, tunnel: 0, kind };
+        let offer = Offer { bytes, tunnel: 0, buffers: 1, kind };
         let over_rate = OverRate { red: &self.setup.red, queues: QueueLimits::default() };
         match self.dhtb.offer(leaf, n, offer, over_rate, self.now_ns) {
             ShaperVerdict::Send(n) => self.left(n, false),
@@ -271,7 +271,7 @@ impl Sim<'_> {
             let class = if matches!(self.states[n], State::Tcp(_)) { Class::Tcp } else { Class::Rdma };
             let leaf = self.tree.leaf(Direction::Out, self.setup.flows[n].vnic, class);
             let debt = self.tree.view(self.tree.leaf_node(leaf), self.now_ns).debt;
-            let held = f64::from(self.dhtb.depth(leaf).1) + debt as f64;
+            let held = f64::from(self.dhtb.depth(leaf).bytes) + debt as f64;
             let trace = &mut self.traces[n];
             trace.rate.push((at, trace.bytes as f64 * 8.0 / seconds));
             trace.marks.push((at, trace.marked as f64 / seconds));

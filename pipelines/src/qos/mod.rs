@@ -17,6 +17,7 @@ mod tree;
 
 pub use bucket::BitsPerSec;
 pub use divider::{Divider, EPOCH_NS};
+pub use queue::Depth;
 pub use token_cache::{QUANTUM_MAX, RedProfile, TokenDecision, TrafficKind};
 pub use tree::{Class, Leaf, LeafRates, NodeId, NodeLimits, NodeView, Tree, TreeSize};
 
@@ -24,13 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bucket::Stamp;
-use queue::{Full, Queues, Room};
+use queue::{Full, Queues, Room, Size};
 use token_cache::{Need, TokenCaches};
 
 /// How much may wait on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Packets of a class.
+    /// Packets of a class; a packet in several buffers counts as so many.
     pub packets: u32,
     /// Bytes of a class.
     pub bytes: u32,
@@ -66,6 +67,8 @@ pub struct Offer {
     pub bytes: u32,
     /// Bytes of the tunnel's headers, which only the link pays for.
     pub tunnel: u32,
+    /// Packet buffers that it is in.
+    pub buffers: u32,
     /// Which of the classes' rules hold for it: what keeps RDMA alive goes first, what cannot be marked waits.
     pub kind: TrafficKind,
 }
@@ -101,10 +104,10 @@ pub struct Dhtb<T> {
 }
 
 impl<T> Dhtb<T> {
-    /// The part of a worker, which keeps up to `packets` packets waiting.
-    pub fn new(tree: Arc<Tree>, packets: u32, seed: u64) -> Self {
+    /// The part of a worker, which keeps packets of up to so many buffers waiting.
+    pub fn new(tree: Arc<Tree>, buffers: u32, seed: u64) -> Self {
         let leaves = tree.leaves();
-        Self { caches: TokenCaches::new(leaves, seed), queues: Queues::new(leaves, packets), tree }
+        Self { caches: TokenCaches::new(leaves, seed), queues: Queues::new(leaves, buffers), tree }
     }
 
     /// The tree that all workers draw from.
@@ -124,8 +127,8 @@ impl<T> Dhtb<T> {
         self.queues.due_ns()
     }
 
-    /// Packets and bytes of a class waiting here.
-    pub fn depth(&self, leaf: Leaf) -> (u32, u32) {
+    /// What waits here of a class.
+    pub fn depth(&self, leaf: Leaf) -> Depth {
         self.queues.depth(leaf)
     }
 
@@ -141,7 +144,7 @@ impl<T> Dhtb<T> {
         &mut self,
         leaf: Leaf,
         item: T,
-        Offer { bytes, tunnel, kind }: Offer,
+        Offer { bytes, tunnel, buffers, kind }: Offer,
         OverRate { red, queues: limits }: OverRate,
         now_ns: u64,
     ) -> ShaperVerdict<T> {
@@ -158,15 +161,15 @@ impl<T> Dhtb<T> {
             }
         };
         // TCP slows down by what it loses. RDMA does not: it has all the room that there is.
-        let (packets, waiting) = self.queues.depth(leaf);
-        let held = u64::from(waiting.saturating_add(bytes));
+        let depth = self.queues.depth(leaf);
+        let held = u64::from(depth.bytes.saturating_add(bytes));
         let late = |limit: u64| self.tree.slowest(leaf).time_ns(held) > limit;
-        if kind == TrafficKind::Tcp && packets >= QueueLimits::LEAST && late(limits.time_ns) {
+        if kind == TrafficKind::Tcp && depth.packets >= QueueLimits::LEAST && late(limits.time_ns) {
             return ShaperVerdict::ClassFull(item);
         }
-        let most = Room { packets: limits.packets * room, bytes: limits.bytes * room };
+        let most = Room { buffers: limits.packets * room, bytes: limits.bytes * room };
         let waiting = WaitingPacket { item, kind, tunnel, since_ns: now_ns };
-        match self.queues.push(leaf, waiting, bytes, most, now_ns + wait) {
+        match self.queues.push(leaf, waiting, Size { bytes, buffers }, most, now_ns + wait) {
             Ok(()) => ShaperVerdict::Kept,
             Err((Full::Class, waiting)) => ShaperVerdict::ClassFull(waiting.item),
             Err((Full::Worker, waiting)) => ShaperVerdict::WorkerFull(waiting.item),

@@ -164,8 +164,8 @@ fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<P
     let kind = kind(cx, &meta, packet.head(), dhtb.tree(), leaf, bytes);
     let settings = &cx.snapshot.settings;
     let over_rate = OverRate { red: &settings.red, queues: settings.queues };
-    let verdict =
-        dhtb.offer(leaf, Parked::new(cx, packet, meta), Offer { bytes, tunnel, kind }, over_rate, cx.now.ns);
+    let offer = Offer { bytes, tunnel, buffers: packet.segments().count() as u32, kind };
+    let verdict = dhtb.offer(leaf, Parked::new(cx, packet, meta), offer, over_rate, cx.now.ns);
     let (parked, reason) = match verdict {
         ShaperVerdict::Send(parked) => (parked, None),
         ShaperVerdict::Mark(mut parked) => {

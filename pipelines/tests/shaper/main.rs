@@ -6,7 +6,7 @@
 use pipelines::Direction;
 use pipelines::Now;
 use pipelines::drops::DropReason;
-use pipelines::qos::{Class, NodeLimits, QueueLimits};
+use pipelines::qos::{Class, Depth, NodeLimits, QueueLimits};
 use wire::roce::{Aeth, Bth, opcode};
 use wire::{HeapBuf, PacketBuf, Psn, Qpn, View};
 
@@ -380,7 +380,7 @@ fn shaper_flush_sends_what_waits() {
             0,
             Class::Tcp
         )),
-        (0, 0)
+        Depth::default()
     );
     assert!(world.worker.out.sent.iter().all(|(_, packet)| packet.len() > 1000));
 }

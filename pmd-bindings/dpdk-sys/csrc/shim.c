@@ -73,6 +73,23 @@ struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring)
 	return rte_ring_dequeue(ring, &object) == 0 ? object : NULL;
 }
 
+unsigned int dpdk_sys_ring_count(const struct rte_ring *ring)
+{
+	return rte_ring_count(ring);
+}
+
+unsigned int dpdk_sys_mempool_cached(const struct rte_mempool *pool)
+{
+	unsigned int cached = 0;
+	unsigned int lcore;
+
+	if (pool->cache_size == 0)
+		return 0;
+	for (lcore = 0; lcore < RTE_MAX_LCORE; lcore++)
+		cached += pool->local_cache[lcore].len;
+	return cached;
+}
+
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index)
 {
 	/* Releases with a field of its own for it (23.11 and later) read this one where that is 0. */

@@ -24,6 +24,10 @@ uint16_t dpdk_sys_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbuf
 uint16_t dpdk_sys_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 /* The next packet of a ring of packets, or NULL. */
 struct rte_mbuf *dpdk_sys_ring_take(struct rte_ring *ring);
+/* Packets that are in a ring. */
+unsigned int dpdk_sys_ring_count(const struct rte_ring *ring);
+/* Free objects in the caches of lcores, which their owners may change meanwhile. */
+unsigned int dpdk_sys_mempool_cached(const struct rte_mempool *pool);
 /* The number of the register that modify_field writes; where it is depends on the release. */
 void dpdk_sys_modify_set_register(struct rte_flow_action_modify_field *modify, uint8_t index);
 uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modify);

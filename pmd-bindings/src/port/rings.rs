@@ -86,6 +86,13 @@ impl Ring {
         Ok(Self { inner: Arc::new(RingInner { raw, _eal: eal.clone() }) })
     }
 
+    /// Packets in the ring now.
+    pub fn packets(&self) -> usize {
+        // SAFETY: a live ring; the count is read without locks.
+        let count = unsafe { sys::dpdk_sys_ring_count(self.inner.raw.as_ptr()) };
+        count as usize
+    }
+
     /// Frees the packets in the ring.
     pub fn clear(&self) {
         self.inner.clear();

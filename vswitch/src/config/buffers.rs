@@ -45,6 +45,18 @@ pub fn most(config: &Config, huge_pages: bool) -> u32 {
     u32::try_from(memory / cost(room(config), huge_pages)).unwrap_or(u32::MAX)
 }
 
+/// Buffers that a pool is given at most unless the config says how many: three quarters of what fits, for ports have rings and
+/// tables in the same memory.
+pub fn fitting(config: &Config, huge_pages: bool) -> u32 {
+    most(config, huge_pages) / 4 * 3
+}
+
+/// MiB of `[eal] memory` in which so many buffers are [`fitting`].
+pub fn memory_for(config: &Config, buffers: u64, huge_pages: bool) -> u64 {
+    let most = buffers.div_ceil(3) * 4;
+    (most * cost(room(config), huge_pages) + REST).div_ceil(1 << 20)
+}
+
 /// What is wrong with `[eal] mbufs` beside `[eal] memory`, if anything.
 pub fn problem(config: &Config, huge_pages: bool) -> Option<String> {
     let (mbufs, most) = (config.eal.mbufs?, most(config, huge_pages));

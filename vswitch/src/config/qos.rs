@@ -179,7 +179,7 @@ pub struct QosConfig {
     pub hard_limit: ByteSize,
     /// Part of a vNIC's ceiling up to which its CNPs, ACKs, NAKs and connection manager's messages are not data.
     pub control_rate: Percent,
-    /// Packets of a class that may wait on a worker.
+    /// Packets of a class that may wait on a worker; one in several buffers counts as so many.
     pub queue_packets: u32,
     /// Bytes of a class that may wait on a worker.
     pub queue_bytes: ByteSize,

@@ -16,7 +16,7 @@ static USED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Entries of the driver's fill ring and of its completion ring. The driver of DPDK 22.11 frees the buffers in
 /// neither when a queue is closed.
-const RING: u16 = 2048;
+pub(super) const RING: u16 = 2048;
 
 pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("af-xdp", preflight::NET_RAW)?;

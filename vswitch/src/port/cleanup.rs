@@ -18,13 +18,18 @@ pub struct Cleanup {
     pub(super) mtu: Option<(String, u32)>,
     /// The interface that is to be promiscuous no longer.
     pub(super) calm: Option<String>,
-    /// The entry in the list of rings.
+    /// The rings that it is made of.
     pub(super) ring: Option<ring::End>,
     /// The devices to set free, last of all.
     pub(super) claims: Claims,
 }
 
 impl Cleanup {
+    /// Packets that were sent into rings of the process and are still there; `None` for a port that has none.
+    pub fn sent_into_rings(&self) -> Option<usize> {
+        self.ring.as_ref().map(|end| end.rings.sent())
+    }
+
     /// Does what is left to do.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod claims;
 mod cleanup;
 mod devargs;
 pub mod error;
+mod held;
 mod memif;
 mod null;
 mod pcap;
@@ -36,6 +37,7 @@ pub use access::SocketAccess;
 use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
+pub use held::{HeldByDriver, held_by_driver};
 pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
@@ -94,7 +96,7 @@ struct DevicePlan {
     calm: Option<String>,
     /// A persistent tap that was made for this port and goes again when the port cannot be opened.
     new_tap: Option<String>,
-    /// The entry in the list of rings.
+    /// The rings that it is made of.
     ring: Option<ring::End>,
 }
 

@@ -30,10 +30,13 @@ pub(super) fn plan(spec: &PciPort, opening: &mut Opening<'_>) -> Result<DevicePl
 }
 
 /// What holds for any NIC: queues and MTU as the device reports them.
+/// Descriptors of a queue, each way.
+pub(super) const DESCRIPTORS: u16 = 1024;
+
 pub(super) fn traits() -> Traits {
     Traits {
-        rx_desc: 1024,
-        tx_desc: 1024,
+        rx_desc: DESCRIPTORS,
+        tx_desc: DESCRIPTORS,
         mtu: MtuControl::Device,
         tells_link: true,
         is_nic: true,

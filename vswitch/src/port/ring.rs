@@ -12,7 +12,7 @@ use super::{DevicePlan, DeviceSpec, OpenError, Opening, Traits};
 use crate::config::port_spec::RingPort;
 
 /// Packets that a ring holds.
-const PACKETS: u16 = 1023;
+pub(super) const PACKETS: u16 = 1023;
 /// The driver's limit.
 const MAX_QUEUES: u16 = 16;
 
@@ -42,20 +42,29 @@ impl PortRings {
         Port::from_rings(eal, &unique.to_string(), &self.rx, &self.tx)
     }
 
+    /// Packets that were sent and that nobody has fetched.
+    pub(super) fn sent(&self) -> usize {
+        self.tx.iter().map(Ring::packets).sum()
+    }
+
     fn crossed(&self) -> Self {
         Self { rx: self.tx.clone(), tx: self.rx.clone() }
     }
 }
 
-/// An end's entry in the list of open ends. Dropping it takes the entry out and empties the rings it received
-/// from: nobody fetches what is in them.
+/// An end, and its entry in the list of open ends if it has a name. Dropping it takes the entry out and empties the rings it
+/// received from: nobody fetches what is in them.
 #[derive(Debug)]
-pub(super) struct End(String);
+pub(super) struct End {
+    name: Option<String>,
+    pub(super) rings: PortRings,
+}
 
 impl Drop for End {
     fn drop(&mut self) {
+        let Some(name) = &self.name else { return };
         let mut open = open_ends();
-        if let Some(index) = open.iter().position(|entry| entry.name == self.0) {
+        if let Some(index) = open.iter().position(|entry| &entry.name == name) {
             let entry = open.swap_remove(index);
             entry.rings.rx.iter().for_each(Ring::clear);
         }
@@ -100,12 +109,12 @@ pub(super) fn plan(spec: &RingPort, opening: &mut Opening<'_>) -> Result<DeviceP
         },
     };
     open.push(OpenEnd { name: name.clone(), peer: spec.peer.clone(), rings: rings.clone() });
-    Ok(plan_for(rings, Some(End(name.clone()))))
+    Ok(plan_for(rings, Some(name.clone())))
 }
 
-fn plan_for(rings: PortRings, end: Option<End>) -> DevicePlan {
+fn plan_for(rings: PortRings, name: Option<String>) -> DevicePlan {
     let queues = u16::try_from(rings.rx.len()).unwrap_or(MAX_QUEUES);
-    let mut plan = DevicePlan::new(DeviceSpec::Rings(rings), Traits::exactly(queues));
-    plan.ring = end;
+    let mut plan = DevicePlan::new(DeviceSpec::Rings(rings.clone()), Traits::exactly(queues));
+    plan.ring = Some(End { name, rings });
     plan
 }

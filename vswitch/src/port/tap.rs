@@ -10,7 +10,7 @@ use crate::config::port_spec::TapPort;
 
 /// The driver reads each packet into as many buffers as a queue has descriptors and hands all of them to the
 /// kernel each time: enough for the longest frame, and no more.
-const RX_DESC: u16 = 48;
+pub(super) const RX_DESC: u16 = 48;
 
 pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("tap", preflight::NET_ADMIN)?;

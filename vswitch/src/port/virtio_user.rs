@@ -7,7 +7,7 @@ use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::VirtioUserPort;
 
 /// Descriptors of a virtqueue.
-const RING: u16 = 512;
+pub(super) const RING: u16 = 512;
 
 pub(super) fn plan(spec: &VirtioUserPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let args = args(spec)?;

@@ -1,6 +1,7 @@
 //! The shell: the switch's commands. One file per subject, each a list of entries; grammar, help and completion
 //! derive from them.
 
+mod buffers;
 mod config;
 mod events;
 mod flow;
@@ -98,6 +99,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
     let all = port::commands()
         .into_iter()
         .chain(stats::commands())
+        .chain(buffers::commands())
         .chain(tenant::commands())
         .chain(flow::commands())
         .chain(flows::commands())

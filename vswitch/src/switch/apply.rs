@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
 use pipelines::snapshot::Snapshot;
+use serde_json::json;
 
 use super::concerned::{Concerned, Turnover};
+use super::pool_size::{BufferNeed, Shortage};
 use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
 use crate::config::{Config, Difference, LocationConfig, Name, VnicConfig, VnicPort};
 use crate::rdma;
@@ -51,6 +53,7 @@ impl Switch {
         rdma::quotas(&difference.new, &self.rdma)?;
         let plan = PortChanges::new(&difference.old, &difference.new);
         self.refuse_headless(&plan)?;
+        let short = self.short_of_buffers(&plan, new, missing)?;
         let result = self.bring_in(&plan, &old.config, missing);
         let is_others = |name: &str| !plan.added.contains_key(name);
         let extent = match extent {
@@ -74,7 +77,37 @@ impl Switch {
         if mode != self.mode {
             self.set_mode(mode)?;
         }
+        if let Some(text) = short {
+            tracing::warn!("{text}");
+            self.events.add("buffers", text, json!({ "size": self.mempool.capacity() }));
+        }
         self.carry_out(&plan)
+    }
+
+    /// Whether the pool is too small for the ports of a change and those that stay, where it was not before.
+    ///
+    /// # Errors
+    /// [`SwitchError::Memory`] where it is so small that ports would not start; those of a start are tried all the same.
+    fn short_of_buffers(
+        &self,
+        plan: &PortChanges,
+        new: &Config,
+        missing: Missing,
+    ) -> Result<Option<String>, SwitchError> {
+        if plan.added.is_empty() || missing == Missing::Tolerated {
+            return Ok(None);
+        }
+        let (pool, huge_pages) = (self.mempool.capacity() as u64, self.eal.uses_hugepages());
+        let goes = |name: &str| plan.gone().any(|gone| gone == name) || plan.added.contains_key(name);
+        let stay = self.ports.all_wanted().filter(|(name, _)| !goes(name)).map(|(_, wanted)| wanted);
+        let need = BufferNeed::of(stay.chain(plan.added.values()), new);
+        let short = need.shortage(pool, new, huge_pages);
+        if let Some(Shortage { is_fatal: true, text }) = short {
+            return Err(SwitchError::Memory(text));
+        }
+        let before = BufferNeed::of(self.ports.all_wanted().map(|(_, wanted)| wanted), &self.config);
+        let was_short = before.shortage(pool, &self.config, huge_pages).is_some();
+        Ok(short.filter(|_| !was_short).map(|short| short.text))
     }
 
     /// Checks what a change concerns.

@@ -16,6 +16,7 @@ mod edit;
 mod error;
 mod opening;
 mod plug;
+pub mod pool_size;
 mod queues;
 mod saving;
 mod start;
@@ -100,17 +101,16 @@ impl Switch {
         if let Some(problem) = buffers::problem(&config, eal.uses_hugepages()) {
             return Err(SwitchError::Memory(problem));
         }
-        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len(), eal.uses_hugepages()))?;
+        let mempool = Mempool::new(&eal, &start::mempool(&config, cores.len(), eal.uses_hugepages())?)?;
         let topology = Topology::new(config.vlt.entries);
-        let cores_in_use = cores.len().max(1);
+        let workers = cores.len();
         let spec = WorkerSpec {
             cores,
             may_sleep: config.workers.idle == Idle::Sleep,
             burst: usize::from(config.workers.burst),
             nft: start::nft(&config),
             queue_pairs: config.rcft.entries,
-            // A tenth of the buffers at most: a tenant that waits must not starve the receiving of others.
-            shaped_packets: (mempool.capacity() / 10 / cores_in_use).clamp(256, 16_384) as u32,
+            shaped_buffers: pool_size::shaped_buffers(mempool.capacity(), workers),
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
@@ -167,6 +167,11 @@ impl Switch {
     /// The running config, whole.
     pub fn config(&self) -> Config {
         Config { locations: self.topology.locations().cloned().collect(), ..(*self.config).clone() }
+    }
+
+    /// The running config without its locations, which may be many.
+    pub(crate) fn bare_config(&self) -> &Config {
+        &self.config
     }
 
     /// The snapshot in force.

@@ -54,6 +54,11 @@ pub struct Attached {
 }
 
 impl Attached {
+    /// Packets in rings of the process that it has sent and that nobody has fetched; `None` for other kinds.
+    pub fn sent_into_rings(&self) -> Option<usize> {
+        self.cleanup.sent_into_rings()
+    }
+
     /// Its MAC address.
     pub fn mac(&self) -> MacAddr {
         self.mac
@@ -225,6 +230,12 @@ impl PortTable {
     pub(super) fn is_busy(&self) -> bool {
         let soon = |absent: &Absent| absent.reason.is_none() && !crate::port::may_block(&absent.wanted.spec);
         self.opener.is_closing() || self.absent.values().any(soon)
+    }
+
+    /// All ports that the config wants, there or not, with their names.
+    pub(super) fn all_wanted(&self) -> impl Iterator<Item = (&str, &WantedPort)> {
+        let there = self.iter().map(|(_, port)| (port.name.as_str(), &port.wanted));
+        there.chain(self.absent().map(|(name, absent)| (name, &absent.wanted)))
     }
 
     /// All ports, in order of their indices.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::iter::Sum;
 
 use pipelines::Direction;
-use pipelines::qos::{Class, Leaf, NodeId, NodeLimits, NodeView, Tree};
+use pipelines::qos::{Class, Depth, Leaf, NodeId, NodeLimits, NodeView, Tree};
 use pipelines::snapshot::Vnic;
 
 use crate::switch::Switch;
@@ -89,29 +89,27 @@ impl QosNode {
     }
 }
 
-/// What waits, by class; classes without anything are left out.
-fn depths(pool: &Pool, leaves: &[Leaf]) -> Result<HashMap<Leaf, (u64, u64)>, WorkerError> {
-    let mut found: HashMap<Leaf, (u64, u64)> = HashMap::new();
+/// What waits, by class, on all workers; classes without anything are left out.
+pub(super) fn depths(pool: &Pool, leaves: &[Leaf]) -> Result<HashMap<Leaf, Depth>, WorkerError> {
+    let mut found: HashMap<Leaf, Depth> = HashMap::new();
     for page in leaves.chunks(PAGE) {
         for worker in &pool.workers {
             let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(page.to_vec(), reply))?;
-            for (leaf, (packets, bytes)) in page.iter().zip(depths).filter(|(_, depth)| depth.0 > 0) {
+            for (leaf, depth) in page.iter().zip(depths).filter(|(_, depth)| depth.packets > 0) {
                 let sum = found.entry(*leaf).or_default();
-                *sum = (sum.0 + u64::from(packets), sum.1 + u64::from(bytes));
+                sum.packets += depth.packets;
+                sum.bytes = sum.bytes.saturating_add(depth.bytes);
+                sum.buffers += depth.buffers;
             }
         }
     }
     Ok(found)
 }
 
-fn leaves<'v>(tree: &Tree, vnics: impl Iterator<Item = &'v Vnic>) -> Vec<Leaf> {
-    let mut leaves = Vec::new();
-    for vnic in vnics {
-        for direction in Direction::ALL {
-            leaves.extend(Class::ALL.map(|class| tree.leaf(direction, vnic.index, class)));
-        }
-    }
-    leaves
+/// The classes of a vNIC, in both directions.
+pub(super) fn leaves(tree: &Tree, vnic: &Vnic) -> impl Iterator<Item = Leaf> + use<> {
+    let of = |direction| Class::ALL.map(|class| tree.leaf(direction, vnic.index, class));
+    Direction::ALL.map(of).into_iter().flatten()
 }
 
 /// The whole tree, from the link down: each VPC is followed by its vNICs, each vNIC by its classes. And the time, of
@@ -124,7 +122,8 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<QosNode>, u64), WorkerError> {
     let tree = qos.tree();
     let mut vnics: Vec<&Vnic> = snapshot.vnics.iter().flatten().map(AsRef::as_ref).collect();
     vnics.sort_by(|a, b| (a.vpc, &a.name).cmp(&(b.vpc, &b.name)));
-    let depths = depths(switch.pool(), &leaves(tree, vnics.iter().copied()))?;
+    let all: Vec<Leaf> = vnics.iter().flat_map(|vnic| leaves(tree, vnic)).collect();
+    let depths = depths(switch.pool(), &all)?;
     let now_ns = switch.pool().now().ns;
     let node = |owner: QosOwner, direction: Direction, id: NodeId, held: Held| QosNode {
         owner,
@@ -136,7 +135,8 @@ pub fn nodes(switch: &Switch) -> Result<(Vec<QosNode>, u64), WorkerError> {
     };
     let held = |direction: Direction, vnic: &Vnic, class: Class| {
         let leaf = tree.leaf(direction, vnic.index, class);
-        let (packets, bytes) = depths.get(&leaf).copied().unwrap_or_default();
+        let depth = depths.get(&leaf).copied().unwrap_or_default();
+        let (packets, bytes) = (depth.packets.into(), depth.bytes.into());
         let (marked, dropped) = tree.fate(leaf);
         Held { packets, bytes, marked, dropped }
     };

@@ -70,6 +70,9 @@ impl Worker {
                     let dhtb = self.overlay.dhtb();
                     let _ = reply.send(leaves.iter().map(|leaf| dhtb.depth(*leaf)).collect());
                 }
+                WorkerCommand::Buffers(reply) => {
+                    let _ = reply.send(self.tx.buffers().chain(self.rx.buffers()).collect());
+                }
                 WorkerCommand::NftClear => self.overlay.nft_mut().clear(),
                 WorkerCommand::Hints(queue) => self.overlay.set_hints(queue.map(Hints::new)),
                 WorkerCommand::Usage(selectors, reply) => {

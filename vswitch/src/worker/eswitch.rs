@@ -128,6 +128,11 @@ impl Front {
         !(self.ring.is_empty() && self.given.is_empty())
     }
 
+    /// Packet buffers that wait in its ring.
+    pub fn buffers(&self) -> usize {
+        self.ring.iter().map(|waiting| waiting.packet.segment_count()).sum()
+    }
+
     /// Takes the first `n` packets of a burst; how many it leaves there for the pipeline, from the first place on, and
     /// the TSC cycles that it took. All that it left before has gone through the pipeline by now.
     pub fn pass(

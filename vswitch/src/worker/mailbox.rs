@@ -12,7 +12,7 @@ use pipelines::Direction;
 use pipelines::hot::HintQueue;
 use pipelines::nft::NftEntry;
 use pipelines::offload::translate::FlowSelector;
-use pipelines::qos::Leaf;
+use pipelines::qos::{Depth, Leaf};
 use pipelines::rcft::{QpKey, QpView, RcftStats};
 use pipelines::snapshot::{PortIndex, Snapshot};
 use pmd::{Mbuf, RxQueue, TxQueue};
@@ -79,6 +79,25 @@ pub struct QpCounts {
     pub guests: Vec<u32>,
 }
 
+/// Packet buffers that a worker holds for a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortBuffers {
+    pub port: PortIndex,
+    /// In front of its own transmit queue.
+    pub waiting: usize,
+    /// In the rings in which others hand packets over to it.
+    pub handed_over: usize,
+    /// In the simulated e-switch, in front of receive queues.
+    pub in_front: usize,
+}
+
+impl PortBuffers {
+    /// Nothing of a port.
+    pub fn of(port: PortIndex) -> Self {
+        Self { port, ..Self::default() }
+    }
+}
+
 /// A request to a worker.
 pub enum WorkerCommand {
     /// Use this configuration from the next burst on.
@@ -124,8 +143,10 @@ pub enum WorkerCommand {
     QpTidy(u32, u32, Sender<Option<u32>>),
     /// Forget these queue pairs from the wire: their connections have ended. A few at a time.
     QpForget(Vec<QpKey>),
-    /// Say how many packets and bytes of these classes wait for tokens. Some thousand at a time.
-    Depths(Vec<Leaf>, Sender<Vec<(u32, u32)>>),
+    /// Say how much of these classes waits for tokens. Some thousand at a time.
+    Depths(Vec<Leaf>, Sender<Vec<Depth>>),
+    /// Say how many packet buffers wait for each port, and in front of its receive queues.
+    Buffers(Sender<Vec<PortBuffers>>),
     /// Watch what stages take, from zero on, or no more.
     Watch(bool),
     /// Say that everything before this was done.

@@ -48,8 +48,8 @@ pub struct WorkerSpec {
     pub nft: NftParams,
     /// Queue pairs of the host that RCFT has room for.
     pub queue_pairs: u32,
-    /// Packets that may wait for tokens on each worker.
-    pub shaped_packets: u32,
+    /// Packet buffers that may wait for tokens on each worker.
+    pub shaped_buffers: u32,
 }
 
 /// A worker as control sees it.
@@ -155,7 +155,7 @@ impl Pool {
             let (handle, mailbox) = mailbox(number, core);
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
-            let dhtb = Dhtb::new(tree.clone(), spec.shaped_packets, seed ^ number as u64);
+            let dhtb = Dhtb::new(tree.clone(), spec.shaped_buffers, seed ^ number as u64);
             let parts = OverlayParts {
                 fragments: fragments.clone(),
                 rcft,

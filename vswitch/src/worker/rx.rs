@@ -10,6 +10,7 @@ use wire::PacketBuf;
 
 use super::eswitch::Front;
 use super::laps::Laps;
+use super::mailbox::PortBuffers;
 use super::stats::WorkerStats;
 use super::turns::Turns;
 use super::tx::TxPaths;
@@ -100,6 +101,13 @@ impl RxPaths {
             _ => n,
         };
         (*port, n)
+    }
+
+    /// What waits in front of receive queues.
+    pub fn buffers(&self) -> impl Iterator<Item = PortBuffers> {
+        let in_front = |path: &RxPath| path.front.as_ref().map_or(0, |front| front.buffers());
+        let of = move |path| PortBuffers { in_front: in_front(path), ..PortBuffers::of(path.port) };
+        self.paths.iter().map(of)
     }
 
     /// True with packets in front of a queue.

@@ -147,7 +147,7 @@ impl Sim {
             self.sent(n, false);
             return;
         }
-        let offer = Offer { bytes, tunnel: self.tunnel, kind };
+        let offer = Offer { bytes, tunnel: self.tunnel, buffers: 1, kind };
         let now_ns = self.now_ns + self.ahead_ns[worker];
         match self.workers[worker].offer(
             leaf,
@@ -179,7 +179,7 @@ impl Sim {
                 Manner::Greedy => {
                     let leaf = self.tree.leaf(Direction::Out, vnic, class);
                     let mut burst = 0;
-                    while self.workers[worker].depth(leaf).0 < 20 && burst < 64 {
+                    while self.workers[worker].depth(leaf).packets < 20 && burst < 64 {
                         self.offer(n);
                         burst += 1;
                     }

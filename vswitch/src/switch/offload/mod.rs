@@ -465,7 +465,7 @@ fn waiting(pool: &Pool, leaf: Leaf) -> Option<u32> {
     }
     let depth = |worker: &crate::worker::pool::WorkerHandle| {
         let depths = worker.mailbox().ask(|reply| WorkerCommand::Depths(vec![leaf], reply)).ok()?;
-        depths.first().map(|(packets, _)| *packets)
+        depths.first().map(|depth| depth.packets)
     };
     pool.workers.iter().map(depth).sum()
 }

@@ -27,6 +27,7 @@ use pipelines::{Now, Sink};
 use pmd::{Burst, Mbuf, TxQueue};
 use wire::PacketBuf;
 
+use super::mailbox::PortBuffers;
 use super::stats::WorkerStats;
 pub use refusal::STALL_NS;
 use refusal::TxRefusal;
@@ -381,6 +382,19 @@ impl TxPaths {
             self.count_drops(port, DropReason::MTU_EXCEEDED, too_long);
         }
         taken
+    }
+
+    /// What waits for the ports whose queues this worker owns.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = PortBuffers> {
+        let paths = self.paths.iter().enumerate();
+        paths.filter_map(|(port, path)| match path {
+            TxPath::Own(own) | TxPath::Diverted(own, _) => Some(PortBuffers {
+                waiting: own.held.buffers,
+                handed_over: own.rings.iter().map(|ring| ring.buffers()).sum(),
+                ..PortBuffers::of(port as PortIndex)
+            }),
+            TxPath::HandOff(_) | TxPath::None => None,
+        })
     }
 
     /// True while packets wait in buffers or rings.
