@@ -3,7 +3,8 @@
 
     bursts.py ADDRESS PORT MEGABITS ON_MS OFF_MS ROUNDS
 
-Datagrams of 1400 bytes go in batches, one a millisecond. With OFF_MS 0 there is no pause. Ends with the JSON of
+ADDRESS may be several with commas between: each datagram goes to the next one. Datagrams of 1400 bytes go in batches, one a
+millisecond. With OFF_MS 0 there is no pause. Ends with the JSON of
 {"sent": datagrams}.
 """
 
@@ -17,7 +18,7 @@ BATCH = 0.001
 
 
 def main():
-    address, port = sys.argv[1], int(sys.argv[2])
+    addresses, port = sys.argv[1].split(","), int(sys.argv[2])
     rate, on, off, rounds = (float(word) for word in sys.argv[3:7])
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     data = bytes(SIZE)
@@ -29,7 +30,7 @@ def main():
         while (passed := time.monotonic() - start) < on / 1000:
             while here < passed * per_second:
                 try:
-                    out.sendto(data, (address, port))
+                    out.sendto(data, (addresses[(sent + here) % len(addresses)], port))
                 except OSError:
                     # A full queue of the sender's own: that is what it is here for.
                     pass
