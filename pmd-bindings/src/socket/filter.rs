@@ -7,15 +7,18 @@
 //! [`Socket::fault`](super::Socket::fault) tells of the ring that stands still.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::option::set_at;
 
 // Commands of bpf(2), and what they need: linux/bpf.h.
 const MAP_CREATE: libc::c_long = 0;
-const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const PROG_LOAD: libc::c_long = 5;
 const MAP_TYPE_ARRAY: u32 = 2;
+/// `BPF_F_MMAPABLE`.
+const MAP_MMAPABLE: u32 = 1 << 10;
 const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the address of a value, not of its map.
 const MAP_VALUE: u8 = 2;
@@ -101,12 +104,11 @@ unsafe fn bpf_descriptor<T>(command: libc::c_long, attributes: &mut T) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// What drops the super-frames that would stop the ring.
+/// What drops the super-frames that would stop the ring. It keeps no descriptor once a socket has it: there are many ports.
 #[derive(Debug)]
 pub(super) struct Filter {
-    program: OwnedFd,
-    /// An array of one: how many it dropped.
-    count: OwnedFd,
+    program: Option<OwnedFd>,
+    count: Count,
 }
 
 impl Filter {
@@ -122,10 +124,10 @@ impl Filter {
         const KEY_BYTES: u32 = size_of::<u32>() as u32;
         const VALUE_BYTES: u32 = size_of::<u64>() as u32;
         // Type, bytes of a key, bytes of a value, entries, flags.
-        let mut map = [MAP_TYPE_ARRAY, KEY_BYTES, VALUE_BYTES, 1, 0];
+        let mut map = [MAP_TYPE_ARRAY, KEY_BYTES, VALUE_BYTES, 1, MAP_MMAPABLE];
         // SAFETY: what the command takes, and no addresses.
-        let count = unsafe { bpf_descriptor(MAP_CREATE, &mut map) }?;
-        let code = program(&count, names_udp);
+        let map = unsafe { bpf_descriptor(MAP_CREATE, &mut map) }?;
+        let code = program(&map, names_udp);
         let mut attributes = Load {
             kind: PROG_TYPE_SOCKET_FILTER,
             length: code.len() as u32,
@@ -134,26 +136,58 @@ impl Filter {
         };
         // SAFETY: what the command takes; so many instructions, and a text that ends with 0.
         let program = unsafe { bpf_descriptor(PROG_LOAD, &mut attributes) }?;
-        Ok(Self { program, count })
+        Ok(Self { program: Some(program), count: Count::of(&map)? })
     }
 
-    /// Has a socket use it, instead of the filter that it has.
-    pub fn attach(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let program = self.program.as_fd().as_raw_fd();
-        set_at(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program)
+    /// Has a socket use it, instead of the filter that it has; the first socket alone.
+    pub fn attach(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(program) = self.program.take() else { return Ok(()) };
+        set_at(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program.as_raw_fd())
     }
 
     /// Frames that it dropped.
     pub fn dropped(&self) -> u64 {
-        let (key, mut value) = (0u32, 0u64);
-        let mut attributes = Lookup {
-            map: self.count.as_raw_fd(),
-            key: (&raw const key) as u64,
-            value: (&raw mut value) as u64,
-            ..Lookup::default()
+        self.count.get()
+    }
+}
+
+/// The value of a map of one: how many frames the program dropped.
+#[derive(Debug)]
+struct Count(NonNull<u64>);
+
+// SAFETY: the mapping belongs to this value alone; the kernel adds to it, and we read it, atomically.
+unsafe impl Send for Count {}
+// SAFETY: as above.
+unsafe impl Sync for Count {}
+
+impl Count {
+    fn of(map: &OwnedFd) -> io::Result<Self> {
+        // SAFETY: a fresh mapping of the map's value, wherever the kernel likes; the result is checked.
+        let place = unsafe {
+            let (size, fd) = (size_of::<u64>(), map.as_raw_fd());
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
         };
-        // SAFETY: what the command takes; a key and a value of the sizes that the map was made with.
-        unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) }.map_or(0, |_| value)
+        let place = NonNull::new(place.cast()).filter(|_| place != libc::MAP_FAILED);
+        place.map(Self).ok_or_else(io::Error::last_os_error)
+    }
+
+    fn get(&self) -> u64 {
+        // SAFETY: aligned to a page, inside the mapping, which is there as long as `self` is; both sides are at it atomically.
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr()) }.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `of`, to which no reference is left.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<u64>()) };
     }
 }
 
@@ -164,17 +198,6 @@ struct Load {
     length: u32,
     code: u64,
     license: u64,
-}
-
-/// Of [`MAP_LOOKUP_ELEM`].
-#[derive(Default)]
-#[repr(C)]
-struct Lookup {
-    map: i32,
-    unused: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
 }
 
 /// Whether the kernel of this release has `VIRTIO_NET_HDR_GSO_UDP_L4`: since 6.2.
@@ -229,7 +252,7 @@ mod tests {
         let mut context = [0u32; 48];
         context[GSO_SIZE as usize / 4] = gso_size;
         let mut attributes = TestRun {
-            program: filter.program.as_raw_fd(),
+            program: filter.program.as_ref().unwrap().as_raw_fd(),
             in_bytes: frame.len() as u32,
             data_in: frame.as_ptr() as u64,
             context_in_bytes: size_of_val(&context) as u32,

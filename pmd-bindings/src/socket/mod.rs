@@ -99,23 +99,26 @@ pub(crate) struct Setup<'a> {
 /// # Errors
 /// `EPERM` without CAP_NET_RAW, `ENODEV` when the interface is gone, `ENOMEM` without memory for a ring.
 pub(crate) fn open(setup: Setup<'_>) -> io::Result<(Vec<Arc<Socket>>, Vec<Pair>)> {
-    let (mut sockets, mut pairs) = (Vec::new(), Vec::new());
-    let mut group = None;
+    let (mut opened, mut group) = (Vec::new(), None);
     for _ in 0..setup.queues {
         let (socket, ring) = Socket::open(setup)?;
         if setup.queues > 1 {
             group = Some(socket.join(group)?);
         }
-        let socket = Arc::new(socket);
-        pairs.push((Receiver::new(socket.clone(), ring, setup.pool.clone()), Sender::new(socket.clone())));
-        sockets.push(socket);
+        opened.push((socket, ring));
     }
     // Not before all are there: a socket that is in no group yet hears the flows of all.
-    for socket in &sockets {
-        match &socket.filter {
+    for (socket, _) in &mut opened {
+        match &mut socket.filter {
             Some(filter) => filter.attach(socket.fd.as_fd()),
             None => filter::detach(socket.fd.as_fd()),
         }?;
+    }
+    let (mut sockets, mut pairs) = (Vec::new(), Vec::new());
+    for (socket, ring) in opened {
+        let socket = Arc::new(socket);
+        pairs.push((Receiver::new(socket.clone(), ring, setup.pool.clone()), Sender::new(socket.clone())));
+        sockets.push(socket);
     }
     Ok((sockets, pairs))
 }

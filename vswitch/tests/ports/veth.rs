@@ -157,15 +157,24 @@ fn a_frame_that_the_kernel_refuses_is_counted_and_holds_up_nobody() {
     end(&lab, near, far);
 }
 
+/// Waits until the port's link is so: the kernel tells of a carrier a little later.
+fn await_link(port: &Running, up: bool) {
+    let start = Instant::now();
+    while port.port.link().unwrap().up != up {
+        assert!(start.elapsed() < Duration::from_secs(5), "the link is up: {}", !up);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn the_link_is_that_of_the_other_end_and_comes_back() {
     let (lab, mut near, mut far) = two_ends(1500);
-    assert!(near.port.link().unwrap().up);
+    await_link(&near, true);
     run("ip link set v1 down");
-    assert!(!near.port.link().unwrap().up);
+    await_link(&near, false);
     near.send(0, &[frame(1, 60)]);
     run("ip link set v1 up");
-    assert!(near.port.link().unwrap().up);
+    await_link(&near, true);
     // Both sockets have a notice of what was, which must cost neither a frame nor a super-frame.
     far.drain();
     near.drain();
@@ -214,7 +223,8 @@ fn veth_ports_know_an_interface_from_another_one_with_its_index() {
         let opened = lab.open(r#"kind = "veth", iface = "v0""#).unwrap();
         let presence = opened.presence.clone();
         let near = lab.start(opened, 1, None);
-        assert!(near.port.link().unwrap().up && near.port.fault().is_none());
+        await_link(&near, true);
+        assert_eq!(near.port.fault(), None);
         run(goes);
         run("ip link add v0 index 77 type veth peer name v2");
         run("ip link set v0 up");
@@ -323,6 +333,7 @@ fn ports_come_and_go_and_leave_nothing() {
     for _ in 0..50 {
         let near = lab.run(r#"kind = "veth", iface = "v0", queues = 2"#);
         let far = lab.run(r#"kind = "veth", iface = "v1""#);
+        assert_eq!(descriptors(), before + 3, "a socket for each queue");
         assert_ne!(near.port.id(), far.port.id());
         near.close();
         far.close();
