@@ -2,7 +2,7 @@
 //!
 //! A port is a Unix socket, made or connected to, behind which a peer (the monitor of a virtual machine, a virtio-user) shares
 //! memory and virtqueues by the vhost-user protocol. The library speaks the protocol on threads of its own and tells of a peer
-//! by callbacks (`callbacks.rs`), which keep a [`Device`] up to date; polling threads read from it which peer there is
+//! by callbacks (`callbacks.rs`), which keep a `Device` up to date; polling threads read from it which peer there is
 //! (`queue.rs`), and hold nothing back from the library: a peer that goes is gone when they have left (`quiesce.rs`). One that
 //! takes back memory under the switch (`guard.rs`), or holds up who notifies it (`notify.rs`), harms its own port only.
 //!
