@@ -360,12 +360,12 @@ impl Station {
         format!("v{}", self.0)
     }
 
-    /// Its lines of the config, in the VPC "red", with a socket in that folder.
-    pub fn vnic(self, folder: &Path) -> String {
+    /// Its lines of the config, in that VPC, with a socket in that folder.
+    pub fn vnic(self, vpc: &str, folder: &Path) -> String {
         let mac = self.mac().map(|byte| format!("{byte:02x}")).join(":");
         let [a, b, c, d] = self.address();
         format!(
-            "[[vnic]]\nname = \"{}\"\nvpc = \"red\"\nmac = \"{mac}\"\nvips = [\"{a}.{b}.{c}.{d}\"]\n\
+            "[[vnic]]\nname = \"{}\"\nvpc = \"{vpc}\"\nmac = \"{mac}\"\nvips = [\"{a}.{b}.{c}.{d}\"]\n\
              port = {{ kind = \"vhost-user\", path = \"{}\" }}\n",
             self.name(),
             self.socket(folder).display()

@@ -4,8 +4,9 @@
 use std::time::Duration;
 use tests::Family;
 use tests::guest::{self, Site, rdma, site, wire};
-use tests::lab::Lab;
-use tests::wait_for;
+use tests::lab::{Lab, vpc};
+use tests::vhost::{FrontEnd, OFFLOADS, Station, datagram, number_of};
+use tests::{Workdir, wait_for};
 
 /// Pings, a connection over TCP and one through the connection manager, both families, TCP beside it.
 #[track_caller]
@@ -55,14 +56,49 @@ fn link_local(site: &Site) -> i64 {
     tool.packets
 }
 
+/// vNICs beside those of the two guests: 200 with them.
+const CROWD: u16 = 198;
+
+/// Whether packets of TCP came that are longer than the MTU: the guests leave their segmentation to the device.
+fn sent_super_frames(site: &Site) -> bool {
+    let flows = site.switches[0].json("show nft 500");
+    let is_long = |flow: &serde_json::Value| {
+        let figure = |key: &str| flow[key].as_i64().unwrap_or_default();
+        flow["proto"] == 6 && figure("bytes") > 2 * 1500 * figure("packets")
+    };
+    flows["flows"].as_array().or(flows.as_array()).is_some_and(|flows| flows.iter().any(is_long))
+}
+
 #[test]
 fn guest_smoke_one_switch() {
     if !guest::can_run() {
         return;
     }
     let [a, b, _, _] = site::two_tenants();
-    let site = Site::start(Lab::new(Family::V4), &site::vpcs(""), &[a, b], &[]);
+    let dir = Workdir::new("crowd");
+    let crowd: Vec<Station> = (1..=CROWD).map(Station).collect();
+    let mut config = site::vpcs("") + &vpc("crowd", 300, &["10.0.0.0/16"], "");
+    config.extend(crowd.iter().map(|station| station.vnic("crowd", dir.path())));
+    let site = Site::start(Lab::new(Family::V4), &config, &[a, b], &[]);
+    let peers = crowd.iter().map(|station| FrontEnd::ready(&station.socket(dir.path()), OFFLOADS));
+    let mut peers: Vec<FrontEnd> = peers.collect::<Result<_, _>>().expect("each vNIC takes a peer");
     let packets = talk(&site);
+    assert!(
+        sent_super_frames(&site),
+        "guests leave segmentation to the switch: {}",
+        site.switches[0].ctl("show nft")
+    );
+    // Nobody of the crowd was forgotten meanwhile.
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let next = crowd[(at + 1) % crowd.len()];
+        peer.send(&datagram(crowd[at], next, at as u32)).expect("there is room");
+    }
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let number = wait_for("a datagram", Duration::from_secs(20), || {
+            peer.receive().ok()?.iter().find_map(|frame| number_of(frame))
+        });
+        assert_eq!(number as usize, (at + crowd.len() - 1) % crowd.len());
+    }
     let counters = site.switches[0].counters();
     assert!(counters.get("fwd.local") >= packets, "{packets} RoCE packets at least: {counters:#?}");
     assert_eq!(counters.get("fwd.encapsulated"), 0);
@@ -83,6 +119,8 @@ fn guest_smoke_two_switches() {
     assert!(seen.kind_in(100, "").packets >= packets, "{packets} RoCE packets at least:\n{seen}");
     assert!(seen.kind("RC WRITE").payload >= 2 * 20 * 16384, "{seen}");
     assert_eq!((seen.kind("").icrc_wrong, seen.kind("").icrc_unseen), (0, 0), "{seen}");
+    let cut: i64 = site.switches.iter().map(|switch| switch.counters().get("fwd.copies")).sum();
+    assert!(cut > 0, "super-frames are cut for the tunnel");
     for switch in &site.switches {
         let counters = switch.counters();
         let through = counters.get("fwd.encapsulated") + counters.get("fwd.decapsulated");

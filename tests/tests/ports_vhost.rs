@@ -20,7 +20,7 @@ fn start(vnics: u16) -> (Lab, Workdir, Daemon) {
     let dir = Workdir::new("vhost");
     let mut config = lab.uplink("") + &vpc("red", 100, &["10.0.0.0/16"], "");
     for number in 1..=vnics {
-        config += &Station(number).vnic(dir.path());
+        config += &Station(number).vnic("red", dir.path());
     }
     let daemon = Daemon::start(&lab.host, &config);
     (lab, dir, daemon)
