@@ -7,7 +7,9 @@
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::catch_unwind;
-use std::sync::Once;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::Instant;
 
 use dpdk_sys as sys;
 
@@ -61,6 +63,47 @@ pub(crate) fn captured<R>(operation: impl FnOnce() -> R) -> (R, Words) {
     (result, Words(lines.unwrap_or_default()))
 }
 
+/// Lines about what peers of vhost-user ports do, who could fill the log, and hold up the worker that writes it: so many a second.
+const OF_PEERS: &str = "VHOST_";
+const A_SECOND: u32 = 100;
+static PEERS: Allowance = Allowance::new();
+
+/// So many lines of each second.
+struct Allowance {
+    second: AtomicU64,
+    used: AtomicU32,
+}
+
+/// Whether there is room for a line.
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    /// There is; so many were left out since the last second with lines began.
+    Yes(u32),
+    No,
+}
+
+impl Allowance {
+    const fn new() -> Self {
+        Self { second: AtomicU64::new(0), used: AtomicU32::new(0) }
+    }
+
+    /// A line of this second. Of two threads that begin a second at once, both write.
+    fn take(&self, second: u64) -> Room {
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            let used = self.used.swap(1, Ordering::Relaxed);
+            return Room::Yes(used.saturating_sub(A_SECOND));
+        }
+        let used = self.used.fetch_add(1, Ordering::Relaxed);
+        if used < A_SECOND { Room::Yes(0) } else { Room::No }
+    }
+}
+
+/// Seconds since the first call.
+fn now_seconds() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    BEGIN.get_or_init(Instant::now).elapsed().as_secs()
+}
+
 unsafe extern "C" fn write(_cookie: *mut c_void, bytes: *const c_char, length: usize) -> isize {
     if !bytes.is_null() {
         // SAFETY: stdio hands over `length` readable bytes that stay put during the call.
@@ -75,6 +118,15 @@ fn emit(text: &[u8]) {
     // SAFETY: reads a thread-local of the calling thread; there is nothing to uphold.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     for line in String::from_utf8_lossy(text).lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+        if line.starts_with(OF_PEERS) {
+            match PEERS.take(now_seconds()) {
+                Room::Yes(0) => {}
+                Room::Yes(left_out) => {
+                    tracing::warn!(target: "dpdk", left_out, "lines about vhost-user peers were left out of the log");
+                }
+                Room::No => continue,
+            }
+        }
         if (0..=WARNING).contains(&level) {
             let _ = CAPTURE.try_with(|capture| {
                 if let Ok(mut capture) = capture.try_borrow_mut()
@@ -91,5 +143,20 @@ fn emit(text: &[u8]) {
             6 | 7 => tracing::info!(target: "dpdk", "{line}"),
             _ => tracing::debug!(target: "dpdk", "{line}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_peers_fill_no_log() {
+        let allowance = Allowance::new();
+        let written = |second| (0..1000).filter(|_| allowance.take(second) != Room::No).count();
+        assert_eq!(written(7), 100);
+        assert_eq!(allowance.take(8), Room::Yes(900), "what was left out is told");
+        assert_eq!(written(8), 99);
+        assert_eq!(written(9), 100);
     }
 }
