@@ -120,9 +120,11 @@ fn unshare() {
 }
 
 /// bpf(2) with these attributes; the descriptor that it makes.
-fn bpf<T>(command: libc::c_long, attributes: &T) -> OwnedFd {
+fn bpf(command: libc::c_long, attributes: [u64; 6]) -> OwnedFd {
+    // With zeros behind them: valgrind looks at more than the kernel is told to read.
+    let whole = [attributes, [0; 6], [0; 6]];
     // SAFETY: attributes with their size; what they point to is the caller's.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, whole.as_ptr(), size_of_val(&attributes)) };
     assert!(fd >= 0, "bpf {command}: {}", std::io::Error::last_os_error());
     // SAFETY: a fresh descriptor that nobody else owns.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
@@ -135,8 +137,8 @@ fn redirect_to_peer(from: &str, to: &str) -> OwnedFd {
     let code: [u64; 4] = [index(to) << 32 | 0x01b7, 0x02b7, 155 << 32 | 0x85, 0x95];
     // BPF_PROG_LOAD of BPF_PROG_TYPE_SCHED_CLS; BPF_LINK_CREATE at BPF_TCX_INGRESS.
     let load = [(code.len() as u64) << 32 | 3, code.as_ptr() as u64, c"GPL".as_ptr() as u64, 0, 0, 0];
-    let program = bpf(5, &load);
-    bpf(28, &[index(from) << 32 | program.as_raw_fd() as u64, 46, 0, 0, 0, 0])
+    let program = bpf(5, load);
+    bpf(28, [index(from) << 32 | program.as_raw_fd() as u64, 46, 0, 0, 0, 0])
 }
 
 /// The container's end of a tap, which takes virtio-net headers.

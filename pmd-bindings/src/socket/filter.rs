@@ -87,9 +87,18 @@ fn program(map: &OwnedFd, names_udp: bool) -> Vec<Instruction> {
 /// # Safety
 /// `attributes` is what the command takes and may write to, as far as it goes; addresses in it are of memory that the command may use.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<libc::c_long> {
+    let size = size_of::<T>();
+    let own = std::ptr::from_mut(attributes).cast::<u8>();
+    // With zeros behind them: valgrind looks at more than the kernel is told to read.
+    let mut whole = [0u64; 20];
+    const { assert!(size_of::<T>() <= size_of::<[u64; 20]>()) };
+    let place = whole.as_mut_ptr().cast::<u8>();
+    // SAFETY: both have so many bytes.
+    unsafe { place.copy_from_nonoverlapping(own, size) };
     // SAFETY: the caller's promise.
-    let ret =
-        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    let ret = unsafe { libc::syscall(libc::SYS_bpf, command, place, size) };
+    // SAFETY: as before the call; the kernel has written what is a value of this kind.
+    unsafe { own.copy_from_nonoverlapping(place, size) };
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 

@@ -30,7 +30,7 @@ pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers
         PortSpec::Pcap(_) => Some(1),
         _ => None,
     };
-    let sends_on_all = matches!(spec, PortSpec::Tap(_) | PortSpec::Veth(_));
+    let sends_on_all = matches!(spec, PortSpec::Tap(_) | PortSpec::Veth(_) | PortSpec::VhostUser(_));
     let rx_queues = own.or(rx).unwrap_or(workers).max(1);
     let tx_queues = match own {
         Some(own) if sends_on_all => own,
