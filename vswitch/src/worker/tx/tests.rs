@@ -119,7 +119,7 @@ fn drops(paths: &TxPaths, reason: DropReason) -> u64 {
 }
 
 #[test]
-fn repair_a_saturatedport_that_is_removed_loses_nothing_without_a_name() {
+fn repair_a_saturated_port_that_is_removed_loses_nothing_without_a_name() {
     let mut rig = Rig::new(1);
     let ring = ring(1);
     let mut owner = rig.worker(vec![ring.clone()]);
@@ -145,7 +145,7 @@ fn repair_a_saturatedport_that_is_removed_loses_nothing_without_a_name() {
 }
 
 #[test]
-fn repair_nothing_waits_for_aport_without_a_link() {
+fn repair_nothing_waits_for_a_port_without_a_link() {
     let mut rig = Rig::new(1);
     let ring = ring(1);
     let mut owner = rig.worker(vec![ring.clone()]);
@@ -167,7 +167,7 @@ fn repair_nothing_waits_for_aport_without_a_link() {
 }
 
 #[test]
-fn repair_a_stalledport_keeps_nothing_and_goes_on_when_it_is_read() {
+fn repair_a_stalled_port_keeps_nothing_and_goes_on_when_it_is_read() {
     let mut rig = Rig::new(1);
     let mut owner = rig.worker(Vec::new());
     rig.saturate(&mut owner);
@@ -290,7 +290,7 @@ fn repair_a_diverted_queue_hands_over_and_takes_back() {
 }
 
 #[test]
-fn repair_what_waits_for_aport_is_bounded_whatever_the_number_of_workers() {
+fn repair_what_waits_for_a_port_is_bounded_whatever_the_number_of_workers() {
     for workers in 2..=64 {
         let slots: usize = (1..workers).map(|_| ring(workers - 1).capacity()).sum();
         assert!(slots <= HAND_OFFS, "{workers} workers: {slots}");
@@ -298,7 +298,7 @@ fn repair_what_waits_for_aport_is_bounded_whatever_the_number_of_workers() {
 }
 
 #[test]
-fn repair_what_the_kernel_refuses_of_a_vethport_does_not_count_as_sent() {
+fn repair_what_the_kernel_refuses_of_a_veth_port_does_not_count_as_sent() {
     let mut rig = Rig::on_veth();
     let mut owner = rig.worker(Vec::new());
     for length in [60, 4000, 60, 4000, 4000, 1500] {
