@@ -110,7 +110,7 @@ unsafe extern "C" fn ready(vid: i32) -> i32 {
     let mut peer = peers.known.remove(at);
     peer.is_ready = true;
     if !others {
-        device.use_peer(Some(&peer));
+        device.use_peer(&peer);
     }
     peers.known.push(peer);
     0
@@ -120,12 +120,13 @@ unsafe extern "C" fn ready(vid: i32) -> i32 {
 unsafe extern "C" fn stopped(vid: i32) {
     let Some(device) = device(vid) else { return };
     let mut peers = device.peers();
-    if let Some(peer) = peers.known.iter_mut().find(|peer| peer.vid == vid) {
-        peer.is_ready = false;
-    }
+    let Some(peer) = peers.known.iter_mut().find(|peer| peer.vid == vid) else { return };
+    peer.is_ready = false;
     if device.vid.load(Ordering::Relaxed) == vid {
-        let next = peers.known.iter().find(|peer| peer.is_ready);
-        device.use_peer(next);
+        device.leave_peer(peer);
+        if let Some(next) = peers.known.iter().find(|peer| peer.is_ready) {
+            device.use_peer(next);
+        }
     }
 }
 

@@ -123,6 +123,11 @@ impl Peer {
             is_hostile: false,
         }
     }
+
+    /// Frees pollers that hang in a notification of its guest; `true` if there was one for them to hang in.
+    fn free_pollers(&self) -> bool {
+        self.calls.values().filter(|call| call.drain()).count() > 0
+    }
 }
 
 /// One peer, and one that waits for it to go: it may have come before the library noticed that the other has left.
@@ -161,7 +166,7 @@ impl Device {
         if hangs {
             let active = self.vid.load(Ordering::Relaxed);
             for peer in peers.known.iter_mut().filter(|peer| peer.vid == active) {
-                peer.is_hostile |= peer.calls.values().filter(|call| call.drain()).count() > 0;
+                peer.is_hostile |= peer.free_pollers();
             }
         }
         if peers.known.iter().any(|peer| peer.is_hostile) {
@@ -191,19 +196,23 @@ impl Device {
         self.counters.iter().map(Counters::stats).fold(PortStats::default(), PortStats::plus)
     }
 
-    /// Has the rings of a peer used from now on, or nobody's.
-    fn use_peer(&self, peer: Option<&Peer>) {
-        self.vid.store(NOBODY, Ordering::Relaxed);
-        quiesce::wait(self.gates.iter().flatten());
+    /// Has the rings of a peer used from now on; nobody's are.
+    fn use_peer(&self, peer: &Peer) {
         let mut features = 0;
-        if let Some(peer) = peer {
-            // SAFETY: asks for a peer that the library just told of; a valid place.
-            let ret = unsafe { sys::rte_vhost_get_negotiated_features(peer.vid, &raw mut features) };
-            features = if ret == 0 { features } else { 0 };
-        }
-        self.features.store(features, Ordering::Relaxed);
-        self.tell_rings(peer);
-        self.vid.store(peer.map_or(NOBODY, |peer| peer.vid), Ordering::Release);
+        // SAFETY: asks for a peer that the library just told of; a valid place.
+        let ret = unsafe { sys::rte_vhost_get_negotiated_features(peer.vid, &raw mut features) };
+        self.features.store(if ret == 0 { features } else { 0 }, Ordering::Relaxed);
+        self.tell_rings(Some(peer));
+        self.vid.store(peer.vid, Ordering::Release);
+    }
+
+    /// Has the rings of a peer used no more: nobody does when this returns.
+    fn leave_peer(&self, peer: &Peer) {
+        self.vid.store(NOBODY, Ordering::Relaxed);
+        quiesce::wait(self.gates.iter().flatten(), || {
+            peer.free_pollers();
+        });
+        self.tell_rings(None);
     }
 
     fn tell_rings(&self, peer: Option<&Peer>) {

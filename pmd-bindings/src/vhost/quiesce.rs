@@ -8,6 +8,7 @@
 use std::hint;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
 
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
@@ -62,11 +63,16 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Waits until each poller has left that was inside when this began: what was taken away before, nobody uses any more.
-pub(super) fn wait<'a>(gates: impl Iterator<Item = &'a Gate>) {
+/// Between two calls of what is to be done while a poller does not leave: it takes microseconds as a rule.
+const IMPATIENT: Duration = Duration::from_millis(10);
+
+/// Waits until each poller has left that was inside when this began: what was taken away before, nobody uses any more. One that
+/// does not leave may hang in what the device makes it do, which `free` is to end.
+pub(super) fn wait<'a>(gates: impl Iterator<Item = &'a Gate>, free: impl Fn()) {
     if ALONE.load(Ordering::Relaxed) || !membarrier(PRIVATE_EXPEDITED) {
         fence(Ordering::SeqCst);
     }
+    let mut called = Instant::now();
     for gate in gates {
         let (visit, mut looks) = (gate.visit(), 0u32);
         // A visit that began later sees what was done before this.
@@ -75,6 +81,10 @@ pub(super) fn wait<'a>(gates: impl Iterator<Item = &'a Gate>) {
             // The poller may wait for this very core.
             if looks.is_multiple_of(64) {
                 std::thread::yield_now();
+                if called.elapsed() >= IMPATIENT {
+                    free();
+                    called = Instant::now();
+                }
             } else {
                 hint::spin_loop();
             }
@@ -86,7 +96,6 @@ pub(super) fn wait<'a>(gates: impl Iterator<Item = &'a Gate>) {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -121,7 +130,7 @@ mod tests {
             let mut next = 1usize;
             while Instant::now() < end {
                 device.store(0, Ordering::Relaxed);
-                wait(std::iter::once(&*gate));
+                wait(std::iter::once(&*gate), || {});
                 alive[next % 1024].store(false, Ordering::Relaxed);
                 next += 1;
                 alive[next % 1024].store(true, Ordering::Release);
@@ -130,5 +139,23 @@ mod tests {
             over.store(true, Ordering::Relaxed);
             assert!(poller.join().unwrap() > 0 && next > 10);
         }
+    }
+    #[test]
+    fn hostile_a_poller_that_hangs_is_freed() {
+        let (gate, hangs) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(true)));
+        let poller = std::thread::spawn({
+            let (gate, hangs) = (gate.clone(), hangs.clone());
+            move || {
+                let _inside = gate.enter();
+                while hangs.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        while gate.visit().is_none() && !poller.is_finished() {
+            std::thread::yield_now();
+        }
+        wait(std::iter::once(&*gate), || hangs.store(false, Ordering::Relaxed));
+        poller.join().unwrap();
     }
 }
