@@ -1,4 +1,4 @@
-//! [`Counters`]: what queues count that no driver counts for.
+//! [`Counters`] and [`Refused`]: what queues count that no driver counts for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,5 +44,19 @@ impl Counters {
             rx_no_mbuf: self.rx_no_mbuf.get(),
             ..PortStats::default()
         }
+    }
+}
+
+/// Packets that were taken as sent and went nowhere: refused for what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Refused {
+    pub(crate) fn add(&mut self, packets: u64, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
     }
 }

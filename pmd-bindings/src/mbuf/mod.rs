@@ -19,6 +19,22 @@ pub(crate) use segment::{BUF_LEN, DATA_LEN, DATA_OFF, NB_SEGS, PKT_LEN, REFCNT, 
 
 use crate::port::PortId;
 
+/// Frees the first `count` packets of an array; how many bytes they had.
+///
+/// # Safety
+/// `slots` holds so many packets of the caller, which nobody uses any more.
+pub(crate) unsafe fn free_counted(slots: *mut *mut sys::rte_mbuf, count: usize) -> u64 {
+    let sizes = (0..count).map(|at| {
+        // SAFETY: the caller's promise.
+        unsafe { Segment::at(slots.wrapping_add(at)) }.map_or(0, |head| u64::from(head.pkt_len()))
+    });
+    let bytes = sizes.sum();
+    // No more packets than a burst has.
+    // SAFETY: the caller's promise.
+    unsafe { sys::rte_pktmbuf_free_bulk(slots, count as u32) };
+    bytes
+}
+
 /// One packet, owned. `Option<Mbuf>` is as large as a pointer.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);

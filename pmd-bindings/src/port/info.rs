@@ -72,6 +72,37 @@ impl PortInfo {
         Errno::check(ret).map(|_| info)
     }
 
+    /// Of a port without an ethdev, which copies packets and has checksums and TCP super-frames both ways: what those have in common.
+    pub(super) fn without_ethdev(id: PortId, name: &str, driver: &str, queues: u16) -> Self {
+        const ANY: DescriptorLimits = DescriptorLimits { min: 1, max: u16::MAX, align: 1 };
+        /// Ethernet header and two VLAN tags.
+        const LINK: u32 = 22;
+        Self {
+            name: name.into(),
+            driver: driver.into(),
+            id,
+            mac: MacAddr::default(),
+            mtu_range: 68..=u16::MAX,
+            max_rx_queues: queues,
+            max_tx_queues: queues,
+            numa: None,
+            rss: RssCapabilities::default(),
+            reta_size: 0,
+            hash_key_size: 0,
+            rx_offloads: RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM | RxOffloads::TCP_LRO,
+            tx_offloads: TxOffloads::TCP_CHECKSUM
+                | TxOffloads::UDP_CHECKSUM
+                | TxOffloads::TCP_TSO
+                | TxOffloads::MULTI_SEGMENT,
+            max_rx_frame: u32::from(u16::MAX) + LINK,
+            min_rx_buffer: 64,
+            rx_descriptors: ANY,
+            tx_descriptors: ANY,
+            if_index: None,
+            switch_domain: None,
+        }
+    }
+
     pub(super) fn of(id: PortId, name: &str) -> Result<Self, PortError> {
         let raw = Self::raw(id).map_err(|errno| PortError::Operation {
             name: name.into(),

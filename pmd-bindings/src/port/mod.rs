@@ -1,7 +1,7 @@
 //! [`Port`] and [`StartedPort`]: a port's life, from attachment to detachment.
 //!
 //! `attach.rs` brings ports in and out, `config.rs` starts them, `running.rs` is what can be done while packets
-//! flow, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, packet sockets on a kernel
+//! flow, `shared.rs` what a port and its queues share, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, packet sockets on a kernel
 //! interface (`socket.rs`), or a vhost-user socket (`vhost.rs`); which arguments a kind wants is the business of the switch.
 
 mod attach;
@@ -11,6 +11,7 @@ mod offload;
 mod rings;
 mod rss;
 mod running;
+mod shared;
 mod socket;
 mod stats;
 mod vhost;
@@ -23,8 +24,8 @@ pub use info::{DescriptorLimits, PortInfo};
 pub use offload::{RxOffloads, TxOffloads};
 pub use rings::Ring;
 pub use rss::{ConfiguredRss, RssCapabilities, RssConfig, RssHash, RssLevel, RssReport, RssTypes};
-pub(crate) use running::Running;
 pub use running::{Link, StartedPort};
+pub(crate) use shared::Running;
 pub use stats::PortStats;
 
 /// DPDK's number of a port, or one above 32,767 of a port that is no ethdev. Numbers are used again after a port was detached.

@@ -1,15 +1,12 @@
 //! A port that is packet sockets on a kernel interface.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use wire::MacAddr;
 
 use super::config::Started;
-use super::{
-    DescriptorLimits, Link, Port, PortConfig, PortId, PortInfo, PortStats, RssCapabilities, Running,
-    RxOffloads, StartedPort, TxOffloads,
-};
+use super::{DescriptorLimits, Link, Port, PortConfig, PortId, PortInfo, PortStats, Running, StartedPort};
 use crate::error::{Errno, PortError, Words};
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
@@ -18,8 +15,6 @@ use crate::{interface, process};
 
 /// Sockets of a port at most: `rx-queues` of as many workers.
 const MAX_QUEUES: u16 = 64;
-/// What a super-frame is at most.
-const LONGEST_FRAME: u32 = 65_535 + 22;
 
 /// The interface behind a port.
 #[derive(Clone, Copy, Debug)]
@@ -31,28 +26,10 @@ pub(super) struct Interface {
 impl Interface {
     pub fn info(&self, id: PortId, name: &str) -> PortInfo {
         PortInfo {
-            name: name.into(),
-            driver: "packet_socket".into(),
-            id,
             mac: self.mac(),
-            mtu_range: 68..=u16::MAX,
-            max_rx_queues: MAX_QUEUES,
-            max_tx_queues: MAX_QUEUES,
-            numa: None,
-            rss: RssCapabilities::default(),
-            reta_size: 0,
-            hash_key_size: 0,
-            rx_offloads: RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM | RxOffloads::TCP_LRO,
-            tx_offloads: TxOffloads::TCP_CHECKSUM
-                | TxOffloads::UDP_CHECKSUM
-                | TxOffloads::TCP_TSO
-                | TxOffloads::MULTI_SEGMENT,
-            max_rx_frame: LONGEST_FRAME,
-            min_rx_buffer: 64,
             rx_descriptors: DescriptorLimits { min: 16, max: 16_384, align: 16 },
-            tx_descriptors: DescriptorLimits { min: 1, max: u16::MAX, align: 1 },
             if_index: Some(self.index),
-            switch_domain: None,
+            ..PortInfo::without_ethdev(id, name, "packet_socket", MAX_QUEUES)
         }
     }
 
@@ -96,8 +73,6 @@ fn refused(port: &str, operation: &'static str, error: &io::Error) -> PortError 
 pub(super) struct Sockets {
     pub interface: Interface,
     sockets: Vec<Arc<Socket>>,
-    /// What was counted when the statistics were reset.
-    reset: Mutex<PortStats>,
 }
 
 impl Sockets {
@@ -122,17 +97,9 @@ impl Sockets {
         })
     }
 
-    fn counted(&self) -> PortStats {
+    /// What they counted since they are there.
+    pub fn counted(&self) -> PortStats {
         self.sockets.iter().map(|socket| socket.stats()).fold(PortStats::default(), PortStats::plus)
-    }
-
-    pub fn stats(&self) -> PortStats {
-        let reset = *self.reset.lock().unwrap_or_else(PoisonError::into_inner);
-        self.counted().minus(reset)
-    }
-
-    pub fn reset_stats(&self) {
-        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.counted();
     }
 }
 
@@ -177,7 +144,7 @@ impl Port {
                 return Err((self, error));
             }
         };
-        let sockets = Sockets { interface, sockets, reset: Mutex::default() };
+        let sockets = Sockets { interface, sockets };
         let running = Arc::new(Running::on_sockets(self.claim, pool.clone(), sockets));
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (queue, (receiver, sender)) in (0..).zip(pairs) {

@@ -9,10 +9,7 @@ use wire::MacAddr;
 
 use super::attach::{Claim, Kind};
 use super::config::Started;
-use super::{
-    DescriptorLimits, Link, Port, PortConfig, PortId, PortInfo, PortStats, RssCapabilities, Running,
-    RxOffloads, StartedPort, TxOffloads,
-};
+use super::{Link, Port, PortConfig, PortId, PortInfo, PortStats, Running, StartedPort};
 use crate::eal::Eal;
 use crate::error::{Errno, PortError, Words, cut};
 use crate::mempool::Mempool;
@@ -31,32 +28,8 @@ pub(super) struct VhostSocket {
 
 impl VhostSocket {
     pub fn info(&self, id: PortId, name: &str) -> PortInfo {
-        let super_frames = RxOffloads::TCP_CHECKSUM | RxOffloads::UDP_CHECKSUM | RxOffloads::TCP_LRO;
-        PortInfo {
-            name: name.into(),
-            driver: "vhost_user".into(),
-            id,
-            mac: mac(id),
-            mtu_range: 68..=u16::MAX,
-            max_rx_queues: self.queues,
-            max_tx_queues: self.queues,
-            numa: None,
-            rss: RssCapabilities::default(),
-            reta_size: 0,
-            hash_key_size: 0,
-            rx_offloads: super_frames,
-            tx_offloads: TxOffloads::TCP_CHECKSUM
-                | TxOffloads::UDP_CHECKSUM
-                | TxOffloads::TCP_TSO
-                | TxOffloads::MULTI_SEGMENT,
-            max_rx_frame: 65_535 + 22,
-            min_rx_buffer: 64,
-            // The rings are the guest's, which chooses their size.
-            rx_descriptors: DescriptorLimits { min: 1, max: u16::MAX, align: 1 },
-            tx_descriptors: DescriptorLimits { min: 1, max: u16::MAX, align: 1 },
-            if_index: None,
-            switch_domain: None,
-        }
+        let info = PortInfo::without_ethdev(id, name, "vhost_user", self.queues);
+        PortInfo { mac: mac(id), ..info }
     }
 }
 
@@ -72,13 +45,11 @@ pub(super) struct Vhost {
     pub socket: VhostSocket,
     open: Mutex<Option<Open>>,
     device: Arc<crate::vhost::Device>,
-    /// What was counted when the statistics were reset.
-    reset: Mutex<PortStats>,
 }
 
 impl Vhost {
     fn new(socket: VhostSocket, open: Open) -> Self {
-        Self { socket, device: open.device.clone(), open: Mutex::new(Some(open)), reset: Mutex::default() }
+        Self { socket, device: open.device.clone(), open: Mutex::new(Some(open)) }
     }
 
     /// Sends the peer away and closes the socket. The queues that are left find nobody.
@@ -103,13 +74,9 @@ impl Vhost {
         self.device.read_queues()
     }
 
-    pub fn stats(&self) -> PortStats {
-        let reset = *self.reset.lock().unwrap_or_else(PoisonError::into_inner);
-        self.device.stats().minus(reset)
-    }
-
-    pub fn reset_stats(&self) {
-        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.device.stats();
+    /// What was counted since the port is there.
+    pub fn counted(&self) -> PortStats {
+        self.device.stats()
     }
 }
 

@@ -373,14 +373,12 @@ impl TxQueue {
     /// its own sake, or a guest does not take such packets any more. Drivers do not tell.
     #[inline]
     pub fn take_refused(&mut self) -> (u64, u64) {
-        match &mut self.target {
-            Target::Ethdev => (0, 0),
-            Target::Socket(socket) => {
-                let refused = socket.take_refused();
-                (refused.packets, refused.bytes)
-            }
+        let refused = match &mut self.target {
+            Target::Ethdev => return (0, 0),
+            Target::Socket(socket) => socket.take_refused(),
             Target::Vhost(vhost) => vhost.take_refused(),
-        }
+        };
+        (refused.packets, refused.bytes)
     }
 
     /// True when packets are taken as sent, and lost, while the port has no link.

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use dpdk_sys as sys;
@@ -14,7 +13,8 @@ use dpdk_sys as sys;
 use super::Socket;
 use super::coalesce::{HEADERS, Run};
 use super::vnet::{VNET_BYTES, VnetHeader};
-use crate::mbuf::Segment;
+use crate::counters::Refused;
+use crate::mbuf::{Segment, free_counted};
 
 /// Packets of one system call.
 const AT_ONCE: usize = 32;
@@ -23,13 +23,6 @@ const PIECES: usize = 1024;
 
 /// Bytes after which a burst ends: who receives does so on our core before the call returns, and other ports wait meanwhile.
 const BYTES: u64 = 256 << 10;
-
-/// Packets that the kernel took and did not send.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub packets: u64,
-    pub bytes: u64,
-}
 
 /// The sending half of a socket.
 #[derive(Debug)]
@@ -79,7 +72,7 @@ impl Sender {
     ///
     /// # Safety
     /// `slots` holds `count` packets; those that are gone have been freed.
-    pub(crate) unsafe fn send(&mut self, slots: *const *mut sys::rte_mbuf, count: usize) -> usize {
+    pub(crate) unsafe fn send(&mut self, slots: *mut *mut sys::rte_mbuf, count: usize) -> usize {
         let (mut gone, mut worked) = (0, 0);
         while gone < count && worked < BYTES {
             // SAFETY: packets of the caller, so many.
@@ -95,7 +88,7 @@ impl Sender {
                 Ok(sent) => {
                     let sent = self.scratch.packets[..sent.min(AT_ONCE)].iter().sum();
                     // SAFETY: the caller's packets; the kernel has copied them.
-                    let bytes = unsafe { free(slots.wrapping_add(gone), sent) };
+                    let bytes = unsafe { free_counted(slots.wrapping_add(gone), sent) };
                     self.socket.counters.tx_packets.add(sent as u64);
                     self.socket.counters.tx_bytes.add(bytes);
                     gone += sent;
@@ -118,10 +111,9 @@ impl Sender {
                         continue;
                     }
                     // SAFETY: the first of the packets that are left.
-                    let bytes = unsafe { free(slots.wrapping_add(gone), run) };
+                    let bytes = unsafe { free_counted(slots.wrapping_add(gone), run) };
                     self.socket.counters.tx_errors.add(run as u64);
-                    self.refused.packets += run as u64;
-                    self.refused.bytes += bytes;
+                    self.refused.add(run as u64, bytes);
                     worked += bytes;
                     gone += run;
                     self.alone = self.alone.saturating_sub(run);
@@ -139,7 +131,7 @@ impl Sender {
     unsafe fn prepare(&mut self, slots: *const *mut sys::rte_mbuf, count: usize, bytes: u64) -> usize {
         let Scratch { headers, frames, packets, pieces, messages } = &mut *self.scratch;
         // SAFETY: the caller's promise.
-        let packet = |at: usize| unsafe { segment(slots.wrapping_add(at)) };
+        let packet = |at: usize| unsafe { Segment::at(slots.wrapping_add(at)) };
         let (mut taken, mut used, mut left) = (0, 0, bytes);
         for index in 0..AT_ONCE {
             if index > 0 && left == 0 {
@@ -183,31 +175,4 @@ impl Sender {
         }
         AT_ONCE
     }
-}
-
-/// The packet in a slot.
-///
-/// # Safety
-/// The slot holds a packet of the caller.
-unsafe fn segment(slot: *const *mut sys::rte_mbuf) -> Option<Segment> {
-    // SAFETY: the caller's promise.
-    let raw = unsafe { slot.read() };
-    // SAFETY: as above; the handle is dropped before the packet.
-    NonNull::new(raw).map(|raw| unsafe { Segment::new(raw) })
-}
-
-/// Frees the first `count` packets; how many bytes they had.
-///
-/// # Safety
-/// `slots` holds so many packets, which nobody uses any more.
-unsafe fn free(slots: *const *mut sys::rte_mbuf, count: usize) -> u64 {
-    let mut bytes = 0;
-    for index in 0..count {
-        // SAFETY: the caller's promise.
-        let Some(head) = (unsafe { segment(slots.wrapping_add(index)) }) else { continue };
-        bytes += u64::from(head.pkt_len());
-        // SAFETY: as above.
-        unsafe { sys::dpdk_sys_mbuf_free(head.as_ptr()) };
-    }
-    bytes
 }

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 
 use super::{Device, NOBODY, feature};
+use crate::counters::Refused;
 use crate::flags;
-use crate::mbuf::Segment;
+use crate::mbuf::{Segment, free_counted};
 use crate::mempool::Mempool;
 use crate::port::PortId;
 
@@ -140,17 +141,17 @@ fn hush(vid: i32, rings: impl Iterator<Item = u16>) {
 pub(crate) struct Sender {
     device: Arc<Device>,
     queue: usize,
-    /// Packets that were not to be given to the guest, and bytes of them, since they were last asked for.
-    refused: (u64, u64),
+    /// Since they were last asked for.
+    refused: Refused,
 }
 
 impl Sender {
     pub(super) fn new(device: Arc<Device>, queue: usize) -> Self {
-        Self { device, queue, refused: (0, 0) }
+        Self { device, queue, refused: Refused::default() }
     }
 
     /// What was refused of the packets that are gone, since the last question.
-    pub(crate) fn take_refused(&mut self) -> (u64, u64) {
+    pub(crate) fn take_refused(&mut self) -> Refused {
         std::mem::take(&mut self.refused)
     }
 
@@ -177,11 +178,9 @@ impl Sender {
             let asks = |at: usize| unsafe { Segment::at(slots.wrapping_add(at)) }.is_some_and(asks_for_work);
             let fit = (gone..count).take_while(|&at| !asks(at)).count();
             if fit == 0 {
-                // SAFETY: the caller's packet.
-                let bytes = unsafe { Segment::at(slots.wrapping_add(gone)) }.map_or(0, |head| head.pkt_len());
-                self.refused = (self.refused.0 + 1, self.refused.1 + u64::from(bytes));
                 // SAFETY: the caller's packet, which is gone now.
-                unsafe { sys::rte_pktmbuf_free_bulk(slots.wrapping_add(gone), 1) };
+                let bytes = unsafe { free_counted(slots.wrapping_add(gone), 1) };
+                self.refused.add(1, bytes);
                 self.device.counters[self.queue].tx_errors.add(1);
                 gone += 1;
                 continue;
@@ -209,15 +208,11 @@ impl Sender {
         if sent == 0 {
             return 0;
         }
-        let sizes = (0..usize::from(sent)).map(|at| {
-            // SAFETY: packets of the caller, still.
-            unsafe { Segment::at(slots.wrapping_add(at)) }.map_or(0, |head| u64::from(head.pkt_len()))
-        });
+        // SAFETY: the guest has copies; nobody uses these any more.
+        let bytes = unsafe { free_counted(slots, sent.into()) };
         let counters = &self.device.counters[self.queue];
         counters.tx_packets.add(sent.into());
-        counters.tx_bytes.add(sizes.sum());
-        // SAFETY: the guest has copies; nobody uses these any more.
-        unsafe { sys::rte_pktmbuf_free_bulk(slots, sent.into()) };
+        counters.tx_bytes.add(bytes);
         sent.into()
     }
 }
