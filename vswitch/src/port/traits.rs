@@ -78,6 +78,17 @@ impl Traits {
         Self { min_rx_queues: queues, max_rx_queues: queues, max_tx_queues: queues, ..Self::default() }
     }
 
+    /// A kind without an ethdev, of exactly `queues` pairs: it tells its link, and takes super-frames.
+    pub(super) fn without_ethdev(queues: u16) -> Self {
+        Self {
+            equal_queues: true,
+            min_tx_queues: queues,
+            tells_link: true,
+            super_frames: true,
+            ..Self::exactly(queues)
+        }
+    }
+
     /// A kind whose devices have up to `queues` pairs.
     pub(super) fn up_to(queues: u16) -> Self {
         Self { max_rx_queues: queues, max_tx_queues: queues, ..Self::default() }

@@ -11,13 +11,7 @@ pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DeviceP
     if driver != "veth" {
         return Err(OpenError::NoVeth { iface: spec.iface.clone(), driver });
     }
-    let traits = Traits {
-        equal_queues: true,
-        min_tx_queues: spec.queues,
-        mtu: MtuControl::Interface(spec.iface.clone()),
-        tells_link: true,
-        super_frames: true,
-        ..Traits::exactly(spec.queues)
-    };
+    let mtu = MtuControl::Interface(spec.iface.clone());
+    let traits = Traits { mtu, ..Traits::without_ethdev(spec.queues) };
     Ok(DevicePlan::new(DeviceSpec::Interface(spec.iface.clone()), traits))
 }

@@ -15,16 +15,9 @@ pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<De
     } else {
         preflight::socket_to_await(&spec.path)?;
     }
-    let traits = Traits {
-        equal_queues: true,
-        min_tx_queues: spec.queues,
-        tells_link: true,
-        super_frames: true,
-        ..Traits::exactly(spec.queues)
-    };
     let device =
         DeviceSpec::VhostUser { path: spec.path.clone(), is_server: spec.server, queues: spec.queues };
-    let mut plan = DevicePlan::new(device, traits);
+    let mut plan = DevicePlan::new(device, Traits::without_ethdev(spec.queues));
     plan.socket = spec.server.then(|| spec.path.clone());
     plan.access = SocketAccess::of(spec)?;
     Ok(plan)
