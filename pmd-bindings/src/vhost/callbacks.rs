@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 
 use super::guard::{self, Shared};
 use super::notify::CallFile;
-use super::{Device, MOST_PEERS, Peer, devices};
+use super::{Device, MOST_PEERS, Peer, WAITED_FOR, devices, wait_for_one_more};
 
 /// The library keeps a pointer to it.
 pub(super) static OPS: Ops = Ops(sys::rte_vhost_device_ops {
@@ -79,10 +79,11 @@ unsafe extern "C" fn handled(vid: i32, message: *mut c_void) -> i32 {
 unsafe extern "C" fn connected(vid: i32) -> i32 {
     let Some(device) = device(vid) else { return -1 };
     let mut peers = device.peers();
-    if peers.connected >= MOST_PEERS {
+    // The first one's descriptor is reckoned with.
+    if peers.connected > 0 && (peers.connected >= MOST_PEERS || !wait_for_one_more()) {
         tracing::warn!(
             vid,
-            "a vhost-user socket has a peer, and one that waits for it to go; one more is turned away"
+            "a vhost-user socket has a peer, and one that waits for it to go or no room for that; one more is turned away"
         );
         return -1;
     }
@@ -96,6 +97,9 @@ unsafe extern "C" fn connected(vid: i32) -> i32 {
 unsafe extern "C" fn disconnected(vid: i32) {
     let Some(device) = device(vid) else { return };
     let mut peers = device.peers();
+    if peers.connected > 1 {
+        WAITED_FOR.fetch_sub(1, Ordering::Relaxed);
+    }
     peers.connected = peers.connected.saturating_sub(1);
     peers.known.retain(|peer| peer.vid != vid);
 }

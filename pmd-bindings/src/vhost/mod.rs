@@ -17,7 +17,7 @@ mod quiesce;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
@@ -46,8 +46,17 @@ pub fn too_many(servers: usize, clients: usize) -> Option<(usize, usize)> {
     (needed > DESCRIPTORS).then_some((needed, DESCRIPTORS))
 }
 
+/// Descriptors that it waits for, with room kept for the first peer of each socket.
+static WAITED_FOR: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes room for one more, if there is some.
+fn wait_for_one_more() -> bool {
+    let more = |waited_for: usize| (waited_for < DESCRIPTORS).then_some(waited_for + 1);
+    WAITED_FOR.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+}
+
 /// Pairs of virtqueues that the library knows (`VHOST_MAX_QUEUE_PAIRS`).
-const MAX_PAIRS: usize = 128;
+pub const MAX_PAIRS: usize = 128;
 
 /// Bits of negotiated features (VIRTIO 1.2 sections 5.1.3 and 6).
 mod feature {
@@ -235,6 +244,13 @@ pub(crate) struct Socket {
     pub is_server: bool,
 }
 
+impl Socket {
+    /// Descriptors that it has, with those of its first peer.
+    fn descriptors(&self) -> usize {
+        if self.is_server { PER_SERVER } else { PER_CLIENT }
+    }
+}
+
 /// A queue pair.
 pub(crate) type Pair = (Receiver, Sender);
 
@@ -274,6 +290,7 @@ impl Open {
                 return Some("open the socket");
             }
             devices().insert(socket.path.clone(), device.clone());
+            WAITED_FOR.fetch_add(socket.descriptors(), Ordering::Relaxed);
             open = Some(Self { socket: socket.clone(), device });
             // Fragments of datagrams that nobody is ever asked for.
             let unwanted = feature::GUEST_UFO | feature::HOST_UFO;
@@ -312,5 +329,23 @@ impl Drop for Open {
             sys::rte_vhost_driver_unregister(self.socket.path.as_ptr());
         });
         devices().remove(&self.socket.path);
+        // Of peers that are sent away so, nobody tells that they are gone.
+        let waiting = self.device.peers().connected.saturating_sub(1);
+        WAITED_FOR.fetch_sub(self.socket.descriptors() + waiting, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_vhost_peers_that_wait_take_no_descriptors_of_others() {
+        let sockets = 511;
+        assert_eq!(too_many(sockets, 0), None);
+        WAITED_FOR.store(sockets * PER_SERVER, Ordering::Relaxed);
+        assert!(wait_for_one_more(), "the 1,023rd");
+        assert!(!wait_for_one_more() && !wait_for_one_more());
+        assert_eq!(WAITED_FOR.load(Ordering::Relaxed), DESCRIPTORS);
     }
 }

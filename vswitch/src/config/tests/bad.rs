@@ -403,6 +403,19 @@ fn ports_vhost_sockets_are_as_many_as_the_library_takes() {
 }
 
 #[test]
+fn ports_vhost_queues_are_as_many_as_the_library_knows() {
+    let config = |queues: u16| {
+        let port = format!("{{ kind = \"vhost-user\", path = \"/run/v\", queues = {queues} }}");
+        Config::parse(&format!("[[port]]\nname = \"p\"\nport = {port}\n"), "test")
+    };
+    assert!(config(128).is_ok());
+    let error = config(129).unwrap_err().to_string();
+    for word in ["queues", "is 129", "128 pairs"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
 fn a_vhost_socket_is_given_away_by_the_end_that_makes_it() {
     let with = |more: &str| {
         let port = format!("port = {{ kind = \"vhost-user\", path = \"/run/v\"{more} }}\n");

@@ -147,7 +147,7 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
         PortSpec::Representor(vf) => found.check("pf", check_pci_address(&vf.pf)),
         PortSpec::VhostUser(vhost) => {
             found.check("path", check_device_socket(&vhost.path));
-            found.check("queues", check_queues(vhost.queues));
+            found.check("queues", check_queues(vhost.queues).and_then(|()| check_pairs(vhost.queues)));
             access_problems(vhost, &mut found);
         }
         PortSpec::VirtioUser(virtio) => {
@@ -376,6 +376,17 @@ pub(super) fn check_iface(name: &str) -> Result<(), String> {
 
 fn check_queues(queues: u16) -> Result<(), String> {
     if queues == 0 { Err("is 0; a port needs at least one".into()) } else { Ok(()) }
+}
+
+/// librte_vhost knows no more pairs of virtqueues.
+fn check_pairs(queues: u16) -> Result<(), String> {
+    const MOST: usize = pmd::vhost::MAX_PAIRS;
+    if usize::from(queues) <= MOST {
+        return Ok(());
+    }
+    Err(format!(
+        "is {queues}; librte_vhost knows {MOST} pairs of virtqueues for a guest: take as many as there are workers"
+    ))
 }
 
 /// Arguments a driver reads, `key=value,key=value`.
