@@ -12,6 +12,7 @@
 //! [`STALL_NS`] in which a queue took nothing, packets are dropped at once, by name. `refusal.rs` has what becomes of
 //! packets that a queue does not take.
 
+mod own;
 mod refusal;
 mod ring;
 mod set;
@@ -24,23 +25,19 @@ use std::sync::Arc;
 use pipelines::drops::DropReason;
 use pipelines::snapshot::PortIndex;
 use pipelines::{Now, Sink};
-use pmd::{Burst, Mbuf, TxQueue};
+use pmd::{Mbuf, TxQueue};
 use wire::PacketBuf;
 
 use super::mailbox::PortBuffers;
 use super::stats::WorkerStats;
+use own::{BUFFERS, Held, Own};
+pub use own::{OwnQueue, most_buffers};
 pub use refusal::STALL_NS;
-use refusal::TxRefusal;
 use ring::HAND_OFFS;
 pub use ring::{Ring, ring};
 use set::PortSet;
 pub use state::PortState;
 
-/// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
-/// each of many queues has room for [`MIN_BUFFER`].
-const BUFFERS: usize = 128;
-/// Packets that the buffer of each queue has room for at least.
-const MIN_BUFFER: usize = 32;
 /// Packets that wait for a port of up to four queues at most, whatever the number of workers; each further queue
 /// may have `MIN_BUFFER` more.
 pub const MAX_WAITING: usize = BUFFERS + HAND_OFFS;
@@ -51,74 +48,6 @@ pub const WORKER_ROOM: usize = 4096;
 const RECOUNT: u32 = 64;
 /// See [`RECOUNT`].
 const RECOUNT_NS: u64 = 50_000;
-
-/// Packets in the buffer of one of so many queues, and the buffers that they may have: as many again, for packets in
-/// several.
-fn own_sizes(queues: usize) -> (usize, usize) {
-    let packets = (BUFFERS / queues.max(1)).max(MIN_BUFFER);
-    (packets, 2 * packets)
-}
-
-/// Buffers that may wait for a port of so many transmit queues on so many workers.
-pub fn most_buffers(queues: usize, workers: usize) -> usize {
-    let queues = queues.clamp(1, workers.max(1));
-    let handing = workers.saturating_sub(queues);
-    queues * own_sizes(queues).1 + handing * ring::sizes(handing).1
-}
-
-/// A transmit queue for the worker that is to own it.
-pub struct OwnQueue {
-    pub queue: TxQueue,
-    /// The rings in which other workers have packets for it.
-    pub rings: Vec<Ring>,
-    pub port: Arc<PortState>,
-    /// Transmit queues of the port that workers own.
-    pub queues: usize,
-}
-
-struct Own {
-    queue: TxQueue,
-    buffer: Burst,
-    held: Held,
-    /// Buffers of the pool that the packets in `buffer` may have.
-    room: usize,
-    /// The longest frame, as it was when the buffer was last flushed.
-    max_frame: usize,
-    refusal: TxRefusal,
-    rings: Vec<Ring>,
-    port: Arc<PortState>,
-}
-
-/// What packets amount to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
-    bytes: u64,
-    /// Buffers of the pool, one for each segment.
-    buffers: usize,
-}
-
-impl Held {
-    fn of(burst: &Burst) -> Self {
-        burst.iter().fold(Self::default(), |sum, packet| Self {
-            bytes: sum.bytes + packet.len() as u64,
-            buffers: sum.buffers + packet.segment_count(),
-        })
-    }
-
-    #[inline(always)]
-    fn add(&mut self, bytes: usize, buffers: usize) {
-        self.bytes += bytes as u64;
-        self.buffers += buffers;
-    }
-}
-
-impl Own {
-    /// True when so many buffers more may wait, with `left` of the worker's room.
-    #[inline(always)]
-    fn has_room(&self, buffers: usize, left: usize) -> bool {
-        self.buffer.is_empty() || self.held.buffers + buffers <= self.room.min(left)
-    }
-}
 
 /// On lines of its own: the worker writes it for every packet.
 #[repr(align(128))]
@@ -174,24 +103,10 @@ impl TxPaths {
     }
 
     pub(super) fn own(&mut self, port: PortIndex, own: OwnQueue) {
-        let OwnQueue { queue, rings, port: state, queues } = own;
-        if !rings.is_empty() {
+        if !own.rings.is_empty() {
             self.with_rings.insert(port);
         }
-        let (packets, room) = own_sizes(queues);
-        let buffer = Burst::with_capacity(packets);
-        let max_frame = state.max_frame() as usize;
-        let refusal = TxRefusal::default();
-        *self.path_mut(port) = TxPath::Own(Own {
-            queue,
-            buffer,
-            held: Held::default(),
-            room,
-            max_frame,
-            refusal,
-            rings,
-            port: state,
-        });
+        *self.path_mut(port) = TxPath::Own(Own::new(own));
     }
 
     /// The way to a port; there are as many as the highest index needs.

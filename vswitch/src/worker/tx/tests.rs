@@ -3,7 +3,7 @@
 mod buffers;
 
 use pipelines::counters::PipelineCounters;
-use pmd::{Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
+use pmd::{Burst, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, RxQueue, StartedPort};
 
 use super::refusal::DOUBT_NS;
 use super::*;

@@ -1,0 +1,99 @@
+//! [`Own`]: a transmit queue that this worker owns, what waits in front of it, and how much that may be.
+
+use std::sync::Arc;
+
+use pmd::{Burst, TxQueue};
+use wire::PacketBuf;
+
+use super::refusal::TxRefusal;
+use super::ring::{self, Ring};
+use super::state::PortState;
+
+/// Packets that wait in the buffers of a port's queues before more are dropped as `tx-full`, all queues together;
+/// each of many queues has room for [`MIN_BUFFER`].
+pub(super) const BUFFERS: usize = 128;
+/// Packets that the buffer of each queue has room for at least.
+pub(super) const MIN_BUFFER: usize = 32;
+/// Packets in the buffer of one of so many queues, and the buffers that they may have: as many again, for packets in
+/// several.
+fn own_sizes(queues: usize) -> (usize, usize) {
+    let packets = (BUFFERS / queues.max(1)).max(MIN_BUFFER);
+    (packets, 2 * packets)
+}
+
+/// Buffers that may wait for a port of so many transmit queues on so many workers.
+pub fn most_buffers(queues: usize, workers: usize) -> usize {
+    let queues = queues.clamp(1, workers.max(1));
+    let handing = workers.saturating_sub(queues);
+    queues * own_sizes(queues).1 + handing * ring::sizes(handing).1
+}
+
+/// A transmit queue for the worker that is to own it.
+pub struct OwnQueue {
+    pub queue: TxQueue,
+    /// The rings in which other workers have packets for it.
+    pub rings: Vec<Ring>,
+    pub port: Arc<PortState>,
+    /// Transmit queues of the port that workers own.
+    pub queues: usize,
+}
+
+/// An own queue, and what waits in front of it.
+pub(super) struct Own {
+    pub queue: TxQueue,
+    pub buffer: Burst,
+    pub held: Held,
+    /// Buffers of the pool that the packets in `buffer` may have.
+    pub room: usize,
+    /// The longest frame, as it was when the buffer was last flushed.
+    pub max_frame: usize,
+    pub refusal: TxRefusal,
+    pub rings: Vec<Ring>,
+    pub port: Arc<PortState>,
+}
+
+/// What packets amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub bytes: u64,
+    /// Buffers of the pool, one for each segment.
+    pub buffers: usize,
+}
+
+impl Held {
+    pub fn of(burst: &Burst) -> Self {
+        burst.iter().fold(Self::default(), |sum, packet| Self {
+            bytes: sum.bytes + packet.len() as u64,
+            buffers: sum.buffers + packet.segment_count(),
+        })
+    }
+
+    #[inline(always)]
+    pub fn add(&mut self, bytes: usize, buffers: usize) {
+        self.bytes += bytes as u64;
+        self.buffers += buffers;
+    }
+}
+
+impl Own {
+    /// A queue in front of which nothing waits.
+    pub fn new(OwnQueue { queue, rings, port, queues }: OwnQueue) -> Self {
+        let (packets, room) = own_sizes(queues);
+        Self {
+            queue,
+            buffer: Burst::with_capacity(packets),
+            held: Held::default(),
+            room,
+            max_frame: port.max_frame() as usize,
+            refusal: TxRefusal::default(),
+            rings,
+            port,
+        }
+    }
+
+    /// True when so many buffers more may wait, with `left` of the worker's room.
+    #[inline(always)]
+    pub fn has_room(&self, buffers: usize, left: usize) -> bool {
+        self.buffer.is_empty() || self.held.buffers + buffers <= self.room.min(left)
+    }
+}
