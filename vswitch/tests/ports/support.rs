@@ -287,3 +287,26 @@ pub fn veth(a: &str, b: &str, mtu: u16) {
         run(&format!("ip link set {end} up"));
     }
 }
+
+/// A capture file of these frames.
+pub fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let mut bytes = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
+    for frame in frames {
+        bytes.extend(words(&[0, 0, frame.len() as u32, frame.len() as u32]));
+        bytes.extend(frame);
+    }
+    bytes
+}
+
+/// The frames of a capture file.
+pub fn contents(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = &bytes[24..];
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        frames.push(rest[16..16 + length].to_vec());
+        rest = &rest[16 + length..];
+    }
+    frames
+}
