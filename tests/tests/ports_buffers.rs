@@ -28,7 +28,8 @@ fn veth(tenant: &Tenant) -> String {
     tenant.vnic_on(&format!("{{ kind = \"veth\", iface = \"{}\" }}", tenant.name))
 }
 
-/// The guests: rings that nobody empties once their ports do not receive any more. Two have a queue for each worker, to the others one worker hands over.
+/// The guests: rings that nobody empties once their ports do not receive any more. Two have a queue for each worker; to the others one
+/// worker hands over.
 fn guests() -> String {
     let mut text = String::new();
     for n in 1..=STOPPED {
