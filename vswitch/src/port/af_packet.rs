@@ -29,6 +29,7 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Dev
     let traits = Traits {
         partial_checksums: true,
         mtu: MtuControl::Interface(spec.iface.clone()),
+        max_running_mtu: ring.max_mtu(),
         min_segment: u16::try_from(ring.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX),
         ..Traits::exactly(spec.queues)
     };
@@ -57,6 +58,11 @@ impl PacketRing {
         let frames_per_block = block_size / frame_size;
         let frames = (RING_BYTES / frame_size).clamp(64, 2048).next_multiple_of(frames_per_block);
         Self { frame_size, block_size, frames }
+    }
+
+    /// The largest MTU whose packets its frames hold.
+    fn max_mtu(self) -> u16 {
+        u16::try_from(self.frame_size - LINK_HEADER - FRAME_OVERHEAD).unwrap_or(u16::MAX)
     }
 }
 
@@ -143,6 +149,9 @@ mod tests {
         for mtu in (68..=65_536).step_by(7).chain([1500, 1946, 1947, 65_535, 65_536]) {
             let ring = PacketRing::for_mtu(mtu);
             assert!(ring.frame_size >= mtu.min(65_535) + LINK_HEADER + FRAME_OVERHEAD, "{mtu}: {ring:?}");
+            let most = u32::from(ring.max_mtu());
+            assert_eq!(PacketRing::for_mtu(most).frame_size, ring.frame_size, "{mtu}: {most} needs no other");
+            assert!(most == 65_535 || PacketRing::for_mtu(most + 1).frame_size > ring.frame_size, "{mtu}");
             assert!(ring.block_size.is_multiple_of(PAGE) && ring.block_size.is_multiple_of(ring.frame_size));
             assert!(ring.frames.is_multiple_of(ring.block_size / ring.frame_size), "{mtu}: {ring:?}");
         }

@@ -14,7 +14,7 @@ use super::ring;
 pub struct Cleanup {
     /// The socket that the port made.
     pub(super) socket: Option<PathBuf>,
-    /// The interface whose MTU was raised, and what it was.
+    /// The interface whose MTU was raised, and what it was before.
     pub(super) mtu: Option<(String, u32)>,
     /// The interface that is to be promiscuous no longer.
     pub(super) calm: Option<String>,

@@ -13,6 +13,7 @@ mod devargs;
 pub mod error;
 mod held;
 mod memif;
+mod mtu;
 mod null;
 mod pcap;
 mod pci;
@@ -30,7 +31,7 @@ mod virtio_user;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use pmd::{Eal, Port, PortError, PortInfo};
+use pmd::{Eal, Port, PortError};
 
 use crate::config::{PortSpec, secret};
 pub use access::SocketAccess;
@@ -38,6 +39,7 @@ use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
+pub use mtu::change_mtu;
 pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
@@ -186,8 +188,10 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<Ope
     let info = port.info().map_err(device)?;
     let traits = plan.traits.bounded(&info);
     match (&traits.mtu, request.mtu) {
-        (MtuControl::Interface(iface), Some(wanted)) => raise_mtu(iface, wanted.into(), &mut cleanup)?,
-        (MtuControl::Device, Some(wanted)) => check_mtu(spec.kind(), request.name, wanted, &info)?,
+        (MtuControl::Interface(iface), Some(wanted)) => {
+            mtu::fit_interface(iface, wanted.into(), &mut cleanup)?
+        }
+        (MtuControl::Device, Some(wanted)) => mtu::check_device(spec.kind(), request.name, wanted, &info)?,
         _ => {}
     }
     Ok(OpenedPort { port, traits, cleanup, presence: Presence::of(spec), access: plan.access })
@@ -253,34 +257,6 @@ fn explain(kind: &'static str, driver: Option<&'static str>, port: &str, source:
 
 fn refused(kind: &'static str, port: &str, source: PortError) -> OpenError {
     OpenError::Device { kind, port: port.into(), source: Box::new(source) }
-}
-
-/// Gives an interface the MTU that is wanted, if its own is smaller. It is set back at close.
-fn raise_mtu(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
-    let now = preflight::interface_mtu(iface)?;
-    if now >= wanted {
-        return Ok(());
-    }
-    pmd::process::set_interface_mtu(iface, wanted).map_err(|source| OpenError::Interface {
-        iface: iface.into(),
-        operation: format!("set its MTU to {wanted}; `ip link set {iface} mtu {wanted}` may say why"),
-        source,
-    })?;
-    tracing::info!(iface, from = now, to = wanted, "raised the MTU of an interface");
-    cleanup.mtu = Some((iface.into(), now));
-    Ok(())
-}
-
-/// The device takes the MTU. DPDK knows two limits, and the tighter holds.
-fn check_mtu(kind: &'static str, port: &str, wanted: u16, info: &PortInfo) -> Result<(), OpenError> {
-    /// Ethernet header and frame check sequence, as DPDK counts them where the driver does not say.
-    const OVERHEAD: u32 = 18;
-    let by_frame = u16::try_from(info.max_rx_frame.saturating_sub(OVERHEAD)).unwrap_or(u16::MAX);
-    let max = by_frame.min(*info.mtu_range.end());
-    if wanted <= max {
-        return Ok(());
-    }
-    Err(OpenError::Mtu { kind, port: port.into(), wanted, max })
 }
 
 #[cfg(test)]

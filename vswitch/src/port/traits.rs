@@ -2,8 +2,11 @@
 
 use pmd::{PortInfo, StartedPort};
 
-use super::error::{OpenError, QueueError};
+use super::error::QueueError;
 use super::preflight;
+
+/// What a device has around a packet of its MTU: Ethernet header and two VLAN tags.
+const DEVICE: u32 = 22;
 
 /// Who keeps a port's MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct Traits {
     pub tx_desc: u16,
     /// Who keeps the MTU.
     pub mtu: MtuControl,
+    /// The largest MTU that it can get while it runs: a larger one takes other rings or buffers, and so a port made anew.
+    pub max_running_mtu: u16,
     /// Its link is that of its peer, and cheap to ask for. A tap's is not: it may be in another network namespace.
     pub tells_link: bool,
     /// A device of its own on some bus, which is expected to spread packets over its queues.
@@ -64,6 +69,7 @@ impl Default for Traits {
             rx_desc: 512,
             tx_desc: 512,
             mtu: MtuControl::Nobody,
+            max_running_mtu: u16::MAX,
             tells_link: false,
             is_nic: false,
             min_segment: 64,
@@ -113,10 +119,19 @@ impl Traits {
         wanted.filter(|_| self.mtu == MtuControl::Device)
     }
 
+    /// As started, with an MTU if one was given, on buffers of so much room. Whether a device may fill several with one frame is
+    /// settled then.
+    pub(crate) fn started(mut self, mtu: Option<u16>, room: usize) -> Self {
+        let fits = u16::try_from(room.saturating_sub(DEVICE as usize)).unwrap_or(u16::MAX);
+        let chains = self.super_frames || mtu.unwrap_or(1500) > fits;
+        if self.mtu == MtuControl::Device && !chains {
+            self.max_running_mtu = self.max_running_mtu.min(fits);
+        }
+        self
+    }
+
     /// The longest frame that the driver of a started port takes, as far as it has such a limit.
     pub fn max_frame(&self, port: &StartedPort) -> Option<u32> {
-        /// Ethernet header and two VLAN tags.
-        const DEVICE: u32 = 22;
         /// Ethernet header and the one VLAN tag that the kernel lets through beyond the MTU.
         const KERNEL: u32 = 18;
         /// The longest IP packet. What a super-frame is cut into, the pipeline has compared with the MTU.
@@ -151,26 +166,6 @@ impl Traits {
         }
         Ok((rx, tx))
     }
-
-    /// Sets the MTU of a running port, wherever it is kept.
-    ///
-    /// # Errors
-    /// The driver's or the kernel's refusal.
-    pub fn set_mtu(&self, port: &StartedPort, mtu: u16) -> Result<(), OpenError> {
-        match &self.mtu {
-            MtuControl::Nobody => Ok(()),
-            MtuControl::Device => {
-                port.set_mtu(mtu).map_err(|source| super::refused("running", port.name(), source))
-            }
-            MtuControl::Interface(iface) => {
-                pmd::process::set_interface_mtu(iface, mtu.into()).map_err(|source| OpenError::Interface {
-                    iface: iface.clone(),
-                    operation: format!("set its MTU to {mtu}"),
-                    source,
-                })
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -200,5 +195,21 @@ mod tests {
         assert_eq!(device.start_mtu(Some(1600)), Some(1600));
         assert_eq!(Traits::default().start_mtu(Some(1600)), None);
         assert!(device.mtu_settable() && !Traits::default().mtu_settable());
+    }
+
+    #[test]
+    fn ports_mtu_grows_while_a_device_runs_as_far_as_its_buffers_go() {
+        let most = |mtu: MtuControl, started: Option<u16>| {
+            Traits { mtu, ..Traits::default() }.started(started, 2048).max_running_mtu
+        };
+        assert_eq!((most(MtuControl::Device, None), most(MtuControl::Device, Some(2026))), (2026, 2026));
+        assert_eq!(most(MtuControl::Device, Some(2027)), u16::MAX, "it has chains of buffers already");
+        assert_eq!(most(MtuControl::Nobody, None), u16::MAX);
+        let sockets = Traits { mtu: MtuControl::Device, ..Traits::without_ethdev(1) };
+        assert_eq!(
+            sockets.started(Some(1500), 2048).max_running_mtu,
+            u16::MAX,
+            "super-frames come in chains"
+        );
     }
 }

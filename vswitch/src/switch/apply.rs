@@ -3,6 +3,7 @@
 //! Two ways lead there. A file is looked at as a whole. A single change is looked at where it differs from what runs
 //! ([`Difference`]), so that what it costs does not grow with what it leaves alone.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use serde_json::json;
 
 use super::concerned::{Concerned, Turnover};
 use super::pool_size::{BufferNeed, Shortage};
+use super::ports::WantedPort;
 use super::{Missing, PortChanges, Switch, SwitchError, TEND_EVERY_MS, ports, start};
 use crate::config::{Config, Difference, LocationConfig, Name, VnicConfig, VnicPort};
 use crate::rdma;
@@ -51,9 +53,13 @@ impl Switch {
         self.refuse_fixed(new)?;
         self.rdma.learn(&difference.new)?;
         rdma::quotas(&difference.new, &self.rdma)?;
-        let plan = PortChanges::new(&difference.old, &difference.new);
-        self.refuse_headless(&plan)?;
-        let short = self.short_of_buffers(&plan, new, missing)?;
+        let (have, want) = (ports::wanted(&difference.old), ports::wanted(&difference.new));
+        let mut resized = ports::resized(&have, &want);
+        resized.extend(self.resized_trunks(difference, new));
+        let resized = self.ports.raise_mtus(resized)?;
+        let plan = PortChanges::between(&have, &want, &resized);
+        let checked = self.refuse_headless(&plan).and_then(|()| self.short_of_buffers(&plan, new, missing));
+        let short = checked.inspect_err(|_| self.ports.restore_mtus(&resized))?;
         let result = self.bring_in(&plan, &old.config, missing);
         let is_others = |name: &str| !plan.added.contains_key(name);
         let extent = match extent {
@@ -67,9 +73,10 @@ impl Switch {
         };
         if let Err(error) = result.and_then(|()| self.publish(new, extent)) {
             self.restore(&plan, &old);
+            self.ports.restore_mtus(&resized);
             return Err(error);
         }
-        self.follow_mtus(difference, new);
+        self.ports.settle_mtus(&resized);
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
@@ -116,8 +123,8 @@ impl Switch {
         Ok(difference.to_check(find).validate()?)
     }
 
-    /// Gives the trunks on which vNICs changed the MTU of those that they carry now.
-    fn follow_mtus(&mut self, difference: &Difference<'_>, new: &Config) {
+    /// The trunks on which vNICs change in such a way that they may get another MTU, with that of those that they carry then.
+    fn resized_trunks(&self, difference: &Difference<'_>, new: &Config) -> BTreeMap<String, WantedPort> {
         fn trunk(vnic: &VnicConfig) -> Option<&Name> {
             match &vnic.port {
                 VnicPort::Trunk(trunk) => Some(trunk),
@@ -137,13 +144,13 @@ impl Switch {
         concerned.sort_unstable();
         concerned.dedup();
         if concerned.is_empty() {
-            return;
+            return BTreeMap::new();
         }
         let trunks = new.trunks.iter().filter(|trunk| concerned.contains(&&trunk.name)).cloned().collect();
         let vnics =
             new.vnics.iter().filter(|vnic| trunk(vnic).is_some_and(|trunk| concerned.contains(&trunk)));
         let part = Config { trunks, vnics: vnics.cloned().collect(), ..Config::default() };
-        self.ports.follow_mtus(&ports::wanted(&part));
+        ports::wanted(&part)
     }
 
     /// After a change that failed.

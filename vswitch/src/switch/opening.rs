@@ -314,6 +314,7 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
     if wanted.offload == Some(OffloadDevice::RteFlow) && proxy.is_none() {
         config.flow_engine = flow_engine;
     }
+    let traits = traits.started(config.mtu, mempool.segment_room());
     match port.start(&config, &mempool) {
         Ok((port, rx, tx)) => {
             // The driver makes the socket when it starts.

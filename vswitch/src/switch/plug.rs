@@ -64,11 +64,22 @@ pub struct PortChanges {
 }
 
 impl PortChanges {
-    /// The ports of the change from `old` to `new`.
+    /// The ports of the change from `old` to `new`; one that gets another MTU is made anew.
     pub fn new(old: &Config, new: &Config) -> Self {
-        let (have, want) = (wanted(old), wanted(new));
+        Self::between(&wanted(old), &wanted(new), &BTreeMap::new())
+    }
+
+    /// The ports of the change from `have` to `want`; those that are `resized` stay, unless more than their MTU differs.
+    pub fn between(
+        have: &BTreeMap<String, WantedPort>,
+        want: &BTreeMap<String, WantedPort>,
+        resized: &BTreeMap<String, WantedPort>,
+    ) -> Self {
+        let stays = |name: &String, new: &WantedPort, old| {
+            new.is_device_of(old) || resized.contains_key(name) && new.is_but_for_mtu(old)
+        };
         let differs =
-            |(name, new): &(&String, &WantedPort)| !have.get(*name).is_some_and(|old| new.is_device_of(old));
+            |(name, new): &(&String, &WantedPort)| !have.get(*name).is_some_and(|old| stays(name, new, old));
         let added: BTreeMap<String, WantedPort> =
             want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
         // DPDK's ports may not be enough for both at once.
@@ -76,7 +87,7 @@ impl PortChanges {
         let crowded = ethdevs > pmd::port::limit() || have.len() + added.len() > MAX_PORTS;
         // What changes its device, or leaves it to a port of another name, must go before that can come.
         let makes_room = |name: &String, old: &WantedPort| match want.get(name) {
-            Some(new) => !new.is_device_of(old),
+            Some(_) => added.contains_key(name),
             None => crowded || added.values().any(|new| new.spec == old.spec),
         };
         let (first, rest): (Vec<_>, Vec<_>) = have.iter().partition(|(name, old)| makes_room(name, old));

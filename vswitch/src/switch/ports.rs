@@ -1,5 +1,7 @@
 //! The ports of a switch: opened, started, their queues handed to workers, and all of it taken back.
 
+mod mtu;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use wire::MacAddr;
 use super::error::PortsError;
 use super::opening::{JobResult, OpenOrder, Opener, Ready};
 use super::queues::TxQueues;
-pub use super::wanted::{WantedPort, wanted};
+pub use super::wanted::{WantedPort, resized, wanted};
 use crate::port::{Cleanup, Presence, Traits};
 use crate::topology::{Ports, Topology};
 use crate::worker::eswitch::{Front, SimulatedDevice};
@@ -306,7 +308,7 @@ impl PortTable {
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy } = ready;
         let (tx, idle_tx) = TxQueues::give(pool, index, tx, &port, &traits)?;
-        self.absent.remove(&name);
+        let absent = self.absent.remove(&name);
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
         }
@@ -330,6 +332,12 @@ impl PortTable {
             idle_tx,
             parked: Vec::new(),
         });
+        if let (Some(port), Some(absent)) = (&mut self.slots[slot], absent)
+            && port.wanted.mtu != absent.wanted.mtu
+        {
+            // The vNICs of a trunk changed while it was opened.
+            port.settle_mtu(absent.wanted.mtu);
+        }
         self.pair();
         Ok(index)
     }
@@ -421,32 +429,6 @@ impl PortTable {
         let RemovedPort { rx, tx } = queues;
         self.opener.close(Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy });
         Ok(())
-    }
-
-    /// The largest IP packet that was asked of a port, where that was said.
-    pub(super) fn wanted_mtu(&self, name: &str) -> Option<u16> {
-        let attached = self.iter().find(|(_, port)| port.name == name).map(|(_, port)| &port.wanted);
-        attached.or_else(|| self.absent.get(name).map(|absent| &absent.wanted))?.mtu
-    }
-
-    /// Gives trunks that stay the MTU of the vNICs that they carry now.
-    pub(super) fn follow_mtus(&mut self, wanted: &BTreeMap<String, WantedPort>) {
-        for (name, absent) in &mut self.absent {
-            if let Some(new) = wanted.get(name) {
-                absent.wanted.mtu = new.mtu;
-            }
-        }
-        for port in self.slots.iter_mut().flatten() {
-            let Some(mtu) = wanted.get(&port.name).map(|new| new.mtu).filter(|mtu| *mtu != port.wanted.mtu)
-            else {
-                continue;
-            };
-            port.wanted.mtu = mtu;
-            if let Some(Err(error)) = mtu.map(|mtu| port.traits.set_mtu(&port.port, mtu)) {
-                tracing::warn!(port = port.name, %error, "longer frames than before are dropped as mtu-exceeded");
-            }
-            port.tx.mtu_changed(&port.port, &port.traits);
-        }
     }
 
     /// Looks after links, and after the queues that peers read. Called a few times a second.

@@ -25,11 +25,28 @@ pub struct WantedPort {
 }
 
 impl WantedPort {
-    /// True when a port of `old` can stay and be this one, but for its MTU.
+    /// True when a port of `old` can stay and be this one. The MTU of a trunk is no part of that.
     pub fn is_device_of(&self, old: &Self) -> bool {
         let same_mtu = self.mtu == old.mtu || self.trunk && old.trunk;
-        same_mtu && Self { mtu: old.mtu, ..self.clone() } == *old
+        same_mtu && self.is_but_for_mtu(old)
     }
+
+    /// True when a port of `old` needs at most another MTU to be this one.
+    pub(super) fn is_but_for_mtu(&self, old: &Self) -> bool {
+        Self { mtu: old.mtu, ..self.clone() } == *old
+    }
+}
+
+/// The ports that need no more than another MTU to be what is wanted; trunks follow their vNICs.
+pub fn resized(
+    have: &BTreeMap<String, WantedPort>,
+    want: &BTreeMap<String, WantedPort>,
+) -> BTreeMap<String, WantedPort> {
+    let needs = |(name, new): &(&String, &WantedPort)| {
+        let old = have.get(*name).filter(|old| old.mtu != new.mtu && new.mtu.is_some() && !new.trunk);
+        old.is_some_and(|old| new.is_but_for_mtu(old))
+    };
+    want.iter().filter(needs).map(|(name, new)| (name.clone(), new.clone())).collect()
 }
 
 /// The ports that a config wants, by name.
@@ -141,7 +158,31 @@ mod tests {
         let own = WantedPort { trunk: false, ..new["lab"].clone() };
         assert!(
             !own.is_device_of(&WantedPort { trunk: false, ..old["lab"].clone() }),
-            "a vNIC's own port is replaced"
+            "whether a vNIC's own port can stay, its device says"
         );
+    }
+
+    #[test]
+    fn ports_mtu_is_all_that_differs_of_a_port_that_may_stay() {
+        let text = |mtu: u16, iface: &str| {
+            format!(
+                "[[uplink]]\nname = \"up\"\nport = {{ kind = \"null\" }}\naddresses = [\"172.16.0.1/24\"]\nmtu = {}\n\
+                 [[vpc]]\nname = \"red\"\nvni = 7\n[[subnet]]\nvpc = \"red\"\nprefix = \"10.0.0.0/24\"\n\
+                 [[vnic]]\nname = \"v\"\nvpc = \"red\"\nmac = \"52:54:00:00:00:01\"\nvips = [\"10.0.0.1\"]\nmtu = {mtu}\n\
+                 port = {{ kind = \"veth\", iface = \"{iface}\" }}\n\
+                 [[port]]\nname = \"p\"\nport = {{ kind = \"null\" }}\n",
+                mtu + 100
+            )
+        };
+        let ports = |mtu, iface| wanted(&Config::parse(&text(mtu, iface), "test.toml").unwrap());
+        let old = ports(1450, "a");
+        let names = |new: &BTreeMap<String, WantedPort>| resized(&old, new).into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&old), [""; 0]);
+        assert_eq!(names(&ports(1400, "a")), ["up", "v"]);
+        assert_eq!(names(&ports(1400, "b")), ["up"], "another interface takes another port");
+        assert_eq!(names(&BTreeMap::new()), [""; 0]);
+        // vNICs come and go on trunks, which follow them in another way.
+        let [few, many] = [[1400, 1400], [1400, 1500]].map(|mtus| wanted(&config(mtus)));
+        assert_eq!(resized(&few, &many), BTreeMap::new());
     }
 }

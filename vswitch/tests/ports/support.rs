@@ -138,6 +138,11 @@ impl Running {
         port::close(port, self.cleanup).unwrap();
     }
 
+    /// Gives it another MTU as it runs.
+    pub fn change_mtu(&mut self, toml: &str, mtu: u16) -> Result<(), OpenError> {
+        port::change_mtu(&spec(toml), "p", &self.port, &self.traits, &mut self.cleanup, mtu)
+    }
+
     /// Sends frames, as far as they go; returns how many did.
     pub fn send(&mut self, queue: usize, frames: &[Vec<u8>]) -> usize {
         let mut burst = Burst::with_capacity(frames.len().max(1));

@@ -74,6 +74,44 @@ fn segment(payload: usize) -> Vec<u8> {
 }
 
 #[test]
+fn veth_ports_get_another_mtu_while_they_run() {
+    let mut lab = Lab::with_room(12_288);
+    veth("v0", "v1", 1500);
+    run("ip link set v1 mtu 4000");
+    let specs = [r#"kind = "veth", iface = "v0""#, r#"kind = "af-packet", iface = "v1""#];
+    let mut near = lab.run_with(specs[0], 1, Some(1400));
+    let mut far = lab.run_with(specs[1], 1, Some(1400));
+    let mtus = || ["v0", "v1"].map(|iface| pmd::process::interface_mtu(iface).unwrap());
+    assert_eq!(mtus(), [1500, 4000], "what an interface had before is enough");
+    for (mtu, expected) in
+        [(3900, [3900, 4000]), (1600, [1600, 4000]), (3900, [3900, 4000]), (68, [1500, 4000])]
+    {
+        near.change_mtu(specs[0], mtu).unwrap();
+        far.change_mtu(specs[1], mtu).unwrap();
+        assert_eq!(mtus(), expected, "{mtu}");
+        pass(&mut near, &mut far, 20, usize::from(mtu).max(60) + 14);
+    }
+    near.change_mtu(specs[0], 9000).unwrap();
+    near.close();
+    far.close();
+    assert_eq!(mtus(), [1500, 4000], "set back at the end");
+
+    // A macvlan has no more than what it is on.
+    run("ip link add link v0 name m0 type macvlan");
+    run("ip link set m0 mtu 1400 up");
+    let spec = r#"kind = "af-packet", iface = "m0""#;
+    let mut bound = lab.run_with(spec, 1, Some(1400));
+    bound.change_mtu(spec, 1500).unwrap();
+    let error = bound.change_mtu(spec, 1501).unwrap_err().to_string();
+    assert!(error.contains("m0") && error.contains("set its MTU to 1501"), "{error}");
+    assert_eq!(pmd::process::interface_mtu("m0").unwrap(), 1500);
+    bound.close();
+    assert_eq!(pmd::process::interface_mtu("m0").unwrap(), 1400);
+    run("ip link del m0");
+    lab.check_clean(&["v0", "v1"]);
+}
+
+#[test]
 fn frames_of_every_length_pass_both_ways() {
     let mut lab = Lab::new();
     veth("v0", "v1", 1500);

@@ -1,0 +1,67 @@
+//! The MTU of a port: given when it is opened, changed while it runs, and set back at close.
+
+use pmd::{PortInfo, StartedPort};
+
+use super::cleanup::Cleanup;
+use super::error::OpenError;
+use super::traits::{MtuControl, Traits};
+use super::{preflight, refused};
+use crate::config::PortSpec;
+
+/// Gives a running port another MTU, wherever that is kept.
+///
+/// # Errors
+/// The refusal of the driver or of the kernel; the port has the MTU of before.
+pub fn change_mtu(
+    spec: &PortSpec,
+    name: &str,
+    port: &StartedPort,
+    traits: &Traits,
+    cleanup: &mut Cleanup,
+    wanted: u16,
+) -> Result<(), OpenError> {
+    let refuse = |source| refused(spec.kind(), name, source);
+    match &traits.mtu {
+        MtuControl::Nobody => Ok(()),
+        MtuControl::Interface(iface) => fit_interface(iface, wanted.into(), cleanup),
+        MtuControl::Device if port.mtu().is_ok_and(|now| now == wanted) => Ok(()),
+        MtuControl::Device => {
+            check_device(spec.kind(), name, wanted, &port.info().map_err(refuse)?)?;
+            port.set_mtu(wanted).map_err(refuse)
+        }
+    }
+}
+
+/// Gives an interface the MTU that is wanted, unless it had a larger one before it was a port's. It has that again at close.
+pub(super) fn fit_interface(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+    let now = preflight::interface_mtu(iface)?;
+    let own = cleanup.mtu.as_ref().map_or(now, |(_, own)| *own);
+    let mtu = wanted.max(own);
+    if mtu != now {
+        pmd::process::set_interface_mtu(iface, mtu).map_err(|source| OpenError::Interface {
+            iface: iface.into(),
+            operation: format!("set its MTU to {mtu}; `ip link set {iface} mtu {mtu}` may say why"),
+            source,
+        })?;
+        tracing::info!(iface, from = now, to = mtu, "changed the MTU of an interface");
+    }
+    cleanup.mtu = (mtu != own).then(|| (iface.into(), own));
+    Ok(())
+}
+
+/// The device takes the MTU. DPDK knows two limits, and the tighter holds.
+pub(super) fn check_device(
+    kind: &'static str,
+    port: &str,
+    wanted: u16,
+    info: &PortInfo,
+) -> Result<(), OpenError> {
+    /// Ethernet header and frame check sequence, as DPDK counts them where the driver does not say.
+    const OVERHEAD: u32 = 18;
+    let by_frame = u16::try_from(info.max_rx_frame.saturating_sub(OVERHEAD)).unwrap_or(u16::MAX);
+    let max = by_frame.min(*info.mtu_range.end());
+    if wanted <= max {
+        return Ok(());
+    }
+    Err(OpenError::Mtu { kind, port: port.into(), wanted, max })
+}
