@@ -145,6 +145,23 @@ fn chains_of_segments_get_the_same_answer() {
         assert_eq!(mtu, 1500);
         assert!(quoted.len() >= 28 && frame[14..].starts_with(&quoted));
     }
+    // Out of a tunnel, back into it; the first segment ends with the inner headers, or further on.
+    for underlay in UNDERLAYS {
+        for (path, first) in [(v4(R, A), 0), (v6(R, A), 0), (v4(R, A), 1000), (v6(R, A), 2048)] {
+            let mut world = lab(1, underlay);
+            world.uplink().mtu = 9100;
+            let inner = of_length(&path, 8900);
+            let frame = outer(2, 1, underlay).vxlan(50_000, Vni::new(100).unwrap(), &inner);
+            let (head, rest) = frame.split_at(first.max(frame.len() - inner.len() + 62));
+            let packet = HeapBuf::segmented(head, &rest.chunks(2048).collect::<Vec<_>>());
+            let moved = [("decapsulated", 1), ("mtu-exceeded", 1), ("originated", 1), ("encapsulated", 1)];
+            let moved = [&[("nft-misses", 1)][..], &moved].concat();
+            let out = world.expect_packets(UPLINK, vec![packet], &moved);
+            let (mtu, .., quoted) = too_big(&open(&out[0].1).inner);
+            assert_eq!(mtu, 1500);
+            assert!(quoted.len() >= 28 && inner[14..].starts_with(&quoted));
+        }
+    }
 }
 
 #[test]
