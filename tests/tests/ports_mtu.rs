@@ -166,8 +166,8 @@ fn bare(address: &str) -> &str {
 
 /// What is too long even for the cable never leaves the machine; only what fits is tried.
 #[track_caller]
-fn passes(from: &Netns, to: [&str; 2], length: u32) {
-    for address in to.map(bare) {
+fn passes(from: &Netns, to: &[&str], length: u32) {
+    for address in to.iter().map(|address| bare(address)) {
         assert_eq!(traffic::ping_whole(from, address, length), None, "{length} bytes to {address}");
     }
 }
@@ -194,10 +194,10 @@ fn ports_mtu_changes_under_traffic_and_nobody_notices() {
         // Up.
         site.reload(LARGE);
         assert_eq!((site.interface_mtu("up0"), site.interface_mtu("red")), (JUMBO + 50, JUMBO));
-        passes(&site.red.netns, BLUE, JUMBO);
-        passes(&site.blue.netns, pair::NEAR, JUMBO);
-        passes(&site.red.netns, pair::FAR, JUMBO);
-        passes(&site.far.netns, pair::NEAR, JUMBO);
+        passes(&site.red.netns, &BLUE, JUMBO);
+        passes(&site.blue.netns, &pair::NEAR, JUMBO);
+        passes(&site.red.netns, &pair::FAR, JUMBO);
+        passes(&site.far.netns, &pair::NEAR, JUMBO);
         site.guests_talk(10 * round + 2);
 
         // Two MTUs in one VPC, on one host and on two: whoever sends too much is told, by its own port or by that at the end.
@@ -309,6 +309,22 @@ fn ports_mtu_that_cannot_be_had_is_refused_and_all_stays() {
     assert_eq!(opened(&daemon), opened_before);
     let (lost, sent) = ping.stop();
     assert_eq!(lost, 0, "of {sent} echoes");
+    // For more it is made anew, and for more than the buffers hold that are there, it is not.
+    daemon.rewrite_config(&config(8000, 1500, 8000, ""));
+    daemon.ctl("config reload");
+    assert_eq!(links(), ["8000", "8000", "1500", &mtus[3]]);
+    assert_eq!(opened(&daemon), opened_before + 2);
+    for tenant in [&red, &blue] {
+        tenant.netns.ip("link set eth0 mtu 8000");
+    }
+    passes(&red.netns, &BLUE[..1], 8000);
+    let opened_before = opened(&daemon);
+    daemon.rewrite_config(&config(9000, 1500, 12_500, "").replace("mtu = 9100", "mtu = 20000"));
+    let error = daemon.try_ctl("config reload").unwrap_err();
+    assert!(error.contains("port blue") && error.contains("packet buffers of 16352 bytes"), "{error}");
+    assert_eq!(links(), ["8000", "8000", "1500", &mtus[3]]);
+    assert_eq!(opened(&daemon), opened_before);
+    passes(&red.netns, &BLUE[..1], 8000);
     daemon.stop();
     assert_eq!(links(), ["1450", "1450", "1450", "1600"], "set back at the end");
 }

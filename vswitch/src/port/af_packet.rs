@@ -30,12 +30,17 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Dev
         partial_checksums: true,
         mtu: MtuControl::Interface(spec.iface.clone()),
         max_running_mtu: ring.max_mtu(),
-        min_segment: u16::try_from(ring.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX),
+        min_segment: ring.min_segment(),
         ..Traits::exactly(spec.queues)
     };
     let mut plan = DevicePlan::virtual_device("af_packet", args(spec, ring)?, traits);
     plan.calm = preflight::calm_interface(&spec.iface);
     Ok(plan)
+}
+
+/// Bytes that a buffer must have room for with an MTU.
+pub(super) fn min_segment(mtu: u16) -> u16 {
+    PacketRing::for_mtu(mtu.into()).min_segment()
 }
 
 /// The socket's memory, shared with the kernel.
@@ -58,6 +63,11 @@ impl PacketRing {
         let frames_per_block = block_size / frame_size;
         let frames = (RING_BYTES / frame_size).clamp(64, 2048).next_multiple_of(frames_per_block);
         Self { frame_size, block_size, frames }
+    }
+
+    /// What the driver wants to be room for in a buffer.
+    fn min_segment(self) -> u16 {
+        u16::try_from(self.frame_size - DRIVER_HEADER).unwrap_or(u16::MAX)
     }
 
     /// The largest MTU whose packets its frames hold.

@@ -39,7 +39,7 @@ use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
-pub use mtu::change_mtu;
+pub use mtu::{change_mtu, min_segment};
 pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};

@@ -5,8 +5,16 @@ use pmd::{PortInfo, StartedPort};
 use super::cleanup::Cleanup;
 use super::error::OpenError;
 use super::traits::{MtuControl, Traits};
-use super::{preflight, refused};
+use super::{af_packet, preflight, refused};
 use crate::config::PortSpec;
+
+/// Bytes that a buffer must have room for if a port that is made anew is to have this MTU, as far as that is known before.
+pub fn min_segment(spec: &PortSpec, mtu: u16) -> u16 {
+    match spec {
+        PortSpec::AfPacket(_) => af_packet::min_segment(mtu),
+        _ => 0,
+    }
+}
 
 /// Gives a running port another MTU, wherever that is kept.
 ///

@@ -56,7 +56,7 @@ impl Switch {
         let (have, want) = (ports::wanted(&difference.old), ports::wanted(&difference.new));
         let mut resized = ports::resized(&have, &want);
         resized.extend(self.resized_trunks(difference, new));
-        let resized = self.ports.raise_mtus(resized)?;
+        let resized = self.ports.raise_mtus(resized, self.mempool.segment_room())?;
         let plan = PortChanges::between(&have, &want, &resized);
         let checked = self.refuse_headless(&plan).and_then(|()| self.short_of_buffers(&plan, new, missing));
         let short = checked.inspect_err(|_| self.ports.restore_mtus(&resized))?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Attached, PortTable, PortsError, WantedPort};
-use crate::port::{OpenError, change_mtu};
+use crate::port::{OpenError, change_mtu, min_segment};
 
 impl PortTable {
     /// The largest IP packet that was asked of a port, where that was said.
@@ -15,23 +15,24 @@ impl PortTable {
 
     /// Gives ports the larger MTUs that they are to have; no packet is longer than before until the snapshot that goes with them
     /// is out. Returns those that have what they need, or will when MTUs [settle](Self::settle_mtus); the others are to be made
-    /// anew. Trunks always stay: others than the vNIC that grows are on them.
+    /// anew, on buffers of so much room. Trunks always stay: others than the vNIC that grows are on them.
     ///
     /// # Errors
     /// The refusal of an MTU that the port could not have if it were made anew, either; all have those of before.
     pub(in super::super) fn raise_mtus(
         &mut self,
         mut wanted: BTreeMap<String, WantedPort>,
+        room: usize,
     ) -> Result<BTreeMap<String, WantedPort>, PortsError> {
         let mut failed = None;
         for port in self.slots.iter_mut().flatten() {
             let Some(new) = wanted.get(&port.name) else { continue };
-            match port.raise_mtu(new.mtu) {
+            match port.raise_mtu(new.mtu, room) {
                 Ok(true) => {}
                 // What was refused is told when MTUs settle.
                 _ if new.trunk => {}
                 Ok(false) => drop(wanted.remove(&port.name)),
-                Err(source) => failed = failed.or(Some(PortsError::Open { name: port.name.clone(), source })),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         if let Some(error) = failed {
@@ -66,12 +67,16 @@ impl PortTable {
 
 impl Attached {
     /// Raises the MTU, if it is to be larger; `false` if that takes a port made anew.
-    fn raise_mtu(&mut self, wanted: Option<u16>) -> Result<bool, OpenError> {
+    fn raise_mtu(&mut self, wanted: Option<u16>, room: usize) -> Result<bool, PortsError> {
         let Some(mtu) = wanted.filter(|mtu| self.wanted.mtu.is_none_or(|old| *mtu > old)) else {
             return Ok(true);
         };
         if mtu > self.traits.max_running_mtu || self.fault().is_some() {
-            return Ok(false);
+            let wanted = min_segment(&self.wanted.spec, mtu);
+            return match usize::from(wanted) > room {
+                true => Err(PortsError::SmallBuffers { name: self.name.clone(), room, wanted }),
+                false => Ok(false),
+            };
         }
         match self.set_mtu(mtu) {
             Ok(()) => Ok(true),
@@ -80,7 +85,7 @@ impl Attached {
                 tracing::info!(port = self.name, error = %source, "the port is made anew for its MTU");
                 Ok(false)
             }
-            Err(error) => Err(error),
+            Err(source) => Err(PortsError::Open { name: self.name.clone(), source }),
         }
     }
 

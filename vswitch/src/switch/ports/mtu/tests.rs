@@ -79,3 +79,35 @@ fn ports_mtu_changes_up_and_down_without_another_port() {
     }
     switch.stop();
 }
+
+#[test]
+fn ports_mtu_of_a_trunk_is_the_largest_of_its_vnics_and_it_stays_whatever_that_is() {
+    let trunk = "[[trunk]]\nname = \"t\"\nport = { kind = \"raw\", vdev = \"net_null73\" }\n";
+    let tagged = |n: u8, mtu: u16| {
+        format!(
+            "[[vnic]]\nname = \"v{n}\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:0{n}\"\nvips = [\"10.0.0.{n}\"]\nmtu = {mtu}\n\
+             port = \"t\"\nvlan = {n}\n"
+        )
+    };
+    let with = |mtus: [u16; 2]| {
+        let vnics = tagged(3, mtus[0]) + &tagged(4, mtus[1]);
+        config([9100, 1450, 1450], &(trunk.to_owned() + &vnics))
+    };
+    // Packet buffers are sized by the first config, so they hold what is wanted at first.
+    let mut switch =
+        Switch::start(config([1600, 1450, 1450], &(trunk.to_owned() + &tagged(3, 1450)))).unwrap();
+    let index = port(&switch, "t").0;
+    for (mtus, expected) in [
+        ([1450, 1500], 1500),
+        ([1800, 1500], 1800),
+        ([1400, 1300], 1400),
+        // Not as it runs; the vNIC that fits is not disturbed.
+        ([1400, 8000], 1400),
+        ([1500, 1400], 1500),
+    ] {
+        switch.apply(with(mtus), Missing::Refused).unwrap();
+        let [one, two] = mtus;
+        assert_eq!(port(&switch, "t"), (index, Some(one.max(two)), Some(expected)), "{mtus:?}");
+    }
+    switch.stop();
+}
