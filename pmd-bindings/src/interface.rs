@@ -1,11 +1,11 @@
 //! Kernel network interfaces, as far as a port on one must know them: state, the other end of a veth, offloads
-//! that spoil what a packet socket reads, persistent taps, and in which network namespace an interface is.
+//! that spoil what a packet socket reads, who has a tap, and in which network namespace an interface is.
 //!
 //! Asks by ioctl rather than in /sys, whose view is that of the namespace that mounted it. Changes nothing but
-//! persistent taps and promiscuity; nothing here concerns DPDK.
+//! whether an interface is up or promiscuous; nothing here concerns DPDK.
 
 use std::ffi::CStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -13,6 +13,7 @@ use std::path::Path;
 use wire::MacAddr;
 
 use crate::process::{self, Request};
+use crate::tap;
 
 const ETHTOOL_GTSO: u32 = 0x1e;
 
@@ -22,11 +23,6 @@ const NETLINK_HEADER: usize = 16;
 const LINK_HEADER: usize = 16;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINK_NETNSID: u16 = 37;
-
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
-const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
-const IFF_TAP: i16 = 0x0002;
-const IFF_MULTI_QUEUE: i16 = 0x0100;
 
 /// Where `ip netns` keeps its named namespaces.
 const NAMESPACES: &str = "/run/netns";
@@ -81,10 +77,15 @@ pub fn has_carrier(interface: &str) -> io::Result<bool> {
 pub fn mac(interface: &str) -> io::Result<MacAddr> {
     let mut request = Request::new(interface)?;
     request.run(libc::SIOCGIFHWADDR)?;
-    // SAFETY: the kernel filled this member of the union.
-    let address = unsafe { request.raw.ifr_ifru.ifru_hwaddr };
+    Ok(address_in(&request.raw))
+}
+
+/// The address in the kernel's answer to `SIOCGIFHWADDR`.
+pub(crate) fn address_in(answer: &libc::ifreq) -> MacAddr {
+    // SAFETY: the kernel filled this member of the union, of which any bytes are a value.
+    let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
     let byte = |at: usize| address.sa_data[at].cast_unsigned();
-    Ok(MacAddr([byte(0), byte(1), byte(2), byte(3), byte(4), byte(5)]))
+    MacAddr([byte(0), byte(1), byte(2), byte(3), byte(4), byte(5)])
 }
 
 /// True when an interface was set promiscuous (`ip link set ... promisc on`, or a driver that did the same).
@@ -100,9 +101,18 @@ pub fn is_promiscuous(interface: &str) -> io::Result<bool> {
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN, `ENODEV` for no such interface.
 pub fn set_promiscuous(interface: &str, on: bool) -> io::Result<()> {
+    set_flag(interface, libc::IFF_PROMISC, on)
+}
+
+/// Sets an interface up.
+pub(crate) fn set_up(interface: &str) -> io::Result<()> {
+    set_flag(interface, libc::IFF_UP, true)
+}
+
+fn set_flag(interface: &str, flag: libc::c_int, on: bool) -> io::Result<()> {
     let mut request = Request::new(interface)?;
-    let flags = i32::from(flags(&mut request)?) & !libc::IFF_PROMISC;
-    let flags = if on { flags | libc::IFF_PROMISC } else { flags };
+    let flags = i32::from(flags(&mut request)?) & !flag;
+    let flags = if on { flags | flag } else { flags };
     // All flags of an interface request fit 16 bits.
     request.raw.ifr_ifru.ifru_flags = flags as i16;
     request.run(libc::SIOCSIFFLAGS)
@@ -203,44 +213,13 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// Makes a tap interface (of several queues) that stays when nobody has it open, or takes one that does. Not
-/// for a tap that somebody has open: it changes how packets are framed there.
+/// Opens an existing tap interface (of several queues) for a moment, to see whether that can be done. Not for a tap that somebody has
+/// open: it changes how packets are framed there.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN, `EINVAL` for an interface of another kind or a tap of one queue.
-pub fn make_persistent_tap(interface: &str) -> io::Result<()> {
-    open_tap(interface, Some(true))
-}
-
-/// Removes a tap interface that [`make_persistent_tap`] made; it goes at once when nobody has it open.
-///
-/// # Errors
-/// As [`make_persistent_tap`].
-pub fn remove_persistent_tap(interface: &str) -> io::Result<()> {
-    open_tap(interface, Some(false))
-}
-
-/// Opens an existing tap interface for a moment, to see whether that can be done.
-///
-/// # Errors
-/// As [`make_persistent_tap`].
 pub fn probe_tap(interface: &str) -> io::Result<()> {
-    open_tap(interface, None)
-}
-
-fn open_tap(interface: &str, persist: Option<bool>) -> io::Result<()> {
-    let mut request = Request::new(interface)?;
-    request.raw.ifr_ifru.ifru_flags = IFF_TAP | IFF_MULTI_QUEUE;
-    let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-    // SAFETY: an open tun device, and an interface request with its name and flags.
-    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request.raw) };
-    if ret < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let Some(persist) = persist else { return Ok(()) };
-    // SAFETY: an open tun device; the argument is a number.
-    let ret = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETPERSIST, libc::c_ulong::from(persist)) };
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    tap::attach(interface, 0).map(drop)
 }
 
 /// A process of this network namespace that has a tap interface open, as far as /proc lets one see.
@@ -269,23 +248,30 @@ pub fn named_namespaces_with(interface: &str) -> Vec<String> {
 fn namespaces_with(folder: &Path, interface: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let has_it = |path: &Path| {
-        let (path, interface) = (path.to_owned(), interface.to_owned());
-        // Entering a namespace changes the calling thread for good: one made for it, and gone after it.
-        let visit = std::thread::spawn(move || {
-            let file = File::open(path).ok()?;
-            // SAFETY: changes the network namespace of this thread, which does nothing but ask.
-            let ret = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-            (ret == 0 && index(&interface).is_ok()).then_some(())
-        });
-        visit.join().ok().flatten().is_some()
+        let file = File::open(path).ok()?;
+        in_namespace(&file, || index(interface)).ok()?.ok()
     };
     let mut found: Vec<String> = entries
         .flatten()
-        .filter(|entry| has_it(&entry.path()))
+        .filter(|entry| has_it(&entry.path()).is_some())
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     found.sort();
     found
+}
+
+/// What `ask` says in a network namespace. Entering one changes the calling thread for good: one is made for it, and gone after it.
+pub(crate) fn in_namespace<T: Send>(
+    namespace: &(impl AsRawFd + Sync),
+    ask: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
+    let visit = || {
+        // SAFETY: changes the network namespace of this thread, which does nothing but ask.
+        let ret = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+        if ret == 0 { Ok(ask()) } else { Err(io::Error::last_os_error()) }
+    };
+    let asked = std::thread::scope(|scope| scope.spawn(visit).join());
+    asked.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
 #[cfg(test)]

@@ -29,9 +29,11 @@ pub mod queue;
 pub mod rdma;
 mod run_dir;
 mod socket;
+mod tap;
 #[cfg(test)]
 mod testing;
 pub mod vhost;
+mod vnet;
 
 pub use burst::Burst;
 pub use clock::{Clock, Moment, rdtsc};
@@ -42,6 +44,6 @@ pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
     ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssCapabilities, RssConfig,
-    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TxOffloads,
+    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TapConfig, TxOffloads,
 };
 pub use queue::{RxQueue, TxQueue};

@@ -1,11 +1,11 @@
-//! Ports on kernel interfaces, in a network namespace of their own: af_packet over veth, tap.
+//! Ports on kernel interfaces, in a network namespace of their own: af_packet over veth.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
 use common::{eal, frame, in_own_namespace, ip, is_frame, pool, receive_within, start, stop};
-use pmd::{Burst, Mbuf, Port, PortConfig, PortError, RxOffloads, process};
+use pmd::{Burst, Mbuf, Port, PortConfig, process};
 use wire::PacketBuf;
 
 fn veth() {
@@ -102,78 +102,4 @@ fn af_packet_queues_share_the_flows() {
     drop(received);
     stop(a, a_rx, a_tx);
     stop(b, b_rx, b_tx);
-}
-
-#[test]
-fn a_tap_is_an_interface_while_it_is_attached() {
-    if in_own_namespace("a_tap_is_an_interface_while_it_is_attached") {
-        return;
-    }
-    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
-    let eal = eal();
-    let pool = pool(&eal, 8191);
-    // Whoever sets the interface's MTU past a buffer's size asks for chains, or loses long frames.
-    let chains = PortConfig { rx_offloads: RxOffloads::SCATTER, ..PortConfig::default() };
-    let (tap, mut tap_rx, mut tap_tx) =
-        start(Port::attach(&eal, "net_tap0", "iface=tapx").unwrap(), &chains, &pool);
-    assert_eq!(process::interface_driver("tapx").unwrap(), "tun");
-    assert!(tap.info().unwrap().if_index.is_some());
-    ip("link set tapx up");
-    let most = *tap.info().unwrap().mtu_range.end();
-    tap.set_mtu(most).unwrap();
-    let error = tap.set_mtu(most + 1).unwrap_err();
-    assert!(matches!(error, PortError::Range { what: "MTU", .. }), "{error}");
-    process::set_interface_mtu("tapx", 4200).unwrap();
-    // DPDK 22.11's driver takes an MTU of 1504 at most, later ones more than the other end's buffers hold.
-    let (rx_limit, tx_limit) = (4000, usize::from(most).min(3900));
-    let (other, mut other_rx, mut other_tx) = start(
-        Port::attach(&eal, "net_af_packet0", "iface=tapx,framesz=8192,blocksz=8192").unwrap(),
-        &PortConfig::default(),
-        &large_pool(&eal),
-    );
-    // Out: up to the driver's MTU. A longer frame stays with the sender.
-    let mut expected: Vec<_> =
-        (0..9).map(|number| frame(number, 64)).chain([frame(9, tx_limit + 14)]).collect();
-    let mut burst = Burst::with_capacity(11);
-    for bytes in &expected {
-        burst.push(pool.alloc_from(bytes).unwrap()).unwrap();
-    }
-    burst.push(pool.alloc_from(&frame(10, 4000)).unwrap()).unwrap();
-    if usize::from(most) < 4000 {
-        assert_eq!((tap_tx[0].send(&mut burst), burst.len()), (10, 1));
-        assert_eq!(burst.pop().unwrap().to_vec(), frame(10, 4000));
-    } else {
-        assert_eq!((tap_tx[0].send(&mut burst), burst.len()), (11, 0));
-        expected.push(frame(10, 4000));
-    }
-    let up = receive_within(&mut other_rx, expected.len(), is_frame).remove(0);
-    assert_eq!(up.iter().map(Mbuf::to_vec).collect::<Vec<_>>(), expected);
-    drop(up);
-
-    // In: whatever the interface's MTU lets through, in several segments.
-    let expected: Vec<_> = (0..9).map(|number| frame(number, 64)).chain([frame(9, rx_limit)]).collect();
-    for bytes in &expected {
-        burst.push(pool.alloc_from(bytes).unwrap()).unwrap();
-    }
-    assert_eq!(other_tx[0].send(&mut burst), 10);
-    let down = receive_within(&mut tap_rx, 10, is_frame).remove(0);
-    assert_eq!(down.iter().map(Mbuf::to_vec).collect::<Vec<_>>(), expected);
-    assert!(down[9].segment_count() > 1 && down[9].head().len() >= 256);
-    drop(down);
-    stop(other, other_rx, other_tx).detach().unwrap();
-    stop(tap, tap_rx, tap_tx).detach().unwrap();
-    assert!(process::interface_mtu("tapx").is_err(), "the interface goes with the port");
-    assert_eq!(pool.in_use(), 0);
-}
-
-/// A pool whose buffers hold a whole af_packet frame, as that driver wants.
-fn large_pool(eal: &pmd::Eal) -> pmd::Mempool {
-    let config = pmd::MempoolConfig {
-        name: "large".into(),
-        mbufs: 1023,
-        cache: 0,
-        data_room: pmd::mempool::HEADROOM + 8192,
-        numa: None,
-    };
-    pmd::Mempool::new(eal, &config).unwrap()
 }

@@ -30,7 +30,7 @@ name = "one"
 vpc = "red"
 mac = "02:00:00:00:0a:01"
 vips = ["10.1.0.1"]
-port = { kind = "tap", iface = "one" }
+port = { kind = "raw", vdev = "net_tap0,iface=one" }
 "#;
 
 #[test]

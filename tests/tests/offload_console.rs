@@ -18,8 +18,8 @@ fn offload_rules_by_hand_are_read_and_the_drivers_words_come_back() {
     });
     for (driver, refusal) in refusals {
         let words = match driver.as_str() {
-            // Without flower in the kernel; with it the rule is taken.
-            "net_tap" => "Kernel too old for flower support",
+            // DPDK does not know it.
+            "tap" => "No such device",
             _ => "Function not implemented",
         };
         let error = refusal.err().unwrap_or_else(|| words.to_owned());

@@ -18,6 +18,11 @@ struct Hosts {
     _lab: Lab,
 }
 
+/// A tenant's `[[vnic]]` on a tap of DPDK's driver, which has rte_flow.
+fn on_driver(tenant: &Tenant, number: u32) -> String {
+    tenant.vnic_on(&format!("{{ kind = \"raw\", vdev = \"net_tap{number},iface={}\" }}", tenant.name))
+}
+
 /// The switch with two tenants' taps that talk to each other, both on this device.
 fn hosts(device: &str) -> Hosts {
     let lab = Lab::new(Family::V4);
@@ -28,8 +33,8 @@ fn hosts(device: &str) -> Hosts {
     let config = [
         lab.uplink(&on),
         vpc("red", pair::VNIS[0], &["10.0.0.0/24"], ""),
-        one.vnic() + &on,
-        two.vnic() + &on,
+        on_driver(&one, 1) + &on,
+        on_driver(&two, 2) + &on,
         format!("[offload]\n{EAGER}"),
     ]
     .concat();

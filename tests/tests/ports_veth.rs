@@ -1,10 +1,10 @@
-//! Containers on ports of kind `veth`: nobody ran ethtool, so their kernels leave checksums and segmentation to the device. TCP
-//! among themselves, and through tunnels with the kernel's own vxlan device and with another switch.
+//! Containers on ports of kind `veth` and `tap`: nobody ran ethtool, so their kernels leave checksums and segmentation to the device.
+//! TCP among themselves, and through tunnels with the kernel's own vxlan device and with another switch.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::Duration;
-use tests::lab::{Lab, Remote, Tenant, location, vpc};
-use tests::runtime::port_row;
+use tests::lab::{Lab, Remote, TENANT_MTU, Tenant, location, vpc};
+use tests::runtime::{TWO_WORKERS, port_row, received_by_workers};
 use tests::{Counters, Daemon, Family, pair, traffic, wait_for};
 
 const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
@@ -12,8 +12,15 @@ const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
 const BYTES: u32 = 8_000_000;
 const UPLINK: &str = "{ kind = \"veth\", iface = \"up0\" }";
 
+/// A config's words for a tap of two queues.
+const TWO_QUEUES: &str = "queues = 2";
+
 fn veth(tenant: &Tenant) -> String {
     tenant.vnic_on(&format!("{{ kind = \"veth\", iface = \"{}\" }}", tenant.name))
+}
+
+fn tap(tenant: &Tenant, more: &str) -> String {
+    tenant.vnic_on(&format!("{{ kind = \"tap\", iface = \"{}\", {more} }}", tenant.name))
 }
 
 /// The cables of containers, and the underlay's over IPv4, are as the kernel makes them: with all offloads.
@@ -31,6 +38,8 @@ fn untouched(lab: &Lab, tenants: &[&Tenant]) {
     }
 }
 
+const BLUE: [&str; 2] = ["10.0.0.3/24", "fd00:1::3/64"];
+
 /// Two containers of one host, and one behind the kernel's vxlan device on another.
 struct Three {
     daemon: Daemon,
@@ -44,17 +53,36 @@ impl Three {
     fn start(underlay: Family) -> Three {
         let lab = Lab::new(underlay);
         let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
-        let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &["10.0.0.3/24", "fd00:1::3/64"]);
+        let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &BLUE);
         untouched(&lab, &[&red, &blue]);
+        let vnics = [veth(&red), veth(&blue)].concat();
+        Self::on(lab, red, blue, &vnics)
+    }
+
+    /// On taps of two queues, for two workers.
+    fn on_taps(underlay: Family) -> Three {
+        let lab = Lab::new(underlay);
+        let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+        let blue = lab.tenant("blue", "red", pair::MACS[1], &BLUE);
+        untouched(&lab, &[]);
+        let vnics = [tap(&red, TWO_QUEUES), tap(&blue, TWO_QUEUES), TWO_WORKERS.to_owned()].concat();
+        let three = Self::on(lab, red, blue, &vnics);
+        for tenant in [&three.red, &three.blue] {
+            tenant.plug(&three.lab.host);
+        }
+        three
+    }
+
+    fn on(lab: Lab, red: Tenant, blue: Tenant, vnics: &str) -> Three {
+        let underlay = lab.family();
         // The kernel's device verifies what we send, and computes what we verify.
         let options = if underlay == Family::V6 { "udp6zerocsumrx" } else { "" };
         let far = lab.remote("redfar", pair::VNIS[0], pair::MACS[2], &pair::FAR, options);
         let config = [
             lab.uplink_on(UPLINK, ""),
             vpc("red", pair::VNIS[0], &SUBNETS, ""),
-            veth(&red),
-            veth(&blue),
             far.location(),
+            vnics.to_owned(),
         ]
         .concat();
         let mut daemon = Daemon::start(&lab.host, &config);
@@ -86,9 +114,8 @@ fn moved(daemon: &Daemon, before: &Counters, path: &str) -> i64 {
     daemon.counters().get(path) - before.get(path)
 }
 
-fn containers(underlay: Family) {
-    let three = Three::start(underlay);
-    let Three { daemon, red, blue, far, .. } = &three;
+fn containers(three: &Three) {
+    let Three { daemon, red, blue, far, .. } = three;
     // Fragments, too.
     for size in pair::PING_SIZES {
         traffic::ping(&red.netns, "10.0.0.3", size, 3);
@@ -110,18 +137,63 @@ fn containers(underlay: Family) {
         let pieces = moved(daemon, &before, "fwd.copies");
         assert!(pieces > 2_000, "{pieces} pieces: super-frames are cut for the tunnel");
     }
-    let Three { daemon, .. } = three;
-    daemon.stop();
+}
+
+fn on_veths(underlay: Family) {
+    let three = Three::start(underlay);
+    containers(&three);
+    three.daemon.stop();
+}
+
+fn on_taps(underlay: Family) {
+    let three = Three::on_taps(underlay);
+    containers(&three);
+    let busy = received_by_workers(&three.daemon).into_iter().filter(|packets| *packets > 1_000).count();
+    assert_eq!(busy, 2, "both workers have a queue of each");
+    three.daemon.stop();
 }
 
 #[test]
 fn veth_gso_containers_talk_over_ipv4() {
-    containers(Family::V4);
+    on_veths(Family::V4);
 }
 
 #[test]
 fn veth_gso_containers_talk_over_ipv6() {
-    containers(Family::V6);
+    on_veths(Family::V6);
+}
+
+#[test]
+fn tap_gso_containers_talk_over_ipv4() {
+    on_taps(Family::V4);
+}
+
+#[test]
+fn tap_gso_containers_talk_over_ipv6() {
+    on_taps(Family::V6);
+}
+
+#[test]
+fn tap_gso_containers_have_jumbo_frames() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let blue = lab.tenant("blue", "red", pair::MACS[1], &BLUE);
+    let jumbo = |tenant| tap(tenant, "queues = 1").replace(&format!("mtu = {TENANT_MTU}"), "mtu = 9000");
+    let config = [vpc("red", pair::VNIS[0], &SUBNETS, ""), jumbo(&red), jumbo(&blue)];
+    let daemon = Daemon::start(&lab.host, &config.concat());
+    for tenant in [&red, &blue] {
+        let made = lab.host.ip(&format!("-o link show {}", tenant.name));
+        assert!(made.contains("mtu 9000"), "{made}");
+        tenant.plug(&lab.host);
+        tenant.netns.ip("link set eth0 mtu 9000");
+    }
+    let before = daemon.counters();
+    for size in [8_972, 8_973, 30_000] {
+        traffic::ping(&red.netns, "10.0.0.3", size, 3);
+    }
+    traffic::transfer_by(&["tcp"], &red.netns, &blue.netns, "10.0.0.3", BYTES);
+    assert_eq!(lost(&before, &daemon.counters()), []);
+    daemon.stop();
 }
 
 #[test]
@@ -188,7 +260,7 @@ fn veth_outlives_the_switch_and_comes_back() {
         daemon.ctl("port list").contains("was deleted").then_some(())
     });
     traffic::ping(&blue.netns, "10.0.0.2", 56, 3);
-    tests::netns::cable((&red.netns, "eth0"), (&lab.host, "red"), tests::lab::TENANT_MTU);
+    tests::netns::cable((&red.netns, "eth0"), (&lab.host, "red"), TENANT_MTU);
     untouched(&lab, &[&red]);
     red.netns.ip(&format!("link set eth0 address {}", red.mac));
     red.netns.ip("addr add 10.0.0.1/24 dev eth0");
@@ -200,7 +272,7 @@ fn veth_outlives_the_switch_and_comes_back() {
 
     // So too when it has gone and come between two looks, under the same name and index.
     let index = lab.host.ip("-o link show red").split_once(':').unwrap().0.to_owned();
-    let (mtu, netns) = (tests::lab::TENANT_MTU, red.netns.name());
+    let (mtu, netns) = (TENANT_MTU, red.netns.name());
     let dir = tests::Workdir::new("batch");
     let file = dir.path().join("links");
     let lines = format!(
@@ -221,13 +293,65 @@ fn veth_outlives_the_switch_and_comes_back() {
     daemon.stop();
 }
 
+/// A tap that stays with the host, and one that is a container's.
+#[test]
+fn tap_outlives_the_switch_and_comes_back() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let own = lab.tenant("own", "red", pair::MACS[1], &BLUE);
+    let config = [
+        lab.uplink(""),
+        vpc("red", pair::VNIS[0], &SUBNETS, ""),
+        tap(&red, TWO_QUEUES),
+        tap(&own, &format!("mac = \"{}\", persist = true", own.mac)),
+    ];
+    let mut daemon = Daemon::start(&lab.host, &config.concat());
+    red.plug(&lab.host);
+    lab.host.ip("addr add 10.0.0.3/24 dev own");
+    traffic::ping(&red.netns, "10.0.0.3", 1400, 3);
+    let index = lab.host.ip("-o link show own").split_once(':').unwrap().0.to_owned();
+    let process = daemon.process();
+    process.signal("KILL");
+    process.wait(Duration::from_secs(10));
+    assert_eq!(red.netns.interfaces(), ["lo"], "what does not persist goes with the switch");
+    daemon.restart(&lab.host);
+    assert!(lab.host.ip("-o link show own").starts_with(&index), "it is the same interface");
+    red.plug(&lab.host);
+    traffic::ping(&red.netns, "10.0.0.3", 1400, 3);
+    traffic::transfer_by(&["tcp"], &red.netns, &lab.host, "10.0.0.3", BYTES);
+
+    // Its link is that of the interface, wherever that is.
+    red.netns.ip("link set eth0 down");
+    wait_for("the link to go", Duration::from_secs(5), || {
+        (port_row(&daemon, "red")["link"] == "down").then_some(())
+    });
+    red.netns.ip("link set eth0 up");
+    wait_for("the link to come", Duration::from_secs(5), || {
+        (port_row(&daemon, "red")["link"] == "up").then_some(())
+    });
+    // A container that goes takes its interface along; the switch makes a new one.
+    red.netns.ip("link del eth0");
+    wait_for("the port to go down", Duration::from_secs(5), || {
+        daemon.ctl("port list").contains("was deleted").then_some(())
+    });
+    wait_for("the interface to be made anew", Duration::from_secs(20), || {
+        lab.host.interfaces().contains(&"red".to_owned()).then_some(())
+    });
+    red.plug(&lab.host);
+    traffic::ping(&red.netns, "10.0.0.3", 1400, 3);
+    daemon.ctl("vnic del own");
+    assert!(lab.host.interfaces().contains(&"own".to_owned()), "it outlives its port");
+    lab.host.ip("link del own");
+    daemon.stop();
+}
+
 /// Far more ports than DPDK has devices: most of them idle, two that talk, and one that comes and goes meanwhile.
 #[test]
 fn veth_three_hundred_containers() {
     const IDLE: u32 = 300;
     let lab = Lab::new(Family::V4);
     let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
-    let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &["10.0.0.3/24", "fd00:1::3/64"]);
+    let blue = lab.cabled_tenant("blue", "red", pair::MACS[1], &BLUE);
     untouched(&lab, &[&red, &blue]);
     let others = tests::Netns::new("idle");
     let name = others.name();

@@ -1,7 +1,7 @@
 //! Frames for one tenant that the trunk's port does not take cost the other tenants of the trunk nothing.
 //!
 //! ```text
-//!  machine: VLAN 11 red, VLAN 21 blue ── trunk (tap) ── switch ── up0 ══ frames for both out of the tunnel
+//!  machine: VLAN 11 red, VLAN 21 blue ── trunk (DPDK's net_tap) ── switch ── up0 ══ frames for both out of the tunnel
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
@@ -25,7 +25,8 @@ fn repair_mtu_of_a_trunk_stops_nobody_else() {
     let config = |red_mtu: u16| {
         [
             lab.uplink(&neighbour),
-            "[[trunk]]\nname = \"trunk\"\nport = { kind = \"tap\", iface = \"trunk0\" }\n".to_owned(),
+            "[[trunk]]\nname = \"trunk\"\nport = { kind = \"raw\", vdev = \"net_tap0,iface=trunk0\" }\n"
+                .to_owned(),
             lab::vpc("red", pair::VNIS[0], &["10.0.0.0/24"], ""),
             lab::vpc("blue", pair::VNIS[1], &["10.0.0.0/24"], ""),
             vnic("red", pair::MACS[0], 11, red_mtu),

@@ -106,9 +106,17 @@ fn runtime_punt_keeps_what_the_vtep_owes() {
     let after = daemon.counters();
     assert_eq!(after.get("fwd.dropped"), before.get("fwd.dropped"), "{:?}", after.since(&before));
     assert_eq!(runtime::port_count(&daemon, "up:punt", "tx-packets") - punted, others.len() as i64);
-    // But what is too long for the tap has a name, and does not hold up the rest.
-    let long = "Ether(src=peer_mac, dst=up_mac)/IP(src='172.16.0.2', dst='172.16.0.1')/UDP(sport=9, dport=9)/Raw(b'x' * 1550)";
-    agent.exchange("peer", &[long, others[0]], &["peer"]);
+    // The tap has the uplink's MTU. What is longer has a name, and does not hold up the rest.
+    for netns in [&lab.host, &lab.peer] {
+        netns.ip("link set up0 mtu 1800");
+    }
+    let of_length = |length: usize| {
+        let before =
+            "Ether(src=peer_mac, dst=up_mac)/IP(src='172.16.0.2', dst='172.16.0.1')/UDP(sport=9, dport=9)";
+        format!("{before}/Raw(b'x' * {})", length - 28)
+    };
+    let (long, longer) = (of_length(1600), of_length(1601));
+    agent.exchange("peer", &[&longer, &long], &["peer"]);
     assert_eq!(daemon.drops("mtu-exceeded"), 1);
     assert_eq!(runtime::port_count(&daemon, "up:punt", "tx-packets") - punted, others.len() as i64 + 1);
     // The tunnel's own mistakes are still the tunnel's, and not handed to the host.

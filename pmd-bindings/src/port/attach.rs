@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use dpdk_sys as sys;
 
 use super::socket::Interface;
+use super::tap::TapPort;
 use super::vhost::VhostSocket;
 use super::{PortId, PortInfo, Ring};
 use crate::eal::Eal;
@@ -52,6 +53,7 @@ pub(super) enum Kind {
     Ethdev,
     /// Packet sockets on a kernel interface.
     Interface(Interface),
+    Tap(TapPort),
     Vhost(VhostSocket),
 }
 
@@ -149,7 +151,7 @@ impl Drop for Claim {
 }
 
 impl Port {
-    /// Makes a virtual device: `attach(&eal, "net_ring0", "")`, `attach(&eal, "net_tap1", "iface=tap1")`.
+    /// Makes a virtual device: `attach(&eal, "net_ring0", "")`, `attach(&eal, "net_memif1", "role=client")`.
     ///
     /// Some drivers wait for their peer here (vhost-user in server mode); other attachments wait meanwhile.
     ///
@@ -257,6 +259,7 @@ impl Port {
     pub fn info(&self) -> Result<PortInfo, PortError> {
         match &self.claim.kind {
             Kind::Interface(interface) => Ok(interface.info(self.claim.id, &self.claim.name)),
+            Kind::Tap(tap) => Ok(tap.info(self.claim.id, &self.claim.name)),
             Kind::Vhost(socket) => Ok(socket.info(self.claim.id, &self.claim.name)),
             Kind::Ethdev => PortInfo::of(self.claim.id, &self.claim.name),
         }

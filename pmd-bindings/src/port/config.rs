@@ -57,6 +57,21 @@ impl Default for PortConfig {
     }
 }
 
+impl PortConfig {
+    /// For a port that has so many pairs of queues, no more and no fewer.
+    pub(super) fn exactly(&self, port: &str, queues: u16) -> Result<(), PortError> {
+        let numbers =
+            [("number of receive queues", self.rx_queues), ("number of transmit queues", self.tx_queues)];
+        match numbers.into_iter().find(|(_, value)| *value != queues) {
+            None => Ok(()),
+            Some((what, value)) => {
+                let (value, min, max) = (value.into(), queues.into(), queues.into());
+                Err(PortError::Range { name: port.into(), what, value, min, max })
+            }
+        }
+    }
+}
+
 /// Drivers that fill fresh buffers of their pool, each to its end before they chain the next: a look at every
 /// packet, about ten cycles, is saved there. Others are looked at, for they may pass on what they were given.
 const FILLS_SEGMENTS: &[&str] = &["net_null", "net_pcap", "net_af_packet"];
@@ -73,6 +88,7 @@ impl Port {
     pub fn start(mut self, config: &PortConfig, pool: &Mempool) -> Result<Started, (Self, PortError)> {
         match self.claim.kind.clone() {
             Kind::Interface(interface) => return self.start_sockets(interface, config, pool),
+            Kind::Tap(tap) => return self.start_tap(tap, config, pool),
             Kind::Vhost(socket) => return self.start_vhost(socket, config, pool),
             Kind::Ethdev => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! `attach.rs` brings ports in and out, `config.rs` starts them, `running.rs` is what can be done while packets
 //! flow, `shared.rs` what a port and its queues share, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, packet sockets on a kernel
-//! interface (`socket.rs`), or a vhost-user socket (`vhost.rs`); which arguments a kind wants is the business of the switch.
+//! interface (`socket.rs`), a kernel interface of its own (`tap.rs`), or a vhost-user socket (`vhost.rs`); which arguments a kind wants is the business of the switch.
 
 mod attach;
 mod config;
@@ -14,6 +14,7 @@ mod running;
 mod shared;
 mod socket;
 mod stats;
+mod tap;
 mod vhost;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use rss::{ConfiguredRss, RssCapabilities, RssConfig, RssHash, RssLevel, RssR
 pub use running::{Link, StartedPort};
 pub(crate) use shared::Running;
 pub use stats::PortStats;
+pub use tap::{MAX_TAP_MTU, TapConfig};
 
 /// DPDK's number of a port, or one above 32,767 of a port that is no ethdev. Numbers are used again after a port was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

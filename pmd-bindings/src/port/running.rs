@@ -100,6 +100,7 @@ impl StartedPort {
         let (id, name) = (self.running.id, &self.running.name);
         match &self.running.backend {
             Backend::Sockets(sockets) => Ok(sockets.interface.info(id, name)),
+            Backend::Tap(tap) => Ok(tap.info(id, name)),
             Backend::Vhost(vhost) => Ok(vhost.socket.info(id, name)),
             Backend::Ethdev => PortInfo::of(id, name),
         }
@@ -138,13 +139,13 @@ impl StartedPort {
         self.running.reset_stats()
     }
 
-    /// The driver's counters, by name.
+    /// The driver's counters, by name. A port that is no ethdev has those that every driver has.
     ///
     /// # Errors
-    /// [`PortError::Unsupported`] or [`PortError::Operation`].
+    /// [`PortError::Operation`].
     pub fn xstats(&self) -> Result<Vec<(String, u64)>, PortError> {
         if !self.running.is_ethdev() {
-            return Err(self.running.unsupported("read extended statistics"));
+            return self.stats().map(stats::by_name);
         }
         stats::extended(self.running.id)
             .map_err(|errno| self.running.error("read extended statistics", errno))
@@ -155,6 +156,9 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Unsupported`] or [`PortError::Operation`].
     pub fn reset_xstats(&self) -> Result<(), PortError> {
+        if !self.running.is_ethdev() {
+            return self.reset_stats();
+        }
         // SAFETY: a port that we hold.
         self.running.call("reset extended statistics", |id| unsafe { sys::rte_eth_xstats_reset(id) })
     }
@@ -166,6 +170,7 @@ impl StartedPort {
     pub fn link(&self) -> Result<Link, PortError> {
         match &self.running.backend {
             Backend::Sockets(sockets) => return sockets.link(&self.running.name),
+            Backend::Tap(tap) => return Ok(tap.link()),
             Backend::Vhost(vhost) => return Ok(vhost.link()),
             Backend::Ethdev => {}
         }
@@ -185,7 +190,7 @@ impl StartedPort {
     pub fn read_queues(&self) -> Option<Vec<bool>> {
         match &self.running.backend {
             Backend::Vhost(vhost) => Some(vhost.read_queues()),
-            Backend::Ethdev | Backend::Sockets(_) => None,
+            Backend::Ethdev | Backend::Sockets(_) | Backend::Tap(_) => None,
         }
     }
 
@@ -193,7 +198,7 @@ impl StartedPort {
     pub fn peer_takes_super_frames(&self) -> Option<bool> {
         match &self.running.backend {
             Backend::Vhost(vhost) => Some(vhost.takes_super_frames()),
-            Backend::Ethdev | Backend::Sockets(_) => None,
+            Backend::Ethdev | Backend::Sockets(_) | Backend::Tap(_) => None,
         }
     }
 
@@ -220,8 +225,10 @@ impl StartedPort {
     /// # Errors
     /// [`PortError::Operation`].
     pub fn mtu(&self) -> Result<u16, PortError> {
-        if let Backend::Sockets(sockets) = &self.running.backend {
-            return sockets.interface.mtu(&self.running.name);
+        match &self.running.backend {
+            Backend::Sockets(sockets) => return sockets.interface.mtu(&self.running.name),
+            Backend::Tap(tap) => return tap.mtu(&self.running.name),
+            Backend::Ethdev | Backend::Vhost(_) => {}
         }
         let mut mtu = 0;
         // SAFETY: a valid place.
@@ -235,8 +242,10 @@ impl StartedPort {
     /// [`PortError::Range`] outside of what the port takes, [`PortError::Unsupported`] for a driver that has
     /// none or cannot change it while running, or [`PortError::Operation`].
     pub fn set_mtu(&self, mtu: u16) -> Result<(), PortError> {
-        if let Backend::Sockets(sockets) = &self.running.backend {
-            return sockets.interface.set_mtu(&self.running.name, mtu);
+        match &self.running.backend {
+            Backend::Sockets(sockets) => return sockets.interface.set_mtu(&self.running.name, mtu),
+            Backend::Tap(tap) => return tap.set_mtu(&self.running.name, mtu),
+            Backend::Ethdev | Backend::Vhost(_) => {}
         }
         let info = self.info()?;
         let (min, max) = (*info.mtu_range.start(), *info.mtu_range.end());
@@ -252,6 +261,7 @@ impl StartedPort {
     pub fn mac(&self) -> MacAddr {
         match &self.running.backend {
             Backend::Sockets(sockets) => sockets.interface.mac(),
+            Backend::Tap(tap) => tap.mac(),
             Backend::Vhost(_) => vhost::mac(self.running.id),
             Backend::Ethdev => info::mac_of(self.running.id),
         }
@@ -278,6 +288,7 @@ impl StartedPort {
     pub fn fault(&self) -> Option<&'static str> {
         match &self.running.backend {
             Backend::Sockets(sockets) => sockets.fault(),
+            Backend::Tap(tap) => tap.fault(),
             Backend::Vhost(vhost) => vhost.fault(),
             Backend::Ethdev => {
                 // SAFETY: a port that we hold.

@@ -8,6 +8,7 @@ use dpdk_sys as sys;
 use super::attach::Claim;
 use super::config::Plan;
 use super::socket::Sockets;
+use super::tap::TapPort;
 use super::vhost::Vhost;
 use super::{PortId, PortStats, RssReport, stats};
 use crate::error::{Errno, PortError, Words};
@@ -37,6 +38,7 @@ impl PortId {
 pub(super) enum Backend {
     Ethdev,
     Sockets(Sockets),
+    Tap(TapPort),
     Vhost(Vhost),
 }
 
@@ -86,6 +88,10 @@ impl Running {
 
     pub(super) fn on_sockets(claim: Claim, pool: Mempool, sockets: Sockets) -> Self {
         Self::without_ethdev(claim, pool, false, Backend::Sockets(sockets))
+    }
+
+    pub(super) fn on_tap(claim: Claim, pool: Mempool, tap: TapPort) -> Self {
+        Self::without_ethdev(claim, pool, false, Backend::Tap(tap))
     }
 
     /// What comes of a guest is looked at.
@@ -156,8 +162,8 @@ impl Running {
     /// Stops the device. Nobody polls its queues any more: the caller has them all.
     pub(super) fn halt(&self) -> Result<(), PortError> {
         match &self.backend {
-            // They are closed with the queues.
-            Backend::Sockets(_) => return Ok(()),
+            // Sockets are closed with the queues, and a tap with its port.
+            Backend::Sockets(_) | Backend::Tap(_) => return Ok(()),
             Backend::Vhost(vhost) => {
                 vhost.close();
                 return Ok(());
@@ -205,6 +211,7 @@ impl Running {
     fn counted(&self) -> Option<PortStats> {
         match &self.backend {
             Backend::Sockets(sockets) => Some(sockets.counted()),
+            Backend::Tap(tap) => Some(tap.counted()),
             Backend::Vhost(vhost) => Some(vhost.counted()),
             Backend::Ethdev => None,
         }

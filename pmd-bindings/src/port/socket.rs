@@ -63,7 +63,8 @@ impl Interface {
     }
 }
 
-fn refused(port: &str, operation: &'static str, error: &io::Error) -> PortError {
+/// The kernel's refusal.
+pub(super) fn refused(port: &str, operation: &'static str, error: &io::Error) -> PortError {
     let errno = error.raw_os_error().map_or(Errno::EINVAL, Errno::new);
     PortError::Operation { name: port.into(), operation, errno, words: Words::default() }
 }

@@ -53,6 +53,21 @@ impl PortStats {
     }
 }
 
+/// Counters by the names that DPDK gives them.
+pub(super) fn by_name(stats: PortStats) -> Vec<(String, u64)> {
+    let named = [
+        ("rx_good_packets", stats.rx_packets),
+        ("tx_good_packets", stats.tx_packets),
+        ("rx_good_bytes", stats.rx_bytes),
+        ("tx_good_bytes", stats.tx_bytes),
+        ("rx_missed_errors", stats.rx_missed),
+        ("rx_errors", stats.rx_errors),
+        ("tx_errors", stats.tx_errors),
+        ("rx_mbuf_allocation_errors", stats.rx_no_mbuf),
+    ];
+    named.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
 pub(super) fn basic(id: PortId) -> Result<PortStats, Errno> {
     // SAFETY: a structure of integers, for which zero is a value.
     let mut raw: sys::rte_eth_stats = unsafe { std::mem::zeroed() };

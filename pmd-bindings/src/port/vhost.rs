@@ -118,14 +118,8 @@ impl Port {
         pool: &Mempool,
     ) -> Result<Started, (Self, PortError)> {
         let queues = vhost.queues;
-        for (what, value) in
-            [("number of receive queues", config.rx_queues), ("number of transmit queues", config.tx_queues)]
-        {
-            if value != queues {
-                let name = self.claim.name.clone();
-                let (value, min, max) = (value.into(), queues.into(), queues.into());
-                return Err((self, PortError::Range { name, what, value, min, max }));
-            }
+        if let Err(error) = config.exactly(&self.claim.name, queues) {
+            return Err((self, error));
         }
         let (open, pairs) = match Open::new(&vhost.socket, self.claim.id, queues, pool) {
             Ok(opened) => opened,

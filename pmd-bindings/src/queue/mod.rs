@@ -1,9 +1,8 @@
 //! [`RxQueue`] and [`TxQueue`]: bursts in, bursts out.
 //!
 //! A queue is moved to the one thread that polls it and comes back when its port stops; holding it keeps the
-//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, to a packet socket, or to
-//! librte_vhost. What
-//! is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
+//! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, to a packet socket, to a
+//! tap, or to librte_vhost. What is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -18,7 +17,8 @@ use crate::burst::Burst;
 use crate::error::{Errno, PortError};
 use crate::mbuf::{BUF_LEN, DATA_LEN, DATA_OFF, HEAD_BYTES, Mbuf, NB_SEGS, PKT_LEN, REFCNT};
 use crate::port::{PortId, Running};
-use crate::{socket, vhost};
+use crate::vnet::Sender;
+use crate::{socket, tap, vhost};
 
 /// Most packets of one [`RxQueue::receive_into`].
 const AT_ONCE: usize = 64;
@@ -46,6 +46,7 @@ enum Source {
     /// The driver's function.
     Ethdev,
     Socket(Box<socket::Receiver>),
+    Tap(Box<tap::Receiver>),
     Vhost(Box<vhost::Receiver>),
 }
 
@@ -54,7 +55,8 @@ enum Source {
 enum Target {
     /// The driver's function.
     Ethdev,
-    Socket(Box<socket::Sender>),
+    Socket(Box<Sender<socket::Socket>>),
+    Tap(Box<Sender<tap::Queue>>),
     Vhost(Box<vhost::Sender>),
 }
 
@@ -114,6 +116,10 @@ impl RxQueue {
 
     pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, receiver: socket::Receiver) -> Self {
         Self { source: Source::Socket(Box::new(receiver)), ..Self::new(running, queue) }
+    }
+
+    pub(crate) fn on_tap(running: &Arc<Running>, queue: u16, receiver: tap::Receiver) -> Self {
+        Self { source: Source::Tap(Box::new(receiver)), ..Self::new(running, queue) }
     }
 
     pub(crate) fn on_vhost(running: &Arc<Running>, queue: u16, receiver: vhost::Receiver) -> Self {
@@ -183,6 +189,7 @@ impl RxQueue {
         match &self.source {
             Source::Ethdev => true,
             Source::Socket(socket) => socket.has_packets(),
+            Source::Tap(tap) => tap.may_have_packets(),
             Source::Vhost(vhost) => vhost.has_packets(),
         }
     }
@@ -198,6 +205,8 @@ impl RxQueue {
             Source::Ethdev => {}
             // SAFETY: the caller's promise.
             Source::Socket(socket) => return unsafe { socket.receive(slots, count) },
+            // SAFETY: the caller's promise.
+            Source::Tap(tap) => return unsafe { tap.receive(slots, count) },
             // SAFETY: the caller's promise.
             Source::Vhost(vhost) => return unsafe { vhost.receive(slots, count) },
         }
@@ -295,8 +304,12 @@ impl TxQueue {
         Self { end: End::new(running, queue), target: Target::Ethdev }
     }
 
-    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: socket::Sender) -> Self {
+    pub(crate) fn on_socket(running: &Arc<Running>, queue: u16, sender: Sender<socket::Socket>) -> Self {
         Self { target: Target::Socket(Box::new(sender)), ..Self::new(running, queue) }
+    }
+
+    pub(crate) fn on_tap(running: &Arc<Running>, queue: u16, sender: Sender<tap::Queue>) -> Self {
+        Self { target: Target::Tap(Box::new(sender)), ..Self::new(running, queue) }
     }
 
     pub(crate) fn on_vhost(running: &Arc<Running>, queue: u16, sender: vhost::Sender) -> Self {
@@ -348,6 +361,8 @@ impl TxQueue {
             // SAFETY: the caller's promise; what is gone belongs to nobody any more.
             Target::Socket(socket) => return (unsafe { socket.send(slots, count) }, count),
             // SAFETY: as above.
+            Target::Tap(tap) => return (unsafe { tap.send(slots, count) }, count),
+            // SAFETY: as above.
             Target::Vhost(vhost) => return (unsafe { vhost.send(slots, count) }, count),
         }
         let mut left = count as u16;
@@ -376,6 +391,7 @@ impl TxQueue {
         let refused = match &mut self.target {
             Target::Ethdev => return (0, 0),
             Target::Socket(socket) => socket.take_refused(),
+            Target::Tap(tap) => tap.take_refused(),
             Target::Vhost(vhost) => vhost.take_refused(),
         };
         (refused.packets, refused.bytes)

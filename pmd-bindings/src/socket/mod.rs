@@ -3,20 +3,17 @@
 //! A packet socket with `PACKET_VNET_HDR` tells of each frame whether its checksum is unfinished and into which segments it is to be
 //! cut, and takes the same from us. Over a veth a TCP segment of 64 KB thus goes whole from one container to another, and
 //! nobody computes a checksum. Received frames are in a ring that is shared with the kernel (`ring.rs`), longer ones are
-//! read from the socket (`receive.rs`); frames are sent by the burst (`send.rs`).
+//! read from the socket (`receive.rs`); frames are sent by the burst.
 //!
 //! The interface stays as it is, but for promiscuity while the port runs.
 
-mod coalesce;
 mod datagrams;
 mod filter;
 mod option;
 mod receive;
 mod ring;
-mod send;
 #[cfg(test)]
 mod tests;
-mod vnet;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -26,11 +23,11 @@ use filter::Filter;
 use option::{counted, get, set, set_at};
 pub(crate) use receive::Receiver;
 use ring::{Memory, Ring};
-pub(crate) use send::Sender;
 
 use crate::counters::Counters;
 use crate::mempool::Mempool;
 use crate::port::{PortId, PortStats};
+use crate::vnet::{Outlet, Sender};
 
 /// Bytes that may wait in a socket's queue (super-frames on their way in) and on their way out.
 const SOCKET_BYTES: libc::c_int = 8 << 20;
@@ -77,7 +74,7 @@ pub(crate) enum Fault {
 }
 
 /// One queue pair: a socket with its ring.
-pub(crate) type Pair = (Receiver, Sender);
+pub(crate) type Pair = (Receiver, Sender<Socket>);
 
 /// How the sockets of a port are made.
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +226,19 @@ impl Socket {
         watch.still = if is_still { watch.still + 1 } else { 0 };
         // Once may be a ring that was full for long and was emptied just now.
         (watch.still > 1).then_some(Fault::Still)
+    }
+}
+
+impl Outlet for Socket {
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    unsafe fn put(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+        let (fd, count) = (self.fd.as_raw_fd(), messages.len() as u32);
+        // SAFETY: an open socket, and so many messages; the rest is the caller's promise.
+        let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 

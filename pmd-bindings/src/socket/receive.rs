@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
@@ -12,25 +11,17 @@ use wire::PacketBuf;
 use super::Socket;
 use super::datagrams::Datagrams;
 use super::ring::{Ring, Slot};
-use super::vnet::{VNET_BYTES, VnetHeader};
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
-
-/// Segments of a packet at most: 64 KiB in buffers that are half as large as usual.
-const MAX_SEGMENTS: usize = 64;
-
-/// The longest frame that is an IP packet: 65,535 bytes, an Ethernet header and two tags.
-const LONGEST: usize = 65_535 + 22;
-
-/// Bytes of frames after which a burst ends: super-frames of one container do not hold up the ports of others.
-const AT_ONCE: usize = 128 << 10;
+use crate::vnet::buffers::{Buffers, MAX_SEGMENTS, Place};
+use crate::vnet::{LONGEST, RECEIVED_AT_ONCE, VNET_BYTES, VnetHeader};
 
 /// The receiving half of a socket.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<Socket>,
     ring: Ring,
-    pool: Mempool,
+    buffers: Buffers,
     /// The frame in front waits for a buffer, and was counted.
     waits: bool,
     /// Datagrams of a frame that was cut, in order.
@@ -52,7 +43,7 @@ enum Taken {
 
 impl Receiver {
     pub(super) fn new(socket: Arc<Socket>, ring: Ring, pool: Mempool) -> Self {
-        Self { socket, ring, pool, waits: false, cut: VecDeque::new() }
+        Self { socket, ring, buffers: Buffers::new(pool), waits: false, cut: VecDeque::new() }
     }
 
     /// Whether a frame is there.
@@ -74,11 +65,11 @@ impl Receiver {
             let packet = match self.cut.pop_front() {
                 Some(packet) => packet,
                 None => {
-                    let may_look = looks < count && looked < AT_ONCE;
+                    let may_look = looks < count && looked < RECEIVED_AT_ONCE;
                     let Some(front) = self.ring.front().filter(|_| may_look) else { break };
                     looks += 1;
                     looked += front.len;
-                    let taken = take(&self.socket, &self.pool, front, &mut self.cut);
+                    let taken = take(&self.socket, &mut self.buffers, front, &mut self.cut);
                     let waited = std::mem::replace(&mut self.waits, matches!(taken, Taken::NoBuffer));
                     if self.waits {
                         self.socket.counters.rx_no_mbuf.add(u64::from(!waited));
@@ -129,7 +120,8 @@ impl Receiver {
 }
 
 #[inline]
-fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbuf>) -> Taken {
+fn take(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>, cut: &mut VecDeque<Mbuf>) -> Taken {
+    let pool = &buffers.pool;
     if let Some(size) = front.vnet.datagrams()
         && let Some(plan) = Datagrams::of(front, size.into(), pool.segment_room())
     {
@@ -145,7 +137,7 @@ fn take(socket: &Socket, pool: &Mempool, front: Slot<'_>, cut: &mut VecDeque<Mbu
     let (packet, vnet) = if front.len <= front.bytes.len() {
         (pool.alloc_from(front.bytes), front.vnet)
     } else if front.queued {
-        match read_queued(socket, pool, front) {
+        match read_queued(socket, buffers, front) {
             Queued::Packet(packet, vnet) => (Some(packet), vnet),
             Queued::Mismatch => return Taken::Mismatch,
             Queued::NoBuffer => (None, front.vnet),
@@ -190,60 +182,31 @@ enum Queued {
 
 /// The next frame of the socket's queue, of which the ring has the beginning.
 #[inline(never)]
-fn read_queued(socket: &Socket, pool: &Mempool, front: Slot<'_>) -> Queued {
-    let len = front.len;
-    let Some(packet) = pool.alloc() else { return Queued::NoBuffer };
-    let mut vnet = [0u8; VNET_BYTES];
-    let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_SEGMENTS + 1];
-    places[0].write(libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: VNET_BYTES });
-    let head = packet.segment();
-    let (mut used, mut room, mut last) = (0usize, 0, head);
-    loop {
-        used += 1;
-        room += last.tailroom();
-        places[used].write(libc::iovec { iov_base: last.data().cast(), iov_len: last.tailroom() });
-        if room >= len || used == MAX_SEGMENTS {
-            break;
-        }
-        // Linked at once, so that dropping `packet` frees it on any way out.
-        let Some(next) = pool.alloc() else { return Queued::NoBuffer };
-        let next = next.into_segment();
-        last.set_next(Some(next));
-        head.set_nb_segs(used as u16 + 1);
-        last = next;
+fn read_queued(socket: &Socket, buffers: &mut Buffers, front: Slot<'_>) -> Queued {
+    let wanted = buffers.needed(front.len);
+    if wanted > MAX_SEGMENTS {
+        return Queued::Mismatch;
     }
+    if buffers.arm(wanted) < wanted {
+        buffers.release();
+        return Queued::NoBuffer;
+    }
+    let mut vnet = [0u8; VNET_BYTES];
+    let mut places = [const { Place::uninit() }; MAX_SEGMENTS + 1];
+    places[0].write(libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: VNET_BYTES });
+    buffers.write_places(&mut places[1..]);
     // SAFETY: a structure of integers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = places.as_mut_ptr().cast();
-    message.msg_iovlen = used + 1;
+    message.msg_iovlen = wanted + 1;
     // SAFETY: each place is memory that is ours, with its size: the header and the tailrooms of fresh segments.
     let got = unsafe { next(socket, &mut message) };
-    if got != Some(VNET_BYTES + len) || message.msg_flags & libc::MSG_TRUNC != 0 {
+    if got != Some(VNET_BYTES + front.len) || message.msg_flags & libc::MSG_TRUNC != 0 {
+        buffers.release();
         return Queued::Mismatch;
     }
-    let mut left = len;
-    let mut segment = Some(head);
-    let mut filled = 0;
-    while let Some(now) = segment {
-        let here = left.min(now.tailroom());
-        // Not over the room of a buffer, which is at most 65,535.
-        now.set_data_len(here as u16);
-        left -= here;
-        filled += 1;
-        segment = now.next();
-        if left == 0 {
-            now.set_next(None);
-            break;
-        }
-    }
-    if let Some(unused) = segment {
-        // SAFETY: just unlinked: ours, and part of no packet.
-        unsafe { sys::dpdk_sys_mbuf_free(unused.as_ptr()) };
-    }
-    head.set_nb_segs(filled);
-    // As many bytes as the ring said, which is 64 KiB at most.
-    head.set_pkt_len(len as u32);
-    let known = front.bytes.len().min(usize::from(head.data_len()));
+    let Some(packet) = buffers.take(front.len, &[]) else { return Queued::Mismatch };
+    let known = front.bytes.len().min(packet.head().len());
     if packet.head()[..known] != front.bytes[..known] {
         return Queued::Mismatch;
     }
@@ -327,7 +290,7 @@ fn read_datagrams(
 unsafe fn scatter(socket: &Socket, front: Slot<'_>, plan: Datagrams<'_>, packets: &VecDeque<Mbuf>) -> bool {
     let before = plan.headers.len();
     let mut headers = [0u8; VNET_BYTES + Datagrams::HEADERS];
-    let mut places = [const { MaybeUninit::<libc::iovec>::uninit() }; Datagrams::MOST + 1];
+    let mut places = [const { Place::uninit() }; Datagrams::MOST + 1];
     places[0].write(libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: VNET_BYTES + before });
     for (place, packet) in places[1..].iter_mut().zip(packets) {
         let segment = packet.segment();

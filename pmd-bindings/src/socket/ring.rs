@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::option::set;
-use super::vnet::{VNET_BYTES, VnetHeader};
+use crate::vnet::{VNET_BYTES, VnetHeader};
 
 /// Bytes of a slot: a frame of 1500 bytes, tags, and what the kernel puts in front of it.
 pub(super) const SLOT: usize = 2048;

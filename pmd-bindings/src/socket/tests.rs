@@ -4,12 +4,12 @@ use proptest::prelude::*;
 use wire::segment::Segmentation;
 use wire::{ChecksumState, PacketBuf, RxFacts, checksum};
 
-use super::coalesce::{HEADERS, Run};
 use super::datagrams::Datagrams;
 use super::ring::Slot;
-use super::vnet::VnetHeader;
 use crate::Mbuf;
 use crate::testing::pool;
+use crate::vnet::VnetHeader;
+use crate::vnet::coalesce::{HEADERS, Run};
 
 /// A flow of which frames are made.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+pub mod enemy;
 pub mod eswitch;
 
 use pmd::{
@@ -134,4 +135,13 @@ pub fn in_own_namespace(test: &str) -> bool {
 pub fn ip(args: &str) {
     let status = std::process::Command::new("ip").args(args.split(' ')).status().unwrap();
     assert!(status.success(), "ip {args}");
+}
+
+/// A network namespace of this thread's own, and of the processes that it starts.
+#[allow(unsafe_code, reason = "asks the kernel")]
+pub fn unshare() {
+    // SAFETY: changes which interfaces this thread sees.
+    let ret = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(ret, 0, "a network namespace of one's own takes root");
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").ok();
 }

@@ -305,7 +305,7 @@ fn unknown_kind(kind: &str) -> String {
 impl PortSpec {
     /// Whether it is a device of DPDK, of which there are not many.
     pub fn is_ethdev(&self) -> bool {
-        !matches!(self, Self::Veth(_) | Self::VhostUser(_))
+        !matches!(self, Self::Tap(_) | Self::Veth(_) | Self::VhostUser(_))
     }
 
     /// What a peer behind this port could do to memory of the switch, where DPDK does not keep it from that and the config

@@ -132,7 +132,7 @@ pub enum OpenError {
     },
     /// The driver does not take so large an MTU.
     #[error(
-        "an MTU of {wanted} is more than this DPDK's {kind} driver takes ({max}); lower the MTU, or use another kind (af-packet on a veth takes 65535)"
+        "an MTU of {wanted} is more than a {kind} port takes here ({max}); lower the MTU, or use another kind (veth takes 65535)"
     )]
     Mtu {
         /// The kind of port.

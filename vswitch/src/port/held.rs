@@ -30,6 +30,7 @@ pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers
         PortSpec::Pcap(_) => Some(1),
         _ => None,
     };
+    // Those of no ethdev.
     let sends_on_all = matches!(spec, PortSpec::Tap(_) | PortSpec::Veth(_) | PortSpec::VhostUser(_));
     let rx_queues = own.or(rx).unwrap_or(workers).max(1);
     let tx_queues = match own {
@@ -44,7 +45,7 @@ pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers
         }
         PortSpec::VirtioUser(_) => (virtio_user::RING, virtio_user::RING),
         PortSpec::AfXdp(_) => (af_xdp::RING, af_xdp::RING),
-        PortSpec::Tap(_) => (tap::RX_DESC, 0),
+        PortSpec::Tap(_) => (tap::AT_HAND, 0),
         PortSpec::Ring(_) => (0, ring::PACKETS),
         // These copy to and from memory of the kernel or of the peer at once.
         PortSpec::VhostUser(_)
@@ -58,7 +59,7 @@ pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers
         rx: u32::from(rx) * u32::from(rx_queues),
         tx: u32::from(tx) * u32::from(tx_queues),
         tx_queues,
-        super_frames: matches!(spec, PortSpec::Veth(_) | PortSpec::VhostUser(_)),
+        super_frames: sends_on_all,
     }
 }
 
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(held(veth, None, None), (0, 0, 2), "the memory is the kernel's");
         let virtio = "{ kind = \"virtio-user\", path = \"/run/v\", queues = 2, trusted-peer = true }";
         assert_eq!(held(virtio, None, Some(1)), (1024, 512, 1));
-        assert_eq!(held("{ kind = \"tap\", iface = \"t0\" }", None, None), (48, 0, 1));
+        assert_eq!(held("{ kind = \"tap\", iface = \"t0\" }", None, None), (33, 0, 1));
         assert_eq!(held("{ kind = \"ring\" }", Some(1), Some(1)), (0, 1023, 1));
     }
 }

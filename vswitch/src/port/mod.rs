@@ -31,7 +31,7 @@ mod virtio_user;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use pmd::{Eal, Port, PortError};
+use pmd::{Eal, Port, PortError, TapConfig};
 
 use crate::config::{PortSpec, secret};
 pub use access::SocketAccess;
@@ -96,8 +96,6 @@ struct DevicePlan {
     access: Option<SocketAccess>,
     /// An interface that the driver sets promiscuous and leaves so.
     calm: Option<String>,
-    /// A persistent tap that was made for this port and goes again when the port cannot be opened.
-    new_tap: Option<String>,
     /// The rings that it is made of.
     ring: Option<ring::End>,
 }
@@ -113,6 +111,8 @@ enum DeviceSpec {
     Pci(String),
     /// A kernel interface, without an ethdev.
     Interface(String),
+    /// A tap, without an ethdev.
+    Tap(TapConfig),
     /// A vhost-user socket, without an ethdev.
     VhostUser { path: PathBuf, is_server: bool, queues: u16 },
     /// A port made of rings.
@@ -121,7 +121,7 @@ enum DeviceSpec {
 
 impl DevicePlan {
     fn new(device: DeviceSpec, traits: Traits) -> Self {
-        Self { device, traits, socket: None, access: None, calm: None, new_tap: None, ring: None }
+        Self { device, traits, socket: None, access: None, calm: None, ring: None }
     }
 
     /// A virtual device of `driver`.
@@ -177,9 +177,6 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<Ope
     let port = match attach(eal, plan.device, request.unique) {
         Ok(port) => port,
         Err((driver, source)) => {
-            if let Some(Err(error)) = plan.new_tap.as_deref().map(pmd::interface::remove_persistent_tap) {
-                tracing::warn!(%error, "a persistent tap stayed behind");
-            }
             cleanup.finish()?;
             return Err(explain(spec.kind(), driver, request.name, source));
         }
@@ -223,6 +220,9 @@ fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'
         }
         DeviceSpec::Interface(iface) => {
             Port::on_interface(eal, &format!("veth{unique}"), &iface).map_err(|error| (None, error))
+        }
+        DeviceSpec::Tap(config) => {
+            Port::on_tap(eal, &format!("tap{unique}"), &config).map_err(|error| (None, error))
         }
         DeviceSpec::VhostUser { path, is_server, queues } => {
             let name = format!("vhost{unique}");

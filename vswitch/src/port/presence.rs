@@ -1,11 +1,9 @@
 //! [`Presence`]: whether the kernel interface or the PCI device behind a port is still there.
 //!
-//! Drivers do not say: a packet socket whose interface was deleted sends into nothing and reports success, and a tap
-//! that was deleted reads as silent. An interface that was renamed, or a tap that was moved into a container's network
-//! namespace, is the same interface still. A PCI device that was pulled, or taken off the bus, is no longer in sysfs; what a
-//! driver itself knows of that is asked besides. Unconfirmed on hardware.
+//! Drivers do not say: a packet socket whose interface was deleted sends into nothing and reports success. An interface that was
+//! renamed is the same interface still. (A tap says itself what became of it.) A PCI device that was pulled, or taken off the bus, is
+//! no longer in sysfs; what a driver itself knows of that is asked besides. Unconfirmed on hardware.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pci;
@@ -23,12 +21,6 @@ pub enum Presence {
         /// Its index, which no later interface gets.
         index: u32,
     },
-    /// A tap that this process holds open.
-    Tap {
-        iface: String,
-        /// Descriptors that the driver has of it.
-        descriptors: Vec<PathBuf>,
-    },
     /// A device on the PCI bus.
     Pci {
         address: String,
@@ -44,7 +36,6 @@ impl Presence {
             PortSpec::AfPacket(spec) => Self::interface(&spec.iface),
             PortSpec::AfXdp(spec) => Self::interface(&spec.iface),
             PortSpec::Veth(spec) => Self::interface(&spec.iface),
-            PortSpec::Tap(spec) => Self::tap(&spec.iface),
             PortSpec::Pci(spec) => Self::pci(Path::new(pci::DEVICES), &spec.address),
             PortSpec::Representor(spec) => Self::pci(Path::new(pci::DEVICES), &spec.pf),
             _ => Self::Unknown,
@@ -62,17 +53,6 @@ impl Presence {
         if path.exists() { Self::Pci { address, path } } else { Self::Unknown }
     }
 
-    fn tap(iface: &str) -> Self {
-        let Ok(entries) = fs::read_dir("/proc/self/fdinfo") else { return Self::Unknown };
-        let paths = entries.flatten().map(|entry| entry.path());
-        let descriptors: Vec<PathBuf> =
-            paths.filter(|path| tap_name(path).is_some_and(|name| name == iface)).collect();
-        if descriptors.is_empty() {
-            return Self::Unknown;
-        }
-        Self::Tap { iface: iface.to_owned(), descriptors }
-    }
-
     /// `None` while the interface or device is there, else why it is not, in words.
     pub fn fault(&self) -> Option<String> {
         let (iface, there) = match self {
@@ -81,24 +61,15 @@ impl Presence {
                 return (!path.exists()).then(|| format!("PCI device {address} was removed"));
             }
             Self::Interface { iface, index } => (iface, pmd::interface::name_of(*index).is_ok()),
-            Self::Tap { iface, descriptors } => {
-                let attached = |path: &PathBuf| tap_name(path).is_some_and(|name| !name.is_empty());
-                (iface, descriptors.iter().any(attached))
-            }
         };
         (!there).then(|| format!("interface {iface} was deleted"))
     }
 }
 
-/// The interface that a descriptor of a tap belongs to; empty when the interface is gone.
-fn tap_name(fdinfo: &PathBuf) -> Option<String> {
-    let text = fs::read_to_string(fdinfo).ok()?;
-    let name = text.lines().find_map(|line| line.strip_prefix("iff:"))?;
-    Some(name.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -126,9 +97,5 @@ mod tests {
         let fault = Presence::Interface { iface: "gone0".into(), index: u32::MAX >> 1 }.fault().unwrap();
         assert!(fault.contains("gone0"), "{fault}");
         assert_eq!(Presence::interface("no-such-if"), Presence::Unknown);
-        // A descriptor that is not a tap's any more.
-        let tap = Presence::Tap { iface: "t0".into(), descriptors: vec!["/proc/self/fdinfo/0".into()] };
-        assert!(tap.fault().is_some());
-        assert_eq!(Presence::tap("no-such-if"), Presence::Unknown);
     }
 }

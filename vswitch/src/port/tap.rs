@@ -1,16 +1,16 @@
-//! `tap`: a kernel interface of our own making. For containers and the host itself.
-//!
-//! The kernel finishes checksums before a tap reads (no offload is offered to it), so packets come whole.
+//! `tap`: a kernel interface of our own making, for containers and the host itself. No ethdev, so that there may be as many as a host
+//! has containers, and with the kernel's offloads both ways: what it leaves to "its device" (checksums, segmentation) is told with
+//! each frame.
 
 use std::path::Path;
 
-use super::devargs::Devargs;
-use super::{DevicePlan, MtuControl, OpenError, Opening, Traits, preflight};
+use pmd::TapConfig;
+
+use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::TapPort;
 
-/// The driver reads each packet into as many buffers as a queue has descriptors and hands all of them to the
-/// kernel each time: enough for the longest frame, and no more.
-pub(super) const RX_DESC: u16 = 48;
+/// Buffers that a queue has at hand while it reads long frames: for 64 KiB, of the usual size.
+pub(super) const AT_HAND: u16 = 33;
 
 pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     preflight::capable("tap", preflight::NET_ADMIN)?;
@@ -18,33 +18,18 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePl
         let remedy = "load the module (`modprobe tun`)";
         return Err(OpenError::NoDeviceFile { path: "/dev/net/tun".into(), remedy });
     }
-    let args = args(spec)?;
     opening.take(format!("interface {}", spec.iface))?;
-    let exists = pmd::interface::index(&spec.iface).is_ok();
-    if exists {
+    if pmd::interface::index(&spec.iface).is_ok() {
         check_free(&spec.iface)?;
     }
-    if spec.persist {
-        pmd::interface::make_persistent_tap(&spec.iface).map_err(|source| OpenError::Interface {
-            iface: spec.iface.clone(),
-            operation: "make it a persistent tap".into(),
-            source,
-        })?;
-    }
-    let traits = Traits {
-        equal_queues: true,
-        min_tx_queues: spec.queues,
-        rx_desc: RX_DESC,
-        mtu: MtuControl::Device,
-        ..Traits::exactly(spec.queues)
-    };
-    let mut plan = DevicePlan::virtual_device("tap", args, traits);
-    plan.new_tap = (spec.persist && !exists).then(|| spec.iface.clone());
-    Ok(plan)
+    let config =
+        TapConfig { iface: spec.iface.clone(), queues: spec.queues, mac: spec.mac, persist: spec.persist };
+    let traits = Traits { mtu: MtuControl::Device, ..Traits::without_ethdev(spec.queues) };
+    Ok(DevicePlan::new(DeviceSpec::Tap(config), traits))
 }
 
-/// An interface of this name exists: it must be a tap (of several queues, which is how the driver opens it)
-/// that nobody has open. The kernel would let us in beside its holder, and each would get half the packets.
+/// An interface of this name exists: it must be a tap of several queues, which is how it is opened, and nobody may have it open. The
+/// kernel would let us in beside its holder, and each would get half the packets.
 fn check_free(iface: &str) -> Result<(), OpenError> {
     let refuse = |why: String| Err(OpenError::NoTap { iface: iface.into(), why });
     let driver = pmd::process::interface_driver(iface).unwrap_or_else(|_| "no driver".into());
@@ -56,30 +41,4 @@ fn check_free(iface: &str) -> Result<(), OpenError> {
     }
     pmd::interface::probe_tap(iface)
         .or_else(|error| refuse(format!("it does not open as a tap of several queues: {error}")))
-}
-
-fn args(spec: &TapPort) -> Result<Devargs, OpenError> {
-    let args = Devargs::default().text("iface", "iface", &spec.iface)?;
-    Ok(match spec.mac {
-        Some(mac) => args.number("mac", mac),
-        None => args,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments() {
-        let spec = |mac: Option<&str>| TapPort {
-            iface: "t0".into(),
-            queues: 2,
-            mac: mac.map(|mac| mac.parse().unwrap()),
-            persist: false,
-        };
-        assert_eq!(args(&spec(None)).unwrap().finish(), "iface=t0");
-        let golden = "iface=t0,mac=52:54:00:00:00:01";
-        assert_eq!(args(&spec(Some("52:54:00:00:00:01"))).unwrap().finish(), golden);
-    }
 }

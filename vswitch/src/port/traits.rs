@@ -46,7 +46,7 @@ pub struct Traits {
     pub mtu: MtuControl,
     /// The largest MTU that it can get while it runs: a larger one takes other rings or buffers, and so a port made anew.
     pub max_running_mtu: u16,
-    /// Its link is that of its peer, and cheap to ask for. A tap's is not: it may be in another network namespace.
+    /// Its link is that of its peer, and cheap to ask for.
     pub tells_link: bool,
     /// A device of its own on some bus, which is expected to spread packets over its queues.
     pub is_nic: bool,

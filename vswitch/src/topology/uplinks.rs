@@ -169,10 +169,9 @@ pub fn punt_name(uplink: &str) -> String {
     format!("{uplink}:punt")
 }
 
-/// Largest IP packet of an uplink's punt port: the tap driver of DPDK 22.11 takes no more than Ethernet's usual one. TCP
-/// learns of it by the host's segment size.
+/// Largest IP packet of an uplink's punt port, which is a tap.
 pub fn punt_mtu(uplink: u16) -> u16 {
-    uplink.min(1500)
+    uplink.min(pmd::port::MAX_TAP_MTU)
 }
 
 fn link_local(mac: MacAddr) -> Ipv6Addr {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::MAX_PORTS;
 use super::super::error::quote;
-use super::super::network::{HostTraffic, UplinkConfig, VnicPort};
+use super::super::network::VnicPort;
 use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort};
 use super::super::secret::hide;
 use super::Checker;
@@ -86,15 +86,12 @@ fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
     }
     sockets(checker, specs);
     let specs: Vec<_> = specs.iter().filter(|(.., spec)| spec.is_ethdev()).collect();
-    let punting = |uplink: &&UplinkConfig| uplink.host == Some(HostTraffic::Punt);
-    let punts = checker.config.uplinks.iter().filter(punting).count();
-    let (all, limit) = (specs.len() + punts, pmd::port::limit());
-    if let Some((path, who, _)) = specs.get(limit.saturating_sub(punts)) {
-        let with = if punts > 0 { ", with those that take the host's share of an uplink" } else { "" };
+    let (all, limit) = (specs.len(), pmd::port::limit());
+    if let Some((path, who, _)) = specs.get(limit) {
         let message = format!(
-            "{who}: the config has {all} ports{with} that are devices of DPDK, which was built for {limit} \
-             (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\" and virtual machines on \"vhost-user\", which are no such devices, \
-             others on a trunk port, by VLAN"
+            "{who}: the config has {all} ports that are devices of DPDK, which was built for {limit} \
+             (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\" or \"tap\" and virtual machines on \"vhost-user\", which are no \
+             such devices, others on a trunk port, by VLAN"
         );
         checker.fail(format!("{path}.port"), message);
     }

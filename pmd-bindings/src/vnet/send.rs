@@ -1,33 +1,44 @@
-//! [`Sender`]: a burst of packets to a socket by one system call.
+//! [`Sender`]: bursts of packets to the kernel, by a socket or a tap.
 //!
 //! Frames that follow each other in one flow go as one ([`Run`]). The kernel copies a packet from its segments, so that its buffers are
 //! free again at once. Each has a header in front that asks for what the packet asks for ([`VnetHeader`]); the kernel, or whoever
 //! receives, completes the checksum or cuts.
 
+use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use dpdk_sys as sys;
 
-use super::Socket;
 use super::coalesce::{HEADERS, Run};
-use super::vnet::{VNET_BYTES, VnetHeader};
-use crate::counters::Refused;
+use super::{VNET_BYTES, VnetHeader};
+use crate::counters::{Counters, Refused};
 use crate::mbuf::{Segment, free_counted};
 
-/// Packets of one system call.
+/// Messages of one call.
 const AT_ONCE: usize = 32;
-/// Pieces of memory of one system call. A packet of 64 KiB has 33 segments of the usual size; the kernel takes 1,024 a packet.
+/// Pieces of memory of one call. A packet of 64 KiB has 33 segments of the usual size; the kernel takes 1,024 a packet.
 const PIECES: usize = 1024;
 
 /// Bytes after which a burst ends: who receives does so on our core before the call returns, and other ports wait meanwhile.
 const BYTES: u64 = 256 << 10;
 
-/// The sending half of a socket.
+/// What takes frames for the kernel.
+pub(crate) trait Outlet: Debug {
+    /// What is counted of what it takes.
+    fn counters(&self) -> &Counters;
+
+    /// Passes messages on, each a frame with its header in front, in order and without waiting; how many it took, or why not the first.
+    ///
+    /// # Safety
+    /// The messages point to pieces of memory that may be read.
+    unsafe fn put(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize>;
+}
+
+/// The sending half of a socket or tap.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    socket: Arc<Socket>,
+pub(crate) struct Sender<T> {
+    outlet: Arc<T>,
     scratch: Box<Scratch>,
     /// Since they were last asked for.
     refused: Refused,
@@ -55,11 +66,11 @@ impl std::fmt::Debug for Scratch {
     }
 }
 
-impl Sender {
-    pub(super) fn new(socket: Arc<Socket>) -> Self {
+impl<T: Outlet> Sender<T> {
+    pub(crate) fn new(outlet: Arc<T>) -> Self {
         // SAFETY: integers and pointers, for which zero is a value.
         let scratch = unsafe { Box::<Scratch>::new_zeroed().assume_init() };
-        Self { socket, scratch, refused: Refused::default(), alone: 0 }
+        Self { outlet, scratch, refused: Refused::default(), alone: 0 }
     }
 
     /// What was refused of the packets that are gone, since the last question.
@@ -80,29 +91,29 @@ impl Sender {
             if offered == 0 {
                 break;
             }
-            let fd = self.socket.fd.as_fd().as_raw_fd();
-            let messages = self.scratch.messages.as_mut_ptr();
-            // SAFETY: so many messages, each with pieces in packets that we hold, and headers in `scratch`.
-            let sent = unsafe { libc::sendmmsg(fd, messages, offered as u32, libc::MSG_DONTWAIT) };
-            let refused = match usize::try_from(sent) {
+            // SAFETY: their pieces are in packets that we hold, and headers in `scratch`.
+            let taken = unsafe { self.outlet.put(&mut self.scratch.messages[..offered]) };
+            let refused = match taken {
                 Ok(sent) => {
                     let sent = self.scratch.packets[..sent.min(AT_ONCE)].iter().sum();
                     // SAFETY: the caller's packets; the kernel has copied them.
                     let bytes = unsafe { free_counted(slots.wrapping_add(gone), sent) };
-                    self.socket.counters.tx_packets.add(sent as u64);
-                    self.socket.counters.tx_bytes.add(bytes);
+                    self.outlet.counters().tx_packets.add(sent as u64);
+                    self.outlet.counters().tx_bytes.add(bytes);
                     gone += sent;
                     worked += bytes;
                     self.alone = self.alone.saturating_sub(sent);
                     // Why it was not more the next call says.
                     continue;
                 }
-                Err(_) => io::Error::last_os_error(),
+                Err(refused) => refused,
             };
             match refused.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // No room: later. No link, no interface: control sees to it.
-                Some(libc::EAGAIN | libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::ENOMEM) => break,
+                // No room: later.
+                Some(libc::EAGAIN | libc::ENOMEM) => break,
+                // No link or no interface, as sockets say it, and as taps do: control sees to it.
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EIO | libc::EBADFD) => break,
                 // Too long, or not what its header says; or lost on the way out (ENOBUFS).
                 _ => {
                     let run = self.scratch.packets[0];
@@ -112,7 +123,7 @@ impl Sender {
                     }
                     // SAFETY: the first of the packets that are left.
                     let bytes = unsafe { free_counted(slots.wrapping_add(gone), run) };
-                    self.socket.counters.tx_errors.add(run as u64);
+                    self.outlet.counters().tx_errors.add(run as u64);
                     self.refused.add(run as u64, bytes);
                     worked += bytes;
                     gone += run;

@@ -1,4 +1,4 @@
-//! [`Run`]: consecutive frames that a socket takes as one, which the kernel, or whoever receives, cuts into the same frames again.
+//! [`Run`]: consecutive frames that a socket or tap takes as one, which the kernel, or whoever receives, cuts into the same frames again.
 //!
 //! Segments of one TCP connection that follow each other become a super-frame, as the kernel's own GRO would make it; VxLAN datagrams
 //! of one length and one outer header become a datagram for UDP segmentation. One call of the network stack, one wake-up of
@@ -10,7 +10,7 @@
 
 use wire::checksum;
 
-use super::vnet::VnetHeader;
+use super::VnetHeader;
 use crate::mbuf::Segment;
 
 const ETHERNET: usize = 14;
@@ -26,7 +26,7 @@ const PSH: u8 = 0x08;
 /// Frames of a run at most, as the kernel has it (`UDP_MAX_SEGMENTS`).
 const MOST: usize = 64;
 /// Ethernet, IPv6 and TCP headers with all options.
-pub(super) const HEADERS: usize = ETHERNET + IPV6 + 60;
+pub(crate) const HEADERS: usize = ETHERNET + IPV6 + 60;
 
 /// What the headers of a frame say, as far as it may be joined with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Shape {
 
 /// Frames that go as one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     shape: Shape,
     /// Frames in it.
     pub frames: usize,

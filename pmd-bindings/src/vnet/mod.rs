@@ -1,6 +1,12 @@
 //! [`VnetHeader`]: `struct virtio_net_hdr` (VIRTIO 1.2 section 5.1.6), which the kernel puts in front of a frame, and expects
-//! there, once a packet socket has `PACKET_VNET_HDR`: which checksum is unfinished, and into what segments a frame is cut.
+//! there, once a packet socket has `PACKET_VNET_HDR`, or a tap `IFF_VNET_HDR`: which checksum is unfinished, and into what segments a
+//! frame is cut. What goes there with such headers is sent here, too ([`Sender`]).
 
+pub(crate) mod buffers;
+pub(crate) mod coalesce;
+mod send;
+
+pub(crate) use send::{Outlet, Sender};
 use wire::{PacketBuf, checksum, sctp};
 
 use crate::flags;
@@ -28,7 +34,7 @@ const IPV6: usize = 40;
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
 
-/// The header, fields in the byte order of the host: the legacy form, which packet sockets speak on x86.
+/// The header, fields in the byte order of the host: the legacy form, which packet sockets and taps speak on x86.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct VnetHeader {
@@ -40,6 +46,12 @@ pub(crate) struct VnetHeader {
     checksum_start: u16,
     checksum_offset: u16,
 }
+
+/// The longest frame that is an IP packet: 65,535 bytes, an Ethernet header and two tags.
+pub(crate) const LONGEST: usize = 65_535 + 22;
+
+/// Bytes of frames after which a burst from the kernel ends: super-frames of one container do not hold up the ports of others.
+pub(crate) const RECEIVED_AT_ONCE: usize = 128 << 10;
 
 /// Bytes of the header in memory.
 pub(crate) const VNET_BYTES: usize = size_of::<VnetHeader>();
@@ -100,7 +112,7 @@ impl VnetHeader {
     }
 
     /// Of frames that go as one: TCP segments, or datagrams.
-    pub(super) fn of_run(is_ipv6: bool, is_tcp: bool, header_len: u16, gso_size: u16, l4: u16) -> Self {
+    pub(crate) fn of_run(is_ipv6: bool, is_tcp: bool, header_len: u16, gso_size: u16, l4: u16) -> Self {
         Self {
             flags: NEEDS_CSUM,
             gso_type: match (is_tcp, is_ipv6) {
@@ -116,17 +128,17 @@ impl VnetHeader {
     }
 
     /// Of a frame whose checksum is to be completed.
-    pub(super) fn partial() -> Self {
+    pub(crate) fn partial() -> Self {
         Self { flags: NEEDS_CSUM, ..Self::default() }
     }
 
     /// The size of the datagrams that a frame is to be cut into, where it is to be cut into datagrams.
-    pub(super) fn datagrams(self) -> Option<u16> {
+    pub(crate) fn datagrams(self) -> Option<u16> {
         (self.gso_type == GSO_UDP_L4 && self.gso_size > 0).then_some(self.gso_size)
     }
 
     /// Whether the checksum that is to be completed is that of a datagram whose header begins there.
-    pub(super) fn is_datagram_at(self, l4: usize) -> bool {
+    pub(crate) fn is_datagram_at(self, l4: usize) -> bool {
         let is_there = usize::from(self.checksum_start) == l4 && self.checksum_offset == UDP_CHECKSUM;
         is_there && self.flags & NEEDS_CSUM != 0
     }

@@ -1,0 +1,129 @@
+//! A port that is a tap: a kernel interface of its own making.
+
+use std::sync::Arc;
+
+use wire::MacAddr;
+
+use super::attach::{Claim, Kind};
+use super::config::Started;
+use super::socket::refused;
+use super::{Link, Port, PortConfig, PortId, PortInfo, PortStats, Running, StartedPort};
+use crate::eal::Eal;
+use crate::error::PortError;
+use crate::mempool::Mempool;
+use crate::queue::{RxQueue, TxQueue};
+use crate::tap::{Receiver, Tap};
+use crate::vnet::Sender;
+use crate::{interface, process};
+
+/// The largest MTU of a tap: the kernel counts the Ethernet header.
+pub const MAX_TAP_MTU: u16 = u16::MAX - 14;
+
+/// How a tap is made, or taken.
+#[derive(Clone, Debug)]
+pub struct TapConfig {
+    /// The interface's name.
+    pub iface: String,
+    /// Queue pairs.
+    pub queues: u16,
+    /// The address of the kernel's end; as it is when not given.
+    pub mac: Option<MacAddr>,
+    /// The interface stays when the port goes, once that was started.
+    pub persist: bool,
+}
+
+/// The interface behind a port.
+#[derive(Clone, Debug)]
+pub(super) struct TapPort {
+    tap: Arc<Tap>,
+    persist: bool,
+}
+
+impl TapPort {
+    pub fn info(&self, id: PortId, name: &str) -> PortInfo {
+        let queues = self.tap.queues.len() as u16;
+        PortInfo {
+            mac: self.mac(),
+            mtu_range: 68..=MAX_TAP_MTU,
+            if_index: self.tap.at_home(interface::index).ok(),
+            ..PortInfo::without_ethdev(id, name, "tap", queues)
+        }
+    }
+
+    pub fn mac(&self) -> MacAddr {
+        self.tap.mac().unwrap_or_default()
+    }
+
+    pub fn link(&self) -> Link {
+        Link { up: self.tap.is_up(), full_duplex: true, ..Link::default() }
+    }
+
+    pub fn mtu(&self, port: &str) -> Result<u16, PortError> {
+        let mtu = self.tap.at_home(process::interface_mtu);
+        let mtu = mtu.map_err(|error| refused(port, "read the MTU", &error))?;
+        Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+    }
+
+    pub fn set_mtu(&self, port: &str, mtu: u16) -> Result<(), PortError> {
+        let set = self.tap.at_home(|iface| process::set_interface_mtu(iface, mtu.into()));
+        set.map_err(|error| refused(port, "set the MTU", &error))
+    }
+
+    pub fn fault(&self) -> Option<&'static str> {
+        self.tap.is_gone().then_some("its interface was deleted")
+    }
+
+    /// What it counted since it is there.
+    pub fn counted(&self) -> PortStats {
+        self.tap.stats()
+    }
+
+    /// Does what a port that starts wants of its interface.
+    fn prepare(&self, port: &str, mtu: Option<u16>) -> Result<(), PortError> {
+        if let Some(mtu) = mtu {
+            self.set_mtu(port, mtu)?;
+        }
+        let up = self.tap.at_home(interface::set_up);
+        up.map_err(|error| refused(port, "set the interface up", &error))?;
+        // Last: what cannot start leaves nothing behind.
+        let persist = if self.persist { self.tap.persist() } else { Ok(()) };
+        persist.map_err(|error| refused(port, "make the interface persistent", &error))
+    }
+}
+
+impl Port {
+    /// A port on a tap, which is made, or taken if there is one of this name in this network namespace: there may be thousands, for it
+    /// is no ethdev. Frames come and go with the kernel's offloads, so that a TCP segment of 64 KB may be one packet. The
+    /// interface goes with the port unless it persists; it may be renamed, or moved into another network namespace.
+    ///
+    /// # Errors
+    /// [`PortError::Operation`] with the kernel's refusal, [`PortError::LimitReached`].
+    pub fn on_tap(eal: &Eal, name: &str, config: &TapConfig) -> Result<Self, PortError> {
+        let tap = Tap::open(config).map_err(|error| refused(name, "open a tap interface", &error))?;
+        let port = TapPort { tap: Arc::new(tap), persist: config.persist };
+        Ok(Self { claim: Claim::without_ethdev(eal, name, Kind::Tap(port))? })
+    }
+
+    /// Gives each pair of queues its descriptor.
+    #[allow(clippy::result_large_err, reason = "once per port, and the port must come back")]
+    pub(super) fn start_tap(
+        self,
+        tap: TapPort,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<Started, (Self, PortError)> {
+        let queues = tap.tap.queues.len() as u16;
+        let name = &self.claim.name;
+        if let Err(error) = config.exactly(name, queues).and_then(|()| tap.prepare(name, config.mtu)) {
+            return Err((self, error));
+        }
+        let (id, pairs) = (self.claim.id, tap.tap.queues.clone());
+        let running = Arc::new(Running::on_tap(self.claim, pool.clone(), tap));
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for (number, queue) in (0..).zip(pairs) {
+            rx.push(RxQueue::on_tap(&running, number, Receiver::new(queue.clone(), id, pool.clone())));
+            tx.push(TxQueue::on_tap(&running, number, Sender::new(queue)));
+        }
+        Ok((StartedPort::new(running, queues, queues), rx, tx))
+    }
+}

@@ -1,0 +1,219 @@
+//! Ports on kernel interfaces of our own making (`/dev/net/tun`), without an ethdev: any number of them, with the kernel's offloads.
+//!
+//! What the kernel sends by the interface is read here, and what is written here it receives there. With `IFF_VNET_HDR` it tells of
+//! each frame whether its checksum is unfinished and into which segments it is to be cut, and takes the same from us: it computes no
+//! checksum and cuts nothing on the way from one container to another. A frame is one system call; super-frames make few of them.
+//! Whether one waits is asked for many queues at once (`watch.rs`).
+//!
+//! The interface is the same one when it was renamed, or moved into a container's network namespace: the descriptors say what became
+//! of it, and what takes its name is done in the namespace in which it is now.
+
+mod receive;
+mod watch;
+
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+
+pub(crate) use receive::Receiver;
+use wire::MacAddr;
+
+use crate::counters::Counters;
+use crate::interface;
+use crate::port::{PortStats, TapConfig};
+use crate::process::Request;
+use crate::vnet::{Outlet, VNET_BYTES};
+
+/// What the kernel may leave to us: checksums and TCP segments, also of a connection with ECN. Not datagrams (`TUN_F_USO4`): those it
+/// cuts itself.
+const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+
+/// One queue of a tap: a descriptor, for a receiving and a sending half.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    fd: OwnedFd,
+    counters: Counters,
+}
+
+/// A tap: it is there while this is, and after it if it persists.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    pub queues: Vec<Arc<Queue>>,
+}
+
+/// A descriptor of a tap of this name, which may be one of several.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN, `EINVAL` for an interface of another kind or a tap of one queue.
+pub(crate) fn attach(iface: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let mut request = Request::new(iface)?;
+    // All of them fit 16 bits.
+    request.raw.ifr_ifru.ifru_flags =
+        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE | flags) as libc::c_short;
+    let mut options = OpenOptions::new();
+    let device = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    // SAFETY: an open tun device, and an interface request with its name and flags.
+    unsafe { control(device.as_raw_fd(), libc::TUNSETIFF, (&raw mut request.raw) as libc::c_ulong) }?;
+    Ok(device.into())
+}
+
+/// ioctl(2); what it returns.
+///
+/// # Safety
+/// `argument` is what the operation wants: a number, or a pointer to as much as it reads or writes.
+unsafe fn control(fd: i32, operation: libc::Ioctl, argument: libc::c_ulong) -> io::Result<i32> {
+    // SAFETY: the caller's promise.
+    let ret = unsafe { libc::ioctl(fd, operation, argument) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+impl Queue {
+    fn open(iface: &str) -> io::Result<Self> {
+        let queue = Self { fd: attach(iface, libc::IFF_VNET_HDR)?, counters: Counters::default() };
+        // Whoever had a persistent one before may have had longer headers.
+        let mut length = VNET_BYTES as libc::c_int;
+        // SAFETY: reads a number.
+        unsafe { queue.control(libc::TUNSETVNETHDRSZ, (&raw mut length) as libc::c_ulong) }?;
+        // SAFETY: the argument is a number.
+        unsafe { queue.control(libc::TUNSETOFFLOAD, OFFLOADS.into()) }?;
+        Ok(queue)
+    }
+
+    /// # Safety
+    /// As [`control`].
+    unsafe fn control(&self, operation: libc::Ioctl, argument: libc::c_ulong) -> io::Result<i32> {
+        // SAFETY: the caller's promise.
+        unsafe { control(self.fd.as_raw_fd(), operation, argument) }
+    }
+
+    /// An interface request, as the kernel answers it.
+    fn ask(&self, operation: libc::Ioctl) -> io::Result<libc::ifreq> {
+        // SAFETY: characters and integers, for which zero is a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: a request that may be written.
+        unsafe { self.control(operation, (&raw mut request) as libc::c_ulong) }?;
+        Ok(request)
+    }
+}
+
+impl Outlet for Queue {
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    unsafe fn put(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+        for (sent, message) in messages.iter().enumerate() {
+            let (pieces, count) = (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen as libc::c_int);
+            // SAFETY: an open tap, and so many pieces, which may be read.
+            if unsafe { libc::writev(self.fd.as_raw_fd(), pieces, count) } < 0 {
+                let error = io::Error::last_os_error();
+                return if sent > 0 { Ok(sent) } else { Err(error) };
+            }
+        }
+        Ok(messages.len())
+    }
+}
+
+impl Tap {
+    /// Makes a tap, or takes one that nobody has open.
+    ///
+    /// # Errors
+    /// The kernel's refusal: as [`attach`], or `E2BIG` for too many queues.
+    pub fn open(config: &TapConfig) -> io::Result<Self> {
+        let queues = (0..config.queues.max(1)).map(|_| Queue::open(&config.iface).map(Arc::new));
+        let tap = Self { queues: queues.collect::<io::Result<_>>()? };
+        if let Some(mac) = config.mac {
+            tap.set_mac(mac)?;
+        }
+        Ok(tap)
+    }
+
+    /// Any one of its queues: in most ways they are the same.
+    fn first(&self) -> io::Result<&Queue> {
+        self.queues.first().map(|queue| &**queue).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Its name, in the network namespace in which it is now.
+    ///
+    /// # Errors
+    /// `EBADFD` when it was deleted.
+    fn name(&self) -> io::Result<String> {
+        let request = self.first()?.ask(libc::TUNGETIFF)?;
+        let bytes: Vec<u8> = request.ifr_name.iter().map(|c| c.cast_unsigned()).collect();
+        Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned())
+    }
+
+    /// Whether it was deleted.
+    pub fn is_gone(&self) -> bool {
+        self.poll() & libc::POLLERR != 0
+    }
+
+    /// Whether it is set up.
+    pub fn is_up(&self) -> bool {
+        // The kernel says of a tap that is not set up that it cannot be written.
+        self.poll() & (libc::POLLOUT | libc::POLLERR) == libc::POLLOUT
+    }
+
+    /// What poll(2) says: it takes no lock of all interfaces, as an ioctl does.
+    fn poll(&self) -> libc::c_short {
+        let Ok(queue) = self.first() else { return libc::POLLERR };
+        let mut poll = libc::pollfd { fd: queue.fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one entry, which may be written; it does not wait.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        if ready == 1 { poll.revents } else { 0 }
+    }
+
+    /// The address of the kernel's end.
+    pub fn mac(&self) -> io::Result<MacAddr> {
+        self.first()?.ask(libc::SIOCGIFHWADDR as libc::Ioctl).map(|request| interface::address_in(&request))
+    }
+
+    fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
+        // SAFETY: characters and integers, for which zero is a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: all members of the union are zero so far.
+        let address = unsafe { &mut request.ifr_ifru.ifru_hwaddr };
+        address.sa_family = libc::ARPHRD_ETHER;
+        for (to, from) in address.sa_data.iter_mut().zip(mac.0) {
+            *to = from.cast_signed();
+        }
+        let queue = self.first()?;
+        // SAFETY: a request with an address.
+        unsafe { queue.control(libc::SIOCSIFHWADDR as libc::Ioctl, (&raw mut request) as libc::c_ulong) }?;
+        Ok(())
+    }
+
+    /// Has it stay when nobody has it open.
+    pub fn persist(&self) -> io::Result<()> {
+        // SAFETY: the argument is a number.
+        unsafe { self.first()?.control(libc::TUNSETPERSIST, 1) }.map(drop)
+    }
+
+    /// Does something with the interface, by its name, in the network namespace in which it is.
+    ///
+    /// # Errors
+    /// What `with` says, `EBADFD` when it was deleted, `EPERM` for a namespace that we may not enter.
+    pub fn at_home<T: Send>(&self, with: impl FnOnce(&str) -> io::Result<T> + Send) -> io::Result<T> {
+        let name = self.name()?;
+        // SAFETY: takes no argument.
+        let namespace = unsafe { self.first()?.control(libc::TUNGETDEVNETNS, 0) };
+        // Linux before 5.2 does not say.
+        let Ok(namespace) = namespace else { return with(&name) };
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) });
+        let (there, here) = (namespace.metadata()?, fs::metadata("/proc/thread-self/ns/net")?);
+        // Entering a namespace takes CAP_SYS_ADMIN, which its own process does not need.
+        if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
+            return with(&name);
+        }
+        interface::in_namespace(&namespace, || with(&name))?
+    }
+
+    /// What its queues counted so far.
+    pub fn stats(&self) -> PortStats {
+        self.queues.iter().map(|queue| queue.counters.stats()).fold(PortStats::default(), PortStats::plus)
+    }
+}
