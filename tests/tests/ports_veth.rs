@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tests::lab::{Lab, Remote, TENANT_MTU, Tenant, location, vpc};
-use tests::runtime::{TWO_WORKERS, port_row, received_by_workers};
+use tests::runtime::{TWO_WORKERS, port_row};
 use tests::{Counters, Daemon, Family, pair, traffic, wait_for};
 
 const SUBNETS: [&str; 2] = ["10.0.0.0/24", "fd00:1::/64"];
@@ -148,8 +148,8 @@ fn on_veths(underlay: Family) {
 fn on_taps(underlay: Family) {
     let three = Three::on_taps(underlay);
     containers(&three);
-    let busy = received_by_workers(&three.daemon).into_iter().filter(|packets| *packets > 1_000).count();
-    assert_eq!(busy, 2, "both workers have a queue of each");
+    // Which of them hears a connection is the kernel's choice.
+    assert_eq!(port_row(&three.daemon, "red")["rx-queues"], 2);
     three.daemon.stop();
 }
 
