@@ -80,8 +80,8 @@ impl Attached {
         }
         match self.set_mtu(mtu) {
             Ok(()) => Ok(true),
-            // It has the MTU in its range, so it wants to be stopped first.
-            Err(OpenError::Device { source, .. }) => {
+            // It has the MTU in its range, so it wants to be stopped first. Sockets never do, and their peers would notice.
+            Err(OpenError::Device { source, .. }) if !self.traits.super_frames => {
                 tracing::info!(port = self.name, error = %source, "the port is made anew for its MTU");
                 Ok(false)
             }
