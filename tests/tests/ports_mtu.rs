@@ -328,3 +328,36 @@ fn ports_mtu_that_cannot_be_had_is_refused_and_all_stays() {
     daemon.stop();
     assert_eq!(links(), ["1450", "1450", "1450", "1600"], "set back at the end");
 }
+
+/// A tap in its container's namespace gets its MTU there, and stays.
+#[test]
+fn ports_mtu_of_a_tap_follows_it_into_its_container() {
+    let lab = Lab::new(Family::V4);
+    let red = lab.cabled_tenant("red", "red", pair::MACS[0], &pair::NEAR);
+    let tap = lab.tenant("tap", "red", pair::MACS[1], &BLUE);
+    let config = |mtu: u32| {
+        let tap = tap.vnic().replace("mtu = 1450", &format!("mtu = {mtu}"));
+        [uplink(&lab, 9100), lab::vpc("red", pair::VNIS[0], &SUBNETS, ""), vnic(&red, mtu), tap].concat()
+    };
+    let mut daemon = Daemon::start(&lab.host, &config(1450));
+    tap.plug(&lab.host);
+    red.netns.ip("link set eth0 mtu 8000");
+    traffic::ping(&red.netns, "10.0.0.3", 56, 3);
+    daemon.settled();
+    let before = (port_row(&daemon, "tap"), opened(&daemon));
+    let ping = Ping::start(&tap.netns, "10.0.0.1");
+    for mtu in [8000, 1450, 3000] {
+        daemon.rewrite_config(&config(mtu));
+        daemon.ctl("config reload");
+        let shown = tap.netns.ip("-o link show eth0");
+        assert!(shown.contains(&format!("mtu {mtu} ")), "{shown}");
+        forget(&red.netns);
+        forget(&tap.netns);
+        passes(&tap.netns, &pair::NEAR, mtu);
+        passes(&red.netns, &BLUE, mtu);
+    }
+    assert_eq!((port_row(&daemon, "tap"), opened(&daemon)), before);
+    let (lost, sent) = ping.stop();
+    assert_eq!(lost, 0, "of {sent} echoes");
+    daemon.stop();
+}
