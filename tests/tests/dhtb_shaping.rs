@@ -44,8 +44,12 @@ fn hosts(qos: &str, [red_line, blue_line]: [&str; 2]) -> Hosts {
     ]
     .concat();
     let daemon = Daemon::start(&lab.host, &config);
-    red.plug(&lab.host);
-    blue.plug(&lab.host);
+    for tenant in [&red, &blue] {
+        tenant.plug(&lab.host);
+        // Segment by segment: a super-frame is 13 ms of such a link, and with few of them in a queue a TCP does not fill its part
+        // to the percent (on veth and tap alike).
+        tenant.netns.run(&["ethtool", "-K", "eth0", "tso", "off"]);
+    }
     Hosts { daemon, red, blue, red_far, blue_far, _lab: lab }
 }
 
