@@ -25,6 +25,7 @@ pub mod io;
 pub mod martian;
 pub mod mem;
 pub mod miss;
+pub mod next_hop;
 pub mod nft;
 pub mod offload;
 pub mod overlay;

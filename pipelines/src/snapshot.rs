@@ -39,6 +39,7 @@ use crate::ecn::EcnEncap;
 use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
 use crate::flow_key::{FlowKey, PortMix};
+use crate::next_hop::{BUCKETS, HopWord};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
@@ -193,6 +194,8 @@ pub struct Uplink {
     pub vlan: Option<u16>,
     /// Accept and send zero UDP checksums over IPv6.
     pub udp6_zero_checksum: bool,
+    /// Those of its addresses that another uplink has too and answers for.
+    pub silent: Vec<IpAddr>,
     /// Where non-VTEP traffic goes, or [`NO_PORT`].
     pub punt: PortIndex,
     /// Largest IP packet that goes there.
@@ -207,6 +210,11 @@ impl Uplink {
             IpAddr::V4(address) => self.v4.contains(&address),
             IpAddr::V6(address) => self.v6.contains(&address),
         }
+    }
+
+    /// True when it tells others that an address is here.
+    pub fn answers_for(&self, address: IpAddr) -> bool {
+        self.owns(address) && !self.silent.contains(&address)
     }
 }
 
@@ -383,6 +391,18 @@ impl Snapshot {
     #[inline(always)]
     pub fn uplink(&self, index: u16) -> Option<&Uplink> {
         self.uplinks.get(usize::from(index))?.as_deref()
+    }
+
+    /// The way of packets with an outer source port through a tunnel: the uplink, and the next hop there.
+    #[inline(always)]
+    pub fn way(&self, group: u16, source_port: u16) -> Option<(&Uplink, HopWord)> {
+        let hop = self.vlt.next_hops().find(group, source_port)?;
+        Some((self.uplink(hop.uplink())?, hop))
+    }
+
+    /// An uplink that packets of a next-hop group go by. All of a group have one MTU, one VLAN and one policy on checksums.
+    pub fn uplink_of(&self, group: u16) -> Option<&Uplink> {
+        (0..BUCKETS as u16).find_map(|port| self.way(group, port)).map(|(uplink, _)| uplink)
     }
 
     /// True while a port is for something here, or something here leads to it. Its index must not be given to another

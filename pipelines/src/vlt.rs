@@ -1,12 +1,15 @@
 //! VLT, the VxLAN location table: a slab of versioned slots, written by control, read by every worker.
 //!
-//! A slot says where a destination is: on this host (a vNIC) or behind a VTEP, then with the ready outer header.
+//! A slot says where a destination is: on this host (a vNIC) or behind a VTEP, then with the ready outer header but for its
+//! MAC addresses, which the slot's [next-hop group](crate::next_hop) has.
 //! Control updates a slot in place under a sequence lock, so moving a VM is one write and flows follow on their
 //! next packet; workers never wait for long (a write is a dozen stores) and take no lock. IPv4 headers, VLAN tag
 //! included, fit one cache line together with the slot's control word.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::next_hop::{BUCKETS, NextHops, ResolvedHop};
 
 /// Bytes of a header template: Ethernet 14, VLAN 4, IPv6 40, UDP 8, VxLAN 8, rounded up to words.
 pub const TEMPLATE_BYTES: usize = WORDS * 8;
@@ -22,15 +25,8 @@ pub enum Place {
         /// Index of the vNIC.
         vnic: u32,
     },
-    /// Behind a VTEP whose next hop is known.
+    /// Behind a VTEP.
     Remote(Tunnel),
-    /// Behind a VTEP whose next hop has no MAC address yet.
-    Unresolved {
-        /// Index of the uplink.
-        uplink: u16,
-        /// Number of the VTEP.
-        vtep: u32,
-    },
 }
 
 impl Place {
@@ -38,7 +34,6 @@ impl Place {
     const fn vtep(&self) -> u32 {
         match self {
             Self::Remote(tunnel) => tunnel.vtep,
-            Self::Unresolved { vtep, .. } => *vtep,
             Self::Empty | Self::Local { .. } => 0,
         }
     }
@@ -47,13 +42,13 @@ impl Place {
 /// The way to a VTEP: the outer header up to and including VxLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Index of the uplink.
-    pub uplink: u16,
+    /// Index of its next-hop group; 0 while there is none.
+    pub group: u16,
     /// Length of the header in bytes.
     pub len: u8,
     /// Number of the VTEP.
     pub vtep: u32,
-    /// The header, with zero lengths, source port and checksums; rest zero.
+    /// The header, with zero MAC addresses, lengths, source port and checksums; rest zero.
     pub header: [u8; TEMPLATE_BYTES],
 }
 
@@ -69,7 +64,7 @@ pub struct SlotRef {
 /// One slot: control word, then the header. 16 words so that slots do not share cache lines.
 #[repr(C, align(64))]
 struct VltSlot {
-    /// sequence (16) | generation (16) | kind (8) | length (8) | uplink (16)
+    /// sequence (16) | generation (16) | kind (8) | length (8) | next-hop group (16)
     control: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -80,15 +75,14 @@ const V4_LEN: u8 = 50;
 const KIND_EMPTY: u8 = 0;
 const KIND_LOCAL: u8 = 1;
 const KIND_REMOTE: u8 = 2;
-const KIND_UNRESOLVED: u8 = 3;
 
 #[inline(always)]
-const fn pack(sequence: u16, generation: u16, kind: u8, len: u8, uplink: u16) -> u64 {
+const fn pack(sequence: u16, generation: u16, kind: u8, len: u8, group: u16) -> u64 {
     (sequence as u64) << 48
         | (generation as u64) << 32
         | (kind as u64) << 24
         | (len as u64) << 16
-        | uplink as u64
+        | group as u64
 }
 
 /// The shared table. Readers use [`Vlt::read`]; [`VltWriter`] changes it.
@@ -97,6 +91,7 @@ pub struct Vlt {
     /// Number of the VTEP behind which the destination is, or 0; beside the slots, because every packet out of a tunnel
     /// reads that of its source and nothing else of it.
     vteps: Box<[AtomicU32]>,
+    next_hops: NextHops,
 }
 
 /// What nearly every packet needs of a slot, small enough to stay in registers.
@@ -121,9 +116,9 @@ pub struct Header4<'a> {
 }
 
 impl Header4<'_> {
-    /// Index of the uplink.
+    /// Index of the next-hop group.
     #[inline(always)]
-    pub const fn uplink(&self) -> u16 {
+    pub const fn group(&self) -> u16 {
         self.control as u16
     }
 
@@ -159,9 +154,16 @@ impl Vlt {
                 .map(|_| VltSlot { control: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] })
                 .collect(),
             vteps: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            next_hops: NextHops::new(slots),
         });
         let writer = VltWriter { table: table.clone(), free: (0..slots).collect() };
         (table, writer)
+    }
+
+    /// The next-hop groups that slots refer to.
+    #[inline(always)]
+    pub const fn next_hops(&self) -> &NextHops {
+        &self.next_hops
     }
 
     /// Hints the CPU to load a slot.
@@ -199,7 +201,7 @@ impl Vlt {
                 std::hint::spin_loop();
                 continue;
             }
-            let (kind, len, uplink) = ((control >> 24) as u8, (control >> 16) as u8, control as u16);
+            let (kind, len, group) = ((control >> 24) as u8, (control >> 16) as u8, control as u16);
             let place = match kind {
                 KIND_REMOTE => {
                     let mut header = [0u8; TEMPLATE_BYTES];
@@ -207,10 +209,9 @@ impl Vlt {
                     for (bytes, word) in header.chunks_exact_mut(8).zip(&slot.words[..used]) {
                         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
                     }
-                    Place::Remote(Tunnel { uplink, len, vtep: self.vtep_of(index), header })
+                    Place::Remote(Tunnel { group, len, vtep: self.vtep_of(index), header })
                 }
                 KIND_LOCAL => Place::Local { vnic: slot.words[0].load(Ordering::Relaxed) as u32 },
-                KIND_UNRESOLVED => Place::Unresolved { uplink, vtep: self.vtep_of(index) },
                 _ => Place::Empty,
             };
             fence(Ordering::Acquire);
@@ -271,6 +272,12 @@ impl VltWriter {
         self.free.push_back(slot);
     }
 
+    /// Says where the packets of each bucket of a next-hop group go; they follow on their next packet. Group 0 stays
+    /// without next hops.
+    pub fn set_group(&mut self, group: u16, buckets: &[Option<ResolvedHop>; BUCKETS]) {
+        self.table.next_hops.set(group, buckets);
+    }
+
     /// The table, as readers have it.
     pub fn table(&self) -> &std::sync::Arc<Vlt> {
         &self.table
@@ -293,21 +300,20 @@ impl VltWriter {
         if let Some(vtep) = self.table.vteps.get(index as usize) {
             vtep.store(place.vtep(), Ordering::Relaxed);
         }
-        let (kind, len, uplink) = match place {
+        let (kind, len, group) = match place {
             Place::Empty => (KIND_EMPTY, 0, 0),
             Place::Local { vnic } => {
                 slot.words[0].store(u64::from(vnic), Ordering::Relaxed);
                 (KIND_LOCAL, 0, 0)
             }
-            Place::Unresolved { uplink, .. } => (KIND_UNRESOLVED, 0, uplink),
             Place::Remote(tunnel) => {
                 for (word, bytes) in slot.words.iter().zip(tunnel.header.as_chunks::<8>().0) {
                     word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
                 }
-                (KIND_REMOTE, tunnel.len, tunnel.uplink)
+                (KIND_REMOTE, tunnel.len, tunnel.group)
             }
         };
-        slot.control.store(pack(sequence.wrapping_add(2), generation, kind, len, uplink), Ordering::Release);
+        slot.control.store(pack(sequence.wrapping_add(2), generation, kind, len, group), Ordering::Release);
     }
 }
 
@@ -319,7 +325,7 @@ mod tests {
     fn remote(fill: u8) -> Place {
         let mut header = [0; TEMPLATE_BYTES];
         header[..70].fill(fill);
-        Place::Remote(Tunnel { uplink: u16::from(fill), len: 70, vtep: u32::from(fill), header })
+        Place::Remote(Tunnel { group: u16::from(fill), len: 70, vtep: u32::from(fill), header })
     }
 
     #[test]
@@ -329,9 +335,9 @@ mod tests {
         let b = writer.allocate(Place::Local { vnic: 9 }).unwrap();
         assert!(writer.allocate(Place::Empty).is_none());
         assert_eq!(table.read(a.slot).place, remote(3));
-        writer.update(a.slot, Place::Unresolved { uplink: 1, vtep: 5 });
+        writer.update(a.slot, remote(5));
         assert_eq!(table.read(a.slot).generation, a.generation);
-        assert_eq!(table.read(a.slot).place, Place::Unresolved { uplink: 1, vtep: 5 });
+        assert_eq!(table.read(a.slot).place, remote(5));
         writer.free(b.slot);
         assert_ne!(table.read(b.slot).generation, b.generation);
         assert_eq!(table.read(b.slot).place, Place::Empty);
@@ -344,13 +350,12 @@ mod tests {
         let (table, mut writer) = Vlt::new(4);
         let mut header = [0; TEMPLATE_BYTES];
         header[..50].copy_from_slice(&std::array::from_fn::<u8, 50, _>(|i| i as u8 + 1));
-        let plain = Place::Remote(Tunnel { uplink: 3, len: 50, vtep: 3, header });
-        let unresolved = Place::Unresolved { uplink: 0, vtep: 1 };
-        let slots = [plain, remote(9), Place::Local { vnic: 7 }, unresolved]
+        let plain = Place::Remote(Tunnel { group: 3, len: 50, vtep: 3, header });
+        let slots = [plain, remote(9), Place::Local { vnic: 7 }, Place::Empty]
             .map(|place| writer.allocate(place).unwrap());
         let hot = slots.map(|slot| table.read_hot(slot.slot, slot.generation));
         let Hot::Tunnel4(found) = hot[0] else { panic!("not a tunnel") };
-        assert_eq!(found.uplink(), 3);
+        assert_eq!(found.group(), 3);
         let words = std::array::from_fn::<_, 7, _>(|n| found.word(n));
         assert!(found.is_still());
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -369,7 +374,7 @@ mod tests {
         let plain = |fill: u8| {
             let mut header = [0; TEMPLATE_BYTES];
             header[..50].fill(fill);
-            Place::Remote(Tunnel { uplink: u16::from(fill), len: 50, vtep: 1, header })
+            Place::Remote(Tunnel { group: u16::from(fill), len: 50, vtep: 1, header })
         };
         let slot = writer.allocate(plain(1)).unwrap();
         let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -379,7 +384,7 @@ mod tests {
                     let Hot::Tunnel4(header) = table.read_hot(slot.slot, slot.generation) else { continue };
                     let words = [header.word(0), header.word(3), header.word(5)];
                     if header.is_still() {
-                        let fill = u64::from_ne_bytes([header.uplink() as u8; 8]);
+                        let fill = u64::from_ne_bytes([header.group() as u8; 8]);
                         assert_eq!(words, [fill; 3]);
                         seen.fetch_add(1, Ordering::Relaxed);
                     }
@@ -404,7 +409,7 @@ mod tests {
                 while !stop.load(Ordering::Relaxed) {
                     let Place::Remote(tunnel) = table.read(slot).place else { panic!("not remote") };
                     let fill = tunnel.header[0];
-                    assert_eq!((u16::from(fill), u32::from(fill)), (tunnel.uplink, tunnel.vtep));
+                    assert_eq!((u16::from(fill), u32::from(fill)), (tunnel.group, tunnel.vtep));
                     assert!(tunnel.header[..70].iter().all(|&byte| byte == fill));
                 }
             });

@@ -127,7 +127,7 @@ impl SourceVtep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vlt::Place;
+    use crate::vlt::{Place, TEMPLATE_BYTES, Tunnel, Vlt};
 
     #[test]
     fn repair_a_vtep_is_heard_where_it_is_known_and_a_listed_one_everywhere() {
@@ -145,10 +145,11 @@ mod tests {
     fn repair_a_source_follows_its_slot_and_nothing_admits_what_is_free() {
         let (vlt, mut writer) = Vlt::new(2);
         let [a, b] = [1, 2].map(|number| Vtep::new(number, false).unwrap());
-        let slot = writer.allocate(Place::Unresolved { uplink: 0, vtep: 1 }).unwrap().slot;
+        let behind = |vtep| Place::Remote(Tunnel { group: 0, len: 50, vtep, header: [0; TEMPLATE_BYTES] });
+        let slot = writer.allocate(behind(1)).unwrap().slot;
         let source = SourceVtep::location(slot);
         assert!(source.admits(&vlt, a) && !source.admits(&vlt, b));
-        writer.update(slot, Place::Unresolved { uplink: 0, vtep: 2 });
+        writer.update(slot, behind(2));
         assert!(source.admits(&vlt, b) && !source.admits(&vlt, a));
         writer.update(slot, Place::Local { vnic: 0 });
         assert!(!source.admits(&vlt, a) && !source.admits(&vlt, b));

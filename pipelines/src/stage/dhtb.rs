@@ -123,7 +123,7 @@ fn across(cx: &Cx, meta: &Meta, nft: &Nft) -> Option<Crossing> {
         Hot::Other => match cx.snapshot.vlt.read(action.slot).place {
             Place::Local { vnic } => Some(vnic),
             Place::Remote(tunnel) => return Crossing::out(meta.vnic, u32::from(tunnel.len)),
-            Place::Unresolved { .. } | Place::Empty => None,
+            Place::Empty => None,
         },
     };
     match local {

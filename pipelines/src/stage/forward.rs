@@ -197,11 +197,12 @@ fn encapsulate<P: PacketBuf>(
     toses: &OuterTos,
     header: Header4,
 ) -> Option<PortIndex> {
-    let uplink = cx.snapshot.uplink(header.uplink())?;
+    let (uplink, hop) = cx.snapshot.way(header.group(), source_port)?;
     if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
         return None;
     }
-    let patch = Patch { tos: toses.of(meta.headers.tos), source_port, zero_checksum6: false };
+    let link = hop.link_header(uplink.mac);
+    let patch = Patch { tos: toses.of(meta.headers.tos), source_port, zero_checksum6: false, link };
     tunnel::encapsulate_v4(packet, header, patch).then_some(uplink.port)
 }
 
@@ -330,8 +331,8 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             if origin.direction == Direction::In {
                 return Err((DropReason::NOT_LOCAL, packet));
             }
-            let Some(uplink) = cx.snapshot.uplink(tunnel.uplink) else {
-                return Err((DropReason::NO_LOCATION, packet));
+            let Some((uplink, hop)) = cx.snapshot.way(tunnel.group, flow.source_port) else {
+                return Err((DropReason::NO_NEIGHBOUR, packet));
             };
             let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
             if packet.len() + usize::from(tunnel.len) > usize::from(uplink.mtu) + l2 {
@@ -342,6 +343,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
                 tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
                 source_port: flow.source_port,
                 zero_checksum6: uplink.udp6_zero_checksum,
+                link: hop.link_header(uplink.mac),
             };
             if !tunnel::encapsulate(&mut packet, &tunnel, patch) {
                 return Err((DropReason::NO_BUFFER, packet));
@@ -369,7 +371,6 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
             sink.send(row.port, packet);
             Ok(())
         }
-        Place::Unresolved { .. } => Err((DropReason::NO_NEIGHBOUR, packet)),
         Place::Empty => Err((DropReason::NO_LOCATION, packet)),
     }
 }
@@ -435,12 +436,13 @@ pub(super) fn refused<P: PacketBuf, S: Sink<P>>(
     let mtu = match place {
         Place::Local { vnic } => cx.snapshot.row(vnic).mtu,
         Place::Remote(tunnel) => {
-            let uplink = cx.snapshot.uplink(tunnel.uplink);
+            let uplink = cx.snapshot.uplink_of(tunnel.group);
             let l2 = uplink.map_or(14, |uplink| if uplink.vlan.is_some() { 18 } else { 14 });
-            let frame = uplink.map_or(0, |uplink| usize::from(uplink.mtu) + l2) - usize::from(tunnel.len);
-            frame.saturating_sub(usize::from(burst.metas[i].headers.l3_offset)) as u16
+            let frame = uplink.map_or(0, |uplink| usize::from(uplink.mtu) + l2);
+            let around = usize::from(tunnel.len) + usize::from(burst.metas[i].headers.l3_offset);
+            frame.saturating_sub(around) as u16
         }
-        Place::Unresolved { .. } | Place::Empty => 0,
+        Place::Empty => 0,
     };
     complain(cx, burst, i, Complaint::TooBig(mtu), receiver, limits, sink);
 }
@@ -449,7 +451,7 @@ pub(super) fn refused<P: PacketBuf, S: Sink<P>>(
 fn receiver_of(place: Place) -> Option<u32> {
     match place {
         Place::Local { vnic } => Some(vnic),
-        Place::Remote(_) | Place::Unresolved { .. } | Place::Empty => None,
+        Place::Remote(_) | Place::Empty => None,
     }
 }
 

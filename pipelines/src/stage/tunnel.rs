@@ -1,11 +1,12 @@
-//! tunnel: the outer header. [`template`] makes it once for a location, [`encapsulate`] copies and patches it.
+//! tunnel: the outer header. [`template`] makes it once for a location, [`encapsulate`] copies and patches it, and puts the
+//! MAC addresses of the packet's next hop and uplink in front.
 //!
 //! The IPv4 checksum field of a template holds the folded sum of the header without length and TOS, so that
 //! patching costs two additions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Ecn, MacAddr, PacketBuf, Vni, checksum, protocol};
+use wire::{Ecn, PacketBuf, Vni, checksum, protocol};
 
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::vlt::{Header4, TEMPLATE_BYTES, Tunnel};
@@ -38,12 +39,8 @@ impl TunnelEnds {
 /// What a template is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateSpec {
-    /// Index of the uplink.
-    pub uplink: u16,
-    /// MAC of the uplink.
-    pub src_mac: MacAddr,
-    /// MAC of the next hop.
-    pub next_hop: MacAddr,
+    /// Index of the next-hop group.
+    pub group: u16,
     /// VLAN of the underlay.
     pub vlan: Option<u16>,
     /// Own VTEP and the one at the other end: both IPv4 or both IPv6.
@@ -72,8 +69,7 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
         header[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
-    put(&spec.next_hop.0);
-    put(&spec.src_mac.0);
+    put(&[0; 12]);
     if let Some(vlan) = spec.vlan {
         put(&[0x81, 0]);
         put(&vlan.to_be_bytes());
@@ -101,7 +97,7 @@ pub fn template(spec: &TemplateSpec) -> Tunnel {
     put(&[0, 0, 0, 0]);
     put(&[0x08, 0, 0, 0]);
     put(&(spec.vni.get() << 8).to_be_bytes());
-    Tunnel { uplink: spec.uplink, len: at as u8, vtep: spec.vtep, header }
+    Tunnel { group: spec.group, len: at as u8, vtep: spec.vtep, header }
 }
 
 /// What changes from packet to packet.
@@ -113,6 +109,8 @@ pub struct Patch {
     pub source_port: u16,
     /// Leave the UDP checksum over IPv6 zero (RFC 6935).
     pub zero_checksum6: bool,
+    /// The first sixteen bytes, of which the last four are zero ([`HopWord::link_header`](crate::next_hop::HopWord)).
+    pub link: [u64; 2],
 }
 
 /// Puts the outer header in front of a frame. `false` (and no change) when there is no headroom.
@@ -122,6 +120,7 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     let len = usize::from(tunnel.len);
     let Some(head) = packet.prepend(len) else { return false };
     head[..len].copy_from_slice(&tunnel.header[..len]);
+    put_link_header(head, patch.link);
     let ip = if tunnel.header[12..14] == [0x81, 0] { 18 } else { 14 };
     if tunnel.header[ip] >> 4 == 4 {
         patch_v4(&mut head[..len], ip, inner, patch);
@@ -129,6 +128,13 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     } else {
         patch_v6(packet, ip, len, inner, patch)
     }
+}
+
+/// Writes the MAC addresses of an outer header.
+pub(crate) fn put_link_header(header: &mut [u8], link: [u64; 2]) {
+    let [first, second] = link.map(u64::to_ne_bytes);
+    header[..8].copy_from_slice(&first);
+    header[8..12].copy_from_slice(&second[..4]);
 }
 
 /// [`encapsulate`] for an untagged IPv4 header: read, patched and stored word by word. `false` (and no change) also when
@@ -147,8 +153,8 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patc
     let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
     let (words, rest) = outer.as_chunks_mut::<8>();
     let [w0, w1, w2, w3, w4, w5] = words else { return false };
-    *w0 = header.word(0).to_ne_bytes();
-    *w1 = (header.word(1) | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
+    *w0 = patch.link[0].to_ne_bytes();
+    *w1 = (header.word(1) | patch.link[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
     *w2 = (header.word(2) | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
     *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
     *w4 = (header.word(4) | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
@@ -256,11 +262,8 @@ mod tests {
     fn a_header_that_was_written_meanwhile_is_not_used() {
         let (table, mut writer) = Vlt::new(1);
         let ends = TunnelEnds::V4(Ipv4Addr::new(172, 16, 0, 1), Ipv4Addr::new(172, 16, 0, 2));
-        let (src_mac, next_hop) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
         let spec = TemplateSpec {
-            uplink: 3,
-            src_mac,
-            next_hop,
+            group: 3,
             vlan: None,
             ends,
             ttl: 64,
@@ -270,7 +273,7 @@ mod tests {
         };
         let tunnel = template(&spec);
         let slot = writer.allocate(Place::Remote(tunnel)).unwrap();
-        let patch = Patch { tos: 2, source_port: 50_000, zero_checksum6: false };
+        let patch = Patch { tos: 2, source_port: 50_000, zero_checksum6: false, link: [u64::MAX, u64::from(u32::MAX).to_le()] };
         let inner: Vec<u8> = (0..70).collect();
 
         let mut whole = HeapBuf::new(&inner);

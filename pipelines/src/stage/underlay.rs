@@ -93,7 +93,9 @@ enum UnderlayPacket {
 fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPacket {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
-            NeighbourMessage::Solicitation(q) if uplink.owns(q.target) && !q.asker.is_unspecified() => {
+            NeighbourMessage::Solicitation(q)
+                if uplink.answers_for(q.target) && !q.asker.is_unspecified() =>
+            {
                 UnderlayPacket::Solicitation(q)
             }
             NeighbourMessage::Solicitation(q) if !q.asker.is_unspecified() => UnderlayPacket::Overheard(q),

@@ -23,8 +23,9 @@ use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftParams, RcftShared};
 use pipelines::snapshot::*;
+use pipelines::next_hop::{BUCKETS, ResolvedHop};
 use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
-use pipelines::vlt::{Place, SlotRef, Vlt, VltWriter};
+use pipelines::vlt::{Place, SlotRef, Tunnel, Vlt, VltWriter};
 use pipelines::vtep::{Vtep, Vteps};
 use pipelines::{Now, Sink};
 use wire::build::Path;
@@ -203,7 +204,12 @@ pub struct World {
 impl World {
     /// A host with an uplink and nothing else.
     pub fn new(host: u8, underlay: Underlay) -> Self {
-        let (vlt, writer) = Vlt::new(256);
+        let (vlt, mut writer) = Vlt::new(256);
+        // The group of a host has its number.
+        for host in 1..=u8::MAX {
+            let hop = ResolvedHop { uplink: 0, mac: host_mac(host) };
+            writer.set_group(u16::from(host), &[Some(hop); BUCKETS]);
+        }
         let mut snapshot = Snapshot::empty(vlt);
         snapshot.ports.push(PortRow { role: PortRole::Uplink(0), partner: NO_PORT, ..PortRow::default() });
         snapshot.settings.miss_rate = 0;
@@ -219,6 +225,7 @@ impl World {
             mtu: 1600,
             vlan: underlay.vlan,
             udp6_zero_checksum: underlay.zero_checksum6,
+            silent: Vec::new(),
             punt: NO_PORT,
             punt_mtu: 1500,
         })));
@@ -311,7 +318,7 @@ impl World {
         self.index_vteps();
     }
 
-    /// The tunnel to a host, for a VPC.
+    /// The tunnel to a host, for a VPC; its next hop is the host.
     pub fn tunnel(&self, vpc: u32, host: u8) -> Place {
         let ends = if self.underlay.v6 {
             TunnelEnds::V6(host_v6(self.host), host_v6(host))
@@ -319,9 +326,7 @@ impl World {
             TunnelEnds::V4(host_v4(self.host), host_v4(host))
         };
         Place::Remote(template(&TemplateSpec {
-            uplink: 0,
-            src_mac: host_mac(self.host),
-            next_hop: host_mac(host),
+            group: u16::from(host),
             vlan: self.underlay.vlan,
             ends,
             ttl: 64,
@@ -329,6 +334,14 @@ impl World {
             vni: self.snapshot.vpc(vpc).unwrap().vni,
             vtep: vtep_number(if self.underlay.v6 { host_v6(host).into() } else { host_v4(host).into() }),
         }))
+    }
+
+    /// [`tunnel`](Self::tunnel) while nobody knows the MAC address of the next hop.
+    pub fn unresolved(&self, vpc: u32, host: u8) -> Place {
+        match self.tunnel(vpc, host) {
+            Place::Remote(tunnel) => Place::Remote(Tunnel { group: 0, ..tunnel }),
+            other => other,
+        }
     }
 
     /// A place for an address, under a slot of its own.

@@ -169,9 +169,7 @@ fn model_items_as_testpmd_takes_them() {
 
 fn outer(ends: TunnelEnds, vlan: Option<u16>) -> Vec<u8> {
     let spec = TemplateSpec {
-        uplink: 0,
-        src_mac: MacAddr([2, 0, 0, 0, 1, 1]),
-        next_hop: MacAddr([2, 0, 0, 0, 1, 2]),
+        group: 0,
         vlan,
         ends,
         ttl: 64,
@@ -180,7 +178,9 @@ fn outer(ends: TunnelEnds, vlan: Option<u16>) -> Vec<u8> {
         vtep: 2,
     };
     let tunnel = template(&spec);
-    tunnel.header[..usize::from(tunnel.len)].to_vec()
+    let mut header = tunnel.header[..usize::from(tunnel.len)].to_vec();
+    header[..12].copy_from_slice(&[2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1]);
+    header
 }
 
 fn over_ipv4(vlan: Option<u16>) -> Vec<u8> {

@@ -9,7 +9,6 @@ use pipelines::offload::translate::{Chain, EntropySource, FlowSelector, OffloadR
 use pipelines::offload::{sim::Eswitch, sim::EswitchConfig};
 use pipelines::qos::Class;
 use pipelines::snapshot::{Destination, DscpPolicy, PortIndex};
-use pipelines::vlt::Place;
 use rules::BackEnd;
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
@@ -263,7 +262,8 @@ fn translate_refuses_what_hardware_would_do_otherwise() {
     refused(none, 1, &v4(A, R).udp(1000, 4789, b"a network of their own"), OffloadRefusal::Tunnel);
     let unresolved = |host: &mut Host| {
         let slot = host.world.snapshot.location(0, Destination::Mac(R.mac)).unwrap().slot;
-        host.world.writer.update(slot.slot, Place::Unresolved { uplink: 0, vtep: 2 });
+        let unresolved = host.world.unresolved(0, 2);
+        host.world.writer.update(slot.slot, unresolved);
     };
     refused(unresolved, 1, &tcp, OffloadRefusal::Unresolved);
     let vnic_ceiling = |host: &mut Host| {

@@ -151,7 +151,8 @@ fn repair_a_station_that_moves_is_heard_from_its_new_place_only() {
     world.expect(UPLINK, &[sent(2, 100, &frame)], &REFUSED);
     world.one(UPLINK, &sent(5, 100, &frame), &HIT);
     // Its next hop is lost for a while: it may speak all the same.
-    world.writer.update(slot, Place::Unresolved { uplink: 0, vtep: 5 });
+    let unresolved = world.unresolved(0, 5);
+    world.writer.update(slot, unresolved);
     world.one(UPLINK, &sent(5, 100, &frame), &HIT);
     world.expect(UPLINK, &[sent(2, 100, &frame)], &REFUSED);
     // It comes to this host.

@@ -175,7 +175,8 @@ fn what_has_no_place_is_dropped_by_name() {
     world.expect(1, &[path.ethernet(0x88b5, &[0; 46])], &[("nft-misses", 1), ("to-router", 1)]);
     // The next hop is not resolved yet; then it is, and the flow follows.
     let slot = world.snapshot.locations[&(0, pipelines::snapshot::Destination::Mac(R.mac))].slot.slot;
-    world.writer.update(slot, pipelines::vlt::Place::Unresolved { uplink: 0, vtep: 2 });
+    let unresolved = world.unresolved(0, 2);
+    world.writer.update(slot, unresolved);
     let frame = v4(A, R).udp(1, 2, b"x");
     world.expect(1, std::slice::from_ref(&frame), &[("nft-misses", 1), ("no-neighbour", 1)]);
     let place = world.tunnel(0, 3);

@@ -9,7 +9,7 @@ use super::patterns::{Family, RoceMatch};
 use super::{OffloadRefusal, Tables};
 use crate::decide::decide;
 use crate::direction::Direction;
-use crate::flow_key::{FlowKey, Scope};
+use crate::flow_key::{FlowKey, Scope, outer_source_port};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
@@ -23,6 +23,8 @@ pub(super) struct ResolvedFlow {
     pub decision: FlowAction,
     /// Content of the VLT slot that the decision names.
     pub place: Place,
+    /// A source port whose bucket of the slot's next-hop group has the way that its packets take.
+    pub bucket: u16,
     /// DPDK port that stands for where they come from ...
     pub from: u16,
     /// ... and for where they go.
@@ -84,16 +86,22 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
         return Err(OffloadRefusal::Tunnel);
     }
     let class = if key.class() != 0 { Class::Rdma } else { Class::Tcp };
+    let mut bucket = 0;
     let (to, receiver) = match reading.place {
-        Place::Remote(tunnel) => (uplink(snapshot, tunnel.uplink)?.port, None),
+        Place::Remote(tunnel) => {
+            // Software would choose by the source port of each packet; rules have one way for the flow.
+            bucket = snapshot.vlt.next_hops().representative(tunnel.group, outer_source_port(key.entropy(), 0));
+            let (uplink, _) = snapshot.way(tunnel.group, bucket).ok_or(OffloadRefusal::Unresolved)?;
+            (uplink.port, None)
+        }
         Place::Local { vnic } => (row_of(snapshot, vnic)?.port, Some(vnic)),
-        Place::Unresolved { .. } => return Err(OffloadRefusal::Unresolved),
         Place::Empty => return Err(OffloadRefusal::Gone),
     };
     let mut found = ResolvedFlow {
         family: Family::of(source),
         decision,
         place: reading.place,
+        bucket,
         from: 0,
         to: port_of(tables, to)?,
         source_mac: MacAddr::ZERO,
@@ -118,7 +126,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
         Scope::Vpc(index) => {
             let receiver = receiver.ok_or(OffloadRefusal::NotForwarded)?;
             let tunnel = way_back(snapshot, index, source)?;
-            let uplink = uplink(snapshot, tunnel.uplink)?;
+            let uplink = snapshot.uplink_of(tunnel.group).ok_or(OffloadRefusal::Source)?;
             found.from = port_of(tables, uplink.port)?;
             found.leaf = Some(tree.leaf(Direction::In, receiver, class));
             found.tunnel = Some(receiving(snapshot, index, uplink, &tunnel)?);
@@ -127,10 +135,6 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
     };
     found.router = snapshot.vpc(vpc).ok_or(OffloadRefusal::Gone)?.router_mac;
     Ok(found)
-}
-
-fn uplink(snapshot: &Snapshot, index: u16) -> Result<&Uplink, OffloadRefusal> {
-    snapshot.uplink(index).ok_or(OffloadRefusal::Gone)
 }
 
 /// The row of a vNIC that has a port of its own.
@@ -195,12 +199,12 @@ fn fits(snapshot: &Snapshot, row: &VnicRow, place: &Place) -> Result<(), Offload
     let tag = if row.keep_vlan != 0 { 4 } else { 0 };
     let (longest, most) = match place {
         Place::Remote(tunnel) => {
-            let uplink = uplink(snapshot, tunnel.uplink)?;
+            let uplink = snapshot.uplink_of(tunnel.group).ok_or(OffloadRefusal::Unresolved)?;
             let l2 = if uplink.vlan.is_some() { 18 } else { 14 };
             (usize::from(row.mtu) + 14 + tag + usize::from(tunnel.len), usize::from(uplink.mtu) + l2)
         }
         Place::Local { vnic } => (usize::from(row.mtu), usize::from(snapshot.row(*vnic).mtu)),
-        Place::Unresolved { .. } | Place::Empty => return Err(OffloadRefusal::Gone),
+        Place::Empty => return Err(OffloadRefusal::Gone),
     };
     if longest > most { Err(OffloadRefusal::Mtu(longest)) } else { Ok(()) }
 }

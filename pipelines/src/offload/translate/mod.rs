@@ -150,6 +150,8 @@ pub struct FlowSelector {
 pub struct Adjacency {
     /// The VLT slot that says where it is.
     pub slot: SlotRef,
+    /// Where a tunnel begins: a source port whose bucket of the slot's next-hop group has its way; the lowest of them.
+    pub bucket: u16,
     /// From the tunnel (then the header comes off) or from a vNIC.
     pub direction: Direction,
     /// Outer UDP source port, where a tunnel begins.
@@ -207,6 +209,7 @@ impl Translator {
         };
         let adjacency = Adjacency {
             slot: SlotRef { slot: found.decision.slot, generation: found.decision.slot_generation },
+            bucket: found.bucket,
             direction: selector.key.direction(),
             source_port: inner_port
                 .filter(|_| exact)

@@ -9,7 +9,7 @@ use super::patterns::{coloured, from, tagged, to_udp};
 use super::{Adjacency, OffloadRefusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
-use crate::stage::tunnel::outer_tos;
+use crate::stage::tunnel::{outer_tos, put_link_header};
 use crate::vlt::{Place, Tunnel};
 use rules::Colour;
 use rules::items::eth;
@@ -67,7 +67,10 @@ pub(super) fn adjacencies(
         return Ok(vec![rule(group::ADJACENCY, 0, pattern, [&rewrite(adjacency)[..], &[last]].concat())]);
     };
     let settings = &tables.snapshot.settings;
-    let uplink = tables.snapshot.uplink(tunnel.uplink).ok_or(OffloadRefusal::Gone)?;
+    let (uplink, hop) =
+        tables.snapshot.way(tunnel.group, adjacency.bucket).ok_or(OffloadRefusal::Unresolved)?;
+    let mut tunnel = tunnel;
+    put_link_header(&mut tunnel.header, hop.link_header(uplink.mac));
     let by_codepoint = codepoints(tables).into_iter().map(|(tos, mask)| {
         let encap = outer(&tunnel, settings, tos, adjacency.source_port)?;
         if encap.is_ipv6() && !uplink.udp6_zero_checksum {

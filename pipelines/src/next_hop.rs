@@ -1,0 +1,154 @@
+//! Next-hop groups: by which uplink, and to which station, the outer frames of a tunnel go.
+//!
+//! A slot of the [VLT](crate::vlt) has the outer IP header, which says where a packet goes in the end; its group says how it
+//! gets there. Many slots share a group, so an uplink that fails, comes back, or a router with a new MAC address is a few
+//! stores for each group, however many destinations lie behind it.
+//!
+//! A group has [`BUCKETS`] buckets, as the kernel's resilient next-hop groups have: packets of one flow take one bucket,
+//! by their outer source port, and control says which next hop each bucket has. Each bucket is one word, so that readers,
+//! which take no lock, never see half of a change. Control writes groups in place; an index is given to another group
+//! only when every worker has passed the slots that had it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wire::MacAddr;
+
+/// Buckets of a group: flows are spread in eighths.
+pub const BUCKETS: usize = 8;
+
+/// A station on the link of an uplink: the next one on the way to a VTEP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ResolvedHop {
+    /// Index of the uplink, below `u16::MAX`.
+    pub uplink: u16,
+    /// MAC address of the station.
+    pub mac: MacAddr,
+}
+
+/// The word of a bucket without a next hop.
+const UNRESOLVED: u64 = u64::MAX;
+
+/// A next hop as a bucket has it: six bytes of MAC address in the order of a frame, then the uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopWord(u64);
+
+impl HopWord {
+    /// Index of the uplink; one that no uplink has where there is no next hop.
+    #[inline(always)]
+    pub const fn uplink(self) -> u16 {
+        let [.., low, high] = self.0.to_ne_bytes();
+        u16::from_ne_bytes([low, high])
+    }
+
+    /// The first sixteen bytes of an outer frame from an uplink, of which the last four are zero: MAC address of the next
+    /// hop, MAC address of the uplink (as [`MacAddr::to_u64`]).
+    #[inline(always)]
+    pub const fn link_header(self, source: u64) -> [u64; 2] {
+        let [d0, d1, d2, d3, d4, d5, ..] = self.0.to_ne_bytes();
+        let [_, _, s0, s1, s2, s3, s4, s5] = source.to_be_bytes();
+        [u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]), u64::from_ne_bytes([s2, s3, s4, s5, 0, 0, 0, 0])]
+    }
+
+    /// MAC address of the next hop.
+    #[inline(always)]
+    pub const fn mac(self) -> MacAddr {
+        let [a, b, c, d, e, f, ..] = self.0.to_ne_bytes();
+        MacAddr([a, b, c, d, e, f])
+    }
+}
+
+/// One group, in a cache line of its own.
+#[repr(C, align(64))]
+struct Group([AtomicU64; BUCKETS]);
+
+/// The groups. Written by [`VltWriter`](crate::vlt::VltWriter) alone.
+pub struct NextHops {
+    groups: Box<[Group]>,
+}
+
+impl NextHops {
+    /// Groups without next hops: as many as there are indices of 16 bits, or `most` and one.
+    pub(crate) fn new(most: u32) -> Self {
+        let groups = (most as usize + 1).min(1 << 16);
+        Self { groups: (0..groups).map(|_| Group([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect() }
+    }
+
+    /// The bucket of packets with an outer source port.
+    #[inline(always)]
+    pub const fn bucket(source_port: u16) -> usize {
+        // The ports come of hashes: their low bits are as good as others.
+        source_port as usize % BUCKETS
+    }
+
+    /// The next hop of packets with an outer source port; `None` for a group without, and past the last.
+    #[inline(always)]
+    pub fn find(&self, group: u16, source_port: u16) -> Option<HopWord> {
+        let group = self.groups.get(usize::from(group))?;
+        let word = group.0[Self::bucket(source_port)].load(Ordering::Relaxed);
+        if word == UNRESOLVED { None } else { Some(HopWord(word)) }
+    }
+
+    /// The first source port (of 0..[`BUCKETS`]) whose packets go where those with this one go: flows with the same answer
+    /// share their way.
+    pub fn representative(&self, group: u16, source_port: u16) -> u16 {
+        let own = self.find(group, source_port);
+        (0..BUCKETS as u16).find(|&port| self.find(group, port) == own).unwrap_or_default()
+    }
+
+    /// Number of groups, with the one of index 0, which never has next hops.
+    pub fn capacity(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(crate) fn set(&self, group: u16, buckets: &[Option<ResolvedHop>; BUCKETS]) {
+        let Some(group) = self.groups.get(usize::from(group)).filter(|_| group != 0) else { return };
+        for (word, hop) in group.0.iter().zip(buckets) {
+            let value = hop.map_or(UNRESOLVED, |hop| {
+                let ([a, b, c, d, e, f], [low, high]) = (hop.mac.0, hop.uplink.to_ne_bytes());
+                u64::from_ne_bytes([a, b, c, d, e, f, low, high])
+            });
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(uplink: u16, last: u8) -> ResolvedHop {
+        ResolvedHop { uplink, mac: MacAddr([2, 3, 4, 5, 6, last]) }
+    }
+
+    #[test]
+    fn failover_groups_tell_what_was_written() {
+        let table = NextHops::new(3);
+        assert_eq!(table.capacity(), 4);
+        assert_eq!(table.find(1, 9), None);
+        let two: [_; BUCKETS] = std::array::from_fn(|n| Some(hop(n as u16 % 2, n as u8 % 2)));
+        table.set(1, &two);
+        for port in [0xc000, 0xc001, 0xc002, 0xffff] {
+            let found = table.find(1, port).unwrap();
+            assert_eq!((found.uplink(), found.mac()), (port % 2, hop(0, port as u8 % 2).mac));
+            assert_eq!(table.representative(1, port), port % 2);
+        }
+        table.set(0, &two);
+        assert_eq!(table.find(0, 1), None, "slots without a way have this one");
+        assert_eq!(table.find(4, 1), None);
+        table.set(4, &two);
+        table.set(1, &[None; BUCKETS]);
+        assert_eq!((table.find(1, 9), table.representative(1, 9)), (None, 0));
+    }
+
+    #[test]
+    fn failover_words_are_the_link_header() {
+        let table = NextHops::new(1);
+        table.set(1, &[Some(hop(7, 8)); BUCKETS]);
+        let source = MacAddr([0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
+        let words = table.find(1, 0).unwrap().link_header(source.to_u64());
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes[..6], hop(7, 8).mac.0);
+        assert_eq!(bytes[6..12], source.0);
+        assert_eq!(bytes[12..], [0; 4]);
+    }
+}
