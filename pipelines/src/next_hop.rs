@@ -46,7 +46,10 @@ impl HopWord {
     pub const fn link_header(self, source: u64) -> [u64; 2] {
         let [d0, d1, d2, d3, d4, d5, ..] = self.0.to_ne_bytes();
         let [_, _, s0, s1, s2, s3, s4, s5] = source.to_be_bytes();
-        [u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]), u64::from_ne_bytes([s2, s3, s4, s5, 0, 0, 0, 0])]
+        [
+            u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]),
+            u64::from_ne_bytes([s2, s3, s4, s5, 0, 0, 0, 0]),
+        ]
     }
 
     /// MAC address of the next hop.

@@ -154,7 +154,8 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patc
     let (words, rest) = outer.as_chunks_mut::<8>();
     let [w0, w1, w2, w3, w4, w5] = words else { return false };
     *w0 = patch.link[0].to_ne_bytes();
-    *w1 = (header.word(1) | patch.link[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
+    *w1 =
+        (header.word(1) | patch.link[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
     *w2 = (header.word(2) | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
     *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
     *w4 = (header.word(4) | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
@@ -273,7 +274,12 @@ mod tests {
         };
         let tunnel = template(&spec);
         let slot = writer.allocate(Place::Remote(tunnel)).unwrap();
-        let patch = Patch { tos: 2, source_port: 50_000, zero_checksum6: false, link: [u64::MAX, u64::from(u32::MAX).to_le()] };
+        let patch = Patch {
+            tos: 2,
+            source_port: 50_000,
+            zero_checksum6: false,
+            link: [u64::MAX, u64::from(u32::MAX).to_le()],
+        };
         let inner: Vec<u8> = (0..70).collect();
 
         let mut whole = HeapBuf::new(&inner);

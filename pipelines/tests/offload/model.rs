@@ -168,15 +168,8 @@ fn model_items_as_testpmd_takes_them() {
 }
 
 fn outer(ends: TunnelEnds, vlan: Option<u16>) -> Vec<u8> {
-    let spec = TemplateSpec {
-        group: 0,
-        vlan,
-        ends,
-        ttl: 64,
-        udp_port: 4789,
-        vni: Vni::new(100).unwrap(),
-        vtep: 2,
-    };
+    let spec =
+        TemplateSpec { group: 0, vlan, ends, ttl: 64, udp_port: 4789, vni: Vni::new(100).unwrap(), vtep: 2 };
     let tunnel = template(&spec);
     let mut header = tunnel.header[..usize::from(tunnel.len)].to_vec();
     header[..12].copy_from_slice(&[2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1]);

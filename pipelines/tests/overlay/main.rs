@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
 mod encap_hash;
+mod failover;
 mod fast_path;
 mod fragments;
 mod hostile;

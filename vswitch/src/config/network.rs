@@ -61,12 +61,16 @@ pub struct UplinkConfig {
     /// VTEP addresses, each with the prefix of its network.
     #[serde(default, deserialize_with = "fields::list")]
     pub addresses: Vec<IpNet>,
-    /// Default routers, at most one for each address family.
+    /// Default routers; several of one address family share the flows.
     #[serde(default, deserialize_with = "fields::list")]
     pub gateway: Vec<IpAddr>,
     /// Other routes.
     #[serde(default)]
     pub routes: Vec<UnderlayRoute>,
+    /// Of several uplinks that lead to a VTEP equally well those with the lowest metric are used, and share its flows; the
+    /// others take over when these have no link.
+    #[serde(default)]
+    pub metric: u32,
     /// The largest IP packet of the underlay.
     #[serde(default = "ethernet_mtu")]
     pub mtu: u16,

@@ -26,7 +26,11 @@ pub(super) fn commands() -> Vec<Entry> {
         },
         Entry { syntax: "clear nft", help: "Forget all flows; the next packets decide again", run: clear },
         Entry { syntax: "show neigh", help: "Next hops of the underlay", run: neighbours },
-        Entry { syntax: "show uplink", help: "Uplinks: addresses, MTU, VLAN", run: uplinks },
+        Entry {
+            syntax: "show uplink",
+            help: "Uplinks: link, addresses and which of them another one answers for, MTU, VLAN",
+            run: uplinks,
+        },
     ]
 }
 
@@ -102,8 +106,10 @@ fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
                 let name = snapshot.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
                 format!("{routed}to vnic {name}")
             }
+            Place::Remote(tunnel) if snapshot.uplink_of(tunnel.group).is_none() => {
+                "wait for the next hop".into()
+            }
             Place::Remote(_) => format!("{routed}encap, slot {}", flow.action.slot),
-            Place::Unresolved { .. } => "wait for the next hop".into(),
             Place::Empty => "decide again".into(),
         },
     }
@@ -147,25 +153,35 @@ fn neighbours(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
 
 fn uplinks(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
     let config = shell.switch.config();
-    let mut table = Table::new(["name", "mac", "addresses", "mtu", "vlan", "peers"]);
+    let mut table =
+        Table::new(["name", "link", "mac", "addresses", "silent for", "metric", "mtu", "vlan", "peers"]);
     let mut rows = Vec::new();
     for uplink in &config.uplinks {
-        let mut known = shell.switch.snapshot().uplinks.iter().flatten();
-        let mac = known.find(|up| up.name == uplink.name.as_str()).map(|up| mac_from(up.mac).to_string());
-        let mac = mac.unwrap_or_default();
+        let known = &shell.switch.snapshot().uplinks;
+        let index =
+            known.iter().position(|row| row.as_ref().is_some_and(|row| row.name == uplink.name.as_str()));
+        let row = index.and_then(|index| known[index].as_deref());
+        let mac = row.map(|row| mac_from(row.mac).to_string()).unwrap_or_default();
+        let up = index.is_some_and(|index| shell.switch.topology().is_up(index as u16));
+        let link = if up { "up" } else { "down" };
+        let silent: Vec<String> =
+            row.iter().flat_map(|row| &row.silent).map(|address| address.to_string()).collect();
         let addresses: Vec<String> = uplink.addresses.iter().map(|net| net.to_string()).collect();
         let peers: Vec<String> = uplink.peers.iter().map(|peer| peer.to_string()).collect();
         table.row([
             uplink.name.to_string(),
+            link.into(),
             mac.clone(),
             addresses.join(" "),
+            silent.join(" "),
+            uplink.metric.to_string(),
             uplink.mtu.to_string(),
             uplink.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
             peers.join(" "),
         ]);
         rows.push(json!({
             "name": uplink.name.as_str(), "mac": mac, "addresses": addresses, "mtu": uplink.mtu,
-            "vlan": uplink.vlan, "peers": peers,
+            "vlan": uplink.vlan, "peers": peers, "link": link, "metric": uplink.metric, "silent-for": silent,
         }));
     }
     Ok(Output::table(&table, json!(rows)))

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use pipelines::snapshot::Snapshot;
 use pipelines::vlt::Place;
 use serde_json::json;
 use wire::{MacAddr, Vni};
@@ -13,6 +14,8 @@ use crate::config::{
     VpcConfig,
 };
 use crate::console::{Args, CommandError, Output, Table};
+use crate::topology::Topology;
+use crate::topology::paths::Path;
 use crate::view;
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -243,18 +246,28 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         let key = pipelines::snapshot::Destination::Ip(location.vip);
         let found = vpc.and_then(|vpc| snapshot.location(vpc.index, key));
         let state = match found.map(|found| snapshot.vlt.read(found.slot.slot).place) {
+            Some(Place::Remote(tunnel)) if snapshot.uplink_of(tunnel.group).is_none() => "resolving",
             Some(Place::Remote(_)) => "resolved",
-            Some(Place::Unresolved { .. }) => "resolving",
             Some(Place::Local { .. }) => "local",
             Some(Place::Empty) | None => "no route",
         };
-        let hop = shell.switch.topology().route(location.vtep).map(|hop| hop.address.to_string());
+        let hops = next_hops(shell.switch.topology(), &snapshot, location.vtep);
         let place = format!("vtep {}", location.vtep);
-        add(location.vni, location.vip, location.mac, place, hop.unwrap_or_default(), state);
+        add(location.vni, location.vip, location.mac, place, hops, state);
     }
     let (used, all) = shell.switch.topology().vlt_usage();
     let text = format!("{table}{used} of {all} slots in use\n");
     Ok(Output::new(text, json!({ "locations": rows, "used": used, "capacity": all })))
+}
+
+/// The next hops to a VTEP, in the order of preference; where there are several, with their uplinks.
+fn next_hops(topology: &Topology, snapshot: &Snapshot, vtep: IpAddr) -> String {
+    let paths = topology.paths(vtep).map(|found| found.paths).unwrap_or_default();
+    let one = |path: &Path| match snapshot.uplink(path.hop.uplink) {
+        Some(uplink) if paths.len() > 1 => format!("{} ({})", path.hop.address, uplink.name),
+        _ => path.hop.address.to_string(),
+    };
+    paths.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn vlt_set(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {

@@ -22,6 +22,7 @@ mod saving;
 mod start;
 mod tend;
 mod tidy;
+mod uplinks;
 mod wanted;
 
 use std::path::Path;
@@ -75,6 +76,7 @@ pub struct Switch {
     qos: qos::QosControl,
     offload: offload::OffloadControl,
     tidying: tidy::Tidying,
+    uplinks: uplinks::Uplinks,
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
@@ -151,6 +153,7 @@ impl Switch {
             qos,
             offload,
             tidying: tidy::Tidying::default(),
+            uplinks: uplinks::Uplinks::default(),
             events: EventLog::default(),
             tended: Instant::now(),
             looked: Instant::now(),

@@ -66,6 +66,11 @@ impl Attached {
         self.mac
     }
 
+    /// It is polled, and has a link as far as its kind can tell.
+    pub(super) fn has_link(&self) -> bool {
+        self.running && self.tx.has_link()
+    }
+
     /// Whether its device takes super-frames, and its peer where that has a say.
     pub(super) fn takes_super_frames(&self) -> bool {
         self.traits.super_frames && self.port.peer_takes_super_frames().unwrap_or(true)

@@ -67,6 +67,11 @@ impl TxQueues {
         Ok((queues, idle))
     }
 
+    /// True with a link, and where the kind cannot tell.
+    pub fn has_link(&self) -> bool {
+        self.state.link()
+    }
+
     /// Owners of the queues.
     pub fn owners(&self) -> Vec<usize> {
         (0..self.enabled.len()).collect()

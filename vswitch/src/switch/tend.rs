@@ -75,6 +75,8 @@ impl Switch {
         self.forget_ended(&ended);
         self.tend_queue_pairs();
         self.qos.tend(self.pool.now().ns);
+        self.ports.tend(&self.pool);
+        moved |= self.tend_uplinks(now);
         let (probes, lost) = self.neighbours.tick(now);
         for (uplink, address) in lost {
             tracing::warn!(uplink, %address, "underlay neighbour lost");
@@ -95,7 +97,6 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
-        self.ports.tend(&self.pool);
         self.learn_link_local(now);
     }
 
@@ -198,14 +199,6 @@ impl Switch {
         if let (Some(to), true) = (probe.to, probe.target.is_ipv4()) {
             frame[..6].copy_from_slice(&to.0);
         }
-        if let Some(vlan) = uplink.vlan {
-            let [high, low] = vlan.to_be_bytes();
-            frame.splice(12..12, [0x81, 0x00, high, low]);
-        }
-        let Some(index) = self.ports.index(&uplink.name) else { return };
-        let owner = self.ports.get(index).and_then(|port| port.tx_workers.first().copied());
-        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(&frame)) else { return };
-        // A request that finds the mailbox full is lost; the next one is sent a second later.
-        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Inject(index, packet));
+        self.inject(probe.uplink, frame);
     }
 }

@@ -178,6 +178,6 @@ impl Topology {
         {
             return Err(TopologyError::OwnVtep(vtep));
         }
-        self.route(vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
+        self.paths(vtep).map(|_| ()).ok_or(TopologyError::NoRoute(vtep))
     }
 }

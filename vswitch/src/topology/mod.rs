@@ -16,6 +16,7 @@ mod cells;
 mod error;
 mod link_local;
 mod locations;
+pub mod paths;
 mod ports;
 mod settings;
 mod slots;
@@ -23,6 +24,7 @@ pub mod underlay;
 mod uplinks;
 mod vnics;
 mod vpcs;
+mod ways;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -46,6 +48,7 @@ pub use uplinks::{punt_mtu, punt_name};
 
 use crate::config::{self, Config, Difference, LocationConfig, VpcConfig};
 use underlay::Neighbours;
+use ways::Ways;
 
 /// The next snapshot, which the one in force is until it is first changed: only then is it copied. A change that fails, and a
 /// look at what was before, cost no copy.
@@ -107,10 +110,6 @@ struct Draft {
     last_vtep: u32,
     /// VTEPs that the config lists.
     listed: BTreeSet<IpAddr>,
-    /// Slots by next hop: uplink, address, slot.
-    hops: OrdSet<(u16, IpAddr, u32)>,
-    /// A next hop has fewer slots than when it was last looked for those that have none.
-    hops_left: bool,
 }
 
 /// How much of a config a change has to look at.
@@ -145,6 +144,8 @@ pub struct Topology {
     unsettled: Vec<Arc<Snapshot>>,
     /// The uplinks whose neighbours are in the table, until the change in progress is settled.
     settled_uplinks: Vec<(u16, config::UplinkConfig)>,
+    /// What slots behind VTEPs lead by.
+    ways: Ways,
 }
 
 impl Topology {
@@ -175,8 +176,6 @@ impl Topology {
             vteps: OrdMap::new(),
             last_vtep: 0,
             listed: BTreeSet::new(),
-            hops: OrdSet::new(),
-            hops_left: false,
         };
         Self {
             writer,
@@ -186,6 +185,7 @@ impl Topology {
             fresh: Vec::new(),
             unsettled: Vec::new(),
             settled_uplinks: Vec::new(),
+            ways: Ways::default(),
         }
     }
 
@@ -252,9 +252,9 @@ impl Topology {
         self.in_use().any(|snapshot| snapshot.uses_port(port))
     }
 
-    /// The way to a VTEP, if an uplink has one.
-    pub fn route(&self, vtep: IpAddr) -> Option<underlay::NextHop> {
-        underlay::route(self.draft.uplinks.iter().map(|(index, uplink)| (*index, uplink)), vtep)
+    /// The ways to a VTEP, if an uplink has one.
+    pub fn paths(&self, vtep: IpAddr) -> Option<paths::Paths> {
+        paths::paths(&self.draft.uplinks, vtep)
     }
 
     /// Ends a change that every worker has, in the snapshot of the last [`commit`](Self::commit), and none an older one:
@@ -263,12 +263,16 @@ impl Topology {
         if self.settled_uplinks != self.draft.uplinks {
             uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
             self.settled_uplinks.clone_from(&self.draft.uplinks);
-            self.draft.hops_left = true;
+            self.ways.all().into_iter().for_each(|group| self.renew_group(group, neighbours));
         }
         self.write_stale(neighbours);
         self.unsettled.clear();
         for slot in std::mem::take(&mut self.draft.to_free) {
+            self.ways.give(slot, 0);
             self.writer.free(slot);
+        }
+        if self.ways.settle() {
+            self.forget_neighbours(neighbours);
         }
     }
 

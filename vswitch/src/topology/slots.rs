@@ -1,21 +1,21 @@
 //! VLT slots behind VTEPs, and the next hops that their headers need.
 //!
-//! Slots are written in place here and nowhere else, once every worker has the snapshot that goes with the new content;
+//! Slots and groups are written in place here and nowhere else, once every worker has the snapshot that goes with the new content;
 //! a slot that was given up keeps its content until no worker's snapshot refers to it any more.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use imbl::OrdSet;
-use pipelines::snapshot::{Snapshot, mac_from};
+use pipelines::snapshot::Snapshot;
 use pipelines::stage::tunnel::{self, TemplateSpec, TunnelEnds};
 use pipelines::vlt::{Place, SlotRef};
 use pipelines::vtep::Vtep;
 use wire::MacAddr;
 
+use super::paths::{NextHop, Paths};
 use super::uplinks::is_configured;
 use super::{Draft, Topology, TopologyError};
-use crate::topology::underlay::{Neighbours, NextHop};
+use crate::topology::underlay::Neighbours;
 
 /// The first of all addresses in order.
 pub(super) const LOWEST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -29,13 +29,11 @@ pub(super) struct Remote {
     pub vpc: u32,
     /// It is a location's; otherwise the slot is the VTEP's own, for flooding or as a gateway.
     pub is_location: bool,
-    /// Uplink and address of the next hop that the slot was last written for.
-    pub hop: Option<(u16, IpAddr)>,
 }
 
 impl Remote {
     pub fn new(vpc: u32, vtep: IpAddr, is_location: bool) -> Self {
-        Self { vtep, vpc, is_location, hop: None }
+        Self { vtep, vpc, is_location }
     }
 }
 
@@ -77,7 +75,6 @@ impl Topology {
 
     /// Takes a slot from its VTEP. True when no location of its VPC is behind that any more.
     fn unplace(&mut self, slot: u32) -> bool {
-        self.unhop(slot);
         let Some(remote) = self.draft.remotes.remove(&slot) else { return false };
         let key = (remote.vpc, remote.vtep);
         let Some(behind) = self.draft.behind.get_mut(&key) else { return false };
@@ -101,8 +98,7 @@ impl Topology {
     /// changed, besides those that it put somewhere else.
     pub(super) fn note_stale(&mut self, before: &Draft) {
         let Draft { next, remotes, stale, uplinks, tunnel, .. } = &mut self.draft;
-        let all =
-            *uplinks != before.uplinks || *tunnel != before.tunnel || next.uplinks != before.next.uplinks;
+        let all = *uplinks != before.uplinks || *tunnel != before.tunnel;
         let renumbered = |vpc: u32| {
             let vni = |snapshot: &Snapshot| snapshot.vpc(vpc).map(|vpc| vpc.vni);
             vni(next) != vni(&before.next)
@@ -117,28 +113,16 @@ impl Topology {
         }
     }
 
-    /// Takes a slot from the next hop it was written for.
-    pub(super) fn unhop(&mut self, slot: u32) {
-        let Some((uplink, address)) = self.draft.remotes.get(&slot).and_then(|remote| remote.hop) else {
-            return;
-        };
-        if let Some(remote) = self.draft.remotes.get_mut(&slot) {
-            remote.hop = None;
-        }
-        self.draft.hops.remove(&(uplink, address, slot));
-        self.draft.hops_left |= slots_of(&self.draft.hops, uplink, address).next().is_none();
-    }
-
     /// Writes the slots that the change in progress took: no worker knows them yet, and each must lead somewhere when the
     /// first one does.
     pub(super) fn write_fresh(&mut self, neighbours: &Neighbours) {
         for slot in self.fresh.clone() {
             let Some(&remote) = self.draft.remotes.get(&slot) else { continue };
-            let vtep = self.vtep_number(remote.vtep);
-            let place = match self.route(remote.vtep) {
-                Some(hop) => self.place(hop, remote, vtep, self.mac_of(hop, neighbours)),
-                None => Place::Empty,
-            };
+            let (place, new) = self.place(remote);
+            if let Some(group) = new {
+                let buckets = self.ways.buckets(group, |hop| self.mac_of(hop, neighbours));
+                self.writer.set_group(group, &buckets);
+            }
             self.writer.update(slot, place);
         }
     }
@@ -150,18 +134,18 @@ impl Topology {
         configured.map(|neighbour| neighbour.mac).or_else(|| neighbours.mac(hop))
     }
 
-    /// Writes the slots that a change concerns, and forgets neighbours that no slot needs. Only when every worker has the
-    /// change.
+    /// Writes the slots that a change concerns. Only when every worker has the change.
     pub(super) fn write_stale(&mut self, neighbours: &mut Neighbours) {
         for slot in std::mem::take(&mut self.draft.stale) {
             self.refresh(slot, neighbours);
         }
-        if !std::mem::take(&mut self.draft.hops_left) {
-            return;
-        }
-        let Draft { hops, uplinks, .. } = &self.draft;
+    }
+
+    /// Forgets neighbours that no group has.
+    pub(super) fn forget_neighbours(&self, neighbours: &mut Neighbours) {
         neighbours.retain(|uplink, address| {
-            slots_of(hops, uplink, address).next().is_some() || is_configured(uplinks, uplink, address)
+            self.ways.through(uplink, address).next().is_some()
+                || is_configured(&self.draft.uplinks, uplink, address)
         });
     }
 
@@ -178,52 +162,69 @@ impl Topology {
 
     /// Writes the present way to a slot's VTEP into it.
     fn refresh(&mut self, slot: u32, neighbours: &mut Neighbours) {
-        self.unhop(slot);
         let Some(&remote) = self.draft.remotes.get(&slot) else { return };
-        let vtep = self.vtep_number(remote.vtep);
-        let place = match self.route(remote.vtep) {
-            Some(hop) => {
-                let key = (hop.uplink, hop.address);
-                self.draft.hops.insert((hop.uplink, hop.address, slot));
-                self.draft.remotes.insert(slot, Remote { hop: Some(key), ..remote });
-                self.place(hop, remote, vtep, neighbours.want(hop))
-            }
-            None => Place::Empty,
+        let (place, _) = self.place(remote);
+        let group = match place {
+            Place::Remote(tunnel) => tunnel.group,
+            Place::Empty | Place::Local { .. } => 0,
         };
+        if self.ways.give(slot, group) {
+            self.renew_group(group, neighbours);
+        }
         if self.writer.table().read(slot).place != place {
             self.writer.update(slot, place);
         }
     }
 
-    fn place(&self, hop: NextHop, remote: Remote, vtep: u32, next_hop: Option<MacAddr>) -> Place {
-        let unresolved = Place::Unresolved { uplink: hop.uplink, vtep };
-        let Some(next_hop) = next_hop else { return unresolved };
-        let Some(ends) = TunnelEnds::new(hop.source, remote.vtep) else { return unresolved };
-        let Some(uplink) = self.draft.next.uplink(hop.uplink) else { return unresolved };
-        let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return Place::Empty };
-        Place::Remote(tunnel::template(&TemplateSpec {
-            uplink: hop.uplink,
-            src_mac: mac_from(uplink.mac),
-            next_hop,
-            vlan: uplink.vlan,
+    /// What a slot is to say, and its next-hop group when that is new.
+    fn place(&mut self, remote: Remote) -> (Place, Option<u16>) {
+        let Some(Paths { source, paths }) = self.paths(remote.vtep) else { return (Place::Empty, None) };
+        let vtep = self.vtep_number(remote.vtep);
+        let Some(ends) = TunnelEnds::new(source, remote.vtep) else { return (Place::Empty, None) };
+        let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return (Place::Empty, None) };
+        let groups = self.writer.table().next_hops().capacity();
+        let (group, is_new) = self.ways.group(&paths, groups).unwrap_or_else(|| {
+            tracing::error!(vtep = %remote.vtep, groups, "there are no next-hop groups left: put VTEPs behind a router");
+            (0, false)
+        });
+        // All uplinks of a VTEP address are of one VLAN.
+        let uplink = paths.first().and_then(|path| self.draft.next.uplink(path.hop.uplink));
+        let place = Place::Remote(tunnel::template(&TemplateSpec {
+            group,
+            vlan: uplink.and_then(|uplink| uplink.vlan),
             ends,
             ttl: self.draft.tunnel.1,
             udp_port: self.draft.tunnel.0,
             vni: vpc.vni,
             vtep,
-        }))
+        }));
+        (place, is_new.then_some(group))
     }
 
-    /// Takes in that a next hop has a new MAC, or none any more: changes slots in place.
-    pub fn next_hop_changed(&mut self, uplink: u16, address: IpAddr, neighbours: &mut Neighbours) {
-        let slots: Vec<u32> = slots_of(&self.draft.hops, uplink, address).collect();
-        for slot in slots {
-            self.refresh(slot, neighbours);
+    /// Has the next hops of a group resolved, and writes what is known of them.
+    pub(super) fn renew_group(&mut self, group: u16, neighbours: &mut Neighbours) {
+        for hop in self.ways.hops(group) {
+            neighbours.want(hop);
         }
+        let buckets = self.ways.buckets(group, |hop| neighbours.mac(hop));
+        self.writer.set_group(group, &buckets);
     }
-}
 
-/// The slots that are written for a next hop.
-fn slots_of(hops: &OrdSet<(u16, IpAddr, u32)>, uplink: u16, address: IpAddr) -> impl Iterator<Item = u32> {
-    hops.range((uplink, address, 0)..=(uplink, address, u32::MAX)).map(|&(_, _, slot)| slot)
+    /// Takes in that a next hop has a new MAC, or none any more: changes the groups that it is in.
+    pub fn next_hop_changed(&mut self, uplink: u16, address: IpAddr, neighbours: &mut Neighbours) {
+        let groups: Vec<u16> = self.ways.through(uplink, address).collect();
+        groups.into_iter().for_each(|group| self.renew_group(group, neighbours));
+    }
+
+    /// Takes in whether an uplink can send. True when that is news: then the flows that had it took another way, or have theirs
+    /// back, and others may answer for its addresses.
+    pub fn set_uplink(&mut self, uplink: u16, up: bool, neighbours: &mut Neighbours) -> bool {
+        if self.ways.is_up(uplink) == up {
+            return false;
+        }
+        for group in self.ways.set_up(uplink, up) {
+            self.renew_group(group, neighbours);
+        }
+        true
+    }
 }

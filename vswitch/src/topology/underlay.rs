@@ -1,4 +1,4 @@
-//! The underlay as control knows it: routes to VTEPs, and the MAC addresses of next hops.
+//! The neighbours of the underlay as control knows them: the MAC addresses of next hops.
 //!
 //! Next hops in use are resolved before the first packet needs them: asked for once a second until they answer,
 //! confirmed every half minute after, by unicast first, forgotten when they stop answering. A next hop that says where it
@@ -9,11 +9,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use pipelines::event::{Binding, Claim};
 use wire::MacAddr;
 
-use crate::config::UplinkConfig;
+use super::paths::NextHop;
 
 /// Between two requests for one address.
 const RETRY: Duration = Duration::from_secs(1);
@@ -27,50 +26,6 @@ const UNICAST_TRIES: u32 = 3;
 const CONFIRMED: Duration = Duration::from_secs(30);
 /// A neighbour that was not heard of for this time is gone.
 const LOST: Duration = Duration::from_secs(90);
-
-/// The way to a VTEP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NextHop {
-    /// Index of the uplink.
-    pub uplink: u16,
-    /// Address to resolve: the VTEP itself or a router.
-    pub address: IpAddr,
-    /// Own address towards it.
-    pub source: IpAddr,
-}
-
-/// Chooses the way to an address: the longest matching prefix among connected networks, static routes and
-/// gateways of all uplinks, each with its index.
-pub fn route<'a>(
-    uplinks: impl IntoIterator<Item = (u16, &'a UplinkConfig)>,
-    destination: IpAddr,
-) -> Option<NextHop> {
-    let mut best: Option<(u8, NextHop)> = None;
-    for (index, uplink) in uplinks {
-        let connected = |address: IpAddr| uplink.addresses.iter().find(|net| net.contains(&address));
-        let source = |via: IpAddr| {
-            let same = |net: &&IpNet| net.addr().is_ipv4() == via.is_ipv4();
-            connected(via).or_else(|| uplink.addresses.iter().find(same)).map(IpNet::addr)
-        };
-        let routes = uplink.routes.iter().map(|route| (route.to, route.via));
-        let default = |via: &IpAddr| {
-            let any = if via.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
-            any.parse::<IpNet>().ok().map(|net| (net, *via))
-        };
-        let gateways = uplink.gateway.iter().filter_map(default);
-        let direct = connected(destination).map(|net| (*net, destination));
-        for (net, via) in direct.into_iter().chain(routes).chain(gateways) {
-            let better = best.is_none_or(|(len, _)| net.prefix_len() > len);
-            if net.contains(&destination)
-                && better
-                && let Some(source) = source(via)
-            {
-                best = Some((net.prefix_len(), NextHop { uplink: index, address: via, source }));
-            }
-        }
-    }
-    best.map(|(_, hop)| hop)
-}
 
 /// What is known of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,39 +201,6 @@ mod tests {
     }
 
     const ANSWER: Claim = Claim { overrides: true, confirms: true };
-
-    fn uplinks() -> Vec<UplinkConfig> {
-        #[derive(serde::Deserialize)]
-        struct Holder {
-            uplink: Vec<UplinkConfig>,
-        }
-        let text = r#"
-            [[uplink]]
-            name = "a"
-            port = { kind = "null" }
-            addresses = ["172.16.0.1/24", "fd00:16::1/64"]
-            gateway = ["172.16.0.254"]
-            routes = [{ to = "10.0.0.0/8", via = "172.16.0.9" }]
-            [[uplink]]
-            name = "b"
-            port = { kind = "null" }
-            addresses = ["10.1.0.1/16"]
-        "#;
-        toml::from_str::<Holder>(text).unwrap().uplink
-    }
-
-    #[test]
-    fn the_longest_prefix_wins() {
-        let uplinks = uplinks();
-        let indexed = || uplinks.iter().enumerate().map(|(index, uplink)| (index as u16, uplink));
-        let via = |to| route(indexed(), ip(to)).map(|hop| (hop.uplink, hop.address, hop.source));
-        assert_eq!(via("172.16.0.2"), Some((0, ip("172.16.0.2"), ip("172.16.0.1"))));
-        assert_eq!(via("10.9.0.1"), Some((0, ip("172.16.0.9"), ip("172.16.0.1"))));
-        assert_eq!(via("10.1.2.3"), Some((1, ip("10.1.2.3"), ip("10.1.0.1"))));
-        assert_eq!(via("192.0.2.1"), Some((0, ip("172.16.0.254"), ip("172.16.0.1"))));
-        assert_eq!(via("fd00:16::2"), Some((0, ip("fd00:16::2"), ip("fd00:16::1"))));
-        assert_eq!(via("fd00:17::2"), None);
-    }
 
     #[test]
     fn neighbours_are_asked_confirmed_and_lost() {

@@ -8,10 +8,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
+use super::paths::is_shared;
 use super::slots::LOWEST;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
@@ -55,11 +57,13 @@ impl Topology {
                 mtu: uplink.mtu,
                 vlan: uplink.vlan,
                 udp6_zero_checksum: uplink.udp6_zero_checksum,
+                silent: Vec::new(),
                 punt: ports.find(&punt_name(&uplink.name)).map_or(NO_PORT, |(port, _)| port),
                 punt_mtu: punt_mtu(uplink.mtu),
             };
             put(&mut self.draft.next.uplinks, index, Some(Arc::new(row)));
         }
+        self.settle_speakers();
         let addresses = |uplinks: &[Option<Arc<Uplink>>]| -> Vec<_> {
             uplinks.iter().flatten().map(|uplink| (uplink.v4.clone(), uplink.v6.clone())).collect()
         };
@@ -68,6 +72,60 @@ impl Topology {
             let all: Vec<u32> = self.draft.next.vpcs.iter().flatten().map(|vpc| vpc.index).collect();
             all.into_iter().for_each(|vpc| self.draft.next.touch_vpc(vpc));
         }
+    }
+
+    /// Says which uplink answers for each address that several have: of those that can send the ones with the lowest metric.
+    /// True when that changes.
+    pub fn settle_speakers(&mut self) -> bool {
+        let uplinks = &self.draft.uplinks;
+        // One that is up comes before those that are not.
+        let order = |index: u16, uplink: &UplinkConfig| (!self.ways.is_up(index), uplink.metric);
+        let silent = |index: u16, own: &UplinkConfig| -> Vec<IpAddr> {
+            let better = |address: &IpAddr| {
+                uplinks.iter().any(|(other, uplink)| {
+                    order(*other, uplink) < order(index, own)
+                        && uplink.addresses.iter().any(|net| net.addr() == *address)
+                })
+            };
+            own.addresses.iter().map(IpNet::addr).filter(better).collect()
+        };
+        let silent: Vec<_> = uplinks.iter().map(|(index, uplink)| (*index, silent(*index, uplink))).collect();
+        let mut any = false;
+        for (index, silent) in silent {
+            if self.draft.next.uplink(index).is_some_and(|row| row.silent != silent)
+                && let Some(Some(row)) = self.draft.next.uplinks.get_mut(usize::from(index))
+            {
+                Arc::make_mut(row).silent = silent;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Which uplinks that can send answer for which of the addresses that several have.
+    pub fn speakers(&self) -> impl Iterator<Item = (u16, IpAddr)> {
+        let uplinks = &self.draft.uplinks;
+        let up = uplinks.iter().filter(|(index, _)| self.ways.is_up(*index));
+        up.flat_map(move |(index, uplink)| {
+            let row = self.draft.next.uplink(*index);
+            let addresses = uplink.addresses.iter().map(IpNet::addr);
+            let spoken = addresses.filter(move |&address| row.is_some_and(|row| row.answers_for(address)));
+            spoken.filter(|&address| is_shared(uplinks, address)).map(|address| (*index, address))
+        })
+    }
+
+    /// True when one uplink can send, and has an address of another one.
+    pub fn stands_in(&self, one: u16, other: u16) -> bool {
+        let addresses = |index| {
+            let uplink = uplink_of(&self.draft.uplinks, index);
+            uplink.into_iter().flat_map(|uplink| uplink.addresses.iter().map(IpNet::addr))
+        };
+        self.ways.is_up(one) && addresses(one).any(|address| addresses(other).any(|own| own == address))
+    }
+
+    /// False for an uplink that cannot send.
+    pub fn is_up(&self, uplink: u16) -> bool {
+        self.ways.is_up(uplink)
     }
 
     /// Which VTEPs are heard, and in which VPCs: those of locations, flood lists and gateways there, those of the

@@ -371,10 +371,7 @@ impl Host {
         for location in &config.locations {
             let index = snapshot.vnis.get(u128::from(location.vni.get())).expect("a VPC");
             let place = self.place(index, location.vip);
-            assert!(
-                matches!(place, Place::Remote(_) | Place::Unresolved { .. }),
-                "{location:?} is at {place:?}"
-            );
+            assert!(matches!(place, Place::Remote(_)), "{location:?} is at {place:?}");
         }
         let mut fresh = Topology::new(2 * SLOTS);
         fresh.rebuild(&config, &self.plugs, &self.neighbours).expect("what runs, on a new topology");

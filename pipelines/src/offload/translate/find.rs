@@ -90,7 +90,8 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
     let (to, receiver) = match reading.place {
         Place::Remote(tunnel) => {
             // Software would choose by the source port of each packet; rules have one way for the flow.
-            bucket = snapshot.vlt.next_hops().representative(tunnel.group, outer_source_port(key.entropy(), 0));
+            bucket =
+                snapshot.vlt.next_hops().representative(tunnel.group, outer_source_port(key.entropy(), 0));
             let (uplink, _) = snapshot.way(tunnel.group, bucket).ok_or(OffloadRefusal::Unresolved)?;
             (uplink.port, None)
         }

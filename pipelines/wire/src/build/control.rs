@@ -14,6 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest ICMP error over IPv4, bytes (RFC 1812 section 4.3.2.3).
 const MAX_ICMP_ERROR: usize = 576;
 
+/// The group of all nodes on a link (RFC 4291 section 2.7.1).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
 /// An ARP request for `target`, broadcast.
 pub fn arp_request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let packet = arp::ArpPacket::new(arp::REQUEST, sender, (MacAddr::ZERO, target));
@@ -57,8 +60,7 @@ pub fn neighbour_advertisement(
     let (ip, eth) = (h.ipv6(solicitation)?, h.ethernet(solicitation)?);
     let role = if router { NeighbourHeader::ROUTER } else { 0 };
     let (to, flags) = if ip.src().is_unspecified() {
-        let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-        ((ipv6::multicast_mac(all_nodes), all_nodes), NeighbourHeader::OVERRIDE)
+        ((ipv6::multicast_mac(ALL_NODES), ALL_NODES), NeighbourHeader::OVERRIDE)
     } else {
         ((eth.src, ip.src()), NeighbourHeader::SOLICITED | NeighbourHeader::OVERRIDE)
     };
@@ -66,6 +68,15 @@ pub fn neighbour_advertisement(
     let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
     let message = [NeighbourHeader::advertisement(target, flags | role).bytes(), link.bytes()].concat();
     Some(path.with_ttl(icmpv6::ND_HOP_LIMIT).ip(protocol::ICMPV6, &message))
+}
+
+/// The advertisement "`mac` has the address" that nobody asked for, to all nodes (RFC 4861 section 7.2.6).
+pub fn neighbour_announcement(mac: MacAddr, address: Ipv6Addr) -> Vec<u8> {
+    let to = (ipv6::multicast_mac(ALL_NODES), ALL_NODES);
+    let path = Path::v6((mac, address), to).with_ttl(icmpv6::ND_HOP_LIMIT);
+    let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
+    let message = NeighbourHeader::advertisement(address, NeighbourHeader::OVERRIDE);
+    path.ip(protocol::ICMPV6, &[message.bytes(), link.bytes()].concat())
 }
 
 /// The neighbour solicitation in a frame, checked as RFC 4861 section 7.1.1 asks (the checksum apart).

@@ -232,6 +232,22 @@ fn underlay() {
     uplink("rx-queues = 0", 13, &["rx-queues is 0"]);
     uplink("mtu = 100", 7, &["mtu 100", "576"]);
     refused("172.16.0.1/24", "172.16.0.0/24", (5, 14), &["172.16.0.0"]);
+    uplink("gateway = [\"172.16.0.9\", \"172.16.0.9\"]", 26, &["172.16.0.9 is listed twice"]);
+    refused("172.16.0.1/24\"", "172.16.0.1/24\", \"172.16.0.1/24\"", (5, 31), &["172.16.0.1 is given twice"]);
+}
+
+#[test]
+fn failover_uplinks_of_one_address_are_alike() {
+    let second = |address: &str, more: &str| {
+        format!(
+            "[[uplink]]\nname = \"up9\"\nport = {{ kind = \"null\" }}\naddresses = [\"{address}\"]\n{more}"
+        )
+    };
+    Config::parse(&format!("{GOOD}{}", second("172.16.0.1/24", "metric = 7\n")), "test").unwrap();
+    let words = |what: &'static str| [what, "uplink up0's too", "up9"];
+    added(&second("172.16.0.1/25", ""), (26, 14), &words("the length of its prefix"));
+    added(&second("172.16.0.1/24", "vlan = 4\n"), (26, 14), &words("vlan"));
+    added(&second("172.16.0.1/24", "mtu = 1700\n"), (26, 14), &words("mtu"));
 }
 
 #[test]

@@ -219,6 +219,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                         to: net(Ipv4Addr::new(10, 9, 0, 0).into(), 16),
                         via: v4(9),
                     }],
+                    metric: n as u32,
                     mtu: 1600,
                     peers: vec![v4(7)],
                     vlan: flag.then_some(5),

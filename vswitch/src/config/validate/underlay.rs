@@ -28,7 +28,7 @@ pub(super) fn own_addresses(config: &Config) -> HashMap<IpAddr, &str> {
 }
 
 pub(super) fn check(checker: &mut Checker<'_>) {
-    let mut seen = HashSet::new();
+    let mut seen = HashMap::new();
     for (index, uplink) in checker.config.uplinks.iter().enumerate() {
         let path = format!("uplink[{index}]");
         addresses(checker, &path, uplink, &mut seen);
@@ -47,7 +47,12 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
 }
 
-fn addresses(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, seen: &mut HashSet<IpAddr>) {
+fn addresses<'c>(
+    checker: &mut Checker<'c>,
+    path: &str,
+    uplink: &'c UplinkConfig,
+    seen: &mut HashMap<IpAddr, &'c UplinkConfig>,
+) {
     let name = &uplink.name;
     if uplink.addresses.is_empty() && checker.config.forward.mode == ForwardMode::Overlay {
         let message = format!("uplink {name} has no address; write addresses = [\"172.16.0.1/24\"]");
@@ -60,10 +65,34 @@ fn addresses(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, seen:
             let message = format!("uplink {name}: {ip} is not an address that a host of {address} can have");
             checker.fail(&path, message);
         }
-        if !seen.insert(ip) {
-            let message = format!("uplink {name}: the address {ip} is given twice; remove one");
-            checker.fail(&path, message);
+        let own = || uplink.addresses[..index].iter();
+        if own().any(|earlier| earlier.addr() == ip) {
+            checker.fail(&path, format!("uplink {name}: the address {ip} is given twice; remove one"));
+        } else if let Some(&other) = seen.get(&ip) {
+            alike(checker, &path, uplink, other, *address);
+        } else {
+            seen.insert(ip, uplink);
         }
+    }
+}
+
+/// Two uplinks have one address: what goes by the one must be able to go by the other.
+fn alike(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, other: &UplinkConfig, address: IpNet) {
+    let differs = [
+        ("the length of its prefix", !other.addresses.contains(&address)),
+        ("mtu", uplink.mtu != other.mtu),
+        ("vlan", uplink.vlan != other.vlan),
+        ("udp6-zero-checksum", uplink.udp6_zero_checksum != other.udp6_zero_checksum),
+    ];
+    for (what, _) in differs.into_iter().filter(|(_, differs)| *differs) {
+        let message = format!(
+            "uplink {}: the address {} is uplink {}'s too, and {what} is not the same; make it so, for that one's \
+             packets to go by this one when it fails, or give it another address",
+            uplink.name,
+            address.addr(),
+            other.name
+        );
+        checker.fail(path, message);
     }
 }
 
@@ -95,16 +124,14 @@ fn next_hop(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, what: 
 
 fn gateways(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
     let name = &uplink.name;
-    let mut families = HashSet::new();
     for (index, gateway) in uplink.gateway.iter().enumerate() {
         let path = format!("{path}.gateway[{index}]");
         next_hop(checker, &path, uplink, "gateway", *gateway);
-        if !families.insert(gateway.is_ipv4()) {
-            let message = format!("uplink {name}: gateway {gateway} is the second of its family; keep one");
-            checker.fail(&path, message);
+        if uplink.gateway[..index].contains(gateway) {
+            checker.fail(&path, format!("uplink {name}: gateway {gateway} is listed twice; keep one"));
         }
     }
-    let mut targets = HashSet::new();
+    let mut routes = HashSet::new();
     for (index, route) in uplink.routes.iter().enumerate() {
         let path = format!("{path}.routes[{index}]");
         next_hop(checker, &format!("{path}.via"), uplink, "next hop", route.via);
@@ -116,8 +143,11 @@ fn gateways(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig) {
             let message = format!("uplink {name}: {} and {} are of two families", route.to, route.via);
             checker.fail(format!("{path}.via"), message);
         }
-        if !targets.insert(route.to) {
-            let message = format!("uplink {name}: there are two routes to {}; keep one", route.to);
+        if !routes.insert((route.to, route.via)) {
+            let message = format!(
+                "uplink {name}: the route to {} via {} is listed twice; keep one",
+                route.to, route.via
+            );
             checker.fail(format!("{path}.to"), message);
         }
     }

@@ -114,6 +114,14 @@ impl Lab {
     fn place(&self, slot: SlotRef) -> Place {
         self.topology.writer.table().read(slot.slot).place
     }
+    /// Where the group of a slot leads: by its first bucket.
+    fn hop_of(&self, slot: SlotRef) -> Option<(u16, MacAddr)> {
+        let Place::Remote(tunnel) = self.place(slot) else { panic!("{slot:?} is not behind a VTEP") };
+        self.hop(tunnel.group)
+    }
+    fn hop(&self, group: u16) -> Option<(u16, MacAddr)> {
+        self.topology.writer.table().next_hops().find(group, 0).map(|hop| (hop.uplink(), hop.mac()))
+    }
     fn used(&self) -> usize {
         self.topology.vlt_usage().0
     }
@@ -169,9 +177,11 @@ fn tell(lab: &Lab, action: &FlowAction) -> String {
                 format!("{:?}", lab.topology.snapshot().vnic(vnic).map(|vnic| &vnic.name))
             }
             // The numbers of VTEPs depend on the history.
-            Place::Unresolved { uplink, vtep } => format!("{uplink}, behind {:?}", address_of(lab, vtep)),
+            // Those of next-hop groups do too.
             Place::Remote(tunnel) => {
-                format!("{:?}, behind {:?}", Tunnel { vtep: 0, ..tunnel }, address_of(lab, tunnel.vtep))
+                let hop = lab.hop(tunnel.group);
+                let (vtep, tunnel) = (tunnel.vtep, Tunnel { vtep: 0, group: 0, ..tunnel });
+                format!("{tunnel:?} by {hop:?}, behind {:?}", address_of(lab, vtep))
             }
             Place::Empty => "nowhere".into(),
         },

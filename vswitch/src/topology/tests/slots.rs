@@ -30,15 +30,16 @@ fn next_hops_change_the_slots_behind_them_and_only_those() {
     let mut lab = Lab::new(32);
     lab.set(&with(&[location(1, b'a', 3, 3, 2)]));
     let slots =
-        |lab: &Lab| [lab.slot("a", 2), lab.slot("a", 3), lab.slot("b", 2)].map(|slot| lab.place(slot));
-    let start = slots(&lab);
-    assert!(start.iter().all(|place| matches!(place, Place::Unresolved { uplink: 0, .. })));
+        |lab: &Lab| [lab.slot("a", 2), lab.slot("a", 3), lab.slot("b", 2)].map(|slot| lab.hop_of(slot));
+    let written = |lab: &Lab| ["a", "b"].map(|vpc| lab.place(lab.slot(vpc, 2)));
+    let (start, before) = (slots(&lab), written(&lab));
+    assert_eq!(start, [None; 3]);
+    let by = |last| Some((0, MacAddr([2, 0, 0, 0, 2, last])));
     lab.hear(2, 7);
-    let known = slots(&lab);
-    assert!(matches!(known[..2], [Place::Remote(_), Place::Remote(_)]) && known[2] == start[2]);
+    assert_eq!(slots(&lab), [by(7), by(7), None]);
     lab.hear(2, 8);
-    let changed = slots(&lab);
-    assert!(changed[0] != known[0] && changed[1] != known[1] && changed[2] == start[2]);
+    assert_eq!(slots(&lab), [by(8), by(8), None]);
+    assert_eq!(written(&lab), before, "what is behind a next hop is not written for it");
     let (_, lost) = lab.neighbours.tick(Instant::now() + std::time::Duration::from_secs(600));
     assert_eq!(lost, [(0, vtep(2))]);
     lab.topology.next_hop_changed(0, vtep(2), &mut lab.neighbours);
@@ -48,8 +49,7 @@ fn next_hops_change_the_slots_behind_them_and_only_those() {
     let mac = MacAddr([2, 0, 0, 0, 2, 9]);
     fixed.uplinks[0].neighbours.push(config::StaticNeighbour { ip: vtep(2), mac });
     lab.set(&fixed);
-    let Place::Remote(tunnel) = slots(&lab)[0] else { panic!("not resolved") };
-    assert_eq!(tunnel.header[..6], mac.0);
+    assert_eq!(slots(&lab)[0], Some((0, mac)));
     lab.set(&with(&[location(1, b'a', 3, 3, 2)]));
     assert_eq!(slots(&lab), start);
     // Nobody needs the neighbour of a location that is gone.
@@ -85,4 +85,70 @@ fn single_locations_decide_as_a_whole_config_and_floods_follow_the_vni() {
     assert_eq!(floods.len(), 1);
     let Place::Remote(tunnel) = lab.place(floods[0]) else { panic!("not resolved") };
     assert_eq!(tunnel.header[46..49], [0, 0, 9]);
+}
+
+/// Two uplinks of one address; the second one is the backup.
+fn two_uplinks(metric: u32) -> Config {
+    let second = format!(
+        "[[uplink]]\nname = \"second\"\nport = {{ kind = \"null\" }}\naddresses = [\"172.16.0.1/24\"]\nmetric = {metric}\n"
+    );
+    config(&[vec![second], base()].concat())
+}
+
+/// Has a VTEP answer on both links.
+fn hear_both(lab: &mut Lab) {
+    for uplink in 0..2 {
+        let mac = MacAddr([2, 0, 0, 0, 2, uplink as u8]);
+        let binding = Binding { address: vtep(2), mac };
+        assert!(lab.neighbours.learn(uplink, binding, ANSWER, Instant::now()));
+        lab.topology.next_hop_changed(uplink, vtep(2), &mut lab.neighbours);
+    }
+}
+
+#[test]
+fn failover_to_the_other_uplink_writes_groups_and_no_slot() {
+    let mut lab = Lab::new(32);
+    lab.set(&two_uplinks(1));
+    hear_both(&mut lab);
+    let slot = lab.slot("a", 2);
+    let (place, cells) = (lab.place(slot), lab.topology.snapshot().cells.clone());
+    let by = |uplink: u16| Some((uplink, MacAddr([2, 0, 0, 0, 2, uplink as u8])));
+    let speakers = |lab: &Lab| lab.topology.speakers().map(|(uplink, _)| uplink).collect::<Vec<_>>();
+    assert_eq!((lab.hop_of(slot), speakers(&lab)), (by(0), vec![0]));
+    assert!(lab.topology.stands_in(1, 0));
+    assert!(lab.topology.set_uplink(0, false, &mut lab.neighbours));
+    assert!(!lab.topology.set_uplink(0, false, &mut lab.neighbours), "nothing new");
+    assert_eq!((lab.hop_of(slot), lab.place(slot)), (by(1), place));
+    assert!(lab.topology.settle_speakers() && !lab.topology.settle_speakers());
+    assert_eq!(speakers(&lab), [1]);
+    assert!(!lab.topology.stands_in(0, 1));
+    // Changes of something else, and none at all, keep what the links are.
+    lab.topology.commit();
+    lab.topology.settle(&mut lab.neighbours);
+    lab.set(&two_uplinks(1));
+    assert_eq!((lab.hop_of(slot), speakers(&lab)), (by(1), vec![1]));
+    assert!(lab.topology.set_uplink(0, true, &mut lab.neighbours) && lab.topology.settle_speakers());
+    assert_eq!((lab.hop_of(slot), speakers(&lab)), (by(0), vec![0]));
+    assert_eq!(lab.topology.snapshot().cells, cells, "no decision became stale");
+}
+
+#[test]
+fn failover_uplinks_of_one_metric_share_the_flows_and_both_answer() {
+    let mut lab = Lab::new(32);
+    lab.set(&two_uplinks(0));
+    hear_both(&mut lab);
+    let Place::Remote(tunnel) = lab.place(lab.slot("a", 2)) else { panic!("not behind a VTEP") };
+    let uplinks = |lab: &Lab| -> Vec<u16> {
+        let table = lab.topology.writer.table().next_hops();
+        (0..8).filter_map(|port| table.find(tunnel.group, port)).map(|hop| hop.uplink()).collect()
+    };
+    assert_eq!(uplinks(&lab), [0, 1, 0, 1, 0, 1, 0, 1]);
+    assert_eq!(lab.topology.speakers().count(), 2);
+    lab.topology.set_uplink(1, false, &mut lab.neighbours);
+    assert_eq!(uplinks(&lab), [0; 8]);
+    // Without the second uplink nothing is left of it.
+    lab.set(&with(&[]));
+    let Place::Remote(tunnel) = lab.place(lab.slot("a", 2)) else { panic!("not behind a VTEP") };
+    assert!(lab.neighbours.list().iter().all(|(uplink, ..)| *uplink == 0));
+    assert_eq!(lab.hop(tunnel.group).map(|(uplink, _)| uplink), Some(0));
 }

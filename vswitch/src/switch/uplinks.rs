@@ -1,0 +1,168 @@
+//! Uplinks that fail and come back. A link that is lost is noticed within a turn ([`super::TEND_EVERY_MS`]); next-hop groups
+//! are written anew at once, so that flows go by what is left, and the addresses that this uplink answered for are announced
+//! by the ones that do so now.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use pipelines::snapshot::mac_from;
+use serde_json::json;
+use wire::build::control;
+
+use super::Switch;
+use crate::worker::WorkerCommand;
+
+/// A link that comes back is used when it has been there for so long, where another uplink has the flows meanwhile: the
+/// switch at its other end may not forward yet, and a link that comes and goes moves nothing each time.
+const STEADY: Duration = Duration::from_secs(1);
+/// An address is announced twice, so far apart (ANNOUNCE_NUM and ANNOUNCE_INTERVAL of RFC 5227 section 1.1).
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// An uplink's link.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    /// Flows go by it.
+    used: bool,
+    /// Since when it has been there again without being used.
+    back: Option<Instant>,
+}
+
+/// What is known of the links of uplinks.
+#[derive(Debug, Default)]
+pub(super) struct Uplinks {
+    links: HashMap<u16, Link>,
+    /// Which uplinks answer for which of the addresses that several have.
+    speakers: HashSet<(u16, IpAddr)>,
+    /// To be announced once more.
+    again: Vec<(Instant, u16, IpAddr)>,
+}
+
+impl Uplinks {
+    /// Whether an uplink is to be used now. `others`: another one takes its flows while it is not.
+    fn follow(&mut self, index: u16, up: bool, others: bool, now: Instant) -> bool {
+        let link = self.links.entry(index).or_insert(Link { used: up, back: None });
+        if !up {
+            *link = Link { used: false, back: None };
+        } else if !link.used {
+            let back = *link.back.get_or_insert(now);
+            link.used = !others || now.saturating_duration_since(back) >= STEADY;
+        }
+        link.used
+    }
+
+    /// The announcements to be made now, when these are the speakers.
+    fn announcements(&mut self, speakers: HashSet<(u16, IpAddr)>, now: Instant) -> Vec<(u16, IpAddr)> {
+        let new: Vec<_> = speakers.difference(&self.speakers).copied().collect();
+        self.speakers = speakers;
+        let (due, later) = std::mem::take(&mut self.again).into_iter().partition(|&(at, ..)| at <= now);
+        self.again = later;
+        self.again.extend(new.iter().map(|&(index, address)| (now + ANNOUNCE_INTERVAL, index, address)));
+        let due: Vec<(Instant, u16, IpAddr)> = due;
+        let due = due.into_iter().map(|(_, index, address)| (index, address));
+        due.filter(|speaker| self.speakers.contains(speaker)).chain(new).collect()
+    }
+}
+
+impl Switch {
+    /// Looks at the links of uplinks, and moves flows and addresses. True when next hops of flows are others now.
+    pub(super) fn tend_uplinks(&mut self, now: Instant) -> bool {
+        let snapshot = self.topology.snapshot().clone();
+        let rows =
+            || snapshot.uplinks.iter().enumerate().filter_map(|(n, row)| Some((n as u16, row.as_deref()?)));
+        self.uplinks.links.retain(|&index, _| snapshot.uplink(index).is_some());
+        let mut moved = false;
+        for (index, row) in rows() {
+            let link = self
+                .ports
+                .get(row.port)
+                .filter(|port| port.name == row.name)
+                .is_some_and(|port| port.has_link());
+            let others = rows().any(|(other, _)| other != index && self.topology.stands_in(other, index));
+            let used = self.uplinks.follow(index, link, others, now);
+            if self.topology.set_uplink(index, used, &mut self.neighbours) {
+                moved = true;
+                let (kind, word) =
+                    if used { ("uplink-up", "is used again") } else { ("uplink-down", "has no link") };
+                tracing::warn!(uplink = row.name, others, "the uplink {word}");
+                let text = format!("uplink {} {word}", row.name);
+                self.events.add(kind, text, json!({ "uplink": row.name, "others": others }));
+            }
+        }
+        let changed = self.topology.settle_speakers();
+        let announcements = self.uplinks.announcements(self.topology.speakers().collect(), now);
+        for (index, address) in announcements {
+            self.announce(index, address);
+        }
+        if changed {
+            let after = self.topology.commit();
+            if let Err(error) = self.hand_out(&snapshot, &after) {
+                tracing::error!(%error, "workers do not know yet which uplink answers for which address");
+            }
+        }
+        moved
+    }
+
+    /// Tells everybody on an uplink's link that an address is there: by an ARP announcement (RFC 5227 section 2.3), or an
+    /// unsolicited neighbour advertisement (RFC 4861 section 7.2.6).
+    fn announce(&mut self, index: u16, address: IpAddr) {
+        let Some(uplink) = self.topology.snapshot().uplink(index) else { return };
+        let mac = mac_from(uplink.mac);
+        tracing::info!(uplink = uplink.name, %address, "the address is announced");
+        let frame = match address {
+            IpAddr::V4(address) => control::arp_request((mac, address), address),
+            IpAddr::V6(address) => control::neighbour_announcement(mac, address),
+        };
+        self.inject(index, frame);
+    }
+
+    /// Sends a frame by an uplink, in its VLAN.
+    pub(super) fn inject(&mut self, index: u16, mut frame: Vec<u8>) {
+        let Some(uplink) = self.topology.snapshot().uplink(index) else { return };
+        if let Some(vlan) = uplink.vlan {
+            let [high, low] = vlan.to_be_bytes();
+            frame.splice(12..12, [0x81, 0x00, high, low]);
+        }
+        let Some(port) = self.ports.index(&uplink.name) else { return };
+        let owner = self.ports.get(port).and_then(|port| port.tx_workers.first().copied());
+        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(&frame)) else { return };
+        // What finds the mailbox full is lost; it is sent again a little later.
+        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Inject(port, packet));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failover_a_link_that_comes_back_is_used_when_it_stays() {
+        let mut uplinks = Uplinks::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(uplinks.follow(0, true, true, at(0)), "at the start nobody waits");
+        assert!(!uplinks.follow(0, false, true, at(20)));
+        assert!(!uplinks.follow(0, true, true, at(40)) && !uplinks.follow(0, true, true, at(1000)));
+        assert!(!uplinks.follow(0, false, true, at(1020)), "it comes and goes");
+        assert!(!uplinks.follow(0, true, true, at(1040)) && uplinks.follow(0, true, true, at(2040)));
+        assert!(!uplinks.follow(0, false, false, at(2060)));
+        assert!(uplinks.follow(0, true, false, at(2080)), "nobody has its flows");
+    }
+
+    #[test]
+    fn failover_addresses_are_announced_twice_by_who_has_them() {
+        let mut uplinks = Uplinks::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let address = IpAddr::from([172, 16, 0, 1]);
+        let set = |index| HashSet::from([(index, address)]);
+        assert_eq!(uplinks.announcements(set(0), at(0)), [(0, address)]);
+        assert!(uplinks.announcements(set(0), at(1999)).is_empty());
+        assert_eq!(uplinks.announcements(set(0), at(2000)), [(0, address)]);
+        assert!(uplinks.announcements(set(0), at(9000)).is_empty());
+        assert_eq!(uplinks.announcements(set(1), at(9020)), [(1, address)]);
+        // Lost again before the second time.
+        assert_eq!(uplinks.announcements(set(0), at(9040)), [(0, address)]);
+        assert_eq!(uplinks.announcements(set(0), at(20_000)), [(0, address)]);
+    }
+}
