@@ -136,7 +136,7 @@ fn vlt(criterion: &mut Criterion) {
         for n in 0..places {
             let mut header = [0; TEMPLATE_BYTES];
             header[..4].copy_from_slice(&n.to_ne_bytes());
-            writer.allocate(Place::Remote(Tunnel { uplink: 0, len: 50, vtep: 1, header }));
+            writer.allocate(Place::Remote(Tunnel { group: 1, len: 50, vtep: 1, header }));
         }
         bursts(&mut group, BenchmarkId::new("hot", parameter), places, |slots| {
             slots.iter().for_each(|&slot| vlt.prefetch(slot));

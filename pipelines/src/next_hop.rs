@@ -25,8 +25,10 @@ pub struct ResolvedHop {
     pub mac: MacAddr,
 }
 
-/// The word of a bucket without a next hop.
+/// The word of a bucket without a next hop: its uplink is one that nobody has.
 const UNRESOLVED: u64 = u64::MAX;
+/// The six bytes of a MAC address that come first in a frame.
+const MAC: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// A next hop as a bucket has it: six bytes of MAC address in the order of a frame, then the uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,27 +42,47 @@ impl HopWord {
         u16::from_ne_bytes([low, high])
     }
 
-    /// The first sixteen bytes of an outer frame from an uplink, of which the last four are zero: MAC address of the next
-    /// hop, MAC address of the uplink (as [`MacAddr::to_u64`]).
-    #[inline(always)]
-    pub const fn link_header(self, source: u64) -> [u64; 2] {
-        let [d0, d1, d2, d3, d4, d5, ..] = self.0.to_ne_bytes();
-        let [_, _, s0, s1, s2, s3, s4, s5] = source.to_be_bytes();
-        [
-            u64::from_ne_bytes([d0, d1, d2, d3, d4, d5, s0, s1]),
-            u64::from_ne_bytes([s2, s3, s4, s5, 0, 0, 0, 0]),
-        ]
-    }
-
     /// MAC address of the next hop.
     #[inline(always)]
     pub const fn mac(self) -> MacAddr {
         let [a, b, c, d, e, f, ..] = self.0.to_ne_bytes();
         MacAddr([a, b, c, d, e, f])
     }
+
+    /// The first bytes of a frame to this next hop.
+    #[inline(always)]
+    pub const fn link_header(self, source: LinkSource) -> LinkHeader {
+        LinkHeader([self.0 & MAC | source.0[0], source.0[1]])
+    }
 }
 
-/// One group, in a cache line of its own.
+/// The MAC address of an uplink, where it is in the first sixteen bytes of the frames from there; the others are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkSource([u64; 2]);
+
+impl LinkSource {
+    /// Of a MAC address.
+    pub const fn new(mac: MacAddr) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        Self([u64::from_ne_bytes([0, 0, 0, 0, 0, 0, a, b]), u64::from_ne_bytes([c, d, e, f, 0, 0, 0, 0])])
+    }
+}
+
+/// The first sixteen bytes of an outer frame, the last four of them zero: MAC address of the next hop, MAC address of the
+/// uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkHeader(pub(crate) [u64; 2]);
+
+impl LinkHeader {
+    /// Puts the addresses in front of a frame of at least twelve bytes.
+    pub(crate) fn write(self, frame: &mut [u8]) {
+        let [first, second] = self.0.map(u64::to_ne_bytes);
+        frame[..8].copy_from_slice(&first);
+        frame[8..12].copy_from_slice(&second[..4]);
+    }
+}
+
+/// The buckets of a group, in a cache line of their own.
 #[repr(C, align(64))]
 struct Group([AtomicU64; BUCKETS]);
 
@@ -83,12 +105,16 @@ impl NextHops {
         source_port as usize % BUCKETS
     }
 
-    /// The next hop of packets with an outer source port; `None` for a group without, and past the last.
+    /// The word for packets with an outer source port; past the last group that of one without next hops.
     #[inline(always)]
+    pub fn word(&self, group: u16, source_port: u16) -> HopWord {
+        let group = self.groups.get(usize::from(group));
+        HopWord(group.map_or(UNRESOLVED, |group| group.0[Self::bucket(source_port)].load(Ordering::Relaxed)))
+    }
+
+    /// The next hop of packets with an outer source port; `None` for a group without, and past the last.
     pub fn find(&self, group: u16, source_port: u16) -> Option<HopWord> {
-        let group = self.groups.get(usize::from(group))?;
-        let word = group.0[Self::bucket(source_port)].load(Ordering::Relaxed);
-        if word == UNRESOLVED { None } else { Some(HopWord(word)) }
+        Some(self.word(group, source_port)).filter(|word| word.0 != UNRESOLVED)
     }
 
     /// The first source port (of 0..[`BUCKETS`]) whose packets go where those with this one go: flows with the same answer
@@ -148,10 +174,13 @@ mod tests {
         let table = NextHops::new(1);
         table.set(1, &[Some(hop(7, 8)); BUCKETS]);
         let source = MacAddr([0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5]);
-        let words = table.find(1, 0).unwrap().link_header(source.to_u64());
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let header = table.find(1, 0).unwrap().link_header(LinkSource::new(source));
+        let bytes: Vec<u8> = header.0.iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(bytes[..6], hop(7, 8).mac.0);
         assert_eq!(bytes[6..12], source.0);
         assert_eq!(bytes[12..], [0; 4]);
+        let mut frame = [9; 14];
+        header.write(&mut frame);
+        assert_eq!((&frame[..12], &frame[12..]), (&bytes[..12], &[9, 9][..]));
     }
 }

@@ -39,7 +39,7 @@ use crate::ecn::EcnEncap;
 use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
 use crate::flow_key::{FlowKey, PortMix};
-use crate::next_hop::{BUCKETS, HopWord};
+use crate::next_hop::{BUCKETS, HopWord, LinkSource};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
@@ -184,6 +184,8 @@ pub struct Uplink {
     pub port: PortIndex,
     /// Its MAC address, as [`MacAddr::to_u64`].
     pub mac: u64,
+    /// The same, as frames have it.
+    pub source: LinkSource,
     /// VTEP addresses, IPv4.
     pub v4: Vec<Ipv4Addr>,
     /// VTEP addresses, IPv6; link-local ones included.
@@ -214,7 +216,7 @@ impl Uplink {
 
     /// True when it tells others that an address is here.
     pub fn answers_for(&self, address: IpAddr) -> bool {
-        self.owns(address) && !self.silent.contains(&address)
+        self.owns(address) && (self.silent.is_empty() || !self.silent.contains(&address))
     }
 }
 
@@ -396,7 +398,7 @@ impl Snapshot {
     /// The way of packets with an outer source port through a tunnel: the uplink, and the next hop there.
     #[inline(always)]
     pub fn way(&self, group: u16, source_port: u16) -> Option<(&Uplink, HopWord)> {
-        let hop = self.vlt.next_hops().find(group, source_port)?;
+        let hop = self.vlt.next_hops().word(group, source_port);
         Some((self.uplink(hop.uplink())?, hop))
     }
 

@@ -141,6 +141,19 @@ impl Lab {
     /// `options` are further words for `ip link add ... type vxlan`.
     #[track_caller]
     pub fn remote(&self, name: &str, vni: u32, mac: &str, addresses: &[&str], options: &str) -> Remote {
+        self.routed_remote(name, vni, mac, addresses, &format!("dev up0 {options}"))
+    }
+
+    /// As [`remote`](Self::remote), where the routes of the other host say by which interface the tunnel goes.
+    #[track_caller]
+    pub fn routed_remote(
+        &self,
+        name: &str,
+        vni: u32,
+        mac: &str,
+        addresses: &[&str],
+        options: &str,
+    ) -> Remote {
         let netns = Netns::new(name);
         if addresses.iter().any(|a| a.contains(':')) {
             netns.enable_ipv6();
@@ -148,7 +161,7 @@ impl Lab {
         let device = format!("vx{vni}");
         let (remote, local) = self.vteps();
         self.peer.ip(&format!(
-            "link add {device} address {mac} mtu {TENANT_MTU} type vxlan id {vni} dstport 4789 local {local} remote {remote} dev up0 {options}"
+            "link add {device} address {mac} mtu {TENANT_MTU} type vxlan id {vni} dstport 4789 local {local} remote {remote} {options}"
         ));
         self.peer.ip(&format!("link set {device} netns {}", netns.name()));
         netns.ip(&format!("link set {device} name eth0"));

@@ -201,7 +201,7 @@ fn encapsulate<P: PacketBuf>(
     if packet.len() + (20 + 8 + 8) > usize::from(uplink.mtu) {
         return None;
     }
-    let link = hop.link_header(uplink.mac);
+    let link = hop.link_header(uplink.source);
     let patch = Patch { tos: toses.of(meta.headers.tos), source_port, zero_checksum6: false, link };
     tunnel::encapsulate_v4(packet, header, patch).then_some(uplink.port)
 }
@@ -343,7 +343,7 @@ pub fn to_place<P: PacketBuf, S: Sink<P>>(
                 tos: tunnel::outer_tos(&cx.snapshot.settings, flow.tos),
                 source_port: flow.source_port,
                 zero_checksum6: uplink.udp6_zero_checksum,
-                link: hop.link_header(uplink.mac),
+                link: hop.link_header(uplink.source),
             };
             if !tunnel::encapsulate(&mut packet, &tunnel, patch) {
                 return Err((DropReason::NO_BUFFER, packet));

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{Ecn, PacketBuf, Vni, checksum, protocol};
 
+use crate::next_hop::LinkHeader;
 use crate::snapshot::{DscpPolicy, Settings};
 use crate::vlt::{Header4, TEMPLATE_BYTES, Tunnel};
 
@@ -109,8 +110,8 @@ pub struct Patch {
     pub source_port: u16,
     /// Leave the UDP checksum over IPv6 zero (RFC 6935).
     pub zero_checksum6: bool,
-    /// The first sixteen bytes, of which the last four are zero ([`HopWord::link_header`](crate::next_hop::HopWord)).
-    pub link: [u64; 2],
+    /// MAC addresses of next hop and uplink.
+    pub link: LinkHeader,
 }
 
 /// Puts the outer header in front of a frame. `false` (and no change) when there is no headroom.
@@ -120,7 +121,7 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     let len = usize::from(tunnel.len);
     let Some(head) = packet.prepend(len) else { return false };
     head[..len].copy_from_slice(&tunnel.header[..len]);
-    put_link_header(head, patch.link);
+    patch.link.write(head);
     let ip = if tunnel.header[12..14] == [0x81, 0] { 18 } else { 14 };
     if tunnel.header[ip] >> 4 == 4 {
         patch_v4(&mut head[..len], ip, inner, patch);
@@ -128,13 +129,6 @@ pub fn encapsulate<P: PacketBuf>(packet: &mut P, tunnel: &Tunnel, patch: Patch) 
     } else {
         patch_v6(packet, ip, len, inner, patch)
     }
-}
-
-/// Writes the MAC addresses of an outer header.
-pub(crate) fn put_link_header(header: &mut [u8], link: [u64; 2]) {
-    let [first, second] = link.map(u64::to_ne_bytes);
-    header[..8].copy_from_slice(&first);
-    header[8..12].copy_from_slice(&second[..4]);
 }
 
 /// [`encapsulate`] for an untagged IPv4 header: read, patched and stored word by word. `false` (and no change) also when
@@ -153,9 +147,9 @@ pub fn encapsulate_v4<P: PacketBuf>(packet: &mut P, header: Header4, patch: Patc
     let [c0, c1] = header_checksum(u16::from_be_bytes([b0, b1]), total, patch.tos).to_be_bytes();
     let (words, rest) = outer.as_chunks_mut::<8>();
     let [w0, w1, w2, w3, w4, w5] = words else { return false };
-    *w0 = patch.link[0].to_ne_bytes();
-    *w1 =
-        (header.word(1) | patch.link[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos])).to_ne_bytes();
+    *w0 = patch.link.0[0].to_ne_bytes();
+    *w1 = (header.word(1) | patch.link.0[1] | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, patch.tos]))
+        .to_ne_bytes();
     *w2 = (header.word(2) | u64::from_ne_bytes([t0, t1, 0, 0, 0, 0, 0, 0])).to_ne_bytes();
     *w3 = [c0, c1, b2, b3, b4, b5, b6, b7];
     *w4 = (header.word(4) | u64::from_ne_bytes([0, 0, s0, s1, 0, 0, l0, l1])).to_ne_bytes();
@@ -278,7 +272,7 @@ mod tests {
             tos: 2,
             source_port: 50_000,
             zero_checksum6: false,
-            link: [u64::MAX, u64::from(u32::MAX).to_le()],
+            link: LinkHeader([u64::MAX, u64::from(u32::MAX).to_le()]),
         };
         let inner: Vec<u8> = (0..70).collect();
 

@@ -18,7 +18,7 @@ use pipelines::drops::DropReason;
 use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
-use pipelines::next_hop::{BUCKETS, ResolvedHop};
+use pipelines::next_hop::{BUCKETS, LinkSource, ResolvedHop};
 use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
@@ -220,6 +220,7 @@ impl World {
             name: "up".into(),
             port: UPLINK,
             mac: host_mac(host).to_u64(),
+            source: LinkSource::new(host_mac(host)),
             v4: vec![host_v4(host)],
             v6: vec![host_v6(host)],
             mtu: 1600,

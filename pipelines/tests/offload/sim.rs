@@ -1,5 +1,6 @@
 //! The simulated e-switch: what rules do to packets, and what the device does not do.
 
+use pipelines::next_hop::LinkHeader;
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::stage::tunnel::{self, Patch};
 use pipelines::vlt::Place;
@@ -195,7 +196,8 @@ fn sim_tunnels_are_put_on_and_taken_off_as_software_does() {
             made(&mut eswitch, &rule(0, 0, &[from(3)], &[Action::RawEncap(encap), out(0)]));
             made(&mut eswitch, &rule(0, 1, &[Item::with(vxlan::VNI, 100u8)], &[Action::VxlanDecap, out(3)]));
             let mut expected = HeapBuf::new(&inner);
-            let patch = Patch { tos: 0, source_port: 50_000, zero_checksum6: true, link: [0; 2] };
+            let patch =
+                Patch { tos: 0, source_port: 50_000, zero_checksum6: true, link: LinkHeader::default() };
             assert!(tunnel::encapsulate(&mut expected, &way, patch));
             let (fate, wire) = sent(&mut eswitch, 3, &inner);
             assert_eq!((fate, &wire), (Fate::Out { port: 0 }, &expected.to_vec()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pipelines::next_hop::{BUCKETS, NextHops, ResolvedHop};
+use pipelines::next_hop::{BUCKETS, LinkSource, NextHops, ResolvedHop};
 use pipelines::snapshot::{PortIndex, PortRole, PortRow, Uplink};
 use wire::build::Path;
 use wire::{MacAddr, Vni};
@@ -19,7 +19,13 @@ fn two_uplinks(underlay: Underlay) -> (World, PortIndex) {
     let mut world = lab(1, underlay);
     let port = world.snapshot.ports.len() as PortIndex;
     world.snapshot.ports.push(PortRow { role: PortRole::Uplink(1), ..world.snapshot.ports[0] });
-    let second = Uplink { name: "second".into(), port, mac: SECOND_MAC.to_u64(), ..world.uplink().clone() };
+    let second = Uplink {
+        name: "second".into(),
+        port,
+        mac: SECOND_MAC.to_u64(),
+        source: LinkSource::new(SECOND_MAC),
+        ..world.uplink().clone()
+    };
     world.snapshot.uplinks.push(Some(Arc::new(second)));
     (world, port)
 }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use pipelines::next_hop::LinkSource;
 use pipelines::snapshot::{NO_PORT, RouteTarget, Uplink};
 use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
@@ -52,6 +53,7 @@ impl Topology {
                 name: uplink.name.to_string(),
                 port,
                 mac: mac.to_u64(),
+                source: LinkSource::new(mac),
                 v4,
                 v6,
                 mtu: uplink.mtu,

@@ -9,7 +9,7 @@ use super::patterns::{coloured, from, tagged, to_udp};
 use super::{Adjacency, OffloadRefusal, TO_SOFTWARE, Tables, group, rule};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{DscpPolicy, Settings};
-use crate::stage::tunnel::{outer_tos, put_link_header};
+use crate::stage::tunnel::outer_tos;
 use crate::vlt::{Place, Tunnel};
 use rules::Colour;
 use rules::items::eth;
@@ -70,7 +70,7 @@ pub(super) fn adjacencies(
     let (uplink, hop) =
         tables.snapshot.way(tunnel.group, adjacency.bucket).ok_or(OffloadRefusal::Unresolved)?;
     let mut tunnel = tunnel;
-    put_link_header(&mut tunnel.header, hop.link_header(uplink.mac));
+    hop.link_header(uplink.source).write(&mut tunnel.header);
     let by_codepoint = codepoints(tables).into_iter().map(|(tos, mask)| {
         let encap = outer(&tunnel, settings, tos, adjacency.source_port)?;
         if encap.is_ipv6() && !uplink.udp6_zero_checksum {
