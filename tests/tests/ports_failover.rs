@@ -2,7 +2,7 @@
 //! taken away under traffic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::lab::{Lab, Remote, Tenant, UNDERLAY_MTU, vpc};
 use tests::netns::cable;
@@ -229,6 +229,7 @@ fn active_backup(family: Family, links: &[Link]) {
         assert!(after[0] - before[0] > 100, "{before:?} {after:?}: the first uplink is used again");
     }
     // TCP does not notice.
+    let start = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             traffic::transfer_by(&["tcp"], &lab.near.netns, &lab.far.netns, "10.0.0.2", 200_000_000)
@@ -236,6 +237,10 @@ fn active_backup(family: Family, links: &[Link]) {
         std::thread::sleep(Duration::from_millis(400));
         lab.set_link(Link::Near("up0"), false);
     });
+    // Some 4 s here; one that stands still for its retransmission timer takes far longer.
+    let took = start.elapsed();
+    println!("TCP took {took:?}");
+    assert!(took < Duration::from_secs(40), "200 MB took {took:?}");
     lab.await_uplink("up0", "down");
     let events = lab.daemon.ctl("show events");
     assert!(events.matches("uplink up0 has no link").count() > links.len(), "{events}");
