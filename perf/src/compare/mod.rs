@@ -358,8 +358,3 @@ fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {
     let path = path.display().to_string();
     |reason| CompareError::Pcap { path, reason }
 }
-
-/// Arguments as [`Process::start`](crate::host::process::Process::start) takes them.
-fn arguments_of<const N: usize>(words: [&str; N]) -> Vec<String> {
-    words.map(str::to_owned).into()
-}

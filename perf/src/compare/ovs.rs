@@ -6,17 +6,14 @@
 
 use std::time::Duration;
 
+use super::CompareError;
 use super::cases::{Case, Job, words};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::{FrameSource, Switch, SwitchSetup};
-use super::{CompareError, arguments_of};
-use crate::host::process::{self, Placement, Process};
-use crate::host::{HostError, interrupt, scratch};
+use crate::host::interrupt;
+use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
+use crate::host::process::{Placement, Process};
 
-const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
-const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const REMEDY: &str = "install the packages openvswitch-switch and openvswitch-switch-dpdk: scripts/bootstrap";
-const LIMIT: Duration = Duration::from_secs(30);
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 
 /// The flow count up to which OVS's exact-match cache (8192 entries) helps it; beyond, it only costs.
@@ -63,148 +60,45 @@ pub enum Megaflows {
 
 #[derive(Debug)]
 pub struct Ovs {
-    // Dropped in this order: the switch before its database.
-    daemon: Process,
-    _database: Process,
-    control: Control,
+    switch: OpenVswitch,
     megaflows: Megaflows,
     job: Job,
-    prefix: String,
     bridge_of_sink: &'static str,
-}
-
-/// Where the running OVS listens.
-#[derive(Debug)]
-struct Control {
-    environment: Vec<(String, String)>,
-    database: String,
-    daemon: String,
-}
-
-impl Control {
-    fn vsctl(&self, arguments: &[&str]) -> Result<String, HostError> {
-        let words = [["--timeout=120", "--retry", &self.database].as_slice(), arguments].concat();
-        process::run("ovs-vsctl", &words, &self.environment)
-    }
-
-    fn appctl(&self, arguments: &[&str]) -> Result<String, HostError> {
-        let words = [["-T", "30", "-t", &self.daemon].as_slice(), arguments].concat();
-        process::run("ovs-appctl", &words, &self.environment)
-    }
-
-    fn flow(&self, bridge: &str, rule: &str) -> Result<(), HostError> {
-        process::run("ovs-ofctl", &["add-flow", bridge, rule], &self.environment).map(drop)
-    }
 }
 
 impl Ovs {
     /// Starts database and switch, makes bridges and rules, and last the port that begins to receive.
     pub fn start(setup: &SwitchSetup<'_>, megaflows: Megaflows) -> Result<Self, CompareError> {
-        let folder = setup.folder.display().to_string();
-        let environment: Vec<(String, String)> = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"]
-            .map(|name| (name.to_owned(), folder.clone()))
-            .into();
-        let socket = format!("{folder}/db.sock");
-        let control = Control {
-            environment: environment.clone(),
-            database: format!("--db=unix:{socket}"),
-            daemon: format!("{folder}/switch.ctl"),
-        };
-        let store = format!("{folder}/conf.db");
-        process::run("ovsdb-tool", &["create", &store, SCHEMA], &environment)?;
-        let arguments = arguments_of([
-            &store,
-            &format!("--remote=punix:{socket}"),
-            &format!("--unixctl={folder}/database.ctl"),
-        ]);
-        let mut database =
-            Process::start("ovsdb-server", &arguments, &environment, Placement::default(), REMEDY)?;
-        database.await_that("its socket", LIMIT, || Ok(std::path::Path::new(&socket).exists()))?;
-        configure(&control, setup)?;
-
-        let arguments = arguments_of([
-            &format!("unix:{socket}"),
-            &format!("--unixctl={}", control.daemon),
-            &format!("--log-file={folder}/switch.log"),
-        ]);
-        let placement = Placement { own_network: true, ..Placement::default() };
-        let mut daemon = Process::start(DAEMON, &arguments, &environment, placement, REMEDY)?;
-        daemon.await_that("DPDK to initialise", LIMIT, || {
-            let answer = control.vsctl(&["get", "Open_vSwitch", ".", "dpdk_initialized"]);
-            Ok(answer.is_ok_and(|text| text.trim() == "true"))
+        let plugin = setup.plugin.as_ref().map_or_else(String::new, |path| format!(" -d {}", path.display()));
+        let switch = OpenVswitch::start(&OvsSetup {
+            folder: &setup.folder,
+            prefix: &setup.prefix,
+            placement: Placement { own_network: true, ..Placement::default() },
+            eal: &format!("{}{plugin}", setup.bus_words().join(" ")),
+            memory: memory(setup.job, setup.source.is_replayed()),
+            settings: &settings(setup),
         })?;
         let bridge_of_sink = match setup.job.case {
-            Case::Encap | Case::Both => "br-phys",
-            Case::L2 | Case::Decap => "br-int",
+            Case::Encap | Case::Both => UNDERLAY,
+            Case::L2 | Case::Decap => INTEGRATION,
         };
-        let job = setup.job.clone();
-        let ovs = Self {
-            daemon,
-            _database: database,
-            control,
-            megaflows,
-            job,
-            prefix: setup.prefix.clone(),
-            bridge_of_sink,
-        };
+        let ovs = Self { switch, megaflows, job: setup.job.clone(), bridge_of_sink };
         ovs.build(setup)?;
         Ok(ovs)
     }
 
     fn build(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
-        self.add_bridge("br-int")?;
+        self.switch.add_bridge(INTEGRATION)?;
         if setup.job.case != Case::L2 {
-            self.add_tunnel()?;
+            let (own, far) = ((UPLINK_MAC, LOCAL_VTEP), (REMOTE_VTEP_MAC, REMOTE_VTEP));
+            self.switch.add_tunnel(&TunnelEnds { own, far, vni: VNI.get() }, 3)?;
         }
         self.add_sink(setup)?;
         self.add_rules(setup.job.case)?;
         let devargs = setup.source.device(1);
-        let bridge = if setup.job.case == Case::Decap { "br-phys" } else { "br-int" };
+        let bridge = if setup.job.case == Case::Decap { UNDERLAY } else { INTEGRATION };
         self.add_port(bridge, "source", 1, &devargs, setup.cores().len())?;
         if polls_late(&setup.source) { self.set_polling(&core_mask(&setup.cores())) } else { Ok(()) }
-    }
-
-    fn add_bridge(&self, name: &str) -> Result<(), CompareError> {
-        self.control.vsctl(&[
-            "add-br",
-            name,
-            "--",
-            "set",
-            "bridge",
-            name,
-            "datapath_type=netdev",
-            "fail_mode=secure",
-        ])?;
-        Ok(())
-    }
-
-    fn add_tunnel(&self) -> Result<(), CompareError> {
-        self.add_bridge("br-phys")?;
-        let mac = format!("other-config:hwaddr=\"{UPLINK_MAC}\"");
-        self.control.vsctl(&["set", "bridge", "br-phys", &mac])?;
-        let pid = self.daemon.pid();
-        let namespace = format!("--net=/proc/{pid}/ns/net");
-        // The kernel would send router solicitations into the underlay.
-        process::run("nsenter", &[&namespace, "sysctl", "-qw", "net.ipv6.conf.br-phys.disable_ipv6=1"], &[])?;
-        let address = format!("{LOCAL_VTEP}/24");
-        process::run("nsenter", &[&namespace, "ip", "address", "add", &address, "dev", "br-phys"], &[])?;
-        process::run("nsenter", &[&namespace, "ip", "link", "set", "br-phys", "up"], &[])?;
-        let (local, remote) =
-            (format!("options:local_ip={LOCAL_VTEP}"), format!("options:remote_ip={REMOTE_VTEP}"));
-        let key = format!("options:key={}", VNI.get());
-        let interface = ["--", "set", "Interface", "tunnel", "type=vxlan", "ofport_request=3"];
-        let options = [local.as_str(), &remote, &key];
-        self.control.vsctl(&[["add-port", "br-int", "tunnel"].as_slice(), &interface, &options].concat())?;
-        let (remote, mac) = (REMOTE_VTEP.to_string(), REMOTE_VTEP_MAC.to_string());
-        // The switch learns of the address from the kernel's route messages, a moment later.
-        for _ in 0..100 {
-            if self.control.appctl(&["ovs/route/show"])?.contains(&LOCAL_VTEP.to_string()) {
-                break;
-            }
-            interrupt::pause(Duration::from_millis(50))?;
-        }
-        self.control.appctl(&["tnl/neigh/set", "br-phys", &remote, &mac])?;
-        Ok(())
     }
 
     fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
@@ -221,15 +115,8 @@ impl Ovs {
     ) -> Result<(), CompareError> {
         // The commas of the device arguments must not split the option.
         let devargs = format!("options:dpdk-devargs=\"{devargs}\"");
-        let number = format!("ofport_request={number}");
         let queues = format!("options:n_rxq={queues}");
-        let interface = ["--", "set", "Interface", name, "type=dpdk", &number, &devargs, &queues];
-        self.control.vsctl(&[["add-port", bridge, name].as_slice(), &interface].concat())?;
-        let error = self.control.vsctl(&["get", "Interface", name, "error"])?;
-        if error.trim() != "[]" {
-            return Err(CompareError::Refused { switch: "ovs", words: error.trim().into() });
-        }
-        Ok(())
+        Ok(self.switch.add_port(bridge, name, number, &["type=dpdk", &devargs, &queues])?)
     }
 
     fn add_rules(&self, case: Case) -> Result<(), CompareError> {
@@ -239,20 +126,20 @@ impl Ovs {
             Megaflows::Wildcard => "",
         };
         match case {
-            Case::L2 => self.control.flow("br-int", &format!("in_port=1,actions={cut}output:2"))?,
+            Case::L2 => self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:2"))?,
             Case::Encap => {
-                self.control.flow("br-int", &format!("in_port=1,actions={cut}output:3"))?;
-                self.control.flow("br-phys", "in_port=LOCAL,actions=output:2")?;
+                self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:3"))?;
+                self.switch.control.flow(UNDERLAY, "in_port=LOCAL,actions=output:2")?;
             }
             Case::Decap => {
-                self.control.flow("br-phys", "in_port=1,actions=LOCAL")?;
-                self.control.flow("br-int", &format!("in_port=3,actions={cut}output:2"))?;
+                self.switch.control.flow(UNDERLAY, "in_port=1,actions=LOCAL")?;
+                self.switch.control.flow(INTEGRATION, &format!("in_port=3,actions={cut}output:2"))?;
             }
             Case::Both => {
-                self.control.flow("br-int", &format!("in_port=1,actions={cut}output:3"))?;
-                self.control.flow("br-int", &format!("in_port=3,actions={cut}output:1"))?;
-                self.control.flow("br-phys", "in_port=LOCAL,actions=output:2")?;
-                self.control.flow("br-phys", "in_port=2,actions=LOCAL")?;
+                self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:3"))?;
+                self.switch.control.flow(INTEGRATION, &format!("in_port=3,actions={cut}output:1"))?;
+                self.switch.control.flow(UNDERLAY, "in_port=LOCAL,actions=output:2")?;
+                self.switch.control.flow(UNDERLAY, "in_port=2,actions=LOCAL")?;
             }
         }
         Ok(())
@@ -260,47 +147,35 @@ impl Ovs {
 
     fn set_polling(&self, mask: &str) -> Result<(), CompareError> {
         let word = format!("other_config:pmd-cpu-mask={mask}");
-        self.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
+        self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
         Ok(())
     }
 
     fn revalidate_every(&self, milliseconds: u32) -> Result<(), CompareError> {
         let word = format!("other_config:max-revalidator={milliseconds}");
-        self.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
+        self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
         Ok(())
     }
 }
 
-fn configure(control: &Control, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
-    control.vsctl(&["--no-wait", "init"])?;
+/// Keys of `other_config`.
+fn settings(setup: &SwitchSetup<'_>) -> Vec<String> {
     let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
-    let replayed = setup.source.is_replayed();
-    let per_port = fits_a_port(setup.job, replayed);
-    let plugin = setup.plugin.as_ref().map_or_else(String::new, |path| format!(" -d {}", path.display()));
-    let extra = format!("{} --in-memory --file-prefix {}{plugin}", setup.bus_words().join(" "), setup.prefix);
-    let words = [
-        "dpdk-init=true".to_owned(),
-        format!("dpdk-extra=\"{extra}\""),
-        format!("dpdk-socket-mem=\"{}\"", memory(setup.job, replayed)),
+    let per_port = fits_a_port(setup.job, setup.source.is_replayed());
+    let polling = if polls_late(&setup.source) { vec![NO_CORE] } else { setup.cores() };
+    let mut words = vec![
         format!("dpdk-lcore-mask={}", core_mask(&[setup.housekeeping])),
-        format!(
-            "pmd-cpu-mask={}",
-            if polls_late(&setup.source) { core_mask(&[NO_CORE]) } else { core_mask(&setup.cores()) }
-        ),
+        format!("pmd-cpu-mask={}", core_mask(&polling)),
         format!("per-port-memory={per_port}"),
         format!("emc-insert-inv-prob={exact_match_cache}"),
         // Frozen while the other switch is measured: its flows must not look idle.
         "max-idle=600000".to_owned(),
     ];
-    let mut words: Vec<String> = words.into_iter().map(|word| format!("other_config:{word}")).collect();
     if flows(setup.job) > CACHED_FLOWS {
-        words.push(format!("other_config:flow-limit={}", limit(flows(setup.job))));
+        words.push(format!("flow-limit={}", limit(flows(setup.job))));
     }
-    let mut arguments = vec!["--no-wait", "set", "Open_vSwitch", "."];
-    arguments.extend(words.iter().map(String::as_str));
-    control.vsctl(&arguments)?;
-    Ok(())
+    words
 }
 
 /// Whether ports are polled only when all is set up: the datapath polls a port before the bridge knows it and drops
@@ -334,11 +209,11 @@ impl Switch for Ovs {
     }
 
     fn process(&mut self) -> &mut Process {
-        &mut self.daemon
+        &mut self.switch.daemon
     }
 
     fn forwarded(&mut self) -> Result<u64, CompareError> {
-        let text = self.control.appctl(&["dpctl/show", "-s"])?;
+        let text = self.switch.control.appctl(&["dpctl/show", "-s"])?;
         sent_by(&text, "sink").ok_or(CompareError::Refused { switch: "ovs", words: text })
     }
 
@@ -350,8 +225,8 @@ impl Switch for Ovs {
             // in the middle of it, lowers the limit, and flows are thrown out again.
             self.revalidate_every(600_000)?;
         }
-        let control = &self.control;
-        self.daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {
+        let OpenVswitch { daemon, control, .. } = &mut self.switch;
+        daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {
             if flows > CACHED_FLOWS {
                 // A round under way may lower it once more at its end.
                 control.appctl(&["upcall/set-flow-limit", &limit(flows).to_string()])?;
@@ -367,18 +242,8 @@ impl Switch for Ovs {
             // What comes out is looked at in any case.
             return Ok(());
         }
-        let dump = self.control.appctl(&["dpctl/dump-flows"])?;
+        let dump = self.switch.control.appctl(&["dpctl/dump-flows"])?;
         check_flows(&dump, self.job.case, self.megaflows, flows)
-    }
-}
-
-impl Drop for Ovs {
-    fn drop(&mut self) {
-        let _ = self.daemon.thaw();
-        // A clean exit lets DPDK remove what it made.
-        let _ = self.control.appctl(&["exit"]);
-        self.daemon.terminate(Duration::from_secs(3));
-        scratch::remove_run_folder(&self.prefix);
     }
 }
 

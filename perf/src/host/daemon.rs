@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::cores::Cores;
 use super::process::{Placement, Process};
-use super::{HostError, io, scratch};
+use super::scratch::RunFolder;
+use super::{HostError, io};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const REMEDY: &str = "build it (cargo build --release -p vswitch) or name it with --vswitch";
@@ -44,16 +45,6 @@ pub struct Daemon {
     socket: PathBuf,
     // Goes after the process.
     _run_folder: RunFolder,
-}
-
-/// What DPDK leaves behind for a file prefix, also of a daemon that was stopped before it could be asked anything.
-#[derive(Debug)]
-struct RunFolder(String);
-
-impl Drop for RunFolder {
-    fn drop(&mut self) {
-        scratch::remove_run_folder(&self.0);
-    }
 }
 
 impl Daemon {

@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod hugepages;
 pub mod interrupt;
 pub mod netns;
+pub mod ovs;
 pub mod process;
 pub mod scratch;
 pub mod testpmd;

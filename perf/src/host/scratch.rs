@@ -26,6 +26,16 @@ pub fn remove_run_folder(prefix: &str) {
     let _ = std::fs::remove_dir_all(Path::new(DPDK_RUN).join(prefix));
 }
 
+/// What DPDK leaves behind for a file prefix, also of a process that was stopped before it could be asked anything.
+#[derive(Debug)]
+pub struct RunFolder(pub String);
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        remove_run_folder(&self.0);
+    }
+}
+
 /// The private folder (mode 0700), removed on drop.
 #[derive(Debug)]
 pub struct Scratch {

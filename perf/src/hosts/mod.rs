@@ -1,4 +1,4 @@
-//! `perf hosts`: one TCP stream between two containers, over this switch and over what the kernel has for that.
+//! `perf hosts`: one TCP stream between two containers, over this switch, Open vSwitch and what the kernel has for that.
 //!
 //! ```text
 //!   local    container a --veth-- bridge | switch --veth-- container b
@@ -8,6 +8,7 @@
 //! changes from round to round.
 
 mod network;
+mod ovs;
 pub mod report;
 mod stream;
 
@@ -17,6 +18,7 @@ use clap::ValueEnum;
 
 use crate::compare::record::Machine;
 use crate::host::netns::Netns;
+use crate::host::ovs::{DAEMON, REMEDY};
 use crate::host::scratch::Scratch;
 use crate::host::{HostError, hugepages, interrupt, process};
 use crate::live::LiveError;
@@ -25,7 +27,7 @@ use crate::options::{sibling, within, write_json};
 use network::Network;
 use report::{HostsReport, HostsSample};
 
-/// One TCP stream between containers of one host and of two, beside the kernel's bridge and vxlan.
+/// One TCP stream between containers of one host and of two, beside the kernel's bridge and vxlan and Open vSwitch.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HostsOptions {
     /// Length of a stream in seconds.
@@ -56,12 +58,17 @@ pub struct HostsOptions {
 pub enum Case {
     /// Containers of one host, the kernel's bridge.
     LocalKernel,
+    /// Containers of one host, Open vSwitch's userspace datapath with segmentation offload (userspace-tso-enable).
+    LocalOvs,
     /// Containers of one host, the switch with ports of kind `veth`.
     LocalVeth,
     /// Containers of one host without offloads, the switch with ports of kind `af-packet`.
     LocalAfPacket,
     /// Containers of two hosts, the kernel's bridge and vxlan.
     RemoteKernel,
+    /// Containers of two hosts without offloads, Open vSwitch's userspace datapath and VxLAN tunnel (without
+    /// userspace-tso-enable, which its version 3.1 does not have for tunnels).
+    RemoteOvs,
     /// Containers of two hosts, the switch with ports and uplink of kind `veth`.
     RemoteVeth,
     /// Containers of two hosts without offloads, the switch with ports and uplink of kind `af-packet`.
@@ -75,16 +82,21 @@ impl Case {
     }
 
     const fn is_remote(self) -> bool {
-        matches!(self, Self::RemoteKernel | Self::RemoteVeth | Self::RemoteAfPacket)
+        matches!(self, Self::RemoteKernel | Self::RemoteOvs | Self::RemoteVeth | Self::RemoteAfPacket)
     }
 
-    /// The kind of the switch's ports; none is the kernel alone.
-    const fn port_kind(self) -> Option<&'static str> {
+    const fn forwarder(self) -> Forwarder {
         match self {
-            Self::LocalKernel | Self::RemoteKernel => None,
-            Self::LocalVeth | Self::RemoteVeth => Some("veth"),
-            Self::LocalAfPacket | Self::RemoteAfPacket => Some(AF_PACKET),
+            Self::LocalKernel | Self::RemoteKernel => Forwarder::Kernel,
+            Self::LocalOvs | Self::RemoteOvs => Forwarder::Ovs,
+            Self::LocalVeth | Self::RemoteVeth => Forwarder::Switch("veth"),
+            Self::LocalAfPacket | Self::RemoteAfPacket => Forwarder::Switch("af-packet"),
         }
+    }
+
+    /// Whether checksums and segments may be left to the devices. The sockets of the others are told nothing of what is left to do.
+    const fn leaves_segments_whole(self) -> bool {
+        !matches!(self, Self::RemoteOvs | Self::LocalAfPacket | Self::RemoteAfPacket)
     }
 
     /// The kernel's own with the same containers.
@@ -93,8 +105,15 @@ impl Case {
     }
 }
 
-/// The kind whose other ends may leave nothing to their device.
-const AF_PACKET: &str = "af-packet";
+/// Who forwards in a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Forwarder {
+    /// The kernel alone.
+    Kernel,
+    Ovs,
+    /// Ours, with ports of this kind.
+    Switch(&'static str),
+}
 
 /// A case, and the build of the daemon where one takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +151,8 @@ pub fn run(options: &HostsOptions) -> anyhow::Result<()> {
     interrupt::install()?;
     Netns::clear_dead();
     let scratch = Scratch::create(options.keep)?;
-    let _hugepages = hugepages::reserve_or_say(MEMORY, &scratch);
+    let hugepages = hugepages::reserve_or_say(MEMORY, &scratch);
+    let contenders = possible(contenders, hugepages.is_some())?;
     let first = contenders.iter().find_map(|contender| contender.build.as_ref());
     let machine = Machine::here(first.map(|(_, path)| path.as_path()));
     let mut report = HostsReport::new(machine, options.seconds);
@@ -160,14 +180,34 @@ impl HostsOptions {
         let cases = Case::value_variants().iter().copied();
         let cases = cases.filter(|case| self.only.is_empty() || self.only.contains(case));
         Ok(cases
-            .flat_map(|case| match case.port_kind() {
-                None => vec![Contender { case, build: None }],
-                Some(_) => {
+            .flat_map(|case| match case.forwarder() {
+                Forwarder::Kernel | Forwarder::Ovs => vec![Contender { case, build: None }],
+                Forwarder::Switch(_) => {
                     builds.iter().map(|build| Contender { case, build: Some(build.clone()) }).collect()
                 }
             })
             .collect())
     }
+}
+
+/// Those that can run on this machine, who must not be none; says so of the others.
+fn possible(mut contenders: Vec<Contender>, has_hugepages: bool) -> Result<Vec<Contender>, HostError> {
+    let of_ovs = |contender: &Contender| contender.case.forwarder() == Forwarder::Ovs;
+    if !contenders.iter().any(of_ovs) {
+        return Ok(contenders);
+    }
+    let (reason, remedy) = match (process::findable(DAEMON), has_hugepages) {
+        (true, true) => return Ok(contenders),
+        (false, _) => (format!("{DAEMON} is not there"), REMEDY),
+        (true, false) => ("its DPDK needs huge pages".into(), "free some memory, and run as root"),
+    };
+    contenders.retain(|contender| !of_ovs(contender));
+    let what = format!("the cases of Open vSwitch are left out, because {reason}");
+    if contenders.is_empty() {
+        return Err(HostError::Missing { what, remedy });
+    }
+    eprintln!("{what}; {remedy}");
+    Ok(contenders)
 }
 
 fn measure(
@@ -209,10 +249,19 @@ mod tests {
 
     #[test]
     fn every_build_takes_every_case_and_the_kernel_takes_its_own_once() {
-        assert_eq!(names(Vec::new(), None).len(), 2 + 2 * 4);
+        assert_eq!(names(Vec::new(), None).len(), 4 + 2 * 4);
         assert_eq!(
             names(vec![Case::RemoteVeth, Case::RemoteKernel], Some("z".into())),
             ["remote-kernel", "remote-veth", "remote-veth 2", "remote-veth before"]
         );
+    }
+
+    #[test]
+    fn open_vswitch_is_left_out_where_it_cannot_run() {
+        let all = [Case::LocalKernel, Case::LocalOvs].map(|case| Contender { case, build: None });
+        assert_eq!(possible(all.to_vec(), false).unwrap(), all[..1]);
+        assert_eq!(possible(all[..1].to_vec(), false).unwrap(), all[..1]);
+        let words = possible(all[1..].to_vec(), false).unwrap_err().to_string();
+        assert!(words.starts_with("the cases of Open vSwitch are left out, because "), "{words}");
     }
 }

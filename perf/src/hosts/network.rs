@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{AF_PACKET, Case};
-use crate::host::cores;
+use super::{Case, Forwarder, ovs};
+use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::netns::Netns;
+use crate::host::ovs::OpenVswitch;
 use crate::host::{HostError, interrupt, io, scratch};
 use crate::live::LiveError;
 use crate::live::config::{Config, Counted, Head, UplinkLines, VnicLines, await_ports};
@@ -16,9 +17,9 @@ use crate::live::testbed::{Station, VNI, station, vtep};
 /// Of containers: what a tunnel leaves of an Ethernet's 1500.
 const MTU: u16 = 1450;
 const UNDERLAY_MTU: u16 = 1600;
-/// The switch's ends of the containers' veths, by container.
-const PORTS: [&str; 2] = ["va", "vb"];
-const UPLINK: &str = "up0";
+/// The hosts' ends of the containers' veths, by container.
+pub const PORTS: [&str; 2] = ["va", "vb"];
+pub const UPLINK: &str = "up0";
 /// Of a switch, in MiB.
 pub const MEMORY: u64 = 384;
 /// How long the containers may take to reach each other.
@@ -27,6 +28,7 @@ const REACHED: Duration = Duration::from_secs(20);
 /// Containers that reach each other. What it holds goes in this order: switches before what their ports are on.
 pub struct Network {
     daemons: Vec<Daemon>,
+    ovs: Vec<OpenVswitch>,
     pub containers: [Netns; 2],
     _hosts: Vec<Netns>,
 }
@@ -40,13 +42,13 @@ impl Network {
             true => vec![Netns::create("host1")?, Netns::create("host2")?],
         };
         let containers = [Netns::create("a")?, Netns::create("b")?];
-        let kind = case.port_kind();
+        let whole = case.leaves_segments_whole();
         for (number, (container, port)) in (1..).zip(containers.iter().zip(PORTS)) {
             let (host, (mac, ip)) = (host_of(&hosts, number), station(number));
             cable([(host, port), (container, "eth0")], MTU)?;
             container.ip(&format!("link set eth0 address {mac}"))?;
             container.ip(&format!("addr add {ip}/24 dev eth0"))?;
-            if kind == Some(AF_PACKET) {
+            if !whole {
                 leave_nothing_to_the_device(container, "eth0")?;
             }
         }
@@ -54,22 +56,27 @@ impl Network {
             cable([(one, UPLINK), (two, UPLINK)], UNDERLAY_MTU)?;
             for (number, host) in (1..).zip(&hosts) {
                 host.ip(&format!("link set {UPLINK} address {}", vtep(number).0))?;
-                if kind == Some(AF_PACKET) {
+                if !whole {
                     leave_nothing_to_the_device(host, UPLINK)?;
                 }
             }
         }
-        let mut daemons = Vec::new();
+        let (mut daemons, mut switches) = (Vec::new(), Vec::new());
         for (number, host) in (1..).zip(&hosts) {
             let far = case.is_remote().then_some(3 - number);
             let local = if far.is_some() { vec![number] } else { vec![1, 2] };
             let place = Place { host, number, local, far };
-            match kind.zip(vswitch) {
-                Some((kind, vswitch)) => daemons.push(switch(&place, kind, vswitch, folder)?),
-                None => bridge(&place)?,
+            let folder = folder.join(format!("host{number}"));
+            std::fs::create_dir(&folder).map_err(io(format!("create {}", folder.display())))?;
+            match (case.forwarder(), vswitch) {
+                (Forwarder::Switch(kind), Some(vswitch)) => {
+                    daemons.push(switch(&place, kind, vswitch, &folder)?);
+                }
+                (Forwarder::Ovs, _) => switches.push(ovs::start(&place, place.cores()?, &folder)?),
+                _ => bridge(&place)?,
             }
         }
-        let network = Self { daemons, containers, _hosts: hosts };
+        let network = Self { daemons, ovs: switches, containers, _hosts: hosts };
         let ping = format!("ping -q -c 1 -W 1 {}", station(2).1);
         let reached = interrupt::until(REACHED, || {
             Ok::<_, HostError>(network.containers[0].run(&ping).is_ok().then_some(()))
@@ -80,30 +87,52 @@ impl Network {
     }
 
     /// What each switch has counted.
-    pub fn counted(&mut self) -> Result<Vec<Counted>, LiveError> {
-        self.daemons.iter_mut().map(Counted::of).collect()
+    pub fn counted(&mut self) -> Result<NetworkCounted, LiveError> {
+        let ours = self.daemons.iter_mut().map(Counted::of).collect::<Result<_, _>>()?;
+        let ovs = self.ovs.iter().map(OpenVswitch::drops).collect::<Result<_, _>>()?;
+        Ok(NetworkCounted { ours, ovs })
     }
 
     /// What all switches dropped since then, by reason.
-    pub fn drops_since(&mut self, before: &[Counted]) -> Result<BTreeMap<String, u64>, LiveError> {
+    pub fn drops_since(&mut self, before: &NetworkCounted) -> Result<BTreeMap<String, u64>, LiveError> {
+        let after = self.counted()?;
+        let ours = after.ours.iter().zip(&before.ours).map(|(after, before)| after.drops_since(before));
+        let ovs = after.ovs.into_iter().zip(&before.ovs).map(|(mut after, before)| {
+            after.iter_mut().for_each(|(reason, count)| *count -= before.get(reason).unwrap_or(&0));
+            after.retain(|_, count| *count > 0);
+            after
+        });
         let mut drops = BTreeMap::new();
-        for (after, before) in self.counted()?.iter().zip(before) {
-            for (reason, count) in after.drops_since(before) {
-                *drops.entry(reason).or_default() += count;
-            }
+        for (reason, count) in ours.chain(ovs).flatten() {
+            *drops.entry(reason).or_default() += count;
         }
         Ok(drops)
     }
 }
 
+/// What the switches of a network have counted: all of ours, and what Open vSwitch dropped.
+pub struct NetworkCounted {
+    ours: Vec<Counted>,
+    ovs: Vec<BTreeMap<String, u64>>,
+}
+
 /// A host in its place; numbers are from 1.
-struct Place<'a> {
-    host: &'a Netns,
-    number: u8,
+pub struct Place<'a> {
+    pub host: &'a Netns,
+    pub number: u8,
     /// Its containers.
-    local: Vec<u8>,
+    pub local: Vec<u8>,
     /// The other host, whose container has the same number.
-    far: Option<u8>,
+    pub far: Option<u8>,
+}
+
+impl Place<'_> {
+    /// The cores of its switch: each forwards on one of its own, from the last one on.
+    fn cores(&self) -> Result<Cores, HostError> {
+        let available = cores::available();
+        let own = available.iter().rev().cycle().nth(usize::from(self.number - 1)).copied();
+        cores::choose(&available, own)
+    }
 }
 
 /// The host of the container with that number: its own, or the only one.
@@ -146,18 +175,13 @@ fn bridge(place: &Place<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Our switch. Each has a worker of its own core, from the last one on, and sleeps when it has nothing to do: the containers need
-/// the cores, too.
+/// Our switch. Its worker sleeps when it has nothing to do: the containers need the cores, too.
 fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Result<Daemon, LiveError> {
     let &Place { host, number, ref local, far } = place;
-    let folder = folder.join(format!("host{number}"));
-    std::fs::create_dir(&folder).map_err(io(format!("create {}", folder.display())))?;
-    let available = cores::available();
-    let own = available.iter().rev().cycle().nth(usize::from(number - 1)).copied();
-    let cores = cores::choose(&available, own)?;
+    let cores = place.cores()?;
     let prefix = scratch::file_prefix(usize::from(number));
     let netns = Some(host.name());
-    let setup = DaemonSetup { program: vswitch, folder: &folder, prefix: &prefix, cores, netns };
+    let setup = DaemonSetup { program: vswitch, folder, prefix: &prefix, cores, netns };
     let mut config = Config::new(&Head {
         prefix: &prefix,
         socket: &setup.socket(),

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::stream::TcpStream;
 use crate::compare::record::Machine;
+use crate::host::ovs;
 use crate::report::stats::Spread;
 use crate::report::table::{Table, by_name, column, number};
 
@@ -105,7 +106,8 @@ impl HostsReport {
     pub fn verdict(&self) -> Result<(), String> {
         let odd = |row: &HostsRow| {
             let mut drops = row.drops.clone();
-            drops.retain(|reason, _| !HARMLESS.contains(&reason.as_str()));
+            // Open vSwitch's are told, and its own affair.
+            drops.retain(|reason, _| !HARMLESS.contains(&reason.as_str()) && !reason.starts_with(ovs::DROP));
             (!drops.is_empty()).then(|| format!("{}: {}", row.contender, by_name(&drops)))
         };
         let odd: Vec<String> = self.rows.iter().filter_map(odd).collect();
@@ -171,6 +173,7 @@ mod tests {
     fn drops_other_than_of_full_queues_fail() {
         let full = report(&[(0, "ours", 1.0, "tx-full"), (1, "ours", 1.0, "tx-full")]);
         assert_eq!((full.rows[0].drops["tx-full"], full.verdict()), (6, Ok(())));
+        assert_eq!(report(&[(0, "ours", 1.0, "datapath_drop_upcall_error")]).verdict(), Ok(()));
         let words = report(&[(0, "ours", 1.0, "outer-checksum")]).verdict().unwrap_err();
         assert!(words.contains("ours: outer-checksum 3"), "{words}");
     }

@@ -14,12 +14,11 @@ use super::{generator, memory};
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
 use crate::host::process::said;
-use crate::host::{HostError, process};
+use crate::host::{HostError, ovs, process};
 
 /// Drivers of the kernel that hand a device to user space, and those that DPDK's own driver works beside.
 const BOUND: [&str; 8] =
     ["vfio-pci", "uio_pci_generic", "igb_uio", "uio_hv_generic", "mlx5_core", "mlx4_core", "mana", "bnxt_re"];
-const OVS: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -93,10 +92,10 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
         .iter()
         .any(|forwarder| matches!(forwarder, LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
     {
-        checks.push(if process::findable(OVS) {
+        checks.push(if process::findable(ovs::DAEMON) {
             asked("OVS", said("ovs-vswitchd", &["--version"]))
         } else {
-            there("OVS", OVS)
+            there("OVS", ovs::DAEMON)
         });
     }
     let own = format!("perf {}", env!("CARGO_PKG_VERSION"));
