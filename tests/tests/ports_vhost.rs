@@ -164,7 +164,9 @@ impl Honest {
         for (sent, came) in self.thread.join().unwrap() {
             assert!(sent > 100, "only {sent} were sent");
             let expected: Vec<u32> = (0..sent).collect();
-            assert!(came == expected, "{} of {sent} came", came.len());
+            let strays: Vec<_> =
+                came.iter().zip(&expected).filter(|(came, expected)| came != expected).take(8).collect();
+            assert!(came == expected, "{} of {sent} came; first that differ: {strays:?}", came.len());
         }
     }
 }
