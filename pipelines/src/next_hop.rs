@@ -92,9 +92,10 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    /// Groups without next hops: as many as there are indices of 16 bits, or `most` and one.
-    pub(crate) fn new(most: u32) -> Self {
-        let groups = (most as usize + 1).min(1 << 16);
+    /// Groups without next hops, for so many slots: a change may give each a new group, while those of the two changes before
+    /// are still held. As many as there are indices of 16 bits at most.
+    pub(crate) fn new(slots: u32) -> Self {
+        let groups = (3 * slots as usize + 1).min(1 << 16);
         Self { groups: (0..groups).map(|_| Group([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect() }
     }
 
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn failover_groups_tell_what_was_written() {
-        let table = NextHops::new(3);
+        let table = NextHops::new(1);
         assert_eq!(table.capacity(), 4);
         assert_eq!(table.find(1, 9), None);
         let two: [_; BUCKETS] = std::array::from_fn(|n| Some(hop(n as u16 % 2, n as u8 % 2)));

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use tests::lab::{Lab, Remote, Tenant, UNDERLAY_MTU, vpc};
+use tests::lab::{Lab, Remote, Tenant, UNDERLAY_MTU, interface_mac, vpc};
 use tests::netns::cable;
 use tests::runtime::port_count;
 use tests::{Daemon, Family, Process, Workdir, pair, traffic, wait_for};
@@ -228,6 +228,15 @@ fn active_backup(family: Family, links: &[Link]) {
         assert!(lost < OUTAGE_MS, "{lost} ms without packets");
         assert!(after[0] - before[0] > 100, "{before:?} {after:?}: the first uplink is used again");
     }
+    // Nor is the backup ever taken for where the address is, or missed: it asks for its neighbours, too.
+    let known = || lab.lab.peer.ip(&format!("neigh show {} dev up0", family.local_vtep()));
+    let first = interface_mac(&lab.lab.host, "up0");
+    assert!(known().contains(&first), "{} and not {first}", known());
+    let outage = lab.fail(Link::Near("up1"), || lab.await_uplink("up1", "down"));
+    assert!(outage < OUTAGE_MS, "{outage} ms without packets");
+    assert!(known().contains(&first), "{} and not {first}", known());
+    lab.set_link(Link::Near("up1"), true);
+    lab.await_uplink("up1", "up");
     // TCP does not notice.
     let start = Instant::now();
     std::thread::scope(|scope| {

@@ -93,8 +93,9 @@ enum UnderlayPacket {
 fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPacket {
     if is_neighbour_protocol(headers) {
         return match reply::read(head, headers) {
+            // An ARP probe (RFC 5227 section 2.1.1) is answered too: it may be how a backup asks.
             NeighbourMessage::Solicitation(q)
-                if uplink.answers_for(q.target) && !q.asker.is_unspecified() =>
+                if uplink.answers_for(q.target) && (q.asker.is_ipv4() || !q.asker.is_unspecified()) =>
             {
                 UnderlayPacket::Solicitation(q)
             }
@@ -112,7 +113,7 @@ fn classify(head: &[u8], headers: &wire::Headers, uplink: &Uplink) -> UnderlayPa
 
 /// Tells control, which knows whose MAC addresses matter: nobody becomes a neighbour by speaking.
 fn learn(events: &Events, index: u16, uplink: &Uplink, binding: Binding, claim: Claim) {
-    if binding.mac.is_station() && !uplink.owns(binding.address) {
+    if binding.mac.is_station() && !binding.address.is_unspecified() && !uplink.owns(binding.address) {
         events.push(Event::Neighbour { uplink: index, binding, claim });
     }
 }

@@ -93,4 +93,11 @@ fn failover_an_uplink_is_silent_about_addresses_that_another_one_answers_for() {
     Arc::make_mut(world.snapshot.uplinks[1].as_mut().unwrap()).silent = vec![host_v4(1).into()];
     world.expect(second, std::slice::from_ref(&ask), &[("underlay-other", 1)]);
     assert_eq!(world.one(UPLINK, &ask, &[]).0, UPLINK);
+    // A backup asks without saying where its address is, and is answered.
+    let probe = wire::build::control::arp_request((host_mac(2), std::net::Ipv4Addr::UNSPECIFIED), host_v4(1));
+    let (port, answer) = world.one(UPLINK, &probe, &[]);
+    assert_eq!(
+        (port, &answer[..6], answer[28..32].to_vec()),
+        (UPLINK, &host_mac(2).0[..], host_v4(1).octets().to_vec())
+    );
 }

@@ -200,8 +200,13 @@ impl Tap {
         let name = self.name()?;
         // SAFETY: takes no argument.
         let namespace = unsafe { self.first()?.control(libc::TUNGETDEVNETNS, 0) };
-        // Linux before 5.2 does not say.
-        let Ok(namespace) = namespace else { return with(&name) };
+        let namespace = match namespace {
+            Ok(namespace) => namespace,
+            // Linux before 5.2 does not say.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return with(&name),
+            // Not guessed: an interface of that name here may be another one.
+            Err(error) => return Err(error),
+        };
         // SAFETY: a fresh descriptor that nobody else owns.
         let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) });
         let (there, here) = (namespace.metadata()?, fs::metadata("/proc/thread-self/ns/net")?);

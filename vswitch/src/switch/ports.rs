@@ -66,9 +66,9 @@ impl Attached {
         self.mac
     }
 
-    /// It is polled, and has a link as far as its kind can tell.
+    /// It is polled, or is about to be, and has a link as far as its kind can tell.
     pub(super) fn has_link(&self) -> bool {
-        self.running && self.tx.has_link()
+        (self.running || self.fresh) && self.tx.has_link()
     }
 
     /// Whether its device takes super-frames, and its peer where that has a say.

@@ -1,7 +1,7 @@
 //! What the switch does by itself, a few times a second: it resolves next hops, takes in what workers and the watchdog
 //! report, and frees old snapshots.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use pipelines::event::{Binding, Event};
@@ -92,7 +92,10 @@ impl Switch {
             tracing::error!(%error, "offload stands still");
         }
         for probe in probes {
-            self.ask(probe);
+            // Nobody would hear it, and it takes the place of others in the worker's mailbox.
+            if self.topology.is_up(probe.uplink) {
+                self.ask(probe);
+            }
         }
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
@@ -189,9 +192,16 @@ impl Switch {
     fn ask(&mut self, probe: NeighbourProbe) {
         let Some(uplink) = self.topology.snapshot().uplink(probe.uplink) else { return };
         let mac = mac_from(uplink.mac);
+        // A question says that its asker's address is here, which is not so where another uplink answers for that: then it is an
+        // ARP probe (RFC 5227 section 2.1.1), or comes from the link-local address.
+        let speaks = uplink.answers_for(probe.source);
         let mut frame = match (probe.source, probe.target) {
-            (IpAddr::V4(source), IpAddr::V4(target)) => control::arp_request((mac, source), target),
+            (IpAddr::V4(source), IpAddr::V4(target)) => {
+                let source = if speaks { source } else { Ipv4Addr::UNSPECIFIED };
+                control::arp_request((mac, source), target)
+            }
             (IpAddr::V6(source), IpAddr::V6(target)) => {
+                let source = if speaks { source } else { mac.link_local() };
                 control::neighbour_solicitation((mac, source), target, probe.to)
             }
             _ => return,

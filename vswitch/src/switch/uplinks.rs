@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pipelines::snapshot::mac_from;
 use serde_json::json;
+use wire::MacAddr;
 use wire::build::control;
 
 use super::Switch;
@@ -28,14 +29,17 @@ struct Link {
     back: Option<Instant>,
 }
 
+/// An uplink, and an address that it answers for, with a MAC address.
+type Speaker = (u16, IpAddr, MacAddr);
+
 /// What is known of the links of uplinks.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
     links: HashMap<u16, Link>,
     /// Which uplinks answer for which of the addresses that several have.
-    speakers: HashSet<(u16, IpAddr)>,
+    speakers: HashSet<Speaker>,
     /// To be announced once more.
-    again: Vec<(Instant, u16, IpAddr)>,
+    again: Vec<(Instant, Speaker)>,
 }
 
 impl Uplinks {
@@ -52,14 +56,14 @@ impl Uplinks {
     }
 
     /// The announcements to be made now, when these are the speakers.
-    fn announcements(&mut self, speakers: HashSet<(u16, IpAddr)>, now: Instant) -> Vec<(u16, IpAddr)> {
+    fn announcements(&mut self, speakers: HashSet<Speaker>, now: Instant) -> Vec<Speaker> {
         let new: Vec<_> = speakers.difference(&self.speakers).copied().collect();
         self.speakers = speakers;
-        let (due, later) = std::mem::take(&mut self.again).into_iter().partition(|&(at, ..)| at <= now);
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.again).into_iter().partition(|&(at, _)| at <= now);
         self.again = later;
-        self.again.extend(new.iter().map(|&(index, address)| (now + ANNOUNCE_INTERVAL, index, address)));
-        let due: Vec<(Instant, u16, IpAddr)> = due;
-        let due = due.into_iter().map(|(_, index, address)| (index, address));
+        self.again.extend(new.iter().map(|&speaker| (now + ANNOUNCE_INTERVAL, speaker)));
+        let due = due.into_iter().map(|(_, speaker)| speaker);
         due.filter(|speaker| self.speakers.contains(speaker)).chain(new).collect()
     }
 }
@@ -82,6 +86,10 @@ impl Switch {
             let used = self.uplinks.follow(index, link, others, now);
             if self.topology.set_uplink(index, used, &mut self.neighbours) {
                 moved = true;
+                if !used {
+                    // Somebody may have taken this one for where its addresses are, also where it only stood by.
+                    self.uplinks.speakers.retain(|(_, address, _)| !row.owns(*address));
+                }
                 let (kind, word) =
                     if used { ("uplink-up", "is used again") } else { ("uplink-down", "has no link") };
                 tracing::warn!(uplink = row.name, others, "the uplink {word}");
@@ -90,8 +98,12 @@ impl Switch {
             }
         }
         let changed = self.topology.settle_speakers();
-        let announcements = self.uplinks.announcements(self.topology.speakers().collect(), now);
-        for (index, address) in announcements {
+        let mac =
+            |index| self.topology.snapshot().uplink(index).map_or(MacAddr::ZERO, |row| mac_from(row.mac));
+        let speakers =
+            self.topology.speakers().map(|(index, address)| (index, address, mac(index))).collect();
+        let announcements = self.uplinks.announcements(speakers, now);
+        for (index, address, _) in announcements {
             self.announce(index, address);
         }
         if changed {
@@ -155,14 +167,16 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let address = IpAddr::from([172, 16, 0, 1]);
-        let set = |index| HashSet::from([(index, address)]);
-        assert_eq!(uplinks.announcements(set(0), at(0)), [(0, address)]);
+        let mac = |index| MacAddr([2, 0, 0, 0, 0, index as u8]);
+        let one = |index| (index, address, mac(index));
+        let set = |index| HashSet::from([one(index)]);
+        assert_eq!(uplinks.announcements(set(0), at(0)), [one(0)]);
         assert!(uplinks.announcements(set(0), at(1999)).is_empty());
-        assert_eq!(uplinks.announcements(set(0), at(2000)), [(0, address)]);
+        assert_eq!(uplinks.announcements(set(0), at(2000)), [one(0)]);
         assert!(uplinks.announcements(set(0), at(9000)).is_empty());
-        assert_eq!(uplinks.announcements(set(1), at(9020)), [(1, address)]);
+        assert_eq!(uplinks.announcements(set(1), at(9020)), [one(1)]);
         // Lost again before the second time.
-        assert_eq!(uplinks.announcements(set(0), at(9040)), [(0, address)]);
-        assert_eq!(uplinks.announcements(set(0), at(20_000)), [(0, address)]);
+        assert_eq!(uplinks.announcements(set(0), at(9040)), [one(0)]);
+        assert_eq!(uplinks.announcements(set(0), at(20_000)), [one(0)]);
     }
 }

@@ -146,6 +146,8 @@ pub struct Topology {
     settled_uplinks: Vec<(u16, config::UplinkConfig)>,
     /// What slots behind VTEPs lead by.
     ways: Ways,
+    /// Slots for which there was no next-hop group left.
+    starved: Vec<u32>,
 }
 
 impl Topology {
@@ -186,6 +188,7 @@ impl Topology {
             unsettled: Vec::new(),
             settled_uplinks: Vec::new(),
             ways: Ways::default(),
+            starved: Vec::new(),
         }
     }
 
@@ -263,9 +266,20 @@ impl Topology {
         if self.settled_uplinks != self.draft.uplinks {
             uplinks::renew_neighbours(&self.settled_uplinks, &self.draft.uplinks, neighbours);
             self.settled_uplinks.clone_from(&self.draft.uplinks);
+            self.ways.keep_links(|index| self.draft.uplinks.iter().any(|(known, _)| *known == index));
             self.ways.all().into_iter().for_each(|group| self.renew_group(group, neighbours));
         }
+        self.draft.stale.append(&mut self.starved);
         self.write_stale(neighbours);
+        if !self.starved.is_empty() {
+            let (slots, groups) = (self.starved.len(), self.writer.table().next_hops().capacity());
+            tracing::error!(
+                slots,
+                groups,
+                "the next-hop groups have run out: packets to these slots are dropped as no-neighbour until a later change finds \
+                 free ones; reach VTEPs through routers, which need a group for each set of routers only"
+            );
+        }
         self.unsettled.clear();
         for slot in std::mem::take(&mut self.draft.to_free) {
             self.ways.give(slot, 0);

@@ -69,7 +69,8 @@ pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Pat
     for (index, uplink) in uplinks {
         let own = || uplink.addresses.iter().filter(|net| net.addr().is_ipv4() == destination.is_ipv4());
         let connected = |address: IpAddr| own().find(|net| net.contains(&address));
-        let shared = own().map(IpNet::addr).find(|&address| is_shared(uplinks, address));
+        // The same of all uplinks that have it, in whichever order they list theirs.
+        let shared = own().map(IpNet::addr).filter(|&address| is_shared(uplinks, address)).min();
         let Some(first) = own().next().map(IpNet::addr) else { continue };
         let routes = uplink.routes.iter().map(|route| (route.to, route.via));
         let default = |via: &IpAddr| {
@@ -176,6 +177,24 @@ mod tests {
         );
         let (peer, own) = (ip("172.16.0.2"), ip("172.16.0.1"));
         assert_eq!(told(&uplinks, "172.16.0.2"), (own, vec![(0, 1, peer, own), (1, 0, peer, own)]));
+    }
+
+    #[test]
+    fn failover_uplinks_may_list_their_addresses_in_any_order() {
+        let uplinks = uplinks(
+            r#"
+            [[uplink]]
+            name = "one"
+            port = { kind = "null" }
+            addresses = ["172.16.0.1/24", "172.16.0.9/24"]
+            [[uplink]]
+            name = "other"
+            port = { kind = "null" }
+            addresses = ["172.16.0.9/24", "172.16.0.1/24"]
+        "#,
+        );
+        let (source, paths) = told(&uplinks, "172.16.0.2");
+        assert_eq!((source, paths.len()), (ip("172.16.0.1"), 2));
     }
 
     #[test]

@@ -168,6 +168,9 @@ impl Topology {
             Place::Remote(tunnel) => tunnel.group,
             Place::Empty | Place::Local { .. } => 0,
         };
+        if group == 0 && place != Place::Empty {
+            self.starved.push(slot);
+        }
         if self.ways.give(slot, group) {
             self.renew_group(group, neighbours);
         }
@@ -183,10 +186,7 @@ impl Topology {
         let Some(ends) = TunnelEnds::new(source, remote.vtep) else { return (Place::Empty, None) };
         let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return (Place::Empty, None) };
         let groups = self.writer.table().next_hops().capacity();
-        let (group, is_new) = self.ways.group(&paths, groups).unwrap_or_else(|| {
-            tracing::error!(vtep = %remote.vtep, groups, "there are no next-hop groups left: put VTEPs behind a router");
-            (0, false)
-        });
+        let (group, is_new) = self.ways.group(&paths, groups).unwrap_or_default();
         // All uplinks of a VTEP address are of one VLAN.
         let uplink = paths.first().and_then(|path| self.draft.next.uplink(path.hop.uplink));
         let place = Place::Remote(tunnel::template(&TemplateSpec {

@@ -135,6 +135,11 @@ impl Ways {
         if news { self.of_uplink(uplink) } else { BTreeSet::new() }
     }
 
+    /// Forgets of uplinks that are gone that they could not send.
+    pub fn keep_links(&mut self, known: impl Fn(u16) -> bool) {
+        self.down.retain(|&uplink| known(uplink));
+    }
+
     /// False for an uplink that cannot send.
     pub fn is_up(&self, uplink: u16) -> bool {
         !self.down.contains(&uplink)

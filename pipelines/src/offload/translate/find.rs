@@ -9,7 +9,7 @@ use super::patterns::{Family, RoceMatch};
 use super::{OffloadRefusal, Tables};
 use crate::decide::decide;
 use crate::direction::Direction;
-use crate::flow_key::{FlowKey, Scope, outer_source_port};
+use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::qos::{Class, Leaf};
 use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
@@ -65,8 +65,8 @@ pub struct ArrivalTunnel {
     pub len: usize,
 }
 
-/// Asks the tables where packets with a key go, and checks what hardware would do otherwise.
-pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, OffloadRefusal> {
+/// Asks the tables where packets with a key and a UDP or TCP source port go, and checks what hardware would do otherwise.
+pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<ResolvedFlow, OffloadRefusal> {
     let Tables { snapshot, tree, .. } = tables;
     let source = key.addresses().ok_or(OffloadRefusal::Protocol)?.source;
     // The second VLAN id of a key is in the upper bits of its last word.
@@ -89,9 +89,9 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
     let mut bucket = 0;
     let (to, receiver) = match reading.place {
         Place::Remote(tunnel) => {
-            // Software would choose by the source port of each packet; rules have one way for the flow.
-            bucket =
-                snapshot.vlt.next_hops().representative(tunnel.group, outer_source_port(key.entropy(), 0));
+            // As software chooses, so that a flow keeps its uplink when it moves.
+            let port = snapshot.port_mix().port(snapshot.entropy(key), source_port);
+            bucket = snapshot.vlt.next_hops().representative(tunnel.group, port);
             let (uplink, _) = snapshot.way(tunnel.group, bucket).ok_or(OffloadRefusal::Unresolved)?;
             (uplink.port, None)
         }
@@ -127,7 +127,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey) -> Result<ResolvedFlow, Offlo
         Scope::Vpc(index) => {
             let receiver = receiver.ok_or(OffloadRefusal::NotForwarded)?;
             let tunnel = way_back(snapshot, index, source)?;
-            let uplink = snapshot.uplink_of(tunnel.group).ok_or(OffloadRefusal::Source)?;
+            let uplink = snapshot.uplink_of(tunnel.group).ok_or(OffloadRefusal::Unresolved)?;
             found.from = port_of(tables, uplink.port)?;
             found.leaf = Some(tree.leaf(Direction::In, receiver, class));
             found.tunnel = Some(receiving(snapshot, index, uplink, &tunnel)?);

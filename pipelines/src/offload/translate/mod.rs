@@ -189,7 +189,12 @@ impl Translator {
     /// # Errors
     /// Why it stays in software.
     pub fn plan(&mut self, tables: &Tables, selector: &FlowSelector) -> Result<ChainPlan, OffloadRefusal> {
-        let found = find(tables, &selector.key)?;
+        // Keys of RoCEv2 have none: queue pairs of one flow may differ in it.
+        let source_port = match selector.key.class() {
+            0 => selector.key.ports().source,
+            _ => selector.source_port.unwrap_or(0),
+        };
+        let found = find(tables, &selector.key, source_port)?;
         let reliable = found.decision.rcft != 0;
         // Queue pairs 0 and 1 are not connections.
         let qpn = selector.qpn.filter(|qpn| reliable && qpn.get() > 1);

@@ -133,6 +133,27 @@ fn failover_to_the_other_uplink_writes_groups_and_no_slot() {
 }
 
 #[test]
+fn failover_slots_that_found_no_group_get_one_later() {
+    // Three groups a slot: two changes hold theirs while a third one is made, and no fourth.
+    let mut lab = Lab::new(3);
+    let groups = lab.topology.writer.table().next_hops().capacity();
+    assert_eq!(groups, 10);
+    let parts = [vpc("b", 2, ""), vnic("vb", "b", 1), location(2, b'b', 2, 2, 3), location(2, b'b', 3, 3, 2)]
+        .concat();
+    for turn in 0..40u8 {
+        let mut changed = config(&[parts.clone()]);
+        changed.uplinks[0].routes =
+            vec![config::UnderlayRoute { to: "172.16.0.0/28".parse().unwrap(), via: vtep(100 + turn) }];
+        lab.set(&changed);
+        assert!(lab.topology.starved.is_empty(), "change {turn}");
+        for host in [2, 3] {
+            let Place::Remote(tunnel) = lab.place(lab.slot("b", host)) else { panic!("not behind a VTEP") };
+            assert_ne!(tunnel.group, 0);
+        }
+    }
+}
+
+#[test]
 fn failover_uplinks_of_one_metric_share_the_flows_and_both_answer() {
     let mut lab = Lab::new(32);
     lab.set(&two_uplinks(0));
