@@ -253,6 +253,12 @@ fn active_backup(family: Family, links: &[Link]) {
     lab.await_uplink("up0", "down");
     let events = lab.daemon.ctl("show events");
     assert!(events.matches("uplink up0 has no link").count() > links.len(), "{events}");
+    // Without any link everything is lost, and counted: the figures above could have been others.
+    lab.set_link(Link::Near("up1"), false);
+    lab.await_uplink("up1", "down");
+    let mut ping = lab.ping(1);
+    ping.wait(PATIENCE);
+    assert!(lost(&ping.output()) * EVERY_MS > 500 && lab.daemon.drops("link-down") > 100);
     let TwoLinks { daemon, .. } = lab;
     daemon.assert_conserved();
     daemon.stop();
