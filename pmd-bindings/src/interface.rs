@@ -270,11 +270,10 @@ pub(crate) fn in_namespace<T: Send>(
         let ret = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
         if ret == 0 { Ok(ask()) } else { Err(io::Error::last_os_error()) }
     };
-    let asked = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let visitor = std::thread::Builder::new().spawn_scoped(scope, visit)?;
         visitor.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-    });
-    asked
+    })
 }
 
 #[cfg(test)]

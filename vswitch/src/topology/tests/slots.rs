@@ -141,7 +141,7 @@ fn failover_slots_that_found_no_group_get_one_later() {
     let parts = [vpc("b", 2, ""), vnic("vb", "b", 1), location(2, b'b', 2, 2, 3), location(2, b'b', 3, 3, 2)]
         .concat();
     for turn in 0..40u8 {
-        let mut changed = config(&[parts.clone()]);
+        let mut changed = config(std::slice::from_ref(&parts));
         changed.uplinks[0].routes =
             vec![config::UnderlayRoute { to: "172.16.0.0/28".parse().unwrap(), via: vtep(100 + turn) }];
         lab.set(&changed);
