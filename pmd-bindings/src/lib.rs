@@ -44,6 +44,6 @@ pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use port::{
     ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssCapabilities, RssConfig,
-    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TapConfig, TxOffloads,
+    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TapConfig, TxOffloads, VhostConfig,
 };
 pub use queue::{RxQueue, TxQueue};

@@ -20,10 +20,15 @@ struct Pair {
     socket: PathBuf,
 }
 
+/// A port that makes the socket, for guests that leave checksums and segmentation to it.
+fn server(path: &std::path::Path, queues: u16) -> pmd::VhostConfig {
+    pmd::VhostConfig { path: path.to_owned(), is_server: true, queues, offloads: true }
+}
+
 fn pair(eal: &Eal, pool: &Mempool, guest_rx_offloads: RxOffloads, more: &str) -> Pair {
     let socket = std::env::temp_dir().join(format!("pmd-vhost-{}.sock", std::process::id()));
     let path = socket.display();
-    let vhost = Port::on_vhost_user(eal, "vhost0", &socket, true, 1).unwrap();
+    let vhost = Port::on_vhost_user(eal, "vhost0", &server(&socket, 1)).unwrap();
     let vhost = start(vhost, &PortConfig::default(), pool);
     let guest = Port::attach(eal, "net_virtio_user0", &format!("path={path},queue_size=256{more}")).unwrap();
     let tx_offloads = TxOffloads::TCP_CHECKSUM | TxOffloads::UDP_CHECKSUM | TxOffloads::TCP_TSO;
@@ -195,9 +200,9 @@ fn vhost_a_socket_is_of_one_port_and_its_number_is_free_again() {
     let pool = pool(&eal, 1023);
     let path = std::env::temp_dir().join(format!("pmd-one-{}.sock", std::process::id()));
     for _ in 0..2 {
-        let one = Port::on_vhost_user(&eal, "one", &path, true, 1).unwrap();
+        let one = Port::on_vhost_user(&eal, "one", &server(&path, 1)).unwrap();
         let (one, rx, tx) = start(one, &PortConfig::default(), &pool);
-        let other = Port::on_vhost_user(&eal, "other", &path, true, 1).unwrap();
+        let other = Port::on_vhost_user(&eal, "other", &server(&path, 1)).unwrap();
         let (other, error) = other.start(&PortConfig::default(), &pool).unwrap_err();
         assert!(error.to_string().contains("another port has"), "{error}");
         other.detach().unwrap();
@@ -206,7 +211,7 @@ fn vhost_a_socket_is_of_one_port_and_its_number_is_free_again() {
         assert!(!path.exists());
     }
     let long = std::path::PathBuf::from("/run/".to_owned() + &"x".repeat(103));
-    assert!(Port::on_vhost_user(&eal, "long", &long, true, 1).is_err());
+    assert!(Port::on_vhost_user(&eal, "long", &server(&long, 1)).is_err());
     assert_eq!(pmd::vhost::too_many(511, 1), None);
     assert_eq!(pmd::vhost::too_many(511, 2), Some((1024, 1023)));
 }
@@ -216,7 +221,7 @@ fn vhost_more_pairs_than_the_port_has_are_all_heard() {
     let eal = eal();
     let pool = pool(&eal, 4095);
     let socket = std::env::temp_dir().join(format!("pmd-pairs-{}.sock", std::process::id()));
-    let vhost = Port::on_vhost_user(&eal, "vhost0", &socket, true, 2).unwrap();
+    let vhost = Port::on_vhost_user(&eal, "vhost0", &server(&socket, 2)).unwrap();
     let (vhost, mut rx, tx) = start(vhost, &two_queues(), &pool);
     assert_eq!(vhost.read_queues(), Some(vec![false, false]), "nobody is there yet");
     let args = format!("path={},queue_size=256,queues=5,cq=1", socket.display());
@@ -247,7 +252,7 @@ fn repair_the_queues_that_a_guest_enables_are_told() {
     let eal = eal();
     let pool = pool(&eal, 4095);
     let socket = std::env::temp_dir().join(format!("pmd-queues-{}.sock", std::process::id()));
-    let vhost = Port::on_vhost_user(&eal, "vhost0", &socket, true, 2).unwrap();
+    let vhost = Port::on_vhost_user(&eal, "vhost0", &server(&socket, 2)).unwrap();
     let (vhost, rx, tx) = start(vhost, &two_queues(), &pool);
     for queues in [1u16, 2] {
         let args = format!("path={},queue_size=256,queues=2,cq=1", socket.display());

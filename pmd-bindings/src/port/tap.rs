@@ -30,6 +30,8 @@ pub struct TapConfig {
     pub mac: Option<MacAddr>,
     /// The interface stays when the port goes, once that was started.
     pub persist: bool,
+    /// The kernel leaves checksums and segmentation to the port; else frames come as they are on a wire.
+    pub offloads: bool,
 }
 
 /// The interface behind a port.

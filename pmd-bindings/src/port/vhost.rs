@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wire::MacAddr;
@@ -18,6 +18,19 @@ use crate::vhost::{Open, Socket};
 
 /// The longest path of a Unix socket (unix(7)), without the zero at its end.
 const LONGEST_PATH: usize = 107;
+
+/// How a vhost-user port is opened.
+#[derive(Clone, Debug)]
+pub struct VhostConfig {
+    /// The socket.
+    pub path: PathBuf,
+    /// The port makes the socket, and its peer connects to it; else the other way round.
+    pub is_server: bool,
+    /// Pairs of virtqueues.
+    pub queues: u16,
+    /// Guests may leave checksums and segmentation to the port; else their frames come as they are on a wire.
+    pub offloads: bool,
+}
 
 /// The socket that a port is, and its queues.
 #[derive(Clone, Debug)]
@@ -87,14 +100,8 @@ impl Port {
     ///
     /// # Errors
     /// [`PortError::Name`] for a path that no socket can have, [`PortError::LimitReached`].
-    pub fn on_vhost_user(
-        eal: &Eal,
-        name: &str,
-        path: &Path,
-        is_server: bool,
-        queues: u16,
-    ) -> Result<Self, PortError> {
-        let bytes = path.as_os_str().as_bytes();
+    pub fn on_vhost_user(eal: &Eal, name: &str, config: &VhostConfig) -> Result<Self, PortError> {
+        let bytes = config.path.as_os_str().as_bytes();
         let why = match bytes.len() {
             0 => Some("the path of its socket is empty"),
             length if length > LONGEST_PATH => Some("the path of its socket is over 107 bytes long"),
@@ -105,7 +112,8 @@ impl Port {
         if let Some(why) = why {
             return Err(bad(why));
         }
-        let socket = VhostSocket { socket: Socket { path, is_server }, queues };
+        let socket = Socket { path, is_server: config.is_server, offloads: config.offloads };
+        let socket = VhostSocket { socket, queues: config.queues };
         Ok(Self { claim: Claim::without_ethdev(eal, name, Kind::Vhost(socket))? })
     }
 

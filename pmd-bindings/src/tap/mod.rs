@@ -71,14 +71,14 @@ unsafe fn control(fd: i32, operation: libc::Ioctl, argument: libc::c_ulong) -> i
 }
 
 impl Queue {
-    fn open(iface: &str) -> io::Result<Self> {
+    fn open(iface: &str, offloads: bool) -> io::Result<Self> {
         let queue = Self { fd: attach(iface, libc::IFF_VNET_HDR)?, counters: Counters::default() };
         // Whoever had a persistent one before may have had longer headers.
         let mut length = VNET_BYTES as libc::c_int;
         // SAFETY: reads a number.
         unsafe { queue.control(libc::TUNSETVNETHDRSZ, (&raw mut length) as libc::c_ulong) }?;
         // SAFETY: the argument is a number.
-        unsafe { queue.control(libc::TUNSETOFFLOAD, OFFLOADS.into()) }?;
+        unsafe { queue.control(libc::TUNSETOFFLOAD, if offloads { OFFLOADS.into() } else { 0 }) }?;
         Ok(queue)
     }
 
@@ -123,7 +123,8 @@ impl Tap {
     /// # Errors
     /// The kernel's refusal: as [`attach`], or `E2BIG` for too many queues.
     pub fn open(config: &TapConfig) -> io::Result<Self> {
-        let queues = (0..config.queues.max(1)).map(|_| Queue::open(&config.iface).map(Arc::new));
+        let queues =
+            (0..config.queues.max(1)).map(|_| Queue::open(&config.iface, config.offloads).map(Arc::new));
         let tap = Self { queues: queues.collect::<io::Result<_>>()? };
         if let Some(mac) = config.mac {
             tap.set_mac(mac)?;

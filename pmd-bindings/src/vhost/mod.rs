@@ -66,6 +66,8 @@ mod feature {
     pub const GUEST_UFO: u64 = 1 << 10;
     pub const HOST_UFO: u64 = 1 << 14;
     pub const RING_PACKED: u64 = 1 << 34;
+    /// What a guest leaves to its device: checksums (CSUM), and TCP segments (HOST_TSO4, HOST_TSO6, HOST_ECN).
+    pub const LEFT_TO_US: u64 = 1 << 0 | 1 << 11 | 1 << 12 | 1 << 13;
     /// A guest with all of them takes super-frames.
     pub const SUPER_FRAMES: u64 = GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6;
 }
@@ -242,6 +244,8 @@ pub(crate) struct Socket {
     pub path: CString,
     /// We make it; else we connect to it, again and again until somebody is there.
     pub is_server: bool,
+    /// Guests may leave checksums and segmentation to us.
+    pub offloads: bool,
 }
 
 impl Socket {
@@ -293,7 +297,10 @@ impl Open {
             WAITED_FOR.fetch_add(socket.descriptors(), Ordering::Relaxed);
             open = Some(Self { socket: socket.clone(), device });
             // Fragments of datagrams that nobody is ever asked for.
-            let unwanted = feature::GUEST_UFO | feature::HOST_UFO;
+            let mut unwanted = feature::GUEST_UFO | feature::HOST_UFO;
+            if !socket.offloads {
+                unwanted |= feature::LEFT_TO_US;
+            }
             // SAFETY: a C string; the socket was registered.
             if unsafe { sys::rte_vhost_driver_disable_features(path, unwanted) } != 0 {
                 return Some("choose its features");

@@ -31,7 +31,7 @@ mod virtio_user;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use pmd::{Eal, Port, PortError, TapConfig};
+use pmd::{Eal, Port, PortError, TapConfig, VhostConfig};
 
 use crate::config::{PortSpec, secret};
 pub use access::SocketAccess;
@@ -55,6 +55,9 @@ pub struct OpenRequest<'a> {
     pub queues: u16,
     /// The MTU that the port is to have; as it is when not given.
     pub mtu: Option<u16>,
+    /// A device of ours (`offload = "simulated"`) stands before its receive queues. As in front of a NIC's e-switch there are
+    /// neither super-frames nor unfinished checksums: peers are offered to leave neither to the port.
+    pub before_device: bool,
 }
 
 /// A port as opened: stopped, and ready to start.
@@ -114,7 +117,7 @@ enum DeviceSpec {
     /// A tap, without an ethdev.
     Tap(TapConfig),
     /// A vhost-user socket, without an ethdev.
-    VhostUser { path: PathBuf, is_server: bool, queues: u16 },
+    VhostUser(VhostConfig),
     /// A port made of rings.
     Rings(ring::PortRings),
 }
@@ -224,9 +227,9 @@ fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'
         DeviceSpec::Tap(config) => {
             Port::on_tap(eal, &format!("tap{unique}"), &config).map_err(|error| (None, error))
         }
-        DeviceSpec::VhostUser { path, is_server, queues } => {
+        DeviceSpec::VhostUser(config) => {
             let name = format!("vhost{unique}");
-            Port::on_vhost_user(eal, &name, &path, is_server, queues).map_err(|error| (None, error))
+            Port::on_vhost_user(eal, &name, &config).map_err(|error| (None, error))
         }
         DeviceSpec::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
     }

@@ -22,8 +22,13 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePl
     if pmd::interface::index(&spec.iface).is_ok() {
         check_free(&spec.iface)?;
     }
-    let config =
-        TapConfig { iface: spec.iface.clone(), queues: spec.queues, mac: spec.mac, persist: spec.persist };
+    let config = TapConfig {
+        iface: spec.iface.clone(),
+        queues: spec.queues,
+        mac: spec.mac,
+        persist: spec.persist,
+        offloads: !opening.request.before_device,
+    };
     let traits = Traits { mtu: MtuControl::Device, ..Traits::without_ethdev(spec.queues) };
     Ok(DevicePlan::new(DeviceSpec::Tap(config), traits))
 }

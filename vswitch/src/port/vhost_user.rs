@@ -6,6 +6,7 @@
 
 use super::{DevicePlan, DeviceSpec, OpenError, Opening, SocketAccess, Traits, preflight};
 use crate::config::port_spec::VhostUserPort;
+use pmd::VhostConfig;
 
 pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenError> {
     let end = if spec.server { "server" } else { "client" };
@@ -15,9 +16,13 @@ pub(super) fn plan(spec: &VhostUserPort, opening: &mut Opening<'_>) -> Result<De
     } else {
         preflight::socket_to_await(&spec.path)?;
     }
-    let device =
-        DeviceSpec::VhostUser { path: spec.path.clone(), is_server: spec.server, queues: spec.queues };
-    let mut plan = DevicePlan::new(device, Traits::without_ethdev(spec.queues));
+    let config = VhostConfig {
+        path: spec.path.clone(),
+        is_server: spec.server,
+        queues: spec.queues,
+        offloads: !opening.request.before_device,
+    };
+    let mut plan = DevicePlan::new(DeviceSpec::VhostUser(config), Traits::without_ethdev(spec.queues));
     plan.socket = spec.server.then(|| spec.path.clone());
     plan.access = SocketAccess::of(spec)?;
     Ok(plan)

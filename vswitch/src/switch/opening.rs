@@ -282,7 +282,13 @@ fn helper() -> io::Result<Helper> {
 fn open(order: OpenOrder) -> Result<Ready, PortsError> {
     let queues = order.wanted.rx_queues.unwrap_or(order.workers);
     let queues = queues.max(order.wanted.tx_queues.unwrap_or(order.workers));
-    let request = OpenRequest { name: &order.name, unique: order.unique, queues, mtu: order.wanted.mtu };
+    let request = OpenRequest {
+        name: &order.name,
+        unique: order.unique,
+        queues,
+        mtu: order.wanted.mtu,
+        before_device: order.wanted.offload == Some(OffloadDevice::Simulated),
+    };
     let opened = port::open(&order.eal, &order.wanted.spec, &request)
         .map_err(|source| PortsError::Open { name: order.name.clone(), source })?;
     start(opened, order)

@@ -72,7 +72,7 @@ impl Lab {
     ) -> Result<port::OpenedPort, OpenError> {
         self.unique += 1;
         let name = format!("p{}", self.unique);
-        let request = OpenRequest { name: &name, unique: self.unique, queues, mtu };
+        let request = OpenRequest { name: &name, unique: self.unique, queues, mtu, before_device: false };
         port::open(&self.eal, &spec(toml), &request)
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::offload::{OffloadConfig, SimulatedConfig, SimulatedNic, Steering};
+use super::super::network::VnicPort;
+use super::super::offload::{OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedNic, Steering};
+use super::super::port_spec::PortSpec;
 use super::super::units::show_duration;
 use super::Checker;
 
@@ -78,5 +80,22 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     }
     for (key, message) in faults {
         checker.fail(format!("offload.{key}"), message);
+    }
+    let uplinks = checker.config.uplinks.iter().enumerate();
+    let uplinks = uplinks.map(|(at, uplink)| (format!("uplink[{at}]"), &uplink.port, uplink.offload));
+    let vnics = checker.config.vnics.iter().enumerate();
+    let vnics = vnics.filter_map(|(at, vnic)| match &vnic.port {
+        VnicPort::Own(port) => Some((format!("vnic[{at}]"), port, vnic.offload)),
+        VnicPort::Trunk(_) => None,
+    });
+    let before_veth = uplinks.chain(vnics).filter(|(_, port, offload)| {
+        matches!(port, PortSpec::Veth(_)) && *offload == Some(OffloadDevice::Simulated)
+    });
+    for path in before_veth.map(|(path, ..)| path).collect::<Vec<_>>() {
+        let text = format!(
+            "{path}: offload = \"simulated\" stands for an e-switch, which sees frames as they are on the wire, and a kernel hands a \
+             port of kind veth super-frames and unfinished checksums; use a port of kind tap or af-packet, or leave offload out"
+        );
+        checker.fail(format!("{path}.offload"), text);
     }
 }

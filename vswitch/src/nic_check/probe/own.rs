@@ -60,7 +60,7 @@ fn ask(device: &Device, config: &Config, talk: &mut Talk<'_>) -> Result<(), Stri
     let pool = Mempool::new(&eal, &pool).map_err(|error| error.to_string())?;
     talk.stage("the device was opened");
     let wanted = WantedDevice::of(Some(config), device.name());
-    let request = OpenRequest { name: device.name(), unique: 0, queues: 1, mtu: None };
+    let request = OpenRequest { name: device.name(), unique: 0, queues: 1, mtu: None, before_device: false };
     let spec = wanted.spec.unwrap_or_else(|| spec(device));
     let opened = port::open(&eal, &spec, &request).map_err(|error| error.to_string())?;
     talk.stage("the device was started for rules");
