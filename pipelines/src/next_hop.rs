@@ -84,11 +84,11 @@ impl LinkHeader {
 
 /// The buckets of a group, in a cache line of their own.
 #[repr(C, align(64))]
-struct Group([AtomicU64; BUCKETS]);
+struct Buckets([AtomicU64; BUCKETS]);
 
 /// The groups. Written by [`VltWriter`](crate::vlt::VltWriter) alone.
 pub struct NextHops {
-    groups: Box<[Group]>,
+    groups: Box<[Buckets]>,
 }
 
 impl NextHops {
@@ -96,7 +96,7 @@ impl NextHops {
     /// are still held. As many as there are indices of 16 bits at most.
     pub(crate) fn new(slots: u32) -> Self {
         let groups = (3 * slots as usize + 1).min(1 << 16);
-        Self { groups: (0..groups).map(|_| Group([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect() }
+        Self { groups: (0..groups).map(|_| Buckets([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect() }
     }
 
     /// The bucket of packets with an outer source port.

@@ -15,7 +15,7 @@ use crate::config::{
 };
 use crate::console::{Args, CommandError, Output, Table};
 use crate::topology::Topology;
-use crate::topology::paths::Path;
+use crate::topology::paths::RankedHop;
 use crate::view;
 
 pub(super) fn commands() -> Vec<Entry> {
@@ -263,7 +263,7 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 /// The next hops to a VTEP, in the order of preference; where there are several, with their uplinks.
 fn next_hops(topology: &Topology, snapshot: &Snapshot, vtep: IpAddr) -> String {
     let paths = topology.paths(vtep).map(|found| found.paths).unwrap_or_default();
-    let one = |path: &Path| match snapshot.uplink(path.hop.uplink) {
+    let one = |path: &RankedHop| match snapshot.uplink(path.hop.uplink) {
         Some(uplink) if paths.len() > 1 => format!("{} ({})", path.hop.address, uplink.name),
         _ => path.hop.address.to_string(),
     };

@@ -22,7 +22,7 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// An uplink's link.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct LinkWatch {
     /// Flows go by it.
     used: bool,
     /// Since when it has been there again without being used.
@@ -35,7 +35,7 @@ type Speaker = (u16, IpAddr, MacAddr);
 /// What is known of the links of uplinks.
 #[derive(Debug, Default)]
 pub(super) struct Uplinks {
-    links: HashMap<u16, Link>,
+    links: HashMap<u16, LinkWatch>,
     /// Which uplinks answer for which of the addresses that several have.
     speakers: HashSet<Speaker>,
     /// To be announced once more.
@@ -45,9 +45,9 @@ pub(super) struct Uplinks {
 impl Uplinks {
     /// Whether an uplink is to be used now. `others`: another one takes its flows while it is not.
     fn follow(&mut self, index: u16, up: bool, others: bool, now: Instant) -> bool {
-        let link = self.links.entry(index).or_insert(Link { used: up, back: None });
+        let link = self.links.entry(index).or_insert(LinkWatch { used: up, back: None });
         if !up {
-            *link = Link { used: false, back: None };
+            *link = LinkWatch { used: false, back: None };
         } else if !link.used {
             let back = *link.back.get_or_insert(now);
             link.used = !others || now.saturating_duration_since(back) >= STEADY;

@@ -256,7 +256,7 @@ impl Topology {
     }
 
     /// The ways to a VTEP, if an uplink has one.
-    pub fn paths(&self, vtep: IpAddr) -> Option<paths::Paths> {
+    pub fn paths(&self, vtep: IpAddr) -> Option<paths::TunnelPaths> {
         paths::paths(&self.draft.uplinks, vtep)
     }
 

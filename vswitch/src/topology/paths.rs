@@ -24,7 +24,7 @@ pub struct NextHop {
 
 /// One of the ways to a VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Path {
+pub struct RankedHop {
     /// 0 for those that are used while they can be, 1 for those that come next, and so on.
     pub rank: u8,
     /// Where it begins.
@@ -33,14 +33,14 @@ pub struct Path {
 
 /// All ways to a VTEP, the preferred ones first; never none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
+pub struct TunnelPaths {
     /// The own address that tunnels to the VTEP have, whichever way they take.
     pub source: IpAddr,
     /// The ways.
-    pub paths: Vec<Path>,
+    pub paths: Vec<RankedHop>,
 }
 
-impl Paths {
+impl TunnelPaths {
     /// The first of the preferred next hops.
     pub fn first(&self) -> Option<NextHop> {
         self.paths.first().map(|path| path.hop)
@@ -64,7 +64,7 @@ struct Candidate {
 
 /// The ways to an address, by uplinks with their indices. Those whose tunnels would have another own address than the best
 /// one's are left out: nobody at the other end would know them.
-pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Paths> {
+pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<TunnelPaths> {
     let mut found: Vec<Candidate> = Vec::new();
     for (index, uplink) in uplinks {
         let own = || uplink.addresses.iter().filter(|net| net.addr().is_ipv4() == destination.is_ipv4());
@@ -95,15 +95,15 @@ pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Pat
     found.retain(|candidate| candidate.source == source);
     let mut orders: Vec<_> = found.iter().map(|candidate| candidate.order).collect();
     orders.dedup();
-    let mut paths: Vec<Path> = Vec::new();
+    let mut paths: Vec<RankedHop> = Vec::new();
     for candidate in &found {
         // A router may be the next hop of a route and of the default one: the better of them counts.
         if paths.iter().all(|path| path.hop != candidate.hop) {
             let rank = orders.iter().take_while(|&&order| order != candidate.order).count().min(255) as u8;
-            paths.push(Path { rank, hop: candidate.hop });
+            paths.push(RankedHop { rank, hop: candidate.hop });
         }
     }
-    Some(Paths { source, paths })
+    Some(TunnelPaths { source, paths })
 }
 
 #[cfg(test)]

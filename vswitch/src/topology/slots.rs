@@ -12,7 +12,7 @@ use pipelines::vlt::{Place, SlotRef};
 use pipelines::vtep::Vtep;
 use wire::MacAddr;
 
-use super::paths::{NextHop, Paths};
+use super::paths::{NextHop, TunnelPaths};
 use super::uplinks::is_configured;
 use super::{Draft, Topology, TopologyError};
 use crate::topology::underlay::Neighbours;
@@ -181,7 +181,7 @@ impl Topology {
 
     /// What a slot is to say, and its next-hop group when that is new.
     fn place(&mut self, remote: Remote) -> (Place, Option<u16>) {
-        let Some(Paths { source, paths }) = self.paths(remote.vtep) else { return (Place::Empty, None) };
+        let Some(TunnelPaths { source, paths }) = self.paths(remote.vtep) else { return (Place::Empty, None) };
         let vtep = self.vtep_number(remote.vtep);
         let Some(ends) = TunnelEnds::new(source, remote.vtep) else { return (Place::Empty, None) };
         let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return (Place::Empty, None) };

@@ -11,13 +11,13 @@ use std::net::IpAddr;
 use pipelines::next_hop::{BUCKETS, ResolvedHop};
 use wire::MacAddr;
 
-use super::paths::{NextHop, Path};
+use super::paths::{NextHop, RankedHop};
 use super::slots::LOWEST;
 
 /// A group that is in use.
 #[derive(Debug)]
-struct Group {
-    paths: Vec<Path>,
+struct GroupUse {
+    paths: Vec<RankedHop>,
     /// How many slots have it.
     slots: u32,
 }
@@ -25,8 +25,8 @@ struct Group {
 /// All groups.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
-    groups: HashMap<u16, Group>,
-    by_paths: HashMap<Vec<Path>, u16>,
+    groups: HashMap<u16, GroupUse>,
+    by_paths: HashMap<Vec<RankedHop>, u16>,
     /// By uplink, address of a next hop, group.
     by_hop: BTreeSet<(u16, IpAddr, u16)>,
     /// Indices beyond this one were never used.
@@ -45,7 +45,7 @@ pub(super) struct Ways {
 impl Ways {
     /// The group of some paths, and whether it is new: then its buckets are to be written. `None` when there are as many as
     /// there can be.
-    pub fn group(&mut self, paths: &[Path], capacity: usize) -> Option<(u16, bool)> {
+    pub fn group(&mut self, paths: &[RankedHop], capacity: usize) -> Option<(u16, bool)> {
         if let Some(&group) = self.by_paths.get(paths) {
             return Some((group, false));
         }
@@ -59,7 +59,7 @@ impl Ways {
         };
         self.by_paths.insert(paths.to_vec(), group);
         self.by_hop.extend(paths.iter().map(|path| (path.hop.uplink, path.hop.address, group)));
-        self.groups.insert(group, Group { paths: paths.to_vec(), slots: 0 });
+        self.groups.insert(group, GroupUse { paths: paths.to_vec(), slots: 0 });
         self.idle.push(group);
         Some((group, true))
     }
@@ -180,9 +180,9 @@ impl Ways {
 mod tests {
     use super::*;
 
-    fn path(rank: u8, uplink: u16) -> Path {
+    fn path(rank: u8, uplink: u16) -> RankedHop {
         let address = IpAddr::from([172, 16, uplink as u8, 2]);
-        Path { rank, hop: NextHop { uplink, address, source: IpAddr::from([172, 16, uplink as u8, 1]) } }
+        RankedHop { rank, hop: NextHop { uplink, address, source: IpAddr::from([172, 16, uplink as u8, 1]) } }
     }
 
     fn mac(hop: NextHop) -> Option<MacAddr> {
@@ -216,7 +216,7 @@ mod tests {
     fn failover_moves_the_flows_of_the_lost_path_only() {
         let mut ways = Ways::default();
         for n in 2..=5u16 {
-            let paths: Vec<Path> = (0..n).map(|uplink| path(0, uplink)).collect();
+            let paths: Vec<RankedHop> = (0..n).map(|uplink| path(0, uplink)).collect();
             let (group, _) = ways.group(&paths, 64).unwrap();
             let before = uplinks(&ways.buckets(group, mac));
             assert!((0..n).all(|uplink| before.contains(&uplink)));
