@@ -96,7 +96,9 @@ impl NextHops {
     /// are still held. As many as there are indices of 16 bits at most.
     pub(crate) fn new(slots: u32) -> Self {
         let groups = (3 * slots as usize + 1).min(1 << 16);
-        Self { groups: (0..groups).map(|_| Buckets([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect() }
+        Self {
+            groups: (0..groups).map(|_| Buckets([const { AtomicU64::new(UNRESOLVED) }; BUCKETS])).collect(),
+        }
     }
 
     /// The bucket of packets with an outer source port.

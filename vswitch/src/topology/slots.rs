@@ -181,7 +181,9 @@ impl Topology {
 
     /// What a slot is to say, and its next-hop group when that is new.
     fn place(&mut self, remote: Remote) -> (Place, Option<u16>) {
-        let Some(TunnelPaths { source, paths }) = self.paths(remote.vtep) else { return (Place::Empty, None) };
+        let Some(TunnelPaths { source, paths }) = self.paths(remote.vtep) else {
+            return (Place::Empty, None);
+        };
         let vtep = self.vtep_number(remote.vtep);
         let Some(ends) = TunnelEnds::new(source, remote.vtep) else { return (Place::Empty, None) };
         let Some(vpc) = self.draft.next.vpc(remote.vpc) else { return (Place::Empty, None) };

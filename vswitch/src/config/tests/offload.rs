@@ -23,6 +23,21 @@ fn it_reads_with_defaults_and_in_full() {
 }
 
 #[test]
+fn veth_ports_are_refused_behind_a_simulated_device() {
+    let with = |kind: &str| {
+        let port =
+            format!("port = {{ kind = \"{kind}\", iface = \"e0\" }}\naddresses = [\"172.16.0.1/24\"]\n");
+        Config::parse(&format!("[[uplink]]\nname = \"up\"\n{port}offload = \"simulated\"\n"), "f")
+    };
+    with("tap").unwrap();
+    let errors = with("veth").unwrap_err().to_string();
+    assert!(
+        errors.contains("f:5:11") && errors.contains("super-frames") && errors.contains("kind tap"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_at_its_place() {
     for (line, words) in [
         ("hot-packets = 0", "above 0"),

@@ -198,6 +198,11 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
     }
 }
 
+/// A simulated device where one may stand before a port.
+fn device(port: &PortSpec, wanted: bool) -> Option<OffloadDevice> {
+    (wanted && !matches!(port, PortSpec::Veth(_))).then_some(OffloadDevice::Simulated)
+}
+
 /// Valid networks: some uplinks, VPCs with the same prefixes, vNICs on ports and trunks, locations.
 pub(super) fn networks() -> impl Strategy<Value = Config> {
     let counts = (1usize..3, 0usize..4, 0usize..6, 0usize..6);
@@ -230,7 +235,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     neighbours: vec![StaticNeighbour { ip: v4(2), mac: station(2) }],
                     rx_queues: flag.then_some(2),
                     tx_queues: None,
-                    offload: flag.then_some(OffloadDevice::Simulated),
+                    offload: device(&port(pick(n), n as u16, flag), flag),
                 });
             }
             for n in 0..vpcs {
@@ -278,7 +283,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                         },
                         vlan: (!own).then_some(id),
                         queues: own.then_some(1),
-                        offload: (own && flag).then_some(OffloadDevice::Simulated),
+                        offload: device(&port(pick(m), id, flag), own && flag),
                         qp_quota: [None, Some(7.into()), Some(share(1 + m as u32))][pick(m + 7) % 3].clone(),
                         refuse: [None, Some(Refuse::Drop), Some(Refuse::Reject)][pick(m + 9) % 3],
                         qos: VnicQos {
