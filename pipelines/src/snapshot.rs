@@ -26,11 +26,13 @@
 //!
 //! The count of a cell is never set back while workers run.
 
+mod uplink;
 mod vpc;
 
+pub use uplink::Uplink;
 pub use vpc::{Prefix, RouteTarget, Subnet, Vpc};
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::MacAddr;
@@ -39,7 +41,6 @@ use crate::ecn::EcnEncap;
 use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
 use crate::flow_key::{FlowKey, PortMix};
-use crate::next_hop::{BUCKETS, HopWord, LinkSource};
 use crate::qos::{QueueLimits, RedProfile};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
@@ -173,51 +174,6 @@ impl Vnic {
 #[inline]
 fn follows_from(mac: MacAddr, address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address == mac.link_local())
-}
-
-/// A port on the underlay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Uplink {
-    /// Name in config, console and metrics.
-    pub name: String,
-    /// Port that its packets leave by and come from.
-    pub port: PortIndex,
-    /// Its MAC address, as [`MacAddr::to_u64`].
-    pub mac: u64,
-    /// The same, as frames have it.
-    pub source: LinkSource,
-    /// VTEP addresses, IPv4.
-    pub v4: Vec<Ipv4Addr>,
-    /// VTEP addresses, IPv6; link-local ones included.
-    pub v6: Vec<Ipv6Addr>,
-    /// Largest outer IP packet.
-    pub mtu: u16,
-    /// VLAN of the underlay.
-    pub vlan: Option<u16>,
-    /// Accept and send zero UDP checksums over IPv6.
-    pub udp6_zero_checksum: bool,
-    /// Those of its addresses that another uplink has too and answers for.
-    pub silent: Vec<IpAddr>,
-    /// Where non-VTEP traffic goes, or [`NO_PORT`].
-    pub punt: PortIndex,
-    /// Largest IP packet that goes there.
-    pub punt_mtu: u16,
-}
-
-impl Uplink {
-    /// True when the address is one of this uplink's.
-    #[inline]
-    pub fn owns(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.v4.contains(&address),
-            IpAddr::V6(address) => self.v6.contains(&address),
-        }
-    }
-
-    /// True when it tells others that an address is here.
-    pub fn answers_for(&self, address: IpAddr) -> bool {
-        self.owns(address) && (self.silent.is_empty() || !self.silent.contains(&address))
-    }
 }
 
 /// What a location is looked up by.
@@ -387,24 +343,6 @@ impl Snapshot {
     #[inline]
     pub fn vpc(&self, index: u32) -> Option<&Vpc> {
         self.vpcs.get(index as usize)?.as_deref()
-    }
-
-    /// An uplink by index.
-    #[inline(always)]
-    pub fn uplink(&self, index: u16) -> Option<&Uplink> {
-        self.uplinks.get(usize::from(index))?.as_deref()
-    }
-
-    /// The way of packets with an outer source port through a tunnel: the uplink, and the next hop there.
-    #[inline(always)]
-    pub fn way(&self, group: u16, source_port: u16) -> Option<(&Uplink, HopWord)> {
-        let hop = self.vlt.next_hops().word(group, source_port);
-        Some((self.uplink(hop.uplink())?, hop))
-    }
-
-    /// An uplink that packets of a next-hop group go by. All of a group have one MTU, one VLAN and one policy on checksums.
-    pub fn uplink_of(&self, group: u16) -> Option<&Uplink> {
-        (0..BUCKETS as u16).find_map(|port| self.way(group, port)).map(|(uplink, _)| uplink)
     }
 
     /// True while a port is for something here, or something here leads to it. Its index must not be given to another
