@@ -40,13 +40,6 @@ pub struct TunnelPaths {
     pub paths: Vec<RankedHop>,
 }
 
-impl TunnelPaths {
-    /// The first of the preferred next hops.
-    pub fn first(&self) -> Option<NextHop> {
-        self.paths.first().map(|path| path.hop)
-    }
-}
-
 /// True for an address that a second uplink has, too: their common VTEP address.
 pub fn is_shared(uplinks: &[(u16, UplinkConfig)], address: IpAddr) -> bool {
     let has = |(_, uplink): &&(u16, UplinkConfig)| uplink.addresses.iter().any(|net| net.addr() == address);
@@ -140,8 +133,9 @@ mod tests {
         "#,
         );
         let via = |to| {
-            let hop = paths(&uplinks, ip(to)).and_then(|paths| paths.first());
-            hop.map(|hop| (hop.uplink, hop.address, hop.source))
+            let found = paths(&uplinks, ip(to))?;
+            let hop = found.paths[0].hop;
+            Some((hop.uplink, hop.address, hop.source))
         };
         assert_eq!(via("172.16.0.2"), Some((0, ip("172.16.0.2"), ip("172.16.0.1"))));
         assert_eq!(via("10.9.0.1"), Some((0, ip("172.16.0.9"), ip("172.16.0.1"))));

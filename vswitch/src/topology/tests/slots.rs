@@ -1,5 +1,6 @@
 //! Slots of the VLT: taken, freed, and written when a next hop or a location changes.
 
+use super::super::paths::{NextHop, RankedHop};
 use super::*;
 
 #[test]
@@ -132,25 +133,44 @@ fn failover_to_the_other_uplink_writes_groups_and_no_slot() {
     assert_eq!(lab.topology.snapshot().cells, cells, "no decision became stale");
 }
 
+/// One VTEP behind a router that each turn has another address: so each change gives its slot a new group.
+fn by_router(turn: u8) -> Config {
+    let mut changed = config(&[vpc("b", 2, ""), vnic("vb", "b", 1), location(2, b'b', 2, 2, 3)]);
+    changed.uplinks[0].routes =
+        vec![config::UnderlayRoute { to: "172.16.0.0/28".parse().unwrap(), via: vtep(100 + turn) }];
+    changed
+}
+
 #[test]
-fn failover_slots_that_found_no_group_get_one_later() {
-    // Three groups a slot: two changes hold theirs while a third one is made, and no fourth.
+fn failover_groups_suffice_for_changes_of_all_ways_in_a_row() {
+    // Three for each slot: two changes hold theirs while a third one is made.
     let mut lab = Lab::new(3);
-    let groups = lab.topology.writer.table().next_hops().capacity();
-    assert_eq!(groups, 10);
-    let parts = [vpc("b", 2, ""), vnic("vb", "b", 1), location(2, b'b', 2, 2, 3), location(2, b'b', 3, 3, 2)]
-        .concat();
-    for turn in 0..40u8 {
-        let mut changed = config(std::slice::from_ref(&parts));
-        changed.uplinks[0].routes =
-            vec![config::UnderlayRoute { to: "172.16.0.0/28".parse().unwrap(), via: vtep(100 + turn) }];
-        lab.set(&changed);
-        assert!(lab.topology.starved.is_empty(), "change {turn}");
-        for host in [2, 3] {
-            let Place::Remote(tunnel) = lab.place(lab.slot("b", host)) else { panic!("not behind a VTEP") };
-            assert_ne!(tunnel.group, 0);
-        }
+    assert_eq!(lab.topology.writer.table().next_hops().capacity(), 10);
+    for turn in 0..40 {
+        lab.set(&by_router(turn));
+        let Place::Remote(tunnel) = lab.place(lab.slot("b", 2)) else { panic!("not behind a VTEP") };
+        assert_ne!(tunnel.group, 0, "change {turn}");
     }
+}
+
+#[test]
+fn failover_slots_that_found_no_group_get_one_when_there_is_one() {
+    let mut lab = Lab::new(3);
+    lab.set(&by_router(0));
+    // All others are taken, until a change has settled.
+    let groups = lab.topology.writer.table().next_hops().capacity();
+    let taken =
+        |n: u16| RankedHop { rank: 0, hop: NextHop { uplink: 0, address: vtep(n as u8), source: vtep(1) } };
+    assert!((200..=220).map(|n| lab.topology.ways.group(&[taken(n)], groups)).any(|group| group.is_none()));
+    lab.set(&by_router(1));
+    let slot = lab.slot("b", 2);
+    assert!(matches!(lab.place(slot), Place::Remote(Tunnel { group: 0, .. })));
+    assert_eq!(lab.topology.starved, [slot.slot]);
+    for _ in 0..3 {
+        lab.set(&by_router(1));
+    }
+    let Place::Remote(tunnel) = lab.place(slot) else { panic!("not behind a VTEP") };
+    assert!(tunnel.group != 0 && lab.topology.starved.is_empty());
 }
 
 #[test]
