@@ -12,7 +12,7 @@ pub struct Uplink {
     pub name: String,
     /// Port that its packets leave by and come from.
     pub port: PortIndex,
-    /// Its MAC address, as [`MacAddr::to_u64`].
+    /// Its MAC address, as [`wire::MacAddr::to_u64`].
     pub mac: u64,
     /// The same, as frames have it.
     pub source: LinkSource,
@@ -28,7 +28,7 @@ pub struct Uplink {
     pub udp6_zero_checksum: bool,
     /// Those of its addresses that another uplink has too and answers for.
     pub silent: Vec<IpAddr>,
-    /// Where non-VTEP traffic goes, or [`NO_PORT`].
+    /// Where non-VTEP traffic goes, or [`NO_PORT`](super::NO_PORT).
     pub punt: PortIndex,
     /// Largest IP packet that goes there.
     pub punt_mtu: u16,
