@@ -16,7 +16,7 @@ use pipelines::Direction;
 use pipelines::Now;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, QpKey, QpLimits, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
+    Keeper, Ledger, LedgerLimits, QpKey, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use wire::Qpn;
 use wire::roce::opcode::RC_SEND_ONLY;
@@ -50,7 +50,7 @@ impl World {
         let shared = RcftShared::new(config, &advise);
         shared.set_times(6000, 6000, 600);
         let keeper = Keeper::new(shared.ledger.clone());
-        keeper.set_limits(REFUSED, QpLimits { quota: 0, ..QpLimits::NONE });
+        keeper.set_limits(REFUSED, LedgerLimits { quota: 0, ..LedgerLimits::NONE });
         let rcft = Rcft::new(shared, 0, &advise);
         Self { rcft, keeper, dice: Dice::new(7), now: Now::from_ns(5_000_000_000) }
     }

@@ -22,6 +22,7 @@ pub mod fragments;
 pub mod hot;
 mod index;
 pub mod io;
+pub mod ledger;
 pub mod martian;
 pub mod mem;
 pub mod miss;

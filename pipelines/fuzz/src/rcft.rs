@@ -11,7 +11,7 @@ use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, QpKey, QpLimits, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
+    Keeper, Ledger, QpKey, LedgerLimits, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use pipelines::{Now, TICK_MS};
 use wire::Qpn;
@@ -212,7 +212,7 @@ impl Test {
             2 => u32::from(b >> 2),
             _ => u32::MAX >> ((b >> 2) % 32),
         };
-        self.keeper.set_limits(vnic, QpLimits { quota, new_rate, reject: b & 0x80 != 0 });
+        self.keeper.set_limits(vnic, LedgerLimits { quota, new_rate, reject: b & 0x80 != 0 });
         let row = &mut self.rows[vnic as usize];
         row.quota = quota;
         row.interval = if new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(new_rate) };

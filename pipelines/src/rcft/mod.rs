@@ -9,19 +9,14 @@
 //! for display in a table of their own, of which a vNIC has a share in proportion to the queue pairs it uses, so
 //! that a stranger who sprays queue pair numbers fills nothing.
 
-mod base;
-mod keeper;
-mod ledger;
 mod qp;
 mod refused;
-mod slot;
 mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use keeper::{Keeper, LedgerView};
-pub use ledger::{Attendance, Ledger, LedgerAnswer, LedgerParams, MAX_SLOTS, QpLimits};
+pub use crate::ledger::{Attendance, LedgerAnswer, LedgerLimits, LedgerParams, MAX_SLOTS};
 pub use qp::{QpEvents, QpKey, QpView, RocePacketFacts};
 pub use refused::Grace;
 
@@ -48,6 +43,13 @@ const MESSAGES_SENT: u32 = 20_000;
 const MESSAGES_GOT: u32 = 2_000;
 /// Lines that aging looks at per poll.
 const SWEEP: u32 = 8;
+
+/// The ledger of queue pairs, whose keys are those of [`QpKey::words`].
+pub type Ledger = crate::ledger::Ledger<3, 10>;
+/// Control's side of it.
+pub type Keeper<L> = crate::ledger::Keeper<3, 10, L>;
+/// A queue pair as control sees it.
+pub type LedgerView = crate::ledger::LedgerView<3>;
 
 /// Shape of the tables of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +120,7 @@ impl RcftShared {
 
     /// Remembers a queue pair that is taken out for idleness.
     pub fn went_idle(&self, key: &[u64; 3], tick: u32) {
-        self.grace.store(base::hash(key, self.ledger.seed()), tick);
+        self.grace.store(crate::ledger::hash(key, self.ledger.seed()), tick);
     }
 
     /// Forgets what went idle too long ago, a place at a time; which is next.

@@ -51,7 +51,7 @@ impl QpTable {
 
     #[inline(always)]
     pub fn hash(&self, key: &QpKey) -> u64 {
-        super::base::hash(key.words(), self.seed)
+        crate::ledger::hash(key.words(), self.seed)
     }
 
     #[inline(always)]

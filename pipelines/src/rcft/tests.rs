@@ -118,7 +118,7 @@ proptest! {
                 }
                 Op::Quota { vnic, quota } => {
                     quotas.insert(vnic, quota);
-                    keeper.set_limits(vnic, QpLimits { quota, ..QpLimits::NONE });
+                    keeper.set_limits(vnic, LedgerLimits { quota, ..LedgerLimits::NONE });
                 }
                 Op::Settle => settle(&mut keeper, &mut workers, 1),
                 Op::Sweep => {
@@ -279,15 +279,15 @@ fn rcft_quota_of_zero_and_below_what_is_in_use() {
     let shared = shared(1024, 1);
     let mut keeper = Keeper::new(shared.ledger.clone());
     let mut workers = [Rcft::new(shared, 0, &|_, _| {})];
-    keeper.set_limits(0, QpLimits { quota: 0, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { quota: 0, ..LedgerLimits::NONE });
     assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), QpOutcome::RefusedNew(DropReason::QP_QUOTA));
     assert_eq!(offer(&mut workers[0], 0, key(0, 1, 9), 1), QpOutcome::Refused(DropReason::QP_QUOTA));
-    keeper.set_limits(0, QpLimits { quota: 3, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { quota: 3, ..LedgerLimits::NONE });
     for qpn in 2..5 {
         assert_eq!(offer(&mut workers[0], 0, key(0, 1, qpn), 1), QpOutcome::Opened);
     }
     // Lowered: nobody is thrown out, nobody new gets in until it is under.
-    keeper.set_limits(0, QpLimits { quota: 2, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { quota: 2, ..LedgerLimits::NONE });
     assert!((2..5).all(|qpn| offer(&mut workers[0], 0, key(0, 1, qpn), 2) == QpOutcome::Pass));
     assert!(matches!(offer(&mut workers[0], 0, key(0, 1, 5), 2), QpOutcome::RefusedNew(_)));
     keeper.remove(key(0, 1, 2).words());
@@ -306,7 +306,7 @@ fn rcft_rate_of_new_queue_pairs_and_grace() {
     let shared = shared(4096, 1);
     let keeper = Keeper::new(shared.ledger.clone());
     let mut worker = Rcft::new(shared.clone(), 0, &|_, _| {});
-    keeper.set_limits(0, QpLimits { new_rate: 100, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { new_rate: 100, ..LedgerLimits::NONE });
     let opened = |worker: &mut Rcft, from: u32, ticks: std::ops::Range<u32>| {
         let mut count = 0;
         for tick in ticks {
@@ -332,7 +332,7 @@ fn rcft_rate_of_new_queue_pairs_and_grace() {
 fn rcft_spraying_uses_up_nothing() {
     let shared = shared(4096, 1);
     let keeper = Keeper::new(shared.ledger.clone());
-    keeper.set_limits(0, QpLimits { quota: 5, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { quota: 5, ..LedgerLimits::NONE });
     let mut worker = Rcft::new(shared, 0, &|_, _| {});
     let from_wire = |qpn| QpKey::new(Scope::Vpc(1), Ipv4Addr::new(10, 0, 0, 1).into(), Qpn::truncated(qpn));
     let receive = |worker: &mut Rcft, qpn, tick| {
@@ -386,7 +386,7 @@ fn rcft_four_workers_and_control() {
     const QUOTA: u32 = 300;
     let shared = shared(1024, WORKERS as u32);
     let mut keeper = Keeper::new(shared.ledger.clone());
-    keeper.set_limits(0, QpLimits { quota: QUOTA, ..QpLimits::NONE });
+    keeper.set_limits(0, LedgerLimits { quota: QUOTA, ..LedgerLimits::NONE });
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in 0..WORKERS {

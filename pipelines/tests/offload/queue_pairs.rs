@@ -9,7 +9,7 @@ use pipelines::offload::arrival::{FlowOrigin, flow_of};
 use pipelines::offload::manager::*;
 use pipelines::offload::sim::{Eswitch, EswitchConfig, Fate};
 use pipelines::offload::translate::{EntropySource, FlowSelector};
-use pipelines::rcft::{Keeper, QpKey, QpLimits};
+use pipelines::rcft::{Keeper, LedgerLimits, QpKey};
 use rules::ArrivalCount;
 use wire::roce::{Bth, opcode};
 use wire::{HeapBuf, Psn, Qpn};
@@ -40,7 +40,7 @@ impl Lab {
     fn new() -> Self {
         let mut host = Host::new(plain());
         host.options.entropy = EntropySource::Hardware;
-        let limits = QpLimits { quota: 2, ..QpLimits::NONE };
+        let limits = LedgerLimits { quota: 2, ..LedgerLimits::NONE };
         Keeper::new(host.world.rcft.ledger.clone()).set_limits(0, limits);
         let key = host.flow(1, &frame(QPNS[0]));
         let policy =

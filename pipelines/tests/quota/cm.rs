@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use pipelines::event::Event;
-use pipelines::rcft::QpLimits;
+use pipelines::rcft::LedgerLimits;
 use wire::cm::{Cm, CmMessage, RejectReason, Req, Transport};
 use wire::{Psn, Qpn, View};
 
@@ -29,7 +29,7 @@ fn req(from: Station, to: Station, transport: Transport) -> Cm {
 }
 
 fn rejecting(world: &World, vnic: u32, quota: u32) {
-    keeper(world).set_limits(vnic, QpLimits { quota, reject: true, ..QpLimits::NONE });
+    keeper(world).set_limits(vnic, LedgerLimits { quota, reject: true, ..LedgerLimits::NONE });
 }
 
 fn read(frame: &[u8]) -> Cm {

@@ -11,7 +11,7 @@ mod storm;
 
 use std::sync::Arc;
 
-use pipelines::rcft::{Keeper, Ledger, QpLimits};
+use pipelines::rcft::{Keeper, Ledger, LedgerLimits};
 use wire::build::Path;
 use wire::roce::{Bth, opcode};
 use wire::{Psn, Qpn};
@@ -35,7 +35,7 @@ pub fn keeper(world: &World) -> Keeper<Arc<Ledger>> {
 
 /// Sets the quota of a vNIC.
 pub fn quota(world: &World, vnic: u32, quota: u32) {
-    keeper(world).set_limits(vnic, QpLimits { quota, ..QpLimits::NONE });
+    keeper(world).set_limits(vnic, LedgerLimits { quota, ..LedgerLimits::NONE });
 }
 
 /// Lets the worker attend and control go on until nothing is leaving.

@@ -4,22 +4,26 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+/// The ledger's own file.
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../src/ledger/admission.rs"]
+mod admission;
 mod base;
 /// Control's side of it.
 #[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../../src/rcft/keeper.rs"]
+#[path = "../../src/ledger/keeper.rs"]
 mod keeper;
-/// The ledger's own file.
-#[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../../src/rcft/ledger.rs"]
-mod ledger;
 /// Their slots.
 #[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../../src/rcft/slot.rs"]
+#[path = "../../src/ledger/slot.rs"]
 mod slot;
 
+use admission::{Attendance, LedgerAnswer, LedgerLimits, LedgerParams};
 use keeper::Keeper;
-use ledger::{Attendance, Ledger, LedgerAnswer, LedgerParams, QpLimits};
+
+/// The ledger of queue pairs.
+type Ledger = admission::Ledger<3, 10>;
+
 use loom::sync::Arc;
 use loom::thread;
 
@@ -33,7 +37,7 @@ fn ledger(entries: u32, workers: u32) -> Arc<Ledger> {
 
 fn with_quota(entries: u32, workers: u32, quota: u32) -> Arc<Ledger> {
     let ledger = ledger(entries, workers);
-    Keeper::new(ledger.clone()).set_limits(0, QpLimits { quota, ..QpLimits::NONE });
+    Keeper::new(ledger.clone()).set_limits(0, LedgerLimits { quota, ..LedgerLimits::NONE });
     ledger
 }
 
@@ -177,7 +181,7 @@ fn rcft_nothing_is_lost_to_a_race() {
         }
         assert_eq!(ledger.count(0), 0);
         // One entry and the slack of two: all three slots can be claimed again.
-        keeper.set_limits(0, QpLimits::NONE);
+        keeper.set_limits(0, LedgerLimits::NONE);
         assert!([A, B, C].iter().all(|key| passes(admit(&ledger, key))));
         assert_eq!(admit(&ledger, &[0, 1, 4 << 8]), LedgerAnswer::Full);
     });

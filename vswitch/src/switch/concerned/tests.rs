@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pipelines::Direction;
 use pipelines::qos::{Class, NodeId, NodeLimits, Tree, TreeSize};
-use pipelines::rcft::{QpLimits, RcftParams, RcftShared};
+use pipelines::rcft::{LedgerLimits, RcftParams, RcftShared};
 use proptest::prelude::*;
 
 use super::testing::all;
@@ -85,7 +85,7 @@ impl World {
 #[derive(Debug, Default, PartialEq)]
 struct Limits {
     nodes: BTreeMap<String, (NodeLimits, u64, u64, u32)>,
-    queue_pairs: BTreeMap<String, (QpLimits, QpLimits)>,
+    queue_pairs: BTreeMap<String, (LedgerLimits, LedgerLimits)>,
 }
 
 struct Lab {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use pipelines::Now;
 use pipelines::flow_key::Scope;
-use pipelines::rcft::{Keeper, Ledger, LedgerView, QpKey, QpLimits, RcftShared, ticks};
+use pipelines::rcft::{Keeper, Ledger, LedgerLimits, LedgerView, QpKey, RcftShared, ticks};
 use pipelines::snapshot::Snapshot;
 use serde_json::json;
 use wire::Qpn;
@@ -59,7 +59,7 @@ pub struct RcftControl {
     keeper: Keeper<Arc<Ledger>>,
     times: Times,
     /// As configured; without a quota `u32::MAX`.
-    limits: HashMap<u32, QpLimits>,
+    limits: HashMap<u32, LedgerLimits>,
     /// What the quotas add up to.
     promised: u64,
     /// vNICs without one.
@@ -131,8 +131,8 @@ fn key_of(vnic: u32, peer: IpAddr, qpn: Qpn) -> QpKey {
 }
 
 /// A vNIC's limits; one without a quota has what the others leave.
-fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> QpLimits {
-    QpLimits {
+fn limits_of(given: &VnicConfig, rcft: &RcftConfig, quota: Option<u32>) -> LedgerLimits {
+    LedgerLimits {
         quota: quota.unwrap_or(u32::MAX),
         new_rate: rcft.new_rate,
         reject: given.refuse(rcft) == Refuse::Reject,
@@ -183,8 +183,8 @@ impl RcftControl {
     }
 
     /// What a vNIC may do.
-    pub fn limits(&self, vnic: u32) -> QpLimits {
-        self.limits.get(&vnic).copied().unwrap_or(QpLimits::NONE)
+    pub fn limits(&self, vnic: u32) -> LedgerLimits {
+        self.limits.get(&vnic).copied().unwrap_or(LedgerLimits::NONE)
     }
 
     /// The admitted queue pairs, for display.
@@ -283,9 +283,9 @@ impl RcftControl {
     }
 
     /// A vNIC's limits as the ledger gets them.
-    fn enforced(&self, limits: QpLimits) -> QpLimits {
+    fn enforced(&self, limits: LedgerLimits) -> LedgerLimits {
         match limits.quota {
-            u32::MAX => QpLimits { quota: self.open_share, ..limits },
+            u32::MAX => LedgerLimits { quota: self.open_share, ..limits },
             _ => limits,
         }
     }
@@ -319,7 +319,7 @@ impl RcftControl {
             };
             // They had their places before: a quota that is lower now takes none of them away.
             let limits = self.limits(vnic);
-            self.keeper.set_limits(vnic, QpLimits { quota: u32::MAX, new_rate: 0, ..limits });
+            self.keeper.set_limits(vnic, LedgerLimits { quota: u32::MAX, new_rate: 0, ..limits });
             for (peer, qpn) in entries {
                 let key = key_of(vnic, peer, qpn);
                 match self.shared.ledger.admit(vnic, key.words(), tick, now.ns, || true) {

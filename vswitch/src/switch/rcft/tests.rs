@@ -191,8 +191,8 @@ fn quotas_come_from_the_config_and_change_live() {
     let mut world =
         World::new("quota = 3\nnew-rate = 1000\nrefuse = \"reject\"", "qp-quota = 2\nrefuse = \"drop\"");
     let limits = |world: &World, name: &str| world.shared.ledger.limits(world.index(name));
-    assert_eq!(limits(&world, "one"), QpLimits { quota: 2, new_rate: 1000, reject: false });
-    assert_eq!(limits(&world, "two"), QpLimits { quota: 3, new_rate: 1000, reject: true });
+    assert_eq!(limits(&world, "one"), LedgerLimits { quota: 2, new_rate: 1000, reject: false });
+    assert_eq!(limits(&world, "two"), LedgerLimits { quota: 3, new_rate: 1000, reject: true });
     world.opens("one", FAR, 10..12);
     assert!(refused(world.send("one", FAR, 12)));
     world.change(&text("quota = 3", "qp-quota = 4"));
@@ -206,8 +206,8 @@ fn quotas_come_from_the_config_and_change_live() {
     world.observe("one", FAR, true, dreq(11));
     assert_eq!(world.send("one", FAR, 14), QpOutcome::Opened);
     world.change(&text("", ""));
-    assert_eq!(limits(&world, "one"), QpLimits { quota: 4096 / 3, ..QpLimits::NONE });
-    assert_eq!(world.control.limits(world.index("one")), QpLimits::NONE);
+    assert_eq!(limits(&world, "one"), LedgerLimits { quota: 4096 / 3, ..LedgerLimits::NONE });
+    assert_eq!(world.control.limits(world.index("one")), LedgerLimits::NONE);
 }
 
 /// A tenant without a quota cannot take the places that another's quota promises.

@@ -1,20 +1,20 @@
 //! Control's side of the ledger: what each vNIC may do, who leaves, who is there.
 //!
-//! The only one that takes slots out of chains, and that gives places back; see [`super::ledger`] for the rounds.
-//! Depends on `base` and `ledger` alone, so that loom can check them together (`tests/rcft_loom`).
+//! The only one that takes slots out of chains, and that gives places back; see [`super::admission`] for the rounds.
+//! Depends on `base`, `slot` and `admission` alone, so that loom can check them together (`tests/rcft_loom`).
 
+use super::admission::{Acknowledged, GONE, Ledger, LedgerLimits, LedgerRow, Word};
 use super::base::Ordering;
-use super::ledger::{Acknowledged, GONE, Ledger, LedgerRow, QpLimits, Word};
 use super::slot::{BORN, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A queue pair as control sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerView {
+pub struct LedgerView<const K: usize> {
     /// Its slot in the ledger, 0 to `entries` - 1.
     pub slot: u32,
     /// The words of its key: peer's address, scope and QPN.
-    pub key: [u64; 3],
+    pub key: [u64; K],
     /// When it was admitted, in ticks of the workers' clock.
     pub born: u32,
     /// When it was used last, as far as the workers have noted.
@@ -24,7 +24,7 @@ pub struct LedgerView {
 }
 
 /// Control's side: limits, removal, display. There is one for each ledger.
-pub struct Keeper<L> {
+pub struct Keeper<const K: usize, const N: usize, L> {
     ledger: L,
     /// Leaving, the workers not told yet.
     marked: std::collections::VecDeque<u32>,
@@ -38,7 +38,7 @@ pub struct Keeper<L> {
     hand: u32,
 }
 
-impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
+impl<const K: usize, const N: usize, L: std::ops::Deref<Target = Ledger<K, N>>> Keeper<K, N, L> {
     /// The keeper of a ledger.
     pub fn new(ledger: L) -> Self {
         Self {
@@ -52,12 +52,12 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// The ledger that it keeps.
-    pub fn ledger(&self) -> &Ledger {
+    pub fn ledger(&self) -> &Ledger<K, N> {
         &self.ledger
     }
 
     /// Sets what a vNIC may do. Nothing that is admitted is taken out.
-    pub fn set_limits(&self, vnic: u32, limits: QpLimits) {
+    pub fn set_limits(&self, vnic: u32, limits: LedgerLimits) {
         let row = self.ledger.row(vnic);
         row.quota.store(limits.quota, Relaxed);
         let interval = if limits.new_rate == 0 { 0 } else { 1_000_000_000 / u64::from(limits.new_rate) };
@@ -72,7 +72,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// Takes a queue pair out. It counts until the workers have forgotten it. `false` when it is not admitted.
-    pub fn remove(&mut self, key: &[u64; 3]) -> bool {
+    pub fn remove(&mut self, key: &[u64; K]) -> bool {
         match self.ledger.find(key) {
             Some((number, state)) if is(state, SlotState::Admitted) => self.mark(number),
             _ => false,
@@ -80,7 +80,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// As [`remove`](Self::remove), if `leave` holds for it as it is now.
-    pub fn remove_if(&mut self, key: &[u64; 3], leave: impl FnOnce(&LedgerView) -> bool) -> bool {
+    pub fn remove_if(&mut self, key: &[u64; K], leave: impl FnOnce(&LedgerView<K>) -> bool) -> bool {
         self.get(key).is_some_and(|seen| leave(&seen)) && self.remove(key)
     }
 
@@ -107,14 +107,14 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
         }
         // Workers never change the state of an admitted slot.
         slot[STATE].store(with(state, SlotState::Leaving), Release);
-        self.ledger.row(vnic_of(&read_key(slot))).leaving.fetch_add(1, AcqRel);
+        self.ledger.row(vnic_of(&read_key::<K, N>(slot))).leaving.fetch_add(1, AcqRel);
         self.marked.push_back(number);
         true
     }
 
     /// Looks at up to `budget` slots in turn: takes out those for which `leave` holds, and clears up what workers
     /// have claimed in vain. The number of queue pairs that it marked; `true` when the turn was completed.
-    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&LedgerView) -> bool) -> (u32, bool) {
+    pub fn sweep(&mut self, budget: u32, mut leave: impl FnMut(&LedgerView<K>) -> bool) -> (u32, bool) {
         let end = self.ledger.fresh.load(Acquire);
         let stop = self.hand.saturating_add(budget).min(end);
         let mut marked = 0;
@@ -132,7 +132,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// Up to `limit` queue pairs, from slot `from` on, and where to go on (`None` at the end).
-    pub fn scan(&self, from: u32, limit: usize) -> (Vec<LedgerView>, Option<u32>) {
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<LedgerView<K>>, Option<u32>) {
         let end = self.ledger.fresh.load(Acquire);
         let mut found = Vec::new();
         for number in from + 1..=end {
@@ -150,7 +150,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
 
     /// Shows `look_at` the admitted queue pairs in up to `budget` slots from slot `from` on; where to go on, `None` at the
     /// end.
-    pub fn visit(&self, from: u32, budget: u32, mut look_at: impl FnMut(LedgerView)) -> Option<u32> {
+    pub fn visit(&self, from: u32, budget: u32, mut look_at: impl FnMut(LedgerView<K>)) -> Option<u32> {
         let end = self.ledger.fresh.load(Acquire);
         let stop = from.saturating_add(budget).min(end);
         for number in from + 1..=stop {
@@ -164,7 +164,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// A queue pair by its key.
-    pub fn get(&self, key: &[u64; 3]) -> Option<LedgerView> {
+    pub fn get(&self, key: &[u64; K]) -> Option<LedgerView<K>> {
         let (number, state) = self.ledger.find(key)?;
         Some(look(self.ledger.linked(number)?, number - 1, state))
     }
@@ -176,13 +176,20 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
 
     /// Goes on with what is leaving, as far as the workers have attended; calls `released` with each key whose
     /// place was given back. To be called every few milliseconds while [busy](Self::is_busy).
-    pub fn advance(&mut self, mut released: impl FnMut([u64; 3])) {
+    pub fn advance(&mut self, released: impl FnMut([u64; K])) {
+        self.advance_and(released, |_| {});
+    }
+
+    /// As [`advance`](Self::advance); calls `freed` with each slot on which nobody stands any more, before it may be used
+    /// again.
+    pub fn advance_and(&mut self, mut released: impl FnMut([u64; K]), mut freed: impl FnMut(u32)) {
         let round = self.ledger.round.load(Relaxed);
         let attended = |ack: &Acknowledged| matches!(ack.0.load(Acquire), n if n == round || n == GONE);
         if !self.is_busy() || !self.ledger.acknowledged.iter().all(attended) {
             return;
         }
         for number in std::mem::take(&mut self.unlinked) {
+            freed(number - 1);
             self.ledger.put_free(number);
         }
         for number in std::mem::take(&mut self.told) {
@@ -207,7 +214,7 @@ impl<L: std::ops::Deref<Target = Ledger>> Keeper<L> {
     }
 
     /// Gives back a place.
-    fn release(&self, key: &[u64; 3]) {
+    fn release(&self, key: &[u64; K]) {
         let row = self.ledger.row(vnic_of(key));
         loop {
             let word = Word(row.word.load(Acquire));
@@ -256,7 +263,7 @@ fn anew(row: &LedgerRow) {
     row.changes.fetch_add(1, AcqRel);
 }
 
-fn look(slot: &LedgerSlot, position: u32, state: u32) -> LedgerView {
+fn look<const K: usize, const N: usize>(slot: &LedgerSlot<N>, position: u32, state: u32) -> LedgerView<K> {
     LedgerView {
         slot: position,
         key: read_key(slot),
@@ -267,6 +274,6 @@ fn look(slot: &LedgerSlot, position: u32, state: u32) -> LedgerView {
 }
 
 /// The vNIC in a key.
-pub const fn vnic_of(key: &[u64; 3]) -> u32 {
-    (key[2] >> 32) as u32
+pub const fn vnic_of<const K: usize>(key: &[u64; K]) -> u32 {
+    (key[K - 1] >> 32) as u32
 }

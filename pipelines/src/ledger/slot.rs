@@ -6,16 +6,15 @@ use Ordering::Relaxed;
 /// Nothing: end of a chain, no slot.
 pub(super) const NONE: u32 = 0;
 
-/// Words of a slot. Slot numbers in links are one higher than their position, so that zero is none.
-pub(super) type LedgerSlot = [AtomicU32; 10];
-pub(super) const NEXT: usize = 6;
-pub(super) const STATE: usize = 7;
-pub(super) const SEEN: usize = 8;
-pub(super) const BORN: usize = 9;
-
-/// Bytes of a slot.
-pub const SLOT_BYTES: usize = 40;
-const _: () = assert!(SLOT_BYTES == 4 * 10);
+/// A slot of `N` words: four of its own, then the key, whose words of 64 bits take two each. Slot numbers in links are one
+/// higher than their position, so that zero is none.
+pub(super) type LedgerSlot<const N: usize> = [AtomicU32; N];
+pub(super) const NEXT: usize = 0;
+pub(super) const STATE: usize = 1;
+pub(super) const SEEN: usize = 2;
+pub(super) const BORN: usize = 3;
+/// Where the key begins.
+pub(super) const KEY: usize = 4;
 
 /// What a slot is; the low bits of its state word, above them a version that changes with every use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub(super) const fn is(state: u32, kind: SlotState) -> bool {
 }
 
 /// The key in a slot.
-pub(super) fn read_key(slot: &LedgerSlot) -> [u64; 3] {
-    let word = |i: usize| u64::from(slot[i].load(Relaxed)) << 32 | u64::from(slot[i + 1].load(Relaxed));
-    [word(0), word(2), word(4)]
+pub(super) fn read_key<const K: usize, const N: usize>(slot: &LedgerSlot<N>) -> [u64; K] {
+    let half = |i: usize| u64::from(slot[KEY + i].load(Relaxed));
+    std::array::from_fn(|i| half(2 * i) << 32 | half(2 * i + 1))
 }

@@ -1,4 +1,5 @@
-//! The ledger: which queue pairs of which vNIC are admitted, shared by all workers, without locks.
+//! The ledger: which queue pairs (or connections: what is said of the ones holds for the others) of which vNIC are
+//! admitted, shared by all workers, without locks.
 //!
 //! ```text
 //!   hash(key) -> head -> slot -> slot         row of the vNIC: [ sequence | slot in flight | count ]  quota
@@ -17,7 +18,7 @@
 //! Depends on nothing but `base`, so that loom can check it (`tests/rcft_loom`).
 
 use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
-use super::slot::{BORN, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
+use super::slot::{BORN, KEY, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Slots that one round can hold.
@@ -59,7 +60,7 @@ pub struct LedgerParams {
 
 /// What a vNIC may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpLimits {
+pub struct LedgerLimits {
     /// Queue pairs at a time.
     pub quota: u32,
     /// New queue pairs per second; 0: no limit.
@@ -68,7 +69,7 @@ pub struct QpLimits {
     pub reject: bool,
 }
 
-impl QpLimits {
+impl LedgerLimits {
     /// No limit but the table.
     pub const NONE: Self = Self { quota: u32::MAX, new_rate: 0, reject: false };
 }
@@ -136,10 +137,10 @@ pub struct Attendance {
 pub(super) struct Acknowledged(pub(super) AtomicU32);
 
 /// The shared set.
-pub struct Ledger {
+pub struct Ledger<const K: usize, const N: usize> {
     seed: u64,
     heads: Cells<AtomicU32>,
-    slots: Cells<LedgerSlot>,
+    slots: Cells<LedgerSlot<N>>,
     /// Slots never used so far start here.
     pub(super) fresh: AtomicU32,
     /// Stack of slots given back: tag in the high half, slot number in the low.
@@ -154,13 +155,16 @@ pub struct Ledger {
     pub(super) sync_shift: AtomicU32,
 }
 
-impl Ledger {
+impl<const K: usize, const N: usize> Ledger<K, N> {
+    const FITS: () = assert!(N == KEY + 2 * K && K > 2);
+
     /// An empty ledger. `advise` is told the address ranges of its tables before they are touched.
     pub fn new(config: &LedgerParams, advise: &dyn Fn(usize, usize)) -> Self {
         // Slots of the rounds under way are not free yet.
         let slack = (config.entries / 64).clamp(2, 2 * ROUND as u32);
         let slots = config.entries.saturating_add(slack).min(MAX_SLOTS);
-        let cells: Cells<LedgerSlot> = zeroed(slots as usize, advise);
+        let () = Self::FITS;
+        let cells: Cells<LedgerSlot<N>> = zeroed(slots as usize, advise);
         let heads: Cells<AtomicU32> = zeroed(config.entries.max(1) as usize, advise);
         let row = || LedgerRow {
             word: AtomicU64::new(0),
@@ -210,13 +214,13 @@ impl Ledger {
         &self.rows[(vnic as usize).min(self.rows.len() - 1)]
     }
 
-    pub(super) fn head(&self, key: &[u64; 3]) -> &AtomicU32 {
+    pub(super) fn head(&self, key: &[u64; K]) -> &AtomicU32 {
         let bits = hash(key, self.seed) & 0xffff_ffff;
         &self.heads[((bits * self.heads.len() as u64) >> 32) as usize]
     }
 
     /// The slot behind a number in a link, or `None` at the end.
-    pub(super) fn linked(&self, number: u32) -> Option<&LedgerSlot> {
+    pub(super) fn linked(&self, number: u32) -> Option<&LedgerSlot<N>> {
         self.slots.get((number as usize).wrapping_sub(1))
     }
 
@@ -231,13 +235,13 @@ impl Ledger {
     }
 
     /// What a vNIC may do.
-    pub fn limits(&self, vnic: u32) -> QpLimits {
+    pub fn limits(&self, vnic: u32) -> LedgerLimits {
         let row = self.row(vnic);
         let new_rate = match row.interval.load(Relaxed) {
             0 => 0,
             interval => (1_000_000_000 / interval) as u32,
         };
-        QpLimits { quota: row.quota.load(Relaxed), new_rate, reject: row.reject.load(Relaxed) != 0 }
+        LedgerLimits { quota: row.quota.load(Relaxed), new_rate, reject: row.reject.load(Relaxed) != 0 }
     }
 
     /// A number that changes whenever a refusal of this vNIC may no longer hold.
@@ -262,7 +266,7 @@ impl Ledger {
     pub fn admit(
         &self,
         vnic: u32,
-        key: &[u64; 3],
+        key: &[u64; K],
         tick: u32,
         now_ns: u64,
         returning: impl FnOnce() -> bool,
@@ -334,11 +338,13 @@ impl Ledger {
     }
 
     /// The number of the slot that holds a key, admitted or leaving, and its state.
-    pub(super) fn find(&self, key: &[u64; 3]) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, key: &[u64; K]) -> Option<(u32, u32)> {
         let mut number = self.head(key).load(Acquire);
         while let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Acquire);
-            if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving)) && read_key(slot) == *key {
+            if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving))
+                && read_key::<K, N>(slot) == *key
+            {
                 return Some((number, state));
             }
             number = slot[NEXT].load(Acquire);
@@ -346,18 +352,24 @@ impl Ledger {
         None
     }
 
-    /// The slot in which a key is admitted, if it is.
-    pub fn lookup(&self, key: &[u64; 3]) -> Option<u32> {
+    /// The slot in which a key is admitted and stays.
+    pub fn admitted(&self, key: &[u64; K]) -> Option<u32> {
+        let (number, state) = self.find(key)?;
+        is(state, SlotState::Admitted).then(|| number - 1)
+    }
+
+    /// The slot in which a key is admitted, be it on its way out.
+    pub fn lookup(&self, key: &[u64; K]) -> Option<u32> {
         self.find(key).map(|(number, _)| number - 1)
     }
 
     /// Takes a free slot, fills and links it, unseen.
-    fn claim(&self, key: &[u64; 3], tick: u32) -> u32 {
+    fn claim(&self, key: &[u64; K], tick: u32) -> u32 {
         let number = self.take_free();
         let Some(slot) = self.linked(number) else { return NONE };
         for (i, word) in key.iter().enumerate() {
-            slot[2 * i].store((word >> 32) as u32, Relaxed);
-            slot[2 * i + 1].store(*word as u32, Relaxed);
+            slot[KEY + 2 * i].store((word >> 32) as u32, Relaxed);
+            slot[KEY + 2 * i + 1].store(*word as u32, Relaxed);
         }
         slot[SEEN].store(tick, Relaxed);
         slot[BORN].store(tick, Relaxed);
@@ -426,7 +438,7 @@ impl Ledger {
     /// To be called by each worker between bursts: calls `forget` with a few keys (and their slots) of a new round,
     /// and acknowledges it after the last.
     #[inline(always)]
-    pub fn attend(&self, worker: u32, at: &mut Attendance, forget: impl FnMut(u32, [u64; 3])) {
+    pub fn attend(&self, worker: u32, at: &mut Attendance, forget: impl FnMut(u32, [u64; K])) {
         // One line that changes only with rounds.
         let round = self.round.load(Acquire);
         if round != at.round {
@@ -435,7 +447,7 @@ impl Ledger {
     }
 
     #[cold]
-    fn obey(&self, worker: u32, round: u32, at: &mut Attendance, mut forget: impl FnMut(u32, [u64; 3])) {
+    fn obey(&self, worker: u32, round: u32, at: &mut Attendance, mut forget: impl FnMut(u32, [u64; K])) {
         let len = self.leaving_len.load(Relaxed) as usize;
         let to = len.min(at.forgotten + FORGET);
         for number in self.leaving[at.forgotten..to].iter().map(|number| number.load(Relaxed)) {

@@ -15,7 +15,8 @@ pub(super) fn zeroed<T: zerocopy::FromZeros>(n: usize, advise: &dyn Fn(usize, us
 
 /// Hash of a key under a seed.
 #[inline(always)]
-pub(super) fn hash(key: &[u64; 3], seed: u64) -> u64 {
-    const K: u64 = 0xd6e8_feb8_6659_fd93;
-    mix(mix(key[0] ^ seed, key[1] ^ seed.rotate_left(17) ^ K) ^ key[2], seed.rotate_left(32) ^ K)
+pub(crate) fn hash<const K: usize>(key: &[u64; K], seed: u64) -> u64 {
+    const C: u64 = 0xd6e8_feb8_6659_fd93;
+    let first = mix(key[0] ^ seed, key[1] ^ seed.rotate_left(17) ^ C);
+    key[2..].iter().fold(first, |hash, word| mix(hash ^ word, seed.rotate_left(32) ^ C))
 }
