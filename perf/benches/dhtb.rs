@@ -153,6 +153,8 @@ fn snapshot(vnics: usize) -> Snapshot {
                 mac: mac(vnic),
                 vips: vec![IpAddr::V4(address(vnic))],
                 learns: false,
+                allowed: Vec::new(),
+                guarded: true,
                 mtu: 1450,
                 port,
                 vlan: Some(vlan),

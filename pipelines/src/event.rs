@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use wire::cm::CmMessage;
@@ -27,6 +27,17 @@ pub struct Claim {
     pub overrides: bool,
     /// It shows that the neighbour is reachable: ARP of any kind, a solicited advertisement.
     pub confirms: bool,
+}
+
+/// A vNIC of this host has a floating address, or has it no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floating {
+    /// Index of the vNIC in the snapshot of that time.
+    pub vnic: u32,
+    /// The address, and the MAC that it was announced with.
+    pub binding: Binding,
+    /// The vNIC has it; otherwise somebody on another host does.
+    pub here: bool,
 }
 
 /// Something that control should know.
@@ -87,14 +98,22 @@ pub struct Events {
     /// Of each vNIC, the interface identifier of the link-local address that it asked for last; 0: none. A vNIC that asks
     /// often overwrites its own request only.
     wished: Arc<[AtomicU64]>,
+    /// What was announced of floating addresses, and how much of it is of each vNIC.
+    floating: Arc<ArrayQueue<Floating>>,
+    floating_of: Arc<[AtomicU8]>,
 }
+
+/// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
+const MOST_FLOATING: (usize, u8) = (4096, 16);
 
 impl Events {
     /// Queues that hold up to `capacity` events each, of a host with up to `vnics` vNICs.
     pub fn new(capacity: usize, vnics: usize) -> Self {
         let queue = || Arc::new(ArrayQueue::new(capacity));
         let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
-        Self { queue: queue(), messages: [queue(), queue()], wished }
+        let floating_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
+        let floating = Arc::new(ArrayQueue::new(MOST_FLOATING.0));
+        Self { queue: queue(), messages: [queue(), queue()], wished, floating, floating_of }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -124,6 +143,28 @@ impl Events {
         }
         let id = slot.swap(0, Ordering::Relaxed);
         (id != 0).then(|| Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(id)))
+    }
+
+    /// Tells control that a vNIC has a floating address, or that it has moved away from it; of each vNIC a few at a time.
+    pub fn float(&self, vnic: u32, binding: Binding, here: bool) {
+        let Some(waiting) = self.floating_of.get(vnic as usize) else { return };
+        // Several workers may be here at once: that is a few more than a few.
+        if waiting.load(Ordering::Relaxed) >= MOST_FLOATING.1 {
+            return;
+        }
+        waiting.fetch_add(1, Ordering::Relaxed);
+        if self.floating.push(Floating { vnic, binding, here }).is_err() {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The oldest announcement of a floating address.
+    pub fn floated(&self) -> Option<Floating> {
+        let floating = self.floating.pop()?;
+        if let Some(waiting) = self.floating_of.get(floating.vnic as usize) {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(floating)
     }
 
     /// The oldest event.
@@ -159,6 +200,21 @@ mod tests {
             (events.wished(0), events.wished(1), events.wished(2)),
             (None, Some(address("fe80::b")), None)
         );
+    }
+
+    #[test]
+    fn guard_announcements_of_one_vnic_leave_room_for_those_of_others() {
+        let events = Events::new(1, 2);
+        let binding = |n: u8| Binding { address: [10, 0, 0, n].into(), mac: MacAddr([2, 0, 0, 0, 0, n]) };
+        (0..200).for_each(|n| events.float(0, binding(n), true));
+        events.float(1, binding(7), false);
+        events.float(2, binding(8), true);
+        let all: Vec<Floating> = std::iter::from_fn(|| events.floated()).collect();
+        assert_eq!(all.len(), usize::from(MOST_FLOATING.1) + 1);
+        assert_eq!(all.last(), Some(&Floating { vnic: 1, binding: binding(7), here: false }));
+        // What was heard makes room.
+        events.float(0, binding(1), true);
+        assert_eq!(events.floated().map(|floating| floating.binding), Some(binding(1)));
     }
 
     #[test]

@@ -339,7 +339,7 @@ fn from_vnic<P: PacketBuf, S: Sink<P>, W: StageWatch>(
         return read.roce;
     }
     let neighbours = parse::run(cx, burst, rest, row.partial_checksums);
-    guard::run(cx, burst, rest);
+    guard::run(cx, burst, rest, tables.events);
     mtu::run(cx, burst, rest, limits, sink);
     read.roce.with(rest_of(cx, burst, rest, neighbours, tables, sink, watch))
 }

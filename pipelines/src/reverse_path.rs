@@ -63,7 +63,7 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
                 RouteTarget::Peer(_) => false,
             })
     };
-    (stranger_may(snapshot, vpc, vtep) || gateway()).then_some(SourceVtep::vtep(vtep))
+    (may_be_stranger(snapshot, vpc, vtep) || gateway()).then_some(SourceVtep::vtep(vtep))
 }
 
 /// True for an IPv6 link-local unicast address (RFC 4291 section 2.5.6).
@@ -75,7 +75,7 @@ pub fn is_link_local(address: IpAddr) -> bool {
 pub fn of_mac(snapshot: &Snapshot, vpc: &Vpc, source: MacAddr, vtep: Vtep) -> Option<SourceVtep> {
     match snapshot.location(vpc.index, Destination::Mac(source)) {
         Some(location) => behind(snapshot, location, vtep),
-        None => stranger_may(snapshot, vpc, vtep).then_some(SourceVtep::vtep(vtep)),
+        None => may_be_stranger(snapshot, vpc, vtep).then_some(SourceVtep::vtep(vtep)),
     }
 }
 
@@ -109,7 +109,7 @@ fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a 
 }
 
 /// True where sources without a location are accepted.
-fn stranger_may(snapshot: &Snapshot, vpc: &Vpc, vtep: Vtep) -> bool {
+pub fn may_be_stranger(snapshot: &Snapshot, vpc: &Vpc, vtep: Vtep) -> bool {
     let on_list = || vpc.flood_slots.iter().any(|slot| snapshot.vlt.vtep_of(slot.slot) == vtep.number());
     vtep.is_listed() || vpc.flood && on_list()
 }

@@ -14,6 +14,8 @@
 //! | a location comes | [`Snapshot::touch_topology`] of its VPC |
 //! | a location goes | [`Snapshot::touch_sources`] of its VPC; publish the snapshot without it, then free the slot |
 //! | a location changes its MAC | [`Snapshot::touch_vpc`] of its VPC and of those that route to it |
+//! | a floating address moves to another vNIC | `touch_vpc` of its VPC and of those that route to it |
+//! | what a vNIC is allowed, and whether it is guarded | `bump` its cell: rules in hardware were made of it |
 //! | a vNIC comes | its VIPs and MAC are locations that come |
 //! | a vNIC goes | [`Snapshot::bump`] its cell and `touch_vpc`: its index may be used again, by another VPC even; its locations go |
 //! | subnets, routes, peers, flooding, VLAN policy of a VPC | `touch_vpc` |
@@ -26,9 +28,11 @@
 //!
 //! The count of a cell is never set back while workers run.
 
+mod allowed;
 mod uplink;
 mod vpc;
 
+pub use allowed::{AllowedPair, GUARD_OFF, GUARD_PAIRS};
 pub use uplink::Uplink;
 pub use vpc::{Prefix, RouteTarget, Subnet, Vpc};
 
@@ -115,6 +119,8 @@ pub struct VnicRow {
     pub keep_vlan: u8,
     /// 1 when the vNIC has more VIPs than the two in this row.
     pub more_vips: u8,
+    /// What it may send from besides its own addresses: [`GUARD_PAIRS`], [`GUARD_OFF`].
+    pub guard: u8,
 }
 
 impl VnicRow {
@@ -130,6 +136,7 @@ impl VnicRow {
         mtu: 0,
         keep_vlan: 0,
         more_vips: 0,
+        guard: 0,
     };
 }
 
@@ -148,6 +155,10 @@ pub struct Vnic {
     pub vips: Vec<IpAddr>,
     /// Link-local addresses that it asks for become its own.
     pub learns: bool,
+    /// What it may have besides.
+    pub allowed: Vec<AllowedPair>,
+    /// It may send from its own and its allowed addresses only; otherwise from all.
+    pub guarded: bool,
     /// Largest IP packet.
     pub mtu: u16,
     /// Port, or [`NO_PORT`].

@@ -251,6 +251,8 @@ impl Lab {
             mac: station.mac,
             vips,
             learns: false,
+            allowed: Vec::new(),
+            guarded: true,
             mtu: 1500,
             port: old.port,
             vlan: None,

@@ -1,5 +1,7 @@
-//! guard: a vNIC sends from its own MAC and its own addresses, nothing else.
+//! guard: a vNIC sends from its own MAC and its own addresses, and from the pairs that it is allowed besides; nothing else,
+//! unless the guard is off for it.
 //!
+//! It is asked of every packet, of known flows too, so that a change holds from the next burst on.
 //! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,15 +9,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Flags, Headers, L3, PacketBuf, icmpv6, protocol};
 
 use super::Cx;
+use super::outer::addresses;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
+use crate::event::{Binding, Events};
 use crate::flow_key::be64;
 use crate::nft::Bits;
-use crate::snapshot::{VnicRow, mac_from};
+use crate::snapshot::{GUARD_OFF, VnicRow, mac_from};
 
 /// Drops what is not the vNIC's own among the packets whose bits are in `mask`, and counts what it looks at.
 #[inline]
-pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64, events: &Events) {
     // Bursts come from one vNIC, but for trunk ports: its row is looked up, and its counters added to, once a run.
     let mut run = VnicRun::of(NO_INDEX);
     let mut row = &VnicRow::FREE;
@@ -29,7 +33,7 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, mask: u64) {
         }
         run.packets += 1;
         run.bytes += packet.len() as u64;
-        let verdict = check(cx, packet.head(), meta, row);
+        let verdict = check(cx, packet.head(), meta, row, events);
         if let Err(reason) = verdict {
             burst.drop(i, reason, cx.counters);
         }
@@ -66,12 +70,16 @@ impl VnicRun {
 }
 
 #[inline(always)]
-fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropReason> {
-    if be64(head, 4) & 0xffff_ffff_ffff != row.mac {
-        return Err(DropReason::GUARD_MAC);
+fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> Result<(), DropReason> {
+    let mac = be64(head, 4) & 0xffff_ffff_ffff;
+    if mac != row.mac && (row.guard == 0 || mac_from(mac).is_group()) {
+        return Err(if row.guard == 0 { DropReason::GUARD_MAC } else { DropReason::GROUP_SOURCE });
     }
     if meta.headers.vlan_count > 0 && row.keep_vlan == 0 {
         return Err(DropReason::INNER_VLAN);
+    }
+    if mac != row.mac {
+        return other_mac(cx, head, meta, row, events);
     }
     let l3 = usize::from(meta.headers.l3_offset);
     match meta.headers.l3 {
@@ -80,7 +88,7 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
             if source == u64::from(row.v4) && source != 0 {
                 return Ok(());
             }
-            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into())
+            other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into(), events)
         }
         L3::Ipv6 => {
             let source = u128::from(be64(head, l3 + 8)) << 64 | u128::from(be64(head, l3 + 16));
@@ -93,23 +101,66 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow) -> Result<(), DropRea
                 return Ok(());
             }
             if source == 0 || address.is_unicast_link_local() {
-                return link_scope(cx, meta, address);
+                return link_scope(cx, meta, row, address, events);
             }
-            other_vip(cx, meta, row, address.into())
+            other_vip(cx, meta, row, address.into(), events)
         }
         L3::Arp | L3::None => Ok(()),
     }
 }
 
+/// A frame from a MAC that is not the vNIC's own, which has pairs or is not guarded.
+#[cold]
+#[inline(never)]
+fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> Result<(), DropReason> {
+    let mac = mac_from(be64(head, 4) & 0xffff_ffff_ffff);
+    let allowed = cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.allows_mac(mac));
+    if row.guard & GUARD_OFF == 0 && !allowed {
+        return Err(DropReason::GUARD_MAC);
+    }
+    if !meta.headers.is_ip() {
+        return Ok(());
+    }
+    match addresses(head, &meta.headers).0 {
+        IpAddr::V6(source) if allowed && source == mac.link_local() => Ok(()),
+        IpAddr::V6(source) if source.is_unspecified() && asks(&meta.headers) => Ok(()),
+        source => pair(cx, meta, row, Binding { address: source, mac }, events),
+    }
+}
+
+/// What is not the vNIC's own is one of its pairs, or it is not guarded.
+#[cold]
+#[inline(never)]
+fn pair(cx: &Cx, meta: &Meta, row: &VnicRow, from: Binding, events: &Events) -> Result<(), DropReason> {
+    let Some(vnic) = cx.snapshot.vnic(meta.vnic).filter(|vnic| vnic.may_send(from)) else {
+        return Err(DropReason::GUARD_VIP);
+    };
+    // Whoever speaks from an address that is nowhere has it: a switch that was started anew finds it so.
+    if row.guard != 0
+        && let Some(vpc) = cx.snapshot.vpc(meta.vpc)
+        && vnic.allows(from)
+        && !cx.snapshot.is_held(vpc, from.address)
+    {
+        events.float(meta.vnic, from, true);
+    }
+    Ok(())
+}
+
 /// From a link-local address that nobody of the VPC has, and from none, a vNIC may only ask and join groups: duplicate
 /// address detection (RFC 4862 section 5.4) and what comes before it.
 #[cold]
-fn link_scope(cx: &Cx, meta: &Meta, source: Ipv6Addr) -> Result<(), DropReason> {
+fn link_scope(
+    cx: &Cx,
+    meta: &Meta,
+    row: &VnicRow,
+    source: Ipv6Addr,
+    events: &Events,
+) -> Result<(), DropReason> {
     if cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.has(source.into())) {
         return Ok(());
     }
     let held = cx.snapshot.vpc(meta.vpc).is_none_or(|vpc| cx.snapshot.is_held(vpc, source.into()));
-    if !held && asks(&meta.headers) { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+    if !held && asks(&meta.headers) { Ok(()) } else { other_vip(cx, meta, row, source.into(), events) }
 }
 
 /// True for router and neighbour solicitations (RFC 4861), and for reports of a multicast listener (RFC 2710, RFC 3810).
@@ -127,8 +178,13 @@ fn asks(headers: &Headers) -> bool {
 }
 
 #[cold]
-fn other_vip(cx: &Cx, meta: &Meta, row: &VnicRow, source: IpAddr) -> Result<(), DropReason> {
+fn other_vip(cx: &Cx, meta: &Meta, row: &VnicRow, source: IpAddr, events: &Events) -> Result<(), DropReason> {
     let owned =
         row.more_vips != 0 && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.vips.contains(&source));
-    if owned { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+    let from = Binding { address: source, mac: mac_from(row.mac) };
+    match (owned, row.guard) {
+        (true, _) => Ok(()),
+        (false, 0) => Err(DropReason::GUARD_VIP),
+        (false, _) => pair(cx, meta, row, from, events),
+    }
 }

@@ -126,7 +126,9 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
     };
     if let Some(claim) = claim {
         if meta.direction() == Direction::In {
-            if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep) {
+            if !reverse_path::may_claim(cx.snapshot, vpc, claim, meta.vtep)
+                && !floats_away(cx, meta, vpc, claim, events)
+            {
                 return NeighbourOutcome::Drop(DropReason::INNER_SOURCE);
             }
         } else if let Err(reason) =
@@ -139,18 +141,23 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
         NeighbourMessage::Solicitation(q) if q.asker == q.target || q.asker.is_unspecified() => {
             // Duplicate address detection and announcements: the answer is silence.
             wish(cx, meta, vpc, q.target, events);
-            NeighbourOutcome::Consume
+            // An address that floats may be in others' caches, with the MAC that it had elsewhere.
+            let floats = float(cx, meta, vpc, q.asker(), events);
+            if floats && vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
         }
         NeighbourMessage::Solicitation(q) => {
             wish(cx, meta, vpc, q.asker, events);
+            float(cx, meta, vpc, q.asker(), events);
             match find(cx, vpc, meta, &q) {
                 Some((mac, router)) => NeighbourOutcome::Reply(mac, router),
                 None if vpc.flood => NeighbourOutcome::Flood,
                 None => NeighbourOutcome::Drop(DropReason::ARP_UNKNOWN),
             }
         }
-        NeighbourMessage::Advertisement(_) if vpc.flood => NeighbourOutcome::Flood,
-        NeighbourMessage::Advertisement(_) => NeighbourOutcome::Consume,
+        NeighbourMessage::Advertisement(answer) => {
+            float(cx, meta, vpc, answer.binding, events);
+            if vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
+        }
         NeighbourMessage::Unsound => NeighbourOutcome::Drop(DropReason::NEIGHBOUR_UNSOUND),
         NeighbourMessage::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
             NeighbourOutcome::Drop(DropReason::GUARD_RA)
@@ -162,21 +169,51 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
     }
 }
 
-/// A vNIC speaks for its own addresses only. It may ask from a link-local address that nobody has.
-fn own(
-    cx: &Cx,
-    meta: &Meta,
-    vpc: &Vpc,
-    Binding { address, mac }: Binding,
-    asks: bool,
-) -> Result<(), DropReason> {
-    if mac.to_u64() != cx.snapshot.row(meta.vnic).mac {
-        return Err(DropReason::GUARD_MAC);
+/// A vNIC speaks for its own addresses, and for those that it is allowed and nobody else was given. It may ask from a
+/// link-local address that nobody has.
+fn own(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, asks: bool) -> Result<(), DropReason> {
+    let Binding { address, mac } = claim;
+    let Some(vnic) = cx.snapshot.vnic(meta.vnic) else { return Err(DropReason::PORT_UNBOUND) };
+    if !vnic.guarded || cx.snapshot.may_float(vpc, vnic, claim) {
+        return Ok(());
+    }
+    if mac != vnic.mac {
+        // Duplicate address detection of what is nested in the vNIC, and its link-local address.
+        let nested = address.is_unspecified() || address == IpAddr::from(mac.link_local());
+        let allowed = nested && vnic.allows_mac(mac);
+        return if allowed { Ok(()) } else { Err(DropReason::GUARD_MAC) };
     }
     let owned = address.is_unspecified()
-        || cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.has(address))
+        || vnic.has(address)
         || asks && is_link_local(address) && !cx.snapshot.is_held(vpc, address);
     if owned { Ok(()) } else { Err(DropReason::GUARD_VIP) }
+}
+
+/// Tells control of a floating address that a vNIC of this host announces, where that is news. True when it is such an
+/// address, or came through the tunnel and may be one.
+fn float(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events) -> bool {
+    if meta.direction() == Direction::In {
+        return !cx.snapshot.is_held(vpc, claim.address)
+            || cx.snapshot.floats_at(vpc.index, claim.address).is_some();
+    }
+    let Some(vnic) = cx.snapshot.vnic(meta.vnic) else { return false };
+    if !cx.snapshot.may_float(vpc, vnic, claim) || vnic.has(claim.address) {
+        return false;
+    }
+    if !cx.snapshot.is_at(vnic, claim) {
+        events.float(meta.vnic, claim, true);
+    }
+    true
+}
+
+/// True when a station on another host may have an address that floats and is known to be here: control hears that it moved.
+fn floats_away(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events) -> bool {
+    let Some(vnic) = cx.snapshot.floats_at(vpc.index, claim.address) else { return false };
+    let may = reverse_path::may_be_stranger(cx.snapshot, vpc, meta.vtep);
+    if may {
+        events.float(vnic.index, claim, false);
+    }
+    may
 }
 
 /// Tells control of a link-local address that a vNIC would have as its own, and that nobody has.

@@ -300,6 +300,8 @@ impl World {
             mac: station.mac,
             vips: vec![station.v4.into(), station.v6.into()],
             learns: true,
+            allowed: Vec::new(),
+            guarded: true,
             mtu: 1500,
             port,
             vlan,
@@ -317,6 +319,7 @@ impl World {
             mtu: 1500,
             keep_vlan,
             more_vips: 0,
+            guard: 0,
         });
         self.snapshot.index_local_macs();
         self.vpc(vpc).vnics.push(index);

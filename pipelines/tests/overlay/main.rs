@@ -6,6 +6,7 @@ mod encap_hash;
 mod failover;
 mod fast_path;
 mod fragments;
+mod guard;
 mod hostile;
 mod neighbours;
 mod repair_flood;

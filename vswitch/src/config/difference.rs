@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::Vector;
-use wire::Vni;
+use wire::{MacAddr, Vni};
 
 use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos};
 
@@ -136,10 +136,15 @@ fn has_rates(vnic: &VnicConfig) -> bool {
 
 fn is_related(vnic: &VnicConfig, other: &VnicConfig) -> bool {
     // What costs the least first: this is asked of every vNIC.
-    other.mac == vnic.mac && other.vpc == vnic.vpc
+    (other.mac == vnic.mac || allows_mac(vnic, other.mac) || allows_mac(other, vnic.mac))
+        && other.vpc == vnic.vpc
         || other.vlan == vnic.vlan && other.port == vnic.port
         || other.vips.iter().any(|vip| vnic.vips.contains(vip)) && other.vpc == vnic.vpc
         || other.name == vnic.name
+}
+
+fn allows_mac(vnic: &VnicConfig, mac: MacAddr) -> bool {
+    vnic.allowed.iter().any(|pair| pair.mac == Some(mac))
 }
 
 /// True when nothing differs but what [`Touched`] tells of.

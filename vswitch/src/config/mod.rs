@@ -12,6 +12,7 @@ pub mod difference;
 pub mod document;
 pub mod error;
 pub mod fields;
+pub mod guard;
 pub mod merge;
 pub mod name;
 pub mod network;
@@ -35,6 +36,7 @@ pub use difference::Difference;
 pub use document::Document;
 pub use error::{ConfigError, ConfigErrors};
 pub use fields::DscpConfig;
+pub use guard::{AllowedConfig, GuardConfig};
 pub use merge::Source;
 pub use name::Name;
 pub use network::{

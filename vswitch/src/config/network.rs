@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use wire::{MacAddr, Vni};
 
 use super::fields;
+use super::guard::{AllowedConfig, GuardConfig};
 use super::name::Name;
 use super::offload::OffloadDevice;
 use super::port_spec::PortSpec;
@@ -339,6 +340,12 @@ pub struct VnicConfig {
     /// Its link-local addresses of IPv6.
     #[serde(default, skip_serializing_if = "is_default")]
     pub link_local: LinkLocal,
+    /// Addresses that it may have besides: floating ones, and those of what is nested in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<AllowedConfig>,
+    /// Whether it may send from others' addresses.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guard: GuardConfig,
     /// The largest IP packet of the tenant.
     #[serde(default = "tunnel_mtu")]
     pub mtu: u16,

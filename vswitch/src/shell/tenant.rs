@@ -3,15 +3,16 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use pipelines::snapshot::Snapshot;
+use pipelines::event::Binding;
+use pipelines::snapshot::{AllowedPair, Snapshot};
 use pipelines::vlt::Place;
-use serde_json::json;
+use serde_json::{Value, json};
 use wire::{MacAddr, Vni};
 
 use super::{Entry, Shell, port};
 use crate::config::{
-    BothWays, InnerVlan, LinkLocal, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort, VnicQos,
-    VpcConfig,
+    BothWays, GuardConfig, InnerVlan, LinkLocal, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort,
+    VnicQos, VpcConfig,
 };
 use crate::console::{Args, CommandError, Output, Table};
 use crate::topology::Topology;
@@ -160,6 +161,7 @@ fn show_vnic(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         let mut row = json!({
             "name": vnic.name, "vpc": vpc, "vni": vni, "mac": vnic.mac.to_string(),
             "vips": vnic.vips, "mtu": vnic.mtu, "port": port, "vlan": vnic.vlan,
+            "guarded": vnic.guarded, "allowed": vnic.allowed.iter().map(allowed).collect::<Vec<_>>(),
         });
         for (name, value) in traffic.iter() {
             row[name] = json!(value);
@@ -170,6 +172,10 @@ fn show_vnic(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         return Err(args.error("vnic", format!("no vNIC {name}; `show vnic` lists them")));
     }
     Ok(Output::table(&table, json!(rows)))
+}
+
+fn allowed(pair: &AllowedPair) -> Value {
+    json!({ "ip": pair.prefix.to_string(), "mac": pair.mac.to_string() })
 }
 
 fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
@@ -193,6 +199,8 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         mac: args.get("mac")?,
         vips,
         link_local: LinkLocal::default(),
+        allowed: Vec::new(),
+        guard: GuardConfig::default(),
         mtu: small("mtu")?.unwrap_or(1450),
         port,
         vlan: small("vlan")?,
@@ -239,6 +247,10 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         for &vip in &vnic.vips {
             add(vpc.vni, vip, vnic.mac, format!("vnic {}", vnic.name), String::new(), state);
         }
+    }
+    for (vnic, Binding { address, mac }) in shell.switch.topology().floating() {
+        let Some(vpc) = snapshot.vpc(vnic.vpc) else { continue };
+        add(vpc.vni, address, mac, format!("vnic {}", vnic.name), String::new(), "floating");
     }
     let config = shell.switch.config();
     for location in &config.locations {

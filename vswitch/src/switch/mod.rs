@@ -84,6 +84,8 @@ pub struct Switch {
     looked: Instant,
     /// When link-local addresses were last learned.
     learned: Instant,
+    /// When it was last heard where floating addresses are.
+    floated: Instant,
 }
 
 impl Switch {
@@ -158,6 +160,7 @@ impl Switch {
             tended: Instant::now(),
             looked: Instant::now(),
             learned: Instant::now(),
+            floated: Instant::now(),
         };
         switch.set_mode(mode)?;
         switch.apply(config, Missing::Tolerated)?;

@@ -24,6 +24,9 @@ const FORGOTTEN: usize = 64;
 /// How often link-local addresses are learned.
 const LEARN_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is taken in where floating addresses are: what others send there waits for it.
+const FLOAT_EVERY: Duration = Duration::from_millis(100);
+
 /// Most events that are taken in at a time.
 const EVENTS: usize = 8192;
 
@@ -100,14 +103,44 @@ impl Switch {
         for worker in &self.pool.workers {
             worker.mailbox().free_retired();
         }
-        self.learn_link_local(now);
+        self.learn_addresses(now);
     }
 
-    /// Gives vNICs the link-local addresses that they asked for: of each the last one, once a second, so that no guest makes
-    /// more snapshots than that.
-    fn learn_link_local(&mut self, now: Instant) {
+    /// Gives vNICs the addresses that they asked for or announced, not often, so that no guest makes more snapshots than that.
+    fn learn_addresses(&mut self, now: Instant) {
+        let floated = self.learn_floating(now);
+        let asked = self.learn_link_local(now);
+        if floated || asked {
+            let before = self.snapshot().clone();
+            let snapshot = self.topology.commit();
+            if let Err(error) = self.hand_out(&before, &snapshot) {
+                tracing::error!(%error, "addresses that vNICs asked for or announced are not in use");
+            }
+        }
+    }
+
+    /// Takes in where floating addresses are. True when that is news.
+    fn learn_floating(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.floated) < FLOAT_EVERY {
+            return false;
+        }
+        let mut any = false;
+        while let Some(floating) = self.pool.events.floated() {
+            // Not before there is one: the first is taken in at once.
+            self.floated = now;
+            if self.topology.float(&floating) {
+                let Binding { address, mac } = floating.binding;
+                tracing::info!(vnic = floating.vnic, %address, %mac, here = floating.here, "floating address moved");
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Gives vNICs the link-local addresses that they asked for: of each the last one, once a second. True when there is one.
+    fn learn_link_local(&mut self, now: Instant) -> bool {
         if now.duration_since(self.learned) < LEARN_EVERY {
-            return;
+            return false;
         }
         self.learned = now;
         let mut any = false;
@@ -119,13 +152,7 @@ impl Switch {
                 any = true;
             }
         }
-        if any {
-            let before = self.snapshot().clone();
-            let snapshot = self.topology.commit();
-            if let Err(error) = self.hand_out(&before, &snapshot) {
-                tracing::error!(%error, "link-local addresses that vNICs asked for are not in use");
-            }
-        }
+        any
     }
 
     /// Has workers forget what they counted from the wire of queue pairs whose connections have ended: a list of them

@@ -56,7 +56,8 @@ impl Topology {
         self.check_vtep(location.vtep)?;
         let vpc = self.vpc_of(location)?;
         // What it may need is looked for first, so that nothing is half done when the table is full.
-        let learned = self.learner(vpc, location.vip).is_some();
+        let learned = self.learner(vpc, location.vip).is_some()
+            || self.draft.next.floats_at(vpc, location.vip).is_some();
         let known = !learned && self.draft.next.locations.contains_key(&(vpc, Destination::Ip(location.vip)));
         let floods = self.draft.next.vpc(vpc).is_some_and(|vpc| vpc.flood);
         let flood_slot = floods && !self.draft.vtep_slots.contains_key(&(vpc, location.vtep));
@@ -104,6 +105,7 @@ impl Topology {
     /// other VTEPs now.
     fn put_location(&mut self, location: &LocationConfig) -> Result<bool, TopologyError> {
         let vpc = self.vpc_of(location)?;
+        self.unfloat(vpc, location.vip);
         let key = (vpc, Destination::Ip(location.vip));
         let existing = self.draft.next.locations.get(&key).copied();
         if let Some(found) = existing

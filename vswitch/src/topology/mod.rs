@@ -14,6 +14,7 @@
 
 mod cells;
 mod error;
+mod floating;
 mod link_local;
 mod locations;
 pub mod paths;
@@ -37,6 +38,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
+use pipelines::event::Binding;
 use pipelines::snapshot::{PortIndex, Snapshot, Vnic};
 use pipelines::vlt::{SlotRef, Vlt, VltWriter};
 use wire::{MacAddr, Vni};
@@ -81,6 +83,8 @@ struct Draft {
     vnic_slots: OrdMap<u32, SlotRef>,
     /// Link-local addresses that vNICs asked for, oldest first.
     learned: OrdMap<u32, Vec<Ipv6Addr>>,
+    /// Floating addresses that vNICs have, oldest first.
+    floating: OrdMap<u32, Vec<Binding>>,
     /// Slots behind VTEPs, by slot.
     remotes: OrdMap<u32, Remote>,
     /// How many slots lead to a VTEP, by VPC and VTEP; none is zero.
@@ -162,6 +166,7 @@ impl Topology {
             held: BTreeSet::new(),
             vnic_slots: OrdMap::new(),
             learned: OrdMap::new(),
+            floating: OrdMap::new(),
             remotes: OrdMap::new(),
             behind: OrdMap::new(),
             vteps_stale: false,

@@ -10,8 +10,8 @@ use pipelines::snapshot::{Destination, Location, NO_PORT, Snapshot, Vnic, VnicRo
 use pipelines::vlt::Place;
 
 use super::link_local::ConfiguredLinkLocals;
-use super::{Ports, Topology, TopologyError, has, put};
-use crate::config::{Config, Difference, VnicConfig, VnicPort};
+use super::{Ports, Topology, TopologyError, floating, has, put};
+use crate::config::{Config, Difference, GuardConfig, VnicConfig, VnicPort};
 use crate::worker::MAX_VNICS;
 
 /// What the vNICs of one change share.
@@ -116,6 +116,8 @@ impl Topology {
             mac: vnic.mac,
             vips: vnic.vips.iter().copied().chain(learned).collect(),
             learns: vnic.link_local.learns(),
+            allowed: floating::pairs(vnic),
+            guarded: vnic.guard == GuardConfig::On,
             mtu: vnic.mtu,
             port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
             vlan: vnic.vlan,
@@ -123,6 +125,14 @@ impl Topology {
         };
         if old.as_deref() == Some(&new) {
             return Ok(index);
+        }
+        // One that it is not allowed any more, or is its own now.
+        self.drop_floating(index, |floating| {
+            let same = old.as_ref().is_some_and(|old| old.vpc == vpc);
+            same && new.allows(*floating) && !new.has(floating.address)
+        });
+        if old.as_ref().is_some_and(|old| (&old.allowed, old.guarded) != (&new.allowed, new.guarded)) {
+            self.draft.next.bump(cell);
         }
         let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone());
         // Its port, VLAN and MTU are never remembered by a decision.
@@ -151,6 +161,7 @@ impl Topology {
             if self.draft.locations.contains_key(&(vnic.vpc, vip)) {
                 self.drop_location(vnic.vpc, vip);
             }
+            self.unfloat(vnic.vpc, vip);
             self.draft.next.locations.insert((vnic.vpc, Destination::Ip(vip)), location);
         }
         self.draft.next.touch_topology(vnic.vpc);
@@ -179,6 +190,7 @@ impl Topology {
 
     fn forget_vnic(&mut self, index: u32) {
         self.draft.held.insert(index);
+        self.drop_floating(index, |_| false);
         if let Some(vnic) = self.draft.next.vnics[index as usize].take() {
             self.unplace_vnic(&vnic);
             self.draft.next.bump(vnic.cell);
@@ -264,5 +276,6 @@ fn row(vnic: &Vnic, vpc: Option<&Vpc>) -> VnicRow {
         mtu: vnic.mtu,
         keep_vlan: u8::from(vpc.is_some_and(|vpc| vpc.keep_vlan)),
         more_vips: u8::from(vnic.vips.len() > inline),
+        guard: vnic.guard_bits(),
     }
 }

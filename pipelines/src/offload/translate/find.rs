@@ -9,6 +9,7 @@ use super::patterns::{Family, RoceMatch};
 use super::{OffloadRefusal, Tables};
 use crate::decide::decide;
 use crate::direction::Direction;
+use crate::event::Binding;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::qos::{Class, Leaf};
@@ -114,6 +115,10 @@ pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<R
     let vpc = match key.scope() {
         Scope::Vnic(index) => {
             let row = row_of(snapshot, index)?;
+            let from = Binding { address: source, mac: mac_from(row.mac) };
+            if !snapshot.vnic(index).is_some_and(|vnic| vnic.may_send(from)) {
+                return Err(OffloadRefusal::Guard);
+            }
             found.from = port_of(tables, row.port)?;
             found.source_mac = mac_from(row.mac);
             if receiver == Some(index) {

@@ -50,6 +50,9 @@ pub enum OffloadRefusal {
     /// The source of a flow out of the tunnel is behind no known VTEP.
     #[error("the flow's source is behind no known VTEP")]
     Source,
+    /// The vNIC may not send from the flow's source address.
+    #[error("the vNIC may not send from this address")]
+    Guard,
     /// A class with a rate has no share yet.
     #[error("the class has a rate and no share of it yet")]
     NoShare,

@@ -142,6 +142,16 @@ fn process() -> impl Strategy<Value = Config> {
     )
 }
 
+/// Pairs of a vNIC: floating ones, a nested prefix.
+fn allowed(pick: usize, m: u8) -> Vec<AllowedConfig> {
+    let pairs = [
+        AllowedConfig { ip: IpAddr::from([10, 0, 0, 200]).into(), mac: None },
+        AllowedConfig { ip: net([10, 9, m, 0].into(), 24), mac: None },
+        AllowedConfig { ip: "fd00:9::7".parse::<IpAddr>().unwrap().into(), mac: Some(station(0x1_0000)) },
+    ];
+    pairs.into_iter().enumerate().filter(|(n, _)| pick & 1 << n != 0).map(|(_, pair)| pair).collect()
+}
+
 /// One port of any kind; `n` keeps devices apart.
 fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
     let queues = n % 4 + 1;
@@ -276,6 +286,8 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                         mac: station(m as u32 + 1),
                         vips: vec![Ipv4Addr::new(10, 0, 0, m as u8 + 1).into()],
                         link_local: if flag { LinkLocal::Eui64 } else { LinkLocal::Learn },
+                        allowed: allowed(pick(m + 31), m as u8),
+                        guard: if pick(m + 37) % 2 == 0 { GuardConfig::On } else { GuardConfig::Off },
                         mtu: 1450,
                         port: match own {
                             true => VnicPort::Own(port(pick(m), id, flag)),

@@ -4,6 +4,7 @@
 //! everything. Looks at the config alone: neither at ports nor at the machine, except for the list of cores
 //! that [`cores`] is given.
 
+mod guard;
 mod names;
 mod networks;
 mod offload;

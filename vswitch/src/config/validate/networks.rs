@@ -9,7 +9,7 @@ use wire::{MacAddr, Vni};
 use super::super::error::quote;
 use super::super::network::{LocationConfig, RouteTargetConfig, VnicConfig, VnicPort, VpcConfig};
 use super::underlay::own_addresses;
-use super::{Checker, is_reserved_in, is_unicast, is_vlan};
+use super::{Checker, guard, is_reserved_in, is_unicast, is_vlan};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let vpcs = checker.config.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc)).collect();
@@ -190,6 +190,7 @@ fn check_vnics(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
         }
         check_binding(checker, &path, vnic, &trunks, &mut vlans, index);
     }
+    guard::check(checker, vpcs, &macs);
 }
 
 fn check_mtu(checker: &mut Checker<'_>, path: &str, vnic: &VnicConfig) {

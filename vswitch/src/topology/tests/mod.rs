@@ -4,6 +4,7 @@
 
 mod cells;
 mod failures;
+mod floating;
 mod history;
 mod link_local;
 mod repair;
