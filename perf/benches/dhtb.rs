@@ -128,7 +128,7 @@ fn snapshot(vnics: usize) -> Snapshot {
     let mut host = testkit::World::new(1, testkit::Underlay::default());
     let vpc = host.add_vpc(100);
     let prefix = Prefix::new(IpAddr::V4(address(0)), 8);
-    host.vpc(vpc).subnets = vec![Subnet { prefix, gateway: None }];
+    host.vpc(vpc).set_subnets(vec![Subnet { prefix, gateway: None }]);
     host.vpc(vpc).vnics = (0..vnics as u32).collect();
     let tunnel = host.tunnel(vpc, 2);
     for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {

@@ -10,10 +10,10 @@ use wire::{L3, MacAddr};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowAddresses, FlowKey, Scope};
-use crate::martian::is_martian;
+use crate::martian::{is_link_scoped, is_martian};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::reverse_path::is_link_local;
-use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
+use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 use crate::vtep::SourceVtep;
 
@@ -51,7 +51,7 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
         {
             (FlowAction::drop(DropReason::MARTIAN), true)
         }
-        (true, Some(FlowAddresses { destination, .. })) => route(snapshot, vpc, destination),
+        (true, Some(FlowAddresses { destination, .. })) => route(snapshot, vpc, destination, key.entropy()),
         // The router speaks ARP and IP only; ARP was answered before.
         (true, None) => (FlowAction::drop(DropReason::TO_ROUTER), true),
         (false, _) => bridge(snapshot, vpc, key.dst_mac(), key.direction()),
@@ -92,12 +92,13 @@ pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
         Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != FlowVerdict::Drop,
         None => vpc.flood,
     };
-    route(snapshot, vpc, address).0.verdict == FlowVerdict::Forward || bridged()
+    route(snapshot, vpc, address, 0).0.verdict == FlowVerdict::Forward || bridged()
 }
 
-/// Where a VPC's virtual router sends packets to an address, and the MAC that they get; `None` when it does not.
+/// Where a VPC's virtual router sends packets to an address, and the MAC that they get; `None` when it does not. Of several
+/// gateways, one of them.
 pub fn way_to(snapshot: &Snapshot, vpc: &Vpc, address: IpAddr) -> Option<(SlotRef, MacAddr)> {
-    let (action, _) = route(snapshot, vpc, address);
+    let (action, _) = route(snapshot, vpc, address, 0);
     let slot = SlotRef { slot: action.slot, generation: action.slot_generation };
     (action.verdict == FlowVerdict::Forward).then_some((slot, MacAddr(action.dst_mac)))
 }
@@ -124,10 +125,10 @@ const fn is_reserved(mac: MacAddr) -> bool {
     matches!(mac.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
 }
 
-/// True when the VPC has a route for this address alone: such a route means what it says, as for a metadata service.
+/// True when the VPC has a route for this link-local address alone: such a route means what it says, as for a metadata
+/// service. What else no router forwards, no route makes it forward.
 fn has_host_route(vpc: &Vpc, address: IpAddr) -> bool {
-    let whole = if address.is_ipv4() { 32 } else { 128 };
-    vpc.routes.iter().any(|(prefix, _)| prefix.len() == whole && prefix.contains(address))
+    is_link_scoped(address) && matches!(vpc.route(address), Some(Route::Via(prefix, _)) if prefix.is_host())
 }
 
 /// True for what a station says to the virtual router from its link-local address: nothing to be routed.
@@ -135,29 +136,38 @@ fn is_on_link(vpc: &Vpc, source: IpAddr, destination: IpAddr) -> bool {
     is_link_local(source) && vpc.is_gateway(destination)
 }
 
-fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr) -> (FlowAction, bool) {
+/// Routes to an address; of several gateways, the one of flows with this `entropy`. RoCEv2 has the same for all that two
+/// addresses exchange, so queue pairs and what sets them up stay on one path.
+fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (FlowAction, bool) {
     if vpc.is_gateway(destination) {
         return (FlowAction { verdict: FlowVerdict::Router, ..FlowAction::default() }, true);
     }
     if is_martian(destination) && !has_host_route(vpc, destination) {
         return (FlowAction::drop(DropReason::MARTIAN), true);
     }
-    if vpc.subnet_of(destination).is_some() {
-        return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
-    }
-    match vpc.route_to(destination) {
+    let target = match vpc.route(destination) {
+        None => return (FlowAction::drop(DropReason::NO_ROUTE), true),
+        Some(Route::Subnet(_)) => {
+            return to_location(vpc, snapshot.location(vpc.index, Destination::Ip(destination)));
+        }
+        Some(Route::Via(_, target)) => target,
+    };
+    match target {
+        RouteTarget::Blackhole => (FlowAction::drop(DropReason::BLACKHOLE), true),
+        RouteTarget::Peer(peer) => match snapshot.vpc(*peer) {
+            Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
+            None => (FlowAction::drop(DropReason::NO_ROUTE), false),
+        },
         // A tenant's packets reach the underlay in a tunnel, never the switch itself.
-        Some(RouteTarget::Gateway { .. })
+        RouteTarget::Gateways(_)
             if snapshot.uplinks.iter().flatten().any(|uplink| uplink.owns(destination)) =>
         {
             (FlowAction::drop(DropReason::MARTIAN), true)
         }
-        Some(RouteTarget::Gateway { slot, mac }) => (rewrite(forward(slot), vpc.router_mac, mac), true),
-        Some(RouteTarget::Peer(peer)) => match snapshot.vpc(peer) {
-            Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
-            None => (FlowAction::drop(DropReason::NO_ROUTE), false),
+        RouteTarget::Gateways(_) => match target.gateway(entropy) {
+            Some(gateway) => (rewrite(forward(gateway.slot), vpc.router_mac, gateway.mac), true),
+            None => (FlowAction::drop(DropReason::NO_ROUTE), true),
         },
-        None => (FlowAction::drop(DropReason::NO_ROUTE), true),
     }
 }
 

@@ -149,6 +149,8 @@ drop_reasons! {
     OUTER_TTL = "outer-ttl",
     /// Outer IPv4 options, or an IPv6 routing header.
     OUTER_OPTIONS = "outer-options",
+    /// A route of the VPC leads nowhere.
+    BLACKHOLE = "blackhole",
 }
 
 impl DropReason {

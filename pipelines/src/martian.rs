@@ -18,6 +18,14 @@ pub fn is_martian(address: IpAddr) -> bool {
     }
 }
 
+/// True for a unicast address that means something on one link only (RFC 3927, RFC 4291 section 2.5.6).
+pub fn is_link_scoped(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

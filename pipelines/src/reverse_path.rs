@@ -1,15 +1,20 @@
 //! The reverse path of what comes out of the tunnel: the source of an inner packet must be behind the VTEP that sent
 //! it (RFC 3704 calls this strict reverse path forwarding).
 //!
-//! A source that has a location is accepted from the VTEP of that location and from no other, and never when the
-//! location is a vNIC of this host. Locations of a peered VPC count where the VPC has a route to them. A source without
-//! a location is accepted
+//! A source that has a location is accepted from the VTEP of that location, and never when the location is a vNIC of this
+//! host. Any other is accepted from where the VPC would route to it ([`Vpc::route`]):
 //!
-//! - outside the VPC's subnets, from the VTEPs of its gateways;
+//! - by a route to gateways, from the VTEP of each of them;
+//! - by a route to another VPC, from the VTEP of the location there.
+//!
+//! Besides, a source without a location is accepted
+//!
 //! - when it is a link-local address, from any VTEP of the VPC: which ones its stations have beside those that follow from
 //!   their MACs, their host knows;
 //! - where the VPC floods, from the VTEPs of its flood list: stations without locations are what flooding is for;
-//! - from the VTEPs that the config lists (`[[uplink]] peers`).
+//! - from the VTEPs that the config lists (`[[uplink]] peers`);
+//!
+//! the last two not when a route says that it is nowhere.
 //!
 //! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here once for a flow; each hit asks
 //! [`SourceVtep::admits`] again, for a location may have moved meanwhile.
@@ -22,7 +27,8 @@ use crate::burst::Meta;
 use crate::direction::Direction;
 use crate::event::Binding;
 use crate::flow_key::FlowKey;
-use crate::snapshot::{Destination, Location, RouteTarget, Snapshot, Vpc};
+use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
+use crate::vlt::Place;
 use crate::vtep::{SourceVtep, Vtep};
 
 /// From where the flow of a packet may come, when that is where the packet came from. A vNIC's packets are the guard's
@@ -48,22 +54,33 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
     if vpc.is_gateway(source) {
         return None;
     }
+    let own = snapshot.location(vpc.index, Destination::Ip(source));
     if is_link_local(source) {
-        let own = snapshot.location(vpc.index, Destination::Ip(source));
         return own.map_or_else(|| Some(SourceVtep::vtep(vtep)), |own| behind(snapshot, own, vtep));
     }
-    if let Some(location) = locate(snapshot, vpc, source) {
-        return behind(snapshot, location, vtep);
+    if let Some(own) = own {
+        let is_here = matches!(snapshot.vlt.read(own.slot.slot).place, Place::Local { .. });
+        let there = behind(snapshot, own, vtep);
+        if is_here || there.is_some() {
+            return there;
+        }
     }
-    let outside = vpc.subnet_of(source).is_none();
-    let gateway = || {
-        outside
-            && vpc.routes.iter().any(|(_, target)| match target {
-                RouteTarget::Gateway { slot, .. } => snapshot.vlt.vtep_of(slot.slot) == vtep.number(),
-                RouteTarget::Peer(_) => false,
-            })
-    };
-    (may_be_stranger(snapshot, vpc, vtep) || gateway()).then_some(SourceVtep::vtep(vtep))
+    let by_gateway = |slot| snapshot.vlt.vtep_of(slot) == vtep.number();
+    match vpc.route(source) {
+        Some(Route::Via(_, RouteTarget::Blackhole)) => return None,
+        Some(Route::Via(_, RouteTarget::Gateways(gateways)))
+            if gateways.iter().any(|gateway| by_gateway(gateway.slot.slot)) =>
+        {
+            return Some(SourceVtep::vtep(vtep));
+        }
+        Some(Route::Via(_, RouteTarget::Peer(peer))) => {
+            if let Some(location) = snapshot.location(*peer, Destination::Ip(source)) {
+                return behind(snapshot, location, vtep);
+            }
+        }
+        Some(Route::Via(_, RouteTarget::Gateways(_)) | Route::Subnet(_)) | None => {}
+    }
+    (own.is_none() && may_be_stranger(snapshot, vpc, vtep)).then_some(SourceVtep::vtep(vtep))
 }
 
 /// True for an IPv6 link-local unicast address (RFC 4291 section 2.5.6).
@@ -96,16 +113,13 @@ fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source
     source.admits(&snapshot.vlt, vtep).then_some(source)
 }
 
-/// The location of an address as the VPC would route to it.
+/// The location of an address, in the VPC or in the one that it is routed to.
 fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a Location> {
-    let own = snapshot.location(vpc.index, Destination::Ip(address));
-    if own.is_some() || vpc.subnet_of(address).is_some() {
-        return own;
-    }
-    match vpc.route_to(address)? {
-        RouteTarget::Peer(peer) => snapshot.location(peer, Destination::Ip(address)),
-        RouteTarget::Gateway { .. } => None,
-    }
+    let there = || match vpc.route(address)? {
+        Route::Via(_, RouteTarget::Peer(peer)) => snapshot.location(*peer, Destination::Ip(address)),
+        _ => None,
+    };
+    snapshot.location(vpc.index, Destination::Ip(address)).or_else(there)
 }
 
 /// True where sources without a location are accepted.

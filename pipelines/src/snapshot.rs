@@ -29,12 +29,14 @@
 //! The count of a cell is never set back while workers run.
 
 mod allowed;
+mod routes;
 mod uplink;
 mod vpc;
 
 pub use allowed::{AllowedPair, GUARD_OFF, GUARD_PAIRS};
+pub use routes::{Gateway, Prefix, Route, RouteTable, RouteTarget, Subnet};
 pub use uplink::Uplink;
-pub use vpc::{Prefix, RouteTarget, Subnet, Vpc};
+pub use vpc::Vpc;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -414,9 +416,7 @@ impl Snapshot {
     /// To be called when a location comes into a VPC: decisions that rested on its absence are stale, there and
     /// in the VPCs that have a route to it.
     pub fn touch_topology(&mut self, vpc: u32) {
-        let peers = |other: &&Arc<Vpc>| {
-            other.index == vpc || other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc))
-        };
+        let peers = |other: &&Arc<Vpc>| other.index == vpc || other.leads_to(vpc);
         let cells: Vec<u32> = self.vpcs.iter().flatten().filter(peers).map(|vpc| vpc.topology_cell).collect();
         cells.into_iter().for_each(|cell| self.bump(cell));
     }
@@ -424,9 +424,7 @@ impl Snapshot {
     /// To be called when a location goes out of a VPC: packets out of the tunnel were accepted for it, there and in the
     /// VPCs that have a route to it.
     pub fn touch_sources(&mut self, vpc: u32) {
-        let related = |other: &&Arc<Vpc>| {
-            other.index == vpc || other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc))
-        };
+        let related = |other: &&Arc<Vpc>| other.index == vpc || other.leads_to(vpc);
         let related: Vec<u32> =
             self.vpcs.iter().flatten().filter(related).map(|related| related.index).collect();
         related.into_iter().for_each(|vpc| self.touch_strangers(vpc));
@@ -476,18 +474,5 @@ mod tests {
     #[test]
     fn rows_are_one_cache_line() {
         assert_eq!((size_of::<VnicRow>(), align_of::<VnicRow>()), (64, 64));
-    }
-
-    #[test]
-    fn prefixes_hold_what_they_should() {
-        let prefix = |text: &str, len| Prefix::new(text.parse().unwrap(), len);
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert!(prefix("10.1.2.3", 24).contains(ip("10.1.2.255")));
-        assert!(!prefix("10.1.2.3", 24).contains(ip("10.1.3.0")));
-        assert!(prefix("0.0.0.0", 0).contains(ip("255.255.255.255")));
-        assert!(!prefix("0.0.0.0", 0).contains(ip("::1")));
-        assert!(prefix("fd00::", 64).contains(ip("fd00::ffff:ffff:ffff:ffff")));
-        assert!(prefix("::", 0).contains(ip("fd00::1")) && prefix("::1", 128).contains(ip("::1")));
-        assert!(!prefix("::1", 128).contains(ip("::2")));
     }
 }

@@ -198,19 +198,14 @@ impl Lab {
                     .vpcs
                     .iter()
                     .flatten()
-                    .filter_map(|other| {
-                        let routes_here =
-                            other.routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc));
-                        routes_here.then_some(other.index)
-                    })
+                    .filter_map(|other| other.leads_to(vpc).then_some(other.index))
                     .collect();
                 peers.into_iter().for_each(|peer| self.world.snapshot.touch_vpc(peer));
             }
             Step::Subnet { vpc, wide } => {
                 let gateway = Some(ip(if wide { "10.0.0.253" } else { "10.0.0.254" }));
-                self.world.vpc(vpc).subnets[0] =
-                    Subnet { prefix: Prefix::new(ip("10.0.0.0"), if wide { 16 } else { 24 }), gateway };
-                self.world.snapshot.touch_vpc(vpc);
+                let prefix = Prefix::new(ip("10.0.0.0"), if wide { 16 } else { 24 });
+                self.subnet(vpc, 0, Subnet { prefix, gateway });
             }
             Step::KeepVlan { vpc, on } => {
                 self.world.vpc(vpc).keep_vlan = on;
@@ -297,24 +292,26 @@ impl Lab {
 
     fn route(&mut self, vpc: u32, kind: u8) {
         let everything = Prefix::new(ip("0.0.0.0"), 0);
-        self.world.vpc(vpc).routes = match kind {
+        let longer = Prefix::new(ip("10.0.1.0"), 25);
+        let routes = match kind {
             0 => Vec::new(),
             1 => vec![(everything, RouteTarget::Peer(1 - vpc))],
+            2 => vec![(longer, RouteTarget::Blackhole), (everything, self.world.gateways(vpc, &[2, 3]))],
             n => {
-                let place = self.world.tunnel(vpc, n);
-                let slot = self.world.writer.allocate(place).unwrap();
-                vec![
-                    (
-                        Prefix::new(ip("10.0.1.0"), 25),
-                        RouteTarget::Gateway { slot, mac: MacAddr([2, 0, 0, 0, 8, n]) },
-                    ),
-                    (everything, RouteTarget::Gateway { slot, mac: MacAddr([2, 0, 0, 0, 8, n]) }),
-                ]
+                let gateway = self.world.gateways(vpc, &[n]);
+                vec![(longer, gateway.clone()), (everything, gateway)]
             }
         };
+        self.world.vpc(vpc).set_routes(routes);
         // Half of the subnets out of the way, so that routes matter.
         let prefix = Prefix::new(ip(if kind == 0 { "10.0.1.0" } else { "10.7.1.0" }), 24);
-        self.world.vpc(vpc).subnets[1] = Subnet { prefix, gateway: Some(ip("10.0.1.254")) };
+        self.subnet(vpc, 1, Subnet { prefix, gateway: Some(ip("10.0.1.254")) });
+    }
+
+    fn subnet(&mut self, vpc: u32, at: usize, subnet: Subnet) {
+        let mut subnets = self.world.vpc(vpc).subnets().to_vec();
+        subnets[at] = subnet;
+        self.world.vpc(vpc).set_subnets(subnets);
         self.world.snapshot.touch_vpc(vpc);
     }
 

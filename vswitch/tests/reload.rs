@@ -36,6 +36,7 @@ fn object(which: u8, how: u8) -> String {
                 "flood = true\n",
                 "routes = [{ to = \"10.200.0.0/24\", vtep = \"172.16.0.4\", mac = \"02:00:00:00:07:07\" }]\n",
                 "routes = [{ to = \"10.98.0.0/24\", vpc = \"b\" }]\n",
+                "routes = [{ to = \"10.0.0.0/8\", blackhole = true }]\n",
             ];
             let routes = routes[usize::from(more) % routes.len()];
             format!("[[vpc]]\nname = \"{name}\"\nvni = {}\n{routes}", u32::from(which) + 8 * u32::from(bit))

@@ -10,7 +10,7 @@ use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Tree, TreeSize};
 use pipelines::rcft::{Rcft, RcftParams, RcftShared};
-use pipelines::snapshot::{Prefix, RouteTarget};
+use pipelines::snapshot::{Gateway, Prefix, RouteTarget};
 use testkit::{A, B, R, Underlay, World, host_mac, host_v4};
 use wire::{HeapBuf, Vni};
 
@@ -45,8 +45,10 @@ pub fn world() -> Option<World> {
     }
     let tunnel = world.tunnel(vpc, 2);
     world.locate_station(vpc, R, tunnel);
-    let gateway = RouteTarget::Gateway { slot: world.writer.allocate(tunnel)?, mac: R.mac };
-    world.vpc(vpc).routes = vec![(Prefix::new(FAR.into(), 10), gateway)];
+    let slot = world.writer.allocate(tunnel)?;
+    let gateway = Gateway { vtep: host_v4(2).into(), slot, mac: R.mac };
+    let routes = vec![(Prefix::new(FAR.into(), 10), RouteTarget::Gateways(vec![gateway]))];
+    world.vpc(vpc).set_routes(routes);
     let sizes = TableSizes { nft: ENTRIES, queue_pairs: ENTRIES, vnics: 64, tenants: 8, waiting: 1024 };
     world.worker.overlay = sizes.overlay(sizes.tree(), world.worker.counters.clone());
     Some(world)

@@ -5,7 +5,7 @@
 
 use wire::{L3, PacketBuf, View, ipv4, ipv6};
 
-use super::icmp_error::{Complaint, complain};
+use super::icmp_error::{Complaint, Unreachable, complain};
 use super::neighbour::send_back;
 use super::tunnel::{self, OuterTos, Patch};
 use super::{Cx, bind, flood, reply, super_frame};
@@ -288,7 +288,7 @@ pub(super) fn ready<P: PacketBuf, S: Sink<P>>(
     sink: &mut S,
 ) -> Option<Place> {
     if action.verdict != FlowVerdict::Forward {
-        special(cx, burst, i, action, sink);
+        special(cx, burst, i, action, limits, sink);
         return None;
     }
     let meta = &burst.metas[i];
@@ -462,13 +462,20 @@ fn special<P: PacketBuf, S: Sink<P>>(
     burst: &mut Burst<P>,
     i: usize,
     action: FlowAction,
+    limits: &mut MissLimits,
     sink: &mut S,
 ) {
     match action.verdict {
         FlowVerdict::Drop => {
             let reason =
                 DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
-            burst.drop(i, reason, cx.counters);
+            // Of what is bridged, the router knows nothing.
+            match Unreachable::of(reason).filter(|_| burst.metas[i].key.routed()) {
+                Some(why) => {
+                    complain(cx, burst, i, Complaint::Unreachable(why, reason), None, limits, sink);
+                }
+                None => burst.drop(i, reason, cx.counters),
+            }
         }
         FlowVerdict::Flood => flood::run(cx, burst, i, action.entropy, sink),
         FlowVerdict::Router => router(cx, burst, i, sink),

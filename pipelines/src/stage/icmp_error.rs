@@ -1,7 +1,8 @@
-//! ICMP errors: too big (RFC 1191, RFC 4443 section 3.2), time exceeded (RFC 792, RFC 4443 3.3).
+//! ICMP errors: too big (RFC 1191, RFC 4443 section 3.2), time exceeded (RFC 792, RFC 4443 3.3), destination unreachable
+//! (RFC 1812 section 5.2.7.1, RFC 4443 3.1).
 //!
 //! Made in place of the packet that caused them, which is quoted; none is made about an error, a later fragment
-//! or a group address (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+//! or a group address (RFC 1122 section 3.2.2, RFC 4443 section 2.4), nor about RoCEv2, whose senders hear none.
 //!
 //! A vNIC of this host hears from the virtual router: its address in the subnet of the sender, or where there is none the
 //! destination's. A sender behind a tunnel hears of what is for a vNIC of this host from the vNIC's own address: every host
@@ -34,6 +35,49 @@ pub(super) enum Complaint {
     TooBig(u16),
     /// TTL or hop limit ran out.
     TimeExceeded,
+    /// It is not let through, and dropped for this reason.
+    Unreachable(Unreachable, DropReason),
+}
+
+/// Why a destination cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreachable {
+    /// No route leads there.
+    Network,
+    /// Nobody there has the address.
+    Host,
+    /// Somebody does not want it.
+    Prohibited,
+}
+
+impl Unreachable {
+    /// What the sender of a routed packet that is dropped for a reason is told; `None`: nothing.
+    pub(super) fn of(reason: DropReason) -> Option<Self> {
+        match reason {
+            DropReason::NO_ROUTE => Some(Self::Network),
+            DropReason::NO_LOCATION => Some(Self::Host),
+            DropReason::BLACKHOLE => Some(Self::Prohibited),
+            _ => None,
+        }
+    }
+
+    /// The code of ICMP (RFC 792, RFC 1812 section 5.2.7.1).
+    const fn code_v4(self) -> u8 {
+        match self {
+            Self::Network => icmp::CODE_NETWORK,
+            Self::Host => icmp::CODE_HOST,
+            Self::Prohibited => icmp::CODE_PROHIBITED,
+        }
+    }
+
+    /// The code of ICMPv6 (RFC 4443 section 3.1).
+    const fn code_v6(self) -> u8 {
+        match self {
+            Self::Network => icmpv6::CODE_NO_ROUTE,
+            Self::Host => icmpv6::CODE_ADDRESS,
+            Self::Prohibited => icmpv6::CODE_PROHIBITED,
+        }
+    }
 }
 
 impl Complaint {
@@ -42,6 +86,7 @@ impl Complaint {
         match self {
             Self::TooBig(_) => DropReason::MTU_EXCEEDED,
             Self::TimeExceeded => DropReason::TTL_EXPIRED,
+            Self::Unreachable(_, reason) => reason,
         }
     }
 }
@@ -81,7 +126,10 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
     };
     let (source, destination) = addresses(packet.head(), &meta.headers);
     // What is said to nobody costs nothing of the rate.
-    let sayable = allowed(packet.head(), &meta.headers) && is_station(source) && is_station(destination);
+    let sayable = allowed(packet.head(), &meta.headers)
+        && !is_roce(cx, &meta.headers)
+        && is_station(source)
+        && is_station(destination);
     let way = if direction == Direction::In { way_back(cx, &meta, packet.head(), source) } else { None };
     let (speaker, to) = if direction == Direction::In {
         let to = way.map(|(_, mac)| mac);
@@ -138,6 +186,14 @@ fn is_station(address: IpAddr) -> bool {
         && !address.is_multicast()
         && !address.is_loopback()
         && !matches!(address, IpAddr::V4(address) if address.is_broadcast())
+}
+
+/// A sender of RoCEv2 hears no ICMP: its path MTU is set, not found.
+pub(super) fn is_roce(cx: &Cx, headers: &Headers) -> bool {
+    headers.proto == protocol::UDP
+        && headers.dport == cx.snapshot.settings.rdma_port
+        && headers.is(Flags::L4)
+        && headers.is_ip()
 }
 
 /// Turns a packet into an error to its sender, whose MAC is `to` (the packet's own source MAC may be rewritten by
@@ -213,6 +269,7 @@ fn v4(out: &mut [u8; 48], quoted: &[u8], complaint: Complaint, from: Option<IpAd
             icmp::Header::new(icmp::kind::UNREACHABLE, icmp::CODE_FRAGMENTATION_NEEDED, 0, mtu)
         }
         Complaint::TimeExceeded => icmp::Header::new(icmp::kind::TIME_EXCEEDED, 0, 0, 0),
+        Complaint::Unreachable(why, _) => icmp::Header::new(icmp::kind::UNREACHABLE, why.code_v4(), 0, 0),
     };
     let mut sum = checksum::sum(error.bytes());
     sum.add(quoted);
@@ -233,6 +290,7 @@ fn v6(out: &mut [u8; 48], quoted: &[u8], complaint: Complaint, from: Option<IpAd
     let mut error = match complaint {
         Complaint::TooBig(mtu) => icmpv6::Header::new(icmpv6::kind::TOO_BIG, 0, u32::from(mtu)),
         Complaint::TimeExceeded => icmpv6::Header::new(icmpv6::kind::TIME_EXCEEDED, 0, 0),
+        Complaint::Unreachable(why, _) => icmpv6::Header::new(icmpv6::kind::UNREACHABLE, why.code_v6(), 0),
     };
     let mut sum = checksum::pseudo_v6(&from.octets(), &original.src().octets(), protocol::ICMPV6, len as u32);
     sum.add(error.bytes());

@@ -3,9 +3,9 @@
 //!
 //! Of a super-frame that is what it will be cut into: headers and one segment.
 
-use wire::{Flags, Headers, L3, PacketBuf, protocol};
+use wire::{Headers, L3, PacketBuf};
 
-use super::icmp_error::{Complaint, complain};
+use super::icmp_error::{Complaint, complain, is_roce};
 use super::{Cx, super_frame};
 use crate::Sink;
 use crate::burst::{Burst, NO_INDEX};
@@ -53,12 +53,4 @@ fn length<P: PacketBuf>(packet: &P, headers: &Headers) -> usize {
         L3::Ipv4 | L3::Ipv6 => usize::from(headers.l3_len),
         L3::Arp | L3::None => packet.len().saturating_sub(usize::from(headers.l3_offset)),
     }
-}
-
-/// A sender of RoCEv2 hears no ICMP: its path MTU is set, not found.
-fn is_roce(cx: &Cx, headers: &Headers) -> bool {
-    headers.proto == protocol::UDP
-        && headers.dport == cx.snapshot.settings.rdma_port
-        && headers.is(Flags::L4)
-        && headers.is_ip()
 }

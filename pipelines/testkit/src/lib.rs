@@ -8,6 +8,7 @@
 pub mod fixture;
 pub mod offload;
 pub mod open;
+mod routes;
 mod stations;
 
 use std::net::IpAddr;
@@ -213,13 +214,15 @@ impl World {
             router_mac: ROUTER,
             flood: false,
             keep_vlan: false,
-            subnets: vec![
-                subnet("10.0.0.0", 24, "10.0.0.254"),
-                subnet("10.0.1.0", 24, "10.0.1.254"),
-                subnet("fd00:1::", 64, "fd00:1::fe"),
-                subnet("fd00:2::", 64, "fd00:2::fe"),
-            ],
-            routes: Vec::new(),
+            table: Arc::new(RouteTable::new(
+                vec![
+                    subnet("10.0.0.0", 24, "10.0.0.254"),
+                    subnet("10.0.1.0", 24, "10.0.1.254"),
+                    subnet("fd00:1::", 64, "fd00:1::fe"),
+                    subnet("fd00:2::", 64, "fd00:2::fe"),
+                ],
+                Vec::new(),
+            )),
             vnics: Vec::new(),
             flood_slots: Vec::new(),
             cell,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pipelines::Now;
 use pipelines::flow_key::FlowKey;
-use pipelines::snapshot::{Prefix, RouteTarget};
+use pipelines::snapshot::{Gateway, RouteTarget};
 use wire::HeapBuf;
 use wire::build::Path;
 
@@ -136,8 +136,8 @@ fn icmp_errors_travel_with_what_they_quote() {
     assert_eq!(open(&world.one(1, &error, &ENCAP).1).inner, error);
     let quoted = &v4(A, R).udp(1, 2, b"question")[14..];
     let slot = world.writer.allocate(world.tunnel(0, 2)).unwrap();
-    let gateway = RouteTarget::Gateway { slot, mac: R.mac };
-    world.vpc(0).routes = vec![(Prefix::new(ip("0.0.0.0"), 0), gateway)];
+    let gateway = Gateway { vtep: host_v4(2).into(), slot, mac: R.mac };
+    world.route(0, &[("0.0.0.0/0", RouteTarget::Gateways(vec![gateway]))]);
     world.snapshot.touch_vpc(0);
     let mut path = v4(R, A);
     path.ip = wire::build::Pair::V4("192.0.2.1".parse().unwrap(), A.v4);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use pipelines::event::{Binding, Floating};
-use pipelines::snapshot::{AllowedPair, Destination, Location, Prefix, RouteTarget, Vnic};
+use pipelines::snapshot::{AllowedPair, Destination, Location, Prefix, Vnic};
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request, neighbour_announcement, neighbour_solicitation};
 use wire::icmpv6::NeighbourHeader;
@@ -157,18 +157,18 @@ fn guard_no_vnic_speaks_to_the_underlay() {
     for route in [false, true] {
         let mut world = plain();
         if route {
-            let slot = world.writer.allocate(world.tunnel(0, 4)).unwrap();
-            let gateway = RouteTarget::Gateway { slot, mac: MacAddr([2, 0, 0, 0, 8, 8]) };
-            world.vpc(0).routes =
-                vec![(Prefix::new(ip("0.0.0.0"), 0), gateway), (Prefix::new(ip("::"), 0), gateway)];
-            world.snapshot.touch_vpc(0);
+            let gateway = world.gateways(0, &[4]);
+            world.route(0, &[("0.0.0.0/0", gateway.clone()), ("::/0", gateway)]);
         }
         let mut refused = |path: &Path, reason: &'static str| {
             let forged = path.vxlan(50_000, Vni::new(200).unwrap(), &v4(A, B).udp(1, 2, b"x"));
+            // The router says so where it has no route.
+            let told = if reason == "no-route" { vec![("originated", 1)] } else { Vec::new() };
+            let moved = |counter| [vec![(counter, 1), (reason, 1)], told.clone()].concat();
             // A known flow is refused, too.
-            world.expect(1, std::slice::from_ref(&forged), &[("nft-misses", 1), (reason, 1)]);
-            world.expect(1, &[forged], &[("nft-hits", 1), (reason, 1)]);
-            world.expect(1, &[path.tcp(1, 22, 2, b"")], &[("nft-misses", 1), (reason, 1)]);
+            world.expect(1, std::slice::from_ref(&forged), &moved("nft-misses"));
+            world.expect(1, &[forged], &moved("nft-hits"));
+            world.expect(1, &[path.tcp(1, 22, 2, b"")], &moved("nft-misses"));
         };
         // To the machine itself, by MAC and by way of the router: VxLAN, with another network's VNI, and all else.
         refused(&Path::v4((A.mac, A.v4), (host_mac(1), host_v4(1))), "no-location");

@@ -209,7 +209,7 @@ fn a_tenant_cannot_reach_into_the_underlay_or_another_vpc() {
     world.expect(1, &[forged], &[("nft-misses", 1), ("no-location", 1)]);
     path.dst_mac = ROUTER;
     let forged = path.vxlan(50_000, Vni::new(200).unwrap(), &inner());
-    world.expect(1, &[forged], &[("nft-misses", 1), ("no-route", 1)]);
+    world.expect(1, &[forged], &[("nft-misses", 1), ("no-route", 1), ("originated", 1)]);
 }
 
 #[test]

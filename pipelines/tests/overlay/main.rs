@@ -15,6 +15,7 @@ mod repair_link_local;
 mod repair_martian;
 mod repair_mtu;
 mod routing;
+mod routing_targets;
 mod sources;
 mod state;
 mod super_frames;

@@ -11,10 +11,8 @@ const MARTIAN: [(&str, u64); 2] = [("nft-misses", 1), ("martian", 1)];
 /// A lab whose VPC has a gateway for everything.
 fn with_gateway() -> World {
     let mut world = plain();
-    let slot = world.writer.allocate(world.tunnel(0, 4)).unwrap();
-    let gateway = RouteTarget::Gateway { slot, mac: MacAddr([2, 0, 0, 0, 8, 8]) };
-    world.vpc(0).routes = vec![(Prefix::new(ip("0.0.0.0"), 0), gateway), (Prefix::new(ip("::"), 0), gateway)];
-    world.snapshot.touch_vpc(0);
+    let gateway = world.gateways(0, &[4]);
+    world.route(0, &[("0.0.0.0/0", gateway.clone()), ("::/0", gateway)]);
     world
 }
 
@@ -48,15 +46,37 @@ fn repair_the_virtual_router_forwards_no_martians() {
 
 #[test]
 fn repair_a_host_route_to_the_metadata_service_means_what_it_says() {
-    let mut world = with_gateway();
-    let gateway = world.vpc(0).routes[0].1;
-    for (address, len, counted) in [("169.254.169.254", 32, "encapsulated"), ("169.254.0.0", 16, "martian")] {
-        world.vpc(0).routes.insert(0, (Prefix::new(ip(address), len), gateway));
-        world.snapshot.touch_vpc(0);
+    for (to, counted) in [("169.254.169.254/32", "encapsulated"), ("169.254.0.0/16", "martian")] {
+        let mut world = with_gateway();
+        let gateway = world.gateways(0, &[4]);
+        world.route(0, &[("0.0.0.0/0", gateway.clone()), (to, gateway)]);
         world.expect(1, &[to_v4("169.254.169.254")], &[("nft-misses", 1), (counted, 1)]);
         world.expect(1, &[to_v4("169.254.169.253")], &MARTIAN);
-        world = with_gateway();
     }
+}
+
+/// Not even a host route leads to what is no unicast address of any link.
+#[test]
+fn routing_to_loopback_and_groups_is_never_done() {
+    for address in ["127.0.0.1", "0.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "169.254.1.1"] {
+        let mut world = with_gateway();
+        let gateway = world.gateways(0, &[4]);
+        world.route(0, &[(&format!("{address}/32"), gateway)]);
+        let counted = if address.starts_with("169") { "encapsulated" } else { "martian" };
+        world.expect(1, &[to_v4(address)], &[("nft-misses", 1), (counted, 1)]);
+    }
+    for address in ["::", "::1", "ff02::1", "ff0e::1", "::ffff:8.8.8.8", "fe80::a9fe:a9fe"] {
+        let mut world = with_gateway();
+        let gateway = world.gateways(0, &[4]);
+        world.route(0, &[(&format!("{address}/128"), gateway)]);
+        let counted = if address.starts_with("fe80") { "encapsulated" } else { "martian" };
+        world.expect(1, &[to_v6(address)], &[("nft-misses", 1), (counted, 1)]);
+    }
+    // A blackhole is one for link-local addresses, too; without it they are martians.
+    let mut world = with_gateway();
+    world.route(0, &[("169.254.169.254/32", RouteTarget::Blackhole)]);
+    let moved = [("nft-misses", 1), ("blackhole", 1), ("originated", 1)];
+    world.expect(1, &[to_v4("169.254.169.254")], &moved);
 }
 
 #[test]
@@ -65,9 +85,12 @@ fn repair_no_gateway_leads_to_the_switch_itself() {
     world.expect(1, &[to_v4(&host_v4(1).to_string())], &MARTIAN);
     world.expect(1, &[to_v6(&host_v6(1).to_string())], &MARTIAN);
     // A tenant's own network may have the same addresses.
-    world.vpc(0).subnets[1].prefix = Prefix::new(ip("172.16.0.0"), 24);
+    let mut subnets = world.vpc(0).subnets().to_vec();
+    subnets[1].prefix = Prefix::new(ip("172.16.0.0"), 24);
+    world.vpc(0).set_subnets(subnets);
     world.snapshot.touch_vpc(0);
-    world.expect(1, &[to_v4(&host_v4(1).to_string())], &[("nft-stale", 1), ("no-location", 1)]);
+    let moved = [("nft-stale", 1), ("no-location", 1), ("originated", 1)];
+    world.expect(1, &[to_v4(&host_v4(1).to_string())], &moved);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pipelines::snapshot::{Destination, Prefix, RouteTarget};
+use pipelines::snapshot::{Destination, Prefix, RouteTarget, Subnet};
 use pipelines::vlt::Place;
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, Vni};
@@ -14,6 +14,11 @@ const COMPLAINT: [(&str, u64); 2] = [("nft-misses", 1), ("originated", 1)];
 
 fn with(base: &[(&'static str, u64)], more: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     [base, more].concat()
+}
+
+/// What moves when the first packet of a flow is dropped for a reason and its sender told.
+fn told(reason: &'static str) -> Vec<(&'static str, u64)> {
+    with(&COMPLAINT, &[(reason, 1)])
 }
 
 /// The same path one hop on.
@@ -51,15 +56,15 @@ fn destinations_without_a_way() {
         IpAddr::V4(address) => Path::v4((A.mac, A.v4), (ROUTER, address)).udp(1, 2, b"x"),
         IpAddr::V6(address) => Path::v6((A.mac, A.v6), (ROUTER, address)).udp(1, 2, b"x"),
     };
-    world.expect(1, &[to("10.0.1.77")], &[("nft-misses", 1), ("no-location", 1)]);
-    world.expect(1, &[to("fd00:2::77")], &[("nft-misses", 1), ("no-location", 1)]);
-    world.expect(1, &[to("8.8.8.8")], &[("nft-misses", 1), ("no-route", 1)]);
-    world.expect(1, &[to("2001:db8::1")], &[("nft-misses", 1), ("no-route", 1)]);
+    world.expect(1, &[to("10.0.1.77")], &told("no-location"));
+    world.expect(1, &[to("fd00:2::77")], &told("no-location"));
+    world.expect(1, &[to("8.8.8.8")], &told("no-route"));
+    world.expect(1, &[to("2001:db8::1")], &told("no-route"));
     // A location comes: the flow follows.
     let place = world.tunnel(0, 2);
     world.locate(0, Destination::Ip(ip("10.0.1.77")), S.mac, place);
     world.one(1, &to("10.0.1.77"), &[("nft-stale", 1), ("encapsulated", 1)]);
-    world.expect(1, &[to("8.8.8.8")], &[("nft-hits", 1), ("no-route", 1)]);
+    world.expect(1, &[to("8.8.8.8")], &[("nft-hits", 1), ("no-route", 1), ("originated", 1)]);
 }
 
 #[test]
@@ -190,10 +195,10 @@ fn too_big_names_the_mtu_and_reaches_the_sender_bridged_or_routed() {
 fn peered_vpcs_and_gateways() {
     let mut world = plain();
     let blue = world.add_vpc(200);
-    world.vpc(blue).subnets = vec![pipelines::snapshot::Subnet {
+    world.vpc(blue).set_subnets(vec![Subnet {
         prefix: Prefix::new(ip("10.9.0.0"), 24),
         gateway: Some(ip("10.9.0.254")),
-    }];
+    }]);
     let far = Station {
         mac: MacAddr([2, 0, 0, 0, 9, 1]),
         v4: "10.9.0.1".parse().unwrap(),
@@ -201,33 +206,28 @@ fn peered_vpcs_and_gateways() {
         host: 1,
     };
     let (_, port) = world.add_vnic(blue, far, None);
-    let gateway_mac = MacAddr([2, 0, 0, 0, 8, 8]);
-    let place = world.tunnel(0, 4);
-    let slot = world.writer.allocate(place).unwrap();
-    world.vpc(0).routes = vec![
-        (Prefix::new(ip("10.9.0.0"), 24), RouteTarget::Peer(blue)),
-        (Prefix::new(ip("0.0.0.0"), 0), RouteTarget::Gateway { slot, mac: gateway_mac }),
-    ];
-    world.snapshot.touch_vpc(0);
+    let gateway = world.gateway(0, 4);
+    let everything = RouteTarget::Gateways(vec![gateway]);
+    world.route(0, &[("10.9.0.0/24", RouteTarget::Peer(blue)), ("0.0.0.0/0", everything)]);
     let path = routed(v4(A, far));
     assert_eq!(world.one(1, &path.udp(1, 2, b"x"), &LOCAL), (port, hop(path, far.mac).udp(1, 2, b"x")));
     let outside = Path::v4((A.mac, A.v4), (ROUTER, "8.8.8.8".parse().unwrap()));
     let opened = open(&world.one(1, &outside.udp(1, 2, b"x"), &ENCAP).1);
     assert_eq!((opened.dst, opened.vni), (IpAddr::from(host_v4(4)), 100));
-    assert_eq!(opened.inner, hop(outside, gateway_mac).udp(1, 2, b"x"));
+    assert_eq!(opened.inner, hop(outside, gateway.mac).udp(1, 2, b"x"));
     // A peer's absent address, until it comes; no way back without a route of its own.
     let late = Path::v4((A.mac, A.v4), (ROUTER, "10.9.0.2".parse().unwrap())).udp(1, 2, b"x");
-    world.expect(1, std::slice::from_ref(&late), &[("nft-misses", 1), ("no-location", 1)]);
+    world.expect(1, std::slice::from_ref(&late), &told("no-location"));
     let place = world.tunnel(blue, 2);
     world.locate(blue, Destination::Ip(ip("10.9.0.2")), far.mac, place);
     let opened = open(&world.one(1, &late, &[("nft-stale", 1), ("encapsulated", 1)]).1);
     assert_eq!(opened.vni, 200, "the location's own VNI");
     let back = routed(v4(far, A)).udp(2, 1, b"x");
-    world.expect(port, &[back], &[("nft-misses", 1), ("no-route", 1)]);
+    world.expect(port, &[back], &told("no-route"));
     // The peer goes.
     world.snapshot.vpcs[blue as usize] = None;
     world.snapshot.touch_vpc(0);
-    world.expect(1, &[late], &[("nft-stale", 1), ("no-route", 1)]);
+    world.expect(1, &[late], &[("nft-stale", 1), ("no-route", 1), ("originated", 1)]);
 }
 
 #[test]

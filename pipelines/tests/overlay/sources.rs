@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use pipelines::snapshot::{Destination, Prefix, RouteTarget};
+use pipelines::snapshot::{Destination, RouteTarget};
 use pipelines::vlt::Place;
 use pipelines::vtep::{Vtep, Vteps};
 use wire::build::Path;
@@ -202,11 +202,8 @@ fn repair_strangers_are_accepted_where_the_vpc_floods_or_the_config_lists_their_
 fn repair_gateways_send_for_the_outside_and_peers_for_their_own() {
     let mut world = plain();
     let blue = world.add_vpc(200);
-    let slot = world.writer.allocate(world.tunnel(0, 4)).unwrap();
-    let (everything, there) = (Prefix::new(ip("0.0.0.0"), 0), Prefix::new(ip("10.9.0.0"), 24));
-    let gateway = RouteTarget::Gateway { slot, mac: MacAddr([2, 0, 0, 0, 8, 8]) };
-    world.vpc(0).routes = vec![(there, RouteTarget::Peer(blue)), (everything, gateway)];
-    world.snapshot.touch_vpc(0);
+    let gateway = world.gateways(0, &[4]);
+    world.route(0, &[("10.9.0.0/24", RouteTarget::Peer(blue)), ("0.0.0.0/0", gateway)]);
     let far = Station { v4: "10.9.0.1".parse().unwrap(), ..S };
     let place = world.tunnel(blue, 3);
     world.locate(blue, Destination::Ip(far.v4.into()), far.mac, place);
@@ -222,8 +219,7 @@ fn repair_gateways_send_for_the_outside_and_peers_for_their_own() {
     world.expect(UPLINK, &[sent(2, 100, &from("10.9.0.1"))], &REFUSED);
     world.expect(UPLINK, &[sent(4, 100, &from("10.9.0.1"))], &REFUSED);
     world.expect(UPLINK, &[sent(3, 100, &from("10.9.0.2"))], &REFUSED);
-    world.vpc(0).routes.clear();
-    world.snapshot.touch_vpc(0);
+    world.route(0, &[]);
     world.expect(UPLINK, &[sent(4, 100, &from("8.8.8.8"))], &REFUSED);
     world.expect(UPLINK, &[sent(3, 100, &from("10.9.0.1"))], &REFUSED);
 }

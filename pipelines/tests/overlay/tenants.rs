@@ -220,7 +220,8 @@ fn tenants_with_the_same_addresses_never_meet() {
     assert_eq!(world.one(1, &local, &LOCAL).0, 2);
     assert_eq!(world.one(port, &local, &LOCAL).0, port_b);
     // C is in the first VPC only.
-    world.expect(port, &[routed(v4(A, C)).udp(1, 2, b"x")], &[("nft-misses", 1), ("no-location", 1)]);
+    let moved = [("nft-misses", 1), ("no-location", 1), ("originated", 1)];
+    world.expect(port, &[routed(v4(A, C)).udp(1, 2, b"x")], &moved);
     let inward = v4(R, A).udp(1, 2, b"x");
     let to = |vni| outer(2, 1, Underlay::default()).vxlan(50_000, wire::Vni::new(vni).unwrap(), &inward);
     assert_eq!(world.one(UPLINK, &to(100), &DECAP).0, 1);

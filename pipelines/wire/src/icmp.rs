@@ -28,6 +28,10 @@ pub mod kind {
     pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
+/// Code of [`kind::UNREACHABLE`]: no route leads to the network.
+pub const CODE_NETWORK: u8 = 0;
+/// Code of [`kind::UNREACHABLE`]: the network is reached, the host is not.
+pub const CODE_HOST: u8 = 1;
 /// Code of [`kind::UNREACHABLE`]: fragmentation needed and DF set.
 pub const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 /// Code of [`kind::UNREACHABLE`]: communication administratively prohibited (RFC 1812 section 5.2.7.1).

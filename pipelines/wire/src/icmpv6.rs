@@ -48,6 +48,13 @@ pub mod kind {
     pub const LISTENER_REPORT_V2: u8 = 143;
 }
 
+/// Code of [`kind::UNREACHABLE`]: no route leads to the destination.
+pub const CODE_NO_ROUTE: u8 = 0;
+/// Code of [`kind::UNREACHABLE`]: communication with the destination is administratively prohibited.
+pub const CODE_PROHIBITED: u8 = 1;
+/// Code of [`kind::UNREACHABLE`]: the address is not reached on its link.
+pub const CODE_ADDRESS: u8 = 3;
+
 /// Types of neighbour discovery options.
 pub mod option {
     /// Link-layer address of the sender.

@@ -22,6 +22,7 @@ pub mod port_spec;
 pub mod process;
 pub mod qos;
 pub mod rcft;
+pub mod routes;
 pub mod secret;
 pub mod units;
 pub mod validate;
@@ -40,8 +41,8 @@ pub use guard::{AllowedConfig, GuardConfig};
 pub use merge::Source;
 pub use name::Name;
 pub use network::{
-    HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, RouteTargetConfig, StaticNeighbour,
-    SubnetConfig, TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
+    HostTraffic, InnerVlan, LinkLocal, LocationConfig, PortConfig, StaticNeighbour, SubnetConfig,
+    TrunkConfig, UnderlayRoute, UplinkConfig, VnicConfig, VnicPort, VpcConfig,
 };
 pub use offload::{
     Barrier, Engine, Entropy, OffloadConfig, OffloadDevice, SimulatedConfig, SimulatedHash, SimulatedNic,
@@ -53,6 +54,7 @@ pub use process::{
 };
 pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
+pub use routes::{GatewayConfig, RouteTargetConfig, VpcRoute};
 pub use units::{BitRate, ByteSize};
 
 /// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in

@@ -16,6 +16,7 @@ use super::offload::OffloadDevice;
 use super::port_spec::PortSpec;
 use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
+use super::routes::VpcRoute;
 
 /// What becomes of uplink traffic that is not for the VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,82 +123,6 @@ pub enum InnerVlan {
     Drop,
     /// The tag is kept, and part of the flow.
     Keep,
-}
-
-/// Where a VPC's route leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteTargetConfig {
-    /// A gateway behind a VTEP, known by its MAC address.
-    Gateway {
-        /// The tunnel end point.
-        vtep: IpAddr,
-        /// The gateway's inner MAC address.
-        mac: MacAddr,
-    },
-    /// Another VPC.
-    Peer {
-        /// Its name.
-        vpc: Name,
-    },
-}
-
-/// A route of a VPC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "WrittenVpcRoute", into = "WrittenVpcRoute")]
-pub struct VpcRoute {
-    /// Destinations.
-    pub to: IpNet,
-    /// Where they are.
-    pub target: RouteTargetConfig,
-}
-
-/// A [`VpcRoute`] as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct WrittenVpcRoute {
-    #[serde(deserialize_with = "fields::one")]
-    to: IpNet,
-    #[serde(default, deserialize_with = "fields::maybe", skip_serializing_if = "Option::is_none")]
-    vtep: Option<IpAddr>,
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
-    mac: Option<MacAddr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    vpc: Option<Name>,
-}
-
-impl TryFrom<WrittenVpcRoute> for VpcRoute {
-    type Error = String;
-
-    fn try_from(written: WrittenVpcRoute) -> Result<Self, String> {
-        let to = written.to;
-        let target = match (written.vtep, written.mac, written.vpc) {
-            (Some(vtep), Some(mac), None) => RouteTargetConfig::Gateway { vtep, mac },
-            (None, None, Some(vpc)) => RouteTargetConfig::Peer { vpc },
-            _ => {
-                return Err(format!(
-                    "the route to {to} needs either both vtep and mac (a gateway) or vpc alone (a peered VPC)"
-                ));
-            }
-        };
-        Ok(Self { to, target })
-    }
-}
-
-impl From<VpcRoute> for WrittenVpcRoute {
-    fn from(route: VpcRoute) -> Self {
-        let to = route.to;
-        match route.target {
-            RouteTargetConfig::Gateway { vtep, mac } => {
-                Self { to, vtep: Some(vtep), mac: Some(mac), vpc: None }
-            }
-            RouteTargetConfig::Peer { vpc } => Self { to, vtep: None, mac: None, vpc: Some(vpc) },
-        }
-    }
 }
 
 /// `[[vpc]]`: a tenant network.

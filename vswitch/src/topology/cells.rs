@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use pipelines::encap_hash::EncapHash;
-use pipelines::snapshot::RouteTarget;
 
 use super::Topology;
 
@@ -22,9 +21,7 @@ impl Topology {
     /// and the slots and MAC addresses of its locations.
     pub(super) fn touch_related(&mut self, vpc: u32) {
         let next = &mut self.draft.next;
-        let routes_to = |routes: &[_]| routes.iter().any(|(_, target)| *target == RouteTarget::Peer(vpc));
-        let related =
-            next.vpcs.iter().flatten().filter(|other| other.index == vpc || routes_to(&other.routes));
+        let related = next.vpcs.iter().flatten().filter(|other| other.index == vpc || other.leads_to(vpc));
         let related: Vec<u32> = related.map(|other| other.index).collect();
         related.into_iter().for_each(|index| next.touch_vpc(index));
     }

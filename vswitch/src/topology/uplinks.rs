@@ -141,9 +141,9 @@ impl Topology {
         // By VPC and VTEP: in the order of what it is made from.
         let mut networks: BTreeSet<(u32, IpAddr)> = self.draft.behind.keys().copied().collect();
         let peers = self.draft.next.vpcs.iter().flatten().flat_map(|vpc| {
-            vpc.routes.iter().filter_map(|(_, target)| match target {
+            vpc.routes().iter().filter_map(|(_, target)| match target {
                 RouteTarget::Peer(peer) => Some((*peer, vpc.index)),
-                RouteTarget::Gateway { .. } => None,
+                RouteTarget::Gateways(_) | RouteTarget::Blackhole => None,
             })
         });
         let peers: BTreeSet<(u32, u32)> = peers.collect();

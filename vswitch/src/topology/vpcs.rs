@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
-use pipelines::snapshot::{Prefix, RouteTarget, Subnet, Vpc};
+use pipelines::snapshot::{Gateway, Prefix, RouteTable, RouteTarget, Subnet, Vpc};
 use pipelines::vlt::{Place, SlotRef};
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
-use crate::config::{self, Config, InnerVlan, VpcConfig};
+use crate::config::{Config, GatewayConfig, InnerVlan, RouteTargetConfig, VpcConfig};
 
 impl Topology {
     /// Which VPCs have something otherwise now that is in the rows of their vNICs.
@@ -49,6 +49,12 @@ impl Topology {
                 Some(old) => (old.cell, old.topology_cell),
                 None => (self.new_cell(), self.new_cell()),
             };
+            let subnets = subnets.remove(vpc.name.as_str()).unwrap_or_default();
+            let table = match &old {
+                Some(old) if old.subnets() == subnets => old.table.clone(),
+                Some(old) => Arc::new(RouteTable::new(subnets, old.routes().to_vec())),
+                None => Arc::new(RouteTable::new(subnets, Vec::new())),
+            };
             let new = Vpc {
                 name: vpc.name.to_string(),
                 index,
@@ -56,8 +62,7 @@ impl Topology {
                 router_mac: vpc.router_mac(),
                 flood: vpc.flood,
                 keep_vlan: vpc.inner_vlan == InnerVlan::Keep,
-                subnets: subnets.remove(vpc.name.as_str()).unwrap_or_default(),
-                routes: old.as_ref().map(|old| old.routes.clone()).unwrap_or_default(),
+                table,
                 vnics: old.as_ref().map(|old| old.vnics.clone()).unwrap_or_default(),
                 flood_slots: old.as_ref().map(|old| old.flood_slots.clone()).unwrap_or_default(),
                 cell,
@@ -99,7 +104,7 @@ impl Topology {
         if let Some(vpc) = self.draft.next.vpcs[index as usize].take() {
             self.draft.free_cells.extend([vpc.cell, vpc.topology_cell]);
             // VTEPs of its peers were heard in it.
-            self.draft.vteps_stale |= !vpc.routes.is_empty();
+            self.draft.vteps_stale |= !vpc.routes().is_empty();
         }
     }
 
@@ -124,18 +129,18 @@ impl Topology {
         for route in &vpc.routes {
             let prefix = Prefix::new(route.to.addr(), route.to.prefix_len());
             let target = match &route.target {
-                config::RouteTargetConfig::Peer { vpc } => {
-                    RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()])
+                RouteTargetConfig::Peer { vpc } => RouteTarget::Peer(self.draft.vpc_index[vpc.as_str()]),
+                RouteTargetConfig::Gateways(gateways) => {
+                    used.extend(gateways.iter().map(|gateway| gateway.vtep));
+                    let gateways = gateways.iter().map(|&GatewayConfig { vtep, mac }| {
+                        Ok(Gateway { vtep, slot: self.vtep_slot(index, vtep)?, mac })
+                    });
+                    RouteTarget::Gateways(gateways.collect::<Result<_, TopologyError>>()?)
                 }
-                config::RouteTargetConfig::Gateway { vtep, mac } => {
-                    used.insert(*vtep);
-                    let slot = self.vtep_slot(index, *vtep)?;
-                    RouteTarget::Gateway { slot, mac: *mac }
-                }
+                RouteTargetConfig::Blackhole => RouteTarget::Blackhole,
             };
             routes.push((prefix, target));
         }
-        routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let mut flood_slots = Vec::new();
         if vpc.flood {
             let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied());
@@ -146,11 +151,14 @@ impl Topology {
             }
         }
         let Some(current) = self.draft.next.vpcs[index as usize].as_mut() else { return Ok(()) };
-        let new_routes = current.routes != routes;
+        let new_routes = current.routes() != routes;
         let new_list = current.flood_slots != flood_slots;
         if new_routes || new_list {
             let vpc = Arc::make_mut(current);
-            (vpc.routes, vpc.flood_slots) = (routes, flood_slots);
+            vpc.flood_slots = flood_slots;
+            if new_routes {
+                vpc.set_routes(routes);
+            }
         }
         if new_routes {
             // Those of a peer are heard here, too.

@@ -2,6 +2,8 @@
 
 use crate::config::*;
 
+mod routing;
+
 /// A small valid config to spoil; the spoilt line is the last.
 const GOOD: &str = r#"
 [[uplink]]

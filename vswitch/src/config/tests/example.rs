@@ -115,6 +115,7 @@ fn example_shows_every_key() {
         ("uplink.neighbours", keys::<StaticNeighbour>()),
         ("vpc", keys::<VpcConfig>()),
         ("vpc.routes", keys::<VpcRoute>()),
+        ("vpc.routes.next-hops", keys::<GatewayConfig>()),
         ("subnet", keys::<SubnetConfig>()),
         ("trunk", keys::<TrunkConfig>()),
         ("vnic", keys::<VnicConfig>()),

@@ -251,19 +251,23 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
             for n in 0..vpcs {
                 let vpc = Name::new(&format!("vpc-{n}")).unwrap();
                 let gateway =
-                    RouteTargetConfig::Gateway { vtep: Ipv4Addr::new(172, 16, 0, 3).into(), mac: station(9) };
-                let target = if n == 0 {
-                    gateway
-                } else {
-                    RouteTargetConfig::Peer { vpc: config.vpcs[0].name.clone() }
-                };
+                    |last| GatewayConfig { vtep: Ipv4Addr::new(172, 16, 0, last).into(), mac: station(9) };
+                let peer = config.vpcs.first().map(|vpc| vpc.name.clone());
+                let targets = [
+                    peer.map(|vpc| RouteTargetConfig::Peer { vpc }),
+                    Some(RouteTargetConfig::Gateways(vec![gateway(3)])),
+                    Some(RouteTargetConfig::Gateways(vec![gateway(3), gateway(4)])),
+                    Some(RouteTargetConfig::Blackhole),
+                ];
+                let prefixes = (0u8..).map(|second| net(Ipv4Addr::new(10, second, 0, 0).into(), 16));
+                let routes = prefixes.zip(targets.into_iter().flatten());
                 config.vpcs.push(VpcConfig {
                     name: vpc.clone(),
                     vni: Vni::new(n as u32 * 1000).unwrap(),
                     given_router_mac: flag.then(|| station(0xfe)),
                     flood: flag,
                     inner_vlan: if flag { InnerVlan::Keep } else { InnerVlan::Drop },
-                    routes: vec![VpcRoute { to: net(Ipv4Addr::UNSPECIFIED.into(), 0), target }],
+                    routes: routes.map(|(to, target)| VpcRoute { to, target }).collect(),
                     qos: BothWays { out: limits(pick(n + 23)), into: limits(pick(n + 29)) },
                 });
                 config.subnets.push(SubnetConfig {

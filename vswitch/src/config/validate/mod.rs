@@ -11,6 +11,7 @@ mod offload;
 mod ports;
 mod process;
 mod qos;
+mod routes;
 mod underlay;
 
 use std::net::IpAddr;

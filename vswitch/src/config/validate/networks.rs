@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use wire::{MacAddr, Vni};
 
 use super::super::error::quote;
-use super::super::network::{LocationConfig, RouteTargetConfig, VnicConfig, VnicPort, VpcConfig};
+use super::super::network::{LocationConfig, VnicConfig, VnicPort, VpcConfig};
 use super::underlay::own_addresses;
-use super::{Checker, guard, is_reserved_in, is_unicast, is_vlan};
+use super::{Checker, guard, is_reserved_in, is_unicast, is_vlan, routes};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let vpcs = checker.config.vpcs.iter().map(|vpc| (vpc.name.as_str(), vpc)).collect();
@@ -19,9 +19,9 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     check_locations(checker, &vpcs);
 }
 
-type Vpcs<'c> = HashMap<&'c str, &'c VpcConfig>;
+pub(super) type Vpcs<'c> = HashMap<&'c str, &'c VpcConfig>;
 
-fn unknown_vpc(name: &str, vpcs: &Vpcs<'_>) -> String {
+pub(super) fn unknown_vpc(name: &str, vpcs: &Vpcs<'_>) -> String {
     let mut known: Vec<&str> = vpcs.keys().copied().collect();
     known.sort_unstable();
     known.truncate(8);
@@ -29,7 +29,7 @@ fn unknown_vpc(name: &str, vpcs: &Vpcs<'_>) -> String {
     format!("there is no VPC {}; add a [[vpc]] of that name, or use a known one ({known})", quote(name))
 }
 
-fn check_vtep(checker: &mut Checker<'_>, path: &str, who: &str, vtep: IpAddr) {
+pub(super) fn check_vtep(checker: &mut Checker<'_>, path: &str, who: &str, vtep: IpAddr) {
     let own = own_addresses(checker.config);
     if let Some(uplink) = own.get(&vtep) {
         let message = format!(
@@ -55,36 +55,7 @@ fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             let message = format!("{who}: {} is not the address of one station", vpc.router_mac());
             checker.fail(format!("{path}.router-mac"), message);
         }
-        let mut targets = HashSet::new();
-        for (index, route) in vpc.routes.iter().enumerate() {
-            let path = format!("{path}.routes[{index}]");
-            if route.to != route.to.trunc() {
-                let message = format!("{who}: {} is not a prefix; write {}", route.to, route.to.trunc());
-                checker.fail(format!("{path}.to"), message);
-            }
-            if !targets.insert(route.to) {
-                let message = format!("{who}: there are two routes to {}; keep one", route.to);
-                checker.fail(format!("{path}.to"), message);
-            }
-            match &route.target {
-                RouteTargetConfig::Gateway { vtep, mac } => {
-                    check_vtep(checker, &format!("{path}.vtep"), &who, *vtep);
-                    if !mac.is_station() {
-                        let message = format!("{who}: {mac} is not the address of one station");
-                        checker.fail(format!("{path}.mac"), message);
-                    }
-                }
-                RouteTargetConfig::Peer { vpc: peer } => {
-                    if *peer == vpc.name {
-                        let message = format!("{who}: the route to {} leads to the VPC itself", route.to);
-                        checker.fail(format!("{path}.vpc"), message);
-                    } else if !vpcs.contains_key(peer.as_str()) {
-                        let message = format!("{who}: {}", unknown_vpc(peer, vpcs));
-                        checker.fail(format!("{path}.vpc"), message);
-                    }
-                }
-            }
-        }
+        routes::check(checker, &path, vpc, vpcs);
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use pipelines::Direction;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{LedgerView, QpKey, QpView};
-use pipelines::snapshot::{RouteTarget, Snapshot, Vnic};
+use pipelines::snapshot::{Route, RouteTarget, Snapshot, Vnic};
 use serde_json::{Value, json};
 use wire::Qpn;
 
@@ -241,11 +241,8 @@ impl PairLook<'_> {
 /// The vNIC of this host that an address is, as another one sees it.
 fn local(snapshot: &Snapshot, of: u32, address: IpAddr) -> Option<u32> {
     let vpc = snapshot.vpc(snapshot.vnic(of)?.vpc)?;
-    snapshot.local_vnic(vpc.index, address).or_else(|| {
-        let target = vpc.routes.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, target)| target);
-        match target {
-            Some(RouteTarget::Peer(peer)) => snapshot.local_vnic(*peer, address),
-            _ => None,
-        }
+    snapshot.local_vnic(vpc.index, address).or_else(|| match vpc.route(address)? {
+        Route::Via(_, RouteTarget::Peer(peer)) => snapshot.local_vnic(*peer, address),
+        _ => None,
     })
 }

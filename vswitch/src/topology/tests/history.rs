@@ -20,9 +20,10 @@ fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
             routes.push(format!("{{ to = \"10.98.0.0/24\", vpc = \"{peer}\" }}"));
         }
         if bits & 8 != 0 {
-            routes.push(
-                "{ to = \"10.200.0.0/24\", vtep = \"172.16.0.4\", mac = \"02:00:00:00:07:07\" }".into(),
-            );
+            let hops =
+                [4, 5].map(|n| format!("{{ vtep = \"172.16.0.{n}\", mac = \"02:00:00:00:07:0{n}\" }}"));
+            routes.push(format!("{{ to = \"10.200.0.0/24\", next-hops = [{}] }}", hops.join(", ")));
+            routes.push("{ to = \"10.200.0.0/30\", blackhole = true }".into());
         }
         format!("{text}routes = [{}]", routes.join(", "))
     };
