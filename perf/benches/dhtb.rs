@@ -158,6 +158,7 @@ fn snapshot(vnics: usize) -> Snapshot {
                 mtu: 1450,
                 port,
                 vlan: Some(vlan),
+                group_set: 0,
                 cell: (first_cell + vnic) as u32,
             })));
             let (mac, v4) = (mac(vnic).to_u64(), u32::from(address(vnic)));

@@ -184,7 +184,7 @@ fn locations(criterion: &mut Criterion) {
     for (parameter, places) in SIZES {
         let (_, mut writer) = Vlt::new(1);
         let Some(slot) = writer.allocate(Place::Local { vnic: 0 }) else { return };
-        let location = Location { slot, mac: MacAddr([2, 0, 0, 0, 0, 1]) };
+        let location = Location { slot, mac: MacAddr([2, 0, 0, 0, 0, 1]), groups: 0 };
         let map: imbl::HashMap<_, _> = (0..places).map(|n| (key(n), location)).collect();
         bursts(&mut group, BenchmarkId::new("hit", parameter), places, |numbers| {
             numbers

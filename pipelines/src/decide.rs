@@ -13,6 +13,7 @@ use crate::flow_key::{FlowAddresses, FlowKey, Scope};
 use crate::martian::{is_link_scoped, is_martian};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::reverse_path::is_link_local;
+use crate::security;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 use crate::vtep::SourceVtep;
@@ -84,9 +85,13 @@ fn generation(snapshot: &Snapshot, action: &FlowAction) -> u32 {
     if action.verdict == FlowVerdict::Flood { now.wrapping_sub(1) } else { now }
 }
 
-/// True when a vNIC's packets to an address go somewhere: routed, or bridged to the station that has the address, or
+/// True when a vNIC's queue pairs may be with an address: its security groups allow them, and its packets to there go
+/// somewhere: routed, or bridged to the station that has the address, or
 /// flooded because nobody knows that.
 pub fn reaches(snapshot: &Snapshot, vnic: u32, address: IpAddr) -> bool {
+    if !security::may_have_queue_pairs(snapshot, vnic, address) {
+        return false;
+    }
     let Some(vpc) = snapshot.vnic(vnic).and_then(|vnic| snapshot.vpc(vnic.vpc)) else { return false };
     let bridged = || match snapshot.location(vpc.index, Destination::Ip(address)) {
         Some(location) => bridge(snapshot, vpc, location.mac, Direction::Out).0.verdict != FlowVerdict::Drop,

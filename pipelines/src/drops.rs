@@ -42,6 +42,12 @@ drop_reasons! {
     GUARD_VIP = "guard-vip",
     /// A router advertisement or a redirect of a vNIC: the virtual router alone routes (RFC 6105).
     GUARD_RA = "guard-ra",
+    /// No rule of the sender's security groups allows it.
+    SECURITY_OUT = "security-out",
+    /// No rule of the receiver's security groups allows it, and it belongs to no connection.
+    SECURITY_IN = "security-in",
+    /// The vNIC has as many connections as it may, or the connection table is full.
+    CONNECTION_LIMIT = "connection-limit",
     /// Neighbour discovery that its receiver must discard: unsound (RFC 4861 section 7.1), with a fragment header
     /// (RFC 6980), or with link-layer addresses that contradict each other.
     NEIGHBOUR_UNSOUND = "neighbour-unsound",

@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 pub mod burst;
+pub mod connections;
 pub mod counters;
 pub mod decide;
 pub mod direction;
@@ -34,6 +35,7 @@ pub mod qos;
 pub mod rcft;
 pub mod reverse_path;
 pub mod rows;
+pub mod security;
 pub mod snapshot;
 pub mod stage;
 pub mod vlt;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use wire::PacketBuf;
 
 use crate::burst::{Burst, MAX_BURST};
+use crate::connections::WorkerConnections;
 use crate::counters::PipelineCounters;
 use crate::drops::DropReason;
 use crate::event::Events;
@@ -21,6 +22,7 @@ use crate::snapshot::{NO_PORT, PortIndex, PortRole, PortRow, Snapshot};
 use crate::stage::dhtb::Parked;
 use crate::stage::fast_inner::{self, Read};
 use crate::stage::key::RoceMasks;
+use crate::stage::slow_path::SlowTables;
 use crate::stage::{
     Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, super_frame,
     underlay,
@@ -48,6 +50,8 @@ pub struct OverlayConfig {
 pub struct OverlayParts<P> {
     /// First fragments, by which later ones are known.
     pub fragments: Arc<Fragments>,
+    /// The worker's part of the connection table.
+    pub connections: WorkerConnections,
     /// The worker's part of the RC flow table.
     pub rcft: Rcft,
     /// The worker's part of the token buckets.
@@ -63,6 +67,7 @@ pub struct Overlay<P> {
     nft: Nft,
     fragments: Arc<Fragments>,
     limits: MissLimits,
+    connections: WorkerConnections,
     rcft: Rcft,
     dhtb: Dhtb<Parked<P>>,
     /// Packets that have waited, on their way on.
@@ -77,11 +82,12 @@ impl<P: PacketBuf> Overlay<P> {
     /// The overlay of one worker. `advise` is told the address ranges of large tables before they are touched: start and
     /// length in bytes.
     pub fn new(config: &OverlayConfig, parts: OverlayParts<P>, advise: &dyn Fn(usize, usize)) -> Self {
-        let OverlayParts { fragments, rcft, dhtb, events, counters } = parts;
+        let OverlayParts { fragments, connections, rcft, dhtb, events, counters } = parts;
         Self {
             nft: Nft::new(config.nft, advise).shared_by(config.vnics, config.vpcs),
             fragments,
             limits: MissLimits::new(config.vnics, config.vpcs),
+            connections,
             rcft,
             dhtb,
             released: Burst::default(),
@@ -173,10 +179,12 @@ impl<P: PacketBuf> Overlay<P> {
         if n == 0 {
             return;
         }
-        let misses = lookup::run(&cx, burst, &self.nft, tunnels);
+        let connections = &*self.connections.shared;
+        let misses = lookup::run(&cx, burst, &self.nft, connections, tunnels);
         watch.lap(Stage::Lookup, n);
         if misses != 0 {
-            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses, false);
+            let tables = SlowTables { nft: &mut self.nft, limits: &mut self.limits, connections };
+            slow_path::run(&cx, burst, tables, misses, false);
             watch.lap(Stage::SlowPath, misses.count_ones());
         }
         if roce != RoceMasks::default() {
@@ -243,9 +251,11 @@ impl<P: PacketBuf> Overlay<P> {
         for i in (0..n).filter(|i| stale & 1 << i != 0) {
             burst.drop(i, DropReason::PORT_UNBOUND, cx.counters);
         }
-        let misses = lookup::run(&cx, burst, &self.nft, true);
+        let connections = &*self.connections.shared;
+        let misses = lookup::run(&cx, burst, &self.nft, connections, true);
         if misses != 0 {
-            slow_path::run(&cx, burst, &mut self.nft, &mut self.limits, misses, true);
+            let tables = SlowTables { nft: &mut self.nft, limits: &mut self.limits, connections };
+            slow_path::run(&cx, burst, tables, misses, true);
         }
         forward::run(&cx, burst, &mut self.nft, &mut self.limits, sink);
         n == MAX_BURST
@@ -267,6 +277,7 @@ impl<P: PacketBuf> Overlay<P> {
     pub fn idle(&mut self, now: Now) {
         self.nft.age(now.tick, AGE_BUDGET);
         self.rcft.tend(now);
+        self.connections.tend();
     }
 }
 

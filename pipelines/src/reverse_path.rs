@@ -114,7 +114,7 @@ fn behind(snapshot: &Snapshot, location: &Location, vtep: Vtep) -> Option<Source
 }
 
 /// The location of an address, in the VPC or in the one that it is routed to.
-fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a Location> {
+pub(crate) fn locate<'a>(snapshot: &'a Snapshot, vpc: &Vpc, address: IpAddr) -> Option<&'a Location> {
     let there = || match vpc.route(address)? {
         Route::Via(_, RouteTarget::Peer(peer)) => snapshot.location(*peer, Destination::Ip(address)),
         _ => None,

@@ -23,6 +23,8 @@
 //! | a VPC comes or goes | `touch_vpc` of it (before it goes) and of those that have a route to it |
 //! | flood list of a VPC, VTEPs that the config lists | [`Snapshot::touch_strangers`] of the VPCs |
 //! | addresses of uplinks | `touch_vpc` of all: gateways do not lead to them |
+//! | what security groups allow becomes less, or a station leaves one | a new [`Security::epoch`], and `touch_vpc` of all |
+//! | it becomes more, or a station joins one | `touch_vpc` of all |
 //! | the NIC's hash of encapsulation | `touch_vpc` of all: entries remember what it makes of the flow |
 //! | settings, other facts of uplinks, ports, MTUs | nothing: never remembered |
 //!
@@ -48,6 +50,7 @@ use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
 use crate::flow_key::{FlowKey, PortMix};
 use crate::qos::{QueueLimits, RedProfile};
+use crate::security::{Security, SetId};
 use crate::vlt::{Place, SlotRef, Vlt};
 use crate::vtep::Vteps;
 
@@ -123,6 +126,8 @@ pub struct VnicRow {
     pub more_vips: u8,
     /// What it may send from besides its own addresses: [`GUARD_PAIRS`], [`GUARD_OFF`].
     pub guard: u8,
+    /// The security groups that it is in; 0: none, and everything may come and go.
+    pub group_set: SetId,
 }
 
 impl VnicRow {
@@ -139,6 +144,7 @@ impl VnicRow {
         keep_vlan: 0,
         more_vips: 0,
         guard: 0,
+        group_set: 0,
     };
 }
 
@@ -167,6 +173,8 @@ pub struct Vnic {
     pub port: PortIndex,
     /// VLAN id on a trunk port.
     pub vlan: Option<u16>,
+    /// The security groups that it is in.
+    pub group_set: SetId,
     /// Generation cell of decisions for packets from this vNIC.
     pub cell: u32,
 }
@@ -214,6 +222,8 @@ pub struct Location {
     pub slot: SlotRef,
     /// Its MAC address.
     pub mac: MacAddr,
+    /// The security groups that it is in.
+    pub groups: SetId,
 }
 
 /// The outer DSCP.
@@ -301,6 +311,8 @@ pub struct Snapshot {
     pub trunks: Vec<Arc<FlatMap>>,
     /// Where destinations are.
     pub locations: Locations,
+    /// Security groups.
+    pub security: Arc<Security>,
     /// Generations of decisions, by cell.
     pub cells: Vec<u32>,
     /// The table that slots of locations refer to.
@@ -335,6 +347,7 @@ impl Snapshot {
             local_macs: FlatMap::default(),
             trunks: Vec::new(),
             locations: Locations::default(),
+            security: Arc::default(),
             cells: Vec::new(),
             vlt,
             encap_hash: None,

@@ -111,8 +111,7 @@ struct Lab {
 impl Lab {
     fn new(underlay: Underlay, entries: u32) -> Self {
         let mut world = lab(1, underlay);
-        world.worker =
-            TestWorker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+        world.worker = TestWorker::new(entries, world.shared.clone(), 0);
         let blue = world.add_vpc(200);
         world.add_vnic(blue, A, None);
         world.add_vnic(blue, S, None);
@@ -251,6 +250,7 @@ impl Lab {
             mtu: 1500,
             port: old.port,
             vlan: None,
+            group_set: 0,
             cell,
         };
         let (router_mac, keep_vlan) =
@@ -378,13 +378,7 @@ impl Lab {
         let snapshot = &self.world.snapshot;
         let mine = self.world.worker.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);
         let after = drops(&self.world.worker);
-        let mut fresh = TestWorker::new(
-            4,
-            self.world.fragments.clone(),
-            self.world.rcft.clone(),
-            0,
-            self.world.events.clone(),
-        );
+        let mut fresh = TestWorker::new(4, self.world.shared.clone(), 0);
         let theirs = fresh.run(snapshot, self.world.now, port, vec![HeapBuf::new(&frame)]);
         let bytes = |out: Vec<(PortIndex, HeapBuf)>| -> Vec<_> {
             out.into_iter().map(|(port, packet)| (port, packet.to_vec())).collect()

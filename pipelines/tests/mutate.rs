@@ -219,7 +219,7 @@ fn mutate_a_million_packets_are_all_accounted_for() {
             left -= count;
             world.now = Now::from_ns(world.now.ns + 1_000_000);
             world.worker.overlay.idle(world.now);
-            while world.events.pop().is_some() {}
+            while world.shared.events.pop().is_some() {}
         }
         for (name, value) in world.worker.all_counters() {
             *seen.entry(name).or_insert(0) += value;

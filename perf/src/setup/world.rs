@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use pipelines::connections::WorkerConnections;
 use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::fragments::Fragments;
@@ -83,6 +84,7 @@ impl TableSizes {
         shared.set_times(6000, 6000, 600);
         let parts = OverlayParts {
             fragments: Arc::new(Fragments::new(64, 5)),
+            connections: WorkerConnections::of_one(64, vnics),
             rcft: Rcft::new(shared, 0, &advise),
             dhtb: Dhtb::new(tree, waiting, SEED),
             events: Events::new(64, 0),

@@ -69,7 +69,7 @@ pub fn run(data: &[u8]) {
         }
         world.now = Now::from_ns(world.now.ns + 1_000_000 * u64::from(1 + (facts >> 5)));
         world.worker.overlay.idle(world.now);
-        while world.events.pop().is_some() {}
+        while world.shared.events.pop().is_some() {}
     }
 }
 

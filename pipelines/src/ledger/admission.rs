@@ -197,6 +197,11 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         range(&self.slots).1 + range(&self.heads).1
     }
 
+    /// Slots, those of rounds under way among them; each slot's number is below that.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// The seed of key hashes.
     #[inline(always)]
     pub fn seed(&self) -> u64 {

@@ -3,6 +3,7 @@
 use wire::MacAddr;
 use zerocopy::FromZeros;
 
+use crate::connections::Watch;
 use crate::flow_key::FlowKey;
 use crate::vtep::SourceVtep;
 
@@ -70,8 +71,10 @@ pub struct NftEntry {
     /// The key; it means something only while the slot is in use.
     pub key: FlowKey,
     /// 0 when the slot is free, else 1 + list of the idle wheel.
-    pub(super) used: u32,
-    pub(super) spare: u32,
+    pub(super) used: u16,
+    /// What the decision rests on beside its generation: the parts of a [`Watch`].
+    pub(super) watch_version: u16,
+    pub(super) watch_of: u32,
     /// The decision that `decide` made, valid while its generation cell has the same count.
     pub action: FlowAction,
     /// When the flow was last seen, in ticks ([`crate::TICK_MS`]).
@@ -82,6 +85,20 @@ pub struct NftEntry {
     pub bytes: u64,
     pub(super) prev: u32,
     pub(super) next: u32,
+}
+
+impl NftEntry {
+    /// The connection, or the refusal, that the decision rests on.
+    #[inline(always)]
+    pub const fn watch(&self) -> Watch {
+        Watch::from_parts((self.watch_of, self.watch_version))
+    }
+
+    /// Says what the decision rests on.
+    #[inline(always)]
+    pub const fn set_watch(&mut self, watch: Watch) {
+        (self.watch_of, self.watch_version) = watch.parts();
+    }
 }
 
 const _: () = assert!(size_of::<NftEntry>() == 128 && align_of::<NftEntry>() == 64);

@@ -111,7 +111,7 @@ impl IdleWheel {
             next.prev = slot;
         }
         let entry = &mut entries[slot as usize];
-        entry.used = 1 + list as u32;
+        entry.used = 1 + list as u16;
         entry.prev = NONE;
         entry.next = head;
         self.heads[list as usize] = slot;

@@ -26,6 +26,11 @@ impl Prefix {
         Self { addr, len: len.min(width(addr)) }
     }
 
+    /// An address in it.
+    pub const fn address(self) -> IpAddr {
+        self.addr
+    }
+
     /// Prefix length in bits.
     pub const fn len(self) -> u8 {
         self.len

@@ -3,7 +3,7 @@
 use wire::PacketBuf;
 
 use super::forward::{EncapInput, Origin, to_place};
-use super::{Cx, super_frame};
+use super::{Cx, security, super_frame};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::direction::Direction;
@@ -45,6 +45,7 @@ pub(super) fn run<P: PacketBuf, S: Sink<P>>(
             packet.take()
         };
         let result = match copy {
+            Some(_) if !security::admits_copy(cx, &meta, place) => Err(DropReason::SECURITY_IN),
             Some(copy) => match &frame {
                 Some(frame) => super_frame::to_place(cx, sink, copy, frame, place, origin, flow),
                 None => to_place(cx, sink, copy, place, origin, flow),

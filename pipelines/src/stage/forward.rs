@@ -251,6 +251,10 @@ pub(super) fn current_action(cx: &Cx, entry: &mut NftEntry, key: &FlowKey) -> Fl
     if entry.action.verdict == FlowVerdict::Forward
         && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
     {
+        if !cx.snapshot.security.is_off() {
+            // Nobody has judged where it would go now: its next packet finds the snapshot that says so.
+            return FlowAction::drop(DropReason::NO_LOCATION);
+        }
         entry.action = decide_from(cx.snapshot, key, entry.action.source);
         cx.counters.nft_stale.add(1);
     }

@@ -20,6 +20,7 @@ pub mod outer;
 pub mod parse;
 pub mod rcft;
 pub mod reply;
+mod security;
 pub mod slow_path;
 pub mod super_frame;
 pub mod tunnel;

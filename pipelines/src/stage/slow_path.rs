@@ -6,33 +6,41 @@
 
 use wire::PacketBuf;
 
-use super::Cx;
+use super::{Cx, security};
 use crate::burst::{Burst, Meta};
+use crate::connections::{Connections, Watch};
 use crate::decide::decide_from;
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::miss::MissLimits;
-use crate::nft::{Bits, FlowVerdict, NONE, Nft};
+use crate::nft::{Bits, FlowAction, FlowVerdict, NONE, Nft};
 use crate::reverse_path;
+use crate::vtep::SourceVtep;
+
+/// What the slow path writes to.
+pub struct SlowTables<'a> {
+    /// The worker's flow table.
+    pub nft: &'a mut Nft,
+    /// How much of the slow path each source may use.
+    pub limits: &'a mut MissLimits,
+    /// The connections of security groups.
+    pub connections: &'a Connections,
+}
 
 /// Resolves the packets in `misses`; drops those for which there is no budget. Afterwards each pending packet has
 /// its own flow's entry, or none where the table is too small to hold them all: such a packet is decided alone.
 /// `waited`: they have been here before, and wait no more.
 #[cold]
 #[inline(never)]
-pub fn run<P: PacketBuf>(
-    cx: &Cx,
-    burst: &mut Burst<P>,
-    nft: &mut Nft,
-    limits: &mut MissLimits,
-    misses: u64,
-    waited: bool,
-) {
+pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, misses: u64, waited: bool) {
+    let SlowTables { nft, limits, connections } = tables;
     let mut budget = cx.snapshot.settings.miss_budget;
     let mut copies = Copies::default();
     limits.set_rate(cx.snapshot.settings.miss_rate);
     for i in Bits(misses) {
-        let resolved = one(cx, &mut burst.metas[i], nft, limits, &mut budget);
+        let head = burst.packets[i].as_ref().map_or(&[][..], P::head);
+        let tables = SlowTables { nft, limits, connections };
+        let resolved = one(cx, &mut burst.metas[i], head, tables, &mut budget);
         let admitted = resolved.and_then(|verdict| match verdict {
             FlowVerdict::Flood if !waited => copies.admit(cx, &burst.metas[i], limits),
             _ => Ok(()),
@@ -54,40 +62,67 @@ pub fn run<P: PacketBuf>(
 fn one(
     cx: &Cx,
     meta: &mut Meta,
-    nft: &mut Nft,
-    limits: &mut MissLimits,
+    head: &[u8],
+    tables: SlowTables,
     budget: &mut u32,
 ) -> Result<FlowVerdict, DropReason> {
+    let SlowTables { nft, limits, connections } = tables;
     let source = reverse_path::of_packet(cx.snapshot, meta).ok_or(DropReason::INNER_SOURCE)?;
     // An earlier packet of the same burst may have installed the flow.
     let slot = nft.find(&meta.key, meta.hash);
     if let Some(entry) = nft.entry_mut(slot) {
         meta.entry = slot;
         let current = entry.action.generation == cx.snapshot.generation(entry.action.cell);
-        if current && entry.action.source == source {
+        if current && entry.action.source == source && cx.snapshot.security.is_off() {
             cx.counters.nft_hits.add(1);
             return Ok(entry.action.verdict);
         }
         // A flow that is known already costs no more than the burst is long, and no source can cause it: a
         // change of configuration must not cost it packets.
-        let action = decide_from(cx.snapshot, &meta.key, source);
-        let still_floods = action.verdict == FlowVerdict::Flood && action == entry.action;
-        let counter = if still_floods { &cx.counters.nft_hits } else { &cx.counters.nft_stale };
+        let Decision { action, watch, .. } = decide(cx, meta, head, source, connections);
+        // One that is decided for each packet, and still the same.
+        let is_same = action == entry.action;
+        let counter = if is_same { &cx.counters.nft_hits } else { &cx.counters.nft_stale };
         counter.add(1);
         entry.action = action;
+        entry.set_watch(watch);
         return Ok(action.verdict);
     }
     if *budget == 0 || !limits.admit(meta.key.scope(), cx.now.ns) {
         return Err(DropReason::MISS_LIMIT);
     }
     *budget -= 1;
-    let action = decide_from(cx.snapshot, &meta.key, source);
+    let Decision { action, watch, refused } = decide(cx, meta, head, source, connections);
     cx.counters.nft_misses.add(1);
     if meta.direction() == Direction::Out {
         cx.counters.vnic(meta.vnic as usize).misses.add(1);
     }
     meta.entry = nft.insert(meta.key, meta.hash, action, cx.now.tick);
+    match (nft.entry_mut(meta.entry), refused) {
+        (Some(entry), _) => entry.set_watch(watch),
+        // A packet without an entry is decided alone, and of connections nothing is asked then.
+        (None, Some(reason)) => return Err(reason),
+        (None, None) => {}
+    }
     Ok(action.verdict)
+}
+
+/// What becomes of a flow, and what that rests on.
+struct Decision {
+    action: FlowAction,
+    watch: Watch,
+    /// Why security groups refuse it.
+    refused: Option<DropReason>,
+}
+
+fn decide(cx: &Cx, meta: &Meta, head: &[u8], source: SourceVtep, connections: &Connections) -> Decision {
+    let action = decide_from(cx.snapshot, &meta.key, source);
+    if cx.snapshot.security.is_off() {
+        return Decision { action, watch: Watch::NONE, refused: None };
+    }
+    let judged = security::judge(cx, connections, meta, head, &action);
+    let action = judged.applied(cx.snapshot, meta, action);
+    Decision { action, watch: judged.watch, refused: judged.refused }
 }
 
 /// Copies of flooded packets that a burst has made.

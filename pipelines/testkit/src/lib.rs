@@ -15,11 +15,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pipelines::burst::Burst;
+use pipelines::connections::{Connections, WorkerConnections};
 use pipelines::counters::PipelineCounters;
 use pipelines::drops::DropReason;
 use pipelines::event::Events;
 use pipelines::flat::FlatMap;
 use pipelines::fragments::Fragments;
+use pipelines::ledger::LedgerParams;
 use pipelines::next_hop::{BUCKETS, LinkSource, ResolvedHop};
 use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
@@ -58,22 +60,47 @@ pub struct TestWorker {
     pub divider: Divider,
 }
 
+/// What workers share.
+#[derive(Clone)]
+pub struct SharedTables {
+    /// First fragments.
+    pub fragments: Arc<Fragments>,
+    /// Connections of security groups.
+    pub connections: Arc<Connections>,
+    /// Queue pairs.
+    pub rcft: Arc<RcftShared>,
+    /// Where control hears of what happens.
+    pub events: Events,
+}
+
+impl SharedTables {
+    /// Empty, for so many workers.
+    pub fn new(workers: u32) -> Self {
+        let config = RcftParams { entries: 1024, vnics: 64, workers, seed: 0x5eed };
+        let rcft = RcftShared::new(config, &|_, _| {});
+        rcft.set_times(6000, 50, 600);
+        let params = LedgerParams { entries: 1024, vnics: 64, workers, seed: 0x5eed };
+        Self {
+            fragments: Arc::new(Fragments::new(64, 5)),
+            connections: Arc::new(Connections::new(&params, &|_, _| {})),
+            rcft,
+            events: Events::new(16, 64),
+        }
+    }
+}
+
 impl TestWorker {
-    /// Worker `number` of those that share `rcft`.
-    pub fn new(
-        entries: u32,
-        fragments: Arc<Fragments>,
-        rcft: Arc<RcftShared>,
-        number: u32,
-        events: Events,
-    ) -> Self {
+    /// Worker `number` of those that share tables, with so many entries of its own flow table.
+    pub fn new(entries: u32, shared: SharedTables, number: u32) -> Self {
+        let SharedTables { fragments, connections, rcft, events } = shared;
         let counters = Arc::new(PipelineCounters::new(64));
         let config =
             OverlayConfig { nft: NftParams { entries, idle_ticks: 300, seed: 0x5eed }, vnics: 64, vpcs: 8 };
         let rcft = Rcft::new(rcft, number, &|_, _| {});
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
         let (divider, dhtb) = (Divider::new(tree.clone()), Dhtb::new(tree, 1024, 0x5eed));
-        let parts = OverlayParts { fragments, rcft, dhtb, events, counters: counters.clone() };
+        let connections = WorkerConnections::new(connections, number);
+        let parts = OverlayParts { fragments, connections, rcft, dhtb, events, counters: counters.clone() };
         let overlay = Overlay::new(&config, parts, &|_, _| {});
         let out = RecordingSink { sent: Vec::new(), counters: counters.clone() };
         Self { overlay, out, counters, burst: Burst::default(), divider }
@@ -110,9 +137,7 @@ pub struct World {
     pub snapshot: Snapshot,
     pub writer: VltWriter,
     pub worker: TestWorker,
-    pub fragments: Arc<Fragments>,
-    pub rcft: Arc<RcftShared>,
-    pub events: Events,
+    pub shared: SharedTables,
     pub now: Now,
     /// The config lists the other hosts' VTEPs.
     pub listed: bool,
@@ -147,21 +172,15 @@ impl World {
             punt: NO_PORT,
             punt_mtu: 1500,
         })));
-        let fragments = Arc::new(Fragments::new(64, 5));
-        let events = Events::new(16, 64);
-        let config = RcftParams { entries: 1024, vnics: 64, workers: 1, seed: 0x5eed };
-        let rcft = RcftShared::new(config, &|_, _| {});
-        rcft.set_times(6000, 50, 600);
-        let worker = TestWorker::new(256, fragments.clone(), rcft.clone(), 0, events.clone());
+        let shared = SharedTables::new(1);
+        let worker = TestWorker::new(256, shared.clone(), 0);
         let mut world = Self {
             host,
             underlay,
             snapshot,
             writer,
             worker,
-            fragments,
-            rcft,
-            events,
+            shared,
             now: Now::from_ns(5_000_000_000),
             listed: false,
         };
@@ -267,7 +286,7 @@ impl World {
     /// A place for an address, under a slot of its own.
     pub fn locate(&mut self, vpc: u32, destination: Destination, mac: MacAddr, place: Place) -> SlotRef {
         let slot = self.writer.allocate(place).unwrap();
-        self.snapshot.locations.insert((vpc, destination), Location { slot, mac });
+        self.snapshot.locations.insert((vpc, destination), Location { slot, mac, groups: 0 });
         self.snapshot.touch_topology(vpc);
         slot
     }
@@ -308,6 +327,7 @@ impl World {
             mtu: 1500,
             port,
             vlan,
+            group_set: 0,
             cell,
         })));
         let keep_vlan = u8::from(self.vpc(vpc).keep_vlan);
@@ -323,6 +343,7 @@ impl World {
             keep_vlan,
             more_vips: 0,
             guard: 0,
+            group_set: 0,
         });
         self.snapshot.index_local_macs();
         self.vpc(vpc).vnics.push(index);

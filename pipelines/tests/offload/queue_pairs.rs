@@ -41,7 +41,7 @@ impl Lab {
         let mut host = Host::new(plain());
         host.options.entropy = EntropySource::Hardware;
         let limits = LedgerLimits { quota: 2, ..LedgerLimits::NONE };
-        Keeper::new(host.world.rcft.ledger.clone()).set_limits(0, limits);
+        Keeper::new(host.world.shared.rcft.ledger.clone()).set_limits(0, limits);
         let key = host.flow(1, &frame(QPNS[0]));
         let policy =
             Policy { packets: 1000, bytes: u64::MAX, rules_per_second: 1_000_000, ..Policy::default() };
@@ -151,7 +151,7 @@ fn queue_pairs_that_are_evicted_leave_at_once() {
     lab.send(17, 50);
     let before = lab.by_hardware[&17];
     // Control evicts one, and has its rules taken out.
-    let mut keeper = Keeper::new(lab.host.world.rcft.ledger.clone());
+    let mut keeper = Keeper::new(lab.host.world.shared.rcft.ledger.clone());
     assert!(keeper.remove(lab.qp_key(17).words()));
     while keeper.is_busy() {
         keeper.advance(|_| {});

@@ -74,7 +74,7 @@ fn later_fragments_alone_are_unknown() {
 #[test]
 fn two_workers_share_what_first_fragments_say() {
     let mut world = plain();
-    let mut other = TestWorker::new(64, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    let mut other = TestWorker::new(64, world.shared.clone(), 0);
     let pieces = fragments(&v4(A, R), 9);
     world.pass(1, &pieces[0]);
     let now = world.now;

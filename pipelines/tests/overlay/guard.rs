@@ -49,9 +49,9 @@ fn floating() -> World {
 fn place(world: &mut World, vnic: u32, address: IpAddr, mac: MacAddr) {
     let own = world.snapshot.vnic(vnic).unwrap().mac;
     let slot = world.snapshot.location(0, Destination::Mac(own)).unwrap().slot;
-    world.snapshot.locations.insert((0, Destination::Ip(address)), Location { slot, mac });
+    world.snapshot.locations.insert((0, Destination::Ip(address)), Location { slot, mac, groups: 0 });
     if mac != own {
-        world.snapshot.locations.insert((0, Destination::Mac(mac)), Location { slot, mac });
+        world.snapshot.locations.insert((0, Destination::Mac(mac)), Location { slot, mac, groups: 0 });
     }
     world.snapshot.touch_vpc(0);
 }
@@ -71,7 +71,7 @@ fn reply(mac: MacAddr, address: Ipv4Addr, to: Station) -> Vec<u8> {
 }
 
 fn floated(world: &World) -> Vec<(u32, IpAddr, MacAddr, bool)> {
-    let all = std::iter::from_fn(|| world.events.floated());
+    let all = std::iter::from_fn(|| world.shared.events.floated());
     let told =
         all.map(|Floating { vnic, binding: Binding { address, mac }, here }| (vnic, address, mac, here));
     let mut told: Vec<_> = told.collect();

@@ -16,6 +16,7 @@ mod repair_martian;
 mod repair_mtu;
 mod routing;
 mod routing_targets;
+mod security;
 mod sources;
 mod state;
 mod super_frames;

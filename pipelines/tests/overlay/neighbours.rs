@@ -172,7 +172,7 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
             Some(Event::Neighbour { uplink: 0, binding, claim: ANSWER })
         };
         let asks = Claim { overrides: true, confirms: false };
-        assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
         let (_, frame) =
             world.one(UPLINK, &tag(neighbour_solicitation((host_mac(2), host_v6(2)), host_v6(1), None)), &[]);
         let headers = sound(&frame);
@@ -183,30 +183,30 @@ fn the_vtep_answers_for_its_addresses_and_tells_what_it_hears() {
         );
         let binding = Binding { address: host_v6(2).into(), mac: host_mac(2) };
         let asked = Event::Neighbour { uplink: 0, binding, claim: asks };
-        assert_eq!(world.events.pop(), Some(asked));
+        assert_eq!(world.shared.events.pop(), Some(asked));
         // Answers are taken in and reported.
         let question = arp_request((host_mac(1), host_v4(1)), host_v4(2));
         let headers = wire::parse::parse(&question, question.len()).unwrap();
         let answer = tag(arp_reply(&headers, &question, host_mac(2)).unwrap());
         world.expect(UPLINK, std::slice::from_ref(&answer), &[("consumed", 1)]);
-        assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
         let question = neighbour_solicitation((host_mac(1), host_v6(1)), host_v6(2), None);
         let headers = wire::parse::parse(&question, question.len()).unwrap();
         let solicited = tag(neighbour_advertisement(&headers, &question, host_mac(2), false).unwrap());
         world.expect(UPLINK, &[solicited], &[("consumed", 1)]);
-        assert_eq!(world.events.pop(), learnt(host_v6(2).into()));
+        assert_eq!(world.shared.events.pop(), learnt(host_v6(2).into()));
         // Questions for others are not ours, and say where the asker is; in another VLAN nothing is ours.
         world.expect(UPLINK, &[tag(arp_request(asker, host_v4(3)))], &[("underlay-other", 1)]);
-        assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
         let strange =
             [&arp_request(asker, host_v4(1))[..12], &[0x81, 0, 0, 99], &arp_request(asker, host_v4(1))[12..]]
                 .concat();
         world.expect(UPLINK, &[strange], &[("underlay-other", 1)]);
-        assert_eq!(world.events.pop(), None);
+        assert_eq!(world.shared.events.pop(), None);
         // The host behind a punt port sees answers too.
         let punt = world.add_punt();
         assert_eq!(world.one(UPLINK, &answer, &[]), (punt, answer));
-        assert_eq!(world.events.pop(), learnt(host_v4(2).into()));
+        assert_eq!(world.shared.events.pop(), learnt(host_v4(2).into()));
     }
 }
 

@@ -26,14 +26,14 @@ fn repair_garp_tells_control_where_a_next_hop_is_now() {
         (arp_request((mac, host_v4(2)), host_v4(9)), "underlay-other"),
     ] {
         world.expect(UPLINK, &[frame], &[(counted, 1)]);
-        assert_eq!(world.events.pop(), moved);
+        assert_eq!(world.shared.events.pop(), moved);
     }
     // A probe (RFC 5227) claims nothing, nobody speaks for our own address, and a group is no station.
     for (mac, address) in
         [(mac, "0.0.0.0".parse().unwrap()), (mac, host_v4(1)), (MacAddr::BROADCAST, host_v4(2))]
     {
         world.pass(UPLINK, &arp_request((mac, address), host_v4(3)));
-        assert_eq!(world.events.pop(), None);
+        assert_eq!(world.shared.events.pop(), None);
     }
 }
 
@@ -57,6 +57,6 @@ fn repair_advertisements_are_worth_what_their_flags_say() {
         let claim = Claim { overrides, confirms };
         let binding = Binding { address: host_v6(2).into(), mac };
         let told = Event::Neighbour { uplink: 0, binding, claim };
-        assert_eq!(world.events.pop(), Some(told));
+        assert_eq!(world.shared.events.pop(), Some(told));
     }
 }

@@ -55,7 +55,7 @@ fn learns(world: &mut World, index: usize, learned: &[Ipv6Addr]) {
     let slot = world.snapshot.location(old.vpc, Destination::Mac(old.mac)).unwrap().slot;
     for &address in learned {
         let key = (old.vpc, Destination::Ip(address.into()));
-        world.snapshot.locations.insert(key, Location { slot, mac: old.mac });
+        world.snapshot.locations.insert(key, Location { slot, mac: old.mac, groups: 0 });
     }
     let vips = old.vips.iter().copied().chain(learned.iter().map(|&address| IpAddr::V6(address))).collect();
     world.snapshot.vnics[index] = Some(Arc::new(Vnic { vips, ..old }));
@@ -290,10 +290,10 @@ fn repair_every_link_layer_option_is_the_vnics_own() {
 fn repair_wishes_for_link_local_addresses_reach_control() {
     let mut world = plain();
     world.expect(1, &[detection(A.mac, random(1))], &[("consumed", 1)]);
-    assert_eq!((world.events.wished(0), world.events.wished(0)), (Some(random(1)), None));
+    assert_eq!((world.shared.events.wished(0), world.shared.events.wished(0)), (Some(random(1)), None));
     // A switch that was started anew hears of it with the next question.
     world.one(1, &neighbour_solicitation((A.mac, random(2)), B.v6, None), &ANSWERED);
-    assert_eq!(world.events.wished(0), Some(random(2)));
+    assert_eq!(world.shared.events.wished(0), Some(random(2)));
     // Never somebody else's, one that is known, one that follows from a MAC, or a global one.
     learns(&mut world, 1, &[random(3)]);
     world.locate_station(0, Station { v6: random(4), ..R }, Place::Empty);
@@ -301,7 +301,7 @@ fn repair_wishes_for_link_local_addresses_reach_control() {
     let odd = [A.mac.link_local(), MacAddr([2, 0, 0, 0, 9, 9]).link_local(), "fd00:1::77".parse().unwrap()];
     for target in taken.into_iter().chain(odd) {
         world.expect(1, &[detection(A.mac, target)], &[("consumed", 1)]);
-        assert_eq!(world.events.wished(0), None, "{target}");
+        assert_eq!(world.shared.events.wished(0), None, "{target}");
     }
     // Nor where the config has it off, nor out of the tunnel, nor under a foreign MAC.
     world.expect(1, &[detection(B.mac, random(5))], &[("guard-mac", 1)]);
@@ -309,5 +309,5 @@ fn repair_wishes_for_link_local_addresses_reach_control() {
     let old = world.snapshot.vnics[0].as_deref().unwrap().clone();
     world.snapshot.vnics[0] = Some(Arc::new(Vnic { learns: false, ..old }));
     world.expect(1, &[detection(A.mac, random(5))], &[("consumed", 1)]);
-    assert_eq!((0..8).filter_map(|vnic| world.events.wished(vnic)).count(), 0);
+    assert_eq!((0..8).filter_map(|vnic| world.shared.events.wished(vnic)).count(), 0);
 }

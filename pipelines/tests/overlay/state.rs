@@ -46,8 +46,7 @@ fn a_scanner_starves_only_itself() {
 fn a_table_smaller_than_a_burst_confuses_no_flows() {
     for entries in [1, 2, 3, 16] {
         let mut world = plain();
-        world.worker =
-            TestWorker::new(entries, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+        world.worker = TestWorker::new(entries, world.shared.clone(), 0);
         let frames: Vec<_> = (0..60u16)
             .map(|n| match n % 4 {
                 0 => v4(A, R).udp(n, 2, b"x"),
@@ -73,7 +72,7 @@ fn a_table_smaller_than_a_burst_confuses_no_flows() {
 #[test]
 fn a_hit_and_the_miss_that_takes_its_entry_in_one_burst() {
     let mut world = plain();
-    world.worker = TestWorker::new(1, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.worker = TestWorker::new(1, world.shared.clone(), 0);
     let (to_r, to_b) = (v4(A, R).udp(1, 2, b"x"), v4(A, B).udp(1, 2, b"x"));
     world.one(1, &to_r, &ENCAP);
     let moved = [("nft-hits", 1), ("nft-misses", 1), ("encapsulated", 1), ("local", 1)];
@@ -122,7 +121,7 @@ fn flows_that_collide_are_told_apart() {
     let seed = 0x5eed;
     let mut world = plain();
     // With 16 entries there are four buckets; find two flows with the same tag and bucket, one local, one remote.
-    world.worker = TestWorker::new(16, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.worker = TestWorker::new(16, world.shared.clone(), 0);
     let key = |frame: &[u8]| {
         let headers = wire::parse::parse(frame, frame.len()).unwrap();
         let scope = pipelines::flow_key::Scope::Vnic(0);

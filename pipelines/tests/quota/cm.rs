@@ -144,14 +144,14 @@ fn quota_control_hears_messages_of_both_ends() {
         other => panic!("{other:?}"),
     };
     world.pass(1, &v4(A, R).cm(9, &req(A, R, Transport::Rc)));
-    assert_eq!(sent(world.events.pop()), (0, R.v4.into(), true, "req"));
+    assert_eq!(sent(world.shared.events.pop()), (0, R.v4.into(), true, "req"));
     world.pass(UPLINK, &tunnelled(&v4(R, A).cm(9, &req(R, A, Transport::Rc))));
-    assert_eq!(sent(world.events.pop()), (0, R.v4.into(), false, "req"));
+    assert_eq!(sent(world.shared.events.pop()), (0, R.v4.into(), false, "req"));
     // Between two of one host: each of them.
     world.pass(1, &v4(A, B).cm(9, &req(A, B, Transport::Rc)));
-    assert_eq!(sent(world.events.pop()), (0, B.v4.into(), true, "req"));
-    assert_eq!(sent(world.events.pop()), (1, A.v4.into(), false, "req"));
-    assert_eq!(world.events.pop(), None);
+    assert_eq!(sent(world.shared.events.pop()), (0, B.v4.into(), true, "req"));
+    assert_eq!(sent(world.shared.events.pop()), (1, A.v4.into(), false, "req"));
+    assert_eq!(world.shared.events.pop(), None);
 }
 
 /// A flood of requests is forwarded (or rejected) like any traffic; control hears a bounded part of it, and a
@@ -166,8 +166,8 @@ fn quota_a_flood_of_requests_stays_bounded() {
     quota(&world, 0, 0);
     world.pass(1, &write(v4(A, R), 9, 0));
     // The world's queues hold sixteen.
-    assert!(matches!(world.events.pop(), Some(Event::QpRefused { .. })));
-    assert_eq!(std::iter::from_fn(|| world.events.pop()).count(), 16);
+    assert!(matches!(world.shared.events.pop(), Some(Event::QpRefused { .. })));
+    assert_eq!(std::iter::from_fn(|| world.shared.events.pop()).count(), 16);
     assert_eq!(frame[42..].len(), wire::cm::UDP_PAYLOAD_LEN);
     assert!(wire::roce::Bth::view(&frame[42..]).is_some());
 }
@@ -179,11 +179,11 @@ fn repair_rejects_are_told_and_not_given_where_somebody_gives_way() {
     rejecting(&world, 0, 1);
     let frame = v4(A, R).cm(9, &req(A, R, Transport::Rc));
     world.one(1, &write(v4(A, R), 10, 0), &FIRST);
-    while world.events.pop().is_some() {}
+    while world.shared.events.pop().is_some() {}
     for _ in 0..3 {
         world.pass(1, &frame);
     }
-    let told: Vec<Event> = std::iter::from_fn(|| world.events.pop()).collect();
+    let told: Vec<Event> = std::iter::from_fn(|| world.shared.events.pop()).collect();
     let [Event::ConnectionRejected { vnic: 0, peer, asked: true, .. }] = told[..] else { panic!("{told:?}") };
     assert_eq!(peer, IpAddr::from(R.v4));
     keeper(&world).set_yields(0, true);

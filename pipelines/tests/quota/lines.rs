@@ -51,7 +51,7 @@ fn lines_child() {
         assert_eq!(world.worker.out.sent.len(), BURST as usize);
         world.worker.out.sent.clear();
     }
-    assert_eq!(world.rcft.ledger.count(0), BURST);
+    assert_eq!(world.shared.rcft.ledger.count(0), BURST);
 }
 
 /// Where the child announces: the address of its marker, and those of the packets of both bursts.

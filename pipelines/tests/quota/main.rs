@@ -30,7 +30,7 @@ pub fn rc(path: Path, opcode: u8, qpn: u32, psn: u32, body: &[u8]) -> Vec<u8> {
 
 /// Control of a world's ledger.
 pub fn keeper(world: &World) -> Keeper<Arc<Ledger>> {
-    Keeper::new(world.rcft.ledger.clone())
+    Keeper::new(world.shared.rcft.ledger.clone())
 }
 
 /// Sets the quota of a vNIC.
@@ -98,7 +98,7 @@ fn quota_is_of_the_sender_alone() {
     for qpn in 2..50 {
         assert_eq!(world.pass(UPLINK, &tunnelled(&write(v4(R, A), qpn, 0))).len(), 1);
     }
-    assert_eq!(world.rcft.ledger.count(0), 2);
+    assert_eq!(world.shared.rcft.ledger.count(0), 2);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn quota_one_queue_pair_by_two_ways_counts_once() {
     world.one(1, &write(v4(A, R), 10, 0), &FIRST);
     let bth = Bth::new(opcode::RC_SEND_ONLY, Qpn::truncated(10), Psn::truncated(1));
     world.one(1, &routed(v4(A, R)).roce(77, bth, b"abcd"), &FIRST);
-    assert_eq!(world.rcft.ledger.count(0), 1);
+    assert_eq!(world.shared.rcft.ledger.count(0), 1);
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn quota_raised_lowered_and_evicted() {
         // On its way out it may still send, and still counts.
         world.one(1, &write(v4(A, R), qpn, 6), &NEXT);
     }
-    assert_eq!(world.rcft.ledger.count(0), 3);
+    assert_eq!(world.shared.rcft.ledger.count(0), 3);
     settle(&mut world, &mut control);
-    assert_eq!(world.rcft.ledger.count(0), 0);
+    assert_eq!(world.shared.rcft.ledger.count(0), 0);
     world.one(1, &write(v4(A, R), 13, 0), &NEXT);
     world.expect(1, &[write(v4(A, R), 10, 7)], &REFUSED);
 }
@@ -168,7 +168,7 @@ fn quota_idle_queue_pairs_leave_and_busy_ones_stay() {
         let now = world.now.tick;
         control.sweep(u32::MAX, |seen| now.wrapping_sub(seen.seen) > idle + (1 << shift));
         settle(&mut world, &mut control);
-        assert_eq!(world.rcft.ledger.count(0), if tick <= idle + (1 << shift) { 2 } else { 1 });
+        assert_eq!(world.shared.rcft.ledger.count(0), if tick <= idle + (1 << shift) { 2 } else { 1 });
     }
 }
 
@@ -186,7 +186,7 @@ fn quota_admits_nothing_for_a_flow_that_goes_nowhere() {
             },
         );
     }
-    assert_eq!(world.rcft.ledger.count(0), 0);
+    assert_eq!(world.shared.rcft.ledger.count(0), 0);
 }
 
 /// Flooded packets are sent, too: they count like any others.
@@ -226,9 +226,9 @@ fn quota_two_workers_share_the_count() {
     let config = pipelines::rcft::RcftParams { entries: 1024, vnics: 64, workers: 2, seed: 1 };
     let shared = pipelines::rcft::RcftShared::new(config, &|_, _| {});
     let mut workers: Vec<TestWorker> = (0..2)
-        .map(|n| TestWorker::new(64, world.fragments.clone(), shared.clone(), n, world.events.clone()))
+        .map(|n| TestWorker::new(64, SharedTables { rcft: shared.clone(), ..world.shared.clone() }, n))
         .collect();
-    world.rcft = shared;
+    world.shared.rcft = shared;
     quota(&world, 0, 5);
     let mut passed = 0;
     for qpn in 10..20 {
@@ -237,5 +237,5 @@ fn quota_two_workers_share_the_count() {
             passed += worker.run(&world.snapshot, world.now, 1, vec![packet]).len();
         }
     }
-    assert_eq!((passed, world.rcft.ledger.count(0)), (10, 5));
+    assert_eq!((passed, world.shared.rcft.ledger.count(0)), (10, 5));
 }

@@ -32,7 +32,7 @@ fn roce_every_opcode_is_forwarded_and_only_rc_is_counted() {
             let frame = rc(path, code, 0x1234, 7, &body);
             assert_eq!(world.pass(1, &frame).len(), 1, "opcode {code:02x}");
             let reliable = matches!(code >> 5, 0 | 5) && Operation::of(code).is_some();
-            assert_eq!(world.rcft.ledger.count(0), u32::from(reliable), "opcode {code:02x}");
+            assert_eq!(world.shared.rcft.ledger.count(0), u32::from(reliable), "opcode {code:02x}");
             let unknown = world.worker.counters.roce_unknown.get();
             let known = Operation::of(code).is_some() || matches!(code >> 5, 1 | 2 | 3 | 6 | 7);
             assert_eq!(unknown, u64::from(!known), "opcode {code:02x}");
@@ -52,12 +52,12 @@ fn unknown_roce_packets_are_forwarded_and_never_a_queue_pair() {
     for qpn in [0, 1] {
         world.pass(1, &write(v4(A, R), qpn, 0));
     }
-    assert_eq!((world.worker.counters.roce_unknown.get(), world.rcft.ledger.count(0)), (14, 0));
+    assert_eq!((world.worker.counters.roce_unknown.get(), world.shared.rcft.ledger.count(0)), (14, 0));
     assert_eq!(world.worker.counters.sent.get(), 14);
     let mut bth = Bth::new(opcode::RC_ACK, Qpn::truncated(9), Psn::truncated(0));
     (bth.flags, bth.ack, bth.congestion) = (0x3f, 0x7f, 0x3f);
     world.pass(1, &v4(A, R).roce(1, bth, &[]));
-    assert_eq!((world.worker.counters.sent.get(), world.rcft.ledger.count(0)), (15, 1));
+    assert_eq!((world.worker.counters.sent.get(), world.shared.rcft.ledger.count(0)), (15, 1));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn roce_view_of_a_queue_pair() {
     assert_eq!((events.nak_sequence, events.rnr, events.cnp, events.ce), (1, 1, 1, 1));
     assert_eq!((events.gaps, events.retransmissions, events.nak_fatal), (0, 0, [0; 4]));
     // A notification opens no queue pair.
-    assert_eq!(world.rcft.ledger.count(0), 1);
+    assert_eq!(world.shared.rcft.ledger.count(0), 1);
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn roce_refused_packets_are_not_in_the_view_and_have_their_names() {
     assert_eq!(world.worker.overlay.rcft().view(Direction::Out, &gone), None);
     assert_eq!(world.worker.counters.drops(DropReason::QP_QUOTA), 5);
     // Told once: with whom and why.
-    let event = world.events.pop().unwrap();
+    let event = world.shared.events.pop().unwrap();
     let pipelines::event::Event::QpRefused { vnic, peer, qpn, reason } = event else { panic!("{event:?}") };
     assert_eq!((vnic, peer, qpn.get(), reason), (0, R.v4.into(), 0x78, DropReason::QP_QUOTA));
-    assert_eq!(world.events.pop(), None);
+    assert_eq!(world.shared.events.pop(), None);
 }
 
 /// The source's own sequence of a lossy stream: no more gaps than packets lost, no claim about read responses.

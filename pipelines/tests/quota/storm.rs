@@ -83,8 +83,8 @@ impl Source {
 fn world() -> World {
     let mut world = plain();
     let config = RcftParams { entries: 300_000, vnics: 64, workers: 1, seed: 3 };
-    world.rcft = RcftShared::new(config, &|_, _| {});
-    world.worker = TestWorker::new(256, world.fragments.clone(), world.rcft.clone(), 0, world.events.clone());
+    world.shared.rcft = RcftShared::new(config, &|_, _| {});
+    world.worker = TestWorker::new(256, world.shared.clone(), 0);
     world
 }
 
@@ -215,7 +215,7 @@ fn storm(load: f64, quota_of_storm: u32, churn: bool) -> (Source, Source, u32) {
     while !victim.ring.is_empty() {
         run.poll(&mut victim);
     }
-    let admitted = run.world.rcft.ledger.count(1);
+    let admitted = run.world.shared.rcft.ledger.count(1);
     println!(
         "capacity {:.2} Mpps, victim served/offered {}/{}, storm offered {} admitted {admitted}",
         capacity / 1e6,
@@ -223,7 +223,7 @@ fn storm(load: f64, quota_of_storm: u32, churn: bool) -> (Source, Source, u32) {
         victim.offered,
         attacker.offered
     );
-    assert_eq!(run.world.rcft.ledger.count(0), VICTIM_QPS);
+    assert_eq!(run.world.shared.rcft.ledger.count(0), VICTIM_QPS);
     (victim, attacker, admitted)
 }
 

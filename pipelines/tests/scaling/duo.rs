@@ -9,8 +9,10 @@ use crossbeam::queue::ArrayQueue;
 use pipelines::Direction;
 use pipelines::Now;
 use pipelines::burst::Burst;
+use pipelines::connections::{Connections, WorkerConnections};
 use pipelines::counters::PipelineCounters;
 use pipelines::hot::Hints;
+use pipelines::ledger::LedgerParams;
 use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Class, Dhtb, Divider, EPOCH_NS, NodeLimits, Tree, TreeSize};
@@ -127,6 +129,9 @@ impl Duo {
         let config = RcftParams { entries: 1024, vnics: 64, workers: 2, seed: 7 };
         let shared = RcftShared::new(config, &advise);
         shared.set_times(6000, 50, 600);
+        label.set("connections");
+        let params = LedgerParams { entries: 1024, vnics: 64, workers: 2, seed: 7 };
+        let connections = Arc::new(Connections::new(&params, &advise));
         label.set(BUCKETS);
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &advise));
         limit(&tree);
@@ -142,10 +147,11 @@ impl Duo {
             let dhtb = Dhtb::new(tree.clone(), 1024, 3 + u64::from(number));
             label.set(["flow table of worker 0", "flow table of worker 1"][number as usize]);
             let parts = OverlayParts {
-                fragments: world.fragments.clone(),
+                fragments: world.shared.fragments.clone(),
+                connections: WorkerConnections::new(connections.clone(), number),
                 rcft,
                 dhtb,
-                events: world.events.clone(),
+                events: world.shared.events.clone(),
                 counters: counters.clone(),
             };
             let mut overlay = Overlay::new(&config, parts, &advise);

@@ -162,10 +162,12 @@ fn has_same_settings(old: &Config, new: &Config) -> bool {
         rdma,
         rcft,
         qos,
+        security,
         offload,
         uplinks,
         vpcs: _,
         subnets: _,
+        security_groups,
         trunks: _,
         vnics: _,
         locations: _,
@@ -182,6 +184,8 @@ fn has_same_settings(old: &Config, new: &Config) -> bool {
         && *rdma == new.rdma
         && *rcft == new.rcft
         && *qos == new.qos
+        && *security == new.security
+        && *security_groups == new.security_groups
         && offload.is_but_for_enabled(&new.offload)
         && *uplinks == new.uplinks
 }
@@ -234,10 +238,12 @@ impl Config {
             rdma: self.rdma.clone(),
             rcft: self.rcft.clone(),
             qos: self.qos.clone(),
+            security: self.security.clone(),
             offload: self.offload.clone(),
             uplinks: self.uplinks.clone(),
             vpcs: self.vpcs.clone(),
             subnets: self.subnets.clone(),
+            security_groups: self.security_groups.clone(),
             trunks: self.trunks.clone(),
             vnics,
             locations: Vec::new(),

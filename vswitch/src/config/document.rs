@@ -17,8 +17,27 @@ use super::{Config, validate};
 
 /// The sections a config may have.
 pub const SECTIONS: &[&str] = &[
-    "eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft", "qos", "offload",
-    "uplink", "vpc", "subnet", "trunk", "vnic", "location", "port",
+    "eal",
+    "workers",
+    "forward",
+    "api",
+    "control",
+    "nft",
+    "vlt",
+    "vxlan",
+    "rdma",
+    "rcft",
+    "qos",
+    "security",
+    "offload",
+    "uplink",
+    "vpc",
+    "subnet",
+    "security-group",
+    "trunk",
+    "vnic",
+    "location",
+    "port",
 ];
 
 /// The most syntax errors shown; after the first few the parser mostly stumbles over its own recovery.
@@ -85,10 +104,12 @@ impl Document {
             rdma: reader.section("rdma"),
             rcft: reader.section("rcft"),
             qos: reader.section("qos"),
+            security: reader.section("security"),
             offload: reader.section("offload"),
             uplinks: reader.list("uplink"),
             vpcs: reader.list("vpc"),
             subnets: reader.list("subnet"),
+            security_groups: reader.list("security-group"),
             trunks: reader.list("trunk"),
             vnics: reader.list("vnic").into_iter().map(Arc::new).collect(),
             locations: reader.list("location"),

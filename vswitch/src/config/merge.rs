@@ -21,6 +21,7 @@ pub(crate) const LISTS: &[(&str, &[&str])] = &[
     ("uplink", &["name"]),
     ("vpc", &["name"]),
     ("subnet", &["vpc", "prefix"]),
+    ("security-group", &["name"]),
     ("trunk", &["name"]),
     ("vnic", &["name"]),
     ("location", &["vni", "vip"]),
@@ -28,7 +29,7 @@ pub(crate) const LISTS: &[(&str, &[&str])] = &[
 ];
 /// Sections of the process: at a restart they come from the file alone.
 const PROCESS: &[&str] =
-    &["eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft"];
+    &["eal", "workers", "forward", "api", "control", "nft", "vlt", "vxlan", "rdma", "rcft", "security"];
 /// In front of each line of a file that is kept in the saved state.
 const KEPT: &str = "#| ";
 

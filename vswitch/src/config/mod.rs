@@ -24,6 +24,7 @@ pub mod qos;
 pub mod rcft;
 pub mod routes;
 pub mod secret;
+mod security;
 pub mod units;
 pub mod validate;
 
@@ -55,6 +56,7 @@ pub use process::{
 pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
 pub use routes::{GatewayConfig, RouteTargetConfig, VpcRoute};
+pub use security::{Access, RulePeer, SecurityConfig, SecurityGroupConfig, SecurityRule};
 pub use units::{BitRate, ByteSize};
 
 /// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in
@@ -87,6 +89,8 @@ pub struct Config {
     pub rcft: RcftConfig,
     /// How tenants share the link.
     pub qos: QosConfig,
+    /// The connection table of security groups.
+    pub security: SecurityConfig,
     /// Which flows go into hardware.
     pub offload: OffloadConfig,
     /// Ports on the underlay.
@@ -98,6 +102,9 @@ pub struct Config {
     /// Their prefixes.
     #[serde(rename = "subnet")]
     pub subnets: Vec<SubnetConfig>,
+    /// What their members may send and get.
+    #[serde(rename = "security-group")]
+    pub security_groups: Vec<SecurityGroupConfig>,
     /// Ports whose VLANs are vNICs.
     #[serde(rename = "trunk")]
     pub trunks: Vec<TrunkConfig>,

@@ -294,6 +294,9 @@ pub struct VnicConfig {
     /// Its part of its VPC's.
     #[serde(default, skip_serializing_if = "is_default")]
     pub qos: VnicQos,
+    /// The security groups that it is in; absent: everything may come and go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<Name>,
 }
 
 impl VnicConfig {
@@ -324,6 +327,9 @@ pub struct LocationConfig {
     /// The tunnel end point of its host.
     #[serde(deserialize_with = "fields::one")]
     pub vtep: IpAddr,
+    /// The security groups that it is in, for rules that name groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Name>,
 }
 
 /// `[[port]]`: a plain port for the `io` and `mac` modes.

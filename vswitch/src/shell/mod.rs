@@ -11,6 +11,7 @@ mod port;
 mod qos;
 mod rcft;
 mod rdma;
+mod security;
 mod stats;
 mod tenant;
 
@@ -105,6 +106,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(flows::commands())
         .chain(offload::commands())
         .chain(rcft::commands())
+        .chain(security::commands())
         .chain(qos::commands())
         .chain(rdma::commands())
         .chain(events::commands())
@@ -119,6 +121,9 @@ fn values(shell: &Shell, kind: &str) -> Vec<String> {
         "port" => shell.switch.ports().iter().map(|(_, port)| port.name.clone()).collect(),
         "vnic" => snapshot.vnics.iter().flatten().map(|vnic| vnic.name.clone()).collect(),
         "vpc" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.name.clone()).collect(),
+        "group" => {
+            shell.switch.bare_config().security_groups.iter().map(|group| group.name.to_string()).collect()
+        }
         "device" => pmd::rdma::names(),
         "vni" => snapshot.vpcs.iter().flatten().map(|vpc| vpc.vni.to_string()).collect(),
         _ => Vec::new(),

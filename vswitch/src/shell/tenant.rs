@@ -209,6 +209,7 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         qp_quota: None,
         refuse: None,
         qos: VnicQos::default(),
+        security_groups: Vec::new(),
     };
     shell.switch.add_vnic(vnic)?;
     Ok(Output::message(format!("vNIC {name} added")))
@@ -297,7 +298,10 @@ fn vlt_set(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         );
     }
     let vtep: IpAddr = args.get("remote")?;
-    shell.switch.set_location(&LocationConfig { vni, vip, mac, vtep })?;
+    // It stays in the groups that it is in.
+    let groups =
+        shell.switch.topology().location(vni, vip).map(|known| known.groups.clone()).unwrap_or_default();
+    shell.switch.set_location(&LocationConfig { vni, vip, mac, vtep, groups })?;
     Ok(Output::message(format!("{vip} in VNI {vni} is behind {vtep}")))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
-use pipelines::snapshot::Snapshot;
+use pipelines::snapshot::{Snapshot, Vnic};
 use serde_json::json;
 
 use super::concerned::{Concerned, Turnover};
@@ -187,6 +187,10 @@ impl Switch {
             .filter_map(|config| Some(Concerned { vnic: find(&config.name)?, config }))
             .collect();
         self.rcft.configure(config, &quotas, &change.gone, &concerned);
+        let was_free = |vnic: &Vnic| before.vnic(vnic.index).is_none_or(|before| before.group_set == 0);
+        let begin = concerned.iter().filter(|one| one.vnic.group_set != 0 && was_free(one.vnic));
+        self.connections.configure(config);
+        self.connections.pick_up(config, self.pool.now(), begin.map(|one| one.vnic.index));
         self.qos.configure(config, &change.gone, &concerned, &snapshot);
         self.hand_out(&before, &snapshot)
     }
@@ -223,6 +227,7 @@ impl Switch {
             ("[nft] idle-timeout", old.nft.idle_timeout != new.nft.idle_timeout),
             ("[vlt] entries", old.vlt.entries != new.vlt.entries),
             ("[rcft] entries", old.rcft.entries != new.rcft.entries),
+            ("[security] connections", old.security.connections != new.security.connections),
             ("[offload]", !old.offload.is_but_for_enabled(&new.offload)),
             (
                 "[vxlan] udp-port, while ports are on a simulated e-switch,",

@@ -10,8 +10,8 @@ use wire::{Qpn, Vni};
 use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
-    Config, Difference, LocationConfig, PortConfig, SubnetConfig, TrunkConfig, UplinkConfig, VnicConfig,
-    VnicPort, VpcConfig,
+    Config, Difference, LocationConfig, Name, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig,
+    TrunkConfig, UplinkConfig, VnicConfig, VnicPort, VpcConfig,
 };
 use crate::state::change::Change;
 use crate::state::files::write_whole;
@@ -246,6 +246,89 @@ impl Switch {
         self.hand_out(&before, &snapshot)
     }
 
+    /// Adds a security group.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn add_security_group(&mut self, group: SecurityGroupConfig) -> Result<(), SwitchError> {
+        if self.config.security_groups.iter().any(|known| known.name == group.name) {
+            return Err(SwitchError::Duplicate { what: "security group", name: group.name.to_string() });
+        }
+        self.edit(|config| {
+            config.security_groups.push(group);
+            Ok(())
+        })
+    }
+
+    /// Removes a security group that nothing names any more.
+    ///
+    /// # Errors
+    /// As [`add_security_group`](Self::add_security_group).
+    pub fn remove_security_group(&mut self, name: &str) -> Result<(), SwitchError> {
+        let located =
+            self.topology.locations().any(|location| location.groups.iter().any(|group| group == name));
+        if located {
+            return Err(SwitchError::InUse {
+                what: "security group",
+                name: name.into(),
+                by: "a location".into(),
+            });
+        }
+        self.edit(|config| {
+            let before = config.security_groups.len();
+            config.security_groups.retain(|group| group.name.as_str() != name);
+            if config.security_groups.len() == before { Err(no_group(name)) } else { Ok(()) }
+        })
+    }
+
+    /// Adds a rule to a security group.
+    ///
+    /// # Errors
+    /// As [`add_security_group`](Self::add_security_group).
+    pub fn allow(&mut self, group: &str, rule: SecurityRule) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            let rules = rules_of(config, group)?;
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes a rule out of a security group. When this returns, nothing that only it admitted passes any more.
+    ///
+    /// # Errors
+    /// As [`add_security_group`](Self::add_security_group).
+    pub fn revoke(&mut self, group: &str, rule: &SecurityRule) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            let rules = rules_of(config, group)?;
+            let before = rules.len();
+            rules.retain(|known| known != rule);
+            if rules.len() == before {
+                let name = format!("{rule} in security group {group}");
+                return Err(SwitchError::Unknown { what: "rule", name, list: "show security-group" });
+            }
+            Ok(())
+        })
+    }
+
+    /// Puts a vNIC into security groups.
+    ///
+    /// # Errors
+    /// As [`add_security_group`](Self::add_security_group).
+    pub fn set_security_groups(&mut self, vnic: &str, groups: Vec<Name>) -> Result<(), SwitchError> {
+        self.edit(|config| {
+            let known = config.vnics.iter_mut().find(|known| known.name.as_str() == vnic);
+            let known = known.ok_or_else(|| SwitchError::Unknown {
+                what: "vNIC",
+                name: vnic.into(),
+                list: "show vnic",
+            })?;
+            Arc::make_mut(known).security_groups = groups;
+            Ok(())
+        })
+    }
+
     /// Takes the place of a queue pair back. `false` when it has none.
     pub fn evict(&mut self, vnic: u32, peer: IpAddr, qpn: Qpn) -> bool {
         self.rcft.evict(vnic, peer, qpn)
@@ -289,4 +372,13 @@ impl Switch {
         write_whole(path, &text)
             .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
     }
+}
+
+fn no_group(name: &str) -> SwitchError {
+    SwitchError::Unknown { what: "security group", name: name.into(), list: "show security-group" }
+}
+
+fn rules_of<'c>(config: &'c mut Config, group: &str) -> Result<&'c mut Vec<SecurityRule>, SwitchError> {
+    let known = config.security_groups.iter_mut().find(|known| known.name.as_str() == group);
+    known.map(|known| &mut known.rules).ok_or_else(|| no_group(group))
 }

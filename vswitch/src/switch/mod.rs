@@ -4,6 +4,7 @@
 //! published to the workers as a new snapshot, and only then does what it replaces go away. Workers never stop for
 //! it. How ports come and go with it is told in `plug`.
 
+pub mod connections;
 pub mod events;
 pub mod offload;
 pub mod ports;
@@ -73,6 +74,7 @@ pub struct Switch {
     /// What the RDMA devices offer that quotas are shares of.
     rdma: rdma::Devices,
     rcft: rcft::RcftControl,
+    connections: connections::ConnectionControl,
     qos: qos::QosControl,
     offload: offload::OffloadControl,
     tidying: tidy::Tidying,
@@ -114,12 +116,14 @@ impl Switch {
             burst: usize::from(config.workers.burst),
             nft: start::nft(&config),
             queue_pairs: config.rcft.entries,
+            connections: config.security.connections,
             shaped_buffers: pool_size::shaped_buffers(mempool.capacity(), workers),
         };
         let pool = Pool::start(&eal, &spec, topology.snapshot())?;
         let workers = pool.workers.iter().map(|worker| (worker.core, worker.stats.clone()));
         let watchdog = Watchdog::start(workers, pool.divider.turns()).map_err(SwitchError::Watchdog)?;
         let rcft = rcft::RcftControl::new(pool.rcft.clone(), config.control.state.as_deref());
+        let connections = connections::ConnectionControl::new(pool.connections.clone(), &config);
         let qos = qos::QosControl::new(pool.tree.clone());
         let offload = offload::OffloadControl::new(&config);
         let (mode, auto_start) = (start::mode(config.forward.mode), config.forward.auto_start);
@@ -127,6 +131,7 @@ impl Switch {
             uplinks: Vec::new(),
             vpcs: Vec::new(),
             subnets: Vec::new(),
+            security_groups: Vec::new(),
             trunks: Vec::new(),
             vnics: imbl::Vector::new(),
             locations: Vec::new(),
@@ -152,6 +157,7 @@ impl Switch {
             offload_stands: false,
             rdma,
             rcft,
+            connections,
             qos,
             offload,
             tidying: tidy::Tidying::default(),
@@ -215,6 +221,11 @@ impl Switch {
     /// Queue pairs: limits and what is admitted.
     pub fn rcft(&self) -> &rcft::RcftControl {
         &self.rcft
+    }
+
+    /// Connections of security groups.
+    pub fn connections(&self) -> &connections::ConnectionControl {
+        &self.connections
     }
 
     /// Rates: limits and what goes through.

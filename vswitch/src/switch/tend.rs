@@ -184,7 +184,9 @@ impl Switch {
         };
         let opened = vnics.map(opened).fold(0, u64::wrapping_add);
         self.rcft.tend(snapshot, self.pool.now(), opened, &mut self.events);
-        for index in self.rcft.released(self.topology.held()) {
+        self.connections.tend(snapshot, self.pool.now());
+        let released = self.rcft.released(self.topology.held());
+        for index in released.into_iter().filter(|&index| self.connections.in_use(index) == 0) {
             self.topology.let_go(index);
         }
         self.tidying.tend(&self.pool);
@@ -193,12 +195,13 @@ impl Switch {
     /// True while queue pairs are on their way out: then [`hurry`](Self::hurry) wants to be called every
     /// [`super::rcft::BUSY_EVERY_MS`].
     pub fn is_busy(&self) -> bool {
-        self.rcft.is_busy()
+        self.rcft.is_busy() || self.connections.is_busy()
     }
 
     /// Goes on with queue pairs that are on their way out.
     pub fn hurry(&mut self) {
         self.rcft.hurry(self.topology.snapshot(), self.pool.now(), &mut self.events);
+        self.connections.advance();
     }
 
     /// Takes in what the watchdog has seen.

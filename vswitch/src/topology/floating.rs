@@ -48,7 +48,7 @@ impl Topology {
             self.unfloat(known.vpc, list[0].address);
         }
         self.draft.floating.entry(vnic).or_default().push(binding);
-        let location = Location { slot, mac: binding.mac };
+        let location = Location { slot, mac: binding.mac, groups: known.group_set };
         self.draft.next.locations.insert((known.vpc, Destination::Ip(binding.address)), location);
         let mac = (known.vpc, Destination::Mac(binding.mac));
         let moved =
@@ -57,6 +57,10 @@ impl Topology {
             self.touch_related(known.vpc);
         }
         self.draft.next.touch_topology(known.vpc);
+        if !self.draft.next.security.is_off() {
+            // Whoever had the address before may have been in other groups.
+            self.groups_changed();
+        }
         true
     }
 

@@ -36,7 +36,10 @@ impl Topology {
         self.draft.learned.insert(vnic, learned);
         let key = |address: Ipv6Addr| (known.vpc, Destination::Ip(address.into()));
         gone.and_then(|gone| self.draft.next.locations.remove(&key(gone)));
-        self.draft.next.locations.insert(key(address), Location { slot, mac: known.mac });
+        self.draft
+            .next
+            .locations
+            .insert(key(address), Location { slot, mac: known.mac, groups: known.group_set });
         let kept = known.vips.iter().copied().filter(|&vip| gone.is_none_or(|gone| vip != gone));
         let vips = kept.chain([address.into()]).collect();
         self.renew(Vnic { vips, ..known });

@@ -119,7 +119,11 @@ impl Topology {
             None => self.allocate(Place::Empty)?,
         };
         let vteps_changed = self.place_behind(slot.slot, Remote::new(vpc, location.vtep, true));
-        self.draft.next.locations.insert(key, Location { slot, mac: location.mac });
+        let groups = self.group_set(&location.groups, false);
+        self.draft.next.locations.insert(key, Location { slot, mac: location.mac, groups });
+        if existing.is_some_and(|found| found.groups != groups) {
+            self.groups_changed();
+        }
         match existing {
             // Moved: the slot is changed in place, flows follow on their next packet.
             Some(found) if found.mac == location.mac => {}

@@ -19,6 +19,7 @@ mod link_local;
 mod locations;
 pub mod paths;
 mod ports;
+mod security;
 mod settings;
 mod slots;
 pub mod underlay;
@@ -45,6 +46,7 @@ use wire::{MacAddr, Vni};
 
 pub use error::TopologyError;
 pub use ports::Ports;
+use security::SecurityDraft;
 use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
 
@@ -114,6 +116,8 @@ struct Draft {
     last_vtep: u32,
     /// VTEPs that the config lists.
     listed: BTreeSet<IpAddr>,
+    /// Security groups.
+    security: SecurityDraft,
 }
 
 /// How much of a config a change has to look at.
@@ -183,6 +187,7 @@ impl Topology {
             vteps: OrdMap::new(),
             last_vtep: 0,
             listed: BTreeSet::new(),
+            security: SecurityDraft::default(),
         };
         Self {
             writer,
@@ -363,6 +368,7 @@ impl Topology {
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
         self.rebuild_uplinks(config, ports);
         let rows = self.rebuild_vpcs(config);
+        self.rebuild_security(config);
         match extent {
             Extent::Part(difference) => {
                 self.change_vnics(difference, ports)?;

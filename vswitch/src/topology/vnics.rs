@@ -108,6 +108,7 @@ impl Topology {
             Some(old) => old.cell,
             None => self.new_cell(),
         };
+        let group_set = self.group_set(&vnic.security_groups, true);
         let learned = self.still_learned(vnic, index, &new.given);
         let new = Vnic {
             name: vnic.name.to_string(),
@@ -121,6 +122,7 @@ impl Topology {
             mtu: vnic.mtu,
             port: ports.find(port_name).map_or(NO_PORT, |(port, _)| port),
             vlan: vnic.vlan,
+            group_set,
             cell,
         };
         if old.as_deref() == Some(&new) {
@@ -134,7 +136,7 @@ impl Topology {
         if old.as_ref().is_some_and(|old| (&old.allowed, old.guarded) != (&new.allowed, new.guarded)) {
             self.draft.next.bump(cell);
         }
-        let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone());
+        let addresses = |vnic: &Vnic| (vnic.vpc, vnic.mac, vnic.vips.clone(), vnic.group_set);
         // Its port, VLAN and MTU are never remembered by a decision.
         if old.as_deref().map(addresses) != Some(addresses(&new)) {
             if let Some(old) = &old {
@@ -142,6 +144,9 @@ impl Topology {
             }
             self.place_vnic(&new, old.is_some())?;
             self.draft.next.bump(cell);
+            if old.as_ref().is_some_and(|old| old.group_set != new.group_set) {
+                self.groups_changed();
+            }
         }
         self.draft.next.vnics[index as usize] = Some(Arc::new(new));
         Ok(index)
@@ -155,7 +160,7 @@ impl Topology {
             _ => self.allocate(place)?,
         };
         self.draft.vnic_slots.insert(vnic.index, slot);
-        let location = Location { slot, mac: vnic.mac };
+        let location = Location { slot, mac: vnic.mac, groups: vnic.group_set };
         for &vip in &vnic.vips {
             // A VM that moved here: what was a remote location is ours now.
             if self.draft.locations.contains_key(&(vnic.vpc, vip)) {
@@ -277,5 +282,6 @@ fn row(vnic: &Vnic, vpc: Option<&Vpc>) -> VnicRow {
         keep_vlan: u8::from(vpc.is_some_and(|vpc| vpc.keep_vlan)),
         more_vips: u8::from(vnic.vips.len() > inline),
         guard: vnic.guard_bits(),
+        group_set: vnic.group_set,
     }
 }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, RecvTimeoutError};
 use pipelines::Now;
 use pipelines::burst::{Burst, MAX_BURST};
+use pipelines::connections::{Connections, WorkerConnections};
 use pipelines::counters::PipelineCounters;
 use pipelines::event::Events;
 use pipelines::fragments::Fragments;
+use pipelines::ledger::LedgerParams;
 use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
@@ -48,6 +50,8 @@ pub struct WorkerSpec {
     pub nft: NftParams,
     /// Queue pairs of the host that RCFT has room for.
     pub queue_pairs: u32,
+    /// Connections of security groups that the host can have.
+    pub connections: u32,
     /// Packet buffers that may wait for tokens on each worker.
     pub shaped_buffers: u32,
 }
@@ -79,6 +83,8 @@ pub struct Pool {
     pub events: Events,
     /// The RC flow table, as far as workers share it.
     pub rcft: Arc<RcftShared>,
+    /// The connections of security groups.
+    pub connections: Arc<Connections>,
     /// The tree of rates.
     pub tree: Arc<Tree>,
     /// The calibrated TSC.
@@ -133,6 +139,13 @@ impl Pool {
             seed: spec.nft.seed.rotate_left(17),
         };
         let rcft = RcftShared::new(config, &advise);
+        let params = LedgerParams {
+            entries: spec.connections,
+            vnics: MAX_VNICS as u32,
+            workers: spec.cores.len() as u32,
+            seed: spec.nft.seed.rotate_left(11),
+        };
+        let connections = Arc::new(Connections::new(&params, &advise));
         let seed = spec.nft.seed.rotate_left(31);
         let size = TreeSize { tenants: MAX_VPCS as u32, vnics: MAX_VNICS as u32 };
         let tree = Arc::new(Tree::new(size, &advise));
@@ -144,6 +157,7 @@ impl Pool {
             workers: Vec::new(),
             events,
             rcft: rcft.clone(),
+            connections: connections.clone(),
             tree: tree.clone(),
             clock,
             divider,
@@ -155,9 +169,11 @@ impl Pool {
             let (handle, mailbox) = mailbox(number, core);
             let config = OverlayConfig { nft: spec.nft, vnics: MAX_VNICS, vpcs: MAX_VPCS };
             let rcft = Rcft::new(rcft.clone(), number as u32, &advise);
+            let connections = WorkerConnections::new(connections.clone(), number as u32);
             let dhtb = Dhtb::new(tree.clone(), spec.shaped_buffers, seed ^ number as u64);
             let parts = OverlayParts {
                 fragments: fragments.clone(),
+                connections,
                 rcft,
                 dhtb,
                 events: pool.events.clone(),

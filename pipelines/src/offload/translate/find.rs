@@ -13,6 +13,7 @@ use crate::event::Binding;
 use crate::flow_key::{FlowKey, Scope};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::qos::{Class, Leaf};
+use crate::security;
 use crate::snapshot::{Destination, NO_PORT, PortIndex, Snapshot, Uplink, VnicRow, mac_from};
 use crate::vlt::{Place, Tunnel};
 
@@ -81,6 +82,13 @@ pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<R
     let reading = snapshot.vlt.read(decision.slot);
     if reading.generation != decision.slot_generation {
         return Err(OffloadRefusal::Gone);
+    }
+    let receiver = match reading.place {
+        Place::Local { vnic } => Some(vnic),
+        Place::Remote(_) | Place::Empty => None,
+    };
+    if !snapshot.security.is_off() && !security::leaves_to_hardware(snapshot, key, receiver) {
+        return Err(OffloadRefusal::SecurityGroup);
     }
     let to_tunnel = key.proto() == protocol::UDP && key.ports().destination == snapshot.settings.vxlan_port;
     if to_tunnel && key.class() == 0 && matches!(key.scope(), Scope::Vnic(_)) {

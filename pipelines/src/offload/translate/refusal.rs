@@ -47,6 +47,11 @@ pub enum OffloadRefusal {
     /// The outer source port follows the inner one, which was not told.
     #[error("the source port of the queue pair is not known yet")]
     SourcePort,
+    /// Software follows its connection, or security groups refuse it.
+    #[error(
+        "a vNIC of the flow is in security groups: of those, hardware carries queue pairs that rules allow"
+    )]
+    SecurityGroup,
     /// The source of a flow out of the tunnel is behind no known VTEP.
     #[error("the flow's source is behind no known VTEP")]
     Source,

@@ -105,6 +105,7 @@ fn example_shows_every_key() {
         ("rdma", keys::<RdmaConfig>()),
         ("rcft", keys::<RcftConfig>()),
         ("qos", keys::<QosConfig>()),
+        ("security", keys::<SecurityConfig>()),
         ("offload", keys::<OffloadConfig>()),
         ("offload.simulated", keys::<SimulatedConfig>()),
         ("vpc.qos", keys::<BothWays>()),
@@ -117,6 +118,7 @@ fn example_shows_every_key() {
         ("vpc.routes", keys::<VpcRoute>()),
         ("vpc.routes.next-hops", keys::<GatewayConfig>()),
         ("subnet", keys::<SubnetConfig>()),
+        ("security-group", keys::<SecurityGroupConfig>()),
         ("trunk", keys::<TrunkConfig>()),
         ("vnic", keys::<VnicConfig>()),
         ("location", keys::<LocationConfig>()),
@@ -153,6 +155,7 @@ fn defaults_written_in_the_example_are_the_defaults() {
     assert_eq!(example.rdma, empty.rdma);
     assert_eq!(example.rcft, empty.rcft);
     assert_eq!(example.qos, empty.qos);
+    assert_eq!(example.security, empty.security);
     assert_eq!(example.offload, empty.offload);
     assert_eq!(WorkersConfig { cores: None, ..example.workers }, empty.workers);
     let blue = &example.vpcs[0];

@@ -208,6 +208,24 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
     }
 }
 
+/// A few rules of each kind.
+fn rules(group: &Name, seed: usize) -> Vec<SecurityRule> {
+    let texts = [
+        "in any",
+        "out rdma",
+        "in tcp 80-443",
+        "in icmp 8",
+        "in icmpv6 1/4",
+        "out 47",
+        "in udp",
+        "in sctp 5",
+    ];
+    let peers = ["", " from 10.0.0.0/8", " to fd00::/16"].map(str::to_owned);
+    let peers = [&peers[..], &[format!(" from group {group}")]].concat();
+    let rule = |n: usize| SecurityRule::from_words(&format!("{}{}", texts[n % 8], peers[n / 8 % 4])).unwrap();
+    (0..seed % 5).map(|n| rule(seed / 7 + 5 * n)).collect()
+}
+
 /// A simulated device where one may stand before a port.
 fn device(port: &PortSpec, wanted: bool) -> Option<OffloadDevice> {
     (wanted && !matches!(port, PortSpec::Veth(_))).then_some(OffloadDevice::Simulated)
@@ -275,6 +293,14 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     prefix: net(Ipv4Addr::new(10, 0, 0, 0).into(), 24),
                     gateway: flag.then(|| Ipv4Addr::new(10, 0, 0, 254).into()),
                 });
+                let group = Name::new(&format!("group-{n}")).unwrap();
+                config.security_groups.push(SecurityGroupConfig {
+                    name: group.clone(),
+                    vpc: vpc.clone(),
+                    default_in: if flag { Access::Allow } else { Access::Deny },
+                    default_out: if flag { Access::Deny } else { Access::Allow },
+                    rules: rules(&group, pick(n + 31)),
+                });
                 config.trunks.push(TrunkConfig {
                     name: Name::new(&format!("trunk{n}")).unwrap(),
                     port: port(pick(n), 100 + n as u16, flag),
@@ -308,6 +334,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                             rdma: BothWays { out: limits(pick(m + 17)), ..BothWays::default() },
                             tcp: BothWays { into: limits(pick(m + 19)), ..BothWays::default() },
                         },
+                        security_groups: if m.is_multiple_of(2) { vec![group.clone()] } else { Vec::new() },
                     }));
                 }
                 for m in 0..far {
@@ -316,6 +343,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                         vip: Ipv4Addr::new(10, 0, 0, m as u8 + 100).into(),
                         mac: station(m as u32 + 100),
                         vtep: Ipv4Addr::new(172, 16, 0, 2).into(),
+                        groups: if flag { vec![group.clone()] } else { Vec::new() },
                     });
                 }
             }

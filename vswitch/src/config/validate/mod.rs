@@ -12,6 +12,7 @@ mod ports;
 mod process;
 mod qos;
 mod routes;
+mod security;
 mod underlay;
 
 use std::net::IpAddr;
@@ -34,6 +35,7 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
     underlay::check(&mut checker);
     networks::check(&mut checker);
     qos::check(&mut checker);
+    security::check(&mut checker);
     offload::check(&mut checker);
     checker.finish()
 }
@@ -56,6 +58,7 @@ pub fn cores(config: &Config, places: &Places, available: &[usize]) -> Result<()
 pub fn location(config: &Config, location: &LocationConfig) -> Result<(), ConfigErrors> {
     let mut checker = Checker { config, places: &Places::default(), errors: Vec::new() };
     networks::check_location(&mut checker, "location", location);
+    security::check_one_location(&mut checker, location);
     checker.finish()
 }
 

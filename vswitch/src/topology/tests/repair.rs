@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use pipelines::burst::Burst;
+use pipelines::connections::WorkerConnections;
 use pipelines::counters::PipelineCounters;
 use pipelines::event::{Binding, Events};
 use pipelines::fragments::Fragments;
@@ -107,6 +108,7 @@ impl Worker {
         let tree = Arc::new(Tree::new(TreeSize { tenants: 8, vnics: 64 }, &|_, _| {}));
         let parts = OverlayParts {
             fragments: Arc::new(Fragments::new(64, 5)),
+            connections: WorkerConnections::of_one(64, 64),
             rcft: Rcft::new(shared, 0, &|_, _| {}),
             dhtb: Dhtb::new(tree, 64, 1),
             events: Events::new(64, 0),

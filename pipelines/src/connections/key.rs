@@ -1,0 +1,112 @@
+//! By what a connection is known: a vNIC, its own address and its peer's, the protocol, and the ports as the vNIC has them.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use wire::{L3, icmp, icmpv6, protocol};
+
+use crate::flow_key::{FlowAddresses, FlowKey, FlowPorts};
+use crate::snapshot::ip_key;
+
+/// What the life of a connection depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// TCP.
+    Tcp,
+    /// Pairs of requests and replies of ICMP and ICMPv6.
+    Icmp,
+    /// All that a vNIC's queue pairs have with one peer (RoCEv2).
+    Rdma,
+    /// UDP and every other protocol.
+    Other,
+}
+
+/// The key of a connection. Both directions of a flow have the same for a vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey {
+    /// Own address (two words), peer's (two), protocol, and vNIC with the own port and the peer's.
+    words: [u64; 6],
+}
+
+/// The protocol word of RoCEv2, which has no ports here.
+const RDMA: u64 = 1 << 8;
+
+impl ConnectionKey {
+    /// Of a packet that a vNIC sends (`out`) or gets, from its key in the NFT; `None` for what is not IP.
+    pub fn of(vnic: u32, key: &FlowKey, out: bool) -> Option<Self> {
+        let FlowAddresses { source, destination } = key.addresses()?;
+        let rdma = key.class() != 0;
+        let (own, peer) = if out { (source, destination) } else { (destination, source) };
+        let ports = if rdma { FlowPorts::default() } else { ports(key) };
+        let (own_port, peer_port) =
+            if out { (ports.source, ports.destination) } else { (ports.destination, ports.source) };
+        let proto = u64::from(key.proto()) | if rdma { RDMA } else { 0 };
+        Some(Self::new(vnic, [own, peer], [own_port, peer_port], proto))
+    }
+
+    /// From addresses and ports as the vNIC has them: its own first.
+    fn new(vnic: u32, addresses: [IpAddr; 2], [own_port, peer_port]: [u16; 2], proto: u64) -> Self {
+        let [own, peer] = addresses.map(ip_key);
+        let ports = u64::from(own_port) << 16 | u64::from(peer_port);
+        let halves = |address: u128| ((address >> 64) as u64, address as u64);
+        let ((a, b), (c, d)) = (halves(own), halves(peer));
+        Self { words: [a, b, c, d, proto, u64::from(vnic) << 32 | ports] }
+    }
+
+    /// The words, as the ledger keeps them.
+    pub const fn words(&self) -> &[u64; 6] {
+        &self.words
+    }
+
+    /// From its words.
+    pub const fn from_words(words: [u64; 6]) -> Self {
+        Self { words }
+    }
+
+    /// The vNIC.
+    pub const fn vnic(&self) -> u32 {
+        (self.words[5] >> 32) as u32
+    }
+
+    /// The vNIC's own address, and its peer's.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        let address = |at: usize| {
+            let bits = u128::from(self.words[at]) << 64 | u128::from(self.words[at + 1]);
+            Ipv6Addr::from_bits(bits).to_canonical()
+        };
+        [address(0), address(2)]
+    }
+
+    /// The vNIC's own port, and its peer's; of ICMP the identifier of a request (own), or type and code of what has none.
+    pub const fn ports(&self) -> [u16; 2] {
+        [(self.words[5] >> 16) as u16, self.words[5] as u16]
+    }
+
+    /// IP protocol.
+    pub const fn proto(&self) -> u8 {
+        self.words[4] as u8
+    }
+
+    /// What its life depends on.
+    pub const fn kind(&self) -> Kind {
+        match self.proto() {
+            _ if self.words[4] & RDMA != 0 => Kind::Rdma,
+            protocol::TCP => Kind::Tcp,
+            protocol::ICMP | protocol::ICMPV6 => Kind::Icmp,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// The ports of a flow. A request of ICMP and its reply have the same: the identifier twice. Other messages have no reply:
+/// type and code stand for both.
+fn ports(key: &FlowKey) -> FlowPorts {
+    let ports = key.ports();
+    let kind = (ports.source >> 8) as u8;
+    let echo = match (key.l3(), key.proto()) {
+        (L3::Ipv4, protocol::ICMP) => icmp::is_echo(kind),
+        (L3::Ipv6, protocol::ICMPV6) => icmpv6::is_echo(kind),
+        _ => return ports,
+    };
+    let both = if echo { ports.destination } else { ports.source };
+    FlowPorts { source: both, destination: both }
+}

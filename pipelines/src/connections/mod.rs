@@ -1,0 +1,364 @@
+//! The connection table of security groups: what a vNIC's rules have admitted, so that the other direction passes, too.
+//!
+//! One table that the workers share, without locks: a reply may reach another worker than its request. Places are given by
+//! a [ledger](crate::ledger) as the RCFT's are, each vNIC with a bound of its own; beside its slots are the state of each
+//! connection and a version, which changes whenever flows may no longer rest on the connection. Packets that hit the NFT
+//! look at the version alone, two bytes of a dense array: [`Watch`].
+//!
+//! Only the slow path and control write here. TCP packets with SYN, FIN or RST always take the slow path, and so do all
+//! packets of a connection that is not established yet.
+
+mod key;
+mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Release};
+
+use zerocopy::FromZeros;
+
+pub use key::{ConnectionKey, Kind};
+pub use state::{ConnectionState, Phase};
+
+use crate::Now;
+use crate::ledger::{Attendance, Keeper, Ledger, LedgerAnswer, LedgerLimits, LedgerParams, LedgerView};
+use crate::mem::Slab;
+use crate::rows::Rows;
+
+/// The ledger of connections, whose keys are those of [`ConnectionKey::words`].
+pub type ConnectionLedger = Ledger<6, 16>;
+/// A connection's place, as control sees it.
+pub type ConnectionView = LedgerView<6>;
+
+/// By how many ticks, as a power of two, the time of last use may lag: 6.4 s.
+pub const SEEN_SHIFT: u32 = 6;
+
+/// What a flow's entry in the NFT rests on; where that changed, the flow is decided again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
+#[repr(C)]
+pub struct Watch {
+    /// A connection's slot plus one; or with the uppermost bit a vNIC whose rules refused the flow; 0: nothing.
+    of: u32,
+    version: u16,
+}
+
+impl Watch {
+    /// Nothing.
+    pub const NONE: Self = Self { of: 0, version: 0 };
+    const VNIC: u32 = 1 << 31;
+
+    /// True for a flow that security groups have nothing to do with.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.of == 0
+    }
+
+    /// Its parts, for an entry to keep.
+    #[inline(always)]
+    pub const fn parts(self) -> (u32, u16) {
+        (self.of, self.version)
+    }
+
+    /// From its [`parts`](Self::parts).
+    #[inline(always)]
+    pub const fn from_parts((of, version): (u32, u16)) -> Self {
+        Self { of, version }
+    }
+}
+
+/// How long connections live without a packet, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionTimes {
+    /// TCP until the handshake is complete.
+    pub tcp_opening: u32,
+    /// TCP after the handshake.
+    pub tcp_established: u32,
+    /// TCP after a FIN or RST.
+    pub tcp_closing: u32,
+    /// UDP and other protocols of which one direction was seen only.
+    pub one_way: u32,
+    /// Those of which both were seen.
+    pub both_ways: u32,
+    /// ICMP echo and the like.
+    pub icmp: u32,
+    /// Queue pairs with a peer.
+    pub rdma: u32,
+}
+
+/// The table.
+pub struct Connections {
+    ledger: Arc<ConnectionLedger>,
+    states: Slab<AtomicU32>,
+    /// The epoch of the rules by which each was admitted.
+    epochs: Slab<AtomicU32>,
+    versions: Slab<AtomicU16>,
+    /// Of each vNIC, how many connections it has made: what was refused may be a reply now.
+    made: Rows<AtomicU16>,
+    refused: AtomicU64,
+    /// Of each vNIC, until when connections may be taken up in the middle, in ticks.
+    pick_up_until: Rows<AtomicU32>,
+}
+
+/// What became of a connection that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It is in this slot.
+    In(u32),
+    /// It is on its way out and cannot be made at this moment; the packet may pass.
+    Leaving,
+    /// The vNIC has as many as it may, or the table is full.
+    Refused,
+}
+
+impl Connections {
+    /// An empty table of a host. `advise` is told the address ranges of its slabs before they are touched.
+    pub fn new(params: &LedgerParams, advise: &dyn Fn(usize, usize)) -> Self {
+        let ledger = Arc::new(ConnectionLedger::new(params, advise));
+        let slots = ledger.slots();
+        Self {
+            states: Slab::zeroed(slots, advise),
+            epochs: Slab::zeroed(slots, advise),
+            versions: Slab::zeroed(slots, advise),
+            made: Rows::new(params.vnics as usize, || AtomicU16::new(0)),
+            refused: AtomicU64::new(0),
+            pick_up_until: Rows::new(params.vnics as usize, || AtomicU32::new(0)),
+            ledger,
+        }
+    }
+
+    /// Who has a place.
+    pub fn ledger(&self) -> &Arc<ConnectionLedger> {
+        &self.ledger
+    }
+
+    /// Connections that got no place since the start.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Lets TCP connections of a vNIC that nobody has seen begin be taken up until a time: after a start, and when the vNIC
+    /// comes under rules, there are some.
+    pub fn pick_up_until(&self, vnic: u32, tick: u32) {
+        self.pick_up_until.at(vnic).store(tick, Relaxed);
+    }
+
+    /// True while TCP connections of a vNIC may be taken up in the middle.
+    pub fn picks_up(&self, vnic: u32, tick: u32) -> bool {
+        let left = self.pick_up_until.at(vnic).load(Relaxed).wrapping_sub(tick);
+        left != 0 && left <= u32::MAX / 2
+    }
+
+    /// True while a flow may go on resting on what it rests on.
+    #[inline(always)]
+    pub fn holds(&self, watch: Watch) -> bool {
+        let now = if watch.of & Watch::VNIC == 0 {
+            self.versions.get(watch.of.wrapping_sub(1) as usize)
+        } else {
+            Some(self.made.at(watch.of & !Watch::VNIC))
+        };
+        now.is_some_and(|now| now.load(Relaxed) == watch.version)
+    }
+
+    /// What a flow rests on that uses the connection in a slot.
+    pub fn watch(&self, slot: u32) -> Watch {
+        let version = self.versions.get(slot as usize).map_or(0, |version| version.load(Relaxed));
+        Watch { of: slot + 1, version }
+    }
+
+    /// What a flow rests on that a vNIC's rules refused: it may become the reply to a connection of the vNIC. To be read
+    /// before the table is looked up.
+    pub fn refusal(&self, vnic: u32) -> Watch {
+        Watch { of: vnic | Watch::VNIC, version: self.made.at(vnic).load(Relaxed) }
+    }
+
+    /// The slot of a connection, and its state.
+    pub fn find(&self, key: &ConnectionKey) -> Option<(u32, ConnectionState)> {
+        let slot = self.ledger.admitted(key.words())?;
+        let state = self.state(slot);
+        // One that another worker is about to enter is not there yet.
+        (state != ConnectionState::NONE).then_some((slot, state))
+    }
+
+    /// The state of the connection in a slot.
+    pub fn state(&self, slot: u32) -> ConnectionState {
+        ConnectionState(self.states.get(slot as usize).map_or(0, |state| state.load(Relaxed)))
+    }
+
+    /// The epoch of the rules by which the connection in a slot was admitted.
+    pub fn epoch(&self, slot: u32) -> u32 {
+        self.epochs.get(slot as usize).map_or(0, |epoch| epoch.load(Relaxed))
+    }
+
+    /// Enters a connection that rules of an epoch admit.
+    pub fn make(&self, key: &ConnectionKey, state: ConnectionState, epoch: u32, now: Now) -> Made {
+        let vnic = key.vnic();
+        let slot = match self.ledger.admit(vnic, key.words(), now.tick, now.ns, || false) {
+            LedgerAnswer::New(slot) | LedgerAnswer::Known(slot) => slot,
+            LedgerAnswer::Leaving => return Made::Leaving,
+            LedgerAnswer::Quota | LedgerAnswer::Rate | LedgerAnswer::Full => {
+                self.refused.fetch_add(1, Relaxed);
+                return Made::Refused;
+            }
+        };
+        self.reopen(vnic, slot, state, epoch);
+        self.ledger.seen(slot, now.tick);
+        Made::In(slot)
+    }
+
+    /// Begins the connection in a slot of a vNIC anew.
+    pub fn reopen(&self, vnic: u32, slot: u32, state: ConnectionState, epoch: u32) {
+        self.renew(slot, state, epoch);
+        self.made.at(vnic).fetch_add(1, Release);
+    }
+
+    /// Gives the connection in a slot another state, which rules of an epoch admit.
+    pub fn renew(&self, slot: u32, state: ConnectionState, epoch: u32) {
+        if let Some(place) = self.epochs.get(slot as usize) {
+            place.store(epoch, Relaxed);
+        }
+        self.set(slot, state);
+    }
+
+    /// Gives the connection in a slot another state. Flows that rest on it are decided again where that ends it.
+    pub fn set(&self, slot: u32, state: ConnectionState) {
+        let Some(place) = self.states.get(slot as usize) else { return };
+        let before = ConnectionState(place.swap(state.0, Relaxed));
+        if state.phase() == Phase::Reset && before.phase() != Phase::Reset {
+            self.end(slot);
+        }
+    }
+
+    /// No flow rests on the connection in a slot any more.
+    fn end(&self, slot: u32) {
+        if let Some(version) = self.versions.get(slot as usize) {
+            version.fetch_add(1, Release);
+        }
+    }
+
+    /// Notes that a connection was used.
+    pub fn touch(&self, slot: u32, tick: u32) {
+        if !self.state(slot).is_over() {
+            self.ledger.seen(slot, tick);
+        }
+    }
+}
+
+/// A worker's part: it attends to what control takes out.
+pub struct WorkerConnections {
+    /// The table.
+    pub shared: Arc<Connections>,
+    worker: u32,
+    attendance: Attendance,
+}
+
+impl WorkerConnections {
+    /// That of the only worker, with a table of so many connections.
+    pub fn of_one(entries: u32, vnics: u32) -> Self {
+        let params = LedgerParams { entries, vnics, workers: 1, seed: 0 };
+        Self::new(Arc::new(Connections::new(&params, &|_, _| {})), 0)
+    }
+
+    /// That of a worker, by its number.
+    pub fn new(shared: Arc<Connections>, worker: u32) -> Self {
+        Self { shared, worker, attendance: Attendance::default() }
+    }
+
+    /// Work between bursts.
+    #[inline(always)]
+    pub fn tend(&mut self) {
+        self.shared.ledger.attend(self.worker, &mut self.attendance, |_, _| {});
+    }
+}
+
+impl Drop for WorkerConnections {
+    fn drop(&mut self) {
+        self.shared.ledger.retire(self.worker);
+    }
+}
+
+/// Control's side: bounds of each vNIC, and who leaves.
+pub struct ConnectionKeeper {
+    connections: Arc<Connections>,
+    keeper: Keeper<6, 16, Arc<ConnectionLedger>>,
+    times: ConnectionTimes,
+}
+
+impl ConnectionKeeper {
+    /// The keeper of a table; there is one.
+    pub fn new(connections: Arc<Connections>, times: ConnectionTimes) -> Self {
+        let keeper = Keeper::new(connections.ledger.clone());
+        keeper.set_sync_shift(0);
+        Self { connections, keeper, times }
+    }
+
+    /// The table.
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+
+    /// How long connections live from now on.
+    pub fn set_times(&mut self, times: ConnectionTimes) {
+        self.times = times;
+    }
+
+    /// Most connections of a vNIC, and how many new ones it may make a second (0: as many as it likes).
+    pub fn set_limits(&self, vnic: u32, most: u32, new_rate: u32) {
+        self.keeper.set_limits(vnic, LedgerLimits { quota: most, new_rate, reject: false });
+    }
+
+    /// Takes out what was idle for too long, and all connections of vNICs for which `gone` holds, among so many slots; `true`
+    /// when the turn through the table was completed.
+    pub fn sweep(&mut self, budget: u32, tick: u32, gone: impl Fn(u32) -> bool) -> bool {
+        let Self { connections, keeper, times } = self;
+        let (_, turned) = keeper.sweep(budget, |seen| {
+            let key = ConnectionKey::from_words(seen.key);
+            let state = connections.state(seen.slot);
+            let lives = state.lives(key.kind(), times);
+            let is_in_the_way = !state.is_settled() && is_crowded(connections, key.vnic());
+            let limit = if is_in_the_way { lives / 4 } else { lives };
+            let idle = match tick.wrapping_sub(seen.seen) {
+                ahead if ahead > u32::MAX / 2 => 0,
+                idle => idle,
+            };
+            let leaves = gone(key.vnic()) || idle > limit.saturating_add(1 << SEEN_SHIFT);
+            if leaves {
+                connections.end(seen.slot);
+            }
+            leaves
+        });
+        turned
+    }
+
+    /// Goes on with what is on its way out, as far as the workers have attended.
+    pub fn advance(&mut self) {
+        let Self { connections, keeper, .. } = self;
+        keeper.advance_and(
+            |_| {},
+            |slot| {
+                if let Some(state) = connections.states.get(slot as usize) {
+                    state.store(0, Relaxed);
+                }
+                connections.end(slot);
+            },
+        );
+    }
+
+    /// True while something is on its way out.
+    pub fn is_busy(&self) -> bool {
+        self.keeper.is_busy()
+    }
+
+    /// Up to `limit` connections, from slot `from` on, and where to go on (`None` at the end).
+    pub fn scan(&self, from: u32, limit: usize) -> (Vec<ConnectionView>, Option<u32>) {
+        self.keeper.scan(from, limit)
+    }
+}
+
+/// True for a vNIC that has used three quarters of what it may: then those that are not established make room sooner.
+fn is_crowded(connections: &Connections, vnic: u32) -> bool {
+    let ledger = &connections.ledger;
+    u64::from(ledger.count(vnic)) * 4 > u64::from(ledger.limits(vnic).quota) * 3
+}
+
+#[cfg(test)]
+mod tests;

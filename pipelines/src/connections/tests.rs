@@ -1,0 +1,168 @@
+//! The state of TCP as seen from the middle, keys of both directions, and the table with its keeper.
+
+use wire::tcp::flags::{ACK, FIN, PSH, RST, SYN};
+
+use super::*;
+use crate::flow_key::Scope;
+
+const TIMES: ConnectionTimes = ConnectionTimes {
+    tcp_opening: 300,
+    tcp_established: 100_000,
+    tcp_closing: 300,
+    one_way: 300,
+    both_ways: 1800,
+    icmp: 300,
+    rdma: 1200,
+};
+
+fn tcp(first: u8, then: &[(u8, bool)]) -> ConnectionState {
+    let opened = ConnectionState::opened(true, first, true, 0);
+    then.iter().fold(opened, |state, &(tcp_flags, by_opener)| state.after_tcp(tcp_flags, by_opener))
+}
+
+#[test]
+fn security_tcp_is_followed_by_its_handshake_and_its_end() {
+    let handshake = [(SYN | ACK, false), (ACK, true)];
+    let phase = |then: &[(u8, bool)]| tcp(SYN, then).phase();
+    assert_eq!(phase(&[]), Phase::Opening);
+    assert_eq!(phase(&[(SYN | ACK, false)]), Phase::Opening);
+    assert_eq!(phase(&handshake), Phase::Established);
+    // Nobody but the two ends of a handshake completes it.
+    assert_eq!(phase(&[(ACK, true)]), Phase::Opening);
+    assert_eq!(phase(&[(ACK, false), (ACK, true)]), Phase::Opening);
+    assert_eq!(phase(&[(SYN | ACK, true), (ACK, true)]), Phase::Opening);
+    let with = |more: &[(u8, bool)]| phase(&[&handshake, more].concat());
+    assert_eq!(with(&[(FIN | ACK, true)]), Phase::Closing);
+    assert_eq!(with(&[(FIN | ACK, true), (FIN | ACK, true), (ACK, false)]), Phase::Closing);
+    assert_eq!(with(&[(FIN | ACK, true), (FIN | ACK, false)]), Phase::TimeWait);
+    assert_eq!(with(&[(RST, false)]), Phase::Reset);
+    assert_eq!(with(&[(FIN | ACK, true), (RST, true), (ACK, true)]), Phase::Reset);
+    assert_eq!(with(&[(PSH | ACK, false)]), Phase::Established);
+    assert_eq!(phase(&[(RST | ACK, false)]), Phase::Reset);
+    // Taken up in the middle: the other side confirms it.
+    assert_eq!(tcp(ACK, &[(PSH | ACK, true)]).phase(), Phase::Opening);
+    assert_eq!(tcp(ACK, &[(PSH | ACK, false)]).phase(), Phase::Established);
+}
+
+fn flow(source: [u8; 4], destination: [u8; 4], proto: u8, ports: u32, scope: Scope, class: u8) -> FlowKey {
+    let addresses = u64::from(u32::from_be_bytes(source)) << 32 | u64::from(u32::from_be_bytes(destination));
+    FlowKey::v4(addresses, scope, ports, proto, class, None)
+}
+
+use crate::flow_key::FlowKey;
+
+const A: [u8; 4] = [10, 0, 0, 1];
+const B: [u8; 4] = [10, 0, 0, 2];
+
+#[test]
+fn security_both_directions_of_a_flow_are_one_connection() {
+    let out = |proto, ports, class| {
+        ConnectionKey::of(7, &flow(A, B, proto, ports, Scope::Vnic(7), class), true).unwrap()
+    };
+    let back = |proto, ports, class| {
+        ConnectionKey::of(7, &flow(B, A, proto, ports, Scope::Vpc(0), class), false).unwrap()
+    };
+    assert_eq!(out(6, 1000 << 16 | 80, 0), back(6, 80 << 16 | 1000, 0));
+    assert_ne!(out(6, 1000 << 16 | 80, 0), back(6, 81 << 16 | 1000, 0));
+    assert_ne!(out(6, 1000 << 16 | 80, 0), out(17, 1000 << 16 | 80, 0));
+    // Echo request and reply have the same identifier.
+    assert_eq!(out(1, 0x0800 << 16 | 9, 0), back(1, 9, 0));
+    assert_ne!(out(1, 0x0800 << 16 | 9, 0), back(1, 8, 0));
+    // Queue pairs: neither ports nor classes matter, and UDP is something else.
+    assert_eq!(out(17, 4791, 1), back(17, 4791, 5));
+    assert_ne!(out(17, 4791, 1), out(17, 4791, 0));
+    let key = out(6, 1000 << 16 | 80, 0);
+    assert_eq!((key.vnic(), key.ports(), key.proto()), (7, [1000, 80], 6));
+    assert_eq!(key.addresses(), [IpAddr::from(A), IpAddr::from(B)]);
+    assert_eq!(ConnectionKey::from_words(*key.words()), key);
+}
+
+use std::net::IpAddr;
+
+/// The table, its keeper, and a worker.
+fn table(entries: u32) -> (Arc<Connections>, ConnectionKeeper, WorkerConnections) {
+    let params = LedgerParams { entries, vnics: 4, workers: 1, seed: 9 };
+    let connections = Arc::new(Connections::new(&params, &|_, _| {}));
+    let keeper = ConnectionKeeper::new(connections.clone(), TIMES);
+    (connections.clone(), keeper, WorkerConnections::new(connections, 0))
+}
+
+fn key(vnic: u32, port: u32) -> ConnectionKey {
+    ConnectionKey::of(vnic, &flow(A, B, 17, port << 16 | 53, Scope::Vnic(vnic), 0), true).unwrap()
+}
+
+fn at(tick: u32) -> Now {
+    Now { ns: u64::from(tick) * 100_000_000, tick }
+}
+
+fn settle(keeper: &mut ConnectionKeeper, worker: &mut WorkerConnections) {
+    for _ in 0..8 {
+        keeper.advance();
+        worker.tend();
+    }
+}
+
+const UDP: ConnectionState = ConnectionState::opened(true, 0, false, 0);
+
+#[test]
+fn security_connections_go_when_idle_and_no_flow_rests_on_them_then() {
+    let (connections, mut keeper, mut worker) = table(64);
+    let Made::In(slot) = connections.make(&key(1, 1), UDP, 3, at(10)) else { panic!() };
+    let watch = connections.watch(slot);
+    assert!(connections.holds(watch) && !watch.is_none());
+    assert_eq!((connections.find(&key(1, 1)), connections.epoch(slot)), (Some((slot, UDP)), 3));
+    keeper.sweep(1000, 300, |_| false);
+    settle(&mut keeper, &mut worker);
+    assert!(connections.holds(watch), "used lately");
+    connections.touch(slot, 400);
+    keeper.sweep(1000, 700, |_| false);
+    assert!(connections.holds(watch));
+    keeper.sweep(1000, 400 + TIMES.one_way + 100, |_| false);
+    assert!(!connections.holds(watch), "at once, before its place is free");
+    settle(&mut keeper, &mut worker);
+    assert_eq!((connections.find(&key(1, 1)), connections.ledger().count(1)), (None, 0));
+    // The slot of another connection, whose flows are not those of the old one.
+    for port in 1..=64 {
+        assert!(matches!(connections.make(&key(2, port), UDP, 3, at(1000)), Made::In(_)));
+    }
+    assert!(!connections.holds(watch));
+}
+
+#[test]
+fn security_a_reset_ends_flows_on_all_workers_at_once() {
+    let (connections, ..) = table(64);
+    let opened = ConnectionState::opened(true, SYN, true, 0);
+    let Made::In(slot) = connections.make(&key(1, 1), opened, 0, at(1)) else { panic!() };
+    let watch = connections.watch(slot);
+    connections.set(slot, opened.after_tcp(SYN | ACK, false));
+    assert!(connections.holds(watch));
+    connections.set(slot, opened.with_phase(Phase::Reset));
+    assert!(!connections.holds(watch));
+    // Reset again: nothing new.
+    let watch = connections.watch(slot);
+    connections.set(slot, opened.with_phase(Phase::Reset));
+    assert!(connections.holds(watch));
+}
+
+#[test]
+fn security_what_was_refused_is_asked_again_when_the_vnic_opens_something() {
+    let (connections, ..) = table(64);
+    let refused = [1, 2].map(|vnic| connections.refusal(vnic));
+    assert!(refused.iter().all(|&watch| connections.holds(watch)));
+    connections.make(&key(1, 1), UDP, 0, at(1));
+    assert_eq!(refused.map(|watch| connections.holds(watch)), [false, true]);
+}
+
+#[test]
+fn security_a_vnic_has_its_share_of_connections_and_no_more() {
+    let (connections, mut keeper, mut worker) = table(64);
+    keeper.set_limits(1, 8, 0);
+    let made = |port| matches!(connections.make(&key(1, port), UDP, 0, at(1)), Made::In(_));
+    assert_eq!((1..=20).filter(|&port| made(port)).count(), 8);
+    assert_eq!(connections.refused(), 12);
+    assert!(matches!(connections.make(&key(2, 1), UDP, 0, at(1)), Made::In(_)));
+    // A vNIC that is gone has none.
+    keeper.sweep(1000, 2, |vnic| vnic == 1);
+    settle(&mut keeper, &mut worker);
+    assert_eq!((connections.ledger().count(1), connections.ledger().count(2)), (0, 1));
+}

@@ -1,0 +1,169 @@
+//! Security groups, compiled: what a vNIC may send and get by the rules of the groups that it is in.
+//!
+//! A vNIC is in a set of groups; each distinct set that a vNIC has is compiled into a [`Policy`] once. Rules allow; what no
+//! rule allows goes by the default of the direction. A rule says where the other end is: anywhere, in a prefix, or in a
+//! group. Who is in which group is known of vNICs of this host and of locations that say so.
+//!
+//! [`oracle`] says the same rule by rule.
+
+pub mod oracle;
+mod policy;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use policy::{Policy, RuleSet};
+
+use crate::flow_key::{FlowKey, Scope};
+use crate::snapshot::{Prefix, Snapshot};
+use crate::{Direction, reverse_path};
+
+/// What a rule is about, besides the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// Everything: each protocol, RoCE included, and what is not IP.
+    Any,
+    /// Destination ports of TCP, from one to another.
+    Tcp(u16, u16),
+    /// Destination ports of UDP, from one to another. RoCEv2 is not UDP here.
+    Udp(u16, u16),
+    /// Destination ports of SCTP, from one to another.
+    Sctp(u16, u16),
+    /// Messages of ICMP, from one type and code (the type in the upper half) to another.
+    Icmp(u16, u16),
+    /// The same of ICMPv6.
+    Icmpv6(u16, u16),
+    /// RoCEv2: the queue pairs between both ends, and the connection manager's messages.
+    Rdma,
+    /// Another protocol of IP by its number.
+    Protocol(u8),
+}
+
+/// Where the other end of a rule is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Anywhere.
+    Any,
+    /// At an address of a prefix.
+    Prefix(Prefix),
+    /// At an address of a member of a group.
+    Group(u32),
+}
+
+/// One rule of a group: it allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// What comes to members, or what they send.
+    pub direction: Direction,
+    /// Protocol and ports.
+    pub traffic: Traffic,
+    /// The other end.
+    pub peer: Peer,
+}
+
+/// A group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What no rule allows may come to members all the same.
+    pub allows_in: bool,
+    /// What no rule allows may be sent by members all the same.
+    pub allows_out: bool,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// A flow as rules see it, in the direction of whoever opened it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// The address of the other end; `None` for what is not IP.
+    pub peer: Option<IpAddr>,
+    /// The groups of the other end.
+    pub peer_groups: &'a [u32],
+    /// IP protocol.
+    pub proto: u8,
+    /// Destination port, or type and code of ICMP.
+    pub port: u16,
+    /// It is RoCEv2.
+    pub rdma: bool,
+}
+
+/// The number of a set of groups in a snapshot; 0: no groups.
+pub type SetId = u32;
+
+/// What a snapshot has of security groups.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    /// Counts up when something that was allowed may not be any more.
+    pub epoch: u32,
+    /// Sets of groups, by number less one.
+    pub sets: Vec<GroupSet>,
+}
+
+/// A distinct set of groups.
+#[derive(Clone, Debug)]
+pub struct GroupSet {
+    /// Its groups, in ascending order.
+    pub groups: Arc<[u32]>,
+    /// What a vNIC with this set may do; `None` for a set that only locations have.
+    pub policy: Option<Arc<Policy>>,
+}
+
+impl Security {
+    /// True when no vNIC is in a group.
+    #[inline(always)]
+    pub fn is_off(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    /// The groups of a set.
+    pub fn groups(&self, set: SetId) -> &[u32] {
+        self.sets.get((set as usize).wrapping_sub(1)).map_or(&[], |set| &set.groups)
+    }
+
+    /// What a vNIC with a set of groups may do; `None` for one without groups, which may do everything.
+    pub fn policy(&self, set: SetId) -> Option<&Policy> {
+        self.sets.get((set as usize).wrapping_sub(1))?.policy.as_deref()
+    }
+}
+
+/// The groups that the station at an address is in, as a VPC sees it.
+pub fn groups_at(snapshot: &Snapshot, vpc: u32, address: IpAddr) -> &[u32] {
+    let vpc = snapshot.vpc(vpc);
+    let location = vpc.and_then(|vpc| reverse_path::locate(snapshot, vpc, address));
+    location.map_or(&[], |location| snapshot.security.groups(location.groups))
+}
+
+/// True when the rules of a vNIC let it have queue pairs with a peer, whoever opens them.
+pub fn may_have_queue_pairs(snapshot: &Snapshot, vnic: u32, peer: IpAddr) -> bool {
+    let Some((row, policy)) =
+        snapshot.vnic(vnic).map(|vnic| (vnic, snapshot.security.policy(vnic.group_set)))
+    else {
+        return true;
+    };
+    let subject = Subject {
+        peer: Some(peer),
+        peer_groups: groups_at(snapshot, row.vpc, peer),
+        proto: wire::protocol::UDP,
+        port: 0,
+        rdma: true,
+    };
+    policy.is_none_or(|policy| {
+        [Direction::In, Direction::Out].into_iter().any(|direction| policy.of(direction).allows(&subject))
+    })
+}
+
+/// True for a flow that hardware may carry: no end on this host is in a group, or it is of queue pairs that the rules of
+/// those ends allow. Of all others software follows the connections.
+pub fn leaves_to_hardware(snapshot: &Snapshot, key: &FlowKey, receiver: Option<u32>) -> bool {
+    let Some(ip) = key.addresses() else { return true };
+    let sender = match key.scope() {
+        Scope::Vnic(vnic) => Some((vnic, ip.destination)),
+        Scope::Vpc(_) => None,
+    };
+    let ends = sender.into_iter().chain(receiver.map(|vnic| (vnic, ip.source)));
+    let mut grouped = ends.filter(|(vnic, _)| snapshot.row(*vnic).group_set != 0);
+    grouped.all(|(vnic, peer)| key.class() != 0 && may_have_queue_pairs(snapshot, vnic, peer))
+}
+
+#[cfg(test)]
+mod tests;

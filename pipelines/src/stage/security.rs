@@ -1,0 +1,358 @@
+//! security: what the groups of both ends say of a packet ([`crate::security`]), and the connections that come of it.
+//!
+//! Called by the slow path for a flow that is new, that rests on a connection which changed, or of which a packet changes
+//! its connection (SYN, FIN, RST). A flow between two vNICs of this host is judged for both, and rests on the receiver's
+//! connection: TCP ends both at once.
+
+use std::net::IpAddr;
+
+use wire::roce::Bth;
+use wire::roce::opcode::{Operation, OperationKind};
+use wire::tcp::flags;
+use wire::{Flags, L3, MacAddr, View, icmp, icmpv6, protocol, quoted};
+
+use super::Cx;
+use super::key::CLASS_OTHER;
+use crate::burst::{Burst, Meta};
+use crate::connections::{ConnectionKey, ConnectionState, Connections, Kind, Made, Phase, SEEN_SHIFT, Watch};
+use crate::direction::Direction;
+use crate::drops::DropReason;
+use crate::flow_key::{FlowKey, FlowPorts};
+use crate::nft::{Bits, FlowAction, FlowVerdict, Nft};
+use crate::security::{self, Policy, Subject};
+use crate::snapshot::Snapshot;
+use crate::vlt::Place;
+
+/// Flags that change a connection: such packets never pass by what the NFT remembers alone.
+const STEPS: u8 = flags::SYN | flags::FIN | flags::RST;
+
+/// Of the packets in `hits`, those whose flow must be decided again, or whose connection takes a step.
+#[inline(never)]
+pub(super) fn unsettled<P>(
+    cx: &Cx,
+    burst: &Burst<P>,
+    nft: &Nft,
+    connections: &Connections,
+    hits: u64,
+) -> u64 {
+    let mut unsettled = 0;
+    for i in Bits(hits) {
+        let meta = &burst.metas[i];
+        let entry = nft.entry(meta.entry);
+        let watch = entry.watch();
+        if watch.is_none() {
+            continue;
+        }
+        if meta.headers.tcp_flags & STEPS != 0 || !connections.holds(watch) {
+            unsettled |= 1 << i;
+        } else if (entry.last_seen ^ cx.now.tick) >> SEEN_SHIFT != 0 {
+            keep_alive(cx, connections, meta, &entry.action);
+        }
+    }
+    unsettled
+}
+
+/// Notes on the connections of a flow that it is in use.
+#[cold]
+#[inline(never)]
+fn keep_alive(cx: &Cx, connections: &Connections, meta: &Meta, action: &FlowAction) {
+    for (vnic, out) in ends(cx.snapshot, meta, action) {
+        let found =
+            ConnectionKey::of(vnic, &meta.key, out).and_then(|key| Some((key, connections.find(&key)?)));
+        if let Some((key, (slot, _))) = found {
+            touch(cx, connections, &key, slot, out);
+        }
+    }
+}
+
+/// A vNIC has something to do with queue pairs of a peer while it sends to them itself.
+fn touch(cx: &Cx, connections: &Connections, key: &ConnectionKey, slot: u32, out: bool) {
+    if out || key.kind() != Kind::Rdma {
+        connections.touch(slot, cx.now.tick);
+    }
+}
+
+/// The ends of a flow that are vNICs of this host in security groups, and whether each is the sender.
+fn ends(snapshot: &Snapshot, meta: &Meta, action: &FlowAction) -> impl Iterator<Item = (u32, bool)> {
+    let sender = (meta.direction() == Direction::Out).then_some((meta.vnic, true));
+    let receiver = receiver_of(snapshot, action).map(|vnic| (vnic, false));
+    let is_grouped = |&(vnic, _): &(u32, bool)| snapshot.row(vnic).group_set != 0;
+    sender.into_iter().chain(receiver).filter(is_grouped)
+}
+
+fn receiver_of(snapshot: &Snapshot, action: &FlowAction) -> Option<u32> {
+    match snapshot.vlt.read(action.slot) {
+        reading if action.verdict != FlowVerdict::Forward || reading.generation != action.slot_generation => {
+            None
+        }
+        reading => match reading.place {
+            Place::Local { vnic } => Some(vnic),
+            Place::Remote(_) | Place::Empty => None,
+        },
+    }
+}
+
+/// What is said of a packet and of its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judgement {
+    /// Why it is dropped.
+    pub refused: Option<DropReason>,
+    /// What that rests on.
+    pub watch: Watch,
+    /// The next packet of the flow need not be judged.
+    pub lasts: bool,
+}
+
+impl Judgement {
+    const PASSES: Self = Self { refused: None, watch: Watch::NONE, lasts: true };
+
+    /// The decision with what is said of it.
+    pub fn applied(self, snapshot: &Snapshot, meta: &Meta, mut action: FlowAction) -> FlowAction {
+        if let Some(reason) = self.refused {
+            action.verdict = FlowVerdict::Drop;
+            action.reason = reason.index() as u8;
+            // A station that comes may be in a group that is let in.
+            if let Some(vpc) = snapshot.vpc(meta.vpc) {
+                action.cell = vpc.topology_cell;
+                action.generation = snapshot.generation(action.cell);
+            }
+        }
+        if !self.lasts {
+            action.generation = snapshot.generation(action.cell).wrapping_sub(1);
+        }
+        action
+    }
+}
+
+/// Judges a packet that a decision would send on.
+#[inline(never)]
+pub(super) fn judge(
+    cx: &Cx,
+    connections: &Connections,
+    meta: &Meta,
+    head: &[u8],
+    action: &FlowAction,
+) -> Judgement {
+    let mut all = Judgement::PASSES;
+    if !matches!(action.verdict, FlowVerdict::Forward | FlowVerdict::Flood) {
+        return all;
+    }
+    for (vnic, out) in ends(cx.snapshot, meta, action) {
+        let row = cx.snapshot.row(vnic);
+        let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
+        let one = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out }.judge();
+        let watch = if one.watch.is_none() { all.watch } else { one.watch };
+        all = Judgement { refused: one.refused, watch, lasts: all.lasts && one.lasts };
+        if all.refused.is_some() {
+            break;
+        }
+    }
+    all
+}
+
+/// True when a copy of a flooded packet may go to a place: of connections nothing is known there, so it goes by rules. What
+/// neighbours ask each other always may.
+pub(super) fn admits_copy(cx: &Cx, meta: &Meta, place: Place) -> bool {
+    let Place::Local { vnic } = place else { return true };
+    let row = cx.snapshot.row(vnic);
+    let Some(policy) = cx.snapshot.security.policy(row.group_set) else { return true };
+    let discovery = meta.key.proto() == protocol::ICMPV6
+        && (icmpv6::kind::ROUTER_SOLICITATION..=icmpv6::kind::REDIRECT)
+            .contains(&((meta.key.ports().source >> 8) as u8));
+    if meta.headers.l3 == L3::Arp || meta.headers.l3 == L3::Ipv6 && discovery {
+        return true;
+    }
+    let peer = meta.key.addresses().map(|ip| ip.source);
+    policy.of(Direction::In).allows(&subject(cx.snapshot, row.vpc, &meta.key, peer, true, None))
+}
+
+/// A flow as rules see it. `by_opener`: the packet is of the side that opened it; `note`: type and code of the first packet
+/// of ICMP.
+fn subject<'a>(
+    snapshot: &'a Snapshot,
+    vpc: u32,
+    key: &FlowKey,
+    peer: Option<IpAddr>,
+    by_opener: bool,
+    note: Option<u16>,
+) -> Subject<'a> {
+    let ports = key.ports();
+    let port = match key.proto() {
+        protocol::ICMP | protocol::ICMPV6 => note.unwrap_or(ports.source),
+        _ if by_opener => ports.destination,
+        _ => ports.source,
+    };
+    let peer_groups = peer.map_or(&[][..], |peer| security::groups_at(snapshot, vpc, peer));
+    Subject { peer, peer_groups, proto: key.proto(), port, rdma: key.class() != 0 }
+}
+
+/// One end of a packet's way, whose groups are asked.
+struct End<'a> {
+    cx: &'a Cx<'a>,
+    connections: &'a Connections,
+    meta: &'a Meta,
+    head: &'a [u8],
+    vnic: u32,
+    vpc: u32,
+    policy: &'a Policy,
+    /// It sends the packet.
+    out: bool,
+}
+
+impl End<'_> {
+    fn judge(&self) -> Judgement {
+        let Some(ip) = self.meta.key.addresses() else { return self.by_rules_alone(true) };
+        if self.meta.key.is_icmp_error() {
+            let passes = Judgement { lasts: false, ..Judgement::PASSES };
+            return if self.quotes_a_connection() { passes } else { self.by_rules_alone(false) };
+        }
+        let is_broadcast = self.meta.key.dst_mac() == MacAddr::BROADCAST;
+        if ip.destination.is_multicast() || is_broadcast {
+            return self.by_rules_alone(true);
+        }
+        let Some(key) = ConnectionKey::of(self.vnic, &self.meta.key, self.out) else {
+            return self.by_rules_alone(true);
+        };
+        // Read before the table: what a worker enters meanwhile makes it void.
+        let refusal = self.connections.refusal(self.vnic);
+        match self.connections.find(&key) {
+            Some((slot, state)) => self.known(&key, slot, state, refusal),
+            None => self.unknown(&key, refusal),
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.meta.key.proto() == protocol::TCP && self.meta.key.class() == 0
+    }
+
+    fn tcp_flags(&self) -> u8 {
+        if self.is_tcp() { self.meta.headers.tcp_flags } else { 0 }
+    }
+
+    /// True for a packet that asks and does not answer: a SYN, an echo request.
+    fn begins(&self) -> bool {
+        let key = &self.meta.key;
+        let kind = (key.ports().source >> 8) as u8;
+        match key.proto() {
+            protocol::ICMP => kind == icmp::kind::ECHO_REQUEST,
+            protocol::ICMPV6 => kind == icmpv6::kind::ECHO_REQUEST,
+            _ => self.tcp_flags() & (flags::SYN | flags::ACK) == flags::SYN,
+        }
+    }
+
+    /// True for a packet that may open a connection, if rules allow it: of TCP a SYN, of RoCEv2 what no answer is. So what is
+    /// still on its way as an answer when a rule goes does not open in the other direction what the rule has closed.
+    fn opens(&self) -> bool {
+        if self.meta.key.class() != 0 {
+            let payload = self.meta.headers.payload(self.head);
+            let operation = Bth::view(payload).and_then(|(bth, _)| Operation::of(bth.opcode));
+            return operation.is_none_or(|operation| operation.kind() == OperationKind::Request);
+        }
+        !self.is_tcp() || self.begins()
+    }
+
+    /// True when rules allow the flow to who opened it: this end or its peer.
+    fn allows(&self, opened_here: bool, note: Option<u16>) -> bool {
+        let key = &self.meta.key;
+        let peer = key.addresses().map(|ip| if self.out { ip.destination } else { ip.source });
+        let by_opener = opened_here == self.out;
+        let subject = subject(self.cx.snapshot, self.vpc, key, peer, by_opener, note);
+        let direction = if opened_here { Direction::Out } else { Direction::In };
+        self.policy.of(direction).allows(&subject)
+    }
+
+    fn refused(&self, watch: Watch, lasts: bool) -> Judgement {
+        let reason = if self.out { DropReason::SECURITY_OUT } else { DropReason::SECURITY_IN };
+        Judgement { refused: Some(reason), watch, lasts }
+    }
+
+    /// What has no connection.
+    fn by_rules_alone(&self, lasts: bool) -> Judgement {
+        if self.allows(self.out, None) {
+            Judgement { lasts, ..Judgement::PASSES }
+        } else {
+            self.refused(Watch::NONE, lasts)
+        }
+    }
+
+    fn unknown(&self, key: &ConnectionKey, refusal: Watch) -> Judgement {
+        let may_open =
+            self.opens() || self.is_tcp() && self.connections.picks_up(self.vnic, self.cx.now.tick);
+        if !may_open || !self.allows(self.out, None) {
+            // Of queue pairs, requests and answers are one flow.
+            return self.refused(refusal, self.meta.key.class() == 0);
+        }
+        if self.tcp_flags() & flags::RST != 0 {
+            return Judgement { lasts: false, ..Judgement::PASSES };
+        }
+        let (state, epoch) = (self.opened(), self.cx.snapshot.security.epoch);
+        match self.connections.make(key, state, epoch, self.cx.now) {
+            Made::In(slot) => self.rests_on(slot, state),
+            Made::Leaving => Judgement { lasts: false, ..Judgement::PASSES },
+            Made::Refused => {
+                Judgement { refused: Some(DropReason::CONNECTION_LIMIT), watch: Watch::NONE, lasts: false }
+            }
+        }
+    }
+
+    /// A connection that this packet opens.
+    fn opened(&self) -> ConnectionState {
+        let is_icmp = matches!(self.meta.key.proto(), protocol::ICMP | protocol::ICMPV6);
+        let note = if is_icmp { self.meta.key.ports().source } else { 0 };
+        ConnectionState::opened(self.out, self.tcp_flags(), self.is_tcp(), note)
+    }
+
+    fn rests_on(&self, slot: u32, state: ConnectionState) -> Judgement {
+        let lasts = !self.is_tcp() || state.is_settled();
+        Judgement { refused: None, watch: self.connections.watch(slot), lasts }
+    }
+
+    fn known(&self, key: &ConnectionKey, slot: u32, mut state: ConnectionState, refusal: Watch) -> Judgement {
+        let (connections, epoch) = (self.connections, self.cx.snapshot.security.epoch);
+        if connections.epoch(slot) != epoch {
+            if !self.allows(state.is_out(), Some(state.note())) {
+                state = state.with_phase(Phase::Reset);
+            }
+            connections.renew(slot, state, epoch);
+        }
+        let tcp_flags = self.tcp_flags();
+        let by_opener = state.is_out() == self.out;
+        let begins = self.begins();
+        let is_over = state.phase() == Phase::Reset || state.phase() == Phase::TimeWait && begins;
+        if is_over || begins && !by_opener {
+            // As if it were the first of a connection, and not a reply.
+            if !self.opens() || !self.allows(self.out, None) {
+                return self.refused(refusal, tcp_flags == 0 && self.meta.key.class() == 0);
+            }
+            if !is_over {
+                return Judgement { lasts: false, ..Judgement::PASSES };
+            }
+            let state = self.opened();
+            connections.reopen(self.vnic, slot, state, epoch);
+            connections.touch(slot, self.cx.now.tick);
+            return self.rests_on(slot, state);
+        }
+        let next =
+            if self.is_tcp() { state.after_tcp(tcp_flags, by_opener) } else { state.after_other(by_opener) };
+        if next != state {
+            connections.set(slot, next);
+        }
+        touch(self.cx, connections, key, slot, self.out);
+        self.rests_on(slot, next)
+    }
+
+    /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT). The packet that
+    /// it quotes went the other way.
+    fn quotes_a_connection(&self) -> bool {
+        let Some(headers) = quoted::parse(&self.meta.headers, self.head) else { return false };
+        if !headers.is(Flags::L4) {
+            return false;
+        }
+        let is_rdma = headers.proto == protocol::UDP && headers.dport == self.cx.snapshot.settings.rdma_port;
+        let class = if is_rdma { CLASS_OTHER } else { 0 };
+        let ports = FlowPorts { source: headers.sport, destination: headers.dport };
+        let key = FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true);
+        let known = ConnectionKey::of(self.vnic, &key, !self.out).and_then(|key| self.connections.find(&key));
+        known.is_some_and(|(_, state)| state.phase() != Phase::Reset)
+    }
+}

@@ -1,0 +1,449 @@
+//! Security groups on the way of packets: connections, replies on another worker, changes of rules, queue pairs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pipelines::Direction;
+use pipelines::drops::DropReason;
+use pipelines::security::{Group, GroupSet, Peer, Policy, Rule, Security, Subject, Traffic, oracle};
+use pipelines::snapshot::{Destination, Prefix};
+use proptest::prelude::*;
+use wire::build::Path;
+use wire::roce::{Bth, opcode};
+use wire::tcp::flags::{ACK, FIN, PSH, RST, SYN};
+use wire::{HeapBuf, Psn, Qpn};
+
+use testkit::*;
+
+/// Gives vNICs and stations groups: `members` says which station is in which groups (by their place in `groups`).
+fn secure(world: &mut World, groups: &[Group], members: &[(Station, &[u32])]) {
+    let mut security = Security { epoch: world.snapshot.security.epoch + 1, sets: Vec::new() };
+    for &(station, of) in members {
+        let policy = Policy::compile(of.iter().map(|&group| &groups[group as usize]));
+        security.sets.push(GroupSet { groups: of.into(), policy: Some(Arc::new(policy)) });
+        let set = security.sets.len() as u32;
+        let keys = [
+            Destination::Ip(station.v4.into()),
+            Destination::Ip(station.v6.into()),
+            Destination::Mac(station.mac),
+        ];
+        for key in keys {
+            if let Some(location) = world.snapshot.locations.get_mut(&(0, key)) {
+                location.groups = set;
+            }
+        }
+        let own = world.snapshot.vnics.iter().flatten().find(|vnic| vnic.mac == station.mac);
+        if let Some(index) = own.map(|vnic| vnic.index as usize) {
+            world.snapshot.vnic_rows[index].group_set = set;
+            Arc::make_mut(world.snapshot.vnics[index].as_mut().unwrap()).group_set = set;
+        }
+    }
+    world.snapshot.security = Arc::new(security);
+    world.snapshot.touch_vpc(0);
+}
+
+fn rule(direction: Direction, traffic: Traffic, peer: Peer) -> Rule {
+    Rule { direction, traffic, peer }
+}
+
+/// Members may send everything, and get what `rules` say.
+fn group(rules: &[Rule]) -> Group {
+    Group { allows_in: false, allows_out: true, rules: rules.to_vec() }
+}
+
+/// In from anywhere.
+fn from_anyone(traffic: Traffic) -> Rule {
+    rule(Direction::In, traffic, Peer::Any)
+}
+
+/// A frame of a remote station, as it comes out of the tunnel.
+fn inward(frame: Vec<u8>) -> Vec<u8> {
+    tunnelled(&frame)
+}
+
+fn drops(world: &World, reason: DropReason) -> u64 {
+    world.worker.counters.drops(reason)
+}
+
+/// Lets a frame through, and says whether it came out.
+fn passes(world: &mut World, port: u16, frame: &[u8]) -> bool {
+    !world.pass(port, frame).is_empty()
+}
+
+/// The handshake of a connection that A opens to R.
+fn connect(world: &mut World, out: &Path, back: &Path, port: u16) {
+    assert!(passes(world, 1, &out.tcp(port, 80, SYN, b"")));
+    assert!(passes(world, UPLINK, &inward(back.tcp(80, port, SYN | ACK, b""))));
+    assert!(passes(world, 1, &out.tcp(port, 80, ACK, b"")));
+}
+
+#[test]
+fn security_what_nobody_asked_for_does_not_come_in_and_replies_do() {
+    for (out, back) in [(v4(A, R), v4(R, A)), (v6(A, R), v6(R, A))] {
+        let mut world = plain();
+        secure(&mut world, &[group(&[])], &[(A, &[0])]);
+        let question = inward(back.udp(7, 9, b"?"));
+        world.expect(
+            UPLINK,
+            std::slice::from_ref(&question),
+            &[("nft-misses", 1), ("security-in", 1), ("decapsulated", 1)],
+        );
+        world.expect(
+            UPLINK,
+            std::slice::from_ref(&question),
+            &[("nft-hits", 1), ("security-in", 1), ("decapsulated", 1)],
+        );
+        // The same addresses and ports as the reply to a question of its own.
+        world.one(1, &out.udp(9, 7, b"mine"), &ENCAP);
+        world.one(UPLINK, &question, &[("nft-stale", 1), ("decapsulated", 1)]);
+        world.one(UPLINK, &question, &[("nft-hits", 1), ("decapsulated", 1)]);
+        connect(&mut world, &out, &back, 1000);
+        // Established since the entry of its handshake was made: decided once more.
+        for found in ["nft-stale", "nft-hits"] {
+            let page = inward(back.tcp(80, 1000, ACK | PSH, b"page"));
+            world.one(UPLINK, &page, &[(found, 1), ("decapsulated", 1)]);
+        }
+        // Others, and the same peer on other ports, do not.
+        world.expect(
+            UPLINK,
+            &[inward(back.tcp(81, 1000, ACK, b""))],
+            &[("nft-misses", 1), ("security-in", 1), ("decapsulated", 1)],
+        );
+        assert!(passes(&mut world, 1, &out.echo_request(7, 1, b"ping")));
+        assert!(passes(&mut world, UPLINK, &inward(back.echo_reply(7, 1, b"ping"))));
+        assert!(!passes(&mut world, UPLINK, &inward(back.echo_request(7, 1, b"ping"))));
+        assert!(!passes(&mut world, UPLINK, &inward(back.echo_reply(8, 1, b"ping"))));
+    }
+}
+
+#[test]
+fn security_the_other_side_of_a_connection_cannot_begin_another_or_go_on_after_its_end() {
+    let (out, back) = (v4(A, R), v4(R, A));
+    let mut world = plain();
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    connect(&mut world, &out, &back, 1000);
+    let data = inward(back.tcp(80, 1000, ACK, b"data"));
+    assert!(passes(&mut world, UPLINK, &data));
+    assert!(!passes(&mut world, UPLINK, &inward(back.tcp(80, 1000, SYN, b""))), "a connection of its own");
+    assert!(passes(&mut world, UPLINK, &data), "which ends nothing");
+    assert!(passes(&mut world, 1, &out.tcp(1000, 80, RST, b"")));
+    assert!(!passes(&mut world, UPLINK, &data), "reset");
+    assert_eq!(drops(&world, DropReason::SECURITY_IN), 2);
+    // Not by who opened it either, but by a new one.
+    assert!(!passes(&mut world, 1, &out.tcp(1000, 80, ACK, b"")));
+    connect(&mut world, &out, &back, 1000);
+    assert!(passes(&mut world, UPLINK, &data));
+    assert!(passes(&mut world, 1, &out.tcp(1000, 80, FIN | ACK, b"")));
+    assert!(passes(&mut world, UPLINK, &inward(back.tcp(80, 1000, FIN | ACK, b""))));
+    assert!(passes(&mut world, 1, &out.tcp(1000, 80, ACK, b"")), "the last acknowledgement");
+    assert!(!passes(&mut world, UPLINK, &inward(back.tcp(80, 1000, SYN, b""))));
+}
+
+#[test]
+fn security_a_rule_that_goes_ends_what_it_admitted_in_both_directions() {
+    for (out, back) in [(v4(A, R), v4(R, A)), (v6(A, R), v6(R, A))] {
+        let mut world = plain();
+        let open = [from_anyone(Traffic::Tcp(80, 80)), from_anyone(Traffic::Rdma)];
+        secure(&mut world, &[group(&open)], &[(A, &[0])]);
+        assert!(passes(&mut world, UPLINK, &inward(back.tcp(5, 80, SYN, b""))));
+        assert!(passes(&mut world, 1, &out.tcp(80, 5, SYN | ACK, b"")));
+        let (to, from) = (inward(back.tcp(5, 80, ACK, b"get")), out.tcp(80, 5, ACK, b"page"));
+        for _ in 0..3 {
+            assert!(passes(&mut world, UPLINK, &to) && passes(&mut world, 1, &from));
+        }
+        let write = Bth::new(opcode::RC_WRITE_ONLY, Qpn::truncated(5), Psn::truncated(1));
+        let to_qp = inward(back.roce(3000, write, &[0; 20]));
+        let ack = out.roce(3000, Bth::new(opcode::RC_ACK, Qpn::truncated(6), Psn::truncated(1)), &[0; 4]);
+        assert!(passes(&mut world, UPLINK, &to_qp) && passes(&mut world, 1, &ack));
+        // Another rule goes: nothing of this one changes.
+        secure(&mut world, &[group(&open)], &[(A, &[0])]);
+        assert!(passes(&mut world, 1, &from) && passes(&mut world, UPLINK, &to));
+        assert!(passes(&mut world, UPLINK, &to_qp) && passes(&mut world, 1, &ack));
+        // What members send is allowed still: what they answer opens nothing.
+        secure(&mut world, &[group(&[])], &[(A, &[0])]);
+        for _ in 0..3 {
+            assert!(!passes(&mut world, 1, &from) && !passes(&mut world, UPLINK, &to));
+            assert!(!passes(&mut world, UPLINK, &to_qp) && !passes(&mut world, 1, &ack));
+        }
+        assert_eq!((drops(&world, DropReason::SECURITY_IN), drops(&world, DropReason::SECURITY_OUT)), (6, 6));
+        assert!(pipelines::decide::reaches(&world.snapshot, 0, R.v4.into()), "it may open some itself");
+        secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
+        assert!(!pipelines::decide::reaches(&world.snapshot, 0, R.v4.into()), "its queue pairs leave");
+    }
+}
+
+#[test]
+fn security_queue_pairs_are_admitted_by_a_rule_and_answered_without() {
+    let (out, back) = (v4(A, R), v4(R, A));
+    let bth = |op, qpn| Bth::new(op, Qpn::truncated(qpn), Psn::truncated(1));
+    let write = out.roce(3000, bth(opcode::RC_WRITE_ONLY, 9), &[0; 20]);
+    let ack = inward(back.roce(3000, bth(opcode::RC_ACK, 8), &[0; 4]));
+    let mut world = plain();
+    // UDP is not RoCE, whatever its port.
+    secure(&mut world, &[group(&[from_anyone(Traffic::Udp(0, 65535))])], &[(A, &[0])]);
+    assert!(!passes(&mut world, UPLINK, &ack));
+    assert!(!passes(&mut world, UPLINK, &inward(back.cnp(3000, Qpn::truncated(8)))));
+    assert!(passes(&mut world, 1, &write));
+    assert!(passes(&mut world, UPLINK, &ack));
+    assert!(passes(&mut world, UPLINK, &inward(back.cnp(3000, Qpn::truncated(8)))));
+    // Not from another station.
+    let stranger = inward(v4(S, A).roce(3000, bth(opcode::RC_ACK, 8), &[0; 4]));
+    assert!(!passes(&mut world, UPLINK, &stranger));
+    // A rule with a group: the members' queue pairs, nobody else's.
+    let mut world = plain();
+    let members = rule(Direction::In, Traffic::Rdma, Peer::Group(1));
+    secure(&mut world, &[group(&[members]), group(&[])], &[(A, &[0]), (R, &[1])]);
+    let request = |from| inward(v4(from, A).roce(3000, bth(opcode::RC_WRITE_ONLY, 8), &[0; 20]));
+    assert!(!passes(&mut world, UPLINK, &ack), "an answer to nothing");
+    assert!(passes(&mut world, UPLINK, &request(R)) && !passes(&mut world, UPLINK, &request(S)));
+    assert!(passes(&mut world, UPLINK, &ack));
+}
+
+#[test]
+fn security_two_vnics_of_a_host_are_judged_at_both_ends() {
+    let mut world = plain();
+    let web = group(&[rule(Direction::In, Traffic::Tcp(80, 80), Peer::Group(1))]);
+    let silent = Group { allows_out: false, ..group(&[]) };
+    secure(&mut world, &[web, group(&[]), silent], &[(A, &[1]), (B, &[0, 2])]);
+    let (out, back) = (v4(A, B), v4(B, A));
+    world.one(1, &out.tcp(5, 80, SYN, b""), &LOCAL);
+    world.one(2, &back.tcp(80, 5, SYN | ACK, b""), &LOCAL);
+    assert!(passes(&mut world, 1, &out.tcp(5, 80, ACK, b"")));
+    for found in ["nft-stale", "nft-hits"] {
+        world.one(2, &back.tcp(80, 5, ACK, b"page"), &[(found, 1), ("local", 1)]);
+    }
+    world.expect(1, &[out.tcp(5, 81, SYN, b"")], &[("nft-misses", 1), ("security-in", 1)]);
+    world.expect(2, &[back.tcp(6, 80, SYN, b"")], &[("nft-misses", 1), ("security-out", 1)]);
+    // C, in the other subnet, is in no group, and not in the one that is let in.
+    let from_c = routed(v4(C, B)).tcp(5, 80, SYN, b"");
+    world.expect(3, &[from_c], &[("nft-misses", 1), ("security-in", 1)]);
+    // One end resets it: it has ended for both.
+    assert!(passes(&mut world, 1, &out.tcp(5, 80, RST, b"")));
+    assert!(!passes(&mut world, 2, &back.tcp(80, 5, ACK, b"page")));
+}
+
+#[test]
+fn security_an_icmp_error_is_judged_by_what_it_quotes() {
+    use wire::build::control::{IcmpError, icmp_error};
+    let (out, back) = (v4(A, R), v4(R, A));
+    let mut world = plain();
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let question = out.udp(9, 7, b"mine");
+    let error = |about: &[u8]| {
+        let headers = wire::parse::parse(about, about.len()).unwrap();
+        let error = icmp_error(&headers, about, IcmpError::NoRoute, (R.mac, R.v4.into()));
+        inward(error.unwrap())
+    };
+    assert!(!passes(&mut world, UPLINK, &error(&question)), "nothing was asked");
+    assert!(passes(&mut world, 1, &question));
+    assert!(passes(&mut world, UPLINK, &error(&question)));
+    assert!(!passes(&mut world, UPLINK, &error(&out.udp(10, 7, b"not mine"))));
+    assert!(passes(&mut world, UPLINK, &error(&question)), "what others quote changes nothing");
+    drop(back);
+}
+
+#[test]
+fn security_a_reply_finds_its_connection_on_another_worker() {
+    let (out, back) = (v4(A, R), v4(R, A));
+    let mut world = plain();
+    world.shared = SharedTables::new(2);
+    let mut workers = [0, 1].map(|number| TestWorker::new(256, world.shared.clone(), number));
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let mut pass = |worker: usize, port, frame: &[u8]| {
+        !workers[worker].run(&world.snapshot, world.now, port, vec![HeapBuf::new(frame)]).is_empty()
+    };
+    let reply = inward(back.udp(53, 9, b"answer"));
+    assert!(!pass(1, UPLINK, &reply));
+    assert!(pass(0, 1, &out.udp(9, 53, b"question")));
+    assert!(pass(1, UPLINK, &reply), "what was refused before is the reply to a question now");
+    assert!(
+        pass(0, 1, &out.tcp(9, 80, SYN, b"")) && pass(1, UPLINK, &inward(back.tcp(80, 9, SYN | ACK, b"")))
+    );
+    assert!(pass(0, 1, &out.tcp(9, 80, ACK, b"")) && pass(1, UPLINK, &inward(back.tcp(80, 9, ACK, b"x"))));
+    assert!(pass(0, 1, &out.tcp(9, 80, RST, b"")));
+    assert!(!pass(1, UPLINK, &inward(back.tcp(80, 9, ACK, b"x"))), "reset on one, ended on both");
+}
+
+#[test]
+fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow() {
+    let (out, back) = (v4(A, R), v4(R, A));
+    let mut world = plain();
+    let now = world.now.tick;
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let (data, answer) = (out.tcp(1000, 80, ACK, b"get"), inward(back.tcp(80, 1000, ACK, b"page")));
+    assert!(!passes(&mut world, 1, &data), "nobody saw it begin");
+    world.shared.connections.pick_up_until(0, now + 10);
+    world.snapshot.touch_vpc(0);
+    assert!(!passes(&mut world, UPLINK, &answer), "no rule lets the peer begin");
+    assert!(passes(&mut world, 1, &data) && passes(&mut world, UPLINK, &answer));
+    assert!(passes(&mut world, 1, &data));
+    world.now = pipelines::Now::from_ns(world.now.ns + 2_000_000_000);
+    assert!(passes(&mut world, 1, &data) && passes(&mut world, UPLINK, &answer), "it goes on");
+    assert!(!passes(&mut world, 1, &out.tcp(1001, 80, ACK, b"get")));
+}
+
+/// A packet of a few stations, ports and protocols.
+#[derive(Clone, Copy, Debug)]
+enum Packet {
+    Udp(u16, u16),
+    Syn(u16, u16),
+    Ping(u16),
+    Rdma,
+}
+
+impl Packet {
+    fn frame(self, path: &Path, is_reply: bool) -> Vec<u8> {
+        let swap = |from: u16, to: u16| if is_reply { (to, from) } else { (from, to) };
+        match self {
+            Self::Udp(from, to) => {
+                let (from, to) = swap(from, to);
+                path.udp(from, to, b"x")
+            }
+            Self::Syn(from, to) => {
+                let (from, to) = swap(from, to);
+                path.tcp(from, to, if is_reply { SYN | ACK } else { SYN }, b"")
+            }
+            Self::Ping(id) if is_reply => path.echo_reply(id, 1, b""),
+            Self::Ping(id) => path.echo_request(id, 1, b""),
+            Self::Rdma => {
+                path.roce(3000, Bth::new(opcode::RC_SEND_ONLY, Qpn::truncated(5), Psn::truncated(1)), &[])
+            }
+        }
+    }
+
+    /// Protocol, ports of whoever sends, and what rules call the port.
+    fn facts(self, is_reply: bool) -> (u8, [u16; 2], u16, bool) {
+        let ports = |from: u16, to: u16| if is_reply { [to, from] } else { [from, to] };
+        match self {
+            Self::Udp(from, to) => (17, ports(from, to), ports(from, to)[1], false),
+            Self::Syn(from, to) => (6, ports(from, to), ports(from, to)[1], false),
+            Self::Ping(id) => (1, [id, id], if is_reply { 0 } else { 0x0800 }, false),
+            Self::Rdma => (17, [0, 0], 0, true),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// From A (or to it) with R or S as the other end, on one of two workers.
+    Send {
+        packet: Packet,
+        is_reply: bool,
+        out: bool,
+        with_s: bool,
+        worker: usize,
+    },
+    Rules(Vec<Rule>, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let port = || 1..3u16;
+    let packet = prop_oneof![
+        (port(), port()).prop_map(|(from, to)| Packet::Udp(from, to)),
+        (port(), port()).prop_map(|(from, to)| Packet::Syn(from, to)),
+        port().prop_map(Packet::Ping),
+        Just(Packet::Rdma),
+    ];
+    let traffic = prop_oneof![
+        Just(Traffic::Any),
+        Just(Traffic::Rdma),
+        port().prop_map(|port| Traffic::Udp(port, port)),
+        port().prop_map(|port| Traffic::Tcp(port, 2)),
+        Just(Traffic::Icmp(0x0800, 0x08ff)),
+    ];
+    let peer = prop_oneof![
+        Just(Peer::Any),
+        Just(Peer::Group(1)),
+        Just(Peer::Prefix(Prefix::new(R.v4.into(), 32))),
+        Just(Peer::Prefix(Prefix::new(S.v4.into(), 24))),
+    ];
+    let direction = prop_oneof![Just(Direction::In), Just(Direction::Out)];
+    let rules = prop::collection::vec(
+        (direction, traffic, peer).prop_map(|(direction, traffic, peer)| rule(direction, traffic, peer)),
+        0..4,
+    );
+    prop_oneof![
+        12 => (packet, any::<bool>(), any::<bool>(), any::<bool>(), 0..2usize)
+            .prop_map(|(packet, is_reply, out, with_s, worker)| Step::Send { packet, is_reply, out, with_s, worker }),
+        1 => (rules, prop::bool::weighted(0.3)).prop_map(|(rules, out)| Step::Rules(rules, out)),
+    ]
+}
+
+/// Protocol, whether it is RoCE, whether the other end is S, and own port and the other's.
+type ModelKey = (u8, bool, bool, [u16; 2]);
+
+/// What a plain list of connections says, under rules that are read one by one.
+#[derive(Default)]
+struct Model {
+    groups: Vec<Group>,
+    /// By protocol, other end, own port and the other's: whether A opened it, and what rules called its port.
+    connections: HashMap<ModelKey, (bool, u16)>,
+}
+
+impl Model {
+    fn allows(&self, out: bool, with_s: bool, (proto, port, rdma): (u8, u16, bool)) -> bool {
+        let peer = if with_s { S } else { R };
+        let peer_groups: &[u32] = if with_s { &[1] } else { &[] };
+        let subject = Subject { peer: Some(peer.v4.into()), peer_groups, proto, port, rdma };
+        let direction = if out { Direction::Out } else { Direction::In };
+        oracle::allows(self.groups.iter(), direction, &subject)
+    }
+
+    fn passes(&mut self, packet: Packet, is_reply: bool, out: bool, with_s: bool) -> bool {
+        let (proto, [from, to], port, rdma) = packet.facts(is_reply);
+        let own = if out { [from, to] } else { [to, from] };
+        let key = (proto, rdma, with_s, own);
+        let by_rules = self.allows(out, with_s, (proto, port, rdma));
+        let stands =
+            |&(opened_here, port): &(bool, u16)| self.allows(opened_here, with_s, (proto, port, rdma));
+        match self.connections.get(&key).copied().filter(stands) {
+            // The other side of a connection may not begin one of its own by it.
+            Some((opened_here, _)) => {
+                let begins = matches!(packet, Packet::Syn(..) | Packet::Ping(_)) && !is_reply;
+                !begins || opened_here == out || by_rules
+            }
+            None => {
+                // What closed lets an opener in again, and no answer.
+                let opens = !(matches!(packet, Packet::Syn(..)) && is_reply);
+                self.connections.remove(&key);
+                if by_rules && opens {
+                    self.connections.insert(key, (out, port));
+                }
+                by_rules && opens
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    /// Two workers with one table say of each packet what one list says.
+    #[test]
+    fn security_two_workers_say_what_one_list_of_connections_says(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = plain();
+        world.shared = SharedTables::new(2);
+        let mut workers = [0, 1].map(|number| TestWorker::new(256, world.shared.clone(), number));
+        let mut model = Model { groups: vec![group(&[])], ..Model::default() };
+        secure(&mut world, &[group(&[]), group(&[])], &[(A, &[0]), (S, &[1])]);
+        for step in steps {
+            match step {
+                Step::Rules(rules, allows_out) => {
+                    let new = Group { allows_in: false, allows_out, rules };
+                    secure(&mut world, &[new.clone(), group(&[])], &[(A, &[0]), (S, &[1])]);
+                    model.groups = vec![new];
+                }
+                Step::Send { packet, is_reply, out, with_s, worker } => {
+                    let other = if with_s { S } else { R };
+                    let path = if out { v4(A, other) } else { v4(other, A) };
+                    // The other subnet is behind the router.
+                    let path = if with_s && out { routed(path) } else { path };
+                    let frame = packet.frame(&path, is_reply);
+                    let (port, frame) = if out { (1, frame) } else { (UPLINK, tunnelled(&frame)) };
+                    let left = workers[worker].run(&world.snapshot, world.now, port, vec![HeapBuf::new(&frame)]);
+                    let expected = model.passes(packet, is_reply, out, with_s);
+                    prop_assert_eq!(!left.is_empty(), expected, "{:?} reply {} out {} with S {}", packet, is_reply, out, with_s);
+                }
+            }
+        }
+    }
+}
