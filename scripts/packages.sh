@@ -5,7 +5,7 @@
 build_packages=(build-essential pkg-config clang libclang-dev libdpdk-dev dpdk-dev dpdk libibverbs-dev librdmacm-dev libpcap-dev)
 # Running traffic: namespaces, captures, generators.
 traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat)
-# Peers of the scenarios: another switch, and virtual machines (their image is made by scripts/lab-guest from packages too);
+# Peers of the scenarios: another switch, Debian's traceroute, and virtual machines (their image is made by scripts/lab-guest from packages too);
 # what makes a root of another Debian release (scripts/debian13); what the sources of DPDK are unpacked with
 # (scripts/dpdk-source); and the browser that looks at the page of `perf gen`.
-test_packages=(openvswitch-switch-dpdk qemu-system-x86 valgrind fonts-dejavu-core debootstrap dpkg-dev chromium)
+test_packages=(openvswitch-switch-dpdk traceroute qemu-system-x86 valgrind fonts-dejavu-core debootstrap dpkg-dev chromium)

@@ -175,6 +175,31 @@ fn translate_a_location_that_moves_changes_its_ways_only() {
     }
 }
 
+/// Rules lead a flow to the gateway that software chose for it, and a flow out of the tunnel stays where its source is judged.
+#[test]
+fn translate_follows_the_routing_of_a_flow_to_its_gateway() {
+    let mut host = host();
+    let gateways = host.world.gateways(0, &[4, 5, 6]);
+    host.world.route(0, &[("0.0.0.0/0", gateways)]);
+    let mut seen = std::collections::HashSet::new();
+    for port in 1..40 {
+        let path = Path::v4((A.mac, A.v4), (ROUTER, "8.8.8.8".parse().unwrap()));
+        let frame = path.tcp(port, 80, 0x10, b"data");
+        let key = host.flow(1, &frame);
+        let software = testkit::open::open(&host.world.pass(1, &frame)[0].1).dst;
+        let chain = made(&mut host, whole(key));
+        let text: String = chain.rules().iter().map(|rule| rule.testpmd(0)).collect();
+        assert!(text.contains(&format!("src is 172.16.0.1 dst is {software} / udp")), "{software}: {text}");
+        seen.insert(software);
+    }
+    assert_eq!(seen.len(), 3);
+    let back = Path::v4((MacAddr([2, 0, 0, 0, 8, 4]), "8.8.8.8".parse().unwrap()), (A.mac, A.v4));
+    let frame =
+        outer(4, 1, Underlay::default()).vxlan(50_000, Vni::new(100).unwrap(), &back.tcp(80, 1, 0x10, b"x"));
+    let key = host.flow(UPLINK, &frame);
+    assert_eq!(host.chain(whole(key)).err(), Some(OffloadRefusal::Source));
+}
+
 #[test]
 fn translate_ways_are_shared_where_the_nic_chooses_source_ports() {
     let ways = |entropy| {

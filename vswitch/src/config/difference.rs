@@ -14,7 +14,7 @@ use std::sync::Arc;
 use imbl::Vector;
 use wire::{MacAddr, Vni};
 
-use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos};
+use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos, VpcConfig};
 
 /// With more vNICs than that to compare every other one with, the whole is looked at.
 const MOST: usize = 16;
@@ -105,6 +105,8 @@ impl<'c> Touched<'c> {
         let mut ports = altered(&old.trunks, &new.trunks, |trunk| &trunk.name);
         ports.extend(altered(&old.ports, &new.ports, |port| &port.name));
         let mut vpcs = altered(&old.vpcs, &new.vpcs, |vpc| &vpc.name);
+        // No vNIC can be at odds with a route.
+        vpcs.retain(|name| !differs_by_routes(find_vpc(old, name), find_vpc(new, name)));
         let apart = old.subnets.iter().filter(|subnet| !new.subnets.contains(subnet));
         let apart = apart.chain(new.subnets.iter().filter(|subnet| !old.subnets.contains(subnet)));
         vpcs.extend(apart.map(|subnet| &subnet.vpc));
@@ -128,6 +130,15 @@ impl<'c> Touched<'c> {
             || self.rates && has_rates(vnic)
             || self.vnics.iter().any(|altered| is_related(altered, vnic))
     }
+}
+
+fn find_vpc<'c>(config: &'c Config, name: &Name) -> Option<&'c VpcConfig> {
+    config.vpcs.iter().find(|vpc| vpc.name == *name)
+}
+
+/// True for two VPCs that have other routes, and nothing else otherwise.
+fn differs_by_routes(old: Option<&VpcConfig>, new: Option<&VpcConfig>) -> bool {
+    old.zip(new).is_some_and(|(old, new)| VpcConfig { routes: new.routes.clone(), ..old.clone() } == *new)
 }
 
 fn has_rates(vnic: &VnicConfig) -> bool {

@@ -11,6 +11,7 @@ mod port;
 mod qos;
 mod rcft;
 mod rdma;
+mod routing;
 mod security;
 mod stats;
 mod tenant;
@@ -102,6 +103,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(stats::commands())
         .chain(buffers::commands())
         .chain(tenant::commands())
+        .chain(routing::commands())
         .chain(flow::commands())
         .chain(flows::commands())
         .chain(offload::commands())

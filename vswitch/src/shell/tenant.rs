@@ -1,18 +1,17 @@
-//! Commands about tenants: VPCs, subnets, vNICs, and the locations of their machines.
+//! Commands about tenants: VPCs, vNICs, and the locations of their machines.
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use pipelines::event::Binding;
 use pipelines::snapshot::{AllowedPair, Snapshot};
-use pipelines::vlt::Place;
+use pipelines::vlt::{Place, SlotRef};
 use serde_json::{Value, json};
 use wire::{MacAddr, Vni};
 
 use super::{Entry, Shell, port};
 use crate::config::{
-    BothWays, GuardConfig, InnerVlan, LinkLocal, LocationConfig, Name, SubnetConfig, VnicConfig, VnicPort,
-    VnicQos, VpcConfig,
+    BothWays, GuardConfig, InnerVlan, LinkLocal, LocationConfig, Name, VnicConfig, VnicPort, VnicQos,
+    VpcConfig,
 };
 use crate::console::{Args, CommandError, Output, Table};
 use crate::topology::Topology;
@@ -24,12 +23,6 @@ pub(super) fn commands() -> Vec<Entry> {
         Entry { syntax: "show vpc", help: "VPCs with their subnets and routes", run: show_vpc },
         Entry { syntax: "vpc add <name:name> vni <vni:vni> [flood]", help: "Add a VPC", run: vpc_add },
         Entry { syntax: "vpc del <vpc:name>", help: "Remove a VPC without vNICs", run: vpc_del },
-        Entry {
-            syntax: "subnet add <vpc:name> <prefix:prefix> [gateway <ip:ip>]",
-            help: "Add a subnet to a VPC",
-            run: subnet_add,
-        },
-        Entry { syntax: "subnet del <vpc:name> <prefix:prefix>", help: "Remove a subnet", run: subnet_del },
         Entry { syntax: "show vnic [<vnic:name>]", help: "vNICs: addresses, port, traffic", run: show_vnic },
         Entry {
             syntax: "vnic add <name:name> vpc <vpc:name> mac <mac:mac> vips <vips:word> [mtu <mtu:uint>] [vlan <vlan:uint>] port <port:text>",
@@ -106,18 +99,6 @@ fn vpc_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let name: Name = args.get("vpc")?;
     shell.switch.remove_vpc(&name)?;
     Ok(Output::message(format!("VPC {name} removed")))
-}
-
-fn subnet_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
-    let (vpc, prefix): (Name, IpNet) = (args.get("vpc")?, args.get("prefix")?);
-    shell.switch.add_subnet(SubnetConfig { vpc: vpc.clone(), prefix, gateway: args.maybe("ip") })?;
-    Ok(Output::message(format!("subnet {prefix} added to VPC {vpc}")))
-}
-
-fn subnet_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
-    let (vpc, prefix): (Name, IpNet) = (args.get("vpc")?, args.get("prefix")?);
-    shell.switch.remove_subnet(&vpc, prefix)?;
-    Ok(Output::message(format!("subnet {prefix} of VPC {vpc} removed")))
 }
 
 fn show_vnic(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
@@ -258,12 +239,7 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         let vpc = snapshot.vpcs.iter().flatten().find(|vpc| vpc.vni == location.vni);
         let key = pipelines::snapshot::Destination::Ip(location.vip);
         let found = vpc.and_then(|vpc| snapshot.location(vpc.index, key));
-        let state = match found.map(|found| snapshot.vlt.read(found.slot.slot).place) {
-            Some(Place::Remote(tunnel)) if snapshot.uplink_of(tunnel.group).is_none() => "resolving",
-            Some(Place::Remote(_)) => "resolved",
-            Some(Place::Local { .. }) => "local",
-            Some(Place::Empty) | None => "no route",
-        };
+        let state = state_of(&snapshot, found.map(|found| found.slot));
         let hops = next_hops(shell.switch.topology(), &snapshot, location.vtep);
         let place = format!("vtep {}", location.vtep);
         add(location.vni, location.vip, location.mac, place, hops, state);
@@ -271,6 +247,16 @@ fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let (used, all) = shell.switch.topology().vlt_usage();
     let text = format!("{table}{used} of {all} slots in use\n");
     Ok(Output::new(text, json!({ "locations": rows, "used": used, "capacity": all })))
+}
+
+/// What is known of the way that a slot leads.
+pub(super) fn state_of(snapshot: &Snapshot, slot: Option<SlotRef>) -> &'static str {
+    match slot.map(|slot| snapshot.vlt.read(slot.slot).place) {
+        Some(Place::Remote(tunnel)) if snapshot.uplink_of(tunnel.group).is_none() => "resolving",
+        Some(Place::Remote(_)) => "resolved",
+        Some(Place::Local { .. }) => "local",
+        Some(Place::Empty) | None => "no route",
+    }
 }
 
 /// The next hops to a VTEP, in the order of preference; where there are several, with their uplinks.

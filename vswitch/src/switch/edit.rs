@@ -11,7 +11,7 @@ use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
 use crate::config::{
     Config, Difference, LocationConfig, Name, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig,
-    TrunkConfig, UplinkConfig, VnicConfig, VnicPort, VpcConfig,
+    TrunkConfig, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
 };
 use crate::state::change::Change;
 use crate::state::files::write_whole;
@@ -214,6 +214,43 @@ impl Switch {
                 return Err(SwitchError::Unknown { what: "subnet", name, list: "show vpc" });
             }
             Ok(())
+        })
+    }
+
+    /// Adds a route to a VPC.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn add_route(&mut self, vpc: &str, route: VpcRoute) -> Result<(), SwitchError> {
+        self.edit_vpc(vpc, |vpc| {
+            vpc.routes.push(route);
+            Ok(())
+        })
+    }
+
+    /// Removes a route of a VPC.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn remove_route(&mut self, vpc: &str, to: ipnet::IpNet) -> Result<(), SwitchError> {
+        self.edit_vpc(vpc, |vpc| {
+            let at = vpc.routes.iter().position(|route| route.to == to).ok_or_else(|| {
+                let name = format!("{to} of VPC {}", vpc.name);
+                SwitchError::Unknown { what: "route", name, list: "show route" }
+            })?;
+            vpc.routes.remove(at);
+            Ok(())
+        })
+    }
+
+    fn edit_vpc(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut VpcConfig) -> Result<(), SwitchError>,
+    ) -> Result<(), SwitchError> {
+        let unknown = || SwitchError::Unknown { what: "VPC", name: name.into(), list: "show vpc" };
+        self.edit(|config| {
+            change(config.vpcs.iter_mut().find(|vpc| vpc.name.as_str() == name).ok_or_else(unknown)?)
         })
     }
 
