@@ -162,6 +162,9 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             if let Some(note) = vswitch::switch::offload::note(&parsed) {
                 writeln!(out, "note: {note}")?;
             }
+            for note in vswitch::topology::flood_notes(&parsed) {
+                writeln!(out, "note: {note}")?;
+            }
             if let Some(Shortage { text, .. }) = shortage {
                 writeln!(out, "note: {text}")?;
             }

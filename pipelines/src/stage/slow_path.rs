@@ -134,6 +134,11 @@ impl Copies {
     /// copies than its budget, and neither a storm nor one packet into many VTEPs takes queues, buffers and time from the
     /// packets of others. A packet gets all of its copies or none: whoever misses one must not depend on the order of a
     /// list.
+    ///
+    /// Nor do copies go on in later bursts, although a budget smaller than the list then served it too: the packet would wait on
+    /// this worker while snapshots come, in which the list is another one, and behind packets of other vNICs, for whose
+    /// sake the queue needed shares of its own; what the VPC floods next had to wait behind it to keep its order. A budget as large as the
+    /// longest list is one number, which `check` tells, and the sender's rate bounds how often a burst is that long.
     fn admit(&mut self, cx: &Cx, meta: &Meta, limits: &mut MissLimits) -> Result<(), DropReason> {
         let settings = &cx.snapshot.settings;
         let Some(vpc) = cx.snapshot.vpc(meta.vpc) else { return Ok(()) };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
+mod bum;
 mod encap_hash;
 mod failover;
 mod fast_path;
@@ -9,7 +10,6 @@ mod fragments;
 mod guard;
 mod hostile;
 mod neighbours;
-mod repair_flood;
 mod repair_garp;
 mod repair_link_local;
 mod repair_martian;

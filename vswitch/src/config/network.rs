@@ -146,6 +146,9 @@ pub struct VpcConfig {
     /// Broadcast and unknown destinations are replicated to the VNI's VTEPs.
     #[serde(default)]
     pub flood: bool,
+    /// VTEPs that are heard in it besides those of its locations and gateways, and flooded to where it floods.
+    #[serde(default, deserialize_with = "fields::list", skip_serializing_if = "Vec::is_empty")]
+    pub vteps: Vec<IpAddr>,
     /// What becomes of inner VLAN tags.
     #[serde(default)]
     pub inner_vlan: InnerVlan,

@@ -74,6 +74,7 @@ fn show_vpc(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {
         rows.push(json!({
             "name": vpc.name.as_str(), "vni": vpc.vni.get(), "router-mac": vpc.router_mac().to_string(),
             "subnets": subnets, "routes": vpc.routes.len(), "vnics": vnics, "flood": vpc.flood,
+            "vteps": vpc.vteps,
             "inner-vlan": if keep { "keep" } else { "drop" },
         }));
     }
@@ -87,6 +88,7 @@ fn vpc_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         vni: args.get("vni")?,
         given_router_mac: None,
         flood: args.has("flood"),
+        vteps: Vec::new(),
         inner_vlan: InnerVlan::Drop,
         routes: Vec::new(),
         qos: BothWays::default(),

@@ -15,7 +15,6 @@ use pipelines::vtep::{Vtep, Vteps};
 use wire::MacAddr;
 
 use super::paths::is_shared;
-use super::slots::LOWEST;
 use super::{Ports, Topology, free_index, has, put};
 use crate::config::{Config, UplinkConfig};
 use crate::topology::underlay::{NeighbourState, Neighbours};
@@ -147,12 +146,10 @@ impl Topology {
             })
         });
         let peers: BTreeSet<(u32, u32)> = peers.collect();
+        // A peer's stations send from where their locations are.
         let through: Vec<_> = peers
             .iter()
-            .flat_map(|&(peer, related)| {
-                let of_peer = networks.range((peer, LOWEST)..).take_while(move |(vpc, _)| *vpc == peer);
-                of_peer.map(move |&(_, vtep)| (related, vtep))
-            })
+            .flat_map(|&(peer, related)| self.vteps_of(peer).map(move |vtep| (related, vtep)))
             .collect();
         networks.extend(through);
         let known: HashSet<IpAddr> =

@@ -14,6 +14,27 @@ use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
 use crate::config::{Config, GatewayConfig, InnerVlan, RouteTargetConfig, VpcConfig};
 
+/// For each VPC that floods to more places than a burst may make copies: that nothing of it is flooded, and what to set.
+pub fn flood_notes(config: &Config) -> Vec<String> {
+    let peers = || config.uplinks.iter().flat_map(|uplink| uplink.peers.iter());
+    let flooding = config.vpcs.iter().filter(|vpc| vpc.flood);
+    let copies = flooding.map(|vpc| {
+        let located = config.locations.iter().filter(|location| location.vni == vpc.vni);
+        let located = located.map(|location| &location.vtep);
+        let vteps: BTreeSet<&IpAddr> = located.chain(peers()).chain(&vpc.vteps).collect();
+        (&vpc.name, vteps.len() + config.vnics.iter().filter(|vnic| vnic.vpc == vpc.name).count())
+    });
+    let budget = config.nft.flood_budget;
+    let over = copies.filter(|(_, copies)| *copies > usize::from(budget));
+    let note = |(name, copies)| {
+        format!(
+            "VPC {name} floods to {copies} vNICs and VTEPs, more than a burst may make copies: it drops what is to be flooded as \
+             flood-budget; set [nft] flood-budget, which is {budget}, to {copies} at least"
+        )
+    };
+    over.map(note).collect()
+}
+
 impl Topology {
     /// Which VPCs have something otherwise now that is in the rows of their vNICs.
     pub(super) fn rebuild_vpcs(&mut self, config: &Config) -> Vec<u32> {
@@ -141,10 +162,17 @@ impl Topology {
             };
             routes.push((prefix, target));
         }
+        // A slot of its own is what a VTEP is heard by where no location is behind it.
+        for &vtep in &vpc.vteps {
+            used.insert(vtep);
+            self.vtep_slot(index, vtep)?;
+        }
         let mut flood_slots = Vec::new();
         if vpc.flood {
-            let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter().copied());
-            let vteps: BTreeSet<IpAddr> = self.vteps_of(index).chain(peers).collect();
+            let peers = config.uplinks.iter().flat_map(|uplink| uplink.peers.iter());
+            let listed = peers.chain(&vpc.vteps).copied();
+            // One copy each, in however many lists it is.
+            let vteps: BTreeSet<IpAddr> = self.vteps_of(index).chain(listed).collect();
             for vtep in vteps {
                 used.insert(vtep);
                 flood_slots.push(self.vtep_slot(index, vtep)?);

@@ -1,6 +1,7 @@
 //! Tests of whole configs: the example file, round trips, and what bad input is told.
 
 mod bad;
+mod bad_networks;
 mod difference;
 mod example;
 mod offload;

@@ -284,6 +284,9 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     vni: Vni::new(n as u32 * 1000).unwrap(),
                     given_router_mac: flag.then(|| station(0xfe)),
                     flood: flag,
+                    vteps: (2..2 + pick(n + 41) as u8 % 3)
+                        .map(|host| Ipv4Addr::new(172, 16, 0, host).into())
+                        .collect(),
                     inner_vlan: if flag { InnerVlan::Keep } else { InnerVlan::Drop },
                     routes: routes.map(|(to, target)| VpcRoute { to, target }).collect(),
                     qos: BothWays { out: limits(pick(n + 23)), into: limits(pick(n + 29)) },

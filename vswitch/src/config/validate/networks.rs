@@ -55,6 +55,14 @@ fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
             let message = format!("{who}: {} is not the address of one station", vpc.router_mac());
             checker.fail(format!("{path}.router-mac"), message);
         }
+        let mut vteps = HashSet::new();
+        for (index, &vtep) in vpc.vteps.iter().enumerate() {
+            let path = format!("{path}.vteps[{index}]");
+            check_vtep(checker, &path, &who, vtep);
+            if !vteps.insert(vtep) {
+                checker.fail(path, format!("{who}: VTEP {vtep} is listed twice; keep one"));
+            }
+        }
         routes::check(checker, &path, vpc, vpcs);
     }
 }

@@ -58,3 +58,79 @@ fn repair_slots_say_behind_which_vtep_their_station_is() {
     assert_eq!((lab.slot("a", 2), behind(&lab)), (slot, number(&lab, 7)));
     assert_eq!(lab.topology.snapshot().vlt.vtep_of(lab.slot("a", 1).slot), 0, "a vNIC of this host");
 }
+
+/// VTEPs to which a VPC floods, in order; a copy goes to each entry.
+fn flooded(lab: &Lab, name: &str) -> Vec<IpAddr> {
+    let list = lab.vpc(name).flood_slots.clone();
+    let mut vteps: Vec<IpAddr> =
+        list.iter().map(|slot| lab.topology.draft.remotes[&slot.slot].vtep).collect();
+    vteps.sort_unstable();
+    vteps
+}
+
+#[test]
+fn bum_each_vtep_is_in_the_list_once_however_it_is_known() {
+    let mut lab = Lab::new(64);
+    let listing = |vteps: &str| {
+        let more = format!("flood = true\nvteps = [{vteps}]");
+        let parts = [vec![vpc("a", 1, &more), vpc("b", 2, "flood = true")], base()[2..].to_vec()].concat();
+        let mut config =
+            config(&[parts, vec![location(1, b'a', 4, 4, 2), location(1, b'a', 5, 5, 6)]].concat());
+        config.uplinks[0].peers = vec![vtep(6), vtep(7)];
+        config
+    };
+    // 2: two locations and the list; 6: a location, the list and the uplink's peers; 5: the list alone; 7: a peer alone.
+    lab.set(&listing("\"172.16.0.2\", \"172.16.0.5\", \"172.16.0.6\""));
+    assert_eq!(flooded(&lab, "a"), [2, 5, 6, 7].map(vtep));
+    assert_eq!(flooded(&lab, "b"), [3, 6, 7].map(vtep), "another network's list is its own");
+    let used = lab.used();
+    lab.set(&listing("\"172.16.0.2\""));
+    assert_eq!((flooded(&lab, "a"), lab.used()), ([2, 6, 7].map(vtep).to_vec(), used - 1));
+    lab.set(&listing(""));
+    assert_eq!((flooded(&lab, "a"), lab.used()), ([2, 6, 7].map(vtep).to_vec(), used - 1));
+}
+
+#[test]
+fn bum_a_vtep_of_a_networks_list_speaks_there_and_nowhere_else() {
+    for (flood, strangers) in [("flood = true\n", true), ("", false)] {
+        let mut lab = Lab::new(64);
+        // a routes to b, so what b's locations are behind is heard in a.
+        let routes = "routes = [{ to = \"10.98.0.0/24\", vpc = \"b\" }]";
+        let parts = |vteps: &str| {
+            let list = format!("{flood}vteps = [{vteps}]");
+            config(&[vec![vpc("a", 1, routes), vpc("b", 2, &list)], base()[2..].to_vec()].concat())
+        };
+        lab.set(&parts(""));
+        assert_eq!((heard(&lab, 3), heard(&lab, 8)), (vec!["a", "b"], vec![]));
+        let cells = lab.cells_after(&parts("\"172.16.0.8\""));
+        let b = lab.vpc("b");
+        let touched = if strangers { vec![b.cell, b.topology_cell] } else { Vec::new() };
+        assert_eq!((heard(&lab, 8), cells), (vec!["b"], touched));
+        let accepted = |lab: &Lab| {
+            let snapshot = lab.topology.snapshot();
+            let found = snapshot.vteps.find(vtep(8)).unwrap();
+            let stranger = IpAddr::from([10, 98, 0, 77]);
+            pipelines::reverse_path::of_address(snapshot, &lab.vpc("b"), stranger, found).is_some()
+        };
+        assert_eq!(accepted(&lab), strangers);
+        lab.set(&parts(""));
+        assert_eq!(heard(&lab, 8), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn bum_a_list_beyond_the_budget_is_told_of() {
+    let list: Vec<String> = (2..=200).map(|host| format!("\"172.16.0.{host}\"")).collect();
+    let more = format!("flood = true\nvteps = [{}]", list.join(", "));
+    let mut config =
+        config(&[vpc("a", 1, &more), vpc("b", 2, ""), vnic("va", "a", 1), location(1, b'a', 2, 2, 2)]);
+    assert_eq!(flood_notes(&config), [] as [String; 0]);
+    config.nft.flood_budget = 200;
+    assert_eq!(flood_notes(&config), [] as [String; 0], "199 VTEPs, one of them twice, and a vNIC");
+    config.nft.flood_budget = 199;
+    let notes = flood_notes(&config);
+    assert!(
+        notes.len() == 1 && notes[0].contains("VPC a") && notes[0].contains("to 200 at least"),
+        "{notes:?}"
+    );
+}

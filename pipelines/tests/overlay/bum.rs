@@ -1,4 +1,4 @@
-//! Floods: one copy for each VTEP and vNIC, and bounded work however many there are and however much is flooded.
+//! Broadcast, unknown unicast and multicast (BUM): one copy for each VTEP and vNIC, and bounded work however many there are and however much is flooded.
 
 use std::collections::HashMap;
 
@@ -29,21 +29,67 @@ fn run(world: &mut World, port: PortIndex, frames: Vec<Vec<u8>>) -> Vec<(PortInd
 }
 
 #[test]
-fn each_vtep_and_vnic_gets_one_copy() {
-    let mut world = wide(8);
-    world.snapshot.settings.flood_rate = 100_000;
-    let out = run(&mut world, 1, vec![broadcast(1)]);
-    let mut copies = HashMap::new();
-    for (port, frame) in &out {
-        let to = if *port == UPLINK { open(frame).dst.to_string() } else { port.to_string() };
-        *copies.entry(to).or_insert(0) += 1;
+fn bum_each_vtep_and_vnic_gets_one_copy() {
+    let nobody = MacAddr([2, 9, 9, 9, 9, 9]);
+    let group = |mac: [u8; 6], path: wire::build::Path| wire::build::Path { dst_mac: MacAddr(mac), ..path };
+    let frames = [
+        broadcast(1),
+        group([0x33, 0x33, 0, 0, 0, 0xfb], v6(A, R)).udp(5353, 5353, b"who"),
+        group([1, 0, 0x5e, 0, 0, 0xfb], v4(A, R)).udp(5353, 5353, b"who"),
+        group(nobody.0, v4(A, R)).udp(1, 2, b"where"),
+        group(nobody.0, v6(A, R)).tcp(1, 2, 2, b"where"),
+        // A question that nobody answers.
+        wire::build::control::arp_request((A.mac, A.v4), std::net::Ipv4Addr::new(10, 0, 0, 77)),
+    ];
+    for underlay in UNDERLAYS {
+        let mut world = lab(1, underlay);
+        world.flood(0, &[2, 3, 4, 5, 6, 7, 8, 9]);
+        world.snapshot.settings.flood_rate = 100_000;
+        for frame in &frames {
+            let moved = [("nft-misses", 1), ("copies", 9), ("local", 2), ("encapsulated", 8)];
+            let out = world.expect(1, std::slice::from_ref(frame), &moved);
+            let mut copies = HashMap::new();
+            for (port, copy) in &out {
+                let (to, inner) = match *port {
+                    UPLINK => (open(copy).dst.to_string(), open(copy).inner),
+                    port => (port.to_string(), copy.clone()),
+                };
+                assert_eq!(&inner, frame, "nothing is changed in it");
+                *copies.entry(to).or_insert(0) += 1;
+            }
+            assert_eq!(copies.len(), 2 + 8, "two other vNICs and eight VTEPs: {copies:?}");
+            assert!(copies.values().all(|&n| n == 1), "{copies:?}");
+        }
     }
-    assert_eq!(copies.len(), 2 + 8, "two other vNICs and eight VTEPs: {copies:?}");
-    assert!(copies.values().all(|&n| n == 1), "{copies:?}");
 }
 
 #[test]
-fn a_burst_makes_a_bounded_number_of_copies() {
+fn bum_what_comes_out_of_a_tunnel_goes_back_into_none() {
+    let mut world = wide(8);
+    let mut path = v4(R, A);
+    path.dst_mac = MacAddr::BROADCAST;
+    let moved = [("nft-misses", 1), ("decapsulated", 1), ("copies", 2)];
+    let out = world.expect(UPLINK, &[tunnelled(&path.udp(1, 2, b"all"))], &moved);
+    assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 2, 3]);
+    // Of an unknown station it is not even for this host.
+    path.dst_mac = MacAddr([2, 9, 9, 9, 9, 9]);
+    world.expect(
+        UPLINK,
+        &[tunnelled(&path.udp(1, 2, b"x"))],
+        &[("nft-misses", 1), ("decapsulated", 1), ("not-local", 1)],
+    );
+}
+
+#[test]
+fn bum_of_a_vpc_that_does_not_flood_is_dropped_by_name() {
+    let mut world = plain();
+    world.expect(1, &[broadcast(1)], &[("nft-misses", 1), ("bum-disabled", 1)]);
+    let path = wire::build::Path { dst_mac: MacAddr([2, 9, 9, 9, 9, 9]), ..v4(A, R) };
+    world.expect(1, &[path.udp(1, 2, b"x")], &[("nft-misses", 1), ("no-location", 1)]);
+}
+
+#[test]
+fn bum_a_burst_makes_a_bounded_number_of_copies() {
     for (vteps, budget) in
         [(8, 256), (100, 256), (253, 256), (254, 256), (1000, 256), (1000, 1003), (1000, 3000)]
     {
@@ -76,7 +122,7 @@ fn a_burst_makes_a_bounded_number_of_copies() {
 }
 
 #[test]
-fn a_storm_starves_nobody_but_itself() {
+fn bum_a_storm_into_a_thousand_vteps_starves_nobody_but_itself() {
     let mut world = wide(1000);
     (world.snapshot.settings.flood_rate, world.snapshot.settings.flood_budget) = (100_000, 1003);
     let mut copies = 0;

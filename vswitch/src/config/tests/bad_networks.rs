@@ -1,0 +1,55 @@
+//! What bad configs are told of pairs that vNICs are allowed, and of VTEPs of networks.
+
+use super::bad::GOOD;
+use crate::config::*;
+
+#[test]
+fn guard_pairs_are_of_stations_and_of_nobody_else() {
+    let allowed = |pairs: &str| GOOD.replacen("vips = [", &format!("allowed = [{pairs}]\nvips = ["), 1);
+    for good in [
+        "{ ip = \"10.0.0.100\" }",
+        "{ ip = \"10.9.0.0/16\" }, { ip = \"fd00:9::1\", mac = \"00:00:5e:00:01:33\" }",
+        "{ ip = \"fe80::7\", mac = \"00:00:5e:00:02:33\" }",
+    ] {
+        let config = Config::parse(&allowed(good), "f.toml");
+        assert!(config.is_ok(), "{good}: {}", config.unwrap_err());
+    }
+    let refused = [
+        ("{ ip = \"10.0.0.300\" }", "neither an address nor a prefix"),
+        ("{ ip = \"10.9.0.1/16\" }", "write 10.9.0.0/16"),
+        ("{ ip = \"0.0.0.0/0\" }", "guard = \"off\""),
+        ("{ ip = \"224.0.0.0/8\" }", "not of stations' addresses"),
+        ("{ ip = \"127.0.0.1\" }", "not of stations' addresses"),
+        ("{ ip = \"10.0.0.100\", mac = \"01:00:5e:00:00:01\" }", "not the address of one station"),
+        ("{ ip = \"10.0.0.100\", mac = \"02:00:5e:00:00:64\" }", "that of the virtual router"),
+        ("{ ip = \"10.0.0.100\", port = 1 }", "unknown field"),
+    ];
+    for (bad, words) in refused {
+        let error = Config::parse(&allowed(bad), "f.toml").unwrap_err().to_string();
+        assert!(error.contains(words), "{bad}: {error}");
+    }
+    let many = vec!["{ ip = \"10.0.0.100\" }"; 65].join(", ");
+    assert!(Config::parse(&allowed(&many), "f.toml").unwrap_err().to_string().contains("more than 64"));
+    let other = GOOD.replacen(
+        "vips = [",
+        "allowed = [{ ip = \"10.0.0.100\", mac = \"52:54:00:00:00:77\" }]\nvips = [",
+        1,
+    ) + "[[vnic]]\nname = \"other\"\nvpc = \"blue\"\nmac = \"52:54:00:00:00:77\"\nport = { kind = \"tap\", iface = \"tap77\" }\n";
+    assert!(Config::parse(&other, "f.toml").unwrap_err().to_string().contains("is that of vnic other"));
+}
+
+#[test]
+fn bum_vteps_of_a_vpc_are_other_hosts() {
+    let listed = |vteps: &str| GOOD.replacen("vni = 100", &format!("vni = 100\nvteps = [{vteps}]"), 1);
+    assert!(Config::parse(&listed("\"172.16.0.2\", \"172.16.0.3\""), "f.toml").is_ok());
+    let refused = [
+        ("\"172.16.0.1\"", "is our own"),
+        ("\"224.0.0.1\"", "not a unicast address"),
+        ("\"fd16::2\"", "no uplink has an IPv6 address"),
+        ("\"172.16.0.2\", \"172.16.0.2\"", "listed twice"),
+    ];
+    for (bad, words) in refused {
+        let error = Config::parse(&listed(bad), "f.toml").unwrap_err().to_string();
+        assert!(error.contains(words), "{bad}: {error}");
+    }
+}
