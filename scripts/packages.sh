@@ -3,8 +3,8 @@
 
 # Building: the bindings are generated from the installed DPDK headers. dpdk-dev has dpdk-testpmd, a peer of `perf compare`.
 build_packages=(build-essential pkg-config clang libclang-dev libdpdk-dev dpdk-dev dpdk libibverbs-dev librdmacm-dev libpcap-dev)
-# Running traffic: namespaces, captures, generators.
-traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat)
+# Running traffic: namespaces, captures, generators, DHCP clients.
+traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat isc-dhcp-client udhcpc)
 # Peers of the scenarios: another switch, Debian's traceroute, and virtual machines (their image is made by scripts/lab-guest from packages too);
 # what makes a root of another Debian release (scripts/debian13); what the sources of DPDK are unpacked with
 # (scripts/dpdk-source); and the browser that looks at the page of `perf gen`.

@@ -22,7 +22,7 @@ use pipelines::flat::FlatMap;
 use pipelines::overlay::Overlay;
 use pipelines::qos::{Class, Divider, EPOCH_NS, NodeLimits};
 use pipelines::snapshot::{
-    Destination, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Snapshot, Subnet, Vnic, VnicRow,
+    Destination, NO_PORT, PortIndex, PortRole, PortRow, Prefix, Services, Snapshot, Subnet, Vnic, VnicRow,
 };
 use pipelines::{Direction, Now, Sink};
 use wire::build::Path;
@@ -128,7 +128,7 @@ fn snapshot(vnics: usize) -> Snapshot {
     let mut host = testkit::World::new(1, testkit::Underlay::default());
     let vpc = host.add_vpc(100);
     let prefix = Prefix::new(IpAddr::V4(address(0)), 8);
-    host.vpc(vpc).set_subnets(vec![Subnet { prefix, gateway: None }]);
+    host.vpc(vpc).set_subnets(vec![Subnet { prefix, gateway: None, services: Services::NONE }]);
     host.vpc(vpc).vnics = (0..vnics as u32).collect();
     let tunnel = host.tunnel(vpc, 2);
     for destination in [Destination::Mac(PEER.0), Destination::Ip(IpAddr::V4(PEER.1))] {

@@ -180,6 +180,8 @@ counters! {
     sum checksums_filled = "checksums-filled",
     /// ARP and ND questions of vNICs answered.
     sum neighbours_answered = "neighbours-answered",
+    /// DHCP requests and router solicitations of vNICs that were taken in for control to answer.
+    sum service_requests = "service-requests",
 }
 
 impl PipelineTotals {

@@ -14,6 +14,7 @@ use crate::martian::{is_link_scoped, is_martian};
 use crate::nft::{FlowAction, FlowVerdict};
 use crate::reverse_path::is_link_local;
 use crate::security;
+use crate::service;
 use crate::snapshot::{Destination, Location, Route, RouteTarget, Snapshot, Vpc};
 use crate::vlt::SlotRef;
 use crate::vtep::SourceVtep;
@@ -43,6 +44,10 @@ pub fn decide(snapshot: &Snapshot, key: &FlowKey) -> FlowAction {
     if key.l3() == L3::None && key.ethertype() == ROCE_V1 && key.direction() == Direction::Out {
         let generation = snapshot.generation(own_cell);
         return FlowAction { cell: own_cell, generation, ..FlowAction::drop(DropReason::ROCE_V1) };
+    }
+    if let Some(action) = service::decide(snapshot, vpc, key) {
+        let generation = snapshot.generation(own_cell);
+        return FlowAction { cell: own_cell, generation, ..action };
     }
     let (mut action, fixed) = match (key.routed(), key.addresses()) {
         (true, Some(FlowAddresses { source, destination }))

@@ -48,6 +48,8 @@ drop_reasons! {
     SECURITY_IN = "security-in",
     /// The vNIC has as many connections as it may, or the connection table is full.
     CONNECTION_LIMIT = "connection-limit",
+    /// A DHCP reply of a vNIC, or a DHCP request for another hardware address than the vNIC's, in a VPC with services.
+    GUARD_DHCP = "guard-dhcp",
     /// Neighbour discovery that its receiver must discard: unsound (RFC 4861 section 7.1), with a fragment header
     /// (RFC 6980), or with link-layer addresses that contradict each other.
     NEIGHBOUR_UNSOUND = "neighbour-unsound",
@@ -72,6 +74,12 @@ drop_reasons! {
     BUM = "bum-disabled",
     /// An ARP or ND question that the switch cannot answer.
     ARP_UNKNOWN = "neighbour-unknown",
+    /// A DHCP request that cannot be read, or comes in fragments.
+    DHCP_MALFORMED = "dhcp-malformed",
+    /// The vNIC asks services of the VPC more often than it may.
+    SERVICE_LIMIT = "service-limit",
+    /// As many requests to services of VPCs wait for control as may.
+    SERVICE_QUEUE_FULL = "service-queue-full",
     /// A packet to the virtual router itself that it does not answer.
     TO_ROUTER = "to-router",
     /// TTL or hop limit ran out on a routed path.

@@ -9,6 +9,7 @@ use wire::cm::CmMessage;
 use wire::{MacAddr, Qpn};
 
 use crate::drops::DropReason;
+use crate::service::{MOST_WAITING, ServiceRequest};
 
 /// An address, and the MAC that a message of ARP or neighbour discovery binds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub struct Events {
     /// What was announced of floating addresses, and how much of it is of each vNIC.
     floating: Arc<ArrayQueue<Floating>>,
     floating_of: Arc<[AtomicU8]>,
+    /// What vNICs ask services of their VPCs.
+    asked: Arc<ArrayQueue<ServiceRequest>>,
 }
 
 /// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
@@ -113,7 +116,8 @@ impl Events {
         let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
         let floating_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
         let floating = Arc::new(ArrayQueue::new(MOST_FLOATING.0));
-        Self { queue: queue(), messages: [queue(), queue()], wished, floating, floating_of }
+        let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
+        Self { queue: queue(), messages: [queue(), queue()], wished, floating, floating_of, asked }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -165,6 +169,19 @@ impl Events {
             waiting.fetch_sub(1, Ordering::Relaxed);
         }
         Some(floating)
+    }
+
+    /// Has control answer a question.
+    ///
+    /// # Errors
+    /// The name under which it is dropped when as many wait as may.
+    pub fn ask(&self, request: ServiceRequest) -> Result<(), DropReason> {
+        self.asked.push(request).map_err(|_| DropReason::SERVICE_QUEUE_FULL)
+    }
+
+    /// The oldest question to a service.
+    pub fn asked(&self) -> Option<ServiceRequest> {
+        self.asked.pop()
     }
 
     /// The oldest event.

@@ -36,6 +36,7 @@ pub mod rcft;
 pub mod reverse_path;
 pub mod rows;
 pub mod security;
+pub mod service;
 pub mod snapshot;
 pub mod stage;
 pub mod vlt;

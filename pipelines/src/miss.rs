@@ -9,11 +9,18 @@ use crate::rows::Rows;
 /// How far a source may run ahead of its rate, in time.
 const TOLERANCE_NS: u64 = 50_000_000;
 
+/// Between two requests of a vNIC to services, on one worker: 20 a second. A client that comes up makes some ten in a
+/// second, and repeats each after seconds (RFC 2131 section 4.1, RFC 8415 section 15).
+const SERVICE_INTERVAL_NS: u64 = 50_000_000;
+/// How far a vNIC may run ahead of that: by ten requests.
+const SERVICE_TOLERANCE_NS: u64 = 10 * SERVICE_INTERVAL_NS;
+
 /// Rate limits of one worker, by vNIC and by VPC.
 pub struct MissLimits {
     vnics: Rows<Due>,
     vpcs: Rows<Due>,
     errors: Rows<Due>,
+    services: Rows<Due>,
     floods: Floods,
     interval_ns: u64,
 }
@@ -25,6 +32,7 @@ impl MissLimits {
             vnics: Rows::new(vnics, Due::default),
             vpcs: Rows::new(vpcs, Due::default),
             errors: Rows::new(vnics, Due::default),
+            services: Rows::new(vnics, Due::default),
             floods: Floods { vnics: Rows::new(vnics, Due::default), vpcs: Rows::new(vpcs, Due::default) },
             interval_ns: 0,
         }
@@ -61,6 +69,12 @@ impl MissLimits {
     pub fn admit_error(&mut self, vnic: u32, per_second: u32, now_ns: u64) -> bool {
         self.errors.at_mut(vnic).admit(interval_ns(per_second), now_ns)
     }
+
+    /// True when a vNIC may ask a service now; then it has.
+    #[inline]
+    pub fn admit_service(&mut self, vnic: u32, now_ns: u64) -> bool {
+        self.services.at_mut(vnic).admit_within(SERVICE_TOLERANCE_NS, SERVICE_INTERVAL_NS, now_ns)
+    }
 }
 
 /// Limits of flooding, by vNIC and by VPC.
@@ -83,8 +97,13 @@ struct Due(u64);
 impl Due {
     #[inline]
     fn admit(&mut self, cost_ns: u64, now_ns: u64) -> bool {
+        self.admit_within(TOLERANCE_NS, cost_ns, now_ns)
+    }
+
+    #[inline]
+    fn admit_within(&mut self, tolerance_ns: u64, cost_ns: u64, now_ns: u64) -> bool {
         let start = self.0.max(now_ns);
-        if start - now_ns > TOLERANCE_NS {
+        if start - now_ns > tolerance_ns {
             return false;
         }
         self.0 = start.saturating_add(cost_ns);
@@ -109,5 +128,17 @@ mod tests {
         assert!(limits.admit(Scope::Vnic(1), 11_000_000_000));
         limits.set_rate(0);
         assert!((0..1000).all(|_| limits.admit(Scope::Vpc(0), 5)));
+    }
+
+    #[test]
+    fn services_hear_twenty_requests_a_second_and_ten_at_once() {
+        let mut limits = MissLimits::new(2, 1);
+        let at = |ms: u64| 1_000_000_000 + ms * 1_000_000;
+        let at_once = (0..1000).filter(|_| limits.admit_service(0, at(0))).count();
+        assert_eq!(at_once, 11);
+        // A storm of ten a millisecond, for ten seconds.
+        let then = (10..100_000).filter(|step| limits.admit_service(0, at(0) + step * 100_000)).count();
+        assert!((195..=200).contains(&then), "{then}");
+        assert!(limits.admit_service(1, at(10_000)), "others have limits of their own");
     }
 }

@@ -163,7 +163,7 @@ impl<P: PacketBuf> Overlay<P> {
         watch: &mut W,
     ) {
         watch.start();
-        let cx = Cx { snapshot, counters: &self.counters, now, port };
+        let cx = Cx { snapshot, counters: &self.counters, events: &self.events, now, port };
         cx.counters.received.add(u64::from(burst.pending.count_ones()));
         let row = snapshot.ports.get(usize::from(port)).copied().unwrap_or_default();
         let tables = ReadTables { fragments: &self.fragments, nft: &self.nft, events: &self.events };
@@ -226,7 +226,7 @@ impl<P: PacketBuf> Overlay<P> {
     ) -> bool {
         let burst = &mut self.released;
         // No port: what is sent back to a vNIC goes to the vNIC's own.
-        let cx = Cx { snapshot, counters: &self.counters, now, port: NO_PORT };
+        let cx = Cx { snapshot, counters: &self.counters, events: &self.events, now, port: NO_PORT };
         let (mut n, mut stale, mut super_frames) = (0, 0u64, 0u64);
         while n < MAX_BURST {
             let Some((mut parked, leaf, marked)) = next(&mut self.dhtb, &snapshot.settings.red) else {

@@ -32,11 +32,13 @@
 
 mod allowed;
 mod routes;
+mod services;
 mod uplink;
 mod vpc;
 
 pub use allowed::{AllowedPair, GUARD_OFF, GUARD_PAIRS};
 pub use routes::{Gateway, Prefix, Route, RouteTable, RouteTarget, Subnet};
+pub use services::Services;
 pub use uplink::Uplink;
 pub use vpc::Vpc;
 

@@ -204,7 +204,7 @@ impl Lab {
             Step::Subnet { vpc, wide } => {
                 let gateway = Some(ip(if wide { "10.0.0.253" } else { "10.0.0.254" }));
                 let prefix = Prefix::new(ip("10.0.0.0"), if wide { 16 } else { 24 });
-                self.subnet(vpc, 0, Subnet { prefix, gateway });
+                self.subnet(vpc, 0, Subnet { prefix, gateway, services: Services::NONE });
             }
             Step::KeepVlan { vpc, on } => {
                 self.world.vpc(vpc).keep_vlan = on;
@@ -305,7 +305,7 @@ impl Lab {
         self.world.vpc(vpc).set_routes(routes);
         // Half of the subnets out of the way, so that routes matter.
         let prefix = Prefix::new(ip(if kind == 0 { "10.0.1.0" } else { "10.7.1.0" }), 24);
-        self.subnet(vpc, 1, Subnet { prefix, gateway: Some(ip("10.0.1.254")) });
+        self.subnet(vpc, 1, Subnet { prefix, gateway: Some(ip("10.0.1.254")), services: Services::NONE });
     }
 
     fn subnet(&mut self, vpc: u32, at: usize, subnet: Subnet) {

@@ -16,6 +16,7 @@ pub mod binary;
 pub mod capture;
 pub mod counters;
 pub mod daemon;
+pub mod dhcp;
 pub mod guest;
 pub mod lab;
 pub mod netns;

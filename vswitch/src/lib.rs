@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod nic_check;
 pub mod port;
 pub mod rdma;
+pub mod services;
 pub mod shell;
 pub mod state;
 pub mod switch;

@@ -20,6 +20,8 @@ pub enum FlowVerdict {
     Flood = 2,
     /// The virtual router is the destination: the slow path answers packet by packet.
     Router = 3,
+    /// A question to a service of the VPC, which control answers packet by packet.
+    Service = 4,
 }
 
 /// The compiled decision for a flow: everything the fast path needs, as data.

@@ -11,7 +11,7 @@ use wire::MacAddr;
 use crate::flow_key::mix;
 use crate::vlt::SlotRef;
 
-use super::ip_key;
+use super::{Services, ip_key};
 
 /// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +75,8 @@ pub struct Subnet {
     pub prefix: Prefix,
     /// Address of the virtual router in it.
     pub gateway: Option<IpAddr>,
+    /// What the virtual router offers in it.
+    pub services: Services,
 }
 
 /// A router behind a VTEP.
@@ -302,7 +304,7 @@ mod tests {
             routes in prop::collection::vec((prefix(), 0u32..4), 0..16),
             asked in prop::collection::vec(address(), 1..32),
         ) {
-            let subnets: Vec<_> = subnets.into_iter().map(|prefix| Subnet { prefix, gateway: None }).collect();
+            let subnets: Vec<_> = subnets.into_iter().map(|prefix| Subnet { prefix, gateway: None, services: Services::NONE }).collect();
             let routes: Vec<_> = routes.into_iter().map(|(prefix, peer)| (prefix, RouteTarget::Peer(peer))).collect();
             let table = RouteTable::new(subnets.clone(), routes.clone());
             for address in asked {

@@ -8,7 +8,7 @@ use wire::{L3, PacketBuf, View, ipv4, ipv6};
 use super::icmp_error::{Complaint, Unreachable, complain};
 use super::neighbour::send_back;
 use super::tunnel::{self, OuterTos, Patch};
-use super::{Cx, bind, flood, reply, super_frame};
+use super::{Cx, bind, flood, reply, service, super_frame};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::decide::{decide, decide_from};
@@ -483,6 +483,7 @@ fn special<P: PacketBuf, S: Sink<P>>(
         }
         FlowVerdict::Flood => flood::run(cx, burst, i, action.entropy, sink),
         FlowVerdict::Router => router(cx, burst, i, sink),
+        FlowVerdict::Service => service::run(cx, burst, i, limits),
         FlowVerdict::Forward => {}
     }
 }

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{Flags, Headers, L3, PacketBuf, icmpv6, protocol};
 
-use super::Cx;
 use super::outer::addresses;
+use super::{Cx, service};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::drops::DropReason;
 use crate::event::{Binding, Events};
@@ -88,6 +88,9 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
             if source == u64::from(row.v4) && source != 0 {
                 return Ok(());
             }
+            if source == 0 && service::asks_for_address(cx, head, meta) {
+                return Ok(());
+            }
             other_vip(cx, meta, row, Ipv4Addr::from(source as u32).into(), events)
         }
         L3::Ipv6 => {
@@ -101,7 +104,8 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
                 return Ok(());
             }
             if source == 0 || address.is_unicast_link_local() {
-                return link_scope(cx, meta, row, address, events);
+                let asks = source != 0 && service::asks_for_address(cx, head, meta);
+                return if asks { Ok(()) } else { link_scope(cx, meta, row, address, events) };
             }
             other_vip(cx, meta, row, address.into(), events)
         }

@@ -21,6 +21,7 @@ pub mod parse;
 pub mod rcft;
 pub mod reply;
 mod security;
+pub mod service;
 pub mod slow_path;
 pub mod super_frame;
 pub mod tunnel;
@@ -28,6 +29,7 @@ pub mod underlay;
 
 use crate::Now;
 use crate::counters::PipelineCounters;
+use crate::event::Events;
 use crate::snapshot::{PortIndex, Snapshot};
 
 /// What every stage may look at.
@@ -37,6 +39,8 @@ pub struct Cx<'a> {
     pub snapshot: &'a Snapshot,
     /// The worker's counters.
     pub counters: &'a PipelineCounters,
+    /// Where control hears of what happens.
+    pub events: &'a Events,
     /// The time of this burst.
     pub now: Now,
     /// The port that the burst came from.

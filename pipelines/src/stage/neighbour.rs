@@ -9,7 +9,7 @@ use wire::{Flags, Headers, L3, MacAddr, PacketBuf, icmpv6, protocol};
 
 use super::forward::{self, Origin};
 use super::reply::{self, NeighbourMessage, Solicitation};
-use super::{Cx, bind};
+use super::{Cx, service};
 use crate::Sink;
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
@@ -83,7 +83,7 @@ fn one<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, events
 /// Sends a reply to where its question came from.
 pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>, i: usize, sink: &mut S) {
     let meta = burst.metas[i];
-    let Some(mut packet) = burst.take(i) else { return };
+    let Some(packet) = burst.take(i) else { return };
     if meta.direction() == Direction::In {
         let asker = packet.head().first_chunk::<6>().map(|mac| MacAddr(*mac)).unwrap_or_default();
         let place = match cx.snapshot.location(meta.vpc, Destination::Mac(asker)) {
@@ -103,15 +103,7 @@ pub(super) fn send_back<P: PacketBuf, S: Sink<P>>(cx: &Cx, burst: &mut Burst<P>,
         }
         return;
     }
-    let row = cx.snapshot.row(meta.vnic);
-    if row.vlan != 0 && !bind::push_tag(&mut packet, row.vlan) {
-        cx.counters.drop(DropReason::NO_BUFFER);
-        return;
-    }
-    let counters = cx.counters.vnic(meta.vnic as usize);
-    counters.tx_packets.add(1);
-    counters.tx_bytes.add(packet.len() as u64);
-    sink.send(row.port, packet);
+    service::deliver(cx.snapshot, cx.counters, meta.vnic, packet, sink);
 }
 
 fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> NeighbourOutcome {

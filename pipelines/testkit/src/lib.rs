@@ -225,6 +225,7 @@ impl World {
         let subnet = |prefix: &str, len, gateway: &str| Subnet {
             prefix: Prefix::new(prefix.parse().unwrap(), len),
             gateway: Some(gateway.parse().unwrap()),
+            services: Services::NONE,
         };
         self.snapshot.vpcs.push(Some(Arc::new(Vpc {
             name: format!("vpc{vni}"),

@@ -2,6 +2,7 @@
 
 use pipelines::burst::{Burst, Meta, NO_INDEX};
 use pipelines::counters::PipelineCounters;
+use pipelines::event::Events;
 use pipelines::fragments::Fragments;
 use pipelines::nft::{Nft, NftParams};
 use pipelines::snapshot::Snapshot;
@@ -45,7 +46,9 @@ impl One {
         stages: impl FnOnce(&Cx, &mut Burst<HeapBuf>) -> (u64, RoceMasks),
     ) -> (u64, RoceMasks) {
         let now = pipelines::Now::from_ns(1);
-        stages(&Cx { snapshot, counters: &self.counters, now, port: 1 }, &mut self.burst)
+        let events = Events::new(1, 1);
+        let cx = Cx { snapshot, counters: &self.counters, events: &events, now, port: 1 };
+        stages(&cx, &mut self.burst)
     }
 
     /// All that later stages go by.

@@ -17,6 +17,7 @@ mod repair_mtu;
 mod routing;
 mod routing_targets;
 mod security;
+mod services;
 mod sources;
 mod state;
 mod super_frames;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pipelines::snapshot::{Destination, Prefix, RouteTarget, Subnet};
+use pipelines::snapshot::{Destination, Prefix, RouteTarget, Services, Subnet};
 use pipelines::vlt::Place;
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, Vni};
@@ -198,6 +198,7 @@ fn peered_vpcs_and_gateways() {
     world.vpc(blue).set_subnets(vec![Subnet {
         prefix: Prefix::new(ip("10.9.0.0"), 24),
         gateway: Some(ip("10.9.0.254")),
+        services: Services::NONE,
     }]);
     let far = Station {
         mac: MacAddr([2, 0, 0, 0, 9, 1]),

@@ -21,6 +21,8 @@ pub mod build;
 pub mod checksum;
 pub mod cm;
 pub mod crc;
+pub mod dhcp;
+pub mod dhcpv6;
 pub mod ethernet;
 pub mod headers;
 pub mod heap;

@@ -17,6 +17,7 @@ use super::port_spec::PortSpec;
 use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
 use super::routes::VpcRoute;
+use super::services::{DhcpConfig, DomainName};
 
 /// What becomes of uplink traffic that is not for the VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,6 +182,9 @@ pub struct SubnetConfig {
     /// The virtual router's address in it.
     #[serde(default, deserialize_with = "fields::maybe")]
     pub gateway: Option<IpAddr>,
+    /// What its vNICs are told by DHCP; absent: nobody answers.
+    #[serde(default)]
+    pub dhcp: Option<DhcpConfig>,
 }
 
 /// `[[trunk]]`: a port whose VLANs are vNICs.
@@ -274,6 +278,14 @@ pub struct VnicConfig {
     /// Whether it may send from others' addresses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub guard: GuardConfig,
+    /// The host name that DHCP tells it; absent: its name.
+    #[serde(
+        default,
+        deserialize_with = "fields::maybe",
+        serialize_with = "fields::show_maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub host_name: Option<DomainName>,
     /// The largest IP packet of the tenant.
     #[serde(default = "tunnel_mtu")]
     pub mtu: u16,
@@ -303,6 +315,11 @@ pub struct VnicConfig {
 }
 
 impl VnicConfig {
+    /// The host name that it is told.
+    pub fn told_host_name(&self) -> Option<DomainName> {
+        self.host_name.clone().or_else(|| DomainName::near(&self.name))
+    }
+
     /// Its quota under the defaults of `rcft`; nothing: an equal part of what others leave.
     pub fn quota<'c>(&'c self, rcft: &'c RcftConfig) -> Option<&'c QuotaConfig> {
         self.qp_quota.as_ref().or(rcft.quota.as_ref())

@@ -101,6 +101,7 @@ fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
         }
         FlowVerdict::Flood => "flood".into(),
         FlowVerdict::Router => "to the router".into(),
+        FlowVerdict::Service => "to a service".into(),
         FlowVerdict::Forward => match snapshot.vlt.read(flow.action.slot).place {
             Place::Local { vnic } => {
                 let name = snapshot.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();

@@ -13,6 +13,7 @@ mod rcft;
 mod rdma;
 mod routing;
 mod security;
+mod services;
 mod stats;
 mod tenant;
 
@@ -112,6 +113,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(qos::commands())
         .chain(rdma::commands())
         .chain(events::commands())
+        .chain(services::commands())
         .chain(config::commands());
     Ok(Console::new(all)?.with_values(values))
 }

@@ -102,7 +102,12 @@ fn show_subnet(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
 
 fn subnet_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let (vpc, prefix): (Name, IpNet) = (args.get("vpc")?, args.get("prefix")?);
-    shell.switch.add_subnet(SubnetConfig { vpc: vpc.clone(), prefix, gateway: args.maybe("ip") })?;
+    shell.switch.add_subnet(SubnetConfig {
+        vpc: vpc.clone(),
+        prefix,
+        gateway: args.maybe("ip"),
+        dhcp: None,
+    })?;
     Ok(Output::message(format!("subnet {prefix} added to VPC {vpc}")))
 }
 

@@ -184,6 +184,7 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         link_local: LinkLocal::default(),
         allowed: Vec::new(),
         guard: GuardConfig::default(),
+        host_name: None,
         mtu: small("mtu")?.unwrap_or(1450),
         port,
         vlan: small("vlan")?,

@@ -192,6 +192,7 @@ impl Switch {
         self.connections.configure(config);
         self.connections.pick_up(config, self.pool.now(), begin.map(|one| one.vnic.index));
         self.qos.configure(config, &change.gone, &concerned, &snapshot);
+        self.services.configure(&change.gone, &concerned);
         self.hand_out(&before, &snapshot)
     }
 

@@ -10,6 +10,7 @@ pub mod offload;
 pub mod ports;
 pub mod qos;
 pub mod rcft;
+pub mod services;
 
 mod apply;
 mod concerned;
@@ -79,6 +80,7 @@ pub struct Switch {
     offload: offload::OffloadControl,
     tidying: tidy::Tidying,
     uplinks: uplinks::Uplinks,
+    services: services::ServicesControl,
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
@@ -162,6 +164,7 @@ impl Switch {
             offload,
             tidying: tidy::Tidying::default(),
             uplinks: uplinks::Uplinks::default(),
+            services: services::ServicesControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
             looked: Instant::now(),

@@ -76,6 +76,7 @@ impl Switch {
             }
         }
         self.forget_ended(&ended);
+        self.tend_services(now);
         self.tend_queue_pairs();
         self.qos.tend(self.pool.now().ns);
         self.ports.tend(&self.pool);

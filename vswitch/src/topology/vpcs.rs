@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pipelines::flat::FlatMap;
-use pipelines::snapshot::{Gateway, Prefix, RouteTable, RouteTarget, Subnet, Vpc};
+use pipelines::snapshot::{Gateway, Prefix, RouteTable, RouteTarget, Services, Subnet, Vpc};
 use pipelines::vlt::{Place, SlotRef};
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
-use crate::config::{Config, GatewayConfig, InnerVlan, RouteTargetConfig, VpcConfig};
+use crate::config::{Config, GatewayConfig, InnerVlan, RouteTargetConfig, SubnetConfig, VpcConfig};
 
 /// For each VPC that floods to more places than a burst may make copies: that nothing of it is flooded, and what to set.
 pub fn flood_notes(config: &Config) -> Vec<String> {
@@ -44,6 +44,7 @@ impl Topology {
             subnets.entry(subnet.vpc.as_str()).or_default().push(Subnet {
                 prefix: Prefix::new(subnet.prefix.addr(), subnet.prefix.prefix_len()),
                 gateway: subnet.gateway,
+                services: services_of(subnet),
             });
         }
         let wanted: HashSet<&str> = config.vpcs.iter().map(|vpc| vpc.name.as_str()).collect();
@@ -219,4 +220,9 @@ impl Topology {
         self.draft.vtep_slots.insert((vpc, vtep), slot);
         Ok(slot)
     }
+}
+
+/// What the virtual router offers in a subnet.
+fn services_of(subnet: &SubnetConfig) -> Services {
+    if subnet.dhcp.is_some() { Services::DHCP } else { Services::NONE }
 }

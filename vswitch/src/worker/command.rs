@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pipelines::Sink as _;
 use pipelines::hot::Hints;
 use pipelines::snapshot::{PortIndex, Snapshot};
+use pipelines::stage::service::deliver;
 use pmd::{RxQueue, rdtsc};
 
 use super::mailbox::{NftPage, QpCounts, QpPage, RemovedPort, WorkerCommand};
@@ -39,6 +40,11 @@ impl Worker {
                 WorkerCommand::Inject(port, packet) => {
                     self.stats.pipeline.originated.add(1);
                     self.tx.send(port, packet);
+                }
+                WorkerCommand::Deliver(vnic, packet) => {
+                    let counters = &self.stats.pipeline;
+                    counters.originated.add(1);
+                    deliver(&self.snapshot, counters, vnic, packet, &mut self.tx);
                 }
                 WorkerCommand::Nft(from, limit, reply) => {
                     let (entries, next) = self.overlay.nft().scan(from, limit);

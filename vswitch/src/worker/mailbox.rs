@@ -122,6 +122,8 @@ pub enum WorkerCommand {
     Mode(Mode),
     /// Send a packet that control made.
     Inject(PortIndex, Mbuf),
+    /// Hand a packet that control made to this vNIC.
+    Deliver(u32, Mbuf),
     /// Show part of the NFT, from this slot on, so many entries.
     Nft(u32, usize, Sender<NftPage>),
     /// Forget all flows.

@@ -119,6 +119,8 @@ fn example_shows_every_key() {
         ("vpc.routes.next-hops", keys::<GatewayConfig>()),
         ("subnet", keys::<SubnetConfig>()),
         ("security-group", keys::<SecurityGroupConfig>()),
+        ("subnet.dhcp", keys::<DhcpConfig>()),
+        ("subnet.dhcp.routes", keys::<DhcpRoute>()),
         ("trunk", keys::<TrunkConfig>()),
         ("vnic", keys::<VnicConfig>()),
         ("location", keys::<LocationConfig>()),

@@ -102,6 +102,17 @@ fn limits(pick: usize) -> LimitsConfig {
     }
 }
 
+fn dhcp(pick: usize) -> DhcpConfig {
+    let via = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
+    DhcpConfig {
+        lease: Duration::from_secs(4 + pick as u64 % 100_000),
+        dns: vec![Ipv4Addr::new(10, 9, 9, 9).into(); pick % 3],
+        domain: DomainName::near("blue.example").filter(|_| pick & 1 == 0),
+        mtu: (pick & 2 == 0).then_some(1400),
+        routes: vec![DhcpRoute { to: net(Ipv4Addr::new(10, 9, 0, 0).into(), 16), via: Some(via) }; pick % 4],
+    }
+}
+
 /// Valid sections of the process, any values.
 fn process() -> impl Strategy<Value = Config> {
     let eal = (0..3usize, 32u64..4096, proptest::option::of(1u32..1 << 20), 0..3u8);
@@ -295,6 +306,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     vpc: vpc.clone(),
                     prefix: net(Ipv4Addr::new(10, 0, 0, 0).into(), 24),
                     gateway: flag.then(|| Ipv4Addr::new(10, 0, 0, 254).into()),
+                    dhcp: flag.then(|| dhcp(pick(n + 31))),
                 });
                 let group = Name::new(&format!("group-{n}")).unwrap();
                 config.security_groups.push(SecurityGroupConfig {
@@ -321,6 +333,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                         link_local: if flag { LinkLocal::Eui64 } else { LinkLocal::Learn },
                         allowed: allowed(pick(m + 31), m as u8),
                         guard: if pick(m + 37) % 2 == 0 { GuardConfig::On } else { GuardConfig::Off },
+                        host_name: flag.then(|| DomainName::near(&format!("host{m}")).unwrap()),
                         mtu: 1450,
                         port: match own {
                             true => VnicPort::Own(port(pick(m), id, flag)),

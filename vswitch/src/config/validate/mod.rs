@@ -13,6 +13,7 @@ mod process;
 mod qos;
 mod routes;
 mod security;
+mod services;
 mod underlay;
 
 use std::net::IpAddr;
@@ -34,6 +35,7 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
     ports::check(&mut checker);
     underlay::check(&mut checker);
     networks::check(&mut checker);
+    services::check(&mut checker);
     qos::check(&mut checker);
     security::check(&mut checker);
     offload::check(&mut checker);

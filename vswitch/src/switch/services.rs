@@ -1,0 +1,181 @@
+//! Control's side of services: it answers what workers hand over, and remembers who asked.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use pipelines::service::ServiceRequest;
+use pipelines::snapshot::{Snapshot, Vnic};
+use serde_json::json;
+
+use super::Switch;
+use super::concerned::Concerned;
+use crate::config::{Config, DhcpConfig, DomainName, SubnetConfig};
+use crate::services::{Answer, dhcp4};
+use crate::worker::WorkerCommand;
+
+/// Questions that are answered in one turn: [`super::TEND_EVERY_MS`] apart, 6,400 a second.
+const MOST_IN_A_TURN: usize = 128;
+/// Between two events about addresses that a vNIC declines.
+const DECLINES_EVERY: Duration = Duration::from_secs(60);
+
+/// What is known of vNICs that asked, and what they are told besides the config of their subnet.
+#[derive(Debug, Default)]
+pub struct ServicesControl {
+    /// By index.
+    vnics: HashMap<u32, Client>,
+}
+
+/// A vNIC as services see it. Nothing here is needed to answer it.
+#[derive(Clone, Debug, Default)]
+pub struct Client {
+    /// The host name that it is told.
+    pub host_name: Option<DomainName>,
+    /// When it asked last.
+    pub seen: Option<Instant>,
+    /// Questions, whatever came of them.
+    pub requests: u64,
+    /// Addresses that it was given, again or for the first time.
+    pub given: u64,
+    /// Other answers.
+    pub told: u64,
+    /// Addresses that it asked for and that are not its own.
+    pub refused: u64,
+    /// Times it gave an address back.
+    pub released: u64,
+    /// Times it said that somebody else has its address.
+    pub declined: u64,
+    /// When that was last an event.
+    warned: Option<Instant>,
+}
+
+impl ServicesControl {
+    /// Takes over what the config says of the vNICs that a change `concerned`; `gone` are indices of those that it took away.
+    pub(super) fn configure(&mut self, gone: &[u32], concerned: &[Concerned<'_>]) {
+        gone.iter().for_each(|index| drop(self.vnics.remove(index)));
+        for Concerned { vnic, config } in concerned {
+            self.vnics.entry(vnic.index).or_default().host_name = config.told_host_name();
+        }
+    }
+
+    /// A vNIC by index.
+    pub fn client(&self, vnic: u32) -> Option<&Client> {
+        self.vnics.get(&vnic)
+    }
+}
+
+impl Client {
+    /// Takes down what came of a question; the frame to send, and what is an event.
+    fn note(&mut self, answer: Answer, now: Instant) -> (Option<Vec<u8>>, Option<Vec<IpAddr>>) {
+        self.seen = Some(now);
+        self.requests += 1;
+        let (count, frame, declined) = match answer {
+            Answer::Told(frame) => (&mut self.told, Some(frame), None),
+            Answer::Given(frame) => (&mut self.given, Some(frame), None),
+            Answer::Refused(frame) => (&mut self.refused, Some(frame), None),
+            Answer::Released => (&mut self.released, None, None),
+            Answer::Declined(addresses) => (&mut self.declined, None, Some(addresses)),
+            Answer::Silence => return (None, None),
+        };
+        *count += 1;
+        let due = |last: Instant| now.saturating_duration_since(last) >= DECLINES_EVERY;
+        let declined = declined.filter(|_| self.warned.is_none_or(due));
+        if declined.is_some() {
+            self.warned = Some(now);
+        }
+        (frame, declined)
+    }
+}
+
+/// An address of a vNIC, and what its subnet tells it.
+#[derive(Clone, Copy)]
+pub struct Served<'c> {
+    /// The address: the vNIC's first of the family in such a subnet.
+    pub address: IpAddr,
+    /// The subnet.
+    pub subnet: &'c SubnetConfig,
+    /// Its service.
+    pub dhcp: &'c DhcpConfig,
+}
+
+/// The address that a vNIC is told by DHCP, of a family.
+pub fn served<'c>(config: &'c Config, snapshot: &Snapshot, vnic: &Vnic, is_v4: bool) -> Option<Served<'c>> {
+    let vpc = snapshot.vpc(vnic.vpc)?;
+    vnic.vips.iter().filter(|vip| vip.is_ipv4() == is_v4).find_map(|&address| {
+        let holds =
+            |subnet: &&SubnetConfig| subnet.vpc.as_str() == vpc.name && subnet.prefix.contains(&address);
+        let subnet = config.subnets.iter().find(holds)?;
+        Some(Served { address, subnet, dhcp: subnet.dhcp.as_ref()? })
+    })
+}
+
+impl Switch {
+    /// What is known of vNICs that asked services.
+    pub fn services(&self) -> &ServicesControl {
+        &self.services
+    }
+
+    /// Answers what vNICs asked.
+    pub(super) fn tend_services(&mut self, now: Instant) {
+        for _ in 0..MOST_IN_A_TURN {
+            let Some(request) = self.pool.events.asked() else { return };
+            self.serve(&request, now);
+        }
+    }
+
+    fn serve(&mut self, request: &ServiceRequest, now: Instant) {
+        let snapshot = self.topology.snapshot().clone();
+        // Its index may be another vNIC's by now.
+        let Some(vnic) = snapshot.vnic(request.vnic).filter(|vnic| vnic.mac == request.mac) else { return };
+        let client = self.services.vnics.entry(vnic.index).or_default();
+        let answer = answer(&self.config, &snapshot, vnic, client, request);
+        let (frame, declined) = client.note(answer, now);
+        if let Some(addresses) = declined {
+            let list = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+            let text =
+                format!("vNIC {} declines {list}: it heard somebody else with that address", vnic.name);
+            tracing::warn!("{text}");
+            self.events.add("dhcp-declined", text, json!({ "vnic": vnic.name, "addresses": addresses }));
+        }
+        if let Some(frame) = frame {
+            self.deliver(vnic, &frame);
+        }
+    }
+
+    /// Sends a frame to a vNIC of this host.
+    fn deliver(&self, vnic: &Vnic, frame: &[u8]) {
+        let owner = self.ports.get(vnic.port).and_then(|port| port.tx_workers.first().copied());
+        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(frame)) else { return };
+        // What finds the mailbox full is lost; the client asks again.
+        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Deliver(vnic.index, packet));
+    }
+}
+
+fn answer(
+    config: &Config,
+    snapshot: &Snapshot,
+    vnic: &Vnic,
+    client: &Client,
+    request: &ServiceRequest,
+) -> Answer {
+    let Some(served) = served(config, snapshot, vnic, request.source.is_ipv4()) else {
+        return Answer::Silence;
+    };
+    let router_mac = snapshot.vpc(vnic.vpc).map(|vpc| vpc.router_mac).unwrap_or_default();
+    match (served.address, served.subnet.prefix, served.subnet.gateway) {
+        (IpAddr::V4(address), IpNet::V4(subnet), Some(IpAddr::V4(gateway))) => {
+            let facts = dhcp4::Facts {
+                mac: vnic.mac,
+                address,
+                subnet,
+                router: (router_mac, gateway),
+                mtu: vnic.mtu,
+                host_name: client.host_name.clone(),
+                dhcp: served.dhcp,
+            };
+            facts.answer(request.payload())
+        }
+        _ => Answer::Silence,
+    }
+}
