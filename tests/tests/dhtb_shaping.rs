@@ -46,9 +46,6 @@ fn hosts(qos: &str, [red_line, blue_line]: [&str; 2]) -> Hosts {
     let daemon = Daemon::start(&lab.host, &config);
     for tenant in [&red, &blue] {
         tenant.plug(&lab.host);
-        // Segment by segment: a super-frame is 13 ms of such a link, and with few of them in a queue a TCP does not fill its part
-        // to the percent (on veth and tap alike).
-        tenant.netns.run(&["ethtool", "-K", "eth0", "tso", "off"]);
     }
     Hosts { daemon, red, blue, red_far, blue_far, _lab: lab }
 }

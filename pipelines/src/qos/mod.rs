@@ -144,22 +144,42 @@ impl<T> Dhtb<T> {
         &mut self,
         leaf: Leaf,
         item: T,
-        Offer { bytes, tunnel, buffers, kind }: Offer,
-        OverRate { red, queues: limits }: OverRate,
+        offer: Offer,
+        OverRate { red, queues }: OverRate,
         now_ns: u64,
+    ) -> ShaperVerdict<T> {
+        match self.ask(leaf, &offer, red, now_ns) {
+            TokenDecision::Send => ShaperVerdict::Send(item),
+            TokenDecision::Mark => ShaperVerdict::Mark(item),
+            TokenDecision::Wait(wait) => self.keep(leaf, item, offer, queues, now_ns, wait),
+        }
+    }
+
+    /// Asks for the tokens of a packet that the token cache did not pay for. What has to wait is to be [kept](Self::keep), whole or
+    /// in pieces.
+    pub fn ask(&mut self, leaf: Leaf, offer: &Offer, red: &RedProfile, now_ns: u64) -> TokenDecision {
+        if self.queues.has(leaf) && offer.kind != TrafficKind::Notice {
+            return TokenDecision::Wait(0);
+        }
+        let n = Need { bytes: u64::from(offer.bytes), tunnel: u64::from(offer.tunnel) };
+        match self.caches.ask(&self.tree, leaf, n, offer.kind, red, Stamp::from_ns(now_ns)) {
+            TokenDecision::Wait(wait) => TokenDecision::Wait(self.look(wait)),
+            decision => decision,
+        }
+    }
+
+    /// Puts a packet into its class's queue, to be looked at in `wait` nanoseconds if it is the first.
+    pub fn keep(
+        &mut self,
+        leaf: Leaf,
+        item: T,
+        Offer { bytes, tunnel, buffers, kind }: Offer,
+        limits: QueueLimits,
+        now_ns: u64,
+        wait: u64,
     ) -> ShaperVerdict<T> {
         // What keeps connections alive is never dropped for want of room, up to its own rate.
         let room = if matches!(kind, TrafficKind::Control | TrafficKind::Notice) { 2 } else { 1 };
-        let wait = if self.queues.has(leaf) && kind != TrafficKind::Notice {
-            0
-        } else {
-            let n = Need { bytes: u64::from(bytes), tunnel: u64::from(tunnel) };
-            match self.caches.ask(&self.tree, leaf, n, kind, red, Stamp::from_ns(now_ns)) {
-                TokenDecision::Send => return ShaperVerdict::Send(item),
-                TokenDecision::Mark => return ShaperVerdict::Mark(item),
-                TokenDecision::Wait(wait) => self.look(wait),
-            }
-        };
         // TCP slows down by what it loses. RDMA does not: it has all the room that there is.
         let depth = self.queues.depth(leaf);
         let held = u64::from(depth.bytes.saturating_add(bytes));

@@ -2,20 +2,24 @@
 //! traffic waits.
 //!
 //! What goes from vNIC to vNIC on one host crosses no link and pays nothing. A super-frame pays for all that it becomes on the
-//! wire, at once: headers, tunnel and the wire's overhead of each piece. Where that is more than a bucket ever holds, it goes
-//! when the bucket is full, and the next ones wait for longer.
+//! wire, at once: headers, tunnel and the wire's overhead of each piece. Where there are no tokens for all of it, it is cut, and
+//! its pieces wait, and are dropped, one by one: a queue of whole ones would be full with a few of them, and a TCP that loses 64 KB
+//! at a time gets less than its part.
 
+use wire::parse::parse_into;
 use wire::roce::opcode::Operation;
 use wire::roce::{Bth, opcode};
-use wire::{Ecn, PacketBuf, View, Vni, udp};
+use wire::segment::SuperFrame;
+use wire::{Ecn, Headers, PacketBuf, View, Vni, udp};
 
+use super::forward::Origin;
 use super::outer::set_ecn;
 use super::{Cx, super_frame};
 use crate::burst::{Burst, Meta, NO_INDEX};
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::nft::{FlowVerdict, NONE, Nft};
-use crate::qos::{Class, Dhtb, Leaf, Offer, OverRate, ShaperVerdict, TrafficKind, Tree};
+use crate::qos::{Class, Dhtb, Leaf, Offer, OverRate, ShaperVerdict, TokenDecision, TrafficKind, Tree};
 use crate::vlt::{Hot, Place};
 
 /// A packet that waits for tokens.
@@ -80,7 +84,11 @@ fn pay<P: PacketBuf, const SUPER_FRAMES: bool>(
             None => ((packet.len() as u32 + red.overhead) * copies, tunnel),
         };
         if !dhtb.pays(leaf, bytes) {
-            over(cx, burst, i, dhtb, Charge { leaf, bytes, tunnel: tunnel * copies });
+            let charge = Charge { leaf, bytes, tunnel: tunnel * copies };
+            match frame.filter(|_| copies == 1) {
+                Some(frame) => super_frame_over(cx, burst, i, dhtb, charge, &frame),
+                None => over(cx, burst, i, dhtb, charge),
+            }
         }
     }
 }
@@ -188,6 +196,57 @@ fn over<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, i: usize, dhtb: &mut Dhtb<P
         dhtb.tree().count_drop(leaf);
         burst.drop(i, reason, cx.counters);
     }
+}
+
+/// A super-frame for which no tokens were at hand: it goes whole if there are some, and waits in pieces.
+#[inline(never)]
+fn super_frame_over<P: PacketBuf>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    dhtb: &mut Dhtb<Parked<P>>,
+    Charge { leaf, bytes, tunnel }: Charge,
+    frame: &SuperFrame,
+) {
+    let settings = &cx.snapshot.settings;
+    let whole = Offer { bytes, tunnel, buffers: 0, kind: TrafficKind::Tcp };
+    if !matches!(dhtb.ask(leaf, &whole, &settings.red, cx.now.ns), TokenDecision::Wait(_)) {
+        return;
+    }
+    let meta = burst.metas[i];
+    let Some(packet) = burst.take(i) else { return };
+    let pieces = frame.pieces() as u64;
+    let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
+    let (mut made, mut kept) = (0, 0);
+    for piece in frame.cut(&packet).map_while(|piece| piece) {
+        made += 1;
+        let offer = Offer {
+            bytes: piece.len() as u32 + settings.red.overhead,
+            tunnel: tunnel / pieces as u32,
+            buffers: piece.segments().count() as u32,
+            kind: TrafficKind::Tcp,
+        };
+        let mut headers = Headers::default();
+        // What was sound as a whole is so in pieces.
+        let parsed = parse_into(piece.head(), piece.len(), &mut headers);
+        let meta = Meta { headers: parsed.map_or(meta.headers, |()| headers), ..meta };
+        // The next look is at once: for one piece there may be tokens.
+        let parked = Parked::new(cx, piece, meta);
+        let reason = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, 0) {
+            ShaperVerdict::WorkerFull(_) => DropReason::SHAPER_FULL,
+            ShaperVerdict::ClassFull(_) => DropReason::TCP_SHAPED,
+            ShaperVerdict::Kept | ShaperVerdict::Send(_) | ShaperVerdict::Mark(_) => {
+                kept += 1;
+                continue;
+            }
+        };
+        dhtb.tree().count_drop(leaf);
+        super_frame::lost(cx, origin, reason, 1);
+    }
+    super_frame::lost(cx, origin, DropReason::NO_BUFFER, pieces - made);
+    cx.counters.copies.add(pieces - 1);
+    cx.counters.waited.add(kept);
+    cx.counters.waiting.set(u64::from(dhtb.waiting()));
 }
 
 /// Sets congestion experienced in a packet that listens to it.

@@ -158,7 +158,7 @@ pub(super) fn to_place<P: PacketBuf, S: Sink<P>>(
 }
 
 /// Counts pieces that came to nothing.
-fn lost(cx: &Cx, origin: Origin, reason: DropReason, pieces: u64) {
+pub(super) fn lost(cx: &Cx, origin: Origin, reason: DropReason, pieces: u64) {
     cx.counters.drop_many(reason, pieces);
     if origin.direction == Direction::Out {
         cx.counters.vnic(origin.vnic as usize).drops.add(pieces);

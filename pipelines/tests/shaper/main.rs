@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
+mod super_frames;
+
 use pipelines::Direction;
 use pipelines::Now;
 use pipelines::drops::DropReason;
