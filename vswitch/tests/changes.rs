@@ -124,6 +124,8 @@ fn a_change_is_one_snapshot_and_is_saved() {
         "route add green 0.0.0.0/0 next-hops 172.16.0.7=02:00:00:00:00:07,172.16.0.8=02:00:00:00:00:08",
         "route add green 10.0.0.0/24 vpc red",
         "route add green 10.3.0.128/25 blackhole",
+        "route set green 10.3.0.128/25 vtep 172.16.0.7 mac 02:00:00:00:00:07",
+        "route set green 10.5.0.0/16 blackhole",
         "route del green 10.9.0.0/16",
         "subnet add green 10.4.0.0/24 gateway 10.4.0.254",
         "subnet del green 10.4.0.0/24",

@@ -5,7 +5,7 @@
 
 use wire::{L3, PacketBuf, View, ipv4, ipv6};
 
-use super::icmp_error::{Complaint, Unreachable, complain};
+use super::icmp_error::{Complaint, complain, drop_and_tell};
 use super::neighbour::send_back;
 use super::tunnel::{self, OuterTos, Patch};
 use super::{Cx, bind, flood, reply, service, super_frame};
@@ -473,13 +473,7 @@ fn special<P: PacketBuf, S: Sink<P>>(
         FlowVerdict::Drop => {
             let reason =
                 DropReason::from_index(usize::from(action.reason)).unwrap_or(DropReason::NO_LOCATION);
-            // Of what is bridged, the router knows nothing.
-            match Unreachable::of(reason).filter(|_| burst.metas[i].key.routed()) {
-                Some(why) => {
-                    complain(cx, burst, i, Complaint::Unreachable(why, reason), None, limits, sink);
-                }
-                None => burst.drop(i, reason, cx.counters),
-            }
+            drop_and_tell(cx, burst, i, reason, limits, sink);
         }
         FlowVerdict::Flood => flood::run(cx, burst, i, action.entropy, sink),
         FlowVerdict::Router => router(cx, burst, i, sink),

@@ -105,6 +105,24 @@ const QUOTE_V6: usize = ipv6::MIN_MTU - 48;
 /// Longest layer 2 header: Ethernet and two tags.
 const MAX_L2: usize = 22;
 
+/// Drops a packet for a reason. Where the virtual router was to send it on, and the reason is one that routers tell of
+/// ([`Unreachable::of`]), its sender hears of it; of what is bridged, the router knows nothing.
+#[cold]
+#[inline(never)]
+pub(super) fn drop_and_tell<P: PacketBuf, S: Sink<P>>(
+    cx: &Cx,
+    burst: &mut Burst<P>,
+    i: usize,
+    reason: DropReason,
+    limits: &mut MissLimits,
+    sink: &mut S,
+) {
+    match Unreachable::of(reason).filter(|_| burst.metas[i].key.routed()) {
+        Some(why) => complain(cx, burst, i, Complaint::Unreachable(why, reason), None, limits, sink),
+        None => burst.drop(i, reason, cx.counters),
+    }
+}
+
 /// Drops a packet and tells its sender why, as often as the vNIC that it is about may cause errors: the one that sent it,
 /// or `receiver`, a vNIC of this host, of a packet out of a tunnel.
 #[cold]

@@ -31,15 +31,15 @@ pub(super) fn commands() -> Vec<Entry> {
             run: show_route,
         },
         Entry {
-            syntax: "route add <vpc:name> <to:prefix> vtep <vtep:ip> mac <mac:mac>",
-            help: "Add a route to a gateway behind a VTEP",
+            syntax: "route add|set <vpc:name> <to:prefix> vtep <vtep:ip> mac <mac:mac>",
+            help: "Add a route to a gateway behind a VTEP; set: or change the one there is",
             run: |shell, args| {
                 let gateway = GatewayConfig { vtep: args.get("vtep")?, mac: args.get("mac")? };
                 route_add(shell, args, RouteTargetConfig::Gateways(vec![gateway]))
             },
         },
         Entry {
-            syntax: "route add <vpc:name> <to:prefix> next-hops <next-hops:word>",
+            syntax: "route add|set <vpc:name> <to:prefix> next-hops <next-hops:word>",
             help: "Add a route to several gateways, which share the flows: vtep=mac, separated by commas",
             run: |shell, args| {
                 let gateways = gateways(&args.get::<String>("next-hops")?).ok_or_else(|| {
@@ -53,7 +53,7 @@ pub(super) fn commands() -> Vec<Entry> {
             },
         },
         Entry {
-            syntax: "route add <vpc:name> <to:prefix> vpc <peer:name>",
+            syntax: "route add|set <vpc:name> <to:prefix> vpc <peer:name>",
             help: "Add a route to the stations of another VPC",
             run: |shell, args| {
                 let target = RouteTargetConfig::Peer { vpc: args.get("peer")? };
@@ -61,7 +61,7 @@ pub(super) fn commands() -> Vec<Entry> {
             },
         },
         Entry {
-            syntax: "route add <vpc:name> <to:prefix> blackhole",
+            syntax: "route add|set <vpc:name> <to:prefix> blackhole",
             help: "Add a route that leads nowhere: packets are dropped, their senders told",
             run: |shell, args| route_add(shell, args, RouteTargetConfig::Blackhole),
         },
@@ -181,7 +181,12 @@ fn gateways(text: &str) -> Option<Vec<GatewayConfig>> {
 
 fn route_add(shell: &mut Shell, args: &Args, target: RouteTargetConfig) -> Result<Output, CommandError> {
     let (vpc, to): (Name, IpNet) = (args.get("vpc")?, args.get("to")?);
-    shell.switch.add_route(&vpc, VpcRoute { to, target })?;
+    let route = VpcRoute { to, target };
+    if args.has("set") {
+        shell.switch.set_route(&vpc, route)?;
+        return Ok(Output::message(format!("route to {to} of VPC {vpc} set")));
+    }
+    shell.switch.add_route(&vpc, route)?;
     Ok(Output::message(format!("route to {to} added to VPC {vpc}")))
 }
 

@@ -228,6 +228,20 @@ impl Switch {
         })
     }
 
+    /// Gives a VPC a route, in place of the one that it has with this prefix, if any.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn set_route(&mut self, vpc: &str, route: VpcRoute) -> Result<(), SwitchError> {
+        self.edit_vpc(vpc, |vpc| {
+            match vpc.routes.iter_mut().find(|other| other.to == route.to) {
+                Some(other) => *other = route,
+                None => vpc.routes.push(route),
+            }
+            Ok(())
+        })
+    }
+
     /// Removes a route of a VPC.
     ///
     /// # Errors
