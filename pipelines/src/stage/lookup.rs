@@ -1,6 +1,6 @@
 //! lookup: the burst against the NFT; what hits and is up to date goes on, the rest takes the slow path.
 //!
-//! So does one whose connection changed or changes ([`super::security`]), and a packet out of the tunnel whose VTEP is not the one behind which the flow's source is now.
+//! So does one whose connection changed or changes ([`crate::security`]), and a packet out of the tunnel whose VTEP is not the one behind which the flow's source is now.
 
 use super::{Cx, security};
 use crate::burst::Burst;
