@@ -61,12 +61,16 @@ pub struct Carried {
     /// waits.
     #[arg(long)]
     pub qos: bool,
+    /// Put vNICs into security groups, with a thousand groups of ten rules. Compare with `--peers no-groups`, and `--traffic udp`:
+    /// the frames of tcp have no handshake, without which the switch takes none for a connection.
+    #[arg(long)]
+    pub groups: bool,
 }
 
 impl Carried {
     /// A job for each case and number of flows.
     pub fn jobs(&self, works: impl IntoIterator<Item = Work>, flows: &[FlowCount]) -> Vec<Job> {
-        let Self { inner_bytes, traffic, qos } = *self;
+        let Self { inner_bytes, traffic, qos, groups } = *self;
         let job = |Work { case, tenants }, flows: &FlowCount| Job {
             case,
             tenants,
@@ -74,6 +78,7 @@ impl Carried {
             inner_bytes,
             traffic,
             qos,
+            groups,
         };
         works.into_iter().flat_map(|work| flows.iter().map(move |flows| job(work, flows))).collect()
     }

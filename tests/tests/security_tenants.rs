@@ -156,9 +156,9 @@ fn security_connections_outlive_a_restart_of_the_switch() {
     lab.daemon.process().signal("KILL");
     lab.daemon.process().wait(PATIENCE);
     lab.daemon.restart(&lab.lab.host);
-    lab.daemon.settled();
     std::thread::sleep(Duration::from_secs(1));
     assert!(stream.stop() > 0);
+    lab.daemon.settled();
     let Guarded { daemon, .. } = lab;
     daemon.stop();
 }

@@ -50,7 +50,7 @@ words!(Traffic, "traffic", "tcp, rocev2 (or roce), mixed, udp or udp-few", {
 });
 words!(Peer, "peer", Self::EXPECTED, {
     Testpmd = "testpmd", OvsExact = "ovs-exact", OvsWildcard = "ovs-wildcard", Udp = "udp", UdpFew = "udp-few",
-    NoQos = "no-qos", OneTenant = "one-tenant", Short = "short", Before = "before"
+    NoQos = "no-qos", NoGroups = "no-groups", OneTenant = "one-tenant", Short = "short", Before = "before"
 });
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +173,8 @@ pub enum Peer {
     UdpFew,
     /// This switch again, without rates: what the token buckets cost.
     NoQos,
+    /// This switch again, without security groups: what following connections costs.
+    NoGroups,
     /// This switch again, with one tenant on the trunk port: what the others cost.
     OneTenant,
     /// This switch again, with inner frames of 64 bytes: what longer ones cost.
@@ -188,6 +190,7 @@ impl Peer {
             Self::Udp => Job { traffic: Traffic::Udp, ..job.clone() },
             Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
             Self::NoQos => Job { qos: false, ..job.clone() },
+            Self::NoGroups => Job { groups: false, ..job.clone() },
             Self::Short => Job { inner_bytes: 64, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Before => job.clone(),
@@ -208,13 +211,20 @@ impl Peer {
     /// True when it is this switch itself, given something else to do.
     pub fn is_ourselves(self) -> bool {
         match self {
-            Self::Udp | Self::UdpFew | Self::NoQos | Self::OneTenant | Self::Short | Self::Before => true,
+            Self::Udp
+            | Self::UdpFew
+            | Self::NoQos
+            | Self::NoGroups
+            | Self::OneTenant
+            | Self::Short
+            | Self::Before => true,
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard => false,
         }
     }
 
     const EXPECTED: &str = "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames \
-                            (udp or udp-few), without rates (no-qos), with one tenant on the trunk (one-tenant), with \
+                            (udp or udp-few), without rates (no-qos), without security groups (no-groups), with one \
+                            tenant on the trunk (one-tenant), with \
                             frames of 64 bytes (short) or of another build (before)";
 
     /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
@@ -238,6 +248,8 @@ pub struct Job {
     pub traffic: Traffic,
     /// Whether this switch has rates at every level, so high that nothing waits.
     pub qos: bool,
+    /// Whether its vNICs are in security groups: with a thousand groups, and ten rules in each.
+    pub groups: bool,
 }
 
 impl Job {
@@ -256,7 +268,7 @@ impl Job {
     /// A job of one tenant with TCP in the shortest frames; tests say what is different.
     pub(crate) fn plain(case: Case, flows: &str) -> Self {
         let flows = flows.parse().unwrap();
-        Self { case, tenants: None, flows, inner_bytes: 64, traffic: Traffic::Tcp, qos: false }
+        Self { case, tenants: None, flows, inner_bytes: 64, traffic: Traffic::Tcp, qos: false, groups: false }
     }
 }
 
@@ -283,9 +295,17 @@ mod tests {
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
             assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
         }
-        for name in
-            ["testpmd", "ovs-exact", "ovs-wildcard", "udp", "udp-few", "no-qos", "one-tenant", "short"]
-        {
+        for name in [
+            "testpmd",
+            "ovs-exact",
+            "ovs-wildcard",
+            "udp",
+            "udp-few",
+            "no-qos",
+            "no-groups",
+            "one-tenant",
+            "short",
+        ] {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
         assert_eq!("roce".parse(), Ok(Traffic::Rocev2));

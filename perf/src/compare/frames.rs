@@ -257,7 +257,15 @@ mod tests {
     use super::*;
 
     fn job(case: Case, flows: &str, traffic: Traffic) -> Job {
-        Job { case, tenants: None, flows: flows.parse().unwrap(), inner_bytes: 64, traffic, qos: false }
+        Job {
+            case,
+            tenants: None,
+            flows: flows.parse().unwrap(),
+            inner_bytes: 64,
+            traffic,
+            qos: false,
+            groups: false,
+        }
     }
 
     #[test]

@@ -165,6 +165,50 @@ fn vnic_rates(job: &Job) -> String {
     format!("qos = {{ {whole}, rdma = {{ {class} }}, tcp = {{ {class} }} }}\n")
 }
 
+/// Room for a connection for each flow; empty without groups.
+fn connections(job: &Job) -> String {
+    if !job.groups {
+        return String::new();
+    }
+    let count = entries(job).max(262_144);
+    format!("[security]\nconnections = {count}\nconnections-per-vnic = {count}")
+}
+
+/// Security groups of a tenant, and rules of each.
+const GROUPS: (usize, usize) = (1000, 10);
+
+/// The groups of a tenant, who is in the first one. Its last rule lets in what the frames are.
+fn groups(job: &Job, tenant: Tenant) -> String {
+    if !job.groups {
+        return String::new();
+    }
+    // Of many tenants, one has them all.
+    let count = if tenant.0 == 0 { GROUPS.0 } else { 1 };
+    let name = |group: usize| format!("t{}-{group}", tenant.0);
+    let group = |number: usize| {
+        let rule = |n: usize| {
+            let peer = (number + n + 1) % count;
+            format!(
+                "{{ direction = \"in\", protocol = \"tcp\", ports = \"{n}\", group = \"{}\" }}",
+                name(peer)
+            )
+        };
+        let mut rules: Vec<String> = (1..GROUPS.1).map(rule).collect();
+        rules.push("{ direction = \"in\", prefix = \"0.0.0.0/0\" }".into());
+        format!(
+            "[[security-group]]\nname = \"{}\"\nvpc = \"tenant{}\"\nrules = [{}]\n",
+            name(number),
+            tenant.0,
+            rules.join(", ")
+        )
+    };
+    (0..count).map(group).collect()
+}
+
+fn membership(job: &Job, tenant: Tenant) -> String {
+    if job.groups { format!("security-groups = [\"t{}-0\"]\n", tenant.0) } else { String::new() }
+}
+
 /// Packets sent by a port, from `show port stats all`.
 fn sent_by(answer: &Value, name: &str) -> Option<u64> {
     let port = answer.as_array()?.iter().find(|port| port["name"] == name)?;
@@ -241,11 +285,13 @@ pub(crate) fn begin(job: &Job, head: &Head<'_>) -> Config {
     let nft = format!("entries = {}\nmiss-rate = 0", entries(job));
     let mut config = Config::new(&Head { nft: &nft, ..*head });
     config.section(&queue_pairs(job)).section(if job.qos { LINK_RATE } else { "" });
+    config.section(&connections(job));
     config
 }
 
 pub(crate) fn network(config: &mut Config, job: &Job, tenant: Tenant) {
     config.vpc(&format!("tenant{}", tenant.0), tenant.vni().get(), &vpc_rates(job));
+    config.section(&groups(job, tenant));
 }
 
 /// A vNIC of a tenant: its name and the value of its port, its addresses.
@@ -256,7 +302,7 @@ pub(crate) fn vnic(
     (name, port): (&str, &str),
     (mac, vips): (MacAddr, &[Ipv4Addr]),
 ) {
-    let (vpc, more) = (format!("tenant{}", tenant.0), vnic_rates(job));
+    let (vpc, more) = (format!("tenant{}", tenant.0), vnic_rates(job) + &membership(job, tenant));
     config.vnic(&VnicLines { name, vpc: &vpc, mac, vips, mtu: 1450, port, more: &more });
 }
 
@@ -313,8 +359,15 @@ mod tests {
     }
 
     fn text_for(case: Case, qos: bool, tenants: Option<u32>) -> String {
-        let job =
-            Job { case, tenants, flows: "1k".parse().unwrap(), inner_bytes: 64, traffic: Traffic::Tcp, qos };
+        let job = Job {
+            case,
+            tenants,
+            flows: "1k".parse().unwrap(),
+            inner_bytes: 64,
+            traffic: Traffic::Tcp,
+            qos,
+            groups: false,
+        };
         let setup = SwitchSetup {
             job: &job,
             source: FrameSource::Endless("in.pcap".into()),

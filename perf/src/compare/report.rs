@@ -41,6 +41,9 @@ pub struct CompareRow {
     /// Whether we had rates; said only if so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub qos: bool,
+    /// Whether our vNICs were in security groups; said only if so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub groups: bool,
     /// The peer, as on the command line.
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
@@ -87,6 +90,7 @@ impl CompareRow {
             inner_bytes: job.inner_bytes,
             traffic: job.traffic.to_string(),
             qos: job.qos,
+            groups: job.groups,
             peer: peer.to_string(),
             ours_mpps: median(&each(&|pair| Some(pair.ours?.mpps()))),
             peer_mpps: median(&each(&|pair| Some(pair.peer.mpps())))?,

@@ -131,7 +131,15 @@ mod tests {
     use super::*;
 
     fn job(case: Case, tenants: Option<u32>, traffic: Traffic) -> Job {
-        Job { case, tenants, flows: "1k".parse().unwrap(), inner_bytes: 200, traffic, qos: false }
+        Job {
+            case,
+            tenants,
+            flows: "1k".parse().unwrap(),
+            inner_bytes: 200,
+            traffic,
+            qos: false,
+            groups: false,
+        }
     }
 
     /// What a switch should make of the frames.

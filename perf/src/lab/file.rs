@@ -250,7 +250,15 @@ impl LabRun {
             for (&traffic, &case) in traffic.iter().flat_map(|one| cases.iter().map(move |case| (one, case)))
             {
                 let qos = self.qos;
-                let job = |flows: FlowCount| Job { case, tenants: None, flows, inner_bytes, traffic, qos };
+                let job = |flows: FlowCount| Job {
+                    case,
+                    tenants: None,
+                    flows,
+                    inner_bytes,
+                    traffic,
+                    qos,
+                    groups: false,
+                };
                 jobs.extend(flows.iter().cloned().map(job));
             }
         }
