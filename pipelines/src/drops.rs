@@ -42,12 +42,6 @@ drop_reasons! {
     GUARD_VIP = "guard-vip",
     /// A router advertisement or a redirect of a vNIC: the virtual router alone routes (RFC 6105).
     GUARD_RA = "guard-ra",
-    /// No rule of the sender's security groups allows it.
-    SECURITY_OUT = "security-out",
-    /// No rule of the receiver's security groups allows it, and it belongs to no connection.
-    SECURITY_IN = "security-in",
-    /// The vNIC has as many connections as it may, or the connection table is full.
-    CONNECTION_LIMIT = "connection-limit",
     /// A DHCP reply of a vNIC, or a DHCP request for another hardware address than the vNIC's, in a VPC with services.
     GUARD_DHCP = "guard-dhcp",
     /// Neighbour discovery that its receiver must discard: unsound (RFC 4861 section 7.1), with a fragment header
@@ -165,6 +159,12 @@ drop_reasons! {
     OUTER_OPTIONS = "outer-options",
     /// A route of the VPC leads nowhere.
     BLACKHOLE = "blackhole",
+    /// No rule of the sender's security groups allows it.
+    SECURITY_OUT = "security-out",
+    /// No rule of the receiver's security groups allows it, and it belongs to no connection.
+    SECURITY_IN = "security-in",
+    /// The vNIC has as many connections as it may, or the connection table is full.
+    CONNECTION_LIMIT = "connection-limit",
 }
 
 impl DropReason {

@@ -41,15 +41,56 @@ struct Kind {
     frame: fn(u32) -> Vec<u8>,
     /// A packet is a new flow, a new queue pair.
     news: (bool, bool),
+    /// Both ends are in security groups.
+    grouped: bool,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind { name: "tcp, vNIC to vNIC", port: 1, frame: |n| tcp(LOCAL[0], LOCAL[1], n), news: (true, false) },
-    Kind { name: "tcp, into the tunnel", port: 1, frame: |n| tcp(LOCAL[0], REMOTE, n), news: (true, false) },
-    Kind { name: "tcp, out of the tunnel", port: UPLINK, frame: from_tunnel, news: (true, false) },
-    Kind { name: "rc, new pair, known addresses", port: 1, frame: |n| rc(REMOTE, n), news: (false, true) },
-    Kind { name: "rc, new pair, new address", port: 1, frame: |n| rc(far(n), n), news: (true, true) },
+const KINDS: [Kind; 8] = [
+    Kind {
+        name: "tcp, vNIC to vNIC",
+        port: 1,
+        frame: |n| tcp(LOCAL[0], LOCAL[1], n),
+        news: (true, false),
+        grouped: false,
+    },
+    Kind {
+        name: "tcp, into the tunnel",
+        port: 1,
+        frame: |n| tcp(LOCAL[0], REMOTE, n),
+        news: (true, false),
+        grouped: false,
+    },
+    Kind {
+        name: "tcp, out of the tunnel",
+        port: UPLINK,
+        frame: from_tunnel,
+        news: (true, false),
+        grouped: false,
+    },
+    Kind {
+        name: "rc, new pair, known addresses",
+        port: 1,
+        frame: |n| rc(REMOTE, n),
+        news: (false, true),
+        grouped: false,
+    },
+    Kind {
+        name: "rc, new pair, new address",
+        port: 1,
+        frame: |n| rc(far(n), n),
+        news: (true, true),
+        grouped: false,
+    },
+    grouped("groups: udp, vNIC to vNIC", 1, |n| udp(LOCAL[0], LOCAL[1], n)),
+    grouped("groups: udp, into the tunnel", 1, |n| udp(LOCAL[0], REMOTE, n)),
+    grouped("groups: udp, out of the tunnel", UPLINK, |n| out_of_tunnel(n, &udp(REMOTE, LOCAL[0], n))),
 ];
+
+/// New flows that are new connections of vNICs in security groups, in all a thousand groups of ten rules. UDP, which is known
+/// from its first packet on.
+const fn grouped(name: &'static str, port: PortIndex, frame: fn(u32) -> Vec<u8>) -> Kind {
+    Kind { name, port, frame, news: (true, false), grouped: true }
+}
 
 /// How long packets of a kind took.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -128,6 +169,9 @@ impl Kind {
         let Reading { hertz, own } = reading;
         let mut world =
             world::world().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
+        if self.grouped {
+            world::join_groups(&mut world);
+        }
         let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 5_000_000_000, own };
         bench.pass(&mut world, self, 0..WARM)?;
         let before = NewCounts::of(&world);
@@ -263,8 +307,16 @@ fn tcp(from: Station, to: Station, n: u32) -> Vec<u8> {
 }
 
 fn from_tunnel(n: u32) -> Vec<u8> {
-    let inner = tcp(REMOTE, LOCAL[0], n);
-    Path::v4(world::vteps()[1], world::vteps()[0]).vxlan(0xc000 | n as u16, world::vni(), &inner)
+    out_of_tunnel(n, &tcp(REMOTE, LOCAL[0], n))
+}
+
+fn udp(from: Station, to: Station, n: u32) -> Vec<u8> {
+    let n = scattered(n);
+    Path::v4(from, to).udp(1024 + (n & 0xfff) as u16, 5000 + (n >> 12) as u16, &[])
+}
+
+fn out_of_tunnel(n: u32, inner: &[u8]) -> Vec<u8> {
+    Path::v4(world::vteps()[1], world::vteps()[0]).vxlan(0xc000 | n as u16, world::vni(), inner)
 }
 
 /// The station at the `n`-th address behind the router.
