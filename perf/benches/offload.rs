@@ -99,7 +99,7 @@ impl<D: Device> World<D> {
     fn sync(&mut self) -> Duration {
         self.tick += 1;
         let Self { snapshot, tree, ports, options, device, manager, selectors, tick } = self;
-        let tables = Tables { snapshot, tree, ports, options };
+        let tables = Tables { snapshot, tree, ports, connections: None, options };
         let sample = |selector: &FlowSelector| FlowSample {
             selector: *selector,
             packets: *tick * 1000,

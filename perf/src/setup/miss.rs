@@ -172,7 +172,8 @@ impl Kind {
         if self.grouped {
             world::join_groups(&mut world);
         }
-        let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 5_000_000_000, own };
+        // All packets come before connections are noted to be in use again.
+        let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 6_400_000_000, own };
         bench.pass(&mut world, self, 0..WARM)?;
         let before = NewCounts::of(&world);
         let miss = bench.pass(&mut world, self, WARM..WARM + flows)?;

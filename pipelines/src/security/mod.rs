@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub use policy::{Policy, RuleSet};
 
+use crate::connections::{ConnectionKey, Connections};
 use crate::flow_key::{FlowKey, Scope};
 use crate::snapshot::{Prefix, Snapshot};
 use crate::{Direction, reverse_path};
@@ -133,36 +134,46 @@ pub fn groups_at(snapshot: &Snapshot, vpc: u32, address: IpAddr) -> &[u32] {
     location.map_or(&[], |location| snapshot.security.groups(location.groups))
 }
 
+/// The queue pairs of a vNIC's VPC with a peer, as rules see them.
+fn queue_pairs_with(snapshot: &Snapshot, vpc: u32, peer: IpAddr) -> Subject<'_> {
+    let peer_groups = groups_at(snapshot, vpc, peer);
+    Subject { peer: Some(peer), peer_groups, proto: wire::protocol::UDP, port: 0, rdma: true }
+}
+
 /// True when the rules of a vNIC let it have queue pairs with a peer, whoever opens them.
 pub fn may_have_queue_pairs(snapshot: &Snapshot, vnic: u32, peer: IpAddr) -> bool {
-    let Some((row, policy)) =
-        snapshot.vnic(vnic).map(|vnic| (vnic, snapshot.security.policy(vnic.group_set)))
-    else {
-        return true;
-    };
-    let subject = Subject {
-        peer: Some(peer),
-        peer_groups: groups_at(snapshot, row.vpc, peer),
-        proto: wire::protocol::UDP,
-        port: 0,
-        rdma: true,
-    };
-    policy.is_none_or(|policy| {
+    let row = snapshot.row(vnic);
+    snapshot.security.policy(row.group_set).is_none_or(|policy| {
+        let subject = queue_pairs_with(snapshot, row.vpc, peer);
         [Direction::In, Direction::Out].into_iter().any(|direction| policy.of(direction).allows(&subject))
     })
 }
 
-/// True for a flow that hardware may carry: no end on this host is in a group, or it is of queue pairs that the rules of
-/// those ends allow. Of all others software follows the connections.
-pub fn leaves_to_hardware(snapshot: &Snapshot, key: &FlowKey, receiver: Option<u32>) -> bool {
+/// True for a flow that hardware may carry: no end on this host is in a group, or it is of queue pairs that rules admitted for
+/// those ends, and do now. Of all others software follows the connections.
+pub fn leaves_to_hardware(
+    snapshot: &Snapshot,
+    connections: Option<&Connections>,
+    key: &FlowKey,
+    receiver: Option<u32>,
+) -> bool {
     let Some(ip) = key.addresses() else { return true };
-    let sender = match key.scope() {
-        Scope::Vnic(vnic) => Some((vnic, ip.destination)),
-        Scope::Vpc(_) => None,
+    let admitted = |vnic: u32, out: bool| {
+        let row = snapshot.row(vnic);
+        let peer = if out { ip.destination } else { ip.source };
+        let Some(policy) = snapshot.security.policy(row.group_set) else { return true };
+        let known = ConnectionKey::of(vnic, key, out).zip(connections).filter(|_| key.class() != 0);
+        let known = known.and_then(|(key, connections)| connections.find(&key));
+        known.is_some_and(|(_, state)| {
+            let direction = if state.is_out() { Direction::Out } else { Direction::In };
+            !state.is_over() && policy.of(direction).allows(&queue_pairs_with(snapshot, row.vpc, peer))
+        })
     };
-    let ends = sender.into_iter().chain(receiver.map(|vnic| (vnic, ip.source)));
-    let mut grouped = ends.filter(|(vnic, _)| snapshot.row(*vnic).group_set != 0);
-    grouped.all(|(vnic, peer)| key.class() != 0 && may_have_queue_pairs(snapshot, vnic, peer))
+    let sends = match key.scope() {
+        Scope::Vnic(vnic) => admitted(vnic, true),
+        Scope::Vpc(_) => true,
+    };
+    sends && receiver.is_none_or(|vnic| admitted(vnic, false))
 }
 
 #[cfg(test)]

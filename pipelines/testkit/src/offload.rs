@@ -28,7 +28,7 @@ pub const fn dpdk(port: PortIndex) -> u16 {
 /// What a translation reads.
 fn tables<'a>(world: &'a World, ports: &'a [Option<u16>], options: &'a TranslateOptions) -> Tables<'a> {
     let tree = world.worker.overlay.dhtb().tree();
-    Tables { snapshot: &world.snapshot, tree, ports, options }
+    Tables { snapshot: &world.snapshot, tree, ports, connections: Some(&world.shared.connections), options }
 }
 
 impl Host {

@@ -265,6 +265,31 @@ fn security_a_reply_finds_its_connection_on_another_worker() {
 }
 
 #[test]
+fn security_hardware_gets_queue_pairs_that_rules_admit_and_no_longer() {
+    use pipelines::security::leaves_to_hardware;
+    let back = v4(R, A);
+    let mut world = plain();
+    let open = [from_anyone(Traffic::Rdma), from_anyone(Traffic::Tcp(80, 80))];
+    secure(&mut world, &[group(&open)], &[(A, &[0])]);
+    let write = Bth::new(opcode::RC_WRITE_ONLY, Qpn::truncated(5), Psn::truncated(1));
+    let key_of = |world: &mut World, frame: Vec<u8>| {
+        world.pass(UPLINK, &inward(frame));
+        world.worker.burst.metas[0].key
+    };
+    let rdma = key_of(&mut world, back.roce(3000, write, &[0; 20]));
+    let tcp = key_of(&mut world, back.tcp(5, 80, SYN, b""));
+    let goes = |world: &World, key| {
+        leaves_to_hardware(&world.snapshot, Some(&world.shared.connections), key, Some(0))
+    };
+    assert!(goes(&world, &rdma) && !goes(&world, &tcp));
+    // What the vNIC may still open itself does not keep in hardware what its peer has opened.
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    assert!(!goes(&world, &rdma));
+    assert!(!leaves_to_hardware(&world.snapshot, None, &rdma, Some(0)));
+    assert!(leaves_to_hardware(&world.snapshot, None, &rdma, Some(1)), "B is in no group");
+}
+
+#[test]
 fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow() {
     let (out, back) = (v4(A, R), v4(R, A));
     let mut world = plain();

@@ -181,7 +181,8 @@ pub fn chains(from: u16, to: u16) -> Result<Vec<SampleChain>, String> {
         let place = |port| Some(if port == source { from } else { to });
         let ports: Vec<_> = (0..PORTS.len() as PortIndex).map(place).collect();
         let scope = if flow.tunnelled { Scope::Vpc(vpc) } else { Scope::Vnic(vnic) };
-        let tables = Tables { snapshot: &snapshot, tree: &tree, ports: &ports, options: &options };
+        let tables =
+            Tables { snapshot: &snapshot, tree: &tree, ports: &ports, connections: None, options: &options };
         let selector = FlowSelector {
             key: key(&flow.frame, scope, snapshot.settings.rdma_port)?,
             qpn: flow.pair.then_some(QUEUE_PAIR),

@@ -69,7 +69,7 @@ pub struct ArrivalTunnel {
 
 /// Asks the tables where packets with a key and a UDP or TCP source port go, and checks what hardware would do otherwise.
 pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<ResolvedFlow, OffloadRefusal> {
-    let Tables { snapshot, tree, .. } = tables;
+    let Tables { snapshot, tree, connections, .. } = tables;
     let source = key.addresses().ok_or(OffloadRefusal::Protocol)?.source;
     // The second VLAN id of a key is in the upper bits of its last word.
     if key.words()[6] >> 48 != 0 {
@@ -87,7 +87,7 @@ pub(super) fn find(tables: &Tables, key: &FlowKey, source_port: u16) -> Result<R
         Place::Local { vnic } => Some(vnic),
         Place::Remote(_) | Place::Empty => None,
     };
-    if !snapshot.security.is_off() && !security::leaves_to_hardware(snapshot, key, receiver) {
+    if !snapshot.security.is_off() && !security::leaves_to_hardware(snapshot, *connections, key, receiver) {
         return Err(OffloadRefusal::SecurityGroup);
     }
     let to_tunnel = key.proto() == protocol::UDP && key.ports().destination == snapshot.settings.vxlan_port;

@@ -39,6 +39,7 @@ pub use shared::meter;
 use wire::{Dscp, MacAddr, Qpn, protocol};
 
 use super::arrival::{FlowOrigin, flow_of};
+use crate::connections::Connections;
 use crate::direction::Direction;
 use crate::flow_key::{FlowKey, outer_source_port};
 use crate::qos::Tree;
@@ -129,6 +130,8 @@ pub struct Tables<'a> {
     pub tree: &'a Tree,
     /// DPDK port ids of ports that are on the e-switch.
     pub ports: &'a [Option<u16>],
+    /// Connections of vNICs in security groups; without them no flow of such a vNIC is for hardware.
+    pub connections: Option<&'a Connections>,
     /// What the config says of offload.
     pub options: &'a TranslateOptions,
 }

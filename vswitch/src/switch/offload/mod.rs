@@ -188,7 +188,10 @@ impl OffloadControl {
     /// After a change of policy, topology, locations or limits.
     pub fn follow(&mut self, pool: &Pool, snapshot: &Snapshot) {
         let Self { manager, holder: Some(device), ports, options, .. } = self else { return };
-        manager.follow(device, &Tables { snapshot, tree: &pool.tree, ports, options });
+        manager.follow(
+            device,
+            &Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options },
+        );
     }
 
     /// One turn.
@@ -231,7 +234,8 @@ impl OffloadControl {
         };
         let arrivals = ArrivalSource { simulated: gap.as_ref(), idle: &device.idle() };
         let Self { manager, ports, options, config, watch, .. } = self;
-        let tables = Tables { snapshot, tree: &pool.tree, ports, options };
+        let tables =
+            Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
         let left = manager.withdraw_all(device, |selector| !is_admitted(pool, selector), Why::NotAdmitted);
         let barrier = config.barrier;
         let quiet = |selector: &FlowSelector| {
@@ -260,7 +264,8 @@ impl OffloadControl {
         let Holder::Simulated(gap) = &*device else { return };
         let gap = gap.clone();
         let Self { manager, ports, options, config, watch, .. } = self;
-        let tables = Tables { snapshot, tree: &pool.tree, ports, options };
+        let tables =
+            Tables { snapshot, tree: &pool.tree, ports, connections: Some(&pool.connections), options };
         let arrivals = ArrivalSource { simulated: Some(&gap), idle: &HashSet::new() };
         let quiet = |selector: &FlowSelector| {
             let count = quiet(pool, &tables, &arrivals, config.barrier, selector)?;
