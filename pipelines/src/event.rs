@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use wire::cm::CmMessage;
@@ -104,6 +104,9 @@ pub struct Events {
     floating_of: Arc<[AtomicU8]>,
     /// What vNICs ask services of their VPCs.
     asked: Arc<ArrayQueue<ServiceRequest>>,
+    /// vNICs that look for a router, each once: who asks often waits in one place only.
+    solicited: Arc<ArrayQueue<u32>>,
+    soliciting: Arc<[AtomicBool]>,
 }
 
 /// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
@@ -116,8 +119,19 @@ impl Events {
         let wished = (0..vnics).map(|_| AtomicU64::new(0)).collect();
         let floating_of = (0..vnics).map(|_| AtomicU8::new(0)).collect();
         let floating = Arc::new(ArrayQueue::new(MOST_FLOATING.0));
+        let solicited = Arc::new(ArrayQueue::new(vnics.max(1)));
+        let soliciting = (0..vnics).map(|_| AtomicBool::new(false)).collect();
         let asked = Arc::new(ArrayQueue::new(capacity.min(MOST_WAITING)));
-        Self { queue: queue(), messages: [queue(), queue()], wished, floating, floating_of, asked }
+        Self {
+            queue: queue(),
+            messages: [queue(), queue()],
+            wished,
+            floating,
+            floating_of,
+            asked,
+            solicited,
+            soliciting,
+        }
     }
 
     /// Tells control, or forgets the event when the queue is full.
@@ -177,6 +191,24 @@ impl Events {
     /// The name under which it is dropped when as many wait as may.
     pub fn ask(&self, request: ServiceRequest) -> Result<(), DropReason> {
         self.asked.push(request).map_err(|_| DropReason::SERVICE_QUEUE_FULL)
+    }
+
+    /// Tells control that a vNIC looks for a router.
+    pub fn solicit(&self, vnic: u32) {
+        if let Some(soliciting) = self.soliciting.get(vnic as usize)
+            && !soliciting.swap(true, Ordering::Relaxed)
+        {
+            let _ = self.solicited.push(vnic);
+        }
+    }
+
+    /// The vNIC that has waited for a router for longest.
+    pub fn solicited(&self) -> Option<u32> {
+        let vnic = self.solicited.pop()?;
+        if let Some(soliciting) = self.soliciting.get(vnic as usize) {
+            soliciting.store(false, Ordering::Relaxed);
+        }
+        Some(vnic)
     }
 
     /// The oldest question to a service.

@@ -192,3 +192,43 @@ fn services_storms_cost_their_sender_only() {
     drop(client);
     daemon.stop();
 }
+
+/// What the kernel makes of router advertisements, and `dhclient` of DHCPv6.
+#[test]
+fn services_ipv6_comes_up_by_advertisements_and_dhcpv6() {
+    let lab = Lab::new(Family::V4);
+    let red = bare_tenant(&lab, "red", pair::MACS[0], &["fd00:1::1/64"]);
+    red.netns.sysctl(&["net.ipv6.conf.eth0.accept_ra=2", "net.ipv6.conf.eth0.router_solicitations=3"]);
+    let subnet = "[[subnet]]\nvpc = \"red\"\nprefix = \"fd00:1::/64\"\n\
+                  dhcp = { lease = \"20s\", dns = [\"fd00:1::35\"], domain = \"red.example\" }\nra = {}\n";
+    let config = [lab.uplink(""), vpc("red", pair::VNIS[0], &[], ""), subnet.to_owned(), veth(&red)];
+    let daemon = Daemon::start(&lab.host, &config.concat());
+    // Asked for, by a host whose link comes up.
+    red.netns.ip("link set eth0 down");
+    red.netns.ip("link set eth0 up");
+    let router = "default via fe80::5eff:fe00:64";
+    wait_for("a default route", LIMIT, || has(&red, "-6 route show", router).then_some(()));
+    let routes = red.netns.ip("-6 route show");
+    assert!(routes.contains("fd00:1::/64 dev eth0 proto kernel"), "the prefix is on the link: {routes}");
+    let mtu = red.netns.run(&["cat", "/proc/sys/net/ipv6/conf/eth0/mtu"]);
+    assert_eq!(mtu.trim(), TENANT_MTU.to_string());
+    // Nobody made itself an address.
+    let addresses = red.netns.ip("-6 addr show dev eth0");
+    assert!(!addresses.contains("fd00:1:"), "{addresses}");
+    let clients = Clients::of(&red.netns);
+    let client = clients.dhclient("-6", &[]);
+    wait_for("the address to come up", LIMIT, || {
+        has(&red, "-6 addr show dev eth0", "fd00:1::1/").then_some(())
+    });
+    assert!(
+        clients.text("etc/resolv.conf").contains("nameserver fd00:1::35"),
+        "{}",
+        clients.text("etc/resolv.conf")
+    );
+    wait_for("a renewal", LIMIT, || (count(&daemon, "red", "given") >= 2).then_some(()));
+    traffic::ping(&red.netns, "fe80::5eff:fe00:64%eth0", 56, 3);
+    assert!(count(&daemon, "red", "advertised") >= 1);
+    assert_eq!(count(&daemon, "red", "refused"), 0);
+    drop(client);
+    daemon.stop();
+}

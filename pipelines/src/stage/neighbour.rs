@@ -154,6 +154,11 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
         NeighbourMessage::Route(source) if is_of_a_station(cx, meta, vpc, source) => {
             NeighbourOutcome::Drop(DropReason::GUARD_RA)
         }
+        NeighbourMessage::Routers(asker) if service::has_router_for(cx, meta, asker.address) => {
+            cx.counters.service_requests.add(1);
+            cx.events.solicit(meta.vnic);
+            NeighbourOutcome::Consume
+        }
         NeighbourMessage::Routers(_) | NeighbourMessage::Route(_) if vpc.flood => NeighbourOutcome::Flood,
         NeighbourMessage::Routers(_) | NeighbourMessage::Route(_) | NeighbourMessage::Other => {
             NeighbourOutcome::Drop(DropReason::BUM)

@@ -14,7 +14,7 @@ use crate::drops::DropReason;
 use crate::flow_key::FlowAddresses;
 use crate::miss::MissLimits;
 use crate::service::{self, ServiceRequest};
-use crate::snapshot::{NO_PORT, Snapshot, mac_from};
+use crate::snapshot::{NO_PORT, Services, Snapshot, mac_from};
 
 /// True for a packet by which a vNIC may ask for an address before it has one: without a source, or from a link-local one that
 /// nobody has.
@@ -32,6 +32,12 @@ pub(super) fn asks_for_address(cx: &Cx, head: &[u8], meta: &Meta) -> bool {
         IpAddr::V6(address) => address.is_unicast_link_local() && !cx.snapshot.is_held(vpc, source),
     };
     nobodys && service::asks_all_servers(cx.snapshot, meta.vnic, destination, headers.dport)
+}
+
+/// True when a vNIC that looks for a router from an address is told of the virtual one.
+#[cold]
+pub(super) fn has_router_for(cx: &Cx, meta: &Meta, address: IpAddr) -> bool {
+    cx.snapshot.serves(meta.vnic, Services::ADVERTISEMENTS, address)
 }
 
 /// Takes a question in.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pipelines::snapshot::Services;
 use wire::build::Path;
+use wire::build::router::router_solicitation;
 use wire::{MacAddr, dhcp, dhcpv6, ipv6, udp};
 
 use testkit::*;
@@ -219,4 +220,30 @@ fn services_drop_by_name_what_control_has_no_time_for() {
         world.expect(1, &questions, &expected);
         world.now = pipelines::Now::from_ns(world.now.ns + 1_000_000_000);
     }
+}
+
+#[test]
+fn services_hear_who_looks_for_a_router() {
+    let mut world = plain();
+    let own = (A.mac, A.mac.link_local());
+    let question = [router_solicitation(own)];
+    world.expect(1, &question, &[("bum-disabled", 1)]);
+    assert_eq!(world.shared.events.solicited(), None);
+    let mut subnets = world.vpc(0).subnets().to_vec();
+    subnets[2].services = Services::ADVERTISEMENTS;
+    world.vpc(0).set_subnets(subnets);
+    world.snapshot.touch_vpc(0);
+    let heard = [("consumed", 1), ("service-requests", 1)];
+    world.expect(1, &question, &heard);
+    // Before it has an address at all, and as often as it likes: it waits once.
+    world.expect(1, &[router_solicitation((A.mac, Ipv6Addr::UNSPECIFIED))], &heard);
+    world.expect(2, &[router_solicitation((B.mac, B.mac.link_local()))], &heard);
+    let solicited: Vec<u32> = std::iter::from_fn(|| world.shared.events.solicited()).collect();
+    assert_eq!(solicited, [0, 1]);
+    world.expect(1, &question, &heard);
+    assert_eq!(world.shared.events.solicited(), Some(0));
+    // For another, with a wrong hop limit, and from where no such subnet is.
+    world.expect(1, &[router_solicitation((A.mac, B.mac.link_local()))], &[("guard-vip", 1)]);
+    world.expect(3, &[router_solicitation((C.mac, C.mac.link_local()))], &[("bum-disabled", 1)]);
+    assert_eq!(world.shared.events.solicited(), None);
 }

@@ -6,6 +6,7 @@
 
 pub mod control;
 mod reject;
+pub mod router;
 
 pub use reject::{MAX_REJECT_LEN, Reject, cm_reject, cm_reject_in_place};
 

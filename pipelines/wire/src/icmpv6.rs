@@ -65,6 +65,8 @@ pub mod option {
     pub const PREFIX_INFORMATION: u8 = 3;
     /// MTU of the link.
     pub const MTU: u8 = 5;
+    /// Name servers (RFC 8106 section 5.1).
+    pub const RDNSS: u8 = 25;
 }
 
 /// The first eight bytes of every message (RFC 4443 section 2.1).

@@ -58,7 +58,7 @@ pub use qos::{BothWays, LimitsConfig, LinkConfig, Percent, QosConfig, VnicQos};
 pub use rcft::{QuotaConfig, RcftConfig, Refuse, Share};
 pub use routes::{GatewayConfig, RouteTargetConfig, VpcRoute};
 pub use security::{Access, RulePeer, SecurityConfig, SecurityGroupConfig, SecurityRule};
-pub use services::{DhcpConfig, DhcpRoute, DomainName};
+pub use services::{DhcpConfig, DhcpRoute, DomainName, RaConfig};
 pub use units::{BitRate, ByteSize};
 
 /// Most ports of a switch. Of those that are devices of DPDK there are fewer: as many as it was built for (`RTE_MAX_ETHPORTS`, 32 in

@@ -17,7 +17,7 @@ use super::port_spec::PortSpec;
 use super::qos::{BothWays, VnicQos, is_default};
 use super::rcft::{QuotaConfig, RcftConfig, Refuse};
 use super::routes::VpcRoute;
-use super::services::{DhcpConfig, DomainName};
+use super::services::{DhcpConfig, DomainName, RaConfig};
 
 /// What becomes of uplink traffic that is not for the VTEP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,6 +185,9 @@ pub struct SubnetConfig {
     /// What its vNICs are told by DHCP; absent: nobody answers.
     #[serde(default)]
     pub dhcp: Option<DhcpConfig>,
+    /// What its vNICs are told by router advertisements; absent: nothing.
+    #[serde(default)]
+    pub ra: Option<RaConfig>,
 }
 
 /// `[[trunk]]`: a port whose VLANs are vNICs.

@@ -1,4 +1,4 @@
-//! What the virtual router of a subnet tells its vNICs: `[[subnet]] dhcp`, and names of hosts and domains.
+//! What the virtual router of a subnet tells its vNICs: `[[subnet]] dhcp` and `ra`, and names of hosts and domains.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -87,6 +87,30 @@ pub struct DhcpConfig {
     pub routes: Vec<DhcpRoute>,
 }
 
+/// `[[subnet]] ra`: router advertisements in a subnet of IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RaConfig {
+    /// How long the virtual router is a default router after each; zero: it is none.
+    #[serde(default = "half_an_hour", with = "units::duration")]
+    pub lifetime: Duration,
+    /// Name servers (RFC 8106); none: those of DHCP.
+    #[serde(default, deserialize_with = "fields::list")]
+    pub dns: Vec<IpAddr>,
+}
+
+impl RaConfig {
+    /// The shortest lifetime but zero, which is the longest time between two advertisements, and the longest one (RFC 4861 section
+    /// 6.2.1).
+    pub const LIFETIMES: [Duration; 2] = [Duration::from_secs(600), Duration::from_secs(9000)];
+}
+
+impl Default for RaConfig {
+    fn default() -> Self {
+        Self { lifetime: half_an_hour(), dns: Vec::new() }
+    }
+}
+
 /// A route that vNICs are told (RFC 3442).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -120,6 +144,10 @@ impl Default for DhcpConfig {
     fn default() -> Self {
         Self { lease: one_hour(), dns: Vec::new(), domain: None, mtu: None, routes: Vec::new() }
     }
+}
+
+const fn half_an_hour() -> Duration {
+    Duration::from_secs(1800)
 }
 
 const fn one_hour() -> Duration {

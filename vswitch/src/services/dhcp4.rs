@@ -65,8 +65,10 @@ impl Facts<'_> {
                 Some(_) => self.reply(&request, MessageType::Nak).map(Answer::Refused),
                 None => None,
             },
-            Some(kind::RELEASE) => Some(Answer::Released),
-            Some(kind::DECLINE) => request.address(option::REQUESTED_ADDRESS).map(Answer::declined),
+            Some(kind::RELEASE) => Some(Answer::Released(None)),
+            Some(kind::DECLINE) => request
+                .address(option::REQUESTED_ADDRESS)
+                .map(|address| Answer::Declined(vec![address.into()], None)),
             _ => None,
         };
         answer.unwrap_or(Answer::Silence)

@@ -1,9 +1,11 @@
-//! What the virtual router answers vNICs that ask it for an address: DHCP. From a question and the config to a frame; knows
+//! What the virtual router answers vNICs that ask it for an address or for a router: DHCP and router advertisements. From a question and the config to a frame; knows
 //! neither workers nor time, and keeps nothing: what a vNIC is told is in the config, so it is the same after any restart.
 
+pub mod advertise;
 pub mod dhcp4;
+pub mod dhcp6;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// What came of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,18 +16,12 @@ pub enum Answer {
     Given(Vec<u8>),
     /// A frame that refuses it the address that it would have.
     Refused(Vec<u8>),
-    /// The client gives its address back, which stays the vNIC's.
-    Released,
-    /// Somebody else has the address, says the client.
-    Declined(Vec<std::net::IpAddr>),
+    /// The client gives its address back, which stays the vNIC's; with what confirms that.
+    Released(Option<Vec<u8>>),
+    /// Somebody else has these addresses, says the client; with what confirms that it said so.
+    Declined(Vec<IpAddr>, Option<Vec<u8>>),
     /// It is for another server, or nothing to answer.
     Silence,
-}
-
-impl Answer {
-    fn declined(address: Ipv4Addr) -> Self {
-        Self::Declined(vec![address.into()])
-    }
 }
 
 #[cfg(test)]

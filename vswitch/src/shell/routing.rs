@@ -107,6 +107,7 @@ fn subnet_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         prefix,
         gateway: args.maybe("ip"),
         dhcp: None,
+        ra: None,
     })?;
     Ok(Output::message(format!("subnet {prefix} added to VPC {vpc}")))
 }

@@ -12,11 +12,16 @@ use serde_json::json;
 use super::Switch;
 use super::concerned::Concerned;
 use crate::config::{Config, DhcpConfig, DomainName, SubnetConfig};
-use crate::services::{Answer, dhcp4};
+use crate::services::{Answer, advertise, dhcp4, dhcp6};
 use crate::worker::WorkerCommand;
 
 /// Questions that are answered in one turn: [`super::TEND_EVERY_MS`] apart, 6,400 a second.
 const MOST_IN_A_TURN: usize = 128;
+/// Between two looks for vNICs that a router advertisement is due to.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two router advertisements that a vNIC asks for. Each goes to its port alone, so that the three seconds of RFC 4861
+/// section 6.2.6, which spare a shared link, are not needed.
+const ADVERTISE_EVERY: Duration = Duration::from_millis(100);
 /// Between two events about addresses that a vNIC declines.
 const DECLINES_EVERY: Duration = Duration::from_secs(60);
 
@@ -25,6 +30,8 @@ const DECLINES_EVERY: Duration = Duration::from_secs(60);
 pub struct ServicesControl {
     /// By index.
     vnics: HashMap<u32, Client>,
+    /// When it was last looked for vNICs that an advertisement is due to.
+    looked: Option<Instant>,
 }
 
 /// A vNIC as services see it. Nothing here is needed to answer it.
@@ -48,6 +55,11 @@ pub struct Client {
     pub declined: u64,
     /// When that was last an event.
     warned: Option<Instant>,
+    /// Router advertisements, asked for or not.
+    pub advertised: u64,
+    /// When it is sent the next one that it did not ask for, and when it was sent the last one.
+    next: Option<Instant>,
+    last: Option<Instant>,
 }
 
 impl ServicesControl {
@@ -55,8 +67,17 @@ impl ServicesControl {
     pub(super) fn configure(&mut self, gone: &[u32], concerned: &[Concerned<'_>]) {
         gone.iter().for_each(|index| drop(self.vnics.remove(index)));
         for Concerned { vnic, config } in concerned {
-            self.vnics.entry(vnic.index).or_default().host_name = config.told_host_name();
+            let client = self.vnics.entry(vnic.index).or_default();
+            client.host_name = config.told_host_name();
+            // What its subnets say may be new.
+            client.next = None;
         }
+    }
+
+    /// vNICs that an advertisement is due to, at once those that have had none; some of them.
+    fn due(&self, now: Instant) -> Vec<u32> {
+        let due = self.vnics.iter().filter(|(_, client)| client.next.is_none_or(|next| now >= next));
+        due.map(|(index, _)| *index).take(MOST_IN_A_TURN).collect()
     }
 
     /// A vNIC by index.
@@ -74,8 +95,8 @@ impl Client {
             Answer::Told(frame) => (&mut self.told, Some(frame), None),
             Answer::Given(frame) => (&mut self.given, Some(frame), None),
             Answer::Refused(frame) => (&mut self.refused, Some(frame), None),
-            Answer::Released => (&mut self.released, None, None),
-            Answer::Declined(addresses) => (&mut self.declined, None, Some(addresses)),
+            Answer::Released(frame) => (&mut self.released, frame, None),
+            Answer::Declined(addresses, frame) => (&mut self.declined, frame, Some(addresses)),
             Answer::Silence => return (None, None),
         };
         *count += 1;
@@ -119,8 +140,38 @@ impl Switch {
     /// Answers what vNICs asked.
     pub(super) fn tend_services(&mut self, now: Instant) {
         for _ in 0..MOST_IN_A_TURN {
-            let Some(request) = self.pool.events.asked() else { return };
+            let Some(request) = self.pool.events.asked() else { break };
             self.serve(&request, now);
+        }
+        for _ in 0..MOST_IN_A_TURN {
+            let Some(vnic) = self.pool.events.solicited() else { break };
+            self.advertise(vnic, true, now);
+        }
+        if now.saturating_duration_since(self.services.looked.unwrap_or(self.started)) >= LOOK_EVERY {
+            self.services.looked = Some(now);
+            for vnic in self.services.due(now) {
+                self.advertise(vnic, false, now);
+            }
+        }
+    }
+
+    /// Sends a vNIC a router advertisement, if its subnets have such.
+    fn advertise(&mut self, index: u32, asked: bool, now: Instant) {
+        let snapshot = self.topology.snapshot().clone();
+        let Some(vnic) = snapshot.vnic(index) else { return };
+        let Some(client) = self.services.vnics.get_mut(&index) else { return };
+        if asked && client.last.is_some_and(|last| now.saturating_duration_since(last) < ADVERTISE_EVERY) {
+            return;
+        }
+        client.next = Some(now + advertise::interval(index, client.advertised));
+        let Some(vpc) = snapshot.vpc(vnic.vpc) else { return };
+        if let Some(frame) = advertise::advertisement(&self.config, vpc, vnic) {
+            client.advertised += 1;
+            client.last = Some(now);
+            if asked {
+                (client.seen, client.requests) = (Some(now), client.requests + 1);
+            }
+            self.deliver(vnic, &frame);
         }
     }
 
@@ -175,6 +226,11 @@ fn answer(
                 dhcp: served.dhcp,
             };
             facts.answer(request.payload())
+        }
+        (IpAddr::V6(address), ..) => {
+            let IpAddr::V6(from) = request.source else { return Answer::Silence };
+            let facts = dhcp6::Facts { mac: vnic.mac, address, router: router_mac, dhcp: served.dhcp };
+            facts.answer(from, request.payload())
         }
         _ => Answer::Silence,
     }

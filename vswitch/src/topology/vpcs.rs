@@ -224,5 +224,6 @@ impl Topology {
 
 /// What the virtual router offers in a subnet.
 fn services_of(subnet: &SubnetConfig) -> Services {
-    if subnet.dhcp.is_some() { Services::DHCP } else { Services::NONE }
+    let some = |there: bool, service| if there { service } else { Services::NONE };
+    some(subnet.dhcp.is_some(), Services::DHCP).with(some(subnet.ra.is_some(), Services::ADVERTISEMENTS))
 }

@@ -120,6 +120,7 @@ fn example_shows_every_key() {
         ("subnet", keys::<SubnetConfig>()),
         ("security-group", keys::<SecurityGroupConfig>()),
         ("subnet.dhcp", keys::<DhcpConfig>()),
+        ("subnet.ra", keys::<RaConfig>()),
         ("subnet.dhcp.routes", keys::<DhcpRoute>()),
         ("trunk", keys::<TrunkConfig>()),
         ("vnic", keys::<VnicConfig>()),

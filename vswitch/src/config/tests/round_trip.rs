@@ -307,6 +307,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     prefix: net(Ipv4Addr::new(10, 0, 0, 0).into(), 24),
                     gateway: flag.then(|| Ipv4Addr::new(10, 0, 0, 254).into()),
                     dhcp: flag.then(|| dhcp(pick(n + 31))),
+                    ra: None,
                 });
                 let group = Name::new(&format!("group-{n}")).unwrap();
                 config.security_groups.push(SecurityGroupConfig {
@@ -315,6 +316,16 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     default_in: if flag { Access::Allow } else { Access::Deny },
                     default_out: if flag { Access::Deny } else { Access::Allow },
                     rules: rules(&group, pick(n + 31)),
+                });
+                config.subnets.push(SubnetConfig {
+                    vpc: vpc.clone(),
+                    prefix: net(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0).into(), 64),
+                    gateway: None,
+                    dhcp: flag.then(DhcpConfig::default),
+                    ra: flag.then(|| RaConfig {
+                        lifetime: Duration::from_secs(600 + pick(n + 33) as u64 % 8000),
+                        dns: vec![Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0x35).into(); pick(n + 35) % 3],
+                    }),
                 });
                 config.trunks.push(TrunkConfig {
                     name: Name::new(&format!("trunk{n}")).unwrap(),

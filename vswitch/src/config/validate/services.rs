@@ -1,11 +1,11 @@
-//! Checks of what virtual routers tell vNICs: DHCP.
+//! Checks of what virtual routers tell vNICs: DHCP and router advertisements.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::super::network::SubnetConfig;
-use super::super::services::{DhcpConfig, DhcpRoute};
+use super::super::services::{DhcpConfig, DhcpRoute, RaConfig};
 use super::super::units::show_duration;
 use super::{Checker, is_unicast};
 
@@ -13,6 +13,9 @@ pub(super) fn check(checker: &mut Checker<'_>) {
     for (index, subnet) in checker.config.subnets.iter().enumerate() {
         if let Some(dhcp) = &subnet.dhcp {
             check_dhcp(checker, &format!("subnet[{index}].dhcp"), subnet, dhcp);
+        }
+        if let Some(ra) = &subnet.ra {
+            check_ra(checker, &format!("subnet[{index}].ra"), subnet, ra);
         }
     }
 }
@@ -55,6 +58,26 @@ fn check_dhcp(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, dhcp
     for (index, route) in dhcp.routes.iter().enumerate() {
         check_route(checker, &format!("{path}.routes[{index}]"), &who, subnet.prefix, route);
     }
+}
+
+fn check_ra(checker: &mut Checker<'_>, path: &str, subnet: &SubnetConfig, ra: &RaConfig) {
+    let who = format!("subnet {}: ra", subnet.prefix);
+    if subnet.prefix.addr().is_ipv4() {
+        checker.fail(path, format!("{who}: router advertisements are of IPv6; IPv4 has dhcp"));
+        return;
+    }
+    let [least, most] = RaConfig::LIFETIMES;
+    let lifetime = ra.lifetime;
+    if !lifetime.is_zero() && !(least..=most).contains(&lifetime) || lifetime.subsec_nanos() != 0 {
+        let message = format!(
+            "{who}: lifetime {} is neither 0s nor in whole seconds between {} and {}",
+            show_duration(lifetime),
+            show_duration(least),
+            show_duration(most)
+        );
+        checker.fail(format!("{path}.lifetime"), message);
+    }
+    check_dns(checker, &format!("{path}.dns"), &who, subnet.prefix, &ra.dns);
 }
 
 /// Name servers of the family of a prefix, not too many.

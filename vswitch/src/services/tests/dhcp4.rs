@@ -190,8 +190,8 @@ fn services_dhcpv4_is_silent_where_nothing_is_to_be_said() {
         assert_eq!(ask(&message(kind, NONE, &[])), Answer::Silence);
     }
     let own = server(GATEWAY.octets());
-    assert_eq!(ask(&message(MessageType::Release, OWN, std::slice::from_ref(&own))), Answer::Released);
-    let declined = Answer::Declined(vec![OWN.into()]);
+    assert_eq!(ask(&message(MessageType::Release, OWN, std::slice::from_ref(&own))), Answer::Released(None));
+    let declined = Answer::Declined(vec![OWN.into()], None);
     assert_eq!(ask(&message(MessageType::Decline, NONE, &[own, requested])), declined);
 }
 

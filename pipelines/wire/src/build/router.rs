@@ -1,0 +1,121 @@
+//! Router advertisements (RFC 4861 section 4.2) as a virtual router sends them.
+
+use std::net::Ipv6Addr;
+
+use super::Path;
+use crate::icmpv6::{self, LinkAddress, option};
+use crate::types::MacAddr;
+use crate::view::View;
+use crate::{ipv6, protocol};
+
+/// The group of all nodes on a link (RFC 4291 section 2.7.1).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// What hosts take for their hop limit (RFC 4861 section 4.2), the default of RFC 1700.
+const HOP_LIMIT: u8 = 64;
+/// Addresses come from DHCPv6.
+const MANAGED: u8 = 0x80;
+/// So does the rest.
+const OTHER: u8 = 0x40;
+/// The prefix is on the link.
+const ON_LINK: u8 = 0x80;
+/// How long it is, and how long addresses of it would be preferred: the defaults of RFC 4861 section 6.2.1, seconds.
+const PREFIX_LIFETIMES: [u32; 2] = [2_592_000, 604_800];
+
+/// What a router says of itself and of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterAdvertisement {
+    /// Addresses, and all else, come from DHCPv6 (RFC 8415).
+    pub managed: bool,
+    /// How long it is a default router, seconds; 0: it is none.
+    pub lifetime: u16,
+    /// The largest IP packet.
+    pub mtu: u16,
+    /// Prefixes on the link, with their lengths. No host makes itself an address of them (RFC 4862).
+    pub prefixes: Vec<(Ipv6Addr, u8)>,
+    /// Name servers (RFC 8106), and for how long, seconds.
+    pub dns: (Vec<Ipv6Addr>, u32),
+}
+
+impl RouterAdvertisement {
+    /// The frame from a router's MAC and link-local address to all nodes behind one: IPv6 multicast that goes to a single
+    /// station has that one's MAC (RFC 6085).
+    pub fn frame(&self, router: MacAddr, station: MacAddr) -> Vec<u8> {
+        let flags = if self.managed { MANAGED | OTHER } else { 0 };
+        let [high, low] = self.lifetime.to_be_bytes();
+        let mut message = vec![icmpv6::kind::ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, flags, high, low];
+        // Reachable time and retransmission timer: unspecified.
+        message.extend([0; 8]);
+        message.extend_from_slice(LinkAddress::new(option::SOURCE_LINK_ADDRESS, router).bytes());
+        message.extend([option::MTU, 1, 0, 0]);
+        message.extend(u32::from(self.mtu).to_be_bytes());
+        for (prefix, len) in &self.prefixes {
+            message.extend([option::PREFIX_INFORMATION, 4, *len, ON_LINK]);
+            message.extend(PREFIX_LIFETIMES.iter().flat_map(|lifetime| lifetime.to_be_bytes()));
+            message.extend([0; 4]);
+            message.extend(prefix.octets());
+        }
+        let (servers, lifetime) = &self.dns;
+        if !servers.is_empty() {
+            message.extend([option::RDNSS, 1 + 2 * servers.len() as u8, 0, 0]);
+            message.extend(lifetime.to_be_bytes());
+            message.extend(servers.iter().flat_map(Ipv6Addr::octets));
+        }
+        let from = (router, router.link_local());
+        let path = Path::v6(from, (station, ALL_NODES)).with_ttl(icmpv6::ND_HOP_LIMIT);
+        path.ip(protocol::ICMPV6, &message)
+    }
+}
+
+/// The frame "who is a router?" of a host (RFC 4861 section 4.1).
+pub fn router_solicitation(sender: (MacAddr, Ipv6Addr)) -> Vec<u8> {
+    /// The group of all routers on a link.
+    const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+    let to = (ipv6::multicast_mac(ALL_ROUTERS), ALL_ROUTERS);
+    let path = Path::v6(sender, to).with_ttl(icmpv6::ND_HOP_LIMIT);
+    let mut message = vec![icmpv6::kind::ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+    if !sender.1.is_unspecified() {
+        message.extend_from_slice(LinkAddress::new(option::SOURCE_LINK_ADDRESS, sender.0).bytes());
+    }
+    path.ip(protocol::ICMPV6, &message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::l4::{ChecksumVerdict, verify};
+    use crate::parse::parse;
+
+    #[test]
+    fn services_an_advertisement_says_what_it_should() {
+        let [router, station] = [1, 2].map(|n| MacAddr([2, 0, 0, 0, 0, n]));
+        let prefix: Ipv6Addr = "fd00:1::".parse().unwrap();
+        let server: Ipv6Addr = "fd00:1::35".parse().unwrap();
+        let said = RouterAdvertisement {
+            managed: true,
+            lifetime: 1800,
+            mtu: 1450,
+            prefixes: vec![(prefix, 64)],
+            dns: (vec![server], 1200),
+        };
+        let frame = said.frame(router, station);
+        let headers = parse(&frame, frame.len()).unwrap();
+        assert_eq!((headers.ttl, verify(&headers, [&frame[..]])), (255, ChecksumVerdict::Good));
+        let ethernet = headers.ethernet(&frame).unwrap();
+        assert_eq!((ethernet.src, ethernet.dst), (router, station));
+        let ip = headers.ipv6(&frame).unwrap();
+        assert_eq!((ip.src(), ip.dst()), (router.link_local(), ALL_NODES));
+        let message = &frame[usize::from(headers.l4_offset)..];
+        assert_eq!(message[4..16], [64, 0xc0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let mut expected = vec![1, 1, 2, 0, 0, 0, 0, 1, 5, 1, 0, 0, 0, 0, 0x05, 0xaa, 3, 4, 64, 0x80];
+        expected.extend([0, 0x27, 0x8d, 0, 0, 0x09, 0x3a, 0x80, 0, 0, 0, 0]);
+        expected.extend(prefix.octets());
+        expected.extend([25, 3, 0, 0, 0, 0, 0x04, 0xb0]);
+        expected.extend(server.octets());
+        assert_eq!(message[16..], expected);
+        // Without DHCPv6, and without name servers.
+        let less =
+            RouterAdvertisement { managed: false, dns: (Vec::new(), 0), ..said }.frame(router, station);
+        assert_eq!((less.len(), less[usize::from(headers.l4_offset) + 5]), (frame.len() - 24, 0));
+    }
+}
