@@ -26,7 +26,7 @@ fn setup_leaves_every_flow_and_a_scanner_costs_its_neighbour_no_packet() {
     let more = ["--flows", "200000", "--rounds", "1", "--pairs", "1", "--seconds", "0.5", "--share", "20"];
     let (report, text) = perf("setup", &more);
     let kinds = report["misses"]["kinds"].as_array().unwrap();
-    assert_eq!(kinds.len(), 5, "{text}");
+    assert_eq!(kinds.len(), 8, "{text}");
     for kind in kinds {
         assert_eq!(
             (number(&kind["miss"], "packets"), number(&kind["hit"], "packets")),

@@ -18,6 +18,7 @@
 //! Depends on nothing but `base`, so that loom can check it (`tests/rcft_loom`).
 
 use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
+use super::limits::LedgerLimits;
 use super::slot::{BORN, KEY, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -56,22 +57,6 @@ pub struct LedgerParams {
     pub workers: u32,
     /// Seed of the hash.
     pub seed: u64,
-}
-
-/// What a vNIC may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerLimits {
-    /// Queue pairs at a time.
-    pub quota: u32,
-    /// New queue pairs per second; 0: no limit.
-    pub new_rate: u32,
-    /// Answer connection requests over the quota with a reject.
-    pub reject: bool,
-}
-
-impl LedgerLimits {
-    /// No limit but the table.
-    pub const NONE: Self = Self { quota: u32::MAX, new_rate: 0, reject: false };
 }
 
 /// How far a vNIC may run ahead of its rate of new queue pairs, in nanoseconds.

@@ -3,8 +3,9 @@
 //! The only one that takes slots out of chains, and that gives places back; see [`super::admission`] for the rounds.
 //! Depends on `base`, `slot` and `admission` alone, so that loom can check them together (`tests/rcft_loom`).
 
-use super::admission::{Acknowledged, GONE, Ledger, LedgerLimits, LedgerRow, Word};
+use super::admission::{Acknowledged, GONE, Ledger, LedgerRow, Word};
 use super::base::Ordering;
+use super::limits::LedgerLimits;
 use super::slot::{BORN, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 

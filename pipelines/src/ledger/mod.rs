@@ -7,8 +7,10 @@
 mod admission;
 mod base;
 mod keeper;
+mod limits;
 mod slot;
 
-pub use admission::{Attendance, Ledger, LedgerAnswer, LedgerLimits, LedgerParams, MAX_SLOTS};
+pub use admission::{Attendance, Ledger, LedgerAnswer, LedgerParams, MAX_SLOTS};
 pub(crate) use base::hash;
 pub use keeper::{Keeper, LedgerView, vnic_of};
+pub use limits::LedgerLimits;

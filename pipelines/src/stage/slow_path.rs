@@ -1,8 +1,8 @@
 //! slow path: decides for flows that the NFT does not know (or knows from an older configuration), and installs.
 //!
 //! What comes out of the tunnel is judged by its source first ([`crate::reverse_path`]), packet by packet: the entry of a
-//! flow is its owner's, whoever else sends under its name. New flows, and copies of flooded packets, are bounded per burst and rate-limited per source, so that a scanner or a storm
-//! starves only itself.
+//! flow is its owner's, whoever else sends under its name. New flows, and copies of flooded packets, are bounded per burst and
+//! rate-limited per source, so that a scanner or a storm starves only itself.
 
 use wire::PacketBuf;
 

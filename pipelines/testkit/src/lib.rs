@@ -9,24 +9,22 @@ pub mod fixture;
 pub mod offload;
 pub mod open;
 mod routes;
+mod shared;
 mod stations;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use pipelines::burst::Burst;
-use pipelines::connections::{Connections, WorkerConnections};
+use pipelines::connections::WorkerConnections;
 use pipelines::counters::PipelineCounters;
 use pipelines::drops::DropReason;
-use pipelines::event::Events;
 use pipelines::flat::FlatMap;
-use pipelines::fragments::Fragments;
-use pipelines::ledger::LedgerParams;
 use pipelines::next_hop::{BUCKETS, LinkSource, ResolvedHop};
 use pipelines::nft::NftParams;
 use pipelines::overlay::{Overlay, OverlayConfig, OverlayParts};
 use pipelines::qos::{Dhtb, Divider, Tree, TreeSize};
-use pipelines::rcft::{Rcft, RcftParams, RcftShared};
+use pipelines::rcft::Rcft;
 use pipelines::snapshot::*;
 use pipelines::stage::tunnel::{TemplateSpec, TunnelEnds, template};
 use pipelines::vlt::{Place, SlotRef, Tunnel, Vlt, VltWriter};
@@ -35,6 +33,7 @@ use pipelines::{Now, Sink};
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, PacketBuf, Vni};
 
+pub use shared::SharedTables;
 pub use stations::*;
 
 /// Records what leaves, and counts it as sent.
@@ -58,35 +57,6 @@ pub struct TestWorker {
     pub burst: Burst<HeapBuf>,
     /// Of the rates of this worker's tree; nobody but the test calls it.
     pub divider: Divider,
-}
-
-/// What workers share.
-#[derive(Clone)]
-pub struct SharedTables {
-    /// First fragments.
-    pub fragments: Arc<Fragments>,
-    /// Connections of security groups.
-    pub connections: Arc<Connections>,
-    /// Queue pairs.
-    pub rcft: Arc<RcftShared>,
-    /// Where control hears of what happens.
-    pub events: Events,
-}
-
-impl SharedTables {
-    /// Empty, for so many workers.
-    pub fn new(workers: u32) -> Self {
-        let config = RcftParams { entries: 1024, vnics: 64, workers, seed: 0x5eed };
-        let rcft = RcftShared::new(config, &|_, _| {});
-        rcft.set_times(6000, 50, 600);
-        let params = LedgerParams { entries: 1024, vnics: 64, workers, seed: 0x5eed };
-        Self {
-            fragments: Arc::new(Fragments::new(64, 5)),
-            connections: Arc::new(Connections::new(&params, &|_, _| {})),
-            rcft,
-            events: Events::new(16, 64),
-        }
-    }
 }
 
 impl TestWorker {

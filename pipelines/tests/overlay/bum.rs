@@ -1,4 +1,5 @@
-//! Broadcast, unknown unicast and multicast (BUM): one copy for each VTEP and vNIC, and bounded work however many there are and however much is flooded.
+//! Broadcast, unknown unicast and multicast (BUM): one copy for each VTEP and vNIC, and bounded work however many there are and
+//! however much is flooded.
 
 use std::collections::HashMap;
 

@@ -13,13 +13,18 @@ mod base;
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[path = "../../src/ledger/keeper.rs"]
 mod keeper;
+/// What a vNIC may have.
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../../src/ledger/limits.rs"]
+mod limits;
 /// Their slots.
 #[allow(dead_code, unreachable_pub, missing_docs)]
 #[path = "../../src/ledger/slot.rs"]
 mod slot;
 
-use admission::{Attendance, LedgerAnswer, LedgerLimits, LedgerParams};
+use admission::{Attendance, LedgerAnswer, LedgerParams};
 use keeper::Keeper;
+use limits::LedgerLimits;
 
 /// The ledger of queue pairs.
 type Ledger = admission::Ledger<3, 10>;

@@ -1,5 +1,5 @@
-//! What the virtual router answers vNICs that ask it for an address or for a router: DHCP and router advertisements. From a question and the config to a frame; knows
-//! neither workers nor time, and keeps nothing: what a vNIC is told is in the config, so it is the same after any restart.
+//! What the virtual router answers vNICs that ask it for an address or for a router: DHCP and router advertisements. From a
+//! question and the config to a frame; knows neither workers nor time, and keeps nothing: what a vNIC is told is in the config, so it is the same after any restart.
 
 pub mod advertise;
 pub mod dhcp4;

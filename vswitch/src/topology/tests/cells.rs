@@ -120,3 +120,29 @@ fn vnics_bump_what_their_addresses_concern() {
     wanted.sort_unstable();
     assert_eq!(lab.cells_after(&with(&[])), wanted);
 }
+
+#[test]
+fn routing_changes_make_the_flows_of_their_own_vpc_stale() {
+    let mut lab = Lab::new(32);
+    lab.set(&with(&[]));
+    let of_b = lab.all_cells("b", &["vb"]);
+    let with_routes = |routes: &str| {
+        let b = vpc("b", 2, &format!("routes = [{routes}]"));
+        config(&[vec![base()[0].clone(), b], base()[2..].to_vec()].concat())
+    };
+    let hop = |n: u8| format!("{{ vtep = \"172.16.0.{n}\", mac = \"02:00:00:00:08:0{n}\" }}");
+    let routes = [
+        "{ to = \"10.200.0.0/24\", blackhole = true }".to_owned(),
+        format!("{{ to = \"10.200.0.0/24\", next-hops = [{}, {}] }}", hop(5), hop(6)),
+        format!("{{ to = \"10.200.0.0/24\", next-hops = [{}, {}] }}", hop(5), hop(7)),
+        format!("{{ to = \"10.200.0.0/25\", next-hops = [{}, {}] }}", hop(5), hop(7)),
+    ];
+    let slots = lab.used();
+    for (text, more) in routes.iter().zip([0, 2, 2, 2]) {
+        assert_eq!(lab.cells_after(&with_routes(text)), of_b, "{text}");
+        assert_eq!(lab.cells_after(&with_routes(text)), NONE, "{text}");
+        assert_eq!(lab.used(), slots + more, "a slot for each VTEP");
+    }
+    assert_eq!(lab.cells_after(&with(&[])), of_b);
+    assert_eq!(lab.used(), slots);
+}

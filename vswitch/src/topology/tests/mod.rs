@@ -8,6 +8,7 @@ mod floating;
 mod history;
 mod link_local;
 mod repair;
+mod security;
 mod slots;
 mod vteps;
 
