@@ -11,7 +11,7 @@ use pipelines::Direction;
 use pipelines::drops::DropReason;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{
-    Keeper, Ledger, QpKey, LedgerLimits, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
+    Keeper, Ledger, LedgerLimits, QpKey, QpOutcome, Rcft, RcftParams, RcftShared, RocePacketFacts,
 };
 use pipelines::{Now, TICK_MS};
 use wire::Qpn;
