@@ -15,6 +15,7 @@ mod model;
 mod order;
 mod queue_pairs;
 mod red;
+mod refusals;
 mod sim;
 mod store;
 mod translate;

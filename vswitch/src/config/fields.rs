@@ -113,14 +113,22 @@ pub fn show<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok
     serializer.collect_str(value)
 }
 
-/// Writes a value that may be absent.
-///
-/// # Errors
-/// The serializer's own.
-pub fn show_maybe<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
+/// A value that may be absent and is not written then: `#[serde(default, with = "fields::optional", skip_serializing_if =
+/// "Option::is_none")]`.
+pub mod optional {
+    use super::{Display, Serializer};
+
+    pub use super::maybe as deserialize;
+
+    /// Writes a value that may be absent.
+    ///
+    /// # Errors
+    /// The serializer's own.
+    pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.collect_str(value),
+            None => serializer.serialize_none(),
+        }
     }
 }
 

@@ -28,12 +28,7 @@ pub struct AllowedConfig {
     #[serde(deserialize_with = "addresses", serialize_with = "show_addresses")]
     pub ip: IpNet,
     /// The MAC that it has them with; absent: its own.
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
 }
 

@@ -88,12 +88,7 @@ pub struct UplinkConfig {
     #[serde(default)]
     pub udp6_zero_checksum: bool,
     /// The uplink's MAC address; absent: the port's own.
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
     /// What becomes of traffic that is not for the VTEP; absent: dropped and counted.
     #[serde(default)]
@@ -138,8 +133,7 @@ pub struct VpcConfig {
     /// The MAC address of its virtual router; absent: see [`VpcConfig::router_mac`].
     #[serde(
         default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
+        with = "fields::optional",
         skip_serializing_if = "Option::is_none",
         rename = "router-mac"
     )]
@@ -282,12 +276,7 @@ pub struct VnicConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub guard: GuardConfig,
     /// The host name that DHCP tells it; absent: its name.
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub host_name: Option<DomainName>,
     /// The largest IP packet of the tenant.
     #[serde(default = "tunnel_mtu")]

@@ -86,12 +86,7 @@ pub struct TapPort {
     #[serde(default = "one")]
     pub queues: u16,
     /// The kernel side's MAC address.
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
     /// The interface stays when the switch goes.
     #[serde(default)]

@@ -56,12 +56,7 @@ struct WrittenVpcRoute {
     to: IpNet,
     #[serde(default, deserialize_with = "fields::maybe", skip_serializing_if = "Option::is_none")]
     vtep: Option<IpAddr>,
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     mac: Option<MacAddr>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     next_hops: Vec<GatewayConfig>,

@@ -72,12 +72,7 @@ pub struct DhcpConfig {
     #[serde(default, deserialize_with = "fields::list")]
     pub dns: Vec<IpAddr>,
     /// Their domain.
-    #[serde(
-        default,
-        deserialize_with = "fields::maybe",
-        serialize_with = "fields::show_maybe",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "fields::optional", skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
     /// The MTU that they are told; absent: that of each vNIC.
     #[serde(default)]
