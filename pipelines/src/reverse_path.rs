@@ -2,7 +2,8 @@
 //! it (RFC 3704 calls this strict reverse path forwarding).
 //!
 //! A source that has a location is accepted from the VTEP of that location, and never when the location is a vNIC of this
-//! host. Any other is accepted from where the VPC would route to it ([`Vpc::route`]):
+//! host. Others, and those with a location where a longer route leads elsewhere, are accepted from where the VPC would route to
+//! them ([`Vpc::route`]):
 //!
 //! - by a route to gateways, from the VTEP of each of them;
 //! - by a route to another VPC, from the VTEP of the location there.
@@ -16,8 +17,8 @@
 //!
 //! the last two not when a route says that it is nowhere.
 //!
-//! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here once for a flow; each hit asks
-//! [`SourceVtep::admits`] again, for a location may have moved meanwhile.
+//! The virtual router's addresses are the source of ICMP errors only, which its part on any host sends. The slow path asks here
+//! once for a flow; each hit asks [`SourceVtep::admits`] again, for a location may have moved meanwhile.
 
 use std::net::IpAddr;
 

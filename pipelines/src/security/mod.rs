@@ -16,7 +16,7 @@ pub use policy::{Policy, RuleSet};
 
 use crate::connections::{ConnectionKey, Connections};
 use crate::flow_key::{FlowKey, Scope};
-use crate::snapshot::{Prefix, Snapshot};
+use crate::snapshot::{Prefix, Route, RouteTarget, Snapshot};
 use crate::{Direction, reverse_path};
 
 /// What a rule is about, besides the other end.
@@ -127,10 +127,14 @@ impl Security {
     }
 }
 
-/// The groups that the station at an address is in, as a VPC sees it.
+/// The groups that the station at an address is in, as a VPC sees it. Behind a route to gateways nobody is in any, though a
+/// station of the VPC have the address.
 pub fn groups_at(snapshot: &Snapshot, vpc: u32, address: IpAddr) -> &[u32] {
-    let vpc = snapshot.vpc(vpc);
-    let location = vpc.and_then(|vpc| reverse_path::locate(snapshot, vpc, address));
+    let Some(vpc) = snapshot.vpc(vpc) else { return &[] };
+    if matches!(vpc.route(address), Some(Route::Via(_, RouteTarget::Gateways(_) | RouteTarget::Blackhole))) {
+        return &[];
+    }
+    let location = reverse_path::locate(snapshot, vpc, address);
     location.map_or(&[], |location| snapshot.security.groups(location.groups))
 }
 

@@ -217,9 +217,10 @@ fn super_frame_over<P: PacketBuf>(
     let Some(packet) = burst.take(i) else { return };
     let pieces = frame.pieces() as u64;
     let origin = Origin { vnic: meta.vnic, direction: meta.direction() };
-    let (mut made, mut kept) = (0, 0);
+    let mut kept = 0;
+    // Why the rest is dropped: nothing leaves the queue meanwhile, so what comes behind a piece that finds no room is not cut.
+    let mut reason = DropReason::NO_BUFFER;
     for piece in frame.cut(&packet).map_while(|piece| piece) {
-        made += 1;
         let offer = Offer {
             bytes: piece.len() as u32 + settings.red.overhead,
             tunnel: tunnel / pieces as u32,
@@ -232,7 +233,7 @@ fn super_frame_over<P: PacketBuf>(
         let meta = Meta { headers: parsed.map_or(meta.headers, |()| headers), ..meta };
         // The next look is at once: for one piece there may be tokens.
         let parked = Parked::new(cx, piece, meta);
-        let reason = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, 0) {
+        reason = match dhtb.keep(leaf, parked, offer, settings.queues, cx.now.ns, 0) {
             ShaperVerdict::WorkerFull(_) => DropReason::SHAPER_FULL,
             ShaperVerdict::ClassFull(_) => DropReason::TCP_SHAPED,
             ShaperVerdict::Kept | ShaperVerdict::Send(_) | ShaperVerdict::Mark(_) => {
@@ -240,10 +241,10 @@ fn super_frame_over<P: PacketBuf>(
                 continue;
             }
         };
-        dhtb.tree().count_drop(leaf);
-        super_frame::lost(cx, origin, reason, 1);
+        (kept..pieces).for_each(|_| dhtb.tree().count_drop(leaf));
+        break;
     }
-    super_frame::lost(cx, origin, DropReason::NO_BUFFER, pieces - made);
+    super_frame::lost(cx, origin, reason, pieces - kept);
     cx.counters.copies.add(pieces - 1);
     cx.counters.waited.add(kept);
     cx.counters.waiting.set(u64::from(dhtb.waiting()));

@@ -252,7 +252,8 @@ pub(super) fn current_action(cx: &Cx, entry: &mut NftEntry, key: &FlowKey) -> Fl
         && cx.snapshot.vlt.read(entry.action.slot).generation != entry.action.slot_generation
     {
         if !cx.snapshot.security.is_off() {
-            // Nobody has judged where it would go now: its next packet finds the snapshot that says so.
+            // Nobody has judged where it would go now. Its next packet is decided anew.
+            entry.action.generation = entry.action.generation.wrapping_sub(1);
             return FlowAction::drop(DropReason::NO_LOCATION);
         }
         entry.action = decide_from(cx.snapshot, key, entry.action.source);

@@ -117,10 +117,22 @@ pub(super) fn drop_and_tell<P: PacketBuf, S: Sink<P>>(
     limits: &mut MissLimits,
     sink: &mut S,
 ) {
-    match Unreachable::of(reason).filter(|_| burst.metas[i].key.routed()) {
+    let meta = &burst.metas[i];
+    let is_told = meta.key.routed() && !is_to_all_of_a_subnet(cx, meta);
+    match Unreachable::of(reason).filter(|_| is_told) {
         Some(why) => complain(cx, burst, i, Complaint::Unreachable(why, reason), None, limits, sink),
         None => burst.drop(i, reason, cx.counters),
     }
+}
+
+/// True for a packet to the broadcast address of a subnet, about which nobody is told (RFC 1122 section 3.2.2).
+fn is_to_all_of_a_subnet(cx: &Cx, meta: &Meta) -> bool {
+    let Some(IpAddr::V4(destination)) = meta.key.addresses().map(|ip| ip.destination) else { return false };
+    let subnet = cx.snapshot.vpc(meta.vpc).and_then(|vpc| vpc.subnet_of(destination.into()));
+    let host_bits = |len: u8| u32::MAX.checked_shr(len.into()).unwrap_or(0);
+    subnet
+        .map(|subnet| subnet.prefix.len())
+        .is_some_and(|len| len < 31 && destination.to_bits() & host_bits(len) == host_bits(len))
 }
 
 /// Drops a packet and tells its sender why, as often as the vNIC that it is about may cause errors: the one that sent it,

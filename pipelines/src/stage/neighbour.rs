@@ -132,13 +132,13 @@ fn outcome(cx: &Cx, meta: &Meta, message: NeighbourMessage, events: &Events) -> 
     match message {
         NeighbourMessage::Solicitation(q) if q.asker == q.target || q.asker.is_unspecified() => {
             // Duplicate address detection and announcements: the answer is silence.
-            wish(cx, meta, vpc, q.target, events);
+            wish(cx, meta, vpc, Binding { address: q.target, mac: q.asker_mac }, events);
             // An address that floats may be in others' caches, with the MAC that it had elsewhere.
             let floats = float(cx, meta, vpc, q.asker(), events);
             if floats && vpc.flood { NeighbourOutcome::Flood } else { NeighbourOutcome::Consume }
         }
         NeighbourMessage::Solicitation(q) => {
-            wish(cx, meta, vpc, q.asker, events);
+            wish(cx, meta, vpc, q.asker(), events);
             float(cx, meta, vpc, q.asker(), events);
             match find(cx, vpc, meta, &q) {
                 Some((mac, router)) => NeighbourOutcome::Reply(mac, router),
@@ -213,10 +213,12 @@ fn floats_away(cx: &Cx, meta: &Meta, vpc: &Vpc, claim: Binding, events: &Events)
     may
 }
 
-/// Tells control of a link-local address that a vNIC would have as its own, and that nobody has.
-fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, address: IpAddr, events: &Events) {
+/// Tells control of a link-local address that a vNIC would have as its own, and that nobody has. One that is asked for with
+/// another MAC is that of a station nested in it.
+fn wish(cx: &Cx, meta: &Meta, vpc: &Vpc, Binding { address, mac }: Binding, events: &Events) {
     if let IpAddr::V6(wished) = address
         && may_be_learned(wished)
+        && mac.to_u64() == cx.snapshot.row(meta.vnic).mac
         && cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.learns)
         && !cx.snapshot.is_held(vpc, address)
     {

@@ -290,6 +290,35 @@ fn security_hardware_gets_queue_pairs_that_rules_admit_and_no_longer() {
 }
 
 #[test]
+fn security_a_station_that_went_and_came_back_is_reached_again() {
+    let mut world = plain();
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let question = v4(A, R).udp(9, 7, b"mine");
+    assert!(passes(&mut world, 1, &question) && passes(&mut world, 1, &question));
+    world.forget(0, Destination::Mac(R.mac));
+    let place = world.tunnel(0, 2);
+    world.locate(0, Destination::Mac(R.mac), R.mac, place);
+    // The flow's entry knows the slot of before, and nothing makes it stale but its next packet.
+    passes(&mut world, 1, &question);
+    assert!(passes(&mut world, 1, &question) && passes(&mut world, 1, &question));
+}
+
+#[test]
+fn security_nobody_behind_a_gateway_is_in_a_group() {
+    use pipelines::security::groups_at;
+    use pipelines::snapshot::{Gateway, RouteTarget};
+    let mut world = plain();
+    secure(&mut world, &[group(&[]), group(&[])], &[(A, &[0]), (R, &[1])]);
+    assert_eq!(groups_at(&world.snapshot, 0, R.v4.into()), [1]);
+    let place = world.tunnel(0, 3);
+    let slot = world.writer.allocate(place).unwrap();
+    let gateways = vec![Gateway { vtep: host_v4(3).into(), slot, mac: S.mac }];
+    let route = (Prefix::new(R.v4.into(), 28), RouteTarget::Gateways(gateways));
+    world.vpc(0).set_routes(vec![route]);
+    assert!(groups_at(&world.snapshot, 0, R.v4.into()).is_empty(), "a longer route leads elsewhere");
+}
+
+#[test]
 fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow() {
     let (out, back) = (v4(A, R), v4(R, A));
     let mut world = plain();

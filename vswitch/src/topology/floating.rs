@@ -57,10 +57,6 @@ impl Topology {
             self.touch_related(known.vpc);
         }
         self.draft.next.touch_topology(known.vpc);
-        if !self.draft.next.security.is_off() {
-            // Whoever had the address before may have been in other groups.
-            self.groups_changed();
-        }
         true
     }
 
@@ -117,5 +113,16 @@ impl Topology {
         }
         // The slot stays: nothing else would make decisions stale.
         self.touch_related(vnic.vpc);
+        self.left_groups(vnic.group_set);
+    }
+
+    /// Puts the addresses that float at a vNIC into its groups.
+    pub(super) fn regroup_floating(&mut self, vnic: &Vnic) {
+        for Binding { address, .. } in self.draft.floating.get(&vnic.index).cloned().unwrap_or_default() {
+            let key = (vnic.vpc, Destination::Ip(address));
+            if let Some(location) = self.draft.next.locations.get_mut(&key) {
+                location.groups = vnic.group_set;
+            }
+        }
     }
 }

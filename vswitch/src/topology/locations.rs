@@ -144,6 +144,7 @@ impl Topology {
         self.draft.locations.remove(&(vpc, vip));
         if let Some(found) = self.draft.next.locations.remove(&(vpc, Destination::Ip(vip))) {
             self.draft.next.touch_sources(vpc);
+            self.left_groups(found.groups);
             self.forget_mac(vpc, vip, found);
             self.drop_slot(found.slot.slot);
         }

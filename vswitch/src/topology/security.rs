@@ -73,6 +73,15 @@ impl Topology {
         }
     }
 
+    /// To be called when a station with a set of groups has an address no more: connections that it had are held against the
+    /// rules again when their flows are decided anew, which is the caller's to see to.
+    pub(super) fn left_groups(&mut self, groups: SetId) {
+        if groups != 0 {
+            let security = Arc::make_mut(&mut self.draft.next.security);
+            security.epoch = security.epoch.wrapping_add(1);
+        }
+    }
+
     /// The number of a set of groups; `judged`: a vNIC of this host has it.
     pub(super) fn group_set(&mut self, names: &[Name], judged: bool) -> SetId {
         if names.is_empty() {

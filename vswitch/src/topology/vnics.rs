@@ -145,6 +145,7 @@ impl Topology {
             self.place_vnic(&new, old.is_some())?;
             self.draft.next.bump(cell);
             if old.as_ref().is_some_and(|old| old.group_set != new.group_set) {
+                self.regroup_floating(&new);
                 self.groups_changed();
             }
         }
@@ -188,6 +189,7 @@ impl Topology {
             }
         }
         self.settle_mac(vnic.vpc, vnic.mac);
+        self.left_groups(vnic.group_set);
         // Addresses went away while the slot stays, or its index may be another vNIC's at once: decisions about them
         // must not outlive them.
         self.touch_related(vnic.vpc);

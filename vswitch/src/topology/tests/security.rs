@@ -1,6 +1,7 @@
 //! Security groups: who is in which, what they come to, and what their changes make stale.
 
 use pipelines::Direction;
+use pipelines::event::Floating;
 use pipelines::security::{Subject, groups_at};
 use wire::protocol;
 
@@ -83,4 +84,61 @@ fn security_changes_make_all_decisions_stale_and_nothing_else_does() {
         assert_ne!(epoch(&lab), before, "change {number}");
         assert_eq!(lab.cells_after(change), NONE, "change {number}");
     }
+}
+
+#[test]
+fn security_connections_of_a_station_that_goes_are_not_those_of_the_next() {
+    let mut lab = Lab::new(32);
+    let both = |far: &str| grouped(GROUP, "\"g\"", "\"h\"", far);
+    lab.set(&both("\"g\""));
+    let epoch = |lab: &Lab| lab.topology.snapshot().security.epoch;
+    let without = config(&[
+        vpc("a", 1, ""),
+        GROUP.to_owned(),
+        vnic("va", "a", 1) + "security-groups = [\"g\"]\n",
+        vnic("vb", "a", 2) + "security-groups = [\"h\"]\n",
+    ]);
+    let before = epoch(&lab);
+    lab.set(&without);
+    assert_ne!(epoch(&lab), before, "the location was in a group");
+    let before = epoch(&lab);
+    lab.set(&both(""));
+    lab.set(&without);
+    assert_eq!(epoch(&lab), before, "it was in none");
+    let one =
+        config(&[vpc("a", 1, ""), GROUP.to_owned(), vnic("va", "a", 1) + "security-groups = [\"g\"]\n"]);
+    lab.set(&one);
+    assert_ne!(epoch(&lab), before, "the vNIC was in one");
+}
+
+#[test]
+fn security_floating_addresses_are_in_the_groups_of_their_vnic() {
+    let mut lab = Lab::new(32);
+    let with = |groups: &str| {
+        config(&[
+            vpc("a", 1, ""),
+            vpc("b", 2, ""),
+            GROUP.to_owned(),
+            vnic("va", "a", 1) + "allowed = [{ ip = \"10.97.0.100\" }]\nsecurity-groups = [" + groups + "]\n",
+            vnic("vb", "b", 1),
+        ])
+    };
+    lab.set(&with("\"g\", \"h\""));
+    let of_b = lab.all_cells("b", &["vb"]);
+    let vnic = lab.topology.vnic("va").unwrap().index;
+    let binding = Binding { address: ip(b'a', 100), mac: MacAddr([2, 0, 0, 0, 0, 1]) };
+    let cells = lab.topology.snapshot().cells.clone();
+    assert!(lab.topology.float(&Floating { vnic, binding, here: true }));
+    lab.topology.commit();
+    let snapshot = lab.topology.snapshot();
+    assert!(
+        of_b.iter().all(|&cell| snapshot.generation(cell) == cells[cell as usize]),
+        "another tenant's flows stay"
+    );
+    let groups = |lab: &Lab| groups_at(lab.topology.snapshot(), 0, ip(b'a', 100)).len();
+    assert_eq!(groups(&lab), 2);
+    lab.set(&with("\"g\""));
+    assert_eq!(groups(&lab), 1, "it floats on, in the groups of now");
+    lab.set(&with(""));
+    assert_eq!(groups(&lab), 0);
 }
