@@ -24,8 +24,8 @@ use crate::stage::fast_inner::{self, Read};
 use crate::stage::key::RoceMasks;
 use crate::stage::slow_path::SlowTables;
 use crate::stage::{
-    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, slow_path, super_frame,
-    underlay,
+    Cx, bind, dhtb, forward, guard, key, lookup, mtu, neighbour, outer, parse, rcft, security, slow_path,
+    super_frame, underlay,
 };
 use crate::watch::{Stage, StageWatch};
 use crate::{Now, Sink};
@@ -110,7 +110,14 @@ impl<P: PacketBuf> Overlay<P> {
     /// Adds what hardware did of a flow to its entries and to the vNICs' counters, and keeps it from aging. `false`
     /// when the flow is not known here.
     pub fn account(&mut self, snapshot: &Snapshot, selector: &FlowSelector, usage: Usage, now: Now) -> bool {
-        hot::account(&mut self.nft, &mut self.rcft, &self.counters, snapshot, selector, usage, now)
+        let known =
+            hot::account(&mut self.nft, &mut self.rcft, &self.counters, snapshot, selector, usage, now);
+        if known && usage.packets > 0 && !snapshot.security.is_off() {
+            let slot = self.nft.find(&selector.key, selector.key.hash(self.nft.seed()));
+            let action = &self.nft.entry(slot).action;
+            security::keep_alive(snapshot, &self.connections.shared, &selector.key, action, now.tick);
+        }
+        known
     }
 
     /// The flow table.

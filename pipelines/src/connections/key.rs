@@ -29,6 +29,8 @@ pub struct ConnectionKey {
 
 /// The protocol word of RoCEv2, which has no ports here.
 const RDMA: u64 = 1 << 8;
+/// In the protocol word of echo requests and replies of ICMP, whose identifiers are no type and code.
+const ECHO: u64 = 1 << 9;
 
 impl ConnectionKey {
     /// Of a packet that a vNIC sends (`out`) or gets, from its key in the NFT; `None` for what is not IP.
@@ -36,10 +38,10 @@ impl ConnectionKey {
         let FlowAddresses { source, destination } = key.addresses()?;
         let rdma = key.class() != 0;
         let (own, peer) = if out { (source, destination) } else { (destination, source) };
-        let ports = if rdma { FlowPorts::default() } else { ports(key) };
+        let (ports, echo) = if rdma { (FlowPorts::default(), 0) } else { ports(key) };
         let (own_port, peer_port) =
             if out { (ports.source, ports.destination) } else { (ports.destination, ports.source) };
-        let proto = u64::from(key.proto()) | if rdma { RDMA } else { 0 };
+        let proto = u64::from(key.proto()) | if rdma { RDMA } else { echo };
         Some(Self::new(vnic, [own, peer], [own_port, peer_port], proto))
     }
 
@@ -99,14 +101,14 @@ impl ConnectionKey {
 
 /// The ports of a flow. A request of ICMP and its reply have the same: the identifier twice. Other messages have no reply:
 /// type and code stand for both.
-fn ports(key: &FlowKey) -> FlowPorts {
+fn ports(key: &FlowKey) -> (FlowPorts, u64) {
     let ports = key.ports();
     let kind = (ports.source >> 8) as u8;
     let echo = match (key.l3(), key.proto()) {
         (L3::Ipv4, protocol::ICMP) => icmp::is_echo(kind),
         (L3::Ipv6, protocol::ICMPV6) => icmpv6::is_echo(kind),
-        _ => return ports,
+        _ => return (ports, 0),
     };
     let both = if echo { ports.destination } else { ports.source };
-    FlowPorts { source: both, destination: both }
+    (FlowPorts { source: both, destination: both }, if echo { ECHO } else { 0 })
 }

@@ -12,8 +12,8 @@ mod key;
 mod state;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
-use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use zerocopy::FromZeros;
 
@@ -88,9 +88,8 @@ pub struct ConnectionTimes {
 /// The table.
 pub struct Connections {
     ledger: Arc<ConnectionLedger>,
-    states: Slab<AtomicU32>,
-    /// The epoch of the rules by which each was admitted.
-    epochs: Slab<AtomicU32>,
+    /// [`Record`]s, as words.
+    records: Slab<AtomicU64>,
     versions: Slab<AtomicU16>,
     /// Of each vNIC, how many connections it has made: what was refused may be a reply now.
     made: Rows<AtomicU16>,
@@ -99,11 +98,41 @@ pub struct Connections {
     pick_up_until: Rows<AtomicU32>,
 }
 
+/// What is known of a connection. In one word, so that of two workers that change it one has to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// How far it is.
+    pub state: ConnectionState,
+    /// The epoch of the rules that it was held against last.
+    pub epoch: u32,
+}
+
+impl Record {
+    const fn word(self) -> u64 {
+        (self.epoch as u64) << 32 | self.state.0 as u64
+    }
+
+    const fn from_word(word: u64) -> Self {
+        Self { state: ConnectionState(word as u32), epoch: (word >> 32) as u32 }
+    }
+}
+
+/// A connection that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its slot.
+    pub slot: u32,
+    /// What its flows rest on; as of before the record was read, so that what changes later is seen.
+    pub watch: Watch,
+    /// What is known of it.
+    pub record: Record,
+}
+
 /// What became of a connection that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It is in this slot.
-    In(u32),
+    /// It is there, and flows rest on this.
+    In(Watch),
     /// It is on its way out and cannot be made at this moment; the packet may pass.
     Leaving,
     /// The vNIC has as many as it may, or the table is full.
@@ -116,8 +145,7 @@ impl Connections {
         let ledger = Arc::new(ConnectionLedger::new(params, advise));
         let slots = ledger.slots();
         Self {
-            states: Slab::zeroed(slots, advise),
-            epochs: Slab::zeroed(slots, advise),
+            records: Slab::zeroed(slots, advise),
             versions: Slab::zeroed(slots, advise),
             made: Rows::new(params.vnics as usize, || AtomicU16::new(0)),
             refused: AtomicU64::new(0),
@@ -161,7 +189,7 @@ impl Connections {
 
     /// What a flow rests on that uses the connection in a slot.
     pub fn watch(&self, slot: u32) -> Watch {
-        let version = self.versions.get(slot as usize).map_or(0, |version| version.load(Relaxed));
+        let version = self.versions.get(slot as usize).map_or(0, |version| version.load(Acquire));
         Watch { of: slot + 1, version }
     }
 
@@ -171,26 +199,22 @@ impl Connections {
         Watch { of: vnic | Watch::VNIC, version: self.made.at(vnic).load(Relaxed) }
     }
 
-    /// The slot of a connection, and its state.
-    pub fn find(&self, key: &ConnectionKey) -> Option<(u32, ConnectionState)> {
+    /// A connection by its key.
+    pub fn find(&self, key: &ConnectionKey) -> Option<Found> {
         let slot = self.ledger.admitted(key.words())?;
-        let state = self.state(slot);
+        let watch = self.watch(slot);
+        let record = self.record(slot);
         // One that another worker is about to enter is not there yet.
-        (state != ConnectionState::NONE).then_some((slot, state))
+        (record.state != ConnectionState::NONE).then_some(Found { slot, watch, record })
     }
 
-    /// The state of the connection in a slot.
-    pub fn state(&self, slot: u32) -> ConnectionState {
-        ConnectionState(self.states.get(slot as usize).map_or(0, |state| state.load(Relaxed)))
+    /// What is known of the connection in a slot.
+    pub fn record(&self, slot: u32) -> Record {
+        Record::from_word(self.records.get(slot as usize).map_or(0, |record| record.load(Acquire)))
     }
 
-    /// The epoch of the rules by which the connection in a slot was admitted.
-    pub fn epoch(&self, slot: u32) -> u32 {
-        self.epochs.get(slot as usize).map_or(0, |epoch| epoch.load(Relaxed))
-    }
-
-    /// Enters a connection that rules of an epoch admit.
-    pub fn make(&self, key: &ConnectionKey, state: ConnectionState, epoch: u32, now: Now) -> Made {
+    /// Enters a connection that rules admit.
+    pub fn make(&self, key: &ConnectionKey, record: Record, now: Now) -> Made {
         let vnic = key.vnic();
         let slot = match self.ledger.admit(vnic, key.words(), now.tick, now.ns, || false) {
             LedgerAnswer::New(slot) | LedgerAnswer::Known(slot) => slot,
@@ -200,32 +224,28 @@ impl Connections {
                 return Made::Refused;
             }
         };
-        self.reopen(vnic, slot, state, epoch);
+        let watch = self.watch(slot);
+        // Another worker that has just made it knows as much.
+        self.change(slot, Record::from_word(0), record);
         self.ledger.seen(slot, now.tick);
-        Made::In(slot)
+        self.opened(vnic);
+        Made::In(watch)
     }
 
-    /// Begins the connection in a slot of a vNIC anew.
-    pub fn reopen(&self, vnic: u32, slot: u32, state: ConnectionState, epoch: u32) {
-        self.renew(slot, state, epoch);
+    /// Notes that a vNIC has opened a connection: what its rules refused may be a reply now.
+    pub fn opened(&self, vnic: u32) {
         self.made.at(vnic).fetch_add(1, Release);
     }
 
-    /// Gives the connection in a slot another state, which rules of an epoch admit.
-    pub fn renew(&self, slot: u32, state: ConnectionState, epoch: u32) {
-        if let Some(place) = self.epochs.get(slot as usize) {
-            place.store(epoch, Relaxed);
-        }
-        self.set(slot, state);
-    }
-
-    /// Gives the connection in a slot another state. Flows that rest on it are decided again where that ends it.
-    pub fn set(&self, slot: u32, state: ConnectionState) {
-        let Some(place) = self.states.get(slot as usize) else { return };
-        let before = ConnectionState(place.swap(state.0, Relaxed));
-        if state.phase() == Phase::Reset && before.phase() != Phase::Reset {
+    /// Replaces what is known of the connection in a slot; `false`, and nothing changed, when somebody else has done so since
+    /// it was read. Flows that rest on the connection are decided again where that ends it.
+    pub fn change(&self, slot: u32, before: Record, after: Record) -> bool {
+        let Some(place) = self.records.get(slot as usize) else { return false };
+        let changed = place.compare_exchange(before.word(), after.word(), AcqRel, Relaxed).is_ok();
+        if changed && after.state.phase() == Phase::Reset && before.state.phase() != Phase::Reset {
             self.end(slot);
         }
+        changed
     }
 
     /// No flow rests on the connection in a slot any more.
@@ -237,7 +257,7 @@ impl Connections {
 
     /// Notes that a connection was used.
     pub fn touch(&self, slot: u32, tick: u32) {
-        if !self.state(slot).is_over() {
+        if !self.record(slot).state.is_over() {
             self.ledger.seen(slot, tick);
         }
     }
@@ -312,7 +332,7 @@ impl ConnectionKeeper {
         let Self { connections, keeper, times } = self;
         let (_, turned) = keeper.sweep(budget, |seen| {
             let key = ConnectionKey::from_words(seen.key);
-            let state = connections.state(seen.slot);
+            let state = connections.record(seen.slot).state;
             let lives = state.lives(key.kind(), times);
             let is_in_the_way = !state.is_settled() && is_crowded(connections, key.vnic());
             let limit = if is_in_the_way { lives / 4 } else { lives };
@@ -335,8 +355,8 @@ impl ConnectionKeeper {
         keeper.advance_and(
             |_| {},
             |slot| {
-                if let Some(state) = connections.states.get(slot as usize) {
-                    state.store(0, Relaxed);
+                if let Some(record) = connections.records.get(slot as usize) {
+                    record.store(0, Relaxed);
                 }
                 connections.end(slot);
             },

@@ -102,15 +102,15 @@ fn settle(keeper: &mut ConnectionKeeper, worker: &mut WorkerConnections) {
     }
 }
 
-const UDP: ConnectionState = ConnectionState::opened(true, 0, false, 0);
+const UDP: Record = Record { state: ConnectionState::opened(true, 0, false, 0), epoch: 3 };
 
 #[test]
 fn security_connections_go_when_idle_and_no_flow_rests_on_them_then() {
     let (connections, mut keeper, mut worker) = table(64);
-    let Made::In(slot) = connections.make(&key(1, 1), UDP, 3, at(10)) else { panic!() };
-    let watch = connections.watch(slot);
+    let Made::In(watch) = connections.make(&key(1, 1), UDP, at(10)) else { panic!() };
     assert!(connections.holds(watch) && !watch.is_none());
-    assert_eq!((connections.find(&key(1, 1)), connections.epoch(slot)), (Some((slot, UDP)), 3));
+    let Found { slot, record, .. } = connections.find(&key(1, 1)).unwrap();
+    assert_eq!(record, UDP);
     keeper.sweep(1000, 300, |_| false);
     settle(&mut keeper, &mut worker);
     assert!(connections.holds(watch), "used lately");
@@ -123,7 +123,7 @@ fn security_connections_go_when_idle_and_no_flow_rests_on_them_then() {
     assert_eq!((connections.find(&key(1, 1)), connections.ledger().count(1)), (None, 0));
     // The slot of another connection, whose flows are not those of the old one.
     for port in 1..=64 {
-        assert!(matches!(connections.make(&key(2, port), UDP, 3, at(1000)), Made::In(_)));
+        assert!(matches!(connections.make(&key(2, port), UDP, at(1000)), Made::In(_)));
     }
     assert!(!connections.holds(watch));
 }
@@ -131,17 +131,21 @@ fn security_connections_go_when_idle_and_no_flow_rests_on_them_then() {
 #[test]
 fn security_a_reset_ends_flows_on_all_workers_at_once() {
     let (connections, ..) = table(64);
+    let record = |state| Record { state, epoch: 0 };
     let opened = ConnectionState::opened(true, SYN, true, 0);
-    let Made::In(slot) = connections.make(&key(1, 1), opened, 0, at(1)) else { panic!() };
-    let watch = connections.watch(slot);
-    connections.set(slot, opened.after_tcp(SYN | ACK, false));
-    assert!(connections.holds(watch));
-    connections.set(slot, opened.with_phase(Phase::Reset));
+    let Made::In(watch) = connections.make(&key(1, 1), record(opened), at(1)) else { panic!() };
+    let slot = connections.find(&key(1, 1)).unwrap().slot;
+    let answered = opened.after_tcp(SYN | ACK, false);
+    assert!(connections.change(slot, record(opened), record(answered)) && connections.holds(watch));
+    let reset = record(answered.with_phase(Phase::Reset));
+    assert!(connections.change(slot, record(answered), reset));
     assert!(!connections.holds(watch));
+    // Who read it before that changes nothing, and looks again.
+    assert!(!connections.change(slot, record(answered), record(answered.with_phase(Phase::Established))));
+    assert_eq!(connections.record(slot), reset);
     // Reset again: nothing new.
     let watch = connections.watch(slot);
-    connections.set(slot, opened.with_phase(Phase::Reset));
-    assert!(connections.holds(watch));
+    assert!(connections.change(slot, reset, reset) && connections.holds(watch));
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn security_what_was_refused_is_asked_again_when_the_vnic_opens_something() {
     let (connections, ..) = table(64);
     let refused = [1, 2].map(|vnic| connections.refusal(vnic));
     assert!(refused.iter().all(|&watch| connections.holds(watch)));
-    connections.make(&key(1, 1), UDP, 0, at(1));
+    connections.make(&key(1, 1), UDP, at(1));
     assert_eq!(refused.map(|watch| connections.holds(watch)), [false, true]);
 }
 
@@ -157,10 +161,10 @@ fn security_what_was_refused_is_asked_again_when_the_vnic_opens_something() {
 fn security_a_vnic_has_its_share_of_connections_and_no_more() {
     let (connections, mut keeper, mut worker) = table(64);
     keeper.set_limits(1, 8, 0);
-    let made = |port| matches!(connections.make(&key(1, port), UDP, 0, at(1)), Made::In(_));
+    let made = |port| matches!(connections.make(&key(1, port), UDP, at(1)), Made::In(_));
     assert_eq!((1..=20).filter(|&port| made(port)).count(), 8);
     assert_eq!(connections.refused(), 12);
-    assert!(matches!(connections.make(&key(2, 1), UDP, 0, at(1)), Made::In(_)));
+    assert!(matches!(connections.make(&key(2, 1), UDP, at(1)), Made::In(_)));
     // A vNIC that is gone has none.
     keeper.sweep(1000, 2, |vnic| vnic == 1);
     settle(&mut keeper, &mut worker);

@@ -168,7 +168,7 @@ pub fn leaves_to_hardware(
         let Some(policy) = snapshot.security.policy(row.group_set) else { return true };
         let known = ConnectionKey::of(vnic, key, out).zip(connections).filter(|_| key.class() != 0);
         let known = known.and_then(|(key, connections)| connections.find(&key));
-        known.is_some_and(|(_, state)| {
+        known.map(|found| found.record.state).is_some_and(|state| {
             let direction = if state.is_out() { Direction::Out } else { Direction::In };
             !state.is_over() && policy.of(direction).allows(&queue_pairs_with(snapshot, row.vpc, peer))
         })

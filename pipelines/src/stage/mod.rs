@@ -20,7 +20,7 @@ pub mod outer;
 pub mod parse;
 pub mod rcft;
 pub mod reply;
-mod security;
+pub(crate) mod security;
 pub mod service;
 pub mod slow_path;
 pub mod super_frame;

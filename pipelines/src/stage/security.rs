@@ -9,19 +9,27 @@ use std::net::IpAddr;
 use wire::roce::Bth;
 use wire::roce::opcode::{Operation, OperationKind};
 use wire::tcp::flags;
-use wire::{Flags, L3, MacAddr, View, icmp, icmpv6, protocol, quoted};
+use wire::{Flags, MacAddr, View, icmp, icmpv6, protocol, quoted};
 
 use super::Cx;
 use super::key::CLASS_OTHER;
+use super::neighbour::is_neighbour_protocol;
 use crate::burst::{Burst, Meta};
-use crate::connections::{ConnectionKey, ConnectionState, Connections, Kind, Made, Phase, SEEN_SHIFT, Watch};
+use crate::connections::{
+    ConnectionKey, ConnectionState, Connections, Found, Kind, Made, Phase, Record, SEEN_SHIFT, Watch,
+};
 use crate::direction::Direction;
 use crate::drops::DropReason;
-use crate::flow_key::{FlowKey, FlowPorts};
+use crate::flow_key::{FlowKey, FlowPorts, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft};
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::Snapshot;
 use crate::vlt::Place;
+
+/// How far behind its cell the generation of a flow is that is judged packet by packet.
+pub(super) const PER_PACKET: u32 = 1 << 31;
+/// How often a connection is looked at again that others change meanwhile.
+const ATTEMPTS: u32 = 8;
 
 /// Flags that change a connection: such packets never pass by what the NFT remembers alone.
 const STEPS: u8 = flags::SYN | flags::FIN | flags::RST;
@@ -46,7 +54,7 @@ pub(super) fn unsettled<P>(
         if meta.headers.tcp_flags & STEPS != 0 || !connections.holds(watch) {
             unsettled |= 1 << i;
         } else if (entry.last_seen ^ cx.now.tick) >> SEEN_SHIFT != 0 {
-            keep_alive(cx, connections, meta, &entry.action);
+            keep_alive(cx.snapshot, connections, &meta.key, &entry.action, cx.now.tick);
         }
     }
     unsettled
@@ -55,26 +63,34 @@ pub(super) fn unsettled<P>(
 /// Notes on the connections of a flow that it is in use.
 #[cold]
 #[inline(never)]
-fn keep_alive(cx: &Cx, connections: &Connections, meta: &Meta, action: &FlowAction) {
-    for (vnic, out) in ends(cx.snapshot, meta, action) {
-        let found =
-            ConnectionKey::of(vnic, &meta.key, out).and_then(|key| Some((key, connections.find(&key)?)));
-        if let Some((key, (slot, _))) = found {
-            touch(cx, connections, &key, slot, out);
+pub(crate) fn keep_alive(
+    snapshot: &Snapshot,
+    connections: &Connections,
+    key: &FlowKey,
+    action: &FlowAction,
+    tick: u32,
+) {
+    for (vnic, out) in ends(snapshot, key, action) {
+        let found = ConnectionKey::of(vnic, key, out).and_then(|key| Some((key, connections.find(&key)?)));
+        if let Some((key, found)) = found {
+            touch(connections, &key, found.slot, out, tick);
         }
     }
 }
 
 /// A vNIC has something to do with queue pairs of a peer while it sends to them itself.
-fn touch(cx: &Cx, connections: &Connections, key: &ConnectionKey, slot: u32, out: bool) {
+fn touch(connections: &Connections, key: &ConnectionKey, slot: u32, out: bool, tick: u32) {
     if out || key.kind() != Kind::Rdma {
-        connections.touch(slot, cx.now.tick);
+        connections.touch(slot, tick);
     }
 }
 
 /// The ends of a flow that are vNICs of this host in security groups, and whether each is the sender.
-fn ends(snapshot: &Snapshot, meta: &Meta, action: &FlowAction) -> impl Iterator<Item = (u32, bool)> {
-    let sender = (meta.direction() == Direction::Out).then_some((meta.vnic, true));
+fn ends(snapshot: &Snapshot, key: &FlowKey, action: &FlowAction) -> impl Iterator<Item = (u32, bool)> {
+    let sender = match key.scope() {
+        Scope::Vnic(vnic) => Some((vnic, true)),
+        Scope::Vpc(_) => None,
+    };
     let receiver = receiver_of(snapshot, action).map(|vnic| (vnic, false));
     let is_grouped = |&(vnic, _): &(u32, bool)| snapshot.row(vnic).group_set != 0;
     sender.into_iter().chain(receiver).filter(is_grouped)
@@ -118,7 +134,7 @@ impl Judgement {
             }
         }
         if !self.lasts {
-            action.generation = snapshot.generation(action.cell).wrapping_sub(1);
+            action.generation = snapshot.generation(action.cell).wrapping_sub(PER_PACKET);
         }
         action
     }
@@ -134,10 +150,11 @@ pub(super) fn judge(
     action: &FlowAction,
 ) -> Judgement {
     let mut all = Judgement::PASSES;
-    if !matches!(action.verdict, FlowVerdict::Forward | FlowVerdict::Flood) {
+    let is_judged = matches!(action.verdict, FlowVerdict::Forward | FlowVerdict::Flood);
+    if !is_judged || is_neighbour_protocol(&meta.headers) {
         return all;
     }
-    for (vnic, out) in ends(cx.snapshot, meta, action) {
+    for (vnic, out) in ends(cx.snapshot, &meta.key, action) {
         let row = cx.snapshot.row(vnic);
         let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
         let one = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out }.judge();
@@ -156,10 +173,7 @@ pub(super) fn admits_copy(cx: &Cx, meta: &Meta, place: Place) -> bool {
     let Place::Local { vnic } = place else { return true };
     let row = cx.snapshot.row(vnic);
     let Some(policy) = cx.snapshot.security.policy(row.group_set) else { return true };
-    let discovery = meta.key.proto() == protocol::ICMPV6
-        && (icmpv6::kind::ROUTER_SOLICITATION..=icmpv6::kind::REDIRECT)
-            .contains(&((meta.key.ports().source >> 8) as u8));
-    if meta.headers.l3 == L3::Arp || meta.headers.l3 == L3::Ipv6 && discovery {
+    if is_neighbour_protocol(&meta.headers) {
         return true;
     }
     let peer = meta.key.addresses().map(|ip| ip.source);
@@ -215,10 +229,13 @@ impl End<'_> {
         };
         // Read before the table: what a worker enters meanwhile makes it void.
         let refusal = self.connections.refusal(self.vnic);
-        match self.connections.find(&key) {
-            Some((slot, state)) => self.known(&key, slot, state, refusal),
-            None => self.unknown(&key, refusal),
+        for _ in 0..ATTEMPTS {
+            let Some(found) = self.connections.find(&key) else { return self.unknown(&key, refusal) };
+            if let Some(judgement) = self.known(&key, found, refusal) {
+                return judgement;
+            }
         }
+        self.refused(Watch::NONE, false)
     }
 
     fn is_tcp(&self) -> bool {
@@ -285,9 +302,10 @@ impl End<'_> {
         if self.tcp_flags() & flags::RST != 0 {
             return Judgement { lasts: false, ..Judgement::PASSES };
         }
-        let (state, epoch) = (self.opened(), self.cx.snapshot.security.epoch);
-        match self.connections.make(key, state, epoch, self.cx.now) {
-            Made::In(slot) => self.rests_on(slot, state),
+        let state = self.opened();
+        let record = Record { state, epoch: self.cx.snapshot.security.epoch };
+        match self.connections.make(key, record, self.cx.now) {
+            Made::In(watch) => self.rests_on(watch, state),
             Made::Leaving => Judgement { lasts: false, ..Judgement::PASSES },
             Made::Refused => {
                 Judgement { refused: Some(DropReason::CONNECTION_LIMIT), watch: Watch::NONE, lasts: false }
@@ -302,19 +320,16 @@ impl End<'_> {
         ConnectionState::opened(self.out, self.tcp_flags(), self.is_tcp(), note)
     }
 
-    fn rests_on(&self, slot: u32, state: ConnectionState) -> Judgement {
-        let lasts = !self.is_tcp() || state.is_settled();
-        Judgement { refused: None, watch: self.connections.watch(slot), lasts }
+    fn rests_on(&self, watch: Watch, state: ConnectionState) -> Judgement {
+        Judgement { refused: None, watch, lasts: !self.is_tcp() || state.is_settled() }
     }
 
-    fn known(&self, key: &ConnectionKey, slot: u32, mut state: ConnectionState, refusal: Watch) -> Judgement {
-        let (connections, epoch) = (self.connections, self.cx.snapshot.security.epoch);
-        if connections.epoch(slot) != epoch {
-            if !self.allows(state.is_out(), Some(state.note())) {
-                state = state.with_phase(Phase::Reset);
-            }
-            connections.renew(slot, state, epoch);
-        }
+    /// A packet of a connection that is known; `None` when another worker has changed that meanwhile.
+    fn known(&self, key: &ConnectionKey, found: Found, refusal: Watch) -> Option<Judgement> {
+        let connections = self.connections;
+        let Found { slot, watch, record } = found;
+        let record = self.up_to_date(slot, record)?;
+        let Record { state, epoch } = record;
         let tcp_flags = self.tcp_flags();
         let by_opener = state.is_out() == self.out;
         let begins = self.begins();
@@ -322,23 +337,39 @@ impl End<'_> {
         if is_over || begins && !by_opener {
             // As if it were the first of a connection, and not a reply.
             if !self.opens() || !self.allows(self.out, None) {
-                return self.refused(refusal, tcp_flags == 0 && self.meta.key.class() == 0);
+                return Some(self.refused(refusal, tcp_flags == 0 && self.meta.key.class() == 0));
             }
             if !is_over {
-                return Judgement { lasts: false, ..Judgement::PASSES };
+                return Some(Judgement { lasts: false, ..Judgement::PASSES });
             }
             let state = self.opened();
-            connections.reopen(self.vnic, slot, state, epoch);
+            let anew = Record { state, epoch: self.cx.snapshot.security.epoch };
+            connections.change(slot, record, anew).then_some(())?;
+            connections.opened(self.vnic);
             connections.touch(slot, self.cx.now.tick);
-            return self.rests_on(slot, state);
+            return Some(self.rests_on(watch, state));
         }
         let next =
             if self.is_tcp() { state.after_tcp(tcp_flags, by_opener) } else { state.after_other(by_opener) };
         if next != state {
-            connections.set(slot, next);
+            connections.change(slot, record, Record { state: next, epoch }).then_some(())?;
         }
-        touch(self.cx, connections, key, slot, self.out);
-        self.rests_on(slot, next)
+        touch(connections, key, slot, self.out, self.cx.now.tick);
+        Some(self.rests_on(watch, next))
+    }
+
+    /// What is known of a connection once it was held against the rules of this snapshot, where those are newer. A worker that
+    /// has an older one takes the word of whoever has the newer.
+    fn up_to_date(&self, slot: u32, record: Record) -> Option<Record> {
+        let epoch = self.cx.snapshot.security.epoch;
+        let age = epoch.wrapping_sub(record.epoch);
+        if age == 0 || age > u32::MAX / 2 {
+            return Some(record);
+        }
+        let stands = self.allows(record.state.is_out(), Some(record.state.note()));
+        let state = if stands { record.state } else { record.state.with_phase(Phase::Reset) };
+        let now = Record { state, epoch };
+        self.connections.change(slot, record, now).then_some(now)
     }
 
     /// True for an ICMP error about a packet of a connection (RFC 5508 section 4.2 asks the same of a NAT). The packet that
@@ -353,6 +384,8 @@ impl End<'_> {
         let ports = FlowPorts { source: headers.sport, destination: headers.dport };
         let key = FlowKey::build(self.head, &headers, self.meta.key.scope(), ports, class, true);
         let known = ConnectionKey::of(self.vnic, &key, !self.out).and_then(|key| self.connections.find(&key));
-        known.is_some_and(|(_, state)| state.phase() != Phase::Reset)
+        // One that newer rules may have ended is none until a packet of its own has been judged by them.
+        let is_current = |record: Record| record.epoch == self.cx.snapshot.security.epoch;
+        known.is_some_and(|found| is_current(found.record) && found.record.state.phase() != Phase::Reset)
     }
 }

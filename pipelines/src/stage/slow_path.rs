@@ -54,6 +54,10 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, miss
         let meta = &mut burst.metas[i];
         if meta.entry != NONE && nft.entry(meta.entry).key != meta.key {
             meta.entry = NONE;
+            if !cx.snapshot.security.is_off() {
+                // What security groups said of it went with its entry.
+                burst.drop(i, DropReason::MISS_LIMIT, cx.counters);
+            }
         }
     }
 }
@@ -79,6 +83,13 @@ fn one(
         }
         // A flow that is known already costs no more than the burst is long, and no source can cause it: a
         // change of configuration must not cost it packets.
+        // What security groups look at packet by packet, a source can cause: SYNs, packets of what is not established, what
+        // they refuse.
+        let behind = cx.snapshot.generation(entry.action.cell).wrapping_sub(entry.action.generation);
+        let caused = matches!(behind, 0 | security::PER_PACKET) && entry.action.source == source;
+        if caused && !limits.admit(meta.key.scope(), cx.now.ns) {
+            return Err(DropReason::MISS_LIMIT);
+        }
         let Decision { action, watch, .. } = decide(cx, meta, head, source, connections);
         // One that is decided for each packet, and still the same.
         let is_same = action == entry.action;

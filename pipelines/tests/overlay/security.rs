@@ -319,6 +319,49 @@ fn security_nobody_behind_a_gateway_is_in_a_group() {
 }
 
 #[test]
+fn security_what_loses_its_entry_in_its_burst_is_not_let_through() {
+    let mut world = plain();
+    world.worker = TestWorker::new(1, world.shared.clone(), 0);
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let refused = inward(v4(R, A).udp(7, 9, b"?"));
+    assert!(!passes(&mut world, UPLINK, &refused), "its entry is there now");
+    // A flow to a vNIC without groups takes the only place.
+    let others = inward(v4(R, B).udp(7, 9, b"!"));
+    let packets = [&refused, &others].map(|frame| HeapBuf::new(frame)).to_vec();
+    let out = world.run(UPLINK, packets);
+    assert!(out.iter().all(|(port, _)| *port == 2), "B's alone, if anything");
+}
+
+#[test]
+fn security_an_echo_lets_no_other_message_in_and_neighbours_may_ask() {
+    let mut world = plain();
+    secure(&mut world, &[group(&[from_anyone(Traffic::Icmp(0x0800, 0x08ff))])], &[(A, &[0])]);
+    let back = v4(R, A);
+    // The identifier is type and code of a timestamp request.
+    assert!(passes(&mut world, UPLINK, &inward(back.echo_request(0x0d00, 1, b"ping"))));
+    assert!(!passes(&mut world, UPLINK, &inward(back.ip(1, &[13, 0, 0xf2, 0xff, 0, 0, 0, 0]))));
+    let mut frame = back.ethernet(0x0806, &[0; 28]);
+    frame[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
+    let refused = drops(&world, DropReason::SECURITY_IN);
+    passes(&mut world, UPLINK, &inward(frame));
+    assert_eq!(drops(&world, DropReason::SECURITY_IN), refused);
+}
+
+#[test]
+fn security_icmp_errors_of_what_newer_rules_have_not_judged_go_by_rules() {
+    use wire::build::control::{IcmpError, icmp_error};
+    let mut world = plain();
+    secure(&mut world, &[group(&[])], &[(A, &[0])]);
+    let question = v4(A, R).udp(9, 7, b"mine");
+    assert!(passes(&mut world, 1, &question));
+    let headers = wire::parse::parse(&question, question.len()).unwrap();
+    let error = inward(icmp_error(&headers, &question, IcmpError::NoRoute, (R.mac, R.v4.into())).unwrap());
+    assert!(passes(&mut world, UPLINK, &error));
+    secure(&mut world, &[Group { allows_out: false, ..group(&[]) }], &[(A, &[0])]);
+    assert!(!passes(&mut world, UPLINK, &error));
+}
+
+#[test]
 fn security_connections_under_way_are_taken_up_for_a_while_by_what_rules_allow() {
     let (out, back) = (v4(A, R), v4(R, A));
     let mut world = plain();

@@ -187,7 +187,7 @@ fn show_connections(shell: &mut Shell, args: &Args) -> Result<Output, CommandErr
         for seen in found {
             let key = ConnectionKey::from_words(seen.key);
             let Some(vnic) = snapshot.vnic(key.vnic()) else { continue };
-            let state = connections.state(seen.slot);
+            let state = connections.record(seen.slot).state;
             if wanted.as_ref().is_some_and(|wanted| wanted.as_str() != vnic.name) || rows.len() == limit {
                 continue;
             }
