@@ -206,6 +206,8 @@ def facts(data, depth=0):
                 fact["inner"] = facts(transport[16:], 1)
     else:
         fact["payload"] = transport.hex()
+        if fact["proto"] in (1, 58) and fact["offset"] == 0 and not fact["more"]:
+            fact["l4_sum_ok"] = checksum((pseudo if fact["proto"] == 58 else b"") + transport) == 0xFFFF
     return fact
 
 

@@ -30,6 +30,7 @@ pub mod script;
 pub mod steady;
 pub mod traffic;
 pub mod vhost;
+pub mod vteps;
 pub mod workdir;
 
 pub use agent::Agent;

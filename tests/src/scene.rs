@@ -6,6 +6,7 @@
 //! Neither the tenant nor the other host has an address of its own, so that no kernel adds packets to the counters: what
 //! moves is what the scenario sent. The underlay neighbour is static for the same reason.
 
+use crate::counters::Moved;
 use crate::{Agent, Counters, Daemon, Family, Lab, Tenant, lab};
 use std::time::Duration;
 
@@ -43,14 +44,30 @@ impl Scene {
     /// Starts the switch; `vpc` are further lines of the `[[vpc]]`, `more` is further config.
     #[track_caller]
     pub fn start(underlay: Family, vpc: &str, more: &str) -> Scene {
+        Scene::start_on(underlay, "", &[], vpc, more)
+    }
+
+    /// As `start`; `uplink` are further lines of the `[[uplink]]`, `neighbours` are further stations of the underlay (address,
+    /// MAC), for VTEPs that nobody plays.
+    #[track_caller]
+    pub fn start_on(
+        underlay: Family,
+        uplink: &str,
+        neighbours: &[(String, String)],
+        vpc: &str,
+        more: &str,
+    ) -> Scene {
         let lab = Lab::new(underlay);
         let red = lab.tenant("red", "red", RED_MAC, &RED);
         lab.peer.ip("addr flush dev up0");
         lab.peer.sysctl(&["net.ipv6.conf.all.disable_ipv6=1"]);
-        let neighbour =
-            format!("neighbours = [{{ ip = \"{}\", mac = \"{}\" }}]", underlay.remote_vtep(), lab.peer_mac());
+        let other = (underlay.remote_vtep().to_owned(), lab.peer_mac());
+        let rows: Vec<String> = std::iter::once(&other)
+            .chain(neighbours)
+            .map(|(ip, mac)| format!("{{ ip = \"{ip}\", mac = \"{mac}\" }}"))
+            .collect();
         let config = [
-            lab.uplink(&neighbour),
+            lab.uplink(&format!("neighbours = [{}]\n{uplink}", rows.join(", "))),
             lab::vpc("red", VNI, &["10.0.0.0/24", "fd00:1::/64"], vpc),
             red.vnic(),
             lab::location(underlay.remote_vtep(), VNI, FAR_MAC, &FAR),
@@ -131,6 +148,39 @@ impl Outcome {
             .into_iter()
             .filter_map(|(path, n)| Some((path.strip_prefix("fwd.drops.")?.to_owned(), n)))
             .collect()
+    }
+
+    /// Asserts that these counters moved so, besides those of an exchange from the underlay, and no others: every frame was
+    /// received at the uplink, those seen were delivered to the tenant, `drops` are the others.
+    #[track_caller]
+    pub fn assert_inbound(&self, drops: &[(&str, i64)], more: &[(&str, i64)]) {
+        let came = self.seen.len() as i64;
+        self.assert_counted(
+            &[("port.up.rx-packets", self.sent), ("port.red.tx-packets", came), ("fwd.sent", came)],
+            drops,
+            more,
+        );
+    }
+
+    /// As `assert_inbound`, for an exchange from the tenant.
+    #[track_caller]
+    pub fn assert_outbound(&self, drops: &[(&str, i64)], more: &[(&str, i64)]) {
+        let came = self.seen.len() as i64;
+        let wire = [("port.red.rx-packets", self.sent), ("port.up.tx-packets", came), ("fwd.sent", came)];
+        self.assert_counted(&[&wire[..], &[("fwd.encapsulated", came)]].concat(), drops, more);
+    }
+
+    #[track_caller]
+    fn assert_counted(&self, wire: &[(&str, i64)], drops: &[(&str, i64)], more: &[(&str, i64)]) {
+        let dropped = drops.iter().map(|(_, n)| n).sum();
+        let names: Vec<String> = drops.iter().map(|(reason, _)| format!("fwd.drops.{reason}")).collect();
+        let mut expected = vec![("fwd.received", Moved::By(self.sent)), ("fwd.dropped", Moved::By(dropped))];
+        expected.extend(wire.iter().chain(more).map(|(name, n)| (*name, Moved::By(*n))));
+        expected.extend(names.iter().zip(drops).map(|(name, (_, n))| (name.as_str(), Moved::By(*n))));
+        // How long frames are and which of them found their flow known is not what an exchange is about.
+        let sizes = ["port.up.rx-bytes", "port.up.tx-bytes", "port.red.rx-bytes", "port.red.tx-bytes"];
+        expected.extend(sizes.iter().chain(&["fwd.nft-*"]).map(|name| (*name, Moved::Anyhow)));
+        self.after.assert_moved(&self.before, &expected);
     }
 
     /// Asserts that nothing came out and that every frame was dropped for this one reason.

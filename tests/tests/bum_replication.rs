@@ -11,43 +11,12 @@
 use std::time::Duration;
 
 use tests::counters::Moved;
-use tests::lab::{self, Lab, interface_mac, location, vpc};
-use tests::{Agent, Daemon, Family, Netns, netns, traffic, wait_for};
+use tests::lab::{Lab, location, vpc};
+use tests::vteps::{self, address, machine};
+use tests::{Agent, Daemon, Family, Netns, traffic, wait_for};
 
 const VTEPS: [&str; 4] = ["vtep2", "vtep3", "vtep4", "vtep5"];
 const MACS: [&str; 3] = ["02:00:00:00:0b:01", "02:00:00:00:0b:02", "02:00:00:00:0b:03"];
-
-fn address(family: Family, host: usize) -> String {
-    match family {
-        Family::V4 => format!("172.16.0.{host}"),
-        Family::V6 => format!("fd00::{host}"),
-    }
-}
-
-/// A host whose kernel has a vxlan device of VNI 100; it says nothing by itself.
-fn machine(lab: &Lab, name: &str, host: usize) -> Netns {
-    let machine = Netns::new(name);
-    let family = lab.family();
-    if family == Family::V6 {
-        machine.enable_ipv6();
-    }
-    netns::cable((&machine, "up0"), (&lab.peer, name), lab::UNDERLAY_MTU);
-    lab.peer.ip(&format!("link set {name} master bridge"));
-    let (own, switch) = (address(family, host), family.local_vtep());
-    machine.ip(&format!(
-        "addr add {own}/{} dev up0 {}",
-        family.prefix_len(),
-        if family == Family::V6 { "nodad" } else { "" }
-    ));
-    machine.ip(&format!("neigh add {switch} lladdr {} dev up0 nud permanent", lab.uplink_mac()));
-    let mtu = lab::TENANT_MTU;
-    machine.ip(&format!(
-        "link add eth0 mtu {mtu} type vxlan id 100 dstport 4789 local {own} remote {switch} dev up0"
-    ));
-    machine.sysctl(&["net.ipv6.conf.eth0.disable_ipv6=1"]);
-    machine.ip("link set eth0 up");
-    machine
-}
 
 struct Site {
     daemon: Daemon,
@@ -58,24 +27,16 @@ struct Site {
 
 fn start(family: Family) -> Site {
     let lab = Lab::new(family);
-    lab.peer.ip("addr flush dev up0");
-    lab.peer.ip("link add bridge mtu 1600 type bridge mcast_snooping 0");
-    lab.peer.ip("link set up0 master bridge");
-    lab.peer.ip("link set bridge up");
-    let machines: Vec<Netns> = (2..6).map(|host| machine(&lab, VTEPS[host - 2], host)).collect();
+    vteps::bridge(&lab);
+    let machines: Vec<Netns> = (2..6).map(|host| machine(&lab, VTEPS[host - 2], host, 100)).collect();
     let tenant = |n: usize, name: &str, vpc: &str| {
         let addresses = [format!("10.0.0.{}/24", n + 1), format!("fd00:1::{}/64", n + 1)];
         lab.tenant(name, vpc, MACS[n], &[&addresses[0], &addresses[1]])
     };
     let tenants = vec![tenant(0, "red", "red"), tenant(1, "blue", "red"), tenant(2, "other", "other")];
     let subnets = ["10.0.0.0/24", "fd00:1::/64"];
-    let neighbours: Vec<String> = machines
-        .iter()
-        .zip(2..)
-        .map(|(machine, host)| {
-            format!("{{ ip = \"{}\", mac = \"{}\" }}", address(family, host), interface_mac(machine, "up0"))
-        })
-        .collect();
+    let hosts: Vec<(&Netns, usize)> = machines.iter().zip(2..).collect();
+    let neighbours = vteps::neighbours(&lab, &hosts);
     let list = |hosts: &[usize]| {
         let quoted: Vec<String> =
             hosts.iter().map(|&host| format!("\"{}\"", address(family, host))).collect();
@@ -83,7 +44,7 @@ fn start(family: Family) -> Site {
     };
     let config = [
         // The uplink lists vtep2 as a peer.
-        lab.uplink(&format!("neighbours = [{}]", neighbours.join(", "))),
+        lab.uplink(&neighbours),
         vpc("red", 100, &subnets, &list(&[2, 3])),
         vpc("other", 200, &subnets, &list(&[5])),
         tenants.iter().map(tests::Tenant::vnic).collect(),
