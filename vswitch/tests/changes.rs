@@ -129,6 +129,13 @@ fn a_change_is_one_snapshot_and_is_saved() {
         "route del green 10.9.0.0/16",
         "subnet add green 10.4.0.0/24 gateway 10.4.0.254",
         "subnet del green 10.4.0.0/24",
+        // Both addresses of one go to another host, on to a third, and come back one after the other.
+        "security-group add web vpc red",
+        "security-group set own web",
+        "vnic move own vtep 172.16.0.9",
+        "vlt move 100 02:00:00:00:00:04 vtep 172.16.0.8",
+        "vnic add own vpc red mac 02:00:00:00:00:04 vips 10.0.0.4 port null size=100",
+        "vlt del 100 fe80::4",
         "vlt set 300 10.3.0.9 mac 02:00:00:00:00:09 vtep 172.16.0.9",
         "vnic del own",
         "vnic del two",
@@ -151,6 +158,54 @@ fn a_change_is_one_snapshot_and_is_saved() {
     running.check("a reload");
     running.shell.switch.load_file(Source::parse(&text(""), "f.toml").unwrap()).unwrap();
     assert_eq!(running.version(), before + 2);
+}
+
+#[test]
+fn a_vnic_moves_whole_or_not_at_all() {
+    let own = "[[security-group]]\nname = \"web\"\nvpc = \"red\"\n[[vnic]]\nname = \"own\"\nvpc = \"red\"\n\
+        mac = \"02:00:00:00:00:04\"\nvips = [\"10.0.0.4\", \"fe80::4\"]\nport = { kind = \"null\" }\n\
+        security-groups = [\"web\"]\n[[vnic]]\nname = \"none\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:05\"\nvips = []\n\
+        port = { kind = \"null\" }\n";
+    let mut running = Running::start(own);
+    let config = |running: &Running| running.shell.switch.config();
+    let (version, before) = (running.version(), config(&running));
+    for (line, why) in [
+        ("vnic move own vtep 172.16.0.1", "our own"),
+        ("vnic move own vtep 192.168.0.1", "no uplink has a route"),
+        ("vnic move own vtep 224.0.0.1", "unicast"),
+        ("vnic move other vtep 172.16.0.9", "show vnic"),
+        ("vnic move none vtep 172.16.0.9", "no VIP"),
+        ("vlt move 100 02:00:00:00:00:09 vtep 172.16.0.9", "show vlt"),
+        ("vlt move 100 02:00:00:00:00:02 vtep 172.16.0.1", "our own"),
+        // Another station has the address: no move, a mistake.
+        ("vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.2 vlan 10 port t", "remove one of the two"),
+        ("vnic add x vpc red mac 02:00:00:00:00:02 vips 10.0.0.2 vlan 10 groups nobody port t", "nobody"),
+    ] {
+        let error = running.try_run(line).unwrap_err();
+        assert!(error.contains(why), "{line}: {error}");
+        assert_eq!(running.version(), version, "{line}");
+        assert_eq!(config(&running), before, "{line}");
+    }
+    running.run("vnic move own vtep 172.16.0.9");
+    let after = config(&running);
+    assert!(after.vnics.iter().all(|vnic| vnic.name.as_str() != "own"));
+    let there: Vec<_> =
+        after.locations.iter().filter(|location| location.vip != before.locations[0].vip).collect();
+    assert_eq!(there.len(), 2);
+    for location in there {
+        assert_eq!(
+            (location.mac.to_string().as_str(), location.vtep.to_string().as_str()),
+            ("02:00:00:00:00:04", "172.16.0.9")
+        );
+        assert_eq!(location.groups.len(), 1, "it stays in its groups");
+    }
+    // Back, with all or with one of its addresses: what it has is here, in its groups; what it has not stays there.
+    running.run("vnic add own vpc red mac 02:00:00:00:00:04 vips 10.0.0.4 port null size=100");
+    let back = config(&running);
+    let own = back.vnics.iter().find(|vnic| vnic.name.as_str() == "own").unwrap();
+    assert_eq!(own.security_groups.len(), 1, "{own:?}");
+    let left: Vec<_> = back.locations.iter().map(|location| location.vip.to_string()).collect();
+    assert_eq!(left, ["10.0.0.2", "fe80::4"]);
 }
 
 #[test]

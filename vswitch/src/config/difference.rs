@@ -30,6 +30,8 @@ pub struct Difference<'c> {
     pub before: Vec<&'c Arc<VnicConfig>>,
     /// vNICs that come, or go on otherwise: as they become, in the order of the config.
     pub after: Vec<&'c Arc<VnicConfig>>,
+    /// Where addresses of vNICs that go are from now on: on other hosts, to which the vNICs move.
+    pub elsewhere: Vec<LocationConfig>,
     /// Something differs that all vNICs depend on, or too much does: the parts are the whole configs.
     pub is_whole: bool,
 }
@@ -38,7 +40,8 @@ impl<'c> Difference<'c> {
     /// The change as one that concerns everything.
     pub fn whole(old: &'c Config, new: &'c Config) -> Self {
         let (before, after) = altered_vnics(old, new);
-        Self { old: Cow::Borrowed(old), new: Cow::Borrowed(new), before, after, is_whole: true }
+        let (old, new) = (Cow::Borrowed(old), Cow::Borrowed(new));
+        Self { old, new, before, after, elsewhere: Vec::new(), is_whole: true }
     }
 
     /// What `new` has otherwise than `old`, locations aside.
@@ -58,21 +61,50 @@ impl<'c> Difference<'c> {
             new: Cow::Owned(new.with_vnics(concerned)),
             before,
             after,
+            elsewhere: Vec::new(),
             is_whole: false,
         }
     }
 
+    /// The same change, with which vNICs move to other hosts.
+    #[must_use]
+    pub fn and_elsewhere(self, locations: Vec<LocationConfig>) -> Self {
+        Self { elsewhere: locations, ..self }
+    }
+
+    /// Locations that end with the change, because a vNIC of this host has their address from now on: the machine behind
+    /// the address moves here. `find` knows the locations.
+    pub fn moved_here(&self, find: impl Fn(Vni, IpAddr) -> Option<LocationConfig>) -> Vec<LocationConfig> {
+        let same = self.taken(find).filter(|(vnic, location)| vnic.mac == location.mac);
+        same.map(|(_, location)| location).collect()
+    }
+
+    /// The locations whose addresses vNICs are to have, with the vNICs.
+    fn taken(
+        &self,
+        find: impl Fn(Vni, IpAddr) -> Option<LocationConfig>,
+    ) -> impl Iterator<Item = (&VnicConfig, LocationConfig)> {
+        let vnis: HashMap<&Name, Vni> = self.new.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
+        let addresses = self.after.iter().flat_map(move |vnic| {
+            let vni = vnis.get(&vnic.vpc).copied();
+            vnic.vips.iter().filter_map(move |vip| Some((vnic.as_ref(), vni?, *vip)))
+        });
+        addresses.filter_map(move |(vnic, vni, vip)| Some((vnic, find(vni, vip)?)))
+    }
+
     /// What has to be valid for the config after the change to be; `find` knows the locations, which are not in the parts.
     pub fn to_check(&self, find: impl Fn(Vni, IpAddr) -> Option<LocationConfig>) -> Cow<'_, Config> {
-        if self.is_whole {
+        if self.is_whole && self.elsewhere.is_empty() {
             return Cow::Borrowed(&self.new);
         }
-        // An address that a vNIC is to have must not be known to be elsewhere.
-        let vnis: HashMap<&Name, Vni> = self.new.vpcs.iter().map(|vpc| (&vpc.name, vpc.vni)).collect();
-        let addresses =
-            self.after.iter().flat_map(|vnic| vnic.vips.iter().map(|vip| (vnis.get(&vnic.vpc), *vip)));
-        let locations = addresses.filter_map(|(vni, vip)| find(*vni?, vip)).collect();
-        Cow::Owned(Config { locations, ..self.new.clone().into_owned() })
+        let mut checked = self.new.clone().into_owned();
+        checked.locations.extend(self.elsewhere.iter().cloned());
+        if !self.is_whole {
+            // With the MAC address of the vNIC it is the vNIC itself, which moves here; another one must not be there.
+            let others = self.taken(find).filter(|(vnic, location)| vnic.mac != location.mac);
+            checked.locations.extend(others.map(|(_, other)| other));
+        }
+        Cow::Owned(checked)
     }
 
     /// Names of the vNICs that go.

@@ -25,16 +25,26 @@ pub(super) fn commands() -> Vec<Entry> {
         Entry { syntax: "vpc del <vpc:name>", help: "Remove a VPC without vNICs", run: vpc_del },
         Entry { syntax: "show vnic [<vnic:name>]", help: "vNICs: addresses, port, traffic", run: show_vnic },
         Entry {
-            syntax: "vnic add <name:name> vpc <vpc:name> mac <mac:mac> vips <vips:word> [mtu <mtu:uint>] [vlan <vlan:uint>] port <port:text>",
-            help: "Add a vNIC; vips separated by commas; port: a trunk's name, or kind key=value ...",
+            syntax: "vnic add <name:name> vpc <vpc:name> mac <mac:mac> vips <vips:word> [mtu <mtu:uint>] [vlan <vlan:uint>] [groups <groups:word>] port <port:text>",
+            help: "Add a vNIC, or take over one that moves here; vips and groups separated by commas; port: a trunk's name, or kind key=value ...",
             run: vnic_add,
         },
         Entry { syntax: "vnic del <vnic:name>", help: "Remove a vNIC and its port", run: vnic_del },
+        Entry {
+            syntax: "vnic move <vnic:name> vtep <remote:ip>",
+            help: "Remove a vNIC that goes to another host, and place its addresses there, in one change",
+            run: vnic_move,
+        },
         Entry { syntax: "show vlt [<vni:vni>]", help: "Where destinations are", run: show_vlt },
         Entry {
             syntax: "vlt set <vni:vni> <vip:ip> [mac <mac:mac>] vtep <remote:ip>",
             help: "Place a destination behind a VTEP, or move it; the MAC of a known one may be left out",
             run: vlt_set,
+        },
+        Entry {
+            syntax: "vlt move <vni:vni> <mac:mac> vtep <remote:ip>",
+            help: "Place all addresses of a machine behind another VTEP, in one change",
+            run: vlt_move,
         },
         Entry { syntax: "vlt del <vni:vni> <vip:ip>", help: "Forget a destination", run: vlt_del },
     ]
@@ -176,10 +186,16 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         Ok(trunk) => VnicPort::Trunk(trunk),
         Err(_) => VnicPort::Own(port::spec_of(&text)?),
     };
+    let (vpc, mac): (Name, MacAddr) = (args.get("vpc")?, args.get("mac")?);
+    let from = shell.switch.moves_from(&vpc, mac, &vips);
+    let security_groups = match args.maybe::<String>("groups") {
+        Some(names) => group_names(args, &names)?,
+        None => from.first().map(|location| location.groups.clone()).unwrap_or_default(),
+    };
     let vnic = VnicConfig {
         name: name.clone(),
-        vpc: args.get("vpc")?,
-        mac: args.get("mac")?,
+        vpc,
+        mac,
         vips,
         link_local: LinkLocal::default(),
         allowed: Vec::new(),
@@ -193,16 +209,37 @@ fn vnic_add(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         qp_quota: None,
         refuse: None,
         qos: VnicQos::default(),
-        security_groups: Vec::new(),
+        security_groups,
     };
     shell.switch.add_vnic(vnic)?;
-    Ok(Output::message(format!("vNIC {name} added")))
+    let from = from.first().map(|location| format!("; it moved here from VTEP {}", location.vtep));
+    Ok(Output::message(format!("vNIC {name} added{}", from.unwrap_or_default())))
+}
+
+fn group_names(args: &Args, names: &str) -> Result<Vec<Name>, CommandError> {
+    let names =
+        names.split(',').map(|name| Name::new(name).map_err(|error| args.error("groups", error.to_string())));
+    names.collect()
 }
 
 fn vnic_del(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
     let name: Name = args.get("vnic")?;
     shell.switch.remove_vnic(&name)?;
     Ok(Output::message(format!("vNIC {name} removed")))
+}
+
+fn vnic_move(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (name, vtep): (Name, IpAddr) = (args.get("vnic")?, args.get("remote")?);
+    let vips = shell.switch.move_vnic(&name, vtep)?;
+    let are = if vips.len() == 1 { "is" } else { "are" };
+    Ok(Output::message(format!("vNIC {name} left this host; {} {are} behind {vtep}", list(&vips))))
+}
+
+fn vlt_move(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let (vni, mac, vtep): (Vni, MacAddr, IpAddr) = (args.get("vni")?, args.get("mac")?, args.get("remote")?);
+    let count = shell.switch.move_locations(vni, mac, vtep)?;
+    let addresses = if count == 1 { "address is" } else { "addresses are" };
+    Ok(Output::message(format!("{count} {addresses} behind {vtep}")))
 }
 
 fn show_vlt(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {

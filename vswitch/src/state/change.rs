@@ -65,17 +65,16 @@ impl Change {
         Ok(change)
     }
 
-    /// A location came or moved.
+    /// Locations came or moved besides.
     ///
     /// # Errors
-    /// When it cannot be written as TOML.
-    pub fn location(location: &LocationConfig) -> Result<Self, toml::ser::Error> {
-        Self::of_object("location", Value::try_from(location)?)
-    }
-
-    fn of_object(list: &str, object: Value) -> Result<Self, toml::ser::Error> {
-        let set = [(list.to_owned(), Value::Array(vec![object]))].into();
-        Ok(Self { set, gone: BTreeMap::new() })
+    /// When one cannot be written as TOML.
+    pub fn and_with(mut self, locations: &[LocationConfig]) -> Result<Self, toml::ser::Error> {
+        if !locations.is_empty() {
+            let locations = locations.iter().map(Value::try_from).collect::<Result<Vec<_>, _>>()?;
+            self.set.insert("location".to_owned(), Value::Array(locations));
+        }
+        Ok(self)
     }
 
     /// Locations went besides.
@@ -236,7 +235,10 @@ mod tests {
         let place =
             "[[location]]\nvni = 1\nvip = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\nvtep = \"172.16.0.2\"\n";
         let (bare, placed) = (config(""), config(place));
-        assert_eq!(Change::between(&bare, &placed).unwrap(), Change::location(&placed.locations[0]).unwrap());
+        assert_eq!(
+            Change::between(&bare, &placed).unwrap(),
+            Change::default().and_with(&placed.locations).unwrap()
+        );
         let gone = Change::default().and_without(placed.locations.clone());
         assert_eq!(Change::between(&placed, &bare).unwrap(), gone);
     }

@@ -67,7 +67,7 @@ impl Switch {
             Extent::Part(_)
                 if !plan.first.is_empty() || self.ports.fresh().any(|(_, port)| is_others(&port.name)) =>
             {
-                Extent::AllButLocations
+                Extent::AllButLocations(&difference.elsewhere)
             }
             extent => extent,
         };
@@ -165,7 +165,7 @@ impl Switch {
     /// Builds and publishes the snapshot of a config.
     pub(super) fn publish(&mut self, config: &Config, extent: Extent<'_>) -> Result<(), SwitchError> {
         let concerned = match &extent {
-            Extent::Everything | Extent::AllButLocations => config,
+            Extent::Everything | Extent::AllButLocations(_) => config,
             Extent::Part(difference) => &*difference.new,
         };
         let quotas = rdma::quotas(concerned, &self.rdma)?;

@@ -26,6 +26,15 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
+        self.edit_and_place(Vec::new(), change)
+    }
+
+    /// As [`edit`](Self::edit), with which addresses of vNICs that go are elsewhere from then on.
+    pub(super) fn edit_and_place(
+        &mut self,
+        elsewhere: Vec<LocationConfig>,
+        change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
+    ) -> Result<(), SwitchError> {
         let old = self.config.clone();
         let mut new = (*old).clone();
         change(&mut new)?;
@@ -33,17 +42,21 @@ impl Switch {
         let gone: Vec<Vni> = old.vpcs.iter().map(|vpc| vpc.vni).filter(|vni| !vnis.contains(vni)).collect();
         if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
-            new.locations = kept.cloned().collect();
+            new.locations = kept.cloned().chain(elsewhere).collect();
             self.apply(new, Missing::Refused)?;
             return self.save_whole();
         }
         // Those of a VPC go with it.
-        let locations: Vec<LocationConfig> =
+        let mut ended: Vec<LocationConfig> =
             gone.iter().flat_map(|&vni| self.topology.locations_of(vni)).cloned().collect();
         let new = Arc::new(new);
-        let difference = Difference::between(&old, &new);
+        let difference = Difference::between(&old, &new).and_elsewhere(elsewhere);
+        ended.extend(difference.moved_here(|vni, vip| self.topology.location(vni, vip).cloned()));
         self.go_over(&new, new.clone(), &difference, Missing::Refused, Extent::of(&difference))?;
-        self.save_change(|| Ok(Change::between(&difference.old, &difference.new)?.and_without(locations)))
+        self.save_change(|| {
+            let change = Change::between(&difference.old, &difference.new)?;
+            Ok(change.and_without(ended).and_with(&difference.elsewhere)?)
+        })
     }
 
     /// Adds a vNIC.
@@ -275,7 +288,7 @@ impl Switch {
     pub fn set_location(&mut self, location: &LocationConfig) -> Result<(), SwitchError> {
         self.topology.set_location(&self.config, location, &self.neighbours)?;
         self.publish_locations()?;
-        self.save_change(|| Ok(Change::location(location)?))
+        self.save_change(|| Ok(Change::default().and_with(std::slice::from_ref(location))?))
     }
 
     /// Removes a destination.
@@ -291,7 +304,7 @@ impl Switch {
         self.save_change(|| Ok(Change::default().and_without([location])))
     }
 
-    fn publish_locations(&mut self) -> Result<(), SwitchError> {
+    pub(super) fn publish_locations(&mut self) -> Result<(), SwitchError> {
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
         self.hand_out(&before, &snapshot)

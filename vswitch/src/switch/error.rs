@@ -68,6 +68,11 @@ pub enum SwitchError {
         /// The command that lists them.
         list: &'static str,
     },
+    /// A vNIC that no other host could find.
+    #[error(
+        "vNIC {0:?} has no VIP by which other hosts would find it; give it one first, or remove it with `vnic del`"
+    )]
+    Nowhere(String),
     /// The name is taken.
     #[error("there is a {what} {name:?} already; remove it first or choose another name")]
     Duplicate {

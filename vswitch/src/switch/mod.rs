@@ -16,6 +16,7 @@ mod apply;
 mod concerned;
 mod edit;
 mod error;
+mod moving;
 mod opening;
 mod plug;
 pub mod pool_size;

@@ -170,7 +170,7 @@ impl Switch {
     fn take_out(&mut self, names: &[String], config: &Config) -> Result<(), SwitchError> {
         names.iter().for_each(|name| self.ports.leave(name, true));
         if names.iter().any(|name| self.ports.index(name).is_some()) {
-            self.publish(config, Extent::AllButLocations)?;
+            self.publish(config, Extent::AllButLocations(&[]))?;
         }
         names.iter().try_for_each(|name| self.let_go(name))
     }
@@ -341,7 +341,7 @@ impl Switch {
         }
         gone.iter().for_each(|(name, ..)| self.ports.leave(name, true));
         let config = self.config.clone();
-        self.publish(&config, Extent::AllButLocations)?;
+        self.publish(&config, Extent::AllButLocations(&[]))?;
         self.poll_fresh()?;
         for (name, wanted, reason) in gone {
             self.let_go(&name)?;

@@ -41,6 +41,17 @@ impl Topology {
         Ok(())
     }
 
+    /// Adds locations, or moves them, and leaves the others alone.
+    pub(super) fn bring_locations(&mut self, locations: &[LocationConfig]) -> Result<(), TopologyError> {
+        for location in locations {
+            self.check_vtep(location.vtep)?;
+            let vpc = self.vpc_of(location)?;
+            self.unlearn(vpc, location.vip);
+            self.put_location(location)?;
+        }
+        Ok(())
+    }
+
     /// Adds, changes or moves one location, ready to [`commit`](Self::commit). One that moves does so when the change is
     /// [settled](Self::settle).
     ///
@@ -72,6 +83,25 @@ impl Topology {
         self.rebuild_vteps(config);
         self.write_fresh(neighbours);
         Ok(())
+    }
+
+    /// Moves several locations at once.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with nothing changed.
+    pub fn move_locations(
+        &mut self,
+        config: &Config,
+        locations: &[LocationConfig],
+        neighbours: &Neighbours,
+    ) -> Result<(), TopologyError> {
+        locations.iter().try_for_each(|location| validate::location(config, location))?;
+        self.redraft(neighbours, |topology| {
+            topology.bring_locations(locations)?;
+            topology.rebuild_routes(config)?;
+            topology.rebuild_vteps(config);
+            Ok(())
+        })
     }
 
     /// Removes a location. False when there is none.

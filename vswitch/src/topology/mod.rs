@@ -125,10 +125,10 @@ struct Draft {
 pub enum Extent<'d> {
     /// All of it.
     Everything,
-    /// All but the locations: those there are stay while their VPC does. For when ports came or went, and for changes for
-    /// which [`keeps_locations`] holds.
-    AllButLocations,
-    /// As that, and what the change does not concern is left alone, too. The ports are those of before, and some that came or
+    /// All but the locations: those there are stay while their VPC does, and these come. For when ports came or went, and for
+    /// changes for which [`keeps_locations`] holds.
+    AllButLocations(&'d [LocationConfig]),
+    /// As that with the locations to which vNICs move, and what the change does not concern is left alone, too. The ports are those of before, and some that came or
     /// went with it.
     Part(&'d Difference<'d>),
 }
@@ -136,7 +136,11 @@ pub enum Extent<'d> {
 impl<'d> Extent<'d> {
     /// That of a change for which [`keeps_locations`] holds.
     pub fn of(difference: &'d Difference<'d>) -> Self {
-        if difference.is_whole { Self::AllButLocations } else { Self::Part(difference) }
+        if difference.is_whole {
+            Self::AllButLocations(&difference.elsewhere)
+        } else {
+            Self::Part(difference)
+        }
     }
 }
 
@@ -376,14 +380,16 @@ impl Topology {
                 self.renew_rows_of(&rows);
                 self.change_trunks(difference);
             }
-            Extent::Everything | Extent::AllButLocations => {
+            Extent::Everything | Extent::AllButLocations(_) => {
                 self.rebuild_vnics(config, ports)?;
                 self.rebuild_trunks(config);
             }
         }
         self.rebuild_port_rows(config, ports);
-        if matches!(extent, Extent::Everything) {
-            self.rebuild_locations(config)?;
+        match extent {
+            Extent::Everything => self.rebuild_locations(config)?,
+            Extent::AllButLocations(come) => self.bring_locations(come)?,
+            Extent::Part(difference) => self.bring_locations(&difference.elsewhere)?,
         }
         self.rebuild_routes(config)?;
         self.rebuild_vteps(config);

@@ -147,7 +147,11 @@ proptest! {
         let find = |vni, vip| {
             new.locations.iter().find(|location| location.vni == vni && location.vip == vip).cloned()
         };
-        let (part, whole) = (difference.to_check(find).validate(), new.validate());
+        // A location with the MAC address of the vNIC that gets its address is that vNIC, which moves here.
+        let moved = if difference.is_whole { Vec::new() } else { difference.moved_here(find) };
+        let mut whole = new.clone();
+        whole.locations.retain(|location| !moved.contains(location));
+        let (part, whole) = (difference.to_check(find).validate(), whole.validate());
         prop_assert_eq!(part.is_ok(), whole.is_ok(), "part: {:?}\nwhole: {:?}", part, whole);
         let same = |vnics: &[&Arc<VnicConfig>], of: &Config, other: &Config| {
             let altered = of.vnics.iter().filter(|vnic| !other.vnics.contains(vnic));

@@ -304,8 +304,9 @@ fn check_locations(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
         check_location(checker, &path, location);
         let key = (location.vni, location.vip);
         if let Some(vnic) = local.get(&key) {
-            let message =
-                format!("{who}: the VIP is that of vnic {vnic} on this host; remove one of the two");
+            let message = format!(
+                "{who}: the VIP is that of vnic {vnic} on this host; remove one of the two, with `vlt del` or `vnic del`"
+            );
             checker.fail(format!("{path}.vip"), message);
         }
         if let Some(other) = seen.insert(key, index) {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::VnicConfig;
 use crate::topology::underlay::NeighbourState;
 
 /// A config from numbers: few names, few MAC addresses and VTEPs, so that they meet.
@@ -52,8 +53,17 @@ fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
     config(&parts)
 }
 
-/// Goes from one config to another by small changes, each of which is looked at alone: vNICs that go, the networks, locations,
-/// vNICs that come. `false`, with some of it done, where locations do not stay with the networks, or the VLT has no room.
+/// The locations of a config that are where a vNIC of another one was or will be.
+fn same_machine<'c>(config: &'c Config, vnic: &VnicConfig, networks: &Config) -> Vec<&'c LocationConfig> {
+    let vni = networks.vpcs.iter().find(|vpc| vpc.name == vnic.vpc).map(|vpc| vpc.vni);
+    let is_it = |location: &&LocationConfig| {
+        Some(location.vni) == vni && location.mac == vnic.mac && vnic.vips.contains(&location.vip)
+    };
+    config.locations.iter().filter(is_it).collect()
+}
+
+/// Goes from one config to another by small changes, each of which is looked at alone: vNICs that go or move to other hosts,
+/// the networks, locations, vNICs that come or move here. `false`, with some of it done, where locations do not stay with the networks, or the VLT has no room.
 fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
     if !keeps_locations(old, new) {
         return false;
@@ -66,8 +76,8 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         let held: Vec<u32> = lab.topology.held().collect();
         held.into_iter().for_each(|index| lab.topology.let_go(index));
     };
-    let go = |lab: &mut Lab, from: &Config, to: &Config| {
-        let difference = Difference::between(from, to);
+    let go = |lab: &mut Lab, from: &Config, to: &Config, elsewhere: Vec<LocationConfig>| {
+        let difference = Difference::between(from, to).and_elsewhere(elsewhere);
         assert!(!difference.is_whole);
         let followed = lab.topology.follow(to, &Extent::of(&difference), &PORTS, &lab.neighbours).is_ok();
         if followed {
@@ -76,26 +86,35 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         followed
     };
     let mut config = old.clone();
-    let mut to = |lab: &mut Lab, change: &dyn Fn(&mut Config)| {
+    let mut to = |lab: &mut Lab, elsewhere: Vec<LocationConfig>, change: &dyn Fn(&mut Config)| {
         let mut next = config.clone();
         change(&mut next);
-        let followed = go(lab, &config, &next);
+        let followed = go(lab, &config, &next, elsewhere);
         config = next;
         followed
     };
     for vnic in old.vnics.iter().filter(|vnic| !new.vnics.contains(vnic)) {
-        if !to(lab, &|config| config.vnics.retain(|other| other.name != vnic.name)) {
+        let elsewhere = match new.vnics.iter().any(|other| other.name == vnic.name) {
+            true => Vec::new(),
+            false => same_machine(new, vnic, old).into_iter().cloned().collect(),
+        };
+        if !to(lab, elsewhere, &|config| config.vnics.retain(|other| other.name != vnic.name)) {
             return false;
         }
     }
     let networks = |config: &mut Config| {
         (config.vpcs, config.subnets) = (new.vpcs.clone(), new.subnets.clone());
     };
-    if !to(lab, &networks) {
+    if !to(lab, Vec::new(), &networks) {
         return false;
     }
     let vpcs = new.clone();
-    for location in old.locations.iter().filter(|location| !new.locations.contains(location)) {
+    let comes = |vnic: &&Arc<VnicConfig>| !old.vnics.contains(vnic);
+    let moves_here: Vec<&LocationConfig> =
+        new.vnics.iter().filter(comes).flat_map(|vnic| same_machine(old, vnic, new)).collect();
+    let ends =
+        |location: &&LocationConfig| !new.locations.contains(location) && !moves_here.contains(location);
+    for location in old.locations.iter().filter(ends) {
         let goes = new.vpcs.iter().any(|vpc| vpc.vni == location.vni);
         // Those of a VPC go with it.
         let gone = lab.topology.remove_location(&vpcs, location.vni, location.vip, &lab.neighbours).unwrap();
@@ -103,7 +122,7 @@ fn step_by_step(lab: &mut Lab, old: &Config, new: &Config) -> bool {
         publish(lab);
     }
     for vnic in new.vnics.iter().filter(|vnic| !old.vnics.contains(vnic)) {
-        if !to(lab, &|config| config.vnics.push_back(vnic.clone())) {
+        if !to(lab, Vec::new(), &|config| config.vnics.push_back(vnic.clone())) {
             return false;
         }
     }

@@ -1,0 +1,72 @@
+//! vNICs that move between hosts. On each side it is one change: no packet finds the vNIC in neither place or in both.
+//!
+//! The host that it comes to adds it, and forgets where it was. The host that it leaves removes it, and knows its
+//! addresses at the other one from then on. All others are told where its addresses are.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::json;
+use wire::{MacAddr, Vni};
+
+use super::{Switch, SwitchError};
+use crate::config::LocationConfig;
+use crate::state::change::Change;
+
+impl Switch {
+    /// Removes a vNIC that goes to the host of a VTEP: its addresses are locations there from then on, in its security
+    /// groups. Those addresses.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn move_vnic(&mut self, name: &str, vtep: IpAddr) -> Result<Vec<IpAddr>, SwitchError> {
+        let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
+        let config = self.config.clone();
+        let vnic = config.vnics.iter().find(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
+        let vpc = config.vpcs.iter().find(|vpc| vpc.name == vnic.vpc).ok_or_else(unknown)?;
+        if vnic.vips.is_empty() {
+            return Err(SwitchError::Nowhere(name.into()));
+        }
+        let at = |&vip: &IpAddr| LocationConfig {
+            vni: vpc.vni,
+            vip,
+            mac: vnic.mac,
+            vtep,
+            groups: vnic.security_groups.clone(),
+        };
+        let elsewhere = vnic.vips.iter().map(at).collect();
+        self.edit_and_place(elsewhere, |config| {
+            config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
+            Ok(())
+        })?;
+        let text = format!("vNIC {name} moved to VTEP {vtep}");
+        self.events.add("vnic-moved", text, json!({ "vnic": name, "vtep": vtep }));
+        Ok(vnic.vips.clone())
+    }
+
+    /// Where other hosts have addresses that a vNIC is to have: with its MAC address, too, so that it is this vNIC which
+    /// moves here.
+    pub fn moves_from(&self, vpc: &str, mac: MacAddr, vips: &[IpAddr]) -> Vec<LocationConfig> {
+        let vpc = self.config.vpcs.iter().find(|known| known.name.as_str() == vpc);
+        let known =
+            vpc.into_iter().flat_map(|vpc| vips.iter().map(|&vip| self.topology.location(vpc.vni, vip)));
+        known.flatten().filter(|location| location.mac == mac).cloned().collect()
+    }
+
+    /// Moves all locations of a machine, told by its MAC address, behind another VTEP. How many there are.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn move_locations(&mut self, vni: Vni, mac: MacAddr, vtep: IpAddr) -> Result<usize, SwitchError> {
+        let of_machine = self.topology.locations_of(vni).filter(|location| location.mac == mac);
+        let moved: Vec<_> = of_machine.map(|location| LocationConfig { vtep, ..location.clone() }).collect();
+        if moved.is_empty() {
+            let name = format!("{mac} in VNI {vni}");
+            return Err(SwitchError::Unknown { what: "location", name, list: "show vlt" });
+        }
+        self.topology.move_locations(&self.config, &moved, &self.neighbours)?;
+        self.publish_locations()?;
+        self.save_change(|| Ok(Change::default().and_with(&moved)?))?;
+        Ok(moved.len())
+    }
+}
