@@ -168,7 +168,7 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
         let vpc = cx.snapshot.vpc(meta.vpc);
         let address = vpc.and_then(|vpc| vpc.subnet_of(source)).and_then(|subnet| subnet.gateway);
         let mac = vpc.map_or(MacAddr::ZERO, |vpc| vpc.router_mac);
-        (Speaker { address, mac }, Some(mac_from(cx.snapshot.row(about).mac)))
+        (Speaker { address, mac }, Some(station_of(cx, about, meta.vpc, source)))
     };
     let told = sayable
         && to.is_some_and(|to| {
@@ -194,6 +194,16 @@ pub(super) fn complain<P: PacketBuf, S: Sink<P>>(
             cx.counters.vnic(meta.vnic as usize).drops.add(1);
             send_back(cx, burst, i, sink);
         }
+    }
+}
+
+/// The MAC of the station behind a vNIC that sent from an address: the vNIC's own, or that with which the address floats there.
+fn station_of(cx: &Cx, vnic: u32, vpc: u32, source: IpAddr) -> MacAddr {
+    let own = mac_from(cx.snapshot.row(vnic).mac);
+    let Some(location) = cx.snapshot.location(vpc, Destination::Ip(source)) else { return own };
+    match cx.snapshot.vlt.read(location.slot.slot).place {
+        Place::Local { vnic: at } if at == vnic => location.mac,
+        _ => own,
     }
 }
 

@@ -121,6 +121,12 @@ fn read_nd(head: &[u8], headers: &Headers) -> Option<NeighbourMessage> {
         return Some(NeighbourMessage::Routers(Binding { address: ip.src().into(), mac }));
     }
     let (message, _) = NeighbourHeader::view(packet)?;
+    // What nobody asked for does not answer anybody (section 7.1.2).
+    let solicited =
+        header.kind == icmpv6::kind::NEIGHBOUR_ADVERTISEMENT && message.has(NeighbourHeader::SOLICITED);
+    if solicited && ip.dst().is_multicast() {
+        return None;
+    }
     let overrides = link_address.is_some();
     match header.kind {
         icmpv6::kind::NEIGHBOUR_SOLICITATION => Some(NeighbourMessage::Solicitation(Solicitation {

@@ -269,6 +269,18 @@ fn guard_a_floating_address_is_where_it_was_announced_last() {
 }
 
 #[test]
+fn guard_the_station_of_a_floating_address_hears_of_its_errors() {
+    let mut world = floating();
+    place(&mut world, 0, FLOAT.into(), VIRTUAL);
+    for (mac, address) in [(VIRTUAL, FLOAT), (A.mac, A.v4)] {
+        let strange = Path::v4((mac, address), (ROUTER, Ipv4Addr::new(8, 8, 8, 8))).udp(1, 2, b"x");
+        let told = [("nft-misses", 1), ("originated", 1), ("no-route", 1)];
+        let (port, frame) = world.one(1, &strange, &told);
+        assert_eq!((port, &frame[..6]), (1, &mac.0[..]));
+    }
+}
+
+#[test]
 fn guard_what_speaks_from_a_floating_address_that_nobody_has_is_found() {
     let mut world = floating();
     world.one(1, &from(A.mac, FLOAT).udp(1, 2, b"x"), &ENCAP);

@@ -59,4 +59,15 @@ fn repair_advertisements_are_worth_what_their_flags_say() {
         let told = Event::Neighbour { uplink: 0, binding, claim };
         assert_eq!(world.shared.events.pop(), Some(told));
     }
+    // One to everybody that says it was asked for.
+    let body = |flags: u32| {
+        let link = LinkAddress::new(option::TARGET_LINK_ADDRESS, mac);
+        [NeighbourHeader::advertisement(host_v6(2), flags).bytes(), link.bytes()].concat()
+    };
+    let all = (wire::MacAddr([0x33, 0x33, 0, 0, 0, 1]), "ff02::1".parse().unwrap());
+    for (flags, is_heard) in [(NeighbourHeader::OVERRIDE, true), (NeighbourHeader::SOLICITED, false)] {
+        let frame = Path::v6((mac, host_v6(2)), all).with_ttl(255).ip(58, &body(flags));
+        world.pass(UPLINK, &frame);
+        assert_eq!(world.shared.events.pop().is_some(), is_heard, "{flags:x}");
+    }
 }
