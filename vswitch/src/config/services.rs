@@ -95,9 +95,9 @@ pub struct RaConfig {
 }
 
 impl RaConfig {
-    /// The shortest lifetime but zero, which is the longest time between two advertisements, and the longest one (RFC 4861 section
-    /// 6.2.1).
-    pub const LIFETIMES: [Duration; 2] = [Duration::from_secs(600), Duration::from_secs(9000)];
+    /// The shortest lifetime but zero, which is twice the longest time between two advertisements, so that one may be lost, and the
+    /// longest one (RFC 4861 section 6.2.1).
+    pub const LIFETIMES: [Duration; 2] = [Duration::from_secs(1200), Duration::from_secs(9000)];
 }
 
 impl Default for RaConfig {

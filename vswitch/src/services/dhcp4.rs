@@ -125,7 +125,7 @@ impl Facts<'_> {
         let (_, server) = self.router;
         options.insert(DhcpOption::SubnetMask(self.subnet.netmask()));
         options.insert(DhcpOption::Router(vec![server]));
-        options.insert(DhcpOption::InterfaceMtu(self.dhcp.mtu.unwrap_or(self.mtu)));
+        options.insert(DhcpOption::InterfaceMtu(self.dhcp.mtu.map_or(self.mtu, |mtu| mtu.min(self.mtu))));
         if self.subnet.prefix_len() < 31 {
             options.insert(DhcpOption::BroadcastAddr(self.subnet.broadcast()));
         }

@@ -71,7 +71,13 @@ impl Switch {
             }
             extent => extent,
         };
-        if let Err(error) = result.and_then(|()| self.publish(new, extent)) {
+        // What is asked while it is published is answered by it.
+        let published = result.and_then(|()| {
+            self.config = bare;
+            self.publish(new, extent)
+        });
+        if let Err(error) = published {
+            self.config = old.config.clone();
             self.restore(&plan, &old);
             self.ports.restore_mtus(&resized);
             return Err(error);
@@ -80,7 +86,6 @@ impl Switch {
         self.baseline.forget(plan.gone(), difference.gone().into_iter().map(|name| name.as_str()));
         let mode = start::mode(new.forward.mode);
         self.offload.switch(new.offload.enabled);
-        self.config = bare;
         if mode != self.mode {
             self.set_mode(mode)?;
         }

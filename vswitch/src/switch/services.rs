@@ -1,6 +1,7 @@
 //! Control's side of services: it answers what workers hand over, and remembers who asked.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -57,9 +58,13 @@ pub struct Client {
     warned: Option<Instant>,
     /// Router advertisements, asked for or not.
     pub advertised: u64,
-    /// When it is sent the next one that it did not ask for, and when it was sent the last one.
+    /// When it is sent the next one, if its subnets have such, and when it was sent the last one.
     next: Option<Instant>,
     last: Option<Instant>,
+    /// The last one, as a hash.
+    frame: u64,
+    /// What its subnets say may be new.
+    is_stale: bool,
 }
 
 impl ServicesControl {
@@ -69,15 +74,22 @@ impl ServicesControl {
         for Concerned { vnic, config } in concerned {
             let client = self.vnics.entry(vnic.index).or_default();
             client.host_name = config.told_host_name();
-            // What its subnets say may be new.
-            client.next = None;
+            client.is_stale = true;
         }
     }
 
-    /// vNICs that an advertisement is due to, at once those that have had none; some of them.
+    /// vNICs that an advertisement may be due to: those about which something may be new, and those whose time has come, the
+    /// one that has waited for the longest first; some of them.
     fn due(&self, now: Instant) -> Vec<u32> {
-        let due = self.vnics.iter().filter(|(_, client)| client.next.is_none_or(|next| now >= next));
-        due.map(|(index, _)| *index).take(MOST_IN_A_TURN).collect()
+        let is_due = |client: &Client| client.is_stale || client.next.is_some_and(|next| now >= next);
+        let mut due: Vec<_> = self
+            .vnics
+            .iter()
+            .filter(|(_, client)| is_due(client))
+            .map(|(&index, client)| (client.next, index))
+            .collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, index)| index).take(MOST_IN_A_TURN).collect()
     }
 
     /// A vNIC by index.
@@ -155,23 +167,37 @@ impl Switch {
         }
     }
 
-    /// Sends a vNIC a router advertisement, if its subnets have such.
+    /// Sends a vNIC a router advertisement, if its subnets have such: when it asks, when its time has come, and when it says
+    /// something new.
     fn advertise(&mut self, index: u32, asked: bool, now: Instant) {
         let snapshot = self.topology.snapshot().clone();
         let Some(vnic) = snapshot.vnic(index) else { return };
+        let Some(vpc) = snapshot.vpc(vnic.vpc) else { return };
+        let frame = advertise::advertisement(&self.config, vpc, vnic);
         let Some(client) = self.services.vnics.get_mut(&index) else { return };
-        if asked && client.last.is_some_and(|last| now.saturating_duration_since(last) < ADVERTISE_EVERY) {
+        let was_stale = std::mem::take(&mut client.is_stale);
+        let Some(frame) = frame else {
+            client.next = None;
+            return;
+        };
+        let hash = hash_of(&frame);
+        if was_stale && !asked && hash == client.frame && client.next.is_some_and(|next| now < next) {
+            return;
+        }
+        if let Some(soonest) =
+            client.last.map(|last| last + ADVERTISE_EVERY).filter(|soonest| asked && now < *soonest)
+        {
+            // It is answered all the same, when it may be (RFC 4861 section 6.2.6).
+            client.next = Some(client.next.map_or(soonest, |next| next.min(soonest)));
             return;
         }
         client.next = Some(now + advertise::interval(index, client.advertised));
-        let Some(vpc) = snapshot.vpc(vnic.vpc) else { return };
-        if let Some(frame) = advertise::advertisement(&self.config, vpc, vnic) {
-            client.advertised += 1;
-            client.last = Some(now);
-            if asked {
-                (client.seen, client.requests) = (Some(now), client.requests + 1);
-            }
-            self.deliver(vnic, &frame);
+        let is_sent = self.deliver(vnic, &frame);
+        let Some(client) = self.services.vnics.get_mut(&index).filter(|_| is_sent) else { return };
+        client.advertised += 1;
+        (client.last, client.frame) = (Some(now), hash);
+        if asked {
+            (client.seen, client.requests) = (Some(now), client.requests + 1);
         }
     }
 
@@ -190,17 +216,23 @@ impl Switch {
             self.events.add("dhcp-declined", text, json!({ "vnic": vnic.name, "addresses": addresses }));
         }
         if let Some(frame) = frame {
+            // Lost, it would be as if the client had not been heard: it asks again.
             self.deliver(vnic, &frame);
         }
     }
 
-    /// Sends a frame to a vNIC of this host.
-    fn deliver(&self, vnic: &Vnic, frame: &[u8]) {
+    /// Sends a frame to a vNIC of this host. False when there is no buffer for it, or no worker takes it: the client asks again.
+    fn deliver(&self, vnic: &Vnic, frame: &[u8]) -> bool {
         let owner = self.ports.get(vnic.port).and_then(|port| port.tx_workers.first().copied());
-        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(frame)) else { return };
-        // What finds the mailbox full is lost; the client asks again.
-        let _ = self.pool.workers[owner].mailbox().offer(WorkerCommand::Deliver(vnic.index, packet));
+        let (Some(owner), Some(packet)) = (owner, self.mempool.alloc_from(frame)) else { return false };
+        self.pool.workers[owner].mailbox().offer(WorkerCommand::Deliver(vnic.index, packet))
     }
+}
+
+fn hash_of(frame: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(frame);
+    hasher.finish()
 }
 
 fn answer(
@@ -233,5 +265,37 @@ fn answer(
             facts.answer(from, request.payload())
         }
         _ => Answer::Silence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_the_advertisement_that_waited_longest_comes_first() {
+        let now = Instant::now();
+        let ago = |seconds| Some(now.checked_sub(Duration::from_secs(seconds)).unwrap());
+        let client = |next, is_stale| Client { next, is_stale, ..Client::default() };
+        let vnics = [
+            (1, client(ago(5), false)),
+            (2, client(ago(9), false)),
+            (3, client(Some(now + Duration::from_secs(5)), false)),
+            // It has no advertisements, and one that may have some from now on.
+            (4, client(None, false)),
+            (5, client(None, true)),
+            // What it was told may be otherwise now.
+            (6, client(Some(now + Duration::from_secs(5)), true)),
+        ];
+        let services = ServicesControl { vnics: vnics.into(), looked: None };
+        assert_eq!(services.due(now), [5, 2, 1, 6]);
+        // However many there are, none waits behind those that were served since.
+        let many = (0..1000).map(|index| (index, client(ago(u64::from(index) + 1), false)));
+        let services = ServicesControl { vnics: many.collect(), looked: None };
+        let due = services.due(now);
+        assert_eq!(
+            (due.len(), due[0], due[MOST_IN_A_TURN - 1]),
+            (MOST_IN_A_TURN, 999, 1000 - MOST_IN_A_TURN as u32)
+        );
     }
 }

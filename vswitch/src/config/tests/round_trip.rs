@@ -323,7 +323,7 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     gateway: None,
                     dhcp: flag.then(DhcpConfig::default),
                     ra: flag.then(|| RaConfig {
-                        lifetime: Duration::from_secs(600 + pick(n + 33) as u64 % 8000),
+                        lifetime: Duration::from_secs(1200 + pick(n + 33) as u64 % 7800),
                         dns: vec![Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0x35).into(); pick(n + 35) % 3],
                     }),
                 });

@@ -253,3 +253,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn services_no_client_is_told_an_mtu_that_its_vnic_does_not_have() {
+    for (told, mtu, wanted) in [(None, 1450, 1450), (Some(1400), 1450, 1400), (Some(9000), 1450, 1450)] {
+        let dhcp = DhcpConfig { mtu: told, ..config() };
+        let request = message(MessageType::Discover, NONE, &[]);
+        let answer = Facts { mtu, ..facts(&dhcp) }.answer(&request.to_vec().unwrap());
+        let Answer::Told(frame) = answer else { panic!("{answer:?}") };
+        let (offer, ..) = read(&frame);
+        assert_eq!(option(&offer, OptionCode::InterfaceMtu), DhcpOption::InterfaceMtu(wanted));
+    }
+}
