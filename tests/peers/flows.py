@@ -23,23 +23,30 @@ END = b"end"
 
 
 class Order:
-    """What one end saw of each flow."""
+    """What one end saw of each flow: all numbers below a floor, and some above it."""
 
     def __init__(self):
-        self.next, self.seen, self.disordered, self.doubled = {}, {}, 0, 0
+        self.next, self.floor, self.above, self.disordered, self.doubled = {}, {}, {}, 0, 0
 
     def note(self, flow, number):
-        known = self.seen.setdefault(flow, set())
-        if number in known:
+        floor, above = self.floor.get(flow, 0), self.above.setdefault(flow, set())
+        if number < floor or number in above:
             self.doubled += 1
-        known.add(number)
+        else:
+            above.add(number)
+            while floor in above:
+                above.remove(floor)
+                floor += 1
+            self.floor[flow] = floor
         if number < self.next.get(flow, 0):
             self.disordered += 1
         self.next[flow] = max(self.next.get(flow, 0), number + 1)
 
+    def datagrams(self):
+        return sum(self.floor.get(flow, 0) + len(above) for flow, above in self.above.items())
+
     def tell(self, lost):
-        datagrams = sum(len(known) for known in self.seen.values())
-        print(json.dumps({"flows": len(self.seen), "datagrams": datagrams, "disordered": self.disordered, "doubled": self.doubled, "lost": lost}), flush=True)
+        print(json.dumps({"flows": len(self.above), "datagrams": self.datagrams(), "disordered": self.disordered, "doubled": self.doubled, "lost": lost}), flush=True)
 
 
 def serve(address):
@@ -54,7 +61,7 @@ def serve(address):
             break
         order.note(client[1], struct.unpack_from("!Q", data)[0])
         sock.sendto(data, client)
-    order.tell(sum(order.next[flow] - len(known) for flow, known in order.seen.items()))
+    order.tell(sum(order.next.values()) - order.datagrams())
 
 
 def send(address, flows, count, until):
