@@ -1,11 +1,16 @@
 //! A packet capture beside a scenario, kept only when the scenario fails.
 //!
-//! It sees every interface of one namespace. The file of a failed test stays in `scenario-pcaps/` of the target folder.
+//! It sees every interface of one namespace. The file of a failed test stays in `scenario-pcaps/` of the target folder; of a long one,
+//! the two files that hold its last packets, the older of which is overwritten in turn.
 
 use crate::{Netns, Process, Workdir, binary};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Millions of bytes after which the next of the two files is written: a scenario that storms for half an hour must fill no disk, nor
+/// have everybody wait for it.
+const ROUND: &str = "250";
 
 /// A running capture.
 #[derive(Debug)]
@@ -27,7 +32,8 @@ impl Capture {
         let keep_as =
             binary::target_dir().join("scenario-pcaps").join(format!("{test}-{}.pcap", netns.name()));
         let path = file.display().to_string();
-        let args = ["tcpdump", "-Z", "root", "-n", "-U", "-s", "2048", "-i", "any", "-w", &path];
+        let size = ["-s", "2048", "-C", ROUND, "-W", "2"];
+        let args = [&["tcpdump", "-Z", "root", "-n", "-U", "-i", "any", "-w", &path], &size[..]].concat();
         let mut process = netns.spawn("tcpdump", &args, &dir);
         process.wait_output("listening on", Duration::from_secs(10));
         Capture { process, file, keep_as, _dir: dir }
@@ -48,8 +54,16 @@ impl Drop for Capture {
             if let Some(folder) = self.keep_as.parent() {
                 let _ = fs::create_dir_all(folder);
             }
-            if fs::copy(&self.file, &self.keep_as).is_ok() {
-                eprintln!("packets of this scenario: {}", self.keep_as.display());
+            for number in ["0", "1"] {
+                // As tcpdump names them.
+                let from = self.file.with_extension(format!("pcap{number}"));
+                let to = match number {
+                    "0" => self.keep_as.clone(),
+                    _ => self.keep_as.with_extension("later.pcap"),
+                };
+                if from.exists() && fs::copy(from, &to).is_ok() {
+                    eprintln!("packets of this scenario: {}", to.display());
+                }
             }
         }
     }
