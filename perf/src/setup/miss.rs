@@ -170,7 +170,7 @@ impl Kind {
         let mut world =
             world::world().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
         if self.grouped {
-            world::join_groups(&mut world);
+            testkit::join_groups(&mut world.snapshot);
         }
         // All packets come before connections are noted to be in use again.
         let mut bench = Bench { burst: Burst::default(), out: Out::default(), now_ns: 6_400_000_000, own };

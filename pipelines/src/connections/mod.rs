@@ -208,6 +208,18 @@ impl Connections {
         (record.state != ConnectionState::NONE).then_some(Found { slot, watch, record })
     }
 
+    /// Has memory loaded that looking up a connection begins with, and says what [`prefetch_found`](Self::prefetch_found)
+    /// goes on with.
+    pub fn prefetch(&self, key: &ConnectionKey) -> usize {
+        self.ledger.prefetch(key.words())
+    }
+
+    /// Has memory loaded that looking up these connections, or entering them, goes on with.
+    pub fn prefetch_found(&self, chains: &[usize]) {
+        self.ledger.prefetch_free(chains.len());
+        chains.iter().for_each(|&chain| self.ledger.prefetch_first(chain));
+    }
+
     /// What is known of the connection in a slot.
     pub fn record(&self, slot: u32) -> Record {
         Record::from_word(self.records.get(slot as usize).map_or(0, |record| record.load(Acquire)))

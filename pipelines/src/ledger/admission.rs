@@ -17,7 +17,7 @@
 //!
 //! Depends on nothing but `base`, so that loom can check it (`tests/rcft_loom`).
 
-use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, zeroed};
+use super::base::{AtomicU32, AtomicU64, Cells, Ordering, hash, prefetch, zeroed};
 use super::limits::LedgerLimits;
 use super::slot::{BORN, KEY, LedgerSlot, NEXT, NONE, SEEN, STATE, SlotState, VERSION, is, read_key, with};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -205,8 +205,38 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
     }
 
     pub(super) fn head(&self, key: &[u64; K]) -> &AtomicU32 {
+        &self.heads[self.chain(key)]
+    }
+
+    /// The number of the chain in which a key is, if it is anywhere.
+    fn chain(&self, key: &[u64; K]) -> usize {
         let bits = hash(key, self.seed) & 0xffff_ffff;
-        &self.heads[((bits * self.heads.len() as u64) >> 32) as usize]
+        ((bits * self.heads.len() as u64) >> 32) as usize
+    }
+
+    /// Has the head loaded of the chain in which a key is looked for, and says which chain that is.
+    pub fn prefetch(&self, key: &[u64; K]) -> usize {
+        let chain = self.chain(key);
+        self.heads.get(chain).into_iter().for_each(prefetch);
+        chain
+    }
+
+    /// Has the first slot of a chain loaded, once its head is there.
+    pub fn prefetch_first(&self, chain: usize) {
+        let first = self.heads.get(chain).map_or(NONE, |head| head.load(Relaxed));
+        self.linked(first).into_iter().for_each(prefetch);
+    }
+
+    /// Has the slots loaded that the next so many keys get.
+    pub fn prefetch_free(&self, keys: usize) {
+        match self.linked(self.free.load(Relaxed) as u32) {
+            // Where the others are is written in this one.
+            Some(slot) => prefetch(slot),
+            None => {
+                let fresh = self.fresh.load(Relaxed) as usize;
+                self.slots.iter().skip(fresh).take(keys).for_each(prefetch);
+            }
+        }
     }
 
     /// The slot behind a number in a link, or `None` at the end.
@@ -262,6 +292,7 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         returning: impl FnOnce() -> bool,
     ) -> LedgerAnswer {
         let row = self.row(vnic);
+        let head = self.head(key);
         let mut returning = Some(returning);
         let mut mine = NONE;
         loop {
@@ -270,7 +301,7 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
                 self.settle(row, word);
                 continue;
             }
-            let refused = match self.find(key) {
+            let refused = match self.find_from(head, key) {
                 Some((number, state)) => {
                     self.give_up(mine);
                     return if is(state, SlotState::Leaving) {
@@ -289,7 +320,7 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
                         return LedgerAnswer::Rate;
                     }
                     if mine == NONE {
-                        mine = self.claim(key, tick);
+                        mine = self.claim(head, key, tick);
                     }
                     let granted = word.next(mine, word.count() + 1);
                     match mine {
@@ -329,7 +360,12 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
 
     /// The number of the slot that holds a key, admitted or leaving, and its state.
     pub(super) fn find(&self, key: &[u64; K]) -> Option<(u32, u32)> {
-        let mut number = self.head(key).load(Acquire);
+        self.find_from(self.head(key), key)
+    }
+
+    /// [`find`](Self::find) where the head of the key's chain is known.
+    fn find_from(&self, head: &AtomicU32, key: &[u64; K]) -> Option<(u32, u32)> {
+        let mut number = head.load(Acquire);
         while let Some(slot) = self.linked(number) {
             let state = slot[STATE].load(Acquire);
             if (is(state, SlotState::Admitted) || is(state, SlotState::Leaving))
@@ -353,8 +389,8 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         self.find(key).map(|(number, _)| number - 1)
     }
 
-    /// Takes a free slot, fills and links it, unseen.
-    fn claim(&self, key: &[u64; K], tick: u32) -> u32 {
+    /// Takes a free slot, fills and links it, unseen, at the head of the key's chain.
+    fn claim(&self, head: &AtomicU32, key: &[u64; K], tick: u32) -> u32 {
         let number = self.take_free();
         let Some(slot) = self.linked(number) else { return NONE };
         for (i, word) in key.iter().enumerate() {
@@ -365,7 +401,6 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         slot[BORN].store(tick, Relaxed);
         let state = slot[STATE].load(Relaxed).wrapping_add(VERSION);
         slot[STATE].store(with(state, SlotState::Claimed), Release);
-        let head = self.head(key);
         let mut first = head.load(Relaxed);
         loop {
             slot[NEXT].store(first, Relaxed);

@@ -1,9 +1,10 @@
-//! What the ledger stands on: atomics, zeroed memory, a hash. The model check puts loom's atomics in its place.
+//! What the ledger stands on: atomics, zeroed memory, a hash, a hint to the processor. The model check puts loom's atomics in its place.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::flow_key::mix;
 use crate::mem::Slab;
+pub(super) use crate::mem::prefetch;
 
 /// Atomics all zero.
 pub(super) type Cells<T> = Slab<T>;

@@ -73,13 +73,11 @@ pub struct Group {
     pub rules: Vec<Rule>,
 }
 
-/// A flow as rules see it, in the direction of whoever opened it.
+/// A flow as rules see it, in the direction of whoever opened it; in which groups the other end is comes beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject<'a> {
+pub struct Subject {
     /// The address of the other end; `None` for what is not IP.
     pub peer: Option<IpAddr>,
-    /// The groups of the other end.
-    pub peer_groups: &'a [u32],
     /// IP protocol.
     pub proto: u8,
     /// Destination port, or type and code of ICMP.
@@ -131,25 +129,28 @@ impl Security {
 /// station of the VPC have the address.
 pub fn groups_at(snapshot: &Snapshot, vpc: u32, address: IpAddr) -> &[u32] {
     let Some(vpc) = snapshot.vpc(vpc) else { return &[] };
-    if matches!(vpc.route(address), Some(Route::Via(_, RouteTarget::Gateways(_) | RouteTarget::Blackhole))) {
-        return &[];
-    }
     let location = reverse_path::locate(snapshot, vpc, address);
-    location.map_or(&[], |location| snapshot.security.groups(location.groups))
+    let groups = location.map_or(&[][..], |location| snapshot.security.groups(location.groups));
+    let is_beyond = || {
+        matches!(vpc.route(address), Some(Route::Via(_, RouteTarget::Gateways(_) | RouteTarget::Blackhole)))
+    };
+    if groups.is_empty() || is_beyond() { &[] } else { groups }
 }
 
-/// The queue pairs of a vNIC's VPC with a peer, as rules see them.
-fn queue_pairs_with(snapshot: &Snapshot, vpc: u32, peer: IpAddr) -> Subject<'_> {
-    let peer_groups = groups_at(snapshot, vpc, peer);
-    Subject { peer: Some(peer), peer_groups, proto: wire::protocol::UDP, port: 0, rdma: true }
+/// The queue pairs with a peer, as rules see them.
+const fn queue_pairs_with(peer: IpAddr) -> Subject {
+    Subject { peer: Some(peer), proto: wire::protocol::UDP, port: 0, rdma: true }
 }
 
 /// True when the rules of a vNIC let it have queue pairs with a peer, whoever opens them.
 pub fn may_have_queue_pairs(snapshot: &Snapshot, vnic: u32, peer: IpAddr) -> bool {
     let row = snapshot.row(vnic);
     snapshot.security.policy(row.group_set).is_none_or(|policy| {
-        let subject = queue_pairs_with(snapshot, row.vpc, peer);
-        [Direction::In, Direction::Out].into_iter().any(|direction| policy.of(direction).allows(&subject))
+        let groups = || groups_at(snapshot, row.vpc, peer);
+        let subject = queue_pairs_with(peer);
+        [Direction::In, Direction::Out]
+            .into_iter()
+            .any(|direction| policy.of(direction).allows(&subject, groups))
     })
 }
 
@@ -170,7 +171,8 @@ pub fn leaves_to_hardware(
         let known = known.and_then(|(key, connections)| connections.find(&key));
         known.map(|found| found.record.state).is_some_and(|state| {
             let direction = if state.is_out() { Direction::Out } else { Direction::In };
-            !state.is_over() && policy.of(direction).allows(&queue_pairs_with(snapshot, row.vpc, peer))
+            let groups = || groups_at(snapshot, row.vpc, peer);
+            !state.is_over() && policy.of(direction).allows(&queue_pairs_with(peer), groups)
         })
     };
     let sends = match key.scope() {

@@ -9,29 +9,32 @@ use crate::Direction;
 pub fn rule_for<'g>(
     groups: impl Iterator<Item = &'g Group>,
     direction: Direction,
-    subject: &Subject<'_>,
+    subject: &Subject,
+    peer_groups: &[u32],
 ) -> Option<&'g Rule> {
-    groups.flat_map(|group| &group.rules).find(|rule| rule.direction == direction && matches(rule, subject))
+    let fits = |rule: &&Rule| rule.direction == direction && matches(rule, subject, peer_groups);
+    groups.flat_map(|group| &group.rules).find(fits)
 }
 
 /// True when a flow is allowed in a direction, by a rule or because all groups allow what no rule names.
 pub fn allows<'g>(
     groups: impl Iterator<Item = &'g Group> + Clone,
     direction: Direction,
-    subject: &Subject<'_>,
+    subject: &Subject,
+    peer_groups: &[u32],
 ) -> bool {
     let by_default = |group: &Group| match direction {
         Direction::In => group.allows_in,
         Direction::Out => group.allows_out,
     };
-    groups.clone().all(by_default) || rule_for(groups, direction, subject).is_some()
+    groups.clone().all(by_default) || rule_for(groups, direction, subject, peer_groups).is_some()
 }
 
-fn matches(rule: &Rule, subject: &Subject<'_>) -> bool {
+fn matches(rule: &Rule, subject: &Subject, peer_groups: &[u32]) -> bool {
     let peer = match rule.peer {
         Peer::Any => true,
         Peer::Prefix(prefix) => subject.peer.is_some_and(|peer| prefix.contains(peer)),
-        Peer::Group(group) => subject.peer_groups.contains(&group),
+        Peer::Group(group) => peer_groups.contains(&group),
     };
     let ports = |number: u8, from: u16, to: u16| {
         subject.proto == number && !subject.rdma && (from..=to).contains(&subject.port)

@@ -2,6 +2,7 @@
 //! the other end, and by the prefixes around its address, one lookup for each length that rules have.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
@@ -50,7 +51,7 @@ impl Policy {
 pub struct RuleSet {
     default: bool,
     any: Allowed,
-    groups: HashMap<u32, Allowed, FixedState>,
+    groups: Keyed<u32>,
     v4: Prefixes,
     v6: Prefixes,
 }
@@ -59,7 +60,7 @@ impl RuleSet {
     fn of(&mut self, peer: Peer) -> &mut Allowed {
         match peer {
             Peer::Any => &mut self.any,
-            Peer::Group(group) => self.groups.entry(group).or_default(),
+            Peer::Group(group) => self.groups.of(group),
             Peer::Prefix(prefix) => {
                 let prefixes = if prefix.address().is_ipv4() { &mut self.v4 } else { &mut self.v6 };
                 prefixes.of(prefix.address(), prefix.len())
@@ -69,31 +70,62 @@ impl RuleSet {
 
     fn finish(&mut self) {
         self.any.finish();
-        let prefixes = self.v4.lengths.iter_mut().chain(&mut self.v6.lengths);
-        let of_prefixes = prefixes.flat_map(|(_, prefixes)| prefixes.values_mut());
-        self.groups.values_mut().chain(of_prefixes).for_each(Allowed::finish);
+        self.groups.finish();
+        let lengths = self.v4.lengths.iter_mut().chain(&mut self.v6.lengths);
+        lengths.for_each(|(_, prefixes)| prefixes.finish());
     }
 
-    /// True when a flow is allowed.
-    pub fn allows(&self, subject: &Subject<'_>) -> bool {
+    /// True when a flow is allowed. `groups` says in which groups its other end is; it is asked only where that matters.
+    pub fn allows<'g>(&self, subject: &Subject, groups: impl FnOnce() -> &'g [u32]) -> bool {
         self.default
             || self.any.holds(subject)
-            || subject
-                .peer_groups
-                .iter()
-                .any(|group| self.groups.get(group).is_some_and(|allowed| allowed.holds(subject)))
             || match subject.peer {
                 Some(peer @ IpAddr::V4(_)) => self.v4.allow(peer, subject),
                 Some(peer @ IpAddr::V6(_)) => self.v6.allow(peer, subject),
                 None => false,
             }
+            || self.groups.some.holds(subject)
+                && groups().iter().any(|group| self.groups.allows(*group, subject))
+    }
+}
+
+/// Rules by what the other end is one of many of.
+#[derive(Clone, Debug)]
+struct Keyed<K> {
+    /// What is allowed with some of them: what is not, as most of what a scanner tries, is allowed with none, and known by
+    /// one look.
+    some: Allowed,
+    each: HashMap<K, Allowed, FixedState>,
+}
+
+impl<K> Default for Keyed<K> {
+    fn default() -> Self {
+        Self { some: Allowed::default(), each: HashMap::default() }
+    }
+}
+
+impl<K: Eq + Hash> Keyed<K> {
+    fn of(&mut self, key: K) -> &mut Allowed {
+        self.each.entry(key).or_default()
+    }
+
+    fn finish(&mut self) {
+        for allowed in self.each.values_mut() {
+            allowed.finish();
+            self.some.add_all(allowed);
+        }
+        self.some.finish();
+    }
+
+    fn allows(&self, key: K, subject: &Subject) -> bool {
+        self.each.get(&key).is_some_and(|allowed| allowed.holds(subject))
     }
 }
 
 /// Prefixes by length.
 #[derive(Clone, Debug, Default)]
 struct Prefixes {
-    lengths: Vec<(u8, HashMap<u128, Allowed, FixedState>)>,
+    lengths: Vec<(u8, Keyed<u128>)>,
 }
 
 /// The bits of an address that a prefix of some length fixes.
@@ -110,16 +142,16 @@ impl Prefixes {
         let at = match self.lengths.iter().position(|(known, _)| *known == len) {
             Some(at) => at,
             None => {
-                self.lengths.push((len, HashMap::default()));
+                self.lengths.push((len, Keyed::default()));
                 self.lengths.len() - 1
             }
         };
-        self.lengths[at].1.entry(fixed(address, len)).or_default()
+        self.lengths[at].1.of(fixed(address, len))
     }
 
-    fn allow(&self, peer: IpAddr, subject: &Subject<'_>) -> bool {
+    fn allow(&self, peer: IpAddr, subject: &Subject) -> bool {
         self.lengths.iter().any(|(len, prefixes)| {
-            prefixes.get(&fixed(peer, *len)).is_some_and(|allowed| allowed.holds(subject))
+            prefixes.some.holds(subject) && prefixes.allows(fixed(peer, *len), subject)
         })
     }
 }
@@ -152,13 +184,23 @@ impl Allowed {
         }
     }
 
+    /// Adds what another allows.
+    fn add_all(&mut self, other: &Self) {
+        self.all |= other.all;
+        self.rdma |= other.rdma;
+        self.protocols.iter_mut().zip(other.protocols).for_each(|(own, more)| *own |= more);
+        let own = [&mut self.tcp, &mut self.udp, &mut self.sctp, &mut self.icmp, &mut self.icmpv6];
+        let more = [&other.tcp, &other.udp, &other.sctp, &other.icmp, &other.icmpv6];
+        own.into_iter().zip(more).for_each(|(own, more)| own.0.extend(&more.0));
+    }
+
     fn finish(&mut self) {
         let ranges = [&mut self.tcp, &mut self.udp, &mut self.sctp, &mut self.icmp, &mut self.icmpv6];
         ranges.into_iter().for_each(Ranges::finish);
     }
 
     #[inline]
-    fn holds(&self, subject: &Subject<'_>) -> bool {
+    fn holds(&self, subject: &Subject) -> bool {
         if self.all || subject.peer.is_none() {
             return self.all;
         }

@@ -14,7 +14,7 @@ use wire::{Flags, MacAddr, View, icmp, icmpv6, protocol, quoted};
 use super::Cx;
 use super::key::CLASS_OTHER;
 use super::neighbour::is_neighbour_protocol;
-use crate::burst::{Burst, Meta};
+use crate::burst::{Burst, MAX_BURST, Meta};
 use crate::connections::{
     ConnectionKey, ConnectionState, Connections, Found, Kind, Made, Phase, Record, SEEN_SHIFT, Watch,
 };
@@ -23,8 +23,8 @@ use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, FlowPorts, Scope};
 use crate::nft::{Bits, FlowAction, FlowVerdict, Nft};
 use crate::security::{self, Policy, Subject};
-use crate::snapshot::Snapshot;
-use crate::vlt::Place;
+use crate::snapshot::{Destination, Snapshot};
+use crate::vlt::{Hot, Place, SlotRef, VltReading};
 
 /// How far behind its cell the generation of a flow is that is judged packet by packet.
 pub(super) const PER_PACKET: u32 = 1 << 31;
@@ -96,15 +96,50 @@ fn ends(snapshot: &Snapshot, key: &FlowKey, action: &FlowAction) -> impl Iterato
     sender.into_iter().chain(receiver).filter(is_grouped)
 }
 
-fn receiver_of(snapshot: &Snapshot, action: &FlowAction) -> Option<u32> {
-    match snapshot.vlt.read(action.slot) {
-        reading if action.verdict != FlowVerdict::Forward || reading.generation != action.slot_generation => {
-            None
+/// Has memory loaded that judging the first `most` of these packets will read, of all of them at the same time: by itself
+/// each look into the connection table waits for main memory.
+pub(super) fn prefetch<P>(cx: &Cx, burst: &Burst<P>, connections: &Connections, packets: u64, most: u32) {
+    let mut chains = [0; MAX_BURST];
+    let mut known = 0;
+    for meta in Bits(packets).take(most as usize).map(|i| &burst.metas[i]) {
+        let Some((vnic, out)) = first_end(cx.snapshot, meta) else { continue };
+        if let (Some(key), Some(chain)) = (ConnectionKey::of(vnic, &meta.key, out), chains.get_mut(known)) {
+            *chain = connections.prefetch(&key);
+            known += 1;
         }
-        reading => match reading.place {
-            Place::Local { vnic } => Some(vnic),
-            Place::Remote(_) | Place::Empty => None,
-        },
+    }
+    connections.prefetch_found(&chains[..known]);
+}
+
+/// The end of a packet's way that is judged first, when that is one in security groups. Nothing is decided of the packet yet:
+/// the receiver of what comes out of a tunnel is guessed by its address, and a wrong guess costs time and nothing else.
+fn first_end(snapshot: &Snapshot, meta: &Meta) -> Option<(u32, bool)> {
+    if let Scope::Vnic(vnic) = meta.key.scope() {
+        return (snapshot.row(vnic).group_set != 0).then_some((vnic, true));
+    }
+    let ip = meta.key.addresses()?;
+    let location = snapshot.location(meta.vpc, Destination::Ip(ip.destination))?;
+    let SlotRef { slot, generation } = location.slot;
+    match snapshot.vlt.read_hot(slot, generation) {
+        Hot::Local { vnic } if location.groups != 0 => Some((vnic, false)),
+        Hot::Local { .. } | Hot::Tunnel4(_) | Hot::Other => None,
+    }
+}
+
+fn receiver_of(snapshot: &Snapshot, action: &FlowAction) -> Option<u32> {
+    if action.verdict != FlowVerdict::Forward {
+        return None;
+    }
+    let (slot, generation) = (action.slot, action.slot_generation);
+    match snapshot.vlt.read_hot(slot, generation) {
+        Hot::Local { vnic } => return Some(vnic),
+        Hot::Tunnel4(_) => return None,
+        // Another tunnel, or in the midst of a change.
+        Hot::Other => {}
+    }
+    match snapshot.vlt.read(slot) {
+        VltReading { generation: found, place: Place::Local { vnic } } if found == generation => Some(vnic),
+        _ => None,
     }
 }
 
@@ -154,7 +189,13 @@ pub(super) fn judge(
     if !is_judged || is_neighbour_protocol(&meta.headers) {
         return all;
     }
-    for (vnic, out) in ends(cx.snapshot, &meta.key, action) {
+    let mut ends = ends(cx.snapshot, &meta.key, action);
+    let (first, second) = (ends.next(), ends.next());
+    if let Some(key) = second.and_then(|(vnic, out)| ConnectionKey::of(vnic, &meta.key, out)) {
+        // Loaded while the first end is judged.
+        connections.prefetch(&key);
+    }
+    for (vnic, out) in first.into_iter().chain(second) {
         let row = cx.snapshot.row(vnic);
         let Some(policy) = cx.snapshot.security.policy(row.group_set) else { continue };
         let one = End { cx, connections, meta, head, vnic, vpc: row.vpc, policy, out }.judge();
@@ -177,27 +218,25 @@ pub(super) fn admits_copy(cx: &Cx, meta: &Meta, place: Place) -> bool {
         return true;
     }
     let peer = meta.key.addresses().map(|ip| ip.source);
-    policy.of(Direction::In).allows(&subject(cx.snapshot, row.vpc, &meta.key, peer, true, None))
+    let groups = || peer_groups(cx.snapshot, row.vpc, peer);
+    policy.of(Direction::In).allows(&subject(&meta.key, peer, true, None), groups)
 }
 
 /// A flow as rules see it. `by_opener`: the packet is of the side that opened it; `note`: type and code of the first packet
 /// of ICMP.
-fn subject<'a>(
-    snapshot: &'a Snapshot,
-    vpc: u32,
-    key: &FlowKey,
-    peer: Option<IpAddr>,
-    by_opener: bool,
-    note: Option<u16>,
-) -> Subject<'a> {
+fn subject(key: &FlowKey, peer: Option<IpAddr>, by_opener: bool, note: Option<u16>) -> Subject {
     let ports = key.ports();
     let port = match key.proto() {
         protocol::ICMP | protocol::ICMPV6 => note.unwrap_or(ports.source),
         _ if by_opener => ports.destination,
         _ => ports.source,
     };
-    let peer_groups = peer.map_or(&[][..], |peer| security::groups_at(snapshot, vpc, peer));
-    Subject { peer, peer_groups, proto: key.proto(), port, rdma: key.class() != 0 }
+    Subject { peer, proto: key.proto(), port, rdma: key.class() != 0 }
+}
+
+/// The groups of the other end, as a VPC sees it.
+fn peer_groups(snapshot: &Snapshot, vpc: u32, peer: Option<IpAddr>) -> &[u32] {
+    peer.map_or(&[], |peer| security::groups_at(snapshot, vpc, peer))
 }
 
 /// One end of a packet's way, whose groups are asked.
@@ -273,9 +312,9 @@ impl End<'_> {
         let key = &self.meta.key;
         let peer = key.addresses().map(|ip| if self.out { ip.destination } else { ip.source });
         let by_opener = opened_here == self.out;
-        let subject = subject(self.cx.snapshot, self.vpc, key, peer, by_opener, note);
         let direction = if opened_here { Direction::Out } else { Direction::In };
-        self.policy.of(direction).allows(&subject)
+        let groups = || peer_groups(self.cx.snapshot, self.vpc, peer);
+        self.policy.of(direction).allows(&subject(key, peer, by_opener, note), groups)
     }
 
     fn refused(&self, watch: Watch, lasts: bool) -> Judgement {

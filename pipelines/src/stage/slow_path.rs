@@ -37,6 +37,9 @@ pub fn run<P: PacketBuf>(cx: &Cx, burst: &mut Burst<P>, tables: SlowTables, miss
     let mut budget = cx.snapshot.settings.miss_budget;
     let mut copies = Copies::default();
     limits.set_rate(cx.snapshot.settings.miss_rate);
+    if !cx.snapshot.security.is_off() {
+        security::prefetch(cx, burst, connections, misses, budget);
+    }
     for i in Bits(misses) {
         let head = burst.packets[i].as_ref().map_or(&[][..], P::head);
         let tables = SlowTables { nft, limits, connections };

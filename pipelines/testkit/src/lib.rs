@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub mod fixture;
+mod groups;
 pub mod offload;
 pub mod open;
 mod routes;
@@ -33,6 +34,7 @@ use pipelines::{Now, Sink};
 use wire::build::Path;
 use wire::{HeapBuf, MacAddr, PacketBuf, Vni};
 
+pub use groups::join_groups;
 pub use shared::SharedTables;
 pub use stations::*;
 

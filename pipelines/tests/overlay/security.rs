@@ -481,9 +481,9 @@ impl Model {
     fn allows(&self, out: bool, with_s: bool, (proto, port, rdma): (u8, u16, bool)) -> bool {
         let peer = if with_s { S } else { R };
         let peer_groups: &[u32] = if with_s { &[1] } else { &[] };
-        let subject = Subject { peer: Some(peer.v4.into()), peer_groups, proto, port, rdma };
+        let subject = Subject { peer: Some(peer.v4.into()), proto, port, rdma };
         let direction = if out { Direction::Out } else { Direction::In };
-        oracle::allows(self.groups.iter(), direction, &subject)
+        oracle::allows(self.groups.iter(), direction, &subject, peer_groups)
     }
 
     fn passes(&mut self, packet: Packet, is_reply: bool, out: bool, with_s: bool) -> bool {

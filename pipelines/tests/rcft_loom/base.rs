@@ -13,6 +13,8 @@ pub(super) fn hash<const K: usize>(_: &[u64; K], _: u64) -> u64 {
     0
 }
 
+pub(super) fn prefetch<T>(_: &T) {}
+
 pub(super) trait Zero {
     fn zero() -> Self;
 }

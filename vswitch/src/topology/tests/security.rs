@@ -31,9 +31,10 @@ fn admits(lab: &Lab, name: &str, proto: u8, port: u16, from: u8) -> bool {
     let vnic = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == name).unwrap();
     assert_eq!(snapshot.row(vnic.index).group_set, vnic.group_set);
     let peer = ip(b'a', from);
-    let peer_groups = groups_at(snapshot, vnic.vpc, peer);
-    let subject = Subject { peer: Some(peer), peer_groups, proto, port, rdma: false };
-    snapshot.security.policy(vnic.group_set).is_none_or(|policy| policy.of(Direction::In).allows(&subject))
+    let groups = || groups_at(snapshot, vnic.vpc, peer);
+    let subject = Subject { peer: Some(peer), proto, port, rdma: false };
+    let policy = snapshot.security.policy(vnic.group_set);
+    policy.is_none_or(|policy| policy.of(Direction::In).allows(&subject, groups))
 }
 
 #[test]
