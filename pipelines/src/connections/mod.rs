@@ -32,12 +32,14 @@ pub type ConnectionView = LedgerView<6>;
 
 /// By how many ticks, as a power of two, the time of last use may lag: 6.4 s.
 pub const SEEN_SHIFT: u32 = 6;
+/// Versions on a cache line.
+const LINE: usize = 64 / size_of::<AtomicU16>();
 
 /// What a flow's entry in the NFT rests on; where that changed, the flow is decided again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub struct Watch {
-    /// A connection's slot plus one; or with the uppermost bit a vNIC whose rules refused the flow; 0: nothing.
+    /// The place of a version in the table's: of a connection, or of a vNIC whose rules refused the flow; 0: nothing.
     of: u32,
     version: u16,
 }
@@ -45,7 +47,6 @@ pub struct Watch {
 impl Watch {
     /// Nothing.
     pub const NONE: Self = Self { of: 0, version: 0 };
-    const VNIC: u32 = 1 << 31;
 
     /// True for a flow that security groups have nothing to do with.
     #[inline(always)]
@@ -90,9 +91,11 @@ pub struct Connections {
     ledger: Arc<ConnectionLedger>,
     /// [`Record`]s, as words.
     records: Slab<AtomicU64>,
+    /// What flows rest on: first one that never changes, for those that rest on nothing; those of the connections, by slot;
+    /// and for each vNIC, on a line of its own, how many connections it has made: what was refused may be a reply now.
     versions: Slab<AtomicU16>,
-    /// Of each vNIC, how many connections it has made: what was refused may be a reply now.
-    made: Rows<AtomicU16>,
+    /// Where those of the vNICs begin, and how many vNICs there are.
+    made: (u32, u32),
     refused: AtomicU64,
     /// Of each vNIC, until when connections may be taken up in the middle, in ticks.
     pick_up_until: Rows<AtomicU32>,
@@ -144,10 +147,13 @@ impl Connections {
     pub fn new(params: &LedgerParams, advise: &dyn Fn(usize, usize)) -> Self {
         let ledger = Arc::new(ConnectionLedger::new(params, advise));
         let slots = ledger.slots();
+        let made = (1 + slots).next_multiple_of(LINE);
+        let vnics = params.vnics.max(1);
         Self {
             records: Slab::zeroed(slots, advise),
-            versions: Slab::zeroed(slots, advise),
-            made: Rows::new(params.vnics as usize, || AtomicU16::new(0)),
+            versions: Slab::zeroed(made + vnics as usize * LINE, advise),
+            // Slots have numbers of 24 bits, vNICs are fewer.
+            made: (made as u32, vnics),
             refused: AtomicU64::new(0),
             pick_up_until: Rows::new(params.vnics as usize, || AtomicU32::new(0)),
             ledger,
@@ -179,24 +185,29 @@ impl Connections {
     /// True while a flow may go on resting on what it rests on.
     #[inline(always)]
     pub fn holds(&self, watch: Watch) -> bool {
-        let now = if watch.of & Watch::VNIC == 0 {
-            self.versions.get(watch.of.wrapping_sub(1) as usize)
-        } else {
-            Some(self.made.at(watch.of & !Watch::VNIC))
-        };
-        now.is_some_and(|now| now.load(Relaxed) == watch.version)
+        self.versions.get(watch.of as usize).is_some_and(|now| now.load(Relaxed) == watch.version)
     }
 
     /// What a flow rests on that uses the connection in a slot.
     pub fn watch(&self, slot: u32) -> Watch {
-        let version = self.versions.get(slot as usize).map_or(0, |version| version.load(Acquire));
-        Watch { of: slot + 1, version }
+        self.watch_of(slot + 1)
+    }
+
+    fn watch_of(&self, of: u32) -> Watch {
+        let version = self.versions.get(of as usize).map_or(0, |version| version.load(Acquire));
+        Watch { of, version }
+    }
+
+    /// Where the version of a vNIC is. Those past the end share the last one's.
+    fn made_by(&self, vnic: u32) -> u32 {
+        let (first, vnics) = self.made;
+        first + vnic.min(vnics - 1) * LINE as u32
     }
 
     /// What a flow rests on that a vNIC's rules refused: it may become the reply to a connection of the vNIC. To be read
     /// before the table is looked up.
     pub fn refusal(&self, vnic: u32) -> Watch {
-        Watch { of: vnic | Watch::VNIC, version: self.made.at(vnic).load(Relaxed) }
+        self.watch_of(self.made_by(vnic))
     }
 
     /// A connection by its key.
@@ -246,7 +257,7 @@ impl Connections {
 
     /// Notes that a vNIC has opened a connection: what its rules refused may be a reply now.
     pub fn opened(&self, vnic: u32) {
-        self.made.at(vnic).fetch_add(1, Release);
+        self.advance(self.made_by(vnic));
     }
 
     /// Replaces what is known of the connection in a slot; `false`, and nothing changed, when somebody else has done so since
@@ -262,7 +273,11 @@ impl Connections {
 
     /// No flow rests on the connection in a slot any more.
     fn end(&self, slot: u32) {
-        if let Some(version) = self.versions.get(slot as usize) {
+        self.advance(slot + 1);
+    }
+
+    fn advance(&self, of: u32) {
+        if let Some(version) = self.versions.get(of as usize) {
             version.fetch_add(1, Release);
         }
     }

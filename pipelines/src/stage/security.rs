@@ -47,14 +47,15 @@ pub(super) fn unsettled<P>(
     for i in Bits(hits) {
         let meta = &burst.metas[i];
         let entry = nft.entry(meta.entry);
-        let watch = entry.watch();
-        if watch.is_none() {
+        let steps = meta.headers.tcp_flags & STEPS != 0;
+        let is_due = (entry.last_seen ^ cx.now.tick) >> SEEN_SHIFT != 0;
+        if connections.holds(entry.watch()) && !steps && !is_due {
             continue;
         }
-        if meta.headers.tcp_flags & STEPS != 0 || !connections.holds(watch) {
-            unsettled |= 1 << i;
-        } else if (entry.last_seen ^ cx.now.tick) >> SEEN_SHIFT != 0 {
-            keep_alive(cx.snapshot, connections, &meta.key, &entry.action, cx.now.tick);
+        match entry.watch() {
+            watch if watch.is_none() => {}
+            watch if steps || !connections.holds(watch) => unsettled |= 1 << i,
+            _ => keep_alive(cx.snapshot, connections, &meta.key, &entry.action, cx.now.tick),
         }
     }
     unsettled
