@@ -10,8 +10,8 @@ from problem import Problem
 TOOLS = {"apt-get": "apt", "apt-cache": "apt", "dpkg-deb": "dpkg"}
 
 
-def check_tools():
-    missing = [f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
+def check_tools(more):
+    missing = [f"{tool} (package {package})" for tool, package in {**TOOLS, **more}.items() if not shutil.which(tool)]
     if missing:
         raise Problem(f"the guest is made of Debian packages, and this machine lacks {', '.join(missing)}")
 
@@ -112,8 +112,9 @@ def fetch(wanted, store, say):
         if absent:
             raise Problem(f"apt-get could not download {' '.join(absent)}: is there a network, and are the package lists "
                           f"fresh ('apt-get update' as root)?\n{done.stderr.strip()}")
+    # Older versions go; what other images are made of stays.
     for file in store.iterdir():
-        if file not in files.values():
+        if file.name.split("_")[0] in files and file not in files.values() or file.name.startswith("partial."):
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink()
     return files
 

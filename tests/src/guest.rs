@@ -9,7 +9,9 @@
 //! its times, its bandwidth or its retransmissions. QEMU dies with the test; the console of a guest in a failed test is
 //! kept beside the packets of failed scenarios.
 
+pub mod apps;
 mod base64;
+pub mod bridged;
 mod channel;
 mod image;
 pub mod notify;
@@ -18,10 +20,10 @@ pub mod site;
 pub mod wire;
 
 pub use channel::Ended;
-pub use image::{Image, can_run, image, image_with, switch_parts};
+pub use image::{Image, can_run, image, image_of_apps, image_with, switch_parts};
 pub use site::{Site, Vm};
 
-use crate::{Process, Workdir, binary, process, wait_for};
+use crate::{Netns, Process, Workdir, binary, process, wait_for};
 use channel::Channel;
 use std::cell::RefCell;
 use std::fs;
@@ -40,12 +42,23 @@ pub struct Hardware<'a> {
     pub name: &'a str,
     /// The MAC address of its `eth0`.
     pub mac: &'a str,
-    /// The vhost-user socket that its `eth0` is plugged into; `None`: it has no `eth0`.
-    pub socket: Option<&'a Path>,
+    /// What its `eth0` is plugged into.
+    pub cable: Cable<'a>,
     /// Memory in MiB.
     pub memory: u32,
     /// What it boots.
     pub image: &'a Image,
+}
+
+/// What a guest's `eth0` is plugged into.
+#[derive(Debug, Clone, Copy)]
+pub enum Cable<'a> {
+    /// Nothing: it has no `eth0`.
+    None,
+    /// The vhost-user socket of a switch.
+    VhostUser(&'a Path),
+    /// A tap interface in a namespace, in which its process then runs.
+    Tap(&'a Netns, &'a str),
 }
 
 /// A running guest.
@@ -80,7 +93,11 @@ impl Guest {
     pub fn boot(hardware: &Hardware<'_>) -> Guest {
         let dir = Workdir::new("guest");
         let (console, agent) = (dir.path().join("console.log"), dir.path().join("agent.sock"));
-        let command = process::bound_to_us(&command_line(hardware, &console, &agent));
+        let line = command_line(hardware, &console, &agent);
+        let command = match hardware.cable {
+            Cable::Tap(netns, _) => netns.command(&line.iter().map(String::as_str).collect::<Vec<_>>()),
+            _ => process::bound_to_us(&line),
+        };
         let name = format!("guest {}", hardware.name);
         let mut process = Process::spawn(&name, command, dir.path().join("qemu.log"));
         let channel = wait_for("QEMU to open the agent's socket", Duration::from_secs(20), || {
@@ -220,7 +237,7 @@ impl Drop for Guest {
 
 /// QEMU's command line.
 fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<String> {
-    let Hardware { name, mac, memory, image, socket } = hardware;
+    let Hardware { name, mac, memory, image, cable } = hardware;
     let kernel_options = format!(
         "console=ttyS0 quiet nokaslr mitigations=off no_timer_check tsc=reliable random.trust_cpu=on panic=-1 net.ifnames=0 lab.name={name}"
     );
@@ -243,12 +260,16 @@ fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<St
     add("-device", "virtio-serial-pci".to_owned());
     add("-chardev", format!("socket,id=agent,path={},server=on,wait=off", agent.display()));
     add("-device", "virtserialport,chardev=agent,name=agent".to_owned());
-    if let Some(socket) = socket {
-        add("-chardev", format!("socket,id=port,path={},reconnect=1", socket.display()));
-        add("-netdev", "vhost-user,id=net,chardev=port".to_owned());
-        // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down. A long ring, because
-        // an emulated guest may be slow to empty it.
-        add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0,rx_queue_size=1024"));
+    match cable {
+        Cable::None => return line,
+        Cable::VhostUser(socket) => {
+            add("-chardev", format!("socket,id=port,path={},reconnect=1", socket.display()));
+            add("-netdev", "vhost-user,id=net,chardev=port".to_owned());
+        }
+        Cable::Tap(_, name) => add("-netdev", format!("tap,id=net,ifname={name},script=no,downscript=no")),
     }
+    // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down. A long ring, because
+    // an emulated guest may be slow to empty it.
+    add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0,rx_queue_size=1024"));
     line
 }

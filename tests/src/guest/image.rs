@@ -40,7 +40,18 @@ pub fn can_run() -> bool {
 /// The image, built first when it is not in the cache.
 #[track_caller]
 pub fn image() -> Image {
-    let output = ask(&[]);
+    made_by(&[])
+}
+
+/// The larger image, which has the RDMA applications of `scripts/lab-guest.d/apps`, built first when it is not in the cache.
+#[track_caller]
+pub fn image_of_apps() -> Image {
+    made_by(&["--apps"])
+}
+
+#[track_caller]
+fn made_by(args: &[&str]) -> Image {
+    let output = ask(args);
     let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let image = Image { kernel: folder.join("vmlinux"), initrd: folder.join("initrd.cpio") };
     assert!(image.kernel.is_file() && image.initrd.is_file(), "no guest image in {}", folder.display());
@@ -82,7 +93,7 @@ pub fn switch_parts(dir: &Workdir, drivers: &[&str]) -> (Vec<String>, Vec<String
 fn ask(args: &[&str]) -> Output {
     let script = binary::workspace().join("scripts").join("lab-guest").display().to_string();
     let command: Vec<&str> =
-        ["timeout", "--kill-after=2", "240", &script].into_iter().chain(args.iter().copied()).collect();
+        ["timeout", "--kill-after=2", "480", &script].into_iter().chain(args.iter().copied()).collect();
     let output = process::bound_to_us(&command).output().expect("setpriv, of util-linux, starts programs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "scripts/lab-guest failed ({}):\n{errors}", output.status);

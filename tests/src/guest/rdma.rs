@@ -82,7 +82,7 @@ pub fn peer_qpn(guest: &Guest) -> u32 {
 
 /// How a client knows that its server listens.
 #[derive(Debug, Clone, Copy)]
-enum Listens {
+pub(super) enum Listens {
     /// On a TCP port.
     Tcp(u16),
     /// With the connection manager, on a port of its TCP space (RC) or UDP space (UD).
@@ -91,7 +91,7 @@ enum Listens {
 
 /// What the client must have written.
 #[derive(Debug, Clone)]
-enum Proof {
+pub(super) enum Proof {
     /// A text, so many times.
     Says(&'static str, usize),
     /// A result line of perftest: size and iterations.
@@ -105,10 +105,10 @@ pub struct Tool {
     pub name: String,
     /// At least so many RoCE packets go from client to server or back, in all.
     pub packets: i64,
-    server: String,
-    client: String,
-    listens: Listens,
-    proof: Proof,
+    pub(super) server: String,
+    pub(super) client: String,
+    pub(super) listens: Listens,
+    pub(super) proof: Proof,
 }
 
 /// The size of a RoCE packet's payload at the guests' MTU.
@@ -281,7 +281,13 @@ impl Running<'_> {
     /// Waits for both ends.
     #[track_caller]
     pub fn finish(self) -> Outcome {
-        let client = self.path.client.finish(self.client, CLIENT);
+        self.finish_within(CLIENT)
+    }
+
+    /// As `finish`, for a client that may take so long.
+    #[track_caller]
+    pub fn finish_within(self, limit: Duration) -> Outcome {
+        let client = self.path.client.finish(self.client, limit);
         // A server whose client failed may wait for ever.
         let server =
             match self.path.server.ended(&self.server, if client.ok() { SERVER } else { Duration::ZERO }) {

@@ -5,7 +5,7 @@
 //! ```
 //! It builds, waits until every guest is there, and takes all of it down again with the checks that a scenario owes.
 
-use super::{Guest, Hardware, Image, image};
+use super::{Cable, Guest, Hardware, Image, image};
 use crate::lab::{Lab, location, vpc};
 use crate::{Daemon, Workdir};
 use std::net::IpAddr;
@@ -207,8 +207,13 @@ impl Site {
         };
         let plugs: Vec<PathBuf> = vms.iter().map(plug).collect();
         let boot = |(vm, plug): (&Vm, &PathBuf)| {
-            let hardware =
-                Hardware { name: &vm.name, mac: &vm.mac, socket: Some(plug), memory: vm.memory, image };
+            let hardware = Hardware {
+                name: &vm.name,
+                mac: &vm.mac,
+                cable: Cable::VhostUser(plug),
+                memory: vm.memory,
+                image,
+            };
             Guest::boot(&hardware)
         };
         let guests: Vec<Guest> = vms.iter().zip(&plugs).map(boot).collect();
@@ -266,7 +271,7 @@ impl Site {
 
 /// Addresses, MTU and the soft-RoCE device of a guest.
 #[track_caller]
-fn set_up(vm: &Vm, guest: &Guest) {
+pub(super) fn set_up(vm: &Vm, guest: &Guest) {
     let mut script = format!("set -e\nip link set eth0 mtu {MTU} up\n");
     let give = |script: &mut String, addresses: &[String], device: &str| {
         for address in addresses {

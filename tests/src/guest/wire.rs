@@ -55,6 +55,23 @@ impl Underlay {
     /// Stops capturing and sums up what was seen; fails the test when the capture lost packets.
     #[track_caller]
     pub fn stop(mut self) -> Seen {
+        self.halt();
+        Seen::of(&self.files())
+    }
+
+    /// As `stop`, with the verdict on every queue pair; `loss` holes are forgiven.
+    #[track_caller]
+    pub fn stop_judged(mut self, loss: u32) -> (Seen, Verdict) {
+        self.halt();
+        (Seen::of(&self.files()), Verdict::of(&self.files(), loss))
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        self.captures.iter().map(|(_, file)| file.as_path()).collect()
+    }
+
+    #[track_caller]
+    fn halt(&mut self) {
         for (process, file) in &mut self.captures {
             let size = || std::fs::metadata(&*file).map(|m| m.len()).ok();
             let mut last = (size(), Instant::now());
@@ -69,8 +86,52 @@ impl Underlay {
             let said = process.output();
             assert!(said.contains("\n0 packets dropped by kernel"), "the capture lost packets:\n{said}");
         }
-        let files: Vec<&Path> = self.captures.iter().map(|(_, file)| file.as_path()).collect();
-        Seen::of(&files)
+    }
+}
+
+/// What `peers/gobackn.py` says of captures: whether reliable connections kept the rules on the way.
+#[derive(Debug)]
+pub struct Verdict(Value);
+
+impl Verdict {
+    /// Judges the captures of one point, merged by time; `loss` holes are forgiven when they are filled again.
+    #[track_caller]
+    pub fn of(files: &[&Path], loss: u32) -> Verdict {
+        let paths: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+        let loss = format!("loss={loss}");
+        let mut args = vec!["judge", &loss];
+        args.extend(paths.iter().map(String::as_str));
+        Verdict(script::run("gobackn.py", &args))
+    }
+
+    /// Compares what was sent with what arrived, each a capture: a network may lose, and change nothing else.
+    #[track_caller]
+    pub fn of_way(sent: &Path, arrived: &Path) -> Verdict {
+        let [sent, arrived] = [sent, arrived].map(|path| path.display().to_string());
+        Verdict(script::run("gobackn.py", &["way", &sent, &arrived]))
+    }
+
+    /// A number of it.
+    #[track_caller]
+    pub fn figure(&self, name: &str) -> i64 {
+        self.0[name].as_i64().unwrap_or_else(|| panic!("no {name}: {:#}", self.0))
+    }
+
+    /// Fails the test when a rule was broken, but for these.
+    #[track_caller]
+    pub fn assert_kept_but(&self, rules: &[&str]) {
+        let broken = self.0["violations"].as_array().into_iter().flatten();
+        let broken: Vec<&Value> =
+            broken.filter(|v| v["rule"].as_str().is_none_or(|rule| !rules.contains(&rule))).collect();
+        assert!(broken.is_empty(), "{broken:#?}\nof {:#}", self.0);
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let figures = self.0.as_object().into_iter().flatten().filter(|(_, value)| value.is_number());
+        let figures: Vec<String> = figures.map(|(name, value)| format!("{name} {value}")).collect();
+        f.write_str(&figures.join(", "))
     }
 }
 
