@@ -1,6 +1,7 @@
 """Judges captured RoCEv2 by the rules of reliable connections, by means of its own (no code of the switch).
 
-    gobackn.py judge [loss=N] [timeout=S] FILE...   one observation point; several files (one a direction) are merged by time
+    gobackn.py judge [loss=N] [timeout=S] FILE...   one observation point; several files (one a direction) are merged by time,
+                                                    up to the end of the first that ends
     gobackn.py way SENT ARRIVED                     what arrived of each queue pair is what was sent, in that order
 
 `judge` prints one JSON object: what was seen, and `violations`, each a rule, a queue pair and a PSN. The rules, each from the IBTA's
@@ -392,7 +393,10 @@ def main(words):
     if words[0] == "way":
         return way(*files)
     judge = Judge(int(options.get("loss", 0)), float(options.get("timeout", TIMEOUT)))
-    return judge.run(sorted((p for path in files for p in packets(path)), key=lambda p: p.time))
+    seen = [list(packets(path)) for path in files]
+    # One capture may have been stopped before the other: nobody knows what it would have had beside the other's end.
+    end = min((found[-1].time for found in seen if found), default=0)
+    return judge.run(sorted((p for found in seen for p in found if p.time <= end), key=lambda p: p.time))
 
 
 if __name__ == "__main__":

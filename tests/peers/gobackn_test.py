@@ -94,6 +94,12 @@ class Right(Files):
         frames = [read(9, 2 * MTU + 88), whole[0], read(10, MTU + 88, 4096 + MTU), *again, *sends([12]), ack(12)]
         self.assert_right(frames, times=[0, 10, 80_000, 80_010, 80_020, 80_030, 80_040])
 
+    def test_a_capture_of_one_direction_that_ends_sooner(self):
+        there, back = self.write(sends([1, 2]), [0, 20]), self.write([ack(1), ack(2), ack(3)], [10, 20, 40])
+        self.assertEqual(gobackn.main(["judge", there, back])["violations"], [])
+        back = self.write([ack(1), ack(3)], [10, 15])
+        self.assertEqual(gobackn.main(["judge", there, back])["violation-count"], 1)
+
     def test_notifications(self):
         found = self.judge([*sends([1, 2]), ack(2), cnp()])
         self.assertEqual((found["violations"], found["cnps"]), ([], 1))

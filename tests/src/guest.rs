@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a boot may take, with three others at the same time on a busy machine.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(240);
 /// How long a script may take that is not said to take longer.
 pub const SCRIPT: Duration = Duration::from_secs(60);
 

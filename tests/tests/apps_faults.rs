@@ -9,16 +9,21 @@ use tests::guest::{self, Job, Site, apps, rdma, site, wire};
 use tests::lab::Lab;
 use tests::{Daemon, Family, wait_for};
 
-/// a's group: TCP, echo requests and RDMA from anybody.
-const GROUPS: &str = "[[security-group]]\nname = \"servers\"\nvpc = \"red\"\nrules = [\n\
-     { direction = \"in\", protocol = \"tcp\" },\n{ direction = \"in\", protocol = \"icmp\", type = 8 },\n\
-     { direction = \"in\", protocol = \"icmpv6\" },\n{ direction = \"in\", protocol = \"rdma\" },\n]\n";
+/// a's group: TCP and echo requests either way, and RDMA from anybody. By RDMA it begins nothing itself: what it may begin, the
+/// other end may go on with, whatever rules let in.
+const GROUPS: &str = "[[security-group]]\nname = \"servers\"\nvpc = \"red\"\ndefault-out = \"deny\"\nrules = [\n\
+     { direction = \"in\", protocol = \"tcp\" },\n{ direction = \"in\", protocol = \"icmp\" },\n\
+     { direction = \"in\", protocol = \"icmpv6\" },\n{ direction = \"in\", protocol = \"rdma\" },\n\
+     { direction = \"out\", protocol = \"tcp\" },\n{ direction = \"out\", protocol = \"icmp\" },\n\
+     { direction = \"out\", protocol = \"icmpv6\" },\n]\n";
+/// Nobody gives way for being silent: the quota is then the quota, whatever an application does not say for a while. Connections that
+/// say nothing for minutes (mpirun's own, over TCP) outlast a restart.
+const TIMES: &str =
+    "[rcft]\nidle-timeout = \"1h\"\nsilent-after = \"2h\"\n[security]\nrestart-grace = \"10min\"\n";
 /// Tells an application that it has done enough.
 const ENOUGH: &str = "/run/enough";
 /// How long it may take until an application goes on after a change: a few timeouts of its transport.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// A killed switch is there again after less than this, or nobody would call it a restart.
-const RESTART: Duration = Duration::from_secs(2);
 /// Reasons of drops while a guest's switch is away, starts again, or refuses what it is told to.
 const NAMED: [&str; 6] =
     ["security-in", "security-out", "qp-quota", "no-neighbour", "unknown-vni", "unknown-destination"];
@@ -28,7 +33,7 @@ fn start() -> Site {
     (a.memory, b.memory) = (apps::MEMORY, apps::MEMORY);
     a.more = "security-groups = [\"servers\"]\n".to_owned();
     b.more = "refuse = \"reject\"\n".to_owned();
-    let sections = site::vpcs("") + GROUPS;
+    let sections = site::vpcs("") + GROUPS + TIMES;
     Site::start_with(Lab::new(Family::V4), &sections, &[a], &[b], &guest::image_of_apps())
 }
 
@@ -64,12 +69,10 @@ fn change_everything(site: &mut Site, job: &Job, queue_pairs: i64) {
         process.signal("KILL");
         process.wait(Duration::from_secs(10));
         site.switches[at].restart(host);
-        let took = began.elapsed();
-        eprintln!("        switch {at} was away for {took:?}");
-        // A machine that has more to do than it can makes that longer; the application has to bear it all the same.
-        if took > RESTART {
-            eprintln!("        longer than {RESTART:?}");
-        }
+        eprintln!(
+            "        switch {at} answered again {:.1} s after it was killed",
+            began.elapsed().as_secs_f32()
+        );
     }
     goes_on(site, job, "both switches were killed and started again");
 
@@ -77,9 +80,10 @@ fn change_everything(site: &mut Site, job: &Job, queue_pairs: i64) {
     at_a.ctl("security-group allow servers in udp 9");
     at_a.ctl("security-group revoke servers in udp 9");
     goes_on(site, job, "a rule that nobody needs came and went");
-    let before = at_a.drops("security-in");
     at_a.ctl("security-group revoke servers in rdma");
-    wait_for("packets to be refused", PATIENCE, || (at_a.drops("security-in") > before).then_some(()));
+    let then = delivered(at_a, "a");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(delivered(at_a, "a"), then, "nothing is delivered any more");
     at_a.ctl("security-group allow servers in rdma");
     goes_on(site, job, "the rule that it needs was taken away and given back");
 
@@ -113,11 +117,11 @@ fn move_and_end(site: &Site, job: Job) -> String {
         site::MTU
     ));
     at_b.ctl(&format!("vnic move b vtep {}", Family::V4.local_vtep()));
+    // Both counters are of a's switch: what moves them is local to it.
     let before = (delivered(at_a, "a"), delivered(at_a, "b"));
     wait_for("the application to go on after its guest moved", PATIENCE, || {
         (delivered(at_a, "a") > before.0 + 100 && delivered(at_a, "b") > before.1 + 100).then_some(())
     });
-    assert!(at_a.counters().get("fwd.local") > 0, "a and b are on one host now");
     site.guest("b").run(&format!("touch {ENOUGH}"));
     let ended = site.guest("b").finish(job, apps::LIMIT);
     assert!(ended.ok(), "({}) {}", ended.status, ended.output);
@@ -141,7 +145,7 @@ fn apps_faults_leave_storage_whole() {
         "n=0\nuntil [ -e {ENOUGH} ]; do ({fio}) >/tmp/fio 2>&1 || {{ cat /tmp/fio; exit 1; }}; n=$((n + 1)); done\necho rounds $n"
     ));
     change_everything(&mut site, &job, 2);
-    let (_, verdict) = underlay.stop_judged(u32::MAX);
+    let verdict = underlay.judge_amid(u32::MAX);
     eprintln!("        the underlay: {verdict}");
     verdict.assert_kept_but(&["unprovoked"]);
     assert!(verdict.figure("repetitions") > 0, "what was lost was sent again");
@@ -164,7 +168,9 @@ fn apps_faults_leave_messages_right() {
     let rshd = apps::start_rshd(site.guest("a"));
     let client = site.vm("b").ip(false);
     let program = format!("allreduce 1000000 500 {ENOUGH}");
-    let line = apps::mpirun(&Path::new(&site, "b", "a", true), client, &program);
+    let path = Path::new(&site, "b", "a", true);
+    apps::meet(&path);
+    let line = apps::mpirun(&path, client, &program);
     let job = site.guest("b").start(&line);
     change_everything(&mut site, &job, 1);
     let said = move_and_end(&site, job);

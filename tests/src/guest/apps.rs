@@ -173,6 +173,13 @@ pub fn rcft(switch: &Daemon, vnic: &str, name: &str) -> i64 {
     row.and_then(|row| row[name].as_i64()).unwrap_or_else(|| panic!("no {name} of {vnic}: {answer:#}"))
 }
 
+/// Has the guests of a path find each other: the kernel gives a neighbour one second to answer when UCX makes an address handle,
+/// which an emulated guest may not manage.
+#[track_caller]
+pub fn meet(path: &Path<'_>) {
+    path.client.until(&format!("ping -c 1 -W 5 {} >/dev/null", path.to), Duration::from_secs(60));
+}
+
 /// Starts what answers `rsh` in a guest, and waits until it listens.
 #[track_caller]
 pub fn start_rshd(guest: &Guest) -> Job {
@@ -236,6 +243,7 @@ pub fn storage(server: &Guest, client: &Guest, ip: IpAddr, mut done: impl FnMut(
 /// `client` is the client's address of IPv4.
 #[track_caller]
 pub fn messages(v4: &Path<'_>, v6: &Path<'_>, client: IpAddr, mut done: impl FnMut(&str)) {
+    meet(v6);
     for transport in ["rc", "ud"] {
         let tool = ucx_perftest(v6, transport, 4096, 200);
         run_tool(v6, &tool);

@@ -66,14 +66,22 @@ impl Underlay {
         (Seen::of(&self.files()), Verdict::of(&self.files(), loss))
     }
 
+    /// As `stop_judged` while traffic goes on: what came after either capture's last packet is left out.
+    #[track_caller]
+    pub fn judge_amid(mut self, loss: u32) -> Verdict {
+        self.interrupt();
+        Verdict::of(&self.files(), loss)
+    }
+
     fn files(&self) -> Vec<&Path> {
         self.captures.iter().map(|(_, file)| file.as_path()).collect()
     }
 
+    /// Waits until nothing more comes, and stops capturing.
     #[track_caller]
     fn halt(&mut self) {
-        for (process, file) in &mut self.captures {
-            let size = || std::fs::metadata(&*file).map(|m| m.len()).ok();
+        for (_, file) in &self.captures {
+            let size = || std::fs::metadata(file).map(|m| m.len()).ok();
             let mut last = (size(), Instant::now());
             wait_for("the capture to be written", Duration::from_secs(30), || {
                 if size() != last.0 {
@@ -81,7 +89,16 @@ impl Underlay {
                 }
                 (last.1.elapsed() > Duration::from_millis(300)).then_some(())
             });
+        }
+        self.interrupt();
+    }
+
+    #[track_caller]
+    fn interrupt(&mut self) {
+        for (process, _) in &self.captures {
             process.signal("INT");
+        }
+        for (process, _) in &mut self.captures {
             process.wait(Duration::from_secs(20));
             let said = process.output();
             assert!(said.contains("\n0 packets dropped by kernel"), "the capture lost packets:\n{said}");
