@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 pub mod arp;
+pub mod bfd;
 pub mod build;
 pub mod checksum;
 pub mod cm;
