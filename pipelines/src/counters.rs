@@ -182,6 +182,8 @@ counters! {
     sum neighbours_answered = "neighbours-answered",
     /// DHCP requests and router solicitations of vNICs that were taken in for control to answer.
     sum service_requests = "service-requests",
+    /// BFD packets of sessions that were taken in for control.
+    sum bfd_packets = "bfd-packets",
 }
 
 impl PipelineTotals {

@@ -165,6 +165,18 @@ drop_reasons! {
     SECURITY_IN = "security-in",
     /// The vNIC has as many connections as it may, or the connection table is full.
     CONNECTION_LIMIT = "connection-limit",
+    /// A BFD packet over a single hop that came by a router, or from afar: its TTL or hop limit is not 255 (RFC 5881
+    /// section 5).
+    BFD_TTL = "bfd-ttl",
+    /// A BFD packet that RFC 5880 section 6.8.6 discards whatever session it is for, or that comes with IP options, a routing
+    /// header or in fragments.
+    BFD_MALFORMED = "bfd-malformed",
+    /// A BFD packet with authentication, which no session uses.
+    BFD_AUTHENTICATED = "bfd-authenticated",
+    /// A BFD packet for no session: an unknown discriminator, or none and an unknown sender.
+    BFD_UNKNOWN = "bfd-unknown",
+    /// As many packets of its BFD session wait for control as may.
+    BFD_LIMIT = "bfd-limit",
 }
 
 impl DropReason {

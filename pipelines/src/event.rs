@@ -8,6 +8,7 @@ use crossbeam::queue::ArrayQueue;
 use wire::cm::CmMessage;
 use wire::{MacAddr, Qpn};
 
+use crate::bfd::{self, BfdHeard};
 use crate::drops::DropReason;
 use crate::service::{MOST_WAITING, ServiceRequest};
 
@@ -107,6 +108,9 @@ pub struct Events {
     /// vNICs that look for a router, each once: who asks often waits in one place only.
     solicited: Arc<ArrayQueue<u32>>,
     soliciting: Arc<[AtomicBool]>,
+    /// What BFD sessions heard, and how much of it is of each of them.
+    heard: Arc<ArrayQueue<BfdHeard>>,
+    heard_of: Arc<[AtomicU8]>,
 }
 
 /// Announcements of floating addresses that may wait for control, and those of one vNIC among them.
@@ -131,6 +135,8 @@ impl Events {
             asked,
             solicited,
             soliciting,
+            heard: Arc::new(ArrayQueue::new(bfd::MAX_SESSIONS * usize::from(bfd::MOST_WAITING))),
+            heard_of: (0..bfd::MAX_SESSIONS).map(|_| AtomicU8::new(0)).collect(),
         }
     }
 
@@ -191,6 +197,32 @@ impl Events {
     /// The name under which it is dropped when as many wait as may.
     pub fn ask(&self, request: ServiceRequest) -> Result<(), DropReason> {
         self.asked.push(request).map_err(|_| DropReason::SERVICE_QUEUE_FULL)
+    }
+
+    /// Tells control what a BFD session heard; of each session a few at a time, so that a storm of one costs others nothing.
+    ///
+    /// # Errors
+    /// The name under which it is dropped when as many of its session wait as may.
+    pub fn hear(&self, heard: BfdHeard) -> Result<(), DropReason> {
+        let waiting = self.heard_of.get(usize::from(heard.slot)).ok_or(DropReason::BFD_LIMIT)?;
+        // Several workers may be here at once: that is a few more than a few.
+        if waiting.load(Ordering::Relaxed) >= bfd::MOST_WAITING {
+            return Err(DropReason::BFD_LIMIT);
+        }
+        waiting.fetch_add(1, Ordering::Relaxed);
+        self.heard.push(heard).map_err(|_| {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            DropReason::BFD_LIMIT
+        })
+    }
+
+    /// The oldest of what BFD sessions heard.
+    pub fn heard(&self) -> Option<BfdHeard> {
+        let heard = self.heard.pop()?;
+        if let Some(waiting) = self.heard_of.get(usize::from(heard.slot)) {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(heard)
     }
 
     /// Tells control that a vNIC looks for a router.

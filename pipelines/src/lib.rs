@@ -8,6 +8,7 @@
 
 #![warn(missing_docs)]
 
+pub mod bfd;
 pub mod burst;
 pub mod connections;
 pub mod counters;

@@ -47,6 +47,7 @@ use std::sync::Arc;
 
 use wire::MacAddr;
 
+use crate::bfd::BfdSessions;
 use crate::ecn::EcnEncap;
 use crate::encap_hash::EncapHash;
 use crate::flat::FlatMap;
@@ -313,6 +314,8 @@ pub struct Snapshot {
     pub trunks: Vec<Arc<FlatMap>>,
     /// Where destinations are.
     pub locations: Locations,
+    /// Sessions of bidirectional forwarding detection.
+    pub bfd: Arc<BfdSessions>,
     /// Security groups.
     pub security: Arc<Security>,
     /// Generations of decisions, by cell.
@@ -349,6 +352,7 @@ impl Snapshot {
             local_macs: FlatMap::default(),
             trunks: Vec::new(),
             locations: Locations::default(),
+            bfd: Arc::default(),
             security: Arc::default(),
             cells: Vec::new(),
             vlt,

@@ -3,6 +3,7 @@
 //! A stage is a loop over the packets of a burst that are still pending. It knows the snapshot, the time and the
 //! counters through [`Cx`], ends packets by dropping, answering or sending them, and returns no errors.
 
+mod bfd;
 pub mod bind;
 pub mod cm;
 pub mod dhtb;

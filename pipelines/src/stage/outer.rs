@@ -189,7 +189,7 @@ pub(super) fn addresses(head: &[u8], headers: &Headers) -> (IpAddr, IpAddr) {
 
 /// Outer IPv4 header checksum, and UDP checksum where there is one (RFC 7348 section 4.1, RFC 6935).
 #[inline(always)]
-fn check_sums<P: PacketBuf>(
+pub(super) fn check_sums<P: PacketBuf>(
     packet: &P,
     headers: &Headers,
     uplink: &Uplink,

@@ -1,12 +1,12 @@
 //! underlay: what arrives at an uplink and is not VxLAN. The VTEP answers ARP, neighbour discovery and ping for its
-//! own addresses and tells control what it learns; the rest goes to the punt port or is dropped by name.
+//! own addresses and tells control what it learns and what BFD says; the rest goes to the punt port or is dropped by name.
 
 use wire::{MacAddr, PacketBuf};
 
 use super::neighbour::is_neighbour_protocol;
 use super::outer::addresses;
 use super::reply::{self, NeighbourMessage};
-use super::{Cx, super_frame};
+use super::{Cx, bfd, super_frame};
 use crate::Sink;
 use crate::burst::Burst;
 use crate::drops::DropReason;
@@ -41,6 +41,17 @@ pub fn run<P: PacketBuf, S: Sink<P>>(
             }
         }
         let vid = (headers.vlan_count > 0).then_some(headers.vlan_tci[0] & 0xfff).filter(|&vid| vid != 0);
+        if vid == uplink.vlan && bfd::is_for_us(cx, packet.head(), &headers, index, uplink) {
+            match bfd::take(cx, packet, &headers, index, uplink) {
+                Ok(()) => {
+                    burst.take(i);
+                    cx.counters.consumed.add(1);
+                    cx.counters.bfd_packets.add(1);
+                }
+                Err(reason) => burst.drop(i, reason, cx.counters),
+            }
+            continue;
+        }
         let replied = vid == uplink.vlan
             && match classify(packet.head(), &headers, uplink) {
                 UnderlayPacket::Solicitation(question) => {

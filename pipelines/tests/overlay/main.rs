@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests, too
 
+mod bfd;
 mod bum;
 mod encap_hash;
 mod failover;
