@@ -6,6 +6,7 @@
 //! a file other than the config, or a socket; what only the machine can answer (which cores there are) is
 //! asked of the caller.
 
+pub mod bfd;
 pub mod buffers;
 pub mod datapath;
 pub mod difference;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use imbl::Vector;
 use serde::Serialize;
 
+pub use bfd::BfdConfig;
 pub use datapath::{EcnEncapConfig, NftConfig, RdmaConfig, ReservedBits, VltConfig, VxlanConfig};
 pub use difference::Difference;
 pub use document::Document;

@@ -9,6 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use wire::{MacAddr, Vni};
 
+use super::bfd::BfdConfig;
 use super::fields;
 use super::guard::{AllowedConfig, GuardConfig};
 use super::name::Name;
@@ -99,6 +100,9 @@ pub struct UplinkConfig {
     /// Neighbours that are not resolved.
     #[serde(default)]
     pub neighbours: Vec<StaticNeighbour>,
+    /// Who is asked whether it lives; absent: nobody.
+    #[serde(default)]
+    pub bfd: Option<BfdConfig>,
     /// Receive queues; absent: one per worker as far as the port has them.
     #[serde(default)]
     pub rx_queues: Option<u16>,

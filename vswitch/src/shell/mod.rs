@@ -1,6 +1,7 @@
 //! The shell: the switch's commands. One file per subject, each a list of entries; grammar, help and completion
 //! derive from them.
 
+mod bfd;
 mod buffers;
 mod config;
 mod events;
@@ -114,6 +115,7 @@ pub fn console() -> Result<Console<Shell>, SyntaxError> {
         .chain(rdma::commands())
         .chain(events::commands())
         .chain(services::commands())
+        .chain(bfd::commands())
         .chain(config::commands());
     Ok(Console::new(all)?.with_values(values))
 }

@@ -209,6 +209,7 @@ impl Switch {
     ) -> Result<(), SwitchError> {
         self.pool.publish(snapshot)?;
         self.topology.settle(&mut self.neighbours);
+        self.follow_bfd(Instant::now());
         self.offload.follow(&self.pool, snapshot);
         self.rcft.follow(before, snapshot, self.pool.now(), &mut self.events);
         self.tidying.follow(before, snapshot, self.pool.workers.len());

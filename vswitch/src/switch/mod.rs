@@ -4,6 +4,7 @@
 //! published to the workers as a new snapshot, and only then does what it replaces go away. Workers never stop for
 //! it. How ports come and go with it is told in `plug`.
 
+pub mod bfd;
 pub mod connections;
 pub mod events;
 pub mod offload;
@@ -82,6 +83,7 @@ pub struct Switch {
     tidying: tidy::Tidying,
     uplinks: uplinks::Uplinks,
     services: services::ServicesControl,
+    bfd: bfd::BfdControl,
     events: EventLog,
     /// When the network was last tended.
     tended: Instant,
@@ -166,6 +168,7 @@ impl Switch {
             tidying: tidy::Tidying::default(),
             uplinks: uplinks::Uplinks::default(),
             services: services::ServicesControl::default(),
+            bfd: bfd::BfdControl::default(),
             events: EventLog::default(),
             tended: Instant::now(),
             looked: Instant::now(),
@@ -329,6 +332,7 @@ impl Switch {
         if std::mem::replace(&mut self.stopped, true) {
             return;
         }
+        self.end_bfd();
         if let Err(error) = self.set_forwarding(false) {
             tracing::error!(%error, "workers did not stop receiving");
         }

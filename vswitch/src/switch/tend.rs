@@ -80,6 +80,7 @@ impl Switch {
         self.tend_queue_pairs();
         self.qos.tend(self.pool.now().ns);
         self.ports.tend(&self.pool);
+        moved |= self.tend_bfd(now);
         moved |= self.tend_uplinks(now);
         let (probes, lost) = self.neighbours.tick(now);
         for (uplink, address) in lost {

@@ -12,6 +12,7 @@
 //!
 //! This file has the order of a change; each kind of thing in it has its own.
 
+mod bfd;
 mod cells;
 mod error;
 mod floating;
@@ -372,6 +373,7 @@ impl Topology {
         self.draft.next.settings = settings::settings(config);
         self.draft.tunnel = (config.vxlan.udp_port, config.vxlan.ttl);
         self.rebuild_uplinks(config, ports);
+        self.rebuild_bfd(config);
         let rows = self.rebuild_vpcs(config);
         self.rebuild_security(config);
         match extent {

@@ -29,6 +29,8 @@ pub struct RankedHop {
     pub rank: u8,
     /// Where it begins.
     pub hop: NextHop,
+    /// The VTEP behind it that is asked by BFD whether it is reached this way.
+    pub beyond: Option<IpAddr>,
 }
 
 /// All ways to a VTEP, the preferred ones first; never none.
@@ -53,6 +55,7 @@ struct Candidate {
     hop: NextHop,
     /// Own address of tunnels that take it.
     source: IpAddr,
+    beyond: Option<IpAddr>,
 }
 
 /// The ways to an address, by uplinks with their indices. Those whose tunnels would have another own address than the best
@@ -71,6 +74,7 @@ pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Tun
             any.parse::<IpNet>().ok().map(|net| (net, *via))
         };
         let gateways = uplink.gateway.iter().filter_map(default);
+        let is_asked = uplink.bfd.as_ref().is_some_and(|bfd| bfd.vteps.contains(&destination));
         let direct = connected(destination).map(|net| (*net, destination));
         for (net, via) in direct.into_iter().chain(routes).chain(gateways) {
             if net.contains(&destination) {
@@ -79,6 +83,7 @@ pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Tun
                     order: (Reverse(net.prefix_len()), uplink.metric),
                     hop: NextHop { uplink: *index, address: via, source: asks },
                     source: shared.unwrap_or(asks),
+                    beyond: is_asked.then_some(destination),
                 });
             }
         }
@@ -93,7 +98,7 @@ pub fn paths(uplinks: &[(u16, UplinkConfig)], destination: IpAddr) -> Option<Tun
         // A router may be the next hop of a route and of the default one: the better of them counts.
         if paths.iter().all(|path| path.hop != candidate.hop) {
             let rank = orders.iter().take_while(|&&order| order != candidate.order).count().min(255) as u8;
-            paths.push(RankedHop { rank, hop: candidate.hop });
+            paths.push(RankedHop { rank, hop: candidate.hop, beyond: candidate.beyond });
         }
     }
     Some(TunnelPaths { source, paths })

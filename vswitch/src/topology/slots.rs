@@ -142,9 +142,10 @@ impl Topology {
     }
 
     /// Forgets neighbours that no group has.
-    pub(super) fn forget_neighbours(&self, neighbours: &mut Neighbours) {
+    pub fn forget_neighbours(&self, neighbours: &mut Neighbours) {
         neighbours.retain(|uplink, address| {
             self.ways.through(uplink, address).next().is_some()
+                || self.asks(uplink, address)
                 || is_configured(&self.draft.uplinks, uplink, address)
         });
     }

@@ -79,8 +79,10 @@ impl Topology {
     /// True when that changes.
     pub fn settle_speakers(&mut self) -> bool {
         let uplinks = &self.draft.uplinks;
-        // One that is up comes before those that are not.
-        let order = |index: u16, uplink: &UplinkConfig| (!self.ways.is_up(index), uplink.metric);
+        // One that is up comes before those that are not, and one that is heard before those of which nobody is.
+        let order = |index: u16, uplink: &UplinkConfig| {
+            (!self.ways.is_up(index), self.is_cut_off(index), uplink.metric)
+        };
         let silent = |index: u16, own: &UplinkConfig| -> Vec<IpAddr> {
             let better = |address: &IpAddr| {
                 uplinks.iter().any(|(other, uplink)| {

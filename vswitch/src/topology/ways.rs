@@ -40,6 +40,8 @@ pub(super) struct Ways {
     of_slots: Vec<u16>,
     /// Uplinks that cannot send.
     down: BTreeSet<u16>,
+    /// By uplink, whoever a BFD session that is down was with, and whether there were routers between.
+    failed: BTreeSet<(u16, IpAddr, bool)>,
 }
 
 impl Ways {
@@ -135,9 +137,42 @@ impl Ways {
         if news { self.of_uplink(uplink) } else { BTreeSet::new() }
     }
 
+    /// Whether a BFD session of an uplink has failed, with a station on its link or a VTEP behind routers; the groups to be
+    /// written when that is news.
+    pub fn set_failed(
+        &mut self,
+        (uplink, peer, multihop): (u16, IpAddr, bool),
+        failed: bool,
+    ) -> BTreeSet<u16> {
+        let key = (uplink, peer, multihop);
+        let news = if failed { self.failed.insert(key) } else { self.failed.remove(&key) };
+        match (news, multihop) {
+            (false, _) => BTreeSet::new(),
+            (true, false) => self.through(uplink, peer).collect(),
+            (true, true) => {
+                let leads = |path: &RankedHop| path.hop.uplink == uplink && path.beyond == Some(peer);
+                let leading = self.groups.iter().filter(|(_, group)| group.paths.iter().any(leads));
+                leading.map(|(&group, _)| group).collect()
+            }
+        }
+    }
+
+    /// True when a BFD session has failed.
+    pub fn has_failed(&self, session: (u16, IpAddr, bool)) -> bool {
+        self.failed.contains(&session)
+    }
+
+    /// False for a path of which a BFD session says that it is broken.
+    fn lives(&self, path: &RankedHop) -> bool {
+        let uplink = path.hop.uplink;
+        !self.has_failed((uplink, path.hop.address, false))
+            && path.beyond.is_none_or(|vtep| !self.has_failed((uplink, vtep, true)))
+    }
+
     /// Forgets of uplinks that are gone that they could not send.
     pub fn keep_links(&mut self, known: impl Fn(u16) -> bool) {
         self.down.retain(|&uplink| known(uplink));
+        self.failed.retain(|&(uplink, ..)| known(uplink));
     }
 
     /// False for an uplink that cannot send.
@@ -146,8 +181,9 @@ impl Ways {
     }
 
     /// What the buckets of a group are to have now. The paths of the lowest rank that has a usable one share them evenly; the
-    /// share of one that is not usable goes to the others of its rank, and nobody else's share moves. Where none is usable,
-    /// those without link are taken as if they had one: what is sent there is dropped by that name.
+    /// share of one that is not usable goes to the others of its rank, and nobody else's share moves. Where BFD says of all that
+    /// they are broken, they are used as if it had not: nothing is won by giving up. Where none has a link, they are taken as if
+    /// they had: what is sent there is dropped by that name.
     pub fn buckets(
         &self,
         group: u16,
@@ -159,7 +195,10 @@ impl Ways {
             .map(|path| Some(ResolvedHop { uplink: path.hop.uplink, mac: mac(path.hop)? }))
             .collect();
         let up: Vec<_> = resolved.iter().map(|hop| hop.filter(|hop| self.is_up(hop.uplink))).collect();
-        let usable = if up.iter().any(Option::is_some) { up } else { resolved };
+        let living: Vec<_> =
+            paths.iter().zip(&up).map(|(path, hop)| hop.filter(|_| self.lives(path))).collect();
+        let has_any = |hops: &Vec<Option<ResolvedHop>>| hops.iter().any(Option::is_some);
+        let usable = [living, up].into_iter().find(has_any).unwrap_or(resolved);
         let best =
             paths.iter().zip(&usable).filter(|(_, hop)| hop.is_some()).map(|(path, _)| path.rank).min();
         let share: Vec<_> = paths
@@ -182,7 +221,8 @@ mod tests {
 
     fn path(rank: u8, uplink: u16) -> RankedHop {
         let address = IpAddr::from([172, 16, uplink as u8, 2]);
-        RankedHop { rank, hop: NextHop { uplink, address, source: IpAddr::from([172, 16, uplink as u8, 1]) } }
+        let hop = NextHop { uplink, address, source: IpAddr::from([172, 16, uplink as u8, 1]) };
+        RankedHop { rank, hop, beyond: None }
     }
 
     fn mac(hop: NextHop) -> Option<MacAddr> {
@@ -236,6 +276,50 @@ mod tests {
             ways.set_up(0, true);
             assert_eq!(uplinks(&ways.buckets(group, mac)), before);
         }
+    }
+
+    #[test]
+    fn bfd_a_path_that_failed_is_left_and_found_again() {
+        let mut ways = Ways::default();
+        let next_hop = |uplink: u16| (uplink, path(0, uplink).hop.address, false);
+        let (group, _) = ways.group(&[path(0, 1), path(0, 2), path(1, 3)], 8).unwrap();
+        let shared = uplinks(&ways.buckets(group, mac));
+        assert!(shared.contains(&1) && shared.contains(&2) && !shared.contains(&3));
+        assert_eq!(ways.set_failed(next_hop(1), true), BTreeSet::from([group]));
+        assert!(ways.set_failed(next_hop(1), true).is_empty(), "nothing new");
+        assert_eq!(uplinks(&ways.buckets(group, mac)), [2; BUCKETS]);
+        // A link that is lost is worse than a session that is down.
+        ways.set_up(2, false);
+        ways.set_up(3, false);
+        assert_eq!(uplinks(&ways.buckets(group, mac)), [1; BUCKETS]);
+        ways.set_up(3, true);
+        assert_eq!(uplinks(&ways.buckets(group, mac)), [3; BUCKETS]);
+        ways.set_up(2, true);
+        // Nobody answers: all is as if nobody had been asked.
+        ways.set_failed(next_hop(2), true);
+        ways.set_failed(next_hop(3), true);
+        assert_eq!(uplinks(&ways.buckets(group, mac)), shared);
+        (1..=3).for_each(|uplink| drop(ways.set_failed(next_hop(uplink), false)));
+        assert_eq!(uplinks(&ways.buckets(group, mac)), shared);
+    }
+
+    #[test]
+    fn bfd_a_vtep_that_is_not_reached_moves_its_own_flows_only() {
+        let mut ways = Ways::default();
+        let vtep = IpAddr::from([10, 255, 0, 2]);
+        let to_vtep = [1, 2].map(|uplink| RankedHop { beyond: Some(vtep), ..path(0, uplink) });
+        let (asked, _) = ways.group(&to_vtep, 8).unwrap();
+        let (other, _) = ways.group(&[path(0, 1), path(0, 2)], 8).unwrap();
+        assert_ne!(asked, other);
+        let before = uplinks(&ways.buckets(other, mac));
+        assert_eq!(ways.set_failed((1, vtep, true), true), BTreeSet::from([asked]));
+        assert_eq!(uplinks(&ways.buckets(asked, mac)), [2; BUCKETS]);
+        assert_eq!(uplinks(&ways.buckets(other, mac)), before);
+        // The router on the way is both's.
+        assert_eq!(ways.set_failed((2, path(0, 2).hop.address, false), true), BTreeSet::from([asked, other]));
+        assert_eq!(uplinks(&ways.buckets(other, mac)), [1; BUCKETS]);
+        ways.keep_links(|uplink| uplink != 2);
+        assert!(!ways.has_failed((2, path(0, 2).hop.address, false)) && ways.has_failed((1, vtep, true)));
     }
 
     #[test]

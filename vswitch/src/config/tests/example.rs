@@ -112,6 +112,7 @@ fn example_shows_every_key() {
         ("vpc.qos.out", keys::<LimitsConfig>()),
         ("vnic.qos", keys::<VnicQos>()),
         ("uplink", keys::<UplinkConfig>()),
+        ("uplink.bfd", keys::<BfdConfig>()),
         ("uplink.routes", keys::<UnderlayRoute>()),
         ("uplink.neighbours", keys::<StaticNeighbour>()),
         ("vpc", keys::<VpcConfig>()),

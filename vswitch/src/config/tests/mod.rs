@@ -2,6 +2,7 @@
 
 mod bad;
 mod bad_networks;
+mod bfd;
 mod difference;
 mod example;
 mod offload;

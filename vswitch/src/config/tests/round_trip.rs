@@ -272,6 +272,17 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     host: (!flag).then_some(HostTraffic::Punt),
                     host_tap: (!flag).then(|| format!("host{n}")),
                     neighbours: vec![StaticNeighbour { ip: v4(2), mac: station(2) }],
+                    bfd: flag.then(|| BfdConfig {
+                        min_tx: Duration::from_millis(80 + pick(n + 3) as u64 % 1000),
+                        multiplier: 2 + pick(n + 5) as u8 % 200,
+                        peers: if pick(n + 7) % 2 == 0 { Vec::new() } else { vec![v4(9), v4(77)] },
+                        vteps: if pick(n + 9) % 2 == 0 {
+                            Vec::new()
+                        } else {
+                            vec![Ipv4Addr::new(10, 9, 0, 7).into()]
+                        },
+                        ..BfdConfig::default()
+                    }),
                     rx_queues: flag.then_some(2),
                     tx_queues: None,
                     offload: device(&port(pick(n), n as u16, flag), flag),

@@ -4,6 +4,7 @@
 //! everything. Looks at the config alone: neither at ports nor at the machine, except for the list of cores
 //! that [`cores`] is given.
 
+mod bfd;
 mod guard;
 mod names;
 mod networks;
@@ -34,6 +35,7 @@ pub fn all(config: &Config, places: &Places) -> Result<(), ConfigErrors> {
     names::check(&mut checker);
     ports::check(&mut checker);
     underlay::check(&mut checker);
+    bfd::check(&mut checker);
     networks::check(&mut checker);
     services::check(&mut checker);
     qos::check(&mut checker);

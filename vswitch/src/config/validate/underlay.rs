@@ -102,7 +102,7 @@ fn on_link(uplink: &UplinkConfig, ip: IpAddr) -> bool {
     link_local || uplink.addresses.iter().any(|address| address.contains(&ip))
 }
 
-fn next_hop(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, what: &str, ip: IpAddr) {
+pub(super) fn next_hop(checker: &mut Checker<'_>, path: &str, uplink: &UplinkConfig, what: &str, ip: IpAddr) {
     let name = &uplink.name;
     if !is_unicast(ip) {
         checker.fail(path, format!("uplink {name}: {what} {ip} is not a unicast address"));

@@ -2,6 +2,7 @@
 //!
 //! Here is the lab they share; each file beside this one has one subject.
 
+mod bfd;
 mod cells;
 mod failures;
 mod floating;

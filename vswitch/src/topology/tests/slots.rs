@@ -159,8 +159,11 @@ fn failover_slots_that_found_no_group_get_one_when_there_is_one() {
     lab.set(&by_router(0));
     // All others are taken, until a change has settled.
     let groups = lab.topology.writer.table().next_hops().capacity();
-    let taken =
-        |n: u16| RankedHop { rank: 0, hop: NextHop { uplink: 0, address: vtep(n as u8), source: vtep(1) } };
+    let taken = |n: u16| RankedHop {
+        rank: 0,
+        hop: NextHop { uplink: 0, address: vtep(n as u8), source: vtep(1) },
+        beyond: None,
+    };
     assert!((200..=220).map(|n| lab.topology.ways.group(&[taken(n)], groups)).any(|group| group.is_none()));
     lab.set(&by_router(1));
     let slot = lab.slot("b", 2);

@@ -1,0 +1,255 @@
+//! Control's side of BFD: the sessions, what they send, and what becomes of paths.
+//!
+//! Everything happens in turns, [`super::TEND_EVERY_MS`] apart: what was heard is taken in first, so that a turn that comes late
+//! finds nobody silent who spoke.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pipelines::bfd::{BfdSession, BfdSessions, MAX_SESSIONS, MOST_WAITING};
+use pipelines::snapshot::mac_from;
+use serde_json::json;
+use wire::bfd::{Control, FIRST_SOURCE_PORT, MULTIHOP_PORT, PORT, State, TTL};
+use wire::build::Path;
+use wire::{MacAddr, View};
+
+use super::{Switch, TEND_EVERY_MS};
+use crate::bfd::{Session, Timing};
+use crate::config::Config;
+use crate::topology::paths::NextHop;
+use crate::worker::Mode;
+
+/// Traffic class of the packets: CS6, network control (RFC 4594 section 3.2).
+const NETWORK_CONTROL: u8 = 48 << 2;
+/// A session that is given up says so for as long.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Between two events of one session: a peer that comes and goes does not crowd others out of `show events`.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub struct BfdControl {
+    /// By place.
+    sessions: BTreeMap<u16, Running>,
+    /// They are over, and their peers are told so.
+    leaving: Vec<(Instant, Running)>,
+    /// Those of the snapshot in force.
+    known: Arc<BfdSessions>,
+}
+
+/// A session, and what is shown of it.
+#[derive(Debug)]
+pub struct Running {
+    /// Its place, its ends and its discriminator.
+    pub of: BfdSession,
+    /// The state machine.
+    pub session: Session,
+    /// When it came into its state.
+    pub since: Instant,
+    /// Packets that were taken in.
+    pub heard: u64,
+    /// Packets that were sent.
+    pub sent: u64,
+    /// Times it came up.
+    pub ups: u64,
+    /// The state that was last told as an event, and when.
+    told: (bool, Option<Instant>),
+}
+
+/// A packet to be sent.
+struct Outgoing {
+    of: BfdSession,
+    control: Control,
+}
+
+impl BfdControl {
+    /// The sessions, in order of their places.
+    pub fn sessions(&self) -> impl Iterator<Item = &Running> {
+        self.sessions.values()
+    }
+
+    /// What all sessions have to send now.
+    fn transmit(&mut self, now: Instant) -> Vec<Outgoing> {
+        self.leaving.retain(|(until, _)| now < *until);
+        let all = self.sessions.values_mut().chain(self.leaving.iter_mut().map(|(_, running)| running));
+        all.filter_map(|running| {
+            let control = running.session.transmit(now)?;
+            Some(Outgoing { of: running.of, control })
+        })
+        .collect()
+    }
+}
+
+impl Running {
+    fn new(of: BfdSession, timing: Timing, now: Instant) -> Self {
+        let granularity = Duration::from_millis(TEND_EVERY_MS);
+        let session = Session::new(timing, of.discriminator, granularity);
+        Self { of, session, since: now, heard: 0, sent: 0, ups: 0, told: (false, None) }
+    }
+
+    /// Has the session change, and notes when its state did.
+    fn change(&mut self, now: Instant, change: impl FnOnce(&mut Session)) {
+        let before = self.session.state();
+        change(&mut self.session);
+        let after = self.session.state();
+        if before != after {
+            self.since = now;
+            self.ups += u64::from(after == State::Up);
+        }
+    }
+
+    /// True when it went up or down and nobody was told.
+    fn is_news(&mut self, now: Instant) -> bool {
+        let (told, at) = self.told;
+        let is_up = self.session.state() == State::Up;
+        let news = is_up != told && at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_EVERY);
+        if news {
+            self.told = (is_up, Some(now));
+        }
+        news
+    }
+}
+
+/// What the config says of the session of an uplink.
+fn timing(config: &Config, uplink: &str) -> Option<Timing> {
+    let uplink = config.uplinks.iter().find(|row| row.name.as_str() == uplink)?;
+    let bfd = uplink.bfd.as_ref()?;
+    Some(Timing { min_tx: bfd.min_tx, min_rx: bfd.min_rx, multiplier: bfd.multiplier })
+}
+
+impl Switch {
+    /// The BFD sessions.
+    pub fn bfd(&self) -> &BfdControl {
+        &self.bfd
+    }
+
+    /// Follows the snapshot in force: sessions come and go, and keep to the intervals that the config has now.
+    pub(super) fn follow_bfd(&mut self, now: Instant) {
+        let snapshot = self.topology.snapshot().clone();
+        let changed = !Arc::ptr_eq(&self.bfd.known, &snapshot.bfd);
+        self.bfd.known = snapshot.bfd.clone();
+        if changed {
+            let is_there = |of: &BfdSession| snapshot.bfd.iter().any(|session| session == of);
+            let (stay, go): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.bfd.sessions)
+                .into_iter()
+                .partition(|(_, running)| is_there(&running.of));
+            self.bfd.sessions = stay;
+            for mut running in go.into_values() {
+                self.topology.set_bfd(&running.of, false, &mut self.neighbours);
+                running.session.shut(now);
+                self.bfd.leaving.push((now + FAREWELL, running));
+            }
+            self.topology.forget_neighbours(&mut self.neighbours);
+        }
+        for of in snapshot.bfd.iter() {
+            let Some(uplink) = snapshot.uplink(of.uplink) else { continue };
+            let Some(timing) = timing(&self.config, &uplink.name) else { continue };
+            // It is back under another number: the old one has nothing to say any more.
+            let ends = |of: &BfdSession| (of.uplink, of.peer, of.local, of.multihop);
+            self.bfd.leaving.retain(|(_, running)| ends(&running.of) != ends(of));
+            let running = self.bfd.sessions.entry(of.slot).or_insert_with(|| Running::new(*of, timing, now));
+            running.session.configure(timing, now);
+        }
+    }
+
+    /// Takes in what sessions heard, and that others heard nothing; sends what is due. True when next hops of flows are others
+    /// now.
+    pub(super) fn tend_bfd(&mut self, now: Instant) -> bool {
+        for _ in 0..MAX_SESSIONS * usize::from(MOST_WAITING) {
+            let Some(heard) = self.pool.events.heard() else { break };
+            let running = self.bfd.sessions.get_mut(&heard.slot);
+            // Its place may be another one's by now.
+            let Some(running) = running.filter(|running| running.of.discriminator == heard.discriminator)
+            else {
+                continue;
+            };
+            running.heard += 1;
+            running.change(now, |session| session.receive(&heard.control, now));
+        }
+        let mut moved = false;
+        for running in self.bfd.sessions.values_mut() {
+            running.change(now, |session| session.expire(now));
+            let failed = running.session.is_failed();
+            moved |= self.topology.set_bfd(&running.of, failed, &mut self.neighbours);
+            if running.is_news(now) {
+                let uplink = self.topology.snapshot().uplink(running.of.uplink);
+                let uplink = uplink.map_or("", |uplink| uplink.name.as_str());
+                let (kind, text) = event(uplink, running);
+                tracing::warn!("{text}");
+                let Running { of, session, .. } = &*running;
+                let facts = json!({
+                    "uplink": uplink, "peer": of.peer, "multihop": of.multihop, "state": session.state().name(),
+                    "diagnostic": session.diagnostic().name(), "path-left": failed,
+                });
+                self.events.add(kind, text, facts);
+            }
+        }
+        for outgoing in self.bfd.transmit(now) {
+            self.send_bfd(&outgoing);
+        }
+        moved
+    }
+
+    /// Tells all peers that the sessions are over: the switch ends.
+    pub(super) fn end_bfd(&mut self) {
+        let now = Instant::now();
+        self.bfd.leaving.clear();
+        self.bfd.sessions.values_mut().for_each(|running| running.session.shut(now));
+        for outgoing in self.bfd.transmit(now) {
+            self.send_bfd(&outgoing);
+        }
+    }
+
+    /// Sends a packet. One that nobody would hear, or that there is no way for, is lost like any other.
+    fn send_bfd(&mut self, Outgoing { of, control }: &Outgoing) {
+        let Some(uplink) = self.topology.snapshot().uplink(of.uplink) else { return };
+        let (mac, port) = (mac_from(uplink.mac), uplink.port);
+        // In another mode nothing would be heard: then nothing is said either.
+        let has_link = self.ports.get(port).is_some_and(|port| port.has_link());
+        if !has_link || self.mode != Mode::Overlay {
+            return;
+        }
+        let Some(next_hop) = self.next_hop_of(of) else { return };
+        let path = match (of.local, of.peer) {
+            (IpAddr::V4(local), IpAddr::V4(peer)) => Path::v4((mac, local), (next_hop, peer)),
+            (IpAddr::V6(local), IpAddr::V6(peer)) => Path::v6((mac, local), (next_hop, peer)),
+            _ => return,
+        };
+        let path = Path { tos: NETWORK_CONTROL, ..path.with_ttl(TTL) };
+        // One for each session, and the same all the time (RFC 5881 section 4).
+        let source_port = FIRST_SOURCE_PORT + of.slot;
+        let frame = path.udp(source_port, if of.multihop { MULTIHOP_PORT } else { PORT }, control.bytes());
+        self.inject(of.uplink, frame);
+        let running = self.bfd.sessions.get_mut(&of.slot);
+        if let Some(running) = running.filter(|running| running.of == *of) {
+            running.sent += 1;
+        }
+    }
+
+    /// The MAC address of the station that a session's packets go to: the peer, or a router on the way. It is asked for where it
+    /// is not known.
+    fn next_hop_of(&mut self, of: &BfdSession) -> Option<MacAddr> {
+        let hops: Vec<NextHop> = if of.multihop {
+            let paths = self.topology.paths(of.peer).map(|found| found.paths).unwrap_or_default();
+            paths.into_iter().map(|path| path.hop).filter(|hop| hop.uplink == of.uplink).collect()
+        } else {
+            vec![NextHop { uplink: of.uplink, address: of.peer, source: of.local }]
+        };
+        let known = hops.iter().find_map(|hop| self.neighbours.mac(*hop));
+        known.or_else(|| hops.first().and_then(|hop| self.neighbours.want(*hop)))
+    }
+}
+
+/// What is said of a session that went up or down.
+fn event(uplink: &str, running: &Running) -> (&'static str, String) {
+    let Running { of, session, .. } = running;
+    let with = format!("the BFD session of uplink {uplink} with {}", of.peer);
+    if session.state() == State::Up {
+        return ("bfd-up", format!("{with} is up"));
+    }
+    let why = session.diagnostic().name();
+    let path = if session.is_failed() { "its path is left" } else { "its path stays" };
+    ("bfd-down", format!("{with} is down ({why}): {path}"))
+}
