@@ -17,6 +17,7 @@ pub mod capture;
 pub mod counters;
 pub mod daemon;
 pub mod dhcp;
+pub mod frr;
 pub mod guest;
 pub mod lab;
 pub mod netns;
