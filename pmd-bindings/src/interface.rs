@@ -12,6 +12,7 @@ use std::path::Path;
 
 use wire::MacAddr;
 
+use crate::namespace::in_namespace;
 use crate::process::{self, Request};
 use crate::tap;
 
@@ -22,7 +23,13 @@ const NETLINK_HEADER: usize = 16;
 /// Bytes of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
 const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
+const IFLA_TUN_NUM_DISABLED_QUEUES: u16 = 9;
+/// Of the type of an attribute; the other bits say how it is written.
+const NLA_TYPE: u16 = 0x3fff;
 
 /// Where `ip netns` keeps its named namespaces.
 const NAMESPACES: &str = "/run/netns";
@@ -189,20 +196,41 @@ fn ask_link(index: u32) -> io::Result<Vec<u8>> {
 
 /// What a link's description says it is linked to.
 fn linked(answer: &[u8]) -> Option<VethPeer> {
-    let (mut peer, mut elsewhere) = (None, false);
-    let mut at = NETLINK_HEADER + LINK_HEADER;
-    while let (Some(length), Some(kind)) = (u16_at(answer, at), u16_at(answer, at + 2)) {
+    let attributes = answer.get(NETLINK_HEADER + LINK_HEADER..).unwrap_or_default();
+    let peer = attribute(attributes, IFLA_LINK).and_then(|value| u32_at(value, 0));
+    let same_namespace = attribute(attributes, IFLA_LINK_NETNSID).is_none();
+    peer.filter(|index| *index != 0).map(|index| VethPeer { index, same_namespace })
+}
+
+/// The value of an attribute among others.
+fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut at = 0;
+    loop {
+        let (length, kind) = (usize::from(u16_at(attributes, at)?), u16_at(attributes, at + 2)?);
         if length < 4 {
-            break;
+            return None;
         }
-        match kind {
-            IFLA_LINK => peer = u32_at(answer, at + 4),
-            IFLA_LINK_NETNSID => elsewhere = true,
-            _ => {}
+        if kind & NLA_TYPE == wanted {
+            return attributes.get(at + 4..at + length);
         }
-        at += usize::from(length).next_multiple_of(4);
+        at += length.next_multiple_of(4);
     }
-    peer.filter(|index| *index != 0).map(|index| VethPeer { index, same_namespace: !elsewhere })
+}
+
+/// How many queues of a tap somebody has open: attached, or detached for a while. Who they belong to the kernel does not say.
+///
+/// # Errors
+/// `ENODEV` for no such interface, `InvalidData` for one that is no tap, or a kernel that does not tell (before Linux 4.17).
+pub fn tap_queues(interface: &str) -> io::Result<u32> {
+    let answer = ask_link(index(interface)?)?;
+    tap_queues_in(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn tap_queues_in(answer: &[u8]) -> Option<u32> {
+    let attributes = answer.get(NETLINK_HEADER + LINK_HEADER..)?;
+    let data = attribute(attribute(attributes, IFLA_LINKINFO)?, IFLA_INFO_DATA)?;
+    let count = |kind| attribute(data, kind).and_then(|value| u32_at(value, 0));
+    Some(count(IFLA_TUN_NUM_QUEUES)?.saturating_add(count(IFLA_TUN_NUM_DISABLED_QUEUES).unwrap_or(0)))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -260,22 +288,6 @@ fn namespaces_with(folder: &Path, interface: &str) -> Vec<String> {
     found
 }
 
-/// What `ask` says in a network namespace. Entering one changes the calling thread for good: one is made for it, and gone after it.
-pub(crate) fn in_namespace<T: Send>(
-    namespace: &(impl AsRawFd + Sync),
-    ask: impl FnOnce() -> T + Send,
-) -> io::Result<T> {
-    let visit = || {
-        // SAFETY: changes the network namespace of this thread, which does nothing but ask.
-        let ret = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-        if ret == 0 { Ok(ask()) } else { Err(io::Error::last_os_error()) }
-    };
-    std::thread::scope(|scope| {
-        let visitor = std::thread::Builder::new().spawn_scoped(scope, visit)?;
-        visitor.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +320,31 @@ mod tests {
         for length in 0..40 {
             let _ = linked(&answer(&[(IFLA_LINK, 7)])[..length]);
         }
+    }
+
+    #[test]
+    fn the_open_queues_of_a_tap_are_read_from_its_attributes() {
+        let nest = |kind: u16, parts: &[Vec<u8>]| {
+            let value = parts.concat();
+            let header = [(value.len() as u16 + 4).to_ne_bytes(), kind.to_ne_bytes()].concat();
+            [header, value].concat()
+        };
+        let number = |kind: u16, value: u32| nest(kind, &[value.to_ne_bytes().to_vec()]);
+        let tun = nest(IFLA_INFO_DATA | 0x8000, &[number(IFLA_TUN_NUM_QUEUES, 2), number(9, 1)]);
+        let kind = nest(1, &[b"tun\0".to_vec()]);
+        let whole = [vec![0; NETLINK_HEADER + LINK_HEADER], nest(IFLA_LINKINFO, &[kind, tun])].concat();
+        assert_eq!(tap_queues_in(&whole), Some(3));
+        for length in 0..whole.len() {
+            let _ = tap_queues_in(&whole[..length]);
+        }
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut other = whole.clone();
+                other[at] ^= 1 << bit;
+                let _ = tap_queues_in(&other);
+            }
+        }
+        assert_eq!(tap_queues("lo").unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod lcore;
 mod log;
 pub mod mbuf;
 pub mod mempool;
+pub mod namespace;
 pub mod port;
 pub mod process;
 pub mod queue;
@@ -42,6 +43,7 @@ pub use error::{EalError, Errno, MempoolError, PortError};
 pub use flow::{FlowDevice, FlowEngine, FlowQueue, FlowQueues, Flows};
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
+pub use namespace::Namespace;
 pub use port::{
     ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssCapabilities, RssConfig,
     RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TapConfig, TxOffloads, VhostConfig,

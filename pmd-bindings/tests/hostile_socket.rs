@@ -180,7 +180,14 @@ fn on_veth(eal: &Eal) -> Ends {
 
 /// By a tap.
 fn on_tap(eal: &Eal) -> Ends {
-    let config = TapConfig { iface: "t0".into(), queues: 1, mac: None, persist: false, offloads: true };
+    let config = TapConfig {
+        iface: "t0".into(),
+        namespace: None,
+        queues: 1,
+        mac: None,
+        persist: false,
+        offloads: true,
+    };
     let port = Port::on_tap(eal, "tap0", &config).unwrap();
     ip("link set t0 up");
     (port, socket("t0"))

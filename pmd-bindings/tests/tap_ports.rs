@@ -18,7 +18,7 @@ use wire::{ChecksumState, PacketBuf, TxRequest};
 type Running = (StartedPort, Vec<RxQueue>, Vec<TxQueue>);
 
 fn config(queues: u16) -> TapConfig {
-    TapConfig { iface: "t0".into(), queues, mac: None, persist: false, offloads: true }
+    TapConfig { iface: "t0".into(), namespace: None, queues, mac: None, persist: false, offloads: true }
 }
 
 /// The tap t0.

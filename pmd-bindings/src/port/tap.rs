@@ -1,5 +1,6 @@
 //! A port that is a tap: a kernel interface of its own making.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wire::MacAddr;
@@ -11,6 +12,7 @@ use super::{Link, Port, PortConfig, PortId, PortInfo, PortStats, Running, Starte
 use crate::eal::Eal;
 use crate::error::PortError;
 use crate::mempool::Mempool;
+use crate::namespace::Namespace;
 use crate::queue::{RxQueue, TxQueue};
 use crate::tap::{Receiver, Tap};
 use crate::vnet::Sender;
@@ -24,6 +26,9 @@ pub const MAX_TAP_MTU: u16 = u16::MAX - 14;
 pub struct TapConfig {
     /// The interface's name.
     pub iface: String,
+    /// The network namespace that it is in, as a file; `None` for that of the process. The namespace stays while the port is there,
+    /// which is down as soon as this file is no more that of its namespace.
+    pub namespace: Option<PathBuf>,
     /// Queue pairs.
     pub queues: u16,
     /// The address of the kernel's end; as it is when not given.
@@ -38,6 +43,8 @@ pub struct TapConfig {
 #[derive(Clone, Debug)]
 pub(super) struct TapPort {
     tap: Arc<Tap>,
+    /// Where it was made or found.
+    namespace: Option<Arc<Namespace>>,
     persist: bool,
 }
 
@@ -72,6 +79,9 @@ impl TapPort {
     }
 
     pub fn fault(&self) -> Option<&'static str> {
+        if self.namespace.as_ref().is_some_and(|namespace| !namespace.is_there()) {
+            return Some("its network namespace was removed, or is another one by now");
+        }
         self.tap.is_gone().then_some("its interface was deleted")
     }
 
@@ -94,15 +104,22 @@ impl TapPort {
 }
 
 impl Port {
-    /// A port on a tap, which is made, or taken if there is one of this name in this network namespace: there may be thousands, for it
+    /// A port on a tap, which is made, or taken if there is one of this name in its network namespace: there may be thousands, for it
     /// is no ethdev. Frames come and go with the kernel's offloads, so that a TCP segment of 64 KB may be one packet. The
     /// interface goes with the port unless it persists; it may be renamed, or moved into another network namespace.
     ///
     /// # Errors
     /// [`PortError::Operation`] with the kernel's refusal, [`PortError::LimitReached`].
     pub fn on_tap(eal: &Eal, name: &str, config: &TapConfig) -> Result<Self, PortError> {
-        let tap = Tap::open(config).map_err(|error| refused(name, "open a tap interface", &error))?;
-        let port = TapPort { tap: Arc::new(tap), persist: config.persist };
+        let namespace = config.namespace.as_deref().map(Namespace::open).transpose();
+        let namespace = namespace.map_err(|error| refused(name, "open its network namespace", &error))?;
+        let tap = match &namespace {
+            Some(namespace) => namespace.within(|| Tap::open(config)).and_then(|opened| opened),
+            None => Tap::open(config),
+        };
+        let tap = tap.map_err(|error| refused(name, "open a tap interface", &error))?;
+        let port =
+            TapPort { tap: Arc::new(tap), namespace: namespace.map(Arc::new), persist: config.persist };
         Ok(Self { claim: Claim::without_ethdev(eal, name, Kind::Tap(port))? })
     }
 

@@ -23,6 +23,7 @@ use wire::MacAddr;
 
 use crate::counters::Counters;
 use crate::interface;
+use crate::namespace::in_namespace;
 use crate::port::{PortStats, TapConfig};
 use crate::process::Request;
 use crate::vnet::{Outlet, VNET_BYTES};
@@ -215,7 +216,7 @@ impl Tap {
         if (there.dev(), there.ino()) == (here.dev(), here.ino()) {
             return with(&name);
         }
-        interface::in_namespace(&namespace, || with(&name))?
+        in_namespace(&namespace, || with(&name))?
     }
 
     /// What its queues counted so far.

@@ -4,7 +4,7 @@
 //! the port registry. Reads from TOML with the place of each key kept, whichever order the keys come in.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
 use serde::de::{Error as _, IntoDeserializer, MapAccess, Visitor};
@@ -82,6 +82,9 @@ pub struct VirtioUserPort {
 pub struct TapPort {
     /// The interface's name.
     pub iface: String,
+    /// The network namespace that it is in: a name of `ip netns`, or the path of its file; absent: the switch's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<PathBuf>,
     /// Queue pairs.
     #[serde(default = "one")]
     pub queues: u16,
@@ -91,6 +94,14 @@ pub struct TapPort {
     /// The interface stays when the switch goes.
     #[serde(default)]
     pub persist: bool,
+}
+
+impl TapPort {
+    /// The file of its network namespace.
+    pub fn namespace(&self) -> Option<PathBuf> {
+        // Joined to a folder, a whole path takes its place.
+        self.netns.as_ref().map(|netns| Path::new("/run/netns").join(netns))
+    }
 }
 
 /// An existing kernel interface through an AF_PACKET socket.
@@ -445,7 +456,8 @@ mod tests {
 
     #[test]
     fn kinds_read_with_defaults_in_any_order() {
-        let tap = PortSpec::Tap(TapPort { iface: "t0".into(), queues: 1, mac: None, persist: false });
+        let (iface, netns) = ("t0".into(), None);
+        let tap = PortSpec::Tap(TapPort { iface, netns, queues: 1, mac: None, persist: false });
         assert_eq!(read(r#"{ kind = "tap", iface = "t0" }"#), Ok(tap.clone()));
         assert_eq!(read(r#"{ iface = "t0", kind = "tap", queues = 1 }"#), Ok(tap));
         let memif = read(r#"{ role = "client", kind = "memif", socket = "/run/m", secret = "s" }"#).unwrap();
@@ -472,6 +484,7 @@ mod tests {
             r#"{ kind = "representor", pf = "0000:01:00.0", vf = 3 }"#,
             r#"{ kind = "vhost-user", path = "/run/v.sock", server = false, queues = 2 }"#,
             r#"{ kind = "tap", iface = "t0", mac = "52:54:00:00:00:01", persist = true }"#,
+            r#"{ kind = "tap", iface = "eth0", netns = "pod" }"#,
             r#"{ kind = "pcap", rx-pcap = "in.pcap", infinite-rx = true }"#,
             r#"{ kind = "ring", name = "a", peer = "b" }"#,
             r#"{ kind = "null" }"#,

@@ -35,6 +35,11 @@ pub enum OpenError {
     /// The interface is not up.
     #[error("interface {iface} is down; `ip link set {iface} up`, then attach the port again")]
     InterfaceDown { iface: String },
+    /// A network namespace cannot be used.
+    #[error(
+        "network namespace {path}: {source}; `ip netns` lists those with names, and netns takes a name or the path of a namespace's file"
+    )]
+    Namespace { path: PathBuf, source: std::io::Error },
     /// A tap of that name cannot be made.
     #[error(
         "interface {iface} exists already and is no free tap: {why}; choose another name, or `ip link del {iface}`"
@@ -188,6 +193,7 @@ impl OpenError {
             | Self::NoDeviceFile { .. }
             | Self::NoFolder { .. }
             | Self::NobodyListens { .. } => true,
+            Self::Namespace { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
             Self::Device { source, .. } => matches!(**source, PortError::NotFound { .. }),
             _ => false,
         }

@@ -22,6 +22,8 @@ pub(super) struct Capability {
 
 /// To make interfaces and change them.
 pub(super) const NET_ADMIN: Capability = Capability { name: "CAP_NET_ADMIN", bit: 12 };
+/// To enter network namespaces.
+pub(super) const SYS_ADMIN: Capability = Capability { name: "CAP_SYS_ADMIN", bit: 21 };
 /// To open packet sockets.
 pub(super) const NET_RAW: Capability = Capability { name: "CAP_NET_RAW", bit: 13 };
 

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use pmd::TapConfig;
+use pmd::{Namespace, TapConfig};
 
 use super::{DevicePlan, DeviceSpec, MtuControl, OpenError, Opening, Traits, preflight};
 use crate::config::port_spec::TapPort;
@@ -18,12 +18,23 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePl
         let remedy = "load the module (`modprobe tun`)";
         return Err(OpenError::NoDeviceFile { path: "/dev/net/tun".into(), remedy });
     }
-    opening.take(format!("interface {}", spec.iface))?;
-    if pmd::interface::index(&spec.iface).is_ok() {
-        check_free(&spec.iface)?;
+    let namespace = spec.namespace();
+    match &namespace {
+        Some(path) => {
+            preflight::capable("tap", preflight::SYS_ADMIN)?;
+            opening.take(format!("interface {} in {}", spec.iface, path.display()))?;
+            let refused = |source| OpenError::Namespace { path: path.clone(), source };
+            let there = Namespace::open(path).map_err(refused)?;
+            there.within(|| check_free(&spec.iface)).map_err(refused)??;
+        }
+        None => {
+            opening.take(format!("interface {}", spec.iface))?;
+            check_free(&spec.iface)?;
+        }
     }
     let config = TapConfig {
         iface: spec.iface.clone(),
+        namespace,
         queues: spec.queues,
         mac: spec.mac,
         persist: spec.persist,
@@ -33,16 +44,24 @@ pub(super) fn plan(spec: &TapPort, opening: &mut Opening<'_>) -> Result<DevicePl
     Ok(DevicePlan::new(DeviceSpec::Tap(config), traits))
 }
 
-/// An interface of this name exists: it must be a tap of several queues, which is how it is opened, and nobody may have it open. The
-/// kernel would let us in beside its holder, and each would get half the packets.
+/// Where an interface of this name exists it must be a tap of several queues, which is how it is opened, and nobody may have it open.
+/// The kernel would let us in beside its holder, and each would get half the packets.
 fn check_free(iface: &str) -> Result<(), OpenError> {
+    if pmd::interface::index(iface).is_err() {
+        return Ok(());
+    }
     let refuse = |why: String| Err(OpenError::NoTap { iface: iface.into(), why });
     let driver = pmd::process::interface_driver(iface).unwrap_or_else(|_| "no driver".into());
     if driver != "tun" {
         return refuse(format!("its driver is {driver}"));
     }
-    if let Some(pid) = pmd::interface::tap_holder(iface) {
-        return refuse(format!("process {pid} has it open"));
+    // The kernel knows whether somebody has it open, /proc who: as far as it shows processes, and by names alone, which interfaces of
+    // several network namespaces share.
+    let holder = pmd::interface::tap_holder(iface);
+    match (pmd::interface::tap_queues(iface), holder) {
+        (Ok(0), _) | (Err(_), None) => {}
+        (_, Some(pid)) if pid != std::process::id() => return refuse(format!("process {pid} has it open")),
+        _ => return refuse("another process has it open".into()),
     }
     pmd::interface::probe_tap(iface)
         .or_else(|error| refuse(format!("it does not open as a tap of several queues: {error}")))

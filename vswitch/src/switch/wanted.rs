@@ -62,7 +62,8 @@ pub fn wanted(config: &Config) -> BTreeMap<String, WantedPort> {
         );
         if uplink.host == Some(HostTraffic::Punt) {
             let iface = uplink.host_tap.clone().unwrap_or_else(|| format!("{}-host", uplink.name));
-            let tap = crate::config::port_spec::TapPort { iface, queues: 1, mac: uplink.mac, persist: false };
+            let (mac, netns) = (uplink.mac, None);
+            let tap = crate::config::port_spec::TapPort { iface, netns, queues: 1, mac, persist: false };
             let wanted = WantedPort {
                 spec: PortSpec::Tap(tap),
                 rx_queues: Some(1),

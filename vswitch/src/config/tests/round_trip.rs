@@ -188,6 +188,7 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
         }),
         4 => PortSpec::Tap(TapPort {
             iface: format!("t{n}"),
+            netns: flag.then(|| format!("pod{n}").into()),
             queues,
             mac: flag.then(|| station(u32::from(n))),
             persist: flag,

@@ -153,6 +153,7 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
         }
         PortSpec::Tap(tap) => {
             found.check("iface", check_iface(&tap.iface));
+            found.check("netns", tap.netns.as_deref().map_or(Ok(()), check_netns));
             found.check("queues", check_queues(tap.queues));
             if let Some(mac) = tap.mac.filter(|mac| !mac.is_station()) {
                 found.check("mac", Err(format!("{mac} is not the address of one station")));
@@ -259,7 +260,10 @@ fn resources(spec: &PortSpec) -> HashSet<String> {
         PortSpec::Representor(vf) => vec![format!("VF {} of {}", vf.vf, full_pci_address(&vf.pf))],
         PortSpec::VhostUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
         PortSpec::VirtioUser(v) => vec![format!("socket {} ({})", tidy(&v.path), end(v.server))],
-        PortSpec::Tap(tap) => vec![iface(&tap.iface)],
+        PortSpec::Tap(tap) => match tap.namespace() {
+            Some(namespace) => vec![format!("interface {} in {}", tap.iface, tidy(&namespace))],
+            None => vec![iface(&tap.iface)],
+        },
         PortSpec::AfPacket(packet) => vec![iface(&packet.iface)],
         PortSpec::AfXdp(xdp) => vec![iface(&xdp.iface)],
         PortSpec::Veth(veth) => vec![iface(&veth.iface)],
@@ -369,6 +373,18 @@ pub(super) fn check_iface(name: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// A name of `ip netns`, or a whole path.
+fn check_netns(netns: &Path) -> Result<(), String> {
+    let is_name = netns.file_name().is_some_and(|name| name == netns.as_os_str());
+    if netns.is_absolute() || is_name {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is neither a name of `ip netns` nor a whole path, such as /proc/7/ns/net",
+        quote(&netns.to_string_lossy())
+    ))
 }
 
 fn check_queues(queues: u16) -> Result<(), String> {
