@@ -4,6 +4,8 @@
 //! The protocol is that of QEMU's docs/interop/vhost-user.rst, the rings are split virtqueues (VIRTIO 1.2 section 2.7). The memory that
 //! is shared is a memfd, which this end reads and writes as a file.
 
+pub mod honest;
+
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -30,6 +32,7 @@ pub mod message {
     pub const GET_PROTOCOL_FEATURES: u32 = 15;
     pub const SET_PROTOCOL_FEATURES: u32 = 16;
     pub const SET_VRING_ENABLE: u32 = 18;
+    pub const SEND_RARP: u32 = 19;
 }
 
 /// Virtio 1 and what lets the protocol's own features be negotiated; no offloads.
@@ -37,8 +40,8 @@ pub const PLAIN: u64 = 1 << 32 | 1 << 30;
 /// With them unfinished checksums and super-frames, both ways, and buffers that are chained for them.
 pub const OFFLOADS: u64 = PLAIN | 1 << 15 | 1 | 1 << 1 | 1 << 7 | 1 << 8 | 1 << 11 | 1 << 12;
 
-/// Several queues, and a reply to each message that asks for one.
-const PROTOCOL: u64 = 1 | 1 << 3;
+/// Several queues, announcements for guests that have migrated, and a reply to each message that asks for one.
+const PROTOCOL: u64 = 1 | 1 << 2 | 1 << 3;
 const VERSION: u32 = 1;
 const NEEDS_REPLY: u32 = 8;
 
@@ -82,7 +85,14 @@ impl FrontEnd {
     /// # Errors
     /// What the kernel says: nobody listens.
     pub fn connect(path: &Path) -> io::Result<FrontEnd> {
-        let socket = UnixStream::connect(path)?;
+        Self::on(UnixStream::connect(path)?)
+    }
+
+    /// The peer of a switch that connected to us, or that we connected to; it says nothing yet.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn on(socket: UnixStream) -> io::Result<FrontEnd> {
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         let memory = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC)?);
@@ -345,7 +355,8 @@ fn checksum(bytes: &[u8]) -> u16 {
 pub struct Station(pub u16);
 
 impl Station {
-    fn mac(self) -> [u8; 6] {
+    /// Its MAC address.
+    pub fn mac(self) -> [u8; 6] {
         let [high, low] = self.0.to_be_bytes();
         [0x02, 0, 0, 0x0a, high, low]
     }
@@ -360,13 +371,18 @@ impl Station {
         format!("v{}", self.0)
     }
 
-    /// Its lines of the config, in that VPC, with a socket in that folder.
+    /// Its lines of the config, in that VPC, with a socket in that folder that the switch makes.
     pub fn vnic(self, vpc: &str, folder: &Path) -> String {
+        self.vnic_by(vpc, folder, true)
+    }
+
+    /// As [`vnic`](Self::vnic), with a socket that the switch makes, or that it connects to.
+    pub fn vnic_by(self, vpc: &str, folder: &Path, server: bool) -> String {
         let mac = self.mac().map(|byte| format!("{byte:02x}")).join(":");
         let [a, b, c, d] = self.address();
         format!(
             "[[vnic]]\nname = \"{}\"\nvpc = \"{vpc}\"\nmac = \"{mac}\"\nvips = [\"{a}.{b}.{c}.{d}\"]\n\
-             port = {{ kind = \"vhost-user\", path = \"{}\" }}\n",
+             port = {{ kind = \"vhost-user\", path = \"{}\", server = {server} }}\n",
             self.name(),
             self.socket(folder).display()
         )

@@ -3,12 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tests::lab::vpc;
+use tests::vhost::honest::{Honest, heard, receive_some};
 use tests::vhost::{FrontEnd, MEMORY, OFFLOADS, PLAIN, SLOTS, Station, datagram, message, number_of};
 use tests::{Daemon, Family, Lab, Workdir, wait_for};
 
@@ -100,81 +98,6 @@ fn ports_two_hundred_vhost_vnics_are_up_at_once_and_come_and_go_under_traffic() 
     drop(peers);
     with_links(&daemon, 0);
     daemon.stop();
-}
-
-/// Waits until each is heard by the next one: the switch notices a little later than the peer that it can be sent to. The datagrams
-/// of this have a number that nothing else has.
-fn heard(peers: &mut [FrontEnd], stations: &[Station]) {
-    for at in 0..peers.len() {
-        let next = (at + 1) % peers.len();
-        wait_for("a peer to be heard", PATIENCE, || {
-            peers[at].send(&datagram(stations[at], stations[next], 1 << 30)).ok()?;
-            std::thread::sleep(Duration::from_millis(2));
-            (!receive_some(&mut peers[next]).is_empty()).then_some(())
-        });
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    peers.iter_mut().for_each(|peer| drop(receive_some(peer)));
-}
-
-fn receive_some(peer: &mut FrontEnd) -> Vec<u32> {
-    peer.receive().unwrap().iter().filter_map(|frame| number_of(frame)).collect()
-}
-
-/// Datagrams of each of two honest peers that mean something.
-const ENOUGH: u32 = 100;
-
-/// Two peers that send to each other all the time, far below what the switch can do, and count what does not come.
-struct Honest {
-    over: Arc<AtomicBool>,
-    thread: JoinHandle<[(u32, Vec<u32>); 2]>,
-}
-
-impl Honest {
-    fn start(mut peers: [FrontEnd; 2], stations: [Station; 2]) -> Honest {
-        heard(&mut peers, &stations);
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
-        let thread = std::thread::spawn(move || {
-            let mut books = [(0u32, Vec::new()), (0, Vec::new())];
-            let began = Instant::now();
-            let mut last = began;
-            loop {
-                // However soon the enemy is through with it.
-                let enough = books.iter().all(|(sent, _)| *sent > ENOUGH) || began.elapsed() > PATIENCE;
-                let is_over = enough && ends.load(Ordering::Relaxed);
-                if is_over && last.elapsed() > Duration::from_secs(2) {
-                    return books;
-                }
-                for side in 0..2 {
-                    if !is_over {
-                        let frame = datagram(stations[side], stations[1 - side], books[side].0);
-                        // A ring that is full is no loss: the switch has not taken it.
-                        books[side].0 += u32::from(peers[side].send(&frame).is_ok());
-                        last = Instant::now();
-                    }
-                    // The enemy's may come, too.
-                    let came = receive_some(&mut peers[side]).into_iter().filter(|number| number >> 30 == 0);
-                    books[1 - side].1.extend(came);
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Honest { over, thread }
-    }
-
-    /// Everything that was sent has come, in order.
-    #[track_caller]
-    fn stop(self) {
-        self.over.store(true, Ordering::Relaxed);
-        for (sent, came) in self.thread.join().unwrap() {
-            assert!(sent > ENOUGH, "only {sent} were sent");
-            let expected: Vec<u32> = (0..sent).collect();
-            let strays: Vec<_> =
-                came.iter().zip(&expected).filter(|(came, expected)| came != expected).take(8).collect();
-            assert!(came == expected, "{} of {sent} came; first that differ: {strays:?}", came.len());
-        }
-    }
 }
 
 /// A switch with two honest vNICs and a third one, whose peer is to be the enemy.
@@ -379,5 +302,33 @@ fn hostile_vhost_rings_that_run_wild_harm_nobody_else() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    siege.stop();
+}
+
+/// Monitors of virtual machines have the switch announce a guest that migrated and does not do so itself.
+#[test]
+fn hostile_vhost_announcements_are_of_the_peers_own_mac() {
+    let siege = Siege::start();
+    let peer = siege.enemy(PLAIN);
+    let announce = |mac: [u8; 6]| {
+        let payload = [&mac[..], &[0, 0]].concat();
+        // There is no answer to it but this one.
+        peer.tell(message::SEND_RARP, &payload, &[]).unwrap();
+    };
+    let others = [Station(1).mac(), [0xff; 6], [0; 6], [0x02, 9, 9, 9, 9, 9]];
+    // What is announced twice before a worker looks is announced once.
+    for (mac, reason) in
+        [(ENEMY.mac(), "bum-disabled")].into_iter().chain(others.map(|mac| (mac, "guard-mac")))
+    {
+        // The honest ones do not stand still.
+        let drops = || siege.daemon.json("show fwd stats all")["drops"][reason].as_i64().unwrap_or(0);
+        let before = drops();
+        announce(mac);
+        wait_for("the announcement", PATIENCE, || (drops() == before + 1).then_some(()));
+    }
+    for _ in 0..500 {
+        announce(Station(2).mac());
+    }
+    drop(peer);
     siege.stop();
 }
