@@ -2,11 +2,13 @@
 //! unless the guard is off for it.
 //!
 //! It is asked of every packet, of known flows too, so that a change holds from the next burst on.
-//! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]).
+//! What ARP and neighbour discovery claim is checked where they are answered ([`super::neighbour`]), reverse ARP here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Flags, Headers, L3, PacketBuf, icmpv6, protocol};
+use wire::arp::{self, ArpPacket};
+use wire::ethernet::ethertype;
+use wire::{Flags, Headers, L3, MacAddr, Malformed, PacketBuf, View, icmpv6, protocol};
 
 use super::outer::addresses;
 use super::{Cx, service};
@@ -109,8 +111,34 @@ fn check(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) -> R
             }
             other_vip(cx, meta, row, address.into(), events)
         }
+        L3::None if meta.headers.ethertype == ethertype::RARP => {
+            if row.guard & GUARD_OFF == 0 {
+                reverse_arp(head, meta, mac_from(mac))
+            } else {
+                Ok(())
+            }
+        }
         L3::Arp | L3::None => Ok(()),
     }
+}
+
+/// Reverse ARP (RFC 903) of a vNIC asks for the address of the MAC that it is sent from. So do monitors of virtual machines, for
+/// guests that came here and do not announce themselves (VHOST_USER_SEND_RARP), and bridges learn from it where that MAC is. Who
+/// asks for another's, or gives others an address, says something of somebody else.
+#[cold]
+#[inline(never)]
+fn reverse_arp(head: &[u8], meta: &Meta, mac: MacAddr) -> Result<(), DropReason> {
+    let Some(packet) = ArpPacket::view_at(head, usize::from(meta.headers.l3_offset)) else {
+        return Err(Malformed::ArpTruncated.into());
+    };
+    if !packet.is_ipv4_over_ethernet() {
+        return Err(Malformed::ArpFormat.into());
+    }
+    if packet.operation.get() != arp::REVERSE_REQUEST {
+        return Err(DropReason::GUARD_VIP);
+    }
+    let of_itself = packet.sender_mac == mac && packet.target_mac == mac;
+    if of_itself { Ok(()) } else { Err(DropReason::GUARD_MAC) }
 }
 
 /// A frame from a MAC that is not the vNIC's own, which has pairs or is not guarded.
@@ -121,6 +149,9 @@ fn other_mac(cx: &Cx, head: &[u8], meta: &Meta, row: &VnicRow, events: &Events) 
     let allowed = cx.snapshot.vnic(meta.vnic).is_some_and(|vnic| vnic.allows_mac(mac));
     if row.guard & GUARD_OFF == 0 && !allowed {
         return Err(DropReason::GUARD_MAC);
+    }
+    if row.guard & GUARD_OFF == 0 && meta.headers.ethertype == ethertype::RARP {
+        return reverse_arp(head, meta, mac);
     }
     if !meta.headers.is_ip() {
         return Ok(());

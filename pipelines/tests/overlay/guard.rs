@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pipelines::event::{Binding, Floating};
 use pipelines::snapshot::{AllowedPair, Destination, Location, Prefix, Vnic};
+use wire::arp::ArpPacket;
 use wire::build::Path;
 use wire::build::control::{arp_reply, arp_request, neighbour_announcement, neighbour_solicitation};
 use wire::icmpv6::NeighbourHeader;
-use wire::{MacAddr, View, Vni};
+use wire::{HeapBuf, MacAddr, View, Vni};
 
 use testkit::*;
 
@@ -130,6 +131,57 @@ fn guard_arp_claims_nothing_of_others() {
         world.expect(1, &[lie], &MAC);
         assert_eq!(floated(&world), []);
     }
+}
+
+/// Reverse ARP of A's: an operation, whose addresses it names, and the address that it gives them.
+fn reverse_arp(operation: u16, sender: MacAddr, target: MacAddr, address: Ipv4Addr) -> Vec<u8> {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let packet = ArpPacket::new(operation, (sender, none), (target, address));
+    let mut path = from(A.mac, none);
+    path.dst_mac = MacAddr::BROADCAST;
+    let mut frame = path.ethernet(0x8035, packet.bytes());
+    frame.resize(60, 0);
+    frame
+}
+
+#[test]
+fn guard_reverse_arp_claims_nothing_of_others() {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let own = reverse_arp(3, A.mac, A.mac, none);
+    let mut world = plain();
+    world.expect(1, std::slice::from_ref(&own), &[("nft-misses", 1), ("bum-disabled", 1)]);
+    // Where unknown stations are looked for, all bridges hear of it.
+    world.flood(0, &[2]);
+    let moved = [("nft-stale", 1), ("copies", 2), ("local", 2), ("encapsulated", 1)];
+    let out = world.expect(1, std::slice::from_ref(&own), &moved);
+    assert!(out.iter().any(|(port, frame)| (*port, frame) == (2, &own)));
+    for lie in [reverse_arp(3, B.mac, A.mac, none), reverse_arp(3, A.mac, R.mac, none)] {
+        world.expect(1, &[lie], &MAC);
+    }
+    // Only servers answer, and there are none.
+    world.expect(
+        1,
+        &[reverse_arp(4, A.mac, B.mac, FLOAT), reverse_arp(4, A.mac, A.mac, A.v4)],
+        &[("guard-vip", 2)],
+    );
+    for length in 14..own.len() {
+        let cut = world.run(1, vec![HeapBuf::new(&own[..length])]);
+        assert_eq!(cut.is_empty(), length < 42, "{length} bytes");
+    }
+    for at in [14, 16, 18, 19] {
+        let mut other = own.clone();
+        other[at] ^= 2;
+        world.expect(1, &[other], &[("arp-format", 1)]);
+    }
+    // Another MAC that it may have asks for itself; and who is not guarded does as he likes.
+    change(&mut world, 0, &[("10.0.0.100", 32, VIRTUAL)], true);
+    let mut nested = reverse_arp(3, VIRTUAL, VIRTUAL, none);
+    nested[6..12].copy_from_slice(&VIRTUAL.0);
+    assert!(!world.run(1, vec![HeapBuf::new(&nested)]).is_empty());
+    nested[22..28].copy_from_slice(&A.mac.0);
+    world.expect(1, &[nested], &MAC);
+    change(&mut world, 0, &[], false);
+    assert!(!world.run(1, vec![HeapBuf::new(&reverse_arp(4, A.mac, B.mac, FLOAT))]).is_empty());
 }
 
 #[test]

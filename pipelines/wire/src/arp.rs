@@ -1,4 +1,4 @@
-//! ARP for IPv4 over Ethernet (RFC 826).
+//! ARP for IPv4 over Ethernet (RFC 826), whose layout reverse ARP shares (RFC 903).
 //!
 //! Layout only; who answers what is decided above.
 
@@ -14,6 +14,10 @@ pub const PACKET_LEN: usize = 28;
 pub const REQUEST: u16 = 1;
 /// Operation: the sender has the sender address.
 pub const REPLY: u16 = 2;
+/// Operation of reverse ARP: who knows the protocol address of the target hardware address?
+pub const REVERSE_REQUEST: u16 = 3;
+/// Operation of reverse ARP: the target hardware address has the target protocol address.
+pub const REVERSE_REPLY: u16 = 4;
 
 /// An ARP packet with 6-byte hardware and 4-byte protocol addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -18,6 +18,8 @@ pub mod ethertype {
     pub const IPV4: u16 = 0x0800;
     /// ARP (RFC 826).
     pub const ARP: u16 = 0x0806;
+    /// Reverse ARP (RFC 903).
+    pub const RARP: u16 = 0x8035;
     /// IPv6 (RFC 2464).
     pub const IPV6: u16 = 0x86dd;
     /// Customer VLAN tag (IEEE 802.1Q).
