@@ -305,6 +305,26 @@ fn hostile_vhost_rings_that_run_wild_harm_nobody_else() {
     siege.stop();
 }
 
+/// A virtual machine that migrates here is behind a port before its vNIC is here.
+#[test]
+fn ports_vhost_a_vnic_takes_over_the_plain_port_of_its_name() {
+    let (_lab, dir, daemon) = start(1);
+    let stations = [Station(1), Station(2)];
+    daemon.ctl(&format!("port attach v2 vhost-user path={}", stations[1].socket(dir.path()).display()));
+    let mut peers = stations.map(|station| ready(&dir, station, PLAIN));
+    with_links(&daemon, 2);
+    let add =
+        |name: &str| format!("vnic add {name} vpc red mac 02:00:00:0a:00:02 vips 10.0.0.2 mtu 1400 port v2");
+    let refused = daemon.try_ctl(&add("v3")).unwrap_err();
+    assert!(refused.contains("plain port") && refused.contains("attach the port as \"v3\""), "{refused}");
+    daemon.ctl(&add("v2"));
+    // With the peer of before, which nobody sent away.
+    heard(&mut peers, &stations);
+    daemon.ctl("vnic del v2");
+    assert!(!stations[1].socket(dir.path()).exists(), "the port is the vNIC's, and goes with it");
+    daemon.stop();
+}
+
 /// Monitors of virtual machines have the switch announce a guest that migrated and does not do so itself.
 #[test]
 fn hostile_vhost_announcements_are_of_the_peers_own_mac() {

@@ -26,7 +26,7 @@ pub(super) fn commands() -> Vec<Entry> {
         Entry { syntax: "show vnic [<vnic:name>]", help: "vNICs: addresses, port, traffic", run: show_vnic },
         Entry {
             syntax: "vnic add <name:name> vpc <vpc:name> mac <mac:mac> vips <vips:word> [mtu <mtu:uint>] [vlan <vlan:uint>] [groups <groups:word>] port <port:text>",
-            help: "Add a vNIC, or take over one that moves here; vips and groups separated by commas; port: a trunk's name, or kind key=value ...",
+            help: "Add a vNIC, or take over one that moves here; vips and groups separated by commas; port: kind key=value ..., a trunk's name, or the vNIC's own name for the plain port of that name",
             run: vnic_add,
         },
         Entry { syntax: "vnic del <vnic:name>", help: "Remove a vNIC and its port", run: vnic_del },

@@ -59,15 +59,27 @@ impl Switch {
         })
     }
 
-    /// Adds a vNIC.
+    /// Adds a vNIC. One whose port is named like itself takes over the plain port of that name, device and peer included: a
+    /// virtual machine that migrates here is behind it before its vNIC is.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn add_vnic(&mut self, vnic: VnicConfig) -> Result<(), SwitchError> {
+    pub fn add_vnic(&mut self, mut vnic: VnicConfig) -> Result<(), SwitchError> {
         if self.topology.vnic(&vnic.name).is_some() {
             return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
         }
+        let named = |port: &&PortConfig| matches!(&vnic.port, VnicPort::Trunk(name) if *name == port.name);
+        let plain = self.config.ports.iter().find(named).cloned();
+        if let Some(plain) = &plain {
+            if plain.name != vnic.name {
+                let (port, vnic) = (plain.name.to_string(), vnic.name.to_string());
+                return Err(SwitchError::OtherName { port, vnic });
+            }
+            vnic.port = VnicPort::Own(plain.port.clone());
+            vnic.queues = plain.rx_queues;
+        }
         self.edit(|config| {
+            config.ports.retain(|port| plain.as_ref().is_none_or(|plain| plain.name != port.name));
             config.vnics.push_back(Arc::new(vnic));
             Ok(())
         })

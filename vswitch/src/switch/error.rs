@@ -80,6 +80,11 @@ pub enum SwitchError {
         what: &'static str,
         name: String,
     },
+    /// A plain port of another name than the vNIC's.
+    #[error(
+        "port {port:?} is a plain port, and a vNIC takes over the one that is named like itself; attach the port as {vnic:?}, or write kind key=value ..."
+    )]
+    OtherName { port: String, vnic: String },
     /// Something else needs it.
     #[error("{what} {name:?} is in use by {by}; remove that first")]
     InUse {
