@@ -14,6 +14,7 @@ mod base64;
 pub mod bridged;
 mod channel;
 mod image;
+pub mod migration;
 pub mod notify;
 pub mod rdma;
 pub mod site;
@@ -27,7 +28,7 @@ use crate::{Netns, Process, Workdir, binary, process, wait_for};
 use channel::Channel;
 use std::cell::RefCell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a boot may take, with three others at the same time on a busy machine.
@@ -48,6 +49,8 @@ pub struct Hardware<'a> {
     pub memory: u32,
     /// What it boots.
     pub image: &'a Image,
+    /// Further properties of its `eth0`, each after a comma.
+    pub more: &'a str,
 }
 
 /// What a guest's `eth0` is plugged into.
@@ -65,12 +68,55 @@ pub enum Cable<'a> {
 #[derive(Debug)]
 pub struct Guest {
     name: String,
-    process: RefCell<Process>,
+    machine: RefCell<Machine>,
     channel: RefCell<Channel>,
-    console: PathBuf,
-    /// Keeps the folder of sockets and console as long as the guest.
-    _dir: Workdir,
 }
+
+/// A process of QEMU, and what it was made of: the same is made where the guest migrates to.
+#[derive(Debug)]
+struct Machine {
+    process: Process,
+    mac: String,
+    memory: u32,
+    image: Image,
+    more: String,
+    /// Keeps the folder of sockets and console as long as the process.
+    dir: Workdir,
+}
+
+impl Machine {
+    /// Starts one. With `incoming` it waits there for a guest that comes from another one.
+    #[track_caller]
+    fn start(hardware: &Hardware<'_>, incoming: Option<&Path>) -> Machine {
+        let dir = Workdir::new("guest");
+        let line = command_line(hardware, dir.path(), incoming);
+        let command = match hardware.cable {
+            Cable::Tap(netns, _) => netns.command(&line.iter().map(String::as_str).collect::<Vec<_>>()),
+            Cable::None | Cable::VhostUser(_) => process::bound_to_us(&line),
+        };
+        let process =
+            Process::spawn(&format!("guest {}", hardware.name), command, dir.path().join("qemu.log"));
+        let Hardware { mac, memory, image, more, .. } = *hardware;
+        Machine { process, mac: mac.to_owned(), memory, image: image.clone(), more: more.to_owned(), dir }
+    }
+
+    /// The channel to the agent of the guest, or of the one that is to come.
+    #[track_caller]
+    fn channel(&mut self) -> Channel {
+        let agent = self.dir.path().join(AGENT);
+        wait_for("QEMU to open the agent's socket", Duration::from_secs(20), || {
+            if let Some(status) = self.process.exited() {
+                panic!("QEMU ended ({status}):\n{}", self.process.output());
+            }
+            Channel::connect(&agent)
+        })
+    }
+}
+
+/// Files in the folder of a machine: sockets of the agent and of QEMU's monitor (QMP), and what the guest writes to its console.
+const AGENT: &str = "agent.sock";
+const MONITOR: &str = "monitor.sock";
+const CONSOLE: &str = "console.log";
 
 /// A script that runs beside the scenario, in a guest.
 #[derive(Debug)]
@@ -91,23 +137,9 @@ impl Guest {
     /// Turns a guest on; [`Guest::wait_ready`] waits for it.
     #[track_caller]
     pub fn boot(hardware: &Hardware<'_>) -> Guest {
-        let dir = Workdir::new("guest");
-        let (console, agent) = (dir.path().join("console.log"), dir.path().join("agent.sock"));
-        let line = command_line(hardware, &console, &agent);
-        let command = match hardware.cable {
-            Cable::Tap(netns, _) => netns.command(&line.iter().map(String::as_str).collect::<Vec<_>>()),
-            _ => process::bound_to_us(&line),
-        };
-        let name = format!("guest {}", hardware.name);
-        let mut process = Process::spawn(&name, command, dir.path().join("qemu.log"));
-        let channel = wait_for("QEMU to open the agent's socket", Duration::from_secs(20), || {
-            if let Some(status) = process.exited() {
-                panic!("QEMU of {name} ended ({status}):\n{}", process.output());
-            }
-            Channel::connect(&agent)
-        });
-        let (process, channel) = (RefCell::new(process), RefCell::new(channel));
-        Guest { name: hardware.name.to_owned(), process, channel, console, _dir: dir }
+        let mut machine = Machine::start(hardware, None);
+        let channel = RefCell::new(machine.channel());
+        Guest { name: hardware.name.to_owned(), machine: RefCell::new(machine), channel }
     }
 
     /// Waits until the guest's agent answers.
@@ -202,7 +234,7 @@ impl Guest {
 
     /// Its process on this machine.
     pub fn pid(&self) -> u32 {
-        self.process.borrow().pid()
+        self.machine.borrow().process.pid()
     }
 
     /// Turns it off, as pulling the plug does.
@@ -213,7 +245,7 @@ impl Guest {
     /// Fails the test: the channel broke.
     #[track_caller]
     fn gone(&self, error: &std::io::Error) -> ! {
-        let mut process = self.process.borrow_mut();
+        let process = &mut self.machine.borrow_mut().process;
         let status =
             process.exited().map_or_else(|| "QEMU still runs".to_owned(), |s| format!("QEMU ended: {s}"));
         panic!("guest {} does not talk any more: {error}. {status}\n{}", self.name, process.output())
@@ -229,15 +261,15 @@ impl Drop for Guest {
         let folder = binary::target_dir().join("scenario-pcaps");
         let kept = folder.join(format!("{test}-{}.log", self.name));
         let _ = fs::create_dir_all(&folder);
-        if fs::copy(&self.console, &kept).is_ok() {
+        if fs::copy(self.machine.borrow().dir.path().join(CONSOLE), &kept).is_ok() {
             eprintln!("console of guest {}: {}", self.name, kept.display());
         }
     }
 }
 
 /// QEMU's command line.
-fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<String> {
-    let Hardware { name, mac, memory, image, cable } = hardware;
+fn command_line(hardware: &Hardware<'_>, dir: &Path, incoming: Option<&Path>) -> Vec<String> {
+    let Hardware { name, mac, memory, image, cable, more } = hardware;
     let kernel_options = format!(
         "console=ttyS0 quiet nokaslr mitigations=off no_timer_check tsc=reliable random.trust_cpu=on panic=-1 net.ifnames=0 lab.name={name}"
     );
@@ -255,11 +287,15 @@ fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<St
     add("-kernel", image.kernel.display().to_string());
     add("-initrd", image.initrd.display().to_string());
     add("-append", kernel_options);
-    add("-serial", format!("file:{}", console.display()));
+    add("-serial", format!("file:{}", dir.join(CONSOLE).display()));
+    add("-qmp", format!("unix:{},server=on,wait=off", dir.join(MONITOR).display()));
     add("-device", "virtio-rng-pci".to_owned());
     add("-device", "virtio-serial-pci".to_owned());
-    add("-chardev", format!("socket,id=agent,path={},server=on,wait=off", agent.display()));
+    add("-chardev", format!("socket,id=agent,path={},server=on,wait=off", dir.join(AGENT).display()));
     add("-device", "virtserialport,chardev=agent,name=agent".to_owned());
+    if let Some(incoming) = incoming {
+        add("-incoming", format!("unix:{}", incoming.display()));
+    }
     match cable {
         Cable::None => return line,
         Cable::VhostUser(socket) => {
@@ -270,6 +306,6 @@ fn command_line(hardware: &Hardware<'_>, console: &Path, agent: &Path) -> Vec<St
     }
     // Without message-signalled interrupts: emulated, they and vhost-user bring QEMU 7.2 down. A long ring, because
     // an emulated guest may be slow to empty it.
-    add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0,rx_queue_size=1024"));
+    add("-device", format!("virtio-net-pci,netdev=net,mac={mac},vectors=0,rx_queue_size=1024{more}"));
     line
 }

@@ -25,7 +25,14 @@ impl Bridged {
             bridge.ip(&format!("tuntap add {tap} mode tap vnet_hdr"));
             bridge.ip(&format!("link set {tap} master br0 up"));
             let cable = Cable::Tap(&bridge, &tap);
-            Guest::boot(&Hardware { name: &vm.name, mac: &vm.mac, cable, memory: vm.memory, image })
+            Guest::boot(&Hardware {
+                name: &vm.name,
+                mac: &vm.mac,
+                cable,
+                memory: vm.memory,
+                image,
+                more: &vm.nic,
+            })
         };
         let guests: Vec<Guest> = vms.iter().map(boot).collect();
         for (vm, guest) in vms.iter().zip(&guests) {

@@ -79,6 +79,25 @@ impl Channel {
         Ok(true)
     }
 
+    /// Goes on with the channel of the process that the guest has migrated to, when this one's has closed its end: what the guest
+    /// said before is taken in, also half of a line.
+    pub fn go_on_with(&mut self, next: Channel, end: Instant) -> std::io::Result<()> {
+        loop {
+            match self.listen(end) {
+                Ok(true) => {}
+                Ok(false) => return Err(ErrorKind::TimedOut.into()),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.socket = next.socket;
+        Ok(())
+    }
+
     fn say(&mut self, line: &str) -> std::io::Result<()> {
         // The agent reads line by line: room comes as soon as it gets to run.
         self.socket.set_write_timeout(Some(Duration::from_secs(30)))?;

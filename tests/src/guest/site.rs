@@ -36,6 +36,8 @@ pub struct Vm {
     pub more: String,
     /// Its memory in MiB.
     pub memory: u32,
+    /// Further properties of its `eth0`, each after a comma, as QEMU names them.
+    pub nic: String,
 }
 
 impl Vm {
@@ -52,6 +54,7 @@ impl Vm {
             vlan: None,
             more: String::new(),
             memory: MEMORY,
+            nic: String::new(),
         }
     }
 
@@ -207,14 +210,9 @@ impl Site {
         };
         let plugs: Vec<PathBuf> = vms.iter().map(plug).collect();
         let boot = |(vm, plug): (&Vm, &PathBuf)| {
-            let hardware = Hardware {
-                name: &vm.name,
-                mac: &vm.mac,
-                cable: Cable::VhostUser(plug),
-                memory: vm.memory,
-                image,
-            };
-            Guest::boot(&hardware)
+            let (name, mac, more) = (&vm.name, &vm.mac, &vm.nic);
+            let (cable, memory) = (Cable::VhostUser(plug), vm.memory);
+            Guest::boot(&Hardware { name, mac, cable, memory, image, more })
         };
         let guests: Vec<Guest> = vms.iter().zip(&plugs).map(boot).collect();
         for (vm, guest) in vms.iter().zip(&guests) {
@@ -255,6 +253,11 @@ impl Site {
         symlink(&socket, &fresh).expect("a link in a folder of ours");
         std::fs::rename(&fresh, &plug).expect("a link in a folder of ours");
         socket
+    }
+
+    /// The socket that a guest's `eth0` was plugged into when it was turned on.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.sock"))
     }
 
     /// Turns the guests off and stops the switches with every check a scenario owes.
