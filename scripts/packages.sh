@@ -4,7 +4,7 @@
 # Building: the bindings are generated from the installed DPDK headers. dpdk-dev has dpdk-testpmd, a peer of `perf compare`.
 build_packages=(build-essential pkg-config clang libclang-dev libdpdk-dev dpdk-dev dpdk libibverbs-dev librdmacm-dev libpcap-dev)
 # Running traffic: namespaces, captures, generators, DHCP clients.
-traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat isc-dhcp-client udhcpc)
+traffic_packages=(iproute2 iputils-ping iperf3 tcpdump ethtool procps util-linux python3 python3-scapy socat isc-dhcp-client udhcpc curl)
 # Peers of the scenarios: another switch, the BFD of a router (FRR), Debian's traceroute, and virtual machines (their image is made by scripts/lab-guest from packages too);
 # what makes a root of another Debian release (scripts/debian13); what the sources of DPDK are unpacked with
 # (scripts/dpdk-source); and the browser that looks at the page of `perf gen`.

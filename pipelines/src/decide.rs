@@ -168,6 +168,8 @@ fn route(snapshot: &Snapshot, vpc: &Vpc, destination: IpAddr, entropy: u16) -> (
             Some(peer) => to_location(peer, snapshot.location(peer.index, Destination::Ip(destination))),
             None => (FlowAction::drop(DropReason::NO_ROUTE), false),
         },
+        // Where it is now, so that the route follows it to other hosts; its own packets to there are hairpins.
+        RouteTarget::Station(mac) => to_location(vpc, snapshot.location(vpc.index, Destination::Mac(*mac))),
         // A tenant's packets reach the underlay in a tunnel, never the switch itself.
         RouteTarget::Gateways(_)
             if snapshot.uplinks.iter().flatten().any(|uplink| uplink.owns(destination)) =>

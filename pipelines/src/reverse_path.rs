@@ -6,7 +6,8 @@
 //! them ([`Vpc::route`]):
 //!
 //! - by a route to gateways, from the VTEP of each of them;
-//! - by a route to another VPC, from the VTEP of the location there.
+//! - by a route to another VPC, from the VTEP of the location there;
+//! - by a route to a station of the VPC, from the VTEP that it is behind.
 //!
 //! Besides, a source without a location is accepted
 //!
@@ -76,6 +77,11 @@ pub fn of_address(snapshot: &Snapshot, vpc: &Vpc, source: IpAddr, vtep: Vtep) ->
         }
         Some(Route::Via(_, RouteTarget::Peer(peer))) => {
             if let Some(location) = snapshot.location(*peer, Destination::Ip(source)) {
+                return behind(snapshot, location, vtep);
+            }
+        }
+        Some(Route::Via(_, RouteTarget::Station(mac))) => {
+            if let Some(location) = snapshot.location(vpc.index, Destination::Mac(*mac)) {
                 return behind(snapshot, location, vtep);
             }
         }

@@ -297,6 +297,11 @@ impl Lab {
             0 => Vec::new(),
             1 => vec![(everything, RouteTarget::Peer(1 - vpc))],
             2 => vec![(longer, RouteTarget::Blackhole), (everything, self.world.gateways(vpc, &[2, 3]))],
+            // To stations that come, go, move, and send to there themselves.
+            5 | 6 => {
+                let one = RouteTarget::Station(station(usize::from(kind) - 5).mac);
+                vec![(longer, one), (everything, RouteTarget::Station(station(3).mac))]
+            }
             n => {
                 let gateway = self.world.gateways(vpc, &[n]);
                 vec![(longer, gateway.clone()), (everything, gateway)]
@@ -439,7 +444,7 @@ fn change() -> impl Strategy<Value = Step> {
         3 => (vpc.clone(), who).prop_map(|(vpc, station)| Step::AddVnic { vpc, station }),
         2 => (0..8usize).prop_map(|index| Step::RemoveVnic { index }),
         1 => (vpc.clone(), any::<bool>()).prop_map(|(vpc, on)| Step::Flood { vpc, on }),
-        2 => (vpc.clone(), 0..5u8).prop_map(|(vpc, kind)| Step::Route { vpc, kind }),
+        2 => (vpc.clone(), 0..7u8).prop_map(|(vpc, kind)| Step::Route { vpc, kind }),
         1 => (vpc.clone(), 0xf0..0xf3u8).prop_map(|(vpc, last)| Step::Router { vpc, last }),
         1 => (vpc.clone(), any::<bool>()).prop_map(|(vpc, wide)| Step::Subnet { vpc, wide }),
         1 => (vpc, any::<bool>()).prop_map(|(vpc, on)| Step::KeepVlan { vpc, on }),

@@ -162,7 +162,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             if let Some(note) = vswitch::switch::offload::note(&parsed) {
                 writeln!(out, "note: {note}")?;
             }
-            for note in vswitch::topology::flood_notes(&parsed) {
+            let notes = vswitch::topology::flood_notes(&parsed).into_iter();
+            for note in notes.chain(vswitch::topology::route_notes(&parsed)) {
                 writeln!(out, "note: {note}")?;
             }
             if let Some(Shortage { text, .. }) = shortage {

@@ -209,6 +209,53 @@ fn a_vnic_moves_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_route_follows_its_vnic_to_other_hosts_and_back() {
+    let mut running = Running::start(
+        "[[vpc]]\nname = \"green\"\nvni = 200\n[[vnic]]\nname = \"meta\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:04\"\n\
+         vips = [\"10.0.0.4\"]\nallowed = [{ ip = \"169.254.169.254\" }]\nport = { kind = \"null\" }\n",
+    );
+    let shown = |running: &mut Running| {
+        let reply = running.console.execute(&mut running.shell, "show route red").unwrap();
+        let rows = reply.json.as_array().unwrap().clone();
+        let row = rows.into_iter().find(|row| row["to"] == "169.254.169.254/32").unwrap();
+        assert_eq!((row["kind"].as_str(), row["mac"].as_str()), (Some("station"), Some("02:00:00:00:00:04")));
+        (row["vnic"].as_str().map(str::to_owned), row["state"].as_str().unwrap().to_owned())
+    };
+    let (version, config) = (running.version(), running.shell.switch.config());
+    for (line, why) in [
+        ("route add red 169.254.169.254/32 vnic nobody", "does not have"),
+        ("route add green 169.254.169.254/32 vnic meta", "in VPC red"),
+        ("route add red 169.254.169.254/32 mac ff:ff:ff:ff:ff:ff", "one station"),
+        ("route add red 169.254.0.0/16 vnic meta", "link-local"),
+        ("route add nobody 169.254.169.254/32 vnic meta", "show vpc"),
+    ] {
+        let error = running.try_run(line).unwrap_err();
+        assert!(error.contains(why), "{line}: {error}");
+        assert_eq!(running.version(), version, "{line}");
+        assert_eq!(running.shell.switch.config(), config, "{line}");
+    }
+    running.run("route add red 169.254.169.254/32 vnic meta");
+    assert_eq!(shown(&mut running), (Some("meta".into()), "local".into()));
+    // Other changes of the vNIC's neighbours leave it alone, and it can still be found to be named.
+    running.run("vnic add two vpc red mac 02:00:00:00:00:03 vips 10.0.0.3 vlan 2 port t");
+    running.run("vnic move meta vtep 172.16.0.2");
+    assert_eq!(shown(&mut running), (None, "resolving".into()));
+    running.run("vlt move 100 02:00:00:00:00:04 vtep 172.16.0.3");
+    assert_eq!(shown(&mut running), (None, "resolving".into()));
+    running.run("vlt del 100 10.0.0.4");
+    assert_eq!(shown(&mut running), (None, "unreachable".into()));
+    running.run("vnic add again vpc red mac 02:00:00:00:00:04 vips 10.0.0.4 port null size=100");
+    assert_eq!(shown(&mut running), (Some("again".into()), "local".into()));
+    running.run("route set red 169.254.169.254/32 vnic again");
+    running.run("vnic del again");
+    assert_eq!(shown(&mut running), (None, "unreachable".into()));
+    // A vNIC of the same name with another MAC address is another machine.
+    running.run("vnic add again vpc red mac 02:00:00:00:00:05 vips 10.0.0.4 port null size=100");
+    assert_eq!(shown(&mut running), (None, "unreachable".into()));
+    running.run("route del red 169.254.169.254/32");
+}
+
+#[test]
 fn a_change_of_one_vnic_is_refused_as_the_whole_config_would_be() {
     let ring = |name: &str, host: u8, ring: &str| {
         format!(

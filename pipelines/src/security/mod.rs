@@ -126,13 +126,15 @@ impl Security {
 }
 
 /// The groups that the station at an address is in, as a VPC sees it. Behind a route to gateways nobody is in any, though a
-/// station of the VPC have the address.
+/// station of the VPC have the address; nor is behind a route to a station, but for that station's own addresses.
 pub fn groups_at(snapshot: &Snapshot, vpc: u32, address: IpAddr) -> &[u32] {
     let Some(vpc) = snapshot.vpc(vpc) else { return &[] };
-    let location = reverse_path::locate(snapshot, vpc, address);
-    let groups = location.map_or(&[][..], |location| snapshot.security.groups(location.groups));
-    let is_beyond = || {
-        matches!(vpc.route(address), Some(Route::Via(_, RouteTarget::Gateways(_) | RouteTarget::Blackhole)))
+    let Some(location) = reverse_path::locate(snapshot, vpc, address) else { return &[] };
+    let groups = snapshot.security.groups(location.groups);
+    let is_beyond = || match vpc.route(address) {
+        Some(Route::Via(_, RouteTarget::Gateways(_) | RouteTarget::Blackhole)) => true,
+        Some(Route::Via(_, RouteTarget::Station(mac))) => location.mac != *mac,
+        Some(Route::Via(_, RouteTarget::Peer(_)) | Route::Subnet(_)) | None => false,
     };
     if groups.is_empty() || is_beyond() { &[] } else { groups }
 }

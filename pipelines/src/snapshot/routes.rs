@@ -97,6 +97,9 @@ pub enum RouteTarget {
     Gateways(Vec<Gateway>),
     /// Another VPC of this snapshot (index), whose locations are used.
     Peer(u32),
+    /// The station of the VPC with this MAC address, on whichever host that is: an appliance, or a server that has an address
+    /// of no subnet.
+    Station(MacAddr),
     /// Nowhere.
     Blackhole,
 }
@@ -305,7 +308,11 @@ mod tests {
             asked in prop::collection::vec(address(), 1..32),
         ) {
             let subnets: Vec<_> = subnets.into_iter().map(|prefix| Subnet { prefix, gateway: None, services: Services::NONE }).collect();
-            let routes: Vec<_> = routes.into_iter().map(|(prefix, peer)| (prefix, RouteTarget::Peer(peer))).collect();
+            let target = |n: u32| match n {
+                0 | 1 => RouteTarget::Peer(n),
+                n => RouteTarget::Station(MacAddr([2, 0, 0, 0, 0, n as u8])),
+            };
+            let routes: Vec<_> = routes.into_iter().map(|(prefix, n)| (prefix, target(n))).collect();
             let table = RouteTable::new(subnets.clone(), routes.clone());
             for address in asked {
                 let (found, wanted) = (table.find(address), linear(&subnets, &routes, address));

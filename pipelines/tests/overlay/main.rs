@@ -16,6 +16,7 @@ mod repair_link_local;
 mod repair_martian;
 mod repair_mtu;
 mod routing;
+mod routing_stations;
 mod routing_targets;
 mod security;
 mod services;

@@ -3,8 +3,8 @@
 //!
 //! A part is a config like any other and goes through the same checks. What it lacks are locations, and vNICs that the
 //! change neither alters nor can be at odds with: those that share no name, MAC address, VIP or VLAN with one that it
-//! alters, are in no VPC and on no trunk that it alters, and have neither a device of their own nor rates that add up with
-//! others that change.
+//! alters, are in no VPC and on no trunk that it alters, have neither a device of their own nor rates that add up with
+//! others that change, and that no route names.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use imbl::Vector;
 use wire::{MacAddr, Vni};
 
-use super::{Config, LocationConfig, Name, VnicConfig, VnicPort, VnicQos, VpcConfig};
+use super::{Config, LocationConfig, Name, RouteTargetConfig, VnicConfig, VnicPort, VnicQos, VpcConfig};
 
 /// With more vNICs than that to compare every other one with, the whole is looked at.
 const MOST: usize = 16;
@@ -122,6 +122,8 @@ struct Touched<'c> {
     ports: HashSet<&'c Name>,
     /// VPCs of which that is so, or of a subnet of them.
     vpcs: HashSet<&'c Name>,
+    /// vNICs that routes lead to by their names, whether or not these routes are altered: a part has all VPCs.
+    targets: HashSet<&'c Name>,
     /// Rates, which are summed up along the tree.
     rates: bool,
 }
@@ -137,7 +139,7 @@ impl<'c> Touched<'c> {
         let mut ports = altered(&old.trunks, &new.trunks, |trunk| &trunk.name);
         ports.extend(altered(&old.ports, &new.ports, |port| &port.name));
         let mut vpcs = altered(&old.vpcs, &new.vpcs, |vpc| &vpc.name);
-        // No vNIC can be at odds with a route.
+        // No vNIC can be at odds with a route but one that it names.
         vpcs.retain(|name| !differs_by_routes(find_vpc(old, name), find_vpc(new, name)));
         let apart = old.subnets.iter().filter(|subnet| !new.subnets.contains(subnet));
         let apart = apart.chain(new.subnets.iter().filter(|subnet| !old.subnets.contains(subnet)));
@@ -147,7 +149,11 @@ impl<'c> Touched<'c> {
             with_rates.map(|vpc| (&vpc.name, &vpc.qos)).collect::<HashMap<_, _>>()
         };
         let rates = vnics.iter().any(|vnic| has_rates(vnic)) || of_vpcs(old) != of_vpcs(new);
-        Self { vnics, ports, vpcs, rates }
+        let targets = new.vpcs.iter().flat_map(|vpc| &vpc.routes).filter_map(|route| match &route.target {
+            RouteTargetConfig::Vnic { vnic } => Some(vnic),
+            _ => None,
+        });
+        Self { vnics, ports, vpcs, targets: targets.collect(), rates }
     }
 
     fn concerns(&self, vnic: &VnicConfig) -> bool {
@@ -160,6 +166,7 @@ impl<'c> Touched<'c> {
             || self.vpcs.contains(&vnic.vpc)
             || self.ports.contains(&vnic.name)
             || self.rates && has_rates(vnic)
+            || self.targets.contains(&vnic.name)
             || self.vnics.iter().any(|altered| is_related(altered, vnic))
     }
 }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use pipelines::snapshot::{Gateway, RouteTarget, Snapshot};
+use pipelines::snapshot::{Destination, Gateway, RouteTarget, Snapshot};
+use pipelines::vlt::Place;
 use serde_json::json;
 use wire::MacAddr;
 
@@ -57,6 +58,22 @@ pub(super) fn commands() -> Vec<Entry> {
             help: "Add a route to the stations of another VPC",
             run: |shell, args| {
                 let target = RouteTargetConfig::Peer { vpc: args.get("peer")? };
+                route_add(shell, args, target)
+            },
+        },
+        Entry {
+            syntax: "route add|set <vpc:name> <to:prefix> vnic <vnic:name>",
+            help: "Add a route to a vNIC of this host, such as a metadata server or a firewall; it follows the vNIC to other hosts",
+            run: |shell, args| {
+                let target = RouteTargetConfig::Vnic { vnic: args.get("vnic")? };
+                route_add(shell, args, target)
+            },
+        },
+        Entry {
+            syntax: "route add|set <vpc:name> <to:prefix> mac <mac:mac>",
+            help: "Add a route to the station of the VPC with this MAC address, on whichever host it is",
+            run: |shell, args| {
+                let target = RouteTargetConfig::Station { mac: args.get("mac")? };
                 route_add(shell, args, target)
             },
         },
@@ -155,6 +172,27 @@ fn show_route(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
                     table.row([vpc.name.clone(), to, format!("vpc {peer}"), String::new()]);
                     row["kind"] = json!("peer");
                     row["peer"] = json!(peer);
+                }
+                RouteTarget::Station(mac) => {
+                    let found = snapshot.location(vpc.index, Destination::Mac(*mac));
+                    let place = found.map(|found| snapshot.vlt.read(found.slot.slot).place);
+                    let state = match found {
+                        Some(found) => state_of(&snapshot, Some(found.slot)),
+                        None => "unreachable",
+                    };
+                    let vnic = match place {
+                        Some(Place::Local { vnic }) => snapshot.vnic(vnic).map(|vnic| vnic.name.clone()),
+                        _ => None,
+                    };
+                    let leads = match &vnic {
+                        Some(name) => format!("vnic {name}"),
+                        None => format!("station {mac}"),
+                    };
+                    table.row([vpc.name.clone(), to, leads, state.to_owned()]);
+                    row["kind"] = json!("station");
+                    row["mac"] = json!(mac.to_string());
+                    row["vnic"] = json!(vnic);
+                    row["state"] = json!(state);
                 }
                 RouteTarget::Blackhole => {
                     table.row([vpc.name.clone(), to, "blackhole".into(), String::new()]);

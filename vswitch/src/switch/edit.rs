@@ -85,7 +85,8 @@ impl Switch {
         })
     }
 
-    /// Removes a vNIC.
+    /// Removes a vNIC. Routes that lead to it lead to its MAC address from then on: to nobody, until a station of the VPC has
+    /// that again, here or on another host.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
@@ -93,7 +94,8 @@ impl Switch {
         let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
         self.edit(|config| {
             let at = config.vnics.iter().position(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
-            config.vnics.remove(at);
+            let gone = config.vnics.remove(at);
+            config.lead_to_station(&gone);
             Ok(())
         })
     }

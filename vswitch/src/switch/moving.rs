@@ -37,6 +37,7 @@ impl Switch {
         let elsewhere = vnic.vips.iter().map(at).collect();
         self.edit_and_place(elsewhere, |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
+            config.lead_to_station(vnic);
             Ok(())
         })?;
         let text = format!("vNIC {name} moved to VTEP {vtep}");

@@ -19,6 +19,11 @@ pub enum TopologyError {
     /// A location for a network that is not there.
     #[error("location {vip}: no VPC has VNI {vni}; add it with `vpc add` or choose another VNI")]
     UnknownVni { vip: IpAddr, vni: Vni },
+    /// A route to a vNIC that is not there.
+    #[error(
+        "a route leads to vNIC {0}, which is not on this host; say the MAC address of a station on another one"
+    )]
+    UnknownVnic(String),
     /// What no config may have: it could not be read back from the saved state.
     #[error(transparent)]
     Location(#[from] ConfigErrors),

@@ -50,7 +50,7 @@ pub use ports::Ports;
 use security::SecurityDraft;
 use slots::{Behind, Remote};
 pub use uplinks::{punt_mtu, punt_name};
-pub use vpcs::flood_notes;
+pub use vpcs::{flood_notes, route_notes};
 
 use crate::config::{self, Config, Difference, LocationConfig, VpcConfig};
 use underlay::Neighbours;

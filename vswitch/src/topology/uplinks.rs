@@ -144,7 +144,7 @@ impl Topology {
         let peers = self.draft.next.vpcs.iter().flatten().flat_map(|vpc| {
             vpc.routes().iter().filter_map(|(_, target)| match target {
                 RouteTarget::Peer(peer) => Some((*peer, vpc.index)),
-                RouteTarget::Gateways(_) | RouteTarget::Blackhole => None,
+                RouteTarget::Gateways(_) | RouteTarget::Station(_) | RouteTarget::Blackhole => None,
             })
         });
         let peers: BTreeSet<(u32, u32)> = peers.collect();

@@ -9,10 +9,14 @@ use std::sync::Arc;
 use pipelines::flat::FlatMap;
 use pipelines::snapshot::{Gateway, Prefix, RouteTable, RouteTarget, Services, Subnet, Vpc};
 use pipelines::vlt::{Place, SlotRef};
+use wire::MacAddr;
 
 use super::slots::{LOWEST, Remote};
 use super::{Topology, TopologyError, free_index, has, put};
-use crate::config::{Config, GatewayConfig, InnerVlan, RouteTargetConfig, SubnetConfig, VpcConfig};
+use crate::config::{
+    Config, GatewayConfig, GuardConfig, InnerVlan, Name, RouteTargetConfig, SubnetConfig, VnicConfig,
+    VpcConfig,
+};
 
 /// For each VPC that floods to more places than a burst may make copies: that nothing of it is flooded, and what to set.
 pub fn flood_notes(config: &Config) -> Vec<String> {
@@ -33,6 +37,28 @@ pub fn flood_notes(config: &Config) -> Vec<String> {
         )
     };
     over.map(note).collect()
+}
+
+/// For each route to a vNIC that may not answer from all of its addresses: what to allow it.
+pub fn route_notes(config: &Config) -> Vec<String> {
+    let vnics: HashMap<&Name, &VnicConfig> =
+        config.vnics.iter().map(|vnic| (&vnic.name, vnic.as_ref())).collect();
+    let routes = config.vpcs.iter().flat_map(|vpc| vpc.routes.iter().map(move |route| (vpc, route)));
+    let muted = routes.filter_map(|(vpc, route)| {
+        let RouteTargetConfig::Vnic { vnic } = &route.target else { return None };
+        let vnic = *vnics.get(vnic)?;
+        let to = route.to;
+        let allowed = vnic.allowed.iter().any(|pair| pair.mac.is_none() && pair.ip.contains(&to));
+        let own = vnic.vips.iter().any(|&vip| to == vip.into());
+        (vnic.guard == GuardConfig::On && !allowed && !own).then(|| {
+            format!(
+                "VPC {} leads to {to} by vNIC {}, whose answers from there are dropped as guard-vip: add {{ ip = \"{to}\" }} to its \
+                 allowed, or set its guard to \"off\"",
+                vpc.name, vnic.name
+            )
+        })
+    });
+    muted.collect()
 }
 
 impl Topology {
@@ -159,6 +185,8 @@ impl Topology {
                     });
                     RouteTarget::Gateways(gateways.collect::<Result<_, TopologyError>>()?)
                 }
+                RouteTargetConfig::Vnic { vnic } => RouteTarget::Station(self.station_of(vnic)?),
+                RouteTargetConfig::Station { mac } => RouteTarget::Station(*mac),
                 RouteTargetConfig::Blackhole => RouteTarget::Blackhole,
             };
             routes.push((prefix, target));
@@ -198,6 +226,13 @@ impl Topology {
         }
         self.drop_vtep_slots(index, |vtep| !used.contains(&vtep));
         Ok(())
+    }
+
+    /// The MAC address of a vNIC by its name.
+    fn station_of(&self, vnic: &Name) -> Result<MacAddr, TopologyError> {
+        let index = self.draft.vnic_index.get(vnic.as_str());
+        let known = index.and_then(|&index| self.draft.next.vnic(index));
+        known.map(|known| known.mac).ok_or_else(|| TopologyError::UnknownVnic(vnic.to_string()))
     }
 
     /// Gives up the slots of a VPC's VTEPs that are needed no more.

@@ -299,6 +299,9 @@ pub(super) fn networks() -> impl Strategy<Value = Config> {
                     Some(RouteTargetConfig::Gateways(vec![gateway(3)])),
                     Some(RouteTargetConfig::Gateways(vec![gateway(3), gateway(4)])),
                     Some(RouteTargetConfig::Blackhole),
+                    Some(RouteTargetConfig::Station { mac: station(5) }),
+                    (vnics > 0)
+                        .then(|| RouteTargetConfig::Vnic { vnic: Name::new(&format!("vm{n}.0")).unwrap() }),
                 ];
                 let prefixes = (0u8..).map(|second| net(Ipv4Addr::new(10, second, 0, 0).into(), 16));
                 let routes = prefixes.zip(targets.into_iter().flatten());

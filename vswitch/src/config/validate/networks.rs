@@ -48,6 +48,7 @@ pub(super) fn check_vtep(checker: &mut Checker<'_>, path: &str, who: &str, vtep:
 }
 
 fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
+    let vnics = checker.config.vnics.iter().map(|vnic| (&vnic.name, vnic.as_ref())).collect();
     for (index, vpc) in checker.config.vpcs.iter().enumerate() {
         let path = format!("vpc[{index}]");
         let who = format!("vpc {}", vpc.name);
@@ -63,7 +64,7 @@ fn check_vpcs(checker: &mut Checker<'_>, vpcs: &Vpcs<'_>) {
                 checker.fail(path, format!("{who}: VTEP {vtep} is listed twice; keep one"));
             }
         }
-        routes::check(checker, &path, vpc, vpcs);
+        routes::check(checker, &path, vpc, vpcs, &vnics);
     }
 }
 

@@ -1,15 +1,22 @@
 //! Checks of the routes of VPCs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pipelines::martian::{is_link_scoped, is_martian};
 
+use super::super::error::quote;
 use super::super::routes::{GatewayConfig, MOST_GATEWAYS, RouteTargetConfig, VpcRoute};
 use super::Checker;
 use super::networks::{Vpcs, check_vtep, unknown_vpc};
-use crate::config::VpcConfig;
+use crate::config::{Name, VnicConfig, VpcConfig};
 
-pub(super) fn check(checker: &mut Checker<'_>, path: &str, vpc: &VpcConfig, vpcs: &Vpcs<'_>) {
+pub(super) fn check(
+    checker: &mut Checker<'_>,
+    path: &str,
+    vpc: &VpcConfig,
+    vpcs: &Vpcs<'_>,
+    vnics: &HashMap<&Name, &VnicConfig>,
+) {
     let who = format!("vpc {}", vpc.name);
     let mut targets = HashSet::new();
     for (index, route) in vpc.routes.iter().enumerate() {
@@ -31,7 +38,22 @@ pub(super) fn check(checker: &mut Checker<'_>, path: &str, vpc: &VpcConfig, vpcs
                 let message = format!("{who}: {}", unknown_vpc(peer, vpcs));
                 checker.fail(format!("{path}.vpc"), message);
             }
-            RouteTargetConfig::Peer { .. } | RouteTargetConfig::Blackhole => {}
+            RouteTargetConfig::Vnic { vnic } => {
+                if let Some(message) = check_vnic(vnics, vpc, route, vnic) {
+                    checker.fail(format!("{path}.vnic"), format!("{who}: {message}"));
+                }
+            }
+            RouteTargetConfig::Station { mac } if !mac.is_station() => {
+                let message = format!("{who}: {mac} is not the address of one station");
+                checker.fail(format!("{path}.mac"), message);
+            }
+            RouteTargetConfig::Station { mac } if *mac == vpc.router_mac() => {
+                let message = format!("{who}: {mac} is the virtual router itself; give the MAC of a station");
+                checker.fail(format!("{path}.mac"), message);
+            }
+            RouteTargetConfig::Peer { .. }
+            | RouteTargetConfig::Station { .. }
+            | RouteTargetConfig::Blackhole => {}
         }
     }
 }
@@ -59,6 +81,30 @@ fn check_prefix(route: &VpcRoute) -> Option<String> {
         ));
     }
     None
+}
+
+/// What is wrong with a route to a vNIC.
+fn check_vnic(
+    vnics: &HashMap<&Name, &VnicConfig>,
+    vpc: &VpcConfig,
+    route: &VpcRoute,
+    name: &Name,
+) -> Option<String> {
+    let to = route.to;
+    let Some(vnic) = vnics.get(name) else {
+        return Some(format!(
+            "the route to {to} leads to vNIC {}, which this host does not have; add a [[vnic]] of that name, or give \
+             the MAC address alone of a station on another host",
+            quote(name)
+        ));
+    };
+    (vnic.vpc != vpc.name).then(|| {
+        format!(
+            "the route to {to} leads to vNIC {name}, which is in VPC {}; name a vNIC of VPC {}, or lead to the other VPC with \
+             vpc = \"{}\"",
+            vnic.vpc, vpc.name, vnic.vpc
+        )
+    })
 }
 
 fn check_gateways(

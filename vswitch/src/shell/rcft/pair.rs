@@ -9,7 +9,8 @@ use std::net::IpAddr;
 use pipelines::Direction;
 use pipelines::flow_key::Scope;
 use pipelines::rcft::{LedgerView, QpKey, QpView};
-use pipelines::snapshot::{Route, RouteTarget, Snapshot, Vnic};
+use pipelines::snapshot::{Destination, Route, RouteTarget, Snapshot, Vnic};
+use pipelines::vlt::Place;
 use serde_json::{Value, json};
 use wire::Qpn;
 
@@ -243,6 +244,13 @@ fn local(snapshot: &Snapshot, of: u32, address: IpAddr) -> Option<u32> {
     let vpc = snapshot.vpc(snapshot.vnic(of)?.vpc)?;
     snapshot.local_vnic(vpc.index, address).or_else(|| match vpc.route(address)? {
         Route::Via(_, RouteTarget::Peer(peer)) => snapshot.local_vnic(*peer, address),
+        Route::Via(_, RouteTarget::Station(mac)) => {
+            let station = snapshot.location(vpc.index, Destination::Mac(*mac))?;
+            match snapshot.vlt.read(station.slot.slot).place {
+                Place::Local { vnic } => Some(vnic),
+                _ => None,
+            }
+        }
         _ => None,
     })
 }

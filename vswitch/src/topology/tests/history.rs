@@ -25,6 +25,8 @@ fn made(a: u8, b: u8, vnics: u8, places: &[(bool, u8, u8, u8)]) -> Config {
                 [4, 5].map(|n| format!("{{ vtep = \"172.16.0.{n}\", mac = \"02:00:00:00:07:0{n}\" }}"));
             routes.push(format!("{{ to = \"10.200.0.0/24\", next-hops = [{}] }}", hops.join(", ")));
             routes.push("{ to = \"10.200.0.0/30\", blackhole = true }".into());
+            // To a station that is here, elsewhere or nowhere.
+            routes.push("{ to = \"10.200.0.4/30\", mac = \"02:00:00:00:00:01\" }".into());
         }
         format!("{text}routes = [{}]", routes.join(", "))
     };

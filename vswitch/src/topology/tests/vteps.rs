@@ -134,3 +134,24 @@ fn bum_a_list_beyond_the_budget_is_told_of() {
         "{notes:?}"
     );
 }
+
+#[test]
+fn routing_to_a_vnic_that_may_not_answer_is_told_of() {
+    let notes = |more: &str, to: &str| {
+        let routes = format!("routes = [{{ to = \"{to}\", vnic = \"va\" }}]");
+        let guarded = vnic("va", "a", 1).replace("mac =", &format!("{more}\nmac ="));
+        route_notes(&config(&[vpc("a", 1, &routes), guarded]))
+    };
+    let told = notes("", "169.254.169.254/32");
+    assert!(told.len() == 1 && told[0].contains("allowed") && told[0].contains("vNIC va"), "{told:?}");
+    assert_eq!(notes("", "10.50.0.0/16").len(), 1);
+    for (more, to) in [
+        ("allowed = [{ ip = \"169.254.169.254\" }]", "169.254.169.254/32"),
+        ("allowed = [{ ip = \"10.48.0.0/12\" }]", "10.50.0.0/16"),
+        ("guard = \"off\"", "0.0.0.0/0"),
+        ("", "10.97.0.1/32"),
+    ] {
+        assert_eq!(notes(more, to), [] as [String; 0], "{more}");
+    }
+    assert_eq!(notes("allowed = [{ ip = \"10.50.0.0/17\" }]", "10.50.0.0/16").len(), 1);
+}
