@@ -104,8 +104,8 @@ pub(super) struct LedgerRow {
     pub(super) leaving: AtomicU32,
     /// Queue pairs refused for the quota since control looked last or a place came free.
     pub(super) wanted: AtomicU32,
-    /// Some of its queue pairs are silent for so long that they give way to new ones.
-    pub(super) yields: AtomicU32,
+    /// Queue pairs that control has seen silent for so long that they give way to new ones.
+    pub(super) silent: AtomicU32,
 }
 
 /// How far a worker is with the round under way.
@@ -160,7 +160,7 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
             reject: AtomicU32::new(0),
             leaving: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
-            yields: AtomicU32::new(0),
+            silent: AtomicU32::new(0),
         };
         Self {
             seed: config.seed,
@@ -276,9 +276,12 @@ impl<const K: usize, const N: usize> Ledger<K, N> {
         self.row(vnic).wanted.fetch_add(1, Relaxed);
     }
 
-    /// True while control has seen queue pairs of a vNIC that would give way to new ones.
-    pub fn yields(&self, vnic: u32) -> bool {
-        self.row(vnic).yields.load(Relaxed) != 0
+    /// True while a new queue pair of a full vNIC would get a place, because others give way to it: control has seen more of
+    /// them silent for long enough than there are over the quota, which may have been lowered.
+    pub fn makes_room(&self, vnic: u32) -> bool {
+        let row = self.row(vnic);
+        let (quota, silent) = (row.quota.load(Relaxed), row.silent.load(Relaxed));
+        quota != 0 && silent > self.staying(vnic).saturating_sub(quota)
     }
 
     /// Admits a queue pair of a vNIC if it is not admitted already. `returning` says whether it went idle lately:

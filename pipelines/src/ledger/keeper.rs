@@ -93,10 +93,12 @@ impl<const K: usize, const N: usize, L: std::ops::Deref<Target = Ledger<K, N>>> 
         if wanted.load(Relaxed) == 0 { 0 } else { wanted.swap(0, Relaxed) }
     }
 
-    /// Says whether queue pairs of a vNIC would give way to new ones.
-    pub fn set_yields(&self, vnic: u32, yields: bool) {
-        if self.ledger.yields(vnic) != yields {
-            self.ledger.row(vnic).yields.store(u32::from(yields), Relaxed);
+    /// Says how many queue pairs of a vNIC would give way to new ones.
+    pub fn set_silent(&self, vnic: u32, count: u32) {
+        let silent = &self.ledger.row(vnic).silent;
+        // The line is the workers': written only when it changes.
+        if silent.load(Relaxed) != count {
+            silent.store(count, Relaxed);
         }
     }
 

@@ -103,12 +103,12 @@ fn ends(cx: &Cx, meta: &Meta, addresses: FlowAddresses) -> [Option<CmEnd>; 2] {
     [sender, receiver]
 }
 
-/// True when a vNIC has no place left, nor can have one, and wants requests answered. Where a silent queue pair would
+/// True when a vNIC has no place left, nor can have one, and wants requests answered. Where silent queue pairs would
 /// give way the request passes: the data packets that follow, which are the vNIC's own, make the room.
 fn wants_reject(rcft: &Rcft, vnic: u32) -> bool {
     let ledger = &rcft.shared().ledger;
     let limits = ledger.limits(vnic);
-    limits.reject && ledger.staying(vnic) >= limits.quota && !ledger.yields(vnic)
+    limits.reject && ledger.staying(vnic) >= limits.quota && !ledger.makes_room(vnic)
 }
 
 /// Sends a reject through the tunnel to the station that asked.

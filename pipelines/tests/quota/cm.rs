@@ -186,8 +186,32 @@ fn repair_rejects_are_told_and_not_given_where_somebody_gives_way() {
     let told: Vec<Event> = std::iter::from_fn(|| world.shared.events.pop()).collect();
     let [Event::ConnectionRejected { vnic: 0, peer, asked: true, .. }] = told[..] else { panic!("{told:?}") };
     assert_eq!(peer, IpAddr::from(R.v4));
-    keeper(&world).set_yields(0, true);
+    keeper(&world).set_silent(0, 1);
     let sent = world.pass(1, &frame);
     assert_eq!(sent.len(), 1);
     assert_eq!(world.worker.counters.vnic(0).qps_rejected.get(), 3, "it was let through");
+}
+
+/// Of two queue pairs under a quota that was lowered to one, a silent one helps nobody: a request that passed would wait for
+/// ever. Two silent ones make room.
+#[test]
+fn quota_requests_below_a_lowered_quota_are_rejected_unless_enough_give_way() {
+    let mut world = plain();
+    rejecting(&world, 0, 2);
+    for qpn in [10, 11] {
+        world.pass(1, &write(v4(A, R), qpn, 0));
+    }
+    let ledger = world.worker.overlay.rcft().shared().ledger.clone();
+    assert_eq!(ledger.staying(0), 2);
+    let frame = v4(A, R).cm(9, &req(A, R, Transport::Rc));
+    for (quota, silent, rejected) in [(1, 0, true), (1, 1, true), (1, 2, false), (2, 1, false), (0, 2, true)]
+    {
+        rejecting(&world, 0, quota);
+        keeper(&world).set_silent(0, silent);
+        let before = world.worker.counters.vnic(0).qps_rejected.get();
+        world.pass(1, &frame);
+        let now = world.worker.counters.vnic(0).qps_rejected.get();
+        assert_eq!(now - before, u64::from(rejected), "quota {quota}, {silent} of two silent");
+        assert_eq!(ledger.makes_room(0), !rejected);
+    }
 }

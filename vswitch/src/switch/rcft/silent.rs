@@ -6,7 +6,7 @@
 //! nothing is silent for long enough is left alone until something can be.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
 use pipelines::Now;
@@ -32,8 +32,8 @@ pub(super) struct Silent {
     search: Option<Search>,
     /// Until then nothing of a vNIC can be silent for long enough.
     not_before: HashMap<u32, u32>,
-    /// vNICs of which the sweep's turn under way has seen silent queue pairs.
-    seen: HashSet<u32>,
+    /// Silent queue pairs that the sweep's turn under way has seen of each vNIC.
+    seen: HashMap<u32, u32>,
 }
 
 struct Search {
@@ -75,15 +75,17 @@ impl Silent {
 
     /// The sweep passes a queue pair.
     pub fn pass(&mut self, seen: &LedgerView, tick: u32) {
-        if age(tick, seen.seen) > self.limit() {
-            self.seen.extend(vnic_of(&seen.key));
+        if age(tick, seen.seen) > self.limit()
+            && let Some(vnic) = vnic_of(&seen.key)
+        {
+            *self.seen.entry(vnic).or_default() += 1;
         }
     }
 
     /// The sweep has passed them all: requests for connections of these vNICs need no reject.
     pub fn turned(&mut self, keeper: &Keeper<std::sync::Arc<Ledger>>, vnics: impl Iterator<Item = u32>) {
         for vnic in vnics {
-            keeper.set_yields(vnic, self.seen.contains(&vnic));
+            keeper.set_silent(vnic, self.seen.get(&vnic).copied().unwrap_or_default());
         }
         self.seen.clear();
     }
@@ -175,9 +177,7 @@ impl RcftControl {
             began.wrapping_sub(*silence).wrapping_add(limit).wrapping_add(1)
         });
         self.silent.not_before.insert(vnic, tick);
-        if silent <= leaving {
-            self.keeper.set_yields(vnic, false);
-        }
+        self.keeper.set_silent(vnic, (silent - leaving) as u32);
         let (mut count, mut longest) = (0, 0);
         for (silence, key) in found.iter().take(leaving) {
             // It may have spoken since.

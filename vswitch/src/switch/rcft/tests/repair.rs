@@ -87,6 +87,7 @@ fn repair_silent_under_a_lowered_quota() {
     assert!(refused(world.send("one", FAR, 20)));
     world.pass(0);
     assert_eq!(world.used("one"), 5, "two over the quota, two silent: it would help nobody");
+    assert!(!world.shared.ledger.makes_room(world.index("one")), "nor would it to let a request pass");
     world.pass(LIMIT + LAG + 1);
     assert!(refused(world.send("one", FAR, 20)));
     world.pass(0);
@@ -118,13 +119,13 @@ fn repair_silent_ones_stay_whatever_comes_in() {
     world.pass(20);
     assert_eq!(world.used("one"), 2);
     // But a request for a connection is let through: it can have a place.
-    assert!(world.shared.ledger.yields(vnic));
+    assert!(world.shared.ledger.makes_room(vnic));
     for number in [10, 11] {
         assert_eq!(world.send("one", FAR, number), QpOutcome::Pass);
         world.tick += LAG;
     }
     world.pass(0);
-    assert!(!world.shared.ledger.yields(vnic), "all of them speak: a reject is the answer again");
+    assert!(!world.shared.ledger.makes_room(vnic), "all of them speak: a reject is the answer again");
 }
 
 #[derive(Clone, Debug)]
