@@ -236,7 +236,12 @@ fn vhost_more_pairs_than_the_port_has_are_all_heard() {
         }
     }
     let received = receive_within(&mut rx, 100, is_frame);
-    assert_eq!((received[0].len(), received[1].len()), (60, 40), "pairs 0, 2, 4 and pairs 1, 3");
+    let facts = (vhost.link().unwrap().up, vhost.read_queues(), vhost.fault());
+    assert_eq!(
+        (received[0].len(), received[1].len()),
+        (60, 40),
+        "pairs 0, 2, 4 and pairs 1, 3; up, read, fault: {facts:?}"
+    );
     drop(received);
     stop(guest, guest_rx, guest_tx).detach().unwrap();
     stop(vhost, rx, tx).detach().unwrap();
