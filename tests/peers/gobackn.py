@@ -22,7 +22,7 @@ import sys
 import zlib
 from collections import Counter
 
-from roce import AETH, EXTRA, NAMES, ROCE, VXLAN, frames, icrc, ip_packet
+from roce import AETH, EXTRA, NAMES, ROCE, frames, icrc, innermost
 
 SPACE = 1 << 24
 HALF = SPACE >> 1
@@ -93,11 +93,7 @@ def packets(path):
             scale = 1e-9 if record[:4] in (b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d") else 1e-6
             continue
         time = int.from_bytes(record[:4], order) + int.from_bytes(record[4:8], order) * scale
-        vni, found = None, ip_packet(frame)
-        if found and int.from_bytes(frame[found[6] + 2:found[6] + 4], "big") == VXLAN:
-            vni = int.from_bytes(frame[found[6] + 12:found[6] + 15], "big")
-            frame = frame[found[6] + 16:]
-            found = ip_packet(frame)
+        vni, frame, found = innermost(frame)
         if not found:
             continue
         vlan, version, source, target, ecn, l3, udp, end = found

@@ -65,6 +65,16 @@ def ip_packet(frame):
     return None
 
 
+def innermost(frame):
+    """(VNI or None, the frame out of its tunnel, what `ip_packet` says of that)."""
+    vni, found = None, ip_packet(frame)
+    if found and int.from_bytes(frame[found[6] + 2:found[6] + 4], "big") == VXLAN:
+        vni = int.from_bytes(frame[found[6] + 12:found[6] + 15], "big")
+        frame = frame[found[6] + 16:]
+        found = ip_packet(frame)
+    return vni, frame, found
+
+
 def icrc(version, packet, udp):
     """The ICRC that an IP packet (its last four bytes left out) should have; `udp` is the offset of its UDP header."""
     masked = bytearray(packet)
@@ -78,11 +88,7 @@ def icrc(version, packet, udp):
 
 def look(frame, whole):
     """(stream, payload bytes, CE?, ICRC right?) of a RoCEv2 frame, or None."""
-    vni, found = None, ip_packet(frame)
-    if found and int.from_bytes(frame[found[6] + 2:found[6] + 4], "big") == VXLAN:
-        vni = int.from_bytes(frame[found[6] + 12:found[6] + 15], "big")
-        frame = frame[found[6] + 16:]
-        found = ip_packet(frame)
+    vni, frame, found = innermost(frame)
     if not found:
         return None
     vlan, version, source, target, ecn, l3, udp, end = found
