@@ -67,6 +67,18 @@ impl Watch {
     }
 }
 
+/// The versions that flows rest on, by place.
+#[derive(Clone, Copy, Debug)]
+pub struct Versions<'a>(&'a [AtomicU16]);
+
+impl Versions<'_> {
+    /// True while a flow may go on resting on what it rests on.
+    #[inline(always)]
+    pub fn holds(self, watch: Watch) -> bool {
+        self.0.get(watch.of as usize).is_some_and(|now| now.load(Relaxed) == watch.version)
+    }
+}
+
 /// How long connections live without a packet, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionTimes {
@@ -185,7 +197,13 @@ impl Connections {
     /// True while a flow may go on resting on what it rests on.
     #[inline(always)]
     pub fn holds(&self, watch: Watch) -> bool {
-        self.versions.get(watch.of as usize).is_some_and(|now| now.load(Relaxed) == watch.version)
+        self.versions().holds(watch)
+    }
+
+    /// What [`holds`](Self::holds) looks at, for a loop that asks of many flows.
+    #[inline(always)]
+    pub fn versions(&self) -> Versions<'_> {
+        Versions(&self.versions)
     }
 
     /// What a flow rests on that uses the connection in a slot.

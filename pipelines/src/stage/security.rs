@@ -16,12 +16,13 @@ use super::key::CLASS_OTHER;
 use super::neighbour::is_neighbour_protocol;
 use crate::burst::{Burst, MAX_BURST, Meta};
 use crate::connections::{
-    ConnectionKey, ConnectionState, Connections, Found, Kind, Made, Phase, Record, SEEN_SHIFT, Watch,
+    ConnectionKey, ConnectionState, Connections, Found, Kind, Made, Phase, Record, SEEN_SHIFT, Versions,
+    Watch,
 };
 use crate::direction::Direction;
 use crate::drops::DropReason;
 use crate::flow_key::{FlowKey, FlowPorts, Scope};
-use crate::nft::{Bits, FlowAction, FlowVerdict, Nft};
+use crate::nft::{Bits, FlowAction, FlowVerdict, Nft, NftEntry};
 use crate::security::{self, Policy, Subject};
 use crate::snapshot::{Destination, Snapshot};
 use crate::vlt::{Hot, Place, SlotRef, VltReading};
@@ -34,28 +35,42 @@ const ATTEMPTS: u32 = 8;
 /// Flags that change a connection: such packets never pass by what the NFT remembers alone.
 const STEPS: u8 = flags::SYN | flags::FIN | flags::RST;
 
-/// Of the packets in `hits`, those whose flow must be decided again, or whose connection takes a step.
+/// Before when a flow was last seen whose connection is to be noted as in use again. When ticks wrap, after 13 years, a connection
+/// is noted once less.
+pub(super) const fn due_before(tick: u32) -> u32 {
+    tick >> SEEN_SHIFT << SEEN_SHIFT
+}
+
+/// True for a packet of a known flow that may go on without a look at its connection: that holds, takes no step, and was noted to
+/// be in use a short while ago. Says so of flows that rest on none, too, or sends them to [`unsettled`], which knows better.
+#[inline(always)]
+pub(super) fn is_settled(versions: Versions<'_>, due_before: u32, meta: &Meta, entry: &NftEntry) -> bool {
+    meta.headers.tcp_flags & STEPS == 0 && entry.last_seen >= due_before && versions.holds(entry.watch())
+}
+
+/// Of these packets that are not [settled](is_settled), those whose flow must be decided again, or whose connection takes a step. The
+/// connections of the others are noted to be in use.
+#[cold]
 #[inline(never)]
 pub(super) fn unsettled<P>(
     cx: &Cx,
     burst: &Burst<P>,
     nft: &Nft,
     connections: &Connections,
-    hits: u64,
+    packets: u64,
 ) -> u64 {
     let mut unsettled = 0;
-    for i in Bits(hits) {
+    for i in Bits(packets) {
         let meta = &burst.metas[i];
         let entry = nft.entry(meta.entry);
-        let steps = meta.headers.tcp_flags & STEPS != 0;
-        let is_due = (entry.last_seen ^ cx.now.tick) >> SEEN_SHIFT != 0;
-        if connections.holds(entry.watch()) && !steps && !is_due {
+        let watch = entry.watch();
+        if watch.is_none() {
             continue;
         }
-        match entry.watch() {
-            watch if watch.is_none() => {}
-            watch if steps || !connections.holds(watch) => unsettled |= 1 << i,
-            _ => keep_alive(cx.snapshot, connections, &meta.key, &entry.action, cx.now.tick),
+        if meta.headers.tcp_flags & STEPS != 0 || !connections.holds(watch) {
+            unsettled |= 1 << i;
+        } else {
+            keep_alive(cx.snapshot, connections, &meta.key, &entry.action, cx.now.tick);
         }
     }
     unsettled
