@@ -3,6 +3,7 @@
     roce.py sum FILE...               one JSON object: every stream's packets, payload bytes, CE marks and wrong ICRCs
     roce.py pick FILE OUT KIND=N...   writes to OUT the first N packets of each kind, in the order they were seen
     roce.py cnp OUT MACS IPS QPN      writes to OUT the frame of a CNP; source and target of each pair
+    roce.py send OUT MACS IPS QPN     the same of a message of a reliable connection
 
 A stream is (VNI or null, inner VLAN or null, source, destination, kind). Kinds are operation names of the BTH ("RC SEND_ONLY"),
 for the connection manager its message ("CM REQ"). FILE is a pcap file of Ethernet frames, with or without VxLAN around them.
@@ -152,10 +153,20 @@ def pick(path, out, wanted):
     return {"taken": taken, "missing": {kind: count for kind, count in left.items() if count}}
 
 
-def cnp(out, source_mac, target_mac, source, target, qpn):
-    """Writes the frame of a congestion notification for a queue pair at `target`, over IPv4 with ECT(0)."""
-    bth = bytes([0x81, 0, 0xFF, 0xFF, 0x40]) + int(qpn).to_bytes(3, "big") + bytes(4)
-    body = bth + bytes(16)
+def cnp(*args):
+    """Writes the frame of a congestion notification for a queue pair."""
+    return write(0x81, bytes(16), *args)
+
+
+def send(*args):
+    """Writes the frame of a message of 16 bytes to a queue pair of a reliable connection."""
+    return write(0x04, bytes(16), *args)
+
+
+def write(opcode, payload, out, source_mac, target_mac, source, target, qpn):
+    """Writes a frame to a queue pair at `target`, over IPv4 with ECT(0)."""
+    becn = 0x40 if opcode == 0x81 else 0
+    body = bytes([opcode, 0, 0xFF, 0xFF, becn]) + int(qpn).to_bytes(3, "big") + bytes(4) + payload
     udp = struct.pack("!4H", 0xC000, ROCE, 8 + len(body) + 4, 0)
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 2, 20 + len(udp) + len(body) + 4, 0, 0x4000, 64, 17, 0,
                        ipaddress.ip_address(source).packed, ipaddress.ip_address(target).packed)
@@ -174,7 +185,7 @@ def cnp(out, source_mac, target_mac, source, target, qpn):
 if __name__ == "__main__":
     if sys.argv[1] == "sum":
         print(json.dumps(summary(sys.argv[2:])))
-    elif sys.argv[1] == "cnp":
-        print(json.dumps(cnp(*sys.argv[2:])))
+    elif sys.argv[1] in ("cnp", "send"):
+        print(json.dumps({"cnp": cnp, "send": send}[sys.argv[1]](*sys.argv[2:])))
     else:
         print(json.dumps(pick(sys.argv[2], sys.argv[3], sys.argv[4:])))
