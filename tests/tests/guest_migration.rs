@@ -1,12 +1,11 @@
-//! A guest that migrates while it runs, into another process behind the same port. Connections that carry data all the time go on, and
+//! A guest that migrates while it runs, into another process behind the same port or to another host. Connections that carry data all the time go on, and
 //! every byte is right: those, too, that the switch wrote into the guest's memory while that was copied.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::time::{Duration, Instant};
-use tests::Family;
 use tests::guest::{self, Guest, Job, SCRIPT, Site, Vm, site};
-use tests::lab::Lab;
-use tests::wait_for;
+use tests::lab::{Lab, location};
+use tests::{Daemon, Family, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Lines that must have come before something counts as going on, and how often the sender says how many it sent.
@@ -132,9 +131,15 @@ impl<'s> Held<'s> {
     }
 }
 
-/// Migrates `m` to a socket under all of this.
+/// Migrates `m` to a socket under all of this. `switch_over` is done while the guest stands still.
 #[track_caller]
-fn migrate(site: &Site, socket: &std::path::Path, streams: &[Stream<'_>], held: Held<'_>) {
+fn migrate(
+    site: &Site,
+    socket: &std::path::Path,
+    streams: &[Stream<'_>],
+    held: Held<'_>,
+    switch_over: impl FnOnce(),
+) {
     let mut migration = site.guest("m").migrate(socket);
     migration.begin();
     held.send();
@@ -146,10 +151,16 @@ fn migrate(site: &Site, socket: &std::path::Path, streams: &[Stream<'_>], held: 
     eprintln!("round {} of copying, under traffic", migration.round());
     let began = Instant::now();
     migration.converge();
+    switch_over();
     migration.complete();
     streams.iter().for_each(Stream::goes_on);
     eprintln!("from the last round to streams that go on: {:?}", began.elapsed());
     held.read();
+}
+
+/// The guest that migrates.
+fn the_one() -> Vm {
+    Vm::new("m", ("red", 100), "02:00:00:00:0a:03", &["10.0.0.3/24", "fd00:1::3/64"])
 }
 
 #[test]
@@ -159,7 +170,7 @@ fn guest_vhost_migration_into_another_process() {
         return;
     }
     let [a, _, _, _] = site::two_tenants();
-    let mut m = Vm::new("m", ("red", 100), "02:00:00:00:0a:03", &["10.0.0.3/24", "fd00:1::3/64"]);
+    let mut m = the_one();
     // A guest that does not announce itself: QEMU has the switch do so (VHOST_USER_SEND_RARP).
     m.nic = ",guest_announce=off".to_owned();
     let site = Site::start(Lab::new(Family::V4), &site::vpcs(""), &[a, m], &[]);
@@ -167,7 +178,53 @@ fn guest_vhost_migration_into_another_process() {
     let streams = [Stream::begin(a, (m, "10.0.0.3"), 7001), Stream::begin(m, (a, "10.0.0.1"), 7002)];
     let held = Held::connect(a, (m, "10.0.0.3"));
     // The new process waits on the port's own socket for the old one to go.
-    migrate(&site, &site.socket("m"), &streams, held);
+    migrate(&site, &site.socket("m"), &streams, held, || {});
     streams.into_iter().for_each(Stream::finish);
     site.stop();
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/test --only guest, or --full"]
+fn guest_vhost_migration_to_another_host() {
+    if !guest::can_run() {
+        return;
+    }
+    let [a, _, _, _] = site::two_tenants();
+    let lab = Lab::new(Family::V4);
+    lab.peer.ip("addr flush dev up0");
+    let there = lab.reversed();
+    let known = [(&a.mac, &a.addresses), (&the_one().mac, &the_one().addresses)].map(|(mac, addresses)| {
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        location(there.remote_vtep(), 100, mac, &addresses)
+    });
+    let config = there.uplink("") + &site::vpcs("") + &known.concat();
+    let mut second = Daemon::start_alone(&there.host, &config);
+    let site = Site::start(lab, &site::vpcs(""), &[a, the_one()], &[]);
+    second.wait_until_resolved();
+    let (first, vm) = (&site.switches[0], site.vm("m"));
+    let (a, m) = (site.guest("a"), site.guest("m"));
+    let streams = [Stream::begin(a, (m, "10.0.0.3"), 7001), Stream::begin(m, (a, "10.0.0.1"), 7002)];
+    let held = Held::connect(a, (m, "10.0.0.3"));
+
+    let socket = second.dir().path().join("m.sock");
+    second.ctl(&format!("port attach m vhost-user path={}", socket.display()));
+    migrate(&site, &socket, &streams, held, || {
+        let vips = vm.vips().join(",");
+        let said =
+            second.ctl(&format!("vnic add m vpc red mac {} vips {vips} mtu {} port m", vm.mac, site::MTU));
+        assert!(said.contains("moved here from"), "{said}");
+        first.ctl(&format!("vnic move m vtep {}", Family::V4.remote_vtep()));
+    });
+    // All of it goes through the tunnel now.
+    let before = [first, &second].map(|switch| switch.figure("show fwd stats all", "/encapsulated"));
+    streams.iter().for_each(Stream::goes_on);
+    let after = [first, &second].map(|switch| switch.figure("show fwd stats all", "/encapsulated"));
+    assert!(after.iter().zip(&before).all(|(after, before)| after > before), "{before:?} {after:?}");
+    streams.into_iter().for_each(Stream::finish);
+    // A packet or two of each connection were on their way, or the first ones into the tunnel.
+    for switch in [first, &second] {
+        site::assert_no_drops_but(switch, &["no-location", "inner-source", "no-neighbour"]);
+    }
+    site.stop();
+    second.stop();
 }
