@@ -45,7 +45,8 @@ pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
 pub use namespace::Namespace;
 pub use port::{
-    ConfiguredRss, Link, Port, PortConfig, PortId, PortInfo, PortStats, Ring, RssCapabilities, RssConfig,
-    RssHash, RssLevel, RssReport, RssTypes, RxOffloads, StartedPort, TapConfig, TxOffloads, VhostConfig,
+    BondHash, BondMember, BondMode, ConfiguredRss, LacpState, Link, Port, PortConfig, PortId, PortInfo,
+    PortStats, Ring, RssCapabilities, RssConfig, RssHash, RssLevel, RssReport, RssTypes, RxOffloads,
+    StartedPort, TapConfig, TxOffloads, VhostConfig,
 };
 pub use queue::{RxQueue, TxQueue};

@@ -34,6 +34,15 @@ uint8_t dpdk_sys_modify_register(const struct rte_flow_action_modify_field *modi
 /* rte_flow_calc_encap_hash for the outer UDP source port, most significant byte first; -ENOTSUP before 24.03. */
 int dpdk_sys_flow_encap_source_port(uint16_t port, const struct rte_flow_item *pattern, uint8_t *bytes,
 	struct rte_flow_error *error);
+/*
+ * The bonding driver, whose functions for members have other names since 23.11. Where it is not installed: -ENOTSUP. A new
+ * bond's port, or a negative error.
+ */
+int dpdk_sys_bond_create(const char *name, uint8_t mode, uint8_t socket);
+int dpdk_sys_bond_add(uint16_t bond, uint16_t member);
+int dpdk_sys_bond_hash(uint16_t bond, uint8_t policy);
+/* The states of both ends of a member's link (IEEE 802.1AX); negative when the bond does not speak LACP. */
+int dpdk_sys_bond_lacp(uint16_t bond, uint16_t member, uint8_t *actor, uint8_t *partner);
 uint64_t dpdk_sys_sizeof_mbuf(void);
 uint64_t dpdk_sys_sizeof_dev_info(void);
 uint64_t dpdk_sys_sizeof_eth_conf(void);

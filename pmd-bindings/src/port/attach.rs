@@ -69,6 +69,8 @@ pub(super) struct Claim {
     pub(super) pool: Option<Mempool>,
     /// The rings that the port is made of: its driver has pointers to them.
     pub(super) rings: Vec<Ring>,
+    /// The ports that it is made of, which are closed after it.
+    pub(super) members: Vec<Port>,
     /// The flow queues that it was once configured with: that is never undone.
     pub(super) flow_queues: Option<FlowQueues>,
     closed: bool,
@@ -101,16 +103,24 @@ impl Claim {
             _eal: eal.clone(),
             pool: None,
             rings: Vec::new(),
+            members: Vec::new(),
             flow_queues: None,
             closed: false,
         }
     }
 
-    /// Closes the port, and removes its device unless another port shares it.
+    /// Closes the port and those that it is made of, and removes their devices unless other ports share them.
     fn close(&mut self) -> Result<(), PortError> {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
+        // Members may have buffers of it until they are closed.
+        let _pool = self.pool.clone();
+        let closed = self.close_device();
+        self.members.drain(..).fold(closed, |all, member| all.and(member.detach()))
+    }
+
+    fn close_device(&mut self) -> Result<(), PortError> {
         if !matches!(self.kind, Kind::Ethdev) {
             OTHER_PORTS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id.get());
             return Ok(());

@@ -2,9 +2,10 @@
 //!
 //! `attach.rs` brings ports in and out, `config.rs` starts them, `running.rs` is what can be done while packets
 //! flow, `shared.rs` what a port and its queues share, `info.rs`, `offload.rs` and `rss.rs` say what a port can do. A port is an ethdev, packet sockets on a kernel
-//! interface (`socket.rs`), a kernel interface of its own (`tap.rs`), or a vhost-user socket (`vhost.rs`); which arguments a kind wants is the business of the switch.
+//! interface (`socket.rs`), a kernel interface of its own (`tap.rs`), or a vhost-user socket (`vhost.rs`); several ethdevs may be one port (`bond.rs`); which arguments a kind wants is the business of the switch.
 
 mod attach;
+mod bond;
 mod config;
 mod info;
 mod offload;
@@ -20,6 +21,7 @@ mod vhost;
 use std::fmt;
 
 pub use attach::{Port, in_use, limit};
+pub use bond::{BondHash, BondMember, BondMode, LacpState};
 pub use config::PortConfig;
 pub use info::{DescriptorLimits, PortInfo};
 pub use offload::{RxOffloads, TxOffloads};

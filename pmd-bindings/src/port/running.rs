@@ -174,15 +174,15 @@ impl StartedPort {
             Backend::Vhost(vhost) => return Ok(vhost.link()),
             Backend::Ethdev => {}
         }
-        let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
-        self.running.call("read the link state", |id| {
-            // SAFETY: four valid places.
-            unsafe {
-                sys::dpdk_sys_link_get(id, &raw mut mbps, &raw mut duplex, &raw mut autoneg, &raw mut up)
+        let mut link = Link::default();
+        self.running.call("read the link state", |id| match link_of(id) {
+            Ok(found) => {
+                link = found;
+                0
             }
+            Err(errno) => -errno.code(),
         })?;
-        let known = mbps != 0 && mbps != u32::MAX;
-        Ok(Link { up: up != 0, mbps: known.then_some(mbps), full_duplex: duplex != 0, autoneg: autoneg != 0 })
+        Ok(link)
     }
 
     /// Which transmit queues the peer reads, for a port whose peer chooses that: a guest enables as many pairs as it likes. None while
@@ -297,4 +297,15 @@ impl StartedPort {
             }
         }
     }
+}
+
+/// The state of an ethdev's link, without waiting for it to settle.
+pub(super) fn link_of(id: u16) -> Result<Link, Errno> {
+    let (mut mbps, mut duplex, mut autoneg, mut up) = (0, 0, 0, 0);
+    // SAFETY: four valid places.
+    let ret =
+        unsafe { sys::dpdk_sys_link_get(id, &raw mut mbps, &raw mut duplex, &raw mut autoneg, &raw mut up) };
+    Errno::check(ret)?;
+    let known = mbps != 0 && mbps != u32::MAX;
+    Ok(Link { up: up != 0, mbps: known.then_some(mbps), full_duplex: duplex != 0, autoneg: autoneg != 0 })
 }

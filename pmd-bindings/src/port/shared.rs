@@ -10,7 +10,7 @@ use super::config::Plan;
 use super::socket::Sockets;
 use super::tap::TapPort;
 use super::vhost::Vhost;
-use super::{PortId, PortStats, RssReport, stats};
+use super::{Port, PortId, PortStats, RssReport, stats};
 use crate::error::{Errno, PortError, Words};
 use crate::flags::MAX_PORTS;
 use crate::flow::{FlowQueues, Held};
@@ -52,6 +52,7 @@ pub(crate) struct Running {
     /// Receive queues to be emptied before the device stops, for a driver that forgets packets in them.
     drained_queues: u16,
     looks: bool,
+    is_bond: bool,
     _pool: Mempool,
     flow_queues: Option<FlowQueues>,
     flow: Mutex<Held>,
@@ -77,6 +78,7 @@ impl Running {
             rss: plan.rss,
             drained_queues: if plan.forgets_packets { rx_queues } else { 0 },
             looks: plan.looks_at_packets,
+            is_bond: !claim.members.is_empty(),
             _pool: pool,
             flow_queues,
             flow: Mutex::default(),
@@ -106,6 +108,7 @@ impl Running {
             rss: RssReport::default(),
             drained_queues: 0,
             looks,
+            is_bond: false,
             _pool: pool,
             flow_queues: None,
             flow: Mutex::default(),
@@ -127,6 +130,17 @@ impl Running {
     /// The flow queues that the port was started with.
     pub(crate) fn flow_queues(&self) -> Option<FlowQueues> {
         self.flow_queues
+    }
+
+    /// Whether transmit queues are to be called although there is nothing to send.
+    pub(crate) fn is_bond(&self) -> bool {
+        self.is_bond
+    }
+
+    /// What is to be said of each port that this one is made of.
+    pub(super) fn members<T>(&self, say: impl Fn(&Port) -> T) -> Vec<T> {
+        let claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        claim.iter().flat_map(|claim| &claim.members).map(say).collect()
     }
 
     /// What the port holds of rte_flow.

@@ -403,6 +403,18 @@ impl TxQueue {
         matches!(self.target, Target::Socket(_))
     }
 
+    /// True for a queue of a bond: the driver wants to be called at least every 100 ms.
+    pub fn wants_calls(&self) -> bool {
+        self.end.running.is_bond()
+    }
+
+    /// Sends nothing, so that the driver does what it does beside sending.
+    pub fn tend(&mut self) {
+        let mut nothing = std::ptr::null_mut();
+        // SAFETY: no packet of none is looked at.
+        let _ = unsafe { self.burst(&raw mut nothing, 0) };
+    }
+
     /// Lets the driver check and adapt packets that request offloads (pseudo-header sums of TSO frames, say),
     /// and returns how many of the first packets can be sent. The one after them cannot.
     pub fn prepare(&mut self, burst: &mut Burst) -> usize {

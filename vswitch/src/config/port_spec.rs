@@ -222,6 +222,50 @@ pub struct NullPort {
     pub copy: bool,
 }
 
+/// How the members of a bond share its traffic, by the names that the Linux kernel has for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BondMode {
+    /// One of them, as long as its link is up.
+    #[serde(rename = "active-backup")]
+    ActiveBackup,
+    /// Flow by flow, by a hash.
+    #[serde(rename = "balance-xor")]
+    BalanceXor,
+    /// The same among those that the other end agrees to: LACP (IEEE 802.1AX).
+    #[default]
+    #[serde(rename = "802.3ad")]
+    Lacp,
+}
+
+/// By what a member is chosen for a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BondHash {
+    /// MAC addresses.
+    #[serde(rename = "layer2")]
+    Layer2,
+    /// MAC and IP addresses.
+    #[serde(rename = "layer2+3")]
+    Layer23,
+    /// IP addresses and ports.
+    #[default]
+    #[serde(rename = "layer3+4")]
+    Layer34,
+}
+
+/// Several NICs that are one port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BondPort {
+    /// How they share the traffic.
+    #[serde(default)]
+    pub mode: BondMode,
+    /// By what a member is chosen for a packet, where several are in use.
+    #[serde(default)]
+    pub hash: BondHash,
+    /// The NICs.
+    pub members: Vec<PortSpec>,
+}
+
 /// Any other virtual device, written as DPDK's `--vdev` takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -300,6 +344,8 @@ kinds! {
     Ring(RingPort) = "ring",
     /// Nothing.
     Null(NullPort) = "null",
+    /// Several NICs.
+    Bond(BondPort) = "bond",
     /// Any other virtual device.
     Raw(RawPort) = "raw",
 }
@@ -309,9 +355,13 @@ fn unknown_kind(kind: &str) -> String {
 }
 
 impl PortSpec {
-    /// Whether it is a device of DPDK, of which there are not many.
-    pub fn is_ethdev(&self) -> bool {
-        !matches!(self, Self::Tap(_) | Self::Veth(_) | Self::VhostUser(_))
+    /// How many devices of DPDK it is, of which there are not many.
+    pub fn ethdevs(&self) -> usize {
+        match self {
+            Self::Tap(_) | Self::Veth(_) | Self::VhostUser(_) => 0,
+            Self::Bond(bond) => 1 + bond.members.iter().map(Self::ethdevs).sum::<usize>(),
+            _ => 1,
+        }
     }
 
     /// What a peer behind this port could do to memory of the switch, where DPDK does not keep it from that and the config

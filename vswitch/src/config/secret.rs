@@ -103,14 +103,19 @@ impl Config {
         let trunks = self.trunks.iter_mut().map(|trunk| &mut trunk.port);
         let ports = self.ports.iter_mut().map(|port| &mut port.port);
         for spec in vnics.chain(uplinks).chain(trunks).chain(ports) {
-            match spec {
-                PortSpec::Memif(memif) => memif.secret = memif.secret.take().map(|_| HIDDEN.into()),
-                PortSpec::Raw(raw) => raw.vdev = hide(&raw.vdev),
-                PortSpec::Pci(pci) => pci.devargs = pci.devargs.take().map(|devargs| hide(&devargs)),
-                _ => {}
-            }
+            hide_in(spec);
         }
         self
+    }
+}
+
+fn hide_in(spec: &mut PortSpec) {
+    match spec {
+        PortSpec::Memif(memif) => memif.secret = memif.secret.take().map(|_| HIDDEN.into()),
+        PortSpec::Raw(raw) => raw.vdev = hide(&raw.vdev),
+        PortSpec::Pci(pci) => pci.devargs = pci.devargs.take().map(|devargs| hide(&devargs)),
+        PortSpec::Bond(bond) => bond.members.iter_mut().for_each(hide_in),
+        _ => {}
     }
 }
 

@@ -65,6 +65,16 @@ impl WantedDevice {
                     wanted.spec = Some(port.spec.clone());
                 }
                 PortSpec::Representor(spec) if here(&spec.pf) => wanted.vfs.push(spec.vf),
+                PortSpec::Bond(bond) => {
+                    let here = bond.members.iter().find_map(|member| match member {
+                        PortSpec::Pci(spec) if here(&spec.address) => Some((member, spec)),
+                        _ => None,
+                    });
+                    let Some((member, spec)) = here else { continue };
+                    wanted.devargs.clone_from(&spec.devargs);
+                    wanted.spec = Some(member.clone());
+                    wanted.mtu = wanted.mtu.max(port.mtu.unwrap_or_default());
+                }
                 _ => continue,
             }
             match port.offload {

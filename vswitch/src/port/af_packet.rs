@@ -28,13 +28,13 @@ pub(super) fn plan(spec: &AfPacketPort, opening: &mut Opening<'_>) -> Result<Dev
     warn_about_offloads(&spec.iface);
     let traits = Traits {
         partial_checksums: true,
-        mtu: MtuControl::Interface(spec.iface.clone()),
+        mtu: MtuControl::Interfaces(vec![spec.iface.clone()]),
         max_running_mtu: ring.max_mtu(),
         min_segment: ring.min_segment(),
         ..Traits::exactly(spec.queues)
     };
     let mut plan = DevicePlan::virtual_device("af_packet", args(spec, ring)?, traits);
-    plan.calm = preflight::calm_interface(&spec.iface);
+    plan.calm.extend(preflight::calm_interface(&spec.iface));
     Ok(plan)
 }
 

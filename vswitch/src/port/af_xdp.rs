@@ -31,7 +31,7 @@ pub(super) fn plan(spec: &AfXdpPort, opening: &mut Opening<'_>) -> Result<Device
         ..Traits::exactly(spec.queues)
     };
     let mut plan = DevicePlan::virtual_device("af_xdp", args(spec)?, traits);
-    plan.calm = preflight::calm_interface(&spec.iface);
+    plan.calm.extend(preflight::calm_interface(&spec.iface));
     Ok(plan)
 }
 

@@ -1,5 +1,6 @@
 //! [`Cleanup`]: what is left to do when a port's device is gone.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -14,10 +15,12 @@ use super::ring;
 pub struct Cleanup {
     /// The socket that the port made.
     pub(super) socket: Option<PathBuf>,
-    /// The interface whose MTU was raised, and what it was before.
-    pub(super) mtu: Option<(String, u32)>,
-    /// The interface that is to be promiscuous no longer.
-    pub(super) calm: Option<String>,
+    /// The interfaces whose MTU was raised, and what it was before.
+    pub(super) mtus: BTreeMap<String, u32>,
+    /// The driver sets the MTU of interfaces by itself: what it was before is kept in any case.
+    pub(super) keeps_mtus: bool,
+    /// The interfaces that are to be promiscuous no longer.
+    pub(super) calm: Vec<String>,
     /// The rings that it is made of.
     pub(super) ring: Option<ring::End>,
     /// The devices to set free, last of all.
@@ -57,19 +60,20 @@ impl Cleanup {
                 _ => {}
             }
         }
-        if let Some((iface, mtu)) = self.mtu.take() {
+        for (iface, mtu) in std::mem::take(&mut self.mtus) {
             // An interface that went away took its MTU with it.
-            if pmd::interface::index(&iface).is_ok()
+            if pmd::process::interface_mtu(&iface).is_ok_and(|now| now != mtu)
                 && let Err(error) = pmd::process::set_interface_mtu(&iface, mtu)
             {
                 note(format!("the raised MTU of interface {iface}"), error);
             }
         }
-        if let Some(iface) = self.calm.take()
-            && pmd::interface::index(&iface).is_ok()
-            && let Err(error) = pmd::interface::set_promiscuous(&iface, false)
-        {
-            note(format!("the promiscuous mode of interface {iface}"), error);
+        for iface in std::mem::take(&mut self.calm) {
+            if pmd::interface::index(&iface).is_ok()
+                && let Err(error) = pmd::interface::set_promiscuous(&iface, false)
+            {
+                note(format!("the promiscuous mode of interface {iface}"), error);
+            }
         }
         self.ring = None;
         self.claims = Claims::default();

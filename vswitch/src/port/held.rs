@@ -19,6 +19,15 @@ pub struct HeldByDriver {
 /// What the driver of a port holds that has these queues, where they are given, and else one for each of so many workers, as
 /// far as its kind has them.
 pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers: u16) -> HeldByDriver {
+    if let PortSpec::Bond(bond) = spec {
+        let members = bond.members.iter().map(|member| held_by_driver(member, rx, tx, workers));
+        return members.fold(HeldByDriver::default(), |all, one| HeldByDriver {
+            rx: all.rx + one.rx,
+            tx: all.tx + one.tx,
+            tx_queues: one.tx_queues,
+            super_frames: false,
+        });
+    }
     // As `Traits::queues`: kinds that say how many queues they have poll all of them.
     let own = match spec {
         PortSpec::VhostUser(port) => Some(port.queues),
@@ -53,6 +62,7 @@ pub fn held_by_driver(spec: &PortSpec, rx: Option<u16>, tx: Option<u16>, workers
         | PortSpec::Veth(_)
         | PortSpec::Memif(_)
         | PortSpec::Pcap(_)
+        | PortSpec::Bond(_)
         | PortSpec::Null(_) => (0, 0),
     };
     HeldByDriver {
@@ -85,5 +95,8 @@ mod tests {
         assert_eq!(held(virtio, None, Some(1)), (1024, 512, 1));
         assert_eq!(held("{ kind = \"tap\", iface = \"t0\" }", None, None), (33, 0, 1));
         assert_eq!(held("{ kind = \"ring\" }", Some(1), Some(1)), (0, 1023, 1));
+        let other = nic.replace("01:00.0", "01:00.1");
+        let bond = format!("{{ kind = \"bond\", members = [{nic}, {other}] }}");
+        assert_eq!(held(&bond, None, None), (8192, 8192, 4), "what each of its members holds");
     }
 }

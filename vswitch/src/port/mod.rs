@@ -7,6 +7,7 @@
 mod access;
 mod af_packet;
 mod af_xdp;
+mod bond;
 mod claims;
 mod cleanup;
 mod devargs;
@@ -28,6 +29,7 @@ mod veth;
 mod vhost_user;
 mod virtio_user;
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -39,7 +41,7 @@ use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
-pub use mtu::{change_mtu, min_segment};
+pub use mtu::{change_mtu, min_segment, refit_mtu};
 pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
@@ -97,8 +99,8 @@ struct DevicePlan {
     /// The socket the port makes.
     socket: Option<PathBuf>,
     access: Option<SocketAccess>,
-    /// An interface that the driver sets promiscuous and leaves so.
-    calm: Option<String>,
+    /// Interfaces that the driver sets promiscuous and leaves so.
+    calm: Vec<String>,
     /// The rings that it is made of.
     ring: Option<ring::End>,
 }
@@ -120,11 +122,13 @@ enum DeviceSpec {
     VhostUser(VhostConfig),
     /// A port made of rings.
     Rings(ring::PortRings),
+    /// A port made of ports.
+    Bond(bond::Members),
 }
 
 impl DevicePlan {
     fn new(device: DeviceSpec, traits: Traits) -> Self {
-        Self { device, traits, socket: None, access: None, calm: None, ring: None }
+        Self { device, traits, socket: None, access: None, calm: Vec::new(), ring: None }
     }
 
     /// A virtual device of `driver`.
@@ -148,6 +152,7 @@ fn plan(spec: &PortSpec, opening: &mut Opening<'_>) -> Result<DevicePlan, OpenEr
         PortSpec::Pcap(spec) => pcap::plan(spec, opening),
         PortSpec::Ring(spec) => ring::plan(spec, opening),
         PortSpec::Null(spec) => null::plan(spec, opening),
+        PortSpec::Bond(spec) => bond::plan(spec, opening),
         PortSpec::Raw(spec) => raw::plan(spec, opening),
     }
 }
@@ -175,9 +180,15 @@ pub fn give_up(spec: &PortSpec) {
 pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<OpenedPort, OpenError> {
     let mut opening = Opening { eal, request, claims: Claims::default() };
     let plan = plan(spec, &mut opening)?;
-    let mut cleanup =
-        Cleanup { socket: plan.socket, mtu: None, calm: plan.calm, ring: plan.ring, claims: opening.claims };
-    let port = match attach(eal, plan.device, request.unique) {
+    let mut cleanup = Cleanup {
+        socket: plan.socket,
+        mtus: BTreeMap::new(),
+        keeps_mtus: matches!(plan.device, DeviceSpec::Bond(_)),
+        calm: plan.calm,
+        ring: plan.ring,
+        claims: opening.claims,
+    };
+    let port = match attach(eal, plan.device, &request.unique.to_string()) {
         Ok(port) => port,
         Err((driver, source)) => {
             cleanup.finish()?;
@@ -188,8 +199,8 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<Ope
     let info = port.info().map_err(device)?;
     let traits = plan.traits.bounded(&info);
     match (&traits.mtu, request.mtu) {
-        (MtuControl::Interface(iface), Some(wanted)) => {
-            mtu::fit_interface(iface, wanted.into(), &mut cleanup)?
+        (MtuControl::Interfaces(ifaces), Some(wanted)) => {
+            mtu::fit_interfaces(ifaces, wanted.into(), &mut cleanup)?
         }
         (MtuControl::Device, Some(wanted)) => mtu::check_device(spec.kind(), request.name, wanted, &info)?,
         _ => {}
@@ -208,8 +219,8 @@ pub fn close(port: Port, cleanup: Cleanup) -> Result<(), OpenError> {
     detached.and(cleaned)
 }
 
-/// Asks DPDK for the device. An error comes with the driver it concerns.
-fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'static str>, PortError)> {
+/// Asks DPDK for the device; `unique` is what no other device's name ends with. An error comes with the driver it concerns.
+fn attach(eal: &Eal, device: DeviceSpec, unique: &str) -> Result<Port, (Option<&'static str>, PortError)> {
     match device {
         DeviceSpec::Virtual { driver, args } => {
             let attached = Port::attach(eal, &format!("net_{driver}{unique}"), &args);
@@ -232,6 +243,7 @@ fn attach(eal: &Eal, device: DeviceSpec, unique: u32) -> Result<Port, (Option<&'
             Port::on_vhost_user(eal, &name, &config).map_err(|error| (None, error))
         }
         DeviceSpec::Rings(ways) => ways.attach(eal, unique).map_err(|error| (None, error)),
+        DeviceSpec::Bond(members) => members.attach(eal, unique),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::config::PortSpec;
 pub fn min_segment(spec: &PortSpec, mtu: u16) -> u16 {
     match spec {
         PortSpec::AfPacket(_) => af_packet::min_segment(mtu),
+        PortSpec::Bond(bond) => bond.members.iter().map(|member| min_segment(member, mtu)).max().unwrap_or(0),
         _ => 0,
     }
 }
@@ -31,7 +32,7 @@ pub fn change_mtu(
     let refuse = |source| refused(spec.kind(), name, source);
     match &traits.mtu {
         MtuControl::Nobody => Ok(()),
-        MtuControl::Interface(iface) => fit_interface(iface, wanted.into(), cleanup),
+        MtuControl::Interfaces(ifaces) => fit_interfaces(ifaces, wanted.into(), cleanup),
         MtuControl::Device if port.mtu().is_ok_and(|now| now == wanted) => Ok(()),
         MtuControl::Device => {
             check_device(spec.kind(), name, wanted, &port.info().map_err(refuse)?)?;
@@ -40,10 +41,25 @@ pub fn change_mtu(
     }
 }
 
+/// Gives interfaces the MTU that is wanted once more: the bonding driver sets those of its members when it starts.
+///
+/// # Errors
+/// The refusal of the kernel.
+pub fn refit_mtu(traits: &Traits, cleanup: &mut Cleanup, wanted: Option<u16>) -> Result<(), OpenError> {
+    match (&traits.mtu, wanted) {
+        (MtuControl::Interfaces(ifaces), Some(wanted)) => fit_interfaces(ifaces, wanted.into(), cleanup),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn fit_interfaces(ifaces: &[String], wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+    ifaces.iter().try_for_each(|iface| fit_interface(iface, wanted, cleanup))
+}
+
 /// Gives an interface the MTU that is wanted, unless it had a larger one before it was a port's. It has that again at close.
-pub(super) fn fit_interface(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
+fn fit_interface(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
     let now = preflight::interface_mtu(iface)?;
-    let own = cleanup.mtu.as_ref().map_or(now, |(_, own)| *own);
+    let own = cleanup.mtus.get(iface).copied().unwrap_or(now);
     let mtu = wanted.max(own);
     if mtu != now {
         pmd::process::set_interface_mtu(iface, mtu).map_err(|source| OpenError::Interface {
@@ -53,7 +69,11 @@ pub(super) fn fit_interface(iface: &str, wanted: u32, cleanup: &mut Cleanup) -> 
         })?;
         tracing::info!(iface, from = now, to = mtu, "changed the MTU of an interface");
     }
-    cleanup.mtu = (mtu != own).then(|| (iface.into(), own));
+    if mtu == own && !cleanup.keeps_mtus {
+        cleanup.mtus.remove(iface);
+    } else {
+        cleanup.mtus.insert(iface.into(), own);
+    }
     Ok(())
 }
 

@@ -38,8 +38,8 @@ pub(super) struct PortRings {
 }
 
 impl PortRings {
-    pub(super) fn attach(&self, eal: &Eal, unique: u32) -> Result<Port, PortError> {
-        Port::from_rings(eal, &unique.to_string(), &self.rx, &self.tx)
+    pub(super) fn attach(&self, eal: &Eal, unique: &str) -> Result<Port, PortError> {
+        Port::from_rings(eal, unique, &self.rx, &self.tx)
     }
 
     /// Packets that were sent and that nobody has fetched.

@@ -13,8 +13,8 @@ const DEVICE: u32 = 22;
 pub enum MtuControl {
     /// The device: `PortConfig::mtu` at start, `StartedPort::set_mtu` later.
     Device,
-    /// The kernel interface of this name; the driver would refuse more than 1500.
-    Interface(String),
+    /// The kernel interfaces of these names, several for a bond; the driver would refuse more than 1500.
+    Interfaces(Vec<String>),
     /// Nobody: any frame that fits the port's buffers passes.
     Nobody,
 }
@@ -109,6 +109,33 @@ impl Traits {
         self
     }
 
+    /// What holds for a bond of two: as many queues as both have, and what either needs.
+    pub(super) fn bonded_with(self, other: Self) -> Self {
+        let mtu = match (self.mtu, other.mtu) {
+            (MtuControl::Interfaces(some), MtuControl::Interfaces(more)) => {
+                MtuControl::Interfaces([some, more].concat())
+            }
+            (mtu, _) => mtu,
+        };
+        Self {
+            partial_checksums: self.partial_checksums || other.partial_checksums,
+            super_frames: self.super_frames && other.super_frames,
+            min_rx_queues: self.min_rx_queues.max(other.min_rx_queues),
+            max_rx_queues: self.max_rx_queues.min(other.max_rx_queues),
+            min_tx_queues: self.min_tx_queues.max(other.min_tx_queues),
+            max_tx_queues: self.max_tx_queues.min(other.max_tx_queues),
+            equal_queues: self.equal_queues || other.equal_queues,
+            rx_desc: self.rx_desc.max(other.rx_desc),
+            tx_desc: self.tx_desc.max(other.tx_desc),
+            mtu,
+            max_running_mtu: self.max_running_mtu.min(other.max_running_mtu),
+            tells_link: self.tells_link && other.tells_link,
+            is_nic: self.is_nic && other.is_nic,
+            min_segment: self.min_segment.max(other.min_segment),
+            kept_buffers: self.kept_buffers + other.kept_buffers,
+        }
+    }
+
     /// True when the MTU can be set at all.
     pub fn mtu_settable(&self) -> bool {
         self.mtu != MtuControl::Nobody
@@ -140,7 +167,10 @@ impl Traits {
             MtuControl::Nobody => None,
             _ if self.super_frames => Some(SUPER_FRAME),
             MtuControl::Device => port.mtu().ok().map(|mtu| u32::from(mtu) + DEVICE),
-            MtuControl::Interface(iface) => preflight::interface_mtu(iface).ok().map(|mtu| mtu + KERNEL),
+            MtuControl::Interfaces(ifaces) => {
+                let mtus = ifaces.iter().filter_map(|iface| preflight::interface_mtu(iface).ok());
+                mtus.min().map(|mtu| mtu + KERNEL)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ pub(super) fn plan(spec: &VethPort, opening: &mut Opening<'_>) -> Result<DeviceP
     if driver != "veth" {
         return Err(OpenError::NoVeth { iface: spec.iface.clone(), driver });
     }
-    let mtu = MtuControl::Interface(spec.iface.clone());
+    let mtu = MtuControl::Interfaces(vec![spec.iface.clone()]);
     let traits = Traits { mtu, ..Traits::without_ethdev(spec.queues) };
     Ok(DevicePlan::new(DeviceSpec::Interface(spec.iface.clone()), traits))
 }

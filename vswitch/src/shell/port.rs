@@ -1,7 +1,7 @@
 //! Commands about ports and forwarding: testpmd's grammar.
 
-use pmd::RssLevel;
-use serde_json::json;
+use pmd::{BondMember, LacpState, RssLevel};
+use serde_json::{Value, json};
 
 use super::{Entry, Shell};
 use crate::config::{Name, PortConfig, PortSpec};
@@ -157,6 +157,12 @@ pub(super) fn spec_of(text: &str) -> Result<PortSpec, CommandError> {
             let shown: String = word.chars().take(40).collect();
             return Err(CommandError::new(format!("{shown:?} is not key=value, as in iface=tap0")));
         };
+        let list = value.starts_with('[').then(|| format!("list = {value}").parse::<toml::Table>());
+        if let Some(list) = list {
+            let read = list.map_err(|error| CommandError::new(format!("{key}: {}", error.message())))?;
+            table.extend(read.into_iter().map(|(_, list)| (key.to_owned(), list)));
+            continue;
+        }
         let value = match (value.parse::<i64>(), value.parse::<bool>()) {
             (Ok(number), _) => toml::Value::Integer(number),
             (_, Ok(truth)) => toml::Value::Boolean(truth),
@@ -226,10 +232,15 @@ fn info(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
             .row(["rss in use".to_string(), rss.hash().to_string()])
             .row(["rx offloads".to_string(), info.rx_offloads.names().join(" ")])
             .row(["tx offloads".to_string(), info.tx_offloads.names().join(" ")]);
+        let members = port.port.members();
+        for member in &members {
+            table.row([format!("member {}", member.name), member_words(member)]);
+        }
         text.push_str(&table.to_string());
         text.push('\n');
         rows.push(json!({
             "id": index, "name": port.name, "kind": port.wanted.spec.kind(), "device": info.name,
+            "members": members.iter().map(member_json).collect::<Vec<_>>(),
             "driver": info.driver, "mac": port.mac().to_string(), "mtu": mtu,
             "max-rx-queues": info.max_rx_queues, "max-tx-queues": info.max_tx_queues, "numa": info.numa,
             "rss-types": info.rss.types.names(), "rss-levels": levels,
@@ -241,6 +252,25 @@ fn info(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         }));
     }
     Ok(Output::new(text, json!(rows)))
+}
+
+/// A member of a bond in words: its link, and what both ends say by LACP.
+fn member_words(member: &BondMember) -> String {
+    let link = if member.up { "link up" } else { "link down" };
+    match member.lacp {
+        None => link.to_owned(),
+        Some([actor, partner]) => {
+            format!("{link}; LACP here: {}; there: {}", actor.names().join(" "), partner.names().join(" "))
+        }
+    }
+}
+
+fn member_json(member: &BondMember) -> Value {
+    let states = member.lacp.map(|states| states.map(LacpState::names));
+    json!({
+        "device": member.name, "up": member.up,
+        "lacp": states.map(|[actor, partner]| json!({ "actor": actor, "partner": partner })),
+    })
 }
 
 fn stats(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {

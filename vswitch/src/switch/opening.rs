@@ -295,7 +295,7 @@ fn open(order: OpenOrder) -> Result<Ready, PortsError> {
 }
 
 fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
-    let OpenedPort { port, traits, cleanup, presence, access } = opened;
+    let OpenedPort { port, traits, mut cleanup, presence, access } = opened;
     let proxy = match proxy(&port, &order) {
         Ok(proxy) => proxy,
         Err(error) => {
@@ -323,8 +323,10 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
     let traits = traits.started(config.mtu, mempool.segment_room());
     match port.start(&config, &mempool) {
         Ok((port, rx, tx)) => {
+            let refitted = port::refit_mtu(&traits, &mut cleanup, wanted.mtu);
             // The driver makes the socket when it starts.
-            if let Some(Err(source)) = access.map(|access| access.apply()) {
+            let accessible = access.map_or(Ok(()), |access| access.apply());
+            if let Err(source) = refitted.and(accessible) {
                 match port.stop(rx, tx) {
                     Ok(stopped) => discard(&name, stopped, cleanup),
                     Err((.., error)) => tracing::warn!(port = name, %error, "the port did not stop"),

@@ -83,7 +83,7 @@ impl PortChanges {
         let added: BTreeMap<String, WantedPort> =
             want.iter().filter(differs).map(|(name, spec)| (name.clone(), spec.clone())).collect();
         // DPDK's ports may not be enough for both at once.
-        let ethdevs = have.values().chain(added.values()).filter(|port| port.spec.is_ethdev()).count();
+        let ethdevs: usize = have.values().chain(added.values()).map(|port| port.spec.ethdevs()).sum();
         let crowded = ethdevs > pmd::port::limit() || have.len() + added.len() > MAX_PORTS;
         // What changes its device, or leaves it to a port of another name, must go before that can come.
         let makes_room = |name: &String, old: &WantedPort| match want.get(name) {

@@ -2,6 +2,7 @@
 
 use crate::config::*;
 
+mod bonds;
 mod routing;
 
 /// A small valid config to spoil; the spoilt line is the last.

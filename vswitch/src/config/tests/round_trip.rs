@@ -216,6 +216,13 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
         9 => PortSpec::Ring(RingPort { name: flag.then(|| format!("r{n}")), peer: None }),
         11 => PortSpec::Veth(VethPort { iface: format!("v{n}"), queues }),
         10 => PortSpec::Null(NullPort { size: 64 + n % 1000, copy: flag }),
+        12 => PortSpec::Bond(BondPort {
+            mode: BondMode::Lacp,
+            hash: if flag { BondHash::Layer2 } else { BondHash::Layer34 },
+            members: ["a", "b"]
+                .map(|end| PortSpec::AfPacket(AfPacketPort { iface: format!("m{n}{end}"), queues }))
+                .into(),
+        }),
         _ => PortSpec::Raw(RawPort { vdev: format!("net_ring{n},a=1"), trusted_peer: flag }),
     }
 }

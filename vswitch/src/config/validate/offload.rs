@@ -88,14 +88,20 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         VnicPort::Own(port) => Some((format!("vnic[{at}]"), port, vnic.offload)),
         VnicPort::Trunk(_) => None,
     });
-    let before_veth = uplinks.chain(vnics).filter(|(_, port, offload)| {
-        matches!(port, PortSpec::Veth(_)) && *offload == Some(OffloadDevice::Simulated)
-    });
-    for path in before_veth.map(|(path, ..)| path).collect::<Vec<_>>() {
-        let text = format!(
-            "{path}: offload = \"simulated\" stands for an e-switch, which sees frames as they are on the wire, and a kernel hands a \
+    let ports: Vec<_> =
+        uplinks.chain(vnics).map(|(path, port, offload)| (path, port.clone(), offload)).collect();
+    for (path, port, offload) in ports {
+        let text = match (port, offload) {
+            (PortSpec::Veth(_), Some(OffloadDevice::Simulated)) => format!(
+                "{path}: offload = \"simulated\" stands for an e-switch, which sees frames as they are on the wire, and a kernel hands a \
              port of kind veth super-frames and unfinished checksums; use a port of kind tap or af-packet, or leave offload out"
-        );
+            ),
+            (PortSpec::Bond(_), Some(OffloadDevice::RteFlow)) => format!(
+                "{path}: offload = \"rte-flow\" is not for a port of kind bond: DPDK's bonding driver takes no rules of an e-switch; make \
+                 each of its members an uplink of its own, which may share one VTEP address, or leave offload out"
+            ),
+            _ => continue,
+        };
         checker.fail(format!("{path}.offload"), text);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::MAX_PORTS;
 use super::super::error::quote;
 use super::super::network::VnicPort;
-use super::super::port_spec::{MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort};
+use super::super::port_spec::{BondMode, BondPort, MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort};
 use super::super::secret::hide;
 use super::Checker;
 
@@ -85,11 +85,15 @@ fn number(checker: &mut Checker<'_>, specs: &[(String, String, &PortSpec)]) {
         checker.fail(format!("{path}.port"), message);
     }
     sockets(checker, specs);
-    let specs: Vec<_> = specs.iter().filter(|(.., spec)| spec.is_ethdev()).collect();
-    let (all, limit) = (specs.len(), pmd::port::limit());
-    if let Some((path, who, _)) = specs.get(limit) {
+    let all: usize = specs.iter().map(|(.., spec)| spec.ethdevs()).sum();
+    let (limit, mut so_far) = (pmd::port::limit(), 0);
+    let beyond = specs.iter().find(|(.., spec)| {
+        so_far += spec.ethdevs();
+        so_far > limit
+    });
+    if let Some((path, who, _)) = beyond {
         let message = format!(
-            "{who}: the config has {all} ports that are devices of DPDK, which was built for {limit} \
+            "{who}: the config's ports take {all} devices of DPDK, which was built for {limit} \
              (RTE_MAX_ETHPORTS): put containers on ports of kind \"veth\" or \"tap\" and virtual machines on \"vhost-user\", which are no \
              such devices, others on a trunk port, by VLAN"
         );
@@ -179,6 +183,7 @@ fn problems(spec: &PortSpec, rings: &HashSet<&str>) -> Vec<(&'static str, String
                 found.check("size", Err(format!("{} bytes is not a frame; write 14 to 9728", null.size)));
             }
         }
+        PortSpec::Bond(bond) => bond_problems(bond, rings, &mut found),
         PortSpec::Raw(raw) => found.check("vdev", check_vdev(&raw.vdev)),
     }
     found.0
@@ -236,6 +241,50 @@ fn pcap_problems(pcap: &PcapPort, found: &mut PortProblems) {
     }
 }
 
+/// Most members of a bond.
+const MOST_MEMBERS: usize = 8;
+
+fn bond_problems(bond: &BondPort, rings: &HashSet<&str>, found: &mut PortProblems) {
+    if !(1..=MOST_MEMBERS).contains(&bond.members.len()) {
+        let problem = format!("are {}; a bond has 1 to {MOST_MEMBERS}", bond.members.len());
+        found.check("members", Err(problem));
+    }
+    for member in &bond.members {
+        if !matches!(member, PortSpec::Pci(_) | PortSpec::AfPacket(_)) {
+            let problem = format!(
+                "have one of kind \"{}\"; a bond is made of NICs, of kind \"pci\", or of kernel interfaces, of kind \"af-packet\"",
+                member.kind()
+            );
+            found.check("members", Err(problem));
+            continue;
+        }
+        for (_, problem) in problems(member, rings) {
+            found.check("members", Err(format!("have one whose {problem}")));
+        }
+    }
+    let devices: Vec<String> = bond.members.iter().flat_map(resources).collect();
+    if let Some(twice) = (1..devices.len()).find(|&at| devices[..at].contains(&devices[at])) {
+        found.check("members", Err(format!("have {} twice", devices[twice])));
+    }
+    let is_of_interfaces = bond.members.iter().any(|member| matches!(member, PortSpec::AfPacket(_)));
+    if is_of_interfaces && bond.mode != BondMode::Lacp {
+        let problem = "needs members of kind \"pci\": DPDK's packet sockets do not tell that a link is gone; take mode = \"802.3ad\", or \
+                       two uplinks that share a VTEP address";
+        found.check("mode", Err(problem.into()));
+    }
+    if bond.members.windows(2).any(|pair| pair[0].kind() != pair[1].kind()) {
+        found
+            .check("members", Err("are of different kinds; they take turns, so take all of one kind".into()));
+    }
+    let queues = |member: &PortSpec| match member {
+        PortSpec::AfPacket(packet) => packet.queues,
+        _ => 1,
+    };
+    if bond.members.windows(2).any(|pair| queues(&pair[0]) != queues(&pair[1])) {
+        found.check("members", Err("have different numbers of queues; give all of them the same".into()));
+    }
+}
+
 fn ring_problems(ring: &RingPort, rings: &HashSet<&str>, found: &mut PortProblems) {
     for (key, name) in [("name", &ring.name), ("peer", &ring.peer)] {
         found.check(key, name.as_deref().map_or(Ok(()), check_value));
@@ -279,6 +328,7 @@ fn resources(spec: &PortSpec) -> HashSet<String> {
             ifaces.map(|name| iface(name)).chain(file).collect()
         }
         PortSpec::Ring(ring) => ring.name.iter().map(|name| format!("ring {name}")).collect(),
+        PortSpec::Bond(bond) => bond.members.iter().flat_map(resources).collect(),
         PortSpec::Null(_) => Vec::new(),
         PortSpec::Raw(raw) => {
             vec![format!("virtual device {}", raw.vdev.split(',').next().unwrap_or_default())]

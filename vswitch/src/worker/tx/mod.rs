@@ -46,6 +46,8 @@ pub const MAX_WAITING: usize = BUFFERS + HAND_OFFS;
 pub const WORKER_ROOM: usize = 4096;
 /// After so many packets for full rings it is counted again what is in them, and after so long.
 const RECOUNT: u32 = 64;
+/// Between two calls of a driver that wants to be called: the bonding driver does, every 100 ms at least.
+const TEND_NS: u64 = 20_000_000;
 /// See [`RECOUNT`].
 const RECOUNT_NS: u64 = 50_000;
 
@@ -66,6 +68,9 @@ pub struct TxPaths {
     dirty: PortSet,
     /// Ports that other workers hand packets over for.
     with_rings: PortSet,
+    /// Ports whose drivers want to be called although there is nothing to send, and when they are next.
+    tended: PortSet,
+    tend_due_ns: u64,
     /// Packets in buffers and rings, less those taken out of other workers' rings; published once a burst.
     queued: u64,
     /// Buffers in front of own queues.
@@ -86,6 +91,8 @@ impl TxPaths {
             paths: Vec::new(),
             dirty: PortSet::default(),
             with_rings: PortSet::default(),
+            tended: PortSet::default(),
+            tend_due_ns: u64::MAX,
             queued: 0,
             waiting: 0,
             handed: 0,
@@ -100,11 +107,31 @@ impl TxPaths {
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Now) {
         self.now_ns = now.ns;
+        if now.ns >= self.tend_due_ns {
+            self.tend();
+        }
+    }
+
+    /// Calls the drivers that want to be called.
+    #[cold]
+    fn tend(&mut self) {
+        let mut from = 0;
+        while let Some(port) = self.tended.first_from(from) {
+            if let Some(TxPath::Own(own) | TxPath::Diverted(own, _)) = self.paths.get_mut(usize::from(port)) {
+                own.queue.tend();
+            }
+            from = port + 1;
+        }
+        self.tend_due_ns = if self.tended.is_empty() { u64::MAX } else { self.now_ns + TEND_NS };
     }
 
     pub(super) fn own(&mut self, port: PortIndex, own: OwnQueue) {
         if !own.rings.is_empty() {
             self.with_rings.insert(port);
+        }
+        if own.queue.wants_calls() {
+            self.tended.insert(port);
+            self.tend_due_ns = self.now_ns;
         }
         *self.path_mut(port) = TxPath::Own(Own::new(own));
     }
@@ -156,6 +183,7 @@ impl TxPaths {
         self.stats.pipeline.queued.set(self.queued);
         self.dirty.remove(port);
         self.with_rings.remove(port);
+        self.tended.remove(port);
         match std::mem::replace(self.path_mut(port), TxPath::None) {
             TxPath::Own(own) | TxPath::Diverted(own, _) => Some(own.queue),
             TxPath::HandOff(_) | TxPath::None => None,
