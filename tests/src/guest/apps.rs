@@ -188,19 +188,24 @@ pub fn start_rshd(guest: &Guest) -> Job {
     job
 }
 
-/// Runs a script of an application; fails the test unless it ends well, and returns what it wrote.
+/// Runs a script of an application; fails the test unless it ends well and in time, and returns what it wrote.
 #[track_caller]
 pub fn run(guest: &Guest, script: &str) -> String {
-    let ended = guest.try_run(script, LIMIT);
-    assert!(
-        ended.ok(),
-        "in guest {} ({}):\n{script}\nwrote:\n{}\nkernel:\n{}",
-        guest.name(),
-        ended.status,
-        ended.output,
-        guest.try_run("dmesg | tail -n 30", super::SCRIPT).output
-    );
-    ended.output
+    let job = guest.start(script);
+    let ended = guest.ended(&job, LIMIT);
+    if let Some(ended) = &ended
+        && ended.ok()
+    {
+        return ended.output.clone();
+    }
+    let kernel = guest
+        .try_run("dmesg | tail -n 30; rdma resource show qp; ip -s link show eth0", super::SCRIPT)
+        .output;
+    let (status, wrote) = match ended {
+        Some(ended) => (format!("ended with {}", ended.status), ended.output),
+        None => (format!("did not end in {LIMIT:?}"), guest.stop(job).output),
+    };
+    panic!("in guest {}:\n{script}\n{status}, wrote:\n{wrote}\nkernel:\n{kernel}", guest.name());
 }
 
 /// Runs a tool to its end; fails the test unless both sides ended well.
