@@ -1,7 +1,7 @@
 """The applications of the larger image: a second archive behind the first, which the kernel unpacks over it.
 
 lab-guest.d/apps/ lists packages, programs, whole trees and modules; programs of our own are beside the lists: NAME.c is
-compiled against the unpacked packages, NAME.sh goes in as the program NAME.
+compiled against the unpacked packages (and linked with MPI where it calls it), NAME.sh goes in as the program NAME.
 """
 import subprocess
 from fnmatch import fnmatch
@@ -59,8 +59,8 @@ def files(root, scratch, find):
 def compiled(source, root, scratch):
     out = scratch / source.stem
     done = subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Wextra", "-I", root / HEADERS, source, "-o", out, "-L", root / LIBRARIES, "-l:libmpi.so.40",
-         "-Wl,--allow-shlib-undefined"], capture_output=True, text=True)
+        ["gcc", "-O1", "-Wall", "-Wextra", "-I", root / HEADERS, source, "-o", out, "-L", root / LIBRARIES,
+         "-Wl,--allow-shlib-undefined,--as-needed", "-l:libmpi.so.40"], capture_output=True, text=True)
     if done.returncode != 0:
         raise Problem(f"{source.name} does not compile:\n{done.stderr}")
     return out

@@ -13,6 +13,7 @@ pub mod apps;
 mod base64;
 pub mod bridged;
 mod channel;
+pub mod datagrams;
 mod image;
 pub mod migration;
 pub mod notify;

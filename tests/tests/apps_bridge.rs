@@ -5,7 +5,7 @@
 use std::time::Instant;
 use tests::guest::bridged::Bridged;
 use tests::guest::rdma::Path;
-use tests::guest::{self, apps, site};
+use tests::guest::{self, apps, datagrams, site};
 
 fn start() -> Bridged {
     let [mut a, mut b, _, _] = site::two_tenants();
@@ -40,4 +40,23 @@ fn apps_bridge_carries_messages() {
     apps::messages(&path(false), &path(true), b.ip(false), |what| {
         eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
     });
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/test --only apps, or --full"]
+fn apps_bridge_carries_datagrams() {
+    if !guest::can_run() {
+        return;
+    }
+    let bridged = start();
+    let [(a, server), (b, client)] = &bridged.guests[..] else { panic!("two guests") };
+    let path = |v6| Path::over(client, server, [a.ip(v6), b.ip(v6)], a.ip(false));
+    let began = Instant::now();
+    datagrams::run(&path(false), &path(true), [b.ip(false), b.ip(true)], |what| {
+        eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
+    });
+    // A group of IPv6 is nothing that Linux joins for RoCEv2.
+    let refused = server.try_run(&format!("mckey -m ff1e::7 -b {} -C 1", a.ip(true)), apps::LIMIT);
+    eprintln!("{refused:?}");
+    assert!(!refused.ok(), "{refused:?}");
 }

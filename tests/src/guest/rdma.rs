@@ -87,6 +87,10 @@ pub(super) enum Listens {
     Tcp(u16),
     /// With the connection manager, on a port of its TCP space (RC) or UDP space (UD).
     Cm(u16),
+    /// By a word of its own.
+    Says(&'static str),
+    /// By a shell command that succeeds in its guest.
+    When(&'static str),
 }
 
 /// What the client must have written.
@@ -259,6 +263,8 @@ pub fn begin<'a>(path: &Path<'a>, tool: &Tool) -> Running<'a> {
     let condition = match tool.listens {
         Listens::Tcp(port) => format!("ss -ltnH | grep -q ':{port} '"),
         Listens::Cm(port) => format!("rdma resource show cm_id | grep LISTEN | grep -q ':{port} '"),
+        Listens::Says(word) => format!("grep -q '{word}' /run/jobs/{}.out", server.id()),
+        Listens::When(command) => command.to_owned(),
     };
     if !path.server.until_or_end(&server, &condition, SERVER) {
         let ended = path.server.finish(server, SERVER);
