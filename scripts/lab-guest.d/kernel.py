@@ -35,11 +35,12 @@ class Tree:
         if len(releases) != 1:
             raise Problem(f"the kernel package holds modules of {releases or 'no kernel'}")
         self.release = releases[0]
+        self.folder = folder / self.release
         self.image = root / "boot" / f"vmlinuz-{self.release}"
         self.modules = {}
-        for path in (folder / self.release).rglob("*.ko*"):
+        for path in self.folder.rglob("*.ko*"):
             self.modules[path.name.split(".ko")[0].replace("-", "_")] = path
-        builtin = folder / self.release / "modules.builtin"
+        builtin = self.folder / "modules.builtin"
         lines = builtin.read_text().split() if builtin.exists() else []
         self.builtin = {line.rsplit("/", 1)[-1].removesuffix(".ko").replace("-", "_") for line in lines}
 

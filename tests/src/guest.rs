@@ -14,6 +14,7 @@ mod base64;
 pub mod bridged;
 mod channel;
 pub mod datagrams;
+pub mod debian;
 mod image;
 pub mod migration;
 pub mod notify;
@@ -22,7 +23,7 @@ pub mod site;
 pub mod wire;
 
 pub use channel::Ended;
-pub use image::{Image, can_run, image, image_of_apps, image_with, switch_parts};
+pub use image::{Image, can_run, image, image_of_apps, image_of_debian, image_with, switch_parts};
 pub use site::{Site, Vm};
 
 use crate::{Netns, Process, Workdir, binary, process, wait_for};
@@ -146,11 +147,16 @@ impl Guest {
     /// Waits until the guest's agent answers.
     #[track_caller]
     pub fn wait_ready(&self) {
-        let end = Instant::now() + BOOT;
-        let ready = self.channel.borrow_mut().wait_ready(end);
+        self.wait_ready_within(BOOT);
+    }
+
+    /// As `wait_ready`, for a guest whose boot may take so long.
+    #[track_caller]
+    pub fn wait_ready_within(&self, limit: Duration) {
+        let ready = self.channel.borrow_mut().wait_ready(Instant::now() + limit);
         match ready {
             Ok(true) => {}
-            Ok(false) => panic!("guest {} did not boot in {BOOT:?}", self.name),
+            Ok(false) => panic!("guest {} did not boot in {limit:?}", self.name),
             Err(error) => self.gone(&error),
         }
     }
@@ -216,13 +222,16 @@ impl Guest {
     /// Waits until a condition (a shell command) holds in the guest, which asks itself 30 times a second.
     #[track_caller]
     pub fn until(&self, condition: &str, limit: Duration) {
-        let script = format!("until {condition}; do usleep 30000; done");
-        let job = self.start(&script);
-        let ended = self.ended(&job, limit);
-        if ended.is_none() {
-            let wrote = self.stop(job).output;
+        if let Err(wrote) = self.until_or_late(condition, limit) {
             panic!("guest {}: '{condition}' did not come true in {limit:?}:\n{wrote}", self.name);
         }
+    }
+
+    /// As `until`; what the condition wrote when it did not come true in time.
+    #[track_caller]
+    pub fn until_or_late(&self, condition: &str, limit: Duration) -> Result<(), String> {
+        let job = self.start(&format!("until {condition}; do usleep 30000; done"));
+        if self.ended(&job, limit).is_some() { Ok(()) } else { Err(self.stop(job).output) }
     }
 
     /// As `until`, for something that `job` is to bring about: false as soon as the job has ended without doing so.

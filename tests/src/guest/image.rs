@@ -1,6 +1,7 @@
-//! The guest's kernel and initramfs, made by `scripts/lab-guest`, and whether this machine can run guests at all.
+//! A guest's kernel and initramfs, made by `scripts/lab-guest` or `scripts/lab-debian`, and whether this machine can run guests
+//! at all.
 //!
-//! It asks the script, which builds what is not there, and never looks into the image itself.
+//! It asks the scripts, which build what is not there, and never looks into an image itself.
 
 use crate::{Workdir, binary, process};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::process::Output;
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Its Debian package.
 const PACKAGE: &str = "qemu-system-x86";
+/// The script that makes the small guests.
+const SMALL: &str = "lab-guest";
 
 /// A kernel and what it boots into.
 #[derive(Debug, Clone)]
@@ -40,18 +43,24 @@ pub fn can_run() -> bool {
 /// The image, built first when it is not in the cache.
 #[track_caller]
 pub fn image() -> Image {
-    made_by(&[])
+    made_by(SMALL, &[])
 }
 
 /// The larger image, which has the RDMA applications of `scripts/lab-guest.d/apps`, built first when it is not in the cache.
 #[track_caller]
 pub fn image_of_apps() -> Image {
-    made_by(&["--apps"])
+    made_by(SMALL, &["--apps"])
+}
+
+/// A whole Debian machine whose `eth0` a client of Debian brings up ("networkd", "ifupdown"), built first when it is not in the cache.
+#[track_caller]
+pub fn image_of_debian(client: &str) -> Image {
+    made_by("lab-debian", &[client])
 }
 
 #[track_caller]
-fn made_by(args: &[&str]) -> Image {
-    let output = ask(args);
+fn made_by(script: &str, args: &[&str]) -> Image {
+    let output = ask(script, args);
     let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let image = Image { kernel: folder.join("vmlinux"), initrd: folder.join("initrd.cpio") };
     assert!(image.kernel.is_file() && image.initrd.is_file(), "no guest image in {}", folder.display());
@@ -64,7 +73,7 @@ pub fn image_with(programs: &[String], initrd: &Path) -> Image {
     let out = initrd.display().to_string();
     let mut args = vec!["--add", &out];
     args.extend(programs.iter().map(String::as_str));
-    ask(&args);
+    ask(SMALL, &args);
     Image { initrd: initrd.to_path_buf(), ..image() }
 }
 
@@ -88,14 +97,14 @@ pub fn switch_parts(dir: &Workdir, drivers: &[&str]) -> (Vec<String>, Vec<String
     (std::iter::once(stripped).chain(drivers).collect(), inside)
 }
 
-/// Runs the script: seconds when the image is there, minutes when its packages have to be fetched first.
+/// Runs a script: seconds when the image is there, minutes when its packages have to be fetched first.
 #[track_caller]
-fn ask(args: &[&str]) -> Output {
-    let script = binary::workspace().join("scripts").join("lab-guest").display().to_string();
+fn ask(script: &str, args: &[&str]) -> Output {
+    let program = binary::workspace().join("scripts").join(script).display().to_string();
     let command: Vec<&str> =
-        ["timeout", "--kill-after=2", "480", &script].into_iter().chain(args.iter().copied()).collect();
+        ["timeout", "--kill-after=2", "480", &program].into_iter().chain(args.iter().copied()).collect();
     let output = process::bound_to_us(&command).output().expect("setpriv, of util-linux, starts programs");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "scripts/lab-guest failed ({}):\n{errors}", output.status);
+    assert!(output.status.success(), "scripts/{script} failed ({}):\n{errors}", output.status);
     output
 }
