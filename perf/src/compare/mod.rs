@@ -34,7 +34,7 @@ use cases::{Case, Job, Peer};
 use cli::CompareOptions;
 pub use error::CompareError;
 use frames::Frames;
-use peer::{Contender, FrameSink, FrameSource, Switch, SwitchSetup};
+use peer::{Contender, FramePort, Switch, SwitchSetup};
 use plugin::TemplateDevice;
 use report::{CompareRow, Measured, Pair};
 use runner::{Runner, check_kept};
@@ -200,8 +200,8 @@ impl<'a> Bench<'a> {
         &self,
         contender: Contender,
         job: &Job,
-        source: FrameSource,
-        sink: FrameSink,
+        source: FramePort,
+        sink: FramePort,
     ) -> Result<Box<dyn Switch>, CompareError> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
@@ -267,8 +267,8 @@ impl<'a> Bench<'a> {
     /// Plays the frames once and checks what comes out.
     fn check_output(&self, contender: Contender, job: &Job, files: &Files) -> Result<(), CompareError> {
         let out = files.path.with_extension(format!("{contender}.out.pcap"));
-        let source = FrameSource::Once(files.path.clone());
-        let mut switch = self.start(contender, job, source, FrameSink::File(out.clone()))?;
+        let source = FramePort::Replayed { path: files.path.clone(), endless: false };
+        let mut switch = self.start(contender, job, source, FramePort::File(out.clone()))?;
         let wanted = files.frames.input.len() as u64;
         let mut last = (0, std::time::Instant::now());
         loop {
@@ -319,7 +319,8 @@ impl<'a> Bench<'a> {
     }
 
     fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
-        let switch = self.start(contender, job, FrameSource::Endless(files.path.clone()), FrameSink::Drop)?;
+        let source = FramePort::Replayed { path: files.path.clone(), endless: true };
+        let switch = self.start(contender, job, source, FramePort::Drop)?;
         Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
 
@@ -332,9 +333,10 @@ impl<'a> Bench<'a> {
         let programs = Programs::write(&self.scratch, number, job)?;
         let board = |port: usize| self.scratch.path().join(format!("run-{}.board{port}", self.serial.get()));
         let boards = [board(0), board(1)];
-        let [source, sink] =
-            [0, 1].map(|port| TemplateDevice { frames: programs.file(port), board: boards[port].clone() });
-        let switch = self.start(contender, job, FrameSource::Made(source), FrameSink::Swallowed(sink))?;
+        let [source, sink] = [0, 1].map(|port| {
+            FramePort::Template(TemplateDevice { frames: programs.file(port), board: boards[port].clone() })
+        });
+        let switch = self.start(contender, job, source, sink)?;
         Runner::settle(contender, switch, &[self.core], |switch, _| {
             let counter = Counter::open(switch, &boards, job)?;
             for (port, (way, program, _)) in programs.0.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::cases::{Case, Job, Traffic};
 use super::frames::{
     LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
-use super::peer::{Attached, FrameSink, FrameSource, StageTime, Switch, SwitchSetup, mbufs};
+use super::peer::{Attached, FramePort, StageTime, Switch, SwitchSetup, mbufs};
 use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -242,8 +242,8 @@ fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
         },
     );
     let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
-    let source = ("source", source_port(&setup.source) + &offload);
-    let sink = ("sink", sink_port(&setup.sink) + &offload);
+    let source = ("source", port_value(&setup.source, 0) + &offload);
+    let sink = ("sink", port_value(&setup.sink, 1) + &offload);
     let (near, far) = if job.case == Case::Decap { (sink, source) } else { (source, sink) };
     if job.tenants.is_some() {
         config.section(&format!("[[trunk]]\nname = \"{}\"\nport = {}", near.0, near.1));
@@ -263,7 +263,7 @@ fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
         return config.text().to_owned();
     }
     // More than an Ethernet has is for devices of our own.
-    let mtu = if matches!(setup.sink, FrameSink::Attached(_)) { 1500 } else { 1600 };
+    let mtu = if matches!(setup.sink, FramePort::Attached(_)) { 1500 } else { 1600 };
     let vteps: Vec<Station> = tenants().map(Tenant::vtep).collect();
     let own = (UPLINK_MAC, LOCAL_VTEP);
     config.uplink(&UplinkLines { name: far.0, own, far: &vteps, mtu, port: &far.1 });
@@ -313,38 +313,27 @@ pub(crate) fn locations(config: &mut Config, tenant: Tenant, vtep: Station, coun
     }
 }
 
-fn source_port(source: &FrameSource) -> String {
-    match source {
-        FrameSource::Endless(path) => {
-            format!("{{ kind = \"pcap\", rx-pcap = \"{}\", infinite-rx = true }}", path.display())
-        }
-        FrameSource::Once(path) => format!("{{ kind = \"pcap\", rx-pcap = \"{}\" }}", path.display()),
-        FrameSource::Made(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(0)),
-        FrameSource::Attached(port) => attached_port(port),
-    }
-}
-
-fn attached_port(port: &Attached) -> String {
+/// The value of a port of the config; `number` tells devices apart.
+fn port_value(port: &FramePort, number: usize) -> String {
     match port {
-        Attached::Virtual(device) => {
+        FramePort::Replayed { path, endless } => {
+            let endless = if *endless { ", infinite-rx = true" } else { "" };
+            format!("{{ kind = \"pcap\", rx-pcap = \"{}\"{endless} }}", path.display())
+        }
+        FramePort::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
+        // The peers' devices too; kind "null" would also receive.
+        FramePort::Drop | FramePort::Template(_) => {
+            format!("{{ kind = \"raw\", vdev = \"{}\" }}", port.device(number))
+        }
+        FramePort::Attached(Attached::Virtual(device)) => {
             format!("{{ kind = \"raw\", vdev = \"{device}\", trusted-peer = true }}")
         }
-        Attached::Pci(device) => match device.split_once(',') {
+        FramePort::Attached(Attached::Pci(device)) => match device.split_once(',') {
             Some((address, more)) => {
                 format!("{{ kind = \"pci\", address = \"{address}\", devargs = \"{more}\" }}")
             }
             None => format!("{{ kind = \"pci\", address = \"{device}\" }}"),
         },
-    }
-}
-
-fn sink_port(sink: &FrameSink) -> String {
-    match sink {
-        // The same device as the peers' sink; kind "null" would also receive.
-        FrameSink::Drop => "{ kind = \"raw\", vdev = \"net_null_sink,no-rx=1\" }".into(),
-        FrameSink::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
-        FrameSink::Swallowed(device) => format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(1)),
-        FrameSink::Attached(port) => attached_port(port),
     }
 }
 
@@ -370,8 +359,8 @@ mod tests {
         };
         let setup = SwitchSetup {
             job: &job,
-            source: FrameSource::Endless("in.pcap".into()),
-            sink: FrameSink::Drop,
+            source: FramePort::Replayed { path: "in.pcap".into(), endless: true },
+            sink: FramePort::Drop,
             plugin: None,
             core: 1,
             more_cores: &[],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::CompareError;
 use super::cases::{Case, Job, words};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
-use super::peer::{FrameSource, Switch, SwitchSetup};
+use super::peer::{FramePort, Switch, SwitchSetup};
 use crate::host::interrupt;
 use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
 use crate::host::process::{Placement, Process};
@@ -180,8 +180,8 @@ fn settings(setup: &SwitchSetup<'_>) -> Vec<String> {
 
 /// Whether ports are polled only when all is set up: the datapath polls a port before the bridge knows it and drops
 /// what comes, which must not happen to frames that are played once. (An endless port does not survive the change.)
-fn polls_late(source: &FrameSource) -> bool {
-    matches!(source, FrameSource::Once(_))
+fn polls_late(source: &FramePort) -> bool {
+    matches!(source, FramePort::Replayed { endless: false, .. })
 }
 
 fn flows(job: &Job) -> usize {

@@ -12,17 +12,6 @@ use super::{CompareError, ours, ovs, testpmd};
 use crate::host::cores::Cores;
 use crate::host::process::Process;
 
-/// Where the frames come from.
-#[derive(Debug, Clone)]
-pub enum FrameSource {
-    /// A pcap file over and over, copied from memory.
-    Endless(PathBuf),
-    Once(PathBuf),
-    Made(TemplateDevice),
-    /// A port with somebody else at its other end.
-    Attached(Attached),
-}
-
 /// A port of a device under test, by its name in DPDK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attached {
@@ -40,42 +29,44 @@ impl Attached {
     }
 }
 
-impl FrameSource {
-    /// Name, with a number that no other port has, and arguments of the device that gives them.
-    pub(crate) fn device(&self, number: usize) -> String {
-        match self {
-            Self::Endless(path) => format!("net_pcap{number},rx_pcap={},infinite_rx=1", path.display()),
-            Self::Once(path) => format!("net_pcap{number},rx_pcap={}", path.display()),
-            Self::Made(device) => device.text(number),
-            Self::Attached(port) => port.text().to_owned(),
-        }
-    }
-
-    /// Whether they are replayed from a file.
-    pub(crate) fn is_replayed(&self) -> bool {
-        matches!(self, Self::Endless(_) | Self::Once(_))
-    }
-}
-
+/// What is at a port of a switch.
 #[derive(Debug, Clone)]
-pub enum FrameSink {
+pub enum FramePort {
+    /// Frames of a pcap file, once or over and over, copied from memory.
+    Replayed { path: PathBuf, endless: bool },
+    /// Nothing: it drops, and receives nothing.
     Drop,
+    /// A pcap file into which it writes.
     File(PathBuf),
-    /// Swallowed by a template device, which also makes frames where both ways are measured.
-    Swallowed(TemplateDevice),
-    /// A port with somebody else at its other end, who may also send.
+    /// A template device, which makes frames where it has any, and swallows what it is sent.
+    Template(TemplateDevice),
+    /// Somebody else at its other end.
     Attached(Attached),
 }
 
-impl FrameSink {
-    /// Name and arguments of the device. The first two receive nothing.
+impl FramePort {
+    /// Name, with a number that no other port has, and arguments of the device.
     pub(crate) fn device(&self, number: usize) -> String {
         match self {
+            Self::Replayed { path, endless } => {
+                let endless = if *endless { ",infinite_rx=1" } else { "" };
+                format!("net_pcap{number},rx_pcap={}{endless}", path.display())
+            }
             Self::Drop => format!("net_null{number},no-rx=1"),
             Self::File(path) => format!("net_pcap{number},tx_pcap={}", path.display()),
-            Self::Swallowed(device) => device.text(number),
+            Self::Template(device) => device.text(number),
             Self::Attached(port) => port.text().to_owned(),
         }
+    }
+
+    /// The device's address and arguments where it is on the PCI bus.
+    pub(crate) fn pci(&self) -> Option<&str> {
+        if let Self::Attached(Attached::Pci(device)) = self { Some(device) } else { None }
+    }
+
+    /// Whether its frames are replayed from a file.
+    pub(crate) fn is_replayed(&self) -> bool {
+        matches!(self, Self::Replayed { .. })
     }
 }
 
@@ -83,8 +74,10 @@ impl FrameSink {
 #[derive(Debug)]
 pub struct SwitchSetup<'a> {
     pub job: &'a Job,
-    pub source: FrameSource,
-    pub sink: FrameSink,
+    /// Where the frames come in.
+    pub source: FramePort,
+    /// Where they leave; they may also come in here.
+    pub sink: FramePort,
     pub plugin: Option<PathBuf>,
     pub core: usize,
     pub more_cores: &'a [usize],
@@ -110,18 +103,8 @@ impl SwitchSetup<'_> {
 
     /// EAL's words about the PCI bus: its ports' devices and no others.
     pub(crate) fn bus_words(&self) -> Vec<String> {
-        let attached = [
-            match &self.source {
-                FrameSource::Attached(Attached::Pci(device)) => Some(device),
-                _ => None,
-            },
-            match &self.sink {
-                FrameSink::Attached(Attached::Pci(device)) => Some(device),
-                _ => None,
-            },
-        ];
-        let allowed = attached.into_iter().flatten().flat_map(|device| ["-a".to_owned(), device.clone()]);
-        let allowed: Vec<String> = allowed.collect();
+        let ports = [&self.source, &self.sink].into_iter().filter_map(FramePort::pci);
+        let allowed: Vec<String> = ports.flat_map(|device| ["-a", device].map(str::to_owned)).collect();
         if allowed.is_empty() { vec!["--no-pci".into()] } else { allowed }
     }
 }

@@ -1,7 +1,7 @@
 //! `dpdk-testpmd` in io mode: the floor, what source, sink and burst handling cost by themselves.
 
 use super::CompareError;
-use super::peer::{Attached, FrameSink, FrameSource, Switch, SwitchSetup, mbufs};
+use super::peer::{Switch, SwitchSetup, mbufs};
 use crate::host::process::Process;
 use crate::host::testpmd::{LIMIT, Testpmd, TestpmdSpec};
 
@@ -16,11 +16,10 @@ pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd, CompareError> {
     if let Some(plugin) = &setup.plugin {
         eal.extend(["-d".into(), plugin.display().to_string()]);
     }
-    if !matches!(setup.source, FrameSource::Attached(Attached::Pci(_))) {
-        eal.extend(["--vdev".into(), source]);
-    }
-    if !matches!(setup.sink, FrameSink::Attached(Attached::Pci(_))) {
-        eal.extend(["--vdev".into(), sink]);
+    for (port, device) in [(&setup.source, source), (&setup.sink, sink)] {
+        if port.pci().is_none() {
+            eal.extend(["--vdev".into(), device]);
+        }
     }
     let cores = setup.cores();
     let mbufs = mbufs(setup.job, setup.source.is_replayed());

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::compare::cases::{Case, Job, Peer, Traffic};
 use crate::compare::ovs::ExactMatchCache;
-use crate::compare::peer::{self, Attached, Contender, FrameSink, FrameSource, Switch, SwitchSetup};
+use crate::compare::peer::{self, Attached, Contender, FramePort, Switch, SwitchSetup};
 use crate::compare::{self, CompareError};
 use crate::generator::outcome::rate_text;
 use crate::generator::rfc2544::Findings;
@@ -182,8 +182,8 @@ impl<'a> LabBench<'a> {
         let (source, sink) = if measurement.job.case == Case::Decap { (far, near) } else { (near, far) };
         let setup = SwitchSetup {
             job: &measurement.job,
-            source: FrameSource::Attached(source),
-            sink: FrameSink::Attached(sink),
+            source: FramePort::Attached(source),
+            sink: FramePort::Attached(sink),
             plugin: None,
             core: device.cores.get_ref()[0],
             more_cores: &device.cores.get_ref()[1..measurement.workers()],
