@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::compare::cases::{FlowCount, Job, Traffic, Work};
+use crate::compare::cases::{Case, FlowCount, Job, Traffic};
 use crate::compare::frames::INNER_BYTES;
 use crate::live::LiveError;
 
@@ -54,8 +54,8 @@ pub struct Carried {
     /// Length of the inner Ethernet frame, with its 4-byte frame check sequence (so 64 means 60 bytes in memory).
     #[arg(long, default_value_t = 64, value_parser = within::<usize>(*INNER_BYTES.start(), *INNER_BYTES.end()))]
     inner_bytes: usize,
-    /// What the inner frames carry: tcp, rocev2 (or roce; a flow is a queue pair), mixed, udp, udp-few.
-    #[arg(long, default_value = "tcp")]
+    /// What the inner frames carry.
+    #[arg(long, value_enum, default_value = "tcp")]
     traffic: Traffic,
     /// Give this switch rates for the link, the VPC, the vNIC and its classes, so high that each packet pays and none
     /// waits.
@@ -68,10 +68,14 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// A job for each case and number of flows.
-    pub fn jobs(&self, works: impl IntoIterator<Item = Work>, flows: &[FlowCount]) -> Vec<Job> {
+    /// A job for each case, with its tenants, and number of flows.
+    pub fn jobs(
+        &self,
+        works: impl IntoIterator<Item = (Case, Option<u32>)>,
+        flows: &[FlowCount],
+    ) -> Vec<Job> {
         let Self { inner_bytes, traffic, qos, groups } = *self;
-        let job = |Work { case, tenants }, flows: &FlowCount| Job {
+        let job = |(case, tenants), flows: &FlowCount| Job {
             case,
             tenants,
             flows: flows.clone(),
@@ -131,6 +135,11 @@ where
         Ok(value) if value >= first && value <= last => Ok(value),
         _ => Err(format!("{word} is not in {first} to {last}")),
     }
+}
+
+/// The word of a choice on the command line, which is its word in reports, too.
+pub fn word(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Writes a value as JSON.

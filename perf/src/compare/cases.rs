@@ -5,55 +5,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A name on the command line that means nothing here.
-#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-#[error("unknown {kind} `{given}`: {expected}")]
-pub struct UnknownName {
-    kind: &'static str,
-    given: String,
-    expected: &'static str,
-}
+use clap::ValueEnum;
+use serde::Deserialize;
 
-impl UnknownName {
-    /// `given` is no `kind`; what is expected instead.
-    pub(crate) fn new(kind: &'static str, given: &str, expected: &'static str) -> Self {
-        Self { kind, given: given.chars().take(40).collect(), expected }
-    }
-}
+use crate::options::word;
 
-/// Gives each variant of a choice its word on the command line and in reports; behind a bar another that is read too.
-macro_rules! words {
-    ($name:ty, $kind:literal, $expected:expr, { $($variant:ident = $word:literal $(| $other:literal)?),+ }) => {
-        impl std::fmt::Display for $name {
-            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.pad(match self { $(Self::$variant => $word),+ })
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = $crate::compare::cases::UnknownName;
-
-            fn from_str(given: &str) -> Result<Self, Self::Err> {
-                match given {
-                    $($word $(| $other)? => Ok(Self::$variant),)+
-                    _ => Err($crate::compare::cases::UnknownName::new($kind, given, $expected)),
-                }
-            }
-        }
-    };
-}
-pub(crate) use words;
-
-words!(Case, "case", Work::EXPECTED, { L2 = "l2", Encap = "encap", Decap = "decap", Both = "both" });
-words!(Traffic, "traffic", "tcp, rocev2 (or roce), mixed, udp or udp-few", {
-    Tcp = "tcp", Rocev2 = "rocev2" | "roce", Mixed = "mixed", Udp = "udp", UdpFew = "udp-few"
-});
-words!(Peer, "peer", Self::EXPECTED, {
-    Testpmd = "testpmd", OvsExact = "ovs-exact", OvsWildcard = "ovs-wildcard", Udp = "udp", UdpFew = "udp-few",
-    NoQos = "no-qos", NoGroups = "no-groups", OneTenant = "one-tenant", Short = "short", Before = "before"
-});
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Case {
     /// From one local port to another, frames unchanged.
     L2,
@@ -77,48 +35,56 @@ impl Case {
 }
 
 /// A case, and whose packets they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
-    pub case: Case,
-    /// So many tenants, each a VLAN of one trunk port, with a VNI and a VTEP of its own; `None` is one with a port.
-    pub tenants: Option<u32>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Work {
+    L2,
+    Encap,
+    Decap,
+    /// Encap and decap at the same time.
+    Both,
+    /// Encap for 64 tenants on one port.
+    Trunk64,
+    /// Decap for 64 tenants on one port.
+    Trunk64Decap,
 }
 
 /// Tenants of a trunk.
 pub const TENANTS: u32 = 64;
 
 impl Work {
-    const EXPECTED: &str = "l2, encap, decap, both, trunk64 or trunk64-decap";
-}
-
-impl FromStr for Work {
-    type Err = UnknownName;
-
-    fn from_str(given: &str) -> Result<Self, UnknownName> {
-        match given {
-            "trunk64" => Ok(Self { case: Case::Encap, tenants: Some(TENANTS) }),
-            "trunk64-decap" => Ok(Self { case: Case::Decap, tenants: Some(TENANTS) }),
-            _ => Ok(Self { case: given.parse()?, tenants: None }),
+    /// The case, and so many tenants, each a VLAN of one trunk port with a VNI and a VTEP of its own; `None` is one with a port.
+    pub fn parts(self) -> (Case, Option<u32>) {
+        match self {
+            Self::L2 => (Case::L2, None),
+            Self::Encap => (Case::Encap, None),
+            Self::Decap => (Case::Decap, None),
+            Self::Both => (Case::Both, None),
+            Self::Trunk64 => (Case::Encap, Some(TENANTS)),
+            Self::Trunk64Decap => (Case::Decap, Some(TENANTS)),
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Traffic {
     /// TCP segments; a flow is a 5-tuple.
     Tcp,
     /// RoCEv2 requests of reliable connections; a flow is a queue pair.
+    #[value(alias = "roce")]
+    #[serde(alias = "roce")]
     Rocev2,
     /// Every other flow TCP, every other RoCEv2.
     Mixed,
-    /// The frames of [`Rocev2`](Self::Rocev2) on another UDP port: to the switch, flows like any other.
+    /// The frames of RoCEv2 on another UDP port: to the switch, flows like any other.
     Udp,
     /// The same with one UDP source port, so that as few entries of the flow table are used as by RoCEv2.
     UdpFew,
 }
 
 /// A number of flows, with the words it was given in ("1k").
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct FlowCount {
     pub given: String,
     pub count: usize,
@@ -136,40 +102,39 @@ pub const MOST_REPLAYED: usize = 200_000;
 const MOST_FLOWS: usize = 1_000_000;
 
 impl FromStr for FlowCount {
-    type Err = UnknownName;
+    type Err = String;
 
-    fn from_str(given: &str) -> Result<Self, UnknownName> {
-        let (digits, unit) = if let Some(digits) = given.strip_suffix(['k', 'K']) {
-            (digits, 1000)
-        } else if let Some(digits) = given.strip_suffix('M') {
-            (digits, 1_000_000)
-        } else {
-            (given, 1)
+    fn from_str(given: &str) -> Result<Self, String> {
+        let (digits, unit) = match given.strip_suffix(['k', 'K']) {
+            Some(digits) => (digits, 1000),
+            None => given.strip_suffix('M').map_or((given, 1), |digits| (digits, 1_000_000)),
         };
-        digits
-            .parse::<usize>()
-            .ok()
-            .and_then(|number| number.checked_mul(unit))
-            .filter(|count| (1..=MOST_FLOWS).contains(count))
-            .map(|count| Self { given: given.into(), count })
-            .ok_or(UnknownName::new(
-                "number of flows",
-                given,
-                "1 to 1M, with k for thousands, as in 1, 1k, 100k, 1M",
-            ))
+        let count = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+        let count = count.filter(|count| (1..=MOST_FLOWS).contains(count));
+        let wrong =
+            || format!("`{given}` is not in 1 to 1M flows, with k for thousands, as in 1, 1k, 100k, 1M");
+        count.map(|count| Self { given: given.into(), count }).ok_or_else(wrong)
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl TryFrom<String> for FlowCount {
+    type Error = String;
+
+    fn try_from(given: String) -> Result<Self, String> {
+        given.parse()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
     /// `dpdk-testpmd` in io mode: moves packets and looks at nothing; the floor of every case.
     Testpmd,
     /// OVS-DPDK with one megaflow per 5-tuple.
     OvsExact,
     OvsWildcard,
-    /// This switch again, with [`Traffic::Udp`]: what queue pairs cost over flows.
+    /// This switch again, with the frames of RoCEv2 as UDP: what queue pairs cost over flows.
     Udp,
-    /// This switch again, with [`Traffic::UdpFew`]: what the table of queue pairs costs by itself.
+    /// The same with one UDP source port: what the table of queue pairs costs by itself.
     UdpFew,
     /// This switch again, without rates: what the token buckets cost.
     NoQos,
@@ -222,17 +187,32 @@ impl Peer {
         }
     }
 
-    const EXPECTED: &str = "testpmd, ovs (both kinds), ovs-exact, ovs-wildcard, or this switch itself: with other frames \
-                            (udp or udp-few), without rates (no-qos), without security groups (no-groups), with one \
-                            tenant on the trunk (one-tenant), with \
-                            frames of 64 bytes (short) or of another build (before)";
-
     /// The peers behind a word of `--peers`; `ovs` stands for both kinds of megaflows.
-    pub fn parse_word(given: &str) -> Result<Vec<Self>, UnknownName> {
-        match given {
-            "ovs" => Ok(vec![Self::OvsExact, Self::OvsWildcard]),
-            _ => Ok(vec![given.parse()?]),
+    pub fn parse_word(given: &str) -> Result<Vec<Self>, String> {
+        if given == "ovs" {
+            return Ok(vec![Self::OvsExact, Self::OvsWildcard]);
         }
+        let words = || Self::value_variants().iter().map(word).collect::<Vec<_>>().join(", ");
+        let peer = Self::from_str(given, false);
+        peer.map(|peer| vec![peer]).map_err(|_| format!("there are ovs (both kinds), {}", words()))
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&word(self))
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&word(self))
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&word(self))
     }
 }
 
@@ -290,10 +270,11 @@ mod tests {
     #[test]
     fn names_read_back() {
         for name in ["l2", "encap", "decap", "both"] {
-            assert_eq!(name.parse::<Case>().unwrap().to_string(), name);
+            assert_eq!(Case::from_str(name, false).unwrap().to_string(), name);
+            assert_eq!(word(&Work::from_str(name, false).unwrap()), name);
         }
         for name in ["tcp", "rocev2", "mixed", "udp", "udp-few"] {
-            assert_eq!(name.parse::<Traffic>().unwrap().to_string(), name);
+            assert_eq!(Traffic::from_str(name, false).unwrap().to_string(), name);
         }
         for name in [
             "testpmd",
@@ -308,8 +289,10 @@ mod tests {
         ] {
             assert_eq!(Peer::parse_word(name).unwrap()[0].to_string(), name);
         }
-        assert_eq!("roce".parse(), Ok(Traffic::Rocev2));
+        assert_eq!(Traffic::from_str("roce", false), Ok(Traffic::Rocev2));
+        assert_eq!(Work::from_str("trunk64-decap", false).unwrap().parts(), (Case::Decap, Some(64)));
         assert_eq!(Peer::parse_word("ovs").unwrap(), [Peer::OvsExact, Peer::OvsWildcard]);
-        assert!("l3".parse::<Case>().is_err() && Peer::parse_word("snabb").is_err());
+        assert!(Case::from_str("l3", false).is_err());
+        assert!(Peer::parse_word("snabb").unwrap_err().contains("ovs (both kinds), testpmd, ovs-exact"));
     }
 }

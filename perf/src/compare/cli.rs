@@ -19,13 +19,11 @@ pub struct CompareOptions {
     /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs", value_parser = Peer::parse_word)]
     pub(super) peers: Vec<Vec<Peer>>,
-    /// What to do: l2, encap, decap, both (encap and decap at the same time), trunk64 and trunk64-decap (64 tenants on
-    /// one port).
-    #[arg(long, value_delimiter = ',', default_value = "l2,encap,decap")]
+    /// What to do.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "l2,encap,decap")]
     cases: Vec<Work>,
-    /// Where frames come from and go to: template (devices that make and swallow them, of a driver that is built
-    /// first) or pcap (files; up to 200k flows, one way, no trunk).
-    #[arg(long, default_value = "template")]
+    /// Where frames come from and go to.
+    #[arg(long, value_enum, default_value = "template")]
     pub(super) frames: Supply,
     /// Numbers of flows, as in 1,1k,100k,1M.
     #[arg(long, value_delimiter = ',', default_value = "1,1k")]
@@ -46,8 +44,8 @@ pub struct CompareOptions {
     pub(super) seconds: f64,
     #[command(flatten)]
     pub(super) on: OneCore,
-    /// OVS's exact-match cache: on, off, or auto (on up to 4096 flows, where it is faster so).
-    #[arg(long, default_value = "auto")]
+    /// OVS's exact-match cache.
+    #[arg(long, value_enum, default_value = "auto")]
     pub(super) ovs_emc: ExactMatchCache,
     /// Measure the peers without ours; our fields and the ratios are null.
     #[arg(long, conflicts_with = "vswitch")]
@@ -62,7 +60,7 @@ pub struct CompareOptions {
 impl CompareOptions {
     /// The rows' cases, flow counts, lengths and traffic.
     pub(super) fn jobs(&self) -> Vec<Job> {
-        self.carried.jobs(self.cases.iter().copied(), &self.flows)
+        self.carried.jobs(self.cases.iter().map(|work| work.parts()), &self.flows)
     }
 }
 

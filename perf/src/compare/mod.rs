@@ -47,15 +47,13 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{HostError, io, tsc};
 use crate::pcap::{self, PcapError};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Supply {
     /// Template devices, of a plugin driver that is built first.
     Template,
-    /// A pcap file for each flow count. Needs no plugin, holds 200,000 flows, and costs more cycles itself.
+    /// A pcap file for each flow count. Needs no plugin, holds 200,000 flows, one way and no trunk, and costs more cycles itself.
     Pcap,
 }
-
-cases::words!(Supply, "supply of frames", "template or pcap", { Template = "template", Pcap = "pcap" });
 
 impl Supply {
     /// Why a job cannot have its frames from here; nothing if it can.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::CompareError;
-use super::cases::{Case, Job, words};
+use super::cases::{Case, Job};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::{FramePort, Switch, SwitchSetup};
 use crate::host::interrupt;
@@ -26,7 +26,7 @@ const MOST_LISTED: usize = 150_000;
 const NO_CORE: usize = 4095;
 
 /// Whether OVS uses its exact-match cache in front of the megaflows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExactMatchCache {
     /// Where it makes OVS faster: up to 4096 flows.
     #[default]
@@ -35,8 +35,6 @@ pub enum ExactMatchCache {
     /// Never: every packet is looked up among the megaflows.
     Off,
 }
-
-words!(ExactMatchCache, "setting of OVS's exact-match cache", "auto, on or off", { Auto = "auto", On = "on", Off = "off" });
 
 impl ExactMatchCache {
     /// OVS's `emc-insert-inv-prob`: one in so many packets that miss is inserted; 0 turns the cache off.
@@ -302,6 +300,8 @@ fn sent_by(text: &str, port: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     const SHOW: &str = "netdev@ovs-netdev:\n  lookups: hit:1 missed:2 lost:0\n  flows: 1\n  port 0: ovs-netdev (tap)\n    \
@@ -310,11 +310,11 @@ mod tests {
 
     #[test]
     fn the_cache_is_used_where_it_helps() {
-        let auto: ExactMatchCache = "auto".parse().unwrap();
+        let auto = ExactMatchCache::from_str("auto", false).unwrap();
         assert_eq!((auto.inverse_probability(1000), auto.inverse_probability(100_000)), (100, 0));
         assert_eq!(ExactMatchCache::Off.inverse_probability(1), 0);
         assert_eq!(ExactMatchCache::On.inverse_probability(100_000), 100);
-        assert!("maybe".parse::<ExactMatchCache>().is_err());
+        assert!(ExactMatchCache::from_str("maybe", false).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::report::{CompareRow, More};
 use super::{Skipped, Supply};
 use crate::host::{process, tsc};
+use crate::options::word;
 
 /// One run of `perf compare`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,7 +71,7 @@ impl Record {
         Self {
             machine: Machine::here(vswitch),
             command: format!("perf {}", words.join(" ")),
-            frames: frames.to_string(),
+            frames: word(&frames),
             load: (load(), 0.0),
             rows: Vec::new(),
             skipped: Vec::new(),

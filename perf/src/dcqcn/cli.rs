@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::ValueEnum as _;
 
 use super::SimScenario;
 use super::spread::{self, SeedSpread};
@@ -11,8 +12,8 @@ use crate::options::write_json;
 /// The loop from marks to senders' rates, beside TCP, in simulation with the switch's own token buckets.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DcqcnOptions {
-    /// What to run: alone, even, three-to-one, storm [default: all].
-    #[arg(value_parser = scenario)]
+    /// What to run [default: all].
+    #[arg(value_enum)]
     scenarios: Vec<SimScenario>,
     /// Write the figures as JSON to this file; with `--seeds`, those of the worst.
     #[arg(long)]
@@ -25,25 +26,19 @@ pub struct DcqcnOptions {
     seeds: u64,
 }
 
-fn scenario(name: &str) -> Result<SimScenario, String> {
-    let known = SimScenario::ALL;
-    known
-        .into_iter()
-        .find(|scenario| scenario.name() == name)
-        .ok_or_else(|| format!("there are {}", known.map(SimScenario::name).join(", ")))
-}
-
 pub fn run(given: &DcqcnOptions) -> anyhow::Result<()> {
-    let scenarios =
-        if given.scenarios.is_empty() { SimScenario::ALL.to_vec() } else { given.scenarios.clone() };
+    let scenarios = match &given.scenarios[..] {
+        [] => SimScenario::value_variants(),
+        some => some,
+    };
     println!("{}", super::TABLE.head());
     let mut outcomes = Vec::new();
-    for &scenario in &scenarios {
+    for &scenario in scenarios {
         let outcome = super::run(scenario, 0);
         println!("{}", super::TABLE.row(&outcome));
         if let Some(folder) = &given.plots {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-            outcome.plot(&folder.join(format!("dcqcn-{}", scenario.name())))?;
+            outcome.plot(&folder.join(format!("dcqcn-{}", outcome.scenario)))?;
         }
         outcomes.push(outcome);
     }
@@ -52,7 +47,7 @@ pub fn run(given: &DcqcnOptions) -> anyhow::Result<()> {
     if given.seeds > 0 {
         println!("\nthe worst over seeds\n{}", spread::TABLE.head());
     }
-    for scenario in scenarios.into_iter().filter(|_| given.seeds > 0) {
+    for &scenario in scenarios.iter().filter(|_| given.seeds > 0) {
         let spread = SeedSpread::new(scenario, given.seeds);
         println!("{}", spread::TABLE.row(&spread));
         lost += spread.rdma_lost;

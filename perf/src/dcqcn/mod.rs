@@ -15,6 +15,7 @@ use pipelines::qos::{Class, NodeLimits, RedProfile};
 use serde::Serialize;
 
 use crate::live::LiveError;
+use crate::options::word;
 use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number};
 use reaction::Parameters;
@@ -27,8 +28,9 @@ const SETTLED: f64 = 0.1;
 /// How long a scenario lasts, in nanoseconds.
 const LENGTH_NS: u64 = 300_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SimScenario {
+    /// Queue pairs under a ceiling.
     Alone,
     /// RDMA against TCP of one vNIC, weights 1:1.
     Even,
@@ -39,17 +41,6 @@ pub enum SimScenario {
 }
 
 impl SimScenario {
-    pub const ALL: [Self; 4] = [Self::Alone, Self::Even, Self::ThreeToOne, Self::Storm];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "alone",
-            Self::Even => "even",
-            Self::ThreeToOne => "three-to-one",
-            Self::Storm => "storm",
-        }
-    }
-
     pub const fn about(self) -> &'static str {
         match self {
             Self::Alone => "4 queue pairs under a ceiling of 5 Gbit/s",
@@ -125,7 +116,7 @@ impl SimScenario {
 /// What came out of a scenario.
 #[derive(Debug, Serialize)]
 pub struct SimOutcome {
-    pub scenario: &'static str,
+    pub scenario: String,
     pub about: &'static str,
     pub flows: Vec<FlowOutcome>,
     /// RDMA in all, Gbit/s, of tenant A.
@@ -192,7 +183,7 @@ pub fn run(scenario: SimScenario, seed: u64) -> SimOutcome {
     });
     let flows = flows.collect();
     SimOutcome {
-        scenario: scenario.name(),
+        scenario: word(&scenario),
         about: scenario.about(),
         flows,
         rdma_gbit: of(|flow| flow.vnic == 0 && flow.source != SenderKind::Tcp).iter().sum(),
@@ -207,7 +198,7 @@ pub fn run(scenario: SimScenario, seed: u64) -> SimOutcome {
 
 /// What came out of a scenario on a line.
 pub const TABLE: Table<SimOutcome> = Table(&[
-    column("scenario", -13, |outcome| outcome.scenario.into()),
+    column("scenario", -13, |outcome| outcome.scenario.clone()),
     column("rdma Gb/s", 9, |outcome| number(outcome.rdma_gbit, 2)),
     column("tcp Gb/s", 8, |outcome| number(outcome.tcp_gbit, 2)),
     column("all Gb/s", 9, |outcome| number(outcome.total_gbit, 2)),

@@ -5,11 +5,12 @@
 use serde::Serialize;
 
 use super::{SimOutcome, SimScenario, run};
+use crate::options::word;
 use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Default, Serialize)]
 pub struct SeedSpread {
-    pub scenario: &'static str,
+    pub scenario: String,
     pub seeds: u64,
     /// How far everything together was over its ceiling, percent; negative: under it.
     pub over_ceil: Option<f64>,
@@ -37,7 +38,7 @@ fn worst(one: Option<f64>, other: Option<f64>, better: fn(f64, f64) -> f64) -> O
 impl SeedSpread {
     /// Runs a scenario with the seeds from 1 on.
     pub fn new(scenario: SimScenario, seeds: u64) -> Self {
-        let none = Self { scenario: scenario.name(), ..Self::default() };
+        let none = Self { scenario: word(&scenario), ..Self::default() };
         (1..=seeds).fold(none, |spread, seed| spread.with(scenario, &run(scenario, seed)))
     }
 
@@ -66,7 +67,7 @@ impl SeedSpread {
 
 /// A scenario on a line.
 pub const TABLE: Table<SeedSpread> = Table(&[
-    column("scenario", -13, |spread| spread.scenario.into()),
+    column("scenario", -13, |spread| spread.scenario.clone()),
     column("seeds", 5, |spread| spread.seeds.to_string()),
     column("over ceil %", 11, |spread| number(spread.over_ceil, 2)),
     column("under ceil %", 12, |spread| number(spread.under_ceil, 2)),

@@ -22,7 +22,7 @@ use crate::host::ovs::{DAEMON, REMEDY};
 use crate::host::scratch::Scratch;
 use crate::host::{HostError, hugepages, interrupt, process};
 use crate::live::LiveError;
-use crate::options::{sibling, within, write_json};
+use crate::options::{sibling, within, word, write_json};
 
 use network::Network;
 use report::{HostsReport, HostsSample};
@@ -78,7 +78,7 @@ pub enum Case {
 impl Case {
     /// The word on the command line and in reports.
     fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+        word(&self)
     }
 
     const fn is_remote(self) -> bool {

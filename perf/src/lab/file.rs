@@ -74,12 +74,12 @@ pub struct LabGenerator {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct LabRun {
-    cases: Spanned<Vec<String>>,
-    flows: Spanned<Vec<String>>,
+    cases: Vec<Case>,
+    flows: Vec<FlowCount>,
     inner_bytes: Spanned<Vec<usize>>,
-    traffic: Spanned<Vec<String>>,
+    traffic: Spanned<Vec<Traffic>>,
     qos: bool,
-    /// What the words above come to.
+    /// What those above come to.
     #[serde(skip)]
     pub jobs: Vec<Job>,
     /// How often each forwarder has its turn.
@@ -109,21 +109,17 @@ fn unwritten<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
-fn unwritten_words(words: &[&str]) -> Spanned<Vec<String>> {
-    unwritten(words.iter().map(|&word| word.to_owned()).collect())
-}
-
 fn usual_forwarders() -> Spanned<Vec<String>> {
-    unwritten_words(&["vswitch", "testpmd"])
+    unwritten(["vswitch", "testpmd"].map(str::to_owned).into())
 }
 
 impl Default for LabRun {
     fn default() -> Self {
         Self {
-            cases: unwritten_words(&["encap", "decap", "both"]),
-            flows: unwritten_words(&["1", "1k", "100k", "1M"]),
+            cases: vec![Case::Encap, Case::Decap, Case::Both],
+            flows: ["1", "1k", "100k", "1M"].iter().filter_map(|word| word.parse().ok()).collect(),
             inner_bytes: unwritten(vec![94, 1400]),
-            traffic: unwritten_words(&["tcp", "rocev2"]),
+            traffic: unwritten(vec![Traffic::Tcp, Traffic::Rocev2]),
             qos: true,
             jobs: Vec::new(),
             rounds: unwritten(3),
@@ -234,9 +230,7 @@ fn attached(text: &str) -> Result<Attached, String> {
 
 impl LabRun {
     fn jobs(&self, source: &SourceText) -> Result<Vec<Job>, ScenarioError> {
-        let cases: Vec<Case> = words(&self.cases, source)?;
-        let flows: Vec<FlowCount> = words(&self.flows, source)?;
-        let traffic: Vec<Traffic> = words(&self.traffic, source)?;
+        let traffic = self.traffic.get_ref();
         if traffic.contains(&Traffic::UdpFew) {
             let what = "traffic is udp, tcp, rocev2 or mixed; write one of those";
             return Err(source.at(&self.traffic, what));
@@ -247,8 +241,8 @@ impl LabRun {
                 let what = "inner-bytes is not in 64 to 1454; 94 is the least for all kinds of traffic";
                 return Err(source.at(&self.inner_bytes, what));
             }
-            for (&traffic, &case) in traffic.iter().flat_map(|one| cases.iter().map(move |case| (one, case)))
-            {
+            let works = traffic.iter().flat_map(|one| self.cases.iter().map(move |case| (one, case)));
+            for (&traffic, &case) in works {
                 let qos = self.qos;
                 let job = |flows: FlowCount| Job {
                     case,
@@ -259,7 +253,7 @@ impl LabRun {
                     qos,
                     groups: false,
                 };
-                jobs.extend(flows.iter().cloned().map(job));
+                jobs.extend(self.flows.iter().cloned().map(job));
             }
         }
         if jobs.is_empty() || *self.rounds.get_ref() == 0 {
@@ -272,14 +266,6 @@ impl LabRun {
         }
         Ok(jobs)
     }
-}
-
-fn words<T: std::str::FromStr<Err: std::fmt::Display>>(
-    written: &Spanned<Vec<String>>,
-    source: &SourceText,
-) -> Result<Vec<T>, ScenarioError> {
-    let read = |word: &String| word.parse().map_err(|error: T::Err| source.at(written, error.to_string()));
-    written.get_ref().iter().map(read).collect()
 }
 
 #[cfg(test)]

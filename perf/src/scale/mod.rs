@@ -17,8 +17,10 @@ pub mod testbed;
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum as _;
+
 use crate::compare::CompareError;
-use crate::compare::cases::{Case, FlowCount, Job, Work};
+use crate::compare::cases::{Case, FlowCount, Job};
 use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, quiet, sample};
 use crate::compare::sample::Sample;
@@ -58,7 +60,7 @@ pub struct ScaleOptions {
 
 /// A case with a lane for each worker.
 fn with_lanes(word: &str) -> Result<Case, String> {
-    match word.parse() {
+    match Case::from_str(word, false) {
         Ok(case) if case != Case::L2 => Ok(case),
         _ => Err(format!("{word} has no lane for each worker; choose of encap, decap, both")),
     }
@@ -105,7 +107,7 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, Compar
             return Ok(report);
         }
     };
-    let works = options.cases.iter().map(|&case| Work { case, tenants: None });
+    let works = options.cases.iter().map(|&case| (case, None));
     let jobs = options.carried.jobs(works, &options.flows);
     let memory = |job: &Job| 2 * config::memory(job, 1) + config::memory(job, usize::from(WORKERS));
     let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
