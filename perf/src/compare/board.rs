@@ -30,6 +30,13 @@ pub struct Kept {
     pub bytes: Vec<u8>,
 }
 
+impl Kept {
+    /// All of a frame.
+    pub fn whole(bytes: Vec<u8>) -> Self {
+        Self { length: bytes.len(), bytes }
+    }
+}
+
 impl Board {
     /// Opens the board that a running device made.
     pub fn open(path: &Path) -> Result<Self, HostError> {

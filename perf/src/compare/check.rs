@@ -1,17 +1,26 @@
 //! The output check: what came out of a switch must be what the case says, frame by frame.
 //!
-//! Where frames come from a file, every switch plays each of them once into another one; here that is taken apart. Outer
-//! headers must be those of the tunnel, inner bytes those of the input, and every frame must come out exactly once.
-//! Where a device makes them, the samples that its counterpart kept are taken apart the same way; `samples.rs`.
+//! Where frames come from a file, every switch plays each of them once into another one, and every frame must come out exactly
+//! once. Where a device makes them, its counterpart kept samples. Either way outer headers must be those of the tunnel, and inner
+//! bytes those of some flow's frame; which flow that is, is found out from them.
 
 use std::collections::{HashMap, HashSet};
 
+use super::board::Kept;
 use super::cases::{Case, Job, Traffic};
-use super::frames::{Frames, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, Tenant, UPLINK_MAC, VNI, peers};
-use super::peer::Contender;
+use super::frames::{self, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, TAG, Tenant, UPLINK_MAC, VNI, peers};
+use super::template::Program;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
 pub(crate) const OUTER: usize = 50;
+/// What tells flows apart lies in so many bytes of the inner frame.
+const KEY: usize = 54;
+/// BTH's sequence number, with the byte before it, counts the rounds of a device.
+const SEQUENCE: std::ops::Range<usize> = 50..54;
+/// Fewer samples than this show nothing.
+const FEWEST: usize = 32;
+/// Outer source ports that there are for flows.
+const PORTS: usize = 16_384;
 
 /// A frame that should not have come out, or one that should have.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -43,42 +52,119 @@ pub enum Wrong {
     Entropy { flows: usize, ports: usize },
 }
 
-/// Checks the frames that came out.
-///
-/// A peer that only moves packets (testpmd) returns what went in, in every case.
-pub fn check(job: &Job, contender: Contender, frames: &Frames, output: &[Vec<u8>]) -> Result<(), Wrong> {
-    if output.len() != frames.input.len() {
-        return Err(Wrong::Count { out: output.len(), input: frames.input.len() });
-    }
-    let moves_only = matches!(contender, Contender::Peer(super::cases::Peer::Testpmd));
-    let expected = if moves_only { &frames.input } else { &frames.inner };
-    let mut left: HashMap<&[u8], usize> = HashMap::new();
-    for frame in expected {
-        *left.entry(frame).or_default() += 1;
-    }
-    let mut source_ports = HashSet::new();
-    for (index, whole) in output.iter().enumerate() {
-        let inner = if job.case == Case::Encap && !moves_only {
-            source_ports.insert(outer(index, whole, Tenant(0))?);
-            &whole[OUTER..]
-        } else {
-            whole
-        };
-        match left.get_mut(inner) {
-            Some(count) if *count > 0 => *count -= 1,
-            _ => return Err(Wrong::Inner { frame: index, length: inner.len() }),
+/// The frames that went in.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a> {
+    /// Each of these once.
+    Replayed(&'a [Vec<u8>]),
+    /// Those of a device again and again, with the next sequence number each time.
+    Made(&'a Program),
+}
+
+impl Input<'_> {
+    fn flows(&self) -> usize {
+        match self {
+            Self::Replayed(frames) => frames.len(),
+            Self::Made(program) => program.flows as usize,
         }
     }
-    let flows = match job.traffic {
-        Traffic::UdpFew => peers(job.flows.count),
-        _ => job.flows.count,
+
+    fn frame(&self, flow: usize) -> Vec<u8> {
+        match self {
+            Self::Replayed(frames) => frames[flow].clone(),
+            Self::Made(program) => program.frame(0, flow as u32),
+        }
+    }
+
+    /// The inner frame of a whole one, behind `front` bytes of a tunnel's headers or without a tag; and without what changes
+    /// from round to round.
+    fn inner(&self, whole: &[u8], front: usize) -> Vec<u8> {
+        let mut inner = match front {
+            TAG => [&whole[..12], &whole[12 + TAG..]].concat(),
+            _ => whole[front..].to_vec(),
+        };
+        // UDP, to RoCEv2's port or to that of its twin.
+        if matches!(self, Self::Made(_)) && inner[23] == 17 {
+            inner[SEQUENCE].fill(0);
+        }
+        inner
+    }
+}
+
+/// Checks the frames of one way that were kept; of a switch that only moves frames, they are as they came.
+pub fn check(job: &Job, way: Case, moves_only: bool, input: Input<'_>, kept: &[Kept]) -> Result<(), Wrong> {
+    let is_replayed = matches!(input, Input::Replayed(_));
+    if is_replayed && kept.len() != input.flows() {
+        return Err(Wrong::Count { out: kept.len(), input: input.flows() });
+    }
+    let untunnelled = if job.tenants.is_some() { TAG } else { 0 };
+    let front_in = if way == Case::Decap { OUTER } else { untunnelled };
+    let front = match way {
+        _ if moves_only => front_in,
+        Case::Encap => OUTER,
+        _ => untunnelled,
     };
-    let ports = source_ports.len();
-    // 16384 ports for the flows: chance alone leaves far more than a quarter of them.
-    if !source_ports.is_empty() && ports < flows.min(16_384) / 4 {
-        return Err(Wrong::Entropy { flows, ports });
+    let mut inner_frames = Vec::new();
+    let mut by_key: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+    for (frame, Kept { length, bytes }) in kept.iter().enumerate() {
+        if bytes.len() != *length || bytes.len() < front + KEY {
+            return Err(Wrong::Inner { frame, length: *length });
+        }
+        let inner = input.inner(bytes, front);
+        by_key.entry(inner[..KEY].to_vec()).or_default().push(frame);
+        inner_frames.push(inner);
+    }
+    let (mut flows, mut ports) = (0, HashSet::new());
+    for flow in 0..input.flows() {
+        let whole = input.frame(flow);
+        let inner = input.inner(&whole, front_in);
+        // What is left in the end is of no flow, or came twice of a file.
+        let Some(mut frames) = by_key.remove(&inner[..KEY]) else { continue };
+        if is_replayed && frames.len() > 1 {
+            by_key.insert(inner[..KEY].to_vec(), frames.split_off(1));
+        }
+        flows += 1;
+        let tenant = frames::identity(job, flow).tenant;
+        for frame in frames {
+            let bytes = &kept[frame].bytes;
+            if inner_frames[frame] != inner {
+                return Err(Wrong::Inner { frame, length: inner_frames[frame].len() });
+            }
+            if moves_only {
+                let front = |whole: &[u8]| whole[..front].to_vec();
+                if is_replayed && front(bytes) != front(&whole) {
+                    return Err(Wrong::Inner { frame, length: inner.len() });
+                }
+            } else if way == Case::Encap {
+                ports.insert(outer(frame, bytes, tenant)?);
+            } else if way == Case::Decap && job.tenants.is_some() {
+                tagged(frame, bytes, tenant)?;
+            }
+        }
+    }
+    if let Some(&frame) = by_key.values().flatten().min() {
+        return Err(Wrong::Inner { frame, length: inner_frames[frame].len() });
+    }
+    let wanted = job.flows.count;
+    if !is_replayed && (kept.len() < FEWEST || flows < wanted.min(kept.len()) / 4) {
+        return Err(Wrong::Samples { samples: kept.len(), flows, wanted });
+    }
+    let different = if job.traffic == Traffic::UdpFew { peers(wanted) } else { wanted };
+    // Chance alone leaves far more than a quarter of them.
+    if !ports.is_empty() && ports.len() < different.min(kept.len()).min(PORTS) / 4 {
+        return Err(Wrong::Entropy { flows, ports: ports.len() });
     }
     Ok(())
+}
+
+/// Checks the tag of a tenant's frame.
+fn tagged(frame: usize, whole: &[u8], tenant: Tenant) -> Result<(), Wrong> {
+    let (found, expected) = (&whole[12..12 + TAG], frames::tag(tenant));
+    if found == expected {
+        return Ok(());
+    }
+    let (found, expected) = (format!("{found:02x?}"), format!("{expected:02x?}"));
+    Err(Wrong::Outer { frame, field: "VLAN tag", found, expected })
 }
 
 /// Checks the outer headers of a tenant's frame and returns its outer source port.
@@ -131,75 +217,157 @@ pub fn tunnel_text() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases::Peer;
-    use super::super::frames;
+    use super::super::order::Order;
+    use super::super::program;
     use super::*;
 
-    fn job(case: Case) -> Job {
-        Job { traffic: Traffic::Mixed, ..Job::plain(case, "40") }
+    /// Of every kind that devices make.
+    fn jobs() -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for traffic in [Traffic::Tcp, Traffic::Rocev2, Traffic::Mixed] {
+            let job = |case, tenants| Job { tenants, traffic, inner_bytes: 200, ..Job::plain(case, "1k") };
+            jobs.push(job(Case::L2, None));
+            for case in [Case::Encap, Case::Decap] {
+                jobs.extend([None, Some(1), Some(64)].map(|tenants| job(case, tenants)));
+            }
+        }
+        jobs
     }
 
-    fn encapsulated(made: &Frames) -> Vec<Vec<u8>> {
-        let mut port = 50_000;
-        made.inner
-            .iter()
-            .map(|inner| {
-                port += 1;
-                wire::build::Path::v4((UPLINK_MAC, LOCAL_VTEP), (REMOTE_VTEP_MAC, REMOTE_VTEP))
-                    .vxlan(port, VNI, inner)
-            })
-            .collect()
+    /// A job of a file.
+    fn replayed(case: Case) -> (Job, Vec<Vec<u8>>) {
+        let job = Job { traffic: Traffic::Mixed, ..Job::plain(case, "40") };
+        let frames = frames::replayed(&job);
+        (job, frames)
+    }
+
+    /// What a switch should make of a flow's frame.
+    fn right(job: &Job, flow: usize, input: &[u8]) -> Kept {
+        let tenant = frames::identity(job, flow).tenant;
+        let mut inner = if job.case == Case::Decap { input[OUTER..].to_vec() } else { input.to_vec() };
+        match job.case {
+            Case::Encap => {
+                if job.tenants.is_some() {
+                    inner.drain(12..12 + TAG);
+                }
+                let path = wire::build::Path::v4((UPLINK_MAC, LOCAL_VTEP), tenant.vtep());
+                inner = path.vxlan(40_000 + flow as u16, tenant.vni(), &inner);
+            }
+            Case::Decap if job.tenants.is_some() => {
+                inner.splice(12..12, frames::tag(tenant));
+            }
+            _ => {}
+        }
+        Kept::whole(inner)
+    }
+
+    fn all_right(job: &Job, frames: &[Vec<u8>]) -> Vec<Kept> {
+        frames.iter().enumerate().map(|(flow, frame)| right(job, flow, frame)).collect()
+    }
+
+    fn samples(job: &Job, program: &Program) -> Vec<Kept> {
+        let order = Order::new(program.flows, 1).skip(1500).take(200);
+        order.map(|(round, flow)| right(job, flow as usize, &program.frame(round, flow))).collect()
+    }
+
+    fn checked(job: &Job, frames: &[Vec<u8>], kept: &[Kept]) -> Result<(), Wrong> {
+        check(job, job.case, false, Input::Replayed(frames), kept)
+    }
+
+    fn sampled(job: &Job, program: &Program, kept: &[Kept]) -> Result<(), Wrong> {
+        check(job, job.case, false, Input::Made(program), kept)
     }
 
     #[test]
     fn accepts_what_is_right() {
-        let ovs = Contender::Peer(Peer::OvsExact);
-        let made = frames::frames(&job(Case::Encap));
-        assert_eq!(check(&job(Case::Encap), ovs, &made, &encapsulated(&made)), Ok(()));
-        let made = frames::frames(&job(Case::Decap));
-        assert_eq!(check(&job(Case::Decap), Contender::Ours, &made, &made.inner), Ok(()));
-        assert_eq!(check(&job(Case::Decap), Contender::Peer(Peer::Testpmd), &made, &made.input), Ok(()));
-        let made = frames::frames(&job(Case::L2));
-        assert_eq!(check(&job(Case::L2), Contender::Ours, &made, &made.input), Ok(()));
+        for case in [Case::L2, Case::Encap, Case::Decap] {
+            let (job, frames) = replayed(case);
+            assert_eq!(checked(&job, &frames, &all_right(&job, &frames)), Ok(()), "{case}");
+            let moved: Vec<Kept> = frames.iter().cloned().map(Kept::whole).collect();
+            assert_eq!(check(&job, case, true, Input::Replayed(&frames), &moved), Ok(()), "{case}");
+        }
+        for job in jobs() {
+            let program = program::program(&job, job.case);
+            assert_eq!(sampled(&job, &program, &samples(&job, &program)), Ok(()), "{}", job.label());
+            let moved: Vec<Kept> = (0..100).map(|flow| Kept::whole(program.frame(3, flow))).collect();
+            assert_eq!(check(&job, job.case, true, Input::Made(&program), &moved), Ok(()), "{}", job.label());
+        }
     }
 
     #[test]
     fn a_changed_byte_anywhere_but_in_free_fields_is_found() {
-        let made = frames::frames(&job(Case::Encap));
-        let good = encapsulated(&made);
-        // DSCP/ECN, id and flags, TTL and the source port are the switch's choice, but the checksum covers all but the last.
-        let free = 34..36;
-        for at in (0..good[0].len()).filter(|at| !free.contains(at)) {
+        // The outer source port is the switch's choice. DSCP/ECN, id and flags, and TTL are too, but the checksum covers them.
+        let (job, frames) = replayed(Case::Encap);
+        let good = all_right(&job, &frames);
+        for at in (0..good[3].length).filter(|at| !(34..36).contains(at)) {
             let mut output = good.clone();
-            output[3][at] ^= 0x10;
-            assert!(check(&job(Case::Encap), Contender::Ours, &made, &output).is_err(), "byte {at}");
+            output[3].bytes[at] ^= 0x10;
+            assert!(checked(&job, &frames, &output).is_err(), "byte {at}");
+        }
+        for job in jobs() {
+            let program = program::program(&job, job.case);
+            let good = samples(&job, &program);
+            let (inner, mut free) = match job.case {
+                Case::Encap => (OUTER, vec![34, 35]),
+                Case::Decap if job.tenants.is_some() => (TAG, Vec::new()),
+                _ => (0, Vec::new()),
+            };
+            if good[7].bytes[inner + 23] == 17 {
+                free.extend(SEQUENCE.map(|at| inner + at));
+            }
+            for at in (0..good[7].length).filter(|at| !free.contains(at)) {
+                let mut output = good.clone();
+                output[7].bytes[at] ^= 0x40;
+                let found = sampled(&job, &program, &output);
+                assert!(found.is_err(), "{} {}: byte {at}", job.label(), job.traffic);
+            }
         }
     }
 
     #[test]
-    fn lost_doubled_and_cut_frames_are_found() {
-        let made = frames::frames(&job(Case::Decap));
-        let decap = |output: &[Vec<u8>]| check(&job(Case::Decap), Contender::Ours, &made, output);
-        assert_eq!(decap(&made.inner[1..]), Err(Wrong::Count { out: 39, input: 40 }));
-        let mut doubled = made.inner.clone();
+    fn lost_doubled_and_cut_frames_of_a_file_are_found() {
+        let (job, frames) = replayed(Case::Decap);
+        let good = all_right(&job, &frames);
+        assert_eq!(checked(&job, &frames, &good[1..]), Err(Wrong::Count { out: 39, input: 40 }));
+        let mut doubled = good;
         doubled[1] = doubled[0].clone();
-        assert_eq!(decap(&doubled), Err(Wrong::Inner { frame: 1, length: 60 }));
-        assert!(decap(&made.input).is_err(), "still encapsulated");
-        let made = frames::frames(&job(Case::Encap));
-        let cut: Vec<Vec<u8>> = encapsulated(&made).iter().map(|frame| frame[..49].to_vec()).collect();
-        assert!(check(&job(Case::Encap), Contender::Ours, &made, &cut).is_err());
+        assert_eq!(checked(&job, &frames, &doubled), Err(Wrong::Inner { frame: 1, length: 60 }));
+        let moved: Vec<Kept> = frames.iter().cloned().map(Kept::whole).collect();
+        assert!(checked(&job, &frames, &moved).is_err(), "still encapsulated");
+        let mut changed = moved;
+        changed[5].bytes[30] ^= 1;
+        assert!(check(&job, job.case, true, Input::Replayed(&frames), &changed).is_err(), "an outer header");
+        let (job, frames) = replayed(Case::Encap);
+        let cut = |kept: Kept| Kept::whole(kept.bytes[..49].to_vec());
+        let cut: Vec<Kept> = all_right(&job, &frames).into_iter().map(cut).collect();
+        assert!(checked(&job, &frames, &cut).is_err());
     }
 
     #[test]
-    fn one_outer_port_for_all_flows_is_found() {
-        let made = frames::frames(&job(Case::Encap));
-        let mut output = encapsulated(&made);
-        for frame in &mut output {
-            frame[34..36].copy_from_slice(&[0xc0, 0x01]);
-        }
-        assert_eq!(
-            check(&job(Case::Encap), Contender::Ours, &made, &output),
-            Err(Wrong::Entropy { flows: 40, ports: 1 })
-        );
+    fn too_few_samples_flows_or_ports_are_found() {
+        let one_port = |kept: &mut Kept| kept.bytes[34..36].copy_from_slice(&[0xc0, 0x01]);
+        let (job, frames) = replayed(Case::Encap);
+        let mut output = all_right(&job, &frames);
+        output.iter_mut().for_each(one_port);
+        assert_eq!(checked(&job, &frames, &output), Err(Wrong::Entropy { flows: 40, ports: 1 }));
+        let job = Job { inner_bytes: 200, ..Job::plain(Case::Encap, "1k") };
+        let program = program::program(&job, Case::Encap);
+        let mut good = samples(&job, &program);
+        let found = |kept: &[Kept]| sampled(&job, &program, kept);
+        assert!(matches!(found(&good[..20]), Err(Wrong::Samples { samples: 20, .. })));
+        assert!(matches!(found(&vec![good[0].clone(); 200]), Err(Wrong::Samples { flows: 1, .. })));
+        good.iter_mut().for_each(one_port);
+        assert!(matches!(found(&good), Err(Wrong::Entropy { .. })));
+    }
+
+    #[test]
+    fn another_tenants_tunnel_is_found() {
+        let job = Job { tenants: Some(64), inner_bytes: 200, ..Job::plain(Case::Encap, "1k") };
+        let program = program::program(&job, Case::Encap);
+        let mut output = samples(&job, &program);
+        let (one, other) = (output[0].bytes.clone(), output[1].bytes.clone());
+        assert_ne!(one[46..49], other[46..49]);
+        output[0].bytes[..OUTER].copy_from_slice(&other[..OUTER]);
+        assert!(sampled(&job, &program, &output).is_err());
     }
 }

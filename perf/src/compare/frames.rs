@@ -88,30 +88,12 @@ impl Tenant {
     }
 }
 
-/// What goes in, and the inner frames that must come out.
-#[derive(Debug)]
-pub struct Frames {
-    /// The frames to replay, in random order.
-    pub input: Vec<Vec<u8>>,
-    /// The inner frames among them (the same ones, unless the input is encapsulated).
-    pub inner: Vec<Vec<u8>>,
-}
-
-/// Makes the frames of a job for a file; a job of one way and with a port for its tenant.
-pub fn frames(job: &Job) -> Frames {
-    let mut inner: Vec<Vec<u8>> =
-        (0..job.flows.count).map(|flow| inner_frame(job, job.case, flow, Sent::Replayed)).collect();
+/// Makes the frames of a job for a file, in random order; a job of one way and with a port for its tenant.
+pub fn replayed(job: &Job) -> Vec<Vec<u8>> {
+    let mut flows: Vec<usize> = (0..job.flows.count).collect();
     // Every run and every switch sees the same order.
-    Dice::new(1).shuffle(&mut inner);
-    let input = match job.case {
-        Case::Decap => inner
-            .iter()
-            .enumerate()
-            .map(|(index, frame)| tunnelled(Tenant(0), outer_port(index), frame))
-            .collect(),
-        Case::L2 | Case::Encap | Case::Both => inner.clone(),
-    };
-    Frames { input, inner }
+    Dice::new(1).shuffle(&mut flows);
+    flows.into_iter().map(|flow| input_frame(job, job.case, flow, Sent::Replayed)).collect()
 }
 
 /// A source port per flow, as a sender's entropy would choose.
@@ -256,46 +238,31 @@ mod tests {
 
     use super::*;
 
-    fn job(case: Case, flows: &str, traffic: Traffic) -> Job {
-        Job {
-            case,
-            tenants: None,
-            flows: flows.parse().unwrap(),
-            inner_bytes: 64,
-            traffic,
-            qos: false,
-            groups: false,
-        }
+    use crate::compare::check::OUTER;
+
+    fn made(case: Case, flows: &str, traffic: Traffic, inner_bytes: usize) -> Vec<Vec<u8>> {
+        replayed(&Job { inner_bytes, traffic, ..Job::plain(case, flows) })
     }
 
     #[test]
     fn every_flow_is_one_different_frame() {
         for traffic in [Traffic::Tcp, Traffic::Rocev2, Traffic::Mixed, Traffic::Udp, Traffic::UdpFew] {
-            for case in [Case::L2, Case::Encap, Case::Decap] {
-                let made = frames(&job(case, "5k", traffic));
-                let different: HashSet<&Vec<u8>> = made.inner.iter().collect();
-                assert_eq!((made.input.len(), different.len()), (5000, 5000), "{case} {traffic}");
+            for (case, front) in [(Case::L2, 0), (Case::Encap, 0), (Case::Decap, OUTER)] {
+                let made = made(case, "5k", traffic, 64);
+                let different: HashSet<&[u8]> = made.iter().map(|frame| &frame[front..]).collect();
+                assert_eq!((made.len(), different.len()), (5000, 5000), "{case} {traffic}");
             }
         }
     }
 
     #[test]
-    fn a_64_byte_frame_is_60_bytes_without_its_check_sequence() {
-        for traffic in [Traffic::Tcp, Traffic::Rocev2] {
-            assert!(frames(&job(Case::Encap, "20", traffic)).input.iter().all(|frame| frame.len() == 60));
-            assert!(frames(&job(Case::Decap, "20", traffic)).input.iter().all(|frame| frame.len() == 110));
-        }
-    }
-
-    #[test]
-    fn longer_frames_have_the_length_asked_for() {
-        for inner_bytes in [65, 67, 128, 1454] {
-            for traffic in [Traffic::Tcp, Traffic::Rocev2] {
-                let job = Job { inner_bytes, ..job(Case::L2, "3", traffic) };
-                assert!(
-                    frames(&job).input.iter().all(|frame| frame.len() == inner_bytes - 4),
-                    "{inner_bytes}"
-                );
+    fn frames_have_the_length_asked_for_without_their_check_sequence() {
+        for (case, front) in [(Case::L2, 0), (Case::Encap, 0), (Case::Decap, OUTER)] {
+            for inner_bytes in [64, 65, 67, 128, 1454] {
+                for traffic in [Traffic::Tcp, Traffic::Rocev2] {
+                    let made = made(case, "20", traffic, inner_bytes);
+                    assert!(made.iter().all(|frame| frame.len() == front + inner_bytes - 4), "{inner_bytes}");
+                }
             }
         }
     }
@@ -303,44 +270,42 @@ mod tests {
     #[test]
     fn the_order_is_shuffled_and_the_same_each_time() {
         let (first, second) =
-            (frames(&job(Case::L2, "1k", Traffic::Tcp)), frames(&job(Case::L2, "1k", Traffic::Tcp)));
-        assert_eq!(first.input, second.input);
-        let ports: Vec<u16> =
-            first.input.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
+            (made(Case::L2, "1k", Traffic::Tcp, 64), made(Case::L2, "1k", Traffic::Tcp, 64));
+        assert_eq!(first, second);
+        let ports: Vec<u16> = first.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
         assert!(!ports.is_sorted());
     }
 
     #[test]
     fn a_flow_of_roce_is_a_queue_pair() {
         for inner_bytes in [64, 96] {
-            let made = frames(&Job { inner_bytes, ..job(Case::Encap, "100k", Traffic::Rocev2) });
+            let made = made(Case::Encap, "100k", Traffic::Rocev2, inner_bytes);
             let pairs: HashSet<(&[u8], &[u8])> =
-                made.inner.iter().map(|frame| (&frame[30..34], &frame[47..50])).collect();
+                made.iter().map(|frame| (&frame[30..34], &frame[47..50])).collect();
             assert_eq!(pairs.len(), 100_000);
-            assert!(made.inner.iter().all(|frame| frame[36..38] == 4791_u16.to_be_bytes()));
+            assert!(made.iter().all(|frame| frame[36..38] == 4791_u16.to_be_bytes()));
         }
     }
 
     #[test]
     fn the_udp_twins_differ_in_ports_alone() {
-        let inner_bytes = 96;
-        let roce = frames(&Job { inner_bytes, ..job(Case::Encap, "1k", Traffic::Rocev2) });
+        let roce = made(Case::Encap, "1k", Traffic::Rocev2, 96);
         for (traffic, ports) in [(Traffic::Udp, 63), (Traffic::UdpFew, 1)] {
-            let udp = frames(&Job { inner_bytes, ..job(Case::Encap, "1k", traffic) });
-            for (one, other) in roce.inner.iter().zip(&udp.inner) {
+            let udp = made(Case::Encap, "1k", traffic, 96);
+            for (one, other) in roce.iter().zip(&udp) {
                 // The ICRC, which covers the source port, is at 86.
                 assert!(one[..34] == other[..34] && one[38..86] == other[38..86]);
                 assert_eq!(other[36..38], OTHER_PORT.to_be_bytes());
             }
-            let used: HashSet<&[u8]> = udp.inner.iter().map(|frame| &frame[34..36]).collect();
+            let used: HashSet<&[u8]> = udp.iter().map(|frame| &frame[34..36]).collect();
             assert_eq!(used.len(), ports);
         }
     }
 
     #[test]
     fn mixed_is_half_and_half() {
-        let made = frames(&job(Case::L2, "1600", Traffic::Mixed));
-        let tcp = made.input.iter().filter(|frame| frame[23] == 6).count();
-        assert_eq!((tcp, made.input.len() - tcp), (800, 800));
+        let made = made(Case::L2, "1600", Traffic::Mixed, 64);
+        let tcp = made.iter().filter(|frame| frame[23] == 6).count();
+        assert_eq!((tcp, made.len() - tcp), (800, 800));
     }
 }

@@ -23,17 +23,17 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod sample;
-pub mod samples;
 pub mod template;
 pub mod testpmd;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use board::Kept;
 use cases::{Case, Job, Peer};
+use check::Input;
 use cli::CompareOptions;
 pub use error::CompareError;
-use frames::Frames;
 use peer::{Contender, FramePort, Switch, SwitchSetup};
 use plugin::TemplateDevice;
 use report::{CompareRow, Measured, Pair};
@@ -110,23 +110,6 @@ pub fn run(
         }
     }
     Ok(())
-}
-
-/// The frames of a job and the file they are replayed from.
-#[derive(Clone)]
-struct Files {
-    frames: std::rc::Rc<Frames>,
-    path: PathBuf,
-}
-
-impl Files {
-    fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self, CompareError> {
-        let frames = frames::frames(job);
-        let path =
-            scratch.path().join(format!("{number}-{}-{}-{}.pcap", job.label(), job.flows, job.traffic));
-        pcap::write(&path, frames.input.iter().map(Vec::as_slice)).map_err(at(&path))?;
-        Ok(Self { frames: frames.into(), path })
-    }
 }
 
 /// What template devices make for a job, by way, and the files that say so.
@@ -246,47 +229,47 @@ impl<'a> Bench<'a> {
 
     /// The same with frames that are replayed, before which each switch plays them once.
     fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
-        let files = Files::write(&self.scratch, number, job)?;
         let their_job = peer.job(job);
-        let their_files = if their_job.traffic == job.traffic {
-            files.clone()
-        } else {
-            Files::write(&self.scratch, number, &their_job)?
-        };
+        let (file, their_file) = (self.replay_file(number, job)?, self.replay_file(number, &their_job)?);
         if self.vswitch.is_some() {
-            self.check_output(Contender::Ours, job, &files)?;
+            self.check_output(Contender::Ours, job, &file)?;
         }
-        self.check_output(Contender::Peer(peer), &their_job, &their_files)?;
-        let theirs = self.runner(Contender::Peer(peer), &their_job, &their_files)?;
-        let ours = self.vswitch.as_ref().map(|_| self.runner(Contender::Ours, job, &files));
+        self.check_output(Contender::Peer(peer), &their_job, &their_file)?;
+        let theirs = self.runner(Contender::Peer(peer), &their_job, &their_file)?;
+        let ours = self.vswitch.as_ref().map(|_| self.runner(Contender::Ours, job, &file));
         self.pairs(ours.transpose()?, theirs)
     }
 
+    /// Writes the frames of a job into a file.
+    fn replay_file(&self, number: usize, job: &Job) -> Result<PathBuf, CompareError> {
+        let Job { flows, traffic, inner_bytes, .. } = job;
+        let name = format!("{number}-{}-{flows}-{traffic}-{inner_bytes}.pcap", job.label());
+        let path = self.scratch.path().join(name);
+        let frames = frames::replayed(job);
+        pcap::write(&path, frames.iter().map(Vec::as_slice)).map_err(at(&path))?;
+        Ok(path)
+    }
+
     /// Plays the frames once and checks what comes out.
-    fn check_output(&self, contender: Contender, job: &Job, files: &Files) -> Result<(), CompareError> {
-        let out = files.path.with_extension(format!("{contender}.out.pcap"));
-        let source = FramePort::Replayed { path: files.path.clone(), endless: false };
+    fn check_output(&self, contender: Contender, job: &Job, file: &Path) -> Result<(), CompareError> {
+        let out = file.with_extension(format!("{contender}.out.pcap"));
+        let source = FramePort::Replayed { path: file.into(), endless: false };
         let mut switch = self.start(contender, job, source, FramePort::File(out.clone()))?;
-        let wanted = files.frames.input.len() as u64;
         let mut last = (0, std::time::Instant::now());
         loop {
             let sent = switch.forwarded()?;
             if sent != last.0 {
                 last = (sent, std::time::Instant::now());
             }
-            if sent >= wanted || last.1.elapsed() > Duration::from_secs(3) {
+            if sent >= job.flows.count as u64 || last.1.elapsed() > Duration::from_secs(3) {
                 break;
             }
             crate::host::interrupt::pause(Duration::from_millis(50))?;
         }
         drop(switch);
         let output = pcap::read(&out).map_err(at(&out))?;
-        check::check(job, contender, &files.frames, &output).map_err(|wrong| CompareError::Output {
-            switch: contender,
-            case: job.case,
-            flows: job.flows.given.clone(),
-            wrong: wrong.into(),
-        })?;
+        let output: Vec<Kept> = output.into_iter().map(Kept::whole).collect();
+        check_kept(contender, job, job.case, Input::Replayed(&frames::replayed(job)), &output)?;
         if !self.options.common.keep {
             let _ = std::fs::remove_file(&out);
         }
@@ -316,8 +299,8 @@ impl<'a> Bench<'a> {
         Ok(Measured { pairs, stages })
     }
 
-    fn runner(&self, contender: Contender, job: &Job, files: &Files) -> Result<Runner, CompareError> {
-        let source = FramePort::Replayed { path: files.path.clone(), endless: true };
+    fn runner(&self, contender: Contender, job: &Job, file: &Path) -> Result<Runner, CompareError> {
+        let source = FramePort::Replayed { path: file.into(), endless: true };
         let switch = self.start(contender, job, source, FramePort::Drop)?;
         Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
@@ -339,7 +322,8 @@ impl<'a> Bench<'a> {
             let counter = Counter::open(switch, &boards, job)?;
             for (port, (way, program, _)) in programs.0.iter().enumerate() {
                 // What comes in at one port leaves at the other.
-                check_kept(contender, job, *way, program, &counter.boards[1 - port].samples()?)?;
+                let kept = counter.boards[1 - port].samples()?;
+                check_kept(contender, job, *way, Input::Made(program), &kept)?;
             }
             Ok(counter)
         })

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use super::CompareError;
 use super::board::Kept;
 use super::cases::{Case, Job, Peer};
+use super::check::{self, Input};
 use super::peer::{Contender, StageTime, Switch};
 use super::sample::{Counter, Moment, Sample, WARM_UP};
-use super::template::Program;
-use super::{CompareError, samples};
 use crate::host::{interrupt, threads};
 
 /// Tries for each round that is asked for.
@@ -142,16 +142,16 @@ fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, Com
     Ok(first.iter().zip(&last).map(|(first, last)| first.until(last)).collect())
 }
 
-/// Checks what a device kept of the frames that a switch sent one way.
+/// Checks what was kept of the frames that a switch sent one way.
 pub fn check_kept(
     contender: Contender,
     job: &Job,
     way: Case,
-    program: &Program,
+    input: Input<'_>,
     kept: &[Kept],
 ) -> Result<(), CompareError> {
     let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
-    samples::check(job, way, moves_only, program, kept).map_err(|wrong| CompareError::Output {
+    check::check(job, way, moves_only, input, kept).map_err(|wrong| CompareError::Output {
         switch: contender,
         case: way,
         flows: job.flows.given.clone(),

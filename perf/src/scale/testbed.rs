@@ -6,6 +6,7 @@ use super::config::{DaemonIdentity, WorkerSetup, config};
 use super::lane::WorkerLane;
 use crate::compare::CompareError;
 use crate::compare::cases::{Case, Job};
+use crate::compare::check::Input;
 use crate::compare::ours::Ours;
 use crate::compare::peer::Contender;
 use crate::compare::runner::{Runner, check_kept};
@@ -32,7 +33,8 @@ pub fn start(
             let kept = counter.boards[usize::from(way == Case::Encap)].samples()?.into_iter();
             let kept: Vec<_> =
                 kept.map(|kept| if way == Case::Encap { lane.as_first(kept) } else { kept }).collect();
-            check_kept(Contender::Ours, job, way, &WorkerLane(0).program(job, way), &kept)?;
+            let program = WorkerLane(0).program(job, way);
+            check_kept(Contender::Ours, job, way, Input::Made(&program), &kept)?;
         }
         Ok(counter)
     })
