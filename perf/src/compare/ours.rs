@@ -4,7 +4,6 @@
 //! that writes), one worker, and everything a tenant network needs: locations, a static underlay neighbour, VIPs.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -36,14 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Ours {
     /// Starts the daemon on a config for the job.
     pub fn start(setup: &SwitchSetup<'_>) -> Result<Self, CompareError> {
-        let daemon = DaemonSetup {
-            program: setup.vswitch,
-            folder: &setup.folder,
-            prefix: &setup.prefix,
-            cores: setup.main_cores(),
-            netns: None,
-        };
-        let text = config(setup, &daemon.socket());
+        let daemon = setup.daemon();
+        let text = config(setup, &daemon);
         Self::start_with(&daemon, &text, setup.job)
     }
 
@@ -228,7 +221,7 @@ fn queue_pairs(job: &Job) -> String {
     format!("[rcft]\nentries = {}", job.flows.count * 5 / 4)
 }
 
-fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
+fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
     let mut config = begin(
@@ -238,7 +231,7 @@ fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
             mbufs: mbufs(job, replayed),
             plugin: setup.plugin.as_deref(),
             cores: &setup.cores(),
-            ..head(&setup.prefix, socket)
+            ..Head::new(daemon)
         },
     );
     let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
@@ -274,16 +267,10 @@ fn config(setup: &SwitchSetup<'_>, socket: &Path) -> String {
     config.text().to_owned()
 }
 
-/// The head of a config, as far as it is the same for all.
-pub(crate) fn head<'a>(prefix: &'a str, socket: &'a Path) -> Head<'a> {
-    let (hugepages, memory, mbufs, plugin, cores) = ("require", 0, 0, None, &[][..]);
-    Head { prefix, socket, hugepages, memory, mbufs, plugin, cores, workers: "", nft: "" }
-}
-
-/// Tables with room for all that a job has, and its rates.
+/// Huge pages without fail, tables with room for all that a job has, and its rates.
 pub(crate) fn begin(job: &Job, head: &Head<'_>) -> Config {
     let nft = format!("entries = {}\nmiss-rate = 0", entries(job));
-    let mut config = Config::new(&Head { nft: &nft, ..*head });
+    let mut config = Config::new(&Head { hugepages: "require", nft: &nft, ..*head });
     config.section(&queue_pairs(job)).section(if job.qos { LINK_RATE } else { "" });
     config.section(&connections(job));
     config
@@ -344,21 +331,12 @@ mod tests {
     use super::*;
 
     fn text(case: Case, qos: bool) -> String {
-        text_for(case, qos, None)
+        text_for(&Job { qos, ..Job::plain(case, "1k") })
     }
 
-    fn text_for(case: Case, qos: bool, tenants: Option<u32>) -> String {
-        let job = Job {
-            case,
-            tenants,
-            flows: "1k".parse().unwrap(),
-            inner_bytes: 64,
-            traffic: Traffic::Tcp,
-            qos,
-            groups: false,
-        };
+    fn text_for(job: &Job) -> String {
         let setup = SwitchSetup {
-            job: &job,
+            job,
             source: FramePort::Replayed { path: "in.pcap".into(), endless: true },
             sink: FramePort::Drop,
             plugin: None,
@@ -369,9 +347,9 @@ mod tests {
             folder: "folder".into(),
             prefix: "prefix".into(),
             exact_match_cache: Default::default(),
-            vswitch: Path::new("vswitch"),
+            vswitch: std::path::Path::new("vswitch"),
         };
-        config(&setup, Path::new("socket"))
+        config(&setup, &setup.daemon())
     }
 
     #[test]
@@ -384,7 +362,7 @@ mod tests {
             assert_eq!((text.matches("[[vnic]]").count(), text.matches("[[uplink]]").count()), (1, 1));
             assert_eq!(text.matches("[[location]]").count(), 16);
         }
-        let text = text_for(Case::Decap, true, Some(64));
+        let text = text_for(&Job { tenants: Some(64), qos: true, ..Job::plain(Case::Decap, "1k") });
         let count = |word: &str| text.matches(word).count();
         assert_eq!((count("[[vnic]]"), count("[[trunk]]"), count("[[location]]")), (64, 1, 256));
         assert_eq!(

@@ -10,6 +10,7 @@ use super::cases::{Job, Peer};
 use super::plugin::TemplateDevice;
 use super::{CompareError, ours, ovs, testpmd};
 use crate::host::cores::Cores;
+use crate::host::daemon::DaemonSetup;
 use crate::host::process::Process;
 
 /// A port of a device under test, by its name in DPDK.
@@ -92,9 +93,11 @@ pub struct SwitchSetup<'a> {
 }
 
 impl SwitchSetup<'_> {
-    /// The first core that forwards, and the other one.
-    pub(crate) fn main_cores(&self) -> Cores {
-        Cores { forwarding: self.core, housekeeping: self.housekeeping }
+    /// Where and as whom a daemon of this project runs.
+    pub(crate) fn daemon(&self) -> DaemonSetup<'_> {
+        let cores = Cores { forwarding: self.core, housekeeping: self.housekeeping };
+        let Self { vswitch: program, folder, prefix, .. } = self;
+        DaemonSetup { program, folder, prefix, cores, netns: None }
     }
 
     pub(crate) fn cores(&self) -> Vec<usize> {

@@ -182,17 +182,8 @@ fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Resul
     let prefix = scratch::file_prefix(usize::from(number));
     let netns = Some(host.name());
     let setup = DaemonSetup { program: vswitch, folder, prefix: &prefix, cores, netns };
-    let mut config = Config::new(&Head {
-        prefix: &prefix,
-        socket: &setup.socket(),
-        hugepages: "auto",
-        memory: MEMORY,
-        mbufs: 65_536,
-        plugin: None,
-        cores: &[cores.forwarding],
-        workers: "idle = \"sleep\"",
-        nft: "",
-    });
+    let (memory, mbufs, workers) = (MEMORY, 65_536, "idle = \"sleep\"");
+    let mut config = Config::new(&Head { memory, mbufs, workers, ..Head::new(&setup) });
     config.vpc("tenant", VNI, "");
     let port = |interface: &str| format!("{{ kind = \"{kind}\", iface = \"{interface}\" }}");
     for &container in local {

@@ -10,7 +10,7 @@ use wire::MacAddr;
 
 use super::LiveError;
 use super::testbed::Station;
-use crate::host::daemon::Daemon;
+use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 
 /// A memif of the daemon.
@@ -32,8 +32,7 @@ impl std::fmt::Display for MemifEnd<'_> {
 /// What a config begins with.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    pub prefix: &'a str,
-    pub socket: &'a Path,
+    pub daemon: &'a DaemonSetup<'a>,
     /// `auto` or `require`.
     pub hugepages: &'a str,
     /// Huge-page memory in MiB.
@@ -45,6 +44,15 @@ pub struct Head<'a> {
     pub workers: &'a str,
     /// Lines of `[nft]`.
     pub nft: &'a str,
+}
+
+impl<'a> Head<'a> {
+    /// One worker on the core that forwards.
+    pub fn new(daemon: &'a DaemonSetup<'a>) -> Self {
+        let cores = std::slice::from_ref(&daemon.cores.forwarding);
+        let (memory, mbufs) = (192, 32_768);
+        Self { daemon, hugepages: "auto", memory, mbufs, plugin: None, cores, workers: "", nft: "" }
+    }
 }
 
 /// A vNIC of a config.
@@ -81,12 +89,13 @@ pub struct Config(String);
 
 impl Config {
     pub fn new(head: &Head<'_>) -> Self {
-        let Head { prefix, socket, hugepages, memory, mbufs, plugin, cores, workers, nft } = head;
+        let Head { daemon, hugepages, memory, mbufs, plugin, cores, workers, nft } = head;
         let plugins = plugin.map_or_else(String::new, |path| format!("plugins = [\"{}\"]\n", path.display()));
         Self(format!(
-            "[eal]\nhuge-pages = \"{hugepages}\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{prefix}\"\nmbufs = {mbufs}\n\
+            "[eal]\nhuge-pages = \"{hugepages}\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{}\"\nmbufs = {mbufs}\n\
              {plugins}\n[workers]\ncores = {cores:?}\n{workers}\n\n[nft]\n{nft}\n\n[api]\nsocket = \"{}\"\n\n",
-            socket.display()
+            daemon.prefix,
+            daemon.socket().display()
         ))
     }
 

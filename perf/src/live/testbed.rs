@@ -220,17 +220,8 @@ impl SwitchUnderTest {
             cores: spec.cores,
             netns: None,
         };
-        let mut config = Config::new(&Head {
-            prefix: &prefix,
-            socket: &setup.socket(),
-            hugepages: "auto",
-            memory: 192,
-            mbufs: 32_768,
-            plugin: None,
-            cores: &[spec.cores.forwarding],
-            workers: if spec.shared { "idle = \"sleep\"" } else { "idle = \"poll\"" },
-            nft: spec.nft,
-        });
+        let workers = if spec.shared { "idle = \"sleep\"" } else { "idle = \"poll\"" };
+        let mut config = Config::new(&Head { workers, nft: spec.nft, ..Head::new(&setup) });
         config.section(spec.sections).vpc("tenant", VNI, "");
         for (number, (name, more)) in spec.vnics.iter().enumerate() {
             let (mac, vip) = station(spec.first + number as u8);

@@ -5,9 +5,10 @@ use std::path::Path;
 use super::lane::WorkerLane;
 use crate::compare::cases::Job;
 use crate::compare::frames::{TENANT_IP, TENANT_MAC, peers};
-use crate::compare::ours::{begin, head, locations, network, vnic};
+use crate::compare::ours::{begin, locations, network, vnic};
 use crate::compare::peer::mbufs;
 use crate::compare::plugin::TemplateDevice;
+use crate::host::daemon::DaemonSetup;
 use crate::live::config::{Head, UplinkLines};
 
 /// A lane of a switch, with its worker's core and its devices.
@@ -26,25 +27,22 @@ impl WorkerSetup {
     }
 }
 
-/// How the daemon is told apart from others.
-#[derive(Debug, Clone, Copy)]
-pub struct DaemonIdentity<'a> {
-    pub prefix: &'a str,
-    pub socket: &'a Path,
-    pub plugin: &'a Path,
-}
-
 /// Huge-page memory of a daemon, in MiB.
 pub fn memory(job: &Job, workers: usize) -> u64 {
     128 + workers as u64 * (64 + mbufs(job, false) as u64 * 2560 / (1024 * 1024))
 }
 
 /// The config. `lanes` there are in all, also if they are not all of this switch: rates are shared out the same way.
-pub fn config(job: &Job, workers: &[WorkerSetup], lanes: u32, identity: DaemonIdentity<'_>) -> String {
-    let DaemonIdentity { prefix, socket, plugin } = identity;
+pub fn config(
+    job: &Job,
+    workers: &[WorkerSetup],
+    lanes: u32,
+    daemon: &DaemonSetup<'_>,
+    plugin: &Path,
+) -> String {
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
     let (memory, mbufs) = (memory(job, workers.len()), workers.len() * mbufs(job, false));
-    let head = Head { memory, mbufs, plugin: Some(plugin), cores: &cores, ..head(prefix, socket) };
+    let head = Head { memory, mbufs, plugin: Some(plugin), cores: &cores, ..Head::new(daemon) };
     let mut config = begin(job, &head);
     let shared = Job { tenants: Some(lanes), ..job.clone() };
     for worker in workers {

@@ -30,7 +30,7 @@ use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
 use crate::host::{interrupt, io, tsc};
 use crate::options::{Carried, Common, within};
-use config::{DaemonIdentity, WorkerSetup};
+use config::WorkerSetup;
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
 
@@ -147,9 +147,7 @@ impl Bench<'_> {
             .iter()
             .map(|&lane| self.worker(job, WorkerLane(lane), &folder))
             .collect::<Result<_, _>>()?;
-        let socket = setup.socket();
-        let identity = DaemonIdentity { prefix: &prefix, socket: &socket, plugin: &self.plugin };
-        testbed::start(job, &workers, u32::from(WORKERS), &setup, identity)
+        testbed::start(job, &workers, u32::from(WORKERS), &setup, &self.plugin)
     }
 
     fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup, CompareError> {

@@ -1,8 +1,10 @@
 //! Who takes part: switches with a worker for each of their lanes.
 
+use std::path::Path;
+
 use serde_json::Value;
 
-use super::config::{DaemonIdentity, WorkerSetup, config};
+use super::config::{WorkerSetup, config};
 use super::lane::WorkerLane;
 use crate::compare::CompareError;
 use crate::compare::cases::{Case, Job};
@@ -20,9 +22,9 @@ pub fn start(
     workers: &[WorkerSetup],
     lanes: u32,
     setup: &DaemonSetup<'_>,
-    identity: DaemonIdentity<'_>,
+    plugin: &Path,
 ) -> Result<Runner, CompareError> {
-    let mut switch = Ours::start_with(setup, &config(job, workers, lanes, identity), job)?;
+    let mut switch = Ours::start_with(setup, &config(job, workers, lanes, setup, plugin), job)?;
     check_ports(&switch.daemon().ask("port list")?, workers)?;
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
     Runner::settle(Contender::Ours, Box::new(switch), &cores, |switch, worker| {
