@@ -96,7 +96,10 @@ impl Ovs {
         let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { UNDERLAY } else { INTEGRATION };
         self.add_port(bridge, "source", 1, &devargs, setup.cores().len())?;
-        if polls_late(&setup.source) { self.set_polling(&core_mask(&setup.cores())) } else { Ok(()) }
+        if polls_late(&setup.source) {
+            self.set(&format!("pmd-cpu-mask={}", core_mask(&setup.cores())))?;
+        }
+        Ok(())
     }
 
     fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
@@ -123,34 +126,32 @@ impl Ovs {
             Megaflows::Exact => "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[]),",
             Megaflows::Wildcard => "",
         };
-        match case {
-            Case::L2 => self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:2"))?,
-            Case::Encap => {
-                self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:3"))?;
-                self.switch.control.flow(UNDERLAY, "in_port=LOCAL,actions=output:2")?;
-            }
-            Case::Decap => {
-                self.switch.control.flow(UNDERLAY, "in_port=1,actions=LOCAL")?;
-                self.switch.control.flow(INTEGRATION, &format!("in_port=3,actions={cut}output:2"))?;
-            }
-            Case::Both => {
-                self.switch.control.flow(INTEGRATION, &format!("in_port=1,actions={cut}output:3"))?;
-                self.switch.control.flow(INTEGRATION, &format!("in_port=3,actions={cut}output:1"))?;
-                self.switch.control.flow(UNDERLAY, "in_port=LOCAL,actions=output:2")?;
-                self.switch.control.flow(UNDERLAY, "in_port=2,actions=LOCAL")?;
-            }
-        }
+        // The tenant's port is 1 or 2 of its bridge, the underlay's the other number of its own, and the tunnel is 3.
+        let into = |local: u32, outside: u32| {
+            [
+                (INTEGRATION, format!("in_port={local},actions={cut}output:3")),
+                (UNDERLAY, format!("in_port=LOCAL,actions=output:{outside}")),
+            ]
+        };
+        let out_of = |local: u32, outside: u32| {
+            [
+                (UNDERLAY, format!("in_port={outside},actions=LOCAL")),
+                (INTEGRATION, format!("in_port=3,actions={cut}output:{local}")),
+            ]
+        };
+        let rules = match case {
+            Case::L2 => vec![(INTEGRATION, format!("in_port=1,actions={cut}output:2"))],
+            Case::Encap => into(1, 2).into(),
+            Case::Decap => out_of(2, 1).into(),
+            Case::Both => [into(1, 2), out_of(1, 2)].concat(),
+        };
+        rules.iter().try_for_each(|(bridge, rule)| self.switch.control.flow(bridge, rule))?;
         Ok(())
     }
 
-    fn set_polling(&self, mask: &str) -> Result<(), CompareError> {
-        let word = format!("other_config:pmd-cpu-mask={mask}");
-        self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
-        Ok(())
-    }
-
-    fn revalidate_every(&self, milliseconds: u32) -> Result<(), CompareError> {
-        let word = format!("other_config:max-revalidator={milliseconds}");
+    /// Sets a key of `other_config`.
+    fn set(&self, setting: &str) -> Result<(), CompareError> {
+        let word = format!("other_config:{setting}");
         self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
         Ok(())
     }
@@ -221,7 +222,7 @@ impl Switch for Ovs {
         if flows > CACHED_FLOWS {
             // A round of its revalidators that takes long, because the flows are too many or because the switch is frozen
             // in the middle of it, lowers the limit, and flows are thrown out again.
-            self.revalidate_every(600_000)?;
+            self.set("max-revalidator=600000")?;
         }
         let OpenVswitch { daemon, control, .. } = &mut self.switch;
         daemon.await_that("its flows to be installed", SETTLE_LIMIT, || {

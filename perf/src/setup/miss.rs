@@ -45,51 +45,27 @@ struct Kind {
     grouped: bool,
 }
 
+const FLOW: (bool, bool) = (true, false);
+
 const KINDS: [Kind; 8] = [
-    Kind {
-        name: "tcp, vNIC to vNIC",
-        port: 1,
-        frame: |n| tcp(LOCAL[0], LOCAL[1], n),
-        news: (true, false),
-        grouped: false,
-    },
-    Kind {
-        name: "tcp, into the tunnel",
-        port: 1,
-        frame: |n| tcp(LOCAL[0], REMOTE, n),
-        news: (true, false),
-        grouped: false,
-    },
-    Kind {
-        name: "tcp, out of the tunnel",
-        port: UPLINK,
-        frame: from_tunnel,
-        news: (true, false),
-        grouped: false,
-    },
-    Kind {
-        name: "rc, new pair, known addresses",
-        port: 1,
-        frame: |n| rc(REMOTE, n),
-        news: (false, true),
-        grouped: false,
-    },
-    Kind {
-        name: "rc, new pair, new address",
-        port: 1,
-        frame: |n| rc(far(n), n),
-        news: (true, true),
-        grouped: false,
-    },
+    kind("tcp, vNIC to vNIC", 1, FLOW, |n| tcp(LOCAL[0], LOCAL[1], n)),
+    kind("tcp, into the tunnel", 1, FLOW, |n| tcp(LOCAL[0], REMOTE, n)),
+    kind("tcp, out of the tunnel", UPLINK, FLOW, |n| out_of_tunnel(n, &tcp(REMOTE, LOCAL[0], n))),
+    kind("rc, new pair, known addresses", 1, (false, true), |n| rc(REMOTE, n)),
+    kind("rc, new pair, new address", 1, (true, true), |n| rc(far(n), n)),
     grouped("groups: udp, vNIC to vNIC", 1, |n| udp(LOCAL[0], LOCAL[1], n)),
     grouped("groups: udp, into the tunnel", 1, |n| udp(LOCAL[0], REMOTE, n)),
     grouped("groups: udp, out of the tunnel", UPLINK, |n| out_of_tunnel(n, &udp(REMOTE, LOCAL[0], n))),
 ];
 
+const fn kind(name: &'static str, port: PortIndex, news: (bool, bool), frame: fn(u32) -> Vec<u8>) -> Kind {
+    Kind { name, port, frame, news, grouped: false }
+}
+
 /// New flows that are new connections of vNICs in security groups, in all a thousand groups of ten rules. UDP, which is known
 /// from its first packet on.
 const fn grouped(name: &'static str, port: PortIndex, frame: fn(u32) -> Vec<u8>) -> Kind {
-    Kind { name, port, frame, news: (true, false), grouped: true }
+    Kind { grouped: true, ..kind(name, port, FLOW, frame) }
 }
 
 /// How long packets of a kind took.
@@ -305,10 +281,6 @@ const fn scattered(n: u32) -> u32 {
 fn tcp(from: Station, to: Station, n: u32) -> Vec<u8> {
     let n = scattered(n);
     Path::v4(from, to).tcp(1024 + (n & 0xfff) as u16, 1024 + (n >> 12) as u16, SYN, &[])
-}
-
-fn from_tunnel(n: u32) -> Vec<u8> {
-    out_of_tunnel(n, &tcp(REMOTE, LOCAL[0], n))
 }
 
 fn udp(from: Station, to: Station, n: u32) -> Vec<u8> {
