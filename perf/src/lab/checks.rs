@@ -49,6 +49,26 @@ impl Check {
         Self { verdict: CheckVerdict::Failed, ..Self::good(what, found) }
     }
 
+    /// What was found if it is good, or what to do.
+    fn poor_unless(is_good: bool, what: impl Into<String>, good: impl Into<String>, poor: String) -> Self {
+        if is_good { Self::good(what, good) } else { Self::poor(what, poor) }
+    }
+
+    /// What a program says, or why it says nothing.
+    fn asked(what: &str, answer: Result<String, HostError>) -> Self {
+        match answer {
+            Ok(answer) => Self::good(what, answer),
+            Err(error) => Self::failed(what, error.to_string()),
+        }
+    }
+
+    fn installed(what: &str, program: &str) -> Self {
+        match process::findable(program) {
+            true => Self::good(what, program),
+            false => Self::failed(what, format!("{program} is not installed: scripts/bootstrap")),
+        }
+    }
+
     pub fn line(&self) -> String {
         let word = match self.verdict {
             CheckVerdict::Good => "ok",
@@ -70,32 +90,20 @@ pub fn all(lab: &Lab, vswitch: &Path) -> Vec<Check> {
 }
 
 fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
-    let asked = |what: &str, found: Result<String, HostError>| match found {
-        Ok(version) => Check::good(what, version),
-        Err(error) => Check::failed(what, error.to_string()),
-    };
-    let there = |what: &str, program: &str| match process::findable(program) {
-        true => Check::good(what, program),
-        false => Check::failed(what, format!("{program} is not installed: scripts/bootstrap")),
-    };
-    let mut checks = Vec::new();
-    // The probe forwards with testpmd, whoever is measured.
-    checks.push(there("testpmd", "dpdk-testpmd"));
-    checks.push(asked("DPDK", said("pkg-config", &["--modversion", "libdpdk"])));
-    checks.push(asked("kernel", said("uname", &["-sr"])));
-    if lab.device.forwarders.contains(&LabForwarder::Ours) {
-        checks.push(asked("vswitch", said(&vswitch.display().to_string(), &["--version"])));
+    let takes_part = |wanted: &[LabForwarder]| lab.device.forwarders.iter().any(|one| wanted.contains(one));
+    let mut checks = vec![
+        // The probe forwards with testpmd, whoever is measured.
+        Check::installed("testpmd", "dpdk-testpmd"),
+        Check::asked("DPDK", said("pkg-config", &["--modversion", "libdpdk"])),
+        Check::asked("kernel", said("uname", &["-sr"])),
+    ];
+    if takes_part(&[LabForwarder::Ours]) {
+        checks.push(Check::asked("vswitch", said(&vswitch.display().to_string(), &["--version"])));
     }
-    if lab
-        .device
-        .forwarders
-        .iter()
-        .any(|forwarder| matches!(forwarder, LabForwarder::Peer(Peer::OvsExact | Peer::OvsWildcard)))
-    {
-        checks.push(if process::findable(ovs::DAEMON) {
-            asked("OVS", said("ovs-vswitchd", &["--version"]))
-        } else {
-            there("OVS", ovs::DAEMON)
+    if takes_part(&[Peer::OvsExact, Peer::OvsWildcard].map(LabForwarder::Peer)) {
+        checks.push(match process::findable(ovs::DAEMON) {
+            true => Check::asked("OVS", said("ovs-vswitchd", &["--version"])),
+            false => Check::installed("OVS", ovs::DAEMON),
         });
     }
     let own = format!("perf {}", env!("CARGO_PKG_VERSION"));
@@ -103,13 +111,11 @@ fn programs(lab: &Lab, vswitch: &Path) -> Vec<Check> {
         let arguments: Vec<&str> = words[1..].iter().map(String::as_str).chain(["--version"]).collect();
         said(&words[0], &arguments)
     });
+    let other =
+        |version: &str| format!("it is `{version}` and this is `{own}`; install the same on both sides");
     checks.push(match theirs {
-        Ok(version) if version == own => Check::good("generator", version),
-        Ok(version) => Check::poor(
-            "generator",
-            format!("it is `{version}` and this is `{own}`; install the same on both sides"),
-        ),
-        Err(error) => Check::failed("generator", error.to_string()),
+        Ok(version) if version != own => Check::poor("generator", other(&version)),
+        theirs => Check::asked("generator", theirs),
     });
     checks
 }
@@ -172,14 +178,14 @@ impl System {
             ),
         }];
         if driver.as_deref() == Some("vfio-pci") {
-            let group = self.sys.join(&folder).join("iommu_group").exists();
-            checks.push(if group {
-                Check::good(format!("{name}, IOMMU"), "in a group of its own or with others")
-            } else {
-                let found = "in no group: switch it on (intel_iommu=on or amd_iommu=on, iommu=pt), or allow \
-                             enable_unsafe_noiommu_mode of the module vfio";
-                Check::poor(format!("{name}, IOMMU"), found)
-            });
+            checks.push(Check::poor_unless(
+                self.sys.join(&folder).join("iommu_group").exists(),
+                format!("{name}, IOMMU"),
+                "in a group of its own or with others",
+                "in no group: switch it on (intel_iommu=on or amd_iommu=on, iommu=pt), or allow \
+                 enable_unsafe_noiommu_mode of the module vfio"
+                    .into(),
+            ));
         }
         checks.push(self.node_of_port(name, &folder, cores));
         checks.extend(self.slot(name, &folder));
@@ -189,22 +195,13 @@ impl System {
 
     fn node_of_port(&self, name: &str, folder: &str, cores: &[usize]) -> Check {
         let node = self.word(&format!("{folder}/numa_node")).and_then(|word| word.parse::<i64>().ok());
-        let far: Vec<usize> = match node {
-            Some(node) if node >= 0 => {
-                cores.iter().copied().filter(|&core| !self.on_node(core, node)).collect()
-            }
-            _ => Vec::new(),
-        };
         let what = format!("{name}, NUMA");
-        match node {
-            Some(node) if far.is_empty() => Check::good(what, format!("node {node}, as its cores")),
-            Some(node) => {
-                let found =
-                    format!("node {node}, but cores {far:?} are on another; choose cores of node {node}");
-                Check::poor(what, found)
-            }
-            None => Check::poor(what, "the kernel does not say its node"),
-        }
+        let Some(node) = node else { return Check::poor(what, "the kernel does not say its node") };
+        // Where there is one node only, the kernel says -1.
+        let far: Vec<usize> =
+            cores.iter().copied().filter(|&core| node >= 0 && !self.on_node(core, node)).collect();
+        let poor = format!("node {node}, but cores {far:?} are on another; choose cores of node {node}");
+        Check::poor_unless(far.is_empty(), what, format!("node {node}, as its cores"), poor)
     }
 
     fn on_node(&self, core: usize, node: i64) -> bool {
@@ -217,14 +214,9 @@ impl System {
             ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"]
                 .map(|file| self.word(&format!("{folder}/{file}")));
         let (speed, best, width, widest) = (speed?, best?, width?, widest?);
-        let what = format!("{name}, slot");
-        Some(if speed == best && width == widest {
-            Check::good(what, format!("{speed}, {width} lanes"))
-        } else {
-            let found =
-                format!("{speed} and {width} lanes of {best} and {widest}; use a better slot, or riser");
-            Check::poor(what, found)
-        })
+        let poor = format!("{speed} and {width} lanes of {best} and {widest}; use a better slot, or riser");
+        let (is_good, good) = (speed == best && width == widest, format!("{speed}, {width} lanes"));
+        Some(Check::poor_unless(is_good, format!("{name}, slot"), good, poor))
     }
 
     /// Link and firmware, where the kernel has an interface beside DPDK's driver.
@@ -266,47 +258,44 @@ impl System {
                 format!("there are no cores {absent:?}; `lscpu -e` lists them"),
             )];
         }
-        let judged = |what: &str, poor: Vec<usize>, good: &str, remedy: &str| {
-            if poor.is_empty() {
-                Check::good(what, good)
-            } else {
-                Check::poor(what, format!("cores {poor:?} {remedy}"))
-            }
-        };
         let mut checks = Vec::new();
         if lab.generator.via.is_empty() && lab.device.cores.get_ref().contains(&lab.generator.core) {
             let found = format!("core {} forwards and generates; give each its own", lab.generator.core);
             checks.push(Check::failed("cores", found));
         }
         let isolated = set(&self.word("devices/system/cpu/isolated").unwrap_or_default());
-        checks.push(judged(
-            "isolated cores",
-            busy.iter().copied().filter(|core| !isolated.contains(core)).collect(),
-            "the kernel runs nothing else on them",
-            "are not isolated; boot with isolcpus, nohz_full and rcu_nocbs for them",
-        ));
         let shares = |core: usize| {
-            let siblings = set(&self
-                .word(&format!("{}/topology/thread_siblings_list", folder(core)))
-                .unwrap_or_default());
+            let siblings = self.word(&format!("{}/topology/thread_siblings_list", folder(core)));
+            let siblings = set(&siblings.unwrap_or_default());
             siblings.iter().any(|other| *other != core && busy.contains(other))
         };
-        checks.push(judged(
+        let is_slow = |core: usize| {
+            let governor = self.word(&format!("{}/cpufreq/scaling_governor", folder(core)));
+            governor.is_some_and(|word| word != "performance")
+        };
+        let mut judge = |what: &str, is_poor: &dyn Fn(usize) -> bool, good: &str, remedy: &str| {
+            let poor: Vec<usize> = busy.iter().copied().filter(|&core| is_poor(core)).collect();
+            let words = format!("cores {poor:?} {remedy}");
+            checks.push(Check::poor_unless(poor.is_empty(), what, good, words));
+        };
+        judge(
+            "isolated cores",
+            &|core| !isolated.contains(&core),
+            "the kernel runs nothing else on them",
+            "are not isolated; boot with isolcpus, nohz_full and rcu_nocbs for them",
+        );
+        judge(
             "hyperthreads",
-            busy.iter().copied().filter(|&core| shares(core)).collect(),
+            &shares,
             "no two share a core",
             "share a core with another of them; use one hyperthread of each core",
-        ));
-        let slow = |core: usize| {
-            self.word(&format!("{}/cpufreq/scaling_governor", folder(core)))
-                .is_some_and(|word| word != "performance")
-        };
-        checks.push(judged(
+        );
+        judge(
             "frequency",
-            busy.iter().copied().filter(|&core| slow(core)).collect(),
+            &is_slow,
             "governor performance, or none",
             "have another governor than `performance`; `cpupower frequency-set -g performance`",
-        ));
+        );
         checks
     }
 
