@@ -6,6 +6,7 @@
 
 pub mod compare;
 pub mod dcqcn;
+mod error;
 #[path = "gen/mod.rs"] // `gen` is a word of the language
 pub mod generator;
 pub mod group;
@@ -21,3 +22,5 @@ pub mod report;
 pub mod scale;
 pub mod setup;
 pub mod storm;
+
+pub use error::{Error, Result};

@@ -10,9 +10,9 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::Result;
 use crate::compare::cases::{Case, FlowCount, Job, Traffic};
 use crate::compare::frames::INNER_BYTES;
-use crate::live::LiveError;
 
 /// Of every command that runs the switch.
 #[derive(Debug, Clone, Default, Args)]
@@ -98,7 +98,7 @@ pub struct Plot {
 
 impl Plot {
     /// Draws where that is wanted.
-    pub fn draw(&self, draw: impl FnOnce(&Path) -> Result<(), LiveError>) -> anyhow::Result<()> {
+    pub fn draw(&self, draw: impl FnOnce(&Path) -> Result<()>) -> anyhow::Result<()> {
         if let Some(stem) = &self.plot {
             draw(stem)?;
             println!("drawn: {} and .png", stem.with_extension("svg").display());
@@ -117,7 +117,7 @@ pub struct Page {
 
 impl Page {
     /// Writes the page where that is wanted.
-    pub fn write(&self, page: impl FnOnce() -> Result<String, LiveError>) -> anyhow::Result<()> {
+    pub fn write(&self, page: impl FnOnce() -> Result<String>) -> anyhow::Result<()> {
         if let Some(path) = &self.html {
             std::fs::write(path, page()?).with_context(|| format!("write {}", path.display()))?;
             println!("page: {}", path.display());

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::host::{HostError, io};
+use crate::{Error, Result};
 
 const MAGIC: u64 = 0x6a61_6b69_726f_0001;
 const HEADER: u64 = 64;
@@ -39,12 +39,12 @@ impl Kept {
 
 impl Board {
     /// Opens the board that a running device made.
-    pub fn open(path: &Path) -> Result<Self, HostError> {
+    pub fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(io(format!("open {name}")))?;
+        let file = File::open(path).map_err(Error::io(format!("open {name}")))?;
         let mut board = Self { file, path: name, slots: 0, slot_bytes: 0 };
         if board.word(0)? != MAGIC {
-            return Err(HostError::Missing {
+            return Err(Error::Missing {
                 what: format!("{} is no board of a template device", board.path),
                 remedy: "remove what is left in the cache folder vswitch/dpdk-plugin and try again",
             });
@@ -55,16 +55,16 @@ impl Board {
         Ok(board)
     }
 
-    pub fn made(&self) -> Result<u64, HostError> {
+    pub fn made(&self) -> Result<u64> {
         self.word(HEADER)
     }
 
     /// Packets that were sent to it.
-    pub fn swallowed(&self) -> Result<u64, HostError> {
+    pub fn swallowed(&self) -> Result<u64> {
         (0..TX_QUEUES).map(|queue| self.word(HEADER + LINE * (1 + queue))).sum()
     }
 
-    pub fn samples(&self) -> Result<Vec<Kept>, HostError> {
+    pub fn samples(&self) -> Result<Vec<Kept>> {
         let count = self.word(16)?.min(self.slots);
         let start = HEADER + LINE * (1 + TX_QUEUES);
         let mut samples = Vec::new();
@@ -81,13 +81,13 @@ impl Board {
         Ok(samples)
     }
 
-    fn word(&self, at: u64) -> Result<u64, HostError> {
+    fn word(&self, at: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.read(&mut bytes, at)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), HostError> {
-        self.file.read_exact_at(bytes, at).map_err(io(format!("read {}", self.path)))
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, at).map_err(Error::io(format!("read {}", self.path)))
     }
 }

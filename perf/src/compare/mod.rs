@@ -9,7 +9,6 @@ pub mod board;
 pub mod cases;
 pub mod check;
 pub mod cli;
-pub mod error;
 pub mod frames;
 #[cfg(test)]
 mod order;
@@ -33,7 +32,6 @@ use board::Kept;
 use cases::{Case, Job, Peer};
 use check::Input;
 use cli::CompareOptions;
-pub use error::CompareError;
 use peer::{Contender, FramePort, Switch, SwitchSetup};
 use plugin::TemplateDevice;
 use report::{CompareRow, Measured, Pair};
@@ -44,8 +42,9 @@ use template::Program;
 use crate::host::cores::{self, Cores};
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, io, tsc};
+use crate::host::tsc;
 use crate::pcap::{self, PcapError};
+use crate::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Supply {
@@ -90,7 +89,7 @@ pub fn run(
     options: &CompareOptions,
     vswitch: Option<PathBuf>,
     mut finished: impl FnMut(RowOutcome),
-) -> Result<(), CompareError> {
+) -> Result<()> {
     let jobs = options.jobs();
     let bench = Bench::prepare(options, vswitch, &jobs)?;
     for (number, job) in jobs.iter().enumerate() {
@@ -116,16 +115,16 @@ pub fn run(
 struct Programs(Vec<(Case, Program, PathBuf)>);
 
 impl Programs {
-    fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self, CompareError> {
+    fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self> {
         let one = |&way: &Case| {
             let program = program::program(job, way);
             let name = format!("{number}-{}-{way}-{}-{}.frames", job.label(), job.flows, job.traffic);
             let path = scratch.path().join(name);
             let write = std::fs::write(&path, program.text());
-            write.map_err(io(format!("write {}", path.display())))?;
+            write.map_err(Error::io(format!("write {}", path.display())))?;
             Ok((way, program, path))
         };
-        Ok(Self(job.case.ways().iter().map(one).collect::<Result<_, HostError>>()?))
+        Ok(Self(job.case.ways().iter().map(one).collect::<Result<_>>()?))
     }
 
     /// Where the frames of a way come in: at the first port, and at the second too if both ways are measured.
@@ -150,11 +149,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn prepare(
-        options: &'a CompareOptions,
-        vswitch: Option<PathBuf>,
-        jobs: &[Job],
-    ) -> Result<Self, CompareError> {
+    fn prepare(options: &'a CompareOptions, vswitch: Option<PathBuf>, jobs: &[Job]) -> Result<Self> {
         let Cores { forwarding: core, housekeeping } = cores::choose(&cores::available(), options.on.core)?;
         // Children inherit it, so that all but the forwarding thread stays off its core.
         core_affinity::set_for_current(core_affinity::CoreId { id: housekeeping });
@@ -183,7 +178,7 @@ impl<'a> Bench<'a> {
         job: &Job,
         source: FramePort,
         sink: FramePort,
-    ) -> Result<Box<dyn Switch>, CompareError> {
+    ) -> Result<Box<dyn Switch>> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
         let build = match contender {
@@ -220,7 +215,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The pairs of a row with frames of template devices, after a check of what came out.
-    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
+    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured> {
         let theirs = self.template_runner(Contender::Peer(peer), number, &peer.job(job))?;
         let ours = self.vswitch.as_ref().map(|_| self.template_runner(Contender::Ours, number, job));
         let ours = ours.transpose()?;
@@ -228,7 +223,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The same with frames that are replayed, before which each switch plays them once.
-    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured, CompareError> {
+    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured> {
         let their_job = peer.job(job);
         let (file, their_file) = (self.replay_file(number, job)?, self.replay_file(number, &their_job)?);
         if self.vswitch.is_some() {
@@ -241,7 +236,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Writes the frames of a job into a file.
-    fn replay_file(&self, number: usize, job: &Job) -> Result<PathBuf, CompareError> {
+    fn replay_file(&self, number: usize, job: &Job) -> Result<PathBuf> {
         let Job { flows, traffic, inner_bytes, .. } = job;
         let name = format!("{number}-{}-{flows}-{traffic}-{inner_bytes}.pcap", job.label());
         let path = self.scratch.path().join(name);
@@ -251,7 +246,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Plays the frames once and checks what comes out.
-    fn check_output(&self, contender: Contender, job: &Job, file: &Path) -> Result<(), CompareError> {
+    fn check_output(&self, contender: Contender, job: &Job, file: &Path) -> Result<()> {
         let out = file.with_extension(format!("{contender}.out.pcap"));
         let source = FramePort::Replayed { path: file.into(), endless: false };
         let mut switch = self.start(contender, job, source, FramePort::File(out.clone()))?;
@@ -277,7 +272,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Takes the pairs of a row, by turns and in turning order, and then the account of our stages.
-    fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Measured, CompareError> {
+    fn pairs(&self, mut ours: Option<Runner>, mut theirs: Runner) -> Result<Measured> {
         let (wanted, seconds) = (self.options.pairs, self.options.seconds);
         let pair = |turn: usize| {
             let mut ours = || ours.as_mut().map(|ours| ours.sample(seconds)).transpose();
@@ -287,8 +282,7 @@ impl<'a> Bench<'a> {
             Ok((Pair { ours, peer }, ours.into_iter().chain([peer]).collect()))
         };
         let core = self.core;
-        let pairs =
-            runner::quiet(wanted, pair, |kept, worst| CompareError::Noisy { kept, wanted, core, worst })?;
+        let pairs = runner::quiet(wanted, pair, |kept, worst| Error::Noisy { kept, wanted, core, worst })?;
         for runner in ours.iter_mut().chain([&mut theirs]) {
             runner.paid()?;
         }
@@ -299,18 +293,13 @@ impl<'a> Bench<'a> {
         Ok(Measured { pairs, stages })
     }
 
-    fn runner(&self, contender: Contender, job: &Job, file: &Path) -> Result<Runner, CompareError> {
+    fn runner(&self, contender: Contender, job: &Job, file: &Path) -> Result<Runner> {
         let source = FramePort::Replayed { path: file.into(), endless: true };
         let switch = self.start(contender, job, source, FramePort::Drop)?;
         Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
 
-    fn template_runner(
-        &self,
-        contender: Contender,
-        number: usize,
-        job: &Job,
-    ) -> Result<Runner, CompareError> {
+    fn template_runner(&self, contender: Contender, number: usize, job: &Job) -> Result<Runner> {
         let programs = Programs::write(&self.scratch, number, job)?;
         let board = |port: usize| self.scratch.path().join(format!("run-{}.board{port}", self.serial.get()));
         let boards = [board(0), board(1)];
@@ -338,7 +327,7 @@ pub(crate) fn memory(job: &Job, replayed: bool) -> u64 {
     peer + ours::memory(job, replayed)
 }
 
-fn at(path: &Path) -> impl FnOnce(PcapError) -> CompareError {
+fn at(path: &Path) -> impl FnOnce(PcapError) -> Error {
     let path = path.display().to_string();
-    |reason| CompareError::Pcap { path, reason }
+    |reason| Error::Pcap { path, reason }
 }

@@ -4,23 +4,22 @@
 //! that writes), one worker, and everything a tenant network needs: locations, a static underlay neighbour, VIPs.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use wire::MacAddr;
 
-use super::CompareError;
 use super::cases::{Case, Job, Traffic};
 use super::frames::{
     LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
 };
 use super::peer::{Attached, FramePort, StageTime, Switch, SwitchSetup, mbufs};
-use crate::host::HostError;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::host::process::Process;
 use crate::live::config::{Config, Head, UplinkLines, VnicLines};
 use crate::live::testbed::Station;
+use crate::{Error, Result};
 
 #[derive(Debug)]
 pub struct Ours {
@@ -34,14 +33,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Ours {
     /// Starts the daemon on a config for the job.
-    pub fn start(setup: &SwitchSetup<'_>) -> Result<Self, CompareError> {
+    pub fn start(setup: &SwitchSetup<'_>) -> Result<Self> {
         let daemon = setup.daemon();
         let text = config(setup, &daemon);
         Self::start_with(&daemon, &text, setup.job)
     }
 
     /// The same on a config of the caller's.
-    pub fn start_with(daemon: &DaemonSetup<'_>, text: &str, job: &Job) -> Result<Self, CompareError> {
+    pub fn start_with(daemon: &DaemonSetup<'_>, text: &str, job: &Job) -> Result<Self> {
         // What stays on the host crosses no link and pays nothing.
         let pays = job.qos && job.case != Case::L2;
         Ok(Self { daemon: Daemon::start(daemon, text)?, pays })
@@ -61,48 +60,40 @@ impl Switch for Ours {
         self.daemon.process()
     }
 
-    fn forwarded(&mut self) -> Result<u64, CompareError> {
+    fn forwarded(&mut self) -> Result<u64> {
         let answer = self.daemon.ask("show port stats all")?;
-        let missing = || HostError::Refused(format!("`show port stats all` has no port `sink`: {answer}"));
-        Ok(sent_by(&answer, "sink").ok_or_else(missing)?)
+        let missing = || Error::refused(format!("`show port stats all` has no port `sink`: {answer}"));
+        sent_by(&answer, "sink").ok_or_else(missing)
     }
 
-    fn settle(&mut self) -> Result<(), CompareError> {
-        let start = Instant::now();
-        while self.drawn()? == 0 && self.pays {
-            if start.elapsed() > PATIENCE {
-                let words = format!("nothing was paid for within {} s", PATIENCE.as_secs());
-                return Err(CompareError::Refused { switch: "vswitch", words });
-            }
-            interrupt::pause(Duration::from_millis(50))?;
-        }
-        Ok(())
+    fn settle(&mut self) -> Result<()> {
+        let paid = interrupt::until(PATIENCE, || Ok((self.drawn()? > 0 || !self.pays).then_some(())))?;
+        paid.ok_or_else(|| Error::refused(format!("nothing was paid for within {} s", PATIENCE.as_secs())))
     }
 
-    fn drawn(&mut self) -> Result<u64, CompareError> {
+    fn drawn(&mut self) -> Result<u64> {
         if !self.pays {
             return Ok(0);
         }
         let answer = self.daemon.ask("show qos")?;
         match paid(&answer) {
             Some((bytes, 0)) => Ok(bytes),
-            _ => {
-                let words = format!("packets are to pay and not to wait, but `show qos` says {answer}");
-                Err(CompareError::Refused { switch: "vswitch", words })
-            }
+            _ => Err(Error::refused(format!(
+                "packets are to pay and not to wait, but `show qos` says {answer}"
+            ))),
         }
     }
 
-    fn watch(&mut self) -> Result<(), CompareError> {
+    fn watch(&mut self) -> Result<()> {
         self.daemon.ask("runtime on")?;
         Ok(())
     }
 
-    fn watched(&mut self) -> Result<Vec<StageTime>, CompareError> {
+    fn watched(&mut self) -> Result<Vec<StageTime>> {
         let answer = self.daemon.ask("show runtime")?;
         self.daemon.ask("runtime off")?;
-        let missing = || HostError::Refused(format!("`show runtime` lacks what stages took: {answer}"));
-        Ok(stage_times(&answer).ok_or_else(missing)?)
+        let missing = || Error::refused(format!("`show runtime` lacks what stages took: {answer}"));
+        stage_times(&answer).ok_or_else(missing)
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use super::CompareError;
 use super::cases::{Case, Job};
 use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
 use super::peer::{FramePort, Switch, SwitchSetup};
 use crate::host::interrupt;
 use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
 use crate::host::process::{Placement, Process};
+use crate::{Error, Result};
 
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 
@@ -66,7 +66,7 @@ pub struct Ovs {
 
 impl Ovs {
     /// Starts database and switch, makes bridges and rules, and last the port that begins to receive.
-    pub fn start(setup: &SwitchSetup<'_>, megaflows: Megaflows) -> Result<Self, CompareError> {
+    pub fn start(setup: &SwitchSetup<'_>, megaflows: Megaflows) -> Result<Self> {
         let plugin = setup.plugin.as_ref().map_or_else(String::new, |path| format!(" -d {}", path.display()));
         let switch = OpenVswitch::start(&OvsSetup {
             folder: &setup.folder,
@@ -85,7 +85,7 @@ impl Ovs {
         Ok(ovs)
     }
 
-    fn build(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
+    fn build(&self, setup: &SwitchSetup<'_>) -> Result<()> {
         self.switch.add_bridge(INTEGRATION)?;
         if setup.job.case != Case::L2 {
             let (own, far) = ((UPLINK_MAC, LOCAL_VTEP), (REMOTE_VTEP_MAC, REMOTE_VTEP));
@@ -102,25 +102,18 @@ impl Ovs {
         Ok(())
     }
 
-    fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<(), CompareError> {
+    fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<()> {
         self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores().len())
     }
 
-    fn add_port(
-        &self,
-        bridge: &str,
-        name: &str,
-        number: u32,
-        devargs: &str,
-        queues: usize,
-    ) -> Result<(), CompareError> {
+    fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str, queues: usize) -> Result<()> {
         // The commas of the device arguments must not split the option.
         let devargs = format!("options:dpdk-devargs=\"{devargs}\"");
         let queues = format!("options:n_rxq={queues}");
-        Ok(self.switch.add_port(bridge, name, number, &["type=dpdk", &devargs, &queues])?)
+        self.switch.add_port(bridge, name, number, &["type=dpdk", &devargs, &queues])
     }
 
-    fn add_rules(&self, case: Case) -> Result<(), CompareError> {
+    fn add_rules(&self, case: Case) -> Result<()> {
         // A choice among one link: changes nothing but makes the whole 5-tuple part of the megaflow.
         let cut = match self.megaflows {
             Megaflows::Exact => "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[]),",
@@ -145,15 +138,13 @@ impl Ovs {
             Case::Decap => out_of(2, 1).into(),
             Case::Both => [into(1, 2), out_of(1, 2)].concat(),
         };
-        rules.iter().try_for_each(|(bridge, rule)| self.switch.control.flow(bridge, rule))?;
-        Ok(())
+        rules.iter().try_for_each(|(bridge, rule)| self.switch.control.flow(bridge, rule))
     }
 
     /// Sets a key of `other_config`.
-    fn set(&self, setting: &str) -> Result<(), CompareError> {
+    fn set(&self, setting: &str) -> Result<()> {
         let word = format!("other_config:{setting}");
-        self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word])?;
-        Ok(())
+        self.switch.control.vsctl(&["set", "Open_vSwitch", ".", &word]).map(drop)
     }
 }
 
@@ -211,12 +202,12 @@ impl Switch for Ovs {
         &mut self.switch.daemon
     }
 
-    fn forwarded(&mut self) -> Result<u64, CompareError> {
+    fn forwarded(&mut self) -> Result<u64> {
         let text = self.switch.control.appctl(&["dpctl/show", "-s"])?;
-        sent_by(&text, "sink").ok_or(CompareError::Refused { switch: "ovs", words: text })
+        sent_by(&text, "sink").ok_or(Error::Refused { switch: "ovs", words: text })
     }
 
-    fn settle(&mut self) -> Result<(), CompareError> {
+    fn settle(&mut self) -> Result<()> {
         let flows = flows(&self.job);
         let wanted = if self.megaflows == Megaflows::Exact { flows } else { 1 };
         if flows > CACHED_FLOWS {
@@ -247,7 +238,7 @@ impl Switch for Ovs {
 }
 
 /// The datapath must do the work that is compared, and in as many flows as the row says.
-fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Result<(), CompareError> {
+fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Result<()> {
     let actions: &[&str] = match case {
         Case::L2 => &["actions:"],
         Case::Encap => &["tnl_push("],
@@ -263,7 +254,7 @@ fn check_flows(dump: &str, case: Case, megaflows: Megaflows, flows: usize) -> Re
         return Ok(());
     }
     let sample: Vec<&str> = dump.lines().take(4).collect();
-    Err(CompareError::Refused {
+    Err(Error::Refused {
         switch: "ovs",
         words: format!(
             "the datapath has {found} flows for {flows}, or none with {}; it begins\n{}",

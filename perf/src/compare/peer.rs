@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cases::{Job, Peer};
 use super::plugin::TemplateDevice;
-use super::{CompareError, ours, ovs, testpmd};
+use super::{ours, ovs, testpmd};
+use crate::Result;
 use crate::host::cores::Cores;
 use crate::host::daemon::DaemonSetup;
 use crate::host::process::Process;
@@ -125,19 +126,19 @@ pub trait Switch {
     fn name(&self) -> &str;
     fn process(&mut self) -> &mut Process;
     /// Packets that went out of the sink port so far.
-    fn forwarded(&mut self) -> Result<u64, CompareError>;
+    fn forwarded(&mut self) -> Result<u64>;
     /// Waits until it is in its steady state, and fails if it does something else than it should.
-    fn settle(&mut self) -> Result<(), CompareError>;
+    fn settle(&mut self) -> Result<()>;
     /// Bytes that its classes have paid for so far; none where it has no rates. Fails if packets had to wait at any time.
-    fn drawn(&mut self) -> Result<u64, CompareError> {
+    fn drawn(&mut self) -> Result<u64> {
         Ok(0)
     }
     /// Begins to watch what its stages take, where it can tell.
-    fn watch(&mut self) -> Result<(), CompareError> {
+    fn watch(&mut self) -> Result<()> {
         Ok(())
     }
     /// What they took since, and the end of it; nothing where it cannot tell.
-    fn watched(&mut self) -> Result<Vec<StageTime>, CompareError> {
+    fn watched(&mut self) -> Result<Vec<StageTime>> {
         Ok(Vec::new())
     }
 }
@@ -157,7 +158,7 @@ impl std::fmt::Display for Contender {
     }
 }
 
-pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Switch>, CompareError> {
+pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Switch>> {
     Ok(match contender {
         Contender::Ours => Box::new(ours::Ours::start(setup)?),
         Contender::Peer(peer) if peer.is_ourselves() => Box::new(ours::Ours::start(setup)?),

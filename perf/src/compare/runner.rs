@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::CompareError;
 use super::board::Kept;
 use super::cases::{Case, Job, Peer};
 use super::check::{self, Input};
 use super::peer::{Contender, StageTime, Switch};
 use super::sample::{Counter, Moment, Sample, WARM_UP};
 use crate::host::{interrupt, threads};
+use crate::{Error, Result};
 
 /// Tries for each round that is asked for.
 const TRIES: usize = 4;
@@ -32,8 +32,8 @@ impl Runner {
         contender: Contender,
         mut switch: Box<dyn Switch>,
         cores: &[usize],
-        mut counter: impl FnMut(&mut dyn Switch, usize) -> Result<Counter, CompareError>,
-    ) -> Result<Self, CompareError> {
+        mut counter: impl FnMut(&mut dyn Switch, usize) -> Result<Counter>,
+    ) -> Result<Self> {
         switch.process().favour();
         switch.settle()?;
         let mut workers = Vec::new();
@@ -48,13 +48,13 @@ impl Runner {
     }
 
     /// A sample of a switch with one worker.
-    pub fn sample(&mut self, seconds: f64) -> Result<Sample, CompareError> {
-        let silent = CompareError::Silent { switch: self.contender, seconds };
+    pub fn sample(&mut self, seconds: f64) -> Result<Sample> {
+        let silent = Error::Silent { switch: self.contender, seconds };
         sample(&mut [self], seconds)?.first().copied().ok_or(silent)
     }
 
     /// What its stages take, watched for so long.
-    pub fn account(&mut self, seconds: f64) -> Result<Vec<StageTime>, CompareError> {
+    pub fn account(&mut self, seconds: f64) -> Result<Vec<StageTime>> {
         self.switch.process().thaw()?;
         self.switch.watch()?;
         interrupt::pause(Duration::from_secs_f64(seconds))?;
@@ -64,7 +64,7 @@ impl Runner {
     }
 
     /// Bytes that its classes have paid for since the start. Fails if a packet had to wait at any time.
-    pub fn paid(&mut self) -> Result<u64, CompareError> {
+    pub fn paid(&mut self) -> Result<u64> {
         self.switch.process().thaw()?;
         let bytes = self.switch.drawn();
         self.switch.process().freeze()?;
@@ -72,13 +72,13 @@ impl Runner {
     }
 
     /// The same, and packets that have left.
-    pub fn drawn(&mut self) -> Result<(u64, u64), CompareError> {
+    pub fn drawn(&mut self) -> Result<(u64, u64)> {
         let bytes = self.paid()?;
         let counts = self.workers.iter().map(|worker| worker.counter.read(self.switch.as_mut()));
-        Ok((bytes, counts.map(|count| Ok(count?.0)).sum::<Result<u64, CompareError>>()?))
+        Ok((bytes, counts.map(|count| Ok(count?.0)).sum::<Result<u64>>()?))
     }
 
-    fn moments(&mut self) -> Result<Vec<Moment>, CompareError> {
+    fn moments(&mut self) -> Result<Vec<Moment>> {
         let Self { switch, workers, .. } = self;
         let pid = switch.process().pid();
         let moment =
@@ -88,7 +88,7 @@ impl Runner {
 }
 
 /// Lets switches run at the same time, and measures each worker of each of them.
-pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, CompareError> {
+pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>> {
     for runner in runners.iter_mut() {
         runner.switch.process().thaw()?;
     }
@@ -100,11 +100,11 @@ pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, 
     let owners = runners.iter().flat_map(|runner| runner.workers.iter().map(|_| runner.contender));
     for (sample, switch) in samples.iter().zip(owners) {
         if sample.packets == 0 {
-            return Err(CompareError::Silent { switch, seconds });
+            return Err(Error::Silent { switch, seconds });
         }
         let (lost, made) = (sample.lost(), sample.made.unwrap_or(0));
         if lost * 1000 > made {
-            return Err(CompareError::Lossy { switch, lost, made });
+            return Err(Error::Lossy { switch, lost, made });
         }
     }
     Ok(samples)
@@ -114,9 +114,9 @@ pub fn sample(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, 
 /// what is told then are the rounds that were kept, and the smallest share seen, in percent.
 pub fn quiet<T>(
     wanted: usize,
-    mut take: impl FnMut(usize) -> Result<(T, Vec<Sample>), CompareError>,
-    noisy: impl FnOnce(usize, f64) -> CompareError,
-) -> Result<Vec<T>, CompareError> {
+    mut take: impl FnMut(usize) -> Result<(T, Vec<Sample>)>,
+    noisy: impl FnOnce(usize, f64) -> Error,
+) -> Result<Vec<T>> {
     let (mut kept, mut worst) = (Vec::new(), 1.0f64);
     for turn in 0..wanted * TRIES {
         if kept.len() == wanted {
@@ -131,9 +131,9 @@ pub fn quiet<T>(
     if kept.len() < wanted { Err(noisy(kept.len(), worst * 100.0)) } else { Ok(kept) }
 }
 
-fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, CompareError> {
+fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>> {
     interrupt::pause(WARM_UP)?;
-    let mut all = || -> Result<Vec<Moment>, CompareError> {
+    let mut all = || -> Result<Vec<Moment>> {
         Ok(runners.iter_mut().map(|runner| runner.moments()).collect::<Result<Vec<_>, _>>()?.concat())
     };
     let first = all()?;
@@ -143,15 +143,9 @@ fn measure(runners: &mut [&mut Runner], seconds: f64) -> Result<Vec<Sample>, Com
 }
 
 /// Checks what was kept of the frames that a switch sent one way.
-pub fn check_kept(
-    contender: Contender,
-    job: &Job,
-    way: Case,
-    input: Input<'_>,
-    kept: &[Kept],
-) -> Result<(), CompareError> {
+pub fn check_kept(contender: Contender, job: &Job, way: Case, input: Input<'_>, kept: &[Kept]) -> Result<()> {
     let moves_only = matches!(contender, Contender::Peer(Peer::Testpmd));
-    check::check(job, way, moves_only, input, kept).map_err(|wrong| CompareError::Output {
+    check::check(job, way, moves_only, input, kept).map_err(|wrong| Error::Output {
         switch: contender,
         case: way,
         flows: job.flows.given.clone(),
@@ -180,14 +174,14 @@ mod tests {
             &mut self.process
         }
 
-        fn forwarded(&mut self) -> Result<u64, CompareError> {
+        fn forwarded(&mut self) -> Result<u64> {
             Ok(0)
         }
 
-        fn settle(&mut self) -> Result<(), CompareError> {
+        fn settle(&mut self) -> Result<()> {
             match self.steady.pop() {
                 Some(true) => Ok(()),
-                _ => Err(CompareError::Refused { switch: "busy", words: "packets wait".into() }),
+                _ => Err(Error::Refused { switch: "busy", words: "packets wait".into() }),
             }
         }
     }

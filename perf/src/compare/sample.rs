@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::CompareError;
 use super::board::Board;
 use super::cases::Job;
 use super::peer::Switch;
+use crate::Result;
+use crate::host::interrupt;
 use crate::host::threads::cpu_seconds;
-use crate::host::{HostError, interrupt};
 
 /// The share of its core that the forwarding thread must have had.
 pub const QUIET_SHARE: f64 = 0.97;
@@ -69,7 +69,7 @@ pub struct Counter {
 
 impl Counter {
     /// What left the switch, and what was made for it.
-    pub(super) fn read(&self, switch: &mut dyn Switch) -> Result<(u64, Option<u64>), CompareError> {
+    pub(super) fn read(&self, switch: &mut dyn Switch) -> Result<(u64, Option<u64>)> {
         if self.boards.is_empty() {
             return Ok((switch.forwarded()?, None));
         }
@@ -81,13 +81,11 @@ impl Counter {
 
     /// Opens the boards of a switch's template devices, and waits until two rounds over all flows have left it: none is
     /// new any more, and there are samples for the check.
-    pub fn open(switch: &mut dyn Switch, boards: &[PathBuf; 2], job: &Job) -> Result<Self, CompareError> {
-        let mut open = None;
-        switch.process().await_that("its ports", PORTS, || {
-            open = boards.iter().map(|path| Board::open(path)).collect::<Result<Vec<_>, _>>().ok();
-            Ok(open.is_some())
+    pub fn open(switch: &mut dyn Switch, boards: &[PathBuf; 2], job: &Job) -> Result<Self> {
+        let boards = switch.process().await_found("its ports", PORTS, || {
+            Ok(boards.iter().map(|path| Board::open(path)).collect::<Result<Vec<_>>>().ok())
         })?;
-        let counter = Self { boards: open.unwrap_or_default() };
+        let counter = Self { boards };
         let packets = SAMPLED.max(2 * (job.flows.count * job.case.ways().len()) as u64);
         let swallowed = || counter.boards.iter().map(Board::swallowed).sum::<Result<u64, _>>();
         switch.process().await_that("its flows to be installed", PATIENCE, || {
@@ -116,11 +114,11 @@ pub(crate) struct Moment {
 
 impl Moment {
     /// The count may be asked for over a pipe or socket; the CPU time and the clock are read around it and averaged.
-    pub(crate) fn of<E: From<HostError>>(
+    pub(crate) fn of(
         pid: u32,
         thread: u32,
-        count: impl FnOnce() -> Result<(u64, Option<u64>), E>,
-    ) -> Result<Self, E> {
+        count: impl FnOnce() -> Result<(u64, Option<u64>)>,
+    ) -> Result<Self> {
         let (before, start) = (cpu_seconds(pid, thread)?, Instant::now());
         let (packets, made) = count()?;
         let (at, after) = (start + start.elapsed() / 2, cpu_seconds(pid, thread)?);

@@ -14,7 +14,7 @@ use std::path::Path;
 use pipelines::qos::{Class, NodeLimits, RedProfile};
 use serde::Serialize;
 
-use crate::live::LiveError;
+use crate::Result;
 use crate::options::word;
 use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number};
@@ -213,8 +213,8 @@ impl SimOutcome {
     /// `stem.png`.
     ///
     /// # Errors
-    /// [`LiveError::Plot`].
-    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+    /// [`Error::Plot`](crate::Error::Plot).
+    pub fn plot(&self, stem: &Path) -> Result<()> {
         let panel = |title: &str, points: fn(&Trace) -> &Vec<(f64, f64)>, scale: f64| {
             let series = self.flows.iter().zip(&self.traces).enumerate().map(|(n, (flow, trace))| {
                 let name = format!("{} {} (vNIC {})", flow.kind, n + 1, flow.vnic);

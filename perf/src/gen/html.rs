@@ -5,13 +5,13 @@ use maud::{Markup, html};
 use super::outcome::{Bin, Outcome, rate_text};
 use super::report::{GenReport, STREAMS, size_text};
 use super::rfc2544::{Findings, Trial};
-use crate::live::LiveError;
 use crate::report::delay::Quantiles;
 use crate::report::page;
 use crate::report::plot::{Panel, Series};
 use crate::report::table::number;
+use crate::{Error, Result};
 
-pub fn page(report: &GenReport) -> Result<String, LiveError> {
+pub fn page(report: &GenReport) -> Result<String> {
     let mhz = report.hertz as f64 / 1e6;
     let about = format!(
         "{}, core {}, TSC {mhz:.0} MHz; {}; perf {}",
@@ -35,7 +35,7 @@ pub fn page(report: &GenReport) -> Result<String, LiveError> {
     Ok(page::document(&report.scenario, &about, &body))
 }
 
-fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
+fn traffic(traffic: &Outcome) -> Result<Markup> {
     let rows = traffic.streams.iter().map(|stream| STREAMS.cells(stream));
     let line =
         |name: &str, of: fn(&Bin) -> f64| Series::new(name, traffic.bins.iter().map(|bin| (bin.at, of(bin))));
@@ -55,15 +55,12 @@ fn traffic(traffic: &Outcome) -> Result<Markup, LiveError> {
     Ok(html! { h2 { "Traffic" } (page::table(&STREAMS.titles(), rows)) (plot) })
 }
 
-fn findings(findings: &Findings) -> Result<Markup, LiveError> {
+fn findings(findings: &Findings) -> Result<Markup> {
     let curve = findings.frame_loss.as_ref().map(|curve| {
         let points = curve.iter().rev().map(|trial| (trial.offered / 1e6, trial.loss * 100.0));
         let series = vec![Series::new("lost", points)];
         let panels = [Panel::new("frames lost, percent", false, series)];
-        Ok::<_, LiveError>((
-            trials(curve),
-            page::svg("frame loss rate", "offered, millions a second", &panels)?,
-        ))
+        Ok::<_, Error>((trials(curve), page::svg("frame loss rate", "offered, millions a second", &panels)?))
     });
     let curve = curve.transpose()?;
     Ok(html! {
@@ -96,7 +93,7 @@ fn findings(findings: &Findings) -> Result<Markup, LiveError> {
     })
 }
 
-fn by_size(findings: &[Findings]) -> Result<Markup, LiveError> {
+fn by_size(findings: &[Findings]) -> Result<Markup> {
     let points = findings
         .iter()
         .filter_map(|found| Some((f64::from(found.size), found.throughput.as_ref()?.rate / 1e6)));

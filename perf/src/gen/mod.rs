@@ -33,9 +33,9 @@ pub mod tuple;
 pub mod units;
 
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, cores, hugepages, process};
-use crate::live::LiveError;
+use crate::host::{cores, hugepages, interrupt, process};
 use crate::live::ports::Runtime;
+use crate::{Error, Result};
 
 use outcome::Outcome;
 use ports::Lane;
@@ -55,7 +55,7 @@ pub fn memory(generator: &Generator) -> u64 {
 }
 
 /// Runs the tests of a scenario. What was done before the user ended it is in the report.
-pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<GenReport, LiveError> {
+pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<GenReport> {
     let available = cores::available();
     let remedy = "write another one into [generator] core";
     let core = cores::pick(&available, scenario.generator.core, available.first(), remedy)?;
@@ -69,7 +69,7 @@ pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<
     let report = GenReport::new(name, core, runtime.clock.hz());
     let mut session = Session { scenario, plan, runtime: &runtime, screen, report };
     match session.all() {
-        Err(LiveError::Host(HostError::Interrupted)) => session.report.interrupted = true,
+        Err(Error::Interrupted) => session.report.interrupted = true,
         other => other?,
     }
     Ok(session.report)
@@ -93,7 +93,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn all(&mut self) -> Result<(), LiveError> {
+    fn all(&mut self) -> Result<()> {
         let mut lanes = Vec::new();
         for (index, port) in self.plan.ports.iter().enumerate() {
             lanes.push(Lane::open(self.runtime, port, index)?);
@@ -118,17 +118,17 @@ impl Session<'_> {
     }
 
     /// What generator and receiver can do without anything in between.
-    fn calibrate(&mut self, streams: &[StreamPlan], size: u32) -> Result<Option<f64>, LiveError> {
+    fn calibrate(&mut self, streams: &[StreamPlan], size: u32) -> Result<Option<f64>> {
         let seconds = self.scenario.generator.calibrate;
         if seconds == 0.0 {
             return Ok(None);
         }
         self.screen.begin("calibration against a loopback");
         let outcome = calibrate(self.runtime, streams, &self.scenario.generator, seconds, &mut self.screen)?;
-        crate::host::interrupt::check()?;
+        interrupt::check()?;
         let ceiling = outcome.arrived_rate();
         if outcome.lost() > 0 || outcome.damaged > 0 {
-            return Err(LiveError::Silent(format!(
+            return Err(Error::Failed(format!(
                 "{} frames were lost and {} damaged in a ring inside this process; nothing measured like that counts",
                 outcome.lost(),
                 outcome.damaged
@@ -138,11 +138,11 @@ impl Session<'_> {
         Ok(Some(ceiling))
     }
 
-    fn rig(&self, lanes: Vec<Lane>, streams: &[StreamPlan]) -> Result<Rig, LiveError> {
+    fn rig(&self, lanes: Vec<Lane>, streams: &[StreamPlan]) -> Result<Rig> {
         Rig::new(lanes, streams, &self.scenario.generator).ok_or_else(unmade)
     }
 
-    fn traffic(&mut self, lanes: Vec<Lane>) -> Result<Vec<Lane>, LiveError> {
+    fn traffic(&mut self, lanes: Vec<Lane>) -> Result<Vec<Lane>> {
         let streams = &self.plan.streams;
         let ceiling = self.calibrate(streams, 0)?;
         let rates: Vec<Option<f64>> = streams
@@ -156,25 +156,25 @@ impl Session<'_> {
         let outcome = rig.run(self.runtime, &demand, &mut self.screen)?;
         self.report.interrupted |= outcome.interrupted;
         self.report.judge_traffic(outcome, ceiling);
-        crate::host::interrupt::check()?;
+        interrupt::check()?;
         Ok(rig.into_lanes())
     }
 
-    fn warm_up(&mut self, rig: &mut Rig, rates: Vec<Option<f64>>) -> Result<(), LiveError> {
+    fn warm_up(&mut self, rig: &mut Rig, rates: Vec<Option<f64>>) -> Result<()> {
         let seconds = self.scenario.run.warm_up;
         if seconds > 0.0 {
             self.screen.begin("warm-up");
             rig.run(self.runtime, &Demand::new(rates, seconds), &mut self.screen)?;
         }
-        Ok(crate::host::interrupt::check()?)
+        interrupt::check()
     }
 
-    fn rfc2544(&mut self, lanes: Vec<Lane>, size: u32) -> Result<Vec<Lane>, LiveError> {
+    fn rfc2544(&mut self, lanes: Vec<Lane>, size: u32) -> Result<Vec<Lane>> {
         let mut streams = self.plan.streams.clone();
         if size > 0 {
             for stream in &mut streams {
                 *stream = stream.with_size(size).map_err(|least| {
-                    LiveError::Silent(format!(
+                    Error::Failed(format!(
                         "[run] sizes: stream {} has no frames of {size} bytes; it begins with {least}{}",
                         stream.name, "; RoCEv2 goes in steps of 4"
                     ))
@@ -199,9 +199,7 @@ impl Session<'_> {
         let wanted = self.scenario.run.max_rate.and_then(|rate| rate.packets(bytes, line));
         let all_of_it = units::Rate::Line(1.0).packets(bytes, line);
         let most = wanted.or(all_of_it).or(ceiling).ok_or_else(|| {
-            LiveError::Silent(
-                "[run] max-rate is needed where neither a line nor a calibration gives one".into(),
-            )
+            Error::Failed("[run] max-rate is needed where neither a line nor a calibration gives one".into())
         })?;
         let mut rig = self.rig(lanes, &streams)?;
         self.warm_up(&mut rig, shares.iter().map(|share| Some(share * most * 0.1)).collect())?;
@@ -222,7 +220,7 @@ impl Session<'_> {
 }
 
 /// The tests of RFC 2544 that the scenario asks for.
-fn tests(bench: &mut Rfc2544<'_>, findings: &mut Findings) -> Result<(), LiveError> {
+fn tests(bench: &mut Rfc2544<'_>, findings: &mut Findings) -> Result<()> {
     let wanted = bench.run.tests.clone();
     if wanted.contains(&Test::Throughput) || wanted.contains(&Test::Latency) {
         findings.throughput = Some(bench.throughput()?);
@@ -242,8 +240,8 @@ fn tests(bench: &mut Rfc2544<'_>, findings: &mut Findings) -> Result<(), LiveErr
 }
 
 /// What is said where the frames of a plan cannot be made, which a check should have told.
-pub fn unmade() -> LiveError {
-    LiveError::Silent("the frames of this program are not what it expects".into())
+pub fn unmade() -> Error {
+    Error::Failed("the frames of this program are not what it expects".into())
 }
 
 /// Runs streams, as fast as they go, through a ring inside this process.
@@ -253,7 +251,7 @@ pub fn calibrate(
     generator: &Generator,
     seconds: f64,
     screen: &mut Screen,
-) -> Result<Outcome, LiveError> {
+) -> Result<Outcome> {
     let port = PortPlan {
         name: "loopback".into(),
         attachment: Attachment::Loopback,

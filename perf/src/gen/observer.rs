@@ -1,7 +1,7 @@
 //! Looking at a run while it goes on: the live screen does, and commands that ask the daemon meanwhile.
 
 use super::outcome::StreamOutcome;
-use crate::live::LiveError;
+use crate::Result;
 
 /// Somebody who looks at a run while it goes on, from its thread.
 pub trait Observer {
@@ -9,7 +9,7 @@ pub trait Observer {
     fn is_due(&mut self, now: u64) -> bool;
 
     /// Looks, so many seconds after the beginning; `false` ends the run.
-    fn look(&mut self, seconds: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError>;
+    fn look(&mut self, seconds: f64, streams: &[StreamOutcome]) -> Result<bool>;
 }
 
 impl Observer for () {
@@ -18,7 +18,7 @@ impl Observer for () {
         false
     }
 
-    fn look(&mut self, _: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
+    fn look(&mut self, _: f64, _: &[StreamOutcome]) -> Result<bool> {
         Ok(true)
     }
 }
@@ -30,13 +30,13 @@ pub struct Every<F> {
     look: F,
 }
 
-impl<F: FnMut(f64) -> Result<bool, LiveError>> Every<F> {
+impl<F: FnMut(f64) -> Result<bool>> Every<F> {
     pub fn new(ticks: u64, look: F) -> Self {
         Self { ticks, next: 0, look }
     }
 }
 
-impl<F: FnMut(f64) -> Result<bool, LiveError>> Observer for Every<F> {
+impl<F: FnMut(f64) -> Result<bool>> Observer for Every<F> {
     #[inline]
     fn is_due(&mut self, now: u64) -> bool {
         let due = now >= self.next;
@@ -46,7 +46,7 @@ impl<F: FnMut(f64) -> Result<bool, LiveError>> Observer for Every<F> {
         due
     }
 
-    fn look(&mut self, seconds: f64, _: &[StreamOutcome]) -> Result<bool, LiveError> {
+    fn look(&mut self, seconds: f64, _: &[StreamOutcome]) -> Result<bool> {
         (self.look)(seconds)
     }
 }

@@ -8,8 +8,8 @@ use wire::PacketBuf;
 use super::scenario::Attachment;
 use super::scenario::check::{Plan, PortPlan, StreamPlan};
 use crate::host::scratch;
-use crate::live::LiveError;
 use crate::live::ports::{self, Runtime};
+use crate::{Error, Result};
 
 /// How long a link may take.
 const LINK: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const PARTING: Duration = Duration::from_millis(50);
 const HEADROOM: usize = 128;
 
 /// Starts DPDK with buffers for the frames of a plan, and with its PCI devices.
-pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime, LiveError> {
+pub fn runtime(plan: &Plan, core: usize, mbufs: u32) -> Result<Runtime> {
     let longest = plan.streams.iter().map(StreamPlan::longest).max().unwrap_or(0);
     let usual = MempoolConfig::default();
     let room = (longest + HEADROOM).next_multiple_of(64).max(usual.data_room.into());
@@ -47,7 +47,7 @@ pub struct Lane {
 
 impl Lane {
     /// Opens a port; `index` tells the rings of this process apart.
-    pub fn open(runtime: &Runtime, plan: &PortPlan, index: usize) -> Result<Self, LiveError> {
+    pub fn open(runtime: &Runtime, plan: &PortPlan, index: usize) -> Result<Self> {
         let port = match &plan.attachment {
             Attachment::Virtual { name, args } => Port::attach(runtime.eal(), name, args)?,
             Attachment::Pci(device) => Port::open(runtime.eal(), device)?,
@@ -75,19 +75,19 @@ impl Lane {
         descriptors: u16,
         rx_queues: u16,
         connects: bool,
-    ) -> Result<Self, LiveError> {
+    ) -> Result<Self> {
         let config =
             PortConfig { rx_queues, rx_desc: descriptors, tx_desc: descriptors, ..PortConfig::default() };
         let (port, rx, mut tx) = ports::start_when_served(port, runtime, &config, connects)?;
         let Some(tx) = tx.pop().filter(|_| !rx.is_empty()) else {
-            return Err(LiveError::Silent(format!("port {name} has no queues")));
+            return Err(Error::Failed(format!("port {name} has no queues")));
         };
         Ok(Self { name: name.into(), rx, tx, port })
     }
 
-    pub fn await_link(&self) -> Result<(), LiveError> {
+    pub fn await_link(&self) -> Result<()> {
         ports::link_within(&self.port, LINK)?.ok_or_else(|| {
-            LiveError::Silent(format!(
+            Error::Failed(format!(
                 "port {} ({}) has no link after {} s; start what is at its other end, or look at its cable",
                 self.name,
                 self.port.name(),
@@ -107,7 +107,7 @@ impl Lane {
     }
 
     /// What the driver says it lost: missed, out of buffers, errors.
-    pub fn losses(&self) -> Result<u64, LiveError> {
+    pub fn losses(&self) -> Result<u64> {
         let stats = self.port.stats()?;
         Ok(stats.rx_missed + stats.rx_no_mbuf + stats.rx_errors)
     }

@@ -12,9 +12,9 @@ use super::scenario::{Load, Run};
 use super::screen::Screen;
 use super::search::{self, TrialVerdict};
 use super::units::Rate;
-use crate::live::LiveError;
 use crate::live::ports::Runtime;
 use crate::report::delay::Quantiles;
+use crate::{Error, Result};
 
 /// A generator that was late for more than this share of the frames did not bring forth the rate.
 const LATE: f64 = 0.01;
@@ -105,7 +105,7 @@ impl Rfc2544<'_> {
     }
 
     /// Runs a trial; `Err` when the user ended it.
-    fn trial(&mut self, rate: f64) -> Result<(Trial, Outcome), LiveError> {
+    fn trial(&mut self, rate: f64) -> Result<(Trial, Outcome)> {
         let demand = self.demand(rate);
         self.screen.begin(&format!("trial at {}", rate_text(rate)));
         let outcome = self.rig.run(self.runtime, &demand, self.screen)?;
@@ -131,7 +131,7 @@ impl Rfc2544<'_> {
     }
 
     /// Section 26.1: the highest rate at which no more is lost than may be.
-    pub fn throughput(&mut self) -> Result<Throughput, LiveError> {
+    pub fn throughput(&mut self) -> Result<Throughput> {
         let mut trials = Vec::new();
         let step = self.most * self.run.resolution / 100.0;
         let found = search::highest(self.most, step, |rate| {
@@ -144,14 +144,14 @@ impl Rfc2544<'_> {
                     break;
                 }
             }
-            Ok::<_, LiveError>(verdict)
+            Ok::<_, Error>(verdict)
         })?;
         let near = self.ceiling.is_some_and(|ceiling| found.value > ceiling * 0.9);
         Ok(Throughput { rate: found.value, generator_is_the_limit: found.limited || near, trials })
     }
 
     /// Section 26.2: delays at the throughput.
-    pub fn latency(&mut self, rate: f64) -> Result<Latency, LiveError> {
+    pub fn latency(&mut self, rate: f64) -> Result<Latency> {
         let mut runs = Vec::new();
         for _ in 0..REPEATS {
             let (_, outcome) = self.trial(rate)?;
@@ -161,7 +161,7 @@ impl Rfc2544<'_> {
     }
 
     /// Delays at each load, where the throughput is known to be `rate`.
-    pub fn loads(&mut self, rate: f64) -> Result<Vec<Loaded>, LiveError> {
+    pub fn loads(&mut self, rate: f64) -> Result<Vec<Loaded>> {
         let loads = self.run.loads.clone();
         let rates = loads.into_iter().filter_map(|load| match load {
             Load::Share(percent) => Some(rate * percent / 100.0).filter(|rate| *rate > 0.0),
@@ -172,7 +172,7 @@ impl Rfc2544<'_> {
     }
 
     /// Section 26.3: what is lost at each rate from the highest down.
-    pub fn frame_loss(&mut self) -> Result<Vec<Trial>, LiveError> {
+    pub fn frame_loss(&mut self) -> Result<Vec<Trial>> {
         let most = self.most;
         let rows =
             search::loss_curve(|share| self.trial(most * share).map(|row| row.0), |trial| trial.loss == 0.0)?;
@@ -180,7 +180,7 @@ impl Rfc2544<'_> {
     }
 
     /// Section 26.4: the longest burst, as fast as frames go, of which nothing is lost.
-    pub fn back_to_back(&mut self) -> Result<BackToBack, LiveError> {
+    pub fn back_to_back(&mut self) -> Result<BackToBack> {
         // Longer than a trial it is no burst.
         let most = (self.most * self.run.trial).max(2.0);
         let mut frames = Vec::new();
@@ -192,7 +192,7 @@ impl Rfc2544<'_> {
                 demand.seconds *= 2.0;
                 let outcome = self.rig.run(self.runtime, &demand, self.screen)?;
                 crate::host::interrupt::check()?;
-                Ok::<_, LiveError>(match outcome.lost() + outcome.refused() {
+                Ok::<_, Error>(match outcome.lost() + outcome.refused() {
                     0 if outcome.lateness() > LATE => TrialVerdict::Unfair,
                     0 => TrialVerdict::Passed,
                     _ => TrialVerdict::Failed,

@@ -16,8 +16,8 @@ use super::scenario::Generator;
 use super::scenario::check::StreamPlan;
 use super::stream::Stream;
 use super::tally::{Stretch, Tally, Time};
+use crate::Result;
 use crate::host::interrupt;
-use crate::live::LiveError;
 use crate::live::ports::{BURST, Runtime};
 
 /// How long nothing may come before what is missing counts as lost.
@@ -99,7 +99,7 @@ impl Rig {
         runtime: &Runtime,
         demand: &Demand,
         observer: &mut impl Observer,
-    ) -> Result<Outcome, LiveError> {
+    ) -> Result<Outcome> {
         self.run = if self.run == u8::MAX { 1 } else { self.run + 1 };
         let losses_before = self.driver_losses()?;
         let hertz = runtime.clock.hz();
@@ -167,7 +167,7 @@ impl Rig {
         })
     }
 
-    fn driver_losses(&self) -> Result<u64, LiveError> {
+    fn driver_losses(&self) -> Result<u64> {
         self.lanes.iter().map(Lane::losses).sum()
     }
 

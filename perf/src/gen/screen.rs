@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::observer::Observer;
 use super::outcome::{StreamOutcome, rate_text};
-use crate::live::LiveError;
+use crate::Result;
 
 #[derive(Debug)]
 pub struct Screen {
@@ -54,7 +54,7 @@ impl Observer for Screen {
     }
 
     /// Shows how far it has come.
-    fn look(&mut self, at: f64, streams: &[StreamOutcome]) -> Result<bool, LiveError> {
+    fn look(&mut self, at: f64, streams: &[StreamOutcome]) -> Result<bool> {
         if self.before.is_empty() {
             self.before = vec![(0, 0); streams.len()];
         }

@@ -12,9 +12,9 @@ pub mod report;
 pub mod testbed;
 pub mod traffic;
 
+use crate::Result;
 use crate::host::cores::{self, Cores};
 use crate::host::interrupt;
-use crate::live::LiveError;
 use crate::live::testbed::PreparedHost;
 use crate::options::{Common, Plot, within};
 
@@ -55,7 +55,7 @@ pub struct Layout {
 
 impl Layout {
     /// A core for each as far as there are some; else the workers share the last.
-    pub fn new(cores: &[usize], switches: usize) -> Result<Self, LiveError> {
+    pub fn new(cores: &[usize], switches: usize) -> Result<Self> {
         let Cores { forwarding: last, housekeeping: own } = cores::choose(cores, None)?;
         let mut others = cores.iter().copied().filter(|&core| core != own);
         let workers: Vec<usize> = others.by_ref().take(switches).collect();

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{GroupOptions, Layout, MEMBERS};
+use crate::Result;
 use crate::generator::outcome::{Outcome, StreamBin, StreamOutcome};
-use crate::live::LiveError;
 use crate::live::config::Counted;
 use crate::report::delay::Quantiles;
 use crate::report::plot::{self, Panel, Series};
@@ -224,7 +224,7 @@ impl GroupReport {
     }
 
     /// Draws the delays over time: `stem.svg` and `stem.png`.
-    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+    pub fn plot(&self, stem: &Path) -> Result<()> {
         let titles = ["delay on one switch, microseconds", "delay across two switches, microseconds"];
         let panel = |(title, series): (&str, &Vec<StreamBin>)| {
             Panel::new(title, true, Series::percentiles(series.iter().map(|bin| (bin.at, bin.delay))))

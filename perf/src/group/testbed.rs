@@ -16,11 +16,11 @@ use crate::generator::unmade;
 use crate::host::cores::Cores;
 use crate::host::interrupt;
 use crate::host::scratch::Scratch;
-use crate::live::LiveError;
 use crate::live::config::{Counted, MemifEnd};
 use crate::live::ports::Runtime;
 use crate::live::testbed::{SwitchSpec, SwitchUnderTest, Uplink};
 use crate::report::delay::Quantiles;
+use crate::{Error, Result};
 
 /// Packets of a ring: a whole round fits.
 const RING: u16 = 1024;
@@ -48,12 +48,7 @@ fn name(member: usize) -> String {
 
 impl GroupTestBed {
     /// Starts the switches and joins their ports.
-    pub fn start(
-        options: &GroupOptions,
-        vswitch: &Path,
-        scratch: &Scratch,
-        layout: &Layout,
-    ) -> Result<Self, LiveError> {
+    pub fn start(options: &GroupOptions, vswitch: &Path, scratch: &Scratch, layout: &Layout) -> Result<Self> {
         let count = options.switches;
         let streams = traffic::streams(count, options.row);
         let runtime = ports::runtime(&ports::plan_of(&streams), layout.own, MBUFS)?;
@@ -99,8 +94,8 @@ impl GroupTestBed {
     }
 
     /// Waits until the uplinks have found each other.
-    fn await_tunnel(&mut self) -> Result<(), LiveError> {
-        let up = interrupt::until(TUNNEL, || -> Result<_, LiveError> {
+    fn await_tunnel(&mut self) -> Result<()> {
+        let up = interrupt::until(TUNNEL, || {
             let mut up = 0;
             for switch in &mut self.switches {
                 let ports = switch.daemon.ask("port list")?;
@@ -109,24 +104,24 @@ impl GroupTestBed {
             }
             Ok((up == self.switches.len()).then_some(()))
         })?;
-        up.ok_or_else(|| LiveError::Silent("the uplinks of the two switches have no link".into()))
+        up.ok_or_else(|| Error::Failed("the uplinks of the two switches have no link".into()))
     }
 
     /// Plays rounds for as long as asked.
-    pub fn rounds(&mut self, options: &GroupOptions) -> Result<Outcome, LiveError> {
+    pub fn rounds(&mut self, options: &GroupOptions) -> Result<Outcome> {
         let (rounds, series) = (Some(options.rounds as f64), Some(STEP));
         let demand = Demand { rounds, series, ..Demand::new(vec![None; 2], options.seconds) };
         let outcome = self.rig.run(&self.runtime, &demand, &mut ())?;
         interrupt::check()?;
         if outcome.arrived() == 0 {
-            return Err(LiveError::Silent("no packet of the group came through the switch".into()));
+            return Err(Error::Failed("no packet of the group came through the switch".into()));
         }
         Ok(outcome)
     }
 
     /// The same frames over two memifs that are each other's far end: what sending, copying twice and receiving take by
     /// themselves.
-    pub fn floor(&mut self) -> Result<Quantiles, LiveError> {
+    pub fn floor(&mut self) -> Result<Quantiles> {
         let mut delay = None;
         for frames in DIRECT {
             // Each round as soon as the last is over.
@@ -135,26 +130,26 @@ impl GroupTestBed {
             interrupt::check()?;
             delay = outcome.streams[0].delay.filter(|_| outcome.lost() == 0);
         }
-        delay.ok_or_else(|| LiveError::Silent("frames vanish between two memifs of this process".into()))
+        delay.ok_or_else(|| Error::Failed("frames vanish between two memifs of this process".into()))
     }
 
     /// What the switches have counted, at rest.
-    pub fn counted(&mut self) -> Result<Vec<Counted>, LiveError> {
+    pub fn counted(&mut self) -> Result<Vec<Counted>> {
         self.switches.iter_mut().map(|switch| Counted::at_rest(&mut switch.daemon)).collect()
     }
 
     /// The switches' own views of the queue pairs: the answers to `show rcft <vnic>` of every member.
-    pub fn queue_pairs(&mut self) -> Result<Vec<Value>, LiveError> {
+    pub fn queue_pairs(&mut self) -> Result<Vec<Value>> {
         let count = self.switches.len();
         let ask = |member| {
             let daemon = &mut self.switches[home(member, count)].daemon;
-            Ok(daemon.ask(&format!("show rcft {}", name(member)))?)
+            daemon.ask(&format!("show rcft {}", name(member)))
         };
         (0..MEMBERS).map(ask).collect()
     }
 }
 
-fn direct(runtime: &Runtime, socket: &Path, stream: &StreamPlan) -> Result<Rig, LiveError> {
+fn direct(runtime: &Runtime, socket: &Path, stream: &StreamPlan) -> Result<Rig> {
     let lane = |role: &str, port: usize| {
         let args = format!("{},socket-abstract=no", device(socket, role));
         let attachment = Attachment::Virtual { name: format!("net_memif_{role}"), args };

@@ -1,6 +1,6 @@
 //! Which core forwards and which does everything else.
 
-use super::HostError;
+use crate::{Error, Result};
 
 /// The two cores of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +22,11 @@ pub fn pick(
     wanted: Option<usize>,
     usual: Option<&usize>,
     remedy: &'static str,
-) -> Result<usize, HostError> {
+) -> Result<usize> {
     match wanted {
         Some(core) if cores.contains(&core) => Ok(core),
-        Some(core) => {
-            Err(HostError::Missing { what: format!("core {core} is not one of {cores:?}"), remedy })
-        }
-        None => usual.copied().ok_or(HostError::Missing {
+        Some(core) => Err(Error::Missing { what: format!("core {core} is not one of {cores:?}"), remedy }),
+        None => usual.copied().ok_or(Error::Missing {
             what: "no cores could be listed".into(),
             remedy: "see that /sys and sched_getaffinity work here",
         }),
@@ -36,9 +34,9 @@ pub fn pick(
 }
 
 /// The core that forwards (the one asked for, else the last) and another one.
-pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores, HostError> {
+pub fn choose(cores: &[usize], wanted: Option<usize>) -> Result<Cores> {
     let core = pick(cores, wanted, cores.last(), "choose one of those with --core")?;
-    let housekeeping = cores.iter().find(|&&other| other != core).ok_or(HostError::Missing {
+    let housekeeping = cores.iter().find(|&&other| other != core).ok_or(Error::Missing {
         what: "there is one core only".into(),
         remedy: "a measurement needs two: one forwards, the other does everything else",
     })?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::cores::Cores;
 use super::process::{Placement, Process};
 use super::scratch::RunFolder;
-use super::{HostError, io};
+use crate::{Error, Result};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const REMEDY: &str = "build it (cargo build --release -p vswitch) or name it with --vswitch";
@@ -49,22 +49,18 @@ pub struct Daemon {
 
 impl Daemon {
     /// Writes the config, starts the daemon and waits for its control socket.
-    pub fn start(setup: &DaemonSetup<'_>, config: &str) -> Result<Self, HostError> {
+    pub fn start(setup: &DaemonSetup<'_>, config: &str) -> Result<Self> {
         let socket = setup.socket();
         let path = setup.folder.join("vswitch.toml");
-        std::fs::write(&path, config).map_err(io(format!("write {}", path.display())))?;
+        std::fs::write(&path, config).map_err(Error::io(format!("write {}", path.display())))?;
         let program = setup.program.display().to_string();
         let arguments = ["run".to_owned(), "--config".to_owned(), path.display().to_string()];
         let placement = Placement { cores: Some(setup.cores), netns: setup.netns, ..Placement::default() };
         let run_folder = RunFolder(setup.prefix.to_owned());
         let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
-        let mut stream = None;
-        process.await_that("its control socket", LIMIT, || {
-            stream = UnixStream::connect(&socket).ok();
-            Ok(stream.is_some())
-        })?;
-        let Some(stream) = stream else { return Err(HostError::Refused("no control socket".into())) };
-        stream.set_read_timeout(Some(LIMIT)).map_err(io("set a time limit on the control socket"))?;
+        let stream =
+            process.await_found("its control socket", LIMIT, || Ok(UnixStream::connect(&socket).ok()))?;
+        stream.set_read_timeout(Some(LIMIT)).map_err(Error::io("set a time limit on the control socket"))?;
         Ok(Self { process, control: BufReader::new(stream), socket, _run_folder: run_folder })
     }
 
@@ -73,17 +69,17 @@ impl Daemon {
     }
 
     /// The answer to a console command, as JSON.
-    pub fn ask(&mut self, command: &str) -> Result<Value, HostError> {
+    pub fn ask(&mut self, command: &str) -> Result<Value> {
         self.process.check_alive()?;
         let what = || format!("ask `{command}` on the control socket");
         let request = json!({ "id": 1, "command": command, "json": true });
-        writeln!(self.control.get_mut(), "{request}").map_err(io(what()))?;
+        writeln!(self.control.get_mut(), "{request}").map_err(Error::io(what()))?;
         let mut line = String::new();
-        self.control.read_line(&mut line).map_err(io(what()))?;
+        self.control.read_line(&mut line).map_err(Error::io(what()))?;
         let mut answer: Value = serde_json::from_str(&line)
-            .map_err(|error| HostError::Refused(format!("`{command}` answered no JSON: {error}")))?;
+            .map_err(|error| Error::refused(format!("`{command}` answered no JSON: {error}")))?;
         if answer["ok"] != Value::Bool(true) {
-            return Err(HostError::Refused(format!("`{command}`: {}", answer["error"])));
+            return Err(Error::refused(format!("`{command}`: {}", answer["error"])));
         }
         Ok(answer["json"].take())
     }

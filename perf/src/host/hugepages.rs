@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{HostError, io, scratch};
+use super::scratch;
+use crate::{Error, Result};
 
 const COUNT: &str = "/proc/sys/vm/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
@@ -19,7 +20,7 @@ pub struct HugePages {
 
 impl HugePages {
     /// Sees to it that `mebibytes` of huge pages are free.
-    pub fn reserve(mebibytes: u64, scratch: &scratch::Scratch) -> Result<Self, HostError> {
+    pub fn reserve(mebibytes: u64, scratch: &scratch::Scratch) -> Result<Self> {
         let wanted = mebibytes.div_ceil(2);
         let mut pages = Self { added: 0, note: scratch.path().join(scratch::HUGEPAGE_NOTE) };
         let free = number(FREE)?;
@@ -29,14 +30,14 @@ impl HugePages {
         let before = number(COUNT)?;
         let boot = std::fs::read_to_string(BOOT).unwrap_or_default();
         std::fs::write(&pages.note, format!("{} {boot}", wanted - free))
-            .map_err(io("note the huge pages"))?;
-        std::fs::write(COUNT, (before + wanted - free).to_string()).map_err(io(format!(
+            .map_err(Error::io("note the huge pages"))?;
+        std::fs::write(COUNT, (before + wanted - free).to_string()).map_err(Error::io(format!(
             "write {COUNT} (reserving huge pages needs root and a writable /proc/sys)"
         )))?;
         pages.added = number(COUNT)?.saturating_sub(before);
         let got = number(FREE)?;
         if got < wanted {
-            return Err(HostError::HugePages { wanted, got });
+            return Err(Error::HugePages { wanted, got });
         }
         Ok(pages)
     }
@@ -82,16 +83,17 @@ fn give_back(pages: u64) {
         return;
     }
     // Relative to the present count: somebody else may have reserved pages meanwhile.
-    let result = number(COUNT)
-        .and_then(|now| std::fs::write(COUNT, now.saturating_sub(pages).to_string()).map_err(io(COUNT)));
+    let result = number(COUNT).and_then(|now| {
+        std::fs::write(COUNT, now.saturating_sub(pages).to_string()).map_err(Error::io(COUNT))
+    });
     if let Err(error) = result {
         eprintln!("cannot give back {pages} huge pages: {error}");
     }
 }
 
-fn number(path: &str) -> Result<u64, HostError> {
-    let text = std::fs::read_to_string(path).map_err(io(format!("read {path}")))?;
-    text.trim().parse().map_err(|_| HostError::Missing {
+fn number(path: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(format!("read {path}")))?;
+    text.trim().parse().map_err(|_| Error::Missing {
         what: format!("{path} holds no number"),
         remedy: "2 MiB huge pages are needed: use a kernel that has them",
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{HostError, io};
+use crate::{Error, Result};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -16,24 +16,21 @@ const LOOK: Duration = Duration::from_millis(20);
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Turns the signals into the flag, from now on.
-pub fn install() -> Result<(), HostError> {
+pub fn install() -> Result<(), Error> {
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED))
-            .map_err(io("install a signal handler"))?;
+            .map_err(Error::io("install a signal handler"))?;
     }
     Ok(())
 }
 
 /// Fails once the user has asked to stop.
-pub fn check() -> Result<(), HostError> {
-    if INTERRUPTED.load(Ordering::Relaxed) { Err(HostError::Interrupted) } else { Ok(()) }
+pub fn check() -> Result<(), Error> {
+    if INTERRUPTED.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
 }
 
 /// Looks every few milliseconds until something is found; `None` when that takes longer than `limit`.
-pub fn until<T, E: From<HostError>>(
-    limit: Duration,
-    mut look: impl FnMut() -> Result<Option<T>, E>,
-) -> Result<Option<T>, E> {
+pub fn until<T>(limit: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     let end = Instant::now() + limit;
     loop {
         let found = look()?;
@@ -45,7 +42,7 @@ pub fn until<T, E: From<HostError>>(
 }
 
 /// Sleeps, but not longer than until the user asks to stop.
-pub fn pause(length: Duration) -> Result<(), HostError> {
+pub fn pause(length: Duration) -> Result<(), Error> {
     const STEP: Duration = Duration::from_millis(20);
     let end = Instant::now() + length;
     loop {

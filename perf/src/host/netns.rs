@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{HostError, process, scratch};
+use super::{process, scratch};
+use crate::Result;
 
 /// Where `ip netns` keeps a name for each.
 const NAMES: &str = "/run/netns";
@@ -17,7 +18,7 @@ pub struct Netns {
 
 impl Netns {
     /// Makes one with its loopback up and without IPv6, whose unasked-for messages would be in everybody's way.
-    pub fn create(label: &str) -> Result<Self, HostError> {
+    pub fn create(label: &str) -> Result<Self> {
         let name = format!("{}{}-{label}", scratch::PREFIX, std::process::id());
         process::run("ip", &["netns", "add", &name], &[])?;
         let netns = Self { name };
@@ -43,16 +44,16 @@ impl Netns {
     }
 
     /// Runs one `ip` command in it; words are split at blanks.
-    pub fn ip(&self, line: &str) -> Result<String, HostError> {
+    pub fn ip(&self, line: &str) -> Result<String> {
         self.helper(&["-n", &self.name], line)
     }
 
     /// Runs a helper program in it to its end; words are split at blanks.
-    pub fn run(&self, line: &str) -> Result<String, HostError> {
+    pub fn run(&self, line: &str) -> Result<String> {
         self.helper(&["netns", "exec", &self.name], line)
     }
 
-    fn helper(&self, front: &[&str], line: &str) -> Result<String, HostError> {
+    fn helper(&self, front: &[&str], line: &str) -> Result<String> {
         let words: Vec<&str> = front.iter().copied().chain(line.split_whitespace()).collect();
         process::run("ip", &words, &[])
     }

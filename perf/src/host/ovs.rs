@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use wire::MacAddr;
 
+use super::interrupt;
 use super::process::{self, Placement, Process};
 use super::scratch::RunFolder;
-use super::{HostError, interrupt};
+use crate::{Error, Result};
 
 /// The program that forwards: Debian's build with DPDK.
 pub const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -69,21 +70,21 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn vsctl(&self, arguments: &[&str]) -> Result<String, HostError> {
+    pub fn vsctl(&self, arguments: &[&str]) -> Result<String> {
         let words = [["--timeout=120", "--retry", &self.database].as_slice(), arguments].concat();
         process::run("ovs-vsctl", &words, &self.environment)
     }
 
-    pub fn appctl(&self, arguments: &[&str]) -> Result<String, HostError> {
+    pub fn appctl(&self, arguments: &[&str]) -> Result<String> {
         let words = [["-T", "30", "-t", &self.daemon].as_slice(), arguments].concat();
         process::run("ovs-appctl", &words, &self.environment)
     }
 
-    pub fn flow(&self, bridge: &str, rule: &str) -> Result<(), HostError> {
+    pub fn flow(&self, bridge: &str, rule: &str) -> Result<()> {
         process::run("ovs-ofctl", &["add-flow", bridge, rule], &self.environment).map(drop)
     }
 
-    fn configure(&self, setup: &OvsSetup<'_>) -> Result<(), HostError> {
+    fn configure(&self, setup: &OvsSetup<'_>) -> Result<()> {
         self.vsctl(&["--no-wait", "init"])?;
         let OvsSetup { prefix, eal, memory, settings, .. } = setup;
         let own = [
@@ -101,7 +102,7 @@ impl Control {
 
 impl OpenVswitch {
     /// Starts database and switch, and waits for DPDK. There is no bridge yet.
-    pub fn start(setup: &OvsSetup<'_>) -> Result<Self, HostError> {
+    pub fn start(setup: &OvsSetup<'_>) -> Result<Self> {
         let folder = setup.folder.display().to_string();
         let environment: Vec<(String, String)> = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"]
             .map(|name| (name.to_owned(), folder.clone()))
@@ -135,13 +136,13 @@ impl OpenVswitch {
     }
 
     /// Makes a bridge that forwards nothing but what rules say.
-    pub fn add_bridge(&self, name: &str) -> Result<(), HostError> {
+    pub fn add_bridge(&self, name: &str) -> Result<()> {
         let bridge = ["--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure"];
         self.control.vsctl(&[["add-br", name].as_slice(), &bridge].concat()).map(drop)
     }
 
     /// Adds a port with that number in OpenFlow; `more` are columns of its interface.
-    pub fn add_port(&self, bridge: &str, name: &str, number: u32, more: &[&str]) -> Result<(), HostError> {
+    pub fn add_port(&self, bridge: &str, name: &str, number: u32, more: &[&str]) -> Result<()> {
         let number = format!("ofport_request={number}");
         let front = ["add-port", bridge, name, "--", "set", "Interface", name, &number];
         self.control.vsctl(&[front.as_slice(), more].concat())?;
@@ -151,11 +152,11 @@ impl OpenVswitch {
             return Ok(());
         }
         let command = format!("ovs-vsctl add-port {bridge} {name}");
-        Err(HostError::Command { command, words: error.trim().into() })
+        Err(Error::Command { command, words: error.trim().into() })
     }
 
     /// Adds the bridge of the underlay with the tunnel's own address, and the tunnel to the bridge of tenants as port `number`.
-    pub fn add_tunnel(&self, ends: &TunnelEnds, number: u32) -> Result<(), HostError> {
+    pub fn add_tunnel(&self, ends: &TunnelEnds, number: u32) -> Result<()> {
         let TunnelEnds { own, far, vni } = ends;
         self.add_bridge(UNDERLAY)?;
         self.control.vsctl(&["set", "bridge", UNDERLAY, &format!("other-config:hwaddr=\"{}\"", own.0)])?;
@@ -177,12 +178,12 @@ impl OpenVswitch {
     }
 
     /// What its datapath has dropped so far, by reason.
-    pub fn drops(&self) -> Result<BTreeMap<String, u64>, HostError> {
+    pub fn drops(&self) -> Result<BTreeMap<String, u64>> {
         Ok(drops(&self.control.appctl(&["coverage/show"])?))
     }
 
     /// Runs a helper program in the network namespace of the switch; words are split at blanks.
-    fn nsenter(&self, line: &str) -> Result<(), HostError> {
+    fn nsenter(&self, line: &str) -> Result<()> {
         let namespace = format!("--net=/proc/{}/ns/net", self.daemon.pid());
         let words: Vec<&str> = [namespace.as_str()].into_iter().chain(line.split_whitespace()).collect();
         process::run("nsenter", &words, &[]).map(drop)

@@ -6,14 +6,15 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::cores::Cores;
-use super::{HostError, interrupt, io};
+use super::interrupt;
+use crate::{Error, Result};
 
 /// How many lines of output are kept for a reader or an error message.
 const KEPT_LINES: usize = 4096;
@@ -36,33 +37,29 @@ pub struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    output: Arc<Output>,
+    lines: Lines,
 }
 
-#[derive(Debug, Default)]
-struct Output {
-    lines: Mutex<VecDeque<String>>,
-    grown: Condvar,
+/// Lines of output that nobody has forgotten.
+type Lines = Arc<Mutex<VecDeque<String>>>;
+
+fn lock(lines: &Lines) -> MutexGuard<'_, VecDeque<String>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Output {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn follow(self: Arc<Self>, stream: impl Read + Send + 'static) {
-        std::thread::spawn(move || {
-            for line in BufReader::new(stream).split(b'\n') {
-                let Ok(line) = line else { break };
-                let mut lines = self.lock();
-                if lines.len() == KEPT_LINES {
-                    lines.pop_front();
-                }
-                lines.push_back(String::from_utf8_lossy(&line).into_owned());
-                self.grown.notify_all();
+/// Takes in what comes through a pipe, on a thread of its own.
+fn follow(lines: &Lines, stream: impl Read + Send + 'static) {
+    let lines = Arc::clone(lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { break };
+            let mut lines = lock(&lines);
+            if lines.len() == KEPT_LINES {
+                lines.pop_front();
             }
-        });
-    }
+            lines.push_back(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
 }
 
 impl Process {
@@ -73,7 +70,7 @@ impl Process {
         environment: &[(String, String)],
         placement: Placement<'_>,
         remedy: &'static str,
-    ) -> Result<Self, HostError> {
+    ) -> Result<Self> {
         let mut words: Vec<&str> = vec!["setpriv", "--pdeathsig", "KILL", "setsid", "nice", "-n", "-20"];
         let cores = placement.cores.map(|cores| format!("{},{}", cores.housekeeping, cores.forwarding));
         if let Some(cores) = &cores {
@@ -92,7 +89,7 @@ impl Process {
         // The wrappers would report a missing program as their own failure, later and less clearly.
         if !findable(program) {
             let reason = std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Err(HostError::Start { program: program.into(), reason, remedy });
+            return Err(Error::Start { program: program.into(), reason, remedy });
         }
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -102,16 +99,12 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|reason| HostError::Start { program: program.into(), reason, remedy })?;
-        let output = Arc::new(Output::default());
-        if let Some(stream) = child.stdout.take() {
-            Arc::clone(&output).follow(stream);
-        }
-        if let Some(stream) = child.stderr.take() {
-            Arc::clone(&output).follow(stream);
-        }
+            .map_err(|reason| Error::Start { program: program.into(), reason, remedy })?;
+        let lines = Lines::default();
+        child.stdout.take().into_iter().for_each(|stream| follow(&lines, stream));
+        child.stderr.take().into_iter().for_each(|stream| follow(&lines, stream));
         let stdin = child.stdin.take();
-        Ok(Self { name: program.rsplit('/').next().unwrap_or(program).to_owned(), child, stdin, output })
+        Ok(Self { name: program.rsplit('/').next().unwrap_or(program).to_owned(), child, stdin, lines })
     }
 
     pub fn pid(&self) -> u32 {
@@ -119,12 +112,14 @@ impl Process {
     }
 
     pub fn forget_output(&mut self) {
-        self.output.lock().clear();
+        lock(&self.lines).clear();
     }
 
-    pub fn type_line(&mut self, line: &str) -> Result<(), HostError> {
+    pub fn type_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else { return Ok(()) };
-        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(io(format!("type into {}", self.name)))
+        writeln!(stdin, "{line}")
+            .and_then(|()| stdin.flush())
+            .map_err(Error::io(format!("type into {}", self.name)))
     }
 
     pub fn end_input(&mut self) {
@@ -137,25 +132,9 @@ impl Process {
         what: &str,
         limit: Duration,
         mut find: impl FnMut(&VecDeque<String>) -> Option<T>,
-    ) -> Result<T, HostError> {
-        let end = Instant::now() + limit;
-        loop {
-            {
-                let lines = self.output.lock();
-                if let Some(found) = find(&lines) {
-                    return Ok(found);
-                }
-                let (_lines, _timeout) = self
-                    .output
-                    .grown
-                    .wait_timeout(lines, Duration::from_millis(20))
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            self.check_alive()?;
-            if Instant::now() > end {
-                return Err(self.late(what, limit));
-            }
-        }
+    ) -> Result<T> {
+        let lines = Arc::clone(&self.lines);
+        self.await_found(what, limit, || Ok(find(&lock(&lines))))
     }
 
     /// The same of a program that may end as soon as it has said everything.
@@ -164,21 +143,13 @@ impl Process {
         what: &str,
         limit: Duration,
         mut find: impl FnMut(&VecDeque<String>) -> Option<T>,
-    ) -> Result<T, HostError> {
-        let ended = match self.await_output(what, limit, &mut find) {
-            Err(ended @ HostError::Ended { .. }) => ended,
-            found => return found,
-        };
-        // What it said last may still be on its way through the pipe, longer on a busy machine.
-        let end = Instant::now() + Duration::from_secs(5);
-        loop {
-            if let Some(found) = find(&self.output.lock()) {
-                return Ok(found);
+    ) -> Result<T> {
+        match self.await_output(what, limit, &mut find) {
+            // What it said last may still be on its way through the pipe, longer on a busy machine.
+            Err(ended @ Error::Ended { .. }) => {
+                interrupt::until(Duration::from_secs(5), || Ok(find(&lock(&self.lines))))?.ok_or(ended)
             }
-            if Instant::now() > end {
-                return Err(ended);
-            }
-            interrupt::pause(Duration::from_millis(10))?;
+            found => found,
         }
     }
 
@@ -187,34 +158,51 @@ impl Process {
         &mut self,
         what: &str,
         limit: Duration,
-        mut ready: impl FnMut() -> Result<bool, HostError>,
-    ) -> Result<(), HostError> {
+        mut ready: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        self.await_found(what, limit, || Ok(ready()?.then_some(())))
+    }
+
+    /// Waits until something is found, looking every few milliseconds.
+    pub fn await_found<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
         let end = Instant::now() + limit;
-        while !ready()? {
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
             self.check_alive()?;
             if Instant::now() > end {
-                return Err(self.late(what, limit));
+                return Err(Error::Late {
+                    what: what.to_owned(),
+                    seconds: limit.as_secs(),
+                    program: self.name.clone(),
+                    words: self.last_words(),
+                });
             }
             interrupt::pause(Duration::from_millis(10))?;
         }
-        Ok(())
     }
 
     /// Fails if the child has ended or the user has asked to stop.
-    pub fn check_alive(&mut self) -> Result<(), HostError> {
+    pub fn check_alive(&mut self) -> Result<()> {
         interrupt::check()?;
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => {
                 // Its last lines may still be on their way through the pipe.
                 std::thread::sleep(Duration::from_millis(50));
-                Err(HostError::Ended {
+                Err(Error::Ended {
                     program: self.name.clone(),
                     status: status.to_string(),
                     words: self.last_words(),
                 })
             }
-            Err(reason) => Err(HostError::Io { what: format!("wait for {}", self.name), reason }),
+            Err(reason) => Err(Error::Io { what: format!("wait for {}", self.name), reason }),
         }
     }
 
@@ -223,11 +211,11 @@ impl Process {
         favour_group(self.pid(), &self.name);
     }
 
-    pub fn freeze(&self) -> Result<(), HostError> {
+    pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
-    pub fn thaw(&self) -> Result<(), HostError> {
+    pub fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
@@ -241,23 +229,14 @@ impl Process {
         }
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), HostError> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap_or(i32::MAX));
         kill(pid, signal)
-            .map_err(|errno| HostError::Io { what: format!("signal {}", self.name), reason: errno.into() })
-    }
-
-    fn late(&self, what: &str, limit: Duration) -> HostError {
-        HostError::Late {
-            what: what.to_owned(),
-            seconds: limit.as_secs(),
-            program: self.name.clone(),
-            words: self.last_words(),
-        }
+            .map_err(|errno| Error::Io { what: format!("signal {}", self.name), reason: errno.into() })
     }
 
     fn last_words(&self) -> String {
-        let lines = self.output.lock();
+        let lines = lock(&self.lines);
         lines.iter().skip(lines.len().saturating_sub(12)).map(|line| format!("  {line}\n")).collect()
     }
 }
@@ -289,14 +268,14 @@ fn favour_group(pid: u32, name: &str) {
 }
 
 /// Runs a helper program to its end and returns what it printed.
-pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<String, HostError> {
+pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<String> {
     interrupt::check()?;
     let output = Command::new(program)
         .args(arguments)
         .envs(environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::null())
         .output()
-        .map_err(|reason| HostError::Start {
+        .map_err(|reason| Error::Start {
             program: program.into(),
             reason,
             remedy: "run scripts/bootstrap",
@@ -305,14 +284,14 @@ pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) 
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let words = [output.stdout, output.stderr].concat();
-    Err(HostError::Command {
+    Err(Error::Command {
         command: format!("{program} {}", arguments.join(" ")),
         words: String::from_utf8_lossy(&words).trim().to_owned(),
     })
 }
 
 /// The first line of what a program says, as of its version.
-pub fn said(program: &str, arguments: &[&str]) -> Result<String, HostError> {
+pub fn said(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(run(program, arguments, &[])?.lines().next().unwrap_or_default().to_owned())
 }
 
@@ -348,7 +327,7 @@ mod tests {
         let mut process = sh("echo no such device; exit 3");
         let error = process.await_output("readiness", Duration::from_secs(5), |_| None::<()>).unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, HostError::Ended { .. }) && text.contains("no such device"), "{text}");
+        assert!(matches!(error, Error::Ended { .. }) && text.contains("no such device"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{HostError, hugepages, io};
+use super::hugepages;
+use crate::{Error, Result};
 
 pub(super) const PREFIX: &str = "vswitch-perf-";
 
@@ -45,7 +46,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Clears what dead runs left and makes this run's folder.
-    pub fn create(keep: bool) -> Result<Self, HostError> {
+    pub fn create(keep: bool) -> Result<Self> {
         let parent = std::env::temp_dir();
         clear_dead(&parent);
         clear_dead(Path::new(DPDK_RUN));
@@ -53,7 +54,7 @@ impl Scratch {
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
-            .map_err(io(format!("create {}", path.display())))?;
+            .map_err(Error::io(format!("create {}", path.display())))?;
         Ok(Self { path, keep })
     }
 
@@ -61,12 +62,12 @@ impl Scratch {
         &self.path
     }
 
-    pub fn folder(&self, name: &str) -> Result<PathBuf, HostError> {
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
-            .map_err(io(format!("create {}", path.display())))?;
+            .map_err(Error::io(format!("create {}", path.display())))?;
         Ok(path)
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::process::{Placement, Process};
-use super::{HostError, scratch};
+use super::scratch;
+use crate::Result;
 
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -26,7 +27,7 @@ pub struct Testpmd {
 
 impl Testpmd {
     /// Starts it; it does not forward yet.
-    pub fn start(spec: &TestpmdSpec<'_>) -> Result<Self, HostError> {
+    pub fn start(spec: &TestpmdSpec<'_>) -> Result<Self> {
         let cores: Vec<String> = [spec.housekeeping].iter().chain(spec.cores).map(usize::to_string).collect();
         let words = format!(
             "-l {} --main-lcore {} --no-telemetry --file-prefix {}",
@@ -44,13 +45,13 @@ impl Testpmd {
     }
 
     /// Waits until it takes commands.
-    pub fn await_prompt(&mut self) -> Result<(), HostError> {
+    pub fn await_prompt(&mut self) -> Result<()> {
         self.process.await_output("its prompt", LIMIT, |lines| {
             lines.iter().any(|line| line.contains("testpmd>") || line.contains("Done")).then_some(())
         })
     }
 
-    pub fn forward(&mut self) -> Result<(), HostError> {
+    pub fn forward(&mut self) -> Result<()> {
         self.process.type_line("start")?;
         self.process.await_output("`start` to forward", LIMIT, |lines| {
             lines.iter().any(|line| line.contains("io packet forwarding")).then_some(())

@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::interrupt;
 use super::process::Process;
-use super::{HostError, interrupt, io};
+use crate::{Error, Result};
 
 /// CPU time a thread has had so far.
-pub fn cpu_seconds(pid: u32, thread: u32) -> Result<f64, HostError> {
+pub fn cpu_seconds(pid: u32, thread: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/task/{thread}/schedstat");
-    let text = std::fs::read_to_string(&path).map_err(io(format!("read {path}")))?;
+    let text = std::fs::read_to_string(&path).map_err(Error::io(format!("read {path}")))?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
-    nanoseconds.map(|value| value as f64 / 1e9).ok_or(HostError::Missing {
+    nanoseconds.map(|value| value as f64 / 1e9).ok_or(Error::Missing {
         what: format!("{path} holds no CPU time"),
         remedy: "use a kernel with scheduler statistics (CONFIG_SCHED_INFO)",
     })
@@ -19,18 +20,18 @@ pub fn cpu_seconds(pid: u32, thread: u32) -> Result<f64, HostError> {
 
 /// Finds the forwarding thread of `name`: the only thread of the process that may run on `core` alone and is busy
 /// there.
-pub fn forwarding(process: &mut Process, name: &str, core: usize) -> Result<u32, HostError> {
+pub fn forwarding(process: &mut Process, name: &str, core: usize) -> Result<u32> {
     // A switch may answer before its workers have begun.
     let mut tries = 1;
     loop {
         match look(process, name, core) {
-            Err(HostError::Threads { .. }) if tries < 15 => tries += 1,
+            Err(Error::Threads { .. }) if tries < 15 => tries += 1,
             other => return other,
         }
     }
 }
 
-fn look(process: &mut Process, name: &str, core: usize) -> Result<u32, HostError> {
+fn look(process: &mut Process, name: &str, core: usize) -> Result<u32> {
     let pid = process.pid();
     let before = threads_on(pid, core)?;
     interrupt::pause(Duration::from_millis(200))?;
@@ -43,13 +44,13 @@ fn look(process: &mut Process, name: &str, core: usize) -> Result<u32, HostError
     process.check_alive()?;
     match busy.as_slice() {
         [thread] => Ok(*thread),
-        _ => Err(HostError::Threads { switch: name.into(), core, found: busy.len() }),
+        _ => Err(Error::Threads { switch: name.into(), core, found: busy.len() }),
     }
 }
 
-fn threads_on(pid: u32, core: usize) -> Result<Vec<(u32, f64)>, HostError> {
+fn threads_on(pid: u32, core: usize) -> Result<Vec<(u32, f64)>> {
     let folder = format!("/proc/{pid}/task");
-    let entries = Path::new(&folder).read_dir().map_err(io(format!("list {folder}")))?;
+    let entries = Path::new(&folder).read_dir().map_err(Error::io(format!("list {folder}")))?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
         let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

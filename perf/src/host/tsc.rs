@@ -2,15 +2,15 @@
 //!
 //! Read from what the kernel calibrated, because `perf` itself has no reason to read the counter.
 
-use super::{HostError, io};
+use crate::{Error, Result};
 
 /// Ticks of the time stamp counter per second.
 ///
 /// The kernel derives its `bogomips` from the counter's rate (twice the MHz) when the counter is invariant, which
 /// unlike `cpu MHz` does not follow the core's momentary clock.
-pub fn hertz() -> Result<f64, HostError> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").map_err(io("read /proc/cpuinfo"))?;
-    from_cpuinfo(&text).ok_or(HostError::Missing {
+pub fn hertz() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").map_err(Error::io("read /proc/cpuinfo"))?;
+    from_cpuinfo(&text).ok_or(Error::Missing {
         what: "/proc/cpuinfo shows no invariant time stamp counter (constant_tsc, bogomips)".into(),
         remedy: "run on an x86-64 machine with an invariant TSC",
     })

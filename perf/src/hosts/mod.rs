@@ -20,9 +20,9 @@ use crate::compare::record::Machine;
 use crate::host::netns::Netns;
 use crate::host::ovs::{DAEMON, REMEDY};
 use crate::host::scratch::Scratch;
-use crate::host::{HostError, hugepages, interrupt, process};
-use crate::live::LiveError;
+use crate::host::{hugepages, interrupt, process};
 use crate::options::{sibling, within, word, write_json};
+use crate::{Error, Result};
 
 use network::Network;
 use report::{HostsReport, HostsSample};
@@ -144,7 +144,7 @@ const MEMORY: u64 = 2 * network::MEMORY;
 pub fn run(options: &HostsOptions) -> anyhow::Result<()> {
     for (program, remedy) in PROGRAMS {
         if !process::findable(program) {
-            Err(HostError::Missing { what: format!("there is no {program}"), remedy })?;
+            Err(Error::Missing { what: format!("there is no {program}"), remedy })?;
         }
     }
     let contenders = options.contenders()?;
@@ -163,7 +163,7 @@ pub fn run(options: &HostsOptions) -> anyhow::Result<()> {
     print!("{}", report.text());
     options.json.as_ref().map_or(Ok(()), |path| write_json(path, &report))?;
     samples?;
-    report.verdict().map_err(|words| LiveError::Silent(words).into())
+    report.verdict().map_err(|words| Error::Failed(words).into())
 }
 
 impl HostsOptions {
@@ -191,7 +191,7 @@ impl HostsOptions {
 }
 
 /// Those that can run on this machine, who must not be none; says so of the others.
-fn possible(mut contenders: Vec<Contender>, has_hugepages: bool) -> Result<Vec<Contender>, HostError> {
+fn possible(mut contenders: Vec<Contender>, has_hugepages: bool) -> Result<Vec<Contender>> {
     let of_ovs = |contender: &Contender| contender.case.forwarder() == Forwarder::Ovs;
     if !contenders.iter().any(of_ovs) {
         return Ok(contenders);
@@ -204,7 +204,7 @@ fn possible(mut contenders: Vec<Contender>, has_hugepages: bool) -> Result<Vec<C
     contenders.retain(|contender| !of_ovs(contender));
     let what = format!("the cases of Open vSwitch are left out, because {reason}");
     if contenders.is_empty() {
-        return Err(HostError::Missing { what, remedy });
+        return Err(Error::Missing { what, remedy });
     }
     eprintln!("{what}; {remedy}");
     Ok(contenders)
@@ -215,7 +215,7 @@ fn measure(
     contenders: &[Contender],
     scratch: &Scratch,
     report: &mut HostsReport,
-) -> Result<(), LiveError> {
+) -> Result<()> {
     for round in 0..options.rounds {
         // Forwards and backwards by turns: a drift of the machine's speed is nobody's.
         let mut order: Vec<&Contender> = contenders.iter().collect();

@@ -9,10 +9,10 @@ use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::netns::Netns;
 use crate::host::ovs::OpenVswitch;
-use crate::host::{HostError, interrupt, io, scratch};
-use crate::live::LiveError;
+use crate::host::{interrupt, scratch};
 use crate::live::config::{Config, Counted, Head, UplinkLines, VnicLines, await_ports};
 use crate::live::testbed::{Station, VNI, station, vtep};
+use crate::{Error, Result};
 
 /// Of containers: what a tunnel leaves of an Ethernet's 1500.
 const MTU: u16 = 1450;
@@ -36,7 +36,7 @@ pub struct Network {
 impl Network {
     /// Makes everything, and waits until a container reaches the other. `vswitch` is the daemon where one takes part; its files
     /// are in `folder`.
-    pub fn start(case: Case, vswitch: Option<&Path>, folder: &Path) -> Result<Self, LiveError> {
+    pub fn start(case: Case, vswitch: Option<&Path>, folder: &Path) -> Result<Self> {
         let hosts: Vec<Netns> = match case.is_remote() {
             false => vec![Netns::create("host1")?],
             true => vec![Netns::create("host1")?, Netns::create("host2")?],
@@ -67,7 +67,7 @@ impl Network {
             let local = if far.is_some() { vec![number] } else { vec![1, 2] };
             let place = Place { host, number, local, far };
             let folder = folder.join(format!("host{number}"));
-            std::fs::create_dir(&folder).map_err(io(format!("create {}", folder.display())))?;
+            std::fs::create_dir(&folder).map_err(Error::io(format!("create {}", folder.display())))?;
             match (case.forwarder(), vswitch) {
                 (Forwarder::Switch(kind), Some(vswitch)) => {
                     daemons.push(switch(&place, kind, vswitch, &folder)?);
@@ -79,22 +79,22 @@ impl Network {
         let network = Self { daemons, ovs: switches, containers, _hosts: hosts };
         let ping = format!("ping -q -c 1 -W 1 {}", station(2).1);
         let reached = interrupt::until(REACHED, || {
-            Ok::<_, HostError>(network.containers[0].run(&ping).is_ok().then_some(()))
+            Ok::<_, Error>(network.containers[0].run(&ping).is_ok().then_some(()))
         })?;
-        let silent = || LiveError::Silent(format!("{}: the containers do not reach each other", case.name()));
+        let silent = || Error::Failed(format!("{}: the containers do not reach each other", case.name()));
         reached.ok_or_else(silent)?;
         Ok(network)
     }
 
     /// What each switch has counted.
-    pub fn counted(&mut self) -> Result<NetworkCounted, LiveError> {
+    pub fn counted(&mut self) -> Result<NetworkCounted> {
         let ours = self.daemons.iter_mut().map(Counted::of).collect::<Result<_, _>>()?;
         let ovs = self.ovs.iter().map(OpenVswitch::drops).collect::<Result<_, _>>()?;
         Ok(NetworkCounted { ours, ovs })
     }
 
     /// What all switches dropped since then, by reason.
-    pub fn drops_since(&mut self, before: &NetworkCounted) -> Result<BTreeMap<String, u64>, LiveError> {
+    pub fn drops_since(&mut self, before: &NetworkCounted) -> Result<BTreeMap<String, u64>> {
         let after = self.counted()?;
         let ours = after.ours.iter().zip(&before.ours).map(|(after, before)| after.drops_since(before));
         let ovs = after.ovs.into_iter().zip(&before.ovs).map(|(mut after, before)| {
@@ -128,7 +128,7 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// The cores of its switch: each forwards on one of its own, from the last one on.
-    fn cores(&self) -> Result<Cores, HostError> {
+    fn cores(&self) -> Result<Cores> {
         let available = cores::available();
         let own = available.iter().rev().cycle().nth(usize::from(self.number - 1)).copied();
         cores::choose(&available, own)
@@ -141,7 +141,7 @@ fn host_of(hosts: &[Netns], container: u8) -> &Netns {
 }
 
 /// A veth between two namespaces, up at both ends.
-fn cable([near, far]: [(&Netns, &str); 2], mtu: u16) -> Result<(), HostError> {
+fn cable([near, far]: [(&Netns, &str); 2], mtu: u16) -> Result<()> {
     let ((netns, name), (other, peer)) = (near, (far.0.name(), far.1));
     netns
         .ip(&format!("link add name {name} mtu {mtu} type veth peer name {peer} mtu {mtu} netns {other}"))?;
@@ -152,12 +152,12 @@ fn cable([near, far]: [(&Netns, &str); 2], mtu: u16) -> Result<(), HostError> {
 }
 
 /// Packet sockets of ports of kind `af-packet` are told nothing of checksums and segments that are left to do.
-fn leave_nothing_to_the_device(netns: &Netns, interface: &str) -> Result<(), HostError> {
+fn leave_nothing_to_the_device(netns: &Netns, interface: &str) -> Result<()> {
     netns.run(&format!("ethtool -K {interface} tx off tso off gso off")).map(|_| ())
 }
 
 /// The kernel's bridge, with its vxlan device as a port where there is another host.
-fn bridge(place: &Place<'_>) -> Result<(), HostError> {
+fn bridge(place: &Place<'_>) -> Result<()> {
     let host = place.host;
     host.ip("link add br0 type bridge")?;
     host.ip("link set br0 up")?;
@@ -176,7 +176,7 @@ fn bridge(place: &Place<'_>) -> Result<(), HostError> {
 }
 
 /// Our switch. Its worker sleeps when it has nothing to do: the containers need the cores, too.
-fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Result<Daemon, LiveError> {
+fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Result<Daemon> {
     let &Place { host, number, ref local, far } = place;
     let cores = place.cores()?;
     let prefix = scratch::file_prefix(usize::from(number));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::network::{PORTS, Place, UPLINK};
-use crate::host::HostError;
+use crate::Result;
 use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
 use crate::host::process::Placement;
 use crate::host::{cores::Cores, scratch};
@@ -17,7 +17,7 @@ const OUTSIDE: u32 = 1;
 
 /// Segments that the containers leave to their device go whole from one to the other with `userspace-tso-enable`. OVS 3.1 drops
 /// them before a tunnel, which is why hosts with a tunnel are without.
-pub fn start(place: &Place<'_>, cores: Cores, folder: &Path) -> Result<OpenVswitch, HostError> {
+pub fn start(place: &Place<'_>, cores: Cores, folder: &Path) -> Result<OpenVswitch> {
     let whole = place.far.is_none();
     let ovs = OpenVswitch::start(&OvsSetup {
         folder,

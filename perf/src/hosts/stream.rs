@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::host::netns::Netns;
 use crate::host::process::{Placement, Process};
-use crate::live::LiveError;
 use crate::live::testbed::station;
+use crate::{Error, Result};
 
 const REMEDY: &str = "install Debian's package iperf3";
 /// How long iperf3 may take besides the stream.
@@ -27,7 +27,7 @@ pub struct TcpStream {
 }
 
 /// From the first container to the second one.
-pub fn run([from, to]: &[Netns; 2], seconds: u32) -> Result<TcpStream, LiveError> {
+pub fn run([from, to]: &[Netns; 2], seconds: u32) -> Result<TcpStream> {
     let mut server = iperf3(to, &["--server", "--one-off", "--forceflush"])?;
     server.await_output("a server that listens", LIMIT, |lines| {
         lines.iter().any(|line| line.contains("Server listening")).then_some(())
@@ -39,10 +39,10 @@ pub fn run([from, to]: &[Netns; 2], seconds: u32) -> Result<TcpStream, LiveError
     parse(&answer)
 }
 
-fn iperf3(netns: &Netns, arguments: &[&str]) -> Result<Process, LiveError> {
+fn iperf3(netns: &Netns, arguments: &[&str]) -> Result<Process> {
     let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
     let placement = Placement { netns: Some(netns.name()), ..Placement::default() };
-    Ok(Process::start("iperf3", &arguments, &[], placement, REMEDY)?)
+    Process::start("iperf3", &arguments, &[], placement, REMEDY)
 }
 
 /// The report once it has come to its end.
@@ -51,11 +51,11 @@ fn whole(lines: &VecDeque<String>) -> Option<Value> {
     serde_json::from_str(&text.join("\n")).ok()
 }
 
-fn parse(answer: &Value) -> Result<TcpStream, LiveError> {
+fn parse(answer: &Value) -> Result<TcpStream> {
     if let Some(error) = answer["error"].as_str() {
-        return Err(LiveError::Silent(format!("iperf3: {error}")));
+        return Err(Error::Failed(format!("iperf3: {error}")));
     }
-    let missing = |what: &str| LiveError::Answer {
+    let missing = |what: &str| Error::Answer {
         command: "iperf3 --json".into(),
         what: what.into(),
         answer: answer["end"].to_string().chars().take(600).collect(),

@@ -11,10 +11,11 @@ use serde::Serialize;
 
 use super::file::{Lab, LabForwarder};
 use super::{generator, memory};
+use crate::Result;
 use crate::compare::cases::Peer;
 use crate::compare::peer::Attached;
 use crate::host::process::said;
-use crate::host::{HostError, ovs, process};
+use crate::host::{ovs, process};
 
 /// Drivers of the kernel that hand a device to user space, and those that DPDK's own driver works beside.
 const BOUND: [&str; 8] =
@@ -55,7 +56,7 @@ impl Check {
     }
 
     /// What a program says, or why it says nothing.
-    fn asked(what: &str, answer: Result<String, HostError>) -> Self {
+    fn asked(what: &str, answer: Result<String>) -> Self {
         match answer {
             Ok(answer) => Self::good(what, answer),
             Err(error) => Self::failed(what, error.to_string()),

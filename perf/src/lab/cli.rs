@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::checks::{self, CheckVerdict};
 use super::file::{Lab, LabForwarder};
 use super::report::{self, LabReport};
-use super::{LabBench, LabError, page};
+use super::{LabBench, page};
+use crate::Error;
 use crate::host::interrupt;
 use crate::options::{Common, Page};
 
@@ -36,7 +37,7 @@ pub fn run(given: &LabOptions) -> anyhow::Result<()> {
     }
     let missing = found.iter().filter(|check| check.verdict == CheckVerdict::Failed).count();
     if missing > 0 {
-        return Err(LabError::Checks { missing }.into());
+        return Err(Error::Checks { missing }.into());
     }
     let mut bench = LabBench::prepare(&lab, &vswitch, given.common.keep)?;
     bench.probe()?;

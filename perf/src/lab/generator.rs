@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::LabError;
 use super::file::{LabForwarder, LabGenerator};
 use crate::compare::cases::Peer;
 use crate::generator::outcome::{Outcome, StreamOutcome};
 use crate::generator::rfc2544::Findings;
 use crate::host::process::{Placement, Process};
-use crate::host::{HostError, io};
+use crate::{Error, Result};
 
 const REMEDY: &str = "see that [generator] via and perf name programs that are there";
 /// Bytes of a tunnel's headers.
@@ -47,7 +46,7 @@ pub fn wrong_length(stream: &StreamOutcome, forwarder: LabForwarder) -> Option<S
 pub struct Running(Process);
 
 impl Running {
-    pub fn start(generator: &LabGenerator, scenario: &str) -> Result<Self, LabError> {
+    pub fn start(generator: &LabGenerator, scenario: &str) -> Result<Self> {
         let words =
             [&command(generator)?[..], &["gen", "-", "--json", "-", "--quiet"].map(str::to_owned)].concat();
         let mut process = Process::start(&words[0], &words[1..], &[], Placement::default(), REMEDY)?;
@@ -56,11 +55,11 @@ impl Running {
         Ok(Self(process))
     }
 
-    pub fn answer(&mut self, limit: Duration) -> Result<Answer, LabError> {
+    pub fn answer(&mut self, limit: Duration) -> Result<Answer> {
         let line = self.0.await_last_output("the generator's report", limit, |lines| {
             lines.iter().find(|line| line.starts_with("{\"scenario\"")).cloned()
         })?;
-        serde_json::from_str(&line).map_err(|error| LabError::Answer { reason: error.to_string() })
+        serde_json::from_str(&line).map_err(|error| Error::Report { reason: error.to_string() })
     }
 }
 
@@ -72,8 +71,10 @@ impl Drop for Running {
 }
 
 /// The words that run the generator's `perf`.
-pub(crate) fn command(generator: &LabGenerator) -> Result<Vec<String>, HostError> {
-    let here = || Ok(std::env::current_exe().map_err(io("find this program"))?.display().to_string());
+pub(crate) fn command(generator: &LabGenerator) -> Result<Vec<String>> {
+    let here = || -> Result<String> {
+        Ok(std::env::current_exe().map_err(Error::io("find this program"))?.display().to_string())
+    };
     let perf = match (&generator.perf, generator.via.is_empty()) {
         (Some(perf), _) => perf.clone(),
         (None, true) => here()?,

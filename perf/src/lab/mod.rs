@@ -21,49 +21,21 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::compare;
 use crate::compare::cases::{Case, Job, Peer, Traffic};
 use crate::compare::ovs::ExactMatchCache;
 use crate::compare::peer::{self, Attached, Contender, FramePort, Switch, SwitchSetup};
-use crate::compare::{self, CompareError};
 use crate::generator::outcome::rate_text;
 use crate::generator::rfc2544::Findings;
-use crate::generator::scenario::{self, Scenario, ScenarioError};
+use crate::generator::scenario::{self, Scenario};
 use crate::host::hugepages::HugePages;
+use crate::host::interrupt;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, interrupt};
-use crate::live::LiveError;
+use crate::{Error, Result};
 
 use file::{Lab, LabForwarder};
 use generator::Running;
 use report::{LabReport, LabRow};
-
-/// What can go wrong in a lab.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error(transparent)]
-    Switch(#[from] CompareError),
-    #[error(transparent)]
-    File(#[from] ScenarioError),
-    #[error(transparent)]
-    Plot(#[from] LiveError),
-    /// The machine is not as the file says.
-    #[error(
-        "{missing} of the checks failed; see to what the lines with `FAILED` say, then try `perf lab --check` again"
-    )]
-    Checks { missing: usize },
-    /// The generator answered something that is not understood.
-    #[error("the generator's report is not understood ({reason}); is its `perf` of this version?")]
-    Answer { reason: String },
-    #[error(
-        "{stream}: {sent} frames were sent and {frames} came out at the other port; look at the cables: near to near, far to far"
-    )]
-    Cabling { stream: String, sent: u64, frames: u64 },
-    /// The work was not done, or done wrong.
-    #[error("{forwarder}, {what}: {wrong}; its output is not comparable")]
-    Work { forwarder: LabForwarder, what: String, wrong: String },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasurementKind {
@@ -142,17 +114,17 @@ struct Turn {
 
 impl Turn {
     /// Waits for the steady state; what is not there yet may come until `end`.
-    fn settle(&mut self, end: Instant) -> Result<(), LabError> {
+    fn settle(&mut self, end: Instant) -> Result<()> {
         loop {
             match self.switch.settle() {
                 Ok(()) => return Ok(()),
-                Err(CompareError::Refused { .. }) if Instant::now() < end => {
+                Err(Error::Refused { .. }) if Instant::now() < end => {
                     interrupt::pause(Duration::from_millis(100))?;
                 }
                 Err(error) => {
                     // Whoever is to forward has the better explanation, if it has ended.
                     self.switch.process().check_alive()?;
-                    return Err(error.into());
+                    return Err(error);
                 }
             }
         }
@@ -160,7 +132,7 @@ impl Turn {
 }
 
 impl<'a> LabBench<'a> {
-    pub fn prepare(lab: &'a Lab, vswitch: &'a Path, keep: bool) -> Result<Self, LabError> {
+    pub fn prepare(lab: &'a Lab, vswitch: &'a Path, keep: bool) -> Result<Self> {
         core_affinity::set_for_current(core_affinity::CoreId { id: lab.device.control_core });
         let scratch = Scratch::create(keep)?;
         let hugepages = HugePages::reserve(memory(lab), &scratch)?;
@@ -168,12 +140,7 @@ impl<'a> LabBench<'a> {
     }
 
     /// Starts a forwarder, and the generator at its other side.
-    fn turn(
-        &mut self,
-        forwarder: LabForwarder,
-        measurement: &Measurement,
-        scenario: &str,
-    ) -> Result<Turn, LabError> {
+    fn turn(&mut self, forwarder: LabForwarder, measurement: &Measurement, scenario: &str) -> Result<Turn> {
         let device = &self.lab.device;
         let serial = self.serial;
         self.serial += 1;
@@ -210,7 +177,7 @@ impl<'a> LabBench<'a> {
     }
 
     /// Sends a few frames through testpmd, both ways: whether the ports are joined as the file says.
-    pub fn probe(&mut self) -> Result<(), LabError> {
+    pub fn probe(&mut self) -> Result<()> {
         let job = Job { case: Case::L2, qos: false, ..self.lab.run.jobs[0].clone() };
         let measurement = Measurement { job, kind: MeasurementKind::Rate };
         let mut turn =
@@ -220,7 +187,7 @@ impl<'a> LabBench<'a> {
         for stream in streams {
             let (sent, frames) = (stream.sent, stream.received.frames);
             if frames * 2 < sent || frames == 0 {
-                return Err(LabError::Cabling { stream: stream.name, sent, frames });
+                return Err(Error::Cabling { stream: stream.name, sent, frames });
             }
         }
         Ok(())
@@ -232,7 +199,7 @@ impl<'a> LabBench<'a> {
         forwarder: LabForwarder,
         measurement: &Measurement,
         loads: &[String],
-    ) -> Result<(Findings, bool), LabError> {
+    ) -> Result<(Findings, bool)> {
         let run = &self.lab.run;
         let scenario = traffic::scenario(self.lab, forwarder, measurement, loads);
         let warm = Duration::from_secs_f64(run.warm_up);
@@ -254,7 +221,7 @@ impl<'a> LabBench<'a> {
                 return Err(error);
             }
         };
-        let found = answer.findings.pop().ok_or(LabError::Answer { reason: "it has no findings".into() })?;
+        let found = answer.findings.pop().ok_or(Error::Report { reason: "it has no findings".into() })?;
         let damaged: u64 = found.loads.iter().map(|loaded| loaded.outcome.damaged).sum();
         let wrong = if damaged > 0 {
             Some(format!("{damaged} frames have a wrong checksum or ICRC"))
@@ -263,13 +230,13 @@ impl<'a> LabBench<'a> {
             streams.find_map(|stream| generator::wrong_length(stream, forwarder))
         };
         match wrong {
-            Some(wrong) => Err(LabError::Work { forwarder, what: measurement.label(), wrong }),
+            Some(wrong) => Err(Error::Work { forwarder, what: measurement.label(), wrong }),
             None => Ok((found, settled)),
         }
     }
 
     /// Takes all measurements; each row is handed to `finished` at once.
-    pub fn run(&mut self, report: &mut LabReport, mut finished: impl FnMut(&LabRow)) -> Result<(), LabError> {
+    pub fn run(&mut self, report: &mut LabReport, mut finished: impl FnMut(&LabRow)) -> Result<()> {
         let lab = self.lab;
         for measurement in measurements(lab) {
             // The rates of the delays are shares of what the first forwarder can do, and the same for all forwarders and rounds.
@@ -338,7 +305,7 @@ fn remove_sockets(ports: [&Attached; 2]) {
 }
 
 /// Whether the generator can make all that a lab asks for.
-pub fn check(lab: &Lab) -> Result<(), LabError> {
+pub fn check(lab: &Lab) -> Result<()> {
     for (measurement, forwarder) in measurements(lab)
         .iter()
         .flat_map(|one| lab.device.forwarders.iter().map(move |forwarder| (one, *forwarder)))

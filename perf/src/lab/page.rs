@@ -5,12 +5,12 @@ use maud::{Markup, html};
 use super::checks::{Check, CheckVerdict};
 use super::rate_or_none;
 use super::report::{LabReport, LabSummary};
-use crate::live::LiveError;
+use crate::Result;
 use crate::report::page;
 use crate::report::plot::{Panel, Series};
 use crate::report::table::number;
 
-pub fn page(report: &LabReport) -> Result<String, LiveError> {
+pub fn page(report: &LabReport) -> Result<String> {
     let machine = &report.machine;
     let mhz = machine.hertz / 1e6;
     let about = format!(
@@ -69,7 +69,7 @@ fn checks(checks: &[Check]) -> Markup {
     }
 }
 
-fn delays(summary: &[LabSummary]) -> Result<Markup, LiveError> {
+fn delays(summary: &[LabSummary]) -> Result<Markup> {
     let measured = || summary.iter().filter(|summary| !summary.delays.is_empty());
     let rows = measured().flat_map(|summary| {
         summary.delays.iter().map(|(rate, p50, p999)| {
@@ -106,7 +106,7 @@ fn delays(summary: &[LabSummary]) -> Result<Markup, LiveError> {
     })
 }
 
-fn scaling(summary: &[LabSummary]) -> Result<Markup, LiveError> {
+fn scaling(summary: &[LabSummary]) -> Result<Markup> {
     let mut series: Vec<Series> = Vec::new();
     for one in summary.iter().filter(|one| one.kind == "scaling") {
         let point = (one.workers as f64, one.throughput.0 / 1e6);

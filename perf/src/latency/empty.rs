@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use pmd::{Burst, Eal, Port, Ring, rdtsc};
 
+use crate::Result;
 use crate::generator::ports::Lane;
-use crate::live::LiveError;
 use crate::live::ports::{BURST, Runtime};
 
 use super::stalls::LEAST;
@@ -35,7 +35,7 @@ struct State {
 
 impl Empty {
     /// Starts it on `core`, at rest, and gives the lanes at both of its ends.
-    pub fn start(runtime: &Runtime, core: usize) -> Result<(Self, Vec<Lane>), LiveError> {
+    pub fn start(runtime: &Runtime, core: usize) -> Result<(Self, Vec<Lane>)> {
         let ring = |name: &str| Ring::new(runtime.eal(), name, RING);
         let rings = [ring("in")?, ring("out")?, ring("none")?];
         let [into, out, none] = &rings;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::host::{HostError, io};
+use crate::{Error, Result};
 
 /// Milliseconds of a unit of `/proc/stat`: `USER_HZ` is 100 on every Linux that DPDK knows.
 const UNIT_MS: u64 = 10;
@@ -17,8 +17,8 @@ pub struct Interference {
 }
 
 impl Interference {
-    pub fn of(pid: u32, thread: u32, core: usize) -> Result<Self, HostError> {
-        let read = |path: &str| std::fs::read_to_string(path).map_err(io(format!("read {path}")));
+    pub fn of(pid: u32, thread: u32, core: usize) -> Result<Self> {
+        let read = |path: &str| std::fs::read_to_string(path).map_err(Error::io(format!("read {path}")));
         let status = read(&format!("/proc/{pid}/task/{thread}/status"))?;
         let preempted = status
             .lines()
@@ -27,7 +27,7 @@ impl Interference {
         let stolen = stolen(&read("/proc/stat")?, core);
         match (preempted, stolen) {
             (Some(preempted), Some(stolen)) => Ok(Self { preempted, stolen_ms: stolen * UNIT_MS }),
-            _ => Err(HostError::Missing {
+            _ => Err(Error::Missing {
                 what: format!("the kernel does not tell what thread {thread} or core {core} was kept from"),
                 remedy: "use a Linux with /proc/stat and /proc/PID/task",
             }),

@@ -20,11 +20,11 @@ use std::time::Instant;
 
 use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
-use crate::host::{HostError, interrupt};
-use crate::live::LiveError;
+use crate::host::interrupt;
 use crate::live::capacity::{self, Capacity};
 use crate::live::testbed::{Ports, PreparedHost};
 use crate::options::{Common, OneCore, within};
+use crate::{Error, Result};
 
 use report::{LatencyReport, LatencyRow};
 use testbed::{LatencyForwarder, LatencyTestBed};
@@ -98,7 +98,7 @@ struct Turn {
 }
 
 /// Measures what the worker can do.
-fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity, LiveError> {
+fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity> {
     testbed.wake(LatencyForwarder::Ours)?;
     run_at(testbed, LatencyForwarder::Ours, None, capacity::SETTLE)?;
     let LatencyTestBed { rigs, runtime, ours, ours_thread, .. } = testbed;
@@ -114,14 +114,14 @@ fn run_at(
     forwarder: LatencyForwarder,
     rate: Option<f64>,
     seconds: f64,
-) -> Result<Outcome, LiveError> {
+) -> Result<Outcome> {
     let demand = Demand::new(vec![rate], seconds);
     let outcome = testbed.rigs[forwarder as usize].run(&testbed.runtime, &demand, &mut ())?;
     interrupt::check()?;
     Ok(outcome)
 }
 
-fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow, LiveError> {
+fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow> {
     let Turn { forwarder, load, turn, rate, seconds } = at;
     let mut tries = 0;
     loop {
@@ -142,9 +142,9 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow, LiveError> 
             continue;
         }
         let stream = outcome.streams.first();
-        let delay = stream.and_then(|stream| stream.delay).ok_or_else(|| {
-            LiveError::Host(HostError::Refused(format!("no packet came back from {}", forwarder.name())))
-        })?;
+        let delay = stream
+            .and_then(|stream| stream.delay)
+            .ok_or_else(|| Error::refused(format!("no packet came back from {}", forwarder.name())))?;
         return Ok(LatencyRow {
             forwarder: forwarder.name(),
             load,

@@ -11,14 +11,13 @@ use crate::generator::rig::Rig;
 use crate::generator::scenario::check::StreamPlan;
 use crate::generator::scenario::{Distribution, Generator};
 use crate::generator::units::Range;
-use crate::host::HostError;
 use crate::host::daemon::Daemon;
 use crate::host::scratch;
 use crate::host::testpmd::Testpmd;
 use crate::host::threads::{self, cpu_seconds};
-use crate::live::LiveError;
 use crate::live::ports::Runtime;
 use crate::live::testbed::{PreparedHost, SwitchSpec, SwitchUnderTest, station, stream};
+use crate::{Error, Result};
 
 const FLOWS: u32 = 64;
 const MBUFS: u32 = 16_383;
@@ -62,7 +61,7 @@ pub struct LatencyTestBed {
 
 impl LatencyTestBed {
     /// Starts all of them and joins their ports; they are at rest then.
-    pub fn start(options: &LatencyOptions, vswitch: &Path, bench: &PreparedHost) -> Result<Self, LiveError> {
+    pub fn start(options: &LatencyOptions, vswitch: &Path, bench: &PreparedHost) -> Result<Self> {
         let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
         let vnics = ["a", "b"].map(|name| (name.to_owned(), String::new()));
         let spec =
@@ -94,7 +93,7 @@ impl LatencyTestBed {
             .map(|lanes| Rig::new(lanes, &plan, &Generator::default()))
             .collect();
         let rigs = rigs.ok_or_else(|| {
-            LiveError::Silent(format!("frames of {} bytes cannot be made; --size 64 is good", options.size))
+            Error::Failed(format!("frames of {} bytes cannot be made; --size 64 is good", options.size))
         })?;
         // Who forwards is told by who is busy: one at a time.
         testpmd.process.freeze()?;
@@ -107,15 +106,15 @@ impl LatencyTestBed {
         Ok(Self { rigs, empty, ours, ours_thread, testpmd, testpmd_thread, runtime, core })
     }
 
-    pub fn wake(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
+    pub fn wake(&mut self, forwarder: LatencyForwarder) -> Result<()> {
         self.set_awake(forwarder, true)
     }
 
-    pub fn rest(&mut self, forwarder: LatencyForwarder) -> Result<(), HostError> {
+    pub fn rest(&mut self, forwarder: LatencyForwarder) -> Result<()> {
         self.set_awake(forwarder, false)
     }
 
-    fn set_awake(&mut self, forwarder: LatencyForwarder, awake: bool) -> Result<(), HostError> {
+    fn set_awake(&mut self, forwarder: LatencyForwarder, awake: bool) -> Result<()> {
         let process = match forwarder {
             LatencyForwarder::Ours => self.ours.process(),
             LatencyForwarder::Testpmd => &mut self.testpmd.process,
@@ -128,13 +127,13 @@ impl LatencyTestBed {
     }
 
     /// CPU time that its forwarding thread has had.
-    pub fn cpu_seconds(&mut self, forwarder: LatencyForwarder) -> Result<f64, HostError> {
+    pub fn cpu_seconds(&mut self, forwarder: LatencyForwarder) -> Result<f64> {
         let (pid, thread) = self.forwarder(forwarder);
         cpu_seconds(pid, thread)
     }
 
     /// What its forwarding thread was kept from, so far.
-    pub fn interference(&mut self, forwarder: LatencyForwarder) -> Result<Interference, HostError> {
+    pub fn interference(&mut self, forwarder: LatencyForwarder) -> Result<Interference> {
         let (pid, thread) = self.forwarder(forwarder);
         Interference::of(pid, thread, self.core)
     }

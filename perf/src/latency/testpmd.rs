@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::host::HostError;
+use crate::Result;
 use crate::host::cores::Cores;
 use crate::host::testpmd::{Testpmd, TestpmdSpec};
 use crate::live::testbed::Ports;
@@ -11,7 +11,7 @@ use crate::live::testbed::Ports;
 const HUGE_MB: u64 = 192;
 
 /// Starts it, serving two sockets in `folder`.
-pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Testpmd, HostError> {
+pub fn start(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Testpmd> {
     let devices = [0, 1].map(|port| {
         let socket = ports.socket(folder, port);
         let socket = socket.display();

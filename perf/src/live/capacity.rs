@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::generator::outcome::Outcome;
 use crate::host::daemon::Daemon;
 use crate::host::threads::cpu_seconds;
-use crate::live::LiveError;
 use crate::live::config::Counted;
+use crate::{Error, Result};
 
 /// Seconds of traffic before it is measured.
 pub const SETTLE: f64 = 0.3;
@@ -38,8 +38,8 @@ impl std::fmt::Display for Capacity {
 pub fn of(
     daemon: &mut Daemon,
     thread: u32,
-    run: impl FnOnce() -> Result<Outcome, LiveError>,
-) -> Result<(Capacity, Outcome), LiveError> {
+    run: impl FnOnce() -> Result<Outcome>,
+) -> Result<(Capacity, Outcome)> {
     let pid = daemon.process().pid();
     let before = Counted::of(daemon)?;
     let cpu_before = cpu_seconds(pid, thread)?;
@@ -47,13 +47,13 @@ pub fn of(
     crate::host::interrupt::check()?;
     let cpu = cpu_seconds(pid, thread)? - cpu_before;
     let after = Counted::of(daemon)?;
-    let spent = |counter| -> Result<u64, LiveError> { Ok(after.worker(counter)? - before.worker(counter)?) };
+    let spent = |counter| -> Result<u64> { Ok(after.worker(counter)? - before.worker(counter)?) };
     let (busy, idle) = (spent("busy-cycles")?, spent("idle-cycles")?);
     let busy_share = busy as f64 / (busy + idle).max(1) as f64;
     let packets = outcome.arrived();
     if packets == 0 || outcome.lost() > 0 {
         let drops = Counted::at_rest(daemon)?.drops_since(&before);
-        return Err(LiveError::Silent(format!(
+        return Err(Error::Failed(format!(
             "{packets} of {} packets came through the switch (drops: {drops:?}); see to that first",
             outcome.sent()
         )));

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 use wire::MacAddr;
 
-use super::LiveError;
 use super::testbed::Station;
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
+use crate::{Error, Result};
 
 /// A memif of the daemon.
 #[derive(Debug, Clone, Copy)]
@@ -150,22 +150,22 @@ impl Config {
 }
 
 /// Waits until a daemon has started all of its `count` ports; it answers commands before.
-pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<(), LiveError> {
+pub fn await_ports(daemon: &mut Daemon, count: usize) -> Result<()> {
     let mut last = Value::Null;
-    let started = interrupt::until(Duration::from_secs(20), || -> Result<_, LiveError> {
+    let started = interrupt::until(Duration::from_secs(20), || {
         last = daemon.ask("port list")?;
         let rows = last.as_array().into_iter().flatten();
         Ok((rows.filter(|port| port["state"] == "started").count() >= count).then_some(()))
     })?;
-    started.ok_or_else(|| LiveError::Answer {
+    started.ok_or_else(|| Error::Answer {
         command: "port list".into(),
         what: format!("that all of {count} ports are started, after 20 s"),
         answer: last.to_string().chars().take(600).collect(),
     })
 }
 
-pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64, LiveError> {
-    answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| LiveError::Answer {
+pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64> {
+    answer.pointer(path).and_then(Value::as_u64).ok_or_else(|| Error::Answer {
         command: command.into(),
         what: path.into(),
         answer: answer.to_string().chars().take(300).collect(),
@@ -173,9 +173,9 @@ pub fn number(answer: &Value, path: &str, command: &str) -> Result<u64, LiveErro
 }
 
 /// The row of a list of named ones.
-pub fn row<'a>(answer: &'a Value, name: &str, command: &str) -> Result<&'a Value, LiveError> {
+pub fn row<'a>(answer: &'a Value, name: &str, command: &str) -> Result<&'a Value> {
     let rows = answer.as_array().into_iter().flatten();
-    rows.into_iter().find(|row| row["name"] == name).ok_or_else(|| LiveError::Answer {
+    rows.into_iter().find(|row| row["name"] == name).ok_or_else(|| Error::Answer {
         command: command.into(),
         what: format!("a row named {name}"),
         answer: answer.to_string().chars().take(300).collect(),
@@ -197,7 +197,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    pub fn of(daemon: &mut Daemon) -> Result<Self, LiveError> {
+    pub fn of(daemon: &mut Daemon) -> Result<Self> {
         Ok(Self {
             fwd: daemon.ask("show fwd stats all")?,
             port: daemon.ask("show port stats all")?,
@@ -207,28 +207,28 @@ impl Counted {
     }
 
     /// Once the worker is done with what it has: two looks alike.
-    pub fn at_rest(daemon: &mut Daemon) -> Result<Self, LiveError> {
+    pub fn at_rest(daemon: &mut Daemon) -> Result<Self> {
         let mut last = Self::of(daemon)?;
-        let at_rest = interrupt::until(Duration::from_secs(2), || -> Result<_, LiveError> {
+        let at_rest = interrupt::until(Duration::from_secs(2), || {
             interrupt::pause(Duration::from_millis(20))?;
             let next = Self::of(daemon)?;
             let same = (&next.fwd, &next.port, &next.vnic) == (&last.fwd, &last.port, &last.vnic);
             last = next;
             Ok(same.then(|| last.clone()))
         })?;
-        at_rest.ok_or_else(|| LiveError::Silent("the switch's counters go on moving with no traffic".into()))
+        at_rest.ok_or_else(|| Error::Failed("the switch's counters go on moving with no traffic".into()))
     }
 
-    pub fn port(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
+    pub fn port(&self, name: &str, counter: &str) -> Result<u64> {
         number(row(&self.port, name, "show port stats all")?, &format!("/{counter}"), "show port stats all")
     }
 
-    pub fn vnic(&self, name: &str, counter: &str) -> Result<u64, LiveError> {
+    pub fn vnic(&self, name: &str, counter: &str) -> Result<u64> {
         number(row(&self.vnic, name, "show vnic")?, &format!("/{counter}"), "show vnic")
     }
 
     /// A counter of the first worker.
-    pub fn worker(&self, counter: &str) -> Result<u64, LiveError> {
+    pub fn worker(&self, counter: &str) -> Result<u64> {
         number(&self.workers, &format!("/workers/0/{counter}"), "show workers")
     }
 

@@ -13,27 +13,3 @@ pub mod config;
 pub mod pace;
 pub mod ports;
 pub mod testbed;
-
-use pmd::{EalError, MempoolError, PortError};
-
-use crate::host::HostError;
-
-/// What can go wrong with live traffic.
-#[derive(Debug, thiserror::Error)]
-pub enum LiveError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error(transparent)]
-    Eal(#[from] EalError),
-    #[error(transparent)]
-    Pool(#[from] MempoolError),
-    #[error(transparent)]
-    Port(#[from] PortError),
-    #[error("`{command}` does not say {what}: {answer}")]
-    Answer { command: String, what: String, answer: String },
-    #[error("{0}")]
-    Silent(String),
-    /// A plot could not be drawn.
-    #[error("draw {path}: {reason}")]
-    Plot { path: String, reason: String },
-}

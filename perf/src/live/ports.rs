@@ -7,7 +7,7 @@ use pmd::{
     StartedPort, TxQueue,
 };
 
-use super::LiveError;
+use crate::Result;
 use crate::host::interrupt;
 
 /// Packets of a burst.
@@ -26,12 +26,7 @@ pub struct Runtime {
 
 impl Runtime {
     /// Starts it for the calling thread on `core`, with these packet buffers and PCI devices.
-    pub fn start(
-        prefix: &str,
-        core: usize,
-        buffers: MempoolConfig,
-        pci: PciAccess,
-    ) -> Result<Self, LiveError> {
+    pub fn start(prefix: &str, core: usize, buffers: MempoolConfig, pci: PciAccess) -> Result<Self> {
         // A buffer has its data and some 300 bytes of DPDK's own.
         let bytes = u64::from(buffers.mbufs) * (u64::from(buffers.data_room) + 320);
         let eal = Eal::init(&EalConfig {
@@ -68,7 +63,7 @@ pub(crate) fn start_when_served(
     runtime: &Runtime,
     config: &PortConfig,
     connects: bool,
-) -> Result<(StartedPort, Vec<RxQueue>, Vec<TxQueue>), LiveError> {
+) -> Result<(StartedPort, Vec<RxQueue>, Vec<TxQueue>)> {
     let end = Instant::now() + LINK;
     loop {
         match port.start(config, &runtime.pool) {
@@ -87,6 +82,6 @@ pub(crate) fn start_when_served(
 }
 
 /// Waits for a link, but not longer than `limit`.
-pub(crate) fn link_within(port: &StartedPort, limit: Duration) -> Result<Option<()>, LiveError> {
+pub(crate) fn link_within(port: &StartedPort, limit: Duration) -> Result<Option<()>> {
     interrupt::until(limit, || Ok(port.link()?.up.then_some(())))
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use wire::MacAddr;
 
-use super::LiveError;
 use super::config::{Config, Counted, Head, MemifEnd, UplinkLines, VnicLines, await_ports};
 use super::ports::Runtime;
 use crate::generator::frame::Shape;
@@ -27,8 +26,9 @@ use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::hugepages::{self, HugePages};
 use crate::host::scratch::{self, Scratch};
-use crate::host::{HostError, interrupt, process, threads};
+use crate::host::{interrupt, process, threads};
 use crate::live::capacity::{self, Capacity};
+use crate::{Error, Result};
 
 /// Somebody with an address, as `wire` composes frames from.
 pub type Station = (MacAddr, Ipv4Addr);
@@ -64,13 +64,13 @@ pub struct PreparedHost {
 
 impl PreparedHost {
     /// `mebibytes` of huge pages are reserved where they can be had.
-    pub fn prepare(core: Option<usize>, mebibytes: u64, keep: bool) -> Result<Self, HostError> {
+    pub fn prepare(core: Option<usize>, mebibytes: u64, keep: bool) -> Result<Self> {
         let cores = cores::choose(&cores::available(), core)?;
         Self::on(cores, mebibytes, keep)
     }
 
     /// The same on cores that are chosen already.
-    pub fn on(cores: Cores, mebibytes: u64, keep: bool) -> Result<Self, HostError> {
+    pub fn on(cores: Cores, mebibytes: u64, keep: bool) -> Result<Self> {
         core_affinity::set_for_current(core_affinity::CoreId { id: cores.housekeeping });
         process::favour_this();
         let scratch = Scratch::create(keep)?;
@@ -114,14 +114,7 @@ impl Ports {
     }
 
     /// Opens the other end of a port that somebody serves in a folder. `name` and port tell devices of this process apart.
-    pub fn join(
-        self,
-        runtime: &Runtime,
-        folder: &Path,
-        port: usize,
-        name: &str,
-        ring: u16,
-    ) -> Result<Lane, LiveError> {
+    pub fn join(self, runtime: &Runtime, folder: &Path, port: usize, name: &str, ring: u16) -> Result<Lane> {
         let socket = self.socket(folder, port);
         await_socket(&socket)?;
         let socket = socket.display();
@@ -143,10 +136,10 @@ impl Ports {
     }
 }
 
-fn await_socket(socket: &Path) -> Result<(), LiveError> {
-    let found = interrupt::until(SERVED, || Ok::<_, HostError>(socket.exists().then_some(())))?;
+fn await_socket(socket: &Path) -> Result<()> {
+    let found = interrupt::until(SERVED, || Ok::<_, Error>(socket.exists().then_some(())))?;
     found.ok_or_else(|| {
-        LiveError::Silent(format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs()))
+        Error::Failed(format!("nobody serves {} after {} s", socket.display(), SERVED.as_secs()))
     })
 }
 
@@ -210,7 +203,7 @@ pub struct SwitchUnderTest {
 }
 
 impl SwitchUnderTest {
-    pub fn start(vswitch: &Path, scratch: &Scratch, spec: &SwitchSpec<'_>) -> Result<Self, LiveError> {
+    pub fn start(vswitch: &Path, scratch: &Scratch, spec: &SwitchSpec<'_>) -> Result<Self> {
         let folder = scratch.folder(spec.name)?;
         let prefix = format!("{}-{}", scratch::file_prefix(1), spec.name);
         let setup = DaemonSetup {
@@ -262,7 +255,7 @@ impl SwitchUnderTest {
     }
 
     /// The other ends of its ports: of the vNICs, then the uplink's if that is here.
-    pub fn lanes(&self, runtime: &Runtime) -> Result<Vec<Lane>, LiveError> {
+    pub fn lanes(&self, runtime: &Runtime) -> Result<Vec<Lane>> {
         let (folder, name) = (&self.folder, &self.name);
         let mut lanes = (0..self.vnics)
             .map(|port| self.ports.join(runtime, folder, port, name, self.ring))
@@ -275,8 +268,8 @@ impl SwitchUnderTest {
     }
 
     /// The thread that forwards.
-    pub fn thread(&mut self) -> Result<u32, LiveError> {
-        Ok(threads::forwarding(self.daemon.process(), "vswitch", self.core)?)
+    pub fn thread(&mut self) -> Result<u32> {
+        threads::forwarding(self.daemon.process(), "vswitch", self.core)
     }
 }
 
@@ -296,26 +289,26 @@ impl<'a> TestBed<'a> {
         runtime: &'a Runtime,
         spec: &SwitchSpec<'_>,
         streams: &[StreamPlan],
-    ) -> Result<Self, LiveError> {
+    ) -> Result<Self> {
         let mut switch = SwitchUnderTest::start(vswitch, &bench.scratch, spec)?;
         let rig = Rig::new(switch.lanes(runtime)?, streams, &Generator::default()).ok_or_else(unmade)?;
         let thread = switch.thread()?;
         Ok(Self { rig, daemon: switch.daemon, thread, runtime })
     }
 
-    pub fn run(&mut self, demand: &Demand) -> Result<Outcome, LiveError> {
+    pub fn run(&mut self, demand: &Demand) -> Result<Outcome> {
         run(&mut self.rig, self.runtime, demand)
     }
 
     /// The same between two looks at what the daemon has counted, at rest.
-    pub fn counted(&mut self, demand: &Demand) -> Result<(Counted, Outcome, Counted), LiveError> {
+    pub fn counted(&mut self, demand: &Demand) -> Result<(Counted, Outcome, Counted)> {
         let before = Counted::at_rest(&mut self.daemon)?;
         let outcome = self.run(demand)?;
         Ok((before, outcome, Counted::at_rest(&mut self.daemon)?))
     }
 
     /// What the worker can do with the first of two streams alone, and what came of that.
-    pub fn capacity_of_first(&mut self) -> Result<(Capacity, Outcome), LiveError> {
+    pub fn capacity_of_first(&mut self) -> Result<(Capacity, Outcome)> {
         let flood = |seconds| Demand::new(vec![None, Some(0.0)], seconds);
         // The first turn opens flows and queue pairs.
         self.run(&flood(capacity::SETTLE))?;
@@ -323,13 +316,13 @@ impl<'a> TestBed<'a> {
     }
 
     /// What the worker can do, from a run that is as fast as it goes.
-    pub fn capacity(&mut self, demand: &Demand) -> Result<(Capacity, Outcome), LiveError> {
+    pub fn capacity(&mut self, demand: &Demand) -> Result<(Capacity, Outcome)> {
         let Self { rig, daemon, thread, runtime } = self;
         capacity::of(daemon, *thread, || run(rig, runtime, demand))
     }
 }
 
-fn run(rig: &mut Rig, runtime: &Runtime, demand: &Demand) -> Result<Outcome, LiveError> {
+fn run(rig: &mut Rig, runtime: &Runtime, demand: &Demand) -> Result<Outcome> {
     let outcome = rig.run(runtime, demand, &mut ())?;
     interrupt::check()?;
     Ok(outcome)

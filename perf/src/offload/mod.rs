@@ -18,10 +18,10 @@ use crate::generator::scenario::check::StreamPlan;
 use crate::generator::units::Range;
 use crate::host::daemon::Daemon;
 use crate::host::interrupt;
-use crate::live::LiveError;
 use crate::live::config::{Counted, number};
 use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
 use crate::options::{Common, OneCore, Plot, within};
+use crate::{Error, Result};
 
 use report::{Churn, Look, OffloadReport, OffloadTrial};
 
@@ -131,11 +131,11 @@ struct Counts {
 }
 
 /// A figure of `show offload`.
-fn shown(daemon: &mut Daemon, path: &str) -> Result<u64, LiveError> {
+fn shown(daemon: &mut Daemon, path: &str) -> Result<u64> {
     number(&daemon.ask("show offload")?, path, "show offload")
 }
 
-fn counts(bed: &mut TestBed<'_>) -> Result<Counts, LiveError> {
+fn counts(bed: &mut TestBed<'_>) -> Result<Counts> {
     let counted = Counted::of(&mut bed.daemon)?;
     let fwd = |name: &str| number(&counted.fwd, &format!("/{name}"), "show fwd stats all");
     Ok(Counts {
@@ -147,9 +147,9 @@ fn counts(bed: &mut TestBed<'_>) -> Result<Counts, LiveError> {
 }
 
 /// Waits until a device has no rules; says how many are left where it does not come to that.
-fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64, LiveError> {
+fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64> {
     let mut left = 0;
-    interrupt::until(SETTLE, || -> Result<_, LiveError> {
+    interrupt::until(SETTLE, || {
         left = rules.iter().map(|path| shown(&mut bed.daemon, path)).sum::<Result<u64, _>>()?;
         Ok((left == 0).then_some(()))
     })?;
@@ -157,7 +157,7 @@ fn drained(bed: &mut TestBed<'_>, rules: &[&str]) -> Result<u64, LiveError> {
 }
 
 /// So many percent of the packets are of flows fast enough for hardware.
-fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<OffloadTrial, LiveError> {
+fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<OffloadTrial> {
     let wanted = if share == 0 { 0 } else { u64::from(FAST.count) };
     let rate = |percent: u64| Some((options.rate * percent) as f64 / 100.0);
     let demand = |seconds| Demand::new(vec![rate(share), rate(100 - share)], seconds);
@@ -173,7 +173,7 @@ fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<
     let first = bed.rig.run(bed.runtime, &demand(SETTLE.as_secs_f64()), &mut watch)?;
     let Some(settled) = settled else {
         let answer = bed.daemon.ask("show offload")?;
-        return Err(LiveError::Silent(format!("{wanted} flows do not get into hardware: {answer}")));
+        return Err(Error::Failed(format!("{wanted} flows do not get into hardware: {answer}")));
     };
     let before = counts(bed)?;
     let second = bed.run(&demand(options.seconds))?;
@@ -181,7 +181,7 @@ fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<
     let (software, hardware) = (after.received - before.received, after.offloaded - before.offloaded);
     let packets = software + hardware;
     if packets == 0 {
-        return Err(LiveError::Silent("no packet came to the switch".into()));
+        return Err(Error::Failed("no packet came to the switch".into()));
     }
     // The fast flows of the next trial are to find an empty device.
     drained(bed, &["/rules"])?;
@@ -199,7 +199,7 @@ fn trial(bed: &mut TestBed<'_>, options: &OffloadOptions, share: u64) -> Result<
 }
 
 /// New flows all the time; each sends for a while and is never seen again.
-fn run_churn(mut bed: TestBed<'_>, options: &OffloadOptions, places: u32) -> Result<Churn, LiveError> {
+fn run_churn(mut bed: TestBed<'_>, options: &OffloadOptions, places: u32) -> Result<Churn> {
     let rates = vec![Some(f64::from(options.churn) * PACKETS)];
     let installed = shown(&mut bed.daemon, "/so-far/installed")?;
     let withdrawn = shown(&mut bed.daemon, "/so-far/withdrawn")?;

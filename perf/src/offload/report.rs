@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::live::LiveError;
+use crate::Result;
 use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number, percent};
 
@@ -105,7 +105,7 @@ impl OffloadReport {
     }
 
     /// The course of the churn, into `stem.svg` and `stem.png`.
-    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+    pub fn plot(&self, stem: &Path) -> Result<()> {
         let Some(churn) = &self.churn else { return Ok(()) };
         let series = |name: &str, of: fn(&Look) -> f64| {
             Series::new(name, churn.looks.iter().map(|look| (look.at, of(look))))

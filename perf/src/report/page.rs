@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plot::{self, Panel};
-use crate::live::LiveError;
+use crate::Result;
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right}\
@@ -45,6 +45,6 @@ pub fn limit(words: &str) -> Markup {
     html! { p class="limit" { (words) } }
 }
 
-pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<Markup, LiveError> {
+pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<Markup> {
     plot::svg(title, x_title, panels).map(PreEscaped)
 }

@@ -9,7 +9,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::delay::Quantiles;
-use crate::live::LiveError;
+use crate::{Error, Result};
 
 const FONTS: [&str; 4] = [
     "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
@@ -63,16 +63,10 @@ impl Panel {
 }
 
 /// Draws the panels one below the other into `stem.svg` and `stem.png`; `shaded` marks stretches of time.
-pub fn draw(
-    stem: &Path,
-    title: &str,
-    x_title: &str,
-    panels: &[Panel],
-    shaded: &[(f64, f64)],
-) -> Result<(), LiveError> {
+pub fn draw(stem: &Path, title: &str, x_title: &str, panels: &[Panel], shaded: &[(f64, f64)]) -> Result<()> {
     let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
     let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
-    let failed = |path: &Path, reason: String| LiveError::Plot { path: path.display().to_string(), reason };
+    let failed = |path: &Path, reason: String| Error::Plot { path: path.display().to_string(), reason };
     font().map_err(|reason| failed(&svg, reason))?;
     let content = Content { title, x_title, panels, shaded };
     content.draw(SVGBackend::new(&svg, size).into_drawing_area()).map_err(|reason| failed(&svg, reason))?;
@@ -80,8 +74,8 @@ pub fn draw(
 }
 
 /// The same as the text of an SVG, for a page that holds everything it shows.
-pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<String, LiveError> {
-    let failed = |reason: String| LiveError::Plot { path: title.into(), reason };
+pub fn svg(title: &str, x_title: &str, panels: &[Panel]) -> Result<String> {
+    let failed = |reason: String| Error::Plot { path: title.into(), reason };
     font().map_err(failed)?;
     let size = (SIZE.0, SIZE.1 * panels.len().max(1) as u32 + 40);
     let content = Content { title, x_title, panels, shaded: &[] };

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 
-use crate::compare::CompareError;
 use crate::compare::cases::{Case, FlowCount, Job};
 use crate::compare::plugin::{self, TemplateDevice};
 use crate::compare::runner::{Runner, quiet, sample};
@@ -28,8 +27,9 @@ use crate::host::cores::{self, Cores};
 use crate::host::daemon::DaemonSetup;
 use crate::host::hugepages::HugePages;
 use crate::host::scratch::{self, Scratch};
-use crate::host::{interrupt, io, tsc};
+use crate::host::{interrupt, tsc};
 use crate::options::{Carried, Common, within};
+use crate::{Error, Result};
 use config::WorkerSetup;
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
@@ -85,7 +85,7 @@ pub fn run(options: &ScaleOptions) -> anyhow::Result<()> {
     options.common.write(&report)
 }
 
-fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, CompareError> {
+fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport> {
     let usable = cores::available();
     let cores = match options.cores.as_deref() {
         None => usable.get(..2).map(|two| [two[0], two[1]]),
@@ -94,9 +94,9 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport, Compar
     };
     let chosen =
         cores.filter(|[first, second]| first != second && usable.contains(first) && usable.contains(second));
-    let cores = chosen.ok_or_else(|| CompareError::Cores(options.cores.clone().unwrap_or(usable)))?;
+    let cores = chosen.ok_or_else(|| Error::Cores(options.cores.clone().unwrap_or(usable)))?;
     let hertz = tsc::hertz()?;
-    let line = bounce::ticks(cores).ok_or_else(|| CompareError::Cores(cores.into()))?;
+    let line = bounce::ticks(cores).ok_or_else(|| Error::Cores(cores.into()))?;
     let mut report =
         ScaleReport { hertz, line_cycles: line, seconds: options.seconds, rows: Vec::new(), skipped: None };
     let scratch = Scratch::create(options.common.keep)?;
@@ -132,7 +132,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Runner, CompareError> {
+    fn start(&mut self, job: &Job, lanes: &[u8]) -> Result<Runner> {
         let folder = self.scratch.folder(&format!("run-{}", self.serial))?;
         let prefix = scratch::file_prefix(self.serial);
         self.serial += 1;
@@ -150,14 +150,14 @@ impl Bench<'_> {
         testbed::start(job, &workers, u32::from(WORKERS), &setup, &self.plugin)
     }
 
-    fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup, CompareError> {
+    fn worker(&self, job: &Job, lane: WorkerLane, folder: &Path) -> Result<WorkerSetup> {
         let mut devices = Vec::new();
         for way in [Case::Encap, Case::Decap] {
             let name = |kind: &str| folder.join(format!("{}-{way}.{kind}", lane.0));
             let frames = job.case.ways().contains(&way).then(|| name("frames"));
             if let Some(path) = &frames {
                 let text = lane.program(job, way).text();
-                std::fs::write(path, text).map_err(io(format!("write {}", path.display())))?;
+                std::fs::write(path, text).map_err(Error::io(format!("write {}", path.display())))?;
             }
             devices.push(TemplateDevice { frames, board: name("board") });
         }
@@ -166,7 +166,7 @@ impl Bench<'_> {
     }
 
     /// The rounds of a job, and draws a packet of the switch with both workers.
-    fn rounds(&mut self, job: &Job) -> Result<(Vec<ScaleRound>, f64), CompareError> {
+    fn rounds(&mut self, job: &Job) -> Result<(Vec<ScaleRound>, f64)> {
         let mut first = self.start(job, &[0])?;
         let mut second = self.start(job, &[1])?;
         let mut both = self.start(job, &[0, 1])?;
@@ -193,7 +193,7 @@ impl Bench<'_> {
             Ok((round, parts.concat()))
         };
         let cores = self.cores;
-        let noisy = |kept, worst| CompareError::NoisyRounds { kept, wanted, cores, worst };
+        let noisy = |kept, worst| Error::NoisyRounds { kept, wanted, cores, worst };
         let rounds = quiet(wanted, round, noisy)?;
         let end = both.drawn()?;
         let draws = (end.0 - begin.0) as f64 / pipelines::qos::QUANTUM_MAX as f64;

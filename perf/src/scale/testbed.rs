@@ -6,15 +6,14 @@ use serde_json::Value;
 
 use super::config::{WorkerSetup, config};
 use super::lane::WorkerLane;
-use crate::compare::CompareError;
 use crate::compare::cases::{Case, Job};
 use crate::compare::check::Input;
 use crate::compare::ours::Ours;
 use crate::compare::peer::Contender;
 use crate::compare::runner::{Runner, check_kept};
 use crate::compare::sample::Counter;
-use crate::host::HostError;
 use crate::host::daemon::DaemonSetup;
+use crate::{Error, Result};
 
 /// Starts a switch, sees that each lane is its worker's alone and that what comes out is right, and freezes it.
 pub fn start(
@@ -23,7 +22,7 @@ pub fn start(
     lanes: u32,
     setup: &DaemonSetup<'_>,
     plugin: &Path,
-) -> Result<Runner, CompareError> {
+) -> Result<Runner> {
     let mut switch = Ours::start_with(setup, &config(job, workers, lanes, setup, plugin), job)?;
     check_ports(&switch.daemon().ask("port list")?, workers)?;
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
@@ -43,7 +42,7 @@ pub fn start(
 }
 
 /// Both ports of a lane are polled by its worker, and every worker has a queue to send by.
-fn check_ports(answer: &Value, workers: &[WorkerSetup]) -> Result<(), HostError> {
+fn check_ports(answer: &Value, workers: &[WorkerSetup]) -> Result<()> {
     for (number, worker) in workers.iter().enumerate() {
         for name in worker.ports() {
             let mut ports = answer.as_array().into_iter().flatten();
@@ -52,7 +51,7 @@ fn check_ports(answer: &Value, workers: &[WorkerSetup]) -> Result<(), HostError>
             let senders = port.and_then(|port| port["tx-workers"].as_array()).map_or(0, Vec::len);
             if !polled || senders != workers.len() {
                 let words = format!("port {name} is to be worker {number}'s, but `port list` says {answer}");
-                return Err(HostError::Refused(words));
+                return Err(Error::refused(words));
             }
         }
     }

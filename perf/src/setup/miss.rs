@@ -16,11 +16,10 @@ use wire::roce::{Bth, Reth, opcode};
 use wire::{HeapBuf, Psn, Qpn, View};
 
 use super::world::{self, FAR, LOCAL, REMOTE};
-use crate::host::HostError;
-use crate::live::LiveError;
 use crate::live::testbed::Station;
 use crate::report::delay::{Delays, Quantiles};
 use crate::report::table::{Table, column, number};
+use crate::{Error, Result};
 
 /// What the project wants the slow path to take at the median, in microseconds.
 const TARGET: f64 = 1.0;
@@ -107,7 +106,7 @@ impl Misses {
     ///
     /// # Errors
     /// When a packet did not leave, or was not new the first time or not known the second.
-    pub fn measure(flows: u32, clock: &Clock) -> Result<Self, LiveError> {
+    pub fn measure(flows: u32, clock: &Clock) -> Result<Self> {
         let own = own_ticks();
         let kinds = KINDS.iter().map(|kind| kind.measure(flows, Reading { hertz: clock.hz(), own }));
         Ok(Self { clock_ns: own as f64 * 1e9 / clock.hz() as f64, kinds: kinds.collect::<Result<_, _>>()? })
@@ -141,10 +140,10 @@ struct Reading {
 }
 
 impl Kind {
-    fn measure(&self, flows: u32, reading: Reading) -> Result<MissFigures, LiveError> {
+    fn measure(&self, flows: u32, reading: Reading) -> Result<MissFigures> {
         let Reading { hertz, own } = reading;
         let mut world =
-            world::world().ok_or_else(|| LiveError::Silent("the table of locations has no room".into()))?;
+            world::world().ok_or_else(|| Error::Failed("the table of locations has no room".into()))?;
         if self.grouped {
             testkit::join_groups(&mut world.snapshot);
         }
@@ -161,13 +160,13 @@ impl Kind {
         let (first, second) = (between.since(before), after.since(between));
         // Queue pairs of two stations share a flow, which is new once.
         if first != (count * flow, count * pair, 0) || second != (0, 0, 0) {
-            return Err(LiveError::Host(HostError::Refused(format!(
+            return Err(Error::refused(format!(
                 "{}: of {count} packets (flows, queue pairs, drops) were new first {first:?}, then {second:?}",
                 self.name
-            ))));
+            )));
         }
         let quantiles = |delays: &Delays| {
-            delays.quantiles(hertz).ok_or_else(|| LiveError::Silent("no packet was timed".into()))
+            delays.quantiles(hertz).ok_or_else(|| Error::Failed("no packet was timed".into()))
         };
         let (miss, hit) = (quantiles(&miss)?, quantiles(&hit)?);
         Ok(MissFigures {
@@ -222,12 +221,7 @@ impl Sink<HeapBuf> for Out {
 
 impl Bench {
     /// The packets of these flows, each in a burst of its own.
-    fn pass(
-        &mut self,
-        world: &mut World,
-        kind: &Kind,
-        flows: std::ops::Range<u32>,
-    ) -> Result<Delays, LiveError> {
+    fn pass(&mut self, world: &mut World, kind: &Kind, flows: std::ops::Range<u32>) -> Result<Delays> {
         let mut delays = Delays::new();
         let mut packets = Vec::with_capacity(BATCH);
         let mut left = flows;
@@ -250,7 +244,7 @@ impl Bench {
             }
             if self.out.0.len() != batch {
                 let count = batch - self.out.0.len().min(batch);
-                return Err(LiveError::Silent(format!(
+                return Err(Error::Failed(format!(
                     "{}: {count} of {batch} packets did not leave",
                     kind.name
                 )));

@@ -19,11 +19,11 @@ use crate::generator::rig::Demand;
 use crate::generator::scenario::Distribution;
 use crate::generator::scenario::check::StreamPlan;
 use crate::generator::units::Range;
-use crate::host::{HostError, interrupt};
-use crate::live::LiveError;
+use crate::host::interrupt;
 use crate::live::config::Counted;
 use crate::live::testbed::{PreparedHost, REMOTE, SwitchSpec, TestBed, station, stream};
 use crate::options::{Common, OneCore, within};
+use crate::{Error, Result};
 
 use miss::Misses;
 use report::{Beside, SetupReport, SetupRound};
@@ -116,18 +116,17 @@ fn plan(name: &str, vnic: usize, flows: u32, distribution: Distribution) -> Stre
 }
 
 /// Does something on a thread of its own that stays on a core.
-fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, LiveError> + Send) -> Result<T, LiveError> {
+fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let pinned = || {
         core_affinity::set_for_current(core_affinity::CoreId { id: core });
         work()
     };
-    std::thread::scope(|scope| scope.spawn(pinned).join()).unwrap_or_else(|_| {
-        Err(LiveError::Silent("the measurement of the slow path came to a bad end".into()))
-    })
+    std::thread::scope(|scope| scope.spawn(pinned).join())
+        .unwrap_or_else(|_| Err(Error::Failed("the measurement of the slow path came to a bad end".into())))
 }
 
 /// All flows of the scanner, once as strangers and once as acquaintances.
-fn round(bed: &mut TestBed<'_>, options: &SetupOptions) -> Result<SetupRound, LiveError> {
+fn round(bed: &mut TestBed<'_>, options: &SetupOptions) -> Result<SetupRound> {
     let demand = Demand { frames: Some(options.flows.into()), ..Demand::new(vec![None], ROUND) };
     bed.daemon.ask("clear nft")?;
     let mut passes = Vec::new();
@@ -147,16 +146,16 @@ fn round(bed: &mut TestBed<'_>, options: &SetupOptions) -> Result<SetupRound, Li
                 hits_per_second: second.packets_per_second,
             })
         }
-        _ => Err(LiveError::Host(HostError::Refused(format!(
+        _ => Err(Error::refused(format!(
             "not every packet of the scanner was a new flow (packets, misses, speed by pass: {passes:?})"
-        )))),
+        ))),
     }
 }
 
-fn trial(bed: &mut TestBed<'_>, demand: &Demand, scanner: bool) -> Result<Beside, LiveError> {
+fn trial(bed: &mut TestBed<'_>, demand: &Demand, scanner: bool) -> Result<Beside> {
     let (before, outcome, after) = bed.counted(demand)?;
     let [neighbour, scanned] = outcome.streams.as_slice() else {
-        return Err(LiveError::Silent("the two streams are not two".into()));
+        return Err(Error::Failed("the two streams are not two".into()));
     };
     let misses = after.worker("nft-misses")? - before.worker("nft-misses")?;
     Ok(Beside {

@@ -22,11 +22,11 @@ use crate::generator::units::Range;
 use crate::generator::{ports, unmade};
 use crate::host::interrupt;
 use crate::host::threads::cpu_seconds;
-use crate::live::LiveError;
 use crate::live::capacity::Capacity;
 use crate::live::config::Counted;
 use crate::live::testbed::{self, PreparedHost, REMOTE, Station, SwitchSpec, TestBed, station};
 use crate::options::{Common, OneCore, Plot, within};
+use crate::{Error, Result};
 
 use report::{StormBin, StormReport, StormTrial};
 
@@ -141,7 +141,7 @@ fn storm() -> StreamPlan {
 }
 
 /// What the worker can do with the victim's traffic alone.
-fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity, LiveError> {
+fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity> {
     let (capacity, outcome) = bed.capacity_of_first()?;
     match outcome.streams[0].received.out_of_sequence() {
         0 => Ok(capacity),
@@ -149,7 +149,7 @@ fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity, LiveError> {
             let what = format!(
                 "{faults} packets of the victim were out of sequence before any storm; see to that first"
             );
-            Err(LiveError::Silent(what))
+            Err(Error::Failed(what))
         }
     }
 }
@@ -161,7 +161,7 @@ fn trial(
     pair: usize,
     rate: f64,
     storm: bool,
-) -> Result<StormTrial, LiveError> {
+) -> Result<StormTrial> {
     let pid = bed.daemon.process().pid();
     let storm_rate = if storm { options.rate as f64 } else { 0.0 };
     let rates = vec![Some(rate), Some(storm_rate)];
@@ -174,7 +174,7 @@ fn trial(
     let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
     let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
     if victim.sent == 0 {
-        return Err(LiveError::Silent("the victim sent nothing".into()));
+        return Err(Error::Failed("the victim sent nothing".into()));
     }
     let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
     let served = victim.sent - victim.lost;

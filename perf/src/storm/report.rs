@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::StormOptions;
-use crate::live::LiveError;
+use crate::Result;
 use crate::live::capacity::Capacity;
 use crate::report::delay::Quantiles;
 use crate::report::plot::{self, Panel, Series};
@@ -116,7 +116,7 @@ impl StormReport {
     }
 
     /// Draws it over time: `stem.svg` and `stem.png`.
-    pub fn plot(&self, stem: &Path) -> Result<(), LiveError> {
+    pub fn plot(&self, stem: &Path) -> Result<()> {
         let (mut shaded, mut start, mut bins) = (Vec::new(), 0.0, Vec::new());
         for trial in &self.trials {
             bins.extend(trial.bins.iter().map(|bin| (start + bin.at, Some(bin))));
