@@ -14,27 +14,27 @@ use perf::report::stats::median;
 use pipelines::flow_key::{FlowKey, FlowPorts, Scope};
 use pipelines::offload::manager::{FlowSample, Manager, Policy};
 use pipelines::offload::sim::{Eswitch, EswitchConfig};
-use pipelines::offload::translate::{FlowSelector, Tables, TranslateOptions};
-use pipelines::qos::{Tree, TreeSize};
-use pipelines::snapshot::Snapshot;
+use pipelines::offload::translate::{FlowSelector, Tables};
 use pmd::{
     Eal, EalConfig, FlowDevice, FlowEngine, FlowQueues, Hugepages, Mempool, MempoolConfig, Port, PortConfig,
     RxQueue, StartedPort, TxQueue,
 };
 use rules::{ArrivalCount, BackEnd};
+use testkit::offload::{Host, whole};
 use testkit::{A, B};
 
 const FLOWS: [u64; 2] = [10_000, 100_000];
 const ROUNDS: usize = 8;
 const SYNC_NS: u64 = 100_000_000;
-/// Two vNICs of one VPC, on ports 1 and 2.
-fn snapshot() -> Snapshot {
-    let mut host = testkit::World::new(1, testkit::Underlay::default());
-    let vpc = host.add_vpc(100);
+
+/// Two vNICs of one VPC, on ports 1 and 2, which are these of the device.
+fn host(ports: [u16; 2]) -> Host {
+    let mut world = testkit::World::new(1, testkit::Underlay::default());
+    let vpc = world.add_vpc(100);
     for station in [A, B] {
-        host.add_vnic(vpc, station, None);
+        world.add_vnic(vpc, station, None);
     }
-    host.snapshot
+    Host { ports: vec![None, Some(ports[0]), Some(ports[1])], ..Host::new(world) }
 }
 
 /// What the rules go to.
@@ -62,10 +62,7 @@ impl Device for FlowDevice {
 }
 
 struct World<D> {
-    snapshot: Snapshot,
-    tree: Tree,
-    ports: Vec<Option<u16>>,
-    options: TranslateOptions,
+    host: Host,
     device: D,
     manager: Manager,
     selectors: Vec<FlowSelector>,
@@ -81,14 +78,11 @@ impl<D: Device> World<D> {
         let selector = |n: u64| {
             let mut words = *base.words();
             words[4] |= n;
-            FlowSelector { key: FlowKey::from_words(words), qpn: None, source_port: None }
+            whole(FlowKey::from_words(words))
         };
         let policy = Policy { packets: 1000, rules_per_second: 1 << 30, ..Policy::default() };
         Self {
-            snapshot: snapshot(),
-            tree: Tree::new(TreeSize { tenants: 2, vnics: 2 }, &|_, _| {}),
-            ports: vec![None, Some(ports[0]), Some(ports[1])],
-            options: TranslateOptions::default(),
+            host: host(ports),
             device,
             manager: Manager::new(policy),
             selectors: (0..flows).map(selector).collect(),
@@ -98,8 +92,8 @@ impl<D: Device> World<D> {
 
     fn sync(&mut self) -> Duration {
         self.tick += 1;
-        let Self { snapshot, tree, ports, options, device, manager, selectors, tick } = self;
-        let tables = Tables { snapshot, tree, ports, connections: None, options };
+        let Self { host, device, manager, selectors, tick } = self;
+        let tables = Tables { connections: None, ..host.tables() };
         let sample = |selector: &FlowSelector| FlowSample {
             selector: *selector,
             packets: *tick * 1000,

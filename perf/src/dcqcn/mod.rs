@@ -11,22 +11,19 @@ pub mod tcp;
 
 use std::path::Path;
 
-use pipelines::qos::{Class, NodeLimits, RedProfile};
+use pipelines::qos::{Class, NodeLimits};
 use serde::Serialize;
 
 use crate::Result;
 use crate::options::word;
 use crate::report::plot::{Panel, Series, draw};
 use crate::report::table::{Table, column, number};
-use reaction::Parameters;
 use sim::{Flow, Limit, SenderKind, SimSetup, Trace};
 
 /// Rate of the link.
 const LINK: u64 = 10_000_000_000;
 /// When the senders have found their rates, in seconds.
 const SETTLED: f64 = 0.1;
-/// How long a scenario lasts, in nanoseconds.
-const LENGTH_NS: u64 = 300_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SimScenario {
@@ -89,27 +86,14 @@ impl SimScenario {
             }
             Self::Storm => {
                 let assured = NodeLimits { assured: 4 * LINK / 10, ..free };
-                let limits = vec![
-                    link,
-                    Limit::Tenant(1, assured),
-                    Limit::Class(1, Class::Rdma, NodeLimits { assured: 4 * LINK / 10, ..free }),
-                ];
+                let limits = vec![link, Limit::Tenant(1, assured), Limit::Class(1, Class::Rdma, assured)];
                 let mut flows: Vec<Flow> = (0..4).map(|_| flow(0, SenderKind::Blind(5e9))).collect();
                 // B sends less than it is assured.
                 flows.push(flow(1, SenderKind::Blind(3.9e9)));
                 (limits, flows)
             }
         };
-        SimSetup {
-            limits,
-            flows,
-            length_ns: LENGTH_NS,
-            line_rate: LINK as f64,
-            red: RedProfile::default(),
-            parameters: Parameters::default(),
-            tcp_rtt_ns: 100_000,
-            seed,
-        }
+        SimSetup { limits, flows, seed }
     }
 }
 

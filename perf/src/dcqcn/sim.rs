@@ -9,6 +9,7 @@ use pipelines::qos::{
     Tree, TreeSize,
 };
 
+use super::LINK;
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
 use super::tcp::{self, Tcp};
 
@@ -20,6 +21,10 @@ const HALF_RTT_NS: u64 = 5_000;
 const RDMA_FRAME: u32 = 1082;
 /// Length of a sample.
 const SAMPLE_NS: u64 = 500_000;
+/// Round trip of TCP's path, queues not counted.
+const TCP_RTT_NS: u64 = 100_000;
+/// How long a scenario lasts.
+const LENGTH_NS: u64 = 300_000_000;
 /// The most by which a seed moves the beginning of a sender.
 pub const JITTER_NS: u64 = 2_000_000;
 
@@ -51,13 +56,6 @@ pub enum Limit {
 pub struct SimSetup {
     pub limits: Vec<Limit>,
     pub flows: Vec<Flow>,
-    /// How long it runs.
-    pub length_ns: u64,
-    /// Rate at which queue pairs start, bits per second.
-    pub line_rate: f64,
-    pub red: RedProfile,
-    pub parameters: Parameters,
-    pub tcp_rtt_ns: u64,
     /// The chances of marks, and by how much each sender begins late, up to [`JITTER_NS`]; 0: nobody does.
     pub seed: u64,
 }
@@ -119,14 +117,15 @@ pub fn run(setup: &SimSetup) -> Vec<Trace> {
         divider: Divider::new(tree.clone()),
         dhtb: Dhtb::new(tree.clone(), 16_384, setup.seed.wrapping_mul(2) | 1),
         tree,
-        states: setup.flows.iter().zip(&begins).map(|(flow, begins)| state(setup, flow, *begins)).collect(),
+        states: setup.flows.iter().zip(&begins).map(|(flow, begins)| state(flow, *begins)).collect(),
         traces: vec![Trace::default(); setup.flows.len()],
         setup,
+        red: RedProfile::default(),
         begins,
         now_ns: start,
     };
     let mut sampled = start;
-    while sim.now_ns < start + setup.length_ns {
+    while sim.now_ns < start + LENGTH_NS {
         sim.step();
         if sim.now_ns >= sampled + SAMPLE_NS {
             sim.sample(start, sim.now_ns - sampled);
@@ -144,21 +143,22 @@ fn jitter(seed: u64, sender: u64) -> u64 {
     if seed == 0 { 0 } else { (mixed ^ mixed >> 31) % JITTER_NS }
 }
 
-fn state(setup: &SimSetup, flow: &Flow, begins: u64) -> State {
+fn state(flow: &Flow, begins: u64) -> State {
     match flow.source {
         SenderKind::Rdma => State::Rdma {
-            rate: ReactionPoint::new(setup.parameters, setup.line_rate, begins),
+            rate: ReactionPoint::new(Parameters::default(), LINK as f64, begins),
             receiver: NotificationPoint::default(),
             told: VecDeque::new(),
             due_ns: begins,
         },
         SenderKind::Blind(rate) => State::Blind { rate, due_ns: begins },
-        SenderKind::Tcp => State::Tcp(Tcp::new(setup.tcp_rtt_ns)),
+        SenderKind::Tcp => State::Tcp(Tcp::new(TCP_RTT_NS)),
     }
 }
 
 struct Sim<'a> {
     setup: &'a SimSetup,
+    red: RedProfile,
     tree: Arc<Tree>,
     dhtb: Dhtb<usize>,
     divider: Divider,
@@ -203,7 +203,7 @@ impl Sim<'_> {
                 self.offer(n);
             }
         }
-        while let Some((n, _, marked)) = self.dhtb.release(&self.setup.red, self.now_ns) {
+        while let Some((n, _, marked)) = self.dhtb.release(&self.red, self.now_ns) {
             self.left(n, marked);
         }
         self.divider.tick(self.now_ns);
@@ -229,13 +229,13 @@ impl Sim<'_> {
             _ => (Class::Rdma, TrafficKind::Rdma),
         };
         let leaf = self.tree.leaf(Direction::Out, self.setup.flows[n].vnic, class);
-        let bytes = self.frame(n) + self.setup.red.overhead;
+        let bytes = self.frame(n) + self.red.overhead;
         if self.dhtb.pays(leaf, bytes) {
             self.left(n, false);
             return;
         }
         let offer = Offer { bytes, tunnel: 0, buffers: 1, kind };
-        let over_rate = OverRate { red: &self.setup.red, queues: QueueLimits::default() };
+        let over_rate = OverRate { red: &self.red, queues: QueueLimits::default() };
         match self.dhtb.offer(leaf, n, offer, over_rate, self.now_ns) {
             ShaperVerdict::Send(n) => self.left(n, false),
             ShaperVerdict::Mark(n) => self.left(n, true),
@@ -250,13 +250,13 @@ impl Sim<'_> {
     }
 
     fn left(&mut self, n: usize, marked: bool) {
-        let bytes = u64::from(self.frame(n) + self.setup.red.overhead);
+        let bytes = u64::from(self.frame(n) + self.red.overhead);
         self.traces[n].bytes += bytes;
         self.traces[n].marked += u64::from(marked);
         match &mut self.states[n] {
             State::Rdma { receiver, told, .. } => {
                 let there = self.now_ns + HALF_RTT_NS;
-                if marked && receiver.marked(&self.setup.parameters, there) {
+                if marked && receiver.marked(&Parameters::default(), there) {
                     told.push_back(there + HALF_RTT_NS);
                 }
             }

@@ -174,9 +174,7 @@ impl Rfc2544<'_> {
     /// Section 26.3: what is lost at each rate from the highest down.
     pub fn frame_loss(&mut self) -> Result<Vec<Trial>> {
         let most = self.most;
-        let rows =
-            search::loss_curve(|share| self.trial(most * share).map(|row| row.0), |trial| trial.loss == 0.0)?;
-        Ok(rows.into_iter().map(|row| row.1).collect())
+        search::loss_curve(|share| self.trial(most * share).map(|row| row.0), |trial| trial.loss == 0.0)
     }
 
     /// Section 26.4: the longest burst, as fast as frames go, of which nothing is lost.

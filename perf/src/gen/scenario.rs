@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::units::{Addresses, Count, Macs, Numbers, Rate};
-pub use ports::{Attachment, PortSpec};
+pub use ports::{Attachment, PortSpec, Role, memif};
 
 /// What is wrong with a scenario file.
 #[derive(Debug, thiserror::Error)]
@@ -210,7 +210,7 @@ pub struct StreamSpec {
     pub to: Spanned<String>,
     pub protocol: Spanned<Protocol>,
     /// How fast [default: max]. The tests of RFC 2544 keep the ratio of the streams.
-    #[serde(default = "max_rate")]
+    #[serde(default)]
     pub rate: Rate,
     /// Frames on their way at a time, at most; 0 for any number [default: the generator's].
     pub window: Option<u64>,
@@ -243,10 +243,6 @@ pub struct StreamSpec {
     pub syn: bool,
     pub file: Option<Spanned<PathBuf>>,
     pub vxlan: Option<Tunnel>,
-}
-
-const fn max_rate() -> Rate {
-    Rate::Max
 }
 
 /// Where things are in the text of a file, for errors.

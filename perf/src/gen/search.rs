@@ -41,18 +41,17 @@ pub fn highest<E>(
 }
 
 /// The rates of the frame loss curve (RFC 2544 section 26.3): 100 %, then 10 % less each, until two in a row lost nothing.
-/// Returns the share of each rate and what its trial said.
+/// Returns what the trial of each said.
 pub fn loss_curve<T, E>(
     mut trial: impl FnMut(f64) -> Result<T, E>,
     lost_nothing: impl Fn(&T) -> bool,
-) -> Result<Vec<(f64, T)>, E> {
+) -> Result<Vec<T>, E> {
     let mut rows = Vec::new();
     let mut clean = 0;
     for tenth in (1..=10).rev() {
-        let share = f64::from(tenth) / 10.0;
-        let row = trial(share)?;
+        let row = trial(f64::from(tenth) / 10.0)?;
         clean = if lost_nothing(&row) { clean + 1 } else { 0 };
-        rows.push((share, row));
+        rows.push(row);
         if clean == 2 {
             break;
         }
@@ -110,8 +109,8 @@ mod tests {
 
     #[test]
     fn the_curve_ends_after_two_rates_without_loss() {
-        let rows = loss_curve(|share| Ok::<_, Infallible>((share - 0.65).max(0.0)), |lost| *lost == 0.0);
-        let shares: Vec<f64> = rows.unwrap().iter().map(|row| (row.0 * 10.0).round()).collect();
+        let rows = loss_curve(Ok::<_, Infallible>, |share| *share < 0.65);
+        let shares: Vec<f64> = rows.unwrap().iter().map(|share| (share * 10.0).round()).collect();
         assert_eq!(shares, [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]);
         let rows = loss_curve(Ok::<_, Infallible>, |lost| *lost == 0.0);
         assert_eq!(rows.unwrap().len(), 10);

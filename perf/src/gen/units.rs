@@ -28,7 +28,7 @@ pub fn count(text: &str) -> Result<u64, String> {
     value.and_then(|value| value.checked_mul(factor)).ok_or_else(wrong)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Rate {
     /// Frames per second.
     Packets(f64),
@@ -37,6 +37,7 @@ pub enum Rate {
     /// A share of the port's line rate, 1.0 being all of it.
     Line(f64),
     /// As fast as the generator and the port go.
+    #[default]
     Max,
 }
 

@@ -11,7 +11,7 @@ use crate::generator::outcome::Outcome;
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::{Demand, Rig};
 use crate::generator::scenario::check::{PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Generator};
+use crate::generator::scenario::{Attachment, Generator, Role, memif};
 use crate::generator::unmade;
 use crate::host::cores::Cores;
 use crate::host::interrupt;
@@ -150,18 +150,13 @@ impl GroupTestBed {
 }
 
 fn direct(runtime: &Runtime, socket: &Path, stream: &StreamPlan) -> Result<Rig> {
-    let lane = |role: &str, port: usize| {
-        let args = format!("{},socket-abstract=no", device(socket, role));
-        let attachment = Attachment::Virtual { name: format!("net_memif_{role}"), args };
-        let plan = PortPlan { name: role.into(), attachment, descriptors: RING, rx_queues: 1 };
+    let lane = |(port, role): (usize, Role)| {
+        let args = memif(role, 0, socket.display(), RING);
+        let attachment = Attachment::Virtual { name: format!("net_memif_direct{port}"), args };
+        let plan = PortPlan { name: format!("direct{port}"), attachment, descriptors: RING, rx_queues: 1 };
         Lane::open(runtime, &plan, port)
     };
-    let lanes = vec![lane("server", 0)?, lane("client", 1)?];
+    let lanes = [Role::Server, Role::Client].into_iter().enumerate().map(lane).collect::<Result<Vec<_>>>()?;
     lanes.iter().try_for_each(Lane::await_link)?;
     Rig::new(lanes, std::slice::from_ref(stream), &GENERATOR).ok_or_else(unmade)
-}
-
-fn device(socket: &Path, role: &str) -> String {
-    let size = if role == "client" { format!(",rsize={}", RING.ilog2()) } else { String::new() };
-    format!("role={role},id=0,socket={}{size}", socket.display())
 }

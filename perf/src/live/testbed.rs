@@ -18,7 +18,7 @@ use crate::generator::outcome::Outcome;
 use crate::generator::ports::Lane;
 use crate::generator::rig::{Demand, Rig};
 use crate::generator::scenario::check::{Content, PortPlan, StreamPlan};
-use crate::generator::scenario::{Attachment, Generator, Protocol};
+use crate::generator::scenario::{Attachment, Generator, Protocol, Role, memif};
 use crate::generator::tuple::Tuples;
 use crate::generator::units::{Macs, Range};
 use crate::generator::unmade;
@@ -118,19 +118,11 @@ impl Ports {
         let socket = self.socket(folder, port);
         await_socket(&socket)?;
         let socket = socket.display();
-        let attachment = match self {
-            Self::Memif => Attachment::Virtual {
-                name: format!("net_memif_{name}{port}"),
-                args: format!(
-                    "role=client,id={port},socket={socket},socket-abstract=no,rsize={}",
-                    ring.ilog2()
-                ),
-            },
-            Self::Vhost => Attachment::Virtual {
-                name: format!("net_virtio_user_{name}{port}"),
-                args: format!("path={socket},server=0,queues=1,queue_size={ring}"),
-            },
+        let (driver, args) = match self {
+            Self::Memif => ("memif", memif(Role::Client, port as u32, socket, ring)),
+            Self::Vhost => ("virtio_user", format!("path={socket},server=0,queues=1,queue_size={ring}")),
         };
+        let attachment = Attachment::Virtual { name: format!("net_{driver}_{name}{port}"), args };
         let plan = PortPlan { name: format!("port {port}"), attachment, descriptors: ring, rx_queues: 1 };
         Lane::open(runtime, &plan, port)
     }

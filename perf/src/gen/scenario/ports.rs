@@ -1,5 +1,7 @@
 //! The ports of a scenario: the switch's own kinds, and any other device by its DPDK arguments.
 
+use std::fmt::Display;
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -68,6 +70,15 @@ pub enum Attachment {
     Loopback,
 }
 
+/// The arguments of a memif; its client says how large the rings are.
+pub fn memif(role: Role, id: u32, socket: impl Display, ring: u16) -> String {
+    let (role, size) = match role {
+        Role::Client => ("client", format!(",rsize={}", ring.ilog2())),
+        Role::Server => ("server", String::new()),
+    };
+    format!("role={role},id={id},socket={socket},socket-abstract=no{size}")
+}
+
 impl PortSpec {
     pub fn descriptors(&self) -> u16 {
         let usual = if *self.kind.get_ref() == PortKind::Memif { 4096 } else { 1024 };
@@ -99,13 +110,8 @@ impl PortSpec {
             PortKind::Memif => {
                 let socket = self.needed(&self.socket, "socket", source)?;
                 let id = self.id.as_ref().map_or(0, |id| *id.get_ref());
-                let client = self.role.as_ref().is_some_and(|role| *role.get_ref() == Role::Client);
-                let (role, size) = match client {
-                    true => ("client", format!(",rsize={}", queue_size.ilog2())),
-                    false => ("server", String::new()),
-                };
-                let args = format!("role={role},id={id},socket={socket},socket-abstract=no{size}");
-                virtual_device("memif_gen", args)
+                let role = self.role.as_ref().map_or(Role::Server, |role| *role.get_ref());
+                virtual_device("memif_gen", memif(role, id, socket, queue_size))
             }
             PortKind::VhostUser => {
                 let path = self.needed(&self.path, "path", source)?;
