@@ -30,8 +30,7 @@ fn count(summary: &Value) -> Option<Count> {
     };
     let instructions = summary.pointer("/profiles/0/data/total/metrics/Ir/values/new")?.as_u64()?;
     Some(Count {
-        group: group.to_owned(),
-        name: name.to_owned(),
+        name: format!("{group} {name}"),
         per_packet: (instructions as f64 * 100.0 / PACKETS as f64).round() / 100.0,
     })
 }

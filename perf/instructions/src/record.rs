@@ -15,9 +15,7 @@ const HEAD: &str = "\
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Count {
-    /// What was counted: `stage` or `whole`.
-    pub group: String,
-    /// Which of them.
+    /// What was counted: `stage` or `whole`, and which of them.
     pub name: String,
     /// Instructions per packet, to a hundredth.
     pub per_packet: f64,
@@ -60,7 +58,9 @@ impl Record {
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         let File { rustc, features, stage, whole } = toml::from_str(text)?;
         let counts = [("stage", stage), ("whole", whole)].into_iter().flat_map(|(group, counts)| {
-            counts.into_iter().map(move |(name, per_packet)| Count { group: group.into(), name, per_packet })
+            counts
+                .into_iter()
+                .map(move |(name, per_packet)| Count { name: format!("{group} {name}"), per_packet })
         });
         Ok(Self { built: Built { rustc, features }, counts: counts.collect() })
     }
@@ -71,16 +71,17 @@ impl Record {
             format!("{HEAD}\nrustc = {:?}\nfeatures = {:?}\n", self.built.rustc, self.built.features);
         for group in ["stage", "whole"] {
             text += &format!("\n[{group}]\n");
-            for count in self.counts.iter().filter(|count| count.group == group) {
-                text += &format!("{} = {:.2}\n", count.name, count.per_packet);
+            for Count { name, per_packet } in &self.counts {
+                if let Some((_, name)) = name.split_once(' ').filter(|(of, _)| *of == group) {
+                    text += &format!("{name} = {per_packet:.2}\n");
+                }
             }
         }
         text
     }
 
-    fn find(&self, like: &Count) -> Option<f64> {
-        let same = |count: &&Count| (&count.group, &count.name) == (&like.group, &like.name);
-        self.counts.iter().find(same).map(|count| count.per_packet)
+    fn find(&self, name: &str) -> Option<f64> {
+        self.counts.iter().find(|count| count.name == name).map(|count| count.per_packet)
     }
 }
 
@@ -119,21 +120,12 @@ pub struct Comparison {
 
 /// Compares what is on record with what is now.
 pub fn compare(before: &Record, now: &Record) -> Comparison {
-    let mut rows: Vec<Row> = now
-        .counts
-        .iter()
-        .map(|count| Row {
-            name: format!("{} {}", count.group, count.name),
-            before: before.find(count),
-            now: Some(count.per_packet),
-        })
-        .collect();
-    let gone = before.counts.iter().filter(|count| now.find(count).is_none());
-    rows.extend(gone.map(|count| Row {
-        name: format!("{} {}", count.group, count.name),
-        before: Some(count.per_packet),
-        now: None,
-    }));
+    let gone = before.counts.iter().filter(|count| now.find(&count.name).is_none());
+    let rows = now.counts.iter().chain(gone).map(|Count { name, .. }| Row {
+        name: name.clone(),
+        before: before.find(name),
+        now: now.find(name),
+    });
     let other = (before.built != now.built).then(|| {
         format!(
             "the record is of another build, so nothing is compared: --write makes a new one\n  \
@@ -141,7 +133,7 @@ pub fn compare(before: &Record, now: &Record) -> Comparison {
             before.built.rustc, before.built.features, now.built.rustc, now.built.features
         )
     });
-    Comparison { rows, other }
+    Comparison { rows: rows.collect(), other }
 }
 
 impl Comparison {
@@ -210,10 +202,7 @@ mod tests {
     use super::*;
 
     fn record(counts: &[(&str, f64)]) -> Record {
-        let count = |&(name, per_packet): &(&str, f64)| {
-            let (group, name) = name.split_once(' ').unwrap();
-            Count { group: group.into(), name: name.into(), per_packet }
-        };
+        let count = |&(name, per_packet): &(&str, f64)| Count { name: name.into(), per_packet };
         let built = Built { rustc: "rustc 1.95.0".into(), features: "avx2,sse2".into() };
         Record { built, counts: counts.iter().map(count).collect() }
     }

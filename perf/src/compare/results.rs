@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::record::{Record, RecordedRow};
+use crate::report::table::{Table, column, number};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bound {
@@ -205,34 +206,29 @@ fn stages(text: &mut String, records: &[Record]) {
     }
 }
 
+const ROWS: Table<RecordedRow> = Table(&[
+    column("case", 0, |RecordedRow { row, .. }| row.case.clone()),
+    column("flows", 0, |RecordedRow { row, .. }| row.flows.clone()),
+    column("bytes", 0, |RecordedRow { row, .. }| row.inner_bytes.to_string()),
+    column("traffic", 0, |RecordedRow { row, .. }| row.traffic.clone()),
+    column("rates", 0, |RecordedRow { row, .. }| if row.qos { "yes" } else { "no" }.into()),
+    column("peer", 0, |RecordedRow { row, .. }| row.peer.clone()),
+    column("ours Mpps", 0, |RecordedRow { row, .. }| number(row.ours_mpps, 2)),
+    column("cycles", 0, |RecordedRow { more, .. }| number(more.ours_cycles, 0)),
+    column("peer Mpps", 0, |RecordedRow { row, .. }| number(row.peer_mpps, 2)),
+    column("cycles", 0, |RecordedRow { more, .. }| number(more.peer_cycles, 0)),
+    column("added", 0, |RecordedRow { row, .. }| number(row.added_cycles, 0)),
+    column("ratio", 0, |RecordedRow { row, .. }| {
+        let [median, min, max] =
+            [row.ratio_median, row.ratio_min, row.ratio_max].map(|ratio| number(ratio, 2));
+        format!("{median} ({min} to {max})")
+    }),
+    column("pairs", 0, |RecordedRow { more, .. }| more.pairs.to_string()),
+]);
+
 fn rows(text: &mut String, records: &[Record]) {
-    text.push_str(
-        "\n## All rows\n\n| case | flows | bytes | traffic | rates | peer | ours Mpps | cycles | peer Mpps | cycles | added | ratio | pairs |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    let number =
-        |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
-    for RecordedRow { row, more } in records.iter().flat_map(|record| &record.rows) {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {:.2} | {:.0} | {} | {} ({} to {}) | {} |",
-            row.case,
-            row.flows,
-            row.inner_bytes,
-            row.traffic,
-            if row.qos { "yes" } else { "no" },
-            row.peer,
-            number(row.ours_mpps, 2),
-            number(more.ours_cycles, 0),
-            row.peer_mpps,
-            more.peer_cycles,
-            number(row.added_cycles, 0),
-            number(row.ratio_median, 2),
-            number(row.ratio_min, 2),
-            number(row.ratio_max, 2),
-            more.pairs
-        );
-    }
+    text.push_str("\n## All rows\n\n");
+    text.push_str(&ROWS.markdown(records.iter().flat_map(|record| &record.rows)));
     let skipped: Vec<_> = records.iter().flat_map(|record| &record.skipped).collect();
     if !skipped.is_empty() {
         text.push_str("\nSkipped:\n\n");

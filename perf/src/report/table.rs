@@ -29,6 +29,14 @@ impl<R> Table<R> {
         rows.into_iter().fold(self.head() + "\n", |text, row| text + &self.row(row) + "\n")
     }
 
+    /// The same in Markdown.
+    pub fn markdown<'a>(&self, rows: impl IntoIterator<Item = &'a R>) -> String {
+        let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+        let head = line(&self.titles()) + "|" + &"---|".repeat(self.0.len()) + "\n";
+        let cells = rows.into_iter().map(|row| self.cells(row));
+        cells.fold(head, |text, cells| text + &line(&cells.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+
     /// The titles, and the cells of a row, for a page.
     pub fn titles(&self) -> Vec<&'static str> {
         self.0.iter().map(|column| column.title).collect()
@@ -85,5 +93,7 @@ mod tests {
             TABLE.text(&[(12, 0.5), (3, f64::NAN)]),
             "name     count  share note\na           12  50.0% 0.50\na            3     -% -\n"
         );
+        let markdown = "| name | count | share | note |\n|---|---|---|---|\n| a | 12 | 50.0% | 0.50 |\n";
+        assert_eq!(TABLE.markdown(&[(12, 0.5)]), markdown);
     }
 }
