@@ -36,25 +36,30 @@ fn quota_storm_costs_an_admitted_neighbour_no_packet() {
     let trials = report["trials"].as_array().unwrap();
     assert_eq!(trials.len(), 2, "{text}");
     for trial in trials {
-        let number = |name: &str| trial[name].as_u64().unwrap_or_else(|| panic!("no {name} in\n{text}"));
-        assert!(number("victim_sent") > 1000, "{text}");
-        for name in ["victim_received_by_switch", "victim_served"] {
-            assert_eq!(number(name), number("victim_sent"), "{name}\n{text}");
-        }
-        for fault in ["victim_lost", "victim_gaps", "victim_drops", "odd"] {
-            assert_eq!(number(fault), 0, "{fault}\n{text}");
+        let (victim, storm) = (&trial["streams"][0], &trial["streams"][1]);
+        let number =
+            |row: &Value, name: &str| row[name].as_u64().unwrap_or_else(|| panic!("no {name} in\n{text}"));
+        assert!(number(victim, "sent") > 1000, "{text}");
+        assert_eq!(number(trial, "received_by_switch"), number(victim, "sent"), "{text}");
+        for (row, faults) in [
+            (victim, &["lost", "gaps", "reordered", "duplicates", "psn_gaps", "psn_back"][..]),
+            (trial, &["lost_by_switch", "steady_drops", "foreign", "misplaced", "stale"]),
+        ] {
+            for fault in faults {
+                assert_eq!(number(row, fault), 0, "{fault}\n{text}");
+            }
         }
         let drops = trial["drops"].as_object().unwrap();
-        if trial["storm"] == false {
-            assert!(drops.is_empty() && number("storm_sent") == 0, "{text}");
+        if trial["disturbed"] == false {
+            assert!(drops.is_empty() && number(storm, "sent") == 0, "{text}");
             continue;
         }
         let refused = drops["qp-quota"].as_u64().unwrap();
         assert_eq!(drops.len(), 1, "{drops:?}\n{text}");
-        assert_eq!(number("storm_sent"), number("storm_admitted") + refused, "{text}");
+        let admitted = number(storm, "sent") - number(storm, "lost");
+        assert_eq!(number(storm, "sent"), admitted + refused, "{text}");
         // Places given back for idleness (after a second at the least) are taken again.
         let seconds = trial["seconds"].as_f64().unwrap().ceil() as u64;
-        let admitted = number("storm_admitted");
         assert!((QUOTA..=QUOTA * (1 + seconds)).contains(&admitted), "{admitted} admitted\n{text}");
         assert!(refused > 1000, "{text}");
     }

@@ -61,12 +61,12 @@ pub struct StreamOutcome {
     #[serde(skip)]
     pub answers: Received,
     /// Over time, where that was asked for.
-    #[serde(skip)]
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<StreamBin>,
 }
 
 /// A stream in a stretch of time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub struct StreamBin {
     /// Its end, in seconds from the beginning.
     pub at: f64,

@@ -8,6 +8,7 @@
 //! One thread sends and receives, so that its own hiccups delay both: what is on its way is bounded, no ring can
 //! overflow because of it, and a loss is the switch's.
 
+pub mod beside;
 pub mod capacity;
 pub mod config;
 pub mod pace;

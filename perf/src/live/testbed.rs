@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use wire::MacAddr;
 
-use super::config::{Config, Counted, Head, MemifEnd, UplinkLines, VnicLines, await_ports};
+use super::config::{Config, Head, MemifEnd, UplinkLines, VnicLines, await_ports};
 use super::ports::Runtime;
 use crate::generator::frame::Shape;
 use crate::generator::outcome::Outcome;
@@ -290,13 +290,6 @@ impl<'a> TestBed<'a> {
 
     pub fn run(&mut self, demand: &Demand) -> Result<Outcome> {
         run(&mut self.rig, self.runtime, demand)
-    }
-
-    /// The same between two looks at what the daemon has counted, at rest.
-    pub fn counted(&mut self, demand: &Demand) -> Result<(Counted, Outcome, Counted)> {
-        let before = Counted::at_rest(&mut self.daemon)?;
-        let outcome = self.run(demand)?;
-        Ok((before, outcome, Counted::at_rest(&mut self.daemon)?))
     }
 
     /// What the worker can do with the first of two streams alone, and what came of that.

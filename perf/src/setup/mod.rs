@@ -26,7 +26,7 @@ use crate::options::{Common, OneCore, within};
 use crate::{Error, Result};
 
 use miss::Misses;
-use report::{Beside, SetupReport, SetupRound};
+use report::{SetupReport, SetupRound};
 
 /// New flows per second, and established traffic beside a scanner.
 #[derive(Debug, Clone, clap::Args)]
@@ -90,14 +90,9 @@ pub fn run(options: &SetupOptions) -> anyhow::Result<()> {
     let mut bed = start("beside", "", &both)?;
     let (capacity, _) = bed.capacity_of_first()?;
     let rate = capacity.packets_per_second * options.share / 100.0;
-    let mut beside = Vec::new();
-    for pair in 0..options.pairs {
-        for scanner in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let scanned = if scanner { None } else { Some(0.0) };
-            let demand = Demand::new(vec![Some(rate), scanned], options.seconds);
-            beside.push(trial(&mut bed, &demand, scanner)?);
-        }
-    }
+    let demand =
+        |scanner| Demand::new(vec![Some(rate), if scanner { None } else { Some(0.0) }], options.seconds);
+    let beside = bed.beside(options.pairs, NEIGHBOUR, demand, |_| {})?;
     drop(bed);
     let report = SetupReport { misses, rounds, capacity, neighbour_rate: rate, beside };
     print!("{}", report.text());
@@ -150,27 +145,4 @@ fn round(bed: &mut TestBed<'_>, options: &SetupOptions) -> Result<SetupRound> {
             "not every packet of the scanner was a new flow (packets, misses, speed by pass: {passes:?})"
         ))),
     }
-}
-
-fn trial(bed: &mut TestBed<'_>, demand: &Demand, scanner: bool) -> Result<Beside> {
-    let (before, outcome, after) = bed.counted(demand)?;
-    let [neighbour, scanned] = outcome.streams.as_slice() else {
-        return Err(Error::Failed("the two streams are not two".into()));
-    };
-    let misses = after.worker("nft-misses")? - before.worker("nft-misses")?;
-    Ok(Beside {
-        scanner,
-        seconds: outcome.seconds,
-        sent: neighbour.sent,
-        lost: neighbour.lost,
-        refused: neighbour.refused,
-        late: neighbour.late,
-        taken_by_switch: after.port(NEIGHBOUR, "rx-packets")? - before.port(NEIGHBOUR, "rx-packets")?,
-        neighbour_drops: after.vnic(NEIGHBOUR, "drops")? - before.vnic(NEIGHBOUR, "drops")?,
-        scanned: scanned.sent,
-        set_up: scanned.sent - scanned.lost,
-        misses,
-        drops: after.drops_since(&before),
-        delay: neighbour.delay,
-    })
 }

@@ -1,12 +1,10 @@
 //! What `perf setup` found.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::miss::Misses;
+use crate::live::beside::Beside;
 use crate::live::capacity::Capacity;
-use crate::report::delay::Quantiles;
 use crate::report::stats::median;
 use crate::report::table::{Table, by_name, column, number};
 
@@ -25,29 +23,6 @@ pub struct SetupRound {
     pub hits_per_second: f64,
 }
 
-/// The neighbour, with or without the scanner.
-#[derive(Debug, Clone, Serialize)]
-pub struct Beside {
-    pub scanner: bool,
-    pub seconds: f64,
-    pub sent: u64,
-    /// Of those, packets that never came out.
-    pub lost: u64,
-    /// Packets for which the port or the window had no room.
-    pub refused: u64,
-    /// Packets that `perf` was late for.
-    pub late: u64,
-    pub taken_by_switch: u64,
-    pub neighbour_drops: u64,
-    /// Packets of the scanner, each a new flow.
-    pub scanned: u64,
-    /// Of those, packets that came out: flows set up.
-    pub set_up: u64,
-    pub misses: u64,
-    pub drops: BTreeMap<String, u64>,
-    pub delay: Option<Quantiles>,
-}
-
 #[derive(Debug, Clone, Serialize)]
 pub struct SetupReport {
     pub misses: Misses,
@@ -60,22 +35,25 @@ pub struct SetupReport {
 
 /// A trial on a line.
 const BESIDE: Table<Beside> = Table(&[
-    column("scanner", -8, |trial| if trial.scanner { "with" } else { "without" }.into()),
-    column("sent", 10, |trial| trial.sent.to_string()),
-    column("lost", 6, |trial| trial.lost.to_string()),
-    column("not taken", 9, |trial| trial.refused.to_string()),
-    column("late", 9, |trial| trial.late.to_string()),
-    column("scanned/s", 11, |trial| number(trial.scanned as f64 / trial.seconds, 0)),
-    column("set up/s", 10, |trial| number(trial.set_up as f64 / trial.seconds, 0)),
-    column("p50 us", 8, |trial| number(trial.delay.map(|delay| delay.p50), 1)),
-    column("p99 us", 9, |trial| number(trial.delay.map(|delay| delay.p99), 1)),
+    column("scanner", -8, |trial| if trial.disturbed { "with" } else { "without" }.into()),
+    column("sent", 10, |trial| trial.steady().sent.to_string()),
+    column("lost", 6, |trial| trial.steady().lost.to_string()),
+    column("not taken", 9, |trial| trial.steady().refused.to_string()),
+    column("late", 9, |trial| trial.steady().late.to_string()),
+    column("scanned/s", 11, |trial| number(trial.other().sent as f64 / trial.outcome.seconds, 0)),
+    column("set up/s", 10, |trial| {
+        number((trial.other().sent - trial.other().lost) as f64 / trial.outcome.seconds, 0)
+    }),
+    column("p50 us", 8, |trial| number(trial.steady().delay.map(|delay| delay.p50), 1)),
+    column("p99 us", 9, |trial| number(trial.steady().delay.map(|delay| delay.p99), 1)),
     column(" drops", 0, |trial| format!(" {}", by_name(&trial.drops))),
 ]);
 
 impl SetupReport {
     /// Packets of the neighbour that were lost beside a scanner.
     pub fn lost_beside_a_scanner(&self) -> u64 {
-        self.beside.iter().filter(|trial| trial.scanner).map(|trial| trial.lost + trial.neighbour_drops).sum()
+        let beside_it = self.beside.iter().filter(|trial| trial.disturbed);
+        beside_it.map(|trial| trial.steady().lost + trial.steady_drops).sum()
     }
 
     pub fn text(&self) -> String {

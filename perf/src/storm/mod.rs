@@ -10,25 +10,21 @@
 
 pub mod report;
 
-use std::time::Instant;
-
 use wire::roce::opcode::RC_WRITE_ONLY;
 
-use crate::generator::outcome::Outcome;
+use crate::generator::ports;
 use crate::generator::rig::Demand;
 use crate::generator::scenario::check::{Content, StreamPlan};
 use crate::generator::scenario::{Distribution, Protocol};
 use crate::generator::units::Range;
-use crate::generator::{ports, unmade};
 use crate::host::interrupt;
-use crate::host::threads::cpu_seconds;
+use crate::live::beside::Beside;
 use crate::live::capacity::Capacity;
-use crate::live::config::Counted;
 use crate::live::testbed::{self, PreparedHost, REMOTE, Station, SwitchSpec, TestBed, station};
 use crate::options::{Common, OneCore, Plot, within};
 use crate::{Error, Result};
 
-use report::{StormBin, StormReport, StormTrial};
+use report::StormReport;
 
 /// Open queue pairs without end beside a steady neighbour, with and without by turns.
 #[derive(Debug, Clone, clap::Args)]
@@ -87,15 +83,12 @@ pub fn run(options: &StormOptions) -> anyhow::Result<()> {
     let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec, &streams)?;
     let capacity = capacity(&mut bed)?;
     let rate = capacity.packets_per_second * options.share / 100.0;
-    let mut trials = Vec::new();
-    for pair in 0..options.pairs {
-        // Who goes first changes from pair to pair.
-        for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let trial = trial(&mut bed, options, pair, rate, storm)?;
-            println!("{}", report::TABLE.row(&trial));
-            trials.push(trial);
-        }
-    }
+    let demand = |storm| {
+        let rates = vec![Some(rate), Some(if storm { options.rate as f64 } else { 0.0 })];
+        Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) }
+    };
+    let finished = |trial: &Beside| println!("{}", report::TABLE.row(trial));
+    let trials = bed.beside(options.pairs, "victim", demand, finished)?;
     drop(bed);
     let report = StormReport::new(options, capacity, rate as u64, trials);
     println!("{capacity}; the victim sends {:.2} million a second", rate / 1e6);
@@ -152,59 +145,4 @@ fn capacity(bed: &mut TestBed<'_>) -> Result<Capacity> {
             Err(Error::Failed(what))
         }
     }
-}
-
-/// The victim at `rate`, with or without the storm.
-fn trial(
-    bed: &mut TestBed<'_>,
-    options: &StormOptions,
-    pair: usize,
-    rate: f64,
-    storm: bool,
-) -> Result<StormTrial> {
-    let pid = bed.daemon.process().pid();
-    let storm_rate = if storm { options.rate as f64 } else { 0.0 };
-    let rates = vec![Some(rate), Some(storm_rate)];
-    let demand = Demand { series: Some(STEP), ..Demand::new(rates, options.seconds) };
-    let before = Counted::at_rest(&mut bed.daemon)?;
-    let (cpu_before, start) = (cpu_seconds(pid, bed.thread)?, Instant::now());
-    let outcome = bed.run(&demand)?;
-    let (cpu, wall) = (cpu_seconds(pid, bed.thread)? - cpu_before, start.elapsed().as_secs_f64());
-    let after = Counted::at_rest(&mut bed.daemon)?;
-    let Outcome { seconds, foreign, misplaced, stale, .. } = outcome;
-    let [victim, stormy] = &outcome.streams[..] else { return Err(unmade()) };
-    if victim.sent == 0 {
-        return Err(Error::Failed("the victim sent nothing".into()));
-    }
-    let received = after.port("victim", "rx-packets")? - before.port("victim", "rx-packets")?;
-    let served = victim.sent - victim.lost;
-    let bins = victim.series.iter().zip(&stormy.series).map(|(victim, storm)| StormBin {
-        at: victim.at,
-        victim_offered: victim.sent,
-        victim_served: victim.received,
-        storm_offered: storm.sent,
-        storm_admitted: storm.received,
-        delay: victim.delay,
-    });
-    Ok(StormTrial {
-        pair,
-        storm,
-        seconds,
-        core_share: cpu / wall,
-        victim_sent: victim.sent,
-        victim_received_by_switch: received,
-        victim_served: served,
-        victim_lost: received.saturating_sub(served),
-        victim_gaps: victim.received.out_of_sequence(),
-        victim_drops: after.vnic("victim", "drops")? - before.vnic("victim", "drops")?,
-        delay: victim.delay,
-        late: victim.late,
-        held: victim.refused,
-        storm_sent: stormy.sent,
-        storm_admitted: stormy.sent - stormy.lost,
-        storm_refused: stormy.lost,
-        odd: foreign + misplaced + stale,
-        drops: after.drops_since(&before),
-        bins: bins.collect(),
-    })
 }
