@@ -94,7 +94,7 @@ fn lab_takes_every_forwarder_through_every_measurement() {
         let loads = row["loads"].as_array().unwrap();
         assert_eq!(loads.len(), 4, "both ways, TCP and RoCEv2: {row:#}");
         for load in loads {
-            let grown = match load["stream"].as_str().unwrap() {
+            let grown = match load["name"].as_str().unwrap() {
                 _ if forwarder == "testpmd" => 0.0,
                 stream if stream.starts_with("encap") => 50.0,
                 _ => -50.0,

@@ -9,6 +9,7 @@ use super::file::LabForwarder;
 use super::generator;
 use super::{Measurement, MeasurementKind, rate_or_none};
 use crate::compare::record::Machine;
+use crate::generator::outcome::StreamOutcome;
 use crate::generator::rfc2544::Findings;
 use crate::report::delay::Quantiles;
 use crate::report::stats::{Spread, median};
@@ -27,7 +28,7 @@ pub struct LabReport {
 }
 
 /// A forwarder's turn at a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct LabRow {
     pub what: String,
     pub kind: &'static str,
@@ -42,19 +43,15 @@ pub struct LabRow {
     pub loads: Vec<LoadRow>,
 }
 
-/// Delays of a stream at a load.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// What became of a stream at a load.
+#[derive(Debug, Clone, Serialize)]
 pub struct LoadRow {
-    pub stream: String,
     /// Frames per second of all streams together.
     pub rate: f64,
-    pub sent: u64,
-    /// Frames that never came.
-    pub lost: u64,
     /// Bytes that a frame has more than when it was sent.
     pub growth: Option<f64>,
-    /// Microseconds from making a frame to reading it.
-    pub delay: Option<Quantiles>,
+    #[serde(flatten)]
+    pub stream: StreamOutcome,
 }
 
 /// A forwarder at a measurement, over the rounds.
@@ -86,15 +83,14 @@ impl LabRow {
         settled: bool,
     ) -> Self {
         let loads = found.loads.iter().flat_map(|loaded| {
-            loaded.outcome.streams.iter().map(|stream| LoadRow {
-                stream: stream.name.clone(),
+            let row = move |stream: &StreamOutcome| LoadRow {
                 rate: loaded.rate,
-                sent: stream.sent,
-                lost: stream.lost,
                 growth: generator::growth(stream),
-                delay: stream.delay,
-            })
+                stream: stream.clone(),
+            };
+            loaded.outcome.streams.iter().map(row)
         });
+        let throughput = found.throughput.as_ref();
         Self {
             what: measurement.label(),
             kind: match measurement.kind {
@@ -105,11 +101,8 @@ impl LabRow {
             workers: measurement.workers(),
             forwarder: forwarder.to_string(),
             round,
-            throughput: found.throughput.as_ref().map_or(0.0, |throughput| throughput.rate),
-            generator_is_the_limit: found
-                .throughput
-                .as_ref()
-                .is_some_and(|throughput| throughput.generator_is_the_limit),
+            throughput: throughput.map_or(0.0, |throughput| throughput.rate),
+            generator_is_the_limit: throughput.is_some_and(|throughput| throughput.generator_is_the_limit),
             settled,
             loads: loads.collect(),
         }
@@ -179,7 +172,7 @@ impl LabReport {
         loads.dedup_by(|one, other| (*one - *other).abs() < 1.0);
         let delay = |rate: f64, value: fn(&Quantiles) -> f64| {
             let near = own.iter().flat_map(|row| &row.loads).filter(|load| (load.rate - rate).abs() < 1.0);
-            median(&near.filter_map(|load| load.delay.as_ref().map(value)).collect::<Vec<_>>())
+            median(&near.filter_map(|load| load.stream.delay.as_ref().map(value)).collect::<Vec<_>>())
         };
         let delays = loads.into_iter().filter_map(|rate| {
             Some((rate, delay(rate, |delay| delay.p50)?, delay(rate, |delay| delay.p999)?))
@@ -254,9 +247,9 @@ fn notes(row: &LabRow) -> String {
     if !row.settled {
         notes.push("not settled: raise warm-up".to_owned());
     }
-    let lost: u64 = row.loads.iter().map(|load| load.lost).sum();
+    let lost: u64 = row.loads.iter().map(|load| load.stream.lost).sum();
     if lost > 0 {
-        let sent: u64 = row.loads.iter().map(|load| load.sent).sum();
+        let sent: u64 = row.loads.iter().map(|load| load.stream.sent).sum();
         notes.push(format!("lost {lost} of {sent} at the loads"));
     }
     notes.join(", ")
@@ -269,13 +262,9 @@ pub(crate) mod tests {
     fn row(what: &str, forwarder: &str, round: usize, throughput: f64, workers: usize) -> LabRow {
         let delay =
             |p50: f64| Quantiles { packets: 9, p50, p90: p50, p99: p50, p999: 10.0 * p50, max: 20.0 * p50 };
-        let load = |rate: f64, p50| LoadRow {
-            stream: "encap tcp".into(),
-            rate,
-            sent: 10,
-            lost: 0,
-            growth: Some(50.0),
-            delay: Some(delay(p50)),
+        let load = |rate: f64, p50| {
+            let stream = StreamOutcome { sent: 10, delay: Some(delay(p50)), ..StreamOutcome::default() };
+            LoadRow { rate, growth: Some(50.0), stream }
         };
         LabRow {
             what: what.into(),
