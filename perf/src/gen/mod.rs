@@ -63,7 +63,7 @@ pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<
     process::favour_this();
     let scratch = Scratch::create(false)?;
     let _hugepages = hugepages::reserve_or_say(memory(&scenario.generator), &scratch);
-    let _run_folder = RunFolder;
+    let _run_folder = scratch::RunFolder(scratch::file_prefix(0));
     let runtime = ports::runtime(plan, core, scenario.generator.mbufs)?;
     let screen = Screen::new(quiet, runtime.clock.hz());
     let report = GenReport::new(name, core, runtime.clock.hz());
@@ -73,15 +73,6 @@ pub fn run(name: &str, scenario: &Scenario, plan: &Plan, quiet: bool) -> Result<
         other => other?,
     }
     Ok(session.report)
-}
-
-/// Removes what DPDK leaves of this process.
-struct RunFolder;
-
-impl Drop for RunFolder {
-    fn drop(&mut self) {
-        scratch::remove_run_folder(&scratch::file_prefix(0));
-    }
 }
 
 struct Session<'a> {

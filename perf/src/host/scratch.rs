@@ -22,18 +22,13 @@ pub fn file_prefix(serial: usize) -> String {
     format!("{PREFIX}{}-{serial}", std::process::id())
 }
 
-/// Removes what DPDK leaves behind for a file prefix.
-pub fn remove_run_folder(prefix: &str) {
-    let _ = std::fs::remove_dir_all(Path::new(DPDK_RUN).join(prefix));
-}
-
-/// What DPDK leaves behind for a file prefix, also of a process that was stopped before it could be asked anything.
+/// Removes what DPDK leaves behind for a file prefix, also of a process that was stopped before it could be asked anything.
 #[derive(Debug)]
 pub struct RunFolder(pub String);
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        remove_run_folder(&self.0);
+        let _ = std::fs::remove_dir_all(Path::new(DPDK_RUN).join(&self.0));
     }
 }
 
@@ -51,10 +46,7 @@ impl Scratch {
         clear_dead(&parent);
         clear_dead(Path::new(DPDK_RUN));
         let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(Error::io(format!("create {}", path.display())))?;
+        create(&path)?;
         Ok(Self { path, keep })
     }
 
@@ -64,10 +56,7 @@ impl Scratch {
 
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(Error::io(format!("create {}", path.display())))?;
+        create(&path)?;
         Ok(path)
     }
 }
@@ -85,6 +74,11 @@ impl Drop for Scratch {
             eprintln!("cannot remove {}: {error}", self.path.display());
         }
     }
+}
+
+fn create(path: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(path);
+    made.map_err(Error::io(format!("create {}", path.display())))
 }
 
 /// The process id in a folder's name.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::process::{Placement, Process};
-use super::scratch;
+use super::scratch::RunFolder;
 use crate::Result;
 
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -22,7 +22,8 @@ pub struct TestpmdSpec<'a> {
 #[derive(Debug)]
 pub struct Testpmd {
     pub process: Process,
-    prefix: String,
+    // Goes after the process.
+    _run_folder: RunFolder,
 }
 
 impl Testpmd {
@@ -38,10 +39,11 @@ impl Testpmd {
         let split = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let own = split(&format!("-- -i --forward-mode=io --nb-cores={}", spec.cores.len()));
         let arguments = [&split(&words), &spec.eal, &own, &spec.own].map(Vec::as_slice).concat();
+        let run_folder = RunFolder(spec.prefix.to_owned());
         let placement = Placement { line_buffered: true, ..Placement::default() };
         let remedy = "install DPDK's tools: scripts/bootstrap";
         let process = Process::start("dpdk-testpmd", &arguments, &[], placement, remedy)?;
-        Ok(Self { process, prefix: spec.prefix.to_owned() })
+        Ok(Self { process, _run_folder: run_folder })
     }
 
     /// Waits until it takes commands.
@@ -62,6 +64,5 @@ impl Testpmd {
 impl Drop for Testpmd {
     fn drop(&mut self) {
         self.process.terminate(Duration::from_secs(2));
-        scratch::remove_run_folder(&self.prefix);
     }
 }
