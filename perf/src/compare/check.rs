@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::board::Kept;
 use super::cases::{Case, Job, Traffic};
-use super::frames::{self, LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, TAG, Tenant, UPLINK_MAC, VNI, peers};
+use super::frames::{self, FAR_VTEP, NEAR_VTEP, TAG, Tenant, VNI, peers};
 use super::template::Program;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
@@ -180,11 +180,11 @@ pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant) -> Result<u16, W
     let vtep = tenant.vtep();
     let expectations: [(&'static str, &[u8], &[u8]); 9] = [
         ("destination MAC", &bytes[0..6], &vtep.0.0),
-        ("source MAC", &bytes[6..12], &UPLINK_MAC.0),
+        ("source MAC", &bytes[6..12], &NEAR_VTEP.0.0),
         ("EtherType, IP version and header length", &bytes[12..15], &[0x08, 0x00, 0x45]),
         ("IP total length", &bytes[16..18], &ip_length.to_be_bytes()),
         ("IP protocol", &bytes[23..24], &[17]),
-        ("source VTEP", &bytes[26..30], &LOCAL_VTEP.octets()),
+        ("source VTEP", &bytes[26..30], &NEAR_VTEP.1.octets()),
         ("destination VTEP", &bytes[30..34], &vtep.1.octets()),
         ("UDP destination port", &bytes[36..38], &4789_u16.to_be_bytes()),
         ("VxLAN flags, VNI and reserved bits", &bytes[42..50], &[0x08, 0, 0, 0, vni[1], vni[2], vni[3], 0]),
@@ -212,7 +212,8 @@ pub(crate) fn outer(frame: usize, bytes: &[u8], tenant: Tenant) -> Result<u16, W
 
 /// The outer addresses that [`check`] insists on, for the head of the report.
 pub fn tunnel_text() -> String {
-    format!("{LOCAL_VTEP} ({UPLINK_MAC}) -> {REMOTE_VTEP} ({REMOTE_VTEP_MAC}), UDP 4789, VNI {}", VNI.get())
+    let ((near_mac, near), (far_mac, far)) = (NEAR_VTEP, FAR_VTEP);
+    format!("{near} ({near_mac}) -> {far} ({far_mac}), UDP 4789, VNI {}", VNI.get())
 }
 
 #[cfg(test)]
@@ -250,7 +251,7 @@ mod tests {
                 if job.tenants.is_some() {
                     inner.drain(12..12 + TAG);
                 }
-                let path = wire::build::Path::v4((UPLINK_MAC, LOCAL_VTEP), tenant.vtep());
+                let path = wire::build::Path::v4(NEAR_VTEP, tenant.vtep());
                 inner = path.vxlan(40_000 + flow as u16, tenant.vni(), &inner);
             }
             Case::Decap if job.tenants.is_some() => {

@@ -11,22 +11,17 @@ use wire::{MacAddr, Psn, Qpn, View, Vni, roce, tcp};
 
 use super::cases::{Case, Job, TENANTS, Traffic};
 use crate::generator::choice::Dice;
+use crate::live::testbed::{self, Station};
 
 /// The tenant network's id.
-pub const VNI: Vni = Vni::truncated(5001);
-/// The VTEP of the switch under test.
-pub const LOCAL_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
-/// The VTEP at the other end.
-pub const REMOTE_VTEP: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 2);
-/// The MAC address of the switch under test on the underlay.
-pub const UPLINK_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x01]);
-/// The MAC address of the other end on the underlay.
-pub const REMOTE_VTEP_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x10, 0x02]);
-/// The address of the tenant port that sends (l2, encap) or receives (decap).
-pub const TENANT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const TENANT_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x01]);
+pub const VNI: Vni = Vni::truncated(testbed::VNI);
+/// The VTEP of the switch under test, and that at the other end.
+pub const NEAR_VTEP: Station = testbed::vtep(1);
+pub const FAR_VTEP: Station = testbed::vtep(2);
+/// The tenant port that sends (l2, encap) or receives (decap).
+pub const TENANT: Station = testbed::station(1);
 /// The MAC address of the second local port (l2), which holds all the other addresses there.
-pub const SECOND_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0x01, 0x02]);
+pub const SECOND_MAC: MacAddr = testbed::station(2).0;
 /// How many addresses the flows are spread over.
 pub const PEERS: usize = 16;
 /// Shortest and longest inner frame, with frame check sequence.
@@ -81,10 +76,8 @@ impl Tenant {
     }
 
     /// Where its counterparts are.
-    pub fn vtep(self) -> (MacAddr, Ipv4Addr) {
-        let mut mac = REMOTE_VTEP_MAC;
-        mac.0[5] += low_byte(self.0 as usize);
-        (mac, Ipv4Addr::from_bits(REMOTE_VTEP.to_bits() + self.0))
+    pub fn vtep(self) -> Station {
+        testbed::vtep(2 + low_byte(self.0 as usize))
     }
 }
 
@@ -103,7 +96,7 @@ fn outer_port(flow: usize) -> u16 {
 
 /// The frame with the tunnel's headers, as the other end sends it.
 fn tunnelled(tenant: Tenant, source_port: u16, frame: &[u8]) -> Vec<u8> {
-    Path::v4(tenant.vtep(), (UPLINK_MAC, LOCAL_VTEP)).vxlan(source_port, tenant.vni(), frame)
+    Path::v4(tenant.vtep(), NEAR_VTEP).vxlan(source_port, tenant.vni(), frame)
 }
 
 /// Whether a frame comes again and again as it is, or with the next sequence number each time.
@@ -192,7 +185,7 @@ pub(crate) fn tag(tenant: Tenant) -> [u8; TAG] {
 fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
     let who = identity(job, flow);
     let far_mac = if way == Case::L2 { SECOND_MAC } else { peer_mac(who.counterpart) };
-    let (near, far) = ((TENANT_MAC, TENANT_IP), (far_mac, peer_ip(who.counterpart)));
+    let (near, far) = (TENANT, (far_mac, peer_ip(who.counterpart)));
     let (source, destination) = if way == Case::Decap { (far, near) } else { (near, far) };
     let length = job.inner_bytes - FCS;
     let path = Path::v4(source, destination);

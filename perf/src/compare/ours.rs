@@ -10,9 +10,7 @@ use serde_json::Value;
 use wire::MacAddr;
 
 use super::cases::{Case, Job, Traffic};
-use super::frames::{
-    LOCAL_VTEP, SECOND_MAC, TENANT_IP, TENANT_MAC, TRUNK_PEERS, Tenant, UPLINK_MAC, peer_ip, peer_mac, peers,
-};
+use super::frames::{NEAR_VTEP, SECOND_MAC, TENANT, TRUNK_PEERS, Tenant, peer_ip, peer_mac, peers};
 use super::peer::{Attached, FramePort, StageTime, Switch, SwitchSetup, mbufs};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
@@ -239,7 +237,7 @@ fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
             None => (near.0.to_owned(), near.1.clone()),
         };
         network(&mut config, job, tenant);
-        vnic(&mut config, job, tenant, (&name, &port), (TENANT_MAC, &[TENANT_IP]));
+        vnic(&mut config, job, tenant, (&name, &port), (TENANT.0, &[TENANT.1]));
     }
     if job.case == Case::L2 {
         let everybody: Vec<Ipv4Addr> = (0..peers(job.flows.count)).map(peer_ip).collect();
@@ -249,8 +247,7 @@ fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
     // More than an Ethernet has is for devices of our own.
     let mtu = if matches!(setup.sink, FramePort::Attached(_)) { 1500 } else { 1600 };
     let vteps: Vec<Station> = tenants().map(Tenant::vtep).collect();
-    let own = (UPLINK_MAC, LOCAL_VTEP);
-    config.uplink(&UplinkLines { name: far.0, own, far: &vteps, mtu, port: &far.1 });
+    config.uplink(&UplinkLines { name: far.0, own: NEAR_VTEP, far: &vteps, mtu, port: &far.1 });
     let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
     for (tenant, vtep) in tenants().zip(vteps) {
         locations(&mut config, tenant, vtep, counterparts);

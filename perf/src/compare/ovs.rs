@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::cases::{Case, Job};
-use super::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, UPLINK_MAC, VNI};
+use super::frames::{FAR_VTEP, NEAR_VTEP, VNI};
 use super::peer::{FramePort, Switch, SwitchSetup};
 use crate::host::interrupt;
 use crate::host::ovs::{INTEGRATION, OpenVswitch, OvsSetup, TunnelEnds, UNDERLAY};
@@ -88,8 +88,7 @@ impl Ovs {
     fn build(&self, setup: &SwitchSetup<'_>) -> Result<()> {
         self.switch.add_bridge(INTEGRATION)?;
         if setup.job.case != Case::L2 {
-            let (own, far) = ((UPLINK_MAC, LOCAL_VTEP), (REMOTE_VTEP_MAC, REMOTE_VTEP));
-            self.switch.add_tunnel(&TunnelEnds { own, far, vni: VNI.get() }, 3)?;
+            self.switch.add_tunnel(&TunnelEnds { own: NEAR_VTEP, far: FAR_VTEP, vni: VNI.get() }, 3)?;
         }
         self.add_sink(setup)?;
         self.add_rules(setup.job.case)?;

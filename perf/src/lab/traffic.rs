@@ -8,10 +8,7 @@ use std::fmt::Write as _;
 use super::file::{Lab, LabForwarder};
 use super::{Measurement, MeasurementKind};
 use crate::compare::cases::{Case, Peer, Traffic};
-use crate::compare::frames::{
-    LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, SECOND_MAC, TENANT_IP, TENANT_MAC, UPLINK_MAC, VNI, peer_ip,
-    peer_mac, peers,
-};
+use crate::compare::frames::{FAR_VTEP, NEAR_VTEP, SECOND_MAC, TENANT, VNI, peer_ip, peer_mac, peers};
 use crate::compare::peer::Attached;
 
 /// The shortest frame of RoCEv2 with a signature; longer ones come in steps of 4.
@@ -106,7 +103,7 @@ fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, f
         Case::L2 => SECOND_MAC.to_string(),
         _ => format!("{}..{}", peer_mac(0), peer_mac(count - 1)),
     };
-    let near = (TENANT_MAC.to_string(), TENANT_IP.to_string());
+    let near = (TENANT.0.to_string(), TENANT.1.to_string());
     let far = (far_mac, format!("{}..{}", peer_ip(0), peer_ip(count - 1)));
     let ((from, src), (to, dst)) =
         if way == Case::Decap { (("far", far), ("near", near)) } else { (("near", near), ("far", far)) };
@@ -128,10 +125,10 @@ fn stream(text: &mut String, measurement: &Measurement, way: Case, kind: &str, f
         _ => write!(text, "flows = {flows}\nsrc-port = \"1024..33791\"\ndst-port = \"5001..5004\"\n"),
     };
     if way == Case::Decap {
+        let ((src_mac, src), (dst_mac, dst)) = (FAR_VTEP, NEAR_VTEP);
         let _ = writeln!(
             text,
-            "vxlan = {{ vni = {}, src-ip = \"{REMOTE_VTEP}\", dst-ip = \"{LOCAL_VTEP}\", src-mac = \"{REMOTE_VTEP_MAC}\", \
-             dst-mac = \"{UPLINK_MAC}\" }}",
+            "vxlan = {{ vni = {}, src-ip = \"{src}\", dst-ip = \"{dst}\", src-mac = \"{src_mac}\", dst-mac = \"{dst_mac}\" }}",
             VNI.get()
         );
     }

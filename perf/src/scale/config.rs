@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::lane::WorkerLane;
 use crate::compare::cases::Job;
-use crate::compare::frames::{TENANT_IP, TENANT_MAC, peers};
+use crate::compare::frames::{TENANT, peers};
 use crate::compare::ours::{begin, locations, network, vnic};
 use crate::compare::peer::mbufs;
 use crate::compare::plugin::TemplateDevice;
@@ -49,7 +49,7 @@ pub fn config(
         let (lane, tenant, [inside, outside]) = (worker.lane, worker.lane.tenant(), worker.ports());
         network(&mut config, &shared, tenant);
         let port = raw(&worker.inside, 2 * usize::from(lane.0));
-        vnic(&mut config, &shared, tenant, (&inside, &port), (TENANT_MAC, &[TENANT_IP]));
+        vnic(&mut config, &shared, tenant, (&inside, &port), (TENANT.0, &[TENANT.1]));
         let port = raw(&worker.outside, 2 * usize::from(lane.0) + 1);
         let (own, far) = (lane.near(), [lane.far()]);
         config.uplink(&UplinkLines { name: &outside, own, far: &far, mtu: 1600, port: &port });

@@ -4,15 +4,15 @@
 
 use std::net::Ipv4Addr;
 
-use wire::MacAddr;
 use wire::build::Path;
 
 use crate::compare::board::Kept;
 use crate::compare::cases::{Case, Job};
 use crate::compare::check::OUTER;
-use crate::compare::frames::{LOCAL_VTEP, REMOTE_VTEP, REMOTE_VTEP_MAC, Tenant, UPLINK_MAC};
+use crate::compare::frames::{FAR_VTEP, NEAR_VTEP, Tenant};
 use crate::compare::program;
 use crate::compare::template::Program;
+use crate::live::testbed::Station;
 
 /// A worker's share of the work, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,15 @@ impl WorkerLane {
         Tenant(u32::from(self.0))
     }
 
-    pub fn near(self) -> (MacAddr, Ipv4Addr) {
-        self.end(UPLINK_MAC, LOCAL_VTEP)
+    pub fn near(self) -> Station {
+        self.end(NEAR_VTEP)
     }
 
-    pub fn far(self) -> (MacAddr, Ipv4Addr) {
-        self.end(REMOTE_VTEP_MAC, REMOTE_VTEP)
+    pub fn far(self) -> Station {
+        self.end(FAR_VTEP)
     }
 
-    fn end(self, mut mac: MacAddr, address: Ipv4Addr) -> (MacAddr, Ipv4Addr) {
+    fn end(self, (mut mac, address): Station) -> Station {
         mac.0[3] += self.0;
         (mac, Ipv4Addr::from_bits(address.to_bits() + (u32::from(self.0) << 8)))
     }
