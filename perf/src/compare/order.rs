@@ -3,6 +3,8 @@
 //! Numbers come in rounds; each visits every flow once, in an order of its own, so that no round goes through memory
 //! in the order in which an earlier one filled it.
 
+use crate::generator::choice::Dice;
+
 /// Flow numbers without end.
 #[derive(Debug, Clone)]
 pub struct Order {
@@ -12,7 +14,7 @@ pub struct Order {
     state: u32,
     increment: u32,
     left: u32,
-    key: u64,
+    dice: Dice,
     round: u32,
 }
 
@@ -21,18 +23,22 @@ impl Order {
     pub fn new(flows: u32, key: u64) -> Self {
         let mask = flows.next_power_of_two() - 1;
         let half = (32 - mask.leading_zeros()) / 2 + 1;
-        let mut order = Self { flows, mask, half, state: 0, increment: 0, left: 0, key, round: u32::MAX };
+        let mut order = Self {
+            flows,
+            mask,
+            half,
+            state: 0,
+            increment: 0,
+            left: 0,
+            dice: Dice::new(key),
+            round: u32::MAX,
+        };
         order.begin_round();
         order
     }
 
     fn begin_round(&mut self) {
-        // splitmix64
-        self.key = self.key.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.key;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^= word >> 31;
+        let word = self.dice.roll();
         self.increment = (word & u64::from(u32::MAX)) as u32 | 1;
         self.state = (word >> 32) as u32 & self.mask;
         self.left = self.mask + 1;

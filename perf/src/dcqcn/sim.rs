@@ -12,6 +12,7 @@ use pipelines::qos::{
 use super::LINK;
 use super::reaction::{NotificationPoint, Parameters, ReactionPoint};
 use super::tcp::{self, Tcp};
+use crate::generator::choice::Dice;
 
 /// Length of a step of the clock.
 const STEP_NS: u64 = 1_000;
@@ -135,12 +136,10 @@ pub fn run(setup: &SimSetup) -> Vec<Trace> {
     sim.traces
 }
 
-/// By how much a seed lets a sender begin late (SplitMix64; Steele, Lea and Flood 2014).
+/// By how much a seed lets a sender begin late.
 fn jitter(seed: u64, sender: u64) -> u64 {
-    let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(sender);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    if seed == 0 { 0 } else { (mixed ^ mixed >> 31) % JITTER_NS }
+    let mut dice = Dice::new(seed.wrapping_sub(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(sender));
+    if seed == 0 { 0 } else { dice.roll() % JITTER_NS }
 }
 
 fn state(flow: &Flow, begins: u64) -> State {
