@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::scenario::Scenario;
-use super::{html, report};
 use crate::host::interrupt;
 use crate::options::{Page, write_json};
+use crate::report::parts;
 
 /// Generate what a scenario file says, over any DPDK port, and measure what comes back.
 #[derive(Debug, clap::Args)]
@@ -51,12 +51,12 @@ pub fn run(given: GenOptions) -> anyhow::Result<()> {
     if printed {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print!("{}", report::text(&report));
+        print!("{}", parts::text(&report.parts()));
     }
     if let Some(path) = given.json.filter(|_| !printed) {
         write_json(&path, &report)?;
     }
-    given.page.write(|| html::page(&report))?;
+    given.page.write(|| parts::page(&report.scenario, &report.about(), &report.parts()))?;
     anyhow::ensure!(!report.interrupted, "interrupted; the report holds what was done until then");
     Ok(())
 }

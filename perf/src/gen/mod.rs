@@ -12,7 +12,6 @@ mod answers;
 pub mod choice;
 pub mod cli;
 pub mod frame;
-pub mod html;
 pub mod ledger;
 pub mod mark;
 pub mod observer;

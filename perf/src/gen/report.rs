@@ -1,12 +1,12 @@
 //! The report of `perf gen`: what was measured, on what, and whether the generator was the limit.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
-use super::outcome::{Outcome, StreamOutcome, rate_text};
-use super::rfc2544::Findings;
+use super::outcome::{Bin, Outcome, StreamOutcome, rate_text};
+use super::rfc2544::{BackToBack, Findings, Trial};
 use crate::report::delay::Quantiles;
+use crate::report::parts::Part;
+use crate::report::plot::{Panel, Series};
 use crate::report::table::{Table, column, number};
 
 /// From this share of its own ceiling on, the generator is taken for the limit.
@@ -82,61 +82,68 @@ pub fn size_text(size: u32) -> String {
     if size == 0 { "own".into() } else { size.to_string() }
 }
 
-pub fn text(report: &GenReport) -> String {
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    let _ = write_text(report, &mut out);
-    out
-}
-
-fn write_text(report: &GenReport, out: &mut String) -> std::fmt::Result {
-    for ceiling in &report.ceilings {
-        writeln!(
-            out,
-            "calibration, frames of size {}: generator and receiver do {} against themselves",
-            size_text(ceiling.size),
-            rate_text(ceiling.rate)
-        )?;
-    }
-    if let Some(traffic) = &report.traffic {
-        traffic_text(traffic, out)?;
-    }
-    if let Some(why) = &report.generator_is_the_limit {
-        writeln!(out, "THE GENERATOR IS THE LIMIT, not the device under test: {why}")?;
-    }
-    for findings in &report.findings {
-        findings_text(findings, out)?;
-    }
-    Ok(())
-}
-
-/// What came of a stream, on a line or in a page.
-pub const STREAMS: Table<StreamOutcome> = Table(&[
-    column("stream", -16, |stream| stream.name.clone()),
-    column("sent", 12, |stream| stream.sent.to_string()),
-    column("received", 12, |stream| stream.received.frames.to_string()),
-    column("lost", 8, |stream| stream.lost.to_string()),
-    column("not taken", 9, |stream| stream.refused.to_string()),
-    column("twice", 6, |stream| stream.received.duplicates.to_string()),
-    column("reordered", 9, |stream| stream.received.reordered.to_string()),
-    column("PSN gaps", 9, |stream| (stream.received.psn_gaps + stream.received.psn_back).to_string()),
-    column("p50 us", 8, |stream| number(stream.delay.map(|delay| delay.p50), 2)),
-    column("p99 us", 8, |stream| number(stream.delay.map(|delay| delay.p99), 2)),
-    column("p99.9 us", 9, |stream| number(stream.delay.map(|delay| delay.p999), 2)),
-    column("max us", 9, |stream| number(stream.delay.map(|delay| delay.max), 2)),
+/// What came of a stream, on a line.
+const STREAMS: Table<StreamOutcome> = Table(&[
+    column("stream", 0, |stream| stream.name.clone()),
+    column("sent", 0, |stream| stream.sent.to_string()),
+    column("received", 0, |stream| stream.received.frames.to_string()),
+    column("lost", 0, |stream| stream.lost.to_string()),
+    column("not taken", 0, |stream| stream.refused.to_string()),
+    column("twice", 0, |stream| stream.received.duplicates.to_string()),
+    column("reordered", 0, |stream| stream.received.reordered.to_string()),
+    column("PSN gaps", 0, |stream| (stream.received.psn_gaps + stream.received.psn_back).to_string()),
+    column("p50 us", 0, |stream| number(stream.delay.map(|delay| delay.p50), 2)),
+    column("p99 us", 0, |stream| number(stream.delay.map(|delay| delay.p99), 2)),
+    column("p99.9 us", 0, |stream| number(stream.delay.map(|delay| delay.p999), 2)),
+    column("max us", 0, |stream| number(stream.delay.map(|delay| delay.max), 2)),
 ]);
 
-fn traffic_text(traffic: &Outcome, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "\n{}", STREAMS.head())?;
-    for stream in &traffic.streams {
-        writeln!(out, "{}", STREAMS.row(stream))?;
-        if stream.new_flows > 0 {
-            let rate = stream.new_flows as f64 / traffic.seconds;
-            writeln!(out, "{:<16} {} new flows, {rate:.0} a second", "", stream.new_flows)?;
-        }
+impl GenReport {
+    /// What the figures are of.
+    pub fn about(&self) -> String {
+        let Self { processor, core, dpdk, version, .. } = self;
+        format!("{processor}, core {core}, TSC {:.0} MHz; {dpdk}; perf {version}", self.hertz as f64 / 1e6)
     }
-    writeln!(
-        out,
+
+    /// The report for people.
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if self.interrupted {
+            parts.push(Part::Limit("Ended by the user: this is what was done until then.".into()));
+        }
+        if let Some(why) = &self.generator_is_the_limit {
+            let words = format!("THE GENERATOR IS THE LIMIT, not the device under test: {why}");
+            parts.push(Part::Limit(words));
+        }
+        for Ceiling { size, rate } in &self.ceilings {
+            parts.push(Part::Words(format!(
+                "calibration, frames of size {}: generator and receiver do {} against themselves",
+                size_text(*size),
+                rate_text(*rate)
+            )));
+        }
+        self.traffic.iter().for_each(|traffic| add_traffic(&mut parts, traffic));
+        self.findings.iter().for_each(|findings| add_findings(&mut parts, findings));
+        if self.findings.len() > 1 {
+            let rate =
+                |found: &Findings| Some((f64::from(found.size), found.throughput.as_ref()?.rate / 1e6));
+            let series = vec![Series::new("throughput", self.findings.iter().filter_map(rate))];
+            let panel = Panel::new("frames a second, millions", false, series);
+            parts.push(Part::plot("throughput by frame size", "bytes of a frame", [panel]));
+        }
+        parts
+    }
+}
+
+fn add_traffic(parts: &mut Vec<Part>, traffic: &Outcome) {
+    parts.push(Part::Heading("traffic".into()));
+    parts.push(Part::table(&STREAMS, &traffic.streams));
+    for StreamOutcome { name, new_flows, .. } in traffic.streams.iter().filter(|stream| stream.new_flows > 0)
+    {
+        let rate = *new_flows as f64 / traffic.seconds;
+        parts.push(Part::Words(format!("{name}: {new_flows} new flows, {rate:.0} a second")));
+    }
+    parts.push(Part::Words(format!(
         "{:.2} s: offered {}, received {}, late {}; foreign {}, misplaced {}, stale {}; {} of {} frames looked at have a \
          wrong checksum or ICRC; lost by drivers {}",
         traffic.seconds,
@@ -149,56 +156,74 @@ fn traffic_text(traffic: &Outcome, out: &mut String) -> std::fmt::Result {
         traffic.damaged,
         traffic.verified,
         traffic.driver_losses
-    )
+    )));
+    let line =
+        |name: &str, of: fn(&Bin) -> f64| Series::new(name, traffic.bins.iter().map(|bin| (bin.at, of(bin))));
+    let rates = vec![line("sent", |bin| bin.sent / 1e6), line("received", |bin| bin.received / 1e6)];
+    let delays = vec![line("mean", |bin| bin.delay_mean), line("longest", |bin| bin.delay_max)];
+    let panels = [
+        Panel::new("frames a second, millions", false, rates),
+        Panel::new("delay, microseconds", true, delays),
+    ];
+    parts.push(Part::plot("traffic over time", "seconds", panels));
 }
 
-fn in_words(delay: Option<Quantiles>) -> String {
-    delay.map_or_else(
-        || "nothing arrived".into(),
-        |Quantiles { p50, p90, p99, p999, max, .. }| {
-            format!("p50 {p50:.2} p90 {p90:.2} p99 {p99:.2} p99.9 {p999:.2} max {max:.1} us")
-        },
-    )
-}
-
-fn findings_text(findings: &Findings, out: &mut String) -> std::fmt::Result {
-    writeln!(out, "\nframes of size {}", size_text(findings.size))?;
+fn add_findings(parts: &mut Vec<Part>, findings: &Findings) {
+    parts.push(Part::Heading(format!("RFC 2544, frames of size {}", size_text(findings.size))));
     if let Some(throughput) = &findings.throughput {
-        writeln!(
-            out,
-            "  throughput (RFC 2544, 26.1): {} after {} trials{}",
-            rate_text(throughput.rate),
-            throughput.trials.len(),
-            if throughput.generator_is_the_limit { "; THE GENERATOR IS THE LIMIT" } else { "" }
-        )?;
+        let limit = if throughput.generator_is_the_limit { "; THE GENERATOR IS THE LIMIT" } else { "" };
+        parts.push(Part::Words(format!("throughput (26.1): {}{limit}", rate_text(throughput.rate))));
+        parts.push(Part::table(&TRIALS, &throughput.trials));
     }
-    for run in findings.latency.iter().flat_map(|latency| &latency.runs) {
-        for (name, delay) in run {
-            writeln!(out, "  latency at the throughput (26.2), {name}: {}", in_words(*delay))?;
-        }
+    if let Some(latency) = &findings.latency {
+        parts.push(Part::Words(format!("latency at the throughput, {} (26.2)", rate_text(latency.rate))));
+        let runs = latency.runs.iter().zip(1..);
+        let runs = runs.flat_map(|(run, number)| run.iter().map(move |(name, delay)| (name, number, delay)));
+        let rows = runs.map(|(name, number, delay)| (format!("{name}, run {number}"), *delay));
+        parts.push(Part::table(&DELAYS, &rows.collect::<Vec<_>>()));
     }
-    for loaded in &findings.loads {
-        let rate = rate_text(loaded.rate);
-        for stream in &loaded.outcome.streams {
-            let (name, lost) = (&stream.name, stream.lost);
-            writeln!(out, "  at {rate}, {name}: {}; lost {lost}", in_words(stream.delay))?;
-        }
+    if !findings.loads.is_empty() {
+        parts.push(Part::Words("delay by load".into()));
+        let streams = findings.loads.iter().flat_map(|loaded| {
+            let at = rate_text(loaded.rate);
+            let label =
+                move |stream: &StreamOutcome| format!("{} at {at}, {} lost", stream.name, stream.lost);
+            loaded.outcome.streams.iter().map(move |stream| (label(stream), stream.delay))
+        });
+        parts.push(Part::table(&DELAYS, &streams.collect::<Vec<_>>()));
     }
-    for trial in findings.frame_loss.iter().flatten() {
-        writeln!(
-            out,
-            "  frame loss (26.3) at {}: {:.4} % (offered {}, late {:.2} %)",
-            rate_text(trial.asked),
-            trial.loss * 100.0,
-            rate_text(trial.offered),
-            trial.late * 100.0
-        )?;
+    if let Some(curve) = &findings.frame_loss {
+        parts.push(Part::Words("frame loss rate (26.3)".into()));
+        parts.push(Part::table(&TRIALS, curve));
+        let points = curve.iter().rev().map(|trial| (trial.offered / 1e6, trial.loss * 100.0));
+        let panel = Panel::new("frames lost, percent", false, vec![Series::new("lost", points)]);
+        parts.push(Part::plot("frame loss rate", "offered, millions a second", [panel]));
     }
     if let Some(bursts) = &findings.back_to_back {
-        writeln!(out, "  back-to-back (26.4): {:.0} frames on average of {:?}", bursts.mean, bursts.frames)?;
+        let BackToBack { frames, mean } = bursts;
+        let words = format!("back-to-back (26.4): {mean:.0} frames of a stream on average of {frames:?}");
+        parts.push(Part::Words(words));
     }
-    Ok(())
 }
+
+/// A trial of RFC 2544 on a line.
+const TRIALS: Table<Trial> = Table(&[
+    column("asked for", 0, |trial| rate_text(trial.asked)),
+    column("offered", 0, |trial| rate_text(trial.offered)),
+    column("received", 0, |trial| rate_text(trial.received)),
+    column("lost %", 0, |trial| number(trial.loss * 100.0, 4)),
+    column("generator late %", 0, |trial| number(trial.late * 100.0, 2)),
+]);
+
+/// Delays of a stream on a line.
+const DELAYS: Table<(String, Option<Quantiles>)> = Table(&[
+    column("stream", 0, |(label, _)| label.clone()),
+    column("p50 us", 0, |(_, delay)| number(delay.map(|delay| delay.p50), 2)),
+    column("p90 us", 0, |(_, delay)| number(delay.map(|delay| delay.p90), 2)),
+    column("p99 us", 0, |(_, delay)| number(delay.map(|delay| delay.p99), 2)),
+    column("p99.9 us", 0, |(_, delay)| number(delay.map(|delay| delay.p999), 2)),
+    column("max us", 0, |(_, delay)| number(delay.map(|delay| delay.max), 2)),
+]);
 
 #[cfg(test)]
 mod tests {

@@ -70,13 +70,16 @@ impl Check {
         }
     }
 
-    pub fn line(&self) -> String {
-        let word = match self.verdict {
+    pub fn word(&self) -> &'static str {
+        match self.verdict {
             CheckVerdict::Good => "ok",
             CheckVerdict::Poor => "POOR",
             CheckVerdict::Failed => "FAILED",
-        };
-        format!("{word:<7} {:<28} {}", self.what, self.found)
+        }
+    }
+
+    pub fn line(&self) -> String {
+        format!("{:<7} {:<28} {}", self.word(), self.what, self.found)
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use super::LabBench;
 use super::checks::{self, CheckVerdict};
 use super::file::{Lab, LabForwarder};
 use super::report::{self, LabReport};
-use super::{LabBench, page};
 use crate::Error;
 use crate::host::interrupt;
 use crate::options::{Common, Page};
+use crate::report::parts;
 
 /// Comparisons over NICs with a generator at their other ends, as a lab file says.
 #[derive(Debug, clap::Args)]
@@ -49,10 +50,11 @@ pub fn run(given: &LabOptions) -> anyhow::Result<()> {
     println!("{}", report::TABLE.head());
     let result = bench.run(&mut report, |row| println!("{}", report::TABLE.row(row)));
     report.sum_up();
-    print!("{}", report.text());
+    print!("{}", parts::text(&report.parts()));
     // Also when it stopped early: hours of measurement are not to be lost.
     given.common.write(&report)?;
-    given.page.write(|| page::page(&report))?;
+    let all = || [vec![report.checks()], report.parts()].concat();
+    given.page.write(|| parts::page(&report.lab, &report.about(), &all()))?;
     result?;
     // Hardware that takes no rules is a finding, not a failure.
     let offloaded = LabForwarder::Offloaded.to_string();

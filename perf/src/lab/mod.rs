@@ -13,7 +13,6 @@ pub mod checks;
 pub mod cli;
 pub mod file;
 pub mod generator;
-pub mod page;
 pub mod report;
 pub mod traffic;
 

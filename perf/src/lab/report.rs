@@ -12,6 +12,8 @@ use crate::compare::record::Machine;
 use crate::generator::outcome::StreamOutcome;
 use crate::generator::rfc2544::Findings;
 use crate::report::delay::Quantiles;
+use crate::report::parts::Part;
+use crate::report::plot::{Panel, Series};
 use crate::report::stats::{Spread, median};
 use crate::report::table::{Table, column, number};
 
@@ -197,37 +199,107 @@ impl LabReport {
         })
     }
 
-    pub fn text(&self) -> String {
-        let mut lines =
-            vec![format!("\nmedians over the rounds\n{}", SUMMARY.text(&self.summary).trim_end())];
-        for (what, forwarder, reason) in &self.skipped {
-            lines.push(format!("{what:<46} {forwarder:<16} left out: {reason}"));
+    /// What the figures are of.
+    pub fn about(&self) -> String {
+        let Machine { processor, cores, hertz, kernel, dpdk, ovs, vswitch, date } = &self.machine;
+        let mhz = hertz / 1e6;
+        format!(
+            "{processor}, {cores} cores, TSC {mhz:.0} MHz, {kernel}; DPDK {dpdk}, {ovs}; {vswitch}; {date}"
+        )
+    }
+
+    /// The report for people, without the checks, which are told before anything is measured.
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = vec![
+            Part::Heading("Throughput, medians over the rounds".into()),
+            Part::table(&SUMMARY, &self.summary),
+        ];
+        self.add_delays(&mut parts);
+        self.add_scaling(&mut parts);
+        if !self.skipped.is_empty() {
+            parts.push(Part::Heading("Left out".into()));
+            let rows = self.skipped.iter().cloned().map(|(what, forwarder, why)| vec![what, forwarder, why]);
+            parts.push(Part::Rows { titles: vec!["measurement", "forwarder", "why"], rows: rows.collect() });
         }
         let poor = self.checks.iter().filter(|check| check.verdict == CheckVerdict::Poor).count();
         if poor > 0 {
-            lines.push(format!("{poor} checks of the machine are poor: the figures are worse for it"));
+            let words = format!("{poor} checks of the machine are poor: the figures are worse for it");
+            parts.push(Part::Limit(words));
         }
-        lines.join("\n") + "\n"
+        parts
+    }
+
+    /// The checks of the machine, for a page.
+    pub fn checks(&self) -> Part {
+        let row = |check: &Check| vec![check.what.clone(), check.word().into(), check.found.clone()];
+        let rows = self.checks.iter().map(row).collect();
+        Part::Rows { titles: vec!["check", "", "found"], rows }
+    }
+
+    fn add_delays(&self, parts: &mut Vec<Part>) {
+        let measured = || self.summary.iter().filter(|summary| !summary.delays.is_empty());
+        let rows = measured().flat_map(|summary| {
+            summary.delays.iter().map(|(rate, p50, p999)| {
+                let figures = [rate_or_none(*rate), number(*p50, 2), number(*p999, 2)];
+                [summary.what.clone(), summary.forwarder.clone()].into_iter().chain(figures).collect()
+            })
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        if rows.is_empty() {
+            return;
+        }
+        parts.push(Part::Heading("Delay by load".into()));
+        let titles = vec!["measurement", "forwarder", "load", "p50 us", "p99.9 us"];
+        parts.push(Part::Rows { titles, rows });
+        let mut kinds: Vec<&str> = measured().map(|summary| summary.what.as_str()).collect();
+        kinds.dedup();
+        for what in kinds {
+            let panel = |title: &str, of: fn(&(f64, f64, f64)) -> f64| {
+                let lines = measured().filter(|summary| summary.what == what);
+                let line = |summary: &LabSummary| {
+                    let points = summary.delays.iter().map(|delay| (delay.0 / 1e6, of(delay)));
+                    Series::new(&summary.forwarder, points)
+                };
+                Panel::new(title, true, lines.map(line).collect())
+            };
+            let panels = [
+                panel("median delay, microseconds", |delay| delay.1),
+                panel("99.9th percentile, microseconds", |delay| delay.2),
+            ];
+            parts.push(Part::plot(what, "frames a second, millions", panels));
+        }
+    }
+
+    fn add_scaling(&self, parts: &mut Vec<Part>) {
+        let mut series: Vec<Series> = Vec::new();
+        for one in self.summary.iter().filter(|one| one.kind == "scaling") {
+            let point = (one.workers as f64, one.throughput.0 / 1e6);
+            match series.iter_mut().find(|line| line.name == one.forwarder) {
+                Some(line) => line.points.push(point),
+                None => series.push(Series::new(&one.forwarder, [point])),
+            }
+        }
+        if !series.is_empty() {
+            let panel = Panel::new("frames a second, millions", false, series);
+            parts.push(Part::plot("Scaling: throughput by workers", "workers", [panel]));
+        }
     }
 }
 
 /// The medians of a forwarder at a measurement on a line.
 const SUMMARY: Table<LabSummary> = Table(&[
-    column("measurement", -46, |summary| summary.what.clone()),
-    column("forwarder", -16, |summary| summary.forwarder.clone()),
-    column("throughput", 12, |summary| rate_or_none(summary.throughput.0)),
-    column("first/it", 8, |summary| number(summary.first_to_this, 2)),
-    column(" delay p50 (p99.9), us, by load", 0, |summary| {
-        let delays = summary.delays.iter().map(|(_, p50, p999)| format!("{p50:.2} ({p999:.1})"));
-        let efficiency = summary.efficiency.map(|share| format!("{:.0} % a worker", share * 100.0));
-        let doubt = summary.doubtful.map(|why| format!(" [{why}]"));
-        format!(
-            " {}{}{}",
-            delays.collect::<Vec<_>>().join(", "),
-            efficiency.unwrap_or_default(),
-            doubt.unwrap_or_default()
-        )
+    column("measurement", 0, |summary| summary.what.clone()),
+    column("forwarder", 0, |summary| summary.forwarder.clone()),
+    column("workers", 0, |summary| summary.workers.to_string()),
+    column("throughput", 0, |summary| rate_or_none(summary.throughput.0)),
+    column("spread", 0, |LabSummary { throughput: (_, least, most), .. }| {
+        format!("{} to {}", rate_or_none(*least), rate_or_none(*most))
     }),
+    column("first forwarder to it", 0, |summary| number(summary.first_to_this, 2)),
+    column("scaling", 0, |summary| {
+        summary.efficiency.map_or_else(String::new, |share| format!("{:.0} % a worker", share * 100.0))
+    }),
+    column("doubt", 0, |summary| summary.doubtful.unwrap_or_default().to_owned()),
 ]);
 
 /// A turn on a line.
@@ -256,8 +328,9 @@ fn notes(row: &LabRow) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use crate::report::parts;
 
     fn row(what: &str, forwarder: &str, round: usize, throughput: f64, workers: usize) -> LabRow {
         let delay =
@@ -279,7 +352,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn report() -> LabReport {
+    fn report() -> LabReport {
         let machine: Machine = serde_json::from_value(serde_json::json!({
             "date": "2026-01-01", "processor": "P", "cores": 8, "hertz": 2.5e9, "kernel": "K", "dpdk": "D", "ovs": "O",
             "vswitch": "V"
@@ -329,9 +402,10 @@ pub(crate) mod tests {
         assert_eq!(ours.delays.len(), 2);
         assert!((ours.delays[0].1 - 3.0).abs() < 1e-9 && (ours.delays[1].2 - 50.0).abs() < 1e-9, "{ours:?}");
         assert_eq!(of("scaled", "vswitch").efficiency, Some(0.75));
+        let text = parts::text(&report.parts());
         assert!(
-            report.text().contains("75 % a worker")
-                && report.text().contains("1 checks of the machine are poor")
+            text.contains("75 % a worker") && text.contains("1 checks of the machine are poor"),
+            "{text}"
         );
     }
 
@@ -344,5 +418,31 @@ pub(crate) mod tests {
         assert_eq!(report.summary[0].doubtful, Some("the generator is the limit"));
         assert!(report.summary[1].doubtful.unwrap().contains("warm-up"));
         assert!(TABLE.row(&report.rows[0]).contains("generator is the limit"));
+    }
+
+    #[test]
+    fn everything_is_on_the_page_and_nothing_is_loaded() {
+        let report = report();
+        let page =
+            match parts::page("lab", &report.about(), &[vec![report.checks()], report.parts()].concat()) {
+                Ok(page) => page,
+                Err(error) => {
+                    eprintln!("no font on this machine: {error}");
+                    return;
+                }
+            };
+        for word in [
+            "vswitch-offload",
+            "no rules",
+            "4.000 Mpps to 6.000 Mpps",
+            "[1] &lt;are&gt; not",
+            "Scaling",
+            "0.50",
+        ] {
+            assert!(page.contains(word), "{word}");
+        }
+        // Delays of three measurements, and the workers.
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert!(!page.contains("<script") && !page.contains("https:"));
     }
 }
