@@ -6,6 +6,8 @@ use std::ops::Range;
 use super::observer::Observer;
 use super::outcome::{StreamOutcome, rate_text};
 use crate::Result;
+use crate::report::parts::{self, Part};
+use crate::report::table::number;
 
 #[derive(Debug)]
 pub struct Screen {
@@ -74,28 +76,22 @@ impl Observer for Screen {
 }
 
 fn table(title: &str, time: Range<f64>, before: &[(u64, u64)], streams: &[StreamOutcome]) -> String {
-    let mut text = format!(
-        "{title}, {:.0} s\n{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
-        time.end, "stream", "sent/s", "received/s", "on the way", "not taken", "p50 us", "p99 us"
-    );
     let seconds = (time.end - time.start).max(1e-3);
-    for (stream, before) in streams.iter().zip(before) {
-        let rate = |now: u64, before: u64| rate_text(now.saturating_sub(before) as f64 / seconds);
-        let delay = |of: fn(&crate::report::delay::Quantiles) -> f64| {
-            stream.delay.as_ref().map_or("-".into(), |delay| format!("{:.1}", of(delay)))
-        };
-        text.push_str(&format!(
-            "{:<16} {:>13} {:>13} {:>10} {:>10} {:>9} {:>9}\n",
-            stream.name,
+    let rate = |now: u64, before: u64| rate_text(now.saturating_sub(before) as f64 / seconds);
+    let row = |(stream, before): (&StreamOutcome, &(u64, u64))| {
+        vec![
+            stream.name.clone(),
             rate(stream.sent, before.0),
             rate(stream.received.frames, before.1),
-            stream.lost,
-            stream.refused,
-            delay(|delay| delay.p50),
-            delay(|delay| delay.p99)
-        ));
-    }
-    text
+            stream.lost.to_string(),
+            stream.refused.to_string(),
+            number(stream.delay.map(|delay| delay.p50), 1),
+            number(stream.delay.map(|delay| delay.p99), 1),
+        ]
+    };
+    let titles = vec!["stream", "sent/s", "received/s", "on the way", "not taken", "p50 us", "p99 us"];
+    let rows = streams.iter().zip(before).map(row).collect();
+    parts::text(&[Part::Words(format!("{title}, {:.0} s", time.end)), Part::Rows { titles, rows }])
 }
 
 #[cfg(test)]
