@@ -18,12 +18,14 @@ pub mod testpmd;
 
 use std::time::Instant;
 
+use clap::ValueEnum as _;
+
 use crate::generator::outcome::Outcome;
 use crate::generator::rig::Demand;
 use crate::host::interrupt;
 use crate::live::capacity::{self, Capacity};
 use crate::live::testbed::{Ports, PreparedHost};
-use crate::options::{Common, OneCore, within};
+use crate::options::{Common, OneCore, within, word};
 use crate::{Error, Result};
 
 use report::{LatencyReport, LatencyRow};
@@ -71,8 +73,9 @@ pub fn run(options: &LatencyOptions) -> anyhow::Result<()> {
     for &load in &loads {
         for turn in 0..options.turns {
             // Who goes first changes from turn to turn.
-            let mut forwarders = LatencyForwarder::ALL;
-            forwarders.rotate_left(turn % LatencyForwarder::ALL.len());
+            let mut forwarders = LatencyForwarder::value_variants().to_vec();
+            let turned = turn % forwarders.len();
+            forwarders.rotate_left(turned);
             for forwarder in forwarders {
                 let rate = capacity.packets_per_second * load;
                 let row = row(&mut testbed, Turn { forwarder, load, turn, rate, seconds: options.seconds })?;
@@ -134,7 +137,7 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow> {
         let outcome = run_at(testbed, forwarder, Some(rate), seconds)?;
         let (cpu, wall) = (testbed.cpu_seconds(forwarder)? - cpu_before, start.elapsed().as_secs_f64());
         let interference = testbed.interference(forwarder)?.since(before);
-        let stalls = (forwarder == LatencyForwarder::Empty).then(|| testbed.take_stalls(wall));
+        let stalls = (forwarder == LatencyForwarder::EmptyLoop).then(|| testbed.take_stalls(wall));
         testbed.rest(forwarder)?;
         let share = cpu / wall;
         tries += 1;
@@ -144,9 +147,9 @@ fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow> {
         let stream = outcome.streams.first();
         let delay = stream
             .and_then(|stream| stream.delay)
-            .ok_or_else(|| Error::refused(format!("no packet came back from {}", forwarder.name())))?;
+            .ok_or_else(|| Error::refused(format!("no packet came back from {}", word(&forwarder))))?;
         return Ok(LatencyRow {
-            forwarder: forwarder.name(),
+            forwarder,
             load,
             turn,
             asked: rate,

@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use super::interference::Interference;
 use super::stalls::StallFigures;
+use super::testbed::LatencyForwarder::{self, EmptyLoop, Ours, Testpmd};
 use crate::live::capacity::Capacity;
 use crate::live::testbed::Ports;
+use crate::options::word;
 use crate::report::delay::Quantiles;
 use crate::report::table::{Table, column, number, percent};
 
@@ -18,7 +20,7 @@ const LATE: f64 = 0.01;
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct LatencyRow {
-    pub forwarder: &'static str,
+    pub forwarder: LatencyForwarder,
     /// Share of the switch's capacity.
     pub load: f64,
     pub turn: usize,
@@ -91,7 +93,7 @@ impl LatencyReport {
 
     /// What the tail at a load is worth.
     fn verdict(&self, row: &LatencySummary) -> String {
-        let turns = self.rows.iter().filter(|other| is_at(other, "ours", row.load)).count();
+        let turns = self.rows.iter().filter(|other| is_at(other, Ours, row.load)).count();
         let disturbance = format!(
             "the empty loop was kept from the core for over 20 us {:.0} times a second and for {:.2} % of the time in all",
             row.stalls_over_20,
@@ -143,7 +145,7 @@ impl LatencyReport {
     }
 }
 
-fn is_at(row: &LatencyRow, forwarder: &str, load: f64) -> bool {
+fn is_at(row: &LatencyRow, forwarder: LatencyForwarder, load: f64) -> bool {
     row.forwarder == forwarder && row.load.total_cmp(&load).is_eq()
 }
 
@@ -152,42 +154,42 @@ fn is_at(row: &LatencyRow, forwarder: &str, load: f64) -> bool {
 /// no part of the rule.
 fn undisturbed(rows: &[LatencyRow], load: f64) -> Vec<f64> {
     let is_quiet = |turn: usize| {
-        let empty = rows.iter().find(|row| is_at(row, "empty-loop", load) && row.turn == turn);
+        let empty = rows.iter().find(|row| is_at(row, EmptyLoop, load) && row.turn == turn);
         empty
             .is_some_and(|row| row.interference.is_quiet() && row.stalls_p999.is_some_and(|tail| tail < TAIL))
     };
-    let ours = rows.iter().filter(|row| is_at(row, "ours", load));
+    let ours = rows.iter().filter(|row| is_at(row, Ours, load));
     ours.filter(|row| row.interference.is_quiet() && is_quiet(row.turn)).map(|row| row.delay.p999).collect()
 }
 
 fn summary(rows: &[LatencyRow], load: f64) -> LatencySummary {
-    let of = |forwarder: &str, value: fn(&LatencyRow) -> f64| -> Vec<f64> {
+    let of = |forwarder: LatencyForwarder, value: fn(&LatencyRow) -> f64| -> Vec<f64> {
         rows.iter().filter(|row| is_at(row, forwarder, load)).map(value).collect()
     };
     let p50 = |row: &LatencyRow| row.delay.p50;
     let p999 = |row: &LatencyRow| row.delay.p999;
     let stalls = |value: fn(&StallFigures) -> f64| {
-        let empty = rows.iter().filter(|row| is_at(row, "empty-loop", load));
+        let empty = rows.iter().filter(|row| is_at(row, EmptyLoop, load));
         median(empty.filter_map(|row| row.stalls.as_ref()).map(value).collect())
     };
     // Both have a row in each turn, in the order of turns.
-    let added = of("ours", p50).iter().zip(of("testpmd", p50)).map(|(ours, floor)| ours - floor).collect();
+    let added = of(Ours, p50).iter().zip(of(Testpmd, p50)).map(|(ours, floor)| ours - floor).collect();
     let quiet = undisturbed(rows, load);
     LatencySummary {
         load,
-        ours_p50: median(of("ours", p50)),
-        testpmd_p50: median(of("testpmd", p50)),
-        empty_p50: median(of("empty-loop", p50)),
+        ours_p50: median(of(Ours, p50)),
+        testpmd_p50: median(of(Testpmd, p50)),
+        empty_p50: median(of(EmptyLoop, p50)),
         added_p50: median(added),
-        ours_p999: median(of("ours", p999)),
-        testpmd_p999: median(of("testpmd", p999)),
-        empty_p999: median(of("empty-loop", p999)),
-        stalls_p999: median(of("empty-loop", |row| row.stalls_p999.unwrap_or(f64::NAN))),
+        ours_p999: median(of(Ours, p999)),
+        testpmd_p999: median(of(Testpmd, p999)),
+        empty_p999: median(of(EmptyLoop, p999)),
+        stalls_p999: median(of(EmptyLoop, |row| row.stalls_p999.unwrap_or(f64::NAN))),
         stalls_over_20: stalls(|stalls| stalls.over_20),
         stalled: stalls(|stalls| stalls.share),
         undisturbed: quiet.len(),
         undisturbed_p999: Some(quiet).filter(|tails| !tails.is_empty()).map(median),
-        late: of("ours", |row| row.late).into_iter().fold(0.0, f64::max),
+        late: of(Ours, |row| row.late).into_iter().fold(0.0, f64::max),
     }
 }
 
@@ -213,7 +215,7 @@ const SUMMARY: Table<LatencySummary> = Table(&[
 
 /// A row on a line.
 pub const TABLE: Table<LatencyRow> = Table(&[
-    column("forwarder", -10, |row| row.forwarder.into()),
+    column("forwarder", -10, |row| word(&row.forwarder)),
     column("load", 5, |row| percent(row.load, 0)),
     column("turn", 4, |row| row.turn.to_string()),
     column("Mpps", 8, |row| number(row.offered / 1e6, 3)),
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
     use crate::latency::stalls::Stalls;
 
-    fn row(forwarder: &'static str, turn: usize, p50: f64) -> LatencyRow {
+    fn row(forwarder: LatencyForwarder, turn: usize, p50: f64) -> LatencyRow {
         let delay = Quantiles { packets: 1, p50, p90: p50, p99: p50, p999: p50 * 10.0, max: p50 * 20.0 };
         LatencyRow {
             forwarder,
@@ -269,20 +271,20 @@ mod tests {
         let noisy = || Some(Stalls::new(vec![50.0; 400], 1.0));
         let stolen = Interference { preempted: 0, stolen_ms: 10 };
         let mut rows = vec![
-            half("ours", 0, 1.5, None),
-            half("empty-loop", 0, 0.3, quiet()),
-            half("ours", 1, 90.0, None),
-            half("empty-loop", 1, 0.3, noisy()),
-            LatencyRow { interference: stolen, ..half("ours", 2, 70.0, None) },
-            half("empty-loop", 2, 0.3, quiet()),
+            half(Ours, 0, 1.5, None),
+            half(EmptyLoop, 0, 0.3, quiet()),
+            half(Ours, 1, 90.0, None),
+            half(EmptyLoop, 1, 0.3, noisy()),
+            LatencyRow { interference: stolen, ..half(Ours, 2, 70.0, None) },
+            half(EmptyLoop, 2, 0.3, quiet()),
         ];
         let text = |rows: &[LatencyRow]| {
             LatencyReport::new(Ports::Memif, 64, &[0.5], CAPACITY, rows.to_vec()).text()
         };
         assert!(text(&rows).contains("met with 15.0 in the 1 of 3 turns"), "{}", text(&rows));
         // A bad tail in a quiet turn is the switch's.
-        rows.push(half("ours", 3, 9.0, None));
-        rows.push(half("empty-loop", 3, 0.3, quiet()));
+        rows.push(half(Ours, 3, 9.0, None));
+        rows.push(half(EmptyLoop, 3, 0.3, quiet()));
         assert!(text(&rows).contains("missed with 52.5 in the 2 of 4 turns"), "{}", text(&rows));
         rows.retain(|row| row.turn == 1);
         assert!(text(&rows).contains("no turn of 1 was undisturbed"), "{}", text(&rows));
@@ -291,13 +293,13 @@ mod tests {
     #[test]
     fn what_is_added_is_the_median_of_the_differences_within_turns() {
         let rows = [
-            row("ours", 0, 3.0),
-            row("testpmd", 0, 2.0),
-            row("testpmd", 1, 12.0),
-            row("ours", 1, 12.5),
-            row("ours", 2, 5.0),
-            row("testpmd", 2, 1.0),
-            row("empty-loop", 0, 0.5),
+            row(Ours, 0, 3.0),
+            row(Testpmd, 0, 2.0),
+            row(Testpmd, 1, 12.0),
+            row(Ours, 1, 12.5),
+            row(Ours, 2, 5.0),
+            row(Testpmd, 2, 1.0),
+            row(EmptyLoop, 0, 0.5),
         ];
         let found = summary(&rows, 0.1);
         assert!((found.added_p50 - 1.0).abs() < 1e-9 && (found.ours_p50 - 5.0).abs() < 1e-9, "{found:?}");
@@ -308,7 +310,7 @@ mod tests {
     #[test]
     fn targets_are_told_as_met_or_missed() {
         let text = |ours: f64| {
-            let rows = vec![row("ours", 0, ours), row("testpmd", 0, 1.0)];
+            let rows = vec![row(Ours, 0, ours), row(Testpmd, 0, 1.0)];
             LatencyReport::new(Ports::Memif, 64, &[0.1], CAPACITY, rows).text()
         };
         assert!(text(2.2).contains("target 1.28: met") && text(2.3).contains("target 1.28: missed"));

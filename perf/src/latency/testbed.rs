@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+use serde::Serialize;
+
 use super::empty::Empty;
 use super::interference::Interference;
 use super::stalls::Stalls;
@@ -25,25 +28,13 @@ const RING: u16 = 1024;
 /// Frames on their way at a time: no ring fills because this process was stopped.
 const WINDOW: u64 = 768;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LatencyForwarder {
     Ours,
     /// `testpmd io`.
     Testpmd,
-    Empty,
-}
-
-impl LatencyForwarder {
-    pub const ALL: [Self; 3] = [Self::Ours, Self::Testpmd, Self::Empty];
-
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ours => "ours",
-            Self::Testpmd => "testpmd",
-            Self::Empty => "empty-loop",
-        }
-    }
+    EmptyLoop,
 }
 
 /// Everything that takes part. What it holds goes in this order: ports before those who serve them.
@@ -118,7 +109,7 @@ impl LatencyTestBed {
         let process = match forwarder {
             LatencyForwarder::Ours => self.ours.process(),
             LatencyForwarder::Testpmd => &mut self.testpmd.process,
-            LatencyForwarder::Empty => {
+            LatencyForwarder::EmptyLoop => {
                 self.empty.set_awake(awake);
                 return Ok(());
             }
@@ -147,7 +138,7 @@ impl LatencyTestBed {
         match forwarder {
             LatencyForwarder::Ours => (self.ours.process().pid(), self.ours_thread),
             LatencyForwarder::Testpmd => (self.testpmd.process.pid(), self.testpmd_thread),
-            LatencyForwarder::Empty => (std::process::id(), self.empty.thread()),
+            LatencyForwarder::EmptyLoop => (std::process::id(), self.empty.thread()),
         }
     }
 }
