@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use perf::generator::choice::Dice;
 use perf::host::hugepages::advise;
 use pipelines::Direction;
@@ -219,32 +220,38 @@ fn refusal(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Short orders are repeated.
-fn whole_bursts(order: &mut Vec<QpKey>) {
+/// Bursts through an order, again and again: each turn through it brings the next PSN of every queue pair.
+fn turns(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: BenchmarkId,
+    mut order: Vec<QpKey>,
+    mut burst: impl FnMut(&[QpKey], u32) -> u32,
+) {
+    // Short orders are repeated.
     while order.len() < 32 * BURST {
         order.extend_from_within(..);
     }
     order.truncate(order.len() / BURST * BURST);
+    let (mut at, mut psn) = (0, 2);
+    group.bench_function(id, |bencher| {
+        bencher.iter(|| {
+            let passed = burst(&order[at..at + BURST], psn);
+            at += BURST;
+            if at == order.len() {
+                (at, psn) = (0, psn + 1);
+            }
+            passed
+        });
+    });
 }
 
 fn hits(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hit");
     group.throughput(Throughput::Elements(BURST as u64));
     for (name, count) in [("1 QP", 1), ("1k QPs", 1000), ("100k QPs", 100_000), ("1M QPs", 1_000_000)] {
-        let (mut world, mut order) = World::filled(count);
-        whole_bursts(&mut order);
-        // Each turn through the order brings the next PSN of every queue pair.
-        let (mut at, mut psn) = (0, 2);
-        group.bench_function(BenchmarkId::new("out, burst of 32", name), |bencher| {
-            bencher.iter(|| {
-                let passed = world.burst(VNIC, &order[at..at + BURST], psn);
-                at += BURST;
-                if at == order.len() {
-                    (at, psn) = (0, psn + 1);
-                }
-                passed
-            });
-        });
+        let (mut world, order) = World::filled(count);
+        let id = BenchmarkId::new("out, burst of 32", name);
+        turns(&mut group, id, order, |keys, psn| world.burst(VNIC, keys, psn));
     }
     for (name, count) in [("1 QP", 1), ("1k QPs", 1000), ("100k QPs", 100_000)] {
         // A vNIC has entries from the wire in proportion to what it has admitted.
@@ -256,16 +263,10 @@ fn hits(criterion: &mut Criterion) {
         let stats = world.rcft.stats();
         assert_eq!((stats.into as usize, stats.unknown), (count, 0));
         world.dice.shuffle(&mut order);
-        whole_bursts(&mut order);
-        let (mut at, mut psn) = (0, 2);
-        group.bench_function(BenchmarkId::new("in, burst of 32", name), |bencher| {
-            bencher.iter(|| {
-                world.received(&order[at..at + BURST], psn);
-                at += BURST;
-                if at == order.len() {
-                    (at, psn) = (0, psn + 1);
-                }
-            });
+        let id = BenchmarkId::new("in, burst of 32", name);
+        turns(&mut group, id, order, |keys, psn| {
+            world.received(keys, psn);
+            0
         });
     }
     group.finish();

@@ -322,6 +322,11 @@ mod tests {
         entropy: 0x7fff,
     };
 
+    const OUTER: Outer = Outer {
+        src: (MacAddr([2, 0, 0, 0, 9, 1]), Ipv4Addr::new(172, 16, 0, 1)),
+        dst: (MacAddr([2, 0, 0, 0, 9, 2]), Ipv4Addr::new(172, 16, 0, 2)),
+    };
+
     fn shape(protocol: Protocol, v6: bool) -> Shape {
         Shape { v6, ..Shape::plain(protocol, 0x6a) }
     }
@@ -343,16 +348,12 @@ mod tests {
 
     #[test]
     fn every_kind_is_parsed_back_with_right_checksums() {
-        let outer = Outer {
-            src: (MacAddr([2, 0, 0, 0, 9, 1]), Ipv4Addr::new(172, 16, 0, 1)),
-            dst: (MacAddr([2, 0, 0, 0, 9, 2]), Ipv4Addr::new(172, 16, 0, 2)),
-        };
         for protocol in [Protocol::Udp, Protocol::Tcp] {
             for (v6, vlan, tunnel) in [
                 (false, None, None),
                 (true, None, None),
                 (false, Some(7), None),
-                (true, Some(7), Some(outer)),
+                (true, Some(7), Some(OUTER)),
             ] {
                 let shape = Shape { vlan, tunnel, ..shape(protocol, v6) };
                 for size in [shape.least(0), 101, 128, 1518] {
@@ -387,10 +388,6 @@ mod tests {
 
     #[test]
     fn roce_packets_have_a_right_icrc_queue_pair_and_sequence_number() {
-        let outer = Outer {
-            src: (MacAddr([2, 0, 0, 0, 9, 1]), Ipv4Addr::new(172, 16, 0, 1)),
-            dst: (MacAddr([2, 0, 0, 0, 9, 2]), Ipv4Addr::new(172, 16, 0, 2)),
-        };
         let rc = [
             opcode::RC_SEND_ONLY,
             opcode::RC_WRITE_FIRST,
@@ -403,7 +400,7 @@ mod tests {
             .into_iter()
             .chain([(Protocol::RoceUd, opcode::UD_SEND_ONLY), (Protocol::RoceUd, opcode::UD_SEND_ONLY_IMM)]);
         for (protocol, code) in kinds {
-            for (v6, tunnel) in [(false, None), (true, None), (false, Some(outer)), (true, Some(outer))] {
+            for (v6, tunnel) in [(false, None), (true, None), (false, Some(OUTER)), (true, Some(OUTER))] {
                 let shape = Shape { tunnel, ..shape(protocol, v6) };
                 for size in [shape.least(code), shape.least(code) + 1024] {
                     let frame = written(&shape, size, code);
