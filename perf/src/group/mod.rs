@@ -17,6 +17,7 @@ use crate::host::cores::{self, Cores};
 use crate::host::interrupt;
 use crate::live::testbed::PreparedHost;
 use crate::options::{Common, Plot, within};
+use crate::report::parts;
 
 use report::{GroupReport, SwitchReport};
 use testbed::GroupTestBed;
@@ -83,7 +84,7 @@ pub fn run(options: &GroupOptions) -> anyhow::Result<()> {
     let counted =
         before.into_iter().zip(after).map(|(before, after)| SwitchReport::new(before, after)).collect();
     let report = GroupReport::new(options, &layout, floor, &outcome, counted, &queue_pairs, tsc_hz);
-    print!("{}", report.text());
+    print!("{}", parts::text(&report.parts()));
     options.common.write(&report)?;
     options.plot.draw(|stem| report.plot(stem))?;
     anyhow::ensure!(report.is_clean(), "packets were lost, out of sequence, damaged or dropped");

@@ -11,8 +11,9 @@ use crate::Result;
 use crate::generator::outcome::{Outcome, StreamBin, StreamOutcome};
 use crate::live::config::Counted;
 use crate::report::delay::Quantiles;
+use crate::report::parts::Part;
 use crate::report::plot::{self, Panel, Series};
-use crate::report::table::by_name;
+use crate::report::table::{Table, by_name, column, number};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct GroupTraffic {
@@ -173,35 +174,32 @@ impl GroupReport {
             && self.counted.iter().all(|switch| switch.drops.is_empty())
     }
 
-    pub fn text(&self) -> String {
-        let outcome = &self.outcome;
-        let mut text = format!(
-            "{} members on {} switch{}, rows of {} bytes; {} rounds in {:.1} s ({} a second wanted, {} not begun in time)\n",
-            self.members,
-            self.switches,
-            if self.switches == 1 { "" } else { "es" },
-            self.row,
-            outcome.rounds,
-            outcome.seconds,
-            self.rounds_per_second,
-            outcome.late_rounds,
-        );
-        text.push_str(&format!(
-            "packets: sent {}, received {}, lost {}, out of sequence {}, stray {}, damaged {}\n",
-            outcome.sent, outcome.received, outcome.lost, outcome.gaps, outcome.strays, outcome.damaged
-        ));
-        let sums = &self.queue_pairs;
-        text.push_str(&format!(
-            "the switches' view: {} queue pairs in use, {} packets, gaps {}, retransmissions {}\n",
-            sums.in_use, sums.packets, sums.gaps, sums.retransmissions
-        ));
-        for (index, switch) in self.counted.iter().enumerate() {
-            text.push_str(&format!("drops of switch {index}: {}\n", by_name(&switch.drops)));
-        }
-        text.push_str(&format!(
-            "{:<34} {:>9} {:>8} {:>8} {:>9}\n",
-            "microseconds", "packets", "p50", "p99", "p99.9"
-        ));
+    /// The report for people.
+    pub fn parts(&self) -> Vec<Part> {
+        let (outcome, sums) = (&self.outcome, &self.queue_pairs);
+        let mut lines = vec![
+            format!(
+                "{} members on {} switch{}, rows of {} bytes; {} rounds in {:.1} s ({} a second wanted, {} not begun in time)",
+                self.members,
+                self.switches,
+                if self.switches == 1 { "" } else { "es" },
+                self.row,
+                outcome.rounds,
+                outcome.seconds,
+                self.rounds_per_second,
+                outcome.late_rounds,
+            ),
+            format!(
+                "packets: sent {}, received {}, lost {}, out of sequence {}, stray {}, damaged {}",
+                outcome.sent, outcome.received, outcome.lost, outcome.gaps, outcome.strays, outcome.damaged
+            ),
+            format!(
+                "the switches' view: {} queue pairs in use, {} packets, gaps {}, retransmissions {}",
+                sums.in_use, sums.packets, sums.gaps, sums.retransmissions
+            ),
+        ];
+        let drops = self.counted.iter().enumerate();
+        lines.extend(drops.map(|(n, switch)| format!("drops of switch {n}: {}", by_name(&switch.drops))));
         let rows = [
             ("no switch: two memifs", Some(self.floor)),
             ("on one switch", outcome.local),
@@ -210,17 +208,14 @@ impl GroupReport {
             ("  the switches' own", self.own_remote),
             ("a whole round", outcome.round_time),
         ];
-        for (name, delay) in rows {
-            if let Some(delay) = delay {
-                text.push_str(&format!("{name:<34} {:>9} {delay}\n", delay.packets));
-            }
-        }
+        let rows: Vec<_> = rows.into_iter().filter_map(|(name, delay)| Some((name, delay?))).collect();
+        let mut parts: Vec<Part> = lines.into_iter().map(Part::Words).collect();
+        parts.push(Part::table(&DELAYS, &rows));
         if self.shared_core {
-            text.push_str(
-                "(two workers shared one core and slept when idle: their waking up is in the delays)\n",
-            );
+            let words = "(two workers shared one core and slept when idle: their waking up is in the delays)";
+            parts.push(Part::Words(words.into()));
         }
-        text
+        parts
     }
 
     /// Draws the delays over time: `stem.svg` and `stem.png`.
@@ -237,6 +232,15 @@ impl GroupReport {
         plot::draw(stem, &title, "seconds", &panels, &[])
     }
 }
+
+/// Delays on a line.
+const DELAYS: Table<(&str, Quantiles)> = Table(&[
+    column("microseconds", 0, |(name, _)| (*name).to_owned()),
+    column("packets", 0, |(_, delay)| delay.packets.to_string()),
+    column("p50", 0, |(_, delay)| number(delay.p50, 1)),
+    column("p99", 0, |(_, delay)| number(delay.p99, 1)),
+    column("p99.9", 0, |(_, delay)| number(delay.p999, 1)),
+]);
 
 #[cfg(test)]
 mod tests {

@@ -81,12 +81,6 @@ impl Quantiles {
     }
 }
 
-impl std::fmt::Display for Quantiles {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{:>8.1} {:>8.1} {:>9.1}", self.p50, self.p99, self.p999)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

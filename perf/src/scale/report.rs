@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::model::{self, Inputs, Point};
 use crate::compare::cases::Job;
 use crate::compare::sample::Sample;
+use crate::report::parts::{self, Part};
 use crate::report::stats::{Spread, median};
 use crate::report::table::{Table, column, number};
 
@@ -137,23 +138,15 @@ impl ScaleRow {
 
     pub fn curve(&self) -> String {
         let Extrapolated { inputs, own_tenants, one_vnic, .. } = &self.extrapolated;
-        let mut text = format!(
-            "{} {}, EXTRAPOLATED from {:.0} cycles a packet alone, {:.5} draws a packet, {:.0} cycles a line:\n\
-             {:>7} {:>25} {:>25}\n",
-            self.case,
-            self.flows,
-            inputs.alone,
-            inputs.draws,
-            inputs.line,
-            "workers",
-            "tenants of their own",
-            "one vNIC on all"
+        let words = format!(
+            "{} {}, EXTRAPOLATED from {:.0} cycles a packet alone, {:.5} draws a packet, {:.0} cycles a line:",
+            self.case, self.flows, inputs.alone, inputs.draws, inputs.line
         );
         let point = |point: &Point| format!("{:.1} Mpps ({:.2} %)", point.all_mpps, point.share * 100.0);
-        for (own, one) in own_tenants.iter().zip(one_vnic).filter(|(own, _)| own.workers.is_power_of_two()) {
-            text += &format!("{:>7} {:>25} {:>25}\n", own.workers, point(own), point(one));
-        }
-        text
+        let rows = own_tenants.iter().zip(one_vnic).filter(|(own, _)| own.workers.is_power_of_two());
+        let rows = rows.map(|(own, one)| vec![own.workers.to_string(), point(own), point(one)]).collect();
+        let titles = vec!["workers", "tenants of their own", "one vNIC on all"];
+        parts::text(&[Part::Words(words), Part::Rows { titles, rows }])
     }
 }
 
