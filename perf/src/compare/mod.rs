@@ -99,38 +99,13 @@ pub fn run(
                 finished(RowOutcome::Skipped(Skipped { job: job.clone(), peer, reason }));
                 continue;
             }
-            let measured = match options.frames {
-                Supply::Template => bench.made(number, job, peer)?,
-                Supply::Pcap => bench.replayed(number, job, peer)?,
-            };
+            let measured = bench.measured(number, job, peer)?;
             if let Some(row) = CompareRow::new(job, peer, measured, bench.hertz) {
                 finished(RowOutcome::Measured(Box::new(row)));
             }
         }
     }
     Ok(())
-}
-
-/// What template devices make for a job, by way, and the files that say so.
-struct Programs(Vec<(Case, Program, PathBuf)>);
-
-impl Programs {
-    fn write(scratch: &Scratch, number: usize, job: &Job) -> Result<Self> {
-        let one = |&way: &Case| {
-            let program = program::program(job, way);
-            let name = format!("{number}-{}-{way}-{}-{}.frames", job.label(), job.flows, job.traffic);
-            let path = scratch.path().join(name);
-            let write = std::fs::write(&path, program.text());
-            write.map_err(Error::io(format!("write {}", path.display())))?;
-            Ok((way, program, path))
-        };
-        Ok(Self(job.case.ways().iter().map(one).collect::<Result<_>>()?))
-    }
-
-    /// Where the frames of a way come in: at the first port, and at the second too if both ways are measured.
-    fn file(&self, port: usize) -> Option<PathBuf> {
-        self.0.get(port).map(|(_, _, path)| path.clone())
-    }
 }
 
 struct Bench<'a> {
@@ -214,25 +189,15 @@ impl<'a> Bench<'a> {
         objection.map(str::to_owned)
     }
 
-    /// The pairs of a row with frames of template devices, after a check of what came out.
-    fn made(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured> {
-        let theirs = self.template_runner(Contender::Peer(peer), number, &peer.job(job))?;
-        let ours = self.vswitch.as_ref().map(|_| self.template_runner(Contender::Ours, number, job));
-        let ours = ours.transpose()?;
+    /// The pairs of a row, after a check of what comes out.
+    fn measured(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured> {
+        let runner = |contender, job: &Job| match self.options.frames {
+            Supply::Template => self.template_runner(contender, number, job),
+            Supply::Pcap => self.replay_runner(contender, number, job),
+        };
+        let theirs = runner(Contender::Peer(peer), &peer.job(job))?;
+        let ours = self.vswitch.as_ref().map(|_| runner(Contender::Ours, job)).transpose()?;
         self.pairs(ours, theirs)
-    }
-
-    /// The same with frames that are replayed, before which each switch plays them once.
-    fn replayed(&self, number: usize, job: &Job, peer: Peer) -> Result<Measured> {
-        let their_job = peer.job(job);
-        let (file, their_file) = (self.replay_file(number, job)?, self.replay_file(number, &their_job)?);
-        if self.vswitch.is_some() {
-            self.check_output(Contender::Ours, job, &file)?;
-        }
-        self.check_output(Contender::Peer(peer), &their_job, &their_file)?;
-        let theirs = self.runner(Contender::Peer(peer), &their_job, &their_file)?;
-        let ours = self.vswitch.as_ref().map(|_| self.runner(Contender::Ours, job, &file));
-        self.pairs(ours.transpose()?, theirs)
     }
 
     /// Writes the frames of a job into a file.
@@ -293,23 +258,41 @@ impl<'a> Bench<'a> {
         Ok(Measured { pairs, stages })
     }
 
-    fn runner(&self, contender: Contender, job: &Job, file: &Path) -> Result<Runner> {
-        let source = FramePort::Replayed { path: file.into(), endless: true };
+    /// A switch to which a file is replayed without end, after it has played it once.
+    fn replay_runner(&self, contender: Contender, number: usize, job: &Job) -> Result<Runner> {
+        let file = self.replay_file(number, job)?;
+        self.check_output(contender, job, &file)?;
+        let source = FramePort::Replayed { path: file, endless: true };
         let switch = self.start(contender, job, source, FramePort::Drop)?;
         Runner::settle(contender, switch, &[self.core], |_, _| Ok(Counter::default()))
     }
 
+    /// What template devices make for a job, by way, and the files that say so.
+    fn programs(&self, number: usize, job: &Job) -> Result<Vec<(Case, Program, PathBuf)>> {
+        let one = |&way: &Case| {
+            let program = program::program(job, way);
+            let name = format!("{number}-{}-{way}-{}-{}.frames", job.label(), job.flows, job.traffic);
+            let path = self.scratch.path().join(name);
+            let write = std::fs::write(&path, program.text());
+            write.map_err(Error::io(format!("write {}", path.display())))?;
+            Ok((way, program, path))
+        };
+        job.case.ways().iter().map(one).collect()
+    }
+
     fn template_runner(&self, contender: Contender, number: usize, job: &Job) -> Result<Runner> {
-        let programs = Programs::write(&self.scratch, number, job)?;
+        let programs = self.programs(number, job)?;
         let board = |port: usize| self.scratch.path().join(format!("run-{}.board{port}", self.serial.get()));
         let boards = [board(0), board(1)];
         let [source, sink] = [0, 1].map(|port| {
-            FramePort::Template(TemplateDevice { frames: programs.file(port), board: boards[port].clone() })
+            // Frames come in at the first port, and at the second too if both ways are measured.
+            let frames = programs.get(port).map(|(_, _, path)| path.clone());
+            FramePort::Template(TemplateDevice { frames, board: boards[port].clone() })
         });
         let switch = self.start(contender, job, source, sink)?;
         Runner::settle(contender, switch, &[self.core], |switch, _| {
             let counter = Counter::open(switch, &boards, job)?;
-            for (port, (way, program, _)) in programs.0.iter().enumerate() {
+            for (port, (way, program, _)) in programs.iter().enumerate() {
                 // What comes in at one port leaves at the other.
                 let kept = counter.boards[1 - port].samples()?;
                 check_kept(contender, job, *way, Input::Made(program), &kept)?;

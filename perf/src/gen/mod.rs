@@ -115,7 +115,6 @@ impl Session<'_> {
         }
         self.screen.begin("calibration against a loopback");
         let outcome = calibrate(self.runtime, streams, &self.scenario.generator, seconds, &mut self.screen)?;
-        interrupt::check()?;
         let ceiling = outcome.arrived_rate();
         if outcome.lost() > 0 || outcome.damaged > 0 {
             return Err(Error::Failed(format!(
@@ -154,9 +153,9 @@ impl Session<'_> {
         let seconds = self.scenario.run.warm_up;
         if seconds > 0.0 {
             self.screen.begin("warm-up");
-            rig.run(self.runtime, &Demand::new(rates, seconds), &mut self.screen)?;
+            rig.run_through(self.runtime, &Demand::new(rates, seconds), &mut self.screen)?;
         }
-        interrupt::check()
+        Ok(())
     }
 
     fn rfc2544(&mut self, lanes: Vec<Lane>, size: u32) -> Result<Vec<Lane>> {
@@ -254,5 +253,5 @@ pub fn calibrate(
         streams.iter().map(|stream| StreamPlan { from: 0, to: 0, ..stream.clone() }).collect();
     let mut rig = Rig::new(vec![lane], &streams, generator).ok_or_else(unmade)?;
     let demand = Demand::new(vec![None; streams.len()], seconds);
-    rig.run(runtime, &demand, screen)
+    rig.run_through(runtime, &demand, screen)
 }

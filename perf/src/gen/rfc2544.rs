@@ -108,8 +108,7 @@ impl Rfc2544<'_> {
     fn trial(&mut self, rate: f64) -> Result<(Trial, Outcome)> {
         let demand = self.demand(rate);
         self.screen.begin(&format!("trial at {}", rate_text(rate)));
-        let outcome = self.rig.run(self.runtime, &demand, self.screen)?;
-        crate::host::interrupt::check()?;
+        let outcome = self.rig.run_through(self.runtime, &demand, self.screen)?;
         let trial = Trial {
             asked: rate,
             offered: outcome.offered_rate(),
@@ -188,8 +187,7 @@ impl Rfc2544<'_> {
                 let mut demand = self.demand(self.most);
                 demand.frames = Some(length as u64);
                 demand.seconds *= 2.0;
-                let outcome = self.rig.run(self.runtime, &demand, self.screen)?;
-                crate::host::interrupt::check()?;
+                let outcome = self.rig.run_through(self.runtime, &demand, self.screen)?;
                 Ok::<_, Error>(match outcome.lost() + outcome.refused() {
                     0 if outcome.lateness() > LATE => TrialVerdict::Unfair,
                     0 => TrialVerdict::Passed,

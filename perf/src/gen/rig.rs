@@ -94,6 +94,7 @@ impl Rig {
         self.lanes
     }
 
+    /// Meets a demand, or what of it is met when the user ends it.
     pub fn run(
         &mut self,
         runtime: &Runtime,
@@ -165,6 +166,18 @@ impl Rig {
             bins,
             rounds: rounds.map(|rounds| rounds.outcome(hertz)).unwrap_or_default(),
         })
+    }
+
+    /// The same to its end: fails where the user did not wait for that.
+    pub fn run_through(
+        &mut self,
+        runtime: &Runtime,
+        demand: &Demand,
+        observer: &mut impl Observer,
+    ) -> Result<Outcome> {
+        let outcome = self.run(runtime, demand, observer)?;
+        interrupt::check()?;
+        Ok(outcome)
     }
 
     fn driver_losses(&self) -> Result<u64> {

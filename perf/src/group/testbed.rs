@@ -111,8 +111,7 @@ impl GroupTestBed {
     pub fn rounds(&mut self, options: &GroupOptions) -> Result<Outcome> {
         let (rounds, series) = (Some(options.rounds as f64), Some(STEP));
         let demand = Demand { rounds, series, ..Demand::new(vec![None; 2], options.seconds) };
-        let outcome = self.rig.run(&self.runtime, &demand, &mut ())?;
-        interrupt::check()?;
+        let outcome = self.rig.run_through(&self.runtime, &demand, &mut ())?;
         if outcome.arrived() == 0 {
             return Err(Error::Failed("no packet of the group came through the switch".into()));
         }
@@ -126,8 +125,7 @@ impl GroupTestBed {
         for frames in DIRECT {
             // Each round as soon as the last is over.
             let demand = Demand { rounds: Some(1e9), frames: Some(frames), ..Demand::new(vec![None], 10.0) };
-            let outcome = self.direct.run(&self.runtime, &demand, &mut ())?;
-            interrupt::check()?;
+            let outcome = self.direct.run_through(&self.runtime, &demand, &mut ())?;
             delay = outcome.streams[0].delay.filter(|_| outcome.lost() == 0);
         }
         delay.ok_or_else(|| Error::Failed("frames vanish between two memifs of this process".into()))

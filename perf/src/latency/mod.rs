@@ -106,7 +106,7 @@ fn measure(testbed: &mut LatencyTestBed) -> Result<Capacity> {
     run_at(testbed, LatencyForwarder::Ours, None, capacity::SETTLE)?;
     let LatencyTestBed { rigs, runtime, ours, ours_thread, .. } = testbed;
     let demand = Demand::new(vec![None], capacity::SECONDS);
-    let run = || rigs[LatencyForwarder::Ours as usize].run(runtime, &demand, &mut ());
+    let run = || rigs[LatencyForwarder::Ours as usize].run_through(runtime, &demand, &mut ());
     let (capacity, _) = capacity::of(ours, *ours_thread, run)?;
     testbed.rest(LatencyForwarder::Ours)?;
     Ok(capacity)
@@ -119,9 +119,7 @@ fn run_at(
     seconds: f64,
 ) -> Result<Outcome> {
     let demand = Demand::new(vec![rate], seconds);
-    let outcome = testbed.rigs[forwarder as usize].run(&testbed.runtime, &demand, &mut ())?;
-    interrupt::check()?;
-    Ok(outcome)
+    testbed.rigs[forwarder as usize].run_through(&testbed.runtime, &demand, &mut ())
 }
 
 fn row(testbed: &mut LatencyTestBed, at: Turn) -> Result<LatencyRow> {

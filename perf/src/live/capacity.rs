@@ -44,7 +44,6 @@ pub fn of(
     let before = Counted::of(daemon)?;
     let cpu_before = cpu_seconds(pid, thread)?;
     let outcome = run()?;
-    crate::host::interrupt::check()?;
     let cpu = cpu_seconds(pid, thread)? - cpu_before;
     let after = Counted::of(daemon)?;
     let spent = |counter| -> Result<u64> { Ok(after.worker(counter)? - before.worker(counter)?) };

@@ -289,7 +289,7 @@ impl<'a> TestBed<'a> {
     }
 
     pub fn run(&mut self, demand: &Demand) -> Result<Outcome> {
-        run(&mut self.rig, self.runtime, demand)
+        self.rig.run_through(self.runtime, demand, &mut ())
     }
 
     /// What the worker can do with the first of two streams alone, and what came of that.
@@ -303,14 +303,8 @@ impl<'a> TestBed<'a> {
     /// What the worker can do, from a run that is as fast as it goes.
     pub fn capacity(&mut self, demand: &Demand) -> Result<(Capacity, Outcome)> {
         let Self { rig, daemon, thread, runtime } = self;
-        capacity::of(daemon, *thread, || run(rig, runtime, demand))
+        capacity::of(daemon, *thread, || rig.run_through(runtime, demand, &mut ()))
     }
-}
-
-fn run(rig: &mut Rig, runtime: &Runtime, demand: &Demand) -> Result<Outcome> {
-    let outcome = rig.run(runtime, demand, &mut ())?;
-    interrupt::check()?;
-    Ok(outcome)
 }
 
 /// A stream of the shortest UDP frames between two stations, one flow as fast as it goes; what differs is for the caller.

@@ -216,8 +216,7 @@ fn run_churn(mut bed: TestBed<'_>, options: &OffloadOptions, places: u32) -> Res
         });
         Ok(true)
     });
-    let outcome = bed.rig.run(bed.runtime, &Demand::new(rates, options.churn_seconds), &mut watch)?;
-    interrupt::check()?;
+    let outcome = bed.rig.run_through(bed.runtime, &Demand::new(rates, options.churn_seconds), &mut watch)?;
     let rules_left = drained(&mut bed, &["/rules", "/eswitch/rules"])?;
     Ok(Churn {
         seconds: options.churn_seconds,
