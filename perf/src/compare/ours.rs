@@ -4,9 +4,10 @@
 //! that writes), one worker, and everything a tenant network needs: locations, a static underlay neighbour, VIPs.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wire::MacAddr;
 
 use super::cases::{Case, Job, Traffic};
@@ -15,7 +16,7 @@ use super::peer::{Attached, FramePort, StageTime, Switch, SwitchSetup, mbufs};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::host::process::Process;
-use crate::live::config::{Config, Head, UplinkLines, VnicLines};
+use crate::live::config::{Config, with};
 use crate::live::testbed::Station;
 use crate::{Error, Result};
 
@@ -119,76 +120,40 @@ fn paid(answer: &Value) -> Option<(u64, u64)> {
     Some((bytes, answer["counters"]["waited"].as_u64()?))
 }
 
-/// Rates that are ten times and more what a core can carry, but limits all the same: each packet pays at every level.
-const LINK_RATE: &str = "[qos]\nlink = \"400Gbit\"";
-
-/// A rate, or a tenant's part of it, in both directions.
-fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> String {
-    let megabits = assured * 1000 / u64::from(tenants);
-    let ceil = ceil.map_or_else(String::new, |ceil| format!(", ceil = \"{ceil}Gbit\""));
-    let way = format!("{{ assured = \"{megabits}Mbit\"{ceil} }}");
-    format!("out = {way}, in = {way}")
-}
-
-/// The lines of a VPC and of a vNIC; empty without rates.
-fn vpc_rates(job: &Job) -> String {
-    if !job.qos {
-        return String::new();
+/// A rate, or a tenant's part of it, in both directions: ten times and more what a core can carry, but a limit all the same, so that
+/// each packet pays at every level.
+fn both_ways(assured: u64, ceil: Option<u64>, tenants: u32) -> Value {
+    let mut way = json!({ "assured": format!("{}Mbit", assured * 1000 / u64::from(tenants)) });
+    if let Some(ceil) = ceil {
+        way["ceil"] = format!("{ceil}Gbit").into();
     }
-    format!("qos = {{ {} }}\n", both_ways(200, Some(300), job.tenants.unwrap_or(1)))
-}
-
-fn vnic_rates(job: &Job) -> String {
-    if !job.qos {
-        return String::new();
-    }
-    let tenants = job.tenants.unwrap_or(1);
-    let (whole, class) = (both_ways(90, Some(200), tenants), both_ways(40, None, tenants));
-    format!("qos = {{ {whole}, rdma = {{ {class} }}, tcp = {{ {class} }} }}\n")
-}
-
-/// Room for a connection for each flow; empty without groups.
-fn connections(job: &Job) -> String {
-    if !job.groups {
-        return String::new();
-    }
-    let count = entries(job).max(262_144);
-    format!("[security]\nconnections = {count}\nconnections-per-vnic = {count}")
+    json!({ "out": way, "in": way })
 }
 
 /// Security groups of a tenant, and rules of each.
 const GROUPS: (usize, usize) = (1000, 10);
 
-/// The groups of a tenant, who is in the first one. Its last rule lets in what the frames are.
-fn groups(job: &Job, tenant: Tenant) -> String {
-    if !job.groups {
-        return String::new();
-    }
-    // Of many tenants, one has them all.
-    let count = if tenant.0 == 0 { GROUPS.0 } else { 1 };
-    let name = |group: usize| format!("t{}-{group}", tenant.0);
-    let group = |number: usize| {
-        let rule = |n: usize| {
-            let peer = (number + n + 1) % count;
-            format!(
-                "{{ direction = \"in\", protocol = \"tcp\", ports = \"{n}\", group = \"{}\" }}",
-                name(peer)
-            )
-        };
-        let mut rules: Vec<String> = (1..GROUPS.1).map(rule).collect();
-        rules.push("{ direction = \"in\", prefix = \"0.0.0.0/0\" }".into());
-        format!(
-            "[[security-group]]\nname = \"{}\"\nvpc = \"tenant{}\"\nrules = [{}]\n",
-            name(number),
-            tenant.0,
-            rules.join(", ")
-        )
-    };
-    (0..count).map(group).collect()
+fn group_name(tenant: Tenant, group: usize) -> String {
+    format!("t{}-{group}", tenant.0)
 }
 
-fn membership(job: &Job, tenant: Tenant) -> String {
-    if job.groups { format!("security-groups = [\"t{}-0\"]\n", tenant.0) } else { String::new() }
+/// The groups of a tenant, who is in the first one. Its last rule lets in what the frames are.
+fn groups(tenant: Tenant) -> impl Iterator<Item = Value> {
+    // Of many tenants, one has them all.
+    let count = if tenant.0 == 0 { GROUPS.0 } else { 1 };
+    (0..count).map(move |number| {
+        let rule = |n: usize| {
+            let peer = group_name(tenant, (number + n + 1) % count);
+            json!({ "direction": "in", "protocol": "tcp", "ports": n.to_string(), "group": peer })
+        };
+        let everybody = json!({ "direction": "in", "prefix": "0.0.0.0/0" });
+        let rules: Vec<Value> = (1..GROUPS.1).map(rule).chain([everybody]).collect();
+        json!({ "name": group_name(tenant, number), "vpc": vpc_name(tenant), "rules": rules })
+    })
+}
+
+fn vpc_name(tenant: Tenant) -> String {
+    format!("tenant{}", tenant.0)
 }
 
 /// Packets sent by a port, from `show port stats all`.
@@ -202,38 +167,27 @@ fn entries(job: &Job) -> usize {
     (job.flows.count * job.case.ways().len() * 5 / 4).max(65_536)
 }
 
-/// Room for more queue pairs than there is without asking.
-fn queue_pairs(job: &Job) -> String {
-    if job.traffic == Traffic::Tcp || job.flows.count <= 500_000 {
-        return String::new();
-    }
-    format!("[rcft]\nentries = {}", job.flows.count * 5 / 4)
-}
-
 fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
-    let mut config = begin(
-        job,
-        &Head {
-            memory: memory(job, replayed),
-            mbufs: mbufs(job, replayed),
-            plugin: setup.plugin.as_deref(),
-            cores: &setup.cores(),
-            ..Head::new(daemon)
-        },
-    );
-    let offload = setup.offload.map_or_else(String::new, |device| format!("\noffload = \"{device}\""));
-    let source = ("source", port_value(&setup.source, 0) + &offload);
-    let sink = ("sink", port_value(&setup.sink, 1) + &offload);
+    let (memory, mbufs) = (memory(job, replayed), mbufs(job, replayed));
+    let mut config = begin(job, daemon, &setup.cores(), memory, mbufs, setup.plugin.as_deref());
+    let port = |port: &FramePort, number: usize| {
+        let mut settings = json!({ "port": port_value(port, number) });
+        if let Some(device) = setup.offload {
+            settings["offload"] = device.into();
+        }
+        settings
+    };
+    let (source, sink) = (("source", port(&setup.source, 0)), ("sink", port(&setup.sink, 1)));
     let (near, far) = if job.case == Case::Decap { (sink, source) } else { (source, sink) };
     if job.tenants.is_some() {
-        config.section(&format!("[[trunk]]\nname = \"{}\"\nport = {}", near.0, near.1));
+        config.add("trunk", with(json!({ "name": near.0 }), &near.1));
     }
     let tenants = || (0..job.tenants.unwrap_or(1)).map(Tenant);
     for tenant in tenants() {
         let (name, port) = match job.tenants {
-            Some(_) => (format!("machine{}", tenant.0), format!("\"{}\"\nvlan = {}", near.0, tenant.vlan())),
+            Some(_) => (format!("machine{}", tenant.0), json!({ "port": near.0, "vlan": tenant.vlan() })),
             None => (near.0.to_owned(), near.1.clone()),
         };
         network(&mut config, job, tenant);
@@ -242,43 +196,75 @@ fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
     if job.case == Case::L2 {
         let everybody: Vec<Ipv4Addr> = (0..peers(job.flows.count)).map(peer_ip).collect();
         vnic(&mut config, job, Tenant(0), (far.0, &far.1), (SECOND_MAC, &everybody));
-        return config.text().to_owned();
+        return config.text();
     }
     // More than an Ethernet has is for devices of our own.
     let mtu = if matches!(setup.sink, FramePort::Attached(_)) { 1500 } else { 1600 };
     let vteps: Vec<Station> = tenants().map(Tenant::vtep).collect();
-    config.uplink(&UplinkLines { name: far.0, own: NEAR_VTEP, far: &vteps, mtu, port: &far.1 });
+    config.uplink(far.0, NEAR_VTEP, &vteps, mtu, &far.1);
     let counterparts = if job.tenants.is_some() { TRUNK_PEERS } else { peers(job.flows.count) };
     for (tenant, vtep) in tenants().zip(vteps) {
         locations(&mut config, tenant, vtep, counterparts);
     }
-    config.text().to_owned()
+    config.text()
 }
 
 /// Huge pages without fail, tables with room for all that a job has, and its rates.
-pub(crate) fn begin(job: &Job, head: &Head<'_>) -> Config {
-    let nft = format!("entries = {}\nmiss-rate = 0", entries(job));
-    let mut config = Config::new(&Head { hugepages: "require", nft: &nft, ..*head });
-    config.section(&queue_pairs(job)).section(if job.qos { LINK_RATE } else { "" });
-    config.section(&connections(job));
+pub(crate) fn begin(
+    job: &Job,
+    daemon: &DaemonSetup<'_>,
+    cores: &[usize],
+    memory: u64,
+    mbufs: usize,
+    plugin: Option<&Path>,
+) -> Config {
+    let mut config = Config::new(daemon);
+    let memory = format!("{memory}MiB");
+    config.set(&json!({
+        "eal": { "huge-pages": "require", "memory": memory, "mbufs": mbufs, "plugins": plugin.as_slice() },
+        "workers": { "cores": cores },
+        "nft": { "entries": entries(job), "miss-rate": 0 },
+    }));
+    // Room for more queue pairs than there is without asking.
+    if job.traffic != Traffic::Tcp && job.flows.count > 500_000 {
+        config.set(&json!({ "rcft": { "entries": job.flows.count * 5 / 4 } }));
+    }
+    if job.qos {
+        config.set(&json!({ "qos": { "link": "400Gbit" } }));
+    }
+    if job.groups {
+        // A connection for each flow.
+        let count = entries(job).max(262_144);
+        config.set(&json!({ "security": { "connections": count, "connections-per-vnic": count } }));
+    }
     config
 }
 
 pub(crate) fn network(config: &mut Config, job: &Job, tenant: Tenant) {
-    config.vpc(&format!("tenant{}", tenant.0), tenant.vni().get(), &vpc_rates(job));
-    config.section(&groups(job, tenant));
+    let rates = || json!({ "qos": both_ways(200, Some(300), job.tenants.unwrap_or(1)) });
+    config.vpc(&vpc_name(tenant), tenant.vni().get(), &if job.qos { rates() } else { json!({}) });
+    groups(tenant).filter(|_| job.groups).for_each(|group| config.add("security-group", group));
 }
 
-/// A vNIC of a tenant: its name and the value of its port, its addresses.
+/// A vNIC of a tenant: its name and its port, its addresses.
 pub(crate) fn vnic(
     config: &mut Config,
     job: &Job,
     tenant: Tenant,
-    (name, port): (&str, &str),
+    (name, port): (&str, &Value),
     (mac, vips): (MacAddr, &[Ipv4Addr]),
 ) {
-    let (vpc, more) = (format!("tenant{}", tenant.0), vnic_rates(job) + &membership(job, tenant));
-    config.vnic(&VnicLines { name, vpc: &vpc, mac, vips, mtu: 1450, port, more: &more });
+    let mut settings = with(json!({ "vpc": vpc_name(tenant), "mtu": 1450 }), port);
+    if job.qos {
+        let tenants = job.tenants.unwrap_or(1);
+        let class = both_ways(40, None, tenants);
+        let classes = json!({ "rdma": class, "tcp": class });
+        settings["qos"] = with(both_ways(90, Some(200), tenants), &classes);
+    }
+    if job.groups {
+        settings["security-groups"] = json!([group_name(tenant, 0)]);
+    }
+    config.vnic(name, mac, vips, &settings);
 }
 
 /// The counterparts of a tenant, behind a VTEP.
@@ -289,33 +275,26 @@ pub(crate) fn locations(config: &mut Config, tenant: Tenant, vtep: Station, coun
 }
 
 /// The value of a port of the config; `number` tells devices apart.
-fn port_value(port: &FramePort, number: usize) -> String {
+pub(crate) fn port_value(port: &FramePort, number: usize) -> Value {
     match port {
         FramePort::Replayed { path, endless } => {
-            let endless = if *endless { ", infinite-rx = true" } else { "" };
-            format!("{{ kind = \"pcap\", rx-pcap = \"{}\"{endless} }}", path.display())
+            json!({ "kind": "pcap", "rx-pcap": path, "infinite-rx": endless })
         }
-        FramePort::File(path) => format!("{{ kind = \"pcap\", tx-pcap = \"{}\" }}", path.display()),
+        FramePort::File(path) => json!({ "kind": "pcap", "tx-pcap": path }),
         // The peers' devices too; kind "null" would also receive.
-        FramePort::Drop | FramePort::Template(_) => {
-            format!("{{ kind = \"raw\", vdev = \"{}\" }}", port.device(number))
-        }
+        FramePort::Drop | FramePort::Template(_) => json!({ "kind": "raw", "vdev": port.device(number) }),
         FramePort::Attached(Attached::Virtual(device)) => {
-            format!("{{ kind = \"raw\", vdev = \"{device}\", trusted-peer = true }}")
+            json!({ "kind": "raw", "vdev": device, "trusted-peer": true })
         }
         FramePort::Attached(Attached::Pci(device)) => match device.split_once(',') {
-            Some((address, more)) => {
-                format!("{{ kind = \"pci\", address = \"{address}\", devargs = \"{more}\" }}")
-            }
-            None => format!("{{ kind = \"pci\", address = \"{device}\" }}"),
+            Some((address, more)) => json!({ "kind": "pci", "address": address, "devargs": more }),
+            None => json!({ "kind": "pci", "address": device }),
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn text(case: Case, qos: bool) -> String {
@@ -366,7 +345,7 @@ mod tests {
             let text = text(case, true);
             assert!(text.contains("[qos]\nlink = "));
             assert_eq!(
-                (text.matches("rdma = { out").count(), text.matches("ceil = \"300Gbit\"").count()),
+                (text.matches("[vnic.qos.rdma.out]").count(), text.matches("ceil = \"300Gbit\"").count()),
                 (vnics, 2)
             );
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::traffic::{self, home, station};
 use super::{GroupOptions, Layout, MEMBERS};
@@ -16,7 +16,7 @@ use crate::generator::unmade;
 use crate::host::cores::Cores;
 use crate::host::interrupt;
 use crate::host::scratch::Scratch;
-use crate::live::config::{Counted, MemifEnd};
+use crate::live::config::{Counted, memif_port};
 use crate::live::ports::Runtime;
 use crate::live::testbed::{SwitchSpec, SwitchUnderTest, Uplink};
 use crate::report::delay::Quantiles;
@@ -58,18 +58,18 @@ impl GroupTestBed {
         // The other one joins the tunnel that the first serves.
         for switch in 0..count {
             let of = |switch| (0..MEMBERS).filter(move |&member| home(member, count) == switch);
-            let vnics: Vec<_> = of(switch).map(|member| (name(member), String::new())).collect();
+            let vnics: Vec<_> = of(switch).map(|member| (name(member), json!({}))).collect();
             let cores = Cores { forwarding: layout.workers[switch], housekeeping: layout.own };
             let (own, other) = (switch as u8 + 1, 2 - switch as u8);
             let uplink = if count == 1 {
                 Uplink::None
             } else {
-                let end = MemifEnd { socket: &tunnel, id: 0, role: ["server", "client"][switch] };
-                Uplink::Switch { end, vteps: [own, other], behind: of(1 - switch).map(station).collect() }
+                let port = memif_port(&tunnel, 0, ["server", "client"][switch]);
+                Uplink::Switch { port, vteps: [own, other], behind: of(1 - switch).map(station).collect() }
             };
             let folder = format!("switch{switch}-");
             let first = (switch * MEMBERS / count) as u8 + 1;
-            let sections = "[rcft]\nentries = 65536";
+            let sections = json!({ "rcft": { "entries": 65_536 } });
             let shared = layout.shared;
             let spec = SwitchSpec {
                 shared,

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::{Case, Forwarder, ovs};
 use crate::host::cores::{self, Cores};
 use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::netns::Netns;
 use crate::host::ovs::OpenVswitch;
 use crate::host::{interrupt, scratch};
-use crate::live::config::{Config, Counted, Head, UplinkLines, VnicLines, await_ports};
-use crate::live::testbed::{Station, VNI, station, vtep};
+use crate::live::config::{Config, Counted, await_ports};
+use crate::live::testbed::{VNI, station, vtep};
 use crate::{Error, Result};
 
 /// Of containers: what a tunnel leaves of an Ethernet's 1500.
@@ -182,22 +184,22 @@ fn switch(place: &Place<'_>, kind: &str, vswitch: &Path, folder: &Path) -> Resul
     let prefix = scratch::file_prefix(usize::from(number));
     let netns = Some(host.name());
     let setup = DaemonSetup { program: vswitch, folder, prefix: &prefix, cores, netns };
-    let (memory, mbufs, workers) = (MEMORY, 65_536, "idle = \"sleep\"");
-    let mut config = Config::new(&Head { memory, mbufs, workers, ..Head::new(&setup) });
-    config.vpc("tenant", VNI, "");
-    let port = |interface: &str| format!("{{ kind = \"{kind}\", iface = \"{interface}\" }}");
+    let mut config = Config::new(&setup);
+    let memory = format!("{MEMORY}MiB");
+    config.set(&json!({ "eal": { "memory": memory, "mbufs": 65_536 }, "workers": { "idle": "sleep" } }));
+    config.vpc("tenant", VNI, &json!({}));
+    let port = |interface: &str| json!({ "kind": kind, "iface": interface });
     for &container in local {
         let (name, (mac, ip)) = (PORTS[usize::from(container - 1)], station(container));
-        let port = port(name);
-        config.vnic(&VnicLines { name, vpc: "tenant", mac, vips: &[ip], mtu: MTU, port: &port, more: "" });
+        let settings = json!({ "vpc": "tenant", "mtu": MTU, "port": port(name) });
+        config.vnic(name, mac, &[ip], &settings);
     }
     if let Some(far) = far {
-        let far_end: [Station; 1] = [vtep(far)];
-        let (own, port) = (vtep(number), port(UPLINK));
-        config.uplink(&UplinkLines { name: "up", own, far: &far_end, mtu: UNDERLAY_MTU, port: &port });
-        config.location(VNI, station(far), far_end[0].1);
+        let port = json!({ "port": port(UPLINK) });
+        config.uplink("up", vtep(number), &[vtep(far)], UNDERLAY_MTU, &port);
+        config.location(VNI, station(far), vtep(far).1);
     }
-    let mut daemon = Daemon::start(&setup, config.text())?;
+    let mut daemon = Daemon::start(&setup, &config.text())?;
     await_ports(&mut daemon, local.len() + usize::from(far.is_some()))?;
     Ok(daemon)
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::json;
 
 use super::empty::Empty;
 use super::interference::Interference;
@@ -54,7 +55,7 @@ impl LatencyTestBed {
     /// Starts all of them and joins their ports; they are at rest then.
     pub fn start(options: &LatencyOptions, vswitch: &Path, bench: &PreparedHost) -> Result<Self> {
         let (scratch, core) = (&bench.scratch, bench.cores.forwarding);
-        let vnics = ["a", "b"].map(|name| (name.to_owned(), String::new()));
+        let vnics = ["a", "b"].map(|name| (name.to_owned(), json!({})));
         let spec =
             SwitchSpec { ports: options.ports, ring: RING, ..SwitchSpec::new("ours", bench.cores, &vnics) };
         let mut ours = SwitchUnderTest::start(vswitch, scratch, &spec)?;

@@ -1,11 +1,10 @@
 //! Configs of the daemon for live traffic, and the figures read from its answers.
 
-use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wire::MacAddr;
 
 use super::testbed::Station;
@@ -13,139 +12,77 @@ use crate::host::daemon::{Daemon, DaemonSetup};
 use crate::host::interrupt;
 use crate::{Error, Result};
 
-/// A memif of the daemon.
-#[derive(Debug, Clone, Copy)]
-pub struct MemifEnd<'a> {
-    pub socket: &'a Path,
-    pub id: u32,
-    /// `server` or `client`.
-    pub role: &'a str,
-}
-
-impl std::fmt::Display for MemifEnd<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket, id, role } = self;
-        write!(formatter, "socket = \"{}\", id = {id}, role = \"{role}\"", socket.display())
-    }
-}
-
-/// What a config begins with.
-#[derive(Debug, Clone, Copy)]
-pub struct Head<'a> {
-    pub daemon: &'a DaemonSetup<'a>,
-    /// `auto` or `require`.
-    pub hugepages: &'a str,
-    /// Huge-page memory in MiB.
-    pub memory: u64,
-    pub mbufs: usize,
-    pub plugin: Option<&'a Path>,
-    pub cores: &'a [usize],
-    /// Further lines of `[workers]`.
-    pub workers: &'a str,
-    /// Lines of `[nft]`.
-    pub nft: &'a str,
-}
-
-impl<'a> Head<'a> {
-    /// One worker on the core that forwards.
-    pub fn new(daemon: &'a DaemonSetup<'a>) -> Self {
-        let cores = std::slice::from_ref(&daemon.cores.forwarding);
-        let (memory, mbufs) = (192, 32_768);
-        Self { daemon, hugepages: "auto", memory, mbufs, plugin: None, cores, workers: "", nft: "" }
-    }
-}
-
-/// A vNIC of a config.
-#[derive(Debug, Clone, Copy)]
-pub struct VnicLines<'a> {
-    pub name: &'a str,
-    pub vpc: &'a str,
-    pub mac: MacAddr,
-    pub vips: &'a [Ipv4Addr],
-    pub mtu: u16,
-    /// The value of its port; further lines may follow.
-    pub port: &'a str,
-    /// Further lines.
-    pub more: &'a str,
-}
-
-/// An uplink of a config.
-#[derive(Debug, Clone, Copy)]
-pub struct UplinkLines<'a> {
-    pub name: &'a str,
-    /// Its own end of the tunnels, and the far ones.
-    pub own: Station,
-    pub far: &'a [Station],
-    pub mtu: u16,
-    /// The value of its port; further lines may follow.
-    pub port: &'a str,
-}
-
-/// Text of a config in the making.
+/// A config of the daemon in the making: its sections, and its lists of objects.
 #[derive(Debug)]
-pub struct Config(String);
+pub struct Config(Value);
 
-// Writing into a String cannot fail; the results are dropped for that reason.
+/// Settings with further ones.
+pub fn with(settings: Value, more: &Value) -> Value {
+    match (settings, more) {
+        (Value::Object(mut settings), Value::Object(more)) => {
+            settings.extend(more.clone());
+            Value::Object(settings)
+        }
+        (_, more) => more.clone(),
+    }
+}
+
+/// A memif of the daemon; `role` is `server` or `client`.
+pub fn memif_port(socket: &Path, id: u32, role: &str) -> Value {
+    json!({ "kind": "memif", "socket": socket, "id": id, "role": role })
+}
 
 impl Config {
-    pub fn new(head: &Head<'_>) -> Self {
-        let Head { daemon, hugepages, memory, mbufs, plugin, cores, workers, nft } = head;
-        let plugins = plugin.map_or_else(String::new, |path| format!("plugins = [\"{}\"]\n", path.display()));
-        Self(format!(
-            "[eal]\nhuge-pages = \"{hugepages}\"\nmemory = \"{memory}MiB\"\nfile-prefix = \"{}\"\nmbufs = {mbufs}\n\
-             {plugins}\n[workers]\ncores = {cores:?}\n{workers}\n\n[nft]\n{nft}\n\n[api]\nsocket = \"{}\"\n\n",
-            daemon.prefix,
-            daemon.socket().display()
-        ))
+    /// Of one worker, on the core that forwards.
+    pub fn new(daemon: &DaemonSetup<'_>) -> Self {
+        Self(json!({
+            "eal": { "huge-pages": "auto", "memory": "192MiB", "mbufs": 32_768, "file-prefix": daemon.prefix },
+            "workers": { "cores": [daemon.cores.forwarding] },
+            "api": { "socket": daemon.socket() },
+        }))
     }
 
-    pub fn section(&mut self, text: &str) -> &mut Self {
-        self.0.push_str(text);
-        self.0.push_str("\n\n");
-        self
+    /// Sets keys of sections.
+    pub fn set(&mut self, sections: &Value) {
+        for (section, keys) in sections.as_object().into_iter().flatten() {
+            self.0[section] = with(self.0[section].take(), keys);
+        }
     }
 
-    /// A VPC, with further lines, and its subnet.
-    pub fn vpc(&mut self, name: &str, vni: u32, more: &str) -> &mut Self {
-        self.section(&format!(
-            "[[vpc]]\nname = \"{name}\"\nvni = {vni}\n{more}\n\n[[subnet]]\nvpc = \"{name}\"\nprefix = \"10.0.0.0/16\""
-        ))
+    pub fn add(&mut self, list: &str, object: Value) {
+        match &mut self.0[list] {
+            Value::Array(objects) => objects.push(object),
+            none => *none = json!([object]),
+        }
     }
 
-    pub fn vnic(&mut self, vnic: &VnicLines<'_>) -> &mut Self {
-        let VnicLines { name, vpc, mac, vips, mtu, port, more } = vnic;
-        let vips: Vec<String> = vips.iter().map(|vip| format!("\"{vip}\"")).collect();
-        let _ = write!(
-            self.0,
-            "[[vnic]]\nname = \"{name}\"\nvpc = \"{vpc}\"\nmac = \"{mac}\"\nvips = [{}]\nmtu = {mtu}\nport = {port}\n\
-             {more}\n\n",
-            vips.join(", ")
-        );
-        self
+    /// A VPC, with further settings, and its subnet.
+    pub fn vpc(&mut self, name: &str, vni: u32, more: &Value) {
+        self.add("vpc", with(json!({ "name": name, "vni": vni }), more));
+        self.add("subnet", json!({ "vpc": name, "prefix": "10.0.0.0/16" }));
     }
 
-    pub fn uplink(&mut self, uplink: &UplinkLines<'_>) -> &mut Self {
-        let UplinkLines { name, own: (mac, vtep), far, mtu, port } = uplink;
-        let far: Vec<String> =
-            far.iter().map(|(mac, ip)| format!("{{ ip = \"{ip}\", mac = \"{mac}\" }}")).collect();
-        let _ = write!(
-            self.0,
-            "[[uplink]]\nname = \"{name}\"\naddresses = [\"{vtep}/24\"]\nmac = \"{mac}\"\nmtu = {mtu}\n\
-             neighbours = [{}]\nport = {port}\n\n",
-            far.join(", ")
-        );
-        self
+    /// A vNIC with its addresses; `more` are its VPC, its MTU, its port and what else there is to say.
+    pub fn vnic(&mut self, name: &str, mac: MacAddr, vips: &[Ipv4Addr], more: &Value) {
+        self.add("vnic", with(json!({ "name": name, "mac": mac.to_string(), "vips": vips }), more));
     }
 
-    pub fn location(&mut self, vni: u32, station: Station, vtep: Ipv4Addr) -> &mut Self {
-        let (mac, vip) = station;
-        self.section(&format!(
-            "[[location]]\nvni = {vni}\nvip = \"{vip}\"\nmac = \"{mac}\"\nvtep = \"{vtep}\""
-        ))
+    /// An uplink with its own end of the tunnels and the far ones; `more` has its port.
+    pub fn uplink(&mut self, name: &str, own: Station, far: &[Station], mtu: u16, more: &Value) {
+        let neighbour = |(mac, ip): &Station| json!({ "ip": ip, "mac": mac.to_string() });
+        let neighbours: Vec<Value> = far.iter().map(neighbour).collect();
+        let addresses = [format!("{}/24", own.1)];
+        let own = json!({ "name": name, "addresses": addresses, "mac": own.0.to_string(), "mtu": mtu });
+        self.add("uplink", with(with(own, &json!({ "neighbours": neighbours })), more));
     }
 
-    pub fn text(&self) -> &str {
-        &self.0
+    pub fn location(&mut self, vni: u32, (mac, vip): Station, vtep: Ipv4Addr) {
+        self.add("location", json!({ "vni": vni, "vip": vip, "mac": mac.to_string(), "vtep": vtep }));
+    }
+
+    /// The file that the daemon reads. Values of these kinds can be written always.
+    pub fn text(&self) -> String {
+        toml::to_string(&self.0).unwrap_or_default()
     }
 }
 
@@ -248,7 +185,6 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn drops_are_those_since() {

@@ -9,9 +9,10 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use wire::MacAddr;
 
-use super::config::{Config, Head, MemifEnd, UplinkLines, VnicLines, await_ports};
+use super::config::{Config, await_ports, memif_port, with};
 use super::ports::Runtime;
 use crate::generator::frame::Shape;
 use crate::generator::outcome::Outcome;
@@ -100,16 +101,11 @@ impl Ports {
     }
 
     /// A port of the daemon's config, at which it serves.
-    fn served(self, folder: &Path, port: usize) -> String {
+    fn served(self, folder: &Path, port: usize) -> Value {
         let socket = self.socket(folder, port);
         match self {
-            Self::Memif => {
-                let end = MemifEnd { socket: &socket, id: port as u32, role: "server" };
-                format!("{{ kind = \"memif\", {end}, trusted-peer = true }}")
-            }
-            Self::Vhost => {
-                format!("{{ kind = \"vhost-user\", path = \"{}\", server = true }}", socket.display())
-            }
+            Self::Memif => with(memif_port(&socket, port as u32, "server"), &json!({ "trusted-peer": true })),
+            Self::Vhost => json!({ "kind": "vhost-user", "path": socket, "server": true }),
         }
     }
 
@@ -137,14 +133,14 @@ fn await_socket(socket: &Path) -> Result<()> {
 
 /// Where the uplink of a switch goes.
 #[derive(Debug, Default)]
-pub enum Uplink<'a> {
+pub enum Uplink {
     /// There is none: everybody is on this switch.
     #[default]
     None,
-    /// To this process, with further lines; [`REMOTE`] is behind it.
-    Here(&'a str),
-    /// To another switch over a memif: the VTEPs' numbers, this one's first, and who is behind the other one.
-    Switch { end: MemifEnd<'a>, vteps: [u8; 2], behind: Vec<Station> },
+    /// To this process, with further settings; [`REMOTE`] is behind it.
+    Here(Value),
+    /// To another switch over this port: the VTEPs' numbers, this one's first, and who is behind the other one.
+    Switch { port: Value, vteps: [u8; 2], behind: Vec<Station> },
 }
 
 /// What a switch under test is like.
@@ -155,29 +151,30 @@ pub struct SwitchSpec<'a> {
     pub cores: Cores,
     /// It shares its core, and sleeps when idle for that reason.
     pub shared: bool,
-    /// Lines of `[nft]`.
-    pub nft: &'a str,
+    /// Keys of `[nft]`.
+    pub nft: Value,
     /// Further sections of the config.
-    pub sections: &'a str,
+    pub sections: Value,
     pub ports: Ports,
     /// Packets of a ring.
     pub ring: u16,
     /// The number of the first vNIC's station; those of the others follow.
     pub first: u8,
-    /// Name and further lines of each vNIC.
-    pub vnics: &'a [(String, String)],
-    pub uplink: Uplink<'a>,
+    /// Name and further settings of each vNIC.
+    pub vnics: &'a [(String, Value)],
+    pub uplink: Uplink,
 }
 
 impl<'a> SwitchSpec<'a> {
     /// vNICs on memifs and no uplink, without a limit of misses.
-    pub fn new(name: &'a str, cores: Cores, vnics: &'a [(String, String)]) -> Self {
-        let (nft, ports, uplink) = ("miss-rate = 0", Ports::Memif, Uplink::None);
-        Self { name, cores, shared: false, nft, sections: "", ports, ring: RING, first: 1, vnics, uplink }
+    pub fn new(name: &'a str, cores: Cores, vnics: &'a [(String, Value)]) -> Self {
+        let (nft, sections) = (json!({ "miss-rate": 0 }), json!({}));
+        let (ports, uplink) = (Ports::Memif, Uplink::None);
+        Self { name, cores, shared: false, nft, sections, ports, ring: RING, first: 1, vnics, uplink }
     }
 
-    /// The same with the uplink at this process; `more` are further lines of it.
-    pub fn with_uplink(self, more: &'a str) -> Self {
+    /// The same with the uplink at this process; `more` are further settings of it.
+    pub fn with_uplink(self, more: Value) -> Self {
         Self { uplink: Uplink::Here(more), ..self }
     }
 }
@@ -205,33 +202,35 @@ impl SwitchUnderTest {
             cores: spec.cores,
             netns: None,
         };
-        let workers = if spec.shared { "idle = \"sleep\"" } else { "idle = \"poll\"" };
-        let mut config = Config::new(&Head { workers, nft: spec.nft, ..Head::new(&setup) });
-        config.section(spec.sections).vpc("tenant", VNI, "");
+        let mut config = Config::new(&setup);
+        let idle = if spec.shared { "sleep" } else { "poll" };
+        config.set(&json!({ "workers": { "idle": idle }, "nft": spec.nft }));
+        config.set(&spec.sections);
+        config.vpc("tenant", VNI, &json!({}));
         for (number, (name, more)) in spec.vnics.iter().enumerate() {
             let (mac, vip) = station(spec.first + number as u8);
             let port = spec.ports.served(&folder, number);
-            config.vnic(&VnicLines { name, vpc: "tenant", mac, vips: &[vip], mtu: 1500, port: &port, more });
+            config.vnic(
+                name,
+                mac,
+                &[vip],
+                &with(json!({ "vpc": "tenant", "mtu": 1500, "port": port }), more),
+            );
         }
         let vnics = spec.vnics.len();
-        let mut uplink = |end: &MemifEnd<'_>, [own, other]: [u8; 2], behind: &[Station], more: &str| {
-            let port = format!("{{ kind = \"memif\", {end} }}\n{more}");
-            let (own, far) = (vtep(own), [vtep(other)]);
-            config.uplink(&UplinkLines { name: "up", own, far: &far, mtu: 1600, port: &port });
-            for station in behind {
-                config.location(VNI, *station, far[0].1);
-            }
+        let mut uplink = |port: &Value, [own, other]: [u8; 2], behind: &[Station], more: &Value| {
+            config.uplink("up", vtep(own), &[vtep(other)], 1600, &with(json!({ "port": port }), more));
+            behind.iter().for_each(|station| config.location(VNI, *station, vtep(other).1));
         };
         match &spec.uplink {
             Uplink::None => {}
             Uplink::Here(more) => {
-                let socket = Ports::Memif.socket(&folder, vnics);
-                let end = MemifEnd { socket: &socket, id: vnics as u32, role: "server" };
-                uplink(&end, [1, 2], &[REMOTE], more);
+                let port = memif_port(&Ports::Memif.socket(&folder, vnics), vnics as u32, "server");
+                uplink(&port, [1, 2], &[REMOTE], more);
             }
-            Uplink::Switch { end, vteps, behind } => uplink(end, *vteps, behind, ""),
+            Uplink::Switch { port, vteps, behind } => uplink(port, *vteps, behind, &json!({})),
         }
-        let mut daemon = Daemon::start(&setup, config.text())?;
+        let mut daemon = Daemon::start(&setup, &config.text())?;
         daemon.process().favour();
         await_ports(&mut daemon, vnics + usize::from(!matches!(spec.uplink, Uplink::None)))?;
         Ok(Self {

@@ -11,6 +11,8 @@ pub mod report;
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::generator::observer::Every;
 use crate::generator::ports;
 use crate::generator::rig::Demand;
@@ -79,16 +81,17 @@ pub fn run(options: &OffloadOptions) -> anyhow::Result<()> {
     let shared = [flows("fast", FAST, FAST.count), flows("slow", SLOW, SLOW.count)];
     let runtime = ports::runtime(&ports::plan_of(&shared), bench.cores.housekeeping, MBUFS)?;
     let start = |name: &str, hot: u64, streams: &[StreamPlan]| {
-        let sections = format!(
-            "[offload]\nhot-packets = {hot}\nhot-rate = \"1Gbit\"\ncool-after = \"300ms\"\nidle-timeout = \"2s\"\n\
-             rules-per-second = 1000000\n[offload.simulated]\nrefresh = \"100ms\""
-        );
-        let offload = "offload = \"simulated\"";
-        let vnics = [("sender".to_owned(), offload.to_owned())];
-        let spec = SwitchSpec {
-            sections: &sections,
-            ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink(offload)
-        };
+        let sections = json!({ "offload": {
+            "hot-packets": hot,
+            "hot-rate": "1Gbit",
+            "cool-after": "300ms",
+            "idle-timeout": "2s",
+            "rules-per-second": 1_000_000,
+            "simulated": { "refresh": "100ms" },
+        } });
+        let offload = json!({ "offload": "simulated" });
+        let vnics = [("sender".to_owned(), offload.clone())];
+        let spec = SwitchSpec { sections, ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink(offload) };
         TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
     let mut bed = start("trials", HOT[0], &shared)?;

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use super::lane::WorkerLane;
 use crate::compare::cases::Job;
 use crate::compare::frames::{TENANT, peers};
-use crate::compare::ours::{begin, locations, network, vnic};
-use crate::compare::peer::mbufs;
+use crate::compare::ours::{begin, locations, network, port_value, vnic};
+use crate::compare::peer::{FramePort, mbufs};
 use crate::compare::plugin::TemplateDevice;
 use crate::host::daemon::DaemonSetup;
-use crate::live::config::{Head, UplinkLines};
 
 /// A lane of a switch, with its worker's core and its devices.
 #[derive(Debug, Clone)]
@@ -42,22 +43,18 @@ pub fn config(
 ) -> String {
     let cores: Vec<usize> = workers.iter().map(|worker| worker.core).collect();
     let (memory, mbufs) = (memory(job, workers.len()), workers.len() * mbufs(job, false));
-    let head = Head { memory, mbufs, plugin: Some(plugin), cores: &cores, ..Head::new(daemon) };
-    let mut config = begin(job, &head);
+    let mut config = begin(job, daemon, &cores, memory, mbufs, Some(plugin));
     let shared = Job { tenants: Some(lanes), ..job.clone() };
     for worker in workers {
         let (lane, tenant, [inside, outside]) = (worker.lane, worker.lane.tenant(), worker.ports());
         network(&mut config, &shared, tenant);
-        let port = raw(&worker.inside, 2 * usize::from(lane.0));
-        vnic(&mut config, &shared, tenant, (&inside, &port), (TENANT.0, &[TENANT.1]));
-        let port = raw(&worker.outside, 2 * usize::from(lane.0) + 1);
-        let (own, far) = (lane.near(), [lane.far()]);
-        config.uplink(&UplinkLines { name: &outside, own, far: &far, mtu: 1600, port: &port });
+        let port = |device: &TemplateDevice, side: usize| {
+            let device = FramePort::Template(device.clone());
+            json!({ "port": port_value(&device, 2 * usize::from(lane.0) + side) })
+        };
+        vnic(&mut config, &shared, tenant, (&inside, &port(&worker.inside, 0)), (TENANT.0, &[TENANT.1]));
+        config.uplink(&outside, lane.near(), &[lane.far()], 1600, &port(&worker.outside, 1));
         locations(&mut config, tenant, lane.far(), peers(job.flows.count));
     }
-    config.text().to_owned()
-}
-
-fn raw(device: &TemplateDevice, number: usize) -> String {
-    format!("{{ kind = \"raw\", vdev = \"{}\" }}", device.text(number))
+    config.text()
 }

@@ -14,6 +14,8 @@ pub mod miss;
 pub mod report;
 pub mod world;
 
+use serde_json::{Value, json};
+
 use crate::generator::ports;
 use crate::generator::rig::Demand;
 use crate::generator::scenario::Distribution;
@@ -74,20 +76,20 @@ pub fn run(options: &SetupOptions) -> anyhow::Result<()> {
     let runtime = ports::runtime(&ports::plan_of(&both), bench.cores.housekeeping, MBUFS)?;
     let timed = options.flows.min(TIMED);
     let misses = on_core(bench.cores.forwarding, || Misses::measure(timed, &runtime.clock))?;
-    let vnics = [NEIGHBOUR, "scanner"].map(|name| (name.to_owned(), String::new()));
-    let start = |name: &str, nft: &str, streams: &[StreamPlan]| {
-        let spec = SwitchSpec { nft, ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink("") };
+    let vnics = [NEIGHBOUR, "scanner"].map(|name| (name.to_owned(), json!({})));
+    let start = |name: &str, nft: Value, streams: &[StreamPlan]| {
+        let spec = SwitchSpec { nft, ..SwitchSpec::new(name, bench.cores, &vnics).with_uplink(json!({})) };
         TestBed::start(&vswitch, &bench, &runtime, &spec, streams)
     };
     // Room for all of a round, so that no flow has to go.
     let entries = options.flows.next_power_of_two().saturating_mul(2);
-    let mut bed = start("rounds", &format!("miss-rate = 0\nentries = {entries}"), &[scanner])?;
+    let mut bed = start("rounds", json!({ "miss-rate": 0, "entries": entries }), &[scanner])?;
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
         rounds.push(round(&mut bed, options)?);
     }
     drop(bed);
-    let mut bed = start("beside", "", &both)?;
+    let mut bed = start("beside", json!({}), &both)?;
     let (capacity, _) = bed.capacity_of_first()?;
     let rate = capacity.packets_per_second * options.share / 100.0;
     let demand =

@@ -10,6 +10,7 @@
 
 pub mod report;
 
+use serde_json::json;
 use wire::roce::opcode::RC_WRITE_ONLY;
 
 use crate::generator::ports;
@@ -74,11 +75,11 @@ pub fn run(options: &StormOptions) -> anyhow::Result<()> {
     let plan = ports::plan_of(&streams);
     let runtime = ports::runtime(&plan, bench.cores.housekeeping, MBUFS)?;
     let vnics = [("victim", options.victim_qps), ("storm", options.quota)]
-        .map(|(name, quota)| (name.to_owned(), format!("qp-quota = {quota}")));
+        .map(|(name, quota)| (name.to_owned(), json!({ "qp-quota": quota })));
     let spec = SwitchSpec {
         // Queue pairs that the storm leaves give their places back, so that new ones are admitted all the time.
-        sections: "[rcft]\nidle-timeout = \"1s\"\ngrace = \"0s\"",
-        ..SwitchSpec::new("storm", bench.cores, &vnics).with_uplink("")
+        sections: json!({ "rcft": { "idle-timeout": "1s", "grace": "0s" } }),
+        ..SwitchSpec::new("storm", bench.cores, &vnics).with_uplink(json!({}))
     };
     let mut bed = TestBed::start(&vswitch, &bench, &runtime, &spec, &streams)?;
     let capacity = capacity(&mut bed)?;
