@@ -40,8 +40,8 @@ const OTHER_PORT: u16 = 4792;
 pub(crate) const TCP_PORTS: usize = 32_768;
 /// UDP source ports of RoCEv2.
 pub(crate) const UDP_PORTS: usize = 16_384;
-/// The first outer source port, and how many there are.
-pub(crate) const OUTER_PORTS: (usize, usize) = (49_152, 16_384);
+/// A source port per flow, as a sender's entropy would choose.
+pub(crate) const OUTER_PORT: Field = Field { shift: 0, values: 16_384, base: 49_152 };
 /// Counterparts of each tenant of a trunk.
 pub const TRUNK_PEERS: usize = 4;
 /// Bytes of a VLAN tag.
@@ -89,11 +89,6 @@ pub fn replayed(job: &Job) -> Vec<Vec<u8>> {
     flows.into_iter().map(|flow| input_frame(job, job.case, flow, Sent::Replayed)).collect()
 }
 
-/// A source port per flow, as a sender's entropy would choose.
-fn outer_port(flow: usize) -> u16 {
-    low_word(OUTER_PORTS.0 + flow % OUTER_PORTS.1)
-}
-
 /// The frame with the tunnel's headers, as the other end sends it.
 fn tunnelled(tenant: Tenant, source_port: u16, frame: &[u8]) -> Vec<u8> {
     Path::v4(tenant.vtep(), NEAR_VTEP).vxlan(source_port, tenant.vni(), frame)
@@ -107,58 +102,72 @@ pub enum Sent {
     Counted,
 }
 
-/// What a flow's number says about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowIdentity {
-    pub tenant: Tenant,
-    pub counterpart: usize,
-    /// Which of those.
-    pub number: usize,
-    pub roce: bool,
-    pub tcp: (u16, u16),
+/// A field by which flows differ: a base, and on top of it so many values (a power of two) of the flow's number, from a bit on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub shift: u32,
+    pub values: usize,
+    pub base: usize,
+}
+
+impl Field {
+    const fn of(self, flow: usize) -> usize {
+        self.base + (flow >> self.shift & (self.values - 1))
+    }
+}
+
+/// The fields by which flows of a job differ.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    /// Source and destination port.
+    pub tcp: [Field; 2],
     /// Source port of RoCEv2.
-    pub udp: u16,
+    pub udp: Field,
     /// The queue pair that RoCEv2 is for.
-    pub queue_pair: u32,
+    pub queue_pair: Field,
+}
+
+pub(crate) fn fields(job: &Job) -> Fields {
+    let field = |shift, values, base| Field { shift, values, base };
+    let low = low_bits(job);
+    let (destination, pair) = match job.tenants {
+        // The destination port tells tenants apart, so that one alone has as many flows.
+        Some(_) => (field(0, TENANTS as usize, 5001), 0),
+        None => (field(low + TCP_PORTS.ilog2(), TCP_PORTS, 5001), low),
+    };
+    let udp = if job.traffic == Traffic::UdpFew { 1 } else { UDP_PORTS };
+    Fields {
+        tcp: [field(low, TCP_PORTS, 1024), destination],
+        udp: field(low, udp, 49_152),
+        queue_pair: field(pair, 1 << 24, 0x100),
+    }
 }
 
 /// The bits of a flow's number below its number among those with the same addresses: [`PEERS`] counterparts, or
 /// those of a trunk's tenants.
-pub(crate) fn low_bits(job: &Job) -> u32 {
+fn low_bits(job: &Job) -> u32 {
     if job.tenants.is_some() { TENANTS.ilog2() + TRUNK_PEERS.ilog2() } else { PEERS.ilog2() }
 }
 
-/// Who is who. `program.rs` says the same in shifts and masks.
+/// Whose a flow is, with whom, and what it carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowIdentity {
+    pub tenant: Tenant,
+    pub counterpart: usize,
+    pub roce: bool,
+}
+
 pub fn identity(job: &Job, flow: usize) -> FlowIdentity {
-    let number = flow >> low_bits(job);
     let roce = match job.traffic {
         Traffic::Tcp => false,
         Traffic::Rocev2 | Traffic::Udp | Traffic::UdpFew => true,
-        Traffic::Mixed => number % 2 == 1,
+        Traffic::Mixed => (flow >> low_bits(job)) % 2 == 1,
     };
-    let udp = if job.traffic == Traffic::UdpFew { 0 } else { number % UDP_PORTS };
-    let udp = low_word(49_152 + udp);
-    match job.tenants {
-        // The destination port tells tenants apart, so that one alone has as many flows.
-        Some(tenants) => FlowIdentity {
-            tenant: Tenant(flow as u32 % TENANTS % tenants),
-            counterpart: flow / TENANTS as usize % TRUNK_PEERS,
-            number,
-            roce,
-            tcp: (low_word(1024 + number), low_word(5001 + flow % TENANTS as usize)),
-            udp,
-            queue_pair: (0x100 + flow) as u32,
-        },
-        None => FlowIdentity {
-            tenant: Tenant(0),
-            counterpart: flow % PEERS,
-            number,
-            roce,
-            tcp: (low_word(1024 + number % TCP_PORTS), low_word(5001 + number / TCP_PORTS)),
-            udp,
-            queue_pair: (0x100 + number) as u32,
-        },
-    }
+    let (tenant, counterpart) = match job.tenants {
+        Some(tenants) => (flow as u32 % TENANTS % tenants, flow / TENANTS as usize % TRUNK_PEERS),
+        None => (0, flow % PEERS),
+    };
+    FlowIdentity { tenant: Tenant(tenant), counterpart, roce }
 }
 
 /// The frame of a flow as it goes in.
@@ -166,7 +175,7 @@ pub fn input_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
     let tenant = identity(job, flow).tenant;
     let mut frame = inner_frame(job, way, flow, sent);
     match way {
-        Case::Decap => tunnelled(tenant, outer_port(flow), &frame),
+        Case::Decap => tunnelled(tenant, low_word(OUTER_PORT.of(flow)), &frame),
         Case::L2 | Case::Encap | Case::Both => {
             if job.tenants.is_some() {
                 frame.splice(12..12, tag(tenant));
@@ -189,11 +198,15 @@ fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
     let (source, destination) = if way == Case::Decap { (far, near) } else { (near, far) };
     let length = job.inner_bytes - FCS;
     let path = Path::v4(source, destination);
+    let Fields { tcp, udp, queue_pair } = fields(job);
     let mut frame = if who.roce {
-        request(&path, who, length.saturating_sub(ROCE_HEADERS) / 4 * 4, sent)
+        let queue_pair = Qpn::truncated(queue_pair.of(flow) as u32);
+        let room = length.saturating_sub(ROCE_HEADERS) / 4 * 4;
+        request(&path, low_word(udp.of(flow)), queue_pair, room, sent)
     } else {
         let payload = vec![0; length.saturating_sub(TCP_HEADERS)];
-        path.tcp(who.tcp.0, who.tcp.1, tcp::flags::ACK | tcp::flags::PSH, &payload)
+        let [source, destination] = tcp.map(|port| low_word(port.of(flow)));
+        path.tcp(source, destination, tcp::flags::ACK | tcp::flags::PSH, &payload)
     };
     if matches!(job.traffic, Traffic::Udp | Traffic::UdpFew) {
         // Ethernet, IPv4 without options, source port. The ICRC covers the port, but nobody reads it here.
@@ -206,15 +219,14 @@ fn inner_frame(job: &Job, way: Case, flow: usize, sent: Sent) -> Vec<u8> {
 /// A request to a queue pair of its own. A frame that comes again and again has a sequence number that never moves on:
 /// a read of a megabyte is what a switch that does not know the path MTU can claim neither gaps nor repetitions of.
 /// Where its header does not fit, a send, which the switch then counts as repeated.
-fn request(path: &Path, who: FlowIdentity, room: usize, sent: Sent) -> Vec<u8> {
-    let queue_pair = Qpn::truncated(who.queue_pair);
+fn request(path: &Path, port: u16, queue_pair: Qpn, room: usize, sent: Sent) -> Vec<u8> {
     let (opcode, psn, body) = if room >= RETH && sent == Sent::Replayed {
         let reth = roce::Reth::new(0, 1, 1 << 20);
         (roce::opcode::RC_READ_REQUEST, 1, [reth.bytes(), &vec![0; room - RETH]].concat())
     } else {
         (roce::opcode::RC_SEND_ONLY, u32::from(sent == Sent::Replayed), vec![0; room])
     };
-    path.roce(who.udp, roce::Bth::new(opcode, queue_pair, Psn::truncated(psn)), &body)
+    path.roce(port, roce::Bth::new(opcode, queue_pair, Psn::truncated(psn)), &body)
 }
 
 fn low_byte(number: usize) -> u8 {

@@ -5,7 +5,7 @@
 
 use super::cases::{Case, Job, TENANTS, Traffic};
 use super::check::OUTER;
-use super::frames::{self, OUTER_PORTS, PEERS, Sent, TAG, TCP_PORTS, TRUNK_PEERS, UDP_PORTS};
+use super::frames::{self, Field, Fields, OUTER_PORT, PEERS, Sent, TAG, TCP_PORTS, TRUNK_PEERS};
 use super::template::{Bits, DeviceTemplate, HEAD, Patch, Program};
 
 /// Offsets in a frame without tag: the ports, and BTH's destination queue pair and sequence number with the byte
@@ -38,52 +38,36 @@ fn template(job: &Job, way: Case, flow: usize) -> DeviceTemplate {
         _ if job.tenants.is_some() => TAG,
         _ => 0,
     };
-    let mut patches: Vec<Patch> = if roce { roce_patches(job) } else { tcp_patches(job) };
+    let mut patches = patches(job, roce);
     patches.iter_mut().for_each(|patch| *patch = patch.behind(front));
     if way == Case::Decap {
-        patches.push(port(SOURCE_PORT, 0, OUTER_PORTS.1, OUTER_PORTS.0));
+        patches.push(patch(OUTER_PORT, SOURCE_PORT));
     }
     // As much is written for long frames as for short ones: the lines with the headers.
     let lines = if front + HEADERS <= HEAD / 2 { HEAD / 2 } else { HEAD };
     DeviceTemplate { length: frame.len(), head: frame[..frame.len().min(lines)].to_vec(), patches }
 }
 
-/// `base` plus so many (a power of two) values of the flow's bits from `shift` on.
-fn port(offset: usize, shift: u32, values: usize, base: usize) -> Patch {
+fn patch(field: Field, offset: usize) -> Patch {
+    let Field { shift, values, base } = field;
     let mask = (values - 1) as u32;
     Patch { offset, width: 2, bits: Bits::Flow(shift), mask, left: 0, base: base as u32 }
 }
 
-fn tcp_patches(job: &Job) -> Vec<Patch> {
-    let low = frames::low_bits(job);
-    if job.tenants.is_some() {
-        // The templates have the tenants' destination ports.
-        return vec![port(SOURCE_PORT, low, TCP_PORTS, 1024)];
+/// What is patched into frames without tunnel or tag.
+fn patches(job: &Job, roce: bool) -> Vec<Patch> {
+    let Fields { tcp: [source, destination], udp, queue_pair } = frames::fields(job);
+    if roce {
+        let word = Patch { width: 4, ..patch(queue_pair, QUEUE_PAIR) };
+        let sequence = Patch { offset: SEQUENCE, bits: Bits::Round, base: 0, ..word };
+        let port = (udp.values > 1).then(|| patch(udp, SOURCE_PORT));
+        return port.into_iter().chain([word, sequence]).collect();
     }
-    let mut patches = vec![port(SOURCE_PORT, low, TCP_PORTS, 1024)];
-    if job.flows.count > TCP_PORTS * PEERS {
-        patches.push(port(DESTINATION_PORT, low + TCP_PORTS.ilog2(), TCP_PORTS, 5001));
+    let mut patches = vec![patch(source, SOURCE_PORT)];
+    // The templates have the tenants' destination ports, and few flows have one.
+    if job.tenants.is_none() && job.flows.count > TCP_PORTS * PEERS {
+        patches.push(patch(destination, DESTINATION_PORT));
     }
-    patches
-}
-
-fn roce_patches(job: &Job) -> Vec<Patch> {
-    let low = frames::low_bits(job);
-    let mut patches = Vec::new();
-    if job.traffic != Traffic::UdpFew {
-        patches.push(port(SOURCE_PORT, low, UDP_PORTS, 49_152));
-    }
-    let shift = if job.tenants.is_some() { 0 } else { low };
-    let word = Patch {
-        offset: QUEUE_PAIR,
-        width: 4,
-        bits: Bits::Flow(shift),
-        mask: 0xff_ffff,
-        left: 0,
-        base: 0x100,
-    };
-    patches.push(word);
-    patches.push(Patch { offset: SEQUENCE, bits: Bits::Round, base: 0, ..word });
     patches
 }
 
