@@ -171,7 +171,7 @@ fn config(setup: &SwitchSetup<'_>, daemon: &DaemonSetup<'_>) -> String {
     let job = setup.job;
     let replayed = setup.source.is_replayed();
     let (memory, mbufs) = (memory(job, replayed), mbufs(job, replayed));
-    let mut config = begin(job, daemon, &setup.cores(), memory, mbufs, setup.plugin.as_deref());
+    let mut config = begin(job, daemon, setup.cores, memory, mbufs, setup.plugin.as_deref());
     let port = |port: &FramePort, number: usize| {
         let mut settings = json!({ "port": port_value(port, number) });
         if let Some(device) = setup.offload {
@@ -307,8 +307,7 @@ mod tests {
             source: FramePort::Replayed { path: "in.pcap".into(), endless: true },
             sink: FramePort::Drop,
             plugin: None,
-            core: 1,
-            more_cores: &[],
+            cores: &[1],
             offload: None,
             housekeeping: 0,
             folder: "folder".into(),

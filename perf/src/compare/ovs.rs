@@ -94,15 +94,15 @@ impl Ovs {
         self.add_rules(setup.job.case)?;
         let devargs = setup.source.device(1);
         let bridge = if setup.job.case == Case::Decap { UNDERLAY } else { INTEGRATION };
-        self.add_port(bridge, "source", 1, &devargs, setup.cores().len())?;
+        self.add_port(bridge, "source", 1, &devargs, setup.cores.len())?;
         if polls_late(&setup.source) {
-            self.set(&format!("pmd-cpu-mask={}", core_mask(&setup.cores())))?;
+            self.set(&format!("pmd-cpu-mask={}", core_mask(setup.cores)))?;
         }
         Ok(())
     }
 
     fn add_sink(&self, setup: &SwitchSetup<'_>) -> Result<()> {
-        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores().len())
+        self.add_port(self.bridge_of_sink, "sink", 2, &setup.sink.device(2), setup.cores.len())
     }
 
     fn add_port(&self, bridge: &str, name: &str, number: u32, devargs: &str, queues: usize) -> Result<()> {
@@ -152,10 +152,10 @@ fn settings(setup: &SwitchSetup<'_>) -> Vec<String> {
     let exact_match_cache = setup.exact_match_cache.inverse_probability(setup.job.flows.count);
     // A port of its own has 20,000 buffers with per-port memory, the shared pool has 262,144.
     let per_port = fits_a_port(setup.job, setup.source.is_replayed());
-    let polling = if polls_late(&setup.source) { vec![NO_CORE] } else { setup.cores() };
+    let polling = if polls_late(&setup.source) { &[NO_CORE][..] } else { setup.cores };
     let mut words = vec![
         format!("dpdk-lcore-mask={}", core_mask(&[setup.housekeeping])),
-        format!("pmd-cpu-mask={}", core_mask(&polling)),
+        format!("pmd-cpu-mask={}", core_mask(polling)),
         format!("per-port-memory={per_port}"),
         format!("emc-insert-inv-prob={exact_match_cache}"),
         // Frozen while the other switch is measured: its flows must not look idle.

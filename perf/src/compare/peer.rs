@@ -81,8 +81,8 @@ pub struct SwitchSetup<'a> {
     /// Where they leave; they may also come in here.
     pub sink: FramePort,
     pub plugin: Option<PathBuf>,
-    pub core: usize,
-    pub more_cores: &'a [usize],
+    /// Those that forward; one at least.
+    pub cores: &'a [usize],
     /// What holds rules of this switch's ports; nothing if not given.
     pub offload: Option<&'a str>,
     pub housekeeping: usize,
@@ -96,13 +96,9 @@ pub struct SwitchSetup<'a> {
 impl SwitchSetup<'_> {
     /// Where and as whom a daemon of this project runs.
     pub(crate) fn daemon(&self) -> DaemonSetup<'_> {
-        let cores = Cores { forwarding: self.core, housekeeping: self.housekeeping };
+        let cores = Cores { forwarding: self.cores[0], housekeeping: self.housekeeping };
         let Self { vswitch: program, folder, prefix, .. } = self;
         DaemonSetup { program, folder, prefix, cores, netns: None }
-    }
-
-    pub(crate) fn cores(&self) -> Vec<usize> {
-        [&[self.core], self.more_cores].concat()
     }
 
     /// EAL's words about the PCI bus: its ports' devices and no others.

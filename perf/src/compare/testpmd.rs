@@ -21,7 +21,7 @@ pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd> {
             eal.extend(["--vdev".into(), device]);
         }
     }
-    let cores = setup.cores();
+    let cores = setup.cores;
     let mbufs = mbufs(setup.job, setup.source.is_replayed());
     // Without --no-flush-rx it would throw away a file that is played once.
     let mut own = vec!["--no-flush-rx".to_owned(), format!("--total-num-mbufs={mbufs}")];
@@ -29,7 +29,7 @@ pub fn start(setup: &SwitchSetup<'_>) -> Result<Testpmd> {
         own.extend(["rxq", "txq"].map(|queues| format!("--{queues}={}", cores.len())));
     }
     let (housekeeping, prefix) = (setup.housekeeping, setup.prefix.as_str());
-    let mut testpmd = Testpmd::start(&TestpmdSpec { housekeeping, cores: &cores, prefix, eal, own })?;
+    let mut testpmd = Testpmd::start(&TestpmdSpec { housekeeping, cores, prefix, eal, own })?;
     testpmd.forward()?;
     Ok(testpmd)
 }

@@ -151,8 +151,7 @@ impl<'a> LabBench<'a> {
             source: FramePort::Attached(source),
             sink: FramePort::Attached(sink),
             plugin: None,
-            core: device.cores.get_ref()[0],
-            more_cores: &device.cores.get_ref()[1..measurement.workers()],
+            cores: &device.cores.get_ref()[..measurement.workers()],
             offload: device
                 .offload
                 .as_ref()
