@@ -9,7 +9,6 @@
 //! thread. A model takes it from there to more workers than the machine has cores for, and says so.
 
 pub mod bounce;
-pub mod config;
 pub mod lane;
 pub mod model;
 pub mod report;
@@ -30,9 +29,9 @@ use crate::host::scratch::{self, Scratch};
 use crate::host::{interrupt, tsc};
 use crate::options::{Carried, Common, within};
 use crate::{Error, Result};
-use config::WorkerSetup;
 use lane::WorkerLane;
 use report::{ScaleReport, ScaleRound, ScaleRow};
+use testbed::WorkerSetup;
 
 /// Two workers of one switch, each with its own generator, against one alone; and the curve beyond.
 #[derive(Debug, Clone, clap::Args)]
@@ -109,7 +108,7 @@ fn measure(options: &ScaleOptions, vswitch: &Path) -> Result<ScaleReport> {
     };
     let works = options.cases.iter().map(|&case| (case, None));
     let jobs = options.carried.jobs(works, &options.flows);
-    let memory = |job: &Job| 2 * config::memory(job, 1) + config::memory(job, usize::from(WORKERS));
+    let memory = |job: &Job| 2 * testbed::memory(job, 1) + testbed::memory(job, usize::from(WORKERS));
     let _hugepages = HugePages::reserve(jobs.iter().map(memory).max().unwrap_or(0), &scratch)?;
     let mut bench = Bench { options, vswitch, scratch, plugin, cores, serial: 0 };
     for job in &jobs {
