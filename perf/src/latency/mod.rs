@@ -14,7 +14,6 @@ pub mod interference;
 pub mod report;
 pub mod stalls;
 pub mod testbed;
-pub mod testpmd;
 
 use std::time::Instant;
 

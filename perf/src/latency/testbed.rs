@@ -6,23 +6,26 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
+use super::LatencyOptions;
 use super::empty::Empty;
 use super::interference::Interference;
 use super::stalls::Stalls;
-use super::{LatencyOptions, testpmd};
 use crate::generator::ports::{self, Lane};
 use crate::generator::rig::Rig;
 use crate::generator::scenario::check::StreamPlan;
 use crate::generator::scenario::{Distribution, Generator};
 use crate::generator::units::Range;
+use crate::host::cores::Cores;
 use crate::host::daemon::Daemon;
 use crate::host::scratch;
-use crate::host::testpmd::Testpmd;
+use crate::host::testpmd::{Testpmd, TestpmdSpec};
 use crate::host::threads::{self, cpu_seconds};
 use crate::live::ports::Runtime;
-use crate::live::testbed::{PreparedHost, SwitchSpec, SwitchUnderTest, station, stream};
+use crate::live::testbed::{Ports, PreparedHost, SwitchSpec, SwitchUnderTest, station, stream};
 use crate::{Error, Result};
 
+/// Free huge pages that are enough for `testpmd`.
+const HUGE_MB: u64 = 192;
 const FLOWS: u32 = 64;
 const MBUFS: u32 = 16_383;
 const RING: u16 = 1024;
@@ -60,7 +63,7 @@ impl LatencyTestBed {
             SwitchSpec { ports: options.ports, ring: RING, ..SwitchSpec::new("ours", bench.cores, &vnics) };
         let mut ours = SwitchUnderTest::start(vswitch, scratch, &spec)?;
         let folder = scratch.folder("testpmd")?;
-        let mut testpmd = testpmd::start(&folder, options.ports, bench.cores, &scratch::file_prefix(2))?;
+        let mut testpmd = start_testpmd(&folder, options.ports, bench.cores, &scratch::file_prefix(2))?;
         testpmd.process.favour();
         let probes = stream("probes", 0, 1, station(1), station(2)).with_flows(FLOWS, |_, tuples| {
             tuples.src_port = Some(Range { first: 10_000, count: FLOWS });
@@ -152,4 +155,34 @@ impl Drop for LatencyTestBed {
             let _ = process.thaw();
         }
     }
+}
+
+/// Starts the floor, `testpmd` in io mode between two ports of the same kind as the switch's, which it serves in `folder`.
+fn start_testpmd(folder: &Path, ports: Ports, cores: Cores, prefix: &str) -> Result<Testpmd> {
+    let devices = [0, 1].map(|port| {
+        let socket = ports.socket(folder, port);
+        let socket = socket.display();
+        match ports {
+            Ports::Memif => {
+                format!("net_memif{port},role=server,id={port},socket={socket},socket-abstract=no")
+            }
+            Ports::Vhost => format!("net_vhost{port},iface={socket},queues=1,client=0,tso=0"),
+        }
+    });
+    // Without huge pages it would not start, unless told so; either way its memory can be shared with us.
+    let memory = if pmd::hugepage::free_mb() >= HUGE_MB {
+        "--in-memory --single-file-segments"
+    } else {
+        "--no-huge -m 256 --no-shconf"
+    };
+    let words = |words: &str| words.split(' ').map(str::to_owned).collect();
+    let mut testpmd = Testpmd::start(&TestpmdSpec {
+        housekeeping: cores.housekeeping,
+        cores: &[cores.forwarding],
+        prefix,
+        eal: words(&format!("{memory} --no-pci --vdev {} --vdev {}", devices[0], devices[1])),
+        own: words("--total-num-mbufs=16384 --disable-link-check --no-lsc-interrupt --rxd=1024 --txd=1024"),
+    })?;
+    testpmd.await_prompt()?;
+    Ok(testpmd)
 }

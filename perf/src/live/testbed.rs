@@ -185,10 +185,9 @@ pub struct SwitchUnderTest {
     folder: PathBuf,
     name: String,
     core: usize,
-    ports: Ports,
+    /// Of the vNICs, then the uplink's if that is here.
+    ports: Vec<Ports>,
     ring: u16,
-    vnics: usize,
-    is_uplink_here: bool,
 }
 
 impl SwitchUnderTest {
@@ -230,6 +229,10 @@ impl SwitchUnderTest {
             }
             Uplink::Switch { port, vteps, behind } => uplink(port, *vteps, behind, &json!({})),
         }
+        let mut ports = vec![spec.ports; vnics];
+        if matches!(spec.uplink, Uplink::Here(_)) {
+            ports.push(Ports::Memif);
+        }
         let mut daemon = Daemon::start(&setup, &config.text())?;
         daemon.process().favour();
         await_ports(&mut daemon, vnics + usize::from(!matches!(spec.uplink, Uplink::None)))?;
@@ -238,22 +241,17 @@ impl SwitchUnderTest {
             folder,
             name: spec.name.to_owned(),
             core: spec.cores.forwarding,
-            ports: spec.ports,
+            ports,
             ring: spec.ring,
-            vnics,
-            is_uplink_here: matches!(spec.uplink, Uplink::Here(_)),
         })
     }
 
-    /// The other ends of its ports: of the vNICs, then the uplink's if that is here.
+    /// The other ends of its ports.
     pub fn lanes(&self, runtime: &Runtime) -> Result<Vec<Lane>> {
-        let (folder, name) = (&self.folder, &self.name);
-        let mut lanes = (0..self.vnics)
-            .map(|port| self.ports.join(runtime, folder, port, name, self.ring))
-            .collect::<Result<Vec<_>, _>>()?;
-        if self.is_uplink_here {
-            lanes.push(Ports::Memif.join(runtime, folder, self.vnics, name, self.ring)?);
-        }
+        let Self { folder, name, ring, .. } = self;
+        let ports = self.ports.iter().enumerate();
+        let lanes = ports.map(|(port, kind)| kind.join(runtime, folder, port, name, *ring));
+        let lanes = lanes.collect::<Result<Vec<_>>>()?;
         lanes.iter().try_for_each(Lane::await_link)?;
         Ok(lanes)
     }
