@@ -10,9 +10,10 @@ use super::board::Kept;
 use super::cases::{Case, Job, Traffic};
 use super::frames::{self, FAR_VTEP, NEAR_VTEP, TAG, Tenant, VNI, peers};
 use super::template::Program;
+use crate::generator::frame::TUNNEL;
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VxLAN headers.
-pub(crate) const OUTER: usize = 50;
+pub(crate) const OUTER: usize = TUNNEL;
 /// What tells flows apart lies in so many bytes of the inner frame.
 const KEY: usize = 54;
 /// BTH's sequence number, with the byte before it, counts the rounds of a device.

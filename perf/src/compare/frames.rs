@@ -11,6 +11,7 @@ use wire::{MacAddr, Psn, Qpn, View, Vni, roce, tcp};
 
 use super::cases::{Case, Job, TENANTS, Traffic};
 use crate::generator::choice::Dice;
+use crate::generator::frame::FCS;
 use crate::live::testbed::{self, Station};
 
 /// The tenant network's id.
@@ -27,7 +28,6 @@ pub const PEERS: usize = 16;
 /// Shortest and longest inner frame, with frame check sequence.
 pub const INNER_BYTES: std::ops::RangeInclusive<usize> = 64..=1454;
 
-const FCS: usize = 4;
 /// Ethernet, IPv4 and TCP.
 const TCP_HEADERS: usize = 54;
 /// Ethernet, IPv4, UDP and BTH, and the ICRC at the end.

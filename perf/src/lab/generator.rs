@@ -6,14 +6,13 @@ use serde::Deserialize;
 
 use super::file::{LabForwarder, LabGenerator};
 use crate::compare::cases::Peer;
+use crate::generator::frame::TUNNEL;
 use crate::generator::outcome::{Outcome, StreamOutcome};
 use crate::generator::rfc2544::Findings;
 use crate::host::process::{Placement, Process};
 use crate::{Error, Result};
 
 const REMEDY: &str = "see that [generator] via and perf name programs that are there";
-/// Bytes of a tunnel's headers.
-const TUNNEL: f64 = 50.0;
 
 /// What is read of the generator's report.
 #[derive(Debug, Clone, Deserialize)]
@@ -33,8 +32,8 @@ pub fn growth(stream: &StreamOutcome) -> Option<f64> {
 pub fn wrong_length(stream: &StreamOutcome, forwarder: LabForwarder) -> Option<String> {
     let expected = match stream.name.split(' ').next() {
         _ if forwarder == LabForwarder::Peer(Peer::Testpmd) => 0.0,
-        Some("encap") => TUNNEL,
-        Some("decap") => -TUNNEL,
+        Some("encap") => TUNNEL as f64,
+        Some("decap") => -(TUNNEL as f64),
         _ => 0.0,
     };
     let growth = growth(stream)?;
