@@ -65,6 +65,10 @@ pub struct Carried {
     /// the frames of tcp have no handshake, without which the switch takes none for a connection.
     #[arg(long)]
     pub groups: bool,
+    /// Give this switch so many taps beside, on the same worker, on which nothing comes. Compare with `--peers no-idle`, in a network
+    /// namespace: the taps are interfaces of the machine.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=2000))]
+    pub idle_ports: u16,
 }
 
 impl Carried {
@@ -74,7 +78,7 @@ impl Carried {
         works: impl IntoIterator<Item = (Case, Option<u32>)>,
         flows: &[FlowCount],
     ) -> Vec<Job> {
-        let Self { inner_bytes, traffic, qos, groups } = *self;
+        let Self { inner_bytes, traffic, qos, groups, idle_ports } = *self;
         let job = |(case, tenants), flows: &FlowCount| Job {
             case,
             tenants,
@@ -83,6 +87,7 @@ impl Carried {
             traffic,
             qos,
             groups,
+            idle_ports,
         };
         works.into_iter().flat_map(|work| flows.iter().map(move |flows| job(work, flows))).collect()
     }

@@ -140,6 +140,8 @@ pub enum Peer {
     NoQos,
     /// This switch again, without security groups: what following connections costs.
     NoGroups,
+    /// This switch again, without ports on which nothing comes: what looking at those costs.
+    NoIdle,
     /// This switch again, with one tenant on the trunk port: what the others cost.
     OneTenant,
     /// This switch again, with inner frames of 64 bytes: what longer ones cost.
@@ -156,6 +158,7 @@ impl Peer {
             Self::UdpFew => Job { traffic: Traffic::UdpFew, ..job.clone() },
             Self::NoQos => Job { qos: false, ..job.clone() },
             Self::NoGroups => Job { groups: false, ..job.clone() },
+            Self::NoIdle => Job { idle_ports: 0, ..job.clone() },
             Self::Short => Job { inner_bytes: 64, ..job.clone() },
             Self::OneTenant => Job { tenants: job.tenants.map(|_| 1), ..job.clone() },
             Self::Testpmd | Self::OvsExact | Self::OvsWildcard | Self::Before => job.clone(),
@@ -180,6 +183,7 @@ impl Peer {
             | Self::UdpFew
             | Self::NoQos
             | Self::NoGroups
+            | Self::NoIdle
             | Self::OneTenant
             | Self::Short
             | Self::Before => true,
@@ -230,6 +234,8 @@ pub struct Job {
     pub qos: bool,
     /// Whether its vNICs are in security groups: with a thousand groups, and ten rules in each.
     pub groups: bool,
+    /// Taps beside the ports with packets, on the same worker, on which nothing comes.
+    pub idle_ports: u16,
 }
 
 impl Job {
@@ -248,7 +254,16 @@ impl Job {
     /// A job of one tenant with TCP in the shortest frames; tests say what is different.
     pub(crate) fn plain(case: Case, flows: &str) -> Self {
         let flows = flows.parse().unwrap();
-        Self { case, tenants: None, flows, inner_bytes: 64, traffic: Traffic::Tcp, qos: false, groups: false }
+        Self {
+            case,
+            tenants: None,
+            flows,
+            inner_bytes: 64,
+            traffic: Traffic::Tcp,
+            qos: false,
+            groups: false,
+            idle_ports: 0,
+        }
     }
 }
 
@@ -284,6 +299,7 @@ mod tests {
             "udp-few",
             "no-qos",
             "no-groups",
+            "no-idle",
             "one-tenant",
             "short",
         ] {

@@ -14,7 +14,8 @@ use crate::options::{Carried, Common, OneCore, within, write_json};
 pub struct CompareOptions {
     /// Who to compare with: testpmd, ovs (both kinds of megaflows), ovs-exact, ovs-wildcard; or the switch itself
     /// with the frames of `--traffic roce` on another UDP port: udp (a flow each), udp-few (a flow per address), or
-    /// without the rates of `--qos`: no-qos; without the groups of `--groups`: no-groups; with one tenant on the trunk:
+    /// without the rates of `--qos`: no-qos; without the groups of `--groups`: no-groups; without the ports of
+    /// `--idle-ports`: no-idle; with one tenant on the trunk:
     /// one-tenant; with
     /// inner frames of 64 bytes: short; or another build of it, named with `--before`: before.
     #[arg(long, value_delimiter = ',', default_value = "testpmd,ovs", value_parser = Peer::parse_word)]

@@ -232,6 +232,10 @@ pub(crate) fn begin(
     if job.qos {
         config.set(&json!({ "qos": { "link": "400Gbit" } }));
     }
+    for number in 0..job.idle_ports {
+        let name = format!("idle{number}");
+        config.add("port", json!({ "name": name, "port": { "kind": "tap", "iface": name } }));
+    }
     if job.groups {
         // A connection for each flow.
         let count = entries(job).max(262_144);

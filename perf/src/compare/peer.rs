@@ -164,7 +164,10 @@ pub fn start(contender: Contender, setup: &SwitchSetup<'_>) -> Result<Box<dyn Sw
     })
 }
 
+/// Buffers that each further port of ours may hold.
+const AT_IDLE_PORTS: usize = 40;
+
 /// Packet buffers for the rings and the caches, and for the frames when they are `replayed`.
 pub(crate) fn mbufs(job: &Job, replayed: bool) -> usize {
-    16_384 + if replayed { job.flows.count } else { 0 }
+    16_384 + if replayed { job.flows.count } else { 0 } + usize::from(job.idle_ports) * AT_IDLE_PORTS
 }

@@ -105,8 +105,7 @@ mod tests {
             ] {
                 for inner_bytes in [64, 200, 1400] {
                     let flows = "1M".parse().unwrap();
-                    let job =
-                        Job { case: way, tenants, flows, inner_bytes, traffic, qos: false, groups: false };
+                    let job = Job { case: way, tenants, flows, inner_bytes, traffic, ..Job::plain(way, "1") };
                     let program = program(&job, way);
                     for flow in (0..1_000_000).step_by(9973).chain([1, 16, 255, 256, 999_999]) {
                         let composed = frames::input_frame(&job, way, flow, Sent::Counted);

@@ -44,6 +44,9 @@ pub struct CompareRow {
     /// Whether our vNICs were in security groups; said only if so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub groups: bool,
+    /// Ports of ours on which nothing came; said only if there were some.
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub idle_ports: u16,
     /// The peer, as on the command line.
     pub peer: String,
     /// Our median rate, in millions of packets per CPU-second of the forwarding thread.
@@ -59,6 +62,12 @@ pub struct CompareRow {
     /// What the table has beside that.
     #[serde(skip)]
     pub more: More,
+}
+
+/// True for none; as serde asks.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn has_none(ports: &u16) -> bool {
+    *ports == 0
 }
 
 /// Figures of a row that are in the table and in records.
@@ -91,6 +100,7 @@ impl CompareRow {
             traffic: job.traffic.to_string(),
             qos: job.qos,
             groups: job.groups,
+            idle_ports: job.idle_ports,
             peer: peer.to_string(),
             ours_mpps: median(&each(&|pair| Some(pair.ours?.mpps()))),
             peer_mpps: median(&each(&|pair| Some(pair.peer.mpps())))?,
