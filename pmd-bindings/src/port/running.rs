@@ -174,15 +174,7 @@ impl StartedPort {
             Backend::Vhost(vhost) => return Ok(vhost.link()),
             Backend::Ethdev => {}
         }
-        let mut link = Link::default();
-        self.running.call("read the link state", |id| match link_of(id) {
-            Ok(found) => {
-                link = found;
-                0
-            }
-            Err(errno) => -errno.code(),
-        })?;
-        Ok(link)
+        link_of(self.running.id.get()).map_err(|errno| self.running.error("read the link state", errno))
     }
 
     /// Which transmit queues the peer reads, for a port whose peer chooses that: a guest enables as many pairs as it likes. None while

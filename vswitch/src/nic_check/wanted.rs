@@ -55,27 +55,20 @@ impl WantedDevice {
         };
         for (name, port) in ports::wanted(&given) {
             let here = |address: &str| full_address(address).is_ok_and(|address| address == pci);
-            match &port.spec {
-                PortSpec::Pci(spec) if here(&spec.address) => {
-                    wanted.devargs.clone_from(&spec.devargs);
-                    wanted.spec = Some(port.spec.clone());
-                    wanted.mtu = wanted.mtu.max(port.mtu.unwrap_or_default());
-                }
-                PortSpec::Raw(spec) if spec.vdev.split(',').next() == Some(pci) => {
-                    wanted.spec = Some(port.spec.clone());
-                }
-                PortSpec::Representor(spec) if here(&spec.pf) => wanted.vfs.push(spec.vf),
-                PortSpec::Bond(bond) => {
-                    let here = bond.members.iter().find_map(|member| match member {
-                        PortSpec::Pci(spec) if here(&spec.address) => Some((member, spec)),
-                        _ => None,
-                    });
-                    let Some((member, spec)) = here else { continue };
-                    wanted.devargs.clone_from(&spec.devargs);
-                    wanted.spec = Some(member.clone());
-                    wanted.mtu = wanted.mtu.max(port.mtu.unwrap_or_default());
-                }
-                _ => continue,
+            let is_this = |part: &&PortSpec| match part {
+                PortSpec::Pci(spec) => here(&spec.address),
+                PortSpec::Raw(spec) => spec.vdev.split(',').next() == Some(pci),
+                PortSpec::Representor(spec) => here(&spec.pf),
+                _ => false,
+            };
+            let Some(part) = port.spec.parts().iter().find(is_this) else { continue };
+            match part {
+                PortSpec::Representor(spec) => wanted.vfs.push(spec.vf),
+                part => wanted.spec = Some(part.clone()),
+            }
+            if let PortSpec::Pci(spec) = part {
+                wanted.devargs.clone_from(&spec.devargs);
+                wanted.mtu = wanted.mtu.max(port.mtu.unwrap_or_default());
             }
             match port.offload {
                 Some(OffloadDevice::RteFlow) => wanted.offloaded.push(name.clone()),

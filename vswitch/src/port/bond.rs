@@ -6,7 +6,7 @@
 use pmd::{BondHash, BondMode, Eal, Port, PortError};
 
 use super::{DevicePlan, DeviceSpec, OpenError, Opening, Traits, attach};
-use crate::config::port_spec::{self, BondPort};
+use crate::config::port_spec::{BondHashConfig, BondModeConfig, BondPort};
 
 /// The devices of a bond.
 #[derive(Debug)]
@@ -33,19 +33,19 @@ pub(super) fn plan(spec: &BondPort, opening: &mut Opening<'_>) -> Result<DeviceP
     Ok(DevicePlan { calm, ..DevicePlan::new(DeviceSpec::Bond(members), traits) })
 }
 
-fn mode(mode: port_spec::BondMode) -> BondMode {
+fn mode(mode: BondModeConfig) -> BondMode {
     match mode {
-        port_spec::BondMode::ActiveBackup => BondMode::ActiveBackup,
-        port_spec::BondMode::BalanceXor => BondMode::BalanceXor,
-        port_spec::BondMode::Lacp => BondMode::Lacp,
+        BondModeConfig::ActiveBackup => BondMode::ActiveBackup,
+        BondModeConfig::BalanceXor => BondMode::BalanceXor,
+        BondModeConfig::Lacp => BondMode::Lacp,
     }
 }
 
-fn hash(hash: port_spec::BondHash) -> BondHash {
+fn hash(hash: BondHashConfig) -> BondHash {
     match hash {
-        port_spec::BondHash::Layer2 => BondHash::Layer2,
-        port_spec::BondHash::Layer23 => BondHash::Layer23,
-        port_spec::BondHash::Layer34 => BondHash::Layer34,
+        BondHashConfig::Layer2 => BondHash::Layer2,
+        BondHashConfig::Layer23 => BondHash::Layer23,
+        BondHashConfig::Layer34 => BondHash::Layer34,
     }
 }
 

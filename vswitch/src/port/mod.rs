@@ -41,7 +41,7 @@ use claims::Claims;
 pub use cleanup::Cleanup;
 pub use error::{OpenError, QueueError};
 pub use held::{HeldByDriver, held_by_driver};
-pub use mtu::{change_mtu, min_segment, refit_mtu};
+pub use mtu::{change_mtu, fit_interfaces, min_segment};
 pub(crate) use pci::full_address;
 pub use presence::Presence;
 pub use traits::{MtuControl, Traits};
@@ -198,12 +198,9 @@ pub fn open(eal: &Eal, spec: &PortSpec, request: &OpenRequest<'_>) -> Result<Ope
     let device = |source| refused(spec.kind(), request.name, source);
     let info = port.info().map_err(device)?;
     let traits = plan.traits.bounded(&info);
-    match (&traits.mtu, request.mtu) {
-        (MtuControl::Interfaces(ifaces), Some(wanted)) => {
-            mtu::fit_interfaces(ifaces, wanted.into(), &mut cleanup)?
-        }
-        (MtuControl::Device, Some(wanted)) => mtu::check_device(spec.kind(), request.name, wanted, &info)?,
-        _ => {}
+    fit_interfaces(&traits, &mut cleanup, request.mtu)?;
+    if let (MtuControl::Device, Some(wanted)) = (&traits.mtu, request.mtu) {
+        mtu::check_device(spec.kind(), request.name, wanted, &info)?;
     }
     Ok(OpenedPort { port, traits, cleanup, presence: Presence::of(spec), access: plan.access })
 }

@@ -10,11 +10,11 @@ use crate::config::PortSpec;
 
 /// Bytes that a buffer must have room for if a port that is made anew is to have this MTU, as far as that is known before.
 pub fn min_segment(spec: &PortSpec, mtu: u16) -> u16 {
-    match spec {
+    let of = |part: &PortSpec| match part {
         PortSpec::AfPacket(_) => af_packet::min_segment(mtu),
-        PortSpec::Bond(bond) => bond.members.iter().map(|member| min_segment(member, mtu)).max().unwrap_or(0),
         _ => 0,
-    }
+    };
+    spec.parts().iter().map(of).max().unwrap_or(0)
 }
 
 /// Gives a running port another MTU, wherever that is kept.
@@ -32,7 +32,7 @@ pub fn change_mtu(
     let refuse = |source| refused(spec.kind(), name, source);
     match &traits.mtu {
         MtuControl::Nobody => Ok(()),
-        MtuControl::Interfaces(ifaces) => fit_interfaces(ifaces, wanted.into(), cleanup),
+        MtuControl::Interfaces(_) => fit_interfaces(traits, cleanup, Some(wanted)),
         MtuControl::Device if port.mtu().is_ok_and(|now| now == wanted) => Ok(()),
         MtuControl::Device => {
             check_device(spec.kind(), name, wanted, &port.info().map_err(refuse)?)?;
@@ -41,19 +41,18 @@ pub fn change_mtu(
     }
 }
 
-/// Gives interfaces the MTU that is wanted once more: the bonding driver sets those of its members when it starts.
+/// Gives the interfaces of a port the MTU that is wanted, where there are some: when it is opened, and once more when it was started,
+/// for the bonding driver sets those of its members then.
 ///
 /// # Errors
 /// The refusal of the kernel.
-pub fn refit_mtu(traits: &Traits, cleanup: &mut Cleanup, wanted: Option<u16>) -> Result<(), OpenError> {
+pub fn fit_interfaces(traits: &Traits, cleanup: &mut Cleanup, wanted: Option<u16>) -> Result<(), OpenError> {
     match (&traits.mtu, wanted) {
-        (MtuControl::Interfaces(ifaces), Some(wanted)) => fit_interfaces(ifaces, wanted.into(), cleanup),
+        (MtuControl::Interfaces(ifaces), Some(wanted)) => {
+            ifaces.iter().try_for_each(|iface| fit_interface(iface, wanted.into(), cleanup))
+        }
         _ => Ok(()),
     }
-}
-
-pub(super) fn fit_interfaces(ifaces: &[String], wanted: u32, cleanup: &mut Cleanup) -> Result<(), OpenError> {
-    ifaces.iter().try_for_each(|iface| fit_interface(iface, wanted, cleanup))
 }
 
 /// Gives an interface the MTU that is wanted, unless it had a larger one before it was a port's. It has that again at close.

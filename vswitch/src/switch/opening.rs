@@ -323,10 +323,10 @@ fn start(opened: OpenedPort, order: OpenOrder) -> Result<Ready, PortsError> {
     let traits = traits.started(config.mtu, mempool.segment_room());
     match port.start(&config, &mempool) {
         Ok((port, rx, tx)) => {
-            let refitted = port::refit_mtu(&traits, &mut cleanup, wanted.mtu);
+            let fitted = port::fit_interfaces(&traits, &mut cleanup, wanted.mtu);
             // The driver makes the socket when it starts.
             let accessible = access.map_or(Ok(()), |access| access.apply());
-            if let Err(source) = refitted.and(accessible) {
+            if let Err(source) = fitted.and(accessible) {
                 match port.stop(rx, tx) {
                     Ok(stopped) => discard(&name, stopped, cleanup),
                     Err((.., error)) => tracing::warn!(port = name, %error, "the port did not stop"),

@@ -217,8 +217,8 @@ fn port(kind: usize, n: u16, flag: bool) -> PortSpec {
         11 => PortSpec::Veth(VethPort { iface: format!("v{n}"), queues }),
         10 => PortSpec::Null(NullPort { size: 64 + n % 1000, copy: flag }),
         12 => PortSpec::Bond(BondPort {
-            mode: BondMode::Lacp,
-            hash: if flag { BondHash::Layer2 } else { BondHash::Layer34 },
+            mode: BondModeConfig::Lacp,
+            hash: if flag { BondHashConfig::Layer2 } else { BondHashConfig::Layer34 },
             members: ["a", "b"]
                 .map(|end| PortSpec::AfPacket(AfPacketPort { iface: format!("m{n}{end}"), queues }))
                 .into(),

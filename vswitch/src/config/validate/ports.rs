@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use super::super::MAX_PORTS;
 use super::super::error::quote;
 use super::super::network::VnicPort;
-use super::super::port_spec::{BondMode, BondPort, MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort};
+use super::super::port_spec::{
+    BondModeConfig, BondPort, MemifPort, PcapPort, PortSpec, RingPort, VhostUserPort,
+};
 use super::super::secret::hide;
 use super::Checker;
 
@@ -267,7 +269,7 @@ fn bond_problems(bond: &BondPort, rings: &HashSet<&str>, found: &mut PortProblem
         found.check("members", Err(format!("have {} twice", devices[twice])));
     }
     let is_of_interfaces = bond.members.iter().any(|member| matches!(member, PortSpec::AfPacket(_)));
-    if is_of_interfaces && bond.mode != BondMode::Lacp {
+    if is_of_interfaces && bond.mode != BondModeConfig::Lacp {
         let problem = "needs members of kind \"pci\": DPDK's packet sockets do not tell that a link is gone; take mode = \"802.3ad\", or \
                        two uplinks that share a VTEP address";
         found.check("mode", Err(problem.into()));
