@@ -20,6 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Enough for a hash to use both members.
 const FLOWS: u32 = 64;
 
+/// Sends frames of slow protocols (IEEE 802.3 annex 57A) that are no LACP: of a foreign subtype, or cut off before its partner.
+const GARBAGE: &str = "import random, socket, sys\n\
+    out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\nout.bind((sys.argv[1], 0))\nrandom.seed(7)\n\
+    head = bytes.fromhex('0180c2000002' + '02000000dead' + '8809')\n\
+    for n in range(3000):\n    subtype = random.choice([0, 2, 3, 4, 10, 255]) if n % 2 else 1\n\
+    \x20   most = 1400 if subtype != 1 else 20\n\
+    \x20   out.send(head + bytes([subtype]) + random.randbytes(random.randrange(most)))\n";
+
 /// The network, with the switch in place.
 struct Bonded {
     daemon: Daemon,
@@ -133,6 +141,13 @@ fn ports_bond_speaks_lacp_with_open_vswitch() {
         assert!(sent.iter().all(|&frames| frames > 100), "both members send: {sent:?}");
         assert!(received.iter().all(|&frames| frames > 100), "both members receive: {received:?}");
     }
+    // What is no LACP comes by both cables as such, of every length and subtype: nobody is harmed, and nothing is believed.
+    let before = bonded.members();
+    for name in ["p0", "p1"] {
+        bonded.lab.peer.run(&["/usr/bin/python3", "-c", GARBAGE, name]);
+    }
+    bonded.wait_distributing(2);
+    assert_eq!(bonded.members(), before, "no member left its aggregate");
     // Nobody speaks for a stopped switch, but three of the partner's intervals of 30 s are not over soon.
     bonded.daemon.ctl("stop");
     bonded.daemon.ctl("start");
