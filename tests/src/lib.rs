@@ -44,6 +44,12 @@ pub use process::Process;
 pub use scene::Scene;
 pub use workdir::Workdir;
 
+/// Says each step of a long scenario as it is done, with the seconds since this was called.
+pub fn steps() -> impl Fn(&str) {
+    let began = Instant::now();
+    move |what| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32())
+}
+
 use std::time::{Duration, Instant};
 
 /// Polls `ready` until it returns a value; fails the test with `what` when `limit` passes first.

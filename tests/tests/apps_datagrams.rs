@@ -1,7 +1,6 @@
 //! Datagrams over RDMA between guests on two hosts: RDS, and UD multicast by the switches' flooding.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use std::time::Instant;
 use tests::Family;
 use tests::guest::rdma::Path;
 use tests::guest::{self, Site, apps, datagrams, site, wire};
@@ -13,17 +12,13 @@ fn apps_datagrams_arrive_over_two_hosts() {
     if !guest::can_run() {
         return;
     }
-    let [mut a, mut b, _, _] = site::two_tenants();
-    (a.memory, b.memory) = (apps::MEMORY, apps::MEMORY);
+    let [a, b] = apps::two_guests();
     let clients = [b.ip(false), b.ip(true)];
     let sections = site::vpcs("flood = true");
     let site = Site::start_with(Lab::new(Family::V4), &sections, &[a], &[b], &guest::image_of_apps());
     let underlay = wire::Underlay::start(&[&site.lab.host, &site.lab.peer]);
-    let began = Instant::now();
     let path = |v6| Path::new(&site, "b", "a", v6);
-    datagrams::run(&path(false), &path(true), clients, |what| {
-        eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
-    });
+    datagrams::run(&path(false), &path(true), clients, tests::steps());
     let (seen, verdict) = underlay.stop_judged(0);
     eprintln!("the underlay: {verdict}");
     verdict.assert_kept_but(&["unprovoked"]);

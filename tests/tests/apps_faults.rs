@@ -30,8 +30,7 @@ const NAMED: [&str; 6] =
     ["security-in", "security-out", "qp-quota", "no-neighbour", "no-location", "inner-source"];
 
 fn start() -> Site {
-    let [mut a, mut b, _, _] = site::two_tenants();
-    (a.memory, b.memory) = (apps::MEMORY, apps::MEMORY);
+    let [mut a, mut b] = apps::two_guests();
     a.more = "security-groups = [\"servers\"]\n".to_owned();
     b.more = "refuse = \"reject\"\n".to_owned();
     let sections = site::vpcs("") + GROUPS + TIMES;

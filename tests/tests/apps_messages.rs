@@ -1,7 +1,6 @@
 //! Message passing over RDMA between guests on two hosts: UCX, OpenMPI, NetPIPE, and what measures RDMA.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use std::time::Instant;
 use tests::guest::rdma::{self, Path};
 use tests::guest::wire::{self, Verdict};
 use tests::guest::{self, Site, apps, site};
@@ -39,15 +38,11 @@ fn apps_messages_arrive_over_two_hosts() {
     if !guest::can_run() {
         return;
     }
-    let [mut a, mut b, _, _] = site::two_tenants();
-    (a.memory, b.memory) = (apps::MEMORY, apps::MEMORY);
+    let [a, b] = apps::two_guests();
     let site = Site::start_with(Lab::new(Family::V4), &site::vpcs(""), &[a], &[b], &guest::image_of_apps());
     let underlay = wire::Underlay::start(&[&site.lab.host, &site.lab.peer]);
-    let began = Instant::now();
     let path = |v6| Path::new(&site, "b", "a", v6);
-    apps::messages(&path(false), &path(true), site.vm("b").ip(false), |what| {
-        eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
-    });
+    apps::messages(&path(false), &path(true), site.vm("b").ip(false), tests::steps());
     let (seen, verdict) = underlay.stop_judged(0);
     eprintln!("the underlay: {verdict}");
     assert!(seen.kind("UD SEND").packets >= 200 && seen.kind("RC SEND").packets >= 200, "{seen}");

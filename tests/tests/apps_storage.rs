@@ -1,7 +1,6 @@
 //! Storage over RDMA between guests on two hosts: NVMe-oF, iSER and NFS, with everything read back verified.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
-use std::time::Instant;
 use tests::Family;
 use tests::guest::{self, Site, apps, site, wire};
 use tests::lab::Lab;
@@ -12,13 +11,11 @@ fn apps_storage_is_verified_over_two_hosts() {
     if !guest::can_run() {
         return;
     }
-    let [mut a, mut b, _, _] = site::two_tenants();
-    (a.memory, b.memory) = (apps::MEMORY, apps::MEMORY);
+    let [a, b] = apps::two_guests();
     let site = Site::start_with(Lab::new(Family::V4), &site::vpcs(""), &[a], &[b], &guest::image_of_apps());
     let (server, client, ip) = (site.guest("a"), site.guest("b"), site.vm("a").ip(false));
     let [at_a, at_b] = &site.switches[..] else { panic!("two switches") };
-    let began = Instant::now();
-    let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
+    let say = tests::steps();
 
     let underlay = wire::Underlay::start(&[&site.lab.host, &site.lab.peer]);
     apps::storage(server, client, ip, |what| {

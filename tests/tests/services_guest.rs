@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tests::guest::debian::{Client, Debian, Wanted};
 use tests::guest::{self, site};
@@ -65,8 +65,7 @@ fn comes_up_renews_and_outlives_the_switch(client: Client) {
     if !guest::can_run() {
         return;
     }
-    let began = Instant::now();
-    let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f32());
+    let say = tests::steps();
     let (lab, dir) = (Lab::new(Family::V4), Workdir::new("debian"));
     let socket = dir.path().join("debian.sock");
     let other = lab.cabled_tenant("other", "red", pair::MACS[1], &["10.0.0.2/24", "fd00:1::2/64"]);

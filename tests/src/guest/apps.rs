@@ -5,7 +5,7 @@
 //! scripts for the other guest that use it and verify what they read.
 
 use super::rdma::{self, Listens, Path, Proof, Tool};
-use super::{Guest, Job};
+use super::{Guest, Job, Vm, site};
 use crate::Daemon;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -186,6 +186,13 @@ pub fn start_rshd(guest: &Guest) -> Job {
     let job = guest.start("exec rshd");
     guest.until("ss -ltnH | grep -q ':514 '", Duration::from_secs(60));
     job
+}
+
+/// The guests a and b of one VPC, with the memory that the larger image takes.
+pub fn two_guests() -> [Vm; 2] {
+    let [mut a, mut b, _, _] = site::two_tenants();
+    (a.memory, b.memory) = (MEMORY, MEMORY);
+    [a, b]
 }
 
 /// Runs a script of an application; fails the test unless it ends well and in time, and returns what it wrote.
