@@ -49,4 +49,4 @@ pub use port::{
     PortStats, Ring, RssCapabilities, RssConfig, RssHash, RssLevel, RssReport, RssTypes, RxOffloads,
     StartedPort, TapConfig, TxOffloads, VhostConfig,
 };
-pub use queue::{RxQueue, TxQueue};
+pub use queue::{Readiness, RxQueue, TxQueue};

@@ -1,4 +1,4 @@
-//! Ports that are taps: frames of every length and super-frames both ways, queues that are looked at without being read, and what
+//! Ports that are taps: frames of every length and super-frames both ways, queues that are told of when they have something, and what
 //! becomes of the interface meanwhile. The kernel's side is a packet socket on the same interface.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::{eal, frame, ip, is_frame, pool, receive_within, start, stop, unshare};
 use pmd::{
-    Burst, Eal, Mbuf, Mempool, Port, PortConfig, PortError, RxQueue, StartedPort, TapConfig, TxQueue, process,
+    Burst, Eal, Mbuf, Mempool, Port, PortConfig, PortError, Readiness, RxQueue, StartedPort, TapConfig,
+    TxQueue, process,
 };
 use wire::packet::L4Checksum;
 use wire::{ChecksumState, PacketBuf, TxRequest};
@@ -158,7 +159,7 @@ fn tap_without_buffers_waits_and_loses_only_what_it_has_read() {
     assert_eq!(send(&pool, &mut socket_tx, &plain(&[frame(1, 100), frame(2, 30_000), frame(3, 100)])), 3);
     let mut slots: [Option<Mbuf>; 8] = Default::default();
     assert_eq!((rx[0].receive_into(&mut slots), rx[0].receive_into(&mut slots)), (0, 0));
-    assert!(rx[0].may_have_packets(), "they wait in the kernel");
+    assert_eq!(ready(&armed(&rx)), [0], "they wait in the kernel");
     assert_eq!(port.stats().unwrap().rx_no_mbuf, 1, "which is counted once");
     drop(held);
     let numbers: Vec<_> =
@@ -170,46 +171,59 @@ fn tap_without_buffers_waits_and_loses_only_what_it_has_read() {
     assert_eq!(few.in_use(), 0);
 }
 
+/// All queues armed, each with its place as its number.
+fn armed(rx: &[RxQueue]) -> Readiness {
+    let readiness = Readiness::new().unwrap();
+    assert!(rx.iter().enumerate().all(|(place, queue)| readiness.arm(queue, place as u64)));
+    readiness
+}
+
+/// The numbers of queues that have something.
+fn ready(readiness: &Readiness) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    readiness.take(|number| numbers.push(number));
+    numbers
+}
+
 #[test]
-fn tap_queues_are_looked_at_without_being_read_and_nothing_is_missed() {
+fn queues_of_the_kernel_are_told_of_once_when_something_comes_and_nothing_is_missed() {
     unshare();
     let eal = eal();
     let pool = pool(&eal, 4095);
-    let (port, mut rx, tx) = tap(&eal, &pool, &config(2), 1500);
-    let (socket, socket_rx, mut socket_tx) = kernel(&eal, &pool);
-    let mut numbers = 0..;
-    let mut next = || numbers.next().unwrap();
-    let empty = |rx: &mut [RxQueue]| {
+    let (port, mut rx, mut tx) = tap(&eal, &pool, &config(2), 1500);
+    let (socket, mut socket_rx, mut socket_tx) = kernel(&eal, &pool);
+    let readiness = armed(&rx);
+    for number in 0..200 {
+        assert_eq!(ready(&readiness), [0; 0], "nothing is there before frame {number}");
+        assert_eq!(send(&pool, &mut socket_tx, &plain(&[frame(number, 100), frame(number, 100)])), 2);
+        let told = ready(&readiness);
+        assert_eq!(told.len(), 1, "a flow has one queue");
+        assert_eq!(ready(&readiness), [0; 0], "which is told of once");
+        let place = told[0] as usize;
+        // It has something when it is armed, too; and with another number.
+        assert!(readiness.arm(&rx[place], 7));
+        assert_eq!(ready(&readiness), [7]);
         let mut slots: [Option<Mbuf>; 8] = Default::default();
-        rx.iter_mut().for_each(|queue| assert_eq!(queue.receive_into(&mut slots), 0));
-        rx.iter().for_each(|queue| _ = (queue.may_have_packets(), queue.may_have_packets()));
-        rx.iter_mut().for_each(|queue| assert_eq!(queue.receive_into(&mut slots), 0));
-        assert!((0..10).all(|_| rx.iter().all(|queue| !queue.may_have_packets())), "there is nothing");
-    };
-    // On this thread, on another one, and here again: each asks for itself.
-    for place in 0..3 {
-        let mut turn = || {
-            for _ in 0..200 {
-                empty(&mut rx);
-                let number = next();
-                assert_eq!(send(&pool, &mut socket_tx, &plain(&[frame(number, 100)])), 1);
-                // Seen in the next round of looks, or in the one after it.
-                let mut seen = Vec::new();
-                for _ in 0..2 {
-                    seen = rx.iter().map(RxQueue::may_have_packets).collect();
-                }
-                let mut slots = [None];
-                let got: Vec<_> =
-                    rx.iter_mut().map(|queue| queue.receive_into(&mut slots[..]) == 1).collect();
-                assert_eq!((seen, got.iter().filter(|got| **got).count()), (got, 1), "frame {number}");
-            }
-        };
-        if place == 1 {
-            std::thread::scope(|scope| scope.spawn(turn).join()).unwrap();
-        } else {
-            turn();
-        }
+        assert_eq!(rx[place].receive_into(&mut slots), 2);
+        assert!(readiness.arm(&rx[place], told[0]));
     }
+    rx.iter().for_each(|queue| readiness.forget(queue));
+    assert_eq!(send(&pool, &mut socket_tx, &plain(&[frame(1, 100)])), 1);
+    assert_eq!(ready(&readiness), [0; 0], "what was forgotten is not told of");
+    // The ring of a packet socket, in the same way.
+    let readiness = armed(&socket_rx);
+    for number in 0..200 {
+        assert_eq!(ready(&readiness), [0; 0], "nothing is there before frame {number}");
+        assert_eq!(send(&pool, &mut tx, &plain(&[frame(number, 100)])), 1);
+        assert_eq!((ready(&readiness), ready(&readiness)), (vec![0], vec![]));
+        assert_eq!(receive_within(&mut socket_rx, 1, is_frame)[0].len(), 1);
+        assert!(readiness.arm(&socket_rx[0], 0));
+    }
+    // An interface that goes down is told of once, and not again and again.
+    ip("link set t0 down");
+    assert_eq!((ready(&readiness), ready(&readiness)), (vec![0], vec![]));
+    assert!(readiness.arm(&socket_rx[0], 0));
+    assert_eq!(ready(&readiness), [0; 0]);
     stop(socket, socket_rx, socket_tx).detach().unwrap();
     stop(port, rx, tx).detach().unwrap();
     assert_eq!(pool.in_use(), 0);

@@ -4,6 +4,8 @@
 //! port open. The calls go straight over DPDK's public `rte_eth_fp_ops` table, as the C inlines do, to a packet socket, to a
 //! tap, or to librte_vhost. What is not sent stays with the caller, in order; nothing is retried and nothing dropped here but unparsable chains.
 
+mod readiness;
+
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use dpdk_sys as sys;
+pub use readiness::Readiness;
 
 use crate::burst::Burst;
 use crate::error::{Errno, PortError};
@@ -187,9 +190,8 @@ impl RxQueue {
     #[inline]
     pub fn may_have_packets(&self) -> bool {
         match &self.source {
-            Source::Ethdev => true,
+            Source::Ethdev | Source::Tap(_) => true,
             Source::Socket(socket) => socket.has_packets(),
-            Source::Tap(tap) => tap.may_have_packets(),
             Source::Vhost(vhost) => vhost.has_packets(),
         }
     }

@@ -25,14 +25,29 @@ pub(super) fn set_at<T: Copy>(
 
 /// An option of level `SOL_PACKET`.
 pub(super) fn get<T: Copy + Default>(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<T> {
+    get_at(socket, libc::SOL_PACKET, option)
+}
+
+/// An option of any level.
+fn get_at<T: Copy + Default>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<T> {
     let mut value = T::default();
     let mut size = size_of::<T>() as libc::socklen_t;
     // SAFETY: an open socket, and a place with its size.
     let ret = unsafe {
         let place = (&raw mut value).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, place, &raw mut size)
+        libc::getsockopt(socket.as_raw_fd(), level, option, place, &raw mut size)
     };
     if ret == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes the error that waits in the socket, such as `ENETDOWN` of an interface that was down: with one, it counts as readable.
+pub(super) fn clear_error(socket: BorrowedFd<'_>) {
+    // What it was does not matter: control sees the interface itself.
+    let _ = get_at::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// What became of frames since the last question: how many were for the socket, and how many of them the kernel dropped.

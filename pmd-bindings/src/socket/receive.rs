@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use dpdk_sys as sys;
@@ -10,6 +10,7 @@ use wire::PacketBuf;
 
 use super::Socket;
 use super::datagrams::Datagrams;
+use super::option::clear_error;
 use super::ring::{Ring, Slot};
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
@@ -50,6 +51,12 @@ impl Receiver {
     #[inline(always)]
     pub(crate) fn has_packets(&self) -> bool {
         self.ring.has_frame() || !self.cut.is_empty()
+    }
+
+    /// Readable when a frame is in the ring, or the interface goes down after this.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        clear_error(self.socket.fd.as_fd());
+        self.socket.fd.as_fd()
     }
 
     /// Takes up to `count` packets, fewer when they are long, the first ones of `slots`, and returns how many.

@@ -3,13 +3,11 @@
 //! What the kernel sends by the interface is read here, and what is written here it receives there. With `IFF_VNET_HDR` it tells of
 //! each frame whether its checksum is unfinished and into which segments it is to be cut, and takes the same from us: it computes no
 //! checksum and cuts nothing on the way from one container to another. A frame is one system call; super-frames make few of them.
-//! Whether one waits is asked for many queues at once (`watch.rs`).
 //!
 //! The interface is the same one when it was renamed, or moved into a container's network namespace: the descriptors say what became
 //! of it, and what takes its name is done in the namespace in which it is now.
 
 mod receive;
-mod watch;
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};

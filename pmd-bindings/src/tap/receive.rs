@@ -2,14 +2,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use dpdk_sys as sys;
 use wire::PacketBuf;
 
 use super::Queue;
-use super::watch::Watch;
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 use crate::port::PortId;
@@ -49,19 +48,17 @@ pub(crate) struct Receiver {
     empty: u32,
     /// A frame may wait for a buffer, and that was counted.
     waits: bool,
-    watch: Watch,
 }
 
 impl Receiver {
     pub fn new(queue: Arc<Queue>, port: PortId, pool: Mempool) -> Self {
         let buffers = Buffers::new(pool);
-        Self { queue, port, buffers, wanted: 1, short: 0, empty: 0, waits: false, watch: Watch::new() }
+        Self { queue, port, buffers, wanted: 1, short: 0, empty: 0, waits: false }
     }
 
-    /// False when nothing has come since all was read.
-    #[inline]
-    pub fn may_have_packets(&self) -> bool {
-        self.watch.look(self.queue.fd.as_fd())
+    /// Readable when a frame waits.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.queue.fd.as_fd()
     }
 
     /// Takes up to `count` packets, fewer when they are long, the first ones of `slots`, and returns how many.
@@ -99,7 +96,6 @@ impl Receiver {
             unsafe { slots.wrapping_add(received).write(packet.into_raw().as_ptr()) };
             received += 1;
         };
-        self.watch.set(!is_drained);
         if looks > 0 {
             self.empty = 0;
             self.queue.counters.rx_packets.add(received as u64);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use pipelines::Now;
 use pipelines::snapshot::PortIndex;
 use pipelines::watch::{Stage, StageWatch as _};
-use pmd::{Mbuf, RxQueue};
+use pmd::{Mbuf, Readiness, RxQueue};
 use wire::PacketBuf;
 
 use super::eswitch::Front;
 use super::laps::Laps;
 use super::mailbox::PortBuffers;
 use super::stats::WorkerStats;
-use super::turns::Turns;
+use super::turns::{Idle, Turns};
 use super::tx::TxPaths;
 
 /// All receive queues of a worker, in the order in which they are polled.
@@ -20,6 +20,10 @@ pub(super) struct RxPaths {
     paths: Vec<RxPath>,
     /// Which of them are polled.
     turns: Turns,
+    /// Tells which idle ones have packets; none before one of them is idle, and where the kernel gives none.
+    readiness: Option<Readiness>,
+    /// How often the places of queues have changed: what is told of places before that is void.
+    changes: u32,
     stats: Arc<WorkerStats>,
     /// TSC cycles of this turn that are not the worker's own.
     apart: u64,
@@ -37,18 +41,23 @@ pub(super) struct RxPath {
 
 impl RxPaths {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { paths: Vec::new(), turns: Turns::default(), stats, apart: 0 }
+        let (paths, turns) = (Vec::new(), Turns::default());
+        Self { paths, turns, readiness: None, changes: 0, stats, apart: 0 }
     }
 
     pub fn add(&mut self, port: PortIndex, queue: RxQueue, front: Option<Box<Front>>, now: Now) {
         let split = queue.header_split_drops();
         self.paths.push(RxPath { port, queue, front, split });
-        self.turns.reset(self.paths.len(), now);
+        self.turns.add(now);
     }
 
     /// Takes a port's queues out.
     pub fn remove(&mut self, port: PortIndex, now: Now) -> Vec<RxPath> {
         let gone: Vec<RxPath> = self.paths.extract_if(.., |path| path.port == port).collect();
+        if let Some(readiness) = &self.readiness {
+            gone.iter().for_each(|path| readiness.forget(&path.queue));
+        }
+        self.changes = self.changes.wrapping_add(1);
         self.turns.reset(self.paths.len(), now);
         gone
     }
@@ -56,8 +65,8 @@ impl RxPaths {
     /// A turn begins: how many queues are polled.
     #[inline(always)]
     pub fn begin(&mut self, now: Now) -> usize {
-        let paths = &self.paths;
-        self.turns.begin(now, |place| paths[place].may_have_packets());
+        let Self { paths, readiness, changes, .. } = self;
+        self.turns.begin(now, IdlePaths { paths, readiness, changes: *changes });
         self.turns.len()
     }
 
@@ -119,6 +128,38 @@ impl RxPaths {
     #[inline(always)]
     pub fn take_apart(&mut self) -> u64 {
         std::mem::take(&mut self.apart)
+    }
+}
+
+/// What idle queues are asked by.
+struct IdlePaths<'a> {
+    paths: &'a [RxPath],
+    readiness: &'a mut Option<Readiness>,
+    changes: u32,
+}
+
+impl Idle for IdlePaths<'_> {
+    fn arm(&mut self, place: usize) -> bool {
+        let RxPath { queue, front: None, .. } = &self.paths[place] else { return false };
+        if self.readiness.is_none() {
+            *self.readiness = Readiness::new().ok();
+        }
+        let number = u64::from(self.changes) << 32 | place as u64;
+        self.readiness.as_ref().is_some_and(|readiness| readiness.arm(queue, number))
+    }
+
+    fn take_ready(&mut self, mut ready: impl FnMut(usize)) {
+        let Some(readiness) = self.readiness else { return };
+        readiness.take(|number| {
+            if number >> 32 == u64::from(self.changes) {
+                ready(number as u32 as usize);
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn may_have_packets(&mut self, place: usize) -> bool {
+        self.paths[place].may_have_packets()
     }
 }
 
