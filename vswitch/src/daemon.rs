@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use crate::api;
 use crate::config::{Config, Source};
 use crate::console::repl;
 use crate::control::guard::caught;
@@ -72,11 +73,13 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     tracing::info!(socket = %server.path().display(), "the switch runs");
 
     let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
+    let (jobs, mut work) = mpsc::channel::<api::Job>(CALLS);
+    let programs = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;
     }
-    let mut serving = tokio::spawn(server.serve(calls));
+    let mut serving = tokio::spawn(server.serve(calls, programs));
     let mut deaf = false;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -90,6 +93,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
                     break;
                 }
             }
+            Some(job) = work.recv() => job(&mut shell),
             _ = clock.tick() => turn(&mut shell, "a turn of control", |switch| switch.tend(Instant::now())),
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
                 turn(&mut shell, "a turn of queue pairs", Switch::hurry);

@@ -2,6 +2,7 @@
 //!
 //! The library behind the `vswitch` binary, so that tests and tools can reach its parts.
 
+pub mod api;
 pub mod bfd;
 pub mod capabilities;
 pub mod config;

@@ -82,7 +82,7 @@ impl Document {
     }
 
     /// Reads `text`: each section is good in itself, and the whole is not checked yet.
-    pub(super) fn read(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
+    pub(crate) fn read(text: &str, origin: &str) -> Result<Self, ConfigErrors> {
         let mut places = Places::new(text, origin);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {

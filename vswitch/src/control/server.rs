@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -22,9 +21,12 @@ use tracing::{debug, warn};
 
 use super::places::{ClientPlace, ClientPlaces};
 use super::protocol::{Ask, MAX_REQUEST, Reply, Request};
+use crate::api::Accepted;
 
 /// Connections at a time.
 pub(super) const MAX_CLIENTS: usize = 64;
+/// How a client of the API begins (RFC 9113 section 3.4); no line of a console does.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 /// A client that does not take its answer within this time, and a second for each of so many bytes, is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_RATE: usize = 1 << 20;
@@ -118,11 +120,11 @@ impl Server {
         &self.socket.path
     }
 
-    /// Serves clients until the owner of the switch drops its end of `calls`, or this future is dropped.
+    /// Serves consoles, and hands clients of the API over to `programs`, until the owner of the switch drops its end of `calls`, or this future is dropped.
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
-    pub async fn serve(self, calls: mpsc::Sender<Call>) -> io::Result<()> {
+    pub async fn serve(self, calls: mpsc::Sender<Call>, programs: mpsc::Sender<Accepted>) -> io::Result<()> {
         let listener = UnixListener::from_std(self.listener)?;
         let mut places = ClientPlaces::default();
         // Dropping the set ends all clients with the server.
@@ -148,9 +150,9 @@ impl Server {
             }
             match places.take() {
                 Some(place) => {
-                    let calls = calls.clone();
+                    let (calls, programs) = (calls.clone(), programs.clone());
                     clients.spawn(async move {
-                        let result = client(stream, calls, &place).await;
+                        let result = client(stream, calls, programs, place).await;
                         debug!(?result, "a console is gone");
                     });
                 }
@@ -233,33 +235,50 @@ fn make_way(path: &Path) -> Result<(), BindError> {
 }
 
 /// Serves one client to its end.
-async fn client(stream: UnixStream, calls: mpsc::Sender<Call>, place: &ClientPlace) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut read = BufReader::new(read);
+async fn client(
+    stream: UnixStream,
+    calls: mpsc::Sender<Call>,
+    programs: mpsc::Sender<Accepted>,
+    place: ClientPlace,
+) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let given_away = || {
+        let message = format!(
+            "there are {MAX_CLIENTS} consoles, and this one has asked nothing for longest: another has its place; \
+             connect anew"
+        );
+        Reply::error(0, message).to_line()
+    };
+    let begins_as_program = tokio::select! {
+        bytes = stream.fill_buf() => bytes?.first() == HTTP2.first(),
+        () = place.given_away() => return send(stream.get_mut(), &given_away()).await,
+    };
+    if begins_as_program {
+        // It needs a place among the clients of the API, and this one no more.
+        let read = stream.buffer().to_vec();
+        let stream = stream.into_inner().into_std()?;
+        return programs.send(Accepted { stream, read }).await.map_err(io::Error::other);
+    }
     let mut line = Vec::new();
     loop {
-        place.idle();
         let read_line = tokio::select! {
-            read_line = next_line(&mut read, &mut line) => read_line?,
-            () = place.given_away() => {
-                let message = format!(
-                    "there are {MAX_CLIENTS} consoles, and this one has asked nothing for longest: another has its place; \
-                     connect anew"
-                );
-                return send(&mut write, &Reply::error(0, message).to_line()).await;
-            }
+            read_line = next_line(&mut stream, &mut line) => read_line?,
+            () = place.given_away() => return send(stream.get_mut(), &given_away()).await,
         };
+        if matches!(read_line, Line::Whole) && line.trim_ascii().is_empty() {
+            continue;
+        }
         place.busy();
         let reply = match read_line {
             Line::End => return Ok(()),
             Line::TooLong => Reply::error(0, too_long()),
-            Line::Whole if line.trim_ascii().is_empty() => continue,
             Line::Whole => match Request::parse(&line) {
                 Ok(request) => ask(&calls, request).await,
                 Err(message) => Reply::error(0, message),
             },
         };
-        send(&mut write, &reply.to_line()).await?;
+        send(stream.get_mut(), &reply.to_line()).await?;
+        place.idle();
     }
 }
 
@@ -281,7 +300,7 @@ async fn ask(calls: &mpsc::Sender<Call>, request: Request) -> Reply {
 }
 
 /// Writes all of `bytes`, unless they are taken too slowly.
-async fn send(write: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
+async fn send(write: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     let limit = WRITE_TIMEOUT + Duration::from_secs((bytes.len() / WRITE_RATE) as u64);
     tokio::time::timeout(limit, write.write_all(bytes)).await?
 }
@@ -294,7 +313,7 @@ enum Line {
 
 /// Reads up to the next newline into `line`, never keeping more than [`MAX_REQUEST`] bytes. What is between
 /// the last newline and the end is no line: its writer was cut off in the middle.
-async fn next_line(read: &mut BufReader<OwnedReadHalf>, line: &mut Vec<u8>) -> io::Result<Line> {
+async fn next_line(read: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> io::Result<Line> {
     line.clear();
     let mut too_long = false;
     loop {

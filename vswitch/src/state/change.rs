@@ -22,6 +22,20 @@ pub struct Change {
 }
 
 impl Change {
+    /// Objects that came or changed, and sections that did, each with the name of its section.
+    pub fn set(&self) -> impl Iterator<Item = (&str, &Table)> {
+        self.set.iter().flat_map(|(section, value)| {
+            let objects = value.as_array().into_iter().flatten();
+            let all = objects.chain(value.as_table().map(|_| value));
+            all.filter_map(|object| Some((section.as_str(), object.as_table()?)))
+        })
+    }
+
+    /// Objects that went: the section of each, and what told it from others.
+    pub fn gone(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.gone.iter().flat_map(|(section, gone)| gone.iter().map(|id| (section.as_str(), id.as_str())))
+    }
+
     /// What changed from one config to another.
     ///
     /// # Errors

@@ -26,13 +26,18 @@ impl Switch {
         &mut self,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
-        self.edit_and_place(Vec::new(), change)
+        self.edit_and_place(Vec::new(), Missing::Refused, change)
     }
 
-    /// As [`edit`](Self::edit), with which addresses of vNICs that go are elsewhere from then on.
-    pub(super) fn edit_and_place(
+    /// As [`edit`](Self::edit), with locations that come or move: also of addresses of vNICs that go. `missing` says what becomes of
+    /// ports that cannot be opened.
+    ///
+    /// # Errors
+    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
+    pub fn edit_and_place(
         &mut self,
         elsewhere: Vec<LocationConfig>,
+        missing: Missing,
         change: impl FnOnce(&mut Config) -> Result<(), SwitchError>,
     ) -> Result<(), SwitchError> {
         let old = self.config.clone();
@@ -43,7 +48,7 @@ impl Switch {
         if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
             new.locations = kept.cloned().chain(elsewhere).collect();
-            self.apply(new, Missing::Refused)?;
+            self.apply_and_tell(new, missing)?;
             return self.save_whole();
         }
         // Those of a VPC go with it.
@@ -52,7 +57,7 @@ impl Switch {
         let new = Arc::new(new);
         let difference = Difference::between(&old, &new).and_elsewhere(elsewhere);
         ended.extend(difference.moved_here(|vni, vip| self.topology.location(vni, vip).cloned()));
-        self.go_over(&new, new.clone(), &difference, Missing::Refused, Extent::of(&difference))?;
+        self.go_over(&new, new.clone(), &difference, missing, Extent::of(&difference))?;
         self.save_change(|| {
             let change = Change::between(&difference.old, &difference.new)?;
             Ok(change.and_without(ended).and_with(&difference.elsewhere)?)
@@ -105,8 +110,8 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        self.apply(file.config.clone(), Missing::Awaited)?;
-        self.file = Some(file);
+        self.apply_and_tell(file.config.clone(), Missing::Awaited)?;
+        self.file = Some(Arc::new(file));
         self.save_whole()
     }
 
@@ -115,9 +120,9 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let config = merge(&self.config(), self.file.as_ref(), &file, Occasion::Reload)?;
-        self.apply(config, Missing::Awaited)?;
-        self.file = Some(file);
+        let config = merge(&self.config(), self.file.as_deref(), &file, Occasion::Reload)?;
+        self.apply_and_tell(config, Missing::Awaited)?;
+        self.file = Some(Arc::new(file));
         self.save_whole()
     }
 

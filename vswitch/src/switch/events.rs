@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 /// Events that are remembered.
 pub const REMEMBERED: usize = 256;
@@ -26,13 +27,13 @@ pub struct Happening {
 #[derive(Clone, Debug, Default)]
 pub struct EventLog {
     ring: VecDeque<Happening>,
-    count: u64,
+    count: watch::Sender<u64>,
 }
 
 impl EventLog {
     /// Remembers an event; the oldest gives way.
     pub fn add(&mut self, kind: &'static str, text: String, facts: Value) {
-        self.count += 1;
+        let number = *self.count.borrow() + 1;
         if self.ring.len() == REMEMBERED {
             self.ring.pop_front();
         }
@@ -40,7 +41,8 @@ impl EventLog {
             Value::Object(facts) => facts,
             other => Map::from_iter([("value".to_string(), other)]),
         };
-        self.ring.push_back(Happening { number: self.count, at: SystemTime::now(), kind, text, facts });
+        self.ring.push_back(Happening { number, at: SystemTime::now(), kind, text, facts });
+        self.count.send_replace(number);
     }
 
     /// The events that are remembered, oldest first.
@@ -50,7 +52,12 @@ impl EventLog {
 
     /// How many there were in all.
     pub fn count(&self) -> u64 {
-        self.count
+        *self.count.borrow()
+    }
+
+    /// The number of the newest event, as it changes.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.count.subscribe()
     }
 }
 

@@ -14,6 +14,7 @@ pub mod rcft;
 pub mod services;
 
 mod apply;
+pub mod changes;
 mod concerned;
 mod edit;
 mod error;
@@ -67,8 +68,9 @@ pub struct Switch {
     forwarding: bool,
     started: Instant,
     saved: Option<Saver>,
+    changes: changes::Changes,
     /// The config file as it was last applied: what is not in it was made at run time.
-    file: Option<Source>,
+    file: Option<Arc<Source>>,
     baseline: crate::view::Baseline,
     stopped: bool,
     watchdog: Watchdog,
@@ -155,6 +157,7 @@ impl Switch {
             forwarding: false,
             started: Instant::now(),
             saved: None,
+            changes: changes::Changes::default(),
             file: None,
             baseline: crate::view::Baseline::default(),
             stopped: false,
@@ -186,6 +189,11 @@ impl Switch {
     /// The running config, whole.
     pub fn config(&self) -> Config {
         Config { locations: self.topology.locations().cloned().collect(), ..(*self.config).clone() }
+    }
+
+    /// The same as [`bare_config`](Self::bare_config), to be kept.
+    pub(crate) fn shared_config(&self) -> Arc<Config> {
+        self.config.clone()
     }
 
     /// The running config without its locations, which may be many.
@@ -317,6 +325,11 @@ impl Switch {
         Ok(())
     }
 
+    /// The config file as it was last applied, if there is one.
+    pub fn config_file(&self) -> Option<Arc<Source>> {
+        self.file.clone()
+    }
+
     /// Where changes made through the console are saved, if anywhere.
     pub fn set_state_file(&mut self, path: Option<&Path>) {
         self.saved = path.map(Saver::new);
@@ -324,7 +337,7 @@ impl Switch {
 
     /// The config file that the running config began with; it is saved with the state.
     pub fn set_config_file(&mut self, file: Option<Source>) {
-        self.file = file;
+        self.file = file.map(Arc::new);
     }
 
     /// Ends everything in order: reception, packets on their way, workers, ports. Leaves no trace on the machine.

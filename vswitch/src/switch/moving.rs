@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::json;
 use wire::{MacAddr, Vni};
 
-use super::{Switch, SwitchError};
+use super::{Missing, Switch, SwitchError};
 use crate::config::LocationConfig;
 use crate::state::change::Change;
 
@@ -35,7 +35,7 @@ impl Switch {
             groups: vnic.security_groups.clone(),
         };
         let elsewhere = vnic.vips.iter().map(at).collect();
-        self.edit_and_place(elsewhere, |config| {
+        self.edit_and_place(elsewhere, Missing::Refused, |config| {
             config.vnics.retain(|known| !Arc::ptr_eq(known, vnic));
             config.lead_to_station(vnic);
             Ok(())

@@ -39,6 +39,8 @@ pub enum Missing {
     Refused,
     /// A port whose interface, folder or peer is not there is `down` and tried again; other faults refuse the change.
     Awaited,
+    /// As [`Tolerated`](Self::Tolerated), and nobody waits for it: whoever asked looks for its state.
+    Later,
     /// A port is `down` and tried again, whatever it is: a start goes on with what there is.
     Tolerated,
 }
@@ -48,7 +50,7 @@ impl Missing {
         match self {
             Self::Refused => false,
             Self::Awaited => error.is_absence(),
-            Self::Tolerated => true,
+            Self::Later | Self::Tolerated => true,
         }
     }
 }
@@ -127,7 +129,11 @@ impl Switch {
         for (name, wanted) in &plan.added {
             self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
         }
-        let grace = if missing == Missing::Tolerated { START_GRACE } else { GRACE };
+        let grace = match missing {
+            Missing::Later => Duration::ZERO,
+            Missing::Refused | Missing::Awaited => GRACE,
+            Missing::Tolerated => START_GRACE,
+        };
         self.await_ports(grace, missing)?;
         plan.last.iter().for_each(|name| self.ports.leave(name, true));
         Ok(())

@@ -67,7 +67,7 @@ impl Attached {
     }
 
     /// It is polled, or is about to be, and has a link as far as its kind can tell.
-    pub(super) fn has_link(&self) -> bool {
+    pub(crate) fn has_link(&self) -> bool {
         (self.running || self.fresh) && self.tx.has_link()
     }
 
@@ -93,6 +93,8 @@ pub struct PortTable {
     /// Those that the config wants and that are not there, by name.
     absent: BTreeMap<String, Absent>,
     opener: Opener,
+    /// Counts that ports came, went, or got another reason for not being there.
+    generation: u64,
     /// Of attempts to open a port, never used twice.
     tickets: u64,
     /// Which API the rules of ports go through.
@@ -224,7 +226,14 @@ impl PortTable {
         let absent = self.absent.entry(name.to_owned()).or_insert_with(fresh);
         (absent.ticket, absent.retry) = (None, Some(now + absent.pause));
         absent.pause = (absent.pause * 2).min(LONGEST_PAUSE);
-        absent.reason.replace(reason.to_owned()).as_deref() != Some(reason)
+        let is_news = absent.reason.replace(reason.to_owned()).as_deref() != Some(reason);
+        self.generation += u64::from(is_news);
+        is_news
+    }
+
+    /// A number that is another one whenever a port came, went, or got another reason for not being there.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// The absent ports whose time has come to be tried again.
@@ -313,6 +322,7 @@ impl PortTable {
         let index = slot as PortIndex;
         let Ready { name, wanted, traits, port, presence, cleanup, rx, tx, proxy } = ready;
         let (tx, idle_tx) = TxQueues::give(pool, index, tx, &port, &traits)?;
+        self.generation += 1;
         let absent = self.absent.remove(&name);
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
@@ -407,6 +417,7 @@ impl PortTable {
     /// [`PortsError::Worker`].
     pub(super) fn detach(&mut self, pool: &Pool, index: PortIndex) -> Result<(), PortsError> {
         let Some(port) = self.slots.get_mut(usize::from(index)).and_then(Option::take) else { return Ok(()) };
+        self.generation += 1;
         self.pair();
         let Attached {
             name,

@@ -1,11 +1,13 @@
 //! What was changed at run time is saved: the answer to a change comes when the disk has it.
 
+use std::sync::Arc;
+
 use super::{Switch, SwitchError};
 use crate::config::{Config, Source};
 use crate::state::change::Change;
 
 impl Switch {
-    /// Saves one change, which `change` tells where it is wanted.
+    /// Saves one change, which `change` tells where it is wanted, and tells those who watch.
     ///
     /// # Errors
     /// [`SwitchError::NotSaved`].
@@ -13,11 +15,19 @@ impl Switch {
         &mut self,
         change: impl FnOnce() -> Result<Change, SwitchError>,
     ) -> Result<(), SwitchError> {
+        self.changes.count();
+        if self.saved.is_none() && !self.changes.is_watched() {
+            return Ok(());
+        }
+        let change = change().map(Arc::new);
+        if let Ok(change) = &change {
+            self.changes.tell(change);
+        }
         let Some(saver) = &mut self.saved else { return Ok(()) };
         if !saver.can_append() {
             return self.save_whole();
         }
-        let saved = change().and_then(|change| {
+        let saved = change.and_then(|change| {
             let path = saver.path().display().to_string();
             saver.append(&change).map_err(|source| SwitchError::File { path, source })
         });
@@ -32,7 +42,7 @@ impl Switch {
         if self.saved.is_none() {
             return Ok(());
         }
-        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_ref()));
+        let text = self.config().to_toml().map(|text| with_file(text, self.file.as_deref()));
         let Some(saver) = &mut self.saved else { return Ok(()) };
         let saved = text.map_err(SwitchError::from).and_then(|text| {
             let path = saver.path().display().to_string();
@@ -56,7 +66,7 @@ impl Switch {
         let text = move || {
             let config = Config { locations: locations.values().cloned().collect(), ..(*config).clone() };
             let text = config.to_toml().map_err(std::io::Error::other)?;
-            Ok(with_file(text, file.as_ref()))
+            Ok(with_file(text, file.as_deref()))
         };
         if let Err(error) = saver.renew(text) {
             tracing::warn!(file = %saver.path().display(), %error, "the state file cannot be written anew; the next change writes all of it");

@@ -36,6 +36,7 @@ impl Switch {
         self.tend_ports(now);
         self.tend_network(now);
         self.tend_state();
+        self.changes.tell_ports(self.ports.generation());
     }
 
     /// All of a turn but the ports that come and go: also done while a change waits for those.

@@ -12,7 +12,7 @@ use crate::config::*;
 const EXAMPLE: &str = include_str!("../../../example.toml");
 
 /// The example with all that is switched off by a bare `#` switched on.
-fn all_on() -> String {
+pub(crate) fn all_on() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
         Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => {
             setting.to_owned()

@@ -38,7 +38,7 @@ fn share(ppm: u32) -> QuotaConfig {
     QuotaConfig::Share { share: Share::from_ppm(ppm).unwrap(), device: Name::new("rxe0").unwrap() }
 }
 
-fn rcft() -> impl Strategy<Value = RcftConfig> {
+pub(crate) fn rcft() -> impl Strategy<Value = RcftConfig> {
     let entries = RcftConfig::MIN_ENTRIES..=RcftConfig::MAX_ENTRIES;
     let quota = prop_oneof![
         Just(None),
@@ -66,7 +66,7 @@ fn rcft() -> impl Strategy<Value = RcftConfig> {
     )
 }
 
-fn qos() -> impl Strategy<Value = QosConfig> {
+pub(crate) fn qos() -> impl Strategy<Value = QosConfig> {
     let rates =
         [proptest::option::of(1_000_000_000u64..1 << 40), proptest::option::of(1_000_000_000u64..1 << 40)];
     let debts = (0u64..1 << 28, 0u64..1 << 28, 1u64..1 << 28);
@@ -251,7 +251,7 @@ fn device(port: &PortSpec, wanted: bool) -> Option<OffloadDevice> {
 }
 
 /// Valid networks: some uplinks, VPCs with the same prefixes, vNICs on ports and trunks, locations.
-pub(super) fn networks() -> impl Strategy<Value = Config> {
+pub(crate) fn networks() -> impl Strategy<Value = Config> {
     let counts = (1usize..3, 0usize..4, 0usize..6, 0usize..6);
     (process(), counts, any::<u64>(), any::<bool>()).prop_map(
         |(mut config, (uplinks, vpcs, vnics, far), seed, flag)| {

@@ -92,7 +92,7 @@ impl Daemon {
                     }
                 };
                 tokio::select! {
-                    served = server.serve(calls) => served.unwrap(),
+                    served = server.serve(calls, mpsc::channel(1).0) => served.unwrap(),
                     () = owner => {}
                     _ = stopped.recv() => {}
                 }

@@ -1,0 +1,78 @@
+//! Connections that the control socket's server took, and that turned out to speak HTTP/2.
+
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::transport::server::Connected;
+
+/// A connection, and what was read of it.
+#[derive(Debug)]
+pub struct Accepted {
+    pub stream: StdStream,
+    pub read: Vec<u8>,
+}
+
+/// A connection of the API; it has its place until it is dropped.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    read: Vec<u8>,
+    /// How much of `read` was taken.
+    taken: usize,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Accepted {
+    /// The same on the runtime of this thread; `None` when there is no place for it, or it is gone.
+    pub(super) fn into_connection(self, places: Arc<Semaphore>) -> Option<Connection> {
+        let Ok(place) = places.try_acquire_owned() else {
+            tracing::warn!("an API client was sent away: there are too many");
+            return None;
+        };
+        let stream = UnixStream::from_std(self.stream).ok()?;
+        Some(Connection { stream, read: self.read, taken: 0, _place: place })
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(rest) = this.read.get(this.taken..).filter(|rest| !rest.is_empty()) {
+            let count = rest.len().min(buf.remaining());
+            buf.put_slice(&rest[..count]);
+            this.taken += count;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,128 @@
+//! The gRPC interface (`vswitch/proto`): how programs drive the switch.
+//!
+//! It lives on a thread of its own, with a runtime of its own: what clients send, how much of it, and how slowly they read, costs
+//! that thread and nobody else. Control does what it is asked between its other tasks, as [`Job`]s: each one reads the state or
+//! changes it, and hands back values that need no more of control to become messages.
+//!
+//! [`bridge`] turns messages into tables of the config and back, [`kinds`] knows where a config has what, `objects` and
+//! `observe` are the services.
+
+mod bridge;
+mod connection;
+mod kinds;
+mod objects;
+mod observe;
+mod refusal;
+#[cfg(test)]
+mod tests;
+mod watching;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use connection::Accepted;
+use refusal::Problem;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic::transport::Server;
+use vswitch_api::v1::objects_server::ObjectsServer;
+use vswitch_api::v1::observe_server::ObserveServer;
+
+use crate::control::guard::caught;
+use crate::shell::Shell;
+
+/// Something that control does for a client.
+pub type Job = Box<dyn FnOnce(&mut Shell) + Send>;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 256;
+/// Requests of one connection that are under way at a time; others wait.
+const REQUESTS: usize = 32;
+/// Streams of one connection, those that watch included.
+const STREAMS: u32 = 128;
+/// The longest message of a client.
+const MESSAGE: usize = 4 << 20;
+/// A client that does not answer pings is gone.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections that wait to be taken.
+const BACKLOG: usize = 64;
+
+/// The way to control.
+#[derive(Clone, Debug)]
+struct Control {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Control {
+    /// Has control do `work`, which `what` names, and waits for what it says.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&mut Shell) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |shell| {
+            let result = caught(what, || work(shell));
+            if let Err(fault) = &result {
+                shell.suspect(fault);
+            }
+            // Whoever asked may be gone.
+            let _ = answer.send(result);
+        });
+        let ending =
+            || Problem::new(Code::Unavailable, "", "the switch is ending; ask again when it runs".into());
+        self.jobs.send(job).await.map_err(|_| ending())?;
+        Ok(answered.await.map_err(|_| ending())??)
+    }
+}
+
+/// Starts the thread of the interface. Jobs go to `jobs`; connections come from what this returns, until it is dropped.
+///
+/// # Errors
+/// When the system has no thread, or no runtime for it.
+pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>> {
+    let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("api".into()).spawn(move || {
+        if let Err(error) = runtime.block_on(serve(Control { jobs }, connections)) {
+            tracing::error!(%error, "the API has ended; restart the switch when it suits");
+        }
+    })?;
+    Ok(accepted)
+}
+
+async fn serve(
+    control: Control,
+    connections: mpsc::Receiver<Accepted>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let incoming = ReceiverStream::new(connections).filter_map(move |accepted| {
+        // A client too many sees its connection closed.
+        accepted.into_connection(places.clone()).map(Ok::<_, std::io::Error>)
+    });
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<ObjectsServer<objects::Service>>().await;
+    health.set_serving::<ObserveServer<observe::Service>>().await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(vswitch_api::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let objects =
+        ObjectsServer::new(objects::Service::new(control.clone())).max_decoding_message_size(MESSAGE);
+    let observe = ObserveServer::new(observe::Service::new(control)).max_decoding_message_size(MESSAGE);
+    Server::builder()
+        .concurrency_limit_per_connection(REQUESTS)
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .add_service(health_service)
+        .add_service(reflection)
+        .add_service(objects)
+        .add_service(observe)
+        .serve_with_incoming(incoming)
+        .await?;
+    Ok(())
+}

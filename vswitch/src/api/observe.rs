@@ -1,0 +1,140 @@
+//! The service `Observe`: what the switch does.
+
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use vswitch_api::v1;
+use vswitch_api::v1::observe_server::Observe;
+
+use super::Control;
+use super::refusal::Problem;
+use crate::shell::Shell;
+use crate::switch::events::Happening;
+use crate::view;
+
+/// Events of a stream that wait for its client.
+const WAITING: usize = 64;
+
+pub(super) struct Service {
+    control: Control,
+}
+
+impl Service {
+    pub fn new(control: Control) -> Self {
+        Self { control }
+    }
+}
+
+fn info(shell: &mut Shell) -> v1::Info {
+    let switch = &shell.switch;
+    v1::Info {
+        version: env!("CARGO_PKG_VERSION").into(),
+        revision: switch.changes().revision(),
+        forwarding: switch.is_forwarding(),
+        workers: switch.pool().workers.len() as u32,
+        uptime_ms: Instant::now().saturating_duration_since(switch.started()).as_millis() as u64,
+    }
+}
+
+fn port_counters(shell: &mut Shell, names: &[String]) -> Result<Vec<v1::PortCounters>, Problem> {
+    let switch = &shell.switch;
+    let of = |index, name: &str| {
+        let counters = view::port(switch, index);
+        v1::PortCounters {
+            name: name.to_owned(),
+            rx_packets: counters.rx_packets,
+            rx_bytes: counters.rx_bytes,
+            tx_packets: counters.tx_packets,
+            tx_bytes: counters.tx_bytes,
+        }
+    };
+    if names.is_empty() {
+        return Ok(switch.ports().iter().map(|(index, port)| of(index, &port.name)).collect());
+    }
+    let one = |name: &String| {
+        let index = switch.ports().index(name).ok_or_else(|| {
+            let message = format!("port {name:?} is not attached; the state of its object says why");
+            Problem::new(tonic::Code::NotFound, "names", message)
+        })?;
+        Ok(of(index, name))
+    };
+    names.iter().map(one).collect()
+}
+
+fn drops(shell: &mut Shell) -> v1::Drops {
+    let drops = view::totals(&shell.switch).drops;
+    v1::Drops { by_reason: drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect() }
+}
+
+fn event(happening: &Happening) -> v1::Event {
+    let since = happening.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    v1::Event {
+        number: happening.number,
+        time_ms: since.as_millis() as u64,
+        kind: happening.kind.to_owned(),
+        message: happening.text.clone(),
+    }
+}
+
+/// Sends the events after `after`, and then what happens, until the client goes.
+async fn tell_events(
+    control: Control,
+    mut after: u64,
+    stream: mpsc::Sender<Result<v1::Event, Status>>,
+) -> Result<(), Problem> {
+    let mut newest = control.ask("watching events", |shell| shell.switch.events().watch()).await?;
+    newest.mark_changed();
+    loop {
+        tokio::select! {
+            changed = newest.changed() => if changed.is_err() { return Ok(()) },
+            () = stream.closed() => return Ok(()),
+        }
+        let later = move |shell: &mut Shell| -> Vec<v1::Event> {
+            shell.switch.events().iter().filter(|event| event.number > after).map(event).collect()
+        };
+        for event in control.ask("watching events", later).await? {
+            after = event.number;
+            if stream.send(Ok(event)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Observe for Service {
+    type WatchEventsStream = ReceiverStream<Result<v1::Event, Status>>;
+
+    async fn get_info(&self, _: Request<v1::GetInfoRequest>) -> Result<Response<v1::Info>, Status> {
+        Ok(Response::new(self.control.ask("reading what the switch is", info).await?))
+    }
+
+    async fn list_port_counters(
+        &self,
+        request: Request<v1::ListPortCountersRequest>,
+    ) -> Result<Response<v1::ListPortCountersResponse>, Status> {
+        let names = request.into_inner().names;
+        let ports = self.control.ask("reading counters", move |shell| port_counters(shell, &names)).await??;
+        Ok(Response::new(v1::ListPortCountersResponse { ports }))
+    }
+
+    async fn get_drops(&self, _: Request<v1::GetDropsRequest>) -> Result<Response<v1::Drops>, Status> {
+        Ok(Response::new(self.control.ask("reading drops", drops).await?))
+    }
+
+    async fn watch_events(
+        &self,
+        request: Request<v1::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let (stream, receiver) = mpsc::channel(WAITING);
+        let (control, after) = (self.control.clone(), request.into_inner().after);
+        tokio::spawn(async move {
+            if let Err(problem) = tell_events(control, after, stream.clone()).await {
+                let _ = stream.send(Err(problem.into())).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}

@@ -1,0 +1,137 @@
+//! Refusals: what a client is told, as a status with a [`Refusal`](v1::Refusal) in its details.
+
+use prost::Message;
+use tonic::{Code, Status};
+use vswitch_api::v1;
+
+use crate::config::ConfigErrors;
+use crate::control::guard::Fault;
+use crate::switch::SwitchError;
+
+/// The longest message of a status: it goes over the wire as a header.
+const LONGEST: usize = 4096;
+
+/// Something wrong with a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Problem {
+    pub code: Code,
+    /// The field, empty when it is none.
+    pub field: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(code: Code, field: &str, message: String) -> Self {
+        Self { code, field: field.to_owned(), message }
+    }
+
+    /// A value that cannot be.
+    pub fn invalid(field: &str, message: String) -> Self {
+        Self::new(Code::InvalidArgument, field, message)
+    }
+
+    /// A fault of ours.
+    pub fn internal(message: String) -> Self {
+        Self::new(Code::Internal, "", format!("a fault of the switch itself: {message}"))
+    }
+
+    /// The same within an object that is found there.
+    #[must_use]
+    pub fn within(mut self, path: &str) -> Self {
+        let separator = if self.field.is_empty() || path.is_empty() { "" } else { "." };
+        self.field = format!("{path}{separator}{}", self.field);
+        self
+    }
+}
+
+/// A word that does not change with versions.
+fn word(code: Code) -> &'static str {
+    match code {
+        Code::InvalidArgument => "INVALID",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        _ => "INTERNAL",
+    }
+}
+
+/// The status of some problems, of which there is at least one.
+pub(super) fn status(problems: &[Problem]) -> Status {
+    let code = problems.first().map_or(Code::Internal, |problem| problem.code);
+    let told = |problem: &Problem| match problem.field.as_str() {
+        "" => problem.message.clone(),
+        field => format!("{field}: {}", problem.message),
+    };
+    let mut text = problems.iter().map(told).collect::<Vec<_>>().join("\n");
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    let one = |problem: &Problem| v1::Problem {
+        code: word(problem.code).into(),
+        field: problem.field.clone(),
+        message: problem.message.chars().take(LONGEST).collect(),
+    };
+    // So many fit a header.
+    let refusal = v1::Refusal { problems: problems.iter().take(4).map(one).collect() };
+    Status::with_details(code, text, refusal.encode_to_vec().into())
+}
+
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        status(&[problem])
+    }
+}
+
+/// What the switch refused.
+pub(super) fn problems(error: SwitchError) -> Vec<Problem> {
+    let code = match &error {
+        SwitchError::Config(ConfigErrors(errors)) => {
+            return errors.iter().map(|error| Problem::invalid("", error.to_string())).collect();
+        }
+        SwitchError::Unknown { .. } => Code::NotFound,
+        SwitchError::Duplicate { .. } => Code::AlreadyExists,
+        SwitchError::InUse { .. }
+        | SwitchError::NotLive(_)
+        | SwitchError::OtherName { .. }
+        | SwitchError::Nowhere(_)
+        | SwitchError::Topology(_)
+        | SwitchError::Rdma(_) => Code::FailedPrecondition,
+        SwitchError::Memory(_) | SwitchError::Ports(_) => Code::ResourceExhausted,
+        SwitchError::NotSaved(_) => Code::DataLoss,
+        SwitchError::Worker(_) => Code::Unavailable,
+        _ => Code::Internal,
+    };
+    vec![Problem::new(code, "", error.to_string())]
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Self::new(Code::Internal, "", fault.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_has_its_problems_in_its_details() {
+        let problems = [
+            Problem::invalid("mac", "no".into()).within("vnic"),
+            Problem::new(Code::NotFound, "", "\u{e4}".repeat(5000)),
+        ];
+        let status = status(&problems);
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().starts_with("vnic.mac: no\n\u{e4}") && status.message().len() < 4200);
+        let refusal = v1::Refusal::decode(status.details()).unwrap();
+        let told: Vec<_> = refusal.problems.iter().map(|p| (p.code.as_str(), p.field.as_str())).collect();
+        assert_eq!(told, [("INVALID", "vnic.mac"), ("NOT_FOUND", "")]);
+    }
+}
