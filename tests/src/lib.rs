@@ -12,6 +12,7 @@
 )]
 
 pub mod agent;
+pub mod api;
 pub mod binary;
 pub mod capture;
 pub mod counters;

@@ -56,7 +56,11 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     // The socket next: a second daemon must not touch the ports of the first.
     let server = Server::bind(&options.config.api.socket)?;
-    let state_file = options.config.control.state.clone();
+    let readers = match &options.config.api.group {
+        Some(group) => Some(Server::bind_for_readers(&options.config.api.read_socket(), group)?),
+        None => None,
+    };
+    let state_file = options.config.control.state.clone().or_else(service_state);
     let file = options.file.as_deref().map(Source::load).transpose()?;
     let config = match &state_file {
         Some(path) => state::restore(options.config, file.as_ref(), path)?,
@@ -79,6 +83,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     if options.interactive {
         interactive(Caller::new(calls.clone()), ended.clone())?;
     }
+    let reading = readers.map(|server| tokio::spawn(server.serve(calls.clone(), programs.clone())));
     let mut serving = tokio::spawn(server.serve(calls, programs));
     let mut deaf = false;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
@@ -117,11 +122,22 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     }
     tracing::info!("the switch ends");
     shell.switch.stop();
+    if let Some(reading) = reading {
+        reading.abort();
+        let _ = reading.await;
+    }
     if !deaf {
         serving.abort();
         let _ = serving.await;
     }
     Ok(())
+}
+
+/// The state file of a service of systemd that has a folder for it (`StateDirectory`, systemd.exec(5)).
+fn service_state() -> Option<PathBuf> {
+    let folders = std::env::var_os("STATE_DIRECTORY")?;
+    let folder = std::env::split_paths(&folders).next().filter(|folder| folder.is_absolute())?;
+    Some(folder.join("state"))
 }
 
 /// Does one of control's own tasks, whatever becomes of it.

@@ -11,17 +11,28 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::server::Connected;
 
+/// What a client may do, by the socket that it came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Everything.
+    Owner,
+    /// Look.
+    Reader,
+}
+
 /// A connection, and what was read of it.
 #[derive(Debug)]
 pub struct Accepted {
     pub stream: StdStream,
     pub read: Vec<u8>,
+    pub role: Role,
 }
 
 /// A connection of the API; it has its place until it is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
+    role: Role,
     read: Vec<u8>,
     /// How much of `read` was taken.
     taken: usize,
@@ -36,14 +47,16 @@ impl Accepted {
             return None;
         };
         let stream = UnixStream::from_std(self.stream).ok()?;
-        Some(Connection { stream, read: self.read, taken: 0, _place: place })
+        Some(Connection { stream, role: self.role, read: self.read, taken: 0, _place: place })
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Role;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Role {
+        self.role
+    }
 }
 
 impl AsyncRead for Connection {

@@ -222,6 +222,20 @@ impl Item {
         bridge::typed(&object)
     }
 
+    /// True when another one is what this says. Routes and rules are objects of their own, too: where this names none, the other
+    /// may have any.
+    pub fn is_said_by(&self, other: &Self) -> bool {
+        let mut said = self.table.clone();
+        for inner in ["routes", "rules"] {
+            if said.get(inner).and_then(Value::as_array).is_some_and(Vec::is_empty)
+                && let Some(others) = other.table.get(inner)
+            {
+                said.insert(inner.to_owned(), others.clone());
+            }
+        }
+        said == other.table
+    }
+
     pub fn key(&self) -> v1::Key {
         v1::Key { kind: self.kind.into(), id: self.id.clone() }
     }
@@ -265,7 +279,8 @@ pub(super) fn write<T: Serialize>(value: &T) -> Result<Table, Problem> {
     Table::try_from(value).map_err(|error| Problem::internal(error.to_string()))
 }
 
-fn location_id(location: &LocationConfig) -> String {
+/// The id of a location.
+pub(super) fn location_id(location: &LocationConfig) -> String {
     format!("{} {}", location.vni, location.vip)
 }
 

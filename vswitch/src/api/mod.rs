@@ -20,9 +20,9 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use connection::Accepted;
+pub use connection::{Accepted, Role};
 use refusal::Problem;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -42,6 +42,8 @@ const CONNECTIONS: usize = 256;
 const REQUESTS: usize = 32;
 /// Streams of one connection, those that watch included.
 const STREAMS: u32 = 128;
+/// Streams of all clients that watch: each may hold what its client does not read, half a MiB of it.
+const WATCHERS: usize = 64;
 /// The longest message of a client.
 const MESSAGE: usize = 4 << 20;
 /// A client that does not answer pings is gone.
@@ -54,9 +56,20 @@ const BACKLOG: usize = 64;
 #[derive(Clone, Debug)]
 struct Control {
     jobs: mpsc::Sender<Job>,
+    /// Places of those that watch.
+    watchers: Arc<Semaphore>,
 }
 
 impl Control {
+    /// A place to watch from, until it is dropped.
+    fn watcher(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        self.watchers.clone().try_acquire_owned().map_err(|_| {
+            let message =
+                format!("{WATCHERS} streams are watched already; end one, or watch several kinds with one");
+            Problem::new(Code::ResourceExhausted, "", message)
+        })
+    }
+
     /// Has control do `work`, which `what` names, and waits for what it says.
     async fn ask<T: Send + 'static>(
         &self,
@@ -87,7 +100,8 @@ pub fn start(jobs: mpsc::Sender<Job>) -> std::io::Result<mpsc::Sender<Accepted>>
     let (accepted, connections) = mpsc::channel::<Accepted>(BACKLOG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("api".into()).spawn(move || {
-        if let Err(error) = runtime.block_on(serve(Control { jobs }, connections)) {
+        let control = Control { jobs, watchers: Arc::new(Semaphore::new(WATCHERS)) };
+        if let Err(error) = runtime.block_on(serve(control, connections)) {
             tracing::error!(%error, "the API has ended; restart the switch when it suits");
         }
     })?;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use pipelines::snapshot::Snapshot;
 use prost_reflect::DynamicMessage;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
@@ -14,7 +15,7 @@ use wire::Vni;
 
 use super::kinds::{self, Item};
 use super::refusal::{Problem, problems, status};
-use super::{Control, bridge, watching};
+use super::{Control, Role, bridge, watching};
 use crate::config::{Config, LocationConfig, Source};
 use crate::shell::Shell;
 use crate::switch::{Missing, Switch};
@@ -31,7 +32,9 @@ pub(super) struct Service {
 pub(super) struct View {
     /// Without its locations.
     pub config: Arc<Config>,
-    pub locations: OrdMap<(u32, IpAddr), LocationConfig>,
+    /// By index of the VPC, and address.
+    locations: OrdMap<(u32, IpAddr), LocationConfig>,
+    snapshot: Arc<Snapshot>,
     pub revision: u64,
     /// Why ports are not there, by name; `None` before the first attempt. Those that are there are not in it.
     pub absent: BTreeMap<String, Option<String>>,
@@ -54,6 +57,7 @@ impl View {
         Self {
             config: switch.shared_config(),
             locations: switch.topology().all_locations(),
+            snapshot: switch.snapshot().clone(),
             revision: switch.changes().revision(),
             absent: absent.collect(),
             down: down.collect(),
@@ -68,7 +72,8 @@ impl View {
     }
 
     fn location(&self, vni: Vni, vip: IpAddr) -> Option<&LocationConfig> {
-        self.locations.get(&(vni.get(), vip))
+        let vpc = self.snapshot.vnis.get(u128::from(vni.get()))?;
+        self.locations.get(&(vpc, vip))
     }
 
     /// An object.
@@ -85,7 +90,7 @@ impl View {
     pub fn ids(&self, kind: Kind) -> Vec<String> {
         let mut ids = match kinds::place(kind) {
             Some(place) => place.ids(&self.config),
-            None => self.locations.keys().map(|(vni, vip)| format!("{vni} {vip}")).collect(),
+            None => self.locations.values().map(kinds::location_id).collect(),
         };
         ids.sort_unstable();
         ids.dedup();
@@ -206,7 +211,7 @@ impl Plan {
         let item = match step {
             Step::Create(item) => {
                 match self.get(view, item.kind, &item.id)? {
-                    Some(known) if known.table == item.table => {}
+                    Some(known) if item.is_said_by(&known) => {}
                     Some(known) => {
                         let (word, differs) = (kinds::word(item.kind), kinds::difference(&known, &item)?);
                         let message = format!(
@@ -270,8 +275,9 @@ impl Plan {
         };
         if kind == Kind::SecurityGroup {
             let names = |location: &&LocationConfig| location.groups.iter().any(|group| group.as_str() == id);
-            let is_set = |at: &(u32, IpAddr)| self.locations.contains_key(at);
-            let stays = view.locations.iter().filter(|(at, _)| !is_set(at)).map(|(_, location)| location);
+            let is_set =
+                |location: &&LocationConfig| self.locations.contains_key(&(location.vni.get(), location.vip));
+            let stays = view.locations.values().filter(|location| !is_set(location));
             if let Some(user) = stays.chain(self.locations.values().flatten()).find(names) {
                 let message = format!("location {} {} is in it; take it out first", user.vni, user.vip);
                 return Err(Problem::new(Code::FailedPrecondition, "key", message));
@@ -335,6 +341,17 @@ fn carry_out(
     Ok((plan, View::of(switch)))
 }
 
+/// What is asked for, of a client that may change the switch.
+fn change_of<T>(request: Request<T>) -> Result<T, Status> {
+    match request.extensions().get::<Role>() {
+        Some(Role::Owner) => Ok(request.into_inner()),
+        _ => {
+            let message = "clients of this socket look at the switch and change nothing; its owner's socket takes changes";
+            Err(Problem::new(Code::PermissionDenied, "", message.into()).into())
+        }
+    }
+}
+
 impl Service {
     pub fn new(control: Control) -> Self {
         Self { control }
@@ -364,7 +381,7 @@ impl Objects for Service {
     type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
 
     async fn create(&self, request: Request<v1::CreateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::create(request.into_inner())?).await
+        self.one(Step::create(change_of(request)?)?).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::Entry>, Status> {
@@ -394,19 +411,19 @@ impl Objects for Service {
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::update(request.into_inner())?).await
+        self.one(Step::update(change_of(request)?)?).await
     }
 
     async fn delete(
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let (_, view) = self.change(vec![Step::delete(request.into_inner())?], None).await?;
+        let (_, view) = self.change(vec![Step::delete(change_of(request)?)?], None).await?;
         Ok(Response::new(v1::DeleteResponse { revision: view.revision }))
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Result<Response<v1::ApplyResponse>, Status> {
-        let v1::ApplyRequest { operations, expected_revision } = request.into_inner();
+        let v1::ApplyRequest { operations, expected_revision } = change_of(request)?;
         let step = |(at, operation): (usize, v1::Operation)| {
             let step = match operation.operation {
                 Some(Operation::Create(create)) => Step::create(create),

@@ -130,7 +130,9 @@ impl Observe for Service {
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let (stream, receiver) = mpsc::channel(WAITING);
         let (control, after) = (self.control.clone(), request.into_inner().after);
+        let place = self.control.watcher()?;
         tokio::spawn(async move {
+            let _place = place;
             if let Err(problem) = tell_events(control, after, stream.clone()).await {
                 let _ = stream.send(Err(problem.into())).await;
             }

@@ -51,6 +51,7 @@ fn word(code: Code) -> &'static str {
         Code::InvalidArgument => "INVALID",
         Code::NotFound => "NOT_FOUND",
         Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
         Code::FailedPrecondition => "FAILED_PRECONDITION",
         Code::Aborted => "ABORTED",
         Code::ResourceExhausted => "RESOURCE_EXHAUSTED",

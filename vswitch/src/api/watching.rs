@@ -43,6 +43,7 @@ pub(super) async fn objects(
     control: Control,
     kinds: Vec<Kind>,
 ) -> Result<mpsc::Receiver<Result<v1::WatchResponse, Status>>, Problem> {
+    let place = control.watcher()?;
     // At one moment, so that nothing is missed between the two, and nothing told twice.
     let (view, changes, ports) = control
         .ask("watching objects", |shell| {
@@ -53,6 +54,7 @@ pub(super) async fn objects(
     let (stream, receiver) = mpsc::channel(WAITING);
     let watcher = Watcher { control, kinds, stream, states: States::new() };
     tokio::spawn(async move {
+        let _place = place;
         let stream = watcher.stream.clone();
         if let Err(problem) = watcher.run(view, changes, ports).await {
             // Gone, or too slow to hear of it.

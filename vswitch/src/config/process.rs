@@ -129,16 +129,26 @@ impl Default for ForwardConfig {
 pub struct ApiConfig {
     /// The Unix socket, open to the switch's own user only.
     pub socket: PathBuf,
+    /// A group whose members may look at the switch, on a socket beside the first one; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 impl ApiConfig {
     /// Where the socket is unless the config says otherwise.
     pub const DEFAULT_SOCKET: &str = "/run/vswitch/vswitch.sock";
+
+    /// Where the group's socket is: beside the first one, with `-read` behind its name.
+    pub fn read_socket(&self) -> PathBuf {
+        let stem = self.socket.file_stem().unwrap_or_default().to_string_lossy();
+        let extension = self.socket.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
+        self.socket.with_file_name(format!("{stem}-read{}", extension.unwrap_or_default()))
+    }
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { socket: Self::DEFAULT_SOCKET.into() }
+        Self { socket: Self::DEFAULT_SOCKET.into(), group: None }
     }
 }
 

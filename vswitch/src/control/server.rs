@@ -8,7 +8,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use super::places::{ClientPlace, ClientPlaces};
 use super::protocol::{Ask, MAX_REQUEST, Reply, Request};
-use crate::api::Accepted;
+use crate::api::{Accepted, Role};
 
 /// Connections at a time.
 pub(super) const MAX_CLIENTS: usize = 64;
@@ -30,6 +30,8 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 /// A client that does not take its answer within this time, and a second for each of so many bytes, is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_RATE: usize = 1 << 20;
+/// Turns of the runtime in which clients that have hung up are noticed: sockets are looked at, and their tasks run.
+const TURNS: usize = 4;
 /// How long to wait for another process that is starting on the same socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -44,6 +46,9 @@ pub enum BindError {
         "{path} is there already and is {what}, not a socket; choose another [api] socket or move it away"
     )]
     NotASocket { path: PathBuf, what: &'static str },
+    /// The group of the second socket is none.
+    #[error("there is no group {0:?} for `[api] group`; `getent group` lists those there are")]
+    NoGroup(String),
     /// The operating system refused.
     #[error(
         "cannot {what} {path} for the [api] socket: {source}; choose another path or change its permissions"
@@ -65,9 +70,19 @@ pub struct Call {
     pub reply: oneshot::Sender<Reply>,
 }
 
+/// Who may open a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    /// The switch's own user, who may do everything.
+    Owner,
+    /// The members of a group, who may look.
+    Group(u32),
+}
+
 /// The listening socket. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Server {
+    audience: Audience,
     listener: StdListener,
     socket: SocketFile,
 }
@@ -78,6 +93,24 @@ impl Server {
     /// # Errors
     /// [`BindError`], when the path is in use or cannot be. A socket that a dead switch left is replaced.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
+        Self::bind_for(path, Audience::Owner)
+    }
+
+    /// Opens a socket at `path` for the members of a group, who may look and change nothing.
+    ///
+    /// # Errors
+    /// [`BindError`], also when there is no such group.
+    pub fn bind_for_readers(path: &Path, group: &str) -> Result<Self, BindError> {
+        let found = nix::unistd::Group::from_name(group).map_err(|errno| BindError::System {
+            what: "look up the group of",
+            path: path.to_owned(),
+            source: errno.into(),
+        })?;
+        let found = found.ok_or_else(|| BindError::NoGroup(group.to_owned()))?;
+        Self::bind_for(path, Audience::Group(found.gid.as_raw()))
+    }
+
+    fn bind_for(path: &Path, audience: Audience) -> Result<Self, BindError> {
         let system = |what, path: &Path| {
             let path = path.to_owned();
             move |source| BindError::System { what, path, source }
@@ -103,7 +136,14 @@ impl Server {
         DirBuilder::new().mode(0o700).create(&hidden).map_err(system("create", &hidden))?;
         let bound = hidden.join("s");
         let listener = StdListener::bind(&bound).map_err(system("bind", &bound)).and_then(|listener| {
-            fs::set_permissions(&bound, Permissions::from_mode(0o600)).map_err(system("protect", &bound))?;
+            let mode = match audience {
+                Audience::Owner => 0o600,
+                Audience::Group(group) => {
+                    chown(&bound, None, Some(group)).map_err(system("give to its group", &bound))?;
+                    0o660
+                }
+            };
+            fs::set_permissions(&bound, Permissions::from_mode(mode)).map_err(system("protect", &bound))?;
             fs::hard_link(&bound, path).map_err(system("create", path))?;
             listener.set_nonblocking(true).map_err(system("set up", path))?;
             Ok(listener)
@@ -112,7 +152,7 @@ impl Server {
         let _ = fs::remove_dir(&hidden);
         let listener = listener?;
         let inode = fs::symlink_metadata(path).map_err(system("see", path))?.ino();
-        Ok(Self { listener, socket: SocketFile { path: path.to_owned(), inode } })
+        Ok(Self { audience, listener, socket: SocketFile { path: path.to_owned(), inode } })
     }
 
     /// Where it listens.
@@ -120,7 +160,8 @@ impl Server {
         &self.socket.path
     }
 
-    /// Serves consoles, and hands clients of the API over to `programs`, until the owner of the switch drops its end of `calls`, or this future is dropped.
+    /// Serves consoles, and hands clients of the API over to `programs`, until the owner of the switch drops its end of `calls`, or
+    /// this future is dropped.
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
@@ -144,15 +185,19 @@ impl Server {
                     continue;
                 }
             };
-            if places.is_full() {
+            for _ in 0..TURNS {
+                if !places.is_full() {
+                    break;
+                }
                 // Those that have hung up leave first.
                 tokio::task::yield_now().await;
             }
             match places.take() {
                 Some(place) => {
                     let (calls, programs) = (calls.clone(), programs.clone());
+                    let audience = self.audience;
                     clients.spawn(async move {
-                        let result = client(stream, calls, programs, place).await;
+                        let result = client(stream, audience, calls, programs, place).await;
                         debug!(?result, "a console is gone");
                     });
                 }
@@ -237,6 +282,7 @@ fn make_way(path: &Path) -> Result<(), BindError> {
 /// Serves one client to its end.
 async fn client(
     stream: UnixStream,
+    audience: Audience,
     calls: mpsc::Sender<Call>,
     programs: mpsc::Sender<Accepted>,
     place: ClientPlace,
@@ -257,7 +303,16 @@ async fn client(
         // It needs a place among the clients of the API, and this one no more.
         let read = stream.buffer().to_vec();
         let stream = stream.into_inner().into_std()?;
-        return programs.send(Accepted { stream, read }).await.map_err(io::Error::other);
+        let role = match audience {
+            Audience::Owner => Role::Owner,
+            Audience::Group(_) => Role::Reader,
+        };
+        return programs.send(Accepted { stream, read, role }).await.map_err(io::Error::other);
+    }
+    if audience != Audience::Owner {
+        let message =
+            "this socket is for programs that look at the switch (gRPC); consoles have the other one";
+        return send(stream.get_mut(), &Reply::error(0, message).to_line()).await;
     }
     let mut line = Vec::new();
     loop {

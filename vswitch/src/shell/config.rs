@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::config::Source;
+use crate::config::merge::object_id;
 use crate::console::{Args, CommandError, Output};
 
 /// A command file may load others, so deep.
@@ -30,6 +31,11 @@ pub(super) fn commands() -> Vec<Entry> {
             syntax: "config reload",
             help: "Read the config file again, the one that was loaded last (as SIGHUP does); what was made at run time stays",
             run: reload,
+        },
+        Entry {
+            syntax: "config diff <file:path>",
+            help: "What a reload of this file would change, without changing it",
+            run: diff,
         },
         Entry { syntax: "save <file:path>", help: "Write the running config to a file", run: save },
         Entry {
@@ -98,6 +104,28 @@ fn load_config(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         format!("running the config of {}; `config reload` and SIGHUP read it from now on", path.display());
     shell.config_file = Some(path);
     Ok(Output::message(text))
+}
+
+fn diff(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
+    let path: PathBuf = args.get("file")?;
+    let change = shell.switch.difference_of_reload(&source(&path)?)?;
+    let (mut text, mut gone, mut set) = (String::new(), Vec::new(), Vec::new());
+    for (section, id) in change.gone() {
+        text.push_str(&format!("- {section} {id}\n"));
+        gone.push(json!({ "section": section, "id": id }));
+    }
+    for (section, table) in change.set() {
+        let id = object_id(section, table);
+        match &id {
+            Some(id) => text.push_str(&format!("+ {section} {id}\n")),
+            None => text.push_str(&format!("+ [{section}]\n")),
+        }
+        set.push(json!({ "section": section, "id": id }));
+    }
+    if text.is_empty() {
+        text.push_str("nothing\n");
+    }
+    Ok(Output::new(text, json!({ "gone": gone, "set": set })))
 }
 
 fn reload(shell: &mut Shell, _: &Args) -> Result<Output, CommandError> {

@@ -93,7 +93,7 @@ impl Switch {
             tracing::warn!("{text}");
             self.events.add("buffers", text, json!({ "size": self.mempool.capacity() }));
         }
-        self.carry_out(&plan)
+        self.carry_out(&plan, missing)
     }
 
     /// Whether the pool is too small for the ports of a change and those that stay, where it was not before.

@@ -126,6 +126,16 @@ impl Switch {
         self.save_whole()
     }
 
+    /// What [`reload_file`](Self::reload_file) would change.
+    ///
+    /// # Errors
+    /// [`SwitchError`] where the file and what was made at run time do not go together.
+    pub fn difference_of_reload(&self, file: &Source) -> Result<Change, SwitchError> {
+        let running = self.config();
+        let merged = merge(&running, self.file.as_deref(), file, Occasion::Reload)?;
+        Ok(Change::between(&running, &merged)?)
+    }
+
     /// Adds a plain port.
     ///
     /// # Errors

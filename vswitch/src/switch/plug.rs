@@ -46,6 +46,11 @@ pub enum Missing {
 }
 
 impl Missing {
+    /// How long a change waits for ports that come or go.
+    fn grace(self) -> Duration {
+        if self == Self::Later { Duration::ZERO } else { GRACE }
+    }
+
     fn takes(self, error: &PortsError) -> bool {
         match self {
             Self::Refused => false,
@@ -129,23 +134,19 @@ impl Switch {
         for (name, wanted) in &plan.added {
             self.ports.request(&self.eal, &self.pool, &self.mempool, name, wanted);
         }
-        let grace = match missing {
-            Missing::Later => Duration::ZERO,
-            Missing::Refused | Missing::Awaited => GRACE,
-            Missing::Tolerated => START_GRACE,
-        };
+        let grace = if missing == Missing::Tolerated { START_GRACE } else { missing.grace() };
         self.await_ports(grace, missing)?;
         plan.last.iter().for_each(|name| self.ports.leave(name, true));
         Ok(())
     }
 
     /// The second half, when every worker has the new snapshot: polls what came, and lets go what went.
-    pub(super) fn carry_out(&mut self, plan: &PortChanges) -> Result<(), SwitchError> {
+    pub(super) fn carry_out(&mut self, plan: &PortChanges, missing: Missing) -> Result<(), SwitchError> {
         self.poll_fresh()?;
         for name in &plan.last {
             self.let_go(name)?;
         }
-        self.await_ports(GRACE, Missing::Tolerated)
+        self.await_ports(missing.grace(), Missing::Tolerated)
     }
 
     /// After a change that failed: the ports of before. No worker has a snapshot with what came. `old` is whole.
