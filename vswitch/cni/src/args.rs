@@ -80,6 +80,7 @@ fn host_name(pod: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn pairs_are_read() {
@@ -110,6 +111,14 @@ mod tests {
             [("web-0", true), ("web.0", false), ("", false), ("-a", false), (&*"a".repeat(64), false)]
         {
             assert_eq!(host_name(pod).is_some(), good, "{pod}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,80}", pairs in prop::collection::vec("(IP|MAC|K8S_POD_NAME|IgnoreUnknown|X)=.{0,20}", 0..4)) {
+            let _ = PodArgs::read(&text);
+            let _ = PodArgs::read(&pairs.join(";"));
         }
     }
 }

@@ -99,6 +99,10 @@ impl Add<'_> {
 
     /// Finishes what an earlier call began, or finds it done.
     fn finish(&mut self, ips: &[IpAddr]) -> Result<Outcome> {
+        if self.cable()? {
+            // Its port may still be that of the interface which was there before.
+            self.switch.delete(&self.wishes.names.vnic)?;
+        }
         let mut addresses = self.subnets.addresses(ips, &self.call.config.dns);
         if self.call.config.delegates()
             && let Some(link) = pod_interface::link(&mut self.pod, &self.attachment.interface)?
@@ -161,10 +165,10 @@ impl Add<'_> {
         self.configure(known, addresses)
     }
 
-    /// Makes the veth, where it is not there.
-    fn cable(&mut self) -> Result<()> {
+    /// Makes the veth, where it is not there; true when it was not.
+    fn cable(&mut self) -> Result<bool> {
         if self.wishes.socket.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let (names, interface) = (&self.wishes.names, self.attachment.interface.as_str());
         let failed = |error| {
@@ -183,7 +187,7 @@ impl Add<'_> {
                     && here.alias == names.vnic
                     && there.mac == Some(self.wishes.mac) =>
             {
-                return Ok(());
+                return Ok(false);
             }
             // Its other end is in a namespace that is not this one, or not what is asked for now.
             (Some(here), _) => host.delete_link(here.index).map_err(failed)?,
@@ -207,7 +211,8 @@ impl Add<'_> {
         let end = self.pod.link(interface).map_err(failed)?;
         let end = end.ok_or_else(|| Error::interface("making a veth", "its end in the pod is gone"))?;
         // Before its MTU is known: the switch takes a veth whose two ends are up.
-        self.pod.set_up(end.index, None).map_err(failed)
+        self.pod.set_up(end.index, None).map_err(failed)?;
+        Ok(true)
     }
 
     /// Gives the pod's interface what it should have, and waits until the vNIC is up.

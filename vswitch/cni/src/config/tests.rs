@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 fn whole() -> Value {
@@ -78,4 +79,16 @@ fn versions_are_told_apart() {
     assert_eq!(NetworkConfig::read(b"{").unwrap_err().code, 6);
     assert_eq!(read(&json!({})).unwrap().since("1.1.0", "GC").unwrap_err().code, 1);
     assert!(read(&json!({})).unwrap().since("0.4.0", "CHECK").is_ok());
+}
+
+proptest! {
+    /// Whatever comes on standard input, and in any of its fields, is read or refused.
+    #[test]
+    fn any_config_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), key in 0usize..12, text in ".{0,40}", number in any::<i64>()) {
+        let _ = NetworkConfig::read(&bytes);
+        let keys = ["cniVersion", "name", "socket", "vpc", "subnet", "mtu", "qpQuota", "port", "ipam", "args", "runtimeConfig", "prevResult"];
+        for value in [json!(text), json!(number), json!([text]), json!({ "ips": text, "cni": text, "type": text })] {
+            let _ = read(&json!({ keys[key]: value }));
+        }
+    }
 }
