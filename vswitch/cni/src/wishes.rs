@@ -8,7 +8,7 @@ use wire::MacAddr;
 
 use crate::config::{Host, Limits, NetworkConfig, OneOrMore, Port, QpQuota};
 use crate::environment::Attachment;
-use crate::error::{Error, Result};
+use crate::error::{ADDRESS_TAKEN, Error, Result};
 use crate::names::Names;
 
 #[derive(Clone, Debug)]
@@ -25,6 +25,9 @@ pub struct Wishes {
     mtu: Option<u16>,
     /// Of vhost-user.
     pub socket: Option<PathBuf>,
+    socket_owner: Option<String>,
+    socket_group: Option<String>,
+    socket_mode: Option<String>,
 }
 
 /// The first of some lists that has something.
@@ -85,7 +88,22 @@ impl Wishes {
             qos,
             host_name: attachment.args.host_name.clone(),
             mtu: config.mtu,
+            socket_owner: config.socket_owner.clone(),
+            socket_group: config.socket_group.clone(),
+            socket_mode: config.socket_mode.clone(),
         })
+    }
+
+    /// The addresses that a vNIC has, with those that are asked for in their place.
+    pub fn asked(&self, has: &[IpAddr]) -> Vec<IpAddr> {
+        let instead = |ip: &IpAddr| self.ips.iter().find(|asked| asked.is_ipv4() == ip.is_ipv4()).copied();
+        has.iter().map(|ip| instead(ip).unwrap_or(*ip)).collect()
+    }
+
+    /// What is said when somebody else has an address that is asked for.
+    pub fn taken(&self, ip: IpAddr) -> Error {
+        let msg = format!("{ip} is somebody else's in VPC {}", self.vpc);
+        Error::new(ADDRESS_TAKEN, msg, "ask for another address, or for none")
     }
 
     /// The vNIC with these addresses.
@@ -96,6 +114,9 @@ impl Wishes {
             }
             Some(socket) => port_spec::Kind::VhostUser(port_spec::VhostUser {
                 path: socket.display().to_string(),
+                owner: self.socket_owner.clone(),
+                group: self.socket_group.clone(),
+                mode: self.socket_mode.clone(),
                 ..port_spec::VhostUser::default()
             }),
         };
@@ -148,6 +169,9 @@ mod tests {
             assert_eq!(vnic.host_name.as_deref(), Some("web"));
             assert_eq!(vnic.qp_quota.as_deref(), (last != 3).then_some("3"));
         }
+        let one = wishes(&json!({"subnet": ["10.0.0.0/24", "fd00::/64"]}), "IP=fd00::5").unwrap();
+        let has = ["10.0.0.9", "fd00::9"].map(|ip| ip.parse().unwrap());
+        assert_eq!(one.asked(&has), [has[0], "fd00::5".parse().unwrap()]);
         let plain = wishes(&json!({}), "").unwrap();
         assert_eq!((plain.mac, plain.ips.len()), (plain.names.mac, 0));
     }
@@ -166,14 +190,14 @@ mod tests {
 
     #[test]
     fn a_virtual_machine_has_a_socket() {
-        let config =
-            json!({"port": "vhost-user", "socketFolder": "/run/pods", "qos": {"inbound": {"ceil": "1Gbit"}}});
+        let config = json!({"port": "vhost-user", "socketFolder": "/run/pods", "socketMode": "0660", "qos": {"inbound": {"ceil": "1Gbit"}}});
         let vnic = wishes(&config, "").unwrap().vnic(&[]);
         let Some(Behind::Port(v1::PortSpec { kind: Some(port_spec::Kind::VhostUser(port)) })) = vnic.behind
         else {
             panic!("{vnic:?}")
         };
         assert!(port.path.starts_with("/run/pods/cni") && port.path.ends_with(".sock"), "{port:?}");
+        assert_eq!((port.mode.as_deref(), port.owner), (Some("0660"), None));
         assert_eq!(vnic.qos.unwrap().inbound.unwrap().ceil.as_deref(), Some("1Gbit"));
     }
 }

@@ -13,7 +13,7 @@ use tonic::Code;
 use super::addresses::{Addresses, Choice, Subnets, of_vnic};
 use super::{Call, del, host, pod};
 use crate::environment::{Attachment, Command};
-use crate::error::{ADDRESS_TAKEN, Error, INTERFACE, REFUSED, Result, TRY_AGAIN};
+use crate::error::{Error, INTERFACE, REFUSED, Result, TRY_AGAIN};
 use crate::host_end;
 use crate::netlink::{Netlink, Veth};
 use crate::outcome::{Interface, Outcome};
@@ -58,8 +58,7 @@ pub fn run(call: &Call, attachment: &Attachment) -> Result<Outcome> {
     if let Some(known) = known {
         let ips = of_vnic(&known.vnic.vips)?;
         if delegate.is_none() || add.is_whole(&ips)? {
-            let ips =
-                if add.wishes.ips.is_empty() || delegate.is_some() { ips } else { add.wishes.ips.clone() };
+            let ips = if delegate.is_some() { ips } else { add.wishes.asked(&ips) };
             return add.finish(&ips);
         }
         // The other plugin does not tell again what it chose: begin anew.
@@ -141,9 +140,8 @@ impl Add<'_> {
             if !lost {
                 return Err(refusal(&status));
             }
-            if !self.wishes.ips.is_empty() {
-                let msg = format!("{ips:?} is somebody else's in VPC {}", self.wishes.vpc);
-                return Err(Error::new(ADDRESS_TAKEN, msg, "ask for another address, or for none"));
+            if let Some(ip) = self.wishes.ips.iter().find(|ip| now.contains(ip)) {
+                return Err(self.wishes.taken(*ip));
             }
             if tries == TRIES {
                 return Err(Error::new(TRY_AGAIN, "others took every address that was chosen", "try again"));

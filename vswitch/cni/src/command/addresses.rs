@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::config::{Host, NetworkConfig, OneOrMore};
-use crate::error::{ADDRESS_TAKEN, Error, INVALID_CONFIG, NO_ADDRESS, Result};
+use crate::error::{Error, INVALID_CONFIG, NO_ADDRESS, Result};
 use crate::ipam::Range;
 use crate::outcome::{Address, Outcome, Route};
 use crate::switch::Switch;
@@ -90,22 +90,18 @@ impl Subnets {
         Ok(whole)
     }
 
-    /// Chooses an address of each subnet that is free, or takes those that are asked for.
+    /// Of each subnet the address that is asked for, or one that is free.
     pub fn choose(&self, choice: &mut Choice<'_>, taken: &mut HashSet<IpAddr>) -> Result<Vec<IpAddr>> {
-        if !choice.wishes.ips.is_empty() {
-            let ips = &choice.wishes.ips;
-            for ip in ips {
-                if taken.contains(ip) || choice.is_elsewhere(*ip)? {
-                    let msg = format!("{ip} is somebody else's in VPC {}", choice.wishes.vpc);
-                    return Err(Error::new(ADDRESS_TAKEN, msg, "ask for another address, or for none"));
-                }
-            }
-            return Ok(ips.clone());
-        }
         let mut ips = Vec::new();
         for (subnet, gateway) in &self.subnets {
             taken.extend(*gateway);
-            ips.push(choice.one(*subnet, taken)?);
+            ips.push(match choice.wishes.ips.iter().find(|ip| subnet.contains(*ip)) {
+                None => choice.one(*subnet, taken)?,
+                Some(ip) if taken.contains(ip) || choice.is_elsewhere(*ip)? => {
+                    return Err(choice.wishes.taken(*ip));
+                }
+                Some(ip) => *ip,
+            });
         }
         Ok(ips)
     }

@@ -44,6 +44,9 @@ pub struct NetworkConfig {
     pub default_route: bool,
     /// Where vhost-user sockets are.
     pub socket_folder: Option<PathBuf>,
+    pub socket_owner: Option<String>,
+    pub socket_group: Option<String>,
+    pub socket_mode: Option<String>,
     #[serde(default)]
     pub ipam: Ipam,
     #[serde(default)]
