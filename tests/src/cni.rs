@@ -124,8 +124,17 @@ impl Host {
 
     /// Runs the plugin with these variables besides its command.
     pub fn spawn(&self, command: &str, variables: &[(&str, &str)], config: &[u8]) -> Child {
-        let program = binary::release("vswitch-cni").display().to_string();
-        let mut plugin = self.lab.host.command(&[&program]);
+        self.spawn_program(&binary::release("vswitch-cni"), command, variables, config)
+    }
+
+    fn spawn_program(
+        &self,
+        program: &Path,
+        command: &str,
+        variables: &[(&str, &str)],
+        config: &[u8],
+    ) -> Child {
+        let mut plugin = self.lab.host.command(&[&program.display().to_string()]);
         plugin.env("CNI_COMMAND", command).env("CNI_PATH", PLUGINS).envs(variables.iter().copied());
         let mut child =
             plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -135,11 +144,27 @@ impl Host {
     }
 
     pub fn spawn_for(&self, command: &str, pod: &Pod, interface: &str, config: &Value) -> Child {
+        self.spawn_program_for(&binary::release("vswitch-cni"), command, pod, interface, config)
+    }
+
+    /// Has a plugin of Debian's do something.
+    pub fn ask_other(&self, name: &str, command: &str, pod: &Pod, interface: &str, config: &Value) -> Answer {
+        answer(self.spawn_program_for(&Path::new(PLUGINS).join(name), command, pod, interface, config))
+    }
+
+    fn spawn_program_for(
+        &self,
+        program: &Path,
+        command: &str,
+        pod: &Pod,
+        interface: &str,
+        config: &Value,
+    ) -> Child {
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web";
         let (id, path) = (pod.id.as_str(), pod.path());
         let variables =
             [("CNI_CONTAINERID", id), ("CNI_IFNAME", interface), ("CNI_NETNS", &path), ("CNI_ARGS", args)];
-        self.spawn(command, &variables, config.to_string().as_bytes())
+        self.spawn_program(program, command, &variables, config.to_string().as_bytes())
     }
 
     pub fn ask(&self, command: &str, pod: &Pod, config: &Value) -> Answer {

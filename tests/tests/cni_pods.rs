@@ -148,8 +148,8 @@ fn cni_another_vpc_hears_nothing() {
     let blue = with(&red, json!({"name": "others", "vpc": "blue"}));
     let (a, b, other) = (Pod::new("a"), Pod::new("b"), Pod::new("other"));
     let (of_a, of_b) = (host.add(&a, &red), host.add(&b, &red));
-    // The very address that a pod of red has, and the user of the pod says which VPC it is in.
-    let asked = json!({"cni": {"vpc": "blue", "ips": [address(&of_b, false), "fd00:1::77"]}});
+    // The very address that a pod of red has, one of IPv6 besides, and the user of the pod says which VPC it is in.
+    let asked = json!({"cni": {"vpc": "blue", "ips": [address(&of_b, false)]}});
     let of_other = host.add(&other, &with(&blue, json!({"args": asked, "vpc": "red"})));
     assert_eq!(address(&of_other, false), address(&of_b, false));
     hear_each_other((&a, &of_a), (&b, &of_b));
@@ -177,7 +177,10 @@ fn cni_another_vpc_hears_nothing() {
 #[test]
 fn cni_virtual_machines_have_sockets() {
     let mut host = Host::start();
-    let network = with(&host.network(), json!({"port": "vhost-user", "socketFolder": host.dir.path()}));
+    let network = with(
+        &host.network(),
+        json!({"port": "vhost-user", "socketFolder": host.dir.path(), "socketMode": "0600"}),
+    );
     let vm = Pod::new("vm");
     let result = host.add(&vm, &network);
     let interface = &result["interfaces"][0];
@@ -191,4 +194,47 @@ fn cni_virtual_machines_have_sockets() {
     host.nothing_left(&[&vm]);
     host.daemon.process().signal("TERM");
     host.daemon.assert_clean_end();
+}
+
+/// Plugins of others read what ours answers, behind it in a chain; and ours passes on what those before it made.
+#[test]
+fn cni_chains_with_other_plugins() {
+    let host = Host::start();
+    let (a, b) = (Pod::new("a"), Pod::new("b"));
+    for version in ["0.4.0", "1.0.0"] {
+        let network = with(&host.network(), json!({"cniVersion": version}));
+        let plain = json!({"cniVersion": version, "name": "pods", "type": "loopback"});
+        let lo = host.ask_other("loopback", "ADD", &a, "lo", &plain).result();
+        let result = host.add(&a, &with(&network, json!({"prevResult": lo})));
+        let names: Vec<_> =
+            result["interfaces"].as_array().unwrap().iter().map(|i| i["name"].clone()).collect();
+        assert_eq!(names[..2], [json!("lo"), json!("eth0")], "{result:#}");
+        let of_lo = lo["ips"].as_array().unwrap().len();
+        assert_eq!(result["ips"][0]["address"], lo["ips"][0]["address"]);
+        assert_eq!(
+            (&result["ips"][0]["interface"], &result["ips"][of_lo]["interface"]),
+            (&json!(0), &json!(1))
+        );
+        let tuning = json!({
+            "cniVersion": version, "name": "pods", "type": "tuning", "prevResult": result,
+            "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"},
+        });
+        let tuned = host.ask_other("tuning", "ADD", &a, "eth0", &tuning).result();
+        assert_eq!((&tuned["ips"], &tuned["routes"]), (&result["ips"], &result["routes"]));
+        host.ask_other("tuning", "CHECK", &a, "eth0", &with(&tuning, json!({"prevResult": tuned}))).result();
+        host.check(&a, &network, &tuned).result();
+        let of_b = host.add(&b, &network);
+        traffic::ping(
+            &b.netns,
+            result["ips"][of_lo]["address"].as_str().unwrap().split('/').next().unwrap(),
+            56,
+            3,
+        );
+        traffic::ping(&a.netns, &address(&of_b, true), 56, 3);
+        for pod in [&a, &b] {
+            host.del(pod, &network);
+        }
+    }
+    host.nothing_left(&[&a, &b]);
+    host.daemon.stop();
 }
