@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "scenarios are tests throughout")]
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::cni::{Host, Pod, address, answer, hear_each_other, held, with};
@@ -231,5 +231,31 @@ fn cni_killed_plugins_are_followed_by_others() {
     let result = host.add(&pod, &own);
     traffic::ping(&pod.netns, result["ips"][0]["gateway"].as_str().unwrap(), 56, 3);
     host.del(&pod, &own);
+    host.daemon.stop();
+}
+
+/// A switch that stands still is one that does not answer.
+#[test]
+fn cni_calls_have_deadlines() {
+    let mut host = Host::start();
+    let network = host.network();
+    let (a, b) = (Pod::new("a"), Pod::new("b"));
+    let of_a = host.add(&a, &network);
+    host.daemon.process().signal("STOP");
+    let began = Instant::now();
+    let children =
+        [("ADD", &b), ("DEL", &a)].map(|(command, pod)| host.spawn_for(command, pod, "eth0", &network));
+    for child in children {
+        answer(child).failure(11, "no answer within 10 s");
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    host.daemon.process().signal("CONT");
+    assert_eq!((host.add(&a, &network), b.netns.interfaces()), (of_a, vec!["lo".to_owned()]));
+    host.add(&b, &network);
+    traffic::ping(&b.netns, "10.0.0.254", 56, 3);
+    for pod in [&a, &b] {
+        host.del(pod, &network);
+    }
+    host.nothing_left(&[&a, &b]);
     host.daemon.stop();
 }

@@ -81,6 +81,27 @@ fn versions_are_told_apart() {
     assert!(read(&json!({})).unwrap().since("0.4.0", "CHECK").is_ok());
 }
 
+/// The first JSON value of a text that has a `cniVersion`.
+fn example(text: &str) -> Value {
+    let key = text.find("\"cniVersion\"").unwrap();
+    let from = text[..key].rfind('{').unwrap();
+    serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>().next().unwrap().unwrap()
+}
+
+#[test]
+fn the_examples_are_configs() {
+    let whole = example(include_str!("../../deploy/daemonset.yaml"));
+    let mut of_list = whole["plugins"][0].clone();
+    for key in ["cniVersion", "name"] {
+        of_list[key] = whole[key].clone();
+    }
+    let others = [include_str!("../../deploy/multus.yaml"), include_str!("../../../README.md")].map(example);
+    for example in [of_list].into_iter().chain(others) {
+        let config = NetworkConfig::read(example.to_string().as_bytes()).unwrap();
+        assert_eq!(example["type"], env!("CARGO_PKG_NAME"), "{config:?}");
+    }
+}
+
 proptest! {
     /// Whatever comes on standard input, and in any of its fields, is read or refused.
     #[test]
