@@ -15,6 +15,7 @@ pub mod agent;
 pub mod api;
 pub mod binary;
 pub mod capture;
+pub mod cni;
 pub mod counters;
 pub mod daemon;
 pub mod dhcp;
