@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use prost::Message;
 use prost_types::FieldMask;
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt;
@@ -43,8 +42,6 @@ impl Api {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()));
         let endpoint = endpoint.map_err(|error| error.to_string())?.timeout(CALL);
-        // What HTTP/2 begins with (RFC 9113 section 6.9.2): a client that does not read holds little.
-        let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
         let channel = runtime.block_on(endpoint.connect()).map_err(|error| error.to_string())?;
         let (objects, observe) = (ObjectsClient::new(channel.clone()), ObserveClient::new(channel));
         Ok(Api { runtime, objects, observe })
@@ -168,7 +165,7 @@ pub fn key(kind: Kind, id: &str) -> Key {
 
 /// The problems that a refusal names: codes, fields, messages.
 pub fn problems(status: &Status) -> Vec<(String, String, String)> {
-    let refusal = Refusal::decode(status.details()).unwrap_or_default();
+    let refusal = vswitch_api::refusal(status.details()).unwrap_or_default();
     refusal.problems.into_iter().map(|problem| (problem.code, problem.field, problem.message)).collect()
 }
 

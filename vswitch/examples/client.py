@@ -20,8 +20,10 @@ from vswitch.v1 import switch_pb2_grpc as services
 def refusal(error):
     """What a refusal says, by fields."""
     details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
-    problems = switch.Refusal.FromString(details).problems if details else []
-    return [(problem.code, problem.field, problem.message) for problem in problems]
+    found = switch.Refusal()
+    for detail in switch.RpcStatus.FromString(details).details:
+        detail.Unpack(found)
+    return [(problem.code, problem.field, problem.message) for problem in found.problems]
 
 
 def vnic(number):

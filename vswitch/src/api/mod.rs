@@ -4,7 +4,7 @@
 //! that thread and nobody else. Control does what it is asked between its other tasks, as [`Job`]s: each one reads the state or
 //! changes it, and hands back values that need no more of control to become messages.
 //!
-//! [`bridge`] turns messages into tables of the config and back, [`kinds`] knows where a config has what, `objects` and
+//! `bridge` turns messages into tables of the config and back, `kinds` knows where a config has what, `objects` and
 //! `observe` are the services.
 
 mod bridge;

@@ -1,4 +1,4 @@
-//! Refusals: what a client is told, as a status with a [`Refusal`](v1::Refusal) in its details.
+//! Refusals: what a client is told, as a status with a [`Refusal`](v1::Refusal) among its details.
 
 use prost::Message;
 use tonic::{Code, Status};
@@ -10,6 +10,9 @@ use crate::switch::SwitchError;
 
 /// The longest message of a status: it goes over the wire as a header.
 const LONGEST: usize = 4096;
+
+/// What a refusal is among details of any kind.
+const REFUSAL: &str = "type.googleapis.com/vswitch.v1.Refusal";
 
 /// Something wrong with a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +84,10 @@ pub(super) fn status(problems: &[Problem]) -> Status {
     };
     // So many fit a header.
     let refusal = v1::Refusal { problems: problems.iter().take(4).map(one).collect() };
-    Status::with_details(code, text, refusal.encode_to_vec().into())
+    let detail = prost_types::Any { type_url: REFUSAL.into(), value: refusal.encode_to_vec() };
+    // The text is in the status itself.
+    let details = v1::RpcStatus { code: code.into(), message: String::new(), details: vec![detail] };
+    Status::with_details(code, text, details.encode_to_vec().into())
 }
 
 impl From<Problem> for Status {
@@ -131,7 +137,9 @@ mod tests {
         let status = status(&problems);
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().starts_with("vnic.mac: no\n\u{e4}") && status.message().len() < 4200);
-        let refusal = v1::Refusal::decode(status.details()).unwrap();
+        let details = v1::RpcStatus::decode(status.details()).unwrap();
+        assert_eq!((details.code, details.details[0].type_url.as_str()), (3, REFUSAL));
+        let refusal = vswitch_api::refusal(status.details()).unwrap();
         let told: Vec<_> = refusal.problems.iter().map(|p| (p.code.as_str(), p.field.as_str())).collect();
         assert_eq!(told, [("INVALID", "vnic.mac"), ("NOT_FOUND", "")]);
     }
