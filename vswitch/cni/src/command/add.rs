@@ -175,7 +175,7 @@ impl Add<'_> {
                 error,
             )
         };
-        let mut host = host()?;
+        let (mut host, _turn) = host()?;
         let (here, there) =
             (host.link(&names.host_end).map_err(failed)?, self.pod.link(interface).map_err(failed)?);
         match (here, there) {

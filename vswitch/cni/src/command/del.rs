@@ -17,7 +17,7 @@ pub fn run(call: &Call, attachment: &Attachment) -> Result<()> {
 /// Takes a veth away, by its end at the host.
 pub fn unplug(host_end: &str) -> Result<()> {
     let failed = |error| Error::interface(format!("taking {host_end} away"), error);
-    let mut host = host()?;
+    let (mut host, _turn) = host()?;
     match host.link(host_end).map_err(failed)? {
         Some(link) => host.delete_link(link.index).map_err(failed),
         None => Ok(()),

@@ -21,7 +21,7 @@ pub fn run(call: &Call) -> Result<()> {
     for vnic in switch.vnics()?.into_iter().filter(|vnic| is_left(&vnic.name)) {
         switch.delete(&vnic.name)?;
     }
-    let mut host = host()?;
+    let (mut host, _turn) = host()?;
     let failed = |error| Error::interface("taking interfaces away", error);
     for link in host.links().map_err(failed)?.into_iter().filter(|link| is_left(&link.alias)) {
         host.delete_link(link.index).map_err(failed)?;

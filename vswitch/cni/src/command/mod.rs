@@ -8,12 +8,13 @@ pub mod gc;
 pub mod status;
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
 use crate::config::NetworkConfig;
 use crate::delegate::Delegate;
 use crate::environment::Attachment;
-use crate::error::{Error, Result, UNKNOWN_CONTAINER};
+use crate::error::{Error, Result, TRY_AGAIN, UNKNOWN_CONTAINER};
 use crate::netlink::Netlink;
 use crate::netns;
 
@@ -54,7 +55,14 @@ fn pod(attachment: &Attachment) -> Result<(File, Netlink)> {
     Ok((netns, pod))
 }
 
-/// A socket in the namespace of this process, which is the switch's.
-fn host() -> Result<Netlink> {
-    Netlink::here().map_err(|error| Error::interface("opening a netlink socket", error))
+/// A socket in the namespace of this process, which is the switch's, and the turn to change interfaces there.
+fn host() -> Result<(Netlink, File)> {
+    let turn = netns::turn().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            Error::new(TRY_AGAIN, "other pods' interfaces take too long", "try again")
+        }
+        _ => Error::interface("waiting for other pods' interfaces", error),
+    })?;
+    let netlink = Netlink::here().map_err(|error| Error::interface("opening a netlink socket", error))?;
+    Ok((netlink, turn))
 }
