@@ -36,6 +36,9 @@ impl Readiness {
     /// Has `queue` told of once by `number`, as soon as it has something, which it may have now. `false`: the kernel does not fill
     /// this queue, so that it has to be polled, or cannot tell of it.
     pub fn arm(&self, queue: &RxQueue, number: u64) -> bool {
+        if let Source::Socket(socket) = &queue.source {
+            socket.take_error();
+        }
         queue.descriptor().is_some_and(|queue| {
             let events = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
             // Armed before, most likely.

@@ -53,10 +53,14 @@ impl Receiver {
         self.ring.has_frame() || !self.cut.is_empty()
     }
 
-    /// Readable when a frame is in the ring, or the interface goes down after this.
+    /// Readable when a frame is in the ring, and when the interface has gone down since the last [`take_error`](Self::take_error).
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        clear_error(self.socket.fd.as_fd());
         self.socket.fd.as_fd()
+    }
+
+    /// An interface that went down before is no reason to be readable.
+    pub(crate) fn take_error(&self) {
+        clear_error(self.socket.fd.as_fd());
     }
 
     /// Takes up to `count` packets, fewer when they are long, the first ones of `slots`, and returns how many.

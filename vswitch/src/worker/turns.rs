@@ -27,14 +27,6 @@ pub(super) trait Idle {
     fn may_have_packets(&mut self, place: usize) -> bool;
 }
 
-/// What becomes of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Active,
-    Looked,
-    Armed,
-}
-
 /// The places of receive queues, in use or idle.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -58,7 +50,8 @@ pub(super) struct Turns {
 struct Queue {
     /// When it last brought a packet.
     used_ns: u64,
-    state: State,
+    /// The kernel tells of it.
+    is_armed: bool,
 }
 
 impl Turns {
@@ -72,7 +65,7 @@ impl Turns {
     /// There is one more, behind the others. It begins as a used one: what waits in it since before is not to wait longer.
     pub fn add(&mut self, now: Now) {
         self.active.push(self.queues.len() as u32);
-        self.queues.push(Queue { used_ns: now.ns, state: State::Active });
+        self.queues.push(Queue { used_ns: now.ns, is_armed: false });
     }
 
     /// Places that are polled this turn, once it has [begun](Self::begin).
@@ -110,9 +103,9 @@ impl Turns {
         if self.armed > 0 && now.ns.saturating_sub(self.asked_ns) >= SWEEP_NS {
             self.asked_ns = now.ns;
             idle.take_ready(|place| {
-                if let Some(queue) = self.queues.get_mut(place).filter(|queue| queue.state == State::Armed) {
+                if let Some(queue) = self.queues.get_mut(place).filter(|queue| queue.is_armed) {
                     // Unless packets do come, a later sorting finds it idle again.
-                    queue.state = State::Active;
+                    queue.is_armed = false;
                     self.armed -= 1;
                     self.active.push(place as u32);
                 }
@@ -132,10 +125,9 @@ impl Turns {
             if idle.arm(place as usize) {
                 left -= 1;
                 self.armed += 1;
-                queue.state = State::Armed;
+                queue.is_armed = true;
             } else {
                 self.looked.push(place);
-                queue.state = State::Looked;
             }
             false
         });
@@ -160,7 +152,6 @@ impl Turns {
             if may_have_packets(place as usize) {
                 self.looked.swap_remove(self.next);
                 self.active.push(place);
-                self.queues[place as usize].state = State::Active;
             } else {
                 self.next += 1;
             }
