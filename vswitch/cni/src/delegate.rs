@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::environment::Command;
 use crate::error::{DECODING, Error, INVALID_CONFIG, IO_FAILURE, Result, TRY_AGAIN};
-use crate::outcome::Outcome;
+use crate::result::CniResult;
 
 /// The longest that it may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ impl Delegate {
     }
 
     /// Has it choose addresses.
-    pub fn add(&self) -> Result<Outcome> {
+    pub fn add(&self) -> Result<CniResult> {
         let output = self.run(Command::Add)?;
         self.decode(&output)
     }

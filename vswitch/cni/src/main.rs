@@ -14,10 +14,10 @@ mod ipam;
 mod names;
 mod netlink;
 mod netns;
-mod outcome;
+mod parameters;
 mod pod;
+mod result;
 mod switch;
-mod wishes;
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;

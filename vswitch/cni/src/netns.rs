@@ -26,13 +26,14 @@ pub fn inside<T: Send>(netns: &File, work: impl FnOnce() -> io::Result<T> + Send
 const TURN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The turn of this process to change interfaces of its namespace, until it is dropped: one plugin at a time. Writing some settings of
-/// an interface (`disable_ipv6`, `forwarding`) takes a lock of the kernel by asking for it again and again, and dozens of
+/// The turn of this process to change interfaces, until it is dropped: one plugin of a host at a time. Writing some settings of
+/// an interface, whatever namespace it is in (`disable_ipv6`, `forwarding`), takes a lock of the kernel by asking for it again and again, and dozens of
 /// processes that do so at once leave whoever has the lock no time to give it back.
 ///
 /// # Errors
 /// `WouldBlock` when others have theirs for too long, and when the namespace has no file.
 pub fn turn() -> io::Result<File> {
+    // That of the process, also for a thread that is in a pod's.
     let namespace = File::open("/proc/self/ns/net")?;
     let end = Instant::now() + TURN;
     loop {

@@ -10,7 +10,7 @@ use wire::MacAddr;
 use crate::error::{Error, INTERFACE, Result};
 use crate::netlink::{Link, Netlink, is};
 use crate::netns;
-use crate::outcome::Route;
+use crate::result::Route;
 
 /// What the interface of a pod should be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +60,12 @@ impl PodInterface {
     /// Runtimes may have IPv6 off in a pod until somebody wants it.
     fn enable_ipv6(&self, netns: &File) -> io::Result<()> {
         let path = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name);
-        netns::inside(netns, || match fs::read_to_string(&path)?.trim() {
-            "0" => Ok(()),
-            _ => fs::write(&path, "0"),
+        netns::inside(netns, || {
+            if fs::read_to_string(&path)?.trim() == "0" {
+                return Ok(());
+            }
+            let _turn = netns::turn()?;
+            fs::write(&path, "0")
         })
     }
 

@@ -16,10 +16,10 @@ use crate::environment::{Attachment, Command};
 use crate::error::{Error, INTERFACE, REFUSED, Result, TRY_AGAIN};
 use crate::host_end;
 use crate::netlink::{Netlink, Veth};
-use crate::outcome::{Interface, Outcome};
+use crate::parameters::Parameters;
 use crate::pod::{self as pod_interface, PodInterface};
+use crate::result::{CniResult, Interface};
 use crate::switch::{KnownVnic, Switch, refusal};
-use crate::wishes::Wishes;
 
 /// How long the vNIC may take to be up.
 const UP: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const TRIES: usize = 32;
 struct Add<'a> {
     call: &'a Call,
     attachment: &'a Attachment,
-    wishes: Wishes,
+    parameters: Parameters,
     vni: u32,
     subnets: Subnets,
     switch: Switch,
@@ -38,12 +38,12 @@ struct Add<'a> {
     pod: Netlink,
 }
 
-pub fn run(call: &Call, attachment: &Attachment) -> Result<Outcome> {
-    let wishes = Wishes::of(&call.config, attachment)?;
+pub fn run(call: &Call, attachment: &Attachment) -> Result<CniResult> {
+    let parameters = Parameters::of(&call.config, attachment)?;
     let delegate = call.delegate()?;
     let (netns, pod) = pod(attachment)?;
     let mut switch = Switch::connect(&call.config.socket)?;
-    let vpc = &wishes.vpc;
+    let vpc = &parameters.vpc;
     let unknown = || {
         Error::config(
             "vpc",
@@ -53,12 +53,12 @@ pub fn run(call: &Call, attachment: &Attachment) -> Result<Outcome> {
     };
     let vni = switch.vpc(vpc)?.ok_or_else(unknown)?;
     let subnets = Subnets::of(&call.config, vpc, &mut switch)?;
-    let known = switch.vnic(&wishes.names.vnic)?;
-    let mut add = Add { call, attachment, wishes, vni, subnets, switch, netns, pod };
+    let known = switch.vnic(&parameters.names.vnic)?;
+    let mut add = Add { call, attachment, parameters, vni, subnets, switch, netns, pod };
     if let Some(known) = known {
         let ips = of_vnic(&known.vnic.vips)?;
         if delegate.is_none() || add.is_whole(&ips)? {
-            let ips = if delegate.is_some() { ips } else { add.wishes.asked(&ips) };
+            let ips = if delegate.is_some() { ips } else { add.parameters.asked(&ips) };
             return add.finish(&ips);
         }
         // The other plugin does not tell again what it chose: begin anew.
@@ -83,7 +83,7 @@ pub fn run(call: &Call, attachment: &Attachment) -> Result<Outcome> {
 impl Add<'_> {
     /// True when the pod's interface has the vNIC's addresses.
     fn is_whole(&mut self, ips: &[IpAddr]) -> Result<bool> {
-        if self.wishes.socket.is_some() {
+        if self.parameters.socket.is_some() {
             return Ok(true);
         }
         let Some(link) = pod_interface::link(&mut self.pod, &self.attachment.interface)? else {
@@ -93,14 +93,15 @@ impl Add<'_> {
             .pod
             .addresses(link.index)
             .map_err(|error| Error::interface("reading addresses in the pod", error))?;
-        Ok(link.mac == Some(self.wishes.mac) && ips.iter().all(|ip| has.iter().any(|net| net.addr() == *ip)))
+        Ok(link.mac == Some(self.parameters.mac)
+            && ips.iter().all(|ip| has.iter().any(|net| net.addr() == *ip)))
     }
 
     /// Finishes what an earlier call began, or finds it done.
-    fn finish(&mut self, ips: &[IpAddr]) -> Result<Outcome> {
+    fn finish(&mut self, ips: &[IpAddr]) -> Result<CniResult> {
         if self.cable()? {
             // Its port may still be that of the interface which was there before.
-            self.switch.delete(&self.wishes.names.vnic)?;
+            self.switch.delete(&self.parameters.names.vnic)?;
         }
         let mut addresses = self.subnets.addresses(ips, &self.call.config.dns);
         if self.call.config.delegates()
@@ -119,29 +120,29 @@ impl Add<'_> {
     }
 
     /// Chooses addresses, and others when somebody was faster.
-    fn with_own_addresses(&mut self) -> Result<Outcome> {
+    fn with_own_addresses(&mut self) -> Result<CniResult> {
         self.cable()?;
         let mut tries = 0;
         loop {
-            let mut taken = self.switch.taken(&self.wishes.vpc, &self.wishes.names.vnic)?;
-            let (config, wishes) = (&self.call.config, &self.wishes);
-            let mut choice = Choice { config, wishes, vni: self.vni, switch: &mut self.switch };
+            let mut taken = self.switch.taken(&self.parameters.vpc, &self.parameters.names.vnic)?;
+            let (config, parameters) = (&self.call.config, &self.parameters);
+            let mut choice = Choice { config, parameters, vni: self.vni, switch: &mut self.switch };
             let ips = self.subnets.choose(&mut choice, &mut taken)?;
-            let status = match self.switch.create(self.wishes.vnic(&ips)) {
+            let status = match self.switch.create(self.parameters.vnic(&ips)) {
                 Ok(known) => {
                     let addresses = self.subnets.addresses(&ips, &self.call.config.dns);
                     return self.configure(known, addresses);
                 }
                 Err(status) => status,
             };
-            let now = self.switch.taken(&self.wishes.vpc, &self.wishes.names.vnic)?;
+            let now = self.switch.taken(&self.parameters.vpc, &self.parameters.names.vnic)?;
             let lost = status.code() == Code::InvalidArgument && ips.iter().any(|ip| now.contains(ip));
             tries += 1;
             if !lost {
                 return Err(refusal(&status));
             }
-            if let Some(ip) = self.wishes.ips.iter().find(|ip| now.contains(ip)) {
-                return Err(self.wishes.taken(*ip));
+            if let Some(ip) = self.parameters.ips.iter().find(|ip| now.contains(ip)) {
+                return Err(self.parameters.taken(*ip));
             }
             if tries == TRIES {
                 return Err(Error::new(TRY_AGAIN, "others took every address that was chosen", "try again"));
@@ -149,10 +150,10 @@ impl Add<'_> {
         }
     }
 
-    fn with_addresses(&mut self, addresses: Addresses) -> Result<Outcome> {
+    fn with_addresses(&mut self, addresses: Addresses) -> Result<CniResult> {
         self.cable()?;
         let ips: Vec<_> = addresses.ips.iter().map(|ip| ip.address.addr()).collect();
-        let created = self.switch.create(self.wishes.vnic(&ips));
+        let created = self.switch.create(self.parameters.vnic(&ips));
         let known = created.map_err(|status| match status.code() {
             Code::AlreadyExists => {
                 let msg = format!("the attachment is there and differs: {}", status.message());
@@ -165,10 +166,10 @@ impl Add<'_> {
 
     /// Makes the veth, where it is not there; true when it was not.
     fn cable(&mut self) -> Result<bool> {
-        if self.wishes.socket.is_some() {
+        if self.parameters.socket.is_some() {
             return Ok(false);
         }
-        let (names, interface) = (&self.wishes.names, self.attachment.interface.as_str());
+        let (names, interface) = (&self.parameters.names, self.attachment.interface.as_str());
         let failed = |error| {
             Error::interface(
                 format!("making a veth from {} to {interface} in the pod", names.host_end),
@@ -183,7 +184,7 @@ impl Add<'_> {
             (Some(here), Some(there))
                 if here.peer == Some(there.index)
                     && here.alias == names.vnic
-                    && there.mac == Some(self.wishes.mac) =>
+                    && there.mac == Some(self.parameters.mac) =>
             {
                 return Ok(false);
             }
@@ -198,7 +199,7 @@ impl Add<'_> {
         let veth = Veth {
             host_end: &names.host_end,
             pod_end: interface,
-            mac: self.wishes.mac,
+            mac: self.parameters.mac,
             mtu: self.call.config.mtu,
         };
         host.make_veth(&veth, &self.netns).map_err(failed)?;
@@ -214,31 +215,31 @@ impl Add<'_> {
     }
 
     /// Gives the pod's interface what it should have, and waits until the vNIC is up.
-    fn configure(&mut self, known: Option<KnownVnic>, addresses: Addresses) -> Result<Outcome> {
+    fn configure(&mut self, known: Option<KnownVnic>, addresses: Addresses) -> Result<CniResult> {
         let mtu = known.as_ref().and_then(|known| known.vnic.mtu);
         let mtu = mtu.ok_or_else(|| {
             Error::new(REFUSED, "the switch made a vNIC without an MTU", "look at its version")
         })?;
         let interface = PodInterface {
             name: self.attachment.interface.clone(),
-            mac: self.wishes.mac,
+            mac: self.parameters.mac,
             mtu,
             addresses: addresses.ips.iter().map(|ip| ip.address).collect(),
             routes: addresses.routes.clone(),
         };
-        if self.wishes.socket.is_none() {
+        if self.parameters.socket.is_none() {
             interface.configure(&mut self.pod, &self.netns)?;
         }
         self.wait(known)?;
-        Ok(self.outcome(mtu, addresses))
+        Ok(self.result(mtu, addresses))
     }
 
     /// Waits until packets can pass. A virtual machine comes when it will: its socket is enough.
     fn wait(&mut self, mut known: Option<KnownVnic>) -> Result<()> {
-        let name = &self.wishes.names.vnic;
+        let name = &self.parameters.names.vnic;
         let end = Instant::now() + UP;
         loop {
-            let is_there = self.wishes.socket.as_ref().is_some_and(|socket| socket.exists());
+            let is_there = self.parameters.socket.as_ref().is_some_and(|socket| socket.exists());
             if is_there || known.as_ref().is_some_and(|known| known.is_up) {
                 return Ok(());
             }
@@ -252,35 +253,38 @@ impl Add<'_> {
         }
     }
 
-    fn outcome(&self, mtu: u32, addresses: Addresses) -> Outcome {
+    fn result(&self, mtu: u32, addresses: Addresses) -> CniResult {
         let Addresses { mut ips, mut routes, dns } = addresses;
         // In one order, whoever told them.
         routes.sort_by_key(|route| route.dst);
-        let mac = self.wishes.mac.to_string();
+        let mac = self.parameters.mac.to_string();
         let netns = self.attachment.netns.clone().unwrap_or_default();
         let pod = Interface {
             name: self.attachment.interface.clone(),
             mac,
             mtu: Some(mtu),
             sandbox: netns.display().to_string(),
-            socket_path: self.wishes.socket.as_ref().map(|socket| socket.display().to_string()),
+            socket_path: self.parameters.socket.as_ref().map(|socket| socket.display().to_string()),
         };
-        let host =
-            Interface { name: self.wishes.names.host_end.clone(), mtu: Some(mtu), ..Interface::default() };
+        let host = Interface {
+            name: self.parameters.names.host_end.clone(),
+            mtu: Some(mtu),
+            ..Interface::default()
+        };
         let mut interfaces = vec![pod];
-        if self.wishes.socket.is_none() {
+        if self.parameters.socket.is_none() {
             interfaces.push(host);
         }
         for ip in &mut ips {
             ip.interface = Some(0);
         }
-        Outcome { interfaces, ips, routes, dns }
+        CniResult { interfaces, ips, routes, dns }
     }
 
     /// Takes back what this call made.
     fn take_back(&mut self) {
         // Of two failures the first one is told.
-        let _ = self.switch.delete(&self.wishes.names.vnic);
-        let _ = del::unplug(&self.wishes.names.host_end);
+        let _ = self.switch.delete(&self.parameters.names.vnic);
+        let _ = del::unplug(&self.parameters.names.host_end);
     }
 }

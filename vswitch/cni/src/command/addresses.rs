@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::config::{Host, NetworkConfig, OneOrMore};
 use crate::error::{Error, INVALID_CONFIG, NO_ADDRESS, Result};
 use crate::ipam::Range;
-use crate::outcome::{Address, Outcome, Route};
+use crate::parameters::Parameters;
+use crate::result::{Address, CniResult, Route};
 use crate::switch::Switch;
-use crate::wishes::Wishes;
 
 /// The subnets of an attachment, with their gateways.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Subnets {
     }
 
     /// What another plugin chose.
-    pub fn chosen_elsewhere(&self, chosen: Outcome, dns: &Value) -> Result<Addresses> {
+    pub fn chosen_elsewhere(&self, chosen: CniResult, dns: &Value) -> Result<Addresses> {
         if chosen.ips.is_empty() {
             return Err(Error::config("ipam", "the plugin chose no address", "correct its section"));
         }
@@ -95,10 +95,10 @@ impl Subnets {
         let mut ips = Vec::new();
         for (subnet, gateway) in &self.subnets {
             taken.extend(*gateway);
-            ips.push(match choice.wishes.ips.iter().find(|ip| subnet.contains(*ip)) {
+            ips.push(match choice.parameters.ips.iter().find(|ip| subnet.contains(*ip)) {
                 None => choice.one(*subnet, taken)?,
                 Some(ip) if taken.contains(ip) || choice.is_elsewhere(*ip)? => {
-                    return Err(choice.wishes.taken(*ip));
+                    return Err(choice.parameters.taken(*ip));
                 }
                 Some(ip) => *ip,
             });
@@ -111,7 +111,7 @@ impl Subnets {
 #[derive(Debug)]
 pub struct Choice<'c> {
     pub config: &'c NetworkConfig,
-    pub wishes: &'c Wishes,
+    pub parameters: &'c Parameters,
     pub vni: u32,
     pub switch: &'c mut Switch,
 }
@@ -127,7 +127,7 @@ impl Choice<'_> {
         let ipam = &self.config.ipam;
         let range = Range::of(subnet, within(&ipam.range_start), within(&ipam.range_end));
         let mut seed = DefaultHasher::new();
-        self.wishes.names.vnic.hash(&mut seed);
+        self.parameters.names.vnic.hash(&mut seed);
         loop {
             let ip = range.choose(seed.finish(), taken).ok_or_else(|| {
                 let msg = format!("all addresses of {subnet} that pods may have are taken");

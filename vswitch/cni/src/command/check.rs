@@ -5,8 +5,8 @@ use super::{Call, pod};
 use crate::environment::{Attachment, Command};
 use crate::error::{DIFFERS, Error, Result};
 use crate::names::Names;
-use crate::outcome::Outcome;
 use crate::pod::PodInterface;
+use crate::result::CniResult;
 use crate::switch::Switch;
 
 pub fn run(call: &Call, attachment: &Attachment) -> Result<()> {
@@ -46,7 +46,7 @@ pub fn run(call: &Call, attachment: &Attachment) -> Result<()> {
 }
 
 /// True when the result is of a vhost-user socket.
-fn is_virtual_machine(before: &Outcome, attachment: &Attachment) -> bool {
+fn is_virtual_machine(before: &CniResult, attachment: &Attachment) -> bool {
     before
         .interfaces
         .iter()
@@ -54,8 +54,8 @@ fn is_virtual_machine(before: &Outcome, attachment: &Attachment) -> bool {
 }
 
 /// What the pod's interface should be like, by the result of ADD.
-fn told(before: &Outcome, attachment: &Attachment) -> Result<PodInterface> {
-    let is_ours = |interface: &crate::outcome::Interface| {
+fn told(before: &CniResult, attachment: &Attachment) -> Result<PodInterface> {
+    let is_ours = |interface: &crate::result::Interface| {
         interface.name == attachment.interface && !interface.sandbox.is_empty()
     };
     let wrong =
@@ -68,7 +68,7 @@ fn told(before: &Outcome, attachment: &Attachment) -> Result<PodInterface> {
     let addresses: Vec<_> =
         before.ips.iter().filter(|ip| ip.interface == Some(at)).map(|ip| ip.address).collect();
     // Routes of other plugins of the chain may be by other interfaces.
-    let by_us = |route: &&crate::outcome::Route| {
+    let by_us = |route: &&crate::result::Route| {
         route.gw.is_some_and(|gw| addresses.iter().any(|address| address.contains(&gw)))
     };
     let routes = before.routes.iter().filter(by_us).cloned().collect();

@@ -13,7 +13,7 @@ pub use self::values::{
 };
 use crate::error::{DECODING, Error, INCOMPATIBLE_VERSION, Result, quote};
 use crate::names;
-use crate::outcome::Outcome;
+use crate::result::CniResult;
 
 /// The versions of the CNI specification that are spoken, oldest first.
 pub const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
@@ -57,7 +57,7 @@ pub struct NetworkConfig {
     pub _capabilities: Value,
     #[serde(default)]
     pub runtime_config: RuntimeConfig,
-    pub prev_result: Option<Outcome>,
+    pub prev_result: Option<CniResult>,
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid_attachments: Option<Vec<ValidAttachment>>,
     /// The same, for plugins that knew another name of it.

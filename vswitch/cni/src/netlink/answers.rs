@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use wire::MacAddr;
 
 use super::Link;
-use crate::outcome::Route;
+use crate::result::Route;
 
 pub(super) fn link(answer: RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(message) = answer else { return None };

@@ -27,7 +27,7 @@ use wire::MacAddr;
 
 use self::answers::{address, link, route};
 use crate::netns;
-use crate::outcome::Route;
+use crate::result::Route;
 
 /// A socket of the namespace in which it was opened, whoever uses it.
 #[derive(Debug)]

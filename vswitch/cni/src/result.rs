@@ -41,7 +41,7 @@ pub struct Route {
 
 /// A result, or that of another plugin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CniResult {
     #[serde(default)]
     pub interfaces: Vec<Interface>,
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub dns: Value,
 }
 
-impl Outcome {
+impl CniResult {
     /// This behind what an earlier plugin of the chain made.
     #[must_use]
     pub fn behind(mut self, earlier: Option<Self>) -> Self {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::config::VERSIONS;
 
-    fn outcome() -> Outcome {
+    fn result() -> CniResult {
         let pod = Interface {
             name: "eth0".into(),
             mac: "02:00:00:00:00:01".into(),
@@ -116,7 +116,7 @@ mod tests {
         };
         let routes = vec![Route { dst: "0.0.0.0/0".parse().unwrap(), gw: "10.0.0.1".parse().ok() }];
         let ips = vec![ip("10.0.0.5/24", "10.0.0.1"), ip("fd00::5/64", "")];
-        Outcome { interfaces: vec![host, pod], ips, routes, dns: Value::Null }
+        CniResult { interfaces: vec![host, pod], ips, routes, dns: Value::Null }
     }
 
     #[test]
@@ -127,19 +127,19 @@ mod tests {
             r#"{"cniVersion":"1.1.0","interfaces":[{"name":"cni1","socketPath":"/run/a.sock"},{"mac":"02:00:00:00:00:01","mtu":1450,"name":"eth0","sandbox":"/run/netns/a"}],"ips":[{"address":"10.0.0.5/24","gateway":"10.0.0.1","interface":1},{"address":"fd00::5/64","interface":1}],"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]}"#,
         ];
         for (version, golden) in VERSIONS.into_iter().zip(golden) {
-            let told: Value = serde_json::from_str(&outcome().told(version)).unwrap();
+            let told: Value = serde_json::from_str(&result().told(version)).unwrap();
             assert_eq!(told, serde_json::from_str::<Value>(golden).unwrap(), "{version}");
-            let again: Outcome = serde_json::from_value(told).unwrap();
-            assert_eq!(again.ips, outcome().ips);
+            let again: CniResult = serde_json::from_value(told).unwrap();
+            assert_eq!(again.ips, result().ips);
         }
     }
 
     #[test]
     fn what_earlier_plugins_made_comes_first() {
-        let whole = outcome().behind(Some(outcome()));
+        let whole = result().behind(Some(result()));
         let interfaces: Vec<_> = whole.ips.iter().map(|ip| ip.interface).collect();
         assert_eq!(interfaces, [Some(1), Some(1), Some(3), Some(3)]);
         assert_eq!((whole.interfaces.len(), whole.routes.len()), (4, 2));
-        assert_eq!(outcome().behind(None), outcome());
+        assert_eq!(result().behind(None), result());
     }
 }

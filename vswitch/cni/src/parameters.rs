@@ -12,7 +12,7 @@ use crate::error::{ADDRESS_TAKEN, Error, Result};
 use crate::names::Names;
 
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct Parameters {
     pub names: Names,
     pub vpc: String,
     pub mac: MacAddr,
@@ -41,7 +41,7 @@ fn limits(limits: &Limits) -> v1::Limits {
     v1::Limits { assured, ceil, weight, burst }
 }
 
-impl Wishes {
+impl Parameters {
     /// What the runtime says (`runtimeConfig`) comes before what the user says (`args.cni`), and that before `CNI_ARGS`.
     pub fn of(config: &NetworkConfig, attachment: &Attachment) -> Result<Self> {
         let (user, runtime) = (&config.args.cni, &config.runtime_config);
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn wishes(more: &Value, args: &str) -> Result<Wishes> {
+    fn parameters(more: &Value, args: &str) -> Result<Parameters> {
         let mut config = json!({"cniVersion": "1.1.0", "name": "n", "type": "vswitch-cni", "vpc": "blue",
             "subnet": "10.0.0.0/24", "securityGroups": ["all"]});
         for (key, value) in more.as_object().unwrap() {
@@ -149,7 +149,7 @@ mod tests {
         }
         let args = crate::args::PodArgs::read(args)?;
         let attachment = Attachment { container: "c".into(), interface: "eth0".into(), netns: None, args };
-        Wishes::of(&NetworkConfig::read(config.to_string().as_bytes())?, &attachment)
+        Parameters::of(&NetworkConfig::read(config.to_string().as_bytes())?, &attachment)
     }
 
     #[test]
@@ -160,19 +160,19 @@ mod tests {
         for (config, last) in
             [(json!({}), 3), (json!({"args": user}), 2), (json!({"args": user, "runtimeConfig": runtime}), 1)]
         {
-            let wishes = wishes(&config, args).unwrap();
-            assert_eq!(wishes.mac, MacAddr([2, 0, 0, 0, 0, last]));
-            assert_eq!(wishes.ips, [IpAddr::from([10, 0, 0, last])]);
-            let vnic = wishes.vnic(&wishes.ips);
+            let parameters = parameters(&config, args).unwrap();
+            assert_eq!(parameters.mac, MacAddr([2, 0, 0, 0, 0, last]));
+            assert_eq!(parameters.ips, [IpAddr::from([10, 0, 0, last])]);
+            let vnic = parameters.vnic(&parameters.ips);
             let (vpc, group) = if last == 3 { ("blue", "all") } else { ("red", "web") };
             assert_eq!((vnic.vpc.as_str(), vnic.security_groups.as_slice()), (vpc, &[group.to_owned()][..]));
             assert_eq!(vnic.host_name.as_deref(), Some("web"));
             assert_eq!(vnic.qp_quota.as_deref(), (last != 3).then_some("3"));
         }
-        let one = wishes(&json!({"subnet": ["10.0.0.0/24", "fd00::/64"]}), "IP=fd00::5").unwrap();
+        let one = parameters(&json!({"subnet": ["10.0.0.0/24", "fd00::/64"]}), "IP=fd00::5").unwrap();
         let has = ["10.0.0.9", "fd00::9"].map(|ip| ip.parse().unwrap());
         assert_eq!(one.asked(&has), [has[0], "fd00::5".parse().unwrap()]);
-        let plain = wishes(&json!({}), "").unwrap();
+        let plain = parameters(&json!({}), "").unwrap();
         assert_eq!((plain.mac, plain.ips.len()), (plain.names.mac, 0));
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (json!({}), "IP=10.0.0.3,10.0.0.4", "ips"),
             (json!({}), "MAC=ff:ff:ff:ff:ff:ff", "mac"),
         ] {
-            let error = wishes(&config, args).unwrap_err();
+            let error = parameters(&config, args).unwrap_err();
             assert!(error.code == 7 && error.msg.starts_with(field), "{error}");
         }
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_virtual_machine_has_a_socket() {
         let config = json!({"port": "vhost-user", "socketFolder": "/run/pods", "socketMode": "0660", "qos": {"inbound": {"ceil": "1Gbit"}}});
-        let vnic = wishes(&config, "").unwrap().vnic(&[]);
+        let vnic = parameters(&config, "").unwrap().vnic(&[]);
         let Some(Behind::Port(v1::PortSpec { kind: Some(port_spec::Kind::VhostUser(port)) })) = vnic.behind
         else {
             panic!("{vnic:?}")
