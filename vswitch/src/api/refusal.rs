@@ -8,8 +8,11 @@ use crate::config::ConfigErrors;
 use crate::control::guard::Fault;
 use crate::switch::SwitchError;
 
-/// The longest message of a status: it goes over the wire as a header.
-const LONGEST: usize = 4096;
+/// The longest message of a status, and of a problem. Both go over the wire as headers, of which clients take 8 KiB in all without having
+/// asked for more: a byte of the status's message may become three there, three bytes of the details four.
+const LONGEST: usize = 1024;
+/// The most that the details take.
+const DETAILS: usize = 3 * 1024;
 
 /// What a refusal is among details of any kind.
 const REFUSAL: &str = "type.googleapis.com/vswitch.v1.Refusal";
@@ -72,22 +75,29 @@ pub(super) fn status(problems: &[Problem]) -> Status {
         field => format!("{field}: {}", problem.message),
     };
     let mut text = problems.iter().map(told).collect::<Vec<_>>().join("\n");
-    if text.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-        text.truncate(end);
-        text.push_str(" ...");
+    shorten(&mut text);
+    let mut refusal = v1::Refusal::default();
+    for problem in problems {
+        let Problem { code, field, mut message } = problem.clone();
+        shorten(&mut message);
+        refusal.problems.push(v1::Problem { code: word(code).into(), field, message });
+        if refusal.encoded_len() > DETAILS {
+            refusal.problems.pop();
+            break;
+        }
     }
-    let one = |problem: &Problem| v1::Problem {
-        code: word(problem.code).into(),
-        field: problem.field.clone(),
-        message: problem.message.chars().take(LONGEST).collect(),
-    };
-    // So many fit a header.
-    let refusal = v1::Refusal { problems: problems.iter().take(4).map(one).collect() };
     let detail = prost_types::Any { type_url: REFUSAL.into(), value: refusal.encode_to_vec() };
     // The text is in the status itself.
     let details = v1::RpcStatus { code: code.into(), message: String::new(), details: vec![detail] };
     Status::with_details(code, text, details.encode_to_vec().into())
+}
+
+/// Cuts what is too long for a header.
+fn shorten(text: &mut String) {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push_str(" ...");
+    }
 }
 
 impl From<Problem> for Status {
@@ -142,5 +152,17 @@ mod tests {
         let refusal = vswitch_api::refusal(status.details()).unwrap();
         let told: Vec<_> = refusal.problems.iter().map(|p| (p.code.as_str(), p.field.as_str())).collect();
         assert_eq!(told, [("INVALID", "vnic.mac"), ("NOT_FOUND", "")]);
+    }
+
+    #[test]
+    fn whatever_is_wrong_fits_the_headers_that_clients_take() {
+        for (count, length) in [(1, 100_000), (4, 4_000), (500, 100), (10_000, 5)] {
+            let problem = Problem::invalid("vnic.port.members[3].mac", "\u{e4}".repeat(length));
+            let status = status(&vec![problem; count]);
+            let told = vswitch_api::refusal(status.details()).unwrap().problems.len();
+            assert!(told >= 1 && told <= count, "{told} of {count}");
+            let headers = status.message().len() * 3 + status.details().len().div_ceil(3) * 4;
+            assert!(headers < 8_000, "{headers} bytes for {count} problems of {length} letters");
+        }
     }
 }
