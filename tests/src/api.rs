@@ -1,5 +1,6 @@
 //! A client of the switch's gRPC interface, as a program has it, with calls that wait for their answers.
 
+use crate::{Netns, wait_for};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,22 @@ use vswitch_api::v1::operation::Operation;
 use vswitch_api::v1::port_spec;
 use vswitch_api::v1::*;
 
+/// An uplink and a VPC of a switch that programs drive.
+pub const NETWORKS: &str = "
+[[uplink]]
+name = \"up\"
+port = { kind = \"ring\" }
+addresses = [\"172.16.0.1/24\"]
+mtu = 1600
+
+[[vpc]]
+name = \"red\"
+vni = 100
+
+[[subnet]]
+vpc = \"red\"
+prefix = \"10.0.0.0/24\"
+";
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
 
@@ -195,6 +212,17 @@ pub fn vnic(name: &str, vpc: &str, number: u8, port: port_spec::Kind) -> Vnic {
         behind: Some(vswitch_api::v1::vnic::Behind::Port(PortSpec { kind: Some(port) })),
         ..Default::default()
     }
+}
+
+/// Waits for the tap of a vNIC, and moves it into a namespace of its own, as a container's interface.
+#[track_caller]
+pub fn plug(host: &Netns, name: &str, number: u8) -> Netns {
+    let netns = Netns::new(name);
+    wait_for("the tap", CALL, || host.interfaces().iter().any(|known| known == name).then_some(()));
+    host.ip(&format!("link set {name} netns {}", netns.name()));
+    netns.ip(&format!("link set {name} address 02:00:00:00:01:{number:02x} mtu 1450 up"));
+    netns.ip(&format!("addr add 10.0.0.{number}/24 dev {name}"));
+    netns
 }
 
 /// A location.

@@ -264,6 +264,13 @@ impl Daemon {
         self.assert_clean_end();
     }
 
+    /// Stops a switch that no packet has come through, by SIGTERM, and checks that it ended cleanly and left nothing behind.
+    #[track_caller]
+    pub fn end(mut self) {
+        self.process.signal("TERM");
+        self.assert_clean_end();
+    }
+
     /// Waits for its end (which somebody asked for already) and checks that it was clean and left nothing behind.
     #[track_caller]
     pub fn assert_clean_end(&mut self) {

@@ -8,32 +8,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tests::api::{self, Api};
+use tests::api::{self, Api, NETWORKS};
 use tests::{Daemon, Netns, Process, Workdir, binary, process};
 use tonic::Code;
 use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::*;
-
-const NETWORKS: &str = "
-[[uplink]]
-name = \"up\"
-port = { kind = \"ring\" }
-addresses = [\"172.16.0.1/24\"]
-mtu = 1600
-
-[[vpc]]
-name = \"red\"
-vni = 100
-
-[[subnet]]
-vpc = \"red\"
-prefix = \"10.0.0.0/24\"
-";
-
-fn end(mut daemon: Daemon) {
-    daemon.process().signal("TERM");
-    daemon.assert_clean_end();
-}
 
 /// The example of the docs is what it says it is.
 #[test]
@@ -56,7 +35,7 @@ fn api_the_python_example_does_what_it_says() {
     for word in ["both are up", "INVALID_ARGUMENT", "'vnic.mac'", "gone; 0 vNICs are left"] {
         assert!(said.contains(word), "'{word}' is missing: {said}");
     }
-    end(daemon);
+    daemon.end();
 }
 
 /// Two tenants whose packets must not notice: marked datagrams, of which none may be lost.
@@ -75,13 +54,7 @@ impl Tenants {
     fn start(host: &Netns, api: &mut Api) -> Self {
         let netns = [("vm1", 1), ("vm2", 2)].map(|(name, number)| {
             api.create(Spec::Vnic(api::tap_vnic(name, "red", number))).unwrap();
-            let netns = Netns::new(name);
-            let is_there = || host.interfaces().iter().any(|known| known == name).then_some(());
-            tests::wait_for("the tap", Duration::from_secs(10), is_there);
-            host.ip(&format!("link set {name} netns {}", netns.name()));
-            netns.ip(&format!("link set {name} address 02:00:00:00:01:{number:02x} mtu 1450 up"));
-            netns.ip(&format!("addr add 10.0.0.{number}/24 dev {name}"));
-            netns
+            api::plug(host, name, number)
         });
         netns[0].run(&["ping", "-c", "3", "-i", "0.2", "-W", "2", "10.0.0.2"]);
         let dir = Workdir::new("pings");
@@ -197,7 +170,7 @@ fn api_garbage_and_clients_that_never_read_harm_nobody() {
     tenants.end();
     api.delete(Kind::Vnic, "vm1").unwrap();
     api.delete(Kind::Vnic, "vm2").unwrap();
-    end(daemon);
+    daemon.end();
 }
 
 #[test]
@@ -226,7 +199,7 @@ fn api_two_hundred_clients_ask_at_once_and_all_are_answered() {
     tenants.end();
     api.delete(Kind::Vnic, "vm1").unwrap();
     api.delete(Kind::Vnic, "vm2").unwrap();
-    end(daemon);
+    daemon.end();
 }
 
 /// Kills the switch in the middle of changes so many times: what was acknowledged is there afterwards, and nothing else.
@@ -289,7 +262,7 @@ fn kill_in_the_middle(times: usize) {
         there = found;
     }
     eprintln!("{times} kills, {next} changes, {} VPCs at the end", there.len());
-    end(daemon);
+    daemon.end();
 }
 
 #[test]
@@ -308,11 +281,11 @@ fn api_kill_two_hundred_times_loses_nothing_that_was_acknowledged() {
 fn api_readers_have_a_socket_of_their_own() {
     let host = Netns::new("host");
     // The harness writes `[api]` itself; its group goes behind the socket.
-    let daemon = Daemon::start(&host, &format!("{NETWORKS}\n"));
+    let daemon = Daemon::start(&host, NETWORKS);
     drop(Api::connect(daemon.socket()));
-    let refused = binary::release("vswitch").display().to_string();
+    let program = binary::release("vswitch").display().to_string();
     let text = std::fs::read_to_string(daemon.config()).unwrap();
-    end(daemon);
+    daemon.end();
 
     let dir = Workdir::new("readers");
     let socket = dir.path().join("s.sock");
@@ -324,12 +297,12 @@ fn api_readers_have_a_socket_of_their_own() {
         text.lines().map(of_api).collect::<Vec<_>>().join("\n")
     };
     let path = dir.write("none.toml", &config("nobody-is-in-it")).display().to_string();
-    let output = process::try_run(&[&refused, "run", "--config", &path]);
+    let output = process::try_run(&[&program, "run", "--config", &path]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("there is no group \"nobody-is-in-it\""), "{said}");
 
     let path = dir.write("group.toml", &config("nogroup")).display().to_string();
-    let mut running = host.spawn("vswitch", &[&refused, "run", "--config", &path], &dir);
+    let mut running = host.spawn("vswitch", &[&program, "run", "--config", &path], &dir);
     running.wait_output("the switch runs", Duration::from_secs(30));
     let reading = dir.path().join("s-read.sock");
     let mode = |path: &Path| {

@@ -3,28 +3,12 @@
 
 use std::time::Duration;
 
-use tests::api::{self, Api, creation, deletion, problems};
+use tests::api::{self, Api, NETWORKS, creation, deletion, problems};
 use tests::{Daemon, Netns, wait_for};
 use tonic::Code;
 use vswitch_api::v1::object::Spec;
 use vswitch_api::v1::watch_response::Event;
 use vswitch_api::v1::*;
-
-const NETWORKS: &str = "
-[[uplink]]
-name = \"up\"
-port = { kind = \"ring\" }
-addresses = [\"172.16.0.1/24\"]
-mtu = 1600
-
-[[vpc]]
-name = \"red\"
-vni = 100
-
-[[subnet]]
-vpc = \"red\"
-prefix = \"10.0.0.0/24\"
-";
 
 fn code<T: std::fmt::Debug>(result: Result<T, tonic::Status>, word: &str) -> Code {
     let status = result.unwrap_err();
@@ -39,20 +23,6 @@ fn state(entry: &Entry) -> (State, &str) {
 
 fn owner(entry: &Entry) -> Owner {
     Owner::try_from(entry.status.as_ref().unwrap().owner).unwrap()
-}
-
-fn end(mut daemon: Daemon) {
-    daemon.process().signal("TERM");
-    daemon.assert_clean_end();
-}
-
-/// Moves a tap into a namespace of its own, as a container's interface.
-fn plug(host: &Netns, name: &str, number: u8) -> Netns {
-    let netns = Netns::new(name);
-    host.ip(&format!("link set {name} netns {}", netns.name()));
-    netns.ip(&format!("link set {name} address 02:00:00:00:01:{number:02x} mtu 1450 up"));
-    netns.ip(&format!("addr add 10.0.0.{number}/24 dev {name}"));
-    netns
 }
 
 #[test]
@@ -85,7 +55,7 @@ fn api_two_vnics_are_made_talk_and_go() {
         seen.push((entry.key.clone().unwrap().id, state(&entry).0));
     }
     assert_eq!(state(&api.get(Kind::Vnic, "one").unwrap()), (State::Up, ""));
-    let (a, b) = (plug(&host, "one", 1), plug(&host, "two", 2));
+    let (a, b) = (api::plug(&host, "one", 1), api::plug(&host, "two", 2));
     a.run(&["ping", "-c", "3", "-i", "0.2", "-W", "2", "10.0.0.2"]);
 
     // A field that changes; the rest stays.
@@ -117,7 +87,7 @@ fn api_two_vnics_are_made_talk_and_go() {
     assert!(api.list(Kind::Vnic, 10).is_empty());
     drop((a, b));
     daemon.assert_conserved();
-    end(daemon);
+    daemon.end();
 }
 
 #[test]
@@ -250,7 +220,7 @@ fn api_a_batch_is_carried_out_whole_or_not_at_all() {
         ),
         Code::FailedPrecondition
     );
-    end(daemon);
+    daemon.end();
 }
 
 #[test]
@@ -288,5 +258,5 @@ fn api_a_port_that_is_not_there_is_down_with_its_reason_and_comes_up() {
     host.ip("link del pod0");
     becomes(&mut api, State::Down, "pod0");
     api.delete(Kind::Vnic, "pod").unwrap();
-    end(daemon);
+    daemon.end();
 }

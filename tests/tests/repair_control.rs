@@ -95,13 +95,7 @@ fn repair_readme_commands_work_as_they_are_written() {
         daemon.ctl(piece);
     }
     daemon.ctl("runtime off");
-    end(daemon);
-}
-
-/// Ends a switch that no packet has come through.
-fn end(mut daemon: Daemon) {
-    daemon.process().signal("TERM");
-    daemon.assert_clean_end();
+    daemon.end();
 }
 
 /// Flags may stand behind the command; whoever closes the pipe ends `ctl` without a word.
@@ -127,7 +121,7 @@ fn repair_ctl_takes_flags_behind_and_closed_pipes_quietly() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said, "status 141\n", "{words}");
     }
-    end(daemon);
+    daemon.end();
 }
 
 /// `config reload` and SIGHUP read the file that was loaded last; a refused load changes nothing.
@@ -155,7 +149,7 @@ fn repair_reload_reads_the_file_that_was_loaded_last() {
     daemon.assert_clean_end();
     daemon.restart(&lab.host);
     assert!(!has(&daemon, "amber") && has(&daemon, "red"));
-    end(daemon);
+    daemon.end();
 }
 
 fn mode(path: &Path) -> u32 {
@@ -196,7 +190,7 @@ fn repair_secrets_are_neither_shown_nor_open() {
     daemon.restart(&lab.host);
     assert!(daemon.ctl("show vlt").contains("10.0.0.9") && daemon.ctl("port list").contains("two"));
     assert!(!daemon.log().contains("xyzzy") && !daemon.log().contains("plugh"));
-    end(daemon);
+    daemon.end();
 }
 
 /// What `check` finds good starts: with little memory there are fewer buffers.
@@ -208,7 +202,7 @@ fn repair_little_memory_is_enough_or_refused_by_check() {
     for memory in ["64MiB", "96MiB", "200MiB"] {
         let daemon = Daemon::start(&lab.host, NETWORKS);
         let text = std::fs::read_to_string(daemon.config()).unwrap().replace("256MiB", memory);
-        end(daemon);
+        daemon.end();
         let socket = dir.path().join("s.sock");
         let text = text
             .lines()
@@ -312,7 +306,7 @@ fn repair_a_stuck_worker_is_named_and_control_goes_on() {
     wait_for("the event of it", Duration::from_secs(20), || {
         daemon.ctl("show events").contains("worker 1 on core 1 is back").then_some(())
     });
-    end(daemon);
+    daemon.end();
 }
 
 /// Dead queue pairs of a vNIC at its quota make room for new ones, and living ones stay.
