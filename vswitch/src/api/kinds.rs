@@ -1,24 +1,17 @@
-//! The kinds of objects, and where a config has them.
+//! The kinds of objects, and one of them between its message and its table.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use imbl::Vector;
 use prost_reflect::{DynamicMessage, FieldDescriptor, ReflectMessage, Value as Field};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 use tonic::Code;
 use vswitch_api::v1::{self, Kind};
 use wire::Vni;
 
 use super::bridge;
+use super::places::{place, read, write};
 use super::refusal::Problem;
-use crate::config::error::tidy;
-use crate::config::{
-    Config, LocationConfig, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, TrunkConfig,
-    UplinkConfig, VnicConfig, VpcConfig, VpcRoute,
-};
+use crate::config::LocationConfig;
 
 /// An object as the config has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,107 +20,6 @@ pub(super) struct Item {
     pub id: String,
     /// With all defaults.
     pub table: Table,
-}
-
-/// Where a config has the objects of a kind. Locations, which the topology has, are in none.
-pub(super) trait Place: Sync {
-    /// The same with all defaults, and its id.
-    fn complete(&self, table: Table) -> Result<(String, Table), Problem>;
-    fn ids(&self, config: &Config) -> Vec<String>;
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem>;
-    /// Puts an object in place of that of its id, or behind the others.
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem>;
-    /// Takes an object that there is out.
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem>;
-}
-
-/// A list of the config.
-struct List<T: 'static> {
-    id: fn(&T) -> String,
-    list: fn(&Config) -> &Vec<T>,
-    list_mut: fn(&mut Config) -> &mut Vec<T>,
-}
-
-/// The vNICs, which configs share.
-struct Vnics;
-
-/// A section of which there is one.
-struct Section<T: 'static> {
-    get: fn(&Config) -> &T,
-    get_mut: fn(&mut Config) -> &mut T,
-}
-
-/// Lists within objects of a list: the field `of` names the object, and another one is the element.
-struct Inner<T: 'static, U: 'static> {
-    field: &'static str,
-    name: fn(&T) -> &str,
-    id: fn(&U) -> String,
-    outer: fn(&Config) -> &Vec<T>,
-    outer_mut: fn(&mut Config) -> &mut Vec<T>,
-    list: fn(&T) -> &Vec<U>,
-    list_mut: fn(&mut T) -> &mut Vec<U>,
-}
-
-/// Where the objects of a kind are; `None` for locations and for what is no kind.
-pub(super) fn place(kind: Kind) -> Option<&'static dyn Place> {
-    Some(match kind {
-        Kind::Uplink => &List::<UplinkConfig> {
-            id: |uplink| uplink.name.to_string(),
-            list: |config| &config.uplinks,
-            list_mut: |config| &mut config.uplinks,
-        },
-        Kind::Vpc => &List::<VpcConfig> {
-            id: |vpc| vpc.name.to_string(),
-            list: |config| &config.vpcs,
-            list_mut: |config| &mut config.vpcs,
-        },
-        Kind::Subnet => &List::<SubnetConfig> {
-            id: |subnet| format!("{} {}", subnet.vpc, subnet.prefix),
-            list: |config| &config.subnets,
-            list_mut: |config| &mut config.subnets,
-        },
-        Kind::SecurityGroup => &List::<SecurityGroupConfig> {
-            id: |group| group.name.to_string(),
-            list: |config| &config.security_groups,
-            list_mut: |config| &mut config.security_groups,
-        },
-        Kind::Trunk => &List::<TrunkConfig> {
-            id: |trunk| trunk.name.to_string(),
-            list: |config| &config.trunks,
-            list_mut: |config| &mut config.trunks,
-        },
-        Kind::Port => &List::<PortConfig> {
-            id: |port| port.name.to_string(),
-            list: |config| &config.ports,
-            list_mut: |config| &mut config.ports,
-        },
-        Kind::Vnic => &Vnics,
-        Kind::Route => &Inner::<VpcConfig, VpcRoute> {
-            field: "route",
-            name: |vpc| vpc.name.as_str(),
-            id: |route| route.to.to_string(),
-            outer: |config| &config.vpcs,
-            outer_mut: |config| &mut config.vpcs,
-            list: |vpc| &vpc.routes,
-            list_mut: |vpc| &mut vpc.routes,
-        },
-        Kind::Rule => &Inner::<SecurityGroupConfig, SecurityRule> {
-            field: "rule",
-            name: |group| group.name.as_str(),
-            id: |rule| rule.to_string(),
-            outer: |config| &config.security_groups,
-            outer_mut: |config| &mut config.security_groups,
-            list: |group| &group.rules,
-            list_mut: |group| &mut group.rules,
-        },
-        Kind::Qos => &Section { get: |config| &config.qos, get_mut: |config| &mut config.qos },
-        Kind::Rcft => &Section { get: |config| &config.rcft, get_mut: |config| &mut config.rcft },
-        Kind::Offload => &Section { get: |config| &config.offload, get_mut: |config| &mut config.offload },
-        Kind::Vxlan => &Section { get: |config| &config.vxlan, get_mut: |config| &mut config.vxlan },
-        Kind::Nft => &Section { get: |config| &config.nft, get_mut: |config| &mut config.nft },
-        Kind::Security => &Section { get: |config| &config.security, get_mut: |config| &mut config.security },
-        Kind::Location | Kind::Unspecified => return None,
-    })
 }
 
 /// All kinds.
@@ -153,6 +45,11 @@ pub(super) const KINDS: [Kind; 16] = [
 /// True for a section of which there is one.
 pub(super) fn is_section(kind: Kind) -> bool {
     matches!(kind, Kind::Qos | Kind::Rcft | Kind::Offload | Kind::Vxlan | Kind::Nft | Kind::Security)
+}
+
+/// True for what has a port.
+pub(super) fn has_port(kind: Kind) -> bool {
+    matches!(kind, Kind::Uplink | Kind::Trunk | Kind::Vnic | Kind::Port)
 }
 
 /// True for what the message of another object has, too.
@@ -236,6 +133,12 @@ impl Item {
         said == other.table
     }
 
+    /// The name of its port, where it has one: its own, or the trunk's whose VLAN it is.
+    pub fn port(&self) -> Option<&str> {
+        let trunk = self.table.get("port").and_then(Value::as_str);
+        has_port(self.kind).then(|| trunk.unwrap_or(&self.id))
+    }
+
     pub fn key(&self) -> v1::Key {
         v1::Key { kind: self.kind.into(), id: self.id.clone() }
     }
@@ -265,20 +168,6 @@ pub(super) fn difference(have: &Item, want: &Item) -> Result<String, Problem> {
     Ok(if differs.is_empty() { "a secret differs".into() } else { differs.join("; ") })
 }
 
-/// A value of a config from a table. The path in a problem is one of fields.
-pub(super) fn read<T: DeserializeOwned>(table: Table) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
-        let path = bridge::field_path(&error.path().to_string());
-        let path = if path == "." { String::new() } else { path };
-        Problem::invalid(&path, tidy(error.inner().message()))
-    })
-}
-
-/// The table of a value of a config.
-pub(super) fn write<T: Serialize>(value: &T) -> Result<Table, Problem> {
-    Table::try_from(value).map_err(|error| Problem::internal(error.to_string()))
-}
-
 /// The id of a location.
 pub(super) fn location_id(location: &LocationConfig) -> String {
     format!("{} {}", location.vni, location.vip)
@@ -305,173 +194,6 @@ pub(super) fn location_item(location: &LocationConfig) -> Result<Item, Problem> 
 pub(super) fn unknown(kind: Kind, id: &str) -> Problem {
     let message = format!("there is no {} {id:?}; List shows those there are", word(kind));
     Problem::new(Code::NotFound, "key.id", message)
-}
-
-impl<T: Serialize + DeserializeOwned> Place for List<T> {
-    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
-        let object: T = read(table)?;
-        Ok(((self.id)(&object), write(&object)?))
-    }
-
-    fn ids(&self, config: &Config) -> Vec<String> {
-        (self.list)(config).iter().map(self.id).collect()
-    }
-
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
-        (self.list)(config).iter().find(|object| (self.id)(object) == id).map(write).transpose()
-    }
-
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let object: T = read(table)?;
-        let id = (self.id)(&object);
-        let list = (self.list_mut)(config);
-        match list.iter_mut().find(|known| (self.id)(known) == id) {
-            Some(known) => *known = object,
-            None => list.push(object),
-        }
-        Ok(())
-    }
-
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        (self.list_mut)(config).retain(|object| (self.id)(object) != id);
-        Ok(())
-    }
-}
-
-impl Vnics {
-    fn at(vnics: &Vector<Arc<VnicConfig>>, id: &str) -> Option<usize> {
-        vnics.iter().position(|vnic| vnic.name.as_str() == id)
-    }
-}
-
-impl Place for Vnics {
-    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
-        let vnic: VnicConfig = read(table)?;
-        Ok((vnic.name.to_string(), write(&vnic)?))
-    }
-
-    fn ids(&self, config: &Config) -> Vec<String> {
-        config.vnics.iter().map(|vnic| vnic.name.to_string()).collect()
-    }
-
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
-        Self::at(&config.vnics, id)
-            .and_then(|at| config.vnics.get(at))
-            .map(|vnic| write(vnic.as_ref()))
-            .transpose()
-    }
-
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let vnic: VnicConfig = read(table)?;
-        match Self::at(&config.vnics, &vnic.name) {
-            Some(at) => drop(config.vnics.set(at, Arc::new(vnic))),
-            None => config.vnics.push_back(Arc::new(vnic)),
-        }
-        Ok(())
-    }
-
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        if let Some(at) = Self::at(&config.vnics, id) {
-            let gone = config.vnics.remove(at);
-            // Routes that lead to it lead to its MAC address from then on.
-            config.lead_to_station(&gone);
-        }
-        Ok(())
-    }
-}
-
-impl<T: Serialize + DeserializeOwned> Place for Section<T> {
-    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
-        Ok((String::new(), write(&read::<T>(table)?)?))
-    }
-
-    fn ids(&self, _: &Config) -> Vec<String> {
-        vec![String::new()]
-    }
-
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
-        if id.is_empty() { write((self.get)(config)).map(Some) } else { Ok(None) }
-    }
-
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        *(self.get_mut)(config) = read(table)?;
-        Ok(())
-    }
-
-    fn remove(&self, _: &mut Config, _: &str) -> Result<(), Problem> {
-        Err(Problem::internal("a section cannot go".into()))
-    }
-}
-
-impl<T, U: Serialize + DeserializeOwned> Inner<T, U> {
-    /// Which object has it, and the element.
-    fn split(&self, mut table: Table) -> Result<(String, U), Problem> {
-        let of = match table.remove("of") {
-            Some(Value::String(of)) => of,
-            _ => String::new(),
-        };
-        let element = match table.remove(self.field) {
-            Some(Value::Table(element)) => element,
-            _ => Table::new(),
-        };
-        Ok((of, read(element).map_err(|problem| problem.within(self.field))?))
-    }
-
-    fn join(&self, of: &str, element: &U) -> Result<Table, Problem> {
-        let mut table = Table::new();
-        table.insert("of".into(), Value::String(of.to_owned()));
-        table.insert(self.field.into(), Value::Table(write(element)?));
-        Ok(table)
-    }
-
-    fn find<'c>(&self, config: &'c mut Config, of: &str) -> Result<&'c mut Vec<U>, Problem> {
-        let outer = (self.outer_mut)(config).iter_mut().find(|outer| (self.name)(outer) == of);
-        let outer = outer.ok_or_else(|| Problem::new(Code::NotFound, "of", format!("there is no {of:?}")))?;
-        Ok((self.list_mut)(outer))
-    }
-
-    fn id_of(&self, of: &str, element: &U) -> String {
-        format!("{of} {}", (self.id)(element))
-    }
-}
-
-impl<T, U: Serialize + DeserializeOwned> Place for Inner<T, U> {
-    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
-        let (of, element) = self.split(table)?;
-        Ok((self.id_of(&of, &element), self.join(&of, &element)?))
-    }
-
-    fn ids(&self, config: &Config) -> Vec<String> {
-        let of = |outer| (self.list)(outer).iter().map(|element| self.id_of((self.name)(outer), element));
-        (self.outer)(config).iter().flat_map(of).collect()
-    }
-
-    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
-        for outer in (self.outer)(config) {
-            let of = (self.name)(outer);
-            if let Some(element) = (self.list)(outer).iter().find(|element| self.id_of(of, element) == id) {
-                return self.join(of, element).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
-        let (of, element) = self.split(table)?;
-        let list = self.find(config, &of)?;
-        match list.iter_mut().find(|known| (self.id)(known) == (self.id)(&element)) {
-            Some(known) => *known = element,
-            None => list.push(element),
-        }
-        Ok(())
-    }
-
-    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
-        let (of, _) = id.split_once(' ').unwrap_or((id, ""));
-        let prefix = of.to_owned();
-        self.find(config, of)?.retain(|element| self.id_of(&prefix, element) != id);
-        Ok(())
-    }
 }
 
 /// The id of an object of which a message has the key, and maybe nothing else that makes it one.

@@ -4,14 +4,17 @@
 //! that thread and nobody else. Control does what it is asked between its other tasks, as [`Job`]s: each one reads the state or
 //! changes it, and hands back values that need no more of control to become messages.
 //!
-//! `bridge` turns messages into tables of the config and back, `kinds` knows where a config has what, `objects` and
-//! `observe` are the services.
+//! `bridge` turns messages into tables of the config and back, `kinds` knows the kinds of objects and `places` where a config has
+//! them, `current` is what there is at a moment, `plan` changes it, `objects` and `observe` are the services.
 
 mod bridge;
 mod connection;
+mod current;
 mod kinds;
 mod objects;
 mod observe;
+mod places;
+mod plan;
 mod refusal;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use tonic::Code;
 use vswitch_api::v1::{self, Kind, object::Spec, port_spec};
 
 use super::kinds::{self, Item};
+use super::places;
 use super::refusal::Problem;
 use crate::config::tests::{example, round_trip};
 use crate::config::{Config, Document};
@@ -16,7 +17,7 @@ fn items(config: &Config) -> Vec<Item> {
     let mut items: Vec<Item> =
         config.locations.iter().map(|location| kinds::location_item(location).unwrap()).collect();
     for kind in kinds::KINDS {
-        let Some(place) = kinds::place(kind) else { continue };
+        let Some(place) = places::place(kind) else { continue };
         for id in place.ids(config) {
             let table = place.get(config, &id).unwrap().unwrap();
             items.push(Item { kind, id, table });
@@ -208,7 +209,7 @@ proptest! {
         for item in items(&config) {
             let told = again(&item).unwrap();
             prop_assert_eq!(&told, &untold(item.clone()));
-            if let Some(place) = kinds::place(item.kind).filter(|_| !kinds::is_inner(item.kind)) {
+            if let Some(place) = places::place(item.kind).filter(|_| !kinds::is_inner(item.kind)) {
                 place.set(&mut again_whole, item.table).unwrap();
             }
         }

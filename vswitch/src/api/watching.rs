@@ -9,17 +9,20 @@ use tonic::{Code, Status};
 use vswitch_api::v1::{self, Kind, watch_response::Event};
 
 use super::Control;
+use super::current::{Owners, PortStates, View, entry};
 use super::kinds::{self, Item};
-use super::objects::View;
+use super::objects::PAGE;
+use super::places::{place, read};
 use super::refusal::Problem;
+use crate::shell::Shell;
 use crate::switch::changes::Changed;
 
 /// Messages of a stream that wait for its client.
 const WAITING: usize = 64;
 
 type Stream = mpsc::Sender<Result<v1::WatchResponse, Status>>;
-/// States of objects with ports, by kind and id.
-type States = BTreeMap<(i32, String), (v1::State, String)>;
+/// Of objects with ports, by kind and id: the name of the port, and the state that was told.
+type Told = BTreeMap<(i32, String), (String, (v1::State, String))>;
 
 /// The kinds that a client wants to watch.
 pub(super) fn kinds(asked: &[i32]) -> Result<Vec<Kind>, Problem> {
@@ -45,18 +48,18 @@ pub(super) async fn objects(
 ) -> Result<mpsc::Receiver<Result<v1::WatchResponse, Status>>, Problem> {
     let place = control.watcher()?;
     // At one moment, so that nothing is missed between the two, and nothing told twice.
-    let (view, changes, ports) = control
+    let (view, ports, changes, turns) = control
         .ask("watching objects", |shell| {
-            let changes = shell.switch.changes();
-            (View::of(&shell.switch), changes.watch(), changes.watch_ports())
+            let (switch, changes) = (&shell.switch, shell.switch.changes());
+            (View::of(switch), PortStates::of(switch), changes.watch(), changes.watch_ports())
         })
         .await?;
     let (stream, receiver) = mpsc::channel(WAITING);
-    let watcher = Watcher { control, kinds, stream, states: States::new() };
+    let watcher = Watcher { control, kinds, stream, told: Told::new() };
     tokio::spawn(async move {
         let _place = place;
         let stream = watcher.stream.clone();
-        if let Err(problem) = watcher.run(view, changes, ports).await {
+        if let Err(problem) = watcher.run(view, ports, changes, turns).await {
             // Gone, or too slow to hear of it.
             let _ = stream.send(Err(problem.into())).await;
         }
@@ -68,25 +71,27 @@ struct Watcher {
     control: Control,
     kinds: Vec<Kind>,
     stream: Stream,
-    states: States,
+    told: Told,
 }
 
 impl Watcher {
     async fn run(
         mut self,
         view: View,
+        ports: PortStates,
         mut changes: broadcast::Receiver<Changed>,
-        mut ports: watch::Receiver<u64>,
+        mut turns: watch::Receiver<u64>,
     ) -> Result<(), Problem> {
         for kind in self.kinds.clone() {
-            for id in view.ids(kind) {
-                if let Some(item) = view.get(kind, &id)? {
-                    self.set(&view, &item).await?;
+            let owners = Owners::of(view.file.clone(), kind);
+            for ids in view.ids(kind).chunks(PAGE) {
+                for item in view.some(kind, ids)? {
+                    self.set(&item, &owners, &ports, view.revision).await?;
                 }
             }
         }
         self.send(Event::Complete(true), view.revision).await?;
-        drop(view);
+        drop((view, ports));
         loop {
             tokio::select! {
                 changed = changes.recv() => match changed {
@@ -97,7 +102,7 @@ impl Watcher {
                         return Err(Problem::new(Code::DataLoss, "", message));
                     }
                 },
-                Ok(()) = ports.changed() => self.tell_states().await?,
+                Ok(()) = turns.changed() => self.tell_states().await?,
                 () = self.stream.closed() => return Ok(()),
             }
         }
@@ -105,50 +110,63 @@ impl Watcher {
 
     /// What a change set and took away.
     async fn tell(&mut self, changed: &Changed) -> Result<(), Problem> {
-        let view = self.view().await?.at(changed.revision);
         let kind_of = |section: &str| kinds::of_section(section).filter(|kind| self.kinds.contains(kind));
         let gone = changed.change.gone().filter_map(|(section, id)| Some((kind_of(section)?, id.to_owned())));
-        for (kind, id) in gone.collect::<Vec<_>>() {
-            self.states.remove(&(kind.into(), id.clone()));
+        let gone: Vec<_> = gone.collect();
+        let set = changed.change.set().filter_map(|(section, _, table)| Some((kind_of(section)?, table)));
+        let set: Vec<_> = set.collect();
+        for (kind, id) in gone {
+            self.told.remove(&(kind.into(), id.clone()));
             self.send(Event::Gone(v1::Key { kind: kind.into(), id }), changed.revision).await?;
         }
-        let set = changed.change.set().filter_map(|(section, table)| Some((kind_of(section)?, table)));
-        for (kind, table) in set.collect::<Vec<_>>() {
-            let item = match kinds::place(kind) {
+        let ports = match set.iter().any(|(kind, _)| kinds::has_port(*kind)) {
+            true => self.ports().await?,
+            false => PortStates::default(),
+        };
+        for (kind, table) in set {
+            let item = match place(kind) {
                 Some(place) => {
                     let (id, table) = place.complete(table.clone())?;
                     Item { kind, id, table }
                 }
-                None => kinds::location_item(&kinds::read(table.clone())?)?,
+                None => kinds::location_item(&read(table.clone())?)?,
             };
-            self.set(&view, &item).await?;
+            let owners = Owners::of_one(changed.file.clone(), &item)?;
+            self.set(&item, &owners, &ports, changed.revision).await?;
         }
         Ok(())
     }
 
     /// Objects whose ports came or went.
     async fn tell_states(&mut self) -> Result<(), Problem> {
-        let view = self.view().await?;
-        for ((kind, id), told) in self.states.clone() {
+        let work = |shell: &mut Shell| (View::of(&shell.switch), PortStates::of(&shell.switch));
+        let (view, ports) = self.control.ask("watching objects", work).await?;
+        let differs = self.told.iter().filter(|(_, (port, told))| ports.state(port) != *told);
+        for (kind, id) in differs.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let kind = Kind::try_from(kind).unwrap_or_default();
             // What went meanwhile is told of as a change.
             let Some(item) = view.get(kind, &id)? else { continue };
-            if view.state(&item).is_some_and(|state| state != told) {
-                self.set(&view, &item).await?;
-            }
+            let owners = Owners::of_one(view.file.clone(), &item)?;
+            self.set(&item, &owners, &ports, view.revision).await?;
         }
         Ok(())
     }
 
-    async fn view(&self) -> Result<View, Problem> {
-        self.control.ask("watching objects", |shell| View::of(&shell.switch)).await
+    async fn ports(&self) -> Result<PortStates, Problem> {
+        self.control.ask("watching objects", |shell| PortStates::of(&shell.switch)).await
     }
 
-    async fn set(&mut self, view: &View, item: &Item) -> Result<(), Problem> {
-        if let Some(state) = view.state(item) {
-            self.states.insert((item.kind.into(), item.id.clone()), state);
+    async fn set(
+        &mut self,
+        item: &Item,
+        owners: &Owners,
+        ports: &PortStates,
+        revision: u64,
+    ) -> Result<(), Problem> {
+        if let Some(port) = item.port() {
+            self.told.insert((item.kind.into(), item.id.clone()), (port.to_owned(), ports.state(port)));
         }
-        self.send(Event::Set(view.entry(item)?), view.revision).await
+        self.send(Event::Set(entry(item, owners, ports, revision)?), revision).await
     }
 
     async fn send(&self, event: Event, revision: u64) -> Result<(), Problem> {

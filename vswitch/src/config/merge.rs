@@ -272,12 +272,6 @@ fn objects<'t>(table: &'t Table, list: &str, keys: &[&str]) -> Vec<(String, &'t 
     elements(table, list).into_iter().map(|object| (id(object, keys), object)).collect()
 }
 
-/// What tells an object from the others of its section; none for a section of which there is one.
-pub(crate) fn object_id(section: &str, object: &Table) -> Option<String> {
-    let (_, keys) = LISTS.iter().find(|(list, _)| *list == section)?;
-    Some(id(object, keys))
-}
-
 /// What tells an object from the others of its list.
 pub(crate) fn id(object: &Table, keys: &[&str]) -> String {
     let words = keys.iter().map(|key| match object.get(*key) {

@@ -70,19 +70,11 @@ pub struct Call {
     pub reply: oneshot::Sender<Reply>,
 }
 
-/// Who may open a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Audience {
-    /// The switch's own user, who may do everything.
-    Owner,
-    /// The members of a group, who may look.
-    Group(u32),
-}
-
 /// The listening socket. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Server {
-    audience: Audience,
+    /// What clients of this socket may do.
+    role: Role,
     listener: StdListener,
     socket: SocketFile,
 }
@@ -93,7 +85,7 @@ impl Server {
     /// # Errors
     /// [`BindError`], when the path is in use or cannot be. A socket that a dead switch left is replaced.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
-        Self::bind_for(path, Audience::Owner)
+        Self::bind_for(path, None)
     }
 
     /// Opens a socket at `path` for the members of a group, who may look and change nothing.
@@ -107,10 +99,11 @@ impl Server {
             source: errno.into(),
         })?;
         let found = found.ok_or_else(|| BindError::NoGroup(group.to_owned()))?;
-        Self::bind_for(path, Audience::Group(found.gid.as_raw()))
+        Self::bind_for(path, Some(found.gid.as_raw()))
     }
 
-    fn bind_for(path: &Path, audience: Audience) -> Result<Self, BindError> {
+    /// A socket of this user, or of the members of a group.
+    fn bind_for(path: &Path, group: Option<u32>) -> Result<Self, BindError> {
         let system = |what, path: &Path| {
             let path = path.to_owned();
             move |source| BindError::System { what, path, source }
@@ -136,13 +129,10 @@ impl Server {
         DirBuilder::new().mode(0o700).create(&hidden).map_err(system("create", &hidden))?;
         let bound = hidden.join("s");
         let listener = StdListener::bind(&bound).map_err(system("bind", &bound)).and_then(|listener| {
-            let mode = match audience {
-                Audience::Owner => 0o600,
-                Audience::Group(group) => {
-                    chown(&bound, None, Some(group)).map_err(system("give to its group", &bound))?;
-                    0o660
-                }
-            };
+            if group.is_some() {
+                chown(&bound, None, group).map_err(system("give to its group", &bound))?;
+            }
+            let mode = if group.is_some() { 0o660 } else { 0o600 };
             fs::set_permissions(&bound, Permissions::from_mode(mode)).map_err(system("protect", &bound))?;
             fs::hard_link(&bound, path).map_err(system("create", path))?;
             listener.set_nonblocking(true).map_err(system("set up", path))?;
@@ -152,7 +142,8 @@ impl Server {
         let _ = fs::remove_dir(&hidden);
         let listener = listener?;
         let inode = fs::symlink_metadata(path).map_err(system("see", path))?.ino();
-        Ok(Self { audience, listener, socket: SocketFile { path: path.to_owned(), inode } })
+        let role = if group.is_some() { Role::Reader } else { Role::Owner };
+        Ok(Self { role, listener, socket: SocketFile { path: path.to_owned(), inode } })
     }
 
     /// Where it listens.
@@ -166,7 +157,7 @@ impl Server {
     /// # Errors
     /// When the runtime cannot take the socket.
     pub async fn serve(self, calls: mpsc::Sender<Call>, programs: mpsc::Sender<Accepted>) -> io::Result<()> {
-        let listener = UnixListener::from_std(self.listener)?;
+        let (listener, role) = (UnixListener::from_std(self.listener)?, self.role);
         let mut places = ClientPlaces::default();
         // Dropping the set ends all clients with the server.
         let mut clients = JoinSet::new();
@@ -195,9 +186,8 @@ impl Server {
             match places.take() {
                 Some(place) => {
                     let (calls, programs) = (calls.clone(), programs.clone());
-                    let audience = self.audience;
                     clients.spawn(async move {
-                        let result = client(stream, audience, calls, programs, place).await;
+                        let result = client(stream, role, calls, programs, place).await;
                         debug!(?result, "a console is gone");
                     });
                 }
@@ -282,7 +272,7 @@ fn make_way(path: &Path) -> Result<(), BindError> {
 /// Serves one client to its end.
 async fn client(
     stream: UnixStream,
-    audience: Audience,
+    role: Role,
     calls: mpsc::Sender<Call>,
     programs: mpsc::Sender<Accepted>,
     place: ClientPlace,
@@ -303,13 +293,9 @@ async fn client(
         // It needs a place among the clients of the API, and this one no more.
         let read = stream.buffer().to_vec();
         let stream = stream.into_inner().into_std()?;
-        let role = match audience {
-            Audience::Owner => Role::Owner,
-            Audience::Group(_) => Role::Reader,
-        };
         return programs.send(Accepted { stream, read, role }).await.map_err(io::Error::other);
     }
-    if audience != Audience::Owner {
+    if role != Role::Owner {
         let message =
             "this socket is for programs that look at the switch (gRPC); consoles have the other one";
         return send(stream.get_mut(), &Reply::error(0, message).to_line()).await;

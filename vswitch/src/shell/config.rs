@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::{Entry, Shell};
 use crate::config::Source;
-use crate::config::merge::object_id;
 use crate::console::{Args, CommandError, Output};
 
 /// A command file may load others, so deep.
@@ -114,8 +113,7 @@ fn diff(shell: &mut Shell, args: &Args) -> Result<Output, CommandError> {
         text.push_str(&format!("- {section} {id}\n"));
         gone.push(json!({ "section": section, "id": id }));
     }
-    for (section, table) in change.set() {
-        let id = object_id(section, table);
+    for (section, id, _) in change.set() {
         match &id {
             Some(id) => text.push_str(&format!("+ {section} {id}\n")),
             None => text.push_str(&format!("+ [{section}]\n")),

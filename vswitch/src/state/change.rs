@@ -22,12 +22,14 @@ pub struct Change {
 }
 
 impl Change {
-    /// Objects that came or changed, and sections that did, each with the name of its section.
-    pub fn set(&self) -> impl Iterator<Item = (&str, &Table)> {
+    /// Objects that came or changed, and sections that did: the name of the section, what tells the object from others of it, and what it
+    /// is now. A section of which there is one has nothing that tells it from others.
+    pub fn set(&self) -> impl Iterator<Item = (&str, Option<String>, &Table)> {
         self.set.iter().flat_map(|(section, value)| {
             let objects = value.as_array().into_iter().flatten();
             let all = objects.chain(value.as_table().map(|_| value));
-            all.filter_map(|object| Some((section.as_str(), object.as_table()?)))
+            all.filter_map(Value::as_table)
+                .map(move |object| (section.as_str(), keys(section).map(|keys| id(object, keys)), object))
         })
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
 
-use super::{Missing, Switch, SwitchError};
-use crate::config::Config;
+use super::{Switch, SwitchError};
+use crate::config::{Config, Source};
 use crate::state::change::Change;
 
 /// Changes that wait for a watcher; one that lags behind more has to begin anew.
@@ -17,6 +17,8 @@ pub struct Changed {
     /// Its number; the first one since the start is 1.
     pub revision: u64,
     pub change: Arc<Change>,
+    /// The config file as it was last applied then.
+    pub file: Option<Arc<Source>>,
 }
 
 /// Who is told of changes.
@@ -59,9 +61,10 @@ impl Changes {
     }
 
     /// What the change was that was just counted.
-    pub(super) fn tell(&self, change: &Arc<Change>) {
+    pub(super) fn tell(&self, change: &Arc<Change>, file: Option<&Arc<Source>>) {
+        let (change, file) = (change.clone(), file.cloned());
         // Nobody may watch.
-        let _ = self.watchers.send(Changed { revision: self.revision, change: change.clone() });
+        let _ = self.watchers.send(Changed { revision: self.revision, change, file });
     }
 
     /// The ports are as this number says.
@@ -76,13 +79,17 @@ impl Switch {
         &self.changes
     }
 
-    /// Goes over to another config, with its locations, and tells those who watch what differs.
-    pub(super) fn apply_and_tell(&mut self, new: Config, missing: Missing) -> Result<(), SwitchError> {
-        let before = self.changes.is_watched().then(|| self.config());
-        self.apply(new, missing)?;
+    /// The whole config before a change of all of it, where somebody watches what it comes to.
+    pub(super) fn before_a_change(&self) -> Option<Config> {
+        self.changes.is_watched().then(|| self.config())
+    }
+
+    /// Counts a change of the whole config, and tells those who watch what is otherwise than before.
+    pub(super) fn tell_since(&mut self, before: Option<Config>) -> Result<(), SwitchError> {
         self.changes.count();
         if let Some(before) = before {
-            self.changes.tell(&Arc::new(Change::between(&before, &self.config())?));
+            let change = Change::between(&before, &self.config())?;
+            self.changes.tell(&Arc::new(change), self.file.as_ref());
         }
         Ok(())
     }

@@ -48,7 +48,9 @@ impl Switch {
         if !keeps_locations(&old, &new) {
             let kept = self.topology.locations().filter(|location| !gone.contains(&location.vni));
             new.locations = kept.cloned().chain(elsewhere).collect();
-            self.apply_and_tell(new, missing)?;
+            let before = self.before_a_change();
+            self.apply(new, missing)?;
+            self.tell_since(before)?;
             return self.save_whole();
         }
         // Those of a VPC go with it.
@@ -110,9 +112,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn load_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        self.apply_and_tell(file.config.clone(), Missing::Awaited)?;
-        self.file = Some(Arc::new(file));
-        self.save_whole()
+        self.go_over_to_file(file.config.clone(), file)
     }
 
     /// Applies a config file again: what it names is as it says, what was made at run time stays.
@@ -120,10 +120,8 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
     pub fn reload_file(&mut self, file: Source) -> Result<(), SwitchError> {
-        let config = merge(&self.config(), self.file.as_deref(), &file, Occasion::Reload)?;
-        self.apply_and_tell(config, Missing::Awaited)?;
-        self.file = Some(Arc::new(file));
-        self.save_whole()
+        let config = self.merged(&self.config(), &file)?;
+        self.go_over_to_file(config, file)
     }
 
     /// What [`reload_file`](Self::reload_file) would change.
@@ -132,8 +130,20 @@ impl Switch {
     /// [`SwitchError`] where the file and what was made at run time do not go together.
     pub fn difference_of_reload(&self, file: &Source) -> Result<Change, SwitchError> {
         let running = self.config();
-        let merged = merge(&running, self.file.as_deref(), file, Occasion::Reload)?;
-        Ok(Change::between(&running, &merged)?)
+        Ok(Change::between(&running, &self.merged(&running, file)?)?)
+    }
+
+    /// What a reload of a file makes of the running config.
+    fn merged(&self, running: &Config, file: &Source) -> Result<Config, SwitchError> {
+        Ok(merge(running, self.file.as_deref(), file, Occasion::Reload)?)
+    }
+
+    fn go_over_to_file(&mut self, config: Config, file: Source) -> Result<(), SwitchError> {
+        let before = self.before_a_change();
+        self.apply(config, Missing::Awaited)?;
+        self.file = Some(Arc::new(file));
+        self.tell_since(before)?;
+        self.save_whole()
     }
 
     /// Adds a plain port.

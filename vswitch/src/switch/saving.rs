@@ -21,7 +21,7 @@ impl Switch {
         }
         let change = change().map(Arc::new);
         if let Ok(change) = &change {
-            self.changes.tell(change);
+            self.changes.tell(change, self.file.as_ref());
         }
         let Some(saver) = &mut self.saved else { return Ok(()) };
         if !saver.can_append() {

@@ -1,0 +1,299 @@
+//! Where a config has the objects of a kind, and how they become tables and come from them.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use imbl::Vector;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+use tonic::Code;
+use vswitch_api::v1::Kind;
+
+use super::bridge;
+use super::refusal::Problem;
+use crate::config::error::tidy;
+use crate::config::{
+    Config, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, TrunkConfig, UplinkConfig,
+    VnicConfig, VpcConfig, VpcRoute,
+};
+
+/// Where a config has the objects of a kind. Locations, which the topology has, are in none.
+pub(super) trait Place: Sync {
+    /// The same with all defaults, and its id.
+    fn complete(&self, table: Table) -> Result<(String, Table), Problem>;
+    fn ids(&self, config: &Config) -> Vec<String>;
+    /// Those with these ids, in the order of the config.
+    fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem>;
+    /// Puts an object in place of that of its id, or behind the others.
+    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem>;
+    /// Takes an object that there is out.
+    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem>;
+
+    fn get(&self, config: &Config, id: &str) -> Result<Option<Table>, Problem> {
+        let found = self.some(config, &HashSet::from([id]))?;
+        Ok(found.into_iter().next().map(|(_, table)| table))
+    }
+}
+
+/// A part of a config.
+struct Part<T: 'static> {
+    get: fn(&Config) -> &T,
+    get_mut: fn(&mut Config) -> &mut T,
+}
+
+/// The part of a config that a field is.
+macro_rules! part {
+    ($field:ident) => {
+        Part { get: |config| &config.$field, get_mut: |config| &mut config.$field }
+    };
+}
+
+/// A list of the config.
+struct List<T: 'static> {
+    list: Part<Vec<T>>,
+    id: fn(&T) -> Cow<'_, str>,
+}
+
+/// The vNICs, which configs share.
+struct Vnics;
+
+/// A section of which there is one.
+struct Section<T: 'static>(Part<T>);
+
+/// Lists within objects of a list: the field `of` names the object, and another one is the element.
+struct Inner<T: 'static, U: 'static> {
+    field: &'static str,
+    outer: Part<Vec<T>>,
+    name: fn(&T) -> &str,
+    list: fn(&T) -> &Vec<U>,
+    list_mut: fn(&mut T) -> &mut Vec<U>,
+    id: fn(&U) -> String,
+}
+
+/// Where the objects of a kind are; `None` for locations and for what is no kind.
+pub(super) fn place(kind: Kind) -> Option<&'static dyn Place> {
+    Some(match kind {
+        Kind::Uplink => {
+            &List::<UplinkConfig> { list: part!(uplinks), id: |uplink| uplink.name.as_str().into() }
+        }
+        Kind::Vpc => &List::<VpcConfig> { list: part!(vpcs), id: |vpc| vpc.name.as_str().into() },
+        Kind::Subnet => &List::<SubnetConfig> {
+            list: part!(subnets),
+            id: |subnet| format!("{} {}", subnet.vpc, subnet.prefix).into(),
+        },
+        Kind::SecurityGroup => &List::<SecurityGroupConfig> {
+            list: part!(security_groups),
+            id: |group| group.name.as_str().into(),
+        },
+        Kind::Trunk => &List::<TrunkConfig> { list: part!(trunks), id: |trunk| trunk.name.as_str().into() },
+        Kind::Port => &List::<PortConfig> { list: part!(ports), id: |port| port.name.as_str().into() },
+        Kind::Vnic => &Vnics,
+        Kind::Route => &Inner::<VpcConfig, VpcRoute> {
+            field: "route",
+            outer: part!(vpcs),
+            name: |vpc| vpc.name.as_str(),
+            list: |vpc| &vpc.routes,
+            list_mut: |vpc| &mut vpc.routes,
+            id: |route| route.to.to_string(),
+        },
+        Kind::Rule => &Inner::<SecurityGroupConfig, SecurityRule> {
+            field: "rule",
+            outer: part!(security_groups),
+            name: |group| group.name.as_str(),
+            list: |group| &group.rules,
+            list_mut: |group| &mut group.rules,
+            id: |rule| rule.to_string(),
+        },
+        Kind::Qos => &Section(part!(qos)),
+        Kind::Rcft => &Section(part!(rcft)),
+        Kind::Offload => &Section(part!(offload)),
+        Kind::Vxlan => &Section(part!(vxlan)),
+        Kind::Nft => &Section(part!(nft)),
+        Kind::Security => &Section(part!(security)),
+        Kind::Location | Kind::Unspecified => return None,
+    })
+}
+
+/// A value of a config from a table. The path in a problem is one of fields.
+pub(super) fn read<T: DeserializeOwned>(table: Table) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+        let path = bridge::field_path(&error.path().to_string());
+        let path = if path == "." { String::new() } else { path };
+        Problem::invalid(&path, tidy(error.inner().message()))
+    })
+}
+
+/// The table of a value of a config.
+pub(super) fn write<T: Serialize>(value: &T) -> Result<Table, Problem> {
+    Table::try_from(value).map_err(|error| Problem::internal(error.to_string()))
+}
+
+impl<T: Serialize + DeserializeOwned> Place for List<T> {
+    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
+        let object: T = read(table)?;
+        Ok(((self.id)(&object).into_owned(), write(&object)?))
+    }
+
+    fn ids(&self, config: &Config) -> Vec<String> {
+        (self.list.get)(config).iter().map(|object| (self.id)(object).into_owned()).collect()
+    }
+
+    fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem> {
+        let objects = (self.list.get)(config).iter().map(|object| ((self.id)(object), object));
+        let found = objects.filter(|(id, _)| wanted.contains(id.as_ref()));
+        found.map(|(id, object)| Ok((id.into_owned(), write(object)?))).collect()
+    }
+
+    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
+        let object: T = read(table)?;
+        let list = (self.list.get_mut)(config);
+        match list.iter_mut().find(|known| (self.id)(known) == (self.id)(&object)) {
+            Some(known) => *known = object,
+            None => list.push(object),
+        }
+        Ok(())
+    }
+
+    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
+        (self.list.get_mut)(config).retain(|object| (self.id)(object) != id);
+        Ok(())
+    }
+}
+
+impl Vnics {
+    fn at(vnics: &Vector<Arc<VnicConfig>>, id: &str) -> Option<usize> {
+        vnics.iter().position(|vnic| vnic.name.as_str() == id)
+    }
+}
+
+impl Place for Vnics {
+    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
+        let vnic: VnicConfig = read(table)?;
+        Ok((vnic.name.to_string(), write(&vnic)?))
+    }
+
+    fn ids(&self, config: &Config) -> Vec<String> {
+        config.vnics.iter().map(|vnic| vnic.name.to_string()).collect()
+    }
+
+    fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem> {
+        let found = config.vnics.iter().filter(|vnic| wanted.contains(vnic.name.as_str()));
+        found.map(|vnic| Ok((vnic.name.to_string(), write(vnic.as_ref())?))).collect()
+    }
+
+    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
+        let vnic: VnicConfig = read(table)?;
+        match Self::at(&config.vnics, &vnic.name) {
+            Some(at) => drop(config.vnics.set(at, Arc::new(vnic))),
+            None => config.vnics.push_back(Arc::new(vnic)),
+        }
+        Ok(())
+    }
+
+    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
+        if let Some(at) = Self::at(&config.vnics, id) {
+            let gone = config.vnics.remove(at);
+            // Routes that lead to it lead to its MAC address from then on.
+            config.lead_to_station(&gone);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Place for Section<T> {
+    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
+        Ok((String::new(), write(&read::<T>(table)?)?))
+    }
+
+    fn ids(&self, _: &Config) -> Vec<String> {
+        vec![String::new()]
+    }
+
+    fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem> {
+        let wanted = wanted.iter().filter(|id| id.is_empty());
+        wanted.map(|_| Ok((String::new(), write((self.0.get)(config))?))).collect()
+    }
+
+    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
+        *(self.0.get_mut)(config) = read(table)?;
+        Ok(())
+    }
+
+    fn remove(&self, _: &mut Config, _: &str) -> Result<(), Problem> {
+        Err(Problem::internal("a section cannot go".into()))
+    }
+}
+
+impl<T, U: Serialize + DeserializeOwned> Inner<T, U> {
+    /// Which object has it, and the element.
+    fn split(&self, mut table: Table) -> Result<(String, U), Problem> {
+        let of = match table.remove("of") {
+            Some(Value::String(of)) => of,
+            _ => String::new(),
+        };
+        let element = match table.remove(self.field) {
+            Some(Value::Table(element)) => element,
+            _ => Table::new(),
+        };
+        Ok((of, read(element).map_err(|problem| problem.within(self.field))?))
+    }
+
+    fn join(&self, of: &str, element: &U) -> Result<Table, Problem> {
+        let mut table = Table::new();
+        table.insert("of".into(), Value::String(of.to_owned()));
+        table.insert(self.field.into(), Value::Table(write(element)?));
+        Ok(table)
+    }
+
+    fn find<'c>(&self, config: &'c mut Config, of: &str) -> Result<&'c mut Vec<U>, Problem> {
+        let outer = (self.outer.get_mut)(config).iter_mut().find(|outer| (self.name)(outer) == of);
+        let outer = outer.ok_or_else(|| Problem::new(Code::NotFound, "of", format!("there is no {of:?}")))?;
+        Ok((self.list_mut)(outer))
+    }
+
+    fn id_of(&self, of: &str, element: &U) -> String {
+        format!("{of} {}", (self.id)(element))
+    }
+
+    /// All elements: the name of the object that has it, its id, itself.
+    fn all<'c>(&self, config: &'c Config) -> impl Iterator<Item = (&'c str, String, &'c U)> {
+        (self.outer.get)(config).iter().flat_map(move |outer| {
+            let of = (self.name)(outer);
+            (self.list)(outer).iter().map(move |element| (of, self.id_of(of, element), element))
+        })
+    }
+}
+
+impl<T, U: Serialize + DeserializeOwned> Place for Inner<T, U> {
+    fn complete(&self, table: Table) -> Result<(String, Table), Problem> {
+        let (of, element) = self.split(table)?;
+        Ok((self.id_of(&of, &element), self.join(&of, &element)?))
+    }
+
+    fn ids(&self, config: &Config) -> Vec<String> {
+        self.all(config).map(|(_, id, _)| id).collect()
+    }
+
+    fn some(&self, config: &Config, wanted: &HashSet<&str>) -> Result<Vec<(String, Table)>, Problem> {
+        let found = self.all(config).filter(|(_, id, _)| wanted.contains(id.as_str()));
+        found.map(|(of, id, element)| Ok((id, self.join(of, element)?))).collect()
+    }
+
+    fn set(&self, config: &mut Config, table: Table) -> Result<(), Problem> {
+        let (of, element) = self.split(table)?;
+        let list = self.find(config, &of)?;
+        match list.iter_mut().find(|known| (self.id)(known) == (self.id)(&element)) {
+            Some(known) => *known = element,
+            None => list.push(element),
+        }
+        Ok(())
+    }
+
+    fn remove(&self, config: &mut Config, id: &str) -> Result<(), Problem> {
+        let (of, _) = id.split_once(' ').unwrap_or((id, ""));
+        self.find(config, of)?.retain(|element| self.id_of(of, element) != id);
+        Ok(())
+    }
+}
