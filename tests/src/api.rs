@@ -69,7 +69,7 @@ impl Api {
     /// # Errors
     /// The refusal.
     pub fn create(&mut self, spec: Spec) -> Result<Entry, Status> {
-        let request = CreateRequest { object: Some(object(spec)) };
+        let request = CreateRequest { object: Some(object(spec)), ..CreateRequest::default() };
         Ok(self.runtime.block_on(self.objects.create(request))?.into_inner())
     }
 
@@ -107,7 +107,11 @@ impl Api {
     /// The refusal.
     pub fn update(&mut self, spec: Spec, paths: &[&str]) -> Result<Entry, Status> {
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
-        let request = UpdateRequest { object: Some(object(spec)), update_mask: Some(FieldMask { paths }) };
+        let request = UpdateRequest {
+            object: Some(object(spec)),
+            update_mask: Some(FieldMask { paths }),
+            ..UpdateRequest::default()
+        };
         Ok(self.runtime.block_on(self.objects.update(request))?.into_inner())
     }
 
@@ -131,7 +135,8 @@ impl Api {
     ) -> Result<u64, Status> {
         let operations =
             operations.into_iter().map(|one| vswitch_api::v1::Operation { operation: Some(one) });
-        let request = ApplyRequest { operations: operations.collect(), expected_revision };
+        let request =
+            ApplyRequest { operations: operations.collect(), expected_revision, ..ApplyRequest::default() };
         Ok(self.runtime.block_on(self.objects.apply(request))?.into_inner().revision)
     }
 
@@ -163,7 +168,7 @@ impl Api {
 
 /// A change that makes an object.
 pub fn creation(spec: Spec) -> Operation {
-    Operation::Create(CreateRequest { object: Some(object(spec)) })
+    Operation::Create(CreateRequest { object: Some(object(spec)), ..CreateRequest::default() })
 }
 
 /// A change that takes an object away.

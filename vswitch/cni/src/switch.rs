@@ -141,7 +141,10 @@ impl Switch {
     }
 
     pub fn create(&mut self, vnic: v1::Vnic) -> std::result::Result<Option<KnownVnic>, Status> {
-        let asked = v1::CreateRequest { object: Some(v1::Object { spec: Some(Spec::Vnic(vnic)) }) };
+        let asked = v1::CreateRequest {
+            object: Some(v1::Object { spec: Some(Spec::Vnic(vnic)) }),
+            ..v1::CreateRequest::default()
+        };
         self.ask(|mut client| async move { client.create(asked).await }).map(known)
     }
 

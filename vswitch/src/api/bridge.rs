@@ -19,7 +19,7 @@ use super::refusal::Problem;
 const RENAMED: &[(&str, &str)] = &[("inbound", "in"), ("outbound", "out")];
 /// Fields of text that a config writes as a number where it is one.
 const NUMBER_OR_WORD: &[&str] = &["dscp"];
-/// Never told.
+/// Never told by a switch.
 const SECRET: &str = "secret";
 const PORT_SPEC: &str = "vswitch.v1.PortSpec";
 const VNIC: &str = "vswitch.v1.Vnic";
@@ -111,8 +111,21 @@ fn to_value(field: &FieldDescriptor, value: &Field, path: &str) -> Result<Value,
     })
 }
 
+/// What is told of a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// All but its secrets: a switch tells its clients so.
+    NoSecrets,
+    /// Everything: clients tell a switch so.
+    All,
+}
+
 /// The message that says a table.
-pub(super) fn message(descriptor: MessageDescriptor, table: &Table) -> Result<DynamicMessage, Problem> {
+pub(super) fn message(
+    descriptor: MessageDescriptor,
+    table: &Table,
+    told: Told,
+) -> Result<DynamicMessage, Problem> {
     let mut message = DynamicMessage::new(descriptor.clone());
     let lacks =
         |what: &str| Problem::internal(format!("{} has no field for {what:?}", descriptor.full_name()));
@@ -122,28 +135,28 @@ pub(super) fn message(descriptor: MessageDescriptor, table: &Table) -> Result<Dy
         let Kind::Message(port) = field.kind() else { return Err(lacks(kind)) };
         let mut rest = table.clone();
         rest.remove("kind");
-        message.set_field(&field, Field::Message(self::message(port, &rest)?));
+        message.set_field(&field, Field::Message(self::message(port, &rest, told)?));
         return Ok(message);
     }
-    for (word, value) in table.iter().filter(|(word, _)| *word != SECRET) {
+    for (word, value) in table.iter().filter(|(word, _)| told == Told::All || *word != SECRET) {
         let field = match (descriptor.full_name(), word.as_str(), value) {
             (VNIC, "port", Value::String(_)) => descriptor.get_field_by_name("trunk"),
             _ => descriptor.fields().find(|field| key(field.name()) == *word),
         };
         let field = field.ok_or_else(|| lacks(word))?;
         let value = match (field.cardinality(), value) {
-            (Cardinality::Repeated, Value::Array(values)) => {
-                Field::List(values.iter().map(|value| from_value(&field, value)).collect::<Result<_, _>>()?)
-            }
+            (Cardinality::Repeated, Value::Array(values)) => Field::List(
+                values.iter().map(|value| from_value(&field, value, told)).collect::<Result<_, _>>()?,
+            ),
             (Cardinality::Repeated, _) => return Err(lacks(word)),
-            (_, value) => from_value(&field, value)?,
+            (_, value) => from_value(&field, value, told)?,
         };
         message.set_field(&field, value);
     }
     Ok(message)
 }
 
-fn from_value(field: &FieldDescriptor, value: &Value) -> Result<Field, Problem> {
+fn from_value(field: &FieldDescriptor, value: &Value, told: Told) -> Result<Field, Problem> {
     let wrong = || Problem::internal(format!("{} cannot be {value}", field.full_name()));
     Ok(match (field.kind(), value) {
         (Kind::Bool, Value::Boolean(flag)) => Field::Bool(*flag),
@@ -155,7 +168,7 @@ fn from_value(field: &FieldDescriptor, value: &Value) -> Result<Field, Problem> 
             let word = words.values().find(|value| word_of(&words, value.name()) == *text);
             Field::EnumNumber(word.ok_or_else(wrong)?.number())
         }
-        (Kind::Message(descriptor), Value::Table(table)) => Field::Message(message(descriptor, table)?),
+        (Kind::Message(descriptor), Value::Table(table)) => Field::Message(message(descriptor, table, told)?),
         _ => return Err(wrong()),
     })
 }

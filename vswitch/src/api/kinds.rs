@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, ReflectMessage, Value as Field};
+use serde::Serialize;
 use toml::{Table, Value};
 use tonic::Code;
 use vswitch_api::v1::{self, Kind};
 use wire::Vni;
 
-use super::bridge;
+use super::bridge::{self, Told};
 use super::places::{place, read, write};
 use super::refusal::Problem;
 use crate::config::LocationConfig;
@@ -108,15 +109,12 @@ pub(super) fn item(kind: Kind, message: &DynamicMessage) -> Result<Item, Problem
 impl Item {
     /// The message of the object; secrets are not in it.
     pub fn message(&self) -> Result<DynamicMessage, Problem> {
-        message(self.kind, &self.table)
+        message(self.kind, &self.table, Told::NoSecrets)
     }
 
     /// The object as clients get it.
     pub fn object(&self) -> Result<v1::Object, Problem> {
-        let descriptor = bridge::descriptor("Object").ok_or_else(|| Problem::internal("no Object".into()))?;
-        let mut object = DynamicMessage::new(descriptor);
-        object.set_field_by_name(&word(self.kind), Field::Message(self.message()?));
-        bridge::typed(&object)
+        wrapped(self.kind, self.message()?)
     }
 
     /// True when another one is what this says. Routes and rules are objects of their own, too: where this names none, the other
@@ -144,13 +142,30 @@ impl Item {
     }
 }
 
+/// A message of this kind as an object.
+fn wrapped(kind: Kind, message: DynamicMessage) -> Result<v1::Object, Problem> {
+    let descriptor = bridge::descriptor("Object").ok_or_else(|| Problem::internal("no Object".into()))?;
+    let mut object = DynamicMessage::new(descriptor);
+    object.set_field_by_name(&word(kind), Field::Message(message));
+    bridge::typed(&object)
+}
+
+/// Something that a config has as the object that a client asks for, secrets included.
+///
+/// # Errors
+/// A fault of the program: there is no such object.
+pub fn object(kind: Kind, value: &impl Serialize) -> Result<v1::Object, String> {
+    let object = write(value).and_then(|table| wrapped(kind, message(kind, &table, Told::All)?));
+    object.map_err(|problem| problem.message)
+}
+
 /// The message of a table of this kind.
-fn message(kind: Kind, table: &Table) -> Result<DynamicMessage, Problem> {
+fn message(kind: Kind, table: &Table, told: Told) -> Result<DynamicMessage, Problem> {
     let descriptor = bridge::descriptor("Object").and_then(|object| {
         let field = object.get_field_by_name(&word(kind))?;
         field.kind().as_message().cloned()
     });
-    bridge::message(descriptor.ok_or_else(|| Problem::internal("no such message".into()))?, table)
+    bridge::message(descriptor.ok_or_else(|| Problem::internal("no such message".into()))?, table, told)
 }
 
 /// What differs between two objects of one kind, by fields, in a sentence.

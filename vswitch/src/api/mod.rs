@@ -8,14 +8,18 @@
 //! them, `current` is what there is at a moment, `plan` changes it, `objects` and `observe` are the services.
 
 mod bridge;
+mod configuration;
 mod connection;
 mod current;
+mod json;
 mod kinds;
 mod objects;
 mod observe;
 mod places;
 mod plan;
+mod ports;
 mod refusal;
+mod service;
 #[cfg(test)]
 mod tests;
 mod watching;
@@ -24,14 +28,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use connection::{Accepted, Role};
+pub use json::json;
+pub use kinds::object;
 use refusal::Problem;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use vswitch_api::v1::configuration_server::ConfigurationServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
+use vswitch_api::v1::ports_server::PortsServer;
 
 use crate::control::guard::caught;
 use crate::shell::Shell;
@@ -127,18 +136,25 @@ async fn serve(
         .register_encoded_file_descriptor_set(vswitch_api::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let objects =
-        ObjectsServer::new(objects::Service::new(control.clone())).max_decoding_message_size(MESSAGE);
-    let observe = ObserveServer::new(observe::Service::new(control)).max_decoding_message_size(MESSAGE);
+    let mut routes = Routes::new(health_service).add_service(reflection);
+    macro_rules! serve {
+        ($($room:ident: $server:ident,)*) => {$(
+            let service = $room::Service::new(control.clone());
+            routes = routes.add_service($server::new(service).max_decoding_message_size(MESSAGE));
+        )*};
+    }
+    serve! {
+        objects: ObjectsServer,
+        observe: ObserveServer,
+        configuration: ConfigurationServer,
+        ports: PortsServer,
+    }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .add_service(health_service)
-        .add_service(reflection)
-        .add_service(objects)
-        .add_service(observe)
+        .add_routes(routes)
         .serve_with_incoming(incoming)
         .await?;
     Ok(())

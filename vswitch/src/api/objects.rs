@@ -1,33 +1,23 @@
 //! The service `Objects`: what the switch is configured with.
 
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 use vswitch_api::v1::objects_server::Objects;
 use vswitch_api::v1::{self, Kind, operation::Operation};
 
 use super::current::{Owners, PortStates, View, entry};
 use super::plan::{self, Step};
-use super::refusal::{Problem, status};
-use super::{Control, Role, kinds, watching};
+use super::refusal::{Problem, Problems};
+use super::service::change_of;
+use super::{Control, kinds, watching};
 use crate::shell::Shell;
-use crate::switch::Switch;
+use crate::switch::{Missing, Switch};
 
 /// Objects of a page.
 pub(super) const PAGE: usize = 1000;
 
 pub(super) struct Service {
     control: Control,
-}
-
-/// What is asked for, of a client that may change the switch.
-fn change_of<T>(request: Request<T>) -> Result<T, Status> {
-    match request.extensions().get::<Role>() {
-        Some(Role::Owner) => Ok(request.into_inner()),
-        _ => {
-            let message = "clients of this socket look at the switch and change nothing; its owner's socket takes changes";
-            Err(Problem::new(Code::PermissionDenied, "", message.into()).into())
-        }
-    }
 }
 
 impl Service {
@@ -42,28 +32,33 @@ impl Service {
     }
 
     /// Carries out one step that leaves an object there.
-    async fn one(&self, step: Step) -> Result<Response<v1::Entry>, Status> {
+    async fn one(&self, step: Step, missing: Missing) -> Result<Response<v1::Entry>, Status> {
         let work = move |shell: &mut Shell| {
-            let items = plan::carry_out(&mut shell.switch, vec![step], None)?;
+            let items = plan::carry_out(&mut shell.switch, vec![step], None, missing)?;
             let kind = items.first().map_or(Kind::Unspecified, |item| item.kind);
             Ok((items, View::of(&shell.switch), states_of(&shell.switch, kind)))
         };
         let done = self.control.ask("a change by the API", work).await?;
-        let (items, view, ports) = done.map_err(|problems: Vec<Problem>| status(&problems))?;
+        let (items, view, ports) = done.map_err(|problems: Problems| Status::from(problems))?;
         let item = items.first().ok_or_else(|| Problem::internal("a change without an object".into()))?;
         let owners = Owners::of_one(view.file, item)?;
         Ok(Response::new(entry(item, &owners, &ports, view.revision)?))
     }
 
     /// Carries out steps, and says the revision after them.
-    async fn all(&self, steps: Vec<Step>, expected: Option<u64>) -> Result<u64, Status> {
+    async fn all(&self, steps: Vec<Step>, expected: Option<u64>, missing: Missing) -> Result<u64, Status> {
         let work = move |shell: &mut Shell| {
-            plan::carry_out(&mut shell.switch, steps, expected)?;
+            plan::carry_out(&mut shell.switch, steps, expected, missing)?;
             Ok(shell.switch.changes().revision())
         };
         let done = self.control.ask("a change by the API", work).await?;
-        done.map_err(|problems: Vec<Problem>| status(&problems))
+        done.map_err(|problems: Problems| problems.into())
     }
+}
+
+/// What becomes of ports that cannot be opened at once.
+fn patience(wait: bool) -> Missing {
+    if wait { Missing::Refused } else { Missing::Later }
 }
 
 fn states_of(switch: &Switch, kind: Kind) -> PortStates {
@@ -75,7 +70,9 @@ impl Objects for Service {
     type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
 
     async fn create(&self, request: Request<v1::CreateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::create(change_of(request)?)?).await
+        let request = change_of(request)?;
+        let missing = patience(request.wait);
+        self.one(Step::create(request)?, missing).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::Entry>, Status> {
@@ -107,19 +104,21 @@ impl Objects for Service {
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Result<Response<v1::Entry>, Status> {
-        self.one(Step::update(change_of(request)?)?).await
+        let request = change_of(request)?;
+        let missing = patience(request.wait);
+        self.one(Step::update(request)?, missing).await
     }
 
     async fn delete(
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let revision = self.all(vec![Step::delete(change_of(request)?)?], None).await?;
+        let revision = self.all(vec![Step::delete(change_of(request)?)?], None, Missing::Later).await?;
         Ok(Response::new(v1::DeleteResponse { revision }))
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Result<Response<v1::ApplyResponse>, Status> {
-        let v1::ApplyRequest { operations, expected_revision } = change_of(request)?;
+        let v1::ApplyRequest { operations, expected_revision, wait } = change_of(request)?;
         let step = |(at, operation): (usize, v1::Operation)| {
             let step = match operation.operation {
                 Some(Operation::Create(create)) => Step::create(create),
@@ -132,7 +131,7 @@ impl Objects for Service {
             step.map_err(|problem| problem.within(&format!("operations[{at}]")))
         };
         let steps = operations.into_iter().enumerate().map(step).collect::<Result<Vec<_>, _>>()?;
-        let revision = self.all(steps, expected_revision).await?;
+        let revision = self.all(steps, expected_revision, patience(wait)).await?;
         Ok(Response::new(v1::ApplyResponse { revision }))
     }
 

@@ -68,6 +68,21 @@ fn drops(shell: &mut Shell) -> v1::Drops {
     v1::Drops { by_reason: drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect() }
 }
 
+fn names(shell: &mut Shell, of: &str) -> Vec<String> {
+    let switch = &shell.switch;
+    let snapshot = switch.snapshot();
+    let (vpcs, groups) = (snapshot.vpcs.iter().flatten(), &switch.bare_config().security_groups);
+    match of {
+        "port" => switch.ports().iter().map(|(_, port)| port.name.clone()).collect(),
+        "vnic" => snapshot.vnics.iter().flatten().map(|vnic| vnic.name.clone()).collect(),
+        "vpc" => vpcs.map(|vpc| vpc.name.clone()).collect(),
+        "vni" => vpcs.map(|vpc| vpc.vni.to_string()).collect(),
+        "group" => groups.iter().map(|group| group.name.to_string()).collect(),
+        "device" => pmd::rdma::names(),
+        _ => Vec::new(),
+    }
+}
+
 fn event(happening: &Happening) -> v1::Event {
     let since = happening.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     v1::Event {
@@ -122,6 +137,15 @@ impl Observe for Service {
 
     async fn get_drops(&self, _: Request<v1::GetDropsRequest>) -> Result<Response<v1::Drops>, Status> {
         Ok(Response::new(self.control.ask("reading drops", drops).await?))
+    }
+
+    async fn list_names(
+        &self,
+        request: Request<v1::ListNamesRequest>,
+    ) -> Result<Response<v1::ListNamesResponse>, Status> {
+        let of = request.into_inner().of;
+        let names = self.control.ask("listing names", move |shell| names(shell, &of)).await?;
+        Ok(Response::new(v1::ListNamesResponse { names }))
     }
 
     async fn watch_events(

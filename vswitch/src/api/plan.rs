@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use prost_reflect::DynamicMessage;
 use tonic::Code;
@@ -12,8 +13,8 @@ use super::bridge;
 use super::current::View;
 use super::kinds::{self, Item};
 use super::places::{place, read};
-use super::refusal::{Problem, problems};
-use crate::config::{Config, LocationConfig};
+use super::refusal::{Problem, Problems};
+use crate::config::{Config, LocationConfig, VnicConfig, VnicPort};
 use crate::switch::{Missing, Switch, SwitchError};
 
 /// A change of one object, as it was asked for.
@@ -163,6 +164,15 @@ impl Plan {
                 return Err(Problem::new(Code::FailedPrecondition, "key", message));
             }
         }
+        let of_vpc = |vnic: &&Arc<VnicConfig>| kind == Kind::Vpc && vnic.vpc.as_str() == id;
+        let of_trunk = |vnic: &&Arc<VnicConfig>| {
+            kind == Kind::Trunk && matches!(&vnic.port, VnicPort::Trunk(trunk) if trunk.as_str() == id)
+        };
+        if let Some(user) = self.config.vnics.iter().find(|vnic| of_vpc(vnic) || of_trunk(vnic)) {
+            let message =
+                format!("{} {id:?} is in use by vNIC {}; remove that first", kinds::word(kind), user.name);
+            return Err(Problem::new(Code::FailedPrecondition, "key", message));
+        }
         self.differs = true;
         place.remove(&mut self.config, id)
     }
@@ -173,28 +183,29 @@ pub(super) fn carry_out(
     switch: &mut Switch,
     steps: Vec<Step>,
     expected: Option<u64>,
-) -> Result<Vec<Item>, Vec<Problem>> {
+    missing: Missing,
+) -> Result<Vec<Item>, Problems> {
     let view = View::of(switch);
     if let Some(expected) = expected.filter(|expected| *expected != view.revision) {
         let message = format!(
             "the switch is at revision {}, not {expected}: look at what changed, and ask again",
             view.revision
         );
-        return Err(vec![Problem::new(Code::Aborted, "expected_revision", message)]);
+        return Err(Problem::new(Code::Aborted, "expected_revision", message).into());
     }
     let config = (*view.config).clone();
     let mut plan = Plan { config, locations: BTreeMap::new(), differs: false };
     let (many, mut items) = (steps.len() > 1, Vec::new());
     for (at, step) in steps.into_iter().enumerate() {
         let path = if many { format!("operations[{at}]") } else { String::new() };
-        items.extend(plan.step(&view, step).map_err(|problem| vec![problem.within(&path)])?);
+        items.extend(plan.step(&view, step).map_err(|problem| problem.within(&path))?);
     }
-    go_over(switch, &view, plan).map_err(problems)?;
+    go_over(switch, &view, plan, missing)?;
     Ok(items)
 }
 
 /// Has the switch be as planned.
-fn go_over(switch: &mut Switch, view: &View, plan: Plan) -> Result<(), SwitchError> {
+fn go_over(switch: &mut Switch, view: &View, plan: Plan, missing: Missing) -> Result<(), SwitchError> {
     let Plan { config, locations, differs } = plan;
     let mut gone = Vec::new();
     let mut placed = Vec::new();
@@ -209,7 +220,7 @@ fn go_over(switch: &mut Switch, view: &View, plan: Plan) -> Result<(), SwitchErr
     let mut result = match (same, placed.as_slice()) {
         (true, []) => Ok(()),
         (true, [one]) => switch.set_location(one),
-        _ => switch.edit_and_place(placed, Missing::Later, |running| {
+        _ => switch.edit_and_place(placed, missing, |running| {
             *running = config;
             Ok(())
         }),

@@ -7,6 +7,7 @@ use vswitch_api::v1;
 use crate::config::ConfigErrors;
 use crate::control::guard::Fault;
 use crate::switch::SwitchError;
+use crate::worker::mailbox::WorkerError;
 
 /// The longest message of a status, and of a problem. Both go over the wire as headers, of which clients take 8 KiB in all without having
 /// asked for more: a byte of the status's message may become three there, three bytes of the details four.
@@ -106,26 +107,54 @@ impl From<Problem> for Status {
     }
 }
 
+/// All that is wrong with a request: one problem at least.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Problems(pub Vec<Problem>);
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}
+
+impl From<Problems> for Status {
+    fn from(Problems(problems): Problems) -> Self {
+        status(&problems)
+    }
+}
+
+impl From<ConfigErrors> for Problems {
+    fn from(ConfigErrors(errors): ConfigErrors) -> Self {
+        Self(errors.iter().map(|error| Problem::invalid("", error.to_string())).collect())
+    }
+}
+
 /// What the switch refused.
-pub(super) fn problems(error: SwitchError) -> Vec<Problem> {
-    let code = match &error {
-        SwitchError::Config(ConfigErrors(errors)) => {
-            return errors.iter().map(|error| Problem::invalid("", error.to_string())).collect();
-        }
-        SwitchError::Unknown { .. } => Code::NotFound,
-        SwitchError::Duplicate { .. } => Code::AlreadyExists,
-        SwitchError::InUse { .. }
-        | SwitchError::NotLive(_)
-        | SwitchError::OtherName { .. }
-        | SwitchError::Nowhere(_)
-        | SwitchError::Topology(_)
-        | SwitchError::Rdma(_) => Code::FailedPrecondition,
-        SwitchError::Memory(_) | SwitchError::Ports(_) => Code::ResourceExhausted,
-        SwitchError::NotSaved(_) => Code::DataLoss,
-        SwitchError::Worker(_) => Code::Unavailable,
-        _ => Code::Internal,
-    };
-    vec![Problem::new(code, "", error.to_string())]
+impl From<SwitchError> for Problems {
+    fn from(error: SwitchError) -> Self {
+        let code = match error {
+            SwitchError::Config(errors) => return errors.into(),
+            SwitchError::Unknown { .. } => Code::NotFound,
+            SwitchError::Duplicate { .. } => Code::AlreadyExists,
+            SwitchError::InUse { .. }
+            | SwitchError::NotLive(_)
+            | SwitchError::OtherName { .. }
+            | SwitchError::Nowhere(_)
+            | SwitchError::Topology(_)
+            | SwitchError::Rdma(_) => Code::FailedPrecondition,
+            SwitchError::Memory(_) | SwitchError::Ports(_) => Code::ResourceExhausted,
+            SwitchError::NotSaved(_) => Code::DataLoss,
+            SwitchError::Worker(_) => Code::Unavailable,
+            _ => Code::Internal,
+        };
+        Problem::new(code, "", error.to_string()).into()
+    }
+}
+
+impl From<WorkerError> for Problems {
+    fn from(error: WorkerError) -> Self {
+        SwitchError::from(error).into()
+    }
 }
 
 impl From<Fault> for Problem {

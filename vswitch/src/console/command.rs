@@ -24,31 +24,76 @@ pub struct Command<C> {
     pub run: Run<C>,
 }
 
-/// What a command gives back: for people and for programs.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Output {
+/// Something that people read as text and programs as JSON.
+pub trait Shown {
     /// For people.
-    pub text: String,
+    fn text(&self) -> String;
+
     /// For programs.
-    pub json: serde_json::Value,
+    fn json(&self) -> serde_json::Value;
+}
+
+/// What a command gives back. Each form is made when it is asked for, since one of them is.
+pub struct Output(Box<dyn Shown>);
+
+/// Both forms, made already.
+struct Ready {
+    text: String,
+    json: serde_json::Value,
+}
+
+impl Shown for Ready {
+    fn text(&self) -> String {
+        self.text.clone()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        self.json.clone()
+    }
 }
 
 impl Output {
     /// Both forms.
     pub fn new(text: impl Into<String>, json: serde_json::Value) -> Self {
-        Self { text: text.into(), json }
+        Self::of(Ready { text: text.into(), json })
+    }
+
+    /// What has both forms.
+    pub fn of(shown: impl Shown + 'static) -> Self {
+        Self(Box::new(shown))
+    }
+
+    /// Nothing to say.
+    pub fn none() -> Self {
+        Self::new("", serde_json::Value::Null)
     }
 
     /// A sentence; programs get it as `{"message": ...}`.
     pub fn message(text: impl Into<String>) -> Self {
         let text = text.into();
         let json = json!({ "message": text });
-        Self { text, json }
+        Self::new(text, json)
     }
 
     /// A table, with what programs get.
     pub fn table(table: &Table, json: serde_json::Value) -> Self {
-        Self { text: table.to_string(), json }
+        Self::new(table.to_string(), json)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        self.0.text()
+    }
+
+    /// For programs.
+    pub fn json(&self) -> serde_json::Value {
+        self.0.json()
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Output").field(&self.text()).finish()
     }
 }
 
@@ -59,17 +104,33 @@ pub struct CommandError {
     pub column: Option<usize>,
     /// What is wrong and what to do.
     pub message: String,
+    /// The argument that it speaks of, where only whoever carries the command out could tell.
+    pub argument: Option<String>,
+    /// Nobody was there to carry it out.
+    pub is_lost: bool,
 }
 
 impl CommandError {
     /// An error of no particular column.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { column: None, message: message.into() }
+        Self { column: None, message: message.into(), argument: None, is_lost: false }
     }
 
     /// An error of a column.
     pub fn at(column: usize, message: String) -> Self {
-        Self { column: Some(column), message }
+        Self { column: Some(column), ..Self::new(message) }
+    }
+
+    /// An error of an argument, if the command has one of this name.
+    #[must_use]
+    pub fn of_argument(self, name: &str) -> Self {
+        Self { argument: Some(name.to_owned()), ..self }
+    }
+
+    /// Nobody was there to carry it out.
+    #[must_use]
+    pub fn lost(self) -> Self {
+        Self { is_lost: true, ..self }
     }
 }
 
@@ -129,9 +190,16 @@ impl Args {
         self.keywords.contains(&keyword)
     }
 
+    /// The error with the column of the argument that it speaks of.
+    pub(super) fn place(&self, error: CommandError) -> CommandError {
+        let of = |name: &String| self.given.iter().find(|given| given.name == *name);
+        let column = error.column.or_else(|| error.argument.as_ref().and_then(of).map(|given| given.column));
+        CommandError { column, ..error }
+    }
+
     /// An error about the argument `name`, pointing at its column.
     pub fn error(&self, name: &str, message: impl Into<String>) -> CommandError {
         let column = self.given.iter().find(|given| given.name == name).map(|given| given.column);
-        CommandError { column, message: message.into() }
+        CommandError { column, ..CommandError::new(message) }
     }
 }

@@ -15,7 +15,7 @@ pub mod script;
 pub mod table;
 pub mod value;
 
-pub use command::{Args, Command, CommandError, Output};
+pub use command::{Args, Command, CommandError, Output, Shown};
 pub use complete::{Candidate, Completion};
 pub use grammar::SyntaxError;
 pub use table::Table;
@@ -86,11 +86,11 @@ impl<C> Console<C> {
     pub fn execute(&self, context: &mut C, line: &str) -> Result<Output, CommandError> {
         let tokens = lexer::split(line)?;
         if tokens.is_empty() {
-            return Ok(Output::default());
+            return Ok(Output::none());
         }
         let (index, args) = matcher::find(&self.programs(), line, &tokens)?;
         match &self.entries[index].action {
-            Handler::Run(run) => run(context, &args),
+            Handler::Run(run) => run(context, &args).map_err(|error| args.place(error)),
             Handler::Help => help::show(&self.entries, args.maybe::<String>("topic").as_deref()),
         }
     }

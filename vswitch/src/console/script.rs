@@ -22,8 +22,9 @@ impl<C> Console<C> {
                 ))
             })?;
             done += 1;
-            shown.push_str(&output.text);
-            if !output.text.is_empty() && !output.text.ends_with('\n') {
+            let text = output.text();
+            shown.push_str(&text);
+            if !text.is_empty() && !text.ends_with('\n') {
                 shown.push('\n');
             }
         }

@@ -199,7 +199,7 @@ fn tables_are_checked_when_the_console_is_made() {
 fn scripts_stop_at_the_first_error_and_say_where() {
     let mut switch = Switch::default();
     let output = console().execute_all(&mut switch, "show vpc\n\n# no\nshow vnic\n", "f").unwrap();
-    assert_eq!(output.text, "vpc\nvnic\nf: 2 commands done\n");
+    assert_eq!(output.text(), "vpc\nvnic\nf: 2 commands done\n");
     let error = console().execute_all(&mut switch, "show vpc\n\nshow prot\nshow vnic\n", "f").unwrap_err();
     assert!(error.message.starts_with("f: line 3: column 6: \"prot\""), "{error}");
     assert!(error.message.ends_with("(1 commands before it were done)"), "{error}");

@@ -135,8 +135,8 @@ pub fn answer<C>(
 fn reply<C>(console: &Console<C>, context: &mut C, request: &Request) -> Reply {
     match &request.ask {
         Ask::Command(line) => match console.execute(context, line) {
-            Ok(output) if request.json => Reply { ok: true, json: output.json, ..Reply::default() },
-            Ok(output) => Reply { ok: true, text: output.text, ..Reply::default() },
+            Ok(output) if request.json => Reply { ok: true, json: output.json(), ..Reply::default() },
+            Ok(output) => Reply { ok: true, text: output.text(), ..Reply::default() },
             Err(error) => error.into(),
         },
         Ask::Complete(line) => {

@@ -318,11 +318,11 @@ mod tests {
             "note: rxe0: a note",
             "RoCE v2 GIDs that match no VIP of this host's vNICs: 1",
         ] {
-            assert!(output.text.contains(words), "{words:?} is not in\n{}", output.text);
+            assert!(output.text().contains(words), "{words:?} is not in\n{}", output.text());
         }
         let counter = ["rxe0", "1", "sent_pkts", "34"];
-        assert!(output.text.lines().any(|line| line.split_whitespace().eq(counter)), "{}", output.text);
-        let json = &output.json;
+        assert!(output.text().lines().any(|line| line.split_whitespace().eq(counter)), "{}", output.text());
+        let json = &output.json();
         assert_eq!(json["devices"][0]["limits"]["max-qp"], 131_072);
         assert_eq!(json["devices"][0]["ports"][0]["hw-counters"]["sent_pkts"], 34);
         let vnics = |index: usize| &json["devices"][0]["ports"][0]["gids"][index]["vnics"];
@@ -336,13 +336,13 @@ mod tests {
     #[test]
     fn what_is_not_known_is_said() {
         let output = shown(&rxe0(Err(Unopened::NoUverbs)), &Vips::new(), &[], false);
-        assert_eq!(output.json["devices"][0]["limits"], Value::Null);
-        let why = output.json["devices"][0]["limits-unknown"].as_str().unwrap();
+        assert_eq!(output.json()["devices"][0]["limits"], Value::Null);
+        let why = output.json()["devices"][0]["limits-unknown"].as_str().unwrap();
         assert!(why.contains("modprobe ib_uverbs"), "{why}");
-        assert_eq!(output.json["gids-without-vip"], 2);
+        assert_eq!(output.json()["gids-without-vip"], 2);
         let none = Inventory { devices: Vec::new(), notes: vec!["no driver".into()] };
         let output = shown(&none, &Vips::new(), &[], false);
-        assert_eq!(output.text, "no RDMA device\nnote: no driver\n");
-        assert_eq!(output.json["devices"], json!([]));
+        assert_eq!(output.text(), "no RDMA device\nnote: no driver\n");
+        assert_eq!(output.json()["devices"], json!([]));
     }
 }

@@ -1,0 +1,94 @@
+//! The service `Configuration`: the config as a whole, and its file.
+
+use std::path::Path;
+
+use tonic::Code;
+use vswitch_api::v1;
+use vswitch_api::v1::configuration_server::Configuration;
+
+use super::refusal::{Problem, Problems};
+use super::service::service;
+use crate::config::{Config, Source};
+use crate::shell::Shell;
+
+/// Largest file that is read.
+const MAX_FILE: u64 = 16 << 20;
+
+service! { Configuration {
+    reads get_config(GetConfigRequest) -> GetConfigResponse: "reading the config",
+    changes export_config(ExportConfigRequest) -> ExportConfigResponse: "writing the config",
+    changes load_config(LoadConfigRequest) -> LoadConfigResponse: "loading a config",
+    changes reload_config(ReloadConfigRequest) -> ReloadConfigResponse: "reloading the config",
+    changes diff_config(DiffConfigRequest) -> DiffConfigResponse: "comparing configs",
+} }
+
+fn toml(config: &Config) -> Result<String, Problem> {
+    config.to_toml().map_err(|error| Problem::internal(format!("the config cannot be written: {error}")))
+}
+
+fn get_config(shell: &mut Shell, _: v1::GetConfigRequest) -> Result<v1::GetConfigResponse, Problem> {
+    Ok(v1::GetConfigResponse { toml: toml(&shell.switch.config().without_secrets())? })
+}
+
+fn export_config(shell: &mut Shell, _: v1::ExportConfigRequest) -> Result<v1::ExportConfigResponse, Problem> {
+    Ok(v1::ExportConfigResponse { toml: toml(&shell.switch.config())? })
+}
+
+/// A config file of bounded size. Only an absolute path says the same to the switch as to whoever asks.
+fn source(path: &str) -> Result<Source, Problems> {
+    let wrong = |what: String| Problem::invalid("file", format!("{path}: {what}"));
+    if !Path::new(path).is_absolute() {
+        return Err(wrong("is not an absolute path, which begins with /".into()).into());
+    }
+    let fault = |error: std::io::Error| wrong(format!("{error}; check the path"));
+    let metadata = std::fs::metadata(path).map_err(fault)?;
+    if !metadata.is_file() {
+        return Err(wrong("is not a regular file".into()).into());
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(wrong(format!("has more than {} MiB", MAX_FILE >> 20)).into());
+    }
+    let text = std::fs::read_to_string(path).map_err(fault)?;
+    Ok(Source::parse(&text, path)?)
+}
+
+/// Does something with a config file. Comparing files of ten thousand vNICs takes some hundred MiB for a moment.
+fn with_file<T>(path: &str, work: impl FnOnce(Source) -> Result<T, Problems>) -> Result<T, Problems> {
+    let result = source(path).and_then(work);
+    pmd::process::trim_heap();
+    result
+}
+
+fn load_config(
+    shell: &mut Shell,
+    request: v1::LoadConfigRequest,
+) -> Result<v1::LoadConfigResponse, Problems> {
+    with_file(&request.file, |file| Ok(shell.switch.load_file(file)?))?;
+    shell.config_file = Some(request.file.into());
+    Ok(v1::LoadConfigResponse { revision: shell.switch.changes().revision() })
+}
+
+fn reload_config(
+    shell: &mut Shell,
+    _: v1::ReloadConfigRequest,
+) -> Result<v1::ReloadConfigResponse, Problems> {
+    let Some(path) = shell.config_file.clone() else {
+        let message = "the switch was started without a config file; use `config load <file>`";
+        return Err(Problem::new(Code::FailedPrecondition, "", message.into()).into());
+    };
+    let file = path.display().to_string();
+    with_file(&file, |file| Ok(shell.switch.reload_file(file)?))?;
+    Ok(v1::ReloadConfigResponse { file, revision: shell.switch.changes().revision() })
+}
+
+fn diff_config(
+    shell: &mut Shell,
+    request: v1::DiffConfigRequest,
+) -> Result<v1::DiffConfigResponse, Problems> {
+    let change = with_file(&request.file, |file| Ok(shell.switch.difference_of_reload(&file)?))?;
+    let part = |section: &str, id: Option<String>| v1::ConfigPart { section: section.to_owned(), id };
+    Ok(v1::DiffConfigResponse {
+        gone: change.gone().map(|(section, id)| part(section, Some(id.to_owned()))).collect(),
+        set: change.set().map(|(section, id, _)| part(section, id)).collect(),
+    })
+}

@@ -1,0 +1,233 @@
+//! The service `Ports`: what ports are, and what went through them.
+
+use pmd::{LacpState, RssLevel};
+use vswitch_api::v1;
+use vswitch_api::v1::ports_server::Ports;
+
+use super::refusal::{Problem, Problems};
+use super::service::service;
+use crate::shell::Shell;
+use crate::switch::{Switch, SwitchError};
+use crate::view;
+
+service! { Ports {
+    reads list_ports(ListPortsRequest) -> ListPortsResponse: "listing ports",
+    reads get_port_info(GetPortInfoRequest) -> GetPortInfoResponse: "looking at ports",
+    reads get_port_stats(GetPortStatsRequest) -> GetPortStatsResponse: "reading port counters",
+    reads get_port_xstats(GetPortXstatsRequest) -> GetPortXstatsResponse: "reading counters of drivers",
+    changes clear_port_stats(ClearPortStatsRequest) -> ClearPortStatsResponse: "clearing port counters",
+    changes clear_port_xstats(ClearPortXstatsRequest) -> ClearPortXstatsResponse: "clearing counters of drivers",
+    changes detach_port(DetachPortRequest) -> DetachPortResponse: "detaching a port",
+    changes start_port(StartPortRequest) -> StartPortResponse: "starting a port",
+    changes stop_port(StopPortRequest) -> StopPortResponse: "stopping a port",
+} }
+
+/// A port by its name or number.
+pub(super) fn port(switch: &Switch, text: &str) -> Result<u16, Problem> {
+    switch
+        .ports()
+        .resolve(text)
+        .map_err(|error| Problem::new(tonic::Code::NotFound, "port", error.to_string()))
+}
+
+/// The port that is asked for, or all of them.
+fn wanted(switch: &Switch, text: &str) -> Result<Vec<u16>, Problem> {
+    match text {
+        "" => Ok(switch.ports().iter().map(|(index, _)| index).collect()),
+        text => Ok(vec![port(switch, text)?]),
+    }
+}
+
+/// What a driver said that it should not have.
+fn fault(error: impl std::fmt::Display) -> Problem {
+    Problem::new(tonic::Code::Internal, "port", error.to_string())
+}
+
+fn numbers(workers: &[usize]) -> Vec<u32> {
+    workers.iter().map(|worker| *worker as u32).collect()
+}
+
+fn words(names: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
+    names.into_iter().map(|name| name.to_string()).collect()
+}
+
+fn list_ports(shell: &mut Shell, _: v1::ListPortsRequest) -> Result<v1::ListPortsResponse, Problem> {
+    let attached = shell.switch.ports().iter().map(|(index, port)| v1::PortState {
+        id: Some(index.into()),
+        name: port.name.clone(),
+        kind: port.wanted.spec.kind().into(),
+        driver: port.port.info().map(|info| info.driver).unwrap_or_default(),
+        mac: port.mac().to_string(),
+        link: if port.port.link().is_ok_and(|link| link.up) { "up" } else { "down" }.into(),
+        rx_queues: port.rx_workers.len() as u32,
+        tx_queues: port.tx_workers.len() as u32,
+        rx_workers: numbers(&port.rx_workers),
+        tx_workers: numbers(&port.tx_workers),
+        state: if port.running { "started" } else { "stopped" }.into(),
+        reason: None,
+    });
+    let absent = shell.switch.ports().absent().map(|(name, port)| v1::PortState {
+        name: name.into(),
+        kind: port.wanted.spec.kind().into(),
+        state: port.state().into(),
+        reason: port.reason.clone(),
+        ..v1::PortState::default()
+    });
+    Ok(v1::ListPortsResponse { ports: attached.chain(absent).collect() })
+}
+
+fn get_port_info(
+    shell: &mut Shell,
+    request: v1::GetPortInfoRequest,
+) -> Result<v1::GetPortInfoResponse, Problem> {
+    let mut ports = Vec::new();
+    for index in wanted(&shell.switch, &request.port)? {
+        let Some(port) = shell.switch.ports().get(index) else { continue };
+        let info = port.port.info().map_err(fault)?;
+        let rss = port.port.rss();
+        let lacp = |[actor, partner]: [LacpState; 2]| v1::Lacp {
+            actor: words(actor.names()),
+            partner: words(partner.names()),
+        };
+        let members = port.port.members();
+        let members = members.iter().map(|member| v1::BondMember {
+            device: member.name.clone(),
+            up: member.up,
+            lacp: member.lacp.map(lacp),
+        });
+        ports.push(v1::PortInfo {
+            id: index.into(),
+            name: port.name.clone(),
+            kind: port.wanted.spec.kind().into(),
+            mac: port.mac().to_string(),
+            mtu: port.port.mtu().unwrap_or_default().into(),
+            min_mtu: u32::from(*info.mtu_range.start()),
+            max_mtu: u32::from(*info.mtu_range.end()),
+            link: port.port.link().ok().map(|link| v1::Link {
+                up: link.up,
+                speed: link.mbps,
+                full_duplex: link.full_duplex,
+            }),
+            rx_queues: port.rx_workers.len() as u32,
+            tx_queues: port.tx_workers.len() as u32,
+            max_rx_queues: info.max_rx_queues.into(),
+            max_tx_queues: info.max_tx_queues.into(),
+            numa: info.numa.map(|node| node as u32),
+            rss_types: words(info.rss.types.names()),
+            rss_levels: words(info.rss.levels().into_iter().map(RssLevel::name)),
+            rss: Some(v1::Rss {
+                types: words(rss.applied.names()),
+                refused: words(rss.refused.names()),
+                level: rss.level.name().to_string(),
+                hash: rss.hash().to_string(),
+            }),
+            rss_can: info.rss.to_string(),
+            rx_offloads: words(info.rx_offloads.names()),
+            tx_offloads: words(info.tx_offloads.names()),
+            members: members.collect(),
+            device: info.name,
+            driver: info.driver,
+        });
+    }
+    Ok(v1::GetPortInfoResponse { ports })
+}
+
+fn get_port_stats(
+    shell: &mut Shell,
+    request: v1::GetPortStatsRequest,
+) -> Result<v1::GetPortStatsResponse, Problem> {
+    let switch = &shell.switch;
+    let of = |index| {
+        let (own, driver) = (view::port(switch, index), view::driver(switch, index));
+        let name = switch.ports().get(index).map(|port| port.name.clone()).unwrap_or_default();
+        v1::PortStats {
+            id: index.into(),
+            name,
+            rx_packets: own.rx_packets,
+            rx_bytes: own.rx_bytes,
+            tx_packets: own.tx_packets,
+            tx_bytes: own.tx_bytes,
+            tx_drops: own.tx_drops,
+            imissed: driver.rx_missed,
+            ierrors: driver.rx_errors,
+            rx_nombuf: driver.rx_no_mbuf,
+            oerrors: driver.tx_errors,
+        }
+    };
+    Ok(v1::GetPortStatsResponse { ports: wanted(switch, &request.port)?.into_iter().map(of).collect() })
+}
+
+fn get_port_xstats(
+    shell: &mut Shell,
+    request: v1::GetPortXstatsRequest,
+) -> Result<v1::GetPortXstatsResponse, Problem> {
+    let mut ports = Vec::new();
+    for index in wanted(&shell.switch, &request.port)? {
+        let Some(port) = shell.switch.ports().get(index) else { continue };
+        let xstats = port.port.xstats().map_err(fault)?.into_iter().collect();
+        ports.push(v1::PortXstats { id: index.into(), name: port.name.clone(), xstats });
+    }
+    Ok(v1::GetPortXstatsResponse { ports })
+}
+
+fn clear_port_stats(
+    shell: &mut Shell,
+    _: v1::ClearPortStatsRequest,
+) -> Result<v1::ClearPortStatsResponse, Problem> {
+    let baseline = view::baseline(&shell.switch, true, false);
+    shell.switch.set_baseline(baseline);
+    for (_, port) in shell.switch.ports().iter() {
+        port.port.reset_stats().map_err(fault)?;
+    }
+    Ok(v1::ClearPortStatsResponse {})
+}
+
+fn clear_port_xstats(
+    shell: &mut Shell,
+    _: v1::ClearPortXstatsRequest,
+) -> Result<v1::ClearPortXstatsResponse, Problem> {
+    for (_, port) in shell.switch.ports().iter() {
+        port.port.reset_xstats().map_err(fault)?;
+    }
+    Ok(v1::ClearPortXstatsResponse {})
+}
+
+fn detach_port(
+    shell: &mut Shell,
+    request: v1::DetachPortRequest,
+) -> Result<v1::DetachPortResponse, Problems> {
+    let switch = &mut shell.switch;
+    let name = match switch.ports().absent().any(|(name, _)| name == request.port) {
+        true => request.port,
+        false => name_of(switch, &request.port)?,
+    };
+    switch.remove_port(&name)?;
+    Ok(v1::DetachPortResponse { name })
+}
+
+/// The name of an attached port.
+fn name_of(switch: &Switch, text: &str) -> Result<String, Problem> {
+    let index = port(switch, text)?;
+    Ok(switch.ports().get(index).map(|port| port.name.clone()).unwrap_or_default())
+}
+
+/// Starts or stops a port; its name.
+fn set_running(
+    switch: &mut Switch,
+    text: &str,
+    set: fn(&mut Switch, &str) -> Result<(), SwitchError>,
+) -> Result<String, Problems> {
+    let name = name_of(switch, text)?;
+    set(switch, &name)?;
+    Ok(name)
+}
+
+fn start_port(shell: &mut Shell, request: v1::StartPortRequest) -> Result<v1::StartPortResponse, Problems> {
+    let name = set_running(&mut shell.switch, &request.port, Switch::start_port)?;
+    Ok(v1::StartPortResponse { name })
+}
+
+fn stop_port(shell: &mut Shell, request: v1::StopPortRequest) -> Result<v1::StopPortResponse, Problems> {
+    let name = set_running(&mut shell.switch, &request.port, Switch::stop_port)?;
+    Ok(v1::StopPortResponse { name })
+}

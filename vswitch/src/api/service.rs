@@ -1,0 +1,56 @@
+//! What the services have in common: each call is a function that control runs, and only some clients may call those that change
+//! something.
+
+use tonic::{Code, Request, Status};
+
+use super::Role;
+use super::refusal::Problem;
+
+/// What is asked for, of a client that may change the switch.
+pub(super) fn change_of<T>(request: Request<T>) -> Result<T, Status> {
+    match request.extensions().get::<Role>() {
+        Some(Role::Owner) => Ok(request.into_inner()),
+        _ => {
+            let message = "clients of this socket look at the switch and change nothing; its owner's socket takes changes";
+            Err(Problem::new(Code::PermissionDenied, "", message.into()).into())
+        }
+    }
+}
+
+/// A service whose calls are functions of this module: `fn name(shell: &mut Shell, request: v1::Request) -> Result<v1::Response,
+/// Problem>`. A call that `reads` is for all clients, one that `changes` for those that may. What follows it says what control is
+/// doing meanwhile, should it go wrong.
+macro_rules! service {
+    ($service:ident { $($role:ident $call:ident($request:ident) -> $response:ident: $what:literal,)* }) => {
+        pub(super) struct Service {
+            control: $crate::api::Control,
+        }
+
+        impl Service {
+            pub fn new(control: $crate::api::Control) -> Self {
+                Self { control }
+            }
+        }
+
+        #[tonic::async_trait]
+        impl $service for Service {
+            $(
+                async fn $call(
+                    &self,
+                    request: tonic::Request<v1::$request>,
+                ) -> Result<tonic::Response<v1::$response>, tonic::Status> {
+                    let request = $crate::api::service::service!(@$role request);
+                    let answer = self.control.ask($what, move |shell| $call(shell, request)).await??;
+                    Ok(tonic::Response::new(answer))
+                }
+            )*
+        }
+    };
+    (@reads $request:ident) => {
+        $request.into_inner()
+    };
+    (@changes $request:ident) => {
+        $crate::api::service::change_of($request)?
+    };
+}
+pub(super) use service;

@@ -1,0 +1,135 @@
+//! The switch's commands, for consoles: each is a call of the API, and what it answers as text. One file per subject, each a list of
+//! entries; grammar, help and completion derive from them.
+//!
+//! A console is a client like any other: what it knows of the switch is what the API told it, and what programs get with `--json`
+//! is the message that it got.
+
+mod config;
+mod objects;
+mod ports;
+mod session;
+
+use std::rc::Rc;
+
+use prost::{Message, Name};
+pub use session::{ConnectError, Session};
+
+use crate::api;
+use crate::console::{Args, Command, CommandError, Console, Output, Shown, SyntaxError};
+
+/// A command of the switch.
+pub struct Entry {
+    /// How it is written.
+    pub syntax: &'static str,
+    /// One line on what it does.
+    pub help: &'static str,
+    /// The call whose answer programs get with `--json`, as in `Ports.ListPorts`; nothing where the console needs no switch for it.
+    pub rpc: &'static str,
+    pub run: fn(&mut Session, &Args) -> Result<Output, CommandError>,
+}
+
+/// An answer of the switch that says by itself what people want to read.
+pub trait View: Message + Name {
+    /// For people.
+    fn text(&self) -> String;
+}
+
+struct Viewed<M>(M);
+
+impl<M: View> Shown for Viewed<M> {
+    fn text(&self) -> String {
+        View::text(&self.0)
+    }
+
+    fn json(&self) -> serde_json::Value {
+        api::json(&self.0)
+    }
+}
+
+/// An answer, as it is.
+pub(self) fn shown<M: View + 'static>(answer: M) -> Result<Output, CommandError> {
+    Ok(Output::of(Viewed(answer)))
+}
+
+struct Told<M> {
+    text: String,
+    answer: M,
+}
+
+impl<M: Message + Name> Shown for Told<M> {
+    fn text(&self) -> String {
+        self.text.clone()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        api::json(&self.answer)
+    }
+}
+
+/// An answer, and what it is in words.
+pub(self) fn told<M: Message + Name + 'static>(
+    text: impl Into<String>,
+    answer: M,
+) -> Result<Output, CommandError> {
+    Ok(Output::of(Told { text: text.into(), answer }))
+}
+
+/// Calls the switch: `ask!(session, PortsClient.list_ports(request))`.
+macro_rules! ask {
+    ($session:expr, $client:ident.$call:ident($request:expr)) => {{
+        let request = $request;
+        $session.call(move |channel| async move {
+            let client = $client::new(channel).max_decoding_message_size($crate::commands::session::ANSWER);
+            { client }.$call(request).await
+        })
+    }};
+}
+pub(self) use ask;
+
+/// All commands.
+pub fn entries() -> Vec<Entry> {
+    [ports::commands(), config::commands()].into_iter().flatten().collect()
+}
+
+/// The console of the switch.
+///
+/// # Errors
+/// A fault in the command table.
+pub fn console() -> Result<Console<Session>, SyntaxError> {
+    let commands = entries().into_iter().map(|Entry { syntax, help, run, .. }| Command { syntax, help, run });
+    Ok(Console::new(commands)?.with_values(Session::names))
+}
+
+/// A session, and the console whose commands it carries out.
+///
+/// # Errors
+/// Nobody answers, or a fault in the command table.
+pub fn connect(path: &std::path::Path) -> anyhow::Result<(Session, Rc<Console<Session>>)> {
+    let console = Rc::new(console()?);
+    let mut session = Session::connect(path)?;
+    session.console = Some(console.clone());
+    Ok((session, console))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::DescriptorPool;
+
+    #[test]
+    fn the_command_table_compiles() {
+        super::console().map(|_| ()).unwrap();
+    }
+
+    #[test]
+    fn every_command_has_a_call() {
+        let pool = DescriptorPool::decode(vswitch_api::DESCRIPTORS).unwrap();
+        for entry in super::entries() {
+            let alone = ["quit", "load <file:path>"];
+            assert_eq!(entry.rpc.is_empty(), alone.contains(&entry.syntax), "{}", entry.syntax);
+            let Some((service, call)) = entry.rpc.split_once('.') else { continue };
+            let service = pool.get_service_by_name(&format!("vswitch.v1.{service}"));
+            let service = service.unwrap_or_else(|| panic!("{}: {}", entry.syntax, entry.rpc));
+            assert!(service.methods().any(|method| method.name() == call), "{}: {}", entry.syntax, entry.rpc);
+        }
+    }
+}
