@@ -11,6 +11,8 @@ mod bridge;
 mod configuration;
 mod connection;
 mod current;
+mod flows;
+mod forwarding;
 mod json;
 mod kinds;
 mod objects;
@@ -20,8 +22,10 @@ mod plan;
 mod ports;
 mod refusal;
 mod service;
+mod tenants;
 #[cfg(test)]
 mod tests;
+mod underlay;
 mod watching;
 
 use std::sync::Arc;
@@ -38,9 +42,13 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::flows_server::FlowsServer;
+use vswitch_api::v1::forwarding_server::ForwardingServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
 use vswitch_api::v1::ports_server::PortsServer;
+use vswitch_api::v1::tenants_server::TenantsServer;
+use vswitch_api::v1::underlay_server::UnderlayServer;
 
 use crate::control::guard::caught;
 use crate::shell::Shell;
@@ -147,7 +155,11 @@ async fn serve(
         objects: ObjectsServer,
         observe: ObserveServer,
         configuration: ConfigurationServer,
+        flows: FlowsServer,
+        forwarding: ForwardingServer,
         ports: PortsServer,
+        tenants: TenantsServer,
+        underlay: UnderlayServer,
     }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)

@@ -2,6 +2,9 @@
 
 use std::time::{Instant, SystemTime};
 
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct};
+use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -35,6 +38,8 @@ fn info(shell: &mut Shell) -> v1::Info {
         forwarding: switch.is_forwarding(),
         workers: switch.pool().workers.len() as u32,
         uptime_ms: Instant::now().saturating_duration_since(switch.started()).as_millis() as u64,
+        dpdk: pmd::Eal::dpdk_version(),
+        memory: if switch.eal().uses_hugepages() { "huge pages" } else { "ordinary pages" }.into(),
     }
 }
 
@@ -90,7 +95,31 @@ fn event(happening: &Happening) -> v1::Event {
         time_ms: since.as_millis() as u64,
         kind: happening.kind.to_owned(),
         message: happening.text.clone(),
+        facts: Some(facts(&happening.facts)),
     }
+}
+
+/// JSON as protobuf has it.
+fn facts(facts: &serde_json::Map<String, Json>) -> Struct {
+    Struct { fields: facts.iter().map(|(name, value)| (name.clone(), fact(value))).collect() }
+}
+
+fn fact(value: &Json) -> prost_types::Value {
+    let kind = match value {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(truth) => Kind::BoolValue(*truth),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(values) => Kind::ListValue(ListValue { values: values.iter().map(fact).collect() }),
+        Json::Object(inner) => Kind::StructValue(facts(inner)),
+    };
+    prost_types::Value { kind: Some(kind) }
+}
+
+fn events(shell: &mut Shell, count: usize) -> v1::ListEventsResponse {
+    let log = shell.switch.events();
+    let skipped = log.iter().len().saturating_sub(count);
+    v1::ListEventsResponse { events: log.iter().skip(skipped).map(event).collect(), count: log.count() }
 }
 
 /// Sends the events after `after`, and then what happens, until the client goes.
@@ -137,6 +166,14 @@ impl Observe for Service {
 
     async fn get_drops(&self, _: Request<v1::GetDropsRequest>) -> Result<Response<v1::Drops>, Status> {
         Ok(Response::new(self.control.ask("reading drops", drops).await?))
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        let count = request.into_inner().count as usize;
+        Ok(Response::new(self.control.ask("reading events", move |shell| events(shell, count)).await?))
     }
 
     async fn list_names(

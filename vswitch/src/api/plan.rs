@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost_reflect::DynamicMessage;
+use toml::Value;
 use tonic::Code;
 use vswitch_api::v1::{self, Kind};
 use wire::Vni;
@@ -12,7 +13,7 @@ use wire::Vni;
 use super::bridge;
 use super::current::View;
 use super::kinds::{self, Item};
-use super::places::{place, read};
+use super::places::{place, read, write};
 use super::refusal::{Problem, Problems};
 use crate::config::{Config, LocationConfig, VnicConfig, VnicPort};
 use crate::switch::{Missing, Switch, SwitchError};
@@ -113,10 +114,40 @@ impl Plan {
                 Err(Problem::new(Code::AlreadyExists, &word, message))
             }
             None => {
+                let item = self.take_over(item)?;
                 self.put(&item)?;
                 Ok(item)
             }
         }
+    }
+
+    /// A vNIC whose port is named like itself takes over the plain port of that name, device and peer included: a virtual machine that
+    /// migrates here is behind it before its vNIC is.
+    fn take_over(&mut self, mut item: Item) -> Result<Item, Problem> {
+        let of_trunk = |port: &&str| {
+            item.kind == Kind::Vnic && !self.config.trunks.iter().any(|trunk| trunk.name.as_str() == *port)
+        };
+        let Some(name) = item.table.get("port").and_then(Value::as_str).filter(of_trunk) else {
+            return Ok(item);
+        };
+        let Some(at) = self.config.ports.iter().position(|port| port.name.as_str() == name) else {
+            return Ok(item);
+        };
+        if name != item.id {
+            let message = format!(
+                "port {name:?} is a plain port, and a vNIC takes over the one that is named like itself; attach the port as \
+                 {:?}, or say what kind of port it has",
+                item.id
+            );
+            return Err(Problem::new(Code::FailedPrecondition, "vnic.port", message));
+        }
+        let plain = write(&self.config.ports.remove(at))?;
+        for (from, to) in [("port", "port"), ("rx-queues", "queues")] {
+            if let Some(value) = plain.get(from) {
+                item.table.insert(to.into(), value.clone());
+            }
+        }
+        Ok(item)
     }
 
     fn update(

@@ -5,9 +5,13 @@
 //! is the message that it got.
 
 mod config;
+mod forwarding;
 mod objects;
 mod ports;
+mod routing;
 mod session;
+mod tenants;
+mod underlay;
 
 use std::rc::Rc;
 
@@ -47,7 +51,7 @@ impl<M: View> Shown for Viewed<M> {
 }
 
 /// An answer, as it is.
-pub(self) fn shown<M: View + 'static>(answer: M) -> Result<Output, CommandError> {
+fn shown<M: View + 'static>(answer: M) -> Result<Output, CommandError> {
     Ok(Output::of(Viewed(answer)))
 }
 
@@ -67,10 +71,7 @@ impl<M: Message + Name> Shown for Told<M> {
 }
 
 /// An answer, and what it is in words.
-pub(self) fn told<M: Message + Name + 'static>(
-    text: impl Into<String>,
-    answer: M,
-) -> Result<Output, CommandError> {
+fn told<M: Message + Name + 'static>(text: impl Into<String>, answer: M) -> Result<Output, CommandError> {
     Ok(Output::of(Told { text: text.into(), answer }))
 }
 
@@ -84,11 +85,21 @@ macro_rules! ask {
         })
     }};
 }
-pub(self) use ask;
+use ask;
 
 /// All commands.
 pub fn entries() -> Vec<Entry> {
-    [ports::commands(), config::commands()].into_iter().flatten().collect()
+    [
+        forwarding::commands(),
+        ports::commands(),
+        tenants::commands(),
+        routing::commands(),
+        underlay::commands(),
+        config::commands(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The console of the switch.

@@ -15,7 +15,7 @@ fn object(kind: Kind, value: &impl Serialize) -> Result<Option<v1::Object>, Comm
     api::object(kind, value).map(Some).map_err(CommandError::new)
 }
 
-pub(super) fn key(kind: Kind, id: impl Into<String>) -> Option<v1::Key> {
+fn key(kind: Kind, id: impl Into<String>) -> Option<v1::Key> {
     Some(v1::Key { kind: kind.into(), id: id.into() })
 }
 
@@ -25,9 +25,20 @@ pub(super) fn create(
     kind: Kind,
     value: &impl Serialize,
 ) -> Result<v1::Entry, CommandError> {
-    let request =
-        v1::CreateRequest { object: object(kind, value)?, wait: true, ..v1::CreateRequest::default() };
+    create_object(session, object(kind, value)?.unwrap_or_default())
+}
+
+/// The same, of an object as the API has it.
+pub(super) fn create_object(session: &Session, object: v1::Object) -> Result<v1::Entry, CommandError> {
+    let request = v1::CreateRequest { object: Some(object), wait: true, ..v1::CreateRequest::default() };
     ask!(session, ObjectsClient.create(request))
+}
+
+/// Has an object that there is be as this says, whole.
+pub(super) fn set(session: &Session, kind: Kind, value: &impl Serialize) -> Result<v1::Entry, CommandError> {
+    let request =
+        v1::UpdateRequest { object: object(kind, value)?, wait: true, ..v1::UpdateRequest::default() };
+    ask!(session, ObjectsClient.update(request))
 }
 
 /// Sets the fields at these paths as they are in `object`.
@@ -52,10 +63,14 @@ pub(super) fn delete(session: &Session, kind: Kind, id: &str) -> Result<v1::Dele
     ask!(session, ObjectsClient.delete(request))
 }
 
-/// An object.
-pub(super) fn get(session: &Session, kind: Kind, id: &str) -> Result<v1::Entry, CommandError> {
+/// An object, if there is one of this id.
+pub(super) fn find(session: &Session, kind: Kind, id: &str) -> Result<Option<v1::Entry>, CommandError> {
     let request = v1::GetRequest { key: key(kind, id), ..v1::GetRequest::default() };
-    ask!(session, ObjectsClient.get(request))
+    match ask!(session, ObjectsClient.get(request)) {
+        Ok(entry) => Ok(Some(entry)),
+        Err(error) if error.is_not_found => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// All objects of a kind, and the revision in which they are all so.
@@ -70,10 +85,6 @@ pub(super) fn list(session: &Session, kind: Kind) -> Result<Vec<v1::Entry>, Comm
         }
         page_token = page.next_page_token;
     }
-}
-
-pub(super) fn to_create(kind: Kind, value: &impl Serialize) -> Result<Operation, CommandError> {
-    Ok(Operation::Create(v1::CreateRequest { object: object(kind, value)?, ..v1::CreateRequest::default() }))
 }
 
 pub(super) fn to_delete(kind: Kind, id: impl Into<String>) -> Operation {

@@ -130,6 +130,6 @@ impl Session {
         // Those that had no room among the details are in the status, shortened.
         let text = if text.is_empty() { status.message().to_owned() } else { text };
         let field = first.field.rsplit(['.', ']']).next().unwrap_or_default();
-        CommandError::new(text).of_argument(field)
+        CommandError::new(text).of_argument(field).not_found(status.code() == Code::NotFound)
     }
 }

@@ -108,12 +108,14 @@ pub struct CommandError {
     pub argument: Option<String>,
     /// Nobody was there to carry it out.
     pub is_lost: bool,
+    /// What it names is not there.
+    pub is_not_found: bool,
 }
 
 impl CommandError {
     /// An error of no particular column.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { column: None, message: message.into(), argument: None, is_lost: false }
+        Self { column: None, message: message.into(), argument: None, is_lost: false, is_not_found: false }
     }
 
     /// An error of a column.
@@ -125,6 +127,12 @@ impl CommandError {
     #[must_use]
     pub fn of_argument(self, name: &str) -> Self {
         Self { argument: Some(name.to_owned()), ..self }
+    }
+
+    /// What it names is not there.
+    #[must_use]
+    pub fn not_found(self, is_not_found: bool) -> Self {
+        Self { is_not_found, ..self }
     }
 
     /// Nobody was there to carry it out.

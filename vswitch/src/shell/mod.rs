@@ -38,7 +38,7 @@ pub struct Shell {
     /// Rules of rte_flow made by hand.
     manual: flow::Manual,
     /// Stages are watched.
-    watching: bool,
+    pub(crate) watching: bool,
     /// Set by `shutdown`.
     pub shutdown: bool,
     /// Faults of control, and when the last one was told, by what they were in.

@@ -1,0 +1,84 @@
+//! The service `Flows`: what workers have in the NFT.
+
+use pipelines::drops::DropReason;
+use pipelines::nft::{FlowVerdict, NftEntry};
+use pipelines::snapshot::Snapshot;
+use pipelines::vlt::Place;
+use vswitch_api::v1;
+use vswitch_api::v1::flows_server::Flows;
+
+use super::refusal::Problems;
+use super::service::service;
+use crate::shell::Shell;
+use crate::view::flow::Ends;
+use crate::worker::WorkerCommand;
+
+/// Flows read from a worker at a time.
+const PAGE: usize = 64;
+
+service! { Flows {
+    reads list_flows(ListFlowsRequest) -> ListFlowsResponse: "listing flows",
+    changes clear_flows(ClearFlowsRequest) -> ClearFlowsResponse: "forgetting flows",
+} }
+
+fn list_flows(shell: &mut Shell, request: v1::ListFlowsRequest) -> Result<v1::ListFlowsResponse, Problems> {
+    let snapshot = shell.switch.snapshot();
+    let (mut flows, mut entries) = (Vec::new(), 0);
+    for (number, worker) in shell.switch.pool().workers.iter().enumerate() {
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
+            entries += page.entries.len() as u64;
+            let room = (request.count as usize).saturating_sub(flows.len());
+            flows.extend(page.entries.iter().take(room).map(|flow| {
+                let ends = Ends::of(&flow.key, snapshot);
+                let idle = f64::from(page.tick.wrapping_sub(flow.last_seen)) * f64::from(pipelines::TICK_MS);
+                v1::FlowState {
+                    worker: number as u32,
+                    from: ends.from,
+                    source: ends.source,
+                    destination: ends.destination,
+                    proto: ends.proto.into(),
+                    ports: ends.ports,
+                    class: ends.class.into(),
+                    action: action(flow, snapshot),
+                    packets: flow.packets.into(),
+                    bytes: flow.bytes,
+                    idle_seconds: idle / 1000.0,
+                }
+            }));
+            from = page.next;
+        }
+    }
+    Ok(v1::ListFlowsResponse { flows, entries })
+}
+
+fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
+    let routed = if flow.action.rewrite != 0 { "route, " } else { "" };
+    match flow.action.verdict {
+        FlowVerdict::Drop => {
+            let reason = DropReason::from_index(usize::from(flow.action.reason));
+            format!("drop {}", reason.map_or("?", DropReason::name))
+        }
+        FlowVerdict::Flood => "flood".into(),
+        FlowVerdict::Router => "to the router".into(),
+        FlowVerdict::Service => "to a service".into(),
+        FlowVerdict::Forward => match snapshot.vlt.read(flow.action.slot).place {
+            Place::Local { vnic } => {
+                let name = snapshot.vnic(vnic).map(|vnic| vnic.name.clone()).unwrap_or_default();
+                format!("{routed}to vnic {name}")
+            }
+            Place::Remote(tunnel) if snapshot.uplink_of(tunnel.group).is_none() => {
+                "wait for the next hop".into()
+            }
+            Place::Remote(_) => format!("{routed}encap, slot {}", flow.action.slot),
+            Place::Empty => "decide again".into(),
+        },
+    }
+}
+
+fn clear_flows(shell: &mut Shell, _: v1::ClearFlowsRequest) -> Result<v1::ClearFlowsResponse, Problems> {
+    let pool = shell.switch.pool();
+    pool.post_all(|| WorkerCommand::NftClear).and_then(|()| pool.barrier())?;
+    Ok(v1::ClearFlowsResponse {})
+}
