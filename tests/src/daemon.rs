@@ -128,14 +128,20 @@ impl Daemon {
         self.run_ctl(&[], command)
     }
 
-    /// Runs one console command and returns its JSON form.
+    /// Runs one console command and returns its JSON form; of an answer that is one list or one map, what is in it.
     #[track_caller]
     pub fn json(&self, command: &str) -> Value {
         let text = self
             .run_ctl(&["--json"], command)
             .unwrap_or_else(|error| panic!("'{command}' was refused: {error}\n{}", self.log()));
-        serde_json::from_str(&text)
-            .unwrap_or_else(|e| panic!("'{command}' did not answer in JSON ({e}): {text}"))
+        let answer = serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("'{command}' did not answer in JSON ({e}): {text}"));
+        match answer {
+            Value::Object(fields) if fields.len() == 1 && fields.values().all(|v| v.is_array() || v.is_object()) => {
+                fields.into_iter().next().map(|(_, inner)| inner).unwrap_or_default()
+            }
+            answer => answer,
+        }
     }
 
     /// A number in the JSON form of an answer, by its JSON pointer.

@@ -160,7 +160,7 @@ fn console_lists_queue_pairs_and_finds_the_biggest() {
     let refused = scene.daemon.json("show events");
     let refused =
         refused["events"].as_array().unwrap().iter().find(|event| event["event"] == "qp-refused").unwrap();
-    let shown = scene.daemon.json(&format!("show qp red {}", refused["qpn"]));
+    let shown = scene.daemon.json(&format!("show qp red {}", refused["facts"]["qpn"]));
     assert_eq!(shown["refused"]["reason"], "qp-quota", "{shown:#}");
     scene.stop();
 }

@@ -41,7 +41,8 @@ fn wait_in_use(scene: &Scene, number: u64, limit: u64) {
 
 fn events(scene: &Scene, kind: &str) -> Vec<Value> {
     let all = scene.daemon.json("show events 256");
-    all["events"].as_array().unwrap().iter().filter(|event| event["event"] == kind).cloned().collect()
+    let of_kind = all["events"].as_array().unwrap().iter().filter(|event| event["event"] == kind);
+    of_kind.map(|event| event["facts"].clone()).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The daemon: the control thread's one loop. It owns the switch; consoles, signals and the clock take turns.
+//! The daemon: the control thread's one loop. It owns the switch; clients of the API, signals and the clock take turns.
 //!
 //! Nothing here touches a packet: workers go on whatever happens in this loop.
 
@@ -11,18 +11,18 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::api;
+use crate::commands;
 use crate::config::{Config, Source};
 use crate::console::repl;
 use crate::control::guard::caught;
-use crate::control::protocol::answer;
-use crate::control::server::{Call, Caller, Server};
+use crate::control::server::Server;
 use crate::shell::Shell;
 use crate::state;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
 
-/// Requests of all consoles that may wait.
-const CALLS: usize = 64;
+/// Requests of all clients that may wait.
+const JOBS: usize = 64;
 /// Time for the last answers to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -76,35 +76,32 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     shell.config_file = options.file;
     tracing::info!(socket = %server.path().display(), "the switch runs");
 
-    let (calls, mut requests) = mpsc::channel::<Call>(CALLS);
-    let (jobs, mut work) = mpsc::channel::<api::Job>(CALLS);
-    let programs = api::start(jobs).context("cannot start the API's thread")?;
+    let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
+    let clients = api::start(jobs).context("cannot start the API's thread")?;
     let (ended, mut console_ended) = mpsc::channel::<()>(1);
     if options.interactive {
-        interactive(Caller::new(calls.clone()), ended.clone())?;
+        interactive(server.path().to_owned(), ended.clone())?;
     }
-    let reading = readers.map(|server| tokio::spawn(server.serve(calls.clone(), programs.clone())));
-    let mut serving = tokio::spawn(server.serve(calls, programs));
+    let reading = readers.map(|server| tokio::spawn(server.serve(clients.clone())));
+    let mut serving = tokio::spawn(server.serve(clients));
     let mut deaf = false;
     let mut clock = tokio::time::interval(Duration::from_millis(TEND_EVERY_MS));
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
-            Some(call) = requests.recv() => {
-                let reply = answer(&console, &mut shell, &call.request, Shell::suspect);
-                let _ = call.reply.send(reply);
+            Some(job) = work.recv() => {
+                job(&mut shell);
                 if shell.shutdown {
                     tokio::time::sleep(FAREWELL).await;
                     break;
                 }
             }
-            Some(job) = work.recv() => job(&mut shell),
             _ = clock.tick() => turn(&mut shell, "a turn of control", |switch| switch.tend(Instant::now())),
             () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
                 turn(&mut shell, "a turn of queue pairs", Switch::hurry);
             }
             ended = &mut serving, if !deaf => {
-                // Consoles cannot connect any more; everything else goes on, and signals still end it in order.
+                // Nobody can connect any more; everything else goes on, and signals still end it in order.
                 tracing::error!(?ended, "the control socket is closed; restart the switch when it suits");
                 deaf = true;
             }
@@ -159,11 +156,15 @@ fn reload(shell: &mut Shell) {
 }
 
 /// A console on this terminal, on a thread of its own.
-fn interactive(caller: Caller, ended: mpsc::Sender<()>) -> anyhow::Result<()> {
+fn interactive(socket: PathBuf, ended: mpsc::Sender<()>) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("console".into())
         .spawn(move || {
-            if let Err(error) = repl::run(caller, &repl::ReplOptions::for_user()) {
+            let run = || {
+                let (session, console) = commands::connect(&socket)?;
+                anyhow::Ok(repl::run(console, session, &repl::ReplOptions::for_user())?)
+            };
+            if let Err(error) = run() {
                 tracing::error!(%error, "the console ended");
             }
             let _ = ended.blocking_send(());

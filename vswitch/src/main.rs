@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use vswitch::commands;
 use vswitch::config::process::ApiConfig;
 use vswitch::console::repl::{self, Ending};
-use vswitch::control::client::Client;
 use vswitch::daemon;
 use vswitch::nic_check::probe::{PATIENCE, Probe, Program, own};
 use vswitch::nic_check::{self, Device, HostView};
@@ -179,7 +179,8 @@ fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Console { socket, json, strict } => {
             let options = repl::ReplOptions { json, strict, ..repl::ReplOptions::for_user() };
-            Ok(match repl::run(Client::connect(&socket)?, &options)? {
+            let (session, console) = commands::connect(&socket)?;
+            Ok(match repl::run(console, session, &options)? {
                 Ending::Clean => ExitCode::SUCCESS,
                 Ending::Failed | Ending::Lost => ExitCode::FAILURE,
             })
@@ -233,12 +234,9 @@ fn nic(
 }
 
 fn ctl(socket: &std::path::Path, json: bool, line: &str) -> anyhow::Result<ExitCode> {
-    let reply = Client::connect(socket)?.command(line, json)?;
-    if let Some(error) = reply.error {
-        let place = reply.column.map(|column| format!("column {column}: ")).unwrap_or_default();
-        anyhow::bail!("{place}{error}");
-    }
-    let mut text = if json { serde_json::to_string_pretty(&reply.json)? } else { reply.text };
+    let (mut session, console) = commands::connect(socket)?;
+    let answer = console.execute(&mut session, line)?;
+    let mut text = if json { serde_json::to_string_pretty(&answer.json())? } else { answer.text() };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }

@@ -1,14 +1,13 @@
-//! This project's daemon as a child process, asked over its control socket.
+//! This project's daemon as a child process, asked through its own console.
 //!
 //! It is started on a config made for the measurement. What is in the config, and what the answers mean, is the
-//! caller's business.
+//! caller's business. The console is the program's own, whatever version that is: builds of other versions are measured, too.
 
-use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::cores::Cores;
 use super::process::{Placement, Process};
@@ -41,7 +40,7 @@ impl DaemonSetup<'_> {
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
-    control: BufReader<UnixStream>,
+    console: Process,
     socket: PathBuf,
     // Goes after the process.
     _run_folder: RunFolder,
@@ -58,35 +57,42 @@ impl Daemon {
         let placement = Placement { cores: Some(setup.cores), netns: setup.netns, ..Placement::default() };
         let run_folder = RunFolder(setup.prefix.to_owned());
         let mut process = Process::start(&program, &arguments, &[], placement, REMEDY)?;
-        let stream =
-            process.await_found("its control socket", LIMIT, || Ok(UnixStream::connect(&socket).ok()))?;
-        stream.set_read_timeout(Some(LIMIT)).map_err(Error::io("set a time limit on the control socket"))?;
-        Ok(Self { process, control: BufReader::new(stream), socket, _run_folder: run_folder })
+        process.await_found("its control socket", LIMIT, || Ok(UnixStream::connect(&socket).ok()))?;
+        let arguments = ["console", "--json", "--socket", &socket.display().to_string()].map(str::to_owned);
+        let placement = Placement { cores: Some(setup.cores), ..Placement::default() };
+        let console = Process::start(&program, &arguments, &[], placement, REMEDY)?;
+        Ok(Self { process, console, socket, _run_folder: run_folder })
     }
 
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// The answer to a console command, as JSON.
+    /// The answer to a console command, as JSON; one that is a list and nothing else is that list.
     pub fn ask(&mut self, command: &str) -> Result<Value> {
         self.process.check_alive()?;
-        let what = || format!("ask `{command}` on the control socket");
-        let request = json!({ "id": 1, "command": command, "json": true });
-        writeln!(self.control.get_mut(), "{request}").map_err(Error::io(what()))?;
-        let mut line = String::new();
-        self.control.read_line(&mut line).map_err(Error::io(what()))?;
-        let mut answer: Value = serde_json::from_str(&line)
-            .map_err(|error| Error::refused(format!("`{command}` answered no JSON: {error}")))?;
-        if answer["ok"] != Value::Bool(true) {
-            return Err(Error::refused(format!("`{command}`: {}", answer["error"])));
+        self.console.forget_output();
+        self.console.type_line(command)?;
+        let what = format!("the answer to `{command}`");
+        let line = self.console.await_output(&what, LIMIT, |lines| lines.front().cloned())?;
+        let answer = serde_json::from_str(&line);
+        answer.map(alone).map_err(|_| Error::refused(format!("`{command}`: {line}")))
+    }
+}
+
+/// The list that is all there is in an answer; else the answer.
+fn alone(answer: Value) -> Value {
+    match answer {
+        Value::Object(fields) if fields.len() == 1 && fields.values().all(Value::is_array) => {
+            fields.into_iter().next().map(|(_, list)| list).unwrap_or_default()
         }
-        Ok(answer["json"].take())
+        answer => answer,
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        self.console.end_input();
         self.process.terminate(Duration::from_secs(5));
         let _ = std::fs::remove_file(&self.socket);
     }

@@ -1,15 +1,25 @@
-//! Connections that the control socket's server took, and that turned out to speak HTTP/2.
+//! Connections of clients, and their places: bounded, and never all held by clients that ask nothing.
+//!
+//! When the last place is taken and another client comes, the one that was silent for longest is cut off, unless all have spoken just
+//! now: then it is the one that comes. A client that only watches is not silent: it answers the pings of the server.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::server::Connected;
+
+/// Connections at a time.
+pub(super) const CONNECTIONS: usize = 256;
+/// A client that has spoken within this time keeps its place, in milliseconds.
+const FRESH_MS: u64 = 1000;
 
 /// What a client may do, by the socket that it came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +30,58 @@ pub enum Role {
     Reader,
 }
 
-/// A connection, and what was read of it.
+/// A connection that was taken.
 #[derive(Debug)]
 pub struct Accepted {
     pub stream: StdStream,
-    pub read: Vec<u8>,
     pub role: Role,
+}
+
+/// The places of all connections.
+#[derive(Debug)]
+pub(super) struct Places {
+    taken: Mutex<Vec<Weak<Place>>>,
+    began: Instant,
+}
+
+/// The place of one connection; free again when this is dropped.
+#[derive(Debug, Default)]
+struct Place {
+    /// When its client spoke last, in milliseconds since the places are there.
+    spoke: AtomicU64,
+    is_given_away: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Places {
+    pub fn new() -> Self {
+        Self { taken: Mutex::default(), began: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// A place: a free one, or that of the client that was silent for longest; none while all have spoken just now.
+    fn take(&self) -> Option<Arc<Place>> {
+        let now = self.now();
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|place| place.strong_count() > 0);
+        if taken.len() >= CONNECTIONS {
+            let silent = taken.iter().enumerate().filter_map(|(at, place)| {
+                let spoke = place.upgrade()?.spoke.load(Relaxed);
+                Some((spoke, at)).filter(|_| now.saturating_sub(spoke) > FRESH_MS)
+            });
+            let (_, at) = silent.min()?;
+            if let Some(place) = taken.swap_remove(at).upgrade() {
+                place.is_given_away.store(true, Relaxed);
+                place.waker.wake();
+            }
+        }
+        let place = Arc::new(Place { spoke: now.into(), ..Place::default() });
+        taken.push(Arc::downgrade(&place));
+        Some(place)
+    }
 }
 
 /// A connection of the API; it has its place until it is dropped.
@@ -33,21 +89,19 @@ pub struct Accepted {
 pub(super) struct Connection {
     stream: UnixStream,
     role: Role,
-    read: Vec<u8>,
-    /// How much of `read` was taken.
-    taken: usize,
-    _place: OwnedSemaphorePermit,
+    place: Arc<Place>,
+    places: Arc<Places>,
 }
 
 impl Accepted {
     /// The same on the runtime of this thread; `None` when there is no place for it, or it is gone.
-    pub(super) fn into_connection(self, places: Arc<Semaphore>) -> Option<Connection> {
-        let Ok(place) = places.try_acquire_owned() else {
-            tracing::warn!("an API client was sent away: there are too many");
+    pub(super) fn into_connection(self, places: &Arc<Places>) -> Option<Connection> {
+        let Some(place) = places.take() else {
+            tracing::warn!("an API client was sent away: there are {CONNECTIONS}, all at work");
             return None;
         };
         let stream = UnixStream::from_std(self.stream).ok()?;
-        Some(Connection { stream, role: self.role, read: self.read, taken: 0, _place: place })
+        Some(Connection { stream, role: self.role, place, places: places.clone() })
     }
 }
 
@@ -65,14 +119,17 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Some(rest) = this.read.get(this.taken..).filter(|rest| !rest.is_empty()) {
-            let count = rest.len().min(buf.remaining());
-            buf.put_slice(&rest[..count]);
-            this.taken += count;
+        self.place.waker.register(cx.waker());
+        if self.place.is_given_away.load(Relaxed) {
+            // As if it had hung up.
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut this.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.place.spoke.store(self.places.now(), Relaxed);
+        }
+        read
     }
 }
 
@@ -87,5 +144,30 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_that_was_silent_for_longest_gives_way() {
+        let places = Places { began: Instant::now() - std::time::Duration::from_secs(60), ..Places::new() };
+        let mut taken: Vec<_> = (0..CONNECTIONS).map(|_| places.take().unwrap()).collect();
+        assert!(places.take().is_none(), "all have spoken just now");
+        for (at, place) in taken.iter().enumerate() {
+            place.spoke.store(1000 + at as u64, Relaxed);
+        }
+        // The first has asked something since.
+        taken[0].spoke.store(50_000, Relaxed);
+        let newest = places.take().unwrap();
+        let gone: Vec<_> = (0..CONNECTIONS).filter(|at| taken[*at].is_given_away.load(Relaxed)).collect();
+        assert_eq!(gone, [1]);
+        // A place that comes free is taken first.
+        drop(taken.pop());
+        let another = places.take().unwrap();
+        assert_eq!(taken.iter().filter(|place| place.is_given_away.load(Relaxed)).count(), 1);
+        drop((newest, another));
     }
 }

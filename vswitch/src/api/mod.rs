@@ -31,6 +31,7 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
+use connection::Places;
 pub use connection::{Accepted, Role};
 pub use json::json;
 pub use kinds::object;
@@ -56,8 +57,6 @@ use crate::shell::Shell;
 /// Something that control does for a client.
 pub type Job = Box<dyn FnOnce(&mut Shell) + Send>;
 
-/// Connections at a time.
-const CONNECTIONS: usize = 256;
 /// Requests of one connection that are under way at a time; others wait.
 const REQUESTS: usize = 32;
 /// Streams of one connection, those that watch included.
@@ -132,10 +131,10 @@ async fn serve(
     control: Control,
     connections: mpsc::Receiver<Accepted>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Places::new());
     let incoming = ReceiverStream::new(connections).filter_map(move |accepted| {
         // A client too many sees its connection closed.
-        accepted.into_connection(places.clone()).map(Ok::<_, std::io::Error>)
+        accepted.into_connection(&places).map(Ok::<_, std::io::Error>)
     });
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<ObjectsServer<objects::Service>>().await;

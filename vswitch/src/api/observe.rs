@@ -69,8 +69,8 @@ fn port_counters(shell: &mut Shell, names: &[String]) -> Result<Vec<v1::PortCoun
 }
 
 fn drops(shell: &mut Shell) -> v1::Drops {
-    let drops = view::totals(&shell.switch).drops;
-    v1::Drops { by_reason: drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect() }
+    let drops = view::totals(&shell.switch).drops.into_iter().filter(|(_, count)| *count > 0);
+    v1::Drops { by_reason: drops.map(|(reason, count)| (reason.to_owned(), count)).collect() }
 }
 
 fn names(shell: &mut Shell, of: &str) -> Vec<String> {

@@ -115,7 +115,7 @@ pub fn console() -> Result<Console<Session>, SyntaxError> {
 ///
 /// # Errors
 /// Nobody answers, or a fault in the command table.
-pub fn connect(path: &std::path::Path) -> anyhow::Result<(Session, Rc<Console<Session>>)> {
+pub fn connect(path: &std::path::Path) -> Result<(Session, Rc<Console<Session>>), ConnectError> {
     let console = Rc::new(console()?);
     let mut session = Session::connect(path)?;
     session.console = Some(console.clone());

@@ -13,7 +13,7 @@ use tonic::{Code, Response, Status};
 use vswitch_api::v1;
 use vswitch_api::v1::observe_client::ObserveClient;
 
-use crate::console::{CommandError, Console};
+use crate::console::{CommandError, Console, SyntaxError};
 
 /// The longest answer taken; a whole table of a big switch fits.
 pub(super) const ANSWER: usize = 256 << 20;
@@ -40,6 +40,9 @@ pub enum ConnectError {
         /// The system's word.
         source: io::Error,
     },
+    /// A fault in the command table.
+    #[error(transparent)]
+    Commands(#[from] SyntaxError),
     /// A path that no socket can have, or a process that has no room for a runtime.
     #[error("cannot make a client for {path}: {message}")]
     Client {
@@ -131,5 +134,35 @@ impl Session {
         let text = if text.is_empty() { status.message().to_owned() } else { text };
         let field = first.field.rsplit(['.', ']']).next().unwrap_or_default();
         CommandError::new(text).of_argument(field).not_found(status.code() == Code::NotFound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use vswitch_api::v1::ports_client::PortsClient;
+
+    use super::*;
+    use crate::commands::ask;
+
+    #[test]
+    fn who_does_not_answer_is_told_of_as_what_it_is() {
+        let folder = std::env::temp_dir().join(format!("vswitch-session-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let socket = folder.join("s.sock");
+        assert!(matches!(Session::connect(&socket), Err(ConnectError::NotRunning(_))));
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(matches!(Session::connect(&socket), Err(ConnectError::NotRunning(_))), "a stale one");
+        std::fs::remove_file(&socket).unwrap();
+        // One that takes every client and sends it away.
+        let listener = UnixListener::bind(&socket).unwrap();
+        let busy = std::thread::spawn(move || (0..4).for_each(|_| drop(listener.accept())));
+        let session = Session::connect(&socket).unwrap();
+        let error = ask!(session, PortsClient.list_ports(v1::ListPortsRequest {})).unwrap_err();
+        assert!(error.is_lost && error.message.contains("has gone or takes no more"), "{error:?}");
+        assert_eq!(session.names("vnic"), Vec::<String>::new());
+        std::fs::remove_dir_all(&folder).unwrap();
+        drop((busy, session));
     }
 }

@@ -84,6 +84,13 @@ impl<C> Console<C> {
     /// # Errors
     /// A line that matches no command, with the column; or the command's own.
     pub fn execute(&self, context: &mut C, line: &str) -> Result<Output, CommandError> {
+        if line.len() > MAX_LINE {
+            let message = format!(
+                "the command is {} bytes long, and may have {MAX_LINE}: split it, or use load <file>",
+                line.len()
+            );
+            return Err(CommandError::new(message));
+        }
         let tokens = lexer::split(line)?;
         if tokens.is_empty() {
             return Ok(Output::none());

@@ -1,8 +1,7 @@
 //! The interactive end: reads lines from a terminal or a pipe, shows answers.
 //!
-//! Speaks to a [`Session`]: a switch in this process or behind its socket, the same to a user. On a terminal
-//! there are history, completion and hints; on a pipe lines are read with a bound. `quit` and `exit`, in full, leave
-//! the console and nothing else; all other words are the switch's.
+//! On a terminal there are history, completion and hints; on a pipe lines are read with a bound. `quit` and `exit`, in full, leave
+//! the console and nothing else; all other words are commands.
 
 use std::cell::RefCell;
 use std::fs::DirBuilder;
@@ -19,41 +18,23 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
-use super::MAX_LINE;
+use super::command::{CommandError, Output};
 use super::complete::Completion;
-use crate::control::client::{Client, ClientError};
-use crate::control::protocol::{Ask, Reply};
-use crate::control::server::Caller;
+use super::{Console, MAX_LINE};
 
-/// Something that runs lines.
-pub trait Session {
-    /// Runs one line.
-    ///
-    /// # Errors
-    /// When nobody is there to run it; a refusal is a [`Reply`].
-    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError>;
-
-    /// What could come next at the end of `line`; nothing when nobody answers.
-    fn complete(&mut self, line: &str) -> Completion;
+/// A console with what its commands work on.
+struct Session<C> {
+    console: Rc<Console<C>>,
+    context: C,
 }
 
-impl Session for Client {
-    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError> {
-        Client::command(self, line, json)
+impl<C> Session<C> {
+    fn command(&mut self, line: &str) -> Result<Output, CommandError> {
+        self.console.execute(&mut self.context, line)
     }
 
-    fn complete(&mut self, line: &str) -> Completion {
-        Client::complete(self, line).map(|reply| reply.completion()).unwrap_or_default()
-    }
-}
-
-impl Session for Caller {
-    fn command(&mut self, line: &str, json: bool) -> Result<Reply, ClientError> {
-        Ok(self.call(Ask::Command(line.to_owned()), json))
-    }
-
-    fn complete(&mut self, line: &str) -> Completion {
-        self.call(Ask::Complete(line.to_owned()), false).completion()
+    fn complete(&self, line: &str) -> Completion {
+        self.console.complete(&self.context, line)
     }
 }
 
@@ -92,12 +73,12 @@ pub enum Ending {
 ///
 /// # Errors
 /// When the terminal or the standard streams fail.
-pub fn run<S: Session>(session: S, options: &ReplOptions) -> io::Result<Ending> {
+pub fn run<C>(console: Rc<Console<C>>, context: C, options: &ReplOptions) -> io::Result<Ending> {
     let stdin = io::stdin();
     if stdin.is_terminal() && io::stdout().is_terminal() {
-        return on_terminal(session, options);
+        return on_terminal(Session { console, context }, options);
     }
-    let ending = on_pipe(session, options, &mut stdin.lock(), &mut io::stdout(), &mut io::stderr());
+    let ending = on_pipe(console, context, options, &mut stdin.lock(), &mut io::stdout(), &mut io::stderr());
     match ending {
         // Whoever read the answers has had enough of them.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ending::Clean),
@@ -109,13 +90,15 @@ pub fn run<S: Session>(session: S, options: &ReplOptions) -> io::Result<Ending> 
 ///
 /// # Errors
 /// When a stream fails.
-pub fn on_pipe<S: Session>(
-    mut session: S,
+pub fn on_pipe<C>(
+    console: Rc<Console<C>>,
+    context: C,
     options: &ReplOptions,
     input: &mut dyn BufRead,
     output: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> io::Result<Ending> {
+    let mut session = Session { console, context };
     let mut line = Vec::new();
     while next_line(input, &mut line)? {
         let text = String::from_utf8_lossy(&line);
@@ -145,8 +128,8 @@ enum LineResult {
 }
 
 /// Runs one line and shows what came of it.
-fn run_line<S: Session>(
-    session: &mut S,
+fn run_line<C>(
+    session: &mut Session<C>,
     options: &ReplOptions,
     line: &str,
     output: &mut dyn Write,
@@ -155,33 +138,22 @@ fn run_line<S: Session>(
     if line.is_empty() || line.starts_with('#') {
         return Ok(LineResult::Well);
     }
-    match session.command(line, options.json) {
-        Ok(reply) => show(&reply, options.json, output, errors),
-        Err(error @ ClientError::TooLong(_)) => {
-            writeln!(errors, "{error}")?;
-            Ok(LineResult::Badly)
-        }
+    match session.command(line) {
+        Ok(answer) => show(&answer, options.json, output),
         Err(error) => {
             writeln!(errors, "{error}")?;
-            Ok(LineResult::Lost)
+            Ok(if error.is_lost { LineResult::Lost } else { LineResult::Badly })
         }
     }
 }
 
-fn show(reply: &Reply, json: bool, output: &mut dyn Write, errors: &mut dyn Write) -> io::Result<LineResult> {
-    if !reply.ok {
-        let message = reply.error.as_deref().unwrap_or("the switch gave no reason");
-        match reply.column {
-            Some(column) => writeln!(errors, "column {column}: {message}")?,
-            None => writeln!(errors, "{message}")?,
-        }
-        return Ok(LineResult::Badly);
-    }
+fn show(answer: &Output, json: bool, output: &mut dyn Write) -> io::Result<LineResult> {
     if json {
-        writeln!(output, "{}", reply.json)?;
-    } else if !reply.text.is_empty() {
-        write!(output, "{}", reply.text)?;
-        if !reply.text.ends_with('\n') {
+        writeln!(output, "{}", answer.json())?;
+    } else {
+        let text = answer.text();
+        output.write_all(text.as_bytes())?;
+        if !text.is_empty() && !text.ends_with('\n') {
             writeln!(output)?;
         }
     }
@@ -216,10 +188,10 @@ fn next_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-fn on_terminal<S: Session>(session: S, options: &ReplOptions) -> io::Result<Ending> {
+fn on_terminal<C>(session: Session<C>, options: &ReplOptions) -> io::Result<Ending> {
     let config =
         Config::builder().completion_type(CompletionType::List).max_history_size(1000).map_err(other)?;
-    let mut editor: Editor<Assistant<S>, DefaultHistory> =
+    let mut editor: Editor<Assistant<C>, DefaultHistory> =
         Editor::with_config(config.auto_add_history(true).build()).map_err(other)?;
     let session = Rc::new(RefCell::new(session));
     editor.set_helper(Some(Assistant { session: Rc::clone(&session) }));
@@ -260,18 +232,18 @@ fn other(error: ReadlineError) -> io::Error {
 }
 
 /// Asks the session what could come next.
-struct Assistant<S> {
-    session: Rc<RefCell<S>>,
+struct Assistant<C> {
+    session: Rc<RefCell<Session<C>>>,
 }
 
-impl<S: Session> Assistant<S> {
+impl<C> Assistant<C> {
     fn ask(&self, line: &str) -> Completion {
         // While a command runs nobody presses keys, but a nested borrow must not end the console either.
-        self.session.try_borrow_mut().map(|mut session| session.complete(line)).unwrap_or_default()
+        self.session.try_borrow().map(|session| session.complete(line)).unwrap_or_default()
     }
 }
 
-impl<S: Session> Completer for Assistant<S> {
+impl<C> Completer for Assistant<C> {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
@@ -296,7 +268,7 @@ impl<S: Session> Completer for Assistant<S> {
     }
 }
 
-impl<S: Session> Hinter for Assistant<S> {
+impl<C> Hinter for Assistant<C> {
     type Hint = String;
 
     fn hint(&self, line: &str, at: usize, _: &Context<'_>) -> Option<String> {
@@ -314,11 +286,11 @@ impl<S: Session> Hinter for Assistant<S> {
     }
 }
 
-impl<S: Session> Highlighter for Assistant<S> {
+impl<C> Highlighter for Assistant<C> {
     fn highlight_hint<'h>(&self, hint: &'h str) -> std::borrow::Cow<'h, str> {
         format!("\x1b[2m{hint}\x1b[0m").into()
     }
 }
 
-impl<S: Session> Validator for Assistant<S> {}
-impl<S: Session> Helper for Assistant<S> {}
+impl<C> Validator for Assistant<C> {}
+impl<C> Helper for Assistant<C> {}

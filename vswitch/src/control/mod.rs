@@ -1,13 +1,7 @@
-//! The control socket: how consoles and `vswitch ctl` reach a running switch.
-//!
-//! `protocol` is what goes over the socket, `server` the daemon's end, `client` the console's. None of them
-//! knows a command: lines go to whoever owns the switch, and answers come back. `guard` keeps control alive when
-//! something of its own panics.
+//! How others reach a running switch (`server`: its sockets; who speaks on them speaks to the API), and what keeps control alive when
+//! something of its own panics (`guard`).
 
-pub mod client;
 pub mod guard;
-mod places;
-pub mod protocol;
 pub mod server;
 
 #[cfg(test)]

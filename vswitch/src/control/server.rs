@@ -1,37 +1,20 @@
-//! The daemon's end of the control socket.
+//! The listening ends of the switch's sockets: who may connect, and that there is one switch on each.
 //!
-//! Listens, reads lines of bounded length, and hands each request to the owner of the switch over a channel;
-//! the answer comes back over a oneshot. Each client is a task of its own that waits for nobody else's
-//! answers: a slow, silent or dead one costs a few kilobytes and, when it takes no answers, its connection. When all
-//! places are taken, the client that has asked nothing for longest makes room for the next one (`places`).
-//! Runs on the control thread's runtime; knows no command.
+//! What comes in is handed over to the API. Runs on the control thread's runtime; reads nothing.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
-use tracing::{debug, warn};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use tracing::warn;
 
-use super::places::{ClientPlace, ClientPlaces};
-use super::protocol::{Ask, MAX_REQUEST, Reply, Request};
 use crate::api::{Accepted, Role};
 
-/// Connections at a time.
-pub(super) const MAX_CLIENTS: usize = 64;
-/// How a client of the API begins (RFC 9113 section 3.4); no line of a console does.
-const HTTP2: &[u8] = b"PRI * HTTP/2.0";
-/// A client that does not take its answer within this time, and a second for each of so many bytes, is cut off.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-const WRITE_RATE: usize = 1 << 20;
-/// Turns of the runtime in which clients that have hung up are noticed: sockets are looked at, and their tasks run.
-const TURNS: usize = 4;
 /// How long to wait for another process that is starting on the same socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,14 +43,6 @@ pub enum BindError {
         /// The system's word.
         source: io::Error,
     },
-}
-
-/// A request on its way to the owner of the switch.
-#[derive(Debug)]
-pub struct Call {
-    pub request: Request,
-    /// Where the answer goes; nobody may be left to take it.
-    pub reply: oneshot::Sender<Reply>,
 }
 
 /// The listening socket. It is removed when this is dropped.
@@ -151,58 +126,30 @@ impl Server {
         &self.socket.path
     }
 
-    /// Serves consoles, and hands clients of the API over to `programs`, until the owner of the switch drops its end of `calls`, or
-    /// this future is dropped.
+    /// Hands all who connect over to the API, until that ends or this future is dropped.
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
-    pub async fn serve(self, calls: mpsc::Sender<Call>, programs: mpsc::Sender<Accepted>) -> io::Result<()> {
+    pub async fn serve(self, clients: mpsc::Sender<Accepted>) -> io::Result<()> {
         let (listener, role) = (UnixListener::from_std(self.listener)?, self.role);
-        let mut places = ClientPlaces::default();
-        // Dropping the set ends all clients with the server.
-        let mut clients = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                Some(_) = clients.join_next() => continue, // a panic in one of them, too, is its own end
-                () = calls.closed() => return Ok(()),
+                () = clients.closed() => return Ok(()),
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            match accepted.and_then(|(stream, _)| stream.into_std()) {
+                Ok(stream) => {
+                    if clients.send(Accepted { stream, role }).await.is_err() {
+                        return Ok(());
+                    }
+                }
                 Err(error) => {
                     // Out of file descriptors, most likely: others must go first.
-                    warn!(%error, "cannot accept a console");
+                    warn!(%error, "cannot accept a client");
                     tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
                 }
-            };
-            for _ in 0..TURNS {
-                if !places.is_full() {
-                    break;
-                }
-                // Those that have hung up leave first.
-                tokio::task::yield_now().await;
-            }
-            match places.take() {
-                Some(place) => {
-                    let (calls, programs) = (calls.clone(), programs.clone());
-                    clients.spawn(async move {
-                        let result = client(stream, role, calls, programs, place).await;
-                        debug!(?result, "a console is gone");
-                    });
-                }
-                None => refuse(stream),
             }
         }
-    }
-}
-
-/// Tells a client too many so, if it takes it at once.
-fn refuse(stream: UnixStream) {
-    let message = format!("there are {MAX_CLIENTS} consoles already, all at work; close one, or try again");
-    let told = stream.into_std().and_then(|mut stream| stream.write(&Reply::error(0, message).to_line()));
-    if let Err(error) = told {
-        debug!(%error, "a console too many did not listen");
     }
 }
 
@@ -266,135 +213,5 @@ fn make_way(path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(system("connect to")(error)),
         // It answers, or is too busy to: alive in both cases.
         _ => Err(BindError::Running(path.to_owned())),
-    }
-}
-
-/// Serves one client to its end.
-async fn client(
-    stream: UnixStream,
-    role: Role,
-    calls: mpsc::Sender<Call>,
-    programs: mpsc::Sender<Accepted>,
-    place: ClientPlace,
-) -> io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    let given_away = || {
-        let message = format!(
-            "there are {MAX_CLIENTS} consoles, and this one has asked nothing for longest: another has its place; \
-             connect anew"
-        );
-        Reply::error(0, message).to_line()
-    };
-    let begins_as_program = tokio::select! {
-        bytes = stream.fill_buf() => bytes?.first() == HTTP2.first(),
-        () = place.given_away() => return send(stream.get_mut(), &given_away()).await,
-    };
-    if begins_as_program {
-        // It needs a place among the clients of the API, and this one no more.
-        let read = stream.buffer().to_vec();
-        let stream = stream.into_inner().into_std()?;
-        return programs.send(Accepted { stream, read, role }).await.map_err(io::Error::other);
-    }
-    if role != Role::Owner {
-        let message =
-            "this socket is for programs that look at the switch (gRPC); consoles have the other one";
-        return send(stream.get_mut(), &Reply::error(0, message).to_line()).await;
-    }
-    let mut line = Vec::new();
-    loop {
-        let read_line = tokio::select! {
-            read_line = next_line(&mut stream, &mut line) => read_line?,
-            () = place.given_away() => return send(stream.get_mut(), &given_away()).await,
-        };
-        if matches!(read_line, Line::Whole) && line.trim_ascii().is_empty() {
-            continue;
-        }
-        place.busy();
-        let reply = match read_line {
-            Line::End => return Ok(()),
-            Line::TooLong => Reply::error(0, too_long()),
-            Line::Whole => match Request::parse(&line) {
-                Ok(request) => ask(&calls, request).await,
-                Err(message) => Reply::error(0, message),
-            },
-        };
-        send(stream.get_mut(), &reply.to_line()).await?;
-        place.idle();
-    }
-}
-
-fn too_long() -> String {
-    format!("the request is longer than {MAX_REQUEST} bytes; split it, or use load <file>")
-}
-
-/// Asks the owner of the switch.
-async fn ask(calls: &mpsc::Sender<Call>, request: Request) -> Reply {
-    let id = request.id;
-    let (reply, answer) = oneshot::channel();
-    if calls.send(Call { request, reply }).await.is_err() {
-        return Reply::error(id, "the switch is stopping");
-    }
-    match answer.await {
-        Ok(reply) => Reply { id, ..reply },
-        Err(_) => Reply::error(id, "the switch gave no answer; its log says why"),
-    }
-}
-
-/// Writes all of `bytes`, unless they are taken too slowly.
-async fn send(write: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
-    let limit = WRITE_TIMEOUT + Duration::from_secs((bytes.len() / WRITE_RATE) as u64);
-    tokio::time::timeout(limit, write.write_all(bytes)).await?
-}
-
-enum Line {
-    Whole,
-    TooLong,
-    End,
-}
-
-/// Reads up to the next newline into `line`, never keeping more than [`MAX_REQUEST`] bytes. What is between
-/// the last newline and the end is no line: its writer was cut off in the middle.
-async fn next_line(read: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> io::Result<Line> {
-    line.clear();
-    let mut too_long = false;
-    loop {
-        let bytes = read.fill_buf().await?;
-        if bytes.is_empty() {
-            return Ok(Line::End);
-        }
-        let newline = bytes.iter().position(|byte| *byte == b'\n');
-        let piece = &bytes[..newline.unwrap_or(bytes.len())];
-        too_long |= line.len() + piece.len() > MAX_REQUEST;
-        if !too_long {
-            line.extend_from_slice(piece);
-        }
-        let used = piece.len() + usize::from(newline.is_some());
-        read.consume(used);
-        if newline.is_some() {
-            return Ok(if too_long { Line::TooLong } else { Line::Whole });
-        }
-    }
-}
-
-/// A way to ask the owner of the switch from another thread of the same process, as a socket's client would.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    calls: mpsc::Sender<Call>,
-}
-
-impl Caller {
-    /// Asks over the channel that [`Server::serve`] uses too.
-    pub fn new(calls: mpsc::Sender<Call>) -> Self {
-        Self { calls }
-    }
-
-    /// Asks and waits. Never call this on the runtime's own thread: it would wait for itself.
-    pub fn call(&self, ask: Ask, json: bool) -> Reply {
-        let (reply, answer) = oneshot::channel();
-        let call = Call { request: Request { id: 0, ask, json }, reply };
-        match self.calls.blocking_send(call) {
-            Ok(()) => answer.blocking_recv().unwrap_or_else(|_| Reply::error(0, "the switch gave no answer")),
-            Err(_) => Reply::error(0, "the switch is stopping"),
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{ProbeAnswer, Probed};
-use crate::control::client::{Client, ClientError};
+use crate::commands::{self, ConnectError};
 
 /// Why no switch said anything.
 #[derive(Debug)]
@@ -20,13 +20,12 @@ pub(in crate::nic_check) enum NotAsked {
 
 /// Asks the switch on this control socket about a device, by its full PCI address or the name of a virtual one.
 pub(in crate::nic_check) fn ask(socket: &Path, device: &str) -> Result<Probed, NotAsked> {
-    let mut client = Client::connect(socket).map_err(|error| match error {
-        ClientError::NotRunning(_) => NotAsked::NoSwitch(error.to_string()),
+    let (mut session, console) = commands::connect(socket).map_err(|error| match error {
+        ConnectError::NotRunning(_) => NotAsked::NoSwitch(error.to_string()),
         error => NotAsked::Failed(error.to_string()),
     })?;
     ask_by(device, &mut |line| {
-        let reply = client.command(line, true).map_err(|error| error.to_string())?;
-        reply.error.map_or(Ok(reply.json), Err)
+        console.execute(&mut session, line).map(|answer| answer.json()).map_err(|error| error.to_string())
     })
 }
 
@@ -45,7 +44,7 @@ pub(in crate::nic_check) fn ask_by(
             _ => false,
         }
     };
-    let port = ports.as_array().into_iter().flatten().find(here);
+    let port = ports["ports"].as_array().into_iter().flatten().find(here);
     let Some((port, id)) = port.and_then(|port| Some((port, port["id"].as_u64()?))) else {
         let words =
             format!("the switch that runs has no port on {device}: give its config an uplink with it");

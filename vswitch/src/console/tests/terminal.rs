@@ -6,20 +6,20 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::{Daemon, Folder};
+use super::{Folder, count};
 use crate::console::repl::{self, ReplOptions};
-use crate::control::client::Client;
 
-const SOCKET: &str = "VSWITCH_TEST_SOCKET";
-const CHILD: &str = "control::tests::terminal::runs_under_a_terminal";
+const UNDER: &str = "VSWITCH_TEST_TERMINAL";
+const CHILD: &str = "console::tests::terminal::runs_under_a_terminal";
 
 /// What the parent runs on the terminal; by itself it has nothing to do.
 #[test]
 #[ignore = "the other half of a_console_on_a_terminal, which runs it"]
 fn runs_under_a_terminal() {
-    let Some(socket) = std::env::var_os(SOCKET) else { return };
-    let client = Client::connect(socket.as_ref()).unwrap();
-    let ending = repl::run(client, &ReplOptions::for_user()).unwrap();
+    if std::env::var_os(UNDER).is_none() {
+        return;
+    }
+    let ending = repl::run(count(), 0, &ReplOptions::for_user()).unwrap();
     println!("ended {ending:?}");
 }
 
@@ -36,7 +36,7 @@ impl Terminal {
             format!("'{}' --exact {CHILD} --ignored --nocapture", std::env::current_exe().unwrap().display());
         let mut child = Command::new("script")
             .args(["-q", "-e", "-c", &command, "/dev/null"])
-            .env(SOCKET, folder.socket())
+            .env(UNDER, "yes")
             .env("XDG_STATE_HOME", &folder.0)
             .env("TERM", "xterm")
             .env("SHELL", "/bin/sh")
@@ -90,7 +90,6 @@ impl Drop for Terminal {
 #[test]
 fn a_console_on_a_terminal() {
     let folder = Folder::new();
-    let daemon = Daemon::start(&folder.socket());
     let mut terminal = Terminal::start(&folder);
     terminal.wait_for("vswitch> ");
     terminal.press("co\t");
@@ -122,8 +121,7 @@ fn a_console_on_a_terminal() {
 
     let mut terminal = Terminal::start(&folder);
     terminal.wait_for("vswitch> ");
-    drop(daemon);
-    terminal.press("count\r");
-    terminal.wait_for("has gone");
+    terminal.press("lose\r");
+    terminal.wait_for("nobody is there");
     terminal.wait_for("ended Lost");
 }

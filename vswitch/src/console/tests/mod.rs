@@ -1,5 +1,8 @@
 //! Tests of a whole console over a made-up switch.
 
+mod pipe;
+mod terminal;
+
 use std::net::IpAddr;
 
 use proptest::prelude::*;
@@ -244,7 +247,54 @@ fn repair_some_commands_cannot_be_abbreviated() {
     console.execute(&mut switch, "shutdown").unwrap();
     assert_eq!(switch.ran.last().unwrap(), "shutdown");
     let help = console.execute(&mut switch, "help").unwrap();
-    assert!(help.text.contains("shutdown ") && !help.text.contains('!'), "{}", help.text);
+    assert!(help.text().contains("shutdown ") && !help.text().contains('!'), "{}", help.text());
     let offered = console.complete(&switch, "sh").candidates;
     assert!(offered.iter().any(|candidate| candidate.text == "shutdown"));
+}
+
+/// A folder that goes when the test ends.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("vswitch-console-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A console that counts.
+fn count() -> std::rc::Rc<Console<u64>> {
+    let console = Console::new([
+        Command {
+            syntax: "count",
+            help: "Count up",
+            run: |n, _| {
+                *n += 1;
+                Ok(Output::new(format!("{n}"), serde_json::json!({ "count": n })))
+            },
+        },
+        Command { syntax: "big <size:size>", help: "Say much", run: |_, _| Ok(Output::message("big")) },
+        Command { syntax: "fail", help: "Fail", run: |_, _| Err(CommandError::new("as you asked")) },
+        Command {
+            syntax: "judge <number:uint>",
+            help: "Have a number judged",
+            run: |_, args| {
+                let number: u64 = args.get("number")?;
+                Err(CommandError::new(format!("{number} is too many")).of_argument("number"))
+            },
+        },
+        Command {
+            syntax: "lose",
+            help: "Lose the switch",
+            run: |_, _| Err(CommandError::new("nobody is there").lost()),
+        },
+    ]);
+    std::rc::Rc::new(console.unwrap())
 }
