@@ -11,6 +11,7 @@ mod bridge;
 mod configuration;
 mod connection;
 mod current;
+mod firewall;
 mod json;
 mod kinds;
 mod objects;
@@ -18,8 +19,10 @@ mod observe;
 mod places;
 mod plan;
 mod ports;
+mod queue_pairs;
 mod refusal;
 mod service;
+mod shaping;
 #[cfg(test)]
 mod tests;
 mod watching;
@@ -38,9 +41,12 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::firewall_server::FirewallServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
 use vswitch_api::v1::ports_server::PortsServer;
+use vswitch_api::v1::queue_pairs_server::QueuePairsServer;
+use vswitch_api::v1::shaping_server::ShapingServer;
 
 use crate::control::guard::caught;
 use crate::shell::Shell;
@@ -147,7 +153,10 @@ async fn serve(
         objects: ObjectsServer,
         observe: ObserveServer,
         configuration: ConfigurationServer,
+        firewall: FirewallServer,
         ports: PortsServer,
+        queue_pairs: QueuePairsServer,
+        shaping: ShapingServer,
     }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)
