@@ -7,6 +7,9 @@
 mod config;
 mod objects;
 mod ports;
+mod qos;
+mod rcft;
+mod security;
 mod session;
 
 use std::rc::Rc;
@@ -88,7 +91,10 @@ pub(self) use ask;
 
 /// All commands.
 pub fn entries() -> Vec<Entry> {
-    [ports::commands(), config::commands()].into_iter().flatten().collect()
+    [ports::commands(), config::commands(), rcft::commands(), qos::commands(), security::commands()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The console of the switch.
