@@ -137,7 +137,9 @@ impl Daemon {
         let answer = serde_json::from_str(&text)
             .unwrap_or_else(|e| panic!("'{command}' did not answer in JSON ({e}): {text}"));
         match answer {
-            Value::Object(fields) if fields.len() == 1 && fields.values().all(|v| v.is_array() || v.is_object()) => {
+            Value::Object(fields)
+                if fields.len() == 1 && fields.values().all(|v| v.is_array() || v.is_object()) =>
+            {
                 fields.into_iter().next().map(|(_, inner)| inner).unwrap_or_default()
             }
             answer => answer,

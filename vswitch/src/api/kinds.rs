@@ -207,7 +207,17 @@ pub(super) fn location_item(location: &LocationConfig) -> Result<Item, Problem> 
 
 /// What is asked for is not there.
 pub(super) fn unknown(kind: Kind, id: &str) -> Problem {
-    let message = format!("there is no {} {id:?}; List shows those there are", word(kind));
+    let also = match kind {
+        Kind::Vnic => ", as does `show vnic`",
+        Kind::Vpc => ", as does `show vpc`",
+        Kind::Subnet => ", as does `show subnet`",
+        Kind::Route => ", as does `show route`",
+        Kind::SecurityGroup | Kind::Rule => ", as does `show security-group`",
+        Kind::Location => ", as does `show vlt`",
+        Kind::Uplink | Kind::Trunk | Kind::Port => ", as does `port list`",
+        _ => "",
+    };
+    let message = format!("there is no {} {id:?}; List shows those there are{also}", word(kind));
     Problem::new(Code::NotFound, "key.id", message)
 }
 

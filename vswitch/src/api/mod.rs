@@ -11,6 +11,7 @@ mod bridge;
 mod configuration;
 mod connection;
 mod current;
+mod firewall;
 mod flows;
 mod forwarding;
 mod json;
@@ -20,8 +21,10 @@ mod observe;
 mod places;
 mod plan;
 mod ports;
+mod queue_pairs;
 mod refusal;
 mod service;
+mod shaping;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -43,11 +46,14 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::firewall_server::FirewallServer;
 use vswitch_api::v1::flows_server::FlowsServer;
 use vswitch_api::v1::forwarding_server::ForwardingServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
 use vswitch_api::v1::ports_server::PortsServer;
+use vswitch_api::v1::queue_pairs_server::QueuePairsServer;
+use vswitch_api::v1::shaping_server::ShapingServer;
 use vswitch_api::v1::tenants_server::TenantsServer;
 use vswitch_api::v1::underlay_server::UnderlayServer;
 
@@ -159,6 +165,9 @@ async fn serve(
         ports: PortsServer,
         tenants: TenantsServer,
         underlay: UnderlayServer,
+        firewall: FirewallServer,
+        queue_pairs: QueuePairsServer,
+        shaping: ShapingServer,
     }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)

@@ -8,11 +8,10 @@ use imbl::Vector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
-use tonic::Code;
 use vswitch_api::v1::Kind;
 
-use super::bridge;
 use super::refusal::Problem;
+use super::{bridge, kinds};
 use crate::config::error::tidy;
 use crate::config::{
     Config, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig, TrunkConfig, UplinkConfig,
@@ -62,9 +61,10 @@ struct Vnics;
 /// A section of which there is one.
 struct Section<T: 'static>(Part<T>);
 
-/// Lists within objects of a list: the field `of` names the object, and another one is the element.
+/// Lists within objects of a kind: the field `of` names the object, and another one is the element.
 struct Inner<T: 'static, U: 'static> {
     field: &'static str,
+    kind: Kind,
     outer: Part<Vec<T>>,
     name: fn(&T) -> &str,
     list: fn(&T) -> &Vec<U>,
@@ -92,6 +92,7 @@ pub(super) fn place(kind: Kind) -> Option<&'static dyn Place> {
         Kind::Vnic => &Vnics,
         Kind::Route => &Inner::<VpcConfig, VpcRoute> {
             field: "route",
+            kind: Kind::Vpc,
             outer: part!(vpcs),
             name: |vpc| vpc.name.as_str(),
             list: |vpc| &vpc.routes,
@@ -100,6 +101,7 @@ pub(super) fn place(kind: Kind) -> Option<&'static dyn Place> {
         },
         Kind::Rule => &Inner::<SecurityGroupConfig, SecurityRule> {
             field: "rule",
+            kind: Kind::SecurityGroup,
             outer: part!(security_groups),
             name: |group| group.name.as_str(),
             list: |group| &group.rules,
@@ -249,8 +251,8 @@ impl<T, U: Serialize + DeserializeOwned> Inner<T, U> {
 
     fn find<'c>(&self, config: &'c mut Config, of: &str) -> Result<&'c mut Vec<U>, Problem> {
         let outer = (self.outer.get_mut)(config).iter_mut().find(|outer| (self.name)(outer) == of);
-        let outer = outer.ok_or_else(|| Problem::new(Code::NotFound, "of", format!("there is no {of:?}")))?;
-        Ok((self.list_mut)(outer))
+        let missing = || Problem { field: "of".into(), ..kinds::unknown(self.kind, of) };
+        Ok((self.list_mut)(outer.ok_or_else(missing)?))
     }
 
     fn id_of(&self, of: &str, element: &U) -> String {

@@ -8,7 +8,10 @@ mod config;
 mod forwarding;
 mod objects;
 mod ports;
+mod qos;
+mod rcft;
 mod routing;
+mod security;
 mod session;
 mod tenants;
 mod underlay;
@@ -94,6 +97,9 @@ pub fn entries() -> Vec<Entry> {
         ports::commands(),
         tenants::commands(),
         routing::commands(),
+        security::commands(),
+        rcft::commands(),
+        qos::commands(),
         underlay::commands(),
         config::commands(),
     ]
