@@ -1,5 +1,5 @@
-//! What one change of a large configuration takes, from the text of a console command to its answer: parsed, checked,
-//! published to a worker that runs, and saved.
+//! What one change of a large configuration takes, from the text of a console command to its answer: parsed, sent through the API's
+//! socket, checked, published to a worker that runs, and saved.
 //!
 //! `cargo bench -p vswitch --bench config_changes`. It needs a core for the worker, and no network: the trunks' ports are
 //! DPDK's null device and are not polled. The state file is in `$TMPDIR` (else /tmp), on whatever disk that is: the answer
@@ -16,12 +16,11 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use vswitch::config::{Config, Source};
-use vswitch::console::Console;
-use vswitch::shell::Shell;
+use vswitch::control::in_process::InProcess;
+use vswitch::controller::Controller;
 use vswitch::switch::Switch;
 
 /// Locations of machines on other hosts.
@@ -55,8 +54,8 @@ fn main() {
     let began = Instant::now();
     switch.load_file(file).unwrap_or_else(|error| panic!("{error}"));
     say("apply and save it", began.elapsed());
-    let (mut shell, console) = Shell::new(switch).unwrap();
-    let mut bench = Bench { console, shell: &mut shell, rounds };
+    let inside = InProcess::start(Controller::new(switch, None), &state.socket());
+    let mut bench = Bench { inside: inside.unwrap_or_else(|error| panic!("{error:#}")), rounds };
 
     let vni = |n: usize| 100 + n as u32 % VPCS;
     bench.each("vlt set, a new location", |n| {
@@ -100,22 +99,21 @@ fn main() {
     bench.each("port detach", |n| format!("port detach plain{n}"));
     // Every vNIC's part of the link changes with it.
     bench.each("qos set link", |n| format!("qos set link out ceil {}Mbit", n + 1000));
-    shell.switch.stop();
+    bench.inside.controller.switch.stop();
 }
 
-struct Bench<'s> {
-    console: Rc<Console<Shell>>,
-    shell: &'s mut Shell,
+struct Bench {
+    inside: InProcess,
     rounds: usize,
 }
 
-impl Bench<'_> {
+impl Bench {
     fn each(&mut self, what: &str, command: impl Fn(usize) -> String) {
         let times: Vec<Duration> = (0..self.rounds)
             .map(|n| {
                 let line = command(n);
                 let began = Instant::now();
-                if let Err(error) = self.console.execute(self.shell, &line) {
+                if let Err(error) = self.inside.execute(&line) {
                     panic!("{line}: {}", error.message);
                 }
                 began.elapsed()
@@ -152,6 +150,10 @@ impl State {
 
     fn path(&self) -> PathBuf {
         self.0.join("state")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("s.sock")
     }
 
     /// How long the disk takes for a line.

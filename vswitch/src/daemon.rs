@@ -16,7 +16,7 @@ use crate::config::{Config, Source};
 use crate::console::repl;
 use crate::control::guard::caught;
 use crate::control::server::Server;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::state;
 use crate::switch::rcft::BUSY_EVERY_MS;
 use crate::switch::{Switch, TEND_EVERY_MS};
@@ -72,8 +72,9 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     let mut switch = Switch::start(config)?;
     switch.set_state_file(state_file.as_deref());
     switch.set_config_file(file);
-    let (mut shell, console) = Shell::new(switch)?;
-    shell.config_file = options.file;
+    // Whatever folder the process is in later, it is this file.
+    let file = options.file.map(|file| std::path::absolute(&file).unwrap_or(file));
+    let mut controller = Controller::new(switch, file);
     tracing::info!(socket = %server.path().display(), "the switch runs");
 
     let (jobs, mut work) = mpsc::channel::<api::Job>(JOBS);
@@ -90,15 +91,15 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             Some(job) = work.recv() => {
-                job(&mut shell);
-                if shell.shutdown {
+                job(&mut controller);
+                if controller.shutdown {
                     tokio::time::sleep(FAREWELL).await;
                     break;
                 }
             }
-            _ = clock.tick() => turn(&mut shell, "a turn of control", |switch| switch.tend(Instant::now())),
-            () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if shell.switch.is_busy() => {
-                turn(&mut shell, "a turn of queue pairs", Switch::hurry);
+            _ = clock.tick() => turn(&mut controller, "a turn of control", |switch| switch.tend(Instant::now())),
+            () = tokio::time::sleep(Duration::from_millis(BUSY_EVERY_MS)), if controller.switch.is_busy() => {
+                turn(&mut controller, "a turn of queue pairs", Switch::hurry);
             }
             ended = &mut serving, if !deaf => {
                 // Nobody can connect any more; everything else goes on, and signals still end it in order.
@@ -108,8 +109,8 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => {
-                if let Err(fault) = caught("a reload", || reload(&mut shell)) {
-                    shell.suspect(&fault);
+                if let Err(fault) = caught("a reload", || reload(&mut controller)) {
+                    controller.suspect(&fault);
                 }
             }
             Some(()) = console_ended.recv() => {
@@ -118,7 +119,7 @@ async fn control(options: DaemonOptions) -> anyhow::Result<()> {
         }
     }
     tracing::info!("the switch ends");
-    shell.switch.stop();
+    controller.switch.stop();
     if let Some(reading) = reading {
         reading.abort();
         let _ = reading.await;
@@ -138,19 +139,15 @@ fn service_state() -> Option<PathBuf> {
 }
 
 /// Does one of control's own tasks, whatever becomes of it.
-fn turn(shell: &mut Shell, what: &str, work: impl FnOnce(&mut Switch)) {
-    if let Err(fault) = caught(what, || work(&mut shell.switch)) {
-        shell.suspect(&fault);
+fn turn(controller: &mut Controller, what: &str, work: impl FnOnce(&mut Switch)) {
+    if let Err(fault) = caught(what, || work(&mut controller.switch)) {
+        controller.suspect(&fault);
     }
 }
 
-fn reload(shell: &mut Shell) {
-    let Some(path) = shell.config_file.clone() else {
-        tracing::warn!("SIGHUP: the switch was started without a config file");
-        return;
-    };
-    match shell.reload_config(&path) {
-        Ok(()) => tracing::info!(file = %path.display(), "config reloaded"),
+fn reload(controller: &mut Controller) {
+    match api::reload(controller) {
+        Ok(file) => tracing::info!(%file, "config reloaded"),
         Err(error) => tracing::error!(%error, "the config was not reloaded; the switch runs on as it was"),
     }
 }

@@ -1,6 +1,6 @@
 //! Views: what the switch shows of itself, as data. Sums over workers, less what `clear` set as zero point.
 //!
-//! Reads counters only; how they are laid out for people is the shell's business.
+//! Reads counters only; how they are laid out for people is the commands' business.
 
 pub mod buffers;
 pub mod flow;

@@ -8,8 +8,8 @@
 use std::path::PathBuf;
 
 use vswitch::config::{Config, Source};
-use vswitch::console::Console;
-use vswitch::shell::Shell;
+use vswitch::control::in_process::InProcess;
+use vswitch::controller::Controller;
 use vswitch::state;
 use vswitch::switch::Switch;
 
@@ -53,8 +53,7 @@ fn text(more: &str) -> String {
 }
 
 struct Running {
-    shell: Shell,
-    console: std::rc::Rc<Console<Shell>>,
+    inside: InProcess,
     folder: PathBuf,
     file: Source,
 }
@@ -67,16 +66,16 @@ impl Running {
         let mut switch = Switch::start(file.config.clone()).unwrap_or_else(|error| panic!("{error}"));
         switch.set_state_file(Some(&folder.join("state")));
         switch.set_config_file(Some(file.clone()));
-        let (shell, console) = Shell::new(switch).unwrap();
-        Self { shell, console, folder, file }
+        let inside = InProcess::start(Controller::new(switch, None), &folder.join("s.sock")).unwrap();
+        Self { inside, folder, file }
     }
 
     fn version(&self) -> u32 {
-        self.shell.switch.snapshot().version
+        self.inside.controller.switch.snapshot().version
     }
 
     fn try_run(&mut self, line: &str) -> Result<(), String> {
-        self.console.execute(&mut self.shell, line).map(|_| ()).map_err(|error| error.message)
+        self.inside.execute(line).map(|_| ()).map_err(|error| error.message)
     }
 
     /// A command that changes the config: one snapshot, and a restart would have it.
@@ -88,7 +87,7 @@ impl Running {
     }
 
     fn check(&self, after: &str) {
-        let running = self.shell.switch.config();
+        let running = self.inside.controller.switch.config();
         let restored =
             state::restore(self.file.config.clone(), Some(&self.file), &self.folder.join("state")).unwrap();
         assert_eq!(sorted(restored), sorted(running), "what a restart would have after {after}");
@@ -97,7 +96,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shell.switch.stop();
+        self.inside.controller.switch.stop();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -152,11 +151,11 @@ fn a_change_is_one_snapshot_and_is_saved() {
         [[vnic]]\nname = \"b\"\nvpc = \"blue\"\nmac = \"02:00:00:00:00:07\"\nvips = [\"10.7.0.7\"]\nport = \"t\"\nvlan = 7\n";
     let file = Source::parse(&text(more), "g.toml").unwrap();
     let before = running.version();
-    running.shell.switch.reload_file(file.clone()).unwrap();
+    running.inside.controller.switch.reload_file(file.clone()).unwrap();
     assert_eq!(running.version(), before + 1);
     running.file = file;
     running.check("a reload");
-    running.shell.switch.load_file(Source::parse(&text(""), "f.toml").unwrap()).unwrap();
+    running.inside.controller.switch.load_file(Source::parse(&text(""), "f.toml").unwrap()).unwrap();
     assert_eq!(running.version(), before + 2);
 }
 
@@ -167,7 +166,7 @@ fn a_vnic_moves_whole_or_not_at_all() {
         security-groups = [\"web\"]\n[[vnic]]\nname = \"none\"\nvpc = \"red\"\nmac = \"02:00:00:00:00:05\"\nvips = []\n\
         port = { kind = \"null\" }\n";
     let mut running = Running::start(own);
-    let config = |running: &Running| running.shell.switch.config();
+    let config = |running: &Running| running.inside.controller.switch.config();
     let (version, before) = (running.version(), config(&running));
     for (line, why) in [
         ("vnic move own vtep 172.16.0.1", "our own"),
@@ -215,13 +214,13 @@ fn a_route_follows_its_vnic_to_other_hosts_and_back() {
          vips = [\"10.0.0.4\"]\nallowed = [{ ip = \"169.254.169.254\" }]\nport = { kind = \"null\" }\n",
     );
     let shown = |running: &mut Running| {
-        let reply = running.console.execute(&mut running.shell, "show route red").unwrap();
-        let rows = reply.json.as_array().unwrap().clone();
+        let reply = running.inside.execute("show route red").unwrap();
+        let rows = reply.json["routes"].as_array().unwrap().clone();
         let row = rows.into_iter().find(|row| row["to"] == "169.254.169.254/32").unwrap();
         assert_eq!((row["kind"].as_str(), row["mac"].as_str()), (Some("station"), Some("02:00:00:00:00:04")));
         (row["vnic"].as_str().map(str::to_owned), row["state"].as_str().unwrap().to_owned())
     };
-    let (version, config) = (running.version(), running.shell.switch.config());
+    let (version, config) = (running.version(), running.inside.controller.switch.config());
     for (line, why) in [
         ("route add red 169.254.169.254/32 vnic nobody", "does not have"),
         ("route add green 169.254.169.254/32 vnic meta", "in VPC red"),
@@ -232,7 +231,7 @@ fn a_route_follows_its_vnic_to_other_hosts_and_back() {
         let error = running.try_run(line).unwrap_err();
         assert!(error.contains(why), "{line}: {error}");
         assert_eq!(running.version(), version, "{line}");
-        assert_eq!(running.shell.switch.config(), config, "{line}");
+        assert_eq!(running.inside.controller.switch.config(), config, "{line}");
     }
     running.run("route add red 169.254.169.254/32 vnic meta");
     assert_eq!(shown(&mut running), (Some("meta".into()), "local".into()));
@@ -278,11 +277,11 @@ fn a_change_of_one_vnic_is_refused_as_the_whole_config_would_be() {
         "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 port ring name=a",
         "vnic add x vpc red mac 02:00:00:00:00:0a vips 10.0.0.10 vlan 10 port u",
     ];
-    let (version, config) = (running.version(), running.shell.switch.config());
+    let (version, config) = (running.version(), running.inside.controller.switch.config());
     for line in refused {
         assert!(running.try_run(line).is_err(), "{line}");
         assert_eq!(running.version(), version, "{line}");
-        assert_eq!(running.shell.switch.config(), config, "{line}");
+        assert_eq!(running.inside.controller.switch.config(), config, "{line}");
     }
     // What another needs stays.
     let error = running.try_run("vnic del own").unwrap_err();

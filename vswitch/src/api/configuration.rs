@@ -9,7 +9,7 @@ use vswitch_api::v1::configuration_server::Configuration;
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::config::{Config, Source};
-use crate::shell::Shell;
+use crate::controller::Controller;
 
 /// Largest file that is read.
 const MAX_FILE: u64 = 16 << 20;
@@ -26,12 +26,18 @@ fn toml(config: &Config) -> Result<String, Problem> {
     config.to_toml().map_err(|error| Problem::internal(format!("the config cannot be written: {error}")))
 }
 
-fn get_config(shell: &mut Shell, _: v1::GetConfigRequest) -> Result<v1::GetConfigResponse, Problem> {
-    Ok(v1::GetConfigResponse { toml: toml(&shell.switch.config().without_secrets())? })
+fn get_config(
+    controller: &mut Controller,
+    _: v1::GetConfigRequest,
+) -> Result<v1::GetConfigResponse, Problem> {
+    Ok(v1::GetConfigResponse { toml: toml(&controller.switch.config().without_secrets())? })
 }
 
-fn export_config(shell: &mut Shell, _: v1::ExportConfigRequest) -> Result<v1::ExportConfigResponse, Problem> {
-    Ok(v1::ExportConfigResponse { toml: toml(&shell.switch.config())? })
+fn export_config(
+    controller: &mut Controller,
+    _: v1::ExportConfigRequest,
+) -> Result<v1::ExportConfigResponse, Problem> {
+    Ok(v1::ExportConfigResponse { toml: toml(&controller.switch.config())? })
 }
 
 /// A config file of bounded size. Only an absolute path says the same to the switch as to whoever asks.
@@ -60,32 +66,43 @@ fn with_file<T>(path: &str, work: impl FnOnce(Source) -> Result<T, Problems>) ->
 }
 
 fn load_config(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::LoadConfigRequest,
 ) -> Result<v1::LoadConfigResponse, Problems> {
-    with_file(&request.file, |file| Ok(shell.switch.load_file(file)?))?;
-    shell.config_file = Some(request.file.into());
-    Ok(v1::LoadConfigResponse { revision: shell.switch.changes().revision() })
+    with_file(&request.file, |file| Ok(controller.switch.load_file(file)?))?;
+    controller.config_file = Some(request.file.into());
+    Ok(v1::LoadConfigResponse { revision: controller.switch.changes().revision() })
 }
 
 fn reload_config(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ReloadConfigRequest,
 ) -> Result<v1::ReloadConfigResponse, Problems> {
-    let Some(path) = shell.config_file.clone() else {
+    let Some(path) = controller.config_file.clone() else {
         let message = "the switch was started without a config file; use `config load <file>`";
         return Err(Problem::new(Code::FailedPrecondition, "", message.into()).into());
     };
     let file = path.display().to_string();
-    with_file(&file, |file| Ok(shell.switch.reload_file(file)?))?;
-    Ok(v1::ReloadConfigResponse { file, revision: shell.switch.changes().revision() })
+    with_file(&file, |file| Ok(controller.switch.reload_file(file)?))?;
+    Ok(v1::ReloadConfigResponse { file, revision: controller.switch.changes().revision() })
+}
+
+/// Reads the config file again, as a client would have it; the file.
+///
+/// # Errors
+/// What is wrong with the file or with the change; the switch is as it was.
+pub fn reload(controller: &mut Controller) -> Result<String, String> {
+    let done = reload_config(controller, v1::ReloadConfigRequest {});
+    done.map(|done| done.file).map_err(|Problems(problems)| {
+        problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("\n")
+    })
 }
 
 fn diff_config(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::DiffConfigRequest,
 ) -> Result<v1::DiffConfigResponse, Problems> {
-    let change = with_file(&request.file, |file| Ok(shell.switch.difference_of_reload(&file)?))?;
+    let change = with_file(&request.file, |file| Ok(controller.switch.difference_of_reload(&file)?))?;
     let part = |section: &str, id: Option<String>| v1::ConfigPart { section: section.to_owned(), id };
     Ok(v1::DiffConfigResponse {
         gone: change.gone().map(|(section, id)| part(section, Some(id.to_owned()))).collect(),

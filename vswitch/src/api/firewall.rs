@@ -9,7 +9,7 @@ use wire::protocol;
 use super::refusal::Problem;
 use super::service::service;
 use crate::config::Access;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::Switch;
 
 /// Connections that are listed where nobody says how many.
@@ -21,11 +21,11 @@ service! { Firewall {
 } }
 
 fn list_security_groups(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListSecurityGroupsRequest,
 ) -> Result<v1::ListSecurityGroupsResponse, Problem> {
     let wanted = request.group;
-    let config = shell.switch.config();
+    let config = controller.switch.config();
     let access = |access: Access| if access == Access::Allow { "allow" } else { "deny" }.to_owned();
     let groups = config.security_groups.iter();
     let groups = groups.filter(|group| wanted.is_empty() || wanted == *group.name.as_str());
@@ -51,12 +51,12 @@ fn list_security_groups(
 }
 
 fn list_connections(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListConnectionsRequest,
 ) -> Result<v1::ListConnectionsResponse, Problem> {
     let wanted = request.vnic;
     let limit = usize::try_from(request.limit.unwrap_or(LISTED)).unwrap_or(usize::MAX);
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let snapshot = switch.snapshot();
     let mut rows = Vec::new();
     let connections = switch.connections().keeper().connections();

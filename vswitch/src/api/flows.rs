@@ -9,7 +9,7 @@ use vswitch_api::v1::flows_server::Flows;
 
 use super::refusal::Problems;
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::view::flow::Ends;
 use crate::worker::WorkerCommand;
 
@@ -21,10 +21,13 @@ service! { Flows {
     changes clear_flows(ClearFlowsRequest) -> ClearFlowsResponse: "forgetting flows",
 } }
 
-fn list_flows(shell: &mut Shell, request: v1::ListFlowsRequest) -> Result<v1::ListFlowsResponse, Problems> {
-    let snapshot = shell.switch.snapshot();
+fn list_flows(
+    controller: &mut Controller,
+    request: v1::ListFlowsRequest,
+) -> Result<v1::ListFlowsResponse, Problems> {
+    let snapshot = controller.switch.snapshot();
     let (mut flows, mut entries) = (Vec::new(), 0);
-    for (number, worker) in shell.switch.pool().workers.iter().enumerate() {
+    for (number, worker) in controller.switch.pool().workers.iter().enumerate() {
         let mut from = Some(0);
         while let Some(start) = from {
             let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
@@ -77,8 +80,11 @@ fn action(flow: &NftEntry, snapshot: &Snapshot) -> String {
     }
 }
 
-fn clear_flows(shell: &mut Shell, _: v1::ClearFlowsRequest) -> Result<v1::ClearFlowsResponse, Problems> {
-    let pool = shell.switch.pool();
+fn clear_flows(
+    controller: &mut Controller,
+    _: v1::ClearFlowsRequest,
+) -> Result<v1::ClearFlowsResponse, Problems> {
+    let pool = controller.switch.pool();
     pool.post_all(|| WorkerCommand::NftClear).and_then(|()| pool.barrier())?;
     Ok(v1::ClearFlowsResponse {})
 }

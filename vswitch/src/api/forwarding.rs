@@ -7,7 +7,7 @@ use vswitch_api::v1::forwarding_server::Forwarding;
 
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::view;
 use crate::view::buffers::{PortHolds, buffers};
 use crate::worker::{Mode, WorkerCommand, WorkerStats, laps};
@@ -28,36 +28,39 @@ service! { Forwarding {
 const MODES: [(&str, Mode); 3] = [("overlay", Mode::Overlay), ("io", Mode::Io), ("mac", Mode::Mac)];
 
 fn start_forwarding(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::StartForwardingRequest,
 ) -> Result<v1::StartForwardingResponse, Problems> {
-    shell.switch.set_forwarding(true)?;
+    controller.switch.set_forwarding(true)?;
     Ok(v1::StartForwardingResponse {})
 }
 
 fn stop_forwarding(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::StopForwardingRequest,
 ) -> Result<v1::StopForwardingResponse, Problems> {
-    shell.switch.set_forwarding(false)?;
+    controller.switch.set_forwarding(false)?;
     Ok(v1::StopForwardingResponse {})
 }
 
-fn set_mode(shell: &mut Shell, request: v1::SetModeRequest) -> Result<v1::SetModeResponse, Problems> {
+fn set_mode(
+    controller: &mut Controller,
+    request: v1::SetModeRequest,
+) -> Result<v1::SetModeResponse, Problems> {
     let Some((_, mode)) = MODES.into_iter().find(|(name, _)| *name == request.mode) else {
         let modes = MODES.map(|(name, _)| name).join(", ");
         let message = format!("{:?} is no forwarding mode; there are {modes}", request.mode);
         return Err(Problem::invalid("mode", message).into());
     };
-    shell.switch.set_mode(mode)?;
+    controller.switch.set_mode(mode)?;
     Ok(v1::SetModeResponse {})
 }
 
 fn get_forwarding_stats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::GetForwardingStatsRequest,
 ) -> Result<v1::GetForwardingStatsResponse, Problem> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let totals = view::totals(switch);
     let dropped = totals.drops.iter().filter(|(_, count)| **count > 0);
     let dropped = dropped.map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
@@ -128,15 +131,18 @@ fn get_forwarding_stats(
 }
 
 fn clear_forwarding_stats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ClearForwardingStatsRequest,
 ) -> Result<v1::ClearForwardingStatsResponse, Problem> {
-    let baseline = view::baseline(&shell.switch, false, true);
-    shell.switch.set_baseline(baseline);
+    let baseline = view::baseline(&controller.switch, false, true);
+    controller.switch.set_baseline(baseline);
     Ok(v1::ClearForwardingStatsResponse {})
 }
 
-fn list_workers(shell: &mut Shell, _: v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, Problem> {
+fn list_workers(
+    controller: &mut Controller,
+    _: v1::ListWorkersRequest,
+) -> Result<v1::ListWorkersResponse, Problem> {
     let of = |worker: view::WorkerTotals| v1::WorkerState {
         worker: worker.number as u32,
         core: worker.core as u32,
@@ -157,25 +163,28 @@ fn list_workers(shell: &mut Shell, _: v1::ListWorkersRequest) -> Result<v1::List
             .collect(),
     };
     Ok(v1::ListWorkersResponse {
-        tsc_hz: shell.switch.pool().clock.hz(),
-        workers: view::workers(&shell.switch).into_iter().map(of).collect(),
+        tsc_hz: controller.switch.pool().clock.hz(),
+        workers: view::workers(&controller.switch).into_iter().map(of).collect(),
     })
 }
 
 fn watch_stages(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::WatchStagesRequest,
 ) -> Result<v1::WatchStagesResponse, Problems> {
-    let pool = shell.switch.pool();
+    let pool = controller.switch.pool();
     pool.post_all(|| WorkerCommand::Watch(request.on)).and_then(|()| pool.barrier())?;
-    shell.watching = request.on;
+    controller.watching = request.on;
     Ok(v1::WatchStagesResponse {})
 }
 
-fn get_stages(shell: &mut Shell, _: v1::GetStagesRequest) -> Result<v1::GetStagesResponse, Problem> {
+fn get_stages(
+    controller: &mut Controller,
+    _: v1::GetStagesRequest,
+) -> Result<v1::GetStagesResponse, Problem> {
     let lap_cycles = laps::own_cycles();
     let mut rows = Vec::new();
-    for (worker, stages) in view::stages(&shell.switch, lap_cycles).into_iter().enumerate() {
+    for (worker, stages) in view::stages(&controller.switch, lap_cycles).into_iter().enumerate() {
         // Of all packets, not of those that met the stage: so the column adds up.
         let received = stages.iter().find(|s| s.stage == Stage::Rx).map_or(0, |s| s.packets);
         let all: u64 = stages.iter().map(|s| s.cycles).sum();
@@ -189,13 +198,18 @@ fn get_stages(shell: &mut Shell, _: v1::GetStagesRequest) -> Result<v1::GetStage
             share: totals.cycles as f64 / all.max(1) as f64,
         }));
     }
-    let gaps = view::gaps(&shell.switch).into_iter().enumerate();
+    let gaps = view::gaps(&controller.switch).into_iter().enumerate();
     let polls = gaps.map(|(worker, gaps)| v1::PollGaps {
         worker: worker as u32,
         longest_gap_us: gaps.longest_us,
         long_gaps: gaps.long,
     });
-    Ok(v1::GetStagesResponse { watching: shell.watching, lap_cycles, stages: rows, polls: polls.collect() })
+    Ok(v1::GetStagesResponse {
+        watching: controller.watching,
+        lap_cycles,
+        stages: rows,
+        polls: polls.collect(),
+    })
 }
 
 fn port_buffers(port: &PortHolds) -> v1::PortBuffers {
@@ -213,8 +227,11 @@ fn port_buffers(port: &PortHolds) -> v1::PortBuffers {
     }
 }
 
-fn get_buffers(shell: &mut Shell, _: v1::GetBuffersRequest) -> Result<v1::GetBuffersResponse, Problems> {
-    let buffers = buffers(&shell.switch)?;
+fn get_buffers(
+    controller: &mut Controller,
+    _: v1::GetBuffersRequest,
+) -> Result<v1::GetBuffersResponse, Problems> {
+    let buffers = buffers(&controller.switch)?;
     let need = &buffers.need;
     Ok(v1::GetBuffersResponse {
         size: buffers.size as u64,
@@ -236,7 +253,7 @@ fn get_buffers(shell: &mut Shell, _: v1::GetBuffersRequest) -> Result<v1::GetBuf
     })
 }
 
-fn shutdown(shell: &mut Shell, _: v1::ShutdownRequest) -> Result<v1::ShutdownResponse, Problem> {
-    shell.shutdown = true;
+fn shutdown(controller: &mut Controller, _: v1::ShutdownRequest) -> Result<v1::ShutdownResponse, Problem> {
+    controller.shutdown = true;
     Ok(v1::ShutdownResponse {})
 }

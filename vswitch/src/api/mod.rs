@@ -34,6 +34,7 @@ mod watching;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use configuration::reload;
 use connection::Places;
 pub use connection::{Accepted, Role};
 pub use json::json;
@@ -58,10 +59,10 @@ use vswitch_api::v1::tenants_server::TenantsServer;
 use vswitch_api::v1::underlay_server::UnderlayServer;
 
 use crate::control::guard::caught;
-use crate::shell::Shell;
+use crate::controller::Controller;
 
 /// Something that control does for a client.
-pub type Job = Box<dyn FnOnce(&mut Shell) + Send>;
+pub type Job = Box<dyn FnOnce(&mut Controller) + Send>;
 
 /// Requests of one connection that are under way at a time; others wait.
 const REQUESTS: usize = 32;
@@ -99,13 +100,13 @@ impl Control {
     async fn ask<T: Send + 'static>(
         &self,
         what: &'static str,
-        work: impl FnOnce(&mut Shell) -> T + Send + 'static,
+        work: impl FnOnce(&mut Controller) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |shell| {
-            let result = caught(what, || work(shell));
+        let job: Job = Box::new(move |controller| {
+            let result = caught(what, || work(controller));
             if let Err(fault) = &result {
-                shell.suspect(fault);
+                controller.suspect(fault);
             }
             // Whoever asked may be gone.
             let _ = answer.send(result);

@@ -10,7 +10,7 @@ use super::plan::{self, Step};
 use super::refusal::{Problem, Problems};
 use super::service::change_of;
 use super::{Control, kinds, watching};
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::{Missing, Switch};
 
 /// Objects of a page.
@@ -27,16 +27,18 @@ impl Service {
 
     /// What there is, with the states of ports where objects of this kind have some.
     async fn current(&self, kind: Kind) -> Result<(View, PortStates), Problem> {
-        let work = move |shell: &mut Shell| (View::of(&shell.switch), states_of(&shell.switch, kind));
+        let work = move |controller: &mut Controller| {
+            (View::of(&controller.switch), states_of(&controller.switch, kind))
+        };
         self.control.ask("reading the config", work).await
     }
 
     /// Carries out one step that leaves an object there.
     async fn one(&self, step: Step, missing: Missing) -> Result<Response<v1::Entry>, Status> {
-        let work = move |shell: &mut Shell| {
-            let items = plan::carry_out(&mut shell.switch, vec![step], None, missing)?;
+        let work = move |controller: &mut Controller| {
+            let items = plan::carry_out(&mut controller.switch, vec![step], None, missing)?;
             let kind = items.first().map_or(Kind::Unspecified, |item| item.kind);
-            Ok((items, View::of(&shell.switch), states_of(&shell.switch, kind)))
+            Ok((items, View::of(&controller.switch), states_of(&controller.switch, kind)))
         };
         let done = self.control.ask("a change by the API", work).await?;
         let (items, view, ports) = done.map_err(|problems: Problems| Status::from(problems))?;
@@ -47,9 +49,9 @@ impl Service {
 
     /// Carries out steps, and says the revision after them.
     async fn all(&self, steps: Vec<Step>, expected: Option<u64>, missing: Missing) -> Result<u64, Status> {
-        let work = move |shell: &mut Shell| {
-            plan::carry_out(&mut shell.switch, steps, expected, missing)?;
-            Ok(shell.switch.changes().revision())
+        let work = move |controller: &mut Controller| {
+            plan::carry_out(&mut controller.switch, steps, expected, missing)?;
+            Ok(controller.switch.changes().revision())
         };
         let done = self.control.ask("a change by the API", work).await?;
         done.map_err(|problems: Problems| problems.into())

@@ -13,7 +13,7 @@ use vswitch_api::v1::observe_server::Observe;
 
 use super::Control;
 use super::refusal::Problem;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::events::Happening;
 use crate::view;
 
@@ -30,8 +30,8 @@ impl Service {
     }
 }
 
-fn info(shell: &mut Shell) -> v1::Info {
-    let switch = &shell.switch;
+fn info(controller: &mut Controller) -> v1::Info {
+    let switch = &controller.switch;
     v1::Info {
         version: env!("CARGO_PKG_VERSION").into(),
         revision: switch.changes().revision(),
@@ -43,8 +43,8 @@ fn info(shell: &mut Shell) -> v1::Info {
     }
 }
 
-fn port_counters(shell: &mut Shell, names: &[String]) -> Result<Vec<v1::PortCounters>, Problem> {
-    let switch = &shell.switch;
+fn port_counters(controller: &mut Controller, names: &[String]) -> Result<Vec<v1::PortCounters>, Problem> {
+    let switch = &controller.switch;
     let of = |index, name: &str| {
         let counters = view::port(switch, index);
         v1::PortCounters {
@@ -68,13 +68,13 @@ fn port_counters(shell: &mut Shell, names: &[String]) -> Result<Vec<v1::PortCoun
     names.iter().map(one).collect()
 }
 
-fn drops(shell: &mut Shell) -> v1::Drops {
-    let drops = view::totals(&shell.switch).drops.into_iter().filter(|(_, count)| *count > 0);
+fn drops(controller: &mut Controller) -> v1::Drops {
+    let drops = view::totals(&controller.switch).drops.into_iter().filter(|(_, count)| *count > 0);
     v1::Drops { by_reason: drops.map(|(reason, count)| (reason.to_owned(), count)).collect() }
 }
 
-fn names(shell: &mut Shell, of: &str) -> Vec<String> {
-    let switch = &shell.switch;
+fn names(controller: &mut Controller, of: &str) -> Vec<String> {
+    let switch = &controller.switch;
     let snapshot = switch.snapshot();
     let (vpcs, groups) = (snapshot.vpcs.iter().flatten(), &switch.bare_config().security_groups);
     match of {
@@ -116,8 +116,8 @@ fn fact(value: &Json) -> prost_types::Value {
     prost_types::Value { kind: Some(kind) }
 }
 
-fn events(shell: &mut Shell, count: usize) -> v1::ListEventsResponse {
-    let log = shell.switch.events();
+fn events(controller: &mut Controller, count: usize) -> v1::ListEventsResponse {
+    let log = controller.switch.events();
     let skipped = log.iter().len().saturating_sub(count);
     v1::ListEventsResponse { events: log.iter().skip(skipped).map(event).collect(), count: log.count() }
 }
@@ -128,15 +128,15 @@ async fn tell_events(
     mut after: u64,
     stream: mpsc::Sender<Result<v1::Event, Status>>,
 ) -> Result<(), Problem> {
-    let mut newest = control.ask("watching events", |shell| shell.switch.events().watch()).await?;
+    let mut newest = control.ask("watching events", |controller| controller.switch.events().watch()).await?;
     newest.mark_changed();
     loop {
         tokio::select! {
             changed = newest.changed() => if changed.is_err() { return Ok(()) },
             () = stream.closed() => return Ok(()),
         }
-        let later = move |shell: &mut Shell| -> Vec<v1::Event> {
-            shell.switch.events().iter().filter(|event| event.number > after).map(event).collect()
+        let later = move |controller: &mut Controller| -> Vec<v1::Event> {
+            controller.switch.events().iter().filter(|event| event.number > after).map(event).collect()
         };
         for event in control.ask("watching events", later).await? {
             after = event.number;
@@ -160,7 +160,10 @@ impl Observe for Service {
         request: Request<v1::ListPortCountersRequest>,
     ) -> Result<Response<v1::ListPortCountersResponse>, Status> {
         let names = request.into_inner().names;
-        let ports = self.control.ask("reading counters", move |shell| port_counters(shell, &names)).await??;
+        let ports = self
+            .control
+            .ask("reading counters", move |controller| port_counters(controller, &names))
+            .await??;
         Ok(Response::new(v1::ListPortCountersResponse { ports }))
     }
 
@@ -173,7 +176,9 @@ impl Observe for Service {
         request: Request<v1::ListEventsRequest>,
     ) -> Result<Response<v1::ListEventsResponse>, Status> {
         let count = request.into_inner().count as usize;
-        Ok(Response::new(self.control.ask("reading events", move |shell| events(shell, count)).await?))
+        Ok(Response::new(
+            self.control.ask("reading events", move |controller| events(controller, count)).await?,
+        ))
     }
 
     async fn list_names(
@@ -181,7 +186,7 @@ impl Observe for Service {
         request: Request<v1::ListNamesRequest>,
     ) -> Result<Response<v1::ListNamesResponse>, Status> {
         let of = request.into_inner().of;
-        let names = self.control.ask("listing names", move |shell| names(shell, &of)).await?;
+        let names = self.control.ask("listing names", move |controller| names(controller, &of)).await?;
         Ok(Response::new(v1::ListNamesResponse { names }))
     }
 

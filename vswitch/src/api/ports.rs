@@ -6,7 +6,7 @@ use vswitch_api::v1::ports_server::Ports;
 
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::{Switch, SwitchError};
 use crate::view;
 
@@ -51,8 +51,11 @@ fn words(names: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
     names.into_iter().map(|name| name.to_string()).collect()
 }
 
-fn list_ports(shell: &mut Shell, _: v1::ListPortsRequest) -> Result<v1::ListPortsResponse, Problem> {
-    let attached = shell.switch.ports().iter().map(|(index, port)| v1::PortState {
+fn list_ports(
+    controller: &mut Controller,
+    _: v1::ListPortsRequest,
+) -> Result<v1::ListPortsResponse, Problem> {
+    let attached = controller.switch.ports().iter().map(|(index, port)| v1::PortState {
         id: Some(index.into()),
         name: port.name.clone(),
         kind: port.wanted.spec.kind().into(),
@@ -66,7 +69,7 @@ fn list_ports(shell: &mut Shell, _: v1::ListPortsRequest) -> Result<v1::ListPort
         state: if port.running { "started" } else { "stopped" }.into(),
         reason: None,
     });
-    let absent = shell.switch.ports().absent().map(|(name, port)| v1::PortState {
+    let absent = controller.switch.ports().absent().map(|(name, port)| v1::PortState {
         name: name.into(),
         kind: port.wanted.spec.kind().into(),
         state: port.state().into(),
@@ -77,12 +80,12 @@ fn list_ports(shell: &mut Shell, _: v1::ListPortsRequest) -> Result<v1::ListPort
 }
 
 fn get_port_info(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetPortInfoRequest,
 ) -> Result<v1::GetPortInfoResponse, Problem> {
     let mut ports = Vec::new();
-    for index in wanted(&shell.switch, &request.port)? {
-        let Some(port) = shell.switch.ports().get(index) else { continue };
+    for index in wanted(&controller.switch, &request.port)? {
+        let Some(port) = controller.switch.ports().get(index) else { continue };
         let info = port.port.info().map_err(fault)?;
         let rss = port.port.rss();
         let lacp = |[actor, partner]: [LacpState; 2]| v1::Lacp {
@@ -133,10 +136,10 @@ fn get_port_info(
 }
 
 fn get_port_stats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetPortStatsRequest,
 ) -> Result<v1::GetPortStatsResponse, Problem> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let of = |index| {
         let (own, driver) = (view::port(switch, index), view::driver(switch, index));
         let name = switch.ports().get(index).map(|port| port.name.clone()).unwrap_or_default();
@@ -158,12 +161,12 @@ fn get_port_stats(
 }
 
 fn get_port_xstats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetPortXstatsRequest,
 ) -> Result<v1::GetPortXstatsResponse, Problem> {
     let mut ports = Vec::new();
-    for index in wanted(&shell.switch, &request.port)? {
-        let Some(port) = shell.switch.ports().get(index) else { continue };
+    for index in wanted(&controller.switch, &request.port)? {
+        let Some(port) = controller.switch.ports().get(index) else { continue };
         let xstats = port.port.xstats().map_err(fault)?.into_iter().collect();
         ports.push(v1::PortXstats { id: index.into(), name: port.name.clone(), xstats });
     }
@@ -171,32 +174,32 @@ fn get_port_xstats(
 }
 
 fn clear_port_stats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ClearPortStatsRequest,
 ) -> Result<v1::ClearPortStatsResponse, Problem> {
-    let baseline = view::baseline(&shell.switch, true, false);
-    shell.switch.set_baseline(baseline);
-    for (_, port) in shell.switch.ports().iter() {
+    let baseline = view::baseline(&controller.switch, true, false);
+    controller.switch.set_baseline(baseline);
+    for (_, port) in controller.switch.ports().iter() {
         port.port.reset_stats().map_err(fault)?;
     }
     Ok(v1::ClearPortStatsResponse {})
 }
 
 fn clear_port_xstats(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ClearPortXstatsRequest,
 ) -> Result<v1::ClearPortXstatsResponse, Problem> {
-    for (_, port) in shell.switch.ports().iter() {
+    for (_, port) in controller.switch.ports().iter() {
         port.port.reset_xstats().map_err(fault)?;
     }
     Ok(v1::ClearPortXstatsResponse {})
 }
 
 fn detach_port(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::DetachPortRequest,
 ) -> Result<v1::DetachPortResponse, Problems> {
-    let switch = &mut shell.switch;
+    let switch = &mut controller.switch;
     let name = match switch.ports().absent().any(|(name, _)| name == request.port) {
         true => request.port,
         false => name_of(switch, &request.port)?,
@@ -222,12 +225,18 @@ fn set_running(
     Ok(name)
 }
 
-fn start_port(shell: &mut Shell, request: v1::StartPortRequest) -> Result<v1::StartPortResponse, Problems> {
-    let name = set_running(&mut shell.switch, &request.port, Switch::start_port)?;
+fn start_port(
+    controller: &mut Controller,
+    request: v1::StartPortRequest,
+) -> Result<v1::StartPortResponse, Problems> {
+    let name = set_running(&mut controller.switch, &request.port, Switch::start_port)?;
     Ok(v1::StartPortResponse { name })
 }
 
-fn stop_port(shell: &mut Shell, request: v1::StopPortRequest) -> Result<v1::StopPortResponse, Problems> {
-    let name = set_running(&mut shell.switch, &request.port, Switch::stop_port)?;
+fn stop_port(
+    controller: &mut Controller,
+    request: v1::StopPortRequest,
+) -> Result<v1::StopPortResponse, Problems> {
+    let name = set_running(&mut controller.switch, &request.port, Switch::stop_port)?;
     Ok(v1::StopPortResponse { name })
 }

@@ -135,10 +135,8 @@ impl From<SwitchError> for Problems {
         let code = match error {
             SwitchError::Config(errors) => return errors.into(),
             SwitchError::Unknown { .. } => Code::NotFound,
-            SwitchError::Duplicate { .. } => Code::AlreadyExists,
             SwitchError::InUse { .. }
             | SwitchError::NotLive(_)
-            | SwitchError::OtherName { .. }
             | SwitchError::Nowhere(_)
             | SwitchError::Topology(_)
             | SwitchError::Rdma(_) => Code::FailedPrecondition,

@@ -17,7 +17,7 @@ pub(super) fn change_of<T>(request: Request<T>) -> Result<T, Status> {
     }
 }
 
-/// A service whose calls are functions of this module: `fn name(shell: &mut Shell, request: v1::Request) -> Result<v1::Response,
+/// A service whose calls are functions of this module: `fn name(controller: &mut Controller, request: v1::Request) -> Result<v1::Response,
 /// Problem>`. A call that `reads` is for all clients, one that `changes` for those that may. What follows it says what control is
 /// doing meanwhile, should it go wrong.
 macro_rules! service {
@@ -40,7 +40,7 @@ macro_rules! service {
                     request: tonic::Request<v1::$request>,
                 ) -> Result<tonic::Response<v1::$response>, tonic::Status> {
                     let request = $crate::api::service::service!(@$role request);
-                    let answer = self.control.ask($what, move |shell| $call(shell, request)).await??;
+                    let answer = self.control.ask($what, move |controller| $call(controller, request)).await??;
                     Ok(tonic::Response::new(answer))
                 }
             )*

@@ -7,7 +7,7 @@ use vswitch_api::v1::shaping_server::Shaping;
 
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::Switch;
 use crate::view;
 use crate::view::qos::{QosNode, QosOwner};
@@ -87,10 +87,10 @@ fn keep(switch: &Switch, nodes: &mut Vec<QosNode>, request: &v1::GetShapingReque
 }
 
 fn get_shaping(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetShapingRequest,
 ) -> Result<v1::GetShapingResponse, Problems> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let (mut nodes, now_ns) = view::qos::nodes(switch)?;
     keep(switch, &mut nodes, &request)?;
     let totals = view::totals(switch);

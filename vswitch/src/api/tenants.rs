@@ -15,7 +15,7 @@ use wire::{MacAddr, Vni};
 use super::refusal::{Problem, Problems};
 use super::service::service;
 use crate::config::InnerVlan;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::Switch;
 use crate::switch::services::{Client, served};
 use crate::topology::Topology;
@@ -37,8 +37,8 @@ fn texts(values: impl IntoIterator<Item = impl ToString>) -> Vec<String> {
     values.into_iter().map(|value| value.to_string()).collect()
 }
 
-fn list_vpcs(shell: &mut Shell, _: v1::ListVpcsRequest) -> Result<v1::ListVpcsResponse, Problem> {
-    let config = shell.switch.config();
+fn list_vpcs(controller: &mut Controller, _: v1::ListVpcsRequest) -> Result<v1::ListVpcsResponse, Problem> {
+    let config = controller.switch.config();
     let of = |vpc: &crate::config::VpcConfig| {
         let subnets = config.subnets.iter().filter(|subnet| subnet.vpc == vpc.name);
         let subnets = subnets.map(|subnet| match subnet.gateway {
@@ -60,8 +60,11 @@ fn list_vpcs(shell: &mut Shell, _: v1::ListVpcsRequest) -> Result<v1::ListVpcsRe
     Ok(v1::ListVpcsResponse { vpcs: config.vpcs.iter().map(of).collect() })
 }
 
-fn list_vnics(shell: &mut Shell, request: v1::ListVnicsRequest) -> Result<v1::ListVnicsResponse, Problem> {
-    let switch = &shell.switch;
+fn list_vnics(
+    controller: &mut Controller,
+    request: v1::ListVnicsRequest,
+) -> Result<v1::ListVnicsResponse, Problem> {
+    let switch = &controller.switch;
     let snapshot = switch.snapshot();
     let wanted = |name: &str| request.vnic.is_empty() || request.vnic == name;
     let vnics = snapshot.vnics.iter().flatten().filter(|vnic| wanted(&vnic.name));
@@ -123,10 +126,10 @@ fn vnic_state(switch: &Switch, snapshot: &Snapshot, vnic: &Vnic) -> v1::VnicStat
 }
 
 fn list_locations(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListLocationsRequest,
 ) -> Result<v1::ListLocationsResponse, Problem> {
-    let (switch, snapshot) = (&shell.switch, shell.switch.snapshot());
+    let (switch, snapshot) = (&controller.switch, controller.switch.snapshot());
     let wanted = |vni: Vni| request.vni.is_none_or(|wanted| wanted == vni.get());
     let mut locations = Vec::new();
     let mut add = |vni: Vni, vip: IpAddr, mac: MacAddr, place: String, hop: String, state: &str| {
@@ -182,19 +185,19 @@ fn next_hops(topology: &Topology, snapshot: &Snapshot, vtep: IpAddr) -> String {
 }
 
 /// The VPC that was asked for is there.
-fn check_vpc(shell: &Shell, name: &str) -> Result<(), Problem> {
-    if name.is_empty() || shell.switch.bare_config().vpcs.iter().any(|vpc| *vpc.name.as_str() == *name) {
+fn check_vpc(controller: &Controller, name: &str) -> Result<(), Problem> {
+    if name.is_empty() || controller.switch.bare_config().vpcs.iter().any(|vpc| *vpc.name.as_str() == *name) {
         return Ok(());
     }
     Err(Problem::new(Code::NotFound, "vpc", format!("no VPC {name}; `show vpc` lists them")))
 }
 
 fn list_subnets(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListSubnetsRequest,
 ) -> Result<v1::ListSubnetsResponse, Problem> {
-    check_vpc(shell, &request.vpc)?;
-    let config = shell.switch.bare_config();
+    check_vpc(controller, &request.vpc)?;
+    let config = controller.switch.bare_config();
     let wanted = |vpc: &str| request.vpc.is_empty() || request.vpc == vpc;
     let subnets = config.subnets.iter().filter(|subnet| wanted(&subnet.vpc)).map(|subnet| {
         let is_in = |vip: &IpAddr| subnet.prefix.contains(vip);
@@ -209,9 +212,12 @@ fn list_subnets(
     Ok(v1::ListSubnetsResponse { subnets: subnets.collect() })
 }
 
-fn list_routes(shell: &mut Shell, request: v1::ListRoutesRequest) -> Result<v1::ListRoutesResponse, Problem> {
-    check_vpc(shell, &request.vpc)?;
-    let snapshot = shell.switch.snapshot();
+fn list_routes(
+    controller: &mut Controller,
+    request: v1::ListRoutesRequest,
+) -> Result<v1::ListRoutesResponse, Problem> {
+    check_vpc(controller, &request.vpc)?;
+    let snapshot = controller.switch.snapshot();
     let wanted = |vpc: &&std::sync::Arc<Vpc>| request.vpc.is_empty() || request.vpc == vpc.name;
     let mut routes = Vec::new();
     for vpc in snapshot.vpcs.iter().flatten().filter(wanted) {
@@ -264,8 +270,11 @@ fn next_hop(snapshot: &Snapshot, gateway: &Gateway) -> v1::NextHopState {
     }
 }
 
-fn list_served(shell: &mut Shell, request: v1::ListServedRequest) -> Result<v1::ListServedResponse, Problem> {
-    let (switch, now) = (&shell.switch, Instant::now());
+fn list_served(
+    controller: &mut Controller,
+    request: v1::ListServedRequest,
+) -> Result<v1::ListServedResponse, Problem> {
+    let (switch, now) = (&controller.switch, Instant::now());
     let (config, snapshot) = (switch.bare_config(), switch.snapshot());
     let named = |name: &str| request.vnic.is_empty() || request.vnic == name;
     let mut vnics = Vec::new();
@@ -310,19 +319,22 @@ fn parsed<T: std::str::FromStr>(field: &str, text: &str, like: &str) -> Result<T
     text.parse().map_err(|_| Problem::invalid(field, format!("{text:?} is not {like}")))
 }
 
-fn move_vnic(shell: &mut Shell, request: v1::MoveVnicRequest) -> Result<v1::MoveVnicResponse, Problems> {
+fn move_vnic(
+    controller: &mut Controller,
+    request: v1::MoveVnicRequest,
+) -> Result<v1::MoveVnicResponse, Problems> {
     let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
-    let vips = shell.switch.move_vnic(&request.vnic, vtep)?;
+    let vips = controller.switch.move_vnic(&request.vnic, vtep)?;
     Ok(v1::MoveVnicResponse { vips: texts(vips) })
 }
 
 fn move_locations(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::MoveLocationsRequest,
 ) -> Result<v1::MoveLocationsResponse, Problems> {
     let vtep: IpAddr = parsed("vtep", &request.vtep, "an address of a VTEP, such as 172.16.0.2")?;
     let mac: MacAddr = parsed("mac", &request.mac, "a MAC address, such as 52:54:00:00:00:01")?;
     let vni = Vni::new(request.vni).map_err(|error| Problem::invalid("vni", error.to_string()))?;
-    let moved = shell.switch.move_locations(vni, mac, vtep)?;
+    let moved = controller.switch.move_locations(vni, mac, vtep)?;
     Ok(v1::MoveLocationsResponse { moved: moved as u32 })
 }

@@ -8,7 +8,7 @@ use vswitch_api::v1::underlay_server::Underlay;
 
 use super::refusal::Problem;
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::topology::underlay::NeighbourState;
 
 service! { Underlay {
@@ -17,8 +17,11 @@ service! { Underlay {
     reads list_bfd_sessions(ListBfdSessionsRequest) -> ListBfdSessionsResponse: "listing BFD sessions",
 } }
 
-fn list_uplinks(shell: &mut Shell, _: v1::ListUplinksRequest) -> Result<v1::ListUplinksResponse, Problem> {
-    let (switch, known) = (&shell.switch, &shell.switch.snapshot().uplinks);
+fn list_uplinks(
+    controller: &mut Controller,
+    _: v1::ListUplinksRequest,
+) -> Result<v1::ListUplinksResponse, Problem> {
+    let (switch, known) = (&controller.switch, &controller.switch.snapshot().uplinks);
     let of = |uplink: &crate::config::UplinkConfig| {
         let named = |row: &Option<_>| {
             row.as_ref().is_some_and(|row: &std::sync::Arc<pipelines::snapshot::Uplink>| {
@@ -44,10 +47,10 @@ fn list_uplinks(shell: &mut Shell, _: v1::ListUplinksRequest) -> Result<v1::List
 }
 
 fn list_neighbours(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ListNeighboursRequest,
 ) -> Result<v1::ListNeighboursResponse, Problem> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let neighbours = switch.neighbours().list().into_iter().map(|(uplink, address, neighbour)| {
         let state = match neighbour.state {
             NeighbourState::Static(_) => "static",
@@ -72,10 +75,10 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 fn list_bfd_sessions(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::ListBfdSessionsRequest,
 ) -> Result<v1::ListBfdSessionsResponse, Problem> {
-    let (switch, now) = (&shell.switch, Instant::now());
+    let (switch, now) = (&controller.switch, Instant::now());
     let mut sessions = Vec::new();
     for running in switch.bfd().sessions() {
         let (of, session) = (&running.of, &running.session);

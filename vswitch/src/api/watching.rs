@@ -14,7 +14,7 @@ use super::kinds::{self, Item};
 use super::objects::PAGE;
 use super::places::{place, read};
 use super::refusal::Problem;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::changes::Changed;
 
 /// Messages of a stream that wait for its client.
@@ -49,8 +49,8 @@ pub(super) async fn objects(
     let place = control.watcher()?;
     // At one moment, so that nothing is missed between the two, and nothing told twice.
     let (view, ports, changes, turns) = control
-        .ask("watching objects", |shell| {
-            let (switch, changes) = (&shell.switch, shell.switch.changes());
+        .ask("watching objects", |controller| {
+            let (switch, changes) = (&controller.switch, controller.switch.changes());
             (View::of(switch), PortStates::of(switch), changes.watch(), changes.watch_ports())
         })
         .await?;
@@ -139,7 +139,8 @@ impl Watcher {
 
     /// Objects whose ports came or went.
     async fn tell_states(&mut self) -> Result<(), Problem> {
-        let work = |shell: &mut Shell| (View::of(&shell.switch), PortStates::of(&shell.switch));
+        let work =
+            |controller: &mut Controller| (View::of(&controller.switch), PortStates::of(&controller.switch));
         let (view, ports) = self.control.ask("watching objects", work).await?;
         let differs = self.told.iter().filter(|(_, (port, told))| ports.state(port) != *told);
         for (kind, id) in differs.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
@@ -153,7 +154,7 @@ impl Watcher {
     }
 
     async fn ports(&self) -> Result<PortStates, Problem> {
-        self.control.ask("watching objects", |shell| PortStates::of(&shell.switch)).await
+        self.control.ask("watching objects", |controller| PortStates::of(&controller.switch)).await
     }
 
     async fn set(

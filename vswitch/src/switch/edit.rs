@@ -9,12 +9,8 @@ use wire::{Qpn, Vni};
 
 use super::{Missing, Switch, SwitchError};
 use crate::config::merge::{Occasion, Source, merge};
-use crate::config::{
-    Config, Difference, LocationConfig, Name, PortConfig, SecurityGroupConfig, SecurityRule, SubnetConfig,
-    TrunkConfig, UplinkConfig, VnicConfig, VnicPort, VpcConfig, VpcRoute,
-};
+use crate::config::{Config, Difference, LocationConfig, UplinkConfig, VnicPort};
 use crate::state::change::Change;
-use crate::state::files::write_whole;
 use crate::topology::{Extent, keeps_locations};
 
 impl Switch {
@@ -66,38 +62,12 @@ impl Switch {
         })
     }
 
-    /// Adds a vNIC. One whose port is named like itself takes over the plain port of that name, device and peer included: a
-    /// virtual machine that migrates here is behind it before its vNIC is.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn add_vnic(&mut self, mut vnic: VnicConfig) -> Result<(), SwitchError> {
-        if self.topology.vnic(&vnic.name).is_some() {
-            return Err(SwitchError::Duplicate { what: "vNIC", name: vnic.name.to_string() });
-        }
-        let named = |port: &&PortConfig| matches!(&vnic.port, VnicPort::Trunk(name) if *name == port.name);
-        let plain = self.config.ports.iter().find(named).cloned();
-        if let Some(plain) = &plain {
-            if plain.name != vnic.name {
-                let (port, vnic) = (plain.name.to_string(), vnic.name.to_string());
-                return Err(SwitchError::OtherName { port, vnic });
-            }
-            vnic.port = VnicPort::Own(plain.port.clone());
-            vnic.queues = plain.rx_queues;
-        }
-        self.edit(|config| {
-            config.ports.retain(|port| plain.as_ref().is_none_or(|plain| plain.name != port.name));
-            config.vnics.push_back(Arc::new(vnic));
-            Ok(())
-        })
-    }
-
     /// Removes a vNIC. Routes that lead to it lead to its MAC address from then on: to nobody, until a station of the VPC has
     /// that again, here or on another host.
     ///
     /// # Errors
     /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
+    fn remove_vnic(&mut self, name: &str) -> Result<(), SwitchError> {
         let unknown = || SwitchError::Unknown { what: "vNIC", name: name.into(), list: "show vnic" };
         self.edit(|config| {
             let at = config.vnics.iter().position(|vnic| vnic.name.as_str() == name).ok_or_else(unknown)?;
@@ -146,39 +116,6 @@ impl Switch {
         self.save_whole()
     }
 
-    /// Adds a plain port.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_port(&mut self, port: PortConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            config.ports.push(port);
-            Ok(())
-        })
-    }
-
-    /// Adds a trunk port.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_trunk(&mut self, trunk: TrunkConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            config.trunks.push(trunk);
-            Ok(())
-        })
-    }
-
-    /// Adds an uplink.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_uplink(&mut self, uplink: UplinkConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            config.uplinks.push(uplink);
-            Ok(())
-        })
-    }
-
     /// Removes a port of any role by name: plain port, trunk without vNICs, vNIC, uplink.
     ///
     /// # Errors
@@ -211,115 +148,6 @@ impl Switch {
         })
     }
 
-    /// Adds a VPC.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_vpc(&mut self, vpc: VpcConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            config.vpcs.push(vpc);
-            Ok(())
-        })
-    }
-
-    /// Removes a VPC that has no vNICs, with its subnets and locations.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn remove_vpc(&mut self, name: &str) -> Result<(), SwitchError> {
-        let unknown = SwitchError::Unknown { what: "VPC", name: name.into(), list: "show vpc" };
-        self.edit(|config| {
-            if !config.vpcs.iter().any(|vpc| vpc.name.as_str() == name) {
-                return Err(unknown);
-            }
-            if let Some(vnic) = config.vnics.iter().find(|vnic| vnic.vpc.as_str() == name) {
-                let by = format!("vNIC {}", vnic.name);
-                return Err(SwitchError::InUse { what: "VPC", name: name.into(), by });
-            }
-            config.subnets.retain(|subnet| subnet.vpc.as_str() != name);
-            config.vpcs.retain(|vpc| vpc.name.as_str() != name);
-            Ok(())
-        })
-    }
-
-    /// Adds a subnet.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_subnet(&mut self, subnet: SubnetConfig) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            config.subnets.push(subnet);
-            Ok(())
-        })
-    }
-
-    /// Removes a subnet.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn remove_subnet(&mut self, vpc: &str, prefix: ipnet::IpNet) -> Result<(), SwitchError> {
-        let name = format!("{prefix} of VPC {vpc}");
-        self.edit(|config| {
-            let before = config.subnets.len();
-            config.subnets.retain(|subnet| subnet.vpc.as_str() != vpc || subnet.prefix != prefix);
-            if config.subnets.len() == before {
-                return Err(SwitchError::Unknown { what: "subnet", name, list: "show vpc" });
-            }
-            Ok(())
-        })
-    }
-
-    /// Adds a route to a VPC.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn add_route(&mut self, vpc: &str, route: VpcRoute) -> Result<(), SwitchError> {
-        self.edit_vpc(vpc, |vpc| {
-            vpc.routes.push(route);
-            Ok(())
-        })
-    }
-
-    /// Gives a VPC a route, in place of the one that it has with this prefix, if any.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn set_route(&mut self, vpc: &str, route: VpcRoute) -> Result<(), SwitchError> {
-        self.edit_vpc(vpc, |vpc| {
-            match vpc.routes.iter_mut().find(|other| other.to == route.to) {
-                Some(other) => *other = route,
-                None => vpc.routes.push(route),
-            }
-            Ok(())
-        })
-    }
-
-    /// Removes a route of a VPC.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn remove_route(&mut self, vpc: &str, to: ipnet::IpNet) -> Result<(), SwitchError> {
-        self.edit_vpc(vpc, |vpc| {
-            let at = vpc.routes.iter().position(|route| route.to == to).ok_or_else(|| {
-                let name = format!("{to} of VPC {}", vpc.name);
-                SwitchError::Unknown { what: "route", name, list: "show route" }
-            })?;
-            vpc.routes.remove(at);
-            Ok(())
-        })
-    }
-
-    fn edit_vpc(
-        &mut self,
-        name: &str,
-        change: impl FnOnce(&mut VpcConfig) -> Result<(), SwitchError>,
-    ) -> Result<(), SwitchError> {
-        let unknown = || SwitchError::Unknown { what: "VPC", name: name.into(), list: "show vpc" };
-        self.edit(|config| {
-            change(config.vpcs.iter_mut().find(|vpc| vpc.name.as_str() == name).ok_or_else(unknown)?)
-        })
-    }
-
     /// Places a destination behind a VTEP, or moves it there.
     ///
     /// # Errors
@@ -347,89 +175,6 @@ impl Switch {
         let before = self.snapshot().clone();
         let snapshot = self.topology.commit();
         self.hand_out(&before, &snapshot)
-    }
-
-    /// Adds a security group.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; then the switch is as it was, unless it is [`SwitchError::NotSaved`].
-    pub fn add_security_group(&mut self, group: SecurityGroupConfig) -> Result<(), SwitchError> {
-        if self.config.security_groups.iter().any(|known| known.name == group.name) {
-            return Err(SwitchError::Duplicate { what: "security group", name: group.name.to_string() });
-        }
-        self.edit(|config| {
-            config.security_groups.push(group);
-            Ok(())
-        })
-    }
-
-    /// Removes a security group that nothing names any more.
-    ///
-    /// # Errors
-    /// As [`add_security_group`](Self::add_security_group).
-    pub fn remove_security_group(&mut self, name: &str) -> Result<(), SwitchError> {
-        let located =
-            self.topology.locations().any(|location| location.groups.iter().any(|group| group == name));
-        if located {
-            return Err(SwitchError::InUse {
-                what: "security group",
-                name: name.into(),
-                by: "a location".into(),
-            });
-        }
-        self.edit(|config| {
-            let before = config.security_groups.len();
-            config.security_groups.retain(|group| group.name.as_str() != name);
-            if config.security_groups.len() == before { Err(no_group(name)) } else { Ok(()) }
-        })
-    }
-
-    /// Adds a rule to a security group.
-    ///
-    /// # Errors
-    /// As [`add_security_group`](Self::add_security_group).
-    pub fn allow(&mut self, group: &str, rule: SecurityRule) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            let rules = rules_of(config, group)?;
-            if !rules.contains(&rule) {
-                rules.push(rule);
-            }
-            Ok(())
-        })
-    }
-
-    /// Takes a rule out of a security group. When this returns, nothing that only it admitted passes any more.
-    ///
-    /// # Errors
-    /// As [`add_security_group`](Self::add_security_group).
-    pub fn revoke(&mut self, group: &str, rule: &SecurityRule) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            let rules = rules_of(config, group)?;
-            let before = rules.len();
-            rules.retain(|known| known != rule);
-            if rules.len() == before {
-                let name = format!("{rule} in security group {group}");
-                return Err(SwitchError::Unknown { what: "rule", name, list: "show security-group" });
-            }
-            Ok(())
-        })
-    }
-
-    /// Puts a vNIC into security groups.
-    ///
-    /// # Errors
-    /// As [`add_security_group`](Self::add_security_group).
-    pub fn set_security_groups(&mut self, vnic: &str, groups: Vec<Name>) -> Result<(), SwitchError> {
-        self.edit(|config| {
-            let known = config.vnics.iter_mut().find(|known| known.name.as_str() == vnic);
-            let known = known.ok_or_else(|| SwitchError::Unknown {
-                what: "vNIC",
-                name: vnic.into(),
-                list: "show vnic",
-            })?;
-            Arc::make_mut(known).security_groups = groups;
-            Ok(())
-        })
     }
 
     /// Takes the place of a queue pair back. `false` when it has none.
@@ -465,23 +210,4 @@ impl Switch {
         }
         Ok(self.ports.park(&self.pool, index)?)
     }
-
-    /// Writes the running config to a file: written beside it, synced, renamed.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn save(&self, path: &std::path::Path) -> Result<(), SwitchError> {
-        let text = self.config().to_toml()?;
-        write_whole(path, &text)
-            .map_err(|source| SwitchError::File { path: path.display().to_string(), source })
-    }
-}
-
-fn no_group(name: &str) -> SwitchError {
-    SwitchError::Unknown { what: "security group", name: name.into(), list: "show security-group" }
-}
-
-fn rules_of<'c>(config: &'c mut Config, group: &str) -> Result<&'c mut Vec<SecurityRule>, SwitchError> {
-    let known = config.security_groups.iter_mut().find(|known| known.name.as_str() == group);
-    known.map(|known| &mut known.rules).ok_or_else(|| no_group(group))
 }

@@ -73,18 +73,6 @@ pub enum SwitchError {
         "vNIC {0:?} has no VIP by which other hosts would find it; give it one first, or remove it with `vnic del`"
     )]
     Nowhere(String),
-    /// The name is taken.
-    #[error("there is a {what} {name:?} already; remove it first or choose another name")]
-    Duplicate {
-        /// What was to be added.
-        what: &'static str,
-        name: String,
-    },
-    /// A plain port of another name than the vNIC's.
-    #[error(
-        "port {port:?} is a plain port, and a vNIC takes over the one that is named like itself; attach the port as {vnic:?}, or write kind key=value ..."
-    )]
-    OtherName { port: String, vnic: String },
     /// Something else needs it.
     #[error("{what} {name:?} is in use by {by}; remove that first")]
     InUse {

@@ -45,15 +45,6 @@ impl Switch {
         Ok(vnic.vips.clone())
     }
 
-    /// Where other hosts have addresses that a vNIC is to have: with its MAC address, too, so that it is this vNIC which
-    /// moves here.
-    pub fn moves_from(&self, vpc: &str, mac: MacAddr, vips: &[IpAddr]) -> Vec<LocationConfig> {
-        let vpc = self.config.vpcs.iter().find(|known| known.name.as_str() == vpc);
-        let known =
-            vpc.into_iter().flat_map(|vpc| vips.iter().map(|&vip| self.topology.location(vpc.vni, vip)));
-        known.flatten().filter(|location| location.mac == mac).cloned().collect()
-    }
-
     /// Moves all locations of a machine, told by its MAC address, behind another VTEP. How many there are.
     ///
     /// # Errors

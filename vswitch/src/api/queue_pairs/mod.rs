@@ -21,7 +21,7 @@ use wire::Qpn;
 use self::direction::{DirectionRow, Order};
 use super::refusal::{Problem, Problems};
 use super::service::service;
-use crate::shell::Shell;
+use crate::controller::Controller;
 use crate::switch::Switch;
 use crate::view;
 use crate::view::qps::{self, Views};
@@ -70,10 +70,10 @@ fn quota_of(switch: &Switch, vnic: u32) -> Option<u32> {
 }
 
 fn get_queue_pair_usage(
-    shell: &mut Shell,
+    controller: &mut Controller,
     _: v1::GetQueuePairUsageRequest,
 ) -> Result<v1::GetQueuePairUsageResponse, Problems> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let (sums, guests) = qps::counts(switch.pool())?;
     let of = |vnic: &Vnic| {
         let totals = view::vnic(switch, vnic.index);
@@ -103,10 +103,10 @@ fn get_queue_pair_usage(
 }
 
 fn get_queue_pair_quota(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetQueuePairQuotaRequest,
 ) -> Result<v1::GetQueuePairQuotaResponse, Problem> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let index = vnic(switch.snapshot(), &request.vnic)?.index;
     Ok(v1::GetQueuePairQuotaResponse {
         vnic: request.vnic,
@@ -143,10 +143,10 @@ fn is_to(vnic: &Vnic, key: &QpKey) -> bool {
 }
 
 fn list_queue_pairs(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListQueuePairsRequest,
 ) -> Result<v1::ListQueuePairsResponse, Problems> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let snapshot = switch.snapshot().clone();
     let vnic = vnic(&snapshot, &request.vnic)?;
     let now = switch.pool().now().tick;
@@ -173,7 +173,7 @@ fn list_queue_pairs(
 }
 
 fn list_top_queue_pairs(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::ListTopQueuePairsRequest,
 ) -> Result<v1::ListTopQueuePairsResponse, Problems> {
     let v1::ListTopQueuePairsRequest { vnic: name, count, order: by } = request;
@@ -182,7 +182,7 @@ fn list_top_queue_pairs(
         return Err(Problem::invalid("count", message).into());
     }
     let order = Order::read(&by)?;
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let snapshot = switch.snapshot().clone();
     let wanted = (!name.is_empty()).then(|| vnic(&snapshot, &name)).transpose()?;
     let of_vnic = |key: &QpKey| match (wanted, key.scope()) {
@@ -226,10 +226,10 @@ fn list_top_queue_pairs(
 }
 
 fn get_queue_pair(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::GetQueuePairRequest,
 ) -> Result<v1::GetQueuePairResponse, Problems> {
-    let switch = &shell.switch;
+    let switch = &controller.switch;
     let snapshot = switch.snapshot().clone();
     let (vnic, qpn) = (vnic(&snapshot, &request.vnic)?, qpn(request.qpn)?);
     let queue_pairs = pair::of(switch, &snapshot, vnic, qpn)?;
@@ -259,17 +259,17 @@ fn refused(switch: &Switch, vnic: &Vnic, qpn: Qpn) -> Option<v1::RefusedQueuePai
 }
 
 fn evict_queue_pair(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::EvictQueuePairRequest,
 ) -> Result<v1::EvictQueuePairResponse, Problem> {
-    let snapshot = shell.switch.snapshot().clone();
+    let snapshot = controller.switch.snapshot().clone();
     let vnic = vnic(&snapshot, &request.vnic)?;
     let peer: IpAddr = request.peer.parse().map_err(|_| {
         let shown = crate::config::error::quote(&request.peer);
         Problem::invalid("peer", format!("{shown} is no IP address; give that of the peer, such as 10.0.0.2"))
     })?;
     let qpn = qpn(request.qpn)?;
-    if !shell.switch.evict(vnic.index, peer, qpn) {
+    if !controller.switch.evict(vnic.index, peer, qpn) {
         let (name, number) = (&vnic.name, qpn.get());
         let message =
             format!("{name} has no queue pair to {peer} qp {number:#x}; `show rcft {name}` lists them");
@@ -279,9 +279,9 @@ fn evict_queue_pair(
 }
 
 fn evict_queue_pairs(
-    shell: &mut Shell,
+    controller: &mut Controller,
     request: v1::EvictQueuePairsRequest,
 ) -> Result<v1::EvictQueuePairsResponse, Problem> {
-    let index = vnic(shell.switch.snapshot(), &request.vnic)?.index;
-    Ok(v1::EvictQueuePairsResponse { evicted: shell.switch.evict_all(index) })
+    let index = vnic(controller.switch.snapshot(), &request.vnic)?.index;
+    Ok(v1::EvictQueuePairsResponse { evicted: controller.switch.evict_all(index) })
 }

@@ -79,7 +79,7 @@ fn console() -> Console<Switch> {
 
 #[track_caller]
 fn run(line: &str) -> String {
-    console().execute(&mut Switch::default(), line).unwrap().text
+    console().execute(&mut Switch::default(), line).unwrap().text()
 }
 
 #[track_caller]
@@ -160,7 +160,7 @@ fn help_is_made_from_the_table() {
     let show = run("help show");
     assert_eq!(show.lines().count(), 3, "{show}");
     assert_eq!(run("help vtep").lines().count(), 1);
-    let json = console().execute(&mut Switch::default(), "help show vpc").unwrap().json;
+    let json = console().execute(&mut Switch::default(), "help show vpc").unwrap().json();
     assert_eq!(json, json!([{ "syntax": "show vpc", "help": "Show VPCs" }]));
     let error = console().execute(&mut Switch::default(), "help nothing").unwrap_err();
     assert!(error.message.contains("topics are echo, fail, help"), "{error}");
@@ -192,7 +192,7 @@ fn completion_offers_words_values_and_hints() {
 
 #[test]
 fn tables_are_checked_when_the_console_is_made() {
-    let command = |syntax| Command::<Switch> { syntax, help: "", run: |_, _| Ok(Output::default()) };
+    let command = |syntax| Command::<Switch> { syntax, help: "", run: |_, _| Ok(Output::none()) };
     assert!(Console::new([command("show <x>")]).is_err());
     let twice = Console::new([command("show"), command("show")]).err().unwrap();
     assert!(twice.to_string().contains("is there twice"));
