@@ -11,13 +11,16 @@ mod bridge;
 mod configuration;
 mod connection;
 mod current;
+mod flow_rules;
 mod json;
 mod kinds;
 mod objects;
 mod observe;
+mod offloading;
 mod places;
 mod plan;
 mod ports;
+mod rdma;
 mod refusal;
 mod service;
 #[cfg(test)]
@@ -28,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use connection::{Accepted, Role};
+pub use flow_rules::{ManualRules, message as flow_rule};
 pub use json::json;
 pub use kinds::object;
 use refusal::Problem;
@@ -38,9 +42,12 @@ use tonic::Code;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
+use vswitch_api::v1::flow_rules_server::FlowRulesServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
+use vswitch_api::v1::offloading_server::OffloadingServer;
 use vswitch_api::v1::ports_server::PortsServer;
+use vswitch_api::v1::rdma_server::RdmaServer;
 
 use crate::control::guard::caught;
 use crate::shell::Shell;
@@ -148,6 +155,9 @@ async fn serve(
         observe: ObserveServer,
         configuration: ConfigurationServer,
         ports: PortsServer,
+        flow_rules: FlowRulesServer,
+        offloading: OffloadingServer,
+        rdma: RdmaServer,
     }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::api::ManualRules;
 use crate::console::{Command, CommandError, Console, SyntaxError};
 use crate::control::guard::Fault;
 use crate::switch::{Switch, SwitchError};
@@ -37,6 +38,8 @@ pub struct Shell {
     depth: u32,
     /// Rules of rte_flow made by hand.
     manual: flow::Manual,
+    /// Those that clients of the API made by hand.
+    pub manual_rules: ManualRules,
     /// Stages are watched.
     watching: bool,
     /// Set by `shutdown`.
@@ -62,6 +65,7 @@ impl Shell {
             console: Some(console.clone()),
             depth: 0,
             manual: flow::Manual::default(),
+            manual_rules: ManualRules::default(),
             watching: false,
             shutdown: false,
             faults: HashMap::new(),
