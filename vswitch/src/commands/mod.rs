@@ -5,8 +5,11 @@
 //! is the message that it got.
 
 mod config;
+mod flow_rules;
 mod objects;
+mod offload;
 mod ports;
+mod rdma;
 mod session;
 
 use std::rc::Rc;
@@ -88,7 +91,10 @@ pub(self) use ask;
 
 /// All commands.
 pub fn entries() -> Vec<Entry> {
-    [ports::commands(), config::commands()].into_iter().flatten().collect()
+    [ports::commands(), config::commands(), flow_rules::commands(), offload::commands(), rdma::commands()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The console of the switch.
