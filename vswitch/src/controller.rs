@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::api::ManualRules;
 use crate::control::guard::Fault;
 use crate::switch::Switch;
 
 /// The switch, and what clients of the API share.
 pub struct Controller {
     pub switch: Switch,
+    /// Rules of rte_flow that clients made by hand.
+    pub manual_rules: ManualRules,
     /// Stages are watched.
     pub(crate) watching: bool,
     /// Set by a client that ends the switch.
@@ -25,7 +28,14 @@ pub struct Controller {
 impl Controller {
     /// The controller of a switch that was started with this file.
     pub fn new(switch: Switch, config_file: Option<PathBuf>) -> Self {
-        Self { switch, watching: false, shutdown: false, faults: HashMap::new(), config_file }
+        Self {
+            switch,
+            manual_rules: ManualRules::default(),
+            watching: false,
+            shutdown: false,
+            faults: HashMap::new(),
+            config_file,
+        }
     }
 
     /// Something of control panicked: it is told, though not with every turn of a clock.

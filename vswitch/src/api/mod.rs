@@ -12,16 +12,19 @@ mod configuration;
 mod connection;
 mod current;
 mod firewall;
+mod flow_rules;
 mod flows;
 mod forwarding;
 mod json;
 mod kinds;
 mod objects;
 mod observe;
+mod offloading;
 mod places;
 mod plan;
 mod ports;
 mod queue_pairs;
+mod rdma;
 mod refusal;
 mod service;
 mod shaping;
@@ -37,6 +40,7 @@ use std::time::Duration;
 pub use configuration::reload;
 use connection::Places;
 pub use connection::{Accepted, Role};
+pub use flow_rules::{ManualRules, message as flow_rule};
 pub use json::json;
 pub use kinds::object;
 use refusal::Problem;
@@ -48,12 +52,15 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
 use vswitch_api::v1::firewall_server::FirewallServer;
+use vswitch_api::v1::flow_rules_server::FlowRulesServer;
 use vswitch_api::v1::flows_server::FlowsServer;
 use vswitch_api::v1::forwarding_server::ForwardingServer;
 use vswitch_api::v1::objects_server::ObjectsServer;
 use vswitch_api::v1::observe_server::ObserveServer;
+use vswitch_api::v1::offloading_server::OffloadingServer;
 use vswitch_api::v1::ports_server::PortsServer;
 use vswitch_api::v1::queue_pairs_server::QueuePairsServer;
+use vswitch_api::v1::rdma_server::RdmaServer;
 use vswitch_api::v1::shaping_server::ShapingServer;
 use vswitch_api::v1::tenants_server::TenantsServer;
 use vswitch_api::v1::underlay_server::UnderlayServer;
@@ -169,6 +176,9 @@ async fn serve(
         firewall: FirewallServer,
         queue_pairs: QueuePairsServer,
         shaping: ShapingServer,
+        flow_rules: FlowRulesServer,
+        offloading: OffloadingServer,
+        rdma: RdmaServer,
     }
     Server::builder()
         .concurrency_limit_per_connection(REQUESTS)

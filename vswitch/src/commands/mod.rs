@@ -5,11 +5,14 @@
 //! is the message that it got.
 
 mod config;
+mod flow_rules;
 mod forwarding;
 mod objects;
+mod offload;
 mod ports;
 mod qos;
 mod rcft;
+mod rdma;
 mod routing;
 mod security;
 mod session;
@@ -100,7 +103,10 @@ pub fn entries() -> Vec<Entry> {
         security::commands(),
         rcft::commands(),
         qos::commands(),
+        offload::commands(),
+        flow_rules::commands(),
         underlay::commands(),
+        rdma::commands(),
         config::commands(),
     ]
     .into_iter()

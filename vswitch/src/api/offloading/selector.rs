@@ -1,0 +1,150 @@
+//! Which flows are meant.
+
+use std::net::IpAddr;
+
+use pipelines::flow_key::{FlowAddresses, FlowKey, FlowPorts, Scope};
+use pipelines::offload::manager::{Rate, Status, Why};
+use pipelines::offload::translate::FlowSelector;
+use pipelines::snapshot::Snapshot;
+use pipelines::stage::key::is_reliable;
+use tonic::Code;
+use vswitch_api::v1;
+use vswitch_api::v1::offload_selector::{self, Flow};
+use wire::{Qpn, protocol};
+
+use crate::api::refusal::{Problem, Problems};
+use crate::config::error::quote;
+use crate::controller::Controller;
+use crate::switch::offload::FlowState;
+use crate::worker::WorkerCommand;
+
+/// Entries of an NFT read at a time.
+const PAGE: usize = 64;
+
+struct Meant {
+    scope: Scope,
+    addresses: FlowAddresses,
+    kind: Pattern,
+}
+
+enum Pattern {
+    Ports(u8, FlowPorts),
+    QueuePair(Qpn),
+    Roce,
+    Any,
+}
+
+impl Meant {
+    fn read(snapshot: &Snapshot, selector: v1::OffloadSelector) -> Result<Self, Problem> {
+        let unknown = |field: &str, what: &str, name: &str, list: &str| {
+            let message = format!("no {what} {}; `{list}` lists them", quote(name));
+            Problem::new(Code::NotFound, field, message)
+        };
+        let scope = match &selector.scope {
+            Some(offload_selector::Scope::Vnic(name)) => {
+                let vnic = snapshot.vnics.iter().flatten().find(|vnic| vnic.name == *name);
+                Scope::Vnic(vnic.ok_or_else(|| unknown("vnic", "vNIC", name, "show vnic"))?.index)
+            }
+            Some(offload_selector::Scope::Tunnel(name)) => {
+                let vpcs = &mut snapshot.vpcs.iter();
+                let vpc = vpcs.position(|vpc| vpc.as_ref().is_some_and(|vpc| vpc.name == *name));
+                Scope::Vpc(vpc.ok_or_else(|| unknown("tunnel", "VPC", name, "show vpc"))? as u32)
+            }
+            None => {
+                let message =
+                    "it says not where flows come from; set `vnic`, or `tunnel` to the name of a VPC";
+                return Err(Problem::invalid("", message.into()));
+            }
+        };
+        let ip = |field: &str, text: &str| {
+            let wrong = || format!("{} is not an IP address", quote(text));
+            text.parse::<IpAddr>().map_err(|_| Problem::invalid(field, wrong()))
+        };
+        let addresses = FlowAddresses {
+            source: ip("source", &selector.source)?,
+            destination: ip("destination", &selector.destination)?,
+        };
+        let kind = match selector.flow {
+            Some(Flow::Tcp(of)) => Pattern::Ports(protocol::TCP, ports("tcp", of)?),
+            Some(Flow::Udp(of)) => Pattern::Ports(protocol::UDP, ports("udp", of)?),
+            Some(Flow::Qp(number)) => {
+                let wrong = |_| format!("{number} is no number of a queue pair; give 0 to 16777215");
+                Pattern::QueuePair(Qpn::new(number).map_err(|error| Problem::invalid("qp", wrong(error)))?)
+            }
+            Some(Flow::Roce(_)) => Pattern::Roce,
+            Some(Flow::Any(_)) => Pattern::Any,
+            None => {
+                let message = "it says not which flows; set one of `tcp`, `udp`, `qp`, `roce` and `any`";
+                return Err(Problem::invalid("", message.into()));
+            }
+        };
+        Ok(Self { scope, addresses, kind })
+    }
+
+    fn is(&self, key: &FlowKey) -> bool {
+        let right = match self.kind {
+            Pattern::Ports(proto, ports) => key.proto() == proto && key.ports() == ports,
+            Pattern::QueuePair(_) => is_reliable(key.class()),
+            Pattern::Roce => key.class() != 0,
+            Pattern::Any => true,
+        };
+        right && key.scope() == self.scope && key.addresses() == Some(self.addresses)
+    }
+
+    fn qpn(&self) -> Option<Qpn> {
+        match self.kind {
+            Pattern::QueuePair(qpn) => Some(qpn),
+            _ => None,
+        }
+    }
+
+    fn selects(&self, selector: &FlowSelector) -> bool {
+        self.qpn().is_none_or(|qpn| selector.qpn == Some(qpn)) && self.is(&selector.key)
+    }
+}
+
+fn ports(field: &str, ports: v1::OffloadPorts) -> Result<FlowPorts, Problem> {
+    let port = |name: &str, value: u32| {
+        let wrong = || format!("{value} is no port; ports are 0 to 65535");
+        u16::try_from(value).map_err(|_| Problem::invalid(&format!("{field}.{name}"), wrong()))
+    };
+    Ok(FlowPorts {
+        source: port("source", ports.source)?,
+        destination: port("destination", ports.destination)?,
+    })
+}
+
+/// The flows that are meant: those that the manager knows, else those of the workers' tables.
+pub(super) fn selected(
+    controller: &Controller,
+    selector: Option<v1::OffloadSelector>,
+) -> Result<Vec<FlowState>, Problems> {
+    let meant = Meant::read(controller.switch.snapshot(), selector.unwrap_or_default())
+        .map_err(|problem| problem.within("flow"))?;
+    let known: Vec<FlowState> =
+        controller.switch.offload().flows().filter(|flow| meant.selects(&flow.selector)).collect();
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    let qpn = meant.qpn();
+    let mut found: Vec<FlowState> = Vec::new();
+    for worker in &controller.switch.pool().workers {
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let page = worker.mailbox().ask(|reply| WorkerCommand::Nft(start, PAGE, reply))?;
+            for flow in page.entries.iter().filter(|flow| meant.is(&flow.key)) {
+                let selector = FlowSelector { key: flow.key, qpn, source_port: None };
+                let status = Status::Software(Why::Cold);
+                if !found.iter().any(|other| other.selector == selector) {
+                    found.push(FlowState { selector, status, rate: Rate::default() });
+                }
+            }
+            from = page.next;
+        }
+    }
+    if found.is_empty() {
+        let message = "there is no such flow; `show nft` and `show offload flows` list them";
+        return Err(Problem::new(Code::NotFound, "flow", message.into()).into());
+    }
+    Ok(found)
+}
