@@ -1,7 +1,8 @@
 //! Connections of clients, and their places: bounded, and never all held by clients that ask nothing.
 //!
-//! When the last place is taken and another client comes, the one that was silent for longest is cut off, unless all have spoken just
-//! now: then it is the one that comes. A client that only watches is not silent: it answers the pings of the server.
+//! When the last place is taken and another client comes, one of those that never asked anything is cut off, the one that came first; where
+//! all have, the one that was silent for longest. A client that only watches is not silent: it answers the pings of the server. Where
+//! all have spoken just now, the one that comes is sent away.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -18,7 +19,7 @@ use tonic::transport::server::Connected;
 
 /// Connections at a time.
 pub(super) const CONNECTIONS: usize = 256;
-/// A client that has spoken within this time keeps its place, in milliseconds.
+/// A client that has asked something, and spoken within this time, keeps its place; in milliseconds.
 const FRESH_MS: u64 = 1000;
 
 /// What a client may do, by the socket that it came by.
@@ -46,7 +47,8 @@ pub(super) struct Places {
 
 /// The place of one connection; free again when this is dropped.
 #[derive(Debug, Default)]
-struct Place {
+pub(super) struct Place {
+    has_asked: AtomicBool,
     /// When its client spoke last, in milliseconds since the places are there.
     spoke: AtomicU64,
     is_given_away: AtomicBool,
@@ -69,8 +71,10 @@ impl Places {
         taken.retain(|place| place.strong_count() > 0);
         if taken.len() >= CONNECTIONS {
             let silent = taken.iter().enumerate().filter_map(|(at, place)| {
-                let spoke = place.upgrade()?.spoke.load(Relaxed);
-                Some((spoke, at)).filter(|_| now.saturating_sub(spoke) > FRESH_MS)
+                let place = place.upgrade()?;
+                let (has_asked, spoke) = (place.has_asked.load(Relaxed), place.spoke.load(Relaxed));
+                let may_go = !has_asked || now.saturating_sub(spoke) > FRESH_MS;
+                may_go.then_some(((has_asked, spoke), at))
             });
             let (_, at) = silent.min()?;
             if let Some(place) = taken.swap_remove(at).upgrade() {
@@ -81,6 +85,22 @@ impl Places {
         let place = Arc::new(Place { spoke: now.into(), ..Place::default() });
         taken.push(Arc::downgrade(&place));
         Some(place)
+    }
+}
+
+/// Who asks: every request has one among its extensions.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub role: Role,
+    place: Weak<Place>,
+}
+
+impl Caller {
+    /// It has asked something.
+    pub fn ask(&self) {
+        if let Some(place) = self.place.upgrade() {
+            place.has_asked.store(true, Relaxed);
+        }
     }
 }
 
@@ -106,10 +126,10 @@ impl Accepted {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Role;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> Role {
-        self.role
+    fn connect_info(&self) -> Caller {
+        Caller { role: self.role, place: Arc::downgrade(&self.place) }
     }
 }
 
@@ -152,22 +172,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_that_was_silent_for_longest_gives_way() {
+    fn those_that_never_asked_give_way_first_and_then_who_was_silent_for_longest() {
         let places = Places { began: Instant::now() - std::time::Duration::from_secs(60), ..Places::new() };
         let mut taken: Vec<_> = (0..CONNECTIONS).map(|_| places.take().unwrap()).collect();
-        assert!(places.take().is_none(), "all have spoken just now");
         for (at, place) in taken.iter().enumerate() {
             place.spoke.store(1000 + at as u64, Relaxed);
+            place.has_asked.store(at != 7 && at != 9, Relaxed);
         }
-        // The first has asked something since.
+        // The first has said something since.
         taken[0].spoke.store(50_000, Relaxed);
-        let newest = places.take().unwrap();
-        let gone: Vec<_> = (0..CONNECTIONS).filter(|at| taken[*at].is_given_away.load(Relaxed)).collect();
-        assert_eq!(gone, [1]);
+        let gone = |taken: &[Arc<Place>]| -> Vec<usize> {
+            (0..taken.len()).filter(|at| taken[*at].is_given_away.load(Relaxed)).collect()
+        };
+        let come = || {
+            let place = places.take().unwrap();
+            place.has_asked.store(true, Relaxed);
+            place
+        };
+        let mut newest = vec![come()];
+        assert_eq!(gone(&taken), [7]);
+        newest.push(come());
+        assert_eq!(gone(&taken), [7, 9]);
+        newest.push(come());
+        assert_eq!(gone(&taken), [1, 7, 9]);
         // A place that comes free is taken first.
         drop(taken.pop());
-        let another = places.take().unwrap();
-        assert_eq!(taken.iter().filter(|place| place.is_given_away.load(Relaxed)).count(), 1);
-        drop((newest, another));
+        newest.push(come());
+        assert_eq!(gone(&taken), [1, 7, 9]);
+        // All have spoken just now.
+        taken.iter().for_each(|place| place.spoke.store(places.now(), Relaxed));
+        assert!(places.take().is_none());
     }
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use configuration::reload;
-use connection::Places;
+use connection::{Caller, Places};
 pub use connection::{Accepted, Role};
 pub use flow_rules::{ManualRules, message as flow_rule};
 pub use json::json;
@@ -48,7 +48,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
-use tonic::service::Routes;
+use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::Server;
 use vswitch_api::v1::configuration_server::ConfigurationServer;
 use vswitch_api::v1::firewall_server::FirewallServer;
@@ -180,7 +180,12 @@ async fn serve(
         offloading: OffloadingServer,
         rdma: RdmaServer,
     }
+    let asks = |request: tonic::Request<()>| {
+        request.extensions().get::<Caller>().into_iter().for_each(Caller::ask);
+        Ok(request)
+    };
     Server::builder()
+        .layer(InterceptorLayer::new(asks))
         .concurrency_limit_per_connection(REQUESTS)
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_EVERY))

@@ -4,12 +4,13 @@
 use tonic::{Code, Request, Status};
 
 use super::Role;
+use super::connection::Caller;
 use super::refusal::Problem;
 
 /// What is asked for, of a client that may change the switch.
 pub(super) fn change_of<T>(request: Request<T>) -> Result<T, Status> {
-    match request.extensions().get::<Role>() {
-        Some(Role::Owner) => Ok(request.into_inner()),
+    match request.extensions().get::<Caller>() {
+        Some(Caller { role: Role::Owner, .. }) => Ok(request.into_inner()),
         _ => {
             let message = "clients of this socket look at the switch and change nothing; its owner's socket takes changes";
             Err(Problem::new(Code::PermissionDenied, "", message.into()).into())

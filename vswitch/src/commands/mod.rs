@@ -27,16 +27,8 @@ pub use session::{ConnectError, Session};
 use crate::api;
 use crate::console::{Args, Command, CommandError, Console, Output, Shown, SyntaxError};
 
-/// A command of the switch.
-pub struct Entry {
-    /// How it is written.
-    pub syntax: &'static str,
-    /// One line on what it does.
-    pub help: &'static str,
-    /// The call whose answer programs get with `--json`, as in `Ports.ListPorts`; nothing where the console needs no switch for it.
-    pub rpc: &'static str,
-    pub run: fn(&mut Session, &Args) -> Result<Output, CommandError>,
-}
+/// A command of the switch. Its call is written as in `Ports.ListPorts`.
+pub type Entry = Command<Session>;
 
 /// An answer of the switch that says by itself what people want to read.
 pub trait View: Message + Name {
@@ -119,8 +111,7 @@ pub fn entries() -> Vec<Entry> {
 /// # Errors
 /// A fault in the command table.
 pub fn console() -> Result<Console<Session>, SyntaxError> {
-    let commands = entries().into_iter().map(|Entry { syntax, help, run, .. }| Command { syntax, help, run });
-    Ok(Console::new(commands)?.with_values(Session::names))
+    Ok(Console::new(entries())?.with_values(Session::names))
 }
 
 /// A session, and the console whose commands it carries out.

@@ -21,6 +21,8 @@ pub struct Command<C> {
     pub syntax: &'static str,
     /// One line on what it does.
     pub help: &'static str,
+    /// The call that programs make for it, and whose answer they get from the console; nothing where the console does it alone.
+    pub rpc: &'static str,
     pub run: Run<C>,
 }
 

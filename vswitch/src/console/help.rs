@@ -37,9 +37,8 @@ pub(super) fn show<C>(entries: &[CompiledCommand<C>], topic: Option<&str>) -> Re
     for entry in &found {
         table.row([entry.syntax, entry.help]);
     }
-    let list: Vec<_> =
-        found.iter().map(|entry| json!({ "syntax": entry.syntax, "help": entry.help })).collect();
-    Ok(Output::table(&table, json!(list)))
+    let one = |entry: &&CompiledCommand<C>| json!({ "syntax": entry.syntax, "help": entry.help, "rpc": entry.rpc });
+    Ok(Output::table(&table, found.iter().map(one).collect()))
 }
 
 fn begins(syntax: &str, words: &[&str]) -> bool {

@@ -36,6 +36,7 @@ pub struct Console<C> {
 pub(crate) struct CompiledCommand<C> {
     pub(crate) syntax: &'static str,
     pub(crate) help: &'static str,
+    pub(crate) rpc: &'static str,
     pub(crate) program: Program,
     action: Handler<C>,
 }
@@ -54,16 +55,18 @@ impl<C> Console<C> {
         let mut entries: Vec<CompiledCommand<C>> = vec![CompiledCommand {
             syntax: help::SYNTAX,
             help: help::HELP,
+            rpc: "",
             program: grammar::compile(help::SYNTAX)?,
             action: Handler::Help,
         }];
-        for Command { syntax, help, run } in commands {
+        for Command { syntax, help, rpc, run } in commands {
             if entries.iter().any(|entry| entry.syntax == grammar::shown(syntax)) {
                 return Err(SyntaxError::new(syntax, "is there twice"));
             }
             entries.push(CompiledCommand {
                 syntax: grammar::shown(syntax),
                 help,
+                rpc,
                 program: grammar::compile(syntax)?,
                 action: Handler::Run(run),
             });
