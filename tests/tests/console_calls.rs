@@ -37,7 +37,10 @@ const LINES: &[(&str, &str)] = &[
     ("subnet add", "subnet add calls 10.90.0.0/24"),
     ("show subnet", "show subnet"),
     ("subnet del", "subnet del calls 10.90.0.0/24"),
-    ("route add|set <vpc:name> <to:prefix> vtep", "route add calls 10.91.0.0/24 vtep 172.16.0.2 mac 02:00:00:00:00:09"),
+    (
+        "route add|set <vpc:name> <to:prefix> vtep",
+        "route add calls 10.91.0.0/24 vtep 172.16.0.2 mac 02:00:00:00:00:09",
+    ),
     (
         "route add|set <vpc:name> <to:prefix> next-hops",
         "route set calls 10.91.0.0/24 next-hops 172.16.0.2=02:00:00:00:00:09,172.16.0.3=02:00:00:00:00:0a",

@@ -38,8 +38,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use configuration::reload;
-use connection::{Caller, Places};
 pub use connection::{Accepted, Role};
+use connection::{Caller, Places};
 pub use flow_rules::{ManualRules, message as flow_rule};
 pub use json::json;
 pub use kinds::object;

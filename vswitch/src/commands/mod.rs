@@ -15,7 +15,7 @@ mod rcft;
 mod rdma;
 mod routing;
 mod security;
-mod session;
+pub(crate) mod session;
 mod tenants;
 mod underlay;
 
@@ -25,7 +25,7 @@ use prost::{Message, Name};
 pub use session::{ConnectError, Session};
 
 use crate::api;
-use crate::console::{Args, Command, CommandError, Console, Output, Shown, SyntaxError};
+use crate::console::{Command, CommandError, Console, Output, Shown, SyntaxError};
 
 /// A command of the switch. Its call is written as in `Ports.ListPorts`.
 pub type Entry = Command<Session>;
@@ -83,7 +83,7 @@ macro_rules! ask {
         })
     }};
 }
-use ask;
+pub(crate) use ask;
 
 /// All commands.
 pub fn entries() -> Vec<Entry> {

@@ -16,7 +16,7 @@ use vswitch_api::v1::observe_client::ObserveClient;
 use crate::console::{CommandError, Console, SyntaxError};
 
 /// The longest answer taken; a whole table of a big switch fits.
-pub(super) const ANSWER: usize = 256 << 20;
+pub(crate) const ANSWER: usize = 256 << 20;
 /// The most that an answer's headers take: what was refused, and why.
 const HEADERS: u32 = 64 * 1024;
 /// How long completion waits: a key press must not hang.

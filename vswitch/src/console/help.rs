@@ -37,7 +37,8 @@ pub(super) fn show<C>(entries: &[CompiledCommand<C>], topic: Option<&str>) -> Re
     for entry in &found {
         table.row([entry.syntax, entry.help]);
     }
-    let one = |entry: &&CompiledCommand<C>| json!({ "syntax": entry.syntax, "help": entry.help, "rpc": entry.rpc });
+    let one =
+        |entry: &&CompiledCommand<C>| json!({ "syntax": entry.syntax, "help": entry.help, "rpc": entry.rpc });
     Ok(Output::table(&table, found.iter().map(one).collect()))
 }
 

@@ -26,7 +26,8 @@ fn table() -> Vec<Command<Switch>> {
     vec![
         Command {
             syntax: "vlt set <vni:vni> <vip:ip> [mac <mac:mac>] vtep <remote:ip>",
-            help: "Place a destination behind a VTEP", rpc: "",
+            help: "Place a destination behind a VTEP",
+            rpc: "",
             run: |s, a| {
                 let (vni, vip): (Vni, IpAddr) = (a.get("vni")?, a.get("vip")?);
                 let mac = a.maybe::<wire::MacAddr>("mac");
@@ -35,7 +36,8 @@ fn table() -> Vec<Command<Switch>> {
         },
         Command {
             syntax: "show port stats|xstats|info <which:port|all>",
-            help: "Show counters of ports", rpc: "",
+            help: "Show counters of ports",
+            rpc: "",
             run: |s, a| {
                 let what = ["stats", "xstats", "info"].into_iter().find(|word| a.has(word));
                 let which = match a.maybe::<PortRef>("which") {
@@ -46,27 +48,55 @@ fn table() -> Vec<Command<Switch>> {
                 ran(s, format!("show {} {which}", what.unwrap_or("?")))
             },
         },
-        Command { syntax: "show vnic [<name:name>]", help: "Show vNICs", rpc: "", run: |s, _| ran(s, "vnic".into()) },
+        Command {
+            syntax: "show vnic [<name:name>]",
+            help: "Show vNICs",
+            rpc: "",
+            run: |s, _| ran(s, "vnic".into()),
+        },
         Command { syntax: "show vpc", help: "Show VPCs", rpc: "", run: |s, _| ran(s, "vpc".into()) },
-        Command { syntax: "port start <id:port>", help: "Start a port", rpc: "", run: |s, _| ran(s, "start".into()) },
-        Command { syntax: "port stop <id:port>", help: "Stop a port", rpc: "", run: |s, _| ran(s, "stop".into()) },
+        Command {
+            syntax: "port start <id:port>",
+            help: "Start a port",
+            rpc: "",
+            run: |s, _| ran(s, "start".into()),
+        },
+        Command {
+            syntax: "port stop <id:port>",
+            help: "Stop a port",
+            rpc: "",
+            run: |s, _| ran(s, "stop".into()),
+        },
         Command {
             syntax: "set fwd <mode:overlay|io|mac>",
-            help: "Set the forwarding mode", rpc: "",
+            help: "Set the forwarding mode",
+            rpc: "",
             run: |s, a| ran(s, format!("fwd {}", a.get::<String>("mode")?)),
         },
         Command {
             syntax: "vnic add <name:name> vips <vips:ip>...",
-            help: "Add a vNIC", rpc: "",
+            help: "Add a vNIC",
+            rpc: "",
             run: |s, a| ran(s, format!("{:?}", a.all::<IpAddr>("vips"))),
         },
-        Command { syntax: "echo <text:text>", help: "Say it", rpc: "", run: |s, a| ran(s, a.get::<String>("text")?) },
+        Command {
+            syntax: "echo <text:text>",
+            help: "Say it",
+            rpc: "",
+            run: |s, a| ran(s, a.get::<String>("text")?),
+        },
         Command {
             syntax: "fail <n:uint>",
-            help: "Fail at the argument", rpc: "",
+            help: "Fail at the argument",
+            rpc: "",
             run: |_, a| Err(a.error("n", "there is no such thing")),
         },
-        Command { syntax: "wrong <n:uint>", help: "Ask amiss", rpc: "", run: |s, a| ran(s, a.get::<String>("m")?) },
+        Command {
+            syntax: "wrong <n:uint>",
+            help: "Ask amiss",
+            rpc: "",
+            run: |s, a| ran(s, a.get::<String>("m")?),
+        },
     ]
 }
 
@@ -235,7 +265,8 @@ proptest! {
 /// What ends everything is written in full, and is in nobody's way.
 #[test]
 fn repair_some_commands_cannot_be_abbreviated() {
-    let end = Command { syntax: "shutdown!", help: "End it all", rpc: "", run: |s, _| ran(s, "shutdown".into()) };
+    let end =
+        Command { syntax: "shutdown!", help: "End it all", rpc: "", run: |s, _| ran(s, "shutdown".into()) };
     let console = Console::new(table().into_iter().chain([end])).unwrap();
     let mut switch = Switch::default();
     for short in ["shu", "shut", "shutdow"] {
@@ -274,17 +305,24 @@ fn count() -> std::rc::Rc<Console<u64>> {
     let console = Console::new([
         Command {
             syntax: "count",
-            help: "Count up", rpc: "",
+            help: "Count up",
+            rpc: "",
             run: |n, _| {
                 *n += 1;
                 Ok(Output::new(format!("{n}"), serde_json::json!({ "count": n })))
             },
         },
-        Command { syntax: "big <size:size>", help: "Say much", rpc: "", run: |_, _| Ok(Output::message("big")) },
+        Command {
+            syntax: "big <size:size>",
+            help: "Say much",
+            rpc: "",
+            run: |_, _| Ok(Output::message("big")),
+        },
         Command { syntax: "fail", help: "Fail", rpc: "", run: |_, _| Err(CommandError::new("as you asked")) },
         Command {
             syntax: "judge <number:uint>",
-            help: "Have a number judged", rpc: "",
+            help: "Have a number judged",
+            rpc: "",
             run: |_, args| {
                 let number: u64 = args.get("number")?;
                 Err(CommandError::new(format!("{number} is too many")).of_argument("number"))
@@ -292,7 +330,8 @@ fn count() -> std::rc::Rc<Console<u64>> {
         },
         Command {
             syntax: "lose",
-            help: "Lose the switch", rpc: "",
+            help: "Lose the switch",
+            rpc: "",
             run: |_, _| Err(CommandError::new("nobody is there").lost()),
         },
     ]);

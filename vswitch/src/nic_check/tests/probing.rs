@@ -4,39 +4,55 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use pipelines::offload::sim::{Eswitch, EswitchConfig};
-use serde_json::{Value, json};
+use vswitch_api::v1;
 
 use super::tree::{DEVICE, PCI, Tree, finding};
-use crate::capabilities;
-use crate::nic_check::probe::running::{self, NotAsked, ask_by};
+use crate::capabilities::{self, CapabilityAnswer};
+use crate::nic_check::probe::running::{self, NotAsked};
 use crate::nic_check::probe::{Probe, Probed, Program};
 use crate::nic_check::{Device, FindingState, HostView};
 
 /// The ports of a switch: the device, and a representor on it.
-fn ports() -> Value {
-    json!([
-        { "id": 4, "kind": "representor", "device": PCI },
-        {
-            "id": 7, "kind": "pci", "device": PCI,
-            "rss-types": ["ipv4", "ipv4-udp"], "rss-levels": ["outermost", "innermost"],
+fn ports() -> Vec<v1::PortInfo> {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+    let port = |id: u32, kind: &str, device: &str| v1::PortInfo {
+        id,
+        kind: kind.into(),
+        device: device.into(),
+        ..v1::PortInfo::default()
+    };
+    vec![
+        port(4, "representor", PCI),
+        v1::PortInfo {
+            rss_types: words(&["ipv4", "ipv4-udp"]),
+            rss_levels: words(&["outermost", "innermost"]),
+            ..port(7, "pci", PCI)
         },
-        { "id": 8, "kind": "raw", "device": "net_x0", "rss-types": [] },
-    ])
+        port(8, "raw", "net_x0"),
+    ]
 }
 
 /// Probes a switch whose port 7 is a device like this.
 fn probed(config: EswitchConfig) -> Probed {
     let report = capabilities::probe(&mut Eswitch::new(config), 7, 8).unwrap();
-    let port = json!({
-        "features": capabilities::json(&report.features), "chains": capabilities::json(&report.chains),
-    });
-    let mut asked = Vec::new();
-    let probed = ask_by(PCI, &mut |line| {
-        asked.push(line.to_owned());
-        Ok(if line.starts_with("show port") { ports() } else { json!({ "ports": [port] }) })
-    });
-    assert_eq!(asked, ["show port info all", "show offload capabilities 7"]);
-    probed.unwrap()
+    let answers = |answers: &[CapabilityAnswer]| {
+        let message = |answer: &CapabilityAnswer| v1::CapabilityAnswer {
+            name: answer.name.into(),
+            taken: answer.taken.is_ok(),
+            words: answer.taken.as_ref().err().map(|(_, error)| error.to_string()),
+            rule: None,
+        };
+        answers.iter().map(message).collect()
+    };
+    let port = v1::PortCapabilities {
+        features: answers(&report.features),
+        chains: answers(&report.chains),
+        ..v1::PortCapabilities::default()
+    };
+    let ports = ports();
+    let asked = running::port_on(&ports, PCI).unwrap();
+    assert_eq!(asked.id, 7);
+    running::probed(asked, &v1::GetOffloadCapabilitiesResponse { dpdk: None, ports: vec![port] }).unwrap()
 }
 
 /// Asks by a shell's script where no switch is.
@@ -84,24 +100,24 @@ fn a_switch_that_is_not_there_is_told_from_one_that_does_not_tell() {
     assert_eq!((finding(&report, "chains").state, report.status()), (FindingState::Unknown, 2));
     let command = finding(&report, "chains").command.as_deref();
     assert_eq!(command, Some("vswitch nic check 0000:3b:00.0 --probe"));
-    for answer in [json!([]), json!(null), json!({}), json!([{ "kind": "pci" }]), json!([7])] {
-        let error = ask_by(PCI, &mut |_| Ok(answer.clone())).unwrap_err();
+    let nameless = v1::PortInfo { kind: "pci".into(), ..v1::PortInfo::default() };
+    for answer in [vec![], vec![v1::PortInfo::default()], vec![nameless]] {
+        let error = running::port_on(&answer, PCI).unwrap_err();
         assert!(
             matches!(&error, NotAsked::NotThere(words) if words.contains("has no port on 0000:3b:00.0")),
             "{error:?}"
         );
     }
-    for answer in [json!(null), json!({ "ports": 7 }), json!({ "ports": [{ "chains": [7, {}] }] })] {
-        let mut ask = |line: &str| Ok(if line.starts_with("show port") { ports() } else { answer.clone() });
-        let error = ask_by(PCI, &mut ask).unwrap_err();
+    let none = v1::GetOffloadCapabilitiesResponse::default();
+    let empty =
+        v1::GetOffloadCapabilitiesResponse { dpdk: None, ports: vec![v1::PortCapabilities::default()] };
+    for answer in [none, empty] {
+        let error = running::probed(&ports()[1], &answer).unwrap_err();
         assert!(matches!(&error, NotAsked::Failed(words) if words.contains("another version")), "{error:?}");
     }
-    let error = ask_by("net_x0", &mut |line| {
-        assert!(line.starts_with("show port") || line.ends_with(" 8"), "{line}");
-        Ok(if line.starts_with("show port") { ports() } else { json!(null) })
-    });
-    assert!(matches!(error, Err(NotAsked::Failed(_))), "a virtual device by its whole name: {error:?}");
-    let error = ask_by("net_x", &mut |_| Ok(ports()));
+    let ports = ports();
+    assert_eq!(running::port_on(&ports, "net_x0").unwrap().id, 8, "a virtual device by its whole name");
+    let error = running::port_on(&ports, "net_x");
     assert!(matches!(error, Err(NotAsked::NotThere(_))), "and by nothing less: {error:?}");
 }
 
