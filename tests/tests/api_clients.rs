@@ -333,10 +333,15 @@ fn api_readers_have_a_socket_of_their_own() {
         assert_eq!(status.code(), Code::PermissionDenied);
         assert!(status.message().contains("its owner's socket takes changes"), "{status:?}");
     }
-    let mut console = raw(&reading, b"{\"id\": 1, \"command\": \"vpc del red\"}\n");
-    let mut said = String::new();
-    console.read_to_string(&mut said).unwrap();
-    assert!(said.contains("for programs that look at the switch"), "{said}");
+    // A console is a client like any other.
+    let path = reading.display().to_string();
+    let typed = |line: &str| process::try_run(&[&program, "ctl", "--socket", &path, line]);
+    assert!(String::from_utf8_lossy(&typed("show vpc").stdout).contains("red"));
+    for line in ["vpc del red", "save /tmp/secrets", "stop", "shutdown"] {
+        let refused = typed(line);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("its owner's socket takes changes"), "{line}: {said}");
+    }
     assert!(Api::connect(&socket).create(api::vpc("blue", 200)).is_ok());
     assert_eq!(reader.list(Kind::Vpc, 10).len(), 2);
     running.signal("TERM");

@@ -87,16 +87,9 @@ fn console_socket_survives_garbage() {
         let _ = stream.read(&mut [0; 4096]);
         scene.daemon.ctl("show workers");
     }
-    // A client that asks and never reads, and one that never finishes its line, hold nobody up.
-    let mut deaf = UnixStream::connect(&socket).unwrap();
-    deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-    for _ in 0..2_000 {
-        if deaf.write_all(b"{\"id\":1,\"command\":\"help\",\"json\":false}\n").is_err() {
-            break;
-        }
-    }
+    // One that says half of what a client begins with, and nothing more, holds nobody up.
     let mut half = UnixStream::connect(&socket).unwrap();
-    half.write_all(b"{\"id\":1,").unwrap();
+    half.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
     for _ in 0..5 {
         scene.daemon.ctl("show workers");
     }
